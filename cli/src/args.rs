@@ -1,4 +1,4 @@
-//! The command line of `fn`: every command and option, with the examples that `--help` shows. No behaviour.
+//! The command line of `fn`: every command and option, with the examples that `--help` shows. It has no behaviour.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -65,7 +65,7 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// Where the platform is and how to prove who is asking.
+/// Where the platform is, and the key to it.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ClientArgs {
     /// Address of the gateway.
@@ -86,25 +86,25 @@ pub(crate) struct ClientArgs {
         help_heading = "Connection"
     )]
     pub(crate) key: Option<String>,
-    /// A file with the authority of an https gateway's certificate (PEM), instead of those that this machine believes.
+    /// A file with the authority of an https gateway's certificate (PEM), instead of those that this machine trusts.
     #[arg(long, global = true, value_name = "FILE", env = "FN_CA", help_heading = "Connection")]
     pub(crate) ca: Option<PathBuf>,
 }
 
-/// What `fn` can do.
+/// The commands of `fn`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Start the platform on this machine.
     Up(UpArgs),
     /// Stop the platform on this machine and clean up after it.
     Down(DownArgs),
-    /// Write what this machine's platform must not lose into one file; it may run meanwhile.
+    /// Write everything that this machine's platform must not lose into one file; it may run meanwhile.
     Backup(BackupArgs),
-    /// Put such a file's content in place of what is there; the platform must be stopped.
+    /// Replace the platform's data by the content of such a file; the platform must be stopped.
     RestoreBackup(RestoreBackupArgs),
     /// Show workers, functions and instances.
     Status(Listing),
-    /// Show what this machine can do and what to do about each lack.
+    /// Show what this machine supports and how to fix what is missing.
     Doctor(DoctorArgs),
     /// Show the settings that are in force for a role on this host, and where each comes from.
     Config(ConfigArgs),
@@ -123,9 +123,9 @@ pub(crate) enum Command {
     Stats(DescribeArgs),
     /// Show the platform live: rates, latencies, pools.
     Top(TopArgs),
-    /// Look at asynchronous invocations, fetch what came of them, queue dead letters anew.
+    /// Show asynchronous invocations, fetch their results, queue dead letters again.
     Async(AsyncArgs),
-    /// Show what a function wrote.
+    /// Show the output of a function.
     Logs(LogsArgs),
     /// Remove a function with all its versions.
     #[command(visible_alias = "rm")]
@@ -133,17 +133,17 @@ pub(crate) enum Command {
     /// List the running instances.
     #[command(visible_alias = "ps")]
     Instances(Listing),
-    /// List the workers: where they stand, what they have room for.
+    /// List the workers: their state and their room.
     Workers(Listing),
-    /// Empty a worker: it takes nothing new, and finishes what it serves.
+    /// Drain a worker: it takes nothing new, and finishes what it serves.
     Drain(DrainArgs),
     /// Use a drained worker again.
     Undrain(UndrainArgs),
-    /// Move a running instance to another worker, with what it holds in memory.
+    /// Move a running instance to another worker, with its memory.
     Migrate(MigrateArgs),
-    /// Make a cluster's certificate authority and tokens with which hosts join, and revoke members.
+    /// Make a cluster's certificate authority and the tokens with which hosts join, and revoke members.
     Cluster(ClusterArgs),
-    /// Look at snapshots, move them in and out, compress images.
+    /// Inspect snapshots, move them in and out, compress images.
     Snapshot(SnapshotArgs),
     /// Run only the gateway.
     Gateway(GatewayArgs),
@@ -151,7 +151,7 @@ pub(crate) enum Command {
     Scheduler(SchedulerArgs),
     /// Run only a worker.
     Worker(WorkerArgs),
-    /// Put root filesystems of the runtimes into a cluster's store.
+    /// Import root filesystems of the runtimes into a cluster's store.
     Runtimes(RuntimesArgs),
     /// Show the life of a function in one table: booted, warm, gone, restored.
     #[command(hide = true)]
@@ -167,7 +167,7 @@ pub(crate) enum Command {
     },
 }
 
-/// Options every listing has.
+/// Options of every listing.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Listing {
     /// Print JSON.
@@ -178,50 +178,51 @@ pub(crate) struct Listing {
 /// The directories of a platform on this machine.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Places {
-    /// What must be kept: functions, snapshots, metadata, keys, logs.
+    /// Data that must be kept: functions, snapshots, metadata, keys, logs.
     #[arg(long, value_name = "DIR", env = "FN_DATA", default_value = "/var/lib/rekindle")]
     pub(crate) data: PathBuf,
-    /// What can be made again: runtimes, templates, chunks.
+    /// Data that can be made again: runtimes, templates, chunks.
     #[arg(long, value_name = "DIR", env = "FN_CACHE", default_value = "/var/cache/rekindle")]
     pub(crate) cache: PathBuf,
-    /// What lives as long as the platform runs: its pid and its mounts.
+    /// Data that lasts as long as the platform runs: its pid and its mounts.
     #[arg(long, value_name = "DIR", env = "FN_RUN", default_value = "/run/rekindle")]
     pub(crate) run: PathBuf,
 }
 
-/// By what secrets in the scheduler's database are encrypted.
+/// The key for secrets in the scheduler's database.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct SealingArgs {
-    /// File with the key that encrypts secrets in the scheduler's database, master.key below --data unless named; made when it is not there. Schedulers
-    /// that share a database need the same.
+    /// File with the key that encrypts secrets in the scheduler's database; by default master.key below --data. It is
+    /// made if it does not exist. Schedulers that share a database need the same key.
     #[arg(long, value_name = "FILE", env = "FN_MASTER_KEY_FILE")]
     pub(crate) master_key: Option<PathBuf>,
 }
 
-/// When the scheduler removes from the object store what nobody needs.
+/// When the scheduler removes unneeded objects from the object store.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CollectingArgs {
-    /// Versions of a function that are kept, the newest; the one that serves is kept anyway.
+    /// Number of newest versions of a function that are kept; the live one is always kept.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) keep_versions: u32,
-    /// How often to remove from the object store what nobody needs; 0s for never by itself.
+    /// How often to remove unneeded objects from the object store; 0s for never automatically.
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = rekindle_wire::manifest::parse_duration)]
     pub(crate) collect_every: std::time::Duration,
 }
 
-/// What snapshots of functions may have in common.
+/// What snapshots of functions may share.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct SharingArgs {
-    /// What begins as the same snapshot of its runtime, so that its own takes a tenth in the store: nothing, the versions of a function, or all functions of a
-    /// runtime. What begins so has one layout of its memory and one hash secret.
+    /// Which versions begin as the same snapshot of their runtime: none, the versions of a function, or all functions
+    /// of a runtime. Their own snapshots then take a tenth in the store, but share one memory layout and one hash
+    /// secret.
     #[arg(long, value_name = "WHAT", env = "FN_SHARE_MEMORY", value_enum, default_value_t = ShareMemory::None)]
     pub(crate) share_memory: ShareMemory,
 }
 
-/// What begins as the same snapshot of its runtime.
+/// Which versions begin as the same snapshot of their runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ShareMemory {
-    /// Nothing: each version is booted from nothing.
+    /// None: each version is booted from nothing.
     None,
     /// The versions of one function.
     Versions,
@@ -239,7 +240,7 @@ impl From<SharingArgs> for rekindle_wire::internal::Sharing {
     }
 }
 
-/// An S3 server of one's own; credentials and region come from the usual AWS variables.
+/// An S3 server instead of the embedded one.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct S3Args {
     /// An S3 server to use instead of the embedded one; credentials and region come from the usual AWS variables.
@@ -248,7 +249,7 @@ pub(crate) struct S3Args {
     /// The bucket.
     #[arg(long, value_name = "NAME", env = "FN_S3_BUCKET", default_value = "rekindle")]
     pub(crate) s3_bucket: String,
-    /// What all keys in the bucket begin with, so that several clusters may share one.
+    /// Prefix of all keys in the bucket, so that several clusters may share one.
     #[arg(
         long,
         value_name = "NAME",
@@ -257,7 +258,7 @@ pub(crate) struct S3Args {
         hide_default_value = true
     )]
     pub(crate) s3_prefix: String,
-    /// How the server shall encrypt what it keeps; by default as the bucket says.
+    /// How the server encrypts what it stores; by default as the bucket is configured.
     #[arg(long, value_name = "WORD", env = "FN_S3_SSE", value_enum)]
     pub(crate) s3_sse: Option<Sse>,
     /// With --s3-sse aws:kms: the key, if not the bucket's.
@@ -277,7 +278,7 @@ pub(crate) enum Sse {
 }
 
 impl S3Args {
-    /// What is asked of the server.
+    /// The encryption to request from the server.
     pub(crate) fn encryption(&self) -> Encryption {
         match self.s3_sse {
             None => Encryption::AsBucket,
@@ -300,7 +301,7 @@ pub(crate) struct UpArgs {
     /// Stay in the foreground and log to standard error.
     #[arg(long)]
     pub(crate) foreground: bool,
-    /// Leave the session of the terminal; given by `fn up` to the process it starts.
+    /// Leave the session of the terminal; `fn up` passes this to the process that it starts.
     #[arg(long, hide = true, requires = "foreground")]
     pub(crate) detached: bool,
     /// Where the gateway listens.
@@ -326,7 +327,8 @@ pub(crate) struct UpArgs {
     pub(crate) wait: u64,
     #[command(flatten)]
     pub(crate) room: RoomArgs,
-    /// Send traces by OTLP (gRPC) to this collector; without a value to the one on this machine, and say where to look.
+    /// Send traces by OTLP (gRPC) to this collector; without a value, to the one on this machine, and print where to
+    /// look.
     #[arg(long, value_name = "URL", num_args = 0..=1, require_equals = true, default_missing_value = crate::up::LOCAL_TRACES)]
     pub(crate) traces: Option<String>,
     #[command(flatten)]
@@ -343,11 +345,11 @@ pub(crate) struct UpArgs {
     pub(crate) building: BuildArgs,
 }
 
-/// Where the gateway may post what comes of asynchronous invocations.
+/// Where the gateway may post the results of asynchronous invocations.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct CallbackArgs {
-    /// Where callbacks may go to that a caller without the admin key names: a host (hooks.example.com), a network (10.1.0.0/16), which may be private
-    /// or this host's own, or `public` for the whole world; may be repeated.
+    /// Where callbacks may go that a caller without the admin key names: a host (hooks.example.com), a network
+    /// (10.1.0.0/16), or `public` for the whole world. A network may be private or this host's own. May be repeated.
     #[arg(
         long,
         value_name = "HOST|CIDR|public",
@@ -391,7 +393,7 @@ pub(crate) struct ConfigArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Example:\n  fn backup /mnt/backups/rekindle-$(date +%F).tar")]
 pub(crate) struct BackupArgs {
-    /// The file, which must not be there yet.
+    /// The file, which must not exist yet.
     pub(crate) file: PathBuf,
     #[command(flatten)]
     pub(crate) places: Places,
@@ -403,7 +405,7 @@ pub(crate) struct BackupArgs {
 pub(crate) struct RestoreBackupArgs {
     /// The file that `fn backup` wrote.
     pub(crate) file: PathBuf,
-    /// Go back even if what is there is newer. It is kept beside it.
+    /// Restore even if the existing data is newer. That data is kept beside it.
     #[arg(long)]
     pub(crate) overwrite: bool,
     #[command(flatten)]
@@ -420,13 +422,13 @@ Examples:
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
     pub(crate) places: Places,
-    /// The CRIU binary to prove.
+    /// The CRIU binary to test.
     #[arg(long, value_name = "PATH", env = "FN_CRIU")]
     pub(crate) criu: Option<PathBuf>,
-    /// Leave out the checkpoint and the restores.
+    /// Skip the checkpoint and the restores.
     #[arg(long, conflicts_with = "criu_only")]
     pub(crate) quick: bool,
-    /// Prove CRIU and look at nothing else.
+    /// Test CRIU and check nothing else.
     #[arg(long)]
     pub(crate) criu_only: bool,
     /// Where the gateway would listen.
@@ -436,12 +438,12 @@ pub(crate) struct DoctorArgs {
     pub(crate) listing: Listing,
 }
 
-/// The hidden process under `fn doctor`.
+/// The hidden process of `fn doctor`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DoctorTargetArgs {
-    /// Where it writes its port once it listens.
+    /// File to which it writes its port once it listens.
     pub(crate) ready: PathBuf,
-    /// Memory it fills, MiB.
+    /// Memory that it fills, MiB.
     #[arg(long, default_value_t = 16)]
     pub(crate) mib: usize,
 }
@@ -477,13 +479,13 @@ Examples:
   fn init --runtime http api       any HTTP server
   fn init --name greet My_Folder   a folder whose name is none for a function")]
 pub(crate) struct InitArgs {
-    /// What the function is written for.
+    /// The runtime that the function is written for.
     #[arg(long, short, value_enum, default_value = "python")]
     pub(crate) runtime: Template,
     /// The function's name; by default the folder's.
     #[arg(long)]
     pub(crate) name: Option<FunctionName>,
-    /// The folder; made if it is not there.
+    /// The folder; made if it does not exist.
     #[arg(default_value = ".")]
     pub(crate) dir: PathBuf,
 }
@@ -504,7 +506,7 @@ pub(crate) struct DeployArgs {
     /// Make a new version even if nothing has changed.
     #[arg(long)]
     pub(crate) force: bool,
-    /// How long to wait until it is live; 900 where not given, and twice the function's boot_timeout.
+    /// How long to wait until it is live; by default 900, and twice the function's boot_timeout.
     #[arg(long, value_name = "SECONDS")]
     pub(crate) wait: Option<u64>,
     /// Print the live version as JSON.
@@ -512,17 +514,17 @@ pub(crate) struct DeployArgs {
     pub(crate) json: bool,
 }
 
-/// How an instance is started when the caller insists.
+/// How an instance is started if the caller forces it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ForcedStart {
-    /// A fresh instance, from nothing.
+    /// A fresh instance, booted.
     Booted,
-    /// A fresh instance, from the snapshot.
+    /// A fresh instance, restored from the snapshot.
     Restored,
 }
 
 impl ForcedStart {
-    /// The word in the request's header.
+    /// The value of the request's header.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Booted => "booted",
@@ -554,39 +556,39 @@ pub(crate) struct InvokeArgs {
     /// Path and query, as the function sees them.
     #[arg(long, default_value = "/")]
     pub(crate) path: String,
-    /// HTTP method; POST when there is a body, else GET.
+    /// HTTP method; by default POST if there is a body, otherwise GET.
     #[arg(long, short = 'X')]
     pub(crate) method: Option<String>,
-    /// A header to send; may be given more than once.
+    /// A header to send; may be repeated.
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = header)]
     pub(crate) headers: Vec<(String, String)>,
-    /// Start a fresh instance this way instead of taking what is best (needs the admin key).
+    /// Start a fresh instance in this way instead of using the best one (needs the admin key).
     #[arg(long, value_enum)]
     pub(crate) start: Option<ForcedStart>,
-    /// Have it kept and run later; prints its id.
+    /// Store the invocation and run it later; prints its id.
     #[arg(long = "async", conflicts_with_all = ["start", "include"])]
     pub(crate) asynchronous: bool,
-    /// With --async: a word of yours; the same call sent again with it is run once.
+    /// With --async: a word of your choice. The same call sent again with it is run once.
     #[arg(long, value_name = "WORD", requires = "asynchronous")]
     pub(crate) idempotency_key: Option<String>,
-    /// With --async: where to post what comes of it.
+    /// With --async: where to post the result.
     #[arg(long, value_name = "URL", requires = "asynchronous")]
     pub(crate) callback: Option<String>,
-    /// Show the answer's status and headers.
+    /// Show the response's status and headers.
     #[arg(short, long)]
     pub(crate) include: bool,
-    /// Print one JSON object: status, start, instance, timing, headers, and the body (base64 where it is not text).
+    /// Print one JSON object: status, start, instance, timing, headers, and the body (base64 if it is not text).
     #[arg(long, conflicts_with = "include")]
     pub(crate) json: bool,
     /// Do not print how the invocation went.
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// How long to wait for the answer.
+    /// How long to wait for the response.
     #[arg(long, value_name = "SECONDS", default_value_t = 960)]
     pub(crate) wait: u64,
 }
 
-/// Reads `Name: value`.
+/// Parses `Name: value`.
 fn header(text: &str) -> Result<(String, String), String> {
     let (name, value) = text
         .split_once(':')
@@ -611,13 +613,13 @@ Examples:
   fn top --once           one frame, of the last two seconds; so it is off a terminal too
   fn top --json | jq '.functions[0]'")]
 pub(crate) struct TopArgs {
-    /// Show one frame and end.
+    /// Show one frame and exit.
     #[arg(long)]
     pub(crate) once: bool,
     /// Print one frame as JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// How often to look.
+    /// How often to refresh.
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=60))]
     pub(crate) every: u64,
 }
@@ -628,10 +630,10 @@ pub(crate) struct TopArgs {
 pub(crate) struct LogsArgs {
     /// The function.
     pub(crate) name: FunctionName,
-    /// Go on as new lines come.
+    /// Keep printing new lines.
     #[arg(short, long)]
     pub(crate) follow: bool,
-    /// Lines to begin with.
+    /// Number of lines to begin with.
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(crate) tail: u32,
     #[command(flatten)]
@@ -651,9 +653,9 @@ pub(crate) struct DeleteArgs {
 /// `fn demo`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DemoArgs {
-    /// The folder of the function to show it with.
+    /// The folder of the function to demonstrate.
     pub(crate) path: PathBuf,
-    /// After how long the function's instance shall go; in its own fn.toml it may take longer than anyone wants to watch.
+    /// Idle time of the function's instance; the one in its own fn.toml may be longer than anyone wants to watch.
     #[arg(long, value_name = "DURATION", default_value = "3s")]
     pub(crate) idle: String,
     #[command(flatten)]
@@ -667,10 +669,10 @@ pub(crate) struct RuntimesArgs {
     pub(crate) command: RuntimesCommand,
 }
 
-/// What can be done with runtimes.
+/// The commands of `fn runtimes`.
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum RuntimesCommand {
-    /// Put the archives in `<cache>/runtimes/` into the store.
+    /// Import the archives in `<cache>/runtimes/` into the store.
     Import {
         #[command(flatten)]
         places: Places,
@@ -682,11 +684,11 @@ pub(crate) enum RuntimesCommand {
 /// `fn gateway`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct GatewayArgs {
-    /// Where it listens.
+    /// Where the gateway listens.
     #[arg(long, value_name = "ADDRESS", env = "FN_LISTEN", default_value = "127.0.0.1:8080")]
     pub(crate) listen: SocketAddr,
-    /// The scheduler's address; of several that share a database, all, with commas between; `https://` in front of it says that this host has
-    /// joined, or does.
+    /// The scheduler's address; of several that share a database, all, separated by commas. The prefix `https://` says
+    /// that this host has joined the cluster, or joins now.
     #[arg(
         long,
         value_name = "[https://]HOST:PORT",
@@ -705,7 +707,7 @@ pub(crate) struct GatewayArgs {
     /// A token of `fn cluster token`, for the first start in a cluster with an authority.
     #[arg(long, value_name = "TOKEN", env = "FN_JOIN", hide_env_values = true)]
     pub(crate) join: Option<Token>,
-    /// Where its certificate is kept.
+    /// Where the gateway's certificate is kept.
     #[arg(long, value_name = "DIR", env = "FN_DATA", default_value = "/var/lib/rekindle")]
     pub(crate) data: PathBuf,
     /// File with the admin key.
@@ -727,14 +729,14 @@ pub(crate) struct GatewayArgs {
 /// `fn scheduler`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SchedulerArgs {
-    /// Where it listens.
+    /// Where the scheduler listens.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
     pub(crate) listen: SocketAddr,
-    /// Where others reach it; what a scheduler that stands by says of the one that leads.
+    /// Where others reach it; a standby scheduler announces this address of the leader.
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) advertise: Option<String>,
-    /// A PostgreSQL database instead of a file below --data, postgres://USER:PASSWORD@HOST/NAME. Of several schedulers that share one, one
-    /// leads and the others stand by.
+    /// A PostgreSQL database instead of a file below --data, postgres://USER:PASSWORD@HOST/NAME. Of several schedulers
+    /// that share one, one leads and the others stand by.
     #[arg(long, value_name = "URL", env = "FN_DATABASE", hide_env_values = true)]
     pub(crate) database: Option<rekindle_scheduler::Database>,
     /// File with the secret that all parts of the platform share.
@@ -757,10 +759,12 @@ pub(crate) struct SchedulerArgs {
     pub(crate) sealing: SealingArgs,
     #[command(flatten)]
     pub(crate) retention: RetentionArgs,
-    /// How busy the instances of a worker must keep its processors, percent, for some of them to move to others; 0 for never.
+    /// Share of a worker's processors that its instances must keep busy before some move to other workers, percent; 0
+    /// for never.
     #[arg(long, value_name = "PERCENT", env = "FN_REBALANCE_AT", default_value_t = 85, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub(crate) rebalance_at: u8,
-    /// How long certificates are good that it signs, where the cluster has an authority; they are renewed after two thirds of that.
+    /// Lifetime of the certificates that it signs, if the cluster has an authority; they are renewed after two thirds
+    /// of it.
     #[arg(long, value_name = "DURATION", default_value = "720h", value_parser = rekindle_wire::manifest::parse_duration)]
     pub(crate) certificate_life: std::time::Duration,
 }
@@ -768,14 +772,14 @@ pub(crate) struct SchedulerArgs {
 /// `fn worker`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct WorkerArgs {
-    /// Where it listens.
+    /// Where the worker listens.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8082")]
     pub(crate) listen: SocketAddr,
-    /// Where gateways and the scheduler reach it; needed when it listens on every address.
+    /// Where gateways and the scheduler reach it; needed if it listens on every address.
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) advertise: Option<String>,
-    /// The scheduler's address; of several that share a database, all, with commas between; `https://` in front of it says that this host has
-    /// joined, or does.
+    /// The scheduler's address; of several that share a database, all, separated by commas. The prefix `https://` says
+    /// that this host has joined the cluster, or joins now.
     #[arg(
         long,
         value_name = "[https://]HOST:PORT",

@@ -1,5 +1,5 @@
-//! The client of the admin API: where the gateway is, with which key, and every call `fn` makes to it. A refusal comes
-//! back as [`ApiError`]; a gateway that is not there says how to start it.
+//! The client of the admin API: the gateway's address, the key, and every call that `fn` makes. A refusal comes back as
+//! [`ApiError`]; if there is no gateway, the error says how to start it.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -22,9 +22,9 @@ use crate::args::ClientArgs;
 
 /// For calls that are answered from memory or from the metadata.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// For a collection, which looks at everything there is. It goes on without its client.
+/// For a collection, which examines everything. It continues without its client.
 const COLLECT_TIMEOUT: Duration = Duration::from_secs(900);
-/// For a migration, beside the time that invocations may take to end.
+/// For a migration, in addition to the time that invocations may take to end.
 const MOVE_TIMEOUT: Duration = Duration::from_secs(150);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// An error's body is a line of JSON; a server that sends more is not ours.
@@ -36,16 +36,16 @@ pub(crate) struct Client {
     http: Transport,
     base: String,
     key: Option<String>,
-    /// Between parts of the platform, which ask each other directly.
+    /// Token for calls between parts of the platform, which reach each other directly.
     token: Option<String>,
 }
 
 impl Client {
-    /// A client of the gateway that `args` name. Reads the key file, contacts nobody.
+    /// A client of the gateway that `args` name. Reads the key file, but contacts nobody.
     pub(crate) fn new(args: &ClientArgs) -> Result<Self> {
         let key = match &args.key {
             Some(key) => Some(key.clone()),
-            // A file does not say whose key it holds: only the gateway of this machine is sent it.
+            // A file does not say whose key it holds, so only this machine's gateway is sent it.
             None if is_local(&args.url) => key_from_files(&key_files())?,
             None => None,
         };
@@ -107,12 +107,12 @@ impl Client {
         }
     }
 
-    /// A request without it, for what everybody may call.
+    /// A request without the key, for public routes.
     pub(crate) fn anonymous(&self, method: Method, path: &str) -> RequestBuilder {
         self.http.http().request(method, self.address(path))
     }
 
-    /// Sends it; says what to do when nobody answers.
+    /// Sends a request. If nobody answers, the error says what to do.
     pub(crate) async fn send(&self, request: RequestBuilder) -> Result<Response> {
         self.http.send(request).await.map_err(|e| {
             if let Some(tls) = e.tls() {
@@ -143,7 +143,7 @@ impl Client {
             .with_context(|| format!("{path}: the answer is not what this version of fn understands"))
     }
 
-    /// The response if it is a success, else the [`ApiError`] it carries.
+    /// The response if it is a success, otherwise the [`ApiError`] it carries.
     pub(crate) async fn checked(&self, response: Response) -> Result<Response> {
         if response.status().is_success() {
             return Ok(response);
@@ -164,7 +164,7 @@ impl Client {
         Err(error.into())
     }
 
-    /// Whether the platform is ready to take deploys and invocations.
+    /// Whether the platform is ready for deploys and invocations.
     pub(crate) async fn ready(&self) -> bool {
         let request = self.request(Method::GET, "/readyz").timeout(Duration::from_secs(2));
         matches!(self.http.send(request).await, Ok(r) if r.status().is_success())
@@ -185,12 +185,12 @@ impl Client {
         self.json(Method::GET, &format!("/v1/functions/{name}")).await
     }
 
-    /// The platform in numbers.
+    /// Statistics of the platform.
     pub(crate) async fn stats(&self) -> Result<Stats> {
         self.json(Method::GET, "/v1/stats").await
     }
 
-    /// One function in numbers.
+    /// Statistics of one function.
     pub(crate) async fn function_stats(&self, name: &FunctionName) -> Result<FunctionStats> {
         self.json(Method::GET, &format!("/v1/functions/{name}/stats")).await
     }
@@ -211,13 +211,13 @@ impl Client {
         self.json(Method::GET, "/v1/workers").await
     }
 
-    /// Has the worker with this name finish what it serves and take nothing new, or ends that.
+    /// Starts or ends the draining of the worker with this name.
     pub(crate) async fn drain(&self, name: &str, drained: bool) -> Result<WorkerInfo> {
         let method = if drained { Method::PUT } else { Method::DELETE };
         self.json(method, &format!("/v1/workers/{name}/drain")).await
     }
 
-    /// Has no role believe a member's certificates any more.
+    /// Revokes a member's certificates.
     pub(crate) async fn revoke(&self, role: Role, name: &str) -> Result<Revocation> {
         let call = self.request(Method::POST, "/v1/revocations").timeout(CALL_TIMEOUT);
         let call = call.json(&RevokeRequest {
@@ -231,7 +231,7 @@ impl Client {
             .context("the answer is not what this version of fn understands")
     }
 
-    /// Who is revoked.
+    /// The revoked members.
     pub(crate) async fn revocations(&self) -> Result<Vec<Revocation>> {
         self.json(Method::GET, "/v1/revocations").await
     }
@@ -253,29 +253,29 @@ impl Client {
         self.json(Method::GET, &path).await
     }
 
-    /// One of them.
+    /// One asynchronous invocation.
     pub(crate) async fn call(&self, id: &CallId) -> Result<AsyncCall> {
         self.json(Method::GET, &format!("/v1/async/{id}")).await
     }
 
-    /// Queues a dead letter anew.
+    /// Queues a dead letter again.
     pub(crate) async fn retry_call(&self, id: &CallId) -> Result<AsyncCall> {
         self.json(Method::POST, &format!("/v1/async/{id}/retry")).await
     }
 
-    /// Queues all dead letters of a function anew.
+    /// Queues all dead letters of a function again.
     pub(crate) async fn retry_dead_calls(&self, name: &FunctionName) -> Result<Changed> {
         self.json(Method::POST, &format!("/v1/functions/{name}/async/retry"))
             .await
     }
 
-    /// Has the snapshot of a function's live version be made anew.
+    /// Renews the snapshot of a function's live version.
     pub(crate) async fn renew_snapshot(&self, name: &FunctionName) -> Result<VersionInfo> {
         self.json(Method::POST, &format!("/v1/functions/{name}/snapshot/renew"))
             .await
     }
 
-    /// Forgets a call.
+    /// Deletes a call.
     pub(crate) async fn remove_call(&self, id: &CallId) -> Result<()> {
         self.remove(&format!("/v1/async/{id}")).await
     }
@@ -304,7 +304,7 @@ impl Client {
         self.checked(self.send(request).await?).await.map(drop)
     }
 
-    /// Has the platform remove what nobody needs from its object store.
+    /// Has the platform remove unneeded objects from its object store.
     pub(crate) async fn collect(&self, request: &CollectRequest) -> Result<Collected> {
         let request = self
             .request(Method::POST, "/v1/collections")
@@ -317,8 +317,8 @@ impl Client {
             .context("the answer to the collection is not what this version of fn understands")
     }
 
-    /// Uploads a packed folder of `length` bytes. Answers the version it became, and whether that is a new one: without `force`
-    /// a folder that has not changed makes none.
+    /// Uploads a packed folder of `length` bytes. Returns the version it became, and whether that is new: without
+    /// `force` an unchanged folder makes none.
     pub(crate) async fn deploy(&self, body: reqwest::Body, length: u64, force: bool) -> Result<(VersionInfo, bool)> {
         let path = format!("/v1/functions?if_changed={}", !force);
         let request = self
@@ -344,12 +344,12 @@ impl Client {
     }
 }
 
-/// Reads one line of a log.
+/// Parses one line of a log.
 pub(crate) fn log_line(line: &[u8]) -> Result<LogLine> {
     serde_json::from_slice(line).context("a log line is not what this version of fn understands")
 }
 
-/// What went wrong, from a response that is not a success.
+/// The error in a response that is not a success.
 async fn error_of(mut response: Response) -> ApiError {
     let status = response.status();
     let mut body = Vec::new();
@@ -383,7 +383,7 @@ fn is_local(url: &str) -> bool {
     host == "localhost" || host.ends_with(".localhost") || address.is_some_and(|a| a.is_loopback())
 }
 
-/// Where a key may lie, in order.
+/// Where a key may be, in order.
 fn key_files() -> Vec<PathBuf> {
     let data = env::var_os("FN_DATA").map_or_else(|| PathBuf::from("/var/lib/rekindle"), PathBuf::from);
     let mut files = vec![data.join("admin.key")];
@@ -393,7 +393,7 @@ fn key_files() -> Vec<PathBuf> {
     files
 }
 
-/// The first key there is. A file one may not read counts as none, as its owner is root.
+/// The first key found. A file that may not be read counts as none, since its owner is root.
 fn key_from_files(files: &[impl AsRef<Path>]) -> Result<Option<String>> {
     for file in files.iter().map(AsRef::as_ref) {
         match fs::read_to_string(file) {

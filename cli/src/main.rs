@@ -1,8 +1,8 @@
-//! `fn`: the one binary of Rekindle. It is the client of the platform (deploy, invoke, logs, …) and the platform itself
-//! (`fn up`, or one role each with `fn gateway`, `fn scheduler`, `fn worker`).
+//! `fn`: the one binary of Rekindle. It is the client of the platform (deploy, invoke, logs, …) and the platform
+//! itself (`fn up`, or one role each with `fn gateway`, `fn scheduler`, `fn worker`).
 //!
-//! `main` stays without threads and without tokio: `fn up --foreground` and `fn worker` enter a mount namespace of their
-//! own first, and a thread that was there before would stay outside.
+//! `main` stays without threads and without tokio. `fn up --foreground` and `fn worker` first enter a mount namespace
+//! of their own, and a thread started earlier would stay outside.
 //!
 //! Exit codes: 0 done, 1 it failed (the reason is on standard error), 2 the command line is wrong.
 
@@ -60,7 +60,7 @@ fn command_line() -> Result<Cli> {
     }))
 }
 
-/// Runs one command. What needs no client and no threads comes first.
+/// Runs one command. Commands that need no client and no threads come first.
 fn run(cli: Cli) -> Result<ExitCode> {
     let Cli {
         client,
@@ -114,7 +114,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
     }
 }
 
-/// Runs a client's work on a runtime of one thread. A ^C ends the process, as nothing of it needs a clean stop.
+/// Runs a client's work on a single-threaded runtime. ^C ends the process, since nothing needs a clean stop.
 fn block_on(work: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,11 +1,11 @@
-//! Standard output: the one place that writes to it. Whoever reads it may stop before the end (`fn list | head`); that ends the command
-//! quietly, with what it has done done. `println!` would panic.
+//! Standard output: the one place that writes to it. Its reader may stop before the end (`fn list | head`). That ends
+//! the command quietly, and what it has done remains done. `println!` would panic.
 
 use std::fmt;
 use std::io::{self, Write as _};
 use std::process;
 
-/// Prints a line, as `println!` does.
+/// Prints a line, like `println!`.
 macro_rules! say {
     () => { $crate::out::line(format_args!("")) };
     ($($arg:tt)*) => { $crate::out::line(format_args!($($arg)*)) };

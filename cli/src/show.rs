@@ -1,5 +1,5 @@
-//! How things look on a terminal: tables, sizes, durations, colours, progress. Off a terminal there is no colour and
-//! progress is plain lines on standard error, so that standard output stays usable in pipes.
+//! Output on a terminal: tables, sizes, durations, colours, progress. Off a terminal there is no colour and progress is
+//! plain lines on standard error, so that standard output stays usable in pipes.
 
 use std::env;
 use std::io::{self, IsTerminal as _};
@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rekindle_wire::ApiError;
 use serde::Serialize;
 
-/// A colour by what it says.
+/// A colour by its meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tone {
     /// It works.
@@ -24,12 +24,12 @@ pub(crate) enum Tone {
     Faint,
 }
 
-/// `text` in its colour if standard output is a terminal and nobody asked for no colour.
+/// `text` in its colour if standard output is a terminal and colour is not disabled.
 pub(crate) fn tinted(text: &str, tone: Tone) -> String {
     tint(text, tone, io::stdout().is_terminal())
 }
 
-/// The same for standard error.
+/// `text` in its colour if standard error is a terminal and colour is not disabled.
 pub(crate) fn tinted_err(text: &str, tone: Tone) -> String {
     tint(text, tone, io::stderr().is_terminal())
 }
@@ -47,7 +47,7 @@ fn tint(text: &str, tone: Tone, terminal: bool) -> String {
     format!("\x1b[{code}m{text}\x1b[0m")
 }
 
-/// A table without lines, as wide as the terminal at most.
+/// A table without lines, at most as wide as the terminal.
 pub(crate) fn table<const N: usize>(head: [&str; N]) -> Table {
     let mut table = Table::new();
     table
@@ -100,12 +100,12 @@ pub(crate) fn millis(ms: f64) -> String {
     }
 }
 
-/// The same of a duration.
+/// A duration in milliseconds, with as many digits as matter.
 pub(crate) fn duration(d: Duration) -> String {
     millis(d.as_secs_f64() * 1_000.0)
 }
 
-/// `n` of something, in the plural when there is not one of it.
+/// `n` of something, in the plural unless there is one.
 pub(crate) fn count(n: usize, what: &str) -> String {
     let ending = match what {
         _ if n == 1 => "",
@@ -115,7 +115,8 @@ pub(crate) fn count(n: usize, what: &str) -> String {
     format!("{n} {what}{ending}")
 }
 
-/// Prints an error the way every command does: the API's with its code and the page about it, any other with its causes.
+/// Prints an error the way every command does: the API's with its code and the page about it, any other with its
+/// causes.
 pub(crate) fn print_error(error: &anyhow::Error) {
     let label = |text: &str| tinted_err(text, Tone::Bad);
     if let Some(api) = error.downcast_ref::<ApiError>() {
@@ -136,7 +137,7 @@ pub(crate) fn print_warning(error: &dyn std::error::Error) {
     eprintln!("{} {}", tinted_err("warning:", Tone::Warning), harmless(&text, &[]));
 }
 
-/// Text that others wrote, for a terminal: control characters (C0 and C1) but those in `keep` are shown as their escapes.
+/// Text from others, safe for a terminal: control characters (C0 and C1), except those in `keep`, are shown as escapes.
 pub(crate) fn harmless(text: &str, keep: &[char]) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -160,7 +161,7 @@ fn api_error(error: &ApiError, label: impl Fn(&str) -> String) -> String {
     text
 }
 
-/// A line about long work: a spinner on a terminal, one plain line for each step elsewhere.
+/// Progress of long work: a spinner on a terminal, one plain line for each step elsewhere.
 #[derive(Debug)]
 pub(crate) struct Steps {
     bar: ProgressBar,
@@ -168,7 +169,7 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
-    /// Nothing is shown before the first step. `quiet` shows nothing at all.
+    /// Shows nothing before the first step; with `quiet`, nothing at all.
     pub(crate) fn new(quiet: bool) -> Self {
         let terminal = io::stderr().is_terminal();
         let bar = ProgressBar::new_spinner();
@@ -188,7 +189,7 @@ impl Steps {
         self.plain
     }
 
-    /// The work is now at `step`.
+    /// Shows that the work is now at `step`.
     pub(crate) fn step(&self, step: impl Into<String>) {
         let step = step.into();
         if self.plain {
@@ -198,7 +199,7 @@ impl Steps {
         }
     }
 
-    /// A remark that stays.
+    /// Prints a remark that stays.
     pub(crate) fn note(&self, line: &str) {
         if self.plain {
             eprintln!("{line}");
@@ -207,7 +208,7 @@ impl Steps {
         }
     }
 
-    /// The work is over; the line goes away.
+    /// Ends the progress; its line is removed.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }

@@ -13,21 +13,21 @@ pub(crate) struct AsyncArgs {
     pub(crate) command: AsyncCommand,
 }
 
-/// Where a call stands.
+/// The state of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum State {
     /// It waits to be run.
     Queued,
-    /// It is run.
+    /// It is running.
     Running,
-    /// The function has answered.
+    /// The function has responded.
     Done,
     /// It was given up.
     Dead,
 }
 
 impl State {
-    /// As the API has it.
+    /// The same state in the API.
     pub(crate) fn state(self) -> CallState {
         match self {
             Self::Queued => CallState::Queued,
@@ -38,7 +38,7 @@ impl State {
     }
 }
 
-/// What can be done with asynchronous invocations.
+/// The commands of `fn async`.
 #[derive(Debug, Clone, Subcommand)]
 #[command(after_help = "\
 Examples:
@@ -48,48 +48,48 @@ Examples:
   fn async retry a-0192…                      queue one anew
   fn async retry --dead-of hello              queue all of a function anew")]
 pub(crate) enum AsyncCommand {
-    /// List them, newest first.
+    /// List calls, newest first.
     #[command(visible_alias = "ls")]
     List {
-        /// Only this function's.
+        /// Only this function's calls.
         name: Option<FunctionName>,
-        /// Only those that stand so.
+        /// Only calls in this state.
         #[arg(long, value_enum)]
         state: Option<State>,
-        /// At most so many.
+        /// Maximum number of calls.
         #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
         limit: u32,
         #[command(flatten)]
         listing: Listing,
     },
-    /// Show everything about one.
+    /// Show everything about one call.
     Show {
-        /// Its id.
+        /// The call's id.
         id: CallId,
         #[command(flatten)]
         listing: Listing,
     },
-    /// Print what the function answered.
+    /// Print the function's response.
     Result {
-        /// Its id.
+        /// The call's id.
         id: CallId,
         /// How long to wait for its end.
         #[arg(long, value_name = "SECONDS", default_value_t = 0)]
         wait: u64,
     },
-    /// Queue dead letters anew.
+    /// Queue dead letters again.
     Retry {
-        /// Which one.
+        /// The call's id.
         #[arg(required_unless_present = "dead_of")]
         id: Option<CallId>,
-        /// All of this function.
+        /// All dead letters of this function.
         #[arg(long, value_name = "FUNCTION", conflicts_with = "id")]
         dead_of: Option<FunctionName>,
     },
-    /// Forget one; if it waits, it is not run any more.
+    /// Delete a call; a waiting one is not run any more.
     #[command(visible_alias = "delete")]
     Rm {
-        /// Its id.
+        /// The call's id.
         id: CallId,
     },
 }

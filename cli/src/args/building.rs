@@ -1,4 +1,4 @@
-//! The options of what builds of functions may take, and reach of the network: `fn up` and `fn worker` have them.
+//! Options for the resources and the network of function builds, shared by `fn up` and `fn worker`.
 
 use std::time::Duration;
 
@@ -6,38 +6,39 @@ use clap::Args;
 use rekindle_wire::manifest::{ByteSize, parse_duration};
 use rekindle_worker::deploy::build::{BuildLimits, BuildNetwork, Host};
 
-/// What builds may take, and what installers of dependencies reach.
+/// Limits of builds, and the hosts that installers of dependencies may reach.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct BuildArgs {
-    /// A registry or other host that builds may reach beside the public registries of pip and npm, wherever it is, for
-    /// example pypi.example.org or 10.0.0.7:3141; without a port 443 and 80. May be repeated.
+    /// A registry or other host that builds may reach besides the public registries of pip and npm, for example
+    /// pypi.example.org or 10.0.0.7:3141. It may be anywhere; without a port, 443 and 80 are used. May be repeated.
     #[arg(long, value_name = "HOST[:PORT]", env = "FN_BUILD_ALLOW", value_delimiter = ',')]
     pub(crate) build_allow: Vec<Host>,
-    /// Have builds not reach the public registries.
+    /// Keep builds from reaching the public registries.
     #[arg(long)]
     pub(crate) build_no_public: bool,
-    /// Memory of one build; 2GiB where not given.
+    /// Memory of one build; by default 2GiB.
     #[arg(long, value_name = "SIZE", env = "FN_BUILD_MEMORY")]
     pub(crate) build_memory: Option<ByteSize>,
-    /// Cores of one build; 1 where not given.
+    /// Cores of one build; by default 1.
     #[arg(long, value_name = "CORES", env = "FN_BUILD_CPU", value_parser = cores)]
     pub(crate) build_cpu: Option<f64>,
-    /// A function's folder with its dependencies, unpacked; 1GiB where not given. A build has three times as much disk.
+    /// Size of a function's folder with its dependencies, unpacked; by default 1GiB. A build has three times as much
+    /// disk.
     #[arg(long, value_name = "SIZE", env = "FN_BUILD_SIZE")]
     pub(crate) build_size: Option<ByteSize>,
-    /// The files in that; 100000 where not given.
+    /// Number of files in that folder; by default 100000.
     #[arg(long, value_name = "COUNT", env = "FN_BUILD_FILES", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) build_files: Option<u64>,
-    /// How long one run of pip or npm may take, for example 15m; 5 minutes where not given.
+    /// Limit for one run of pip or npm, for example 15m; by default 5 minutes.
     #[arg(long, value_name = "DURATION", env = "FN_BUILD_TIMEOUT", value_parser = parse_duration)]
     pub(crate) build_timeout: Option<Duration>,
-    /// Installed python packages kept for later builds; 4GiB where not given.
+    /// Installed python packages kept for later builds; by default 4GiB.
     #[arg(long, value_name = "SIZE", env = "FN_BUILD_CACHE")]
     pub(crate) build_cache: Option<ByteSize>,
 }
 
 impl BuildArgs {
-    /// What a build may take, where the options do not say: [`BuildLimits::default`].
+    /// The limits of a build; [`BuildLimits::default`] where no option is given.
     pub(crate) fn limits(&self) -> BuildLimits {
         let mut limits = BuildLimits::default();
         if let Some(memory) = self.build_memory {
@@ -61,7 +62,7 @@ impl BuildArgs {
         limits
     }
 
-    /// The worker's setting.
+    /// The worker's network setting.
     pub(crate) fn network(&self) -> BuildNetwork {
         BuildNetwork {
             public: !self.build_no_public,

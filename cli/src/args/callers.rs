@@ -1,4 +1,4 @@
-//! The options of what callers may have of a gateway, and browsers of functions: `fn up` and `fn gateway` have them.
+//! Options for what callers may use of a gateway, and browsers of functions, shared by `fn up` and `fn gateway`.
 
 use clap::Args;
 use ipnet::IpNet;
@@ -6,31 +6,33 @@ use rekindle_wire::manifest::ByteSize;
 
 use super::egress::network;
 
-/// What one caller may have, so that others are served too.
+/// Limits for one caller, so that others are served too.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CallerArgs {
-    /// A proxy before the gateway, or a network of such: its clients, as it names them in X-Forwarded-For, are told apart; may be repeated.
+    /// A proxy in front of the gateway, or a network of proxies. Its clients are distinguished as it names them in
+    /// X-Forwarded-For. May be repeated.
     #[arg(long, value_name = "CIDR", env = "FN_TRUSTED_PROXY", value_delimiter = ',', value_parser = network)]
     pub(crate) trusted_proxy: Vec<IpNet>,
     /// A network whose clients have no limits of their own; may be repeated.
     #[arg(long, value_name = "CIDR", env = "FN_CLIENT_EXEMPT", value_delimiter = ',', default_value = "127.0.0.0/8,::1/128", value_parser = network)]
     pub(crate) client_exempt: Vec<IpNet>,
-    /// Connections that one client may have; 0 for no limit.
+    /// Maximum connections of one client; 0 for no limit.
     #[arg(long, value_name = "N", env = "FN_CLIENT_CONNECTIONS", default_value_t = 1_024)]
     pub(crate) client_connections: u32,
-    /// Requests that one client may have in flight; 0 for no limit.
+    /// Maximum requests in flight of one client; 0 for no limit.
     #[arg(long, value_name = "N", env = "FN_CLIENT_IN_FLIGHT", default_value_t = 512)]
     pub(crate) client_in_flight: u32,
-    /// Requests that one client may send in a second, of which twice as many may come at once; 0 for no limit.
+    /// Maximum requests of one client in a second, of which twice as many may come at once; 0 for no limit.
     #[arg(long, value_name = "N", env = "FN_CLIENT_RATE", default_value_t = 2_000)]
     pub(crate) client_rate: u32,
-    /// Memory that requests' bodies may take together.
+    /// Maximum memory for requests' bodies, over all requests.
     #[arg(long, value_name = "SIZE", env = "FN_BODY_MEMORY", default_value = "256MiB")]
     pub(crate) body_memory: ByteSize,
-    /// Let pages of functions below /function/ read each other's: for functions that trust each other. Without, browsers keep them apart.
+    /// Let pages of functions below /function/ read each other's: for functions that trust each other. Without it,
+    /// browsers isolate them.
     #[arg(long, env = "FN_TRUST_PATHS", conflicts_with = "no_paths")]
     pub(crate) trust_paths: bool,
-    /// Serve functions by their hosts alone, and nothing below /function/.
+    /// Serve functions only by their hosts, and nothing below /function/.
     #[arg(long, env = "FN_NO_PATHS")]
     pub(crate) no_paths: bool,
 }

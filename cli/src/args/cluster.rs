@@ -1,4 +1,4 @@
-//! Options of a platform of several hosts.
+//! Options of a platform with several hosts.
 
 use std::time::Duration;
 
@@ -15,19 +15,20 @@ pub(crate) struct ClusterArgs {
     pub(crate) command: ClusterCommand,
 }
 
-/// What can be done with a cluster's authority.
+/// The commands of `fn cluster`.
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum ClusterCommand {
-    /// Make the authority that signs the roles' certificates; from the scheduler's next start on they speak TLS with each other.
+    /// Make the authority that signs the roles' certificates; from the scheduler's next start on they speak TLS with
+    /// each other.
     Init {
         #[command(flatten)]
         places: Places,
     },
     /// Print a token with which a host joins.
     Token(JoinTokenArgs),
-    /// Have no role believe a member's certificate any more: a worker whose host was taken over, for good.
+    /// Revoke a member's certificate for good, such as that of a worker whose host was taken over.
     Revoke(RevokeArgs),
-    /// List who is revoked.
+    /// List revoked members.
     Revoked(Listing),
 }
 
@@ -40,7 +41,7 @@ Examples:
 pub(crate) struct RevokeArgs {
     /// The member: a worker's id, its address with or without the port, or its host's name; a gateway's name.
     pub(crate) member: String,
-    /// What it is.
+    /// The member's role.
     #[arg(long, value_enum, default_value = "worker")]
     pub(crate) role: JoiningRole,
     #[command(flatten)]
@@ -57,18 +58,18 @@ Examples:
 pub(crate) struct JoinTokenArgs {
     #[command(flatten)]
     pub(crate) places: Places,
-    /// What the host shall be.
+    /// The role of the host that joins.
     #[arg(long, value_enum, default_value = "worker")]
     pub(crate) role: JoiningRole,
-    /// How many hosts may join with it.
+    /// Number of hosts that may join with it.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) uses: u32,
-    /// How long it is good for.
+    /// Lifetime of the token.
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse_duration)]
     pub(crate) life: Duration,
 }
 
-/// The roles that join; the scheduler is there already.
+/// The roles that join; the scheduler is a member already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum JoiningRole {
     /// `fn worker`.
@@ -86,24 +87,24 @@ impl From<JoiningRole> for Role {
     }
 }
 
-/// What a worker says of itself, and how it goes.
+/// What a worker announces of itself, and how it shuts down.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct OfferArgs {
-    /// Where it stands, such as a data centre; workers of one zone fail together.
+    /// The worker's zone, such as a data centre; workers of one zone fail together.
     #[arg(long, value_name = "NAME", env = "FN_ZONE", default_value = "")]
     pub(crate) zone: String,
-    /// What else to show of it in `fn workers`; may be given more than once.
+    /// More to show of it in `fn workers`; may be repeated.
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
     pub(crate) labels: Vec<(String, String)>,
-    /// How many instances it takes, whatever their memory.
+    /// Maximum number of instances, whatever their memory.
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_instances: u32,
-    /// How long it may finish what it serves when it is told to stop.
+    /// How long it may finish what it serves after it is told to stop.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
     pub(crate) leave_limit: Duration,
 }
 
-/// Reads `name=value`.
+/// Parses `name=value`.
 fn label(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),

@@ -1,16 +1,16 @@
-//! The options of what functions reach of the network: `fn up` and `fn worker` have them.
+//! Options for the network of functions, shared by `fn up` and `fn worker`.
 
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 use rekindle_worker::host::network::{Egress, EgressLimits};
 
-/// Whether functions reach anything.
+/// Whether functions reach any network.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Switch {
-    /// Those that want to.
+    /// Functions that ask for it do.
     #[default]
     On,
-    /// None, whatever their fn.toml says.
+    /// None does, whatever its fn.toml says.
     Off,
 }
 
@@ -20,21 +20,21 @@ pub(crate) struct EgressArgs {
     /// Whether functions reach anything but themselves.
     #[arg(long, value_enum, default_value_t, env = "FN_EGRESS")]
     pub(crate) egress: Switch,
-    /// A network that functions may reach although it is private, for example 10.1.0.0/16; may be repeated. The host itself is
-    /// never reached.
+    /// A private network that functions may reach, for example 10.1.0.0/16; may be repeated. The host itself is never
+    /// reached.
     #[arg(long, value_name = "CIDR", env = "FN_EGRESS_ALLOW", value_delimiter = ',', value_parser = network)]
     pub(crate) egress_allow: Vec<IpNet>,
-    /// A network that they may not reach although it is public; may be repeated.
+    /// A public network that functions may not reach; may be repeated.
     #[arg(long, value_name = "CIDR", env = "FN_EGRESS_REFUSE", value_delimiter = ',', value_parser = network)]
     pub(crate) egress_refuse: Vec<IpNet>,
-    /// Forward IPv6 for functions too, on a host that forwards none yet. Such a host then takes no more router advertisements
-    /// unless accept_ra is 2.
+    /// Forward IPv6 for functions too, on a host that does not forward it yet. Such a host then ignores router
+    /// advertisements unless accept_ra is 2.
     #[arg(long)]
     pub(crate) egress_ipv6: bool,
-    /// Connections that an instance may have open to the outside.
+    /// Maximum connections of an instance to the outside.
     #[arg(long, value_name = "N", default_value_t = EgressLimits::default().connections, value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(crate) egress_connections: u32,
-    /// Connections that an instance may make within a second.
+    /// Maximum connections that an instance may make within a second.
     #[arg(long, value_name = "N", default_value_t = EgressLimits::default().new_connections, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) egress_new_connections: u32,
     /// Millions of bits a second of an instance in each direction; 0 for no limit.
@@ -43,7 +43,7 @@ pub(crate) struct EgressArgs {
 }
 
 impl EgressArgs {
-    /// The worker's setting; `control` are the cluster's own parts, `host:port`.
+    /// The worker's setting; `control` lists the cluster's own parts, `host:port`.
     pub(crate) fn egress(&self, control: Vec<String>) -> Egress {
         Egress {
             enabled: self.egress == Switch::On,
@@ -60,7 +60,7 @@ impl EgressArgs {
     }
 }
 
-/// A network, or one address.
+/// Parses a network, or one address.
 pub(super) fn network(text: &str) -> Result<IpNet, String> {
     text.parse::<IpNet>()
         .or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from))

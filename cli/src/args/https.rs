@@ -1,4 +1,4 @@
-//! The options of a gateway's hosts and of HTTPS to its clients: `fn up` and `fn gateway` have them.
+//! Options for a gateway's hosts and for HTTPS to its clients, shared by `fn up` and `fn gateway`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,12 +17,11 @@ pub(crate) struct HttpsArgs {
     /// A domain below which functions have their hosts, NAME.DOMAIN, besides NAME.localhost; may be repeated.
     #[arg(long, value_name = "DOMAIN", env = "FN_DOMAIN", value_delimiter = ',')]
     pub(crate) domain: Vec<DomainName>,
-    /// The host that the API is served at, and nowhere else but on this machine; without it at every host that is no
-    /// function's.
+    /// The only host that serves the API, besides this machine; without it every host that is no function's does.
     #[arg(long, value_name = "HOST", env = "FN_API_HOST")]
     pub(crate) api_host: Option<DomainName>,
-    /// A certificate for clients with its chain (PEM): turns HTTPS on. It is shown where no other has the host's name,
-    /// and read anew when it changes.
+    /// A certificate for clients with its chain (PEM): turns HTTPS on. It is shown if no other has the host's name, and
+    /// read again when it changes.
     #[arg(
         long,
         value_name = "FILE",
@@ -35,7 +34,7 @@ pub(crate) struct HttpsArgs {
     #[arg(long, value_name = "FILE", env = "FN_TLS_KEY", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
     /// A directory of certificates with their keys, each shown for the hosts that it names: NAME.crt and NAME.key, or
-    /// NAME/fullchain.pem and NAME/privkey.pem. Turns HTTPS on; what is put there is taken up by itself.
+    /// NAME/fullchain.pem and NAME/privkey.pem. Turns HTTPS on; new files are loaded automatically.
     #[arg(long, value_name = "DIR", env = "FN_TLS_DIR", group = "certificates")]
     pub(crate) tls_dir: Option<PathBuf>,
     /// Where the gateway listens for HTTPS.
@@ -46,7 +45,7 @@ pub(crate) struct HttpsArgs {
         default_value = "127.0.0.1:8443"
     )]
     pub(crate) tls_listen: SocketAddr,
-    /// Send plain requests to HTTPS, at this port as clients see it; but for /healthz and /readyz, and for requests of
+    /// Redirect plain requests to HTTPS, at this port as clients see it; except /healthz and /readyz, and requests of
     /// this machine to itself.
     #[arg(
         long,
@@ -56,13 +55,13 @@ pub(crate) struct HttpsArgs {
         value_parser = clap::value_parser!(u16).range(1..)
     )]
     pub(crate) redirect_https: Option<u16>,
-    /// Have browsers ask a host over HTTPS alone for so long (Strict-Transport-Security); 0s takes it back.
+    /// Tell browsers to use only HTTPS for a host for so long (Strict-Transport-Security); 0s takes it back.
     #[arg(long, value_name = "DURATION", env = "FN_HSTS", requires = "certificates", value_parser = parse_duration)]
     pub(crate) hsts: Option<Duration>,
 }
 
 impl HttpsArgs {
-    /// Sets what a gateway needs to know of it.
+    /// Sets the gateway's hosts and redirects.
     pub(crate) fn set(&self, config: &mut rekindle_gateway::Config) {
         config.hosts = Hosts {
             domains: self.domain.clone(),

@@ -16,13 +16,14 @@ Examples:
 pub(crate) struct MigrateArgs {
     /// The instance: `fn instances` lists them.
     pub(crate) instance: InstanceId,
-    /// The worker it moves to: `fn workers` lists them, by id, address and host. By default the one with most room.
+    /// The worker that it moves to: `fn workers` lists them, by id, address and host. By default the one with most
+    /// room.
     #[arg(long, value_name = "WORKER")]
     pub(crate) to: Option<String>,
     /// Leave the original where it is, and run a copy.
     #[arg(long)]
     pub(crate) clone: bool,
-    /// How long invocations that are in it may take to end, in seconds.
+    /// How long invocations in it may take to end, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     pub(crate) settle: f64,
     /// Print JSON.

@@ -1,4 +1,4 @@
-//! How long instances that nobody uses are kept, where their function does not say: `fn up` and `fn scheduler` have these options.
+//! Options for how long unused instances are kept if their function does not say, shared by `fn up` and `fn scheduler`.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use rekindle_wire::manifest::parse_duration;
 /// The retention policy.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct RetentionArgs {
-    /// In bins of which width functions' idle times are counted: 240 of them are told apart, and how long unused instances are kept are
-    /// multiples of it.
+    /// Bin width in which functions' idle times are counted. There are 240 bins, and the times for which unused
+    /// instances are kept are multiples of it.
     #[arg(long, value_name = "DURATION", env = "FN_IDLE_BIN", default_value = "60s", value_parser = bin)]
     pub(crate) idle_bin: Duration,
 }

@@ -26,7 +26,7 @@ pub(crate) struct SnapshotArgs {
     pub(crate) command: SnapshotCommand,
 }
 
-/// What can be done with snapshots.
+/// The commands of `fn snapshot`.
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum SnapshotCommand {
     /// List the snapshots in the store.
@@ -37,7 +37,8 @@ pub(crate) enum SnapshotCommand {
         #[command(flatten)]
         listing: Listing,
     },
-    /// Show what is in a snapshot or an image directory: mappings, how they are stored, the working set, what is shared.
+    /// Show the content of a snapshot or an image directory: mappings, how they are stored, the working set, what is
+    /// shared.
     Inspect {
         /// The snapshot, or a directory that CRIU dumped into.
         #[arg(value_name = "ID|DIR")]
@@ -54,16 +55,17 @@ pub(crate) enum SnapshotCommand {
     Export {
         /// The snapshot.
         id: SnapshotId,
-        /// The directory; it must not be there yet.
+        /// The directory; it must not exist yet.
         dir: PathBuf,
         #[command(flatten)]
         store: StoreArgs,
     },
-    /// Make a snapshot of a directory that CRIU dumped into: plain, compressed by CRIU 4.3, or with pre-dumps as parents.
+    /// Make a snapshot of a directory that CRIU dumped into: plain, compressed by CRIU 4.3, or with pre-dumps as
+    /// parents.
     Import {
         /// The image directory.
         dir: PathBuf,
-        /// What to call it in listings; the directory's name by default.
+        /// Its name in listings; by default the directory's name.
         #[arg(long)]
         name: Option<String>,
         /// Where compressed or incremental images are unpacked meanwhile; needs room for all of their memory.
@@ -92,7 +94,7 @@ pub(crate) enum SnapshotCommand {
         #[command(flatten)]
         conversion: ConversionArgs,
     },
-    /// Remove from the platform's store what nobody needs; it does so by itself, too.
+    /// Remove unneeded objects from the platform's store; the platform also does so automatically.
     #[command(after_help = "\
 Examples:
   fn snapshot gc --dry-run    say what would be removed
@@ -100,7 +102,7 @@ Examples:
 
 A deploy under way loses nothing: what it relies on is kept.")]
     Gc {
-        /// Remove nothing, only say what would be.
+        /// Remove nothing, only print what would be removed.
         #[arg(long)]
         dry_run: bool,
         /// Make the store this platform's although it belongs to another, whose functions are lost with it.
@@ -109,7 +111,7 @@ A deploy under way loses nothing: what it relies on is kept.")]
         #[command(flatten)]
         listing: Listing,
     },
-    /// Make the snapshot of a function's live version anew, in the background, while the old one serves.
+    /// Renew the snapshot of a function's live version, in the background, while the old one serves.
     #[command(after_help = "\
 Example:
   fn snapshot renew greet     `fn describe greet` shows how far it is
@@ -122,12 +124,12 @@ do instances that run.")]
         #[command(flatten)]
         listing: Listing,
     },
-    /// Remove a snapshot that was imported.
+    /// Remove an imported snapshot.
     #[command(visible_alias = "rm")]
     Delete {
         /// The snapshot.
         id: SnapshotId,
-        /// Remove it although a function has it: its instances are booted from then on.
+        /// Remove it although a function uses it: its instances are booted from then on.
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -145,7 +147,7 @@ pub(crate) struct ConversionArgs {
     pub(crate) listing: Listing,
 }
 
-/// Reads `64K`, `1M` or bytes.
+/// Parses `64K`, `1M` or bytes.
 fn block(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match text[digits.len()..].to_ascii_uppercase().as_str() {
@@ -162,7 +164,7 @@ fn block(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("\"{text}\" is too large"))
 }
 
-/// Which store: that of the platform whose run directory this is, unless one is named.
+/// The store: that of the platform with this run directory, unless one is named.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct StoreArgs {
     #[command(flatten)]

@@ -13,10 +13,10 @@ use crate::args::AsyncCommand;
 use crate::client::Client;
 use crate::show::{self, Tone};
 
-/// The platform keeps one wait open for no longer, seconds.
+/// Longest wait that the platform keeps open, seconds.
 const WAIT_MAX: u64 = 30;
 
-/// Does one of its commands.
+/// Runs one of its commands.
 pub(crate) async fn run(client: &Client, command: &AsyncCommand) -> Result<ExitCode> {
     match command {
         AsyncCommand::List {
@@ -174,7 +174,7 @@ fn age(since_unix_ms: i64) -> String {
     millis(now_unix_ms() - since_unix_ms)
 }
 
-/// Whole seconds, as people say them.
+/// Whole seconds, in readable form.
 fn millis(ms: i64) -> String {
     let seconds = Duration::from_secs(u64::try_from(ms / 1_000).unwrap_or(0));
     humantime::format_duration(seconds).to_string()

@@ -1,7 +1,8 @@
-//! `fn backup` and `fn restore-backup`: what a platform on one machine must not lose, in one archive.
+//! `fn backup` and `fn restore-backup`: everything that a platform on one machine must not lose, in one archive.
 //!
-//! The archive is a tar file: `backup.json` first, then the database as it was at one moment, the keys, the cluster's authority, then the embedded object store. Objects
-//! are whole files that are replaced, never changed, and the database is copied before them: what it names was there then.
+//! The archive is a tar file: `backup.json` first, then the database as of one moment, the keys, the cluster's
+//! authority, and last the embedded object store. Objects are whole files that are replaced, never changed. The
+//! database is copied before them, so that everything it names existed then.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read as _};
@@ -23,17 +24,17 @@ use crate::up::secrets::MASTER_KEY;
 const HEAD: &str = "backup.json";
 const DATABASE: &str = "scheduler.db";
 const OBJECTS: &str = "s3";
-/// What proves a platform to its clients and its parts to each other, and what the database's secrets are encrypted with.
+/// Keys that prove the platform to its clients and its parts to each other, and the key of the database's secrets.
 const KEYS: [&str; 4] = ["admin.key", "cluster.token", "s3.key", MASTER_KEY];
 const FORMAT: u32 = 1;
 
-/// What an archive says of itself.
+/// The archive's description of itself.
 #[derive(Debug, Serialize, Deserialize)]
 struct Head {
     format: u32,
-    /// The version of `fn` that made it.
+    /// Version of `fn` that made it.
     version: String,
-    /// When, milliseconds since the Unix epoch.
+    /// When it was made, milliseconds since the Unix epoch.
     made_unix_ms: u64,
 }
 
@@ -85,7 +86,7 @@ pub(crate) fn backup(args: &BackupArgs) -> Result<ExitCode> {
                 archive.append_path_with_name(&path, key)?;
             }
         }
-        // The authority with its tokens, where there is one.
+        // The authority with its tokens, if there is one.
         append_objects(archive, &layout.data.join(AUTHORITY), Path::new(AUTHORITY))?;
         append_objects(archive, &layout.data.join(OBJECTS), Path::new(OBJECTS))
     };
@@ -106,7 +107,7 @@ pub(crate) fn backup(args: &BackupArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Adds a directory. A file that goes meanwhile is one that nobody needed any more. Answers how many there were.
+/// Adds a directory. A file that disappears meanwhile was no longer needed by anybody. Returns the number of files.
 fn append_objects(archive: &mut tar::Builder<BufWriter<File>>, from: &Path, name: &Path) -> io::Result<u64> {
     let entries = match fs::read_dir(from) {
         Ok(entries) => entries,
@@ -134,7 +135,7 @@ fn append_objects(archive: &mut tar::Builder<BufWriter<File>>, from: &Path, name
     Ok(count)
 }
 
-/// Puts an archive's content in place. What was there is kept beside it.
+/// Puts an archive's content in place. The previous content is kept beside it.
 pub(crate) fn restore(args: &RestoreBackupArgs) -> Result<ExitCode> {
     let layout = Layout::of(&args.places).context("the current directory is gone")?;
     make_private([layout.data.clone()])?;
@@ -165,7 +166,7 @@ pub(crate) fn restore(args: &RestoreBackupArgs) -> Result<ExitCode> {
     let names = [DATABASE, "scheduler.db-wal", "scheduler.db-shm", OBJECTS]
         .into_iter()
         .chain(KEYS)
-        // A cluster's authority is not taken away by a backup from before it was made.
+        // A backup from before a cluster's authority was made does not remove the authority.
         .chain(unpacked.path().join(AUTHORITY).exists().then_some(AUTHORITY));
     let aside = layout.data.join(format!("before-restore-{}", now_unix_ms()));
     make_private([aside.clone()])?;
@@ -180,7 +181,7 @@ pub(crate) fn restore(args: &RestoreBackupArgs) -> Result<ExitCode> {
             )
         })?;
     }
-    // Empty where nothing was there.
+    // Empty if there was nothing.
     let _kept = fs::remove_dir(&aside);
     for path in KEYS.into_iter().chain([AUTHORITY]).map(|key| layout.data.join(key)) {
         keep_private(&path).with_context(|| format!("{}: stays readable", path.display()))?;
@@ -192,7 +193,7 @@ pub(crate) fn restore(args: &RestoreBackupArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Lets nobody but the owner read a file, or a directory and all that is in it; it is no error if there is none.
+/// Makes a file readable only by its owner, or a directory with all its content. A missing one is no error.
 fn keep_private(path: &Path) -> io::Result<()> {
     let mode = match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_dir() => {
@@ -234,7 +235,7 @@ fn head(file: File) -> Result<Head> {
     Ok(head)
 }
 
-/// When the store in `data` was written to last.
+/// When the store in `data` was last written.
 fn changed_unix_ms(data: &Path) -> Option<u64> {
     let changed = |name: &str| {
         let at = fs::metadata(data.join(name)).ok()?.modified().ok()?;

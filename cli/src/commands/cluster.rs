@@ -1,5 +1,5 @@
-//! `fn cluster`: the authority and its join tokens, on the scheduler's host, where nobody else is asked; and who is
-//! revoked, which the scheduler keeps.
+//! `fn cluster`: the authority and its join tokens, on the scheduler's host and without asking anybody. Revocations go
+//! through the scheduler, which keeps them.
 
 use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
@@ -12,7 +12,7 @@ use crate::client::Client;
 use crate::show;
 use crate::up::membership::AUTHORITY;
 
-/// Runs one of its commands that need nobody else; `None` for the others.
+/// Runs a command that works locally; `None` for the others.
 pub(crate) fn run_here(command: &ClusterCommand) -> Option<Result<ExitCode>> {
     match command {
         ClusterCommand::Init { places } => Some(init(places)),
@@ -21,7 +21,7 @@ pub(crate) fn run_here(command: &ClusterCommand) -> Option<Result<ExitCode>> {
     }
 }
 
-/// Runs one of its commands for which a gateway is asked.
+/// Runs a command that asks a gateway.
 pub(crate) async fn run(client: &Client, command: &ClusterCommand) -> Result<ExitCode> {
     match command {
         ClusterCommand::Revoke(args) => revoke(client, args).await,

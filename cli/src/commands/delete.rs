@@ -13,7 +13,7 @@ use crate::out;
 pub(crate) async fn run(client: &Client, args: &DeleteArgs) -> Result<ExitCode> {
     let name = &args.name;
     if !args.yes {
-        // Nobody is asked about what is not there.
+        // No question about a function that does not exist.
         client.function(name).await?;
         if !io::stdin().is_terminal() {
             bail!("{name} would be removed with all its versions and snapshots: say --yes");

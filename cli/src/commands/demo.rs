@@ -1,5 +1,5 @@
 //! `fn demo`: the life of a function in one table, as `make up` shows it, and its restores as bars beside the boot.
-//! Every row is a real invocation through the gateway, and one whose `X-Fn-Start` is not what it claims to show is an
+//! Every row is a real invocation through the gateway. A row whose `X-Fn-Start` differs from what it claims is an
 //! error.
 
 use std::fs;
@@ -21,12 +21,12 @@ use crate::show::{self, Steps, Tone};
 
 const DEPLOY_LIMIT: Duration = Duration::from_secs(600);
 const CALL_LIMIT: Duration = Duration::from_secs(60);
-/// For an instance to go, beyond its idle time.
+/// How long an instance may take to go, beyond its idle time.
 const ZERO_LIMIT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(100);
-/// Between two of them.
+/// Pause between two restores.
 const RESTORE_PAUSE: Duration = Duration::from_millis(200);
-/// Restores that are shown, the first after the deploy and those that follow it.
+/// Number of restores shown: the first after the deploy and those that follow it.
 const RESTORES: usize = 10;
 /// Columns of the longest bar.
 const BAR: f64 = 48.0;
@@ -37,20 +37,20 @@ const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"]
 #[derive(Debug, Clone, Serialize)]
 struct Row {
     start: StartKind,
-    /// As the client saw it: from sending until the last byte.
+    /// Duration as the client saw it: from sending until the last byte.
     ms: f64,
-    /// What the platform says of it (Server-Timing): phases with milliseconds.
+    /// The platform's measurements (Server-Timing): phases with milliseconds.
     timing: Vec<(String, f64)>,
     instance: String,
 }
 
-/// All of it.
+/// All invocations of the demonstration.
 #[derive(Debug, Clone, Serialize)]
 struct Life {
     version: VersionInfo,
     booted: Row,
     warm: Row,
-    /// From the last answer until no instance was left.
+    /// Time from the last response until no instance was left.
     zero_after_ms: f64,
     restored: Row,
     /// The restores after that one, each of another instance.
@@ -58,7 +58,7 @@ struct Life {
 }
 
 impl Life {
-    /// Whether each row is what it claims to show.
+    /// Checks that each row is what it claims to show.
     fn check(&self) -> Result<()> {
         let name = &self.version.function;
         let once = [
@@ -94,7 +94,7 @@ pub(crate) async fn run(client: &Client, args: &DemoArgs) -> Result<ExitCode> {
     }
     let mut life = live(client, version, quiet).await?;
     if !new && life.restored.start == StartKind::Booted {
-        // The platform knows by now that its snapshot is of no use: damaged, or of an older version's form.
+        // By now the platform knows that its snapshot cannot be used: damaged, or in an older version's form.
         let name = &life.version.function;
         eprintln!("{name}: its snapshot could not be used, see `fn logs {name}`; deploying it again");
         let (version, _) = deploy::deploy(client, copy.path(), Some(DEPLOY_LIMIT), false, quiet).await?;
@@ -130,7 +130,7 @@ async fn live(client: &Client, version: VersionInfo, quiet: bool) -> Result<Life
     if restored.start == StartKind::Restored {
         steps.step(format!("{name}: restoring others"));
         for _ in 1..RESTORES {
-            // Each for itself: the sandbox that the one before took is replaced meanwhile.
+            // One at a time: meanwhile the sandbox that the previous one took is replaced.
             tokio::time::sleep(RESTORE_PAUSE).await;
             again.push(invoke(client, &name, Some(StartKind::Restored)).await?);
         }
@@ -229,7 +229,7 @@ fn print(client: &Client, life: &Life) {
     say!("try        curl {}", client.address(&format!("/function/{name}")));
 }
 
-/// A bar for the boot, and for each restore, as long as they took.
+/// A bar for the boot and for each restore, as long as they took.
 fn bars<'a>(booted: &'a Row, restores: impl Iterator<Item = &'a Row>) -> Vec<String> {
     let restores: Vec<_> = restores.collect();
     let longest = restores.iter().fold(booted.ms, |longest, row| longest.max(row.ms));
@@ -250,7 +250,7 @@ fn bars<'a>(booted: &'a Row, restores: impl Iterator<Item = &'a Row>) -> Vec<Str
         .collect()
 }
 
-/// Of a share of the longest.
+/// A bar for a share of the longest.
 fn bar(share: f64) -> String {
     let eighths = (share.clamp(0.0, 1.0) * BAR * 8.0).round() as usize;
     format!("{}{}", "█".repeat(eighths / 8), EIGHTHS[eighths % 8])

@@ -27,7 +27,7 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
         "live       {}",
         s.live.map_or_else(|| "none".to_owned(), |v| format!("version {v}"))
     );
-    // What serves; before anything is live, what was deployed last.
+    // The live version; before any is live, the last one deployed.
     let live = detail.versions.iter().find(|v| Some(v.version) == s.live);
     if let Some(shown) = live.or(detail.versions.first()) {
         let m = &shown.manifest;
@@ -95,7 +95,7 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
         ]);
     }
     show::print_table(&table);
-    // What failed before something newer went live is over.
+    // A failure from before a newer version went live is over.
     let newer = |v: &&VersionInfo| s.live.is_none_or(|live| v.version > live);
     let failed = |v: &VersionInfo| Some((v.version, v.error.clone()?));
     if let Some((version, error)) = detail.versions.iter().filter(newer).find_map(failed) {
@@ -108,7 +108,7 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// A version's state as people say it: of those that went live, one serves.
+/// A version's state in words: of those that went live, one serves.
 fn state_word(version: &VersionInfo, live: Option<VersionNumber>) -> String {
     match version.state {
         VersionState::Live if live != Some(version.version) => "superseded".to_owned(),
@@ -122,7 +122,7 @@ fn when(unix_s: i64) -> String {
     humantime::format_rfc3339_seconds(UNIX_EPOCH + since).to_string()
 }
 
-/// The phases a version went through, on one line.
+/// The phases that a version went through, on one line.
 pub(crate) fn phases_line(version: &VersionInfo) -> String {
     let phases: Vec<String> = version
         .phases
@@ -133,7 +133,7 @@ pub(crate) fn phases_line(version: &VersionInfo) -> String {
     phases.join(" · ")
 }
 
-/// Why and when a snapshot is made anew, on one line.
+/// Why and when a snapshot is renewed, on one line.
 fn renewal_line(r: &Renewal) -> String {
     let Renewal { reason, why, .. } = r;
     let error = r.error.as_deref().unwrap_or_default();
@@ -161,7 +161,7 @@ pub(crate) fn reseeded_line(randomness: &Randomness) -> String {
     }
 }
 
-/// What came of a snapshot's first restore, on one line.
+/// The result of a snapshot's first restore, on one line.
 pub(crate) fn rehearsal_line(r: &Rehearsal) -> String {
     let pages = usize::try_from(r.pages).unwrap_or(usize::MAX);
     format!(

@@ -1,4 +1,4 @@
-//! `fn down`: stops the platform and removes what a killed one may have left. Nothing of the data is touched.
+//! `fn down`: stops the platform and removes what a killed one may have left. It does not touch the data.
 
 use std::process::ExitCode;
 use std::thread;
@@ -17,7 +17,7 @@ const POLL: Duration = Duration::from_millis(20);
 /// A killed process is gone as soon as the kernel has run it once more.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
 
-/// Stops the platform of this run directory, if one runs, and sweeps.
+/// Stops the platform of this run directory, if one runs, and cleans up.
 pub(crate) fn run(args: &DownArgs) -> Result<ExitCode> {
     let layout = Layout::of(&args.places).context("the current directory is gone")?;
     let pid_file = PidFile::at(&layout.run);
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &DownArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Asks it to stop; kills it when it does not within `limit`.
+/// Asks it to stop, and kills it if it does not within `limit`.
 fn stop(running: &Running, limit: Duration) -> Result<()> {
     let steps = Steps::new(false);
     steps.step(format!("stopping pid {}", running.pid));

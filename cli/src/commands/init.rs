@@ -1,5 +1,5 @@
 //! `fn init`: writes a template into a folder. The templates are those under `functions/templates/`, embedded by
-//! `build.rs`. Nothing that is there is overwritten.
+//! `build.rs`. Existing files are never overwritten.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,12 +15,12 @@ use crate::args::{InitArgs, Template};
 /// One embedded file: template, path inside it, executable, content.
 type Embedded = (&'static str, &'static str, bool, &'static [u8]);
 
-/// Where a template wants the function's name.
+/// Placeholder for the function's name in a template.
 const NAME_MARK: &str = "{{name}}";
 
 static FILES: &[Embedded] = include!(concat!(env!("OUT_DIR"), "/templates.rs"));
 
-/// Makes the folder and says what to do next.
+/// Makes the folder and prints what to do next.
 pub(crate) fn run(args: &InitArgs) -> Result<ExitCode> {
     let name = match &args.name {
         Some(name) => name.clone(),
@@ -94,7 +94,7 @@ fn name_of(dir: &Path) -> Result<FunctionName> {
     })
 }
 
-/// A function's name as like `text` as can be: what does not fit becomes a dash.
+/// A function's name as similar to `text` as possible: what does not fit becomes a dash.
 fn similar(text: &str) -> String {
     let lower = text.to_lowercase();
     let dashed = lower.replace(|c: char| !c.is_ascii_lowercase() && !c.is_ascii_digit(), "-");
@@ -104,7 +104,7 @@ fn similar(text: &str) -> String {
     if name.is_empty() { "greet" } else { name }.to_owned()
 }
 
-/// The file with the function's name put in where the template leaves room for it.
+/// The file with the placeholder replaced by the function's name.
 fn filled(content: &[u8], name: &FunctionName) -> Vec<u8> {
     match std::str::from_utf8(content) {
         Ok(text) => text.replace(NAME_MARK, name.as_str()).into_bytes(),

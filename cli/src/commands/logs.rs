@@ -14,7 +14,7 @@ use crate::show::{self, Tone};
 /// A line is at most 16 KiB of text; escaped as JSON it may be six times that.
 const LINE_MAX: usize = 256 << 10;
 
-/// Prints what a function wrote, and follows it if asked to.
+/// Prints a function's output, and follows it if asked to.
 pub(crate) async fn run(client: &Client, args: &LogsArgs) -> Result<ExitCode> {
     let mut response = client.logs(&args.name, args.tail, args.follow).await?;
     let mut pending = Vec::new();
@@ -43,7 +43,7 @@ pub(crate) async fn run(client: &Client, args: &LogsArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What became of a line.
+/// Result of printing a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Printed {
     Line,
@@ -74,7 +74,7 @@ fn print(line: &[u8], json: bool) -> Result<Printed> {
 fn human(line: &LogLine) -> String {
     let since = Duration::from_millis(u64::try_from(line.unix_ms).unwrap_or(0));
     let time = humantime::format_rfc3339_millis(UNIX_EPOCH + since);
-    // The end of the id tells instances apart; its beginning is the time.
+    // The end of the id distinguishes instances; its beginning is the time.
     let id = line.instance.as_str();
     let short = id.get(id.len().saturating_sub(6)..).unwrap_or(id);
     let head = show::tinted(&format!("{time} v{} {short}", line.version), Tone::Faint);

@@ -9,10 +9,10 @@ use crate::args::MigrateArgs;
 use crate::client::Client;
 use crate::show;
 
-/// The longest wait for invocations to end, seconds.
+/// Longest wait for invocations to end, seconds.
 const SETTLE_MAX: f64 = 300.0;
 
-/// Moves an instance, and says what that took.
+/// Moves an instance, and prints how long that took.
 pub(crate) async fn run(client: &Client, args: &MigrateArgs) -> Result<ExitCode> {
     if !(0.0..=SETTLE_MAX).contains(&args.settle) {
         bail!("--settle is {} s: use 0 to {SETTLE_MAX}", args.settle);

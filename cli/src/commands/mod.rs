@@ -1,4 +1,4 @@
-//! The commands of `fn` that talk to a platform, look at this machine, or make files; one module each.
+//! The commands of `fn` that talk to a platform, check this machine, or make files; one module each.
 
 pub(crate) mod async_calls;
 pub(crate) mod backup;

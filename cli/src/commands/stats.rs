@@ -10,7 +10,7 @@ use crate::args::DescribeArgs;
 use crate::client::Client;
 use crate::show::{self, Tone};
 
-/// Prints one function in numbers.
+/// Prints the statistics of one function.
 pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode> {
     let stats = client.function_stats(&args.name).await?;
     if args.listing.json {
@@ -66,7 +66,7 @@ fn table(stats: &FunctionStats, total: &StartStats) {
     show::print_table(&table);
 }
 
-/// What a snapshot holds and takes.
+/// A snapshot's content and its size in the store.
 fn stored(snapshot: &SnapshotSummary) -> String {
     let own = snapshot.stored_bytes.saturating_sub(snapshot.shared_bytes);
     let share = |part: u64, whole: u64| part as f64 * 100.0 / whole.max(1) as f64;

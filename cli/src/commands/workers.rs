@@ -25,7 +25,7 @@ pub(crate) async fn list(client: &Client, args: Listing) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Has a worker finish what it serves, and waits until nothing runs on it any more if asked to.
+/// Drains a worker, and waits until nothing runs on it any more if asked to.
 pub(crate) async fn drain(client: &Client, args: &DrainArgs) -> Result<ExitCode> {
     let mut worker = client.drain(&args.worker, true).await?;
     let ready = |w: &WorkerInfo| w.state == WorkerState::Ready;

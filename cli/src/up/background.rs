@@ -1,5 +1,5 @@
-//! `fn up` without `--foreground`: starts itself again in a session of its own, with its output in a log file, and waits
-//! until the platform is ready. The start's progress comes through a small file that the other process writes.
+//! `fn up` without `--foreground`: starts itself again in a session of its own, with its output in a log file, and
+//! waits until the platform is ready. The other process reports its progress through a small file.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -20,13 +20,13 @@ use crate::client::Client;
 use crate::show::{self, Steps, Tone};
 
 const POLL: Duration = Duration::from_millis(50);
-/// Of the log, what an error shows.
+/// Number of log lines that an error shows.
 const LOG_LINES: usize = 12;
 const LOG_READ_MAX: u64 = 16 << 10;
-/// A log larger than this is set aside at a start; one earlier log is kept.
+/// A larger log is rotated at a start; one earlier log is kept.
 const LOG_KEEP_MAX: u64 = 64 << 20;
 
-/// Starts the platform, or says that it runs.
+/// Starts the platform, or reports that it runs.
 pub(super) fn run(args: &UpArgs, layout: &Layout) -> Result<ExitCode> {
     let pid_file = PidFile::at(&layout.run);
     if let Some(running) = pid_file.running()? {
@@ -63,7 +63,7 @@ pub(super) fn run(args: &UpArgs, layout: &Layout) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A second `fn up` of the same platform has nothing to do; one that asks for something else is told so.
+/// Handles a platform that already runs. The same one needs nothing; a request for something else is an error.
 fn already(running: &Running, args: &UpArgs, layout: &Layout) -> Result<ExitCode> {
     if running.listen != args.listen || running.data != layout.data {
         bail!(
@@ -87,7 +87,7 @@ fn already(running: &Running, args: &UpArgs, layout: &Layout) -> Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// Opens the log for appending; returns its length before this start.
+/// Opens the log for appending. Returns its length before this start.
 fn open_log(layout: &Layout) -> Result<(File, u64)> {
     DirBuilder::new()
         .recursive(true)
@@ -117,7 +117,7 @@ fn open_log(layout: &Layout) -> Result<(File, u64)> {
     Ok((log, length))
 }
 
-/// The same command line with `--foreground`. The new process leaves the terminal's session first of all, so that neither
+/// Runs the same command line with `--foreground`. The new process first leaves the terminal's session, so that neither
 /// ^C nor the terminal's end reaches it.
 fn spawn(layout: &Layout) -> Result<Child> {
     let own = std::env::current_exe().context("the path of this program is not known")?;
@@ -165,13 +165,13 @@ fn wait_until_ready(args: &UpArgs, layout: &Layout, child: &mut Child, steps: &S
     }
 }
 
-/// Ends a start that failed, and waits for it, so that nothing of it stays.
+/// Ends a start that failed, and waits for it, so that nothing of it remains.
 fn stop(pid_file: &PidFile, child: &mut Child) {
     let deadline = Instant::now() + Duration::from_secs(10);
     if let Ok(Some(running)) = pid_file.running()
         && u32::try_from(running.pid) == Ok(child.id())
     {
-        // If it has ended meanwhile, so much the better.
+        // It may have ended meanwhile, which is fine.
         let _ended = running.signal(Signal::SIGTERM);
     }
     while Instant::now() < deadline {
@@ -184,7 +184,7 @@ fn stop(pid_file: &PidFile, child: &mut Child) {
     let _reaped = child.wait();
 }
 
-/// What this start wrote, the last lines.
+/// The last lines that this start wrote.
 fn log_tail(layout: &Layout, from: u64) -> String {
     let read = || -> std::io::Result<String> {
         let mut file = File::open(layout.log())?;
@@ -203,7 +203,7 @@ fn log_tail(layout: &Layout, from: u64) -> String {
         .join("\n")
 }
 
-/// The URL under which this machine reaches its gateway.
+/// The URL at which this machine reaches its gateway.
 pub(crate) fn address(listen: SocketAddr) -> String {
     let ip = match listen.ip() {
         ip if !ip.is_unspecified() => ip,

@@ -1,4 +1,4 @@
-//! The platform itself: every role in this process, in the order in which they need each other. Read [`start`] for it.
+//! The platform itself: every role in this process, in the order in which they need each other. [`start`] shows it.
 
 use std::convert::Infallible;
 use std::fs;
@@ -23,7 +23,7 @@ use crate::args::UpArgs;
 use crate::client::Client;
 use crate::commands::doctor;
 
-/// For the worker to report to the scheduler.
+/// Limit for the worker to report to the scheduler.
 const WORKER_LIMIT: Duration = Duration::from_secs(60);
 const STORE_LIMIT: Duration = Duration::from_secs(30);
 
@@ -71,7 +71,7 @@ pub(super) fn run(args: &UpArgs, layout: &Layout) -> Result<ExitCode> {
         .build()
         .context("the async runtime could not be started")?
         .block_on(platform(args, layout, descriptors));
-    // Whatever the outcome: what the worker did not remove goes now, and the record with it.
+    // Whatever the outcome: what the worker did not remove is removed now, and the record with it.
     let cleaned = leftovers::sweep_cgroups_of(layout).and_then(|_| pid_file.forget());
     let _phase = fs::remove_file(layout.phase());
     let _store = fs::remove_file(layout.store());
@@ -92,13 +92,13 @@ async fn platform(args: &UpArgs, layout: &Layout, descriptors: u64) -> Result<()
     served.and(stopped)
 }
 
-/// Starts every role. False when it was told to stop meanwhile.
+/// Starts every role. Returns false if it was told to stop meanwhile.
 async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Roles) -> Result<bool> {
     let secrets = Secrets::in_directory(&layout.data, &args.sealing)?;
     if secrets.admin_key_is_new {
         tracing::info!(target: super::LOG, file = %secrets.admin_key_file.display(), "made the admin key");
     }
-    // Bound first of all: a port in use is the commonest reason not to start.
+    // Bound first: a port in use is the most common reason for a failed start.
     let gateway = TcpListener::bind(args.listen).await.with_context(|| {
         format!(
             "{}: the gateway cannot listen: stop what does, or choose another --listen",
@@ -121,10 +121,10 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
 
     phase(layout, "starting the scheduler");
     let (scheduler, scheduler_address) = loopback().await?;
-    // Who is waited for goes without a connection: from the gateway to the worker, and by way of the scheduler.
+    // Requests that a client waits for need no connection: from the gateway to the worker, and through the scheduler.
     let in_process = InProcessRoles::default();
     let config = rekindle_scheduler::Config {
-        // On one machine they speak plainly.
+        // On one machine the roles speak plain HTTP.
         issuing: None,
         in_process: in_process.clone(),
         database: layout.data.join("scheduler.db").into(),
@@ -136,7 +136,7 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
         collecting: role::collecting(&args.collecting),
         sharing: args.sharing.into(),
         idle_bin: args.retention.idle_bin,
-        // There is nowhere to move to.
+        // There is no other worker to move to.
         rebalance_at: 0.0,
     };
     roles.start("scheduler", |stop| {
@@ -182,7 +182,7 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
     args.callers.limit(&mut config);
     args.https.set(&mut config);
     config.in_process = in_process;
-    // One of the client, one into the function.
+    // One descriptor for the client, one into the function.
     config.max_connections = isolation::connections_within(descriptors, 2, config.max_connections);
     roles.start("gateway", |stop| rekindle_gateway::serve(config, gateway, stop.wait()));
     phase(layout, "up");
@@ -190,7 +190,7 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
     Ok(true)
 }
 
-/// Starts the embedded S3 server unless another one is named; the future it returns connects.
+/// Starts the embedded S3 server unless another one is named. The returned future connects.
 async fn open_store<'a>(
     args: &'a UpArgs,
     layout: &'a Layout,
@@ -236,7 +236,7 @@ async fn loopback() -> Result<(TcpListener, SocketAddr)> {
     Ok((listener, address))
 }
 
-/// Tells whoever waits for the start what it is at. It is only told: failing to tell is no failure.
+/// Reports the start's progress to whoever waits for it. A failed report is no failure of the start.
 fn phase(layout: &Layout, text: &str) {
     tracing::info!(target: super::LOG, phase = text, "start");
     let new = layout.run.join("phase.new");

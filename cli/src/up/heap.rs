@@ -1,6 +1,6 @@
-//! Has the C library give freed memory back to the kernel. It has an arena for each few threads, and by itself raises
-//! what each may keep to twice the largest block that was freed: after fifty deploys a platform that used 8 MiB held
-//! 70. What lies between blocks that are in use goes only when it is asked for: 22 MiB then became 13.
+//! Makes the C library return freed memory to the kernel. It has an arena for every few threads. By default it raises
+//! what each may keep to twice the largest block that was freed: after fifty deploys a platform that used 8 MiB held 70
+//! MiB. Memory between blocks in use is returned only on request: 22 MiB then became 13 MiB.
 #![allow(
     unsafe_code,
     reason = "the settings of the C library's allocator have no safe wrapper"
@@ -13,18 +13,18 @@ use libc::{M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, c_int};
 
 /// What each arena may keep at its end, bytes.
 const KEPT: c_int = 1 << 20;
-/// From this size on a block has a mapping of its own, bytes: above what chunks are read and compressed in. Has to be
-/// given with the other, which would leave it at 128 KiB, and those at a page fault for each page.
+/// Size from which a block has a mapping of its own, bytes: above the sizes in which chunks are read and compressed. It
+/// must be set with the other, which would leave it at 128 KiB, and such blocks at a page fault for each page.
 const MAPPED: c_int = 4 << 20;
-/// How often it is looked whether there is much between blocks.
+/// How often to check for free memory between blocks.
 const EVERY: Duration = Duration::from_secs(20);
-/// What may be there, bytes. Less is not worth the walk, for which each arena is locked.
+/// Free memory that may remain there, bytes. Less is not worth the walk, which locks each arena.
 const BETWEEN: u64 = 8 << 20;
 
-/// From now on, in the whole process.
+/// Returns freed memory from now on, in the whole process.
 ///
 /// # Errors
-/// When there can be no thread for it.
+/// If no thread can be started for it.
 pub(super) fn give_back() -> io::Result<()> {
     settle();
     let look = || {
@@ -40,24 +40,24 @@ pub(super) fn give_back() -> io::Result<()> {
 
 fn settle() {
     for (parameter, value) in [(M_MMAP_THRESHOLD, MAPPED), (M_TRIM_THRESHOLD, KEPT)] {
-        // SAFETY: both are plain settings, taken under the allocator's own lock. One that is refused leaves what was.
+        // SAFETY: both are plain settings, taken under the allocator's own lock. A refused one leaves the old value.
         let _ = unsafe { libc::mallopt(parameter, value) };
     }
 }
 
 fn trim() {
-    // SAFETY: it takes no pointer, and locks what it touches. Whether something went is seen the next time.
+    // SAFETY: it takes no pointer, and locks what it touches. The next check shows whether anything was returned.
     let _ = unsafe { libc::malloc_trim(0) };
 }
 
-/// Bytes that the process has asked for and not freed.
+/// Bytes that the process has allocated and not freed.
 fn used() -> u64 {
-    // SAFETY: it takes nothing and answers numbers.
+    // SAFETY: it takes nothing and returns numbers.
     let heap = unsafe { libc::mallinfo2() };
     (heap.uordblks + heap.hblkhd) as u64
 }
 
-/// Bytes of memory of its own that the process has from the kernel; none where that cannot be read.
+/// Bytes of private memory that the process has from the kernel; 0 if that cannot be read.
 fn resident() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
@@ -71,13 +71,13 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    // One test: each of its parts looks at the whole process.
+    // One test, since each of its parts measures the whole process.
     #[test]
     fn what_is_freed_goes_back() {
         settle();
         let pieces = || -> Vec<Vec<u8>> { (0..4_000).map(|_| vec![1; 64 << 10]).collect() };
 
-        // At the end of a thread's arena, though larger blocks were freed before.
+        // At the end of a thread's arena, although larger blocks were freed before.
         drop(vec![1_u8; 30 << 20]);
         let before = resident();
         let used_by_thread = thread::spawn(move || {
@@ -90,7 +90,7 @@ mod tests {
         assert!(at_most > before + 200 * MIB, "{before}, {at_most}");
         assert!(after < before + 60 * MIB, "{before}, {at_most}, {after}");
 
-        // Between blocks that are in use: when it is asked for.
+        // Between blocks in use: on request.
         let mut kept = pieces();
         let mut n = 0;
         kept.retain(|_| {

@@ -1,5 +1,5 @@
-//! A mount namespace for the platform: every mount of the worker vanishes with the platform's last process, however that
-//! ended. Called while the process has one thread, as a namespace belongs to threads.
+//! A mount namespace for the platform: every mount of the worker vanishes with the platform's last process, however
+//! that ended. Entered while the process has one thread, since a namespace belongs to threads.
 
 use std::fs::{DirBuilder, Permissions};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
@@ -11,10 +11,10 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 const NONE: Option<&str> = None;
-/// The usual limit of open files, where it cannot be asked for.
+/// The usual limit of open files, if it cannot be queried.
 const USUAL_DESCRIPTORS: u64 = 1024;
 
-/// Enters a mount namespace of its own, and mounts a tmpfs on `run`, seen by this process and its children only.
+/// Enters a mount namespace of its own, and mounts a tmpfs on `run` that only this process and its children see.
 pub(super) fn enter(run: &Path) -> Result<()> {
     unshare(CloneFlags::CLONE_NEWNS).context("no mount namespace of its own: run fn up as root")?;
     // Slave, not private: what the host unmounts goes away here as well, and nothing of ours reaches the host.
@@ -31,7 +31,8 @@ pub(super) fn enter(run: &Path) -> Result<()> {
         .with_context(|| format!("{}: no tmpfs can be mounted", run.display()))
 }
 
-/// As many descriptors as root allows: each instance and each connection holds several. Answers how many that are.
+/// Raises the limit of descriptors as far as root may: each instance and each connection holds several. Returns the
+/// limit.
 pub(super) fn raise_descriptor_limit() -> u64 {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
         return USUAL_DESCRIPTORS;
@@ -48,8 +49,8 @@ pub(super) fn raise_descriptor_limit() -> u64 {
     }
 }
 
-/// How many client connections a gateway may have where `limit` descriptors may be open and each connection calls for `each` of them,
-/// those behind it included. A quarter is left for everything else.
+/// Number of client connections that fit into a `limit` of descriptors if each needs `each`, including those behind it.
+/// A quarter is left for everything else.
 pub(super) fn connections_within(limit: u64, each: u64, wanted: usize) -> usize {
     let fit = limit / 4 * 3 / each.max(1);
     usize::try_from(fit).map_or(wanted, |fit| wanted.min(fit).max(1))

@@ -1,5 +1,5 @@
-//! Where a platform keeps its things on a machine, derived from the directories it was given. Several platforms may
-//! run beside each other with other directories: tests do.
+//! The paths of a platform on a machine, derived from the directories it was given. Several platforms may run side by
+//! side with different directories, as tests do.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -19,7 +19,7 @@ pub(crate) struct Layout {
     pub(crate) data: PathBuf,
     /// Can be made again.
     pub(crate) cache: PathBuf,
-    /// Lives as long as the platform.
+    /// Lasts as long as the platform runs.
     pub(crate) run: PathBuf,
     /// The name of its cgroup under each hierarchy.
     pub(crate) cgroup: String,
@@ -37,12 +37,12 @@ impl Layout {
         })
     }
 
-    /// Where the platform in the background logs to.
+    /// The log of a platform in the background.
     pub(crate) fn log(&self) -> PathBuf {
         self.data.join("rekindle.log")
     }
 
-    /// What the start is at, for whoever waits for it.
+    /// The start's progress, for whoever waits for it.
     pub(crate) fn phase(&self) -> PathBuf {
         self.run.join("phase")
     }
@@ -57,7 +57,7 @@ impl Layout {
         self.data.join("spool")
     }
 
-    /// What a worker keeps: its id, functions' logs.
+    /// A worker's kept data: its id, functions' logs.
     pub(crate) fn worker_data(&self) -> PathBuf {
         self.data.join("worker")
     }
@@ -73,7 +73,7 @@ impl Layout {
     }
 }
 
-/// Makes directories that only root may look into, where they are not there.
+/// Makes missing directories, accessible only to root.
 pub(crate) fn make_private(dirs: impl IntoIterator<Item = PathBuf>) -> Result<()> {
     for dir in dirs {
         DirBuilder::new()
@@ -85,7 +85,7 @@ pub(crate) fn make_private(dirs: impl IntoIterator<Item = PathBuf>) -> Result<()
     Ok(())
 }
 
-/// `rekindle`, or with a number of the run directory where that is not the usual one (FNV-1a).
+/// `rekindle`, followed by a number derived from the run directory unless that is the default (FNV-1a).
 fn cgroup_name(run: &Path) -> String {
     if run == Path::new(DEFAULT_RUN) {
         return "rekindle".to_owned();

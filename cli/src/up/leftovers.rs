@@ -1,6 +1,6 @@
-//! What a killed platform can leave behind, and how it goes away. Its mounts vanish with its mount namespace, and that
-//! with its last process; so: kill every process in its cgroups, remove the cgroups, empty the run directory. Both
-//! `fn down` and the next `fn up` do this; on a clean machine it does nothing.
+//! What a killed platform can leave behind, and its removal. The platform's mounts vanish with its mount namespace, and
+//! that with its last process. So every process in its cgroups is killed, the cgroups are removed, and the run
+//! directory is emptied. Both `fn down` and the next `fn up` do this; on a clean machine it does nothing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,12 +19,12 @@ const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 const LIMIT: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(20);
 
-/// What was found and is gone now.
+/// What was found and removed.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Swept {
-    /// Processes killed.
+    /// Number of processes killed.
     pub(crate) processes: usize,
-    /// Cgroups removed.
+    /// Number of cgroups removed.
     pub(crate) cgroups: usize,
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn sweep(layout: &Layout) -> Result<Swept> {
     let swept = sweep_cgroups_of(layout)?;
     // Its other networks ended with its last process.
     rekindle_worker::host::network::sweep(&layout.cgroup);
-    // Mounted only inside the platform's mount namespace: out here it is a plain, empty directory.
+    // Mounted only inside the platform's mount namespace: outside it is a plain, empty directory.
     match fs::remove_dir_all(layout.worker_run()) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => {
             return Err(e).with_context(|| format!("{}: cannot be removed", layout.worker_run().display()));
@@ -43,7 +43,7 @@ pub(crate) fn sweep(layout: &Layout) -> Result<Swept> {
     Ok(swept)
 }
 
-/// The same for its cgroups alone; also right for a platform about to end.
+/// Removes only its cgroups; also suitable for a platform about to end.
 pub(crate) fn sweep_cgroups_of(layout: &Layout) -> Result<Swept> {
     sweep_cgroups(Path::new(CGROUP_ROOT), &layout.cgroup)
 }
@@ -60,7 +60,7 @@ fn sweep_cgroups(root: &Path, name: &str) -> Result<Swept> {
     let mut killed = BTreeSet::new();
     for group in &groups {
         loop {
-            // In all hierarchies: what one has frozen dies in none.
+            // In all hierarchies: a process that one has frozen cannot die.
             killed.extend(groups.iter().flat_map(|group| kill_all(group)));
             match remove(group) {
                 Ok(removed) => {
@@ -79,7 +79,7 @@ fn sweep_cgroups(root: &Path, name: &str) -> Result<Swept> {
     Ok(swept)
 }
 
-/// The root itself where it is cgroup v2, else each directory in it.
+/// The root itself for cgroup v2, otherwise each directory in it.
 fn hierarchies(root: &Path) -> Vec<PathBuf> {
     if root.join("cgroup.controllers").exists() {
         return vec![root.to_owned()];
@@ -105,11 +105,11 @@ fn tree(group: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Kills every process in the group and those below; returns which there were.
+/// Kills every process in the group and those below. Returns their ids.
 fn kill_all(group: &Path) -> Vec<i32> {
     let mut killed = Vec::new();
     for group in tree(group) {
-        // A frozen process takes the signal only when it runs again. Absent files are those of the other version.
+        // A frozen process takes the signal only when it runs again. Missing files are those of the other version.
         let _v1 = write(&group.join("freezer.state"), "THAWED");
         let _v2 = write(&group.join("cgroup.freeze"), "0");
         let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
@@ -127,7 +127,7 @@ fn kill_all(group: &Path) -> Vec<i32> {
     killed
 }
 
-/// Writes to a control file that is there already: nothing is made where it is not.
+/// Writes to an existing control file; a missing one is not created.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     use io::Write as _;
     fs::File::options().write(true).open(path)?.write_all(text.as_bytes())

@@ -1,4 +1,5 @@
-//! How a role's process comes by its certificate at its start: it has one, or joins with a token, or its cluster has no authority and it needs none.
+//! How a role's process obtains its certificate at its start: it has one, or joins with a token, or its cluster has no
+//! authority and it needs none.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,9 +11,9 @@ use rekindle_identity::{Authority, Issuing, Member, Peer, Role, Token, join};
 use super::layout::Layout;
 use super::secrets;
 
-/// Where the authority lies on the scheduler's host.
+/// Directory of the authority on the scheduler's host.
 pub(crate) const AUTHORITY: &str = "cluster";
-/// Where a host's own key and certificate lie.
+/// Directory of a host's own key and certificate.
 const IDENTITY: &str = "identity";
 
 /// `host:port` of a scheduler's address.
@@ -20,7 +21,7 @@ pub(super) fn bare(scheduler: &str) -> &str {
     scheduler.split_once("://").map_or(scheduler, |(_, address)| address)
 }
 
-/// The same of several, with commas between.
+/// `host:port` of several addresses, separated by commas.
 pub(super) fn bare_all(schedulers: &str) -> String {
     let all: Vec<_> = schedulers.split(',').map(|s| bare(s.trim())).collect();
     all.join(",")
@@ -43,12 +44,12 @@ pub(super) struct Joining<'a> {
     pub(super) data: &'a Path,
     pub(super) scheduler: &'a str,
     pub(super) token: Option<&'a Token>,
-    /// Where the secret goes that every call carries.
+    /// File for the secret that every call carries.
     pub(super) token_file: &'a Path,
     pub(super) peer: Peer,
 }
 
-/// The role's certificate; joins if it has none and was given a token. `None` where roles speak plain HTTP.
+/// The role's certificate. Joins if it has none and was given a token. `None` if roles speak plain HTTP.
 pub(super) async fn member(joining: Joining<'_>) -> Result<Option<Arc<Member>>> {
     let Joining {
         data,

@@ -6,7 +6,7 @@
 //!                           ▼
 //!            foreground: lock, sweep, mount namespace ──> s3 ──> runtimes ──> scheduler ──> worker ──> gateway
 //!                                                          ▲                                              │
-//!                                                          └───────── stopped in the other order ◄────────┘
+//!                                                          └──────── stopped in the reverse order ◄───────┘
 //! ```
 
 mod background;
@@ -32,7 +32,7 @@ use crate::args::UpArgs;
 use layout::Layout;
 pub(crate) use traces::LOCAL as LOCAL_TRACES;
 
-/// What log lines of this module are filed under, as `RUST_LOG` names it: the binary's own name, `fn`, says nothing there.
+/// Target of this module's log lines, as `RUST_LOG` names it: the binary's own name, `fn`, means nothing there.
 const LOG: &str = "rekindle_up";
 
 /// `fn up`.

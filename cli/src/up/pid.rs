@@ -1,6 +1,6 @@
-//! Which platform runs on this machine: `<run>/platform.json`, written when it starts. A process is told from a later
-//! one with the same number by its start time. A lock on `<run>/lock` lets only one start at a time; the kernel drops it
-//! with the process.
+//! Which platform runs on this machine: `<run>/platform.json`, written when it starts. The start time distinguishes a
+//! process from a later one with the same number. A lock on `<run>/lock` lets only one start at a time; the kernel
+//! releases it with the process.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -17,13 +17,13 @@ use serde::{Deserialize, Serialize};
 /// A running platform.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Running {
-    /// Its process.
+    /// Its process id.
     pub(crate) pid: i32,
-    /// When that started, in clock ticks since the machine did.
+    /// Its start time, in clock ticks since the machine's boot.
     pub(crate) started_ticks: u64,
     /// Where its gateway listens.
     pub(crate) listen: SocketAddr,
-    /// Its data.
+    /// Its data directory.
     pub(crate) data: PathBuf,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct PidFile {
 }
 
 impl PidFile {
-    /// The record in `run`, which need not be there yet.
+    /// The record in `run`, which need not exist yet.
     pub(crate) fn at(run: &Path) -> Self {
         Self { run: run.to_owned() }
     }
@@ -58,7 +58,7 @@ impl PidFile {
         self.run.join("platform.json")
     }
 
-    /// The platform that runs, if one does.
+    /// The running platform, if there is one.
     pub(crate) fn running(&self) -> Result<Option<Running>> {
         let path = self.path();
         let text = match fs::read(&path) {
@@ -71,12 +71,12 @@ impl PidFile {
         Ok(Some(running).filter(Running::alive))
     }
 
-    /// Locks the run directory for the life of the returned value. `None` when another process holds it.
+    /// Locks the run directory for the life of the returned value. `None` if another process holds it.
     pub(crate) fn lock(&self) -> Result<Option<Flock<File>>> {
         lock(&self.run)
     }
 
-    /// Records this process. Hold the lock.
+    /// Records this process. The caller must hold the lock.
     pub(crate) fn record(&self, listen: SocketAddr, data: &Path) -> Result<()> {
         let pid = i32::try_from(std::process::id()).context("this process has a number that does not fit")?;
         let (_, started_ticks) = stat_of(pid).context("/proc/self/stat cannot be read: is /proc mounted?")?;
@@ -94,7 +94,7 @@ impl PidFile {
             .with_context(|| format!("{}: cannot be written", path.display()))
     }
 
-    /// Forgets the platform. What is not there need not be forgotten.
+    /// Forgets the platform. A missing record is no error.
     pub(crate) fn forget(&self) -> Result<()> {
         let path = self.path();
         match fs::remove_file(&path) {
@@ -106,7 +106,7 @@ impl PidFile {
     }
 }
 
-/// Locks `folder`, which is made for root only if it is not there. `None` when another process holds the lock.
+/// Locks `folder`, which is created for root only if it does not exist. `None` if another process holds the lock.
 pub(crate) fn lock(folder: &Path) -> Result<Option<Flock<File>>> {
     DirBuilder::new()
         .recursive(true)

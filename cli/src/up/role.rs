@@ -1,5 +1,5 @@
-//! One role each in its own process, for a cluster. They share a token and an object store; the scheduler, which makes the
-//! token, is found by its address.
+//! One role each in its own process, for a cluster. The roles share a token and an object store. The scheduler, which
+//! makes the token, is found by its address.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -50,7 +50,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> Result<ExitCode> {
         config.callback_allow = args.callbacks.callback_allow.clone();
         args.callers.limit(&mut config);
         args.https.set(&mut config);
-        // One of the client, one to the worker.
+        // One descriptor for the client, one for the worker.
         config.max_connections = isolation::connections_within(descriptors, 2, config.max_connections);
         roles.start("gateway", |stop| rekindle_gateway::serve(config, listener, stop.wait()));
         Ok(())
@@ -153,7 +153,7 @@ pub(crate) fn worker(args: &WorkerArgs) -> Result<ExitCode> {
         roles.start("worker", |stop| rekindle_worker::serve(config, listener, stop.wait()));
         Ok(())
     });
-    // Whatever the outcome: what the worker did not remove goes now.
+    // Whatever the outcome: what the worker did not remove is removed now.
     let cleaned = leftovers::sweep_cgroups_of(&layout);
     served.and_then(|code| cleaned.map(|_| code))
 }
@@ -186,7 +186,7 @@ async fn listen(address: SocketAddr) -> Result<TcpListener> {
         .with_context(|| format!("{address}: cannot be listened on"))
 }
 
-/// Roles in processes of their own need a store that all of them reach.
+/// The store's endpoint. Roles in processes of their own need a store that all of them reach.
 pub(super) fn endpoint(args: &S3Args) -> Result<String> {
     match &args.s3_endpoint {
         Some(endpoint) => Ok(endpoint.clone()),
@@ -203,8 +203,8 @@ pub(super) fn collecting(args: &CollectingArgs) -> rekindle_scheduler::Collectin
     }
 }
 
-/// The parts of the cluster that no function may reach: the scheduler, and the object store where it is named by its address (one
-/// with a name may be a cloud's, which functions use as well).
+/// The parts of the cluster that no function may reach: the scheduler, and the object store if it is given by its
+/// address. (A store with a name may be a cloud's, which functions use as well.)
 fn control(scheduler: &str, endpoint: &str) -> Vec<String> {
     let rest = endpoint.split_once("://").map_or(endpoint, |(_, rest)| rest);
     let (store, _path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -214,7 +214,7 @@ fn control(scheduler: &str, endpoint: &str) -> Vec<String> {
     schedulers.chain(named.then(|| store.to_owned())).collect()
 }
 
-/// What a worker's configuration is made of.
+/// What a worker's configuration is made from.
 pub(super) struct WorkerSettings<'a> {
     pub(super) layout: &'a Layout,
     /// Where it listens; others reach it there unless `advertise` says otherwise.
@@ -292,7 +292,7 @@ pub(super) fn worker_config(settings: WorkerSettings<'_>) -> Result<WorkerConfig
     Ok(config)
 }
 
-/// The worker's id, made once.
+/// The worker's id, created once.
 fn worker_id(path: &Path) -> Result<WorkerId> {
     if let Ok(text) = fs::read_to_string(path) {
         return text.trim().parse().with_context(|| {

@@ -1,5 +1,4 @@
-//! The roles that run in this process: started one after the other, stopped in the other order, and none may end before
-//! it is told to.
+//! The roles in this process: started in order, stopped in reverse order, and none may end before it is told to.
 
 use std::future::Future;
 use std::time::Duration;
@@ -10,7 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// For a role to stop, each. What it had to keep is durable long before.
+/// Limit for each role to stop. What it had to keep is durable long before.
 const STOP_LIMIT: Duration = Duration::from_secs(15);
 
 struct Role {
@@ -19,7 +18,7 @@ struct Role {
     task: JoinHandle<Result<()>>,
 }
 
-/// Roles that run.
+/// The running roles.
 pub(super) struct Roles {
     running: Vec<Role>,
     terminate: Signal,
@@ -28,7 +27,7 @@ pub(super) struct Roles {
 }
 
 impl Roles {
-    /// None yet. From here on SIGTERM and SIGINT ask for an orderly end.
+    /// No roles yet. From here on SIGTERM and SIGINT request an orderly shutdown.
     pub(super) fn new() -> Result<Self> {
         super::heap::give_back().context("no thread can be started")?;
         Ok(Self {
@@ -39,12 +38,12 @@ impl Roles {
         })
     }
 
-    /// Gives each role so much more time to stop, as it finishes what it does first.
+    /// Gives each role `more` time to stop, since it first finishes what it does.
     pub(super) fn allow(&mut self, more: Duration) {
         self.stop_limit = self.stop_limit.saturating_add(more);
     }
 
-    /// Starts a role; `serve` gets the future whose end asks it to stop.
+    /// Starts a role; `serve` gets the future whose completion asks it to stop.
     pub(super) fn start<F, E>(&mut self, name: &'static str, serve: impl FnOnce(Stop) -> F)
     where
         F: Future<Output = Result<(), E>> + Send + 'static,
@@ -56,8 +55,8 @@ impl Roles {
         self.running.push(Role { name, stop, task });
     }
 
-    /// Does `work` while the roles run: gives it up when one of them ends or the process is told to stop.
-    /// `None` when it was told to stop.
+    /// Does `work` while the roles run. Gives it up if one of them ends or the process is told to stop. `None` if it
+    /// was told to stop.
     pub(super) async fn while_running<T>(&mut self, work: impl Future<Output = Result<T>>) -> Result<Option<T>> {
         tokio::select! {
             done = work => done.map(Some),
@@ -72,12 +71,12 @@ impl Roles {
         self.while_running(std::future::pending::<Result<()>>()).await.map(drop)
     }
 
-    /// Stops them all, the last started first.
+    /// Stops all roles, the last started first.
     pub(super) async fn stop(mut self) -> Result<()> {
         let mut first_error = Ok(());
         while let Some(role) = self.running.pop() {
             tracing::info!(target: super::LOG, role = role.name, "stopping");
-            // It may have ended already, and then nobody listens.
+            // The role may have ended already, and then nobody listens.
             let _ended = role.stop.send(());
             if role.task.is_finished() {
                 continue;
@@ -96,7 +95,7 @@ impl Roles {
     }
 }
 
-/// Ends when a role does, with what it ended with.
+/// Completes when a role ends, with its error.
 async fn end_of_one(running: &mut [Role]) -> anyhow::Error {
     if running.is_empty() {
         return std::future::pending().await;
@@ -110,17 +109,17 @@ async fn end_of_one(running: &mut [Role]) -> anyhow::Error {
     }
 }
 
-/// Completes when the role shall stop.
+/// Completes when the role must stop.
 pub(super) struct Stop(oneshot::Receiver<()>);
 
 impl Stop {
-    /// As a future. A platform that is gone asks to stop as well.
+    /// Waits for it. A platform that is gone also asks to stop.
     pub(super) async fn wait(self) {
         let _asked = self.0.await;
     }
 }
 
-/// Waits for `ready` to say true, at most `limit`.
+/// Polls until `ready` returns true, for at most `limit`.
 pub(super) async fn until<F: Future<Output = bool>>(
     what: &str,
     limit: Duration,

@@ -1,6 +1,6 @@
-//! Puts the runtimes' root filesystems, which `functions/runtimes/build.sh` made, into the store: each archive as a layer,
-//! and beside it `runtimes/{base}.json`, which says which layer the runtime is now. Nothing is read twice: a note beside
-//! the archive remembers the layer it is, as long as its size and time stay.
+//! Imports the runtimes' root filesystems, which `functions/runtimes/build.sh` made, into the store. Each archive
+//! becomes a layer, and `runtimes/{base}.json` says which layer the runtime is now. No archive is read twice: a note
+//! beside it remembers its layer, as long as its size and time stay the same.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -21,7 +21,7 @@ use super::{role, store};
 use crate::args::{Places, S3Args};
 use crate::show;
 
-/// Where an archive lists what is in it: a package and its version on each line.
+/// Where an archive lists its content: a package and its version on each line.
 const PACKAGES: &str = "opt/rekindle/packages";
 const PACKAGES_MAX: u64 = 1 << 20;
 
@@ -49,7 +49,7 @@ pub(crate) fn run(places: &Places, s3: &S3Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Imports every archive in `<cache>/runtimes/`. One that is not built is skipped, but not all of them.
+/// Imports every archive in `<cache>/runtimes/`. Missing ones are skipped, but at least one must exist.
 pub(crate) async fn import(store: &Store, cache: &Path) -> Result<Vec<(&'static str, RuntimeAlias)>> {
     let folder = cache.join("runtimes");
     let mut imported = Vec::new();
@@ -76,7 +76,7 @@ async fn import_one(store: &Store, name: &str, tar: &Path) -> Result<RuntimeAlia
     {
         return Ok(alias);
     }
-    // Until the alias names it, nothing else does.
+    // Until the alias names the layer, nothing else does.
     let publication = Publication::new(store.clone(), Owner::other());
     let layer = Box::pin(publish_layer(store, &publication, tar))
         .await
@@ -104,7 +104,7 @@ fn alias_key(name: &str) -> String {
     format!("runtimes/{name}.json")
 }
 
-/// Whether the store says the same of the runtime and has its layer: it may be another store than last time.
+/// Whether the store has the same alias for the runtime and has its layer: it may be another store than last time.
 async fn is_stored(store: &Store, name: &str, alias: &RuntimeAlias) -> Result<bool> {
     let key = alias_key(name);
     let there = match store.get(&key).await {
@@ -122,7 +122,7 @@ async fn is_stored(store: &Store, name: &str, alias: &RuntimeAlias) -> Result<bo
     }
 }
 
-/// What tells one archive from a later one of the same name without reading it.
+/// What distinguishes an archive from a later one of the same name without reading it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Identity {
     bytes: u64,
@@ -141,7 +141,7 @@ fn identity(tar: &Path) -> Result<Identity> {
     })
 }
 
-/// The note beside an archive. Losing it costs time only.
+/// The note beside an archive. Losing it costs only time.
 struct Note(PathBuf);
 
 #[derive(Serialize, Deserialize)]
@@ -166,7 +166,7 @@ impl Note {
             alias: alias.clone(),
         };
         let json = serde_json::to_vec(&noted).context("the note cannot be written as JSON")?;
-        // A name of its own: platforms with the same cache may import at the same time.
+        // With the process id: platforms with the same cache may import at the same time.
         let new = self.0.with_extension(format!("new.{}", std::process::id()));
         fs::write(&new, json)
             .and_then(|()| fs::rename(&new, &self.0))
@@ -174,7 +174,7 @@ impl Note {
     }
 }
 
-/// What the archive says is in it: package to version. Nothing if it does not say.
+/// The archive's list of its content: package to version. Empty if it has none.
 fn packages(tar: &Path) -> io::Result<BTreeMap<String, String>> {
     let mut archive = tar::Archive::new(File::open(tar)?);
     for entry in archive.entries_with_seek()? {

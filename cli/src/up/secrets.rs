@@ -12,19 +12,19 @@ use rekindle_envelope::MasterKey;
 use super::layout::make_private;
 use crate::args::SealingArgs;
 
-/// Who the platform is to its embedded S3 server.
+/// The platform's id at its embedded S3 server.
 const S3_ID: &str = "rekindle";
-/// The name of the master key's file below the data, unless another is named.
+/// Default name of the master key's file below the data directory.
 pub(crate) const MASTER_KEY: &str = "master.key";
-/// Less is not a secret.
+/// Anything shorter is not a secret.
 const LENGTH_MIN: usize = 16;
 
 /// The secrets of one platform.
 #[derive(Clone)]
 pub(crate) struct Secrets {
-    /// Who has it may deploy and delete.
+    /// Its holder may deploy and delete.
     pub(crate) admin_key: String,
-    /// Where that lies.
+    /// File of the admin key.
     pub(crate) admin_key_file: PathBuf,
     /// Whether it was made just now.
     pub(crate) admin_key_is_new: bool,
@@ -37,7 +37,7 @@ pub(crate) struct Secrets {
 }
 
 impl Secrets {
-    /// Reads the secrets in `data`, making those that are not there.
+    /// Reads the secrets in `data`, and makes missing ones.
     pub(crate) fn in_directory(data: &Path, sealing: &SealingArgs) -> Result<Self> {
         let admin_key_file = data.join("admin.key");
         let admin_key_is_new = !admin_key_file.exists();
@@ -53,12 +53,12 @@ impl Secrets {
     }
 }
 
-/// Id and secret for the embedded S3 server of the platform whose data lies in `data`.
+/// Id and secret for the embedded S3 server of the platform with this data directory.
 pub(crate) fn s3_key(data: &Path) -> Result<(String, String)> {
     Ok((S3_ID.to_owned(), read(&data.join("s3.key"))?))
 }
 
-/// Reads a secret that must be there.
+/// Reads a secret that must exist.
 pub(crate) fn read(path: &Path) -> Result<String> {
     let text = fs::read_to_string(path).with_context(|| format!("{}: the secret cannot be read", path.display()))?;
     let text = text.trim();
@@ -71,7 +71,7 @@ pub(crate) fn read(path: &Path) -> Result<String> {
     Ok(text.to_owned())
 }
 
-/// Keeps a secret that was told, unless there is one.
+/// Stores a received secret, unless there is one.
 pub(crate) fn keep(path: &Path, secret: &str) -> Result<()> {
     if path.exists() {
         return Ok(());
@@ -81,17 +81,17 @@ pub(crate) fn keep(path: &Path, secret: &str) -> Result<()> {
         .with_context(|| format!("{}: the secret cannot be kept", path.display()))
 }
 
-/// The key of who may deploy and delete, made when there is none.
+/// The key whose holder may deploy and delete; made if there is none.
 pub(crate) fn admin_key(path: &Path) -> Result<String> {
     read_or_make(path, "rk_")
 }
 
-/// The secret between the parts of one platform, made when there is none.
+/// The secret between the parts of one platform; made if there is none.
 pub(crate) fn cluster_token(path: &Path) -> Result<String> {
     read_or_make(path, "")
 }
 
-/// The key that encrypts secrets in the scheduler's database, made when there is none.
+/// The key that encrypts secrets in the scheduler's database; made if there is none.
 pub(crate) fn master_key(data: &Path, sealing: &SealingArgs) -> Result<MasterKey> {
     let path = sealing.master_key.clone().unwrap_or_else(|| data.join(MASTER_KEY));
     read_or_make(&path, "")?
@@ -99,7 +99,7 @@ pub(crate) fn master_key(data: &Path, sealing: &SealingArgs) -> Result<MasterKey
         .with_context(|| format!("{}: holds no master key", path.display()))
 }
 
-/// Reads it, or makes it of 32 random bytes. Whoever loses a race reads what the winner made.
+/// Reads the secret, or makes it from 32 random bytes. The loser of a race reads what the winner made.
 fn read_or_make(path: &Path, prefix: &str) -> Result<String> {
     if path.exists() {
         return read(path);
@@ -121,7 +121,7 @@ fn read_or_make(path: &Path, prefix: &str) -> Result<String> {
 
 fn write_private(path: &Path, text: &str) -> io::Result<()> {
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
-    // The mode at creation is cut by the umask, but a wider one must not come of an inherited ACL.
+    // The umask limits the mode at creation, but an inherited ACL must not widen it.
     file.set_permissions(Permissions::from_mode(0o600))?;
     file.write_all(text.as_bytes())?;
     file.sync_all()

@@ -1,5 +1,6 @@
-//! Which object store the platform uses: the embedded one, or any S3 server by its address. A running platform records it,
-//! so that `fn snapshot` works on the same store without being told. The SDK's futures are large and boxed here.
+//! Which object store the platform uses: the embedded one, or any S3 server by its address. A running platform records
+//! it, so that `fn snapshot` works on the same store without further options. The SDK's futures are large and boxed
+//! here.
 
 use std::path::Path;
 use std::{env, fs, io};
@@ -14,7 +15,7 @@ use super::pid::PidFile;
 use super::secrets;
 use crate::args::{Places, S3Args};
 
-/// For servers that do not care.
+/// For servers that ignore it.
 const REGION: &str = "us-east-1";
 
 /// Connects to the embedded server at `endpoint` with its key.
@@ -38,11 +39,11 @@ struct Recorded {
     bucket: String,
     #[serde(default)]
     prefix: String,
-    /// Whether it is the embedded one, whose key lies in the data directory.
+    /// Whether it is the embedded one, whose key is in the data directory.
     embedded: bool,
 }
 
-/// Notes for other commands on this machine which store the platform uses; `embedded` is the address of its own one.
+/// Records which store the platform uses, for other commands on this machine; `embedded` is the address of its own one.
 pub(super) fn record(layout: &Layout, embedded: &Option<String>, s3: &S3Args) -> Result<()> {
     let recorded = Recorded {
         endpoint: embedded.clone().or_else(|| s3.s3_endpoint.clone()).unwrap_or_default(),
@@ -58,7 +59,7 @@ pub(super) fn record(layout: &Layout, embedded: &Option<String>, s3: &S3Args) ->
         .with_context(|| format!("{}: cannot be written", path.display()))
 }
 
-/// The store that the command line names, else the one of the platform that runs here.
+/// The store that the command line names, otherwise the one of the platform that runs here.
 pub(crate) async fn of_platform(places: &Places, s3: &S3Args) -> Result<Store> {
     if let Some(endpoint) = &s3.s3_endpoint {
         return external(s3, endpoint).await;

@@ -1,5 +1,5 @@
-//! `fn up --traces`: where spans go, and where to look at them. Telemetry reads OpenTelemetry's own variables and nothing else, so the
-//! option only sets those of traces: a trace store takes no metrics.
+//! `fn up --traces`: where spans go, and where to look at them. Telemetry reads only OpenTelemetry's own variables, so
+//! the option only sets those of traces: a trace store takes no metrics.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt as _;
@@ -14,11 +14,11 @@ const LOCAL_PORT: u16 = 4317;
 const LOCAL_QUERIES: &str = "http://127.0.0.1:16686";
 const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
 const PROTOCOL: &str = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL";
-/// To see whether somebody listens on this machine.
+/// Limit for checking whether somebody listens on this machine.
 const CONNECT_LIMIT: Duration = Duration::from_millis(500);
 
-/// Makes this process one that sends its spans to `endpoint`: it begins anew, under the same pid, with the variables set. To be called
-/// before there is anything to lose.
+/// Makes this process send its spans to `endpoint`: it executes itself again, under the same pid, with the variables
+/// set. To be called before there is anything to lose.
 pub(super) fn point(endpoint: Option<&str>) -> Result<()> {
     let Some(endpoint) = endpoint.filter(|e| std::env::var(ENDPOINT).as_deref() != Ok(e)) else {
         return Ok(());
@@ -32,7 +32,7 @@ pub(super) fn point(endpoint: Option<&str>) -> Result<()> {
     Err(error).context("the platform cannot begin anew with traces")
 }
 
-/// What whoever started the platform is told.
+/// The message for whoever started the platform.
 pub(super) fn tell(endpoint: &str) -> String {
     if endpoint != LOCAL {
         return format!("sent to {endpoint}");

@@ -1,4 +1,5 @@
-//! `fn deploy`: read `fn.toml`, run its build command, pack the folder, upload it, and follow the version until it is live.
+//! `fn deploy`: reads `fn.toml`, runs its build command, packs the folder, uploads it, and follows the version until it
+//! is live.
 
 mod pack;
 mod upload;
@@ -19,13 +20,13 @@ use crate::client::Client;
 use crate::show::{self, Steps, Tone};
 
 const POLL: Duration = Duration::from_millis(150);
-/// How long a deploy is waited for that does not say, beside two boots.
+/// Default wait for a deploy, in addition to two boots.
 const USUAL_WAIT: Duration = Duration::from_secs(900);
-/// How long a version may be in one state without a word on that.
+/// How long a version may be in one state before its duration is printed.
 const STATE_FOR_LONG: Duration = Duration::from_secs(5);
-/// How often it is then said how long: on a terminal, and elsewhere, where each time is a line.
+/// How often the duration is then printed: on a terminal, and elsewhere, where each time is a line.
 const SAID_EVERY: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(15)];
-/// How long a version may be queued without a word on why.
+/// How long a version may be queued before the reason is printed.
 const QUEUED_FOR_LONG: Duration = Duration::from_secs(3);
 
 /// Deploys the folder and prints where the function is.
@@ -48,8 +49,8 @@ pub(crate) async fn run(client: &Client, args: &DeployArgs) -> Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Deploys `folder` and waits until the version is live. Answers it, and whether it is new: without `force` a folder that has not
-/// changed makes none. `quiet` shows no progress.
+/// Deploys `folder` and waits until the version is live. Returns it, and whether it is new: without `force` an
+/// unchanged folder makes none. `quiet` shows no progress.
 pub(crate) async fn deploy(
     client: &Client,
     folder: &Path,
@@ -72,7 +73,7 @@ pub(crate) async fn deploy(
     }
 }
 
-/// The function's folder: `path`, or where it lies if `path` is the manifest itself.
+/// The function's folder: `path`, or its parent if `path` is the manifest itself.
 fn folder_of(path: &Path) -> PathBuf {
     if path.file_name().is_some_and(|n| n == manifest::FILE_NAME) && path.is_file() {
         let parent = path.parent().unwrap_or(Path::new("."));
@@ -85,7 +86,7 @@ fn folder_of(path: &Path) -> PathBuf {
     path.to_owned()
 }
 
-/// Reads and checks `fn.toml`, so that a slip costs no upload.
+/// Reads and checks `fn.toml`, so that a mistake costs no upload.
 fn read_manifest(folder: &Path) -> Result<Manifest> {
     let path = folder.join(manifest::FILE_NAME);
     let text = fs::read_to_string(&path).map_err(|e| {
@@ -117,7 +118,7 @@ fn build(folder: &Path, command: &str) -> Result<()> {
     Ok(())
 }
 
-/// Asks for the version until it is live or has failed.
+/// Polls the version until it is live or has failed.
 async fn follow(client: &Client, mut version: VersionInfo, deadline: Instant, quiet: bool) -> Result<VersionInfo> {
     let steps = Steps::new(quiet);
     let mut shown: Option<VersionState> = None;
@@ -151,7 +152,7 @@ async fn follow(client: &Client, mut version: VersionInfo, deadline: Instant, qu
         }
         if version.state == VersionState::Queued && !explained && Instant::now() > long {
             explained = true;
-            // Only a help: who may deploy need not see the workers.
+            // Only a hint: whoever may deploy need not see the workers.
             let workers = client.workers().await.unwrap_or_default();
             let what = match workers.iter().any(|w| w.state == WorkerState::Ready) {
                 true => "its turn, or for room on a worker",

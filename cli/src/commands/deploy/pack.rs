@@ -1,5 +1,5 @@
-//! Packs a function's folder as `tar.gz`, the same bytes for the same files: sorted, without times and owners, modes
-//! reduced to "executable or not". What `.fnignore` names (the syntax of `.gitignore`) stays behind.
+//! Packs a function's folder as `tar.gz`. The same files always give the same bytes: sorted, without times and owners,
+//! modes reduced to "executable or not". What `.fnignore` names (in the syntax of `.gitignore`) is left out.
 
 use std::fs::{self, File};
 use std::io::{self, Seek as _, Write};
@@ -16,7 +16,7 @@ use crate::show;
 
 /// The ignore file's name.
 const IGNORE_FILE: &str = ".fnignore";
-/// Left behind unless `.fnignore` takes them back with `!`: the platform installs dependencies itself.
+/// Left out unless `.fnignore` takes them back with `!`: the platform installs dependencies itself.
 const LEFT_BEHIND: [&str; 7] = [
     ".git/",
     "__pycache__/",
@@ -26,23 +26,23 @@ const LEFT_BEHIND: [&str; 7] = [
     "/node_modules/",
     ".DS_Store",
 ];
-/// Of the files together. The platform has the same three limits; here they cost no upload.
+/// Maximum size of all files. The platform has the same three limits; here they cost no upload.
 const PLAIN_MAX: u64 = 4 << 30;
-/// Of the archive.
+/// Maximum size of the archive.
 const PACKED_MAX: u64 = 256 << 20;
-/// Of files, folders and links.
+/// Maximum number of files, folders and links.
 const FILES_MAX: usize = 200_000;
 
 /// A packed folder in an unnamed temporary file.
 #[derive(Debug)]
 pub(super) struct Packed {
-    /// The archive, at its end.
+    /// The archive, positioned at its end.
     pub(super) file: File,
     /// Its size.
     pub(super) bytes: u64,
-    /// Files and links in it.
+    /// Number of files and links in it.
     pub(super) files: usize,
-    /// Their size together.
+    /// Their total size.
     pub(super) plain_bytes: u64,
 }
 
@@ -87,7 +87,7 @@ fn ignore_rules(folder: &Path) -> Result<Gitignore> {
         .with_context(|| format!("{}: the patterns cannot be used", file.display()))
 }
 
-/// Collects paths inside `top`, directories included.
+/// Collects paths inside `top`, including directories.
 fn walk(top: &Path, folder: &Path, ignored: &Gitignore, found: &mut Vec<PathBuf>) -> Result<()> {
     let entries = fs::read_dir(folder).with_context(|| format!("{}: the folder cannot be read", folder.display()))?;
     for entry in entries {
@@ -114,7 +114,7 @@ fn walk(top: &Path, folder: &Path, ignored: &Gitignore, found: &mut Vec<PathBuf>
     Ok(())
 }
 
-/// Writes the archive; returns how many files and how many bytes of content.
+/// Writes the archive. Returns the number of files and the bytes of content.
 fn write(top: &Path, found: &[PathBuf], out: &mut File) -> Result<(usize, u64)> {
     let gzip = GzBuilder::new()
         .mtime(0)
@@ -185,7 +185,7 @@ fn append<W: Write>(
         .with_context(|| format!("{}: cannot be packed", inside.display()))
 }
 
-/// Whether a link at `inside` with this target stays in the folder, by its text alone.
+/// Whether a link at `inside` with this target stays in the folder, judged by its text alone.
 fn stays_inside(inside: &Path, target: &Path) -> bool {
     let mut depth = inside.components().count().saturating_sub(1);
     for part in target.components() {

@@ -1,4 +1,4 @@
-//! Sends a packed folder to the gateway, with a bar.
+//! Sends a packed folder to the gateway, with a progress bar.
 
 use std::io::{Read as _, Seek as _, SeekFrom};
 
@@ -12,7 +12,7 @@ use crate::show;
 
 const PIECE: usize = 256 << 10;
 
-/// Uploads `packed` as a version of the function its manifest names. Answers it, and whether it is new.
+/// Uploads `packed` as a version of the function that its manifest names. Returns it, and whether it is new.
 pub(super) async fn upload(client: &Client, packed: Packed, force: bool, quiet: bool) -> Result<(VersionInfo, bool)> {
     if !quiet {
         eprintln!(

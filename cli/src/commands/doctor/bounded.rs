@@ -1,4 +1,4 @@
-//! Commands with a limit: nothing that the proof starts may keep it waiting for ever.
+//! Commands with a time limit: nothing that the proof starts may make it wait forever.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
-/// Of what a command wrote, what an error message can hold.
+/// How much of a command's output an error message can hold.
 const TOLD_MAX: usize = 600;
 
-/// Runs `command` until it ends or `limit` is over; returns what it wrote, which is kept in `log`.
+/// Runs `command` until it ends or `limit` is over. Returns its output, which is kept in `log`.
 pub(super) fn run_bounded(command: &mut Command, limit: Duration, log: &Path) -> Result<String> {
     let mut out = File::options()
         .create(true)
@@ -42,7 +42,7 @@ pub(super) fn run_bounded(command: &mut Command, limit: Duration, log: &Path) ->
     }
 }
 
-/// Waits; kills the child when the limit is over, and then there is no status.
+/// Waits for a child. If the limit is over first, kills it and returns `None`.
 pub(super) fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     let deadline = Instant::now() + limit;
     loop {

@@ -14,7 +14,7 @@ use crate::show::{self, Steps};
 /// Where `scripts/install-criu.sh` puts the private one.
 const DEFAULT_CRIU: &str = "/usr/local/lib/rekindle/criu/criu";
 const FIX: &str = "run scripts/install-criu.sh /usr/local/lib/rekindle/criu, or name a working one with --criu";
-/// What lacks may be CRIU's or the kernel's.
+/// The fault may be CRIU's or the kernel's.
 const PAGER_FIX: &str = "run scripts/install-criu.sh /usr/local/lib/rekindle/criu, or name a working one with --criu; if \
                          that fails here too, use a kernel whose userfaultfd works (`fn doctor` says what it has). \
                          Nothing can be restored on this machine until then";
@@ -24,7 +24,7 @@ const PAGER_FIX: &str = "run scripts/install-criu.sh /usr/local/lib/rekindle/cri
 pub(crate) struct Criu {
     /// The binary.
     pub(crate) path: PathBuf,
-    /// What it says its version is.
+    /// Its version, as it reports it.
     pub(crate) version: String,
 }
 
@@ -35,7 +35,8 @@ impl Criu {
     }
 }
 
-/// The CRIU to use: the one named, else the private one, else the system's. The lack as a check if there is none.
+/// The CRIU to use: the one named, otherwise the private one, otherwise the system's. If there is none, the failed
+/// check.
 pub(crate) fn find(named: Option<&Path>) -> Result<Criu, Check> {
     let candidates = match named {
         Some(path) => vec![path.to_owned()],
@@ -54,7 +55,7 @@ pub(crate) fn find(named: Option<&Path>) -> Result<Criu, Check> {
 fn candidates() -> Vec<PathBuf> {
     let mut found = vec![PathBuf::from(DEFAULT_CRIU)];
     let path = env::var_os("PATH").unwrap_or_default();
-    // Debian puts it into sbin, which is not in everyone's PATH.
+    // Debian installs it in sbin, which is not in everyone's PATH.
     let folders = env::split_paths(&path).chain([PathBuf::from("/usr/sbin"), PathBuf::from("/usr/local/sbin")]);
     found.extend(folders.map(|f| f.join("criu")));
     found.retain(|p| p.is_file());

@@ -1,5 +1,5 @@
-//! The memory in a dump of one process, as the pager's source of pages, and the images CRIU restores from when the lazy
-//! part of it comes from there.
+//! The memory in a dump of one process, as a source of pages for the pager. Also the images from which CRIU restores if
+//! the lazy part comes from that source.
 
 use std::fs;
 use std::path::Path;
@@ -8,17 +8,18 @@ use anyhow::{Context as _, Result, bail};
 use rekindle_pager::{Held, PAGE, PageRef, PageSource, Pin, SourceError};
 use rekindle_snapshotter::images::{PagemapEntry, PagemapImage};
 
-/// A pagemap image and its pages image, read.
+/// A parsed pagemap image with its pages image.
 pub(super) struct DumpedMemory {
     pid: i32,
     pagemap: PagemapImage,
-    /// Where the pages of each entry begin in `pages`, bytes.
+    /// Offset in `pages` of each entry's pages, bytes.
     starts: Vec<usize>,
     pages: Vec<u8>,
 }
 
 impl DumpedMemory {
-    /// The memory of process `pid` in the dump in `images`. One without lazy memory is refused: nothing would be proved.
+    /// Reads the memory of process `pid` from the dump in `images`. A dump without lazy memory is refused: it would
+    /// prove nothing.
     pub(super) fn read(images: &Path, pid: i32) -> Result<Self> {
         let pagemap = read(&images.join(pagemap_name(pid)))?;
         let pagemap = PagemapImage::parse(&pagemap).with_context(|| format!("{} cannot be used", pagemap_name(pid)))?;
@@ -69,13 +70,13 @@ impl DumpedMemory {
             .collect()
     }
 
-    /// The bytes from `page` on, as far as they lie together.
+    /// The bytes from `page` to the end of its entry.
     fn bytes_from(&self, page: u64) -> Option<&[u8]> {
         let entries = &self.pagemap.entries;
         let at = entries.partition_point(|e| e.first.0 <= page).checked_sub(1)?;
         let (entry, start) = (&entries[at], self.starts[at]);
         let before = page - entry.first.0;
-        // What lies before a page of the entry is less than the entry, whose bytes are in memory.
+        // The pages before this one in its entry are fewer than the entry's, whose bytes are in memory.
         (before < entry.pages).then(|| &self.pages[start + (before * PAGE) as usize..start + bytes_of(entry)])
     }
 }
@@ -94,7 +95,7 @@ impl PageSource for DumpedMemory {
     }
 }
 
-/// Saturating: what no file can have is found when the file's size is compared.
+/// Saturating: a size that no file can have is detected when it is compared with the file's size.
 fn bytes_of(entry: &PagemapEntry) -> usize {
     usize::try_from(entry.pages.saturating_mul(PAGE)).unwrap_or(usize::MAX)
 }
@@ -128,7 +129,7 @@ mod tests {
         [&[body.len() as u8, 0, 0, 0], body.as_slice()].concat()
     }
 
-    /// `pagemap-7.img` with these runs (first page, pages, flags), and pages each filled with its place in the file.
+    /// `pagemap-7.img` with these runs (first page, pages, flags), and pages each filled with its index in the file.
     fn dump(dir: &Path, runs: &[(u64, u8, u8)], pages: u8) {
         let mut pagemap = [0x5456_4319_u32.to_le_bytes(), 0x5608_4025_u32.to_le_bytes()].concat();
         pagemap.extend(message(&[(1, 1)]));

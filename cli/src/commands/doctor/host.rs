@@ -1,5 +1,5 @@
-//! Checks of the host as sandboxes need it: privileges, kernel, namespaces, cgroups, tmpfs, seccomp. Everything is read
-//! from `/proc` and `/sys`, or tried in a thread that ends.
+//! Checks of the host for what sandboxes need: privileges, kernel, namespaces, cgroups, tmpfs, seccomp. Everything is
+//! read from `/proc` and `/sys`, or tried in a thread that ends.
 
 use std::fs;
 use std::path::Path;
@@ -12,18 +12,18 @@ use nix::unistd::geteuid;
 
 use super::Check;
 
-/// The oldest kernel that has `/dev/userfaultfd`, by which the root of a sandbox, nobody on the host, lets its memory
+/// The oldest kernel with `/dev/userfaultfd`. Through it a sandbox's root, which is nobody on the host, lets its memory
 /// be served.
 const KERNEL_MIN: (u32, u32) = (6, 1);
 const USERFAULT: &str = "/dev/userfaultfd";
-/// How many user namespaces there may be.
+/// Maximum number of user namespaces.
 const USER_NAMESPACES: &str = "/proc/sys/user/max_user_namespaces";
 /// One for each sandbox that a worker may have, and as many for builds: with fewer, starts fail at some point.
 const USER_NAMESPACES_MIN: u64 = 1_000;
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
 
-/// Capabilities the worker uses, with their bits (linux/capability.h).
+/// Capabilities that the worker uses, with their bits (linux/capability.h).
 const CAPABILITIES: [(&str, u32); 10] = [
     ("CAP_CHOWN", 0),
     ("CAP_DAC_OVERRIDE", 1),
@@ -37,7 +37,7 @@ const CAPABILITIES: [(&str, u32); 10] = [
     ("CAP_MKNOD", 27),
 ];
 
-/// All of them.
+/// All checks of the host.
 pub(super) fn checks() -> Vec<Check> {
     vec![
         root(),
@@ -122,7 +122,7 @@ fn can_enter(kind: CloneFlags) -> bool {
     thread::spawn(move || unshare(kind).is_ok()).join().unwrap_or(false)
 }
 
-/// Each sandbox has one, in which its root is nobody on the host.
+/// Each sandbox has a user namespace, in which its root is nobody on the host.
 fn user_namespaces() -> Check {
     const ABILITY: &str = "user namespaces";
     let fix = "build the kernel with CONFIG_USER_NS, and allow them: sysctl -w user.max_user_namespaces=63000";
@@ -211,7 +211,7 @@ fn cgroups() -> Check {
     Check::ok("cgroups", format!("{}: {}", layout.version, CONTROLLERS.join(", ")))
 }
 
-/// Which controllers a host has, and where groups would be made.
+/// The controllers of a host, and where groups would be made.
 #[derive(Debug, PartialEq)]
 struct Layout {
     version: &'static str,
@@ -250,7 +250,7 @@ fn tmpfs() -> Check {
     }
 }
 
-/// CRIU keeps what it learned of the kernel in `/run/criu.kdat`, on a tmpfs only.
+/// CRIU caches what it learned of the kernel in `/run/criu.kdat`, but only on a tmpfs.
 fn criu_cache() -> Check {
     match statfs("/run") {
         Ok(fs) if fs.filesystem_type() == nix::sys::statfs::TMPFS_MAGIC => Check::ok("CRIU's cache", "/run is a tmpfs"),
@@ -279,7 +279,7 @@ fn seccomp() -> Check {
     }
 }
 
-/// A link, routes, rules: made for real, in namespaces that end with the attempt.
+/// Makes a link, routes and rules for real, in namespaces that end with the attempt.
 fn egress() -> Check {
     match rekindle_worker::host::network::prove() {
         Ok(()) => Check::ok("way out of functions", "veth, nftables, NAT"),

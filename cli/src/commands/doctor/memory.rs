@@ -1,5 +1,5 @@
-//! Checks of what is asked of the kernel's memory: userfaultfd with its features, and PAGEMAP_SCAN. Each opens a
-//! descriptor, asks, and closes it. Numbers are those of linux/userfaultfd.h.
+//! Checks of the kernel's memory interfaces: userfaultfd with its features, and PAGEMAP_SCAN. Each opens a descriptor,
+//! asks, and closes it. Numbers are those of linux/userfaultfd.h.
 #![allow(unsafe_code, reason = "the ioctl has no safe wrapper; it only asks")]
 
 use std::io;
@@ -12,17 +12,17 @@ use super::Check;
 const UFFD_API: u64 = 0xAA;
 const UFFDIO_API: libc::c_ulong = 0xC018_AA3F;
 
-/// Features the pager cannot do without.
+/// Features that the pager requires.
 const NEEDED: [(&str, u64); 4] = [
     ("EVENT_FORK", 1 << 1),
     ("EVENT_REMAP", 1 << 2),
     ("EVENT_REMOVE", 1 << 3),
     ("EVENT_UNMAP", 1 << 6),
 ];
-/// Features template mapping uses: clones of a snapshot then share its clean pages.
+/// Features that template mapping uses: clones of a snapshot then share its clean pages.
 const TEMPLATE: [(&str, u64); 2] = [("MISSING_SHMEM", 1 << 5), ("MINOR_SHMEM", 1 << 10)];
 
-/// All of them.
+/// All checks of memory.
 pub(super) fn checks() -> Vec<Check> {
     vec![userfaultfd(), template(), pagemap_scan()]
 }
@@ -37,7 +37,7 @@ struct UffdioApi {
 
 /// The features of the kernel's userfaultfd, as bits.
 fn features() -> io::Result<u64> {
-    // SAFETY: the call takes flags and returns a new descriptor or -1; no memory is handed over.
+    // SAFETY: the call takes flags and returns a new descriptor or -1; no memory is passed.
     let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK) };
     let fd = RawFd::try_from(fd).map_err(io::Error::other)?;
     if fd < 0 {

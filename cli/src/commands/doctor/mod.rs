@@ -1,4 +1,4 @@
-//! `fn doctor`: what this machine can do, one line for each ability, with what to do about each lack. The expensive
+//! `fn doctor`: what this machine supports, one line for each ability, and how to fix what is missing. The expensive
 //! part, a real checkpoint with two restores, is in [`criu`].
 
 mod bounded;
@@ -23,24 +23,24 @@ use crate::show::{self, Steps, Tone};
 
 pub(crate) use criu::find as find_criu;
 
-/// One ability.
+/// The check of one ability.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Check {
-    /// What is asked.
+    /// The ability checked.
     pub(crate) ability: &'static str,
-    /// Whether it is there.
+    /// Whether the machine has it.
     pub(crate) ok: bool,
-    /// Whether the platform can do without it.
+    /// Whether the platform requires it.
     pub(crate) required: bool,
     /// What was found.
     pub(crate) found: String,
-    /// What to do about the lack.
+    /// How to fix its absence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) fix: Option<String>,
 }
 
 impl Check {
-    /// An ability that is there.
+    /// An ability that the machine has.
     fn ok(ability: &'static str, found: impl Into<String>) -> Self {
         Self {
             ability,
@@ -51,7 +51,7 @@ impl Check {
         }
     }
 
-    /// One that lacks and must not.
+    /// A required ability that is missing.
     fn lack(ability: &'static str, found: impl Into<String>, fix: impl Into<String>) -> Self {
         Self {
             ability,
@@ -62,7 +62,7 @@ impl Check {
         }
     }
 
-    /// One that lacks and makes the platform slower or less able.
+    /// A missing ability without which the platform is slower or can do less.
     fn weaker(ability: &'static str, found: impl Into<String>, fix: impl Into<String>) -> Self {
         Self {
             required: false,
@@ -76,7 +76,7 @@ impl Check {
     }
 }
 
-/// Looks at everything and prints it. Exit code 1 when something required lacks.
+/// Checks everything and prints it. Exit code 1 if something required is missing.
 pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode> {
     let steps = Steps::new(args.listing.json);
     let mut checks = Vec::new();
@@ -105,14 +105,14 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode> {
     Ok(if stops { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// What can be asked of the kernel within milliseconds; `fn up` asks it at each start.
+/// Checks that the kernel answers within milliseconds; `fn up` makes them at each start.
 pub(crate) fn cheap() -> Vec<Check> {
     let mut checks = host::checks();
     checks.extend(memory::checks());
     checks
 }
 
-/// Prints the checks as a table, and what to do below it.
+/// Prints the checks as a table, with the fixes below it.
 pub(crate) fn print(checks: &[Check]) {
     let mut table = show::table(["ABILITY", "", "FOUND"]);
     for check in checks {

@@ -1,4 +1,4 @@
-//! Our pager in the proof: it listens where CRIU looks for its own daemon, and tells how many pages it gave.
+//! Our pager in the proof: it listens where CRIU looks for its own daemon, and counts the pages it served.
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rekindle_pager::{Handover, Layout, LostPage, PageSource, Pager, PagerConfig};
 
-/// CRIU's name for it, in its work directory.
+/// CRIU's name for the socket, in its work directory.
 const SOCKET: &str = "lazy-pages.socket";
 
 /// A pager that serves one restore.
@@ -22,7 +22,7 @@ pub(super) struct Paging {
 }
 
 impl Paging {
-    /// Listens in CRIU's work directory; CRIU must come within `limit`.
+    /// Listens in CRIU's work directory; CRIU must connect within `limit`.
     pub(super) fn start(source: impl PageSource + 'static, work: &Path, limit: Duration) -> Result<Self> {
         let socket = work.join(SOCKET);
         let listener = UnixListener::bind(&socket).with_context(|| format!("{}: cannot be made", socket.display()))?;
@@ -36,12 +36,13 @@ impl Paging {
             maps: std::collections::HashMap::new(),
             handshake_limit: limit,
             on_lost: Box::new(move |page| {
-                // CRIU has named the process by then. Without one, the pager itself failed, and the limits end it all.
+                // CRIU has named the process by then. If it has not, the pager itself failed, and the limits end
+                // everything.
                 if page.pid > 0 {
-                    // It may have ended, which is what we want.
+                    // It may have ended already, which is fine.
                     let _ended = kill(Pid::from_raw(page.pid), Signal::SIGKILL);
                 }
-                // Nobody waiting any more is fine.
+                // Nobody may be waiting any more, which is fine.
                 let _told = tell.send(page);
             }),
         })
@@ -49,7 +50,7 @@ impl Paging {
         Ok(Self { pager, lost })
     }
 
-    /// How many pages it gave in answer to faults. To be called when the restored process is gone.
+    /// Number of pages served for faults. To be called once the restored process is gone.
     pub(super) fn finish(self) -> Result<u64> {
         if let Ok(lost) = self.lost.try_recv() {
             bail!("the pager lost a page: {lost}");

@@ -1,4 +1,4 @@
-//! Checks of what set-up makes: the runtimes' archives, room on disk, a free port.
+//! Checks of what the set-up makes: the runtimes' archives, room on disk, a free port.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
@@ -18,13 +18,13 @@ use crate::args::Places;
 use crate::show;
 use crate::up::pid::PidFile;
 
-/// Less is trouble within the first deploys.
+/// Less causes trouble within the first deploys.
 const ROOM_MIN: u64 = 2 << 30;
 
-/// A bound that is only tried, bytes a second.
+/// A limit that is only tried, bytes a second.
 const TRIED_BYTES: u64 = 512 << 20;
 
-/// All of them.
+/// All checks of the set-up.
 pub(super) fn checks(places: &Places, listen: SocketAddr) -> Vec<Check> {
     vec![
         runtimes(&places.cache),
@@ -58,7 +58,7 @@ fn runtimes(cache: &Path) -> Check {
     )
 }
 
-/// Whether what functions read from the disk can be bounded: tried in a control group of its own.
+/// Whether functions' disk reads can be limited: tried in a control group of its own.
 fn disk_reads(cache: &Path) -> Check {
     const ABILITY: &str = "disk reads";
     let there = cache.ancestors().find(|p| p.exists()).unwrap_or(Path::new("/"));
@@ -71,7 +71,7 @@ fn disk_reads(cache: &Path) -> Check {
         Err(e) => return Check::weaker(ABILITY, format!("cannot be tried: {e}"), "see cgroups above"),
     };
     let tried = groups.limit_disk(root, &parent, there, TRIED_BYTES);
-    // Of the hierarchies that it is made in; an empty group is always let go.
+    // Cleans up in the hierarchies where it was made; an empty group can always be removed.
     let _ = groups.remove_parent();
     match tried {
         Ok(disk) => Check::ok(

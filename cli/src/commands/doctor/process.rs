@@ -1,4 +1,5 @@
-//! The processes of the proof: the one to checkpoint, and what a restore makes of it. Neither outlives its value here.
+//! The processes of the proof: the one to checkpoint, and the one that a restore makes. Neither outlives its value
+//! here.
 
 use std::fs;
 use std::path::Path;
@@ -13,14 +14,14 @@ use nix::unistd::Pid;
 
 use super::bounded::wait;
 
-/// To start and to end.
+/// Limit for starting and for ending.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// The process to checkpoint; killed when dropped.
 pub(super) struct Target(Child);
 
 impl Target {
-    /// Starts it; it says in `ready` when it is.
+    /// Starts the process; it writes to `ready` once it listens.
     pub(super) fn start(ready: &Path, mib: u64) -> Result<Self> {
         let own = std::env::current_exe().context("the path of this program is not known")?;
         Command::new(own)
@@ -42,7 +43,7 @@ impl Target {
         Pid::from_raw(i32::try_from(self.0.id()).unwrap_or(i32::MAX))
     }
 
-    /// Waits until it listens; where.
+    /// Waits until it listens, and returns its port.
     pub(super) fn port(&mut self, ready: &Path) -> Result<u16> {
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -59,7 +60,7 @@ impl Target {
         }
     }
 
-    /// After a dump it has ended.
+    /// Reaps the process, which has ended after a dump.
     pub(super) fn reap(&mut self) -> Result<()> {
         match wait(&mut self.0, LIMIT)? {
             Some(_) => Ok(()),
@@ -70,7 +71,7 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        // It may have ended, which is what we want.
+        // It may have ended already, which is fine.
         let _ended = self.0.kill();
         let _reaped = self.0.wait();
     }
@@ -81,8 +82,8 @@ pub(super) struct Restored(pub(super) Pid);
 
 impl Drop for Restored {
     fn drop(&mut self) {
-        // Only a child of ours: the number may belong to somebody else when the restore failed. (Its command line would
-        // not tell: it lies on the stack, which a lazy restore may not have brought back yet.)
+        // Only a child of ours: if the restore failed, the number may belong to another process. (Its command line
+        // would not tell: it is on the stack, which a lazy restore may not have brought back yet.)
         let ours = matches!(waitpid(self.0, Some(WaitPidFlag::WNOHANG)), Ok(WaitStatus::StillAlive));
         if ours && kill(self.0, Signal::SIGKILL).is_ok() {
             let _reaped = waitpid(self.0, None);

@@ -1,7 +1,7 @@
-//! The proof of CRIU: a process of ours with memory and a listening socket is checkpointed, then restored twice, once
-//! eagerly and once through our pager. After each restore it must answer on its port with the sum its memory had before;
-//! and of the second restore every page that holds something must have come from the pager. Every wait has a limit, and
-//! whatever was started is gone at the end.
+//! The proof of CRIU. A process with memory and a listening socket is checkpointed, then restored twice: once eagerly
+//! and once through our pager. After each restore it must answer on its port with the sum that its memory had before.
+//! In the second restore every page with content must have come from the pager. Every wait has a limit, and whatever
+//! was started is gone at the end.
 
 use std::fs;
 use std::io::Read as _;
@@ -25,30 +25,30 @@ const LIMIT: Duration = Duration::from_secs(20);
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 const TARGET_MIB: u64 = 16;
 
-/// A checkpoint of the target; its directory goes when this does.
+/// A checkpoint of the target; its directory is removed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Checkpoint {
     dir: TempDir,
     pid: Pid,
     port: u16,
     sum: String,
-    /// Memory the target had filled, bytes.
+    /// Memory that the target had filled, bytes.
     pub(super) memory: u64,
-    /// How long the dump took.
+    /// Duration of the dump.
     pub(super) took: Duration,
 }
 
 /// A restore through the pager.
 #[derive(Debug)]
 pub(super) struct Paged {
-    /// Until the process runs.
+    /// Time until the process runs.
     pub(super) took: Duration,
     /// Pages that came through the pager by the time it had answered.
     pub(super) pages: u64,
 }
 
 impl Checkpoint {
-    /// Starts the target, checkpoints it, and leaves it killed.
+    /// Starts the target and checkpoints it, which kills it.
     pub(super) fn take(criu: &Criu) -> Result<Self> {
         // Restored processes lose their parent; as their subreaper we can wait for them.
         nix::sys::prctl::set_child_subreaper(true).context("not a subreaper")?;
@@ -88,7 +88,8 @@ impl Checkpoint {
         self.restore(criu, &self.images(), &[])
     }
 
-    /// Restores from images without lazy memory, as a worker does: what the process then reads there came from our pager.
+    /// Restores from images without lazy memory, as a worker does: what the process then reads there came from our
+    /// pager.
     pub(super) fn restore_through_pager(&self, criu: &Criu) -> Result<Paged> {
         let memory = DumpedMemory::read(&self.images(), self.pid.as_raw())?;
         let images = self.dir.path().join("eager-images");
@@ -126,7 +127,7 @@ impl Checkpoint {
     }
 }
 
-/// A criu command with what all of ours have in common.
+/// A criu command with the options common to all of ours.
 fn criu_command(criu: &Criu, action: &str, dir: &Path, images: &Path) -> Command {
     let mut command = Command::new(&criu.path);
     command
@@ -139,7 +140,7 @@ fn criu_command(criu: &Criu, action: &str, dir: &Path, images: &Path) -> Command
     command
 }
 
-/// Runs it; its log is told when it fails.
+/// Runs the command; if it fails, the error has its log.
 fn run_criu(command: &mut Command, dir: &Path, name: &str) -> Result<()> {
     let log = format!("{name}.log");
     command.args(["--log-file", &log]);

@@ -1,4 +1,4 @@
-//! The process that `fn doctor` checkpoints: a listening TCP socket, and memory filled with numbers whose sum it tells
+//! The process that `fn doctor` checkpoints: a listening TCP socket, and memory filled with numbers. It sends their sum
 //! to whoever connects. After a restore the sum must be the same.
 
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ pub(crate) fn run(args: &DoctorTargetArgs) -> Result<ExitCode> {
     // CRIU does not checkpoint a process whose session leader stays outside.
     nix::unistd::setsid().context("no session of its own")?;
     let bytes = args.mib << 20;
-    // From a page's start on: pages of zeros must be pages.
+    // Aligned to a page: pages of zeros must be whole pages.
     let mut memory = vec![0; bytes + PAGE];
     let start = memory.as_ptr().align_offset(PAGE);
     let memory = &mut memory[start..start + bytes];
@@ -27,13 +27,13 @@ pub(crate) fn run(args: &DoctorTargetArgs) -> Result<ExitCode> {
     announce(&args.ready, port)?;
     for stream in listener.incoming() {
         let mut stream = stream.context("accept failed")?;
-        // A client that goes away is its own business.
+        // A client may go away.
         let _gone = writeln!(stream, "{:016x}", sum(memory));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Written whole or not at all, and closed before the checkpoint.
+/// Writes the port completely or not at all, and closes the file before the checkpoint.
 fn announce(ready: &std::path::Path, port: u16) -> Result<()> {
     let partial = ready.with_extension("new");
     let mut file = File::create(&partial).with_context(|| format!("{}: cannot be made", partial.display()))?;
@@ -42,17 +42,17 @@ fn announce(ready: &std::path::Path, port: u16) -> Result<()> {
     fs::rename(&partial, ready).with_context(|| format!("{}: cannot be written", ready.display()))
 }
 
-/// Whether page `index` holds something.
+/// Whether page `index` has content.
 const fn is_filled(index: u64) -> bool {
     !index.is_multiple_of(8)
 }
 
-/// How many pages of such memory hold something.
+/// Number of pages with content in such memory.
 pub(super) fn filled_pages(bytes: u64) -> u64 {
     (0..bytes / PAGE as u64).filter(|i| is_filled(*i)).map(|_| 1).sum()
 }
 
-/// Fills zeroed memory with bytes of which every eighth page stays zero and no two others are alike (xorshift64).
+/// Fills zeroed memory with bytes (xorshift64). Every eighth page stays zero, and no two others are alike.
 fn fill(memory: &mut [u8]) {
     let mut x = 0x9E37_79B9_7F4A_7C15_u64;
     for (_, page) in (0..).zip(memory.chunks_exact_mut(PAGE)).filter(|(i, _)| is_filled(*i)) {

@@ -1,4 +1,4 @@
-//! `fn invoke --json`: everything about an answer as one JSON object, for programs.
+//! `fn invoke --json`: everything about a response as one JSON object, for programs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::Head;
 
-/// What is printed. A key without a value is left out.
+/// The object that is printed. A key without a value is left out.
 #[derive(Debug, Serialize)]
 struct Invocation {
     status: u16,
@@ -26,18 +26,18 @@ struct Invocation {
     request_id: Option<String>,
     /// From sending until the last byte.
     ms: f64,
-    /// What the platform says of it, phase by phase, milliseconds.
+    /// The platform's measurements by phase, milliseconds.
     timing: BTreeMap<String, f64>,
-    /// All of them; the values of one that came more than once are joined by commas.
+    /// All headers; the values of a repeated one are joined by commas.
     headers: BTreeMap<String, String>,
-    /// The platform's error, in the place of an answer of the function's.
+    /// The platform's error, in place of a function's response.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<ApiError>,
     #[serde(flatten)]
     body: Option<Body>,
 }
 
-/// Text where it is UTF-8.
+/// Text if it is UTF-8.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Body {
@@ -68,12 +68,12 @@ impl ResponseHead {
         }
     }
 
-    /// The answer was the platform's error.
+    /// The response was the platform's error.
     pub(super) fn failed(self, error: ApiError, took: Duration) -> Result<String> {
         self.written(Some(error), None, took)
     }
 
-    /// The answer was the function's; `body` is all of it.
+    /// The response was the function's; `body` is all of it.
     pub(super) fn answered(self, body: Vec<u8>, took: Duration) -> Result<String> {
         self.written(None, Some(Body::of(body)), took)
     }

@@ -1,5 +1,5 @@
-//! `fn invoke`: one invocation. The answer's body goes to standard output as it comes, how it went to standard error; with
-//! `--json` all of it goes to standard output at the end.
+//! `fn invoke`: one invocation. The response's body goes to standard output as it comes, the summary to standard error.
+//! With `--json` everything goes to standard output at the end.
 
 mod json;
 
@@ -22,7 +22,7 @@ use crate::show::{self, Tone};
 /// The platform's errors are a line of JSON.
 const ERROR_MAX: u64 = 64 << 10;
 
-/// Calls the function. Exit code 1 when the platform or the function answers with an error.
+/// Calls the function. Exit code 1 if the platform or the function answers with an error.
 pub(crate) async fn run(client: &Client, args: &InvokeArgs) -> Result<ExitCode> {
     let body = args.data.as_deref().map(body).transpose()?;
     let method = match &args.method {
@@ -36,7 +36,7 @@ pub(crate) async fn run(client: &Client, args: &InvokeArgs) -> Result<ExitCode> 
         (false, true) => format!("/async-function/{}/{}", args.name, args.path.trim_start_matches('/')),
         (false, false) => format!("/function/{}/{}", args.name, args.path.trim_start_matches('/')),
     };
-    // A function is for everybody; its events and a forced start are not.
+    // Anybody may call a function, but events and forced starts need the key.
     let request = if args.event || args.start.is_some() {
         client.request(method, &path)
     } else {
@@ -48,7 +48,7 @@ pub(crate) async fn run(client: &Client, args: &InvokeArgs) -> Result<ExitCode> 
     if args.event && !args.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case("content-type")) {
         request = request.header("content-type", "application/json");
     }
-    // Without one an event is `{}` (docs/reference/runtime-contract.md).
+    // Without a body an event is `{}` (docs/reference/runtime-contract.md).
     if let Some(body) = body {
         request = request.body(body);
     }
@@ -160,8 +160,8 @@ pub(crate) enum InvokeOutcome {
     Platform(ApiError),
 }
 
-/// Tells an error of the platform from one of the function: the platform's is JSON with a code of ours and the request's
-/// own id.
+/// Distinguishes an error of the platform from one of the function: the platform's is JSON with a code of ours and the
+/// request's own id.
 pub(crate) async fn platform_error(response: Response) -> Result<InvokeOutcome> {
     let is_json = response
         .headers()
@@ -202,7 +202,7 @@ pub(super) async fn copy(mut response: Response) -> Result<()> {
     Ok(())
 }
 
-/// What the answer's headers say about the invocation.
+/// What the response's headers say about the invocation.
 #[derive(Debug, Clone)]
 pub(crate) struct Head {
     pub(crate) status: StatusCode,
@@ -250,7 +250,7 @@ pub(crate) fn timing_line(timing: &[(String, f64)]) -> String {
     parts.join(", ")
 }
 
-/// Reads `route;dur=0.1, place;dur=2` (W3C Server-Timing); entries without a duration are left out.
+/// Parses `route;dur=0.1, place;dur=2` (W3C Server-Timing); entries without a duration are left out.
 fn server_timing(text: &str) -> Vec<(String, f64)> {
     text.split(',')
         .filter_map(|entry| {

@@ -19,7 +19,7 @@ pub(super) fn compress(dir: &Path, block_bytes: u64, acceleration: i32, how: Con
     report(dir, done, "compressed", how)
 }
 
-/// Undoes that.
+/// Decompresses the pages in `dir`.
 pub(super) fn decompress(dir: &Path, how: ConversionArgs) -> Result<ExitCode> {
     let done = interchange::decompress(dir, !how.in_place)?;
     report(dir, done, "decompressed", how)

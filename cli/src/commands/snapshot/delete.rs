@@ -8,11 +8,11 @@ use rekindle_snapshotter::snapshot::read_manifest;
 use rekindle_snapshotter::{Store, delete};
 use rekindle_wire::SnapshotId;
 
-/// Removes an imported snapshot or a runtime's, or any with `force`. Its chunks go with the next collection.
+/// Removes an imported snapshot or a runtime's, or any with `force`. Its chunks are removed by the next collection.
 pub(super) async fn run(store: &Store, id: &SnapshotId, force: bool) -> Result<ExitCode> {
-    // One whose manifest is damaged is nobody's to keep, but it must be asked for.
+    // A snapshot with a damaged manifest belongs to nobody, but its removal must be asked for.
     match Box::pin(read_manifest(store, id)).await.map(|m| m.origin) {
-        // Whatever began as a runtime's keeps the chunks that it needs, and the next deploy makes another.
+        // What began as a runtime's snapshot keeps the chunks that it needs, and the next deploy makes another.
         Ok(Origin::Import { .. } | Origin::Runtime { .. }) => {}
         _ if force => {}
         Ok(Origin::Function { function, version, .. }) => bail!(

@@ -8,10 +8,10 @@ use rekindle_wire::api::{CollectRequest, Collected, Swept};
 use crate::client::Client;
 use crate::show::{self, Tone};
 
-/// Snapshots that cannot be read are named up to so many.
+/// Maximum number of unreadable snapshots that are named.
 const HELD_SHOWN: usize = 8;
 
-/// Has the platform remove what nobody needs, and says what that was.
+/// Has the platform remove unneeded objects, and prints what was removed.
 pub(super) async fn run(client: &Client, request: &CollectRequest, json: bool) -> Result<ExitCode> {
     let collected = client.collect(request).await?;
     if json {

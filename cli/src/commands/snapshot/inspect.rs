@@ -13,13 +13,13 @@ use rekindle_wire::SnapshotId;
 use crate::args::{Listing, StoreArgs};
 use crate::show;
 
-/// Others that are named before the rest is summed up.
+/// Number of others that are named before the rest is summed up.
 const OTHERS_SHOWN: usize = 8;
 
-/// Shows a snapshot by its id, else the image directory of that name; draws its memory into `svg`.
+/// Shows a snapshot by its id, otherwise the image directory of that name. Draws its memory into `svg`.
 pub(super) async fn run(what: &str, svg: Option<&Path>, listing: Listing, store: &StoreArgs) -> Result<ExitCode> {
     let dir = Path::new(what);
-    // A directory of the name of an id is one that was exported to it.
+    // A directory named like an id is one that was exported to it.
     if let Ok(id) = what.parse::<SnapshotId>()
         && !dir.is_dir()
     {

@@ -10,7 +10,7 @@ use rekindle_snapshotter::inspect::list;
 use crate::args::Listing;
 use crate::show;
 
-/// Prints every snapshot in the store, the newest last. Those that cannot be read are named on standard error.
+/// Prints every snapshot in the store, newest last. Unreadable ones are named on standard error.
 pub(super) async fn run(store: &Store, listing: Listing) -> Result<ExitCode> {
     let found = Box::pin(list(store)).await?;
     if listing.json {

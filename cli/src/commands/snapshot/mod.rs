@@ -1,6 +1,6 @@
-//! `fn snapshot`: looks at snapshots in the object store and moves them in and out of it. It talks to the store itself,
-//! which is where all of a snapshot is, so that large data takes no detour; but for `gc` and `renew`, which are the
-//! scheduler's.
+//! `fn snapshot`: inspects snapshots in the object store and moves them in and out. It talks to the store itself, which
+//! holds all of a snapshot, so that large data takes no detour. The exceptions are `gc` and `renew`, which the
+//! scheduler does.
 
 mod convert;
 mod delete;
@@ -20,7 +20,7 @@ use crate::args::{ClientArgs, SnapshotCommand, StoreArgs};
 use crate::client::Client;
 use crate::up;
 
-/// Runs one of the commands, on a runtime of several threads: hashing and compressing take all cores.
+/// Runs one of the commands, on a multi-threaded runtime: hashing and compressing use all cores.
 pub(crate) fn execute(client: &ClientArgs, command: &SnapshotCommand) -> Result<ExitCode> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()

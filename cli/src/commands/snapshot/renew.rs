@@ -8,7 +8,7 @@ use rekindle_wire::FunctionName;
 use crate::client::Client;
 use crate::show;
 
-/// Has the snapshot of a function's live version be made anew.
+/// Renews the snapshot of a function's live version.
 pub(super) async fn run(client: &Client, name: &FunctionName, json: bool) -> Result<ExitCode> {
     let version = client.renew_snapshot(name).await?;
     if json {

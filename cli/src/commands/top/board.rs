@@ -1,4 +1,4 @@
-//! What is on the screen of `fn top`, and what its keys do.
+//! The content of `fn top`'s screen, and what its keys do.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -15,22 +15,22 @@ use rekindle_wire::stats::Stats;
 use super::screen;
 use super::view::{Row, View};
 
-/// Readings whose rates are drawn.
+/// Number of readings whose rates are drawn.
 const HISTORY: usize = 240;
-/// From so many lines on there is room for the rates' curve.
+/// Number of lines from which there is room for the rates' curve.
 const CURVE_FROM: u16 = 20;
 const PAGE: usize = 10;
 
-/// What a key asks of whoever draws.
+/// What a key asks of the drawing loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wish {
-    /// To go on.
+    /// To continue.
     GoOn,
     /// To end.
     End,
 }
 
-/// By what functions are sorted.
+/// The order of functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Order {
     Rate,
@@ -70,7 +70,7 @@ impl Order {
         Self::ALL[(at + 1) % Self::ALL.len()]
     }
 
-    /// The one that comes first is the smaller.
+    /// Orders the row that comes first as the smaller one.
     fn compare(self, a: &Row, b: &Row) -> Ordering {
         let most = match self {
             Self::Rate => b.per_second.total_cmp(&a.per_second),
@@ -89,14 +89,14 @@ impl Order {
 #[derive(Debug)]
 pub(super) struct Board {
     every: Duration,
-    /// What is shown.
+    /// The view shown.
     pub(super) view: View,
-    /// Why nothing newer is.
+    /// Why there is no newer view.
     pub(super) error: Option<String>,
-    /// Invocations a second between readings, in thousandths, the newest first.
+    /// Invocations a second between readings, in thousandths, newest first.
     rates: VecDeque<u64>,
     order: Order,
-    /// The function that is marked; the first when it is gone.
+    /// The marked function; the first if it is gone.
     marked: Option<String>,
     /// Whether its kinds of start are shown.
     is_open: bool,
@@ -104,7 +104,7 @@ pub(super) struct Board {
 }
 
 impl Board {
-    /// With nothing on it; what it shows is read once in `every`.
+    /// An empty screen. What it shows is read once in `every`.
     pub(super) fn new(every: Duration) -> Self {
         Self {
             every,
@@ -118,7 +118,7 @@ impl Board {
         }
     }
 
-    /// The platform answers: with this, after that.
+    /// Records a reading `after`, with the one `before` it.
     pub(super) fn note(&mut self, before: Option<&Stats>, after: &Stats) {
         self.error = None;
         if let Some(before) = before {
@@ -128,7 +128,7 @@ impl Board {
         }
     }
 
-    /// Does what a key says.
+    /// Handles a key.
     pub(super) fn on_key(&mut self, key: KeyEvent) -> Wish {
         match key.code {
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Wish::End,
@@ -147,7 +147,7 @@ impl Board {
         Wish::GoOn
     }
 
-    /// Marks the function that is there, from where the mark is and the last one's place.
+    /// Marks a function, chosen from the mark's place and the last one's.
     fn mark(&mut self, place: impl Fn(usize, usize) -> usize) {
         let sorted = self.sorted();
         let Some(last) = sorted.len().checked_sub(1) else {
@@ -167,7 +167,7 @@ impl Board {
         rows
     }
 
-    /// Draws all of it.
+    /// Draws the whole screen.
     pub(super) fn draw(&mut self, frame: &mut Frame<'_>) {
         let all = frame.area();
         let curve = if all.height >= CURVE_FROM { 3 } else { 0 };
@@ -218,7 +218,7 @@ impl Board {
         }
     }
 
-    /// How invocations of the marked function start, if that is to be seen.
+    /// How invocations of the marked function start, if that is shown.
     fn starts(&self) -> Option<Vec<Vec<String>>> {
         let sorted = self.sorted();
         let row = sorted.get(self.marked_at(&sorted).unwrap_or_default());

@@ -1,5 +1,5 @@
-//! One reading after the other on a terminal, until somebody has seen enough. A platform that does not answer is asked again: what was last seen
-//! stays, with the reason.
+//! Shows one reading after the other on a terminal until the user ends it. A platform that does not answer is asked
+//! again: the last view stays, with the reason.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,16 +15,16 @@ use super::board::{Board, Wish};
 use super::view::View;
 use crate::client::Client;
 
-/// Readings that rates are made of.
+/// Number of readings from which rates are computed.
 const READINGS: usize = 10;
-/// How often the thread that waits for keys looks whether it is still wanted.
+/// How often the thread that waits for keys checks whether it is still needed.
 const KEYS: Duration = Duration::from_millis(100);
-/// Keys that wait to be looked at.
+/// Maximum number of unprocessed keys.
 const KEYS_MOST: usize = 64;
 
 /// Shows the platform until `q`, Escape or ^C.
 pub(super) async fn run(client: &Client, every: Duration) -> Result<()> {
-    // What is wrong from the start (no platform, no key) is told as any command tells it.
+    // An error at the start (no platform, no key) is reported as by any command.
     let first = client.stats().await?;
     let terminal = ratatui::try_init();
     let terminal = terminal.context("the terminal cannot be drawn on; `fn top --once` prints one frame");
@@ -32,8 +32,7 @@ pub(super) async fn run(client: &Client, every: Duration) -> Result<()> {
         Ok(mut terminal) => show(&mut terminal, client, every, first).await,
         Err(error) => Err(error),
     };
-    // Also after a part of its beginning.
-    // With the terminal gone there is nothing to put back.
+    // Also if only part of its initialization succeeded. If the terminal is gone there is nothing to restore.
     drop(ratatui::try_restore());
     shown
 }
@@ -52,7 +51,7 @@ async fn show(terminal: &mut DefaultTerminal, client: &Client, every: Duration, 
             client.stats().await
         })
     };
-    // Gateways tell what they count once a second: a sooner reading would make a rate of next to no time.
+    // Gateways report counts once a second: an earlier reading would compute a rate over almost no time.
     let mut reading = read_after(every);
     loop {
         terminal
@@ -65,7 +64,7 @@ async fn show(terminal: &mut DefaultTerminal, client: &Client, every: Duration, 
                         return Ok(());
                     }
                 }
-                // A new size is drawn anew.
+                // A resize redraws.
                 Some(_) => {}
                 None => return Ok(()),
             },
@@ -92,7 +91,7 @@ async fn show(terminal: &mut DefaultTerminal, client: &Client, every: Duration, 
     }
 }
 
-/// Keys and new sizes, read by a thread of their own, as the terminal can only be waited for by blocking. It ends when nobody listens.
+/// Keys and resizes, read by a thread of their own, since waiting for the terminal blocks. It ends when nobody listens.
 fn events() -> mpsc::Receiver<Event> {
     let (sender, events) = mpsc::channel(KEYS_MOST);
     std::thread::spawn(move || {

@@ -1,5 +1,5 @@
-//! `fn top`: the platform live in the terminal. It asks the admin API once in a while and shows what changed; off a terminal it shows one
-//! frame and ends.
+//! `fn top`: the platform live in the terminal. It polls the admin API and shows what changed; off a terminal it shows
+//! one frame and ends.
 
 mod board;
 mod live;
@@ -17,10 +17,10 @@ use crate::client::Client;
 use crate::show;
 use view::View;
 
-/// How far apart the two readings of a single frame are. Gateways tell what they count once a second.
+/// Interval between the two readings of a single frame. Gateways report counts once a second.
 const ONCE: Duration = Duration::from_secs(2);
 
-/// Shows it until somebody has seen enough.
+/// Shows the platform until the user ends it.
 pub(crate) async fn run(client: &Client, args: &TopArgs) -> Result<ExitCode> {
     let is_watched = io::stdout().is_terminal() && io::stdin().is_terminal();
     if args.once || args.json || !is_watched {

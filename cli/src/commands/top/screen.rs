@@ -1,4 +1,4 @@
-//! What `fn top` shows, as text: a whole frame of lines where nobody watches, and the cells of its tables.
+//! What `fn top` shows, as text: a whole frame of lines off a terminal, and the cells of its tables.
 
 use rekindle_wire::stats::WorkerStats;
 

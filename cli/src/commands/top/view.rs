@@ -1,4 +1,4 @@
-//! What `fn top` shows, made of two readings: rates and latencies are those between them. Pure.
+//! What `fn top` shows, computed from two readings: rates and latencies are those between them. Pure.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use serde::Serialize;
 /// The platform between two readings.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct View {
-    /// How far apart they are.
+    /// Time between the readings.
     pub(crate) seconds: f64,
     pub(crate) gateways: u64,
     pub(crate) workers: Vec<WorkerStats>,
     /// All functions together.
     pub(crate) total: Row,
-    /// The busiest first.
+    /// Functions, busiest first.
     pub(crate) functions: Vec<Row>,
 }
 
@@ -24,36 +24,36 @@ pub(crate) struct Row {
     pub(crate) name: String,
     /// Invocations a second.
     pub(crate) per_second: f64,
-    /// Of them, those that waited for a start.
+    /// Invocations a second that waited for a start.
     pub(crate) cold_per_second: f64,
-    /// And those that failed.
+    /// Invocations a second that failed.
     pub(crate) failed_per_second: f64,
-    /// From arrival to the answer's headers; nothing without invocations.
+    /// From arrival to the response's headers; `None` without invocations.
     pub(crate) p50_ms: Option<f64>,
     pub(crate) p99_ms: Option<f64>,
-    /// Since it was first deployed.
+    /// Invocations since it was first deployed.
     pub(crate) invocations: u64,
     pub(crate) instances: u64,
     pub(crate) in_flight: u64,
     pub(crate) waiting: u64,
     pub(crate) memory_bytes: u64,
-    /// More, which was not touched for a while.
+    /// Memory beyond that, which was not touched for a while.
     pub(crate) evicted_bytes: u64,
-    /// By the kind of start.
+    /// Rows by kind of start.
     pub(crate) starts: BTreeMap<String, StartRow>,
 }
 
-/// A function's invocations that started in one way, between two readings.
+/// A function's invocations with one kind of start, between two readings.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct StartRow {
     /// Invocations a second.
     pub(crate) per_second: f64,
-    /// And those that failed.
+    /// Invocations a second that failed.
     pub(crate) failed_per_second: f64,
-    /// From arrival to the answer's headers; nothing without invocations.
+    /// From arrival to the response's headers; `None` without invocations.
     pub(crate) p50_ms: Option<f64>,
     pub(crate) p99_ms: Option<f64>,
-    /// Since it was first deployed.
+    /// Invocations since it was first deployed.
     pub(crate) invocations: u64,
 }
 
@@ -100,7 +100,7 @@ impl View {
     }
 }
 
-/// What was counted between two readings.
+/// Counts between two readings.
 #[derive(Debug, Default)]
 struct Counted {
     invocations: u64,
@@ -110,7 +110,7 @@ struct Counted {
 }
 
 impl Counted {
-    /// By the kind of start.
+    /// Counts by kind of start.
     fn between<'a>(before: Option<&FunctionStats>, after: &'a FunctionStats) -> BTreeMap<&'a String, Self> {
         let nothing = StartStats::default();
         let of_start = |(start, now): (&'a String, &StartStats)| {

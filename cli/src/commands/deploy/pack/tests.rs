@@ -16,7 +16,7 @@ fn bytes_of(folder: &Path) -> Vec<u8> {
     bytes
 }
 
-/// Path to mode of everything in the archive.
+/// Path and mode of everything in the archive.
 fn listing(bytes: &[u8]) -> BTreeMap<String, u32> {
     let mut archive = tar::Archive::new(GzDecoder::new(bytes));
     archive
