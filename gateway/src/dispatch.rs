@@ -18,7 +18,7 @@ use tracing::{Instrument as _, Span};
 
 use crate::body::Intake;
 use crate::clients::Held;
-use crate::exchange::{Answered, AttemptOutcome, BUSY, Exchange, FENCED, GONE, Place};
+use crate::exchange::{Answered, AttemptOutcome, Exchange, Place, RetryReason};
 use crate::forward::Outgoing;
 use crate::headers;
 use crate::metrics::Metrics;
@@ -181,7 +181,7 @@ impl Dispatch {
                 }
                 AttemptOutcome::Retry(error, reason) => {
                     rekindle_telemetry::keep(&Span::current());
-                    self.metrics.attempted_again(reason);
+                    self.metrics.attempted_again(reason.as_str());
                     outgoing.body.check(self.max_body)?;
                     if !outgoing.body.can_be_sent_again() {
                         return Err(error);
@@ -190,12 +190,14 @@ impl Dispatch {
                     match reason {
                         // The next slot may belong to the same instance, which is frozen for a moment: it is being
                         // moved, or copied.
-                        BUSY => {
+                        RetryReason::Busy => {
                             tokio::time::sleep(BACK_OFF.min(Duration::from_millis(1 << turned_away.min(8)))).await;
                             turned_away += 1;
                         }
-                        GONE | FENCED if planned == StartKind::Warm => stale += 1,
-                        _ => attempts += 1,
+                        RetryReason::Gone | RetryReason::Fenced if planned == StartKind::Warm => stale += 1,
+                        RetryReason::Gone | RetryReason::Fenced | RetryReason::Unreachable | RetryReason::Broken => {
+                            attempts += 1
+                        }
                     }
                 }
             }

@@ -54,8 +54,8 @@ pub(crate) enum AttemptOutcome {
     /// An error that is the invocation's outcome.
     Failed(ApiError),
     /// The function has seen nothing of it, or may see it twice. Another attempt may succeed. Has the error in case
-    /// there is none, and a short reason.
-    Retry(ApiError, &'static str),
+    /// there is none.
+    Retry(ApiError, RetryReason),
 }
 
 /// A response that has begun.
@@ -68,12 +68,33 @@ pub(crate) struct Answered {
     pub(crate) took: Duration,
 }
 
-/// Reason of a failed attempt: the instance accepted no more requests.
-pub(crate) const BUSY: &str = "busy";
-/// Reason of a failed attempt: the instance does not exist any more.
-pub(crate) const GONE: &str = "gone";
-/// Reason of a failed attempt: another gateway leases the instance by now.
-pub(crate) const FENCED: &str = "fenced";
+/// Why an attempt came to nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RetryReason {
+    /// The instance accepted no more requests.
+    Busy,
+    /// The instance does not exist any more.
+    Gone,
+    /// Another gateway leases the instance by now.
+    Fenced,
+    /// No connection to the worker could be made.
+    Unreachable,
+    /// The connection to the worker broke.
+    Broken,
+}
+
+impl RetryReason {
+    /// As metrics have it.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Busy => "busy",
+            Self::Gone => "gone",
+            Self::Fenced => "fenced",
+            Self::Unreachable => "unreachable",
+            Self::Broken => "broken",
+        }
+    }
+}
 
 /// What lasts until the function is done with an invocation.
 pub(crate) struct InFlight {
@@ -119,19 +140,19 @@ impl Exchange {
             }
             Attempted::Gone => {
                 self.slot.is_gone();
-                AttemptOutcome::Retry(moved(function), GONE)
+                AttemptOutcome::Retry(moved(function), RetryReason::Gone)
             }
             Attempted::Busy => {
                 self.slot.is_lost();
-                AttemptOutcome::Retry(moved(function), BUSY)
+                AttemptOutcome::Retry(moved(function), RetryReason::Busy)
             }
             Attempted::Fenced => {
                 self.slot.is_fenced();
-                AttemptOutcome::Retry(moved(function), FENCED)
+                AttemptOutcome::Retry(moved(function), RetryReason::Fenced)
             }
             Attempted::Unreachable => {
                 self.slot.is_unreachable();
-                AttemptOutcome::Retry(unreachable(function), "unreachable")
+                AttemptOutcome::Retry(unreachable(function), RetryReason::Unreachable)
             }
             Attempted::BrokeOff(error) => {
                 self.slot.is_lost();
@@ -141,7 +162,7 @@ impl Exchange {
                 self.slot.is_lost();
                 self.slot.avoid_worker();
                 match leased.idempotent {
-                    true => AttemptOutcome::Retry(error, "broken"),
+                    true => AttemptOutcome::Retry(error, RetryReason::Broken),
                     false => AttemptOutcome::Failed(error),
                 }
             }
