@@ -6,7 +6,7 @@
 //!                           ▼
 //!            foreground: lock, sweep, mount namespace ──> s3 ──> runtimes ──> scheduler ──> worker ──> gateway
 //!                                                          ▲                                              │
-//!                                                          └──────── stopped in the reverse order ◄───────┘
+//!                                                          └─ stopped in the reverse order of the start ◄─┘
 //! ```
 
 mod background;
