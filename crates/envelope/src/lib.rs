@@ -1,16 +1,16 @@
-//! Envelope encryption of small secrets at rest. Each record has a data key of its own, which the master key wraps; so the master key can be
-//! kept elsewhere, and encrypts nothing but keys.
+//! Envelope encryption of small secrets at rest. Each record has a data key of its own, which the master key wraps. So
+//! the master key can be kept elsewhere, and encrypts nothing but keys.
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
 //! | 1 | version: 1 |
-//! | 8 | which master key: the beginning of a BLAKE3 digest of it |
+//! | 8 | id of the master key: the beginning of its BLAKE3 digest |
 //! | 40 | the data key, wrapped with the master key (AES-256 key wrap, RFC 3394) |
 //! | 12 | nonce |
 //! | n + 16 | the secret, encrypted with the data key (AES-256-GCM, NIST SP 800-38D), and its tag |
 //!
-//! What a record belongs to is authenticated with it, so that a record put in another's place does not open. Key wrap needs no nonce, and a data
-//! key encrypts once: there is no number of records after which the master key has to be replaced.
+//! A record's owner is authenticated with it, so that a record in another's place cannot be opened. Key wrap needs no
+//! nonce, and a data key encrypts once. So the master key need not be replaced after any number of records.
 
 use std::fmt;
 use std::str::FromStr;
@@ -25,7 +25,7 @@ const WRAPPED: usize = KEY + 8;
 const TAG: usize = 16;
 const ID_CONTEXT: &str = "rekindle 2026 envelope: id of a master key";
 const KEY_CONTEXT: &str = "rekindle 2026 envelope: master key";
-/// Less is not a secret.
+/// Anything shorter is not a secret.
 const TEXT_MIN: usize = 32;
 
 /// The key that wraps the keys of records.
@@ -35,16 +35,16 @@ pub struct MasterKey {
     id: KeyId,
 }
 
-/// Which master key, as told in logs and databases. Says nothing of the key.
+/// Identifies a master key in logs and databases. Reveals nothing about the key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct KeyId([u8; ID]);
 
-/// A text is no master key.
+/// The text is no master key.
 #[derive(Debug, thiserror::Error)]
 #[error("a master key is a random text of at least {TEXT_MIN} characters")]
 pub struct ParseMasterKeyError;
 
-/// A secret could not be sealed: the system gives no random numbers.
+/// A secret could not be sealed: the system provides no random numbers.
 #[derive(Debug, thiserror::Error)]
 #[error("no random numbers are to be had for the key of a record")]
 pub struct SealError;
@@ -71,15 +71,15 @@ impl MasterKey {
         Self { bytes, id: KeyId(id) }
     }
 
-    /// Which one it is.
+    /// The key's id.
     pub fn id(&self) -> KeyId {
         self.id
     }
 
-    /// Seals `secret`, which belongs to `owner`: a name that is the same when it is opened.
+    /// Seals `secret` for `owner`, a name that must be the same when it is opened.
     ///
     /// # Errors
-    /// When the system gives no random numbers.
+    /// If the system provides no random numbers.
     pub fn seal(&self, owner: &str, secret: &[u8]) -> Result<Vec<u8>, SealError> {
         let mut data_key = [0; KEY];
         aws_lc_rs::rand::fill(&mut data_key).map_err(|_| SealError)?;
@@ -100,10 +100,10 @@ impl MasterKey {
         Ok(record)
     }
 
-    /// The secret of a record that belongs to `owner`.
+    /// Opens a record that belongs to `owner`, and returns its secret.
     ///
     /// # Errors
-    /// When it is not one of this key's, or not of this owner.
+    /// If it was sealed with another key, or for another owner.
     pub fn open(&self, owner: &str, record: &[u8]) -> Result<Vec<u8>, OpenError> {
         let rest = match record.split_first() {
             Some((&VERSION, rest)) => rest,
@@ -118,7 +118,7 @@ impl MasterKey {
         if *id != self.id.0 {
             return Err(OpenError::OtherKey(KeyId(*id), self.id));
         }
-        // Eight bytes longer than the key, as unwrapping wants it.
+        // Eight bytes longer than the key, as unwrapping requires.
         let mut data_key = [0; WRAPPED];
         let data_key = self
             .kek()
@@ -144,7 +144,8 @@ impl MasterKey {
 impl FromStr for MasterKey {
     type Err = ParseMasterKeyError;
 
-    /// The key that a random text stands for, whatever its characters are: files of ours hold 64 hexadecimal digits, a cloud's secrets others.
+    /// Derives the key from a random text of any characters: our files hold 64 hexadecimal digits, a cloud's secrets
+    /// something else.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let text = text.trim();
         if text.len() < TEXT_MIN {
@@ -247,7 +248,8 @@ mod tests {
         }
     }
 
-    /// Made by another implementation of the two algorithms (Python's `cryptography`): records of this version stay readable.
+    /// A record made with another implementation of the two algorithms (Python's `cryptography`): records of this
+    /// version stay readable.
     #[test]
     fn a_record_of_version_1_opens() {
         let own = MasterKey::of([0x11; KEY]);

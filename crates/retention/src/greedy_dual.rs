@@ -1,35 +1,35 @@
-//! Which of what is kept goes first: greedy-dual (N. Young, 1994; by size: P. Cao and S. Irani, 1997). Pure.
+//! Eviction order by greedy-dual (N. Young, 1994; by size: P. Cao and S. Irani, 1997). Pure.
 //!
-//! Each use gives a thing the worth of the clock, plus what it would cost to have it again for each byte it takes. What is worth
-//! least goes, and the clock goes on to what that was worth. So what is dear and small outlives what is cheap and large, but
-//! not for ever without being used; and among equals the longest unused goes first.
+//! Each use gives an item the clock's reading, plus the cost to have it again for each byte it takes. The item that is
+//! worth least is evicted, and the clock advances to its worth. So expensive small items outlive cheap large ones, but
+//! not forever without being used. Among equals the longest unused is evicted first.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::Duration;
 
-/// Nanoseconds that are saved for each byte that is taken, on top of a clock's reading.
+/// Nanoseconds saved for each byte taken, on top of a clock's reading.
 pub type Worth = f64;
 
-/// The time of greedy-dual: it goes on to what was worth least whenever that had to go. Whoever keeps things that change their size or cost
-/// while they stand by notes its reading at each use, and adds the worth of now.
+/// Greedy-dual's clock: it advances to the least worth whenever that item is evicted. If items change their size or
+/// cost while they stand by, their owner records the reading at each use, and adds the worth of the moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Clock(Worth);
 
 impl Clock {
-    /// What something is worth that is used now, if that saves `cost` and takes `bytes`.
+    /// The worth of an item used now that saves `cost` and takes `bytes`.
     pub fn worth(self, cost: Duration, bytes: u64) -> Worth {
-        // Below 2^53 nanoseconds and bytes nothing is lost.
+        // Exact below 2^53 nanoseconds and bytes.
         self.0 + cost.as_nanos() as f64 / bytes.max(1) as f64
     }
 
-    /// Something of that worth had to go.
+    /// Records that an item of this worth was evicted.
     pub fn gone(&mut self, worth: Worth) {
         self.0 = self.0.max(worth);
     }
 }
 
-/// What things are worth.
+/// The worth of items.
 #[derive(Debug)]
 pub struct GreedyDual<K> {
     clock: Clock,
@@ -40,7 +40,7 @@ pub struct GreedyDual<K> {
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 struct Used {
     value: Worth,
-    /// Tells equals apart.
+    /// Breaks ties.
     used: u64,
 }
 
@@ -55,14 +55,15 @@ impl<K> Default for GreedyDual<K> {
 }
 
 impl<K: Eq + Hash + Clone> GreedyDual<K> {
-    /// `key` is used, or kept from now on: it takes `bytes`, and to have it again would cost `cost`.
+    /// Records a use of `key`, or that it is kept from now on. It takes `bytes`, and to have it again would cost
+    /// `cost`.
     pub fn used(&mut self, key: K, cost: Duration, bytes: u64) {
         self.uses += 1;
         let (value, used) = (self.clock.worth(cost, bytes), self.uses);
         self.worth.insert(key, Used { value, used });
     }
 
-    /// What is worth least of `candidates`; those never used are worth nothing.
+    /// The candidate that is worth least; those never used are worth nothing.
     pub fn least<'a>(&self, candidates: impl Iterator<Item = &'a K>) -> Option<&'a K> {
         let nothing = Used { value: 0.0, used: 0 };
         let worth = |key: &K| self.worth.get(key).copied().unwrap_or(nothing);
@@ -72,20 +73,20 @@ impl<K: Eq + Hash + Clone> GreedyDual<K> {
         })
     }
 
-    /// Whether something that costs so much would be worth more, if it were used now, than `key` is.
+    /// Whether an item with this cost and size, used now, would be worth more than `key`.
     pub fn would_outlive(&self, key: &K, cost: Duration, bytes: u64) -> bool {
         let worth = self.worth.get(key).map_or(0.0, |w| w.value);
         self.clock.worth(cost, bytes) > worth
     }
 
-    /// `key`, or a part of it, had to go: the clock goes on to what it was worth.
+    /// Records that `key`, or a part of it, was evicted: the clock advances to its worth.
     pub fn gone(&mut self, key: &K) {
         if let Some(worth) = self.worth.get(key) {
             self.clock.gone(worth.value);
         }
     }
 
-    /// Nothing more is to be known of `key`.
+    /// Forgets `key`.
     pub fn forget(&mut self, key: &K) {
         self.worth.remove(key);
     }

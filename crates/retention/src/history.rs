@@ -1,11 +1,12 @@
-//! When one function was used: from what is seen of it, its idle times, and from those its plan.
+//! When one function was used: its idle times are learned from what is seen of it, and its plan follows from those.
 
 use std::time::Duration;
 
 use crate::idle_times::{IdleTimes, Noted};
 use crate::plan::{Plan, Settings};
 
-/// Uses closer together than this are one use: it is what a worker's reports, a second apart, can tell, and a burst shall count once.
+/// Uses closer together than this are one use: a worker's reports, a second apart, cannot distinguish them, and a burst
+/// must count once.
 pub const MIN_IDLE: Duration = Duration::from_secs(2);
 
 /// What is known of one function. About 700 bytes.
@@ -19,17 +20,17 @@ pub struct History {
 }
 
 impl History {
-    /// Nothing is known yet.
+    /// A history of which nothing is known yet.
     pub fn new(settings: Settings) -> Self {
         Self::of(IdleTimes::default(), settings)
     }
 
-    /// What was learned before, by whoever watched it then. When it was used last is not part of it.
+    /// Restores what was learned before. The time of the last use is not part of it.
     pub fn learned(noted: &Noted, settings: Settings) -> Option<Self> {
         Some(Self::of(IdleTimes::of(noted, settings.bin)?, settings))
     }
 
-    /// What was learned, to be written down.
+    /// What was learned, in the form to be stored.
     pub fn noted(&self) -> Noted {
         self.times.noted(self.settings.bin)
     }
@@ -44,8 +45,8 @@ impl History {
         }
     }
 
-    /// The function was last used at `at`, and is still in use if `in_use`. To be told as often as it may have changed; what is told late or
-    /// twice does no harm. Whether an idle time was learned from it.
+    /// Records that the function was last used at `at`, and is still in use if `in_use`. Call it as often as that may
+    /// have changed; late or repeated calls do no harm. Returns whether an idle time was learned.
     pub fn seen(&mut self, at: Duration, in_use: bool) -> bool {
         let idle = at.saturating_sub(self.last_use.unwrap_or(at));
         let learns = !self.in_use && idle >= MIN_IDLE;
@@ -58,23 +59,23 @@ impl History {
         learns
     }
 
-    /// Nothing of it runs any more, whatever it was last seen to do.
+    /// Records that none of its instances runs any more, whatever was last seen.
     pub fn gone(&mut self) {
         self.in_use = false;
     }
 
-    /// What is to be done.
+    /// The current plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// For how long it has been idle; `None` when it is in use, or was never.
+    /// How long it has been idle; `None` if it is in use, or never was.
     pub fn idle(&self, now: Duration) -> Option<Duration> {
         let last = self.last_use.filter(|_| !self.in_use)?;
         Some(now.saturating_sub(last))
     }
 
-    /// Whether one instance of it is to stand by now.
+    /// Whether one of its instances should stand by now.
     pub fn stands_by(&self, now: Duration) -> bool {
         self.idle(now).is_some_and(|idle| self.plan.stands_by(idle))
     }
@@ -96,7 +97,7 @@ mod tests {
                 history.seen(now, false);
                 now += S / 10;
             }
-            // One that takes a minute, seen each second, once five seconds late.
+            // One use of a minute, seen each second, and once five seconds late.
             for second in 0..60 {
                 if second % 10 != 5 {
                     history.seen(now, true);

@@ -1,5 +1,6 @@
-//! How long a function was idle between uses: a histogram of 240 bins (four hours of one minute each, as in M. Shahrad et al., "Serverless in the
-//! Wild", USENIX ATC 2020, section 4.2), a count of what lies beyond, and the last few of those. 560 bytes for each function, whatever its age.
+//! How long a function was idle between uses. A histogram of 240 bins (four hours of one minute each) as in M. Shahrad
+//! et al., "Serverless in the Wild", USENIX ATC 2020, section 4.2. Also a count of idle times beyond it, and the last
+//! few of those. It takes 560 bytes for each function, whatever its age.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,21 +9,21 @@ use serde::{Deserialize, Serialize};
 
 /// Bins of a histogram.
 pub const BINS: usize = 240;
-/// Idle times beyond the histogram that are remembered one by one.
+/// Number of idle times beyond the histogram that are remembered individually.
 const FAR: usize = 8;
-/// All counts are halved when there are as many: what was long ago counts less and less.
+/// All counts are halved when there are this many, so that old ones count less and less.
 const MOST: u32 = 10_000;
 
-/// A histogram as it is written down.
+/// A histogram in its stored form.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Noted {
-    /// How wide its bins are, milliseconds.
+    /// Bin width, milliseconds.
     pub bin_ms: u64,
-    /// Counts by bin; those without one are left out.
+    /// Counts by bin, without empty ones.
     pub counts: BTreeMap<u16, u16>,
-    /// How many lie beyond.
+    /// Number of idle times beyond the histogram.
     pub beyond: u32,
-    /// The last of those, in bins, the oldest first.
+    /// The last of those, in bins, oldest first.
     pub far: Vec<u32>,
 }
 
@@ -32,7 +33,7 @@ pub struct IdleTimes {
     counts: Box<[u16; BINS]>,
     within: u32,
     beyond: u32,
-    /// The last of those beyond, in whole bins; the oldest is overwritten first.
+    /// The last idle times beyond the histogram, in whole bins; the oldest is overwritten first.
     far: [u32; FAR],
     far_seen: u32,
 }
@@ -69,7 +70,7 @@ impl IdleTimes {
         }
     }
 
-    /// As it is written down, with bins of this width.
+    /// The stored form, with bins of this width.
     pub fn noted(&self, bin: Duration) -> Noted {
         let counts = (0_u16..).zip(self.counts.iter().copied());
         let (seen, kept) = (self.far_seen as usize, (self.far_seen as usize).min(FAR));
@@ -81,7 +82,7 @@ impl IdleTimes {
         }
     }
 
-    /// What was written down; `None` if it was counted in bins of another width, or by other rules.
+    /// Restores the stored form; `None` if it was counted in bins of another width, or by other rules.
     pub fn of(noted: &Noted, bin: Duration) -> Option<Self> {
         let mut times = Self {
             beyond: noted.beyond,
@@ -106,17 +107,18 @@ impl IdleTimes {
         self.beyond /= 2;
     }
 
-    /// How many idle times are counted.
+    /// Number of idle times counted.
     pub fn seen(&self) -> u32 {
         self.within + self.beyond
     }
 
-    /// Which share of them lies beyond the histogram.
+    /// Share of idle times that are beyond the histogram.
     pub fn share_beyond(&self) -> f64 {
         f64::from(self.beyond) / f64::from(self.seen().max(1))
     }
 
-    /// The bin below which this share of those within the histogram lies; its lower edge for a head, one more for a tail.
+    /// The bin below which this share of the idle times within the histogram falls. Use its lower edge for a head, one
+    /// more for a tail.
     pub fn quantile(&self, share: f64) -> usize {
         let wanted = (share * f64::from(self.within)).ceil().max(1.0);
         let mut below = 0.0;
@@ -129,7 +131,8 @@ impl IdleTimes {
         BINS - 1
     }
 
-    /// The coefficient of variation of the bins' counts: high where few bins hold all, so that the histogram tells something.
+    /// The coefficient of variation of the bins' counts: high if few bins hold everything, so that the histogram is
+    /// informative.
     pub fn variation(&self) -> f64 {
         let mean = f64::from(self.within) / BINS as f64;
         let squares: f64 = self.counts.iter().map(|count| f64::from(*count).powi(2)).sum();

@@ -2,28 +2,29 @@
 
 use std::time::Duration;
 
-/// Where an instance that nobody uses stands.
+/// The state of an unused instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rung {
     /// Frozen.
     Parked,
-    /// Runs, and waits for a request.
+    /// Running and waiting for a request.
     Ready,
 }
 
-/// What a request waits for beyond what it waits for at an instance that is ready.
+/// Wait of a request beyond its wait at a ready instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Figures {
-    /// When it finds a parked instance.
+    /// If it finds a parked instance.
     pub parked: Duration,
-    /// When one is restored for it, from the template that its worker has.
+    /// If an instance is restored for it, from the template that its worker has.
     pub restored: Duration,
-    /// When one is booted for it.
+    /// If an instance is booted for it.
     pub booted: Duration,
 }
 
 impl Default for Figures {
-    /// As first measured: 1.66, 19.9 and 222 ms against 0.76. Restores and boots are quicker by now (docs/reference/speed.md); what decides is how they compare.
+    /// As first measured: 1.66, 19.9 and 222 ms against 0.76. Restores and boots are faster by now
+    /// (docs/reference/speed.md); only their ratios matter.
     fn default() -> Self {
         Self {
             parked: Duration::from_micros(900),
@@ -34,8 +35,8 @@ impl Default for Figures {
 }
 
 impl Figures {
-    /// What is lost when an instance goes one rung down: a ready one that `can_park` is parked, any other goes, and the next start is
-    /// a restore if the function has a `snapshot`.
+    /// What is lost when an instance goes one rung down. A ready one that `can_park` is parked; any other goes. The
+    /// next start is a restore if the function has a `snapshot`.
     pub fn saved(&self, rung: Rung, can_park: bool, snapshot: bool) -> Duration {
         let start = if snapshot { self.restored } else { self.booted };
         match rung {

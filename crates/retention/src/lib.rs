@@ -1,6 +1,6 @@
-//! What is kept, how long, and what goes first. Pure: time comes as an argument (a `Duration` since any epoch of the caller's), nothing is read
-//! or waited for. The scheduler decides by it, the benchmark replays traces against the very same code, and workers choose by its greedy-dual
-//! order which templates and chunks go.
+//! What is kept, for how long, and what is evicted first. Pure: time is an argument (a `Duration` since any epoch of
+//! the caller's), and nothing is read or awaited. The scheduler decides with it, and the benchmark replays traces
+//! against the very same code. Workers use its greedy-dual order for the eviction of templates and chunks.
 //!
 //! ```text
 //!   IdleTimes ──> Plan: ready until, parked until, one standing by from … until     (while memory is plenty)
@@ -8,9 +8,9 @@
 //!   Pressure ──> how many may go now, in that order                               (when memory is short)
 //! ```
 //!
-//! An instance goes down one ladder: ready (its memory limit is set aside), parked (what it has written), only its snapshot's template on the
-//! worker, nothing. [`Plan`] says when it goes down for being unused, [`Figures`] what each rung is worth where room must be made.
-//! docs/decisions/0017-retention-policy.md has the reasons.
+//! An instance goes down one ladder: ready (its memory limit is set aside), parked (what it has written), only its
+//! snapshot's template on the worker, nothing. [`Plan`] says when it goes down because it is unused. [`Figures`] says
+//! what each rung is worth when room must be made. docs/decisions/0017-retention-policy.md has the reasons.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test ends at the first surprise"))]
 

@@ -1,41 +1,43 @@
-//! How long a function's instances stand by, and when one is started ahead: the hybrid histogram of "Serverless in the Wild" (section 4.2), on a
-//! ladder with a cheap rung in the middle.
+//! How long a function's instances stand by, and when one is started ahead. It is the hybrid histogram of "Serverless
+//! in the Wild" (section 4.2), on a ladder with a cheap rung in the middle.
 //!
-//! The paper keeps a function's process for a window that is learned from its idle times, or unloads it and loads it before the next expected
-//! call. Here nearly all of that window is spent parked, which costs a few megabytes; ready it stays only for the first part. Head and tail are the
-//! 5th and 99th percentile, widened by a tenth, as in the paper. Where the histogram does not tell:
+//! The paper keeps a function's process for a window learned from its idle times, or unloads it and loads it before the
+//! next expected call. Here nearly all of that window is spent parked, which costs a few megabytes; the instance stays
+//! ready only for the first part. Head and tail are the 5th and 99th percentile, widened by a tenth, as in the paper.
+//! If the histogram is not informative:
 //!
-//! | idle times | then |
-//! |---|---|
-//! | fewer than four ([`Basis::New`]) | ready for 5 bins, then parked until 60 |
-//! | spread over so many bins that their counts vary by less than twice their mean ([`Basis::Irregular`]) | ready for one bin, then parked for the histogram's whole range, as the paper keeps them |
-//! | most beyond the histogram, the last ones alike ([`Basis::Rare`]) | gone after a bin; one stands by from 15 % before the shortest until 15 % after the longest of the last eight. The paper fits ARIMA there; eight numbers take less and tell a period as well |
-//! | most beyond the histogram, unlike | ready for one bin, parked until 10: then only the template stays |
+//! - Fewer than four idle times ([`Basis::New`]): ready for 5 bins, then parked until 60.
+//! - Spread over so many bins that their counts vary by less than twice their mean ([`Basis::Irregular`]): ready for
+//!   one bin, then parked for the histogram's whole range, as in the paper.
+//! - Most beyond the histogram, the last ones alike ([`Basis::Rare`]): gone after a bin. One stands by from 15 % before
+//!   the shortest until 15 % after the longest of the last eight. The paper fits ARIMA there; eight numbers take less
+//!   and predict a period as well.
+//! - Most beyond the histogram, unlike: ready for one bin, parked until 10. Then only the template stays.
 
 use std::time::Duration;
 
 use crate::idle_times::{BINS, IdleTimes};
 
-/// Fewer idle times say nothing.
+/// With fewer idle times nothing is known.
 const LEAST: u32 = 4;
 const HEAD: f64 = 0.05;
 const TAIL: f64 = 0.99;
 const MARGIN: f64 = 0.10;
 const FAR_MARGIN: f64 = 0.15;
-/// The last idle times beyond the histogram are alike if the longest is at most so many times the shortest.
+/// The last idle times beyond the histogram are alike if the longest is at most this many times the shortest.
 const FAR_ALIKE: f64 = 1.3;
-/// Below this the histogram does not tell when the next call comes.
+/// Below this the histogram does not predict the next call.
 const VARIATION: f64 = 2.0;
 const NEW_READY: u32 = 5;
 const NEW_PARKED: u32 = 60;
 const RARE_PARKED: u32 = 10;
-/// What would be gone for less than so many bins stays parked instead.
+/// An instance that would be gone for fewer bins than this stays parked instead.
 const GAP: u32 = 30;
 
-/// What an operator may change.
+/// Settings that an operator may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// The width of a bin: all times of a plan are multiples of it.
+    /// Bin width: all times of a plan are multiples of it.
     pub bin: Duration,
 }
 
@@ -47,16 +49,16 @@ impl Default for Settings {
     }
 }
 
-/// What a plan is made from.
+/// What a plan is based on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Basis {
     /// Too little is known.
     New,
-    /// The histogram tells.
+    /// The histogram is informative.
     Learned,
-    /// The histogram tells nothing.
+    /// The histogram is not informative.
     Irregular,
-    /// It is called so rarely that the histogram does not reach.
+    /// The function is called so rarely that its idle times are beyond the histogram.
     Rare,
 }
 
@@ -72,13 +74,13 @@ pub struct Window {
 /// How long instances of a function stand by. All times count from the last use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// Ready until then.
+    /// End of the time as ready.
     pub ready: Duration,
-    /// Then parked until then; what cannot be parked goes when `ready` is over.
+    /// End of the time as parked. An instance that cannot be parked goes when `ready` is over.
     pub parked: Duration,
-    /// One instance stands by in this time after the function's last use, started ahead where there is none.
+    /// When one instance stands by after the function's last use, started ahead if there is none.
     pub ahead: Option<Window>,
-    /// Why.
+    /// What the plan is based on.
     pub basis: Basis,
 }
 
@@ -126,7 +128,7 @@ impl Plan {
         }
     }
 
-    /// Whether one instance is to stand by, `idle` after the function's last use.
+    /// Whether one instance should stand by, `idle` after the function's last use.
     pub fn stands_by(&self, idle: Duration) -> bool {
         self.ahead
             .is_some_and(|window| window.from <= idle && idle < window.until)

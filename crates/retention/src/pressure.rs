@@ -1,4 +1,5 @@
-//! How many instances may go now for the sake of memory: a bounded step at a time, and a rest after it in which its effect can be read.
+//! How many instances may be evicted now for lack of memory: a bounded step at a time, and then a rest in which its
+//! effect can be measured.
 //!
 //! ```text
 //!            some >= 10 % or full >= 5 %, of which less than a quarter is available;
@@ -8,42 +9,42 @@
 //!     └── some < 5 % and full < 1 % (or a third is available), and 8 % is available ───────┘
 //! ```
 //!
-//! Stalls alone do not count while a quarter of the memory is available: an instance that thrashes at its own limit stalls too, and nobody
-//! else's going would help it. Where the kernel has no PSI, what is available decides alone.
+//! Stalls alone do not count while a quarter of the memory is available: an instance that thrashes at its own limit
+//! stalls too, and no eviction would help it. If the kernel has no PSI, only the available memory counts.
 
 use std::time::Duration;
 
-/// How short of memory a worker is, per cent; `None` where it cannot be told.
+/// Memory pressure of a worker, per cent; `None` if it cannot be determined.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Reading {
-    /// Of the last ten seconds, in which some task waited for memory.
+    /// Share of the last ten seconds in which some task waited for memory.
     pub some: Option<f64>,
-    /// In which all waited.
+    /// Share in which all tasks waited.
     pub full: Option<f64>,
-    /// Of all memory, that can be had without swapping.
+    /// Share of all memory that is available without swapping.
     pub available: Option<f64>,
 }
 
-/// When memory is short, and when no more. Per cent.
+/// When memory becomes short, and when it is plenty again. Per cent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Thresholds {
-    /// From so many on of `some` ...
+    /// Memory is short if `some` is at least this ...
     pub some: f64,
-    /// ... or of `full` it is short ...
+    /// ... or `full` at least this ...
     pub full: f64,
-    /// ... if less than this is available.
+    /// ... and less than this is available.
     pub enough: f64,
-    /// With less than this available it is short whatever stalls.
+    /// Below this available memory it is short whatever stalls.
     pub least: f64,
-    /// It is plenty again below so many of `some` ...
+    /// It is plenty again if `some` is below this ...
     pub calm_some: f64,
-    /// ... and of `full`, or when `calm_enough` is available ...
+    /// ... and `full` below this, or `calm_enough` is available ...
     pub calm_full: f64,
-    /// ... and in any case not before `calm_least` is.
+    /// ... and in any case only once `calm_least` is available.
     pub calm_enough: f64,
-    /// See there.
+    /// See `calm_enough`.
     pub calm_least: f64,
-    /// After a step.
+    /// Rest after a step.
     pub rest: Duration,
 }
 
@@ -62,7 +63,7 @@ impl Thresholds {
     };
 }
 
-/// One instance in so many goes in a step.
+/// One in this many instances goes in a step.
 const STEP: usize = 8;
 const STEP_MAX: usize = 16;
 
@@ -79,7 +80,7 @@ impl Guard {
         self.short
     }
 
-    /// Takes a reading in.
+    /// Applies a reading.
     pub fn read(&mut self, reading: Reading, limits: &Thresholds) {
         let some = reading.some.unwrap_or(0.0);
         let full = reading.full.unwrap_or(0.0);
@@ -94,7 +95,7 @@ impl Guard {
         };
     }
 
-    /// How many of `unused` instances may go now; they count as gone.
+    /// How many of `unused` instances may be evicted now; they count as gone.
     pub fn step(&mut self, unused: usize, now: Duration, limits: &Thresholds) -> usize {
         if !self.short || unused == 0 || now < self.rests_until {
             return 0;

@@ -1,6 +1,6 @@
-//! What the embedded server costs over the bare file system: durable puts of small objects one by one and many at
-//! once, gets, ranged gets, a large object each way. `cargo bench -p rekindle-s3-local` (optional argument: a directory
-//! on the disk to measure; the default is the system's temporary one).
+//! The embedded server's cost over the bare file system: durable puts of small objects one by one and many at once,
+//! gets, ranged gets, a large object each way. Run it with `cargo bench -p rekindle-s3-local`. The optional argument is
+//! a directory on the disk to measure; the default is the system's temporary one.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark ends at the first surprise")]
 

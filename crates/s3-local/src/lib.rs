@@ -1,7 +1,8 @@
 //! The S3 server embedded in `fn up`: the `s3s` crate speaks the protocol and checks signatures, the storage is ours.
 //!
-//! It exists so that one machine needs no other service and yet has the one code path that a cluster has: every role
-//! talks S3 through `aws-sdk-s3`. Path-style addressing only (`force_path_style`), no versioning, no ACLs.
+//! It exists so that one machine needs no other service and still has the one code path that a cluster has: every role
+//! speaks S3 through `aws-sdk-s3`. It supports only path-style addressing (`force_path_style`), no versioning and no
+//! ACLs.
 //!
 //! # Files
 //!
@@ -16,9 +17,9 @@
 //!     uploads/ID/NNNNN           one object file per part
 //! ```
 //!
-//! NAME is the key with every byte but `A-Z a-z 0-9 - _` and non-ASCII escaped as `%XX`, so that any key is one flat
-//! file name: `a` and `a/b` coexist and no key can name another directory. Where that would be too long, it is a piece
-//! of it, `~`, and the key's BLAKE3; the key itself then comes from the file's metadata.
+//! NAME is the key with every byte except `A-Z a-z 0-9 - _` and non-ASCII escaped as `%XX`. So any key is one flat file
+//! name: `a` and `a/b` coexist, and no key can name another directory. If that would be too long, NAME is a piece of
+//! it, `~`, and the key's BLAKE3; the key itself is then in the file's metadata.
 //!
 //! ```text
 //! object file   ┌───────────────────┬──────────────────┬──────────────┬──────────────────────────────────┐
@@ -30,9 +31,9 @@
 //!               integers little-endian; the file is exactly as long as its trailer says
 //! ```
 //!
-//! Every read, ranged or whole, checks the hash of each block it touches before a byte of it is sent; a whole read
-//! also checks the hash of all block hashes, kept in the metadata. What does not fit is an `InternalError` or, once
-//! the answer has begun, a broken connection: never wrong bytes.
+//! Every read, ranged or whole, checks the hash of each block it touches before it sends a byte of it. A whole read
+//! also checks the hash of all block hashes, which is in the metadata. A mismatch is an `InternalError` or, once the
+//! response has begun, a broken connection: never wrong bytes.
 //!
 //! # Commit
 //!
@@ -42,8 +43,9 @@
 //!                 └─ error, disconnect: unlinked               └─ create-if-absent: renameat2(RENAME_NOREPLACE)
 //! ```
 //!
-//! Data and metadata become visible in one rename. A reader waits while a key it wants is between rename and fsync, so
-//! that nobody acts upon an object that a power cut could still take back. Directory fsyncs that wait together are one.
+//! Data and metadata become visible in one rename. A reader waits while its key is between rename and fsync, so that
+//! nobody acts on an object that a power cut could still take back. Directory fsyncs that wait at the same time are
+//! merged into one.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test ends at the first surprise"))]
 
@@ -56,16 +58,16 @@ use std::path::PathBuf;
 pub use server::{ServeError, serve};
 pub use storage::StartError;
 
-/// What a server owns and who may use it.
+/// The server's files, and the key that it accepts.
 #[derive(Clone)]
 pub struct Config {
-    /// Directory of all its files; made if absent. One server at a time may own it.
+    /// Directory of all its files; created if absent. One server at a time may own it.
     pub root: PathBuf,
-    /// The one access key id that is accepted.
+    /// The only access key id that is accepted.
     pub access_key: String,
     /// Its secret.
     pub secret_key: String,
-    /// Buckets made at start if absent.
+    /// Buckets created at start if absent.
     pub buckets: Vec<String>,
 }
 

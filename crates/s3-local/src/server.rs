@@ -1,4 +1,4 @@
-//! Accepts connections and hands their requests to `s3s`, until told to stop.
+//! Accepts connections and passes their requests to `s3s`, until told to stop.
 
 use std::future::Future;
 use std::io;
@@ -22,15 +22,15 @@ use crate::Config;
 use crate::service::Service;
 use crate::storage::{StartError, Storage};
 
-/// More connections wait in the kernel's queue. Each may hold about 1 MiB while it transfers.
+/// Further connections wait in the kernel's queue. Each may hold about 1 MiB while it transfers.
 const MOST_CONNECTIONS: usize = 1024;
-/// For a request's head to arrive, and between requests.
+/// Limit for a request's head to arrive, and for the time between requests.
 const HEAD_LIMIT: Duration = Duration::from_secs(75);
-/// For a client to acknowledge what was sent to it, in milliseconds.
+/// Limit for a client to acknowledge what was sent to it, in milliseconds.
 const UNREAD_LIMIT_MS: u32 = 120_000;
-/// For requests under way when the server is told to stop.
+/// Limit for requests in flight when the server is told to stop.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
-/// After a failed accept, for which running out of descriptors is the usual cause.
+/// Pause after a failed accept, whose usual cause is running out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why the server could not run.
@@ -39,15 +39,15 @@ pub enum ServeError {
     /// Its storage could not be opened.
     #[error("cannot open the local S3 storage")]
     Start(#[from] StartError),
-    /// Opening the storage did not come to an end.
+    /// Opening the storage did not complete.
     #[error("opening the local S3 storage was given up")]
     Abandoned(#[source] tokio::task::JoinError),
-    /// The listener is of no use.
+    /// The listener cannot be used.
     #[error("cannot listen for S3 requests")]
     Listen(#[source] io::Error),
 }
 
-/// Serves S3 on `listener` until `shutdown` completes, then lets requests under way end (10 s at most).
+/// Serves S3 on `listener` until `shutdown` completes, then lets requests in flight finish (10 s at most).
 ///
 /// Everything that was answered is on disk, so the process may be killed at any time. Disk work runs on the runtime's
 /// blocking threads. Addressing is path-style; every request must be signed with the configured key.
@@ -108,7 +108,7 @@ async fn accept(listener: &TcpListener, service: &S3Service, shutdown: impl Futu
             }
         }
     }
-    // Fails only when no connection is left to hear it.
+    // Fails only if no connection is left to receive it.
     let _ = stop.send(true);
     let drained = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(DRAIN_LIMIT, drained).await.is_err() {
@@ -117,9 +117,9 @@ async fn accept(listener: &TcpListener, service: &S3Service, shutdown: impl Futu
 }
 
 async fn converse(stream: TcpStream, service: S3Service, mut stopped: watch::Receiver<bool>) {
-    // Answers are often smaller than a packet, and someone waits for each.
+    // Responses are often smaller than a packet, and someone waits for each.
     let _ = stream.set_nodelay(true);
-    // A client that stops reading its answer is given up by the kernel; nothing above TCP would notice.
+    // If a client stops reading its response, the kernel gives it up; nothing above TCP would notice.
     let _ = setsockopt(&stream, sockopt::TcpUserTimeout, &UNREAD_LIMIT_MS);
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_LIMIT);
@@ -128,7 +128,7 @@ async fn converse(stream: TcpStream, service: S3Service, mut stopped: watch::Rec
         hyper::service::Service::call(&service, request)
     });
     let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), answer));
-    // The value that `wait_for` gives is a lock, which must not live on.
+    // `wait_for` returns a lock guard, which must be dropped.
     let told = async { drop(stopped.wait_for(|stopped| *stopped).await) };
     let result = tokio::select! {
         result = &mut connection => result,
@@ -138,13 +138,13 @@ async fn converse(stream: TcpStream, service: S3Service, mut stopped: watch::Rec
         }
     };
     if let Err(error) = result {
-        // Clients that go away are everyday; what is our fault has been logged where it happened.
+        // Clients leave all the time; a fault of ours has been logged where it happened.
         tracing::debug!(%error, "an S3 connection broke");
     }
 }
 
-/// Clients that send a compressed object as aws-chunked give two `content-encoding` headers, which `s3s` refuses. One
-/// with both values means the same, to HTTP and to the signature.
+/// Clients that send a compressed object as aws-chunked send two `content-encoding` headers, which `s3s` refuses. One
+/// header with both values means the same, to HTTP and to the signature.
 fn join_content_encodings(headers: &mut HeaderMap) {
     let values: Vec<&[u8]> = headers
         .get_all(CONTENT_ENCODING)
@@ -158,7 +158,7 @@ fn join_content_encodings(headers: &mut HeaderMap) {
     }
 }
 
-/// The one key there is.
+/// The only key that is accepted.
 struct OneKey {
     access_key: String,
     secret_key: SecretKey,

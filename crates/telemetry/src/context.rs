@@ -1,7 +1,8 @@
-//! How a trace travels: W3C trace context between spans and HTTP headers. Nothing here fails: headers that cannot be read begin a new
-//! trace, and without [`crate::init`] headers pass unchanged.
+//! How a trace travels: W3C trace context between spans and HTTP headers. Nothing here fails: unreadable headers begin
+//! a new trace, and without [`crate::init`] headers pass unchanged.
 //!
-//! Where no spans go anywhere, none are recorded for traces: a request's context stays in its headers, and each hop gives it a new parent.
+//! If spans are exported nowhere, none are recorded for traces. A request's context then stays in its headers, and each
+//! hop gives it a new parent.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,10 +18,10 @@ use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
 use crate::tail;
 
-/// Whether spans are set up, and go nowhere.
+/// Whether spans are set up, but exported nowhere.
 static HEADERS_ALONE: AtomicBool = AtomicBool::new(false);
 
-/// From now on contexts are kept in headers, as no spans are recorded.
+/// Keeps contexts in headers from now on, since no spans are recorded.
 pub(crate) fn keep_in_headers() {
     HEADERS_ALONE.store(true, Ordering::Relaxed);
 }
@@ -29,13 +30,13 @@ fn in_headers() -> bool {
     HEADERS_ALONE.load(Ordering::Relaxed)
 }
 
-/// What a client sent, if it is of use.
+/// The context that a client sent, if it is valid.
 fn sent(headers: &HeaderMap) -> Option<SpanContext> {
     let context = received(headers)?;
     Some(context.span().span_context().clone())
 }
 
-/// The same, as the parent of what follows.
+/// The context that a client sent, as a parent for new spans.
 fn received(headers: &HeaderMap) -> Option<Context> {
     headers.get("traceparent")?;
     let context = TraceContextPropagator::new().extract(&Headers(headers));
@@ -62,7 +63,7 @@ pub fn set_parent(span: &Span, headers: &HeaderMap) {
         return;
     }
     if let Some(context) = received(headers) {
-        // It fails when there is no tracing set up or the span was entered before: then the span begins a trace of its own.
+        // It fails if tracing is not set up or the span was already entered: then the span begins a trace of its own.
         drop(span.set_parent(context));
     }
 }
@@ -72,14 +73,14 @@ pub fn inject(headers: &mut HeaderMap) {
     inject_span(&Span::current(), headers);
 }
 
-/// Writes the context of `span` into `headers`, in place of what was there.
+/// Writes the context of `span` into `headers`, replacing what was there.
 pub fn inject_span(span: &Span, headers: &mut HeaderMap) {
     if in_headers() {
         return pass_on(headers);
     }
     let mut context = span.context();
     let own = context.span().span_context().clone();
-    // Others shall keep their part of a trace that is known to be worth it.
+    // Other processes should keep their part of a trace that is known to be kept.
     if own.is_valid() && !own.is_sampled() && tail::is_kept(own.trace_id()) {
         let flags = own.trace_flags() | TraceFlags::SAMPLED;
         let kept = SpanContext::new(own.trace_id(), own.span_id(), flags, false, own.trace_state().clone());
@@ -88,15 +89,15 @@ pub fn inject_span(span: &Span, headers: &mut HeaderMap) {
     TraceContextPropagator::new().inject_context(&context, &mut HeadersMut(headers));
 }
 
-/// Keeps the trace of `span` if `took` is long already for what it stands for.
+/// Keeps the trace of `span` if `took` is already long for what it measures.
 pub fn keep_if_slow(span: &Span, took: Duration) {
     if tail::slow().is_some_and(|slow| took >= slow) {
         keep(span);
     }
 }
 
-/// Keeps the trace of `span` whatever its sampler has said, here, by whoever is asked from now on, and by whoever is told of it
-/// ([`crate::kept_here`]). For what is known to be worth a look before it is over.
+/// Keeps the trace of `span` whatever its sampler decided: here, in processes that are called from now on, and in those
+/// that are told of it ([`crate::kept_here`]). For a trace that is known to be interesting before it is over.
 pub fn keep(span: &Span) {
     if in_headers() {
         return;
@@ -109,7 +110,7 @@ pub fn keep(span: &Span) {
     }
 }
 
-/// The current trace's id, 32 hexadecimal digits, when there is one.
+/// The current trace's id, 32 hexadecimal digits, if there is one.
 pub fn trace_id() -> Option<String> {
     let context = Span::current().context();
     let span = context.span();
@@ -117,7 +118,7 @@ pub fn trace_id() -> Option<String> {
     span.is_valid().then(|| span.trace_id().to_string())
 }
 
-/// Which trace, and which span of it, something happened in.
+/// The trace and the span in which something happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceRef {
     /// The trace's id.
@@ -127,7 +128,7 @@ pub struct TraceRef {
 }
 
 impl TraceRef {
-    /// That of a span, if its trace is sampled or known to be kept: others are not to be found anywhere.
+    /// The reference to a span, if its trace is sampled or known to be kept: others cannot be found anywhere.
     pub fn of(span: &Span) -> Option<Self> {
         if in_headers() {
             return None;
@@ -139,7 +140,8 @@ impl TraceRef {
         (span.is_valid() && is_kept()).then(|| span.into())
     }
 
-    /// That of a request's sender, if it samples its trace: what is measured of the request belongs to it, whether spans are recorded here or not.
+    /// The reference to a request's sender, if it samples its trace. Measurements of the request belong to it, whether
+    /// or not spans are recorded here.
     pub fn sent(headers: &HeaderMap) -> Option<Self> {
         let sent = sent(headers).filter(SpanContext::is_sampled)?;
         Some((&sent).into())
@@ -184,7 +186,7 @@ impl Injector for HeadersMut<'_> {
         let Ok(name) = HeaderName::from_bytes(key.as_bytes()) else {
             return;
         };
-        // An empty `tracestate` says nothing; leaving it out saves the bytes.
+        // An empty `tracestate` means nothing; leaving it out saves the bytes.
         match HeaderValue::from_maybe_shared(value) {
             Ok(value) if !value.is_empty() => drop(self.0.insert(name, value)),
             _ => drop(self.0.remove(name)),

@@ -1,4 +1,4 @@
-//! OpenTelemetry's environment variables, as far as they are not its own exporter's to read.
+//! OpenTelemetry's environment variables that its own exporter does not read.
 
 use crate::InitError;
 
@@ -7,12 +7,12 @@ pub(crate) fn set(variable: &str) -> Option<String> {
     std::env::var(variable).ok().filter(|v| !v.is_empty())
 }
 
-/// Whether nothing is to be exported at all.
+/// Whether nothing is exported at all.
 pub(crate) fn is_disabled() -> bool {
     set("OTEL_SDK_DISABLED").is_some_and(|v| v.eq_ignore_ascii_case("true"))
 }
 
-/// How to speak to an OTLP endpoint.
+/// The protocol of an OTLP endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
     /// gRPC.
@@ -22,7 +22,7 @@ pub(crate) enum Protocol {
 }
 
 impl Protocol {
-    /// The protocol for a signal, `TRACES` or `METRICS`; gRPC unless something else is said.
+    /// The protocol for a signal, `TRACES` or `METRICS`; gRPC by default.
     pub(crate) fn of(signal: &str) -> Result<Self, InitError> {
         let own = set(&format!("OTEL_EXPORTER_OTLP_{signal}_PROTOCOL"));
         match own.or_else(|| set("OTEL_EXPORTER_OTLP_PROTOCOL")) {
@@ -34,7 +34,7 @@ impl Protocol {
     }
 }
 
-/// What describes this process: `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_SERVICE_NAME` or `service_name`, and the version.
+/// Attributes of this process: `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_SERVICE_NAME` or `service_name`, and the version.
 pub(crate) fn resource(service_name: &str) -> Vec<(String, String)> {
     let name = set("OTEL_SERVICE_NAME").unwrap_or_else(|| service_name.to_owned());
     let said = set("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();

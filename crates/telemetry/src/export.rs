@@ -1,4 +1,4 @@
-//! Where spans go: an OTLP exporter behind a bounded queue and the end's decision (`tail`), or nowhere.
+//! Where spans go: an OTLP exporter behind a bounded queue and the tail's decision (`tail`), or nowhere.
 
 use std::future::{Future, poll_fn};
 
@@ -14,7 +14,7 @@ use crate::environment::{Protocol, is_disabled, set};
 use crate::sampling::{self, RecordAll};
 use crate::tail::{self, Tail};
 
-/// The provider of tracers, when the environment names an endpoint.
+/// The provider of tracers, if the environment names an endpoint.
 pub(crate) fn tracer_provider(service_name: &str, runtime: Handle) -> Result<Option<SdkTracerProvider>, InitError> {
     let Some(inner) = exporter()? else { return Ok(None) };
     let resource = Resource::builder().with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
@@ -52,8 +52,8 @@ fn exporter() -> Result<Option<OtlpExporter>, InitError> {
     built.map(Some).map_err(InitError::Exporter)
 }
 
-/// Polls an exporter inside the runtime: the batch processor calls it from a thread of its own, where the async HTTP and gRPC
-/// clients would find neither timer nor reactor.
+/// Polls an exporter inside the runtime. The batch processor calls it from a thread of its own, where the async HTTP
+/// and gRPC clients would find neither timer nor reactor.
 #[derive(Debug)]
 struct InRuntime<E> {
     inner: E,

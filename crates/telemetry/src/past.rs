@@ -1,4 +1,4 @@
-//! Spans of what is over: where it happened on a thread that must not be held up by telemetry, which noted times and nothing else.
+//! Spans recorded afterwards: for work on a thread that telemetry must not delay, and that recorded only times.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
@@ -12,11 +12,11 @@ use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 static TRACER: OnceLock<SdkTracer> = OnceLock::new();
 
 pub(crate) fn set_tracer(tracer: SdkTracer) {
-    // There is one for each process; a second would be refused as a subscriber too.
+    // There is one for each process; a second would also be refused as a subscriber.
     let _ = TRACER.set(tracer);
 }
 
-/// Records a span below `parent` that began at `began` and took so long. Nothing happens without [`crate::init`].
+/// Records a span below `parent` that began at `began` and took `took`. Does nothing without [`crate::init`].
 pub fn record_past(parent: &Span, name: &'static str, began: Instant, took: Duration, numbers: &[(&'static str, u64)]) {
     let context = parent.context();
     let Some(tracer) = TRACER.get().filter(|_| context.span().span_context().is_valid()) else {

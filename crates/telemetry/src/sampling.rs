@@ -1,5 +1,5 @@
-//! Which traces are sampled at their head, as OpenTelemetry's variables say; the others are recorded all the same, for the end to decide
-//! (`tail`).
+//! Which traces are sampled at their head, as OpenTelemetry's variables say. The others are recorded all the same, so
+//! that the tail can decide (`tail`).
 
 use opentelemetry::trace::{Link, SpanKind, TraceId};
 use opentelemetry::{Context, KeyValue};
@@ -7,7 +7,8 @@ use opentelemetry_sdk::trace::{Sampler, SamplingDecision, SamplingResult, Should
 
 use crate::environment::set;
 
-/// What `OTEL_TRACES_SAMPLER` and `OTEL_TRACES_SAMPLER_ARG` say: by default every trace, or what the client's `traceparent` says.
+/// The sampler of `OTEL_TRACES_SAMPLER` and `OTEL_TRACES_SAMPLER_ARG`; by default every trace, or what the client's
+/// `traceparent` says.
 pub(crate) fn head() -> Sampler {
     let name = set("OTEL_TRACES_SAMPLER").unwrap_or_default();
     let ratio = set("OTEL_TRACES_SAMPLER_ARG").and_then(|text| text.parse().ok());
@@ -34,7 +35,7 @@ fn sampler(name: &str, ratio: Option<f64>) -> Sampler {
     }
 }
 
-/// Records what the head's sampler does not want, without the flag that says so to others.
+/// Records what the head's sampler does not want, without the flag that tells others.
 #[derive(Debug, Clone)]
 pub(crate) struct RecordAll(pub(crate) Sampler);
 

@@ -1,18 +1,20 @@
-//! Traces that the head did not sample, and that turn out to be worth keeping: one of their spans failed, or the work of this process took
-//! long. Until that is known their spans wait here.
+//! Traces that the head did not sample, but that prove worth keeping: one of their spans failed, or the work of this
+//! process took long. Until that is known their spans wait here.
 //!
 //! ```text
 //!                   sampled at the head ──> on
 //! span ends ──┬───> its trace is kept ────> on
 //!             └───> else it waits with its trace's others ──> one failed, the local root is slow, or another
 //!                                                        │    process says so: all go on
-//!                                                        └──> nothing open for a while, or no room: all go
+//!                                                        └──> nothing open for a while, or no room: all dropped
 //! ```
 //!
-//! A process knows its own spans alone, so what one decides is told to the others ([`crate::verdicts`]), which wait for that:
-//! - A root that is open for longer than is slow is slow already, and told as that: what ended early of it elsewhere need not wait for its end.
-//! - Where it is known before others are asked ([`keep`]: a slot was long to find), the request that asks them says "sampled", and they keep
-//!   their part from then on.
+//! A process knows only its own spans, so its decisions are sent to the others ([`crate::verdicts`]), which wait for
+//! them:
+//! - A root that has been open for longer than the limit is already slow, and reported as such. Spans that ended early
+//!   elsewhere need not wait for its end.
+//! - If it is known before others are called ([`keep`]: a slot took long to find), the request to them says "sampled".
+//!   They keep their part from then on.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -29,17 +31,18 @@ use parking_lot::{Mutex, RwLock};
 use crate::environment::set;
 use crate::verdicts;
 
-/// From when on an invocation is slow, unless `REKINDLE_TRACES_SLOW` says otherwise.
+/// Duration from which an invocation is slow, unless `REKINDLE_TRACES_SLOW` says otherwise.
 const SLOW: Duration = Duration::from_secs(1);
-/// How long an undecided trace waits after its last span of this process, beyond what is slow: a request and its instance's start come one after
-/// the other, and another process's decision comes by way of the scheduler, with reports that go each second.
+/// How long an undecided trace waits after its last span of this process, beyond the limit for slow. A request and its
+/// instance's start follow one another, and another process's decision comes through the scheduler, with reports once a
+/// second.
 const WAIT: Duration = Duration::from_secs(4);
-/// Spans of undecided traces at most, about 1 KiB each.
+/// Maximum number of spans of undecided traces, about 1 KiB each.
 const SPANS_MAX: usize = 32_768;
-/// Of one trace.
+/// Maximum number of spans of one trace.
 const SPANS_OF_ONE_MAX: usize = 1_024;
 
-/// From when on the work of a process for a trace is slow; `None` when nothing is kept at the end.
+/// Duration from which the work of a process for a trace is slow; `None` if nothing is kept by the tail.
 pub(crate) fn slow_from_environment() -> Option<Duration> {
     let said = set("REKINDLE_TRACES_SLOW");
     match said.as_deref() {
@@ -63,7 +66,7 @@ fn milliseconds(text: &str) -> Option<Duration> {
 /// This process's undecided traces.
 static UNDECIDED: OnceLock<Undecided> = OnceLock::new();
 
-/// Keeps a trace whatever becomes of it, from now on, and has the other processes do so.
+/// Keeps a trace from now on, whatever happens, and makes the other processes keep it.
 pub(crate) fn keep(trace: TraceId) {
     let Some(undecided) = UNDECIDED.get() else { return };
     let waiting = undecided.state.lock().keep(trace);
@@ -71,13 +74,14 @@ pub(crate) fn keep(trace: TraceId) {
     verdicts::decided(trace);
 }
 
-/// Another process keeps this trace: what is here of it goes on. Answers whether anything was, and had not gone on before.
+/// Exports what is here of a trace that another process keeps. Returns whether there was anything that had not been
+/// exported before.
 pub(crate) fn keep_told(trace: TraceId) -> bool {
     let Some(undecided) = UNDECIDED.get() else {
         return false;
     };
     let mut state = undecided.state.lock();
-    // Of others nothing is here.
+    // There is nothing of other traces here.
     if state.traces.get(&trace).is_none_or(|t| t.kept) {
         return false;
     }
@@ -87,19 +91,19 @@ pub(crate) fn keep_told(trace: TraceId) -> bool {
     true
 }
 
-/// Keeps what is slow already, although it is not over: `most` of them now.
+/// Keeps at most `most` traces that are already slow, although they are not over.
 pub(crate) fn keep_overdue(most: usize) {
     let Some(undecided) = UNDECIDED.get() else { return };
     let overdue = undecided.state.lock().overdue(undecided.slow, Instant::now());
     overdue.into_iter().take(most).for_each(keep);
 }
 
-/// From when on an invocation is slow here, if anything is kept at the end.
+/// Duration from which an invocation is slow here, if anything is kept by the tail.
 pub(crate) fn slow() -> Option<Duration> {
     UNDECIDED.get().map(|u| u.slow)
 }
 
-/// Whether it is kept although the head did not sample it.
+/// Whether the trace is kept although the head did not sample it.
 pub(crate) fn is_kept(trace: TraceId) -> bool {
     let kept = |u: &Undecided| u.state.lock().traces.get(&trace).is_some_and(|t| t.kept);
     UNDECIDED.get().is_some_and(kept)
@@ -108,7 +112,7 @@ pub(crate) fn is_kept(trace: TraceId) -> bool {
 struct Undecided {
     slow: Duration,
     state: Mutex<State>,
-    /// Sends a span on.
+    /// Sends a span to the exporter.
     sink: Box<dyn Fn(SpanData) + Send + Sync>,
 }
 
@@ -139,7 +143,8 @@ struct State {
 struct Trace {
     spans: Vec<SpanData>,
     open: usize,
-    /// This process's roots in it that are open, and since when: a function may ask for another under the same trace.
+    /// This process's open roots in it, with their start. There may be several: a function may invoke another under the
+    /// same trace.
     roots: Vec<(SpanId, Instant)>,
     kept: bool,
     changed: Instant,
@@ -166,7 +171,7 @@ impl State {
         }
     }
 
-    /// A span of an unsampled trace has begun.
+    /// Records that a span of an unsampled trace has begun.
     fn begun(&mut self, id: TraceId, span: SpanId, is_local_root: bool, now: Instant) {
         let trace = self.trace(id);
         trace.open += 1;
@@ -175,7 +180,7 @@ impl State {
         }
     }
 
-    /// Keeps a trace. Answers what has waited of it, to go on.
+    /// Keeps a trace. Returns its waiting spans, to be sent.
     fn keep(&mut self, id: TraceId) -> Vec<SpanData> {
         let trace = self.trace(id);
         trace.kept = true;
@@ -194,7 +199,8 @@ impl State {
         overdue.map(|(id, _)| *id).collect()
     }
 
-    /// A span of an unsampled trace has ended. Answers what is to go on, and whether that was decided only now.
+    /// Records that a span of an unsampled trace has ended. Returns the spans to send, and whether that was decided
+    /// just now.
     fn ended(&mut self, span: SpanData, slow: Duration, now: Instant) -> (Vec<SpanData>, bool) {
         let took = span.end_time.duration_since(span.start_time).unwrap_or_default();
         let is_local_root = span.parent_span_id == SpanId::INVALID || span.parent_span_is_remote;
@@ -218,12 +224,12 @@ impl State {
         let mut all = std::mem::take(&mut trace.spans);
         self.waiting -= all.len();
         all.push(span);
-        // Also where everything fails and nothing waits.
+        // Also if everything fails and nothing waits.
         self.make_room(slow, now);
         (all, is_new)
     }
 
-    /// Lets go of the oldest that are undecided, until an eighth of the room is free.
+    /// Drops the oldest undecided traces until an eighth of the room is free.
     fn forget_oldest(&mut self) {
         let mut kept = VecDeque::new();
         while self.waiting > SPANS_MAX / 8 * 7 {
@@ -238,7 +244,7 @@ impl State {
         self.order = kept;
     }
 
-    /// Lets go of what has waited long enough, and of the oldest where there is no room.
+    /// Drops traces that have waited long enough, and the oldest if there is no room.
     fn make_room(&mut self, slow: Duration, now: Instant) {
         if self.waiting > SPANS_MAX {
             self.forget_oldest();
@@ -265,7 +271,7 @@ impl State {
     }
 }
 
-/// Passes on what is sampled or kept.
+/// Passes on spans that are sampled or kept.
 #[derive(Debug)]
 pub(crate) struct Tail<P> {
     next: Arc<RwLock<P>>,
@@ -273,7 +279,8 @@ pub(crate) struct Tail<P> {
 }
 
 impl<P: SpanProcessor + 'static> Tail<P> {
-    /// In front of `next`; a trace whose work here takes `slow` or longer is kept. The first of a process is its only one.
+    /// A filter in front of `next`; a trace whose work here takes `slow` or longer is kept. The first of a process is
+    /// its only one.
     pub(crate) fn new(next: P, slow: Duration) -> Self {
         let next = Arc::new(RwLock::new(next));
         let sink = Arc::clone(&next);
@@ -329,7 +336,7 @@ impl<P: SpanProcessor + 'static> SpanProcessor for Tail<P> {
     }
 }
 
-/// The span with the flag that exporters want to see.
+/// The span with the flag that exporters require.
 fn sampled(mut span: SpanData) -> SpanData {
     let context = &span.span_context;
     span.span_context = SpanContext::new(
@@ -418,7 +425,7 @@ mod tests {
     fn one_root_s_end_leaves_the_others_of_its_trace_open() {
         let (mut state, start) = (State::default(), Instant::now());
         state.begun(1.into(), 7.into(), true, start);
-        // What the function that it invokes asks for.
+        // The span of a function that it invokes.
         state.begun(1.into(), 8.into(), true, start + 10 * MS);
         state.ended(span(1, 8, 99, MS, false), 100 * MS, start + 20 * MS);
         assert_eq!(state.overdue(100 * MS, start + 100 * MS), [TraceId::from(1)]);

@@ -1,7 +1,9 @@
-//! Which traces were found worth keeping after their head had not sampled them, told from process to process: each decides for what it sees
-//! ([`crate::tail`]), a gateway and a worker tell the scheduler with their reports, about once a second, and the answers say what all
-//! others have found. A verdict is told for some seconds, again and again, so that no answer that is lost costs one, and none comes too early for spans that
-//! begin later; of many at once the newest count.
+//! Verdicts: traces that proved worth keeping after their head had not sampled them, exchanged between processes. Each
+//! process decides for what it sees ([`crate::tail`]). A gateway and a worker send verdicts to the scheduler with their
+//! reports, about once a second, and the responses carry what all others have found.
+//!
+//! A verdict is repeated for some seconds, so that a lost response costs none, and none comes too early for spans that
+//! begin later. If there are many at once, the newest count.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::LazyLock;
@@ -12,15 +14,15 @@ use parking_lot::Mutex;
 
 use crate::tail;
 
-/// How long one is told.
+/// How long a verdict is repeated.
 const TOLD_FOR: Duration = Duration::from_secs(4);
-/// How many are told at once: 33 bytes each.
+/// Maximum number of verdicts sent at once: 33 bytes each.
 const TOLD_MOST: usize = 256;
-/// How many are known, so that hearing one again does not make it new.
+/// Maximum number of verdicts known, so that receiving one again does not make it new.
 const KNOWN_MOST: usize = 4_096;
-/// How often is looked for what is slow already.
+/// How often to look for traces that are already slow.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How many traces' spans go on at one time: their way out has room for some thousand spans.
+/// Number of traces whose spans are sent at once: their exporter has room for some thousand spans.
 const AT_ONCE: usize = 100;
 
 static VERDICTS: LazyLock<Mutex<Verdicts>> = LazyLock::new(Mutex::default);
@@ -29,22 +31,23 @@ static VERDICTS: LazyLock<Mutex<Verdicts>> = LazyLock::new(Mutex::default);
 struct Verdicts {
     /// Found by this process.
     own: Recent,
-    /// Told by others.
+    /// Received from others.
     others: Recent,
-    /// When it was last looked for what is slow already.
+    /// When traces that are already slow were last looked for.
     looked: Option<Instant>,
 }
 
-/// The newest, oldest first, each with when it was first heard of.
+/// The newest verdicts, oldest first, each with when it was first received.
 #[derive(Default)]
 struct Recent {
     order: VecDeque<(Instant, TraceId)>,
-    /// When each was last heard of.
+    /// When each was last received.
     known: HashMap<TraceId, Instant>,
 }
 
 impl Recent {
-    /// Notes those that are not known. One that was not heard of for as long as they are told was found anew, such as by a later attempt.
+    /// Records verdicts that are not known. One that was not received for as long as they are repeated was found anew,
+    /// such as by a later attempt.
     fn note(&mut self, traces: impl IntoIterator<Item = TraceId>, now: Instant) {
         for trace in traces {
             let before = self.known.insert(trace, now);
@@ -58,7 +61,7 @@ impl Recent {
         }
     }
 
-    /// Those that are still told, the newest first.
+    /// Verdicts that are still repeated, newest first.
     fn told(&self, now: Instant) -> impl Iterator<Item = TraceId> {
         let is_new = move |at: &Instant| now.saturating_duration_since(*at) < TOLD_FOR;
         let newest = self.order.iter().rev().take_while(move |(at, _)| is_new(at));
@@ -66,19 +69,20 @@ impl Recent {
     }
 }
 
-/// This process keeps a trace.
+/// Records that this process keeps a trace.
 pub(crate) fn decided(trace: TraceId) {
     VERDICTS.lock().own.note([trace], Instant::now());
 }
 
-/// What this process has lately decided to keep, as 32 hexadecimal digits each, for others to keep too. Decides what is slow already.
+/// Traces that this process has lately decided to keep, as 32 hexadecimal digits each, for others to keep too. Decides
+/// on those that are already slow.
 pub fn kept_here() -> Vec<String> {
     look();
     let now = Instant::now();
     VERDICTS.lock().own.told(now).map(|t| t.to_string()).collect()
 }
 
-/// The same, and what this process was told of: what a scheduler answers.
+/// Like `kept_here`, with those that this process received: a scheduler's response.
 pub fn kept_anywhere() -> Vec<String> {
     look();
     let now = Instant::now();
@@ -88,7 +92,7 @@ pub fn kept_anywhere() -> Vec<String> {
     all.filter(|t| known.insert(*t)).map(|t| t.to_string()).collect()
 }
 
-/// Decides what is slow already, unless that was done just now.
+/// Decides on traces that are already slow, unless that was done just now.
 fn look() {
     let now = Instant::now();
     {
@@ -104,8 +108,8 @@ fn look() {
     tail::keep_overdue(AT_ONCE);
 }
 
-/// Others keep these traces: what is here of them is kept too. What is no trace's id is passed over, as is what comes after the first few hundred; what is
-/// not come to now is at the next telling.
+/// Keeps what is here of these traces, which others keep. Invalid ids are skipped, as is everything after the first few
+/// hundred. What is not reached now is reached at the next report.
 pub fn keep_told(traces: &[String]) {
     let told = traces.iter().take(2 * TOLD_MOST);
     let told: Vec<TraceId> = told.filter_map(|trace| TraceId::from_hex(trace).ok()).collect();

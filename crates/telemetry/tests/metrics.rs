@@ -1,5 +1,6 @@
-//! Metrics reach a collector by gRPC and by HTTP, with the traces that they belong to; one that is away holds nobody up. Telemetry is set
-//! up once per process and by its environment, so each case runs this program again as a child.
+//! Metrics reach a collector by gRPC and by HTTP, with the traces that they belong to; an absent collector delays
+//! nobody. Telemetry is set up once per process and by its environment, so each case runs this program again as a
+//! child.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -31,7 +32,7 @@ const LEVEL: Desc = Desc::new("test.level", "By", &[], "How full.");
 
 type Sink = mpsc::UnboundedSender<ExportMetricsServiceRequest>;
 
-/// What the child does: it measures, and its last metrics are sent when its guard goes.
+/// The child: it measures, and its last metrics are sent when its guard is dropped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 #[ignore = "the other tests run it in processes of its own"]
 async fn child() {
@@ -39,7 +40,7 @@ async fn child() {
     let registry = Registry::new("gateway");
     registry.family::<Counter, 1>(&COUNTED).with(["hello"]).add(3);
     registry.observe_one(Kind::Gauge, &LEVEL, || 7.0);
-    // No spans go anywhere here: an exemplar is of who sent the request.
+    // Spans are exported nowhere here: an exemplar is from the sender of the request.
     let span = tracing::info_span!(target: "rekindle_test", "measured");
     assert_eq!(TraceRef::of(&span), None);
     let sent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -165,7 +166,7 @@ async fn take(State(sink): State<Sink>, body: Bytes) -> Vec<u8> {
 async fn metrics_are_sent_by_http_when_the_protocol_says_so() {
     let (sink, received) = mpsc::unbounded_channel();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    // A signal's own endpoint is taken as it is.
+    // A signal's own endpoint is used as it is.
     let endpoint = format!("http://{}/mine", listener.local_addr().unwrap());
     let router = axum::Router::new()
         .route("/mine", axum::routing::post(take))

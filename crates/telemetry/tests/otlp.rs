@@ -1,5 +1,5 @@
-//! Spans reach a collector by gRPC and by HTTP; one that is away holds nobody up. Telemetry is set up once per process and by its
-//! environment, so each case runs this program again as a child.
+//! Spans reach a collector by gRPC and by HTTP; an absent collector delays nobody. Telemetry is set up once per process
+//! and by its environment, so each case runs this program again as a child.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -24,7 +24,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 type Sink = mpsc::UnboundedSender<ExportTraceServiceRequest>;
 
-/// What the child does: two spans of a trace that a caller began, the inner one telling its context on.
+/// The child: two spans of a trace that a caller began, the inner one injecting its context.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 #[ignore = "the other tests run it in processes of its own"]
 async fn child() {
@@ -47,7 +47,7 @@ async fn child() {
     drop(guard);
 }
 
-/// What another child does: one trace that is well, and one of which a part fails and its root is long over by then.
+/// Another child: one trace that succeeds, and one of which a part fails.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 #[ignore = "the other tests run it in processes of its own"]
 async fn child_that_fails() {
@@ -104,7 +104,7 @@ async fn a_trace_that_was_not_sampled_is_sent_whole_if_a_part_of_it_fails() {
             "{text}{}",
             String::from_utf8_lossy(&output.stderr)
         );
-        // The child sends all it has before it ends.
+        // The child sends everything before it ends.
         let mut spans: Vec<Span> = Vec::new();
         while let Ok(export) = received.try_recv() {
             let resources = export.resource_spans.into_iter();
@@ -113,7 +113,7 @@ async fn a_trace_that_was_not_sampled_is_sent_whole_if_a_part_of_it_fails() {
         assert_eq!(spans.len(), wanted, "{slow}: {spans:#?}");
         if wanted == 2 {
             assert_eq!(spans[0].trace_id, spans[1].trace_id);
-            // Whoever is asked after the failure keeps its part.
+            // A process that is called after the failure keeps its part.
             let flags = |failed: bool| {
                 text.lines()
                     .find_map(|l| l.split_once(&format!("onward {failed} ")))

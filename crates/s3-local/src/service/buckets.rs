@@ -1,4 +1,4 @@
-//! Buckets, and what is in them.
+//! Buckets and their content.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::errors::blocking;
 use super::headers::{etag, timestamp};
 use crate::storage::{Bucket, Entry, Query, ReadError, escape};
 
-/// S3's, and the default.
+/// S3's limit, and the default.
 const LONGEST_PAGE: i32 = 1000;
 
 impl Service {
@@ -115,8 +115,8 @@ impl Service {
     }
 }
 
-/// A page with what the objects' files say of them. An object that went meanwhile is left out; a damaged one is listed
-/// by its key alone, so that it can be found and deleted.
+/// A page with the metadata from the objects' files. An object that was removed meanwhile is left out. A damaged one is
+/// listed only by its key, so that it can be found and deleted.
 fn describe(bucket: &Arc<Bucket>, query: &Query) -> (Vec<(Entry, Object)>, bool) {
     let page = bucket.list(query);
     let described = page.entries.into_iter().filter_map(|entry| {
@@ -142,7 +142,7 @@ fn describe(bucket: &Arc<Bucket>, query: &Query) -> (Vec<(Entry, Object)>, bool)
     (described.collect(), page.truncated)
 }
 
-/// Keys and prefixes are whole UTF-8, but for a prefix cut by a delimiter that is not: shown as far as it can be.
+/// Keys and prefixes are valid UTF-8, except a prefix cut by a delimiter that is not: it is shown as far as possible.
 fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }

@@ -6,12 +6,12 @@ use s3s::{S3Error, S3Result, s3_error};
 
 use crate::storage::{ChangeError, ChecksumError, CreateBucketError, IoError, ReadError, SealError, UploadError};
 
-/// An error that has an S3 answer.
+/// An error that has an S3 response.
 pub(super) trait S3Response {
     fn answer(self) -> S3Error;
 }
 
-/// Our own failure. Paths and causes go to the log only.
+/// Our own failure. Paths and causes go only to the log.
 fn internal(error: &dyn Error, sentence: &'static str) -> S3Error {
     let mut chain = error.to_string();
     let mut source = error.source();
@@ -110,7 +110,7 @@ pub(super) fn not_implemented(what: &str) -> S3Error {
     )
 }
 
-/// Runs what blocks on a blocking thread. It runs to its end even if the client goes away.
+/// Runs blocking work on a blocking thread. It runs to its end even if the client goes away.
 pub(super) async fn blocking<T, E>(work: impl FnOnce() -> Result<T, E> + Send + 'static) -> S3Result<T>
 where
     T: Send + 'static,

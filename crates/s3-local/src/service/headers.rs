@@ -1,4 +1,4 @@
-//! Between S3's request and response fields and what the storage keeps: conditions, checksums, metadata, times.
+//! Converts between S3's request and response fields and the storage's types: conditions, checksums, metadata, times.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -33,7 +33,7 @@ macro_rules! set_sums {
     }};
 }
 
-/// The headers and user metadata of a request, as the metadata of a new object.
+/// Makes the metadata of a new object from the headers and user metadata of a request.
 macro_rules! meta_of {
     ($input:expr, $key:expr) => {
         crate::storage::Meta {
@@ -41,7 +41,7 @@ macro_rules! meta_of {
             headers: crate::storage::Headers {
                 cache_control: $input.cache_control.take(),
                 content_disposition: $input.content_disposition.take(),
-                // aws-chunked is how the body came, not what it is.
+                // aws-chunked is how the body was sent, not what it is.
                 content_encoding: crate::service::headers::without_aws_chunked($input.content_encoding.take()),
                 content_language: $input.content_language.take(),
                 content_type: $input.content_type.take(),
@@ -52,7 +52,7 @@ macro_rules! meta_of {
     };
 }
 
-/// Refuses what would be silently lost: the named fields must not be set.
+/// Refuses fields that would be silently lost: the named ones must not be set.
 macro_rules! refuse {
     ($input:expr, $($field:ident)*) => {
         $(if $input.$field.is_some() {
@@ -91,7 +91,7 @@ pub(super) fn put_condition(
     }
 }
 
-/// Conditions of a read, in the order that RFC 9110 gives them.
+/// Checks the conditions of a read, in the order that RFC 9110 gives them.
 pub(super) fn check_read(
     meta: &Meta,
     if_match: Option<&ETagCondition>,
@@ -119,7 +119,7 @@ pub(super) fn etag(meta: &Meta) -> ETag {
     ETag::Strong(meta.etag.clone())
 }
 
-/// When the object was written, in whole seconds: HTTP dates have no more, and conditions compare with those.
+/// When the object was written, in whole seconds: HTTP dates have no fractions, and conditions compare with those.
 pub(super) fn timestamp(meta: &Meta) -> Timestamp {
     let time: SystemTime = UNIX_EPOCH
         .checked_add(Duration::from_secs(meta.modified_ms / 1000))
@@ -131,7 +131,7 @@ pub(super) fn user_metadata(meta: &Meta) -> Option<Metadata> {
     (!meta.user.is_empty()).then(|| meta.user.clone().into_iter().collect())
 }
 
-/// What S3 answers where none was given.
+/// The content type, or what S3 answers if none was given.
 pub(super) fn content_type(headers: &Headers) -> String {
     headers
         .content_type

@@ -15,7 +15,7 @@ use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
 
 use crate::storage::{BodyWriter, Bucket, Checks, Storage};
 
-/// What `s3s` calls.
+/// The service that `s3s` calls.
 pub(crate) struct Service {
     storage: Arc<Storage>,
 }
@@ -36,7 +36,7 @@ impl Service {
     }
 }
 
-/// The trait's methods, each handed on to the method of the same name.
+/// The trait's methods, each forwarded to the method of the same name.
 macro_rules! operations {
     ($($method:ident: $input:ty => $output:ty;)*) => {
         #[async_trait::async_trait]

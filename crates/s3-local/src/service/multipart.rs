@@ -10,9 +10,9 @@ use super::objects::CommitError;
 use super::transfer::{Received, receive};
 use crate::storage::{Checks, Condition, Sums, UploadError, UploadId};
 
-/// S3's.
+/// S3's limit.
 const MOST_PARTS: u16 = 10_000;
-/// S3's, for one ListParts.
+/// S3's limit for one ListParts.
 const LONGEST_PAGE: i32 = 1000;
 
 impl Service {
@@ -88,7 +88,7 @@ impl Service {
         let id = upload_id(&input.upload_id)?;
         let condition = put_condition(input.if_match.take(), input.if_none_match.take())?;
         let chosen = chosen_parts(input.multipart_upload.take())?;
-        // Sums of sums ("...-N") say nothing that the parts' own, checked when they came, do not.
+        // Sums of sums ("...-N") add nothing to the parts' own, which were checked when they came.
         let sums = whole_only(sums_of!(input));
         let writer = self.writer(Checks::expect(None, sums, None).map_err(S3Response::answer)?);
         if condition == Condition::Absent && bucket.has(&input.key) {
@@ -101,7 +101,7 @@ impl Service {
             let meta = sealed.meta.clone();
             bucket.put(sealed, &condition).map_err(CommitError::Change)?;
             if let Err(error) = bucket.remove_upload(&id, &temps) {
-                // The object stands; the upload goes when it expires.
+                // The object stands; the upload is removed when it expires.
                 tracing::warn!(%error, id = id.as_str(), "a completed upload was not removed");
             }
             Ok::<_, CompleteError>(meta)

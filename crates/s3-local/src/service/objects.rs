@@ -26,7 +26,7 @@ impl Service {
         let checks =
             Checks::expect(input.content_md5.as_deref(), sums_of!(input), trailer).map_err(S3Response::answer)?;
         if condition == Condition::Absent && bucket.has(&input.key) {
-            // Spares the disk a body that must lose; if the object is being deleted just now, losing is as right.
+            // Saves writing a body that must lose. If the object is being deleted right now, losing is equally right.
             discard(input.body.take()).await?;
             return Err(precondition_failed());
         }

@@ -14,7 +14,7 @@ use super::objects::refuse_version;
 use super::transfer::Sending;
 use crate::storage::{Meta, ObjectFile, ReadError};
 
-/// Fields that get and head answer alike.
+/// Fields that get and head set alike.
 macro_rules! answer {
     ($output:ident, $meta:expr, $span:expr, $sums:expr) => {{
         let (meta, span) = ($meta, $span);
@@ -33,7 +33,7 @@ macro_rules! answer {
             parts_count: span.part_count,
             ..Default::default()
         };
-        // They are of the whole object, so they go with the whole object only.
+        // The sums cover the whole object, so they are sent only with the whole object.
         if $sums && !span.partial && !meta.sums.is_empty() {
             set_sums!(output, meta.sums.clone());
             output.checksum_type = Some(ChecksumType::from_static(ChecksumType::FULL_OBJECT));
@@ -60,7 +60,7 @@ impl Service {
             )?;
             let span = Span::of(&object, input.range, input.part_number)?;
             let mut reader = object.read(span.range.clone());
-            // Read before anything is answered: damage in a small object is a proper error.
+            // Read before the response begins: damage in a small object becomes a proper error.
             let first = reader.next_batch()?;
             Ok::<_, GetError>((span, reader, first))
         })
@@ -100,10 +100,10 @@ fn wants_sums(mode: Option<&ChecksumMode>) -> bool {
     mode.is_some_and(|mode| mode.as_str() == ChecksumMode::ENABLED)
 }
 
-/// Why a read is not answered with the object.
+/// Why a read does not return the object.
 enum GetError {
     Read(ReadError),
-    /// A condition or a range, already in S3's words.
+    /// A condition or a range, already as an S3 error.
     Refused(S3Error),
 }
 
@@ -128,12 +128,12 @@ impl S3Response for GetError {
     }
 }
 
-/// The bytes that are asked for.
+/// The requested bytes.
 struct Span {
     range: Range<u64>,
     partial: bool,
     body_len: u64,
-    /// Of a multipart object, when a part of it is asked for.
+    /// Number of parts of a multipart object, if one part is requested.
     part_count: Option<i32>,
 }
 

@@ -1,6 +1,6 @@
-//! Bodies on their way: from a request into a writer, from a reader into a response. Bounded memory both ways.
+//! Bodies in transfer: from a request into a writer, from a reader into a response. Memory is bounded both ways.
 //!
-//! Either way one batch is on the disk's side while the next is on the network's: about 1 MiB per transfer.
+//! In either direction one batch is on the disk's side while the next is on the network's: about 1 MiB per transfer.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -17,18 +17,18 @@ use tokio::task::JoinHandle;
 use super::errors::{S3Response, blocking};
 use crate::storage::{BATCH_LEN, BodyWriter, IoError, RangeReader, ReadError};
 
-/// A client that sends nothing for so long has gone.
+/// A client that sends nothing for this long has gone.
 const SILENCE_LIMIT: Duration = Duration::from_secs(60);
 /// S3's limit for one put or part.
 const LONGEST_BODY: u64 = 5 * 1024 * 1024 * 1024;
 
-/// A body that has arrived: what is still to be written, and the writer that has the rest.
+/// A received body: the part still to be written, and the writer that has the rest.
 pub(super) struct Received {
     pub(super) writer: BodyWriter,
     pub(super) rest: Vec<Bytes>,
 }
 
-/// Receives a body into `writer`. A short body costs no thread hop here: it is all in `rest`.
+/// Receives a body into `writer`. A short body costs no thread hop here: all of it is in `rest`.
 pub(super) async fn receive(body: Option<StreamingBlob>, writer: BodyWriter) -> S3Result<Received> {
     let mut body = body.unwrap_or_else(|| StreamingBlob::from(s3s::Body::empty()));
     let mut turn: BoxFuture<'static, S3Result<BodyWriter>> = futures::future::ready(Ok(writer)).boxed();
@@ -47,7 +47,7 @@ pub(super) async fn receive(body: Option<StreamingBlob>, writer: BodyWriter) -> 
             let mut writer = turn.await?;
             let batch = std::mem::take(&mut rest);
             rest_len = 0;
-            // Spawned, not only made: it writes while we receive.
+            // Spawned, not only created: it writes while we receive.
             let writing = tokio::spawn(blocking(move || {
                 for bytes in &batch {
                     writer.write(bytes)?;
@@ -68,7 +68,7 @@ pub(super) async fn receive(body: Option<StreamingBlob>, writer: BodyWriter) -> 
     })
 }
 
-/// Receives a body and forgets it, so that the client reads the answer instead of a reset.
+/// Receives a body and discards it, so that the client reads the response instead of a reset.
 pub(super) async fn discard(body: Option<StreamingBlob>) -> S3Result<()> {
     if let Some(mut body) = body {
         while next(&mut body).await?.is_some() {}
@@ -94,7 +94,7 @@ async fn next(body: &mut StreamingBlob) -> S3Result<Option<Bytes>> {
 
 type Step = (RangeReader, Result<Option<Bytes>, ReadError>);
 
-/// A response body. Each batch is read and checked on a blocking thread while the one before is sent.
+/// A response body. Each batch is read and checked on a blocking thread while the previous one is sent.
 pub(super) struct Sending {
     first: Option<Bytes>,
     step: Option<JoinHandle<Step>>,
@@ -102,7 +102,7 @@ pub(super) struct Sending {
 }
 
 impl Sending {
-    /// `first` has been read from `reader` already: what is wrong with it became an error answer.
+    /// `first` has already been read from `reader`: an error in it became an error response.
     pub(super) fn new(reader: RangeReader, first: Option<Bytes>) -> Sending {
         let ahead = first.as_ref().map_or(0, |first| first.len() as u64);
         let remaining = reader.remaining() + ahead;
@@ -143,7 +143,7 @@ impl Stream for Sending {
                 Some(Ok(bytes))
             }
             Ok((_, Ok(None))) => None,
-            // The connection breaks, since the answer's head has gone out: `answer` logs why.
+            // The connection breaks, since the response's head has been sent: `answer` logs why.
             Ok((_, Err(error))) => Some(Err(Box::new(error.answer()))),
             Err(error) => Some(Err(Box::new(error))),
         })

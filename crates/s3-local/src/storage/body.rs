@@ -1,4 +1,4 @@
-//! Writing an object file: the body as it comes, hashed block by block, then the footer that seals it.
+//! Writes an object file: the body as it comes, hashed block by block, then the footer that seals it.
 
 use std::fs::File;
 use std::io::Write;
@@ -29,7 +29,7 @@ pub(crate) enum SealError {
 /// A body being written. All of it blocks, and belongs on a blocking thread. Dropping it leaves nothing behind.
 pub(crate) struct BodyWriter {
     temps: Arc<TempDir>,
-    /// Made with the first bytes.
+    /// Created with the first bytes.
     temp: Option<TempFile>,
     checks: Checks,
     block: blake3::Hasher,
@@ -91,8 +91,8 @@ impl BodyWriter {
         self.filled = 0;
     }
 
-    /// Appends the rest of the body and the footer, and makes the file durable. `meta` lacks only what the body tells;
-    /// an upload of `meta.part_lens.len()` parts shows that number in its ETag.
+    /// Appends the rest of the body and the footer, and makes the file durable. `meta` lacks only what follows from the
+    /// body. An upload with `meta.part_lens.len()` parts shows that number in its ETag.
     pub(crate) fn seal(
         mut self,
         rest: &[Bytes],
@@ -115,7 +115,7 @@ impl BodyWriter {
         meta.sums = std::mem::take(&mut self.checks).finish(trailers)?;
         let root = blake3::hash(&self.table).to_hex();
         meta.root = root.to_string();
-        // Not an MD5: the dash is how S3 tells clients so. It says all of the content, as an ETag should.
+        // Not an MD5: the dash is how S3 says so. It covers all of the content, as an ETag should.
         meta.etag = format!("{}-{}", &root[..HASH_LEN], meta.part_lens.len().max(1));
         meta.modified_ms = now_ms();
 
@@ -124,11 +124,11 @@ impl BodyWriter {
         footer.extend_from_slice(&encode_meta_and_trailer(&meta, body_len)?);
         let (file, path) = self.file()?;
         file.write_all(&footer).map_err(IoError::at("write", path))?;
-        // fdatasync: a new file's length and blocks are written with it, its times need not be.
+        // fdatasync suffices: a new file's length and blocks are written with it, and its times need not be.
         file.sync_data().map_err(IoError::at("make durable", path))?;
         match self.temp {
             Some(temp) => Ok(Sealed { temp, meta }),
-            // Unreachable: `file` has just made or used it.
+            // Unreachable: `file` has just created or used it.
             None => {
                 Err(IoError::at("find", Path::new("the temporary file"))(std::io::ErrorKind::NotFound.into()).into())
             }

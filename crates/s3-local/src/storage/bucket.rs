@@ -15,7 +15,8 @@ use super::listing::{Page, Query, page};
 use super::names::{self, Named};
 use super::object::{ObjectFile, ReadError};
 
-/// Keys that hash to the same stripe wait for each other's commit: enough that two at once seldom do.
+/// Keys that hash to the same stripe wait for each other's commit. There are enough stripes that two keys rarely
+/// collide.
 const STRIPES: usize = 1024;
 
 /// What must hold of the present object for a change to happen.
@@ -117,7 +118,7 @@ impl Bucket {
         Ok(object)
     }
 
-    /// Whether there is an object now; for a hint, since it may change at once.
+    /// Whether the object exists now; only a hint, since that may change at once.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.keys.read().contains(key.as_bytes())
     }
@@ -143,7 +144,7 @@ impl Bucket {
         let holds = match condition {
             Condition::None => true,
             Condition::Absent => !self.has(key),
-            // An absent object is `NoSuchKey` here, as S3 says it.
+            // An absent object is `NoSuchKey` here, as in S3.
             Condition::Present => self.open_checked(key).map(|_| true)?,
             Condition::Etag(etag) => self.open_checked(key)?.meta.etag == *etag,
         };
@@ -162,8 +163,8 @@ impl Bucket {
         Ok(self.sync.sync()?)
     }
 
-    /// Removes many objects with one fsync. Gives, per key, what went wrong with it. Unlike `delete` it lets readers see
-    /// a key gone a moment early: a power cut then could bring back an object whose removal was never answered.
+    /// Removes many objects with one fsync. Returns the error for each key that failed. Unlike `delete` it lets readers
+    /// see a removal a moment early: a power cut could then bring back an object whose removal was never answered.
     pub(crate) fn delete_all(&self, keys: &[String]) -> Result<Vec<Option<IoError>>, IoError> {
         let failures = keys.iter().map(|key| {
             let _turn = self.stripe(key).write();

@@ -1,4 +1,4 @@
-//! The checksums a client sends with a body: computed while it passes, compared when it has.
+//! The checksums that a client sends with a body: computed while it passes, compared at its end.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -63,13 +63,13 @@ pub(crate) enum ChecksumError {
     NoTrailer(&'static str),
 }
 
-/// Checksums under way for one body.
+/// Checksums in progress for one body.
 #[derive(Default)]
 pub(crate) struct Checks {
     md5: Option<(Md5, [u8; 16])>,
     hasher: ChecksumHasher,
     expected: Sums,
-    /// By place in `HEADERS`: comes after the body.
+    /// Indexed as `HEADERS`: sums that come after the body.
     announced: [bool; 5],
 }
 
@@ -124,7 +124,7 @@ impl Checks {
         self.hasher.update(bytes);
     }
 
-    /// Compares; gives the sums to keep. `trailers` are the headers that came after the body.
+    /// Compares the sums, and returns those to keep. `trailers` are the headers that came after the body.
     pub(crate) fn finish(mut self, trailers: Option<&HeaderMap>) -> Result<Sums, ChecksumError> {
         if let Some((md5, expected)) = self.md5
             && md5.finalize().as_ref() != expected

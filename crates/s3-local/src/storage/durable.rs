@@ -1,4 +1,5 @@
-//! What makes a change survive a power cut: temporary files, renames that replace or refuse to, shared directory fsyncs.
+//! What makes a change survive a power cut: temporary files, renames that replace or refuse to, shared directory
+//! fsyncs.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -10,7 +11,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use parking_lot::{Condvar, Mutex};
 
-/// An I/O error with the path it happened at.
+/// An I/O error with the path at which it happened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what} {}", path.display())]
 pub struct IoError {
@@ -29,7 +30,7 @@ impl IoError {
         }
     }
 
-    /// Whether the cause is that there is no room left.
+    /// Whether the cause is a lack of room.
     pub(crate) fn is_fullness(&self) -> bool {
         use io::ErrorKind::{QuotaExceeded, StorageFull};
         matches!(self.source.kind(), StorageFull | QuotaExceeded)
@@ -41,7 +42,7 @@ impl IoError {
     }
 }
 
-/// The directory of files being written. Its owner empties it at start, so names need only be new within one run.
+/// The directory of files being written. Its owner empties it at start, so names need only be unique within one run.
 #[derive(Debug)]
 pub(crate) struct TempDir {
     path: PathBuf,
@@ -86,19 +87,20 @@ pub(crate) struct TempFile {
 }
 
 impl TempFile {
-    /// Renames to `target`, replacing what is there. Durable only after a fsync of the directory.
+    /// Renames to `target`, replacing what is there. Durable only after an fsync of the directory.
     pub(crate) fn replace(mut self, target: &Path) -> Result<(), IoError> {
         std::fs::rename(&self.path, target).map_err(IoError::at("rename to", target))?;
         self.placed = true;
         Ok(())
     }
 
-    /// Renames to `target` if nothing is there; `false`: something is. The kernel decides, in one step.
+    /// Renames to `target` if nothing is there, otherwise returns `false`. The kernel decides atomically.
     pub(crate) fn place_new(mut self, target: &Path) -> Result<bool, IoError> {
         match renameat2(AT_FDCWD, &self.path, AT_FDCWD, target, RenameFlags::RENAME_NOREPLACE) {
             Ok(()) => self.placed = true,
             Err(Errno::EEXIST) => return Ok(false),
-            // File systems without the flag (NFS, some FUSE): a hard link refuses too. Drop unlinks the other name.
+            // File systems without the flag (NFS, some FUSE): a hard link also refuses to replace. Drop unlinks the
+            // other name.
             Err(Errno::EINVAL | Errno::ENOSYS) => match std::fs::hard_link(&self.path, target) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
@@ -141,7 +143,7 @@ struct SyncState {
     /// Number of the fsync that ended last.
     done: u64,
     running: bool,
-    /// After a failed fsync the kernel forgets what it could not write and the next one succeeds: only a restart,
+    /// After a failed fsync the kernel forgets what it could not write, and the next one succeeds. Only a restart,
     /// which reads what is really there, makes such a directory trustworthy again.
     failed: Option<Arc<str>>,
 }
@@ -160,7 +162,7 @@ impl DirSync {
     /// Blocks until every change made to the directory before this call is durable.
     pub(crate) fn sync(&self) -> Result<(), IoError> {
         let mut state = self.state.lock();
-        // A fsync that runs already may have missed our change.
+        // An fsync that is already running may have missed our change.
         let needed = state.started + 1;
         while state.done < needed && state.failed.is_none() {
             if state.running {
@@ -190,7 +192,7 @@ impl DirSync {
     }
 }
 
-/// fsync of a directory that is used once.
+/// Fsyncs a directory that is used once.
 pub(crate) fn sync_dir(path: &Path) -> Result<(), IoError> {
     File::open(path)
         .and_then(|dir| dir.sync_all())

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::checksums::Sums;
 
-/// Bytes of body per hash. A ranged read hashes whole blocks, so it is the unit that snapshots are read in.
+/// Bytes of body per hash. A ranged read hashes whole blocks, so it is the unit in which snapshots are read.
 pub(crate) const BLOCK_LEN: usize = 64 * 1024;
 /// Bytes of one block's hash.
 pub(crate) const HASH_LEN: usize = 32;
@@ -18,7 +18,7 @@ const COVERED: usize = TRAILER_LEN - HASH_LEN;
 /// S3 allows 2 KiB of user metadata and 1 KiB of key, and 10,000 parts have sizes: far below this.
 const LONGEST_META: u32 = 1024 * 1024;
 
-/// What is known of an object beside its bytes.
+/// What is known of an object besides its bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Meta {
     pub(crate) key: String,
@@ -31,18 +31,18 @@ pub(crate) struct Meta {
     /// Checksums that the client sent and that matched.
     #[serde(default, skip_serializing_if = "Sums::is_empty")]
     pub(crate) sums: Sums,
-    /// Headers to give back as they came.
+    /// Headers to return as they came.
     #[serde(default, skip_serializing_if = "Headers::is_empty")]
     pub(crate) headers: Headers,
     /// `x-amz-meta-*`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) user: BTreeMap<String, String>,
-    /// Lengths in bytes of the parts of a multipart upload.
+    /// Lengths of the parts of a multipart upload, bytes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) part_lens: Vec<u64>,
 }
 
-/// The headers of an object that S3 keeps for its owner.
+/// An object's headers that S3 keeps for its owner.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Headers {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -63,7 +63,7 @@ impl Headers {
     }
 }
 
-/// What the trailer says, checked against the length of the file.
+/// The trailer's fields, checked against the length of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Trailer {
     pub(crate) body_len: u64,
@@ -72,12 +72,12 @@ pub(crate) struct Trailer {
 }
 
 impl Trailer {
-    /// Where block hashes begin.
+    /// Offset of the block hashes.
     pub(crate) fn table_offset(&self) -> u64 {
         self.body_len
     }
 
-    /// Where the metadata begins. Cannot overflow: `decode_trailer` has checked the sum.
+    /// Offset of the metadata. Cannot overflow: `decode_trailer` has checked the sum.
     pub(crate) fn meta_offset(&self) -> u64 {
         self.body_len + table_len(self.body_len)
     }
@@ -95,7 +95,7 @@ fn table_len(body_len: u64) -> u64 {
 /// The bytes that follow the block hashes.
 pub(crate) fn encode_meta_and_trailer(meta: &Meta, body_len: u64) -> Result<Vec<u8>, serde_json::Error> {
     let mut bytes = serde_json::to_vec(meta)?;
-    // Metadata has bounded parts only, so its length always fits; `decode_trailer` would refuse more than 1 MiB.
+    // Metadata has only bounded parts, so its length always fits; `decode_trailer` would refuse more than 1 MiB.
     let meta_len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
     bytes.extend_from_slice(MAGIC);
     bytes.extend_from_slice(&body_len.to_le_bytes());
@@ -106,7 +106,7 @@ pub(crate) fn encode_meta_and_trailer(meta: &Meta, body_len: u64) -> Result<Vec<
     Ok(bytes)
 }
 
-/// Reads a trailer from the last [`TRAILER_LEN`] bytes of a file of `file_len` bytes. The error says what is wrong.
+/// Decodes a trailer from the last [`TRAILER_LEN`] bytes of a file of `file_len` bytes. The error says what is wrong.
 pub(crate) fn decode_trailer(bytes: &[u8; TRAILER_LEN], file_len: u64) -> Result<Trailer, &'static str> {
     if &bytes[..8] != MAGIC {
         return Err("does not end in an object trailer");
@@ -133,7 +133,7 @@ pub(crate) fn decode_trailer(bytes: &[u8; TRAILER_LEN], file_len: u64) -> Result
     })
 }
 
-/// Reads the metadata; `covered` is the metadata and the trailer up to its hash.
+/// Decodes the metadata; `covered` is the metadata and the trailer up to its hash.
 pub(crate) fn decode_meta(covered: &[u8], trailer: &Trailer) -> Result<Meta, &'static str> {
     if blake3::hash(covered).as_bytes() != &trailer.hash {
         return Err("has damaged metadata");

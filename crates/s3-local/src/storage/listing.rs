@@ -1,13 +1,13 @@
-//! One page of a listing, out of a sorted set of keys. Pure; the rules are ListObjectsV2's.
+//! One page of a listing, from a sorted set of keys. Pure; the rules are those of ListObjectsV2.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-/// What is asked for.
+/// The page to list.
 #[derive(Debug, Default)]
 pub(crate) struct Query {
     pub(crate) prefix: Vec<u8>,
-    /// Empty: none.
+    /// Empty for none.
     pub(crate) delimiter: Vec<u8>,
     pub(crate) after: Option<Entry>,
     pub(crate) limit: usize,
@@ -17,7 +17,7 @@ pub(crate) struct Query {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Entry {
     Key(Vec<u8>),
-    /// All keys that begin with this, up to and with the first delimiter after the query's prefix.
+    /// All keys that begin with this, up to and including the first delimiter after the query's prefix.
     Prefix(Vec<u8>),
 }
 

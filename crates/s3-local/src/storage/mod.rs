@@ -1,4 +1,4 @@
-//! The storage: a directory of buckets that one process owns. It knows no HTTP; what it does blocks.
+//! The storage: a directory of buckets that one process owns. It knows no HTTP; its operations block.
 
 mod body;
 mod bucket;
@@ -41,18 +41,18 @@ pub enum StartError {
     Layout {
         /// The root.
         path: PathBuf,
-        /// What its FORMAT file says.
+        /// Content of its FORMAT file.
         found: String,
     },
     /// The configuration asks for a bucket that S3 does not allow.
     #[error("{0:?} cannot be a bucket: 3 to 63 lower-case letters, digits, dots and hyphens")]
     BucketName(String),
-    /// The disk said no.
+    /// A disk operation failed.
     #[error(transparent)]
     Io(#[from] IoError),
 }
 
-/// Why a bucket could not be made.
+/// Why a bucket could not be created.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CreateBucketError {
     #[error("the bucket exists")]
@@ -61,18 +61,18 @@ pub(crate) enum CreateBucketError {
     Io(#[from] IoError),
 }
 
-/// All of it.
+/// All buckets.
 #[derive(Debug)]
 pub(crate) struct Storage {
     buckets_dir: PathBuf,
     pub(crate) temps: Arc<TempDir>,
     buckets: RwLock<BTreeMap<String, Arc<Bucket>>>,
-    /// Held for its lock, which goes with the process, however it ends.
+    /// Held for its lock, which is released with the process, however it ends.
     _lock: File,
 }
 
 impl Storage {
-    /// Opens or makes `root`: takes its lock, removes leftovers of a crash, makes `buckets`.
+    /// Opens or creates `root`: takes its lock, removes leftovers of a crash, creates `buckets`.
     pub(crate) fn open(root: &Path, buckets: &[String]) -> Result<Storage, StartError> {
         std::fs::create_dir_all(root).map_err(IoError::at("make", root))?;
         let lock_path = root.join("LOCK");
@@ -135,7 +135,8 @@ impl Storage {
             .collect()
     }
 
-    /// Makes a bucket, wholly or not at all. `name` has been checked to be a bucket name, and so is one path component.
+    /// Creates a bucket, completely or not at all. `name` has been checked to be a bucket name, and so is one path
+    /// component.
     pub(crate) fn create_bucket(&self, name: &str) -> Result<(), CreateBucketError> {
         let mut buckets = self.buckets.write();
         if buckets.contains_key(name) {
@@ -166,7 +167,7 @@ fn check_layout(root: &Path, temp_dir: &Path) -> Result<(), StartError> {
             });
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // Only in a directory with nothing of anyone else's: what is in tmp gets removed below.
+            // Only in a directory without anyone else's files: what is in tmp is removed below.
             for entry in std::fs::read_dir(root).map_err(IoError::at("list", root))? {
                 let name = entry.map_err(IoError::at("list", root))?.file_name();
                 if name != "LOCK" && name != "FORMAT.new" && name != "lost+found" {

@@ -1,4 +1,4 @@
-//! Object keys as file names: any key is one flat, safe name, and the name gives the key back.
+//! Object keys as file names: any key becomes one flat, safe name, from which the key can be recovered.
 
 /// Longest escaped key that is used as it is. NAME_MAX is 255 bytes on every Linux file system that matters.
 const LONGEST_PLAIN: usize = 240;
@@ -10,13 +10,13 @@ const KEPT_OF_LONG: usize = 150;
 pub(crate) enum Named {
     /// The name is the whole key.
     Key(String),
-    /// The key was too long: it stands in the file's metadata.
+    /// The key was too long: it is in the file's metadata.
     Hashed,
-    /// No name of ours.
+    /// The name is not one of ours.
     Foreign,
 }
 
-/// The file name of `key`. Distinct keys have distinct names; none holds `/`, starts with a dot or exceeds NAME_MAX.
+/// The file name of `key`. Distinct keys have distinct names; none contains `/`, starts with a dot or exceeds NAME_MAX.
 pub(crate) fn file_name(key: &str) -> String {
     let escaped = escape(key, |byte| {
         byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_') || byte >= 0x80
@@ -28,7 +28,7 @@ pub(crate) fn file_name(key: &str) -> String {
     while !escaped.is_char_boundary(end) {
         end -= 1;
     }
-    // A plain name never holds '~': it is escaped there.
+    // A plain name never contains '~': it is escaped there.
     format!("{}~{}", &escaped[..end], blake3::hash(key.as_bytes()).to_hex())
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn key_of(name: &str) -> Named {
         return Named::Hashed;
     }
     match unescape(name) {
-        // Only the name we would give it counts, so that no key can be listed that cannot be read.
+        // Only the name that we would give it counts, so that no key is listed that cannot be read.
         Some(key) if file_name(&key) == name => Named::Key(key),
         _ => Named::Foreign,
     }

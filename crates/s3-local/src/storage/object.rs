@@ -1,4 +1,4 @@
-//! Reading an object file: nothing of it is believed before its hash matches.
+//! Reads an object file: nothing of it is trusted before its hash matches.
 
 use std::fs::File;
 use std::ops::Range;
@@ -10,9 +10,9 @@ use bytes::Bytes;
 use super::durable::IoError;
 use super::format::{self, BLOCK_LEN, HASH_LEN, Meta, TRAILER_LEN, Trailer};
 
-/// Read in one go at open: the whole of a small object, else its footer's end.
+/// Read at once on open: the whole of a small object, otherwise the end of its footer.
 const TAIL_LEN: u64 = 16 * 1024;
-/// Body bytes per step of a read: what one streaming reader holds.
+/// Body bytes per step of a read, held by one streaming reader.
 pub(crate) const BATCH_LEN: usize = 8 * BLOCK_LEN;
 
 /// Why an object could not be read.
@@ -26,7 +26,7 @@ pub(crate) enum ReadError {
     Io(#[from] IoError),
 }
 
-/// An open object file. It keeps what it had when it was opened, whatever happens to its name.
+/// An open object file. Its content stays what it was when it was opened, whatever happens to its name.
 #[derive(Debug)]
 pub(crate) struct ObjectFile {
     file: File,
@@ -43,7 +43,7 @@ struct Tail {
 }
 
 impl ObjectFile {
-    /// Opens and checks the footer. Blocks.
+    /// Opens the file and checks the footer. Blocks.
     pub(crate) fn open(path: &Path) -> Result<ObjectFile, ReadError> {
         let file = match File::open(path) {
             Ok(file) => file,
@@ -119,13 +119,13 @@ impl ObjectFile {
     }
 }
 
-/// A read under way.
+/// A read in progress.
 #[derive(Debug)]
 pub(crate) struct RangeReader {
     object: ObjectFile,
     next: u64,
     end: u64,
-    /// Over all block hashes, where all are read.
+    /// Over all block hashes, if all are read.
     whole: Option<blake3::Hasher>,
 }
 
@@ -153,7 +153,7 @@ impl RangeReader {
             .next_multiple_of(BLOCK)
             .min(start + BATCH_LEN as u64)
             .min(body_end);
-        // At most BATCH_LEN, and a hash per block of it.
+        // At most BATCH_LEN, and a hash for each of its blocks.
         let body = self.object.bytes_at(start, (until - start) as usize)?;
         let table_at = self.object.trailer.table_offset() + first * HASH_LEN as u64;
         let hashes = self

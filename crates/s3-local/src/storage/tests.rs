@@ -77,7 +77,7 @@ fn a_restart_finds_every_object_and_no_leftovers() {
     }
     let mut unfinished = BodyWriter::new(storage.temps.clone(), Checks::default());
     unfinished.write(b"half").unwrap();
-    // As a kill would: nothing of it is dropped.
+    // As after a kill: nothing of it is dropped.
     std::mem::forget(unfinished);
     drop(storage);
     assert_eq!(std::fs::read_dir(root.path().join("tmp")).unwrap().count(), 1);

@@ -14,13 +14,13 @@ use super::durable::{IoError, TempDir, sync_dir};
 use super::format::Meta;
 use super::object::{ObjectFile, ReadError};
 
-/// Uploads that saw no part for this long are given up: their client is gone, and S3 itself keeps them for ever.
+/// Uploads without a new part for this long are given up: their client is gone. S3 itself keeps them forever.
 const IDLE_LIMIT: Duration = Duration::from_secs(7 * 24 * 3600);
-/// S3's rule; kept so that what works here works there.
+/// S3's rule, enforced so that what works here works there.
 const SMALLEST_PART: u64 = 5 * 1024 * 1024;
 const UPLOAD: &str = "upload";
 
-/// Why an upload could not go on.
+/// Why an upload could not continue.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UploadError {
     #[error("no such upload: it was completed, aborted or never begun")]
@@ -46,7 +46,7 @@ impl UploadId {
         UploadId(uuid::Uuid::new_v4().simple().to_string())
     }
 
-    /// `None`: not one of ours.
+    /// Parses an id; `None` if it is not one of ours.
     pub(crate) fn parse(text: &str) -> Option<UploadId> {
         let ours = text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         ours.then(|| UploadId(text.to_owned()))
@@ -106,7 +106,7 @@ impl Bucket {
         })
     }
 
-    /// The parts after number `after`, at most `limit`, and whether there are more.
+    /// At most `limit` parts after number `after`, and whether there are more.
     pub(crate) fn parts(&self, id: &UploadId, after: u16, limit: usize) -> Result<(Vec<Part>, bool), UploadError> {
         let dir = self.upload_dir(id);
         let mut numbers = Vec::new();
@@ -135,8 +135,8 @@ impl Bucket {
         Ok((parts, more))
     }
 
-    /// Joins the parts that a completion names, with their ETags, into a durable file with the upload's metadata.
-    /// Every part is checked before any is copied; one is open at a time, since there may be 10,000.
+    /// Joins the parts that a completion names, with their ETags, into a durable file with the upload's metadata. Every
+    /// part is checked before any is copied. One is open at a time, since there may be 10,000.
     pub(crate) fn join(
         &self,
         id: &UploadId,
@@ -171,10 +171,11 @@ impl Bucket {
         }
     }
 
-    /// Forgets an upload and its parts.
+    /// Removes an upload and its parts.
     pub(crate) fn remove_upload(&self, id: &UploadId, temps: &TempDir) -> Result<(), UploadError> {
         let (dir, doomed) = (self.upload_dir(id), temps.fresh_path());
-        // One rename, so that no reader sees a half-removed upload; what a crash leaves in tmp the next start removes.
+        // One rename, so that no reader sees a half-removed upload. What a crash leaves in tmp is removed at the next
+        // start.
         std::fs::rename(&dir, &doomed)
             .map_err(IoError::at("remove", &dir))
             .map_err(|error| {
@@ -189,7 +190,7 @@ impl Bucket {
         Ok(())
     }
 
-    /// At start: removes uploads that nobody has touched for long.
+    /// Called at start: removes uploads that nobody has touched for long.
     pub(super) fn expire_uploads(&self) {
         let Ok(entries) = std::fs::read_dir(&self.uploads) else {
             return;

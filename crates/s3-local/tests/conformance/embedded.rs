@@ -145,7 +145,7 @@ async fn objects_and_uploads_outlive_a_restart() {
     assert_eq!(get(&after, "later").await, b"part");
 }
 
-/// aws-chunked is how a body came; versitygw keeps it as the object's encoding, S3 and we do not.
+/// aws-chunked is how a body was sent; versitygw keeps it as the object's encoding, S3 and we do not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_encoding_of_a_transfer_is_not_the_object_s() {
     let target = Target::embedded().await;
@@ -187,7 +187,8 @@ async fn the_encoding_of_a_transfer_is_not_the_object_s() {
     assert_eq!(encoding("zip").await.as_deref(), Some("gzip"));
 }
 
-/// HTTP dates are whole seconds, so the date that was given must count as "not modified since"; versitygw keeps fractions.
+/// HTTP dates are whole seconds, so the date in a response must count as "not modified since"; versitygw keeps
+/// fractions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_date_that_was_given_is_not_older_than_the_object() {
     let target = Target::embedded().await;
@@ -217,7 +218,7 @@ fn flip(path: &Path, at: u64) {
 async fn a_flipped_bit_on_disk_is_an_error() {
     let root = tempfile::tempdir().unwrap();
     let (address, _server) = start_embedded(root.path()).await;
-    // A client that compares nothing by itself: the error must be the server's.
+    // A client that compares nothing itself: the error must be the server's.
     let config = builder(address, SECRET_KEY)
         .response_checksum_validation(aws_sdk_s3::config::ResponseChecksumValidation::WhenRequired);
     let client = aws_sdk_s3::Client::from_conf(config.build());
@@ -236,7 +237,7 @@ async fn a_flipped_bit_on_disk_is_an_error() {
         );
         flip(&path, at);
     }
-    // Further on the answer has begun: it breaks off, and what came until then is right.
+    // Further on the response has begun: it breaks off, and what came until then is right.
     flip(&path, 2_500_000);
     let mut answer = client.get_object().bucket(BUCKET).key("k").send().await.unwrap().body;
     let mut came = Vec::new();

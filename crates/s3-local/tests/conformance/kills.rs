@@ -1,4 +1,4 @@
-//! The embedded server in a process of its own: killed at bad moments, and weighed.
+//! The embedded server in a process of its own: killed at bad moments, and measured.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 
 use crate::target::{BUCKET, Process, SECRET_KEY, client, config, get, noise, put, refusal};
 
-/// Where the child keeps its files.
+/// Directory of the child's files.
 const CHILD_ROOT: &str = "REKINDLE_S3_LOCAL_TEST_CHILD_ROOT";
 
 /// The server of these tests, in a process of its own. Without the variable it is no test.
@@ -96,7 +96,7 @@ async fn a_kill_in_the_middle_of_a_put_leaves_no_half_object() {
     assert_eq!(written(), 0);
 }
 
-/// What writer `writer` puts in its `n`th round, of a length between nothing and some blocks.
+/// What writer `writer` puts in its `n`th round, with a length between zero and a few blocks.
 fn version(writer: u64, n: u64) -> Vec<u8> {
     let seed = writer * 1_000_003 + n;
     noise(seed, usize::try_from(seed % 7 * 40_000).unwrap())
@@ -106,7 +106,8 @@ fn version(writer: u64, n: u64) -> Vec<u8> {
 async fn kills_at_any_time_lose_nothing_that_was_answered() {
     const WRITERS: u64 = 8;
     let root = tempfile::tempdir().unwrap();
-    // Per key, the last round that was answered. Each writer overwrites its one key and makes a new one every round.
+    // For each key, the last round that was answered. Each writer overwrites its one key and makes a new one every
+    // round.
     let mut answered: HashMap<u64, u64> = HashMap::new();
     for kill in 0..5_u32 {
         let (address, mut process) = start_child(root.path());
@@ -133,7 +134,7 @@ async fn kills_at_any_time_lose_nothing_that_was_answered() {
                 (writer, last)
             });
         }
-        // A moment of the work's own choosing, another each time.
+        // A moment that depends on the work, a different one each time.
         let enough = answers.acquire_many(30 + 17 * kill);
         drop(
             tokio::time::timeout(Duration::from_secs(60), enough)
@@ -158,10 +159,10 @@ async fn check_answered(client: &aws_sdk_s3::Client, answered: &HashMap<u64, u64
             assert!(get(client, &format!("new/{writer}/{n}")).await == version(writer, n));
         }
         let over = get(client, &format!("over/{writer}")).await;
-        // The next round may have come through without its answer.
+        // The next round may have been stored without being answered.
         assert!(over == version(writer, last) || over == version(writer, last + 1));
     }
-    // What is there without having been answered is whole all the same.
+    // Objects whose put was not answered are complete all the same.
     let mut pages = client.list_objects_v2().bucket(BUCKET).into_paginator().send();
     while let Some(page) = pages.next().await {
         for object in page.unwrap().contents() {

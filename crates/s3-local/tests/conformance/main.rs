@@ -1,9 +1,9 @@
-//! What Rekindle asks of an S3 store, held by every store it is tested with: the embedded server, and versitygw and MinIO as
-//! independent ones. Each case of `objects`, `races`, `multipart` and `listing` runs against each; `embedded` and
-//! `kills` hold what can only be done to our own: restarts, damage on disk, kills.
+//! What Rekindle requires of an S3 store, checked for every store it is tested with: the embedded server, and versitygw
+//! and MinIO as independent ones. Each case of `objects`, `races`, `multipart` and `listing` runs against each.
+//! `embedded` and `kills` check what can only be done to our own: restarts, damage on disk, kills.
 //!
-//! The others run where [`rekindle_s3_servers`] finds them; else their tests print `skipped: reason`, which is a failure when
-//! `REKINDLE_REQUIRE_ALL=1`.
+//! The others run if [`rekindle_s3_servers`] finds them. Otherwise their tests print `skipped: reason`, which is a
+//! failure if `REKINDLE_REQUIRE_ALL=1`.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -15,7 +15,7 @@ mod objects;
 mod races;
 mod target;
 
-/// One test per case and store.
+/// One test for each case and store.
 macro_rules! cases {
     ($($module:ident: $($case:ident)*;)*) => {
         mod on_embedded {

@@ -6,7 +6,7 @@ use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart};
 
 use crate::target::{BUCKET, Target, noise, refusal};
 
-/// The smallest that any but the last part may be.
+/// Smallest size of any part except the last.
 const PART_LEN: usize = 5 * 1024 * 1024;
 
 async fn create(client: &Client, key: &str) -> String {

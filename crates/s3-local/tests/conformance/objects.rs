@@ -112,7 +112,7 @@ pub(crate) async fn a_large_object_comes_back(target: &Target) {
 }
 
 pub(crate) async fn a_streamed_body_of_known_length_comes_back(target: &Target) {
-    // A file goes out as aws-chunked with its checksum in a trailer, for each algorithm in turn.
+    // A file is sent as aws-chunked with its checksum in a trailer, for each algorithm in turn.
     let file = tempfile::NamedTempFile::new().unwrap();
     let body = noise(4, 3_000_000);
     std::fs::write(file.path(), &body).unwrap();
@@ -254,7 +254,7 @@ pub(crate) async fn what_is_missing_is_named_as_such(target: &Target) {
 }
 
 pub(crate) async fn odd_keys_are_kept_apart(target: &Target) {
-    // What every store can keep. Keys that only a store without a tree of directories can are in `embedded`.
+    // Keys that every store can keep. Those that only a store without a tree of directories can are in `embedded`.
     let long = format!("{}/{}", "l".repeat(200), "o".repeat(200));
     let keys = [
         "plain",

@@ -22,7 +22,7 @@ pub(crate) async fn one_creator_of_many_wins(target: &Target) {
                 (writer, Ok(_)) => winners.push(writer),
                 (_, refused) => {
                     let (status, code) = refusal(refused);
-                    // S3 may also say that it could not decide, and the client should ask again.
+                    // S3 may also answer that it could not decide, and the client should ask again.
                     assert!(
                         matches!(
                             (status, code.as_str()),

@@ -34,7 +34,7 @@ enum Running {
     Process(#[allow(dead_code, reason = "held for its drop, which ends it")] Server),
 }
 
-/// A child that does not outlive the test.
+/// A child process that does not outlive the test.
 pub(crate) struct Process(pub(crate) Child);
 
 impl Drop for Process {
@@ -63,7 +63,7 @@ impl Target {
         }
     }
 
-    /// One that is not ours. `None`: skipped, and said so.
+    /// A store that is not ours. `None` if it was skipped, which is printed.
     pub(crate) async fn other(kind: Kind) -> Option<Target> {
         let server = Server::start(kind, Ipv4Addr::LOCALHOST, (ACCESS_KEY, SECRET_KEY))?;
         let address = server.address();
@@ -114,7 +114,7 @@ pub(crate) fn client(address: SocketAddr, secret: &str) -> Client {
 }
 
 pub(crate) fn builder(address: SocketAddr, secret: &str) -> Builder {
-    // Retries would hide what a store does once in a while.
+    // Retries would hide what a store does only occasionally.
     aws_sdk_s3::Config::builder()
         .behavior_version(BehaviorVersion::latest())
         .endpoint_url(format!("http://{address}"))
@@ -124,7 +124,7 @@ pub(crate) fn builder(address: SocketAddr, secret: &str) -> Builder {
         .force_path_style(true)
 }
 
-/// Gives the ETag.
+/// Puts an object and returns its ETag.
 pub(crate) async fn put(client: &Client, key: &str, body: impl Into<Vec<u8>>) -> String {
     let put = client
         .put_object()
@@ -144,7 +144,7 @@ pub(crate) async fn get(client: &Client, key: &str) -> Vec<u8> {
     got.body.collect().await.unwrap().into_bytes().to_vec()
 }
 
-/// Status and code of an answer that must be an error.
+/// Status and code of a response that must be an error.
 pub(crate) fn refusal<T: std::fmt::Debug, E>(result: Result<T, SdkError<E>>) -> (u16, String)
 where
     E: ProvideErrorMetadata + std::fmt::Debug,
@@ -158,7 +158,7 @@ where
     (status, error.code().unwrap_or_default().to_owned())
 }
 
-/// Bytes that differ everywhere and tell which `seed` they come from.
+/// Bytes that differ everywhere and identify their `seed`.
 pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(len + 8);

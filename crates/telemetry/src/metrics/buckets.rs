@@ -1,5 +1,5 @@
-//! Bounds of histograms, in seconds: Renard's preferred numbers, each step the same factor, so that an interpolated quantile is off by
-//! at most that factor.
+//! Bounds of histograms, in seconds. They are Renard's preferred numbers: each step is the same factor, so that an
+//! interpolated quantile is off by at most that factor.
 
 /// Ten steps a decade (a factor of 1.26) from 100 µs to 63 s: what users wait for.
 pub const FINE: &[f64] = &[
@@ -16,8 +16,9 @@ pub const COARSE: &[f64] = &[
     25.0, 40.0, 63.0,
 ];
 
-/// An estimate of a quantile (`share` from 0 to 1) from counts of values at or below each bound and above the bound before; the last
-/// count is of those above all bounds. Linear within a bucket, as Prometheus' `histogram_quantile`. `None` without any.
+/// Estimates a quantile (`share` from 0 to 1) from a histogram. Each count is of values at or below its bound and above
+/// the previous bound; the last count is of values above all bounds. Linear within a bucket, as Prometheus'
+/// `histogram_quantile`. `None` without any values.
 pub fn quantile(bounds: &[f64], counts: &[u64], share: f64) -> Option<f64> {
     let total: u64 = counts.iter().sum();
     if total == 0 {
@@ -28,7 +29,7 @@ pub fn quantile(bounds: &[f64], counts: &[u64], share: f64) -> Option<f64> {
     for (index, count) in counts.iter().enumerate() {
         if *count > 0 && (below + count) as f64 >= rank {
             let low = index.checked_sub(1).and_then(|i| bounds.get(i)).copied().unwrap_or(0.0);
-            // Above the last bound nothing is known but that.
+            // Above the last bound nothing more is known.
             let high = bounds.get(index).copied().unwrap_or(low);
             let within = ((rank - below as f64) / *count as f64).clamp(0.0, 1.0);
             return Some(low + (high - low) * within);

@@ -1,10 +1,10 @@
-//! What `docs/reference/metrics.md` says of a role's metrics, held together with what the role registers.
+//! Keeps `docs/reference/metrics.md` consistent with the metrics that a role registers.
 
 use std::path::Path;
 
 use super::registry::{Kind, Registry};
 
-/// Set, it has the document written instead of checked.
+/// If set, the document is written instead of checked.
 const UPDATE: &str = "REKINDLE_UPDATE_DOCS";
 
 /// Lines of a Markdown table, one for each metric in the order of its registration.
@@ -23,8 +23,9 @@ fn table(registry: &Registry) -> String {
     table
 }
 
-/// Checks that the document at `path` has exactly this registry's table, between the lines `<!-- metrics of the ROLE -->` and `<!-- end -->`.
-/// With `REKINDLE_UPDATE_DOCS=1` in the environment it is written there.
+/// Checks that the document at `path` has exactly this registry's table, between the lines
+/// `<!-- metrics of the ROLE -->` and `<!-- end -->`. With `REKINDLE_UPDATE_DOCS=1` in the environment, writes it
+/// there.
 ///
 /// # Errors
 /// What differs, and what to do.

@@ -1,4 +1,4 @@
-//! Time series of one name, told apart by their labels. Their number is bounded: what comes beyond shares one series.
+//! Time series of one name, distinguished by their labels. Their number is bounded: all beyond it share one series.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,20 +7,20 @@ use parking_lot::RwLock;
 
 use super::registry::{Desc, Kind, Value};
 
-/// Series of one name at most.
+/// Maximum number of series of one name.
 const SERIES_MAX: usize = 2_000;
-/// The labels of what comes beyond.
+/// Label value of the series shared by all beyond the maximum.
 const OTHER: &str = "(other)";
 
-/// Something a family has many of.
+/// A time series of a family.
 pub trait Series: Send + Sync + 'static {
-    /// What Prometheus calls it.
+    /// Its type in Prometheus.
     const KIND: Kind;
 
-    /// A new one, as described.
+    /// A new series of this description.
     fn new(desc: &Desc) -> Self;
 
-    /// What it is now.
+    /// Its current value.
     fn value(&self) -> Value;
 }
 
@@ -119,7 +119,7 @@ impl<S: Series, const N: usize> Family<S, N> {
         self.shared.make(key)
     }
 
-    /// Shows every series: its labels, and the series.
+    /// Passes every series to `see`, with its labels.
     pub fn each(&self, mut see: impl FnMut([&str; N], &S)) {
         for (key, series) in self.shared.series.read().iter() {
             let mut parts = key.split('\0');

@@ -1,4 +1,5 @@
-//! One time series each: a counter, a gauge, a histogram. All are written without a lock, but for a histogram's exemplars.
+//! One time series each: a counter, a gauge, a histogram. All are written without a lock, except a histogram's
+//! exemplars.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -22,7 +23,7 @@ impl Counter {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// What was counted.
+    /// The current count.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -33,17 +34,17 @@ impl Counter {
 pub struct Gauge(AtomicI64);
 
 impl Gauge {
-    /// It is `value` now.
+    /// Sets the value.
     pub fn set(&self, value: i64) {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// It is this much more (or less).
+    /// Adds to the value; `n` may be negative.
     pub fn add(&self, n: i64) {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// What it is.
+    /// The current value.
     pub fn get(&self) -> i64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -52,28 +53,28 @@ impl Gauge {
 /// One measured value and the trace that it belongs to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Exemplar {
-    /// What was measured.
+    /// The measured value.
     pub value: f64,
-    /// The trace and span it was measured in.
+    /// The trace and span in which it was measured.
     pub trace: TraceRef,
-    /// When.
+    /// When it was measured.
     pub at: SystemTime,
 }
 
-/// How often values fell between bounds.
+/// Counts of values between bounds.
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [f64],
-    /// One more than bounds: the last counts what is above all of them.
+    /// One more than bounds: the last counts values above all of them.
     counts: Box<[AtomicU64]>,
     /// Bits of an `f64`.
     sum: AtomicU64,
-    /// The last of each bucket.
+    /// The last exemplar of each bucket.
     exemplars: Mutex<Vec<Option<Exemplar>>>,
 }
 
 impl Histogram {
-    /// An empty one. Bounds ascend.
+    /// An empty histogram. Bounds ascend.
     pub fn new(bounds: &'static [f64]) -> Self {
         Self {
             bounds,
@@ -83,17 +84,17 @@ impl Histogram {
         }
     }
 
-    /// Counts a duration.
+    /// Records a duration.
     pub fn record(&self, took: Duration) {
         self.note(took.as_secs_f64());
     }
 
-    /// Counts a duration and keeps, where it is of a trace that is sampled, which trace.
+    /// Records a duration, and keeps `trace` as an exemplar if it is given.
     pub fn record_in(&self, took: Duration, trace: Option<TraceRef>) {
         let value = took.as_secs_f64();
         let bucket = self.note(value);
         let Some(trace) = trace else { return };
-        // Nobody waits: another one does as well.
+        // Nobody waits for the lock: another exemplar does as well.
         let Some(mut exemplars) = self.exemplars.try_lock() else {
             return;
         };
@@ -108,12 +109,12 @@ impl Histogram {
         let bucket = self.bounds.partition_point(|bound| *bound < value);
         self.counts[bucket].fetch_add(1, Ordering::Relaxed);
         let add = |bits| Some((f64::from_bits(bits) + value).to_bits());
-        // The function never answers `None`.
+        // The function never returns `None`.
         let _ = self.sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
         bucket
     }
 
-    /// What was counted so far.
+    /// The current counts.
     pub fn read(&self) -> HistogramValue {
         HistogramValue {
             bounds: self.bounds.into(),
@@ -129,16 +130,16 @@ impl Histogram {
 pub struct HistogramValue {
     /// Upper bounds, ascending.
     pub bounds: Box<[f64]>,
-    /// How many values lie at or below each bound and above the one before; one more, for those above all bounds.
+    /// Number of values at or below each bound and above the previous one; the last, of those above all bounds.
     pub counts: Vec<u64>,
-    /// All values together.
+    /// Sum of all values.
     pub sum: f64,
-    /// The last value of each bucket that belongs to a sampled trace; empty where none does.
+    /// The last value of each bucket that belongs to a sampled trace; empty if there is none.
     pub exemplars: Vec<Option<Exemplar>>,
 }
 
 impl HistogramValue {
-    /// How many values were counted.
+    /// Number of values counted.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }

@@ -5,12 +5,13 @@
 //!     writes as things happen                                └─> otlp, push: the same to an OTLP endpoint
 //! ```
 //!
-//! A role makes one [`Registry`], and in its `metrics.rs` declares each metric as a [`Desc`]: name, unit, labels, meaning. A test of each
-//! role holds `docs/reference/metrics.md` and those declarations together ([`documented`]). Names are OpenTelemetry's;
-//! Prometheus gets them with underscores, the unit and `_total`. Why not its SDK: see docs/decisions/0011-metrics.md.
+//! A role makes one [`Registry`], and in its `metrics.rs` declares each metric as a [`Desc`]: name, unit, labels,
+//! meaning. A test of each role keeps `docs/reference/metrics.md` and those declarations consistent ([`documented`]).
+//! Names are OpenTelemetry's; Prometheus gets them with underscores, the unit and `_total`.
+//! docs/decisions/0011-metrics.md says why its SDK is not used.
 //!
-//! No label's values come from strangers: they are words of ours, names of functions that are deployed, and ids of workers. Each metric
-//! has 2,000 series at most, and those of a deleted function are dropped.
+//! No label's values come from strangers: they are words of ours, names of deployed functions, and ids of workers. Each
+//! metric has at most 2,000 series, and those of a deleted function are dropped.
 
 pub mod buckets;
 mod documentation;

@@ -1,4 +1,4 @@
-//! Readings as OTLP has them.
+//! Readings in OTLP's form.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,7 +15,7 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 use super::instruments::{Exemplar, HistogramValue};
 use super::registry::{Kind, Reading, Registry, Value};
 
-/// Everything that these registries read now; each role is a resource of its own.
+/// The current readings of these registries; each role is a resource of its own.
 pub(crate) fn request(registries: &[Registry], resource: &[(String, String)]) -> ExportMetricsServiceRequest {
     let now = nanoseconds(SystemTime::now());
     let of = |registry: &Registry| {

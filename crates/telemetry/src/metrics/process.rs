@@ -1,4 +1,4 @@
-//! What every role's process costs the host, by the names that Prometheus' own clients use.
+//! The cost of a role's process to the host, under the names that Prometheus' own clients use.
 
 use std::fs;
 
@@ -22,7 +22,7 @@ const THREADS: Desc = Desc::new(
 /// Linux' `USER_HZ`, the same on every architecture that has userfaultfd.
 const TICKS_PER_S: f64 = 100.0;
 
-/// Registers them. Where roles share a process (`fn up`) each tells the same.
+/// Registers the process's metrics. Roles that share a process (`fn up`) report the same values.
 pub fn observe_process(registry: &Registry) {
     registry.observe_one(Kind::Counter, &CPU, || stat(&[13, 14]) / TICKS_PER_S);
     registry.observe_one(Kind::Gauge, &RESIDENT, resident);
@@ -32,12 +32,12 @@ pub fn observe_process(registry: &Registry) {
     registry.observe_one(Kind::Gauge, &THREADS, || stat(&[19]));
 }
 
-/// The sum of fields of `/proc/self/stat`, counted from 0 as proc(5) minus one; what cannot be read counts as 0.
+/// The sum of fields of `/proc/self/stat`, counted from 0 as proc(5) minus one; an unreadable field counts as 0.
 fn stat(fields: &[usize]) -> f64 {
     let Ok(text) = fs::read_to_string("/proc/self/stat") else {
         return 0.0;
     };
-    // The second field is the name in parentheses, which may hold blanks.
+    // The second field is the name in parentheses, which may contain blanks.
     let rest: Vec<&str> = text
         .rsplit_once(')')
         .map_or("", |(_, rest)| rest)

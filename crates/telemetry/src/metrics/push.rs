@@ -1,4 +1,5 @@
-//! Metrics to an OTLP endpoint, at an interval. What does not get there is told again with the next, as counts are cumulative.
+//! Pushes metrics to an OTLP endpoint at an interval. A failed push is made up for by the next, since counts are
+//! cumulative.
 
 use std::time::Duration;
 
@@ -15,9 +16,9 @@ use crate::InitError;
 use crate::environment::{Protocol, set};
 
 const INTERVAL: Duration = Duration::from_secs(60);
-/// What one push may take.
+/// Limit for one push.
 const LIMIT: Duration = Duration::from_secs(10);
-/// What the last one may take, at the process's end.
+/// Limit for the last push, when the process ends.
 const LAST_LIMIT: Duration = Duration::from_secs(2);
 
 /// Pushes until it is dropped; then once more.
@@ -31,7 +32,7 @@ pub(crate) struct Push {
 impl Drop for Push {
     fn drop(&mut self) {
         self.task.abort();
-        // On a runtime of one thread, which is this one, nothing would move any more.
+        // On a runtime whose single thread is this one, nothing would make progress any more.
         if self.runtime.runtime_flavor() == tokio::runtime::RuntimeFlavor::CurrentThread {
             return;
         }
@@ -152,7 +153,7 @@ impl Exporter {
     }
 }
 
-/// `key=value` pairs between commas; one that is no header is left out.
+/// Parses `key=value` pairs separated by commas; a pair that is no valid header is left out.
 fn headers_of(text: &str) -> HeaderMap {
     let pairs = text.split(',').filter_map(|pair| pair.split_once('='));
     let headers = pairs.filter_map(|(name, value)| {

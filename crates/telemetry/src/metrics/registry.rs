@@ -1,4 +1,4 @@
-//! What a role measures: descriptions, and where each is read at the moment somebody asks.
+//! What a role measures: descriptions, and where each value is read at a scrape.
 
 use std::sync::{Arc, Weak};
 use std::time::SystemTime;
@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use super::family::{Family, Series, Shared};
 use super::instruments::HistogramValue;
 
-/// What Prometheus calls it.
+/// Type of a metric in Prometheus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// It only grows.
@@ -20,7 +20,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The word of the exposition formats.
+    /// The type's name in the exposition formats.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -30,7 +30,7 @@ impl Kind {
     }
 }
 
-/// What a metric is.
+/// The description of a metric.
 #[derive(Debug)]
 pub struct Desc {
     /// OpenTelemetry's name: words joined by dots.
@@ -39,14 +39,14 @@ pub struct Desc {
     pub unit: &'static str,
     /// Names of its labels.
     pub labels: &'static [&'static str],
-    /// What it says, in a sentence.
+    /// Its meaning, in a sentence.
     pub help: &'static str,
-    /// Bounds, of a histogram.
+    /// Bounds of a histogram.
     pub bounds: &'static [f64],
 }
 
 impl Desc {
-    /// A description; of a histogram with [`super::buckets::COARSE`] bounds.
+    /// A description; a histogram gets [`super::buckets::COARSE`] bounds.
     pub const fn new(
         name: &'static str,
         unit: &'static str,
@@ -62,7 +62,7 @@ impl Desc {
         }
     }
 
-    /// The same with other bounds.
+    /// Replaces the bounds.
     #[must_use]
     pub const fn bounds(mut self, bounds: &'static [f64]) -> Self {
         self.bounds = bounds;
@@ -89,23 +89,23 @@ pub(super) fn prometheus(name: &str) -> String {
     name.replace(['.', '-'], "_")
 }
 
-/// What was measured.
+/// A measured value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// A counter's or a gauge's.
+    /// Value of a counter or a gauge.
     Number(f64),
-    /// A histogram's.
+    /// Value of a histogram.
     Histogram(HistogramValue),
 }
 
 /// A metric with all its series at one moment.
 #[derive(Debug)]
 pub struct Reading {
-    /// What it is.
+    /// The metric's description.
     pub desc: &'static Desc,
-    /// What Prometheus calls it.
+    /// The metric's type.
     pub kind: Kind,
-    /// Values of its labels, and its value.
+    /// Label values and value of each series.
     pub points: Vec<(Vec<String>, Value)>,
 }
 
@@ -118,7 +118,7 @@ struct Metric {
     forget: Option<Forget>,
 }
 
-/// Everything one role measures. Clones share it.
+/// All metrics of one role. Clones share them.
 #[derive(Clone)]
 pub struct Registry {
     inner: Arc<Inner>,
@@ -152,7 +152,8 @@ pub(crate) fn all() -> Vec<Registry> {
 }
 
 impl Registry {
-    /// An empty one for a role of this process; what it measures is exported from now on, where an endpoint is configured.
+    /// An empty registry for a role of this process. Its metrics are exported from now on, if an endpoint is
+    /// configured.
     pub fn new(role: &'static str) -> Self {
         let inner = Arc::new(Inner {
             role,
@@ -168,20 +169,20 @@ impl Registry {
         self.inner.role
     }
 
-    /// Since when its counters count.
+    /// When its counters started.
     pub(crate) fn started(&self) -> SystemTime {
         self.inner.started
     }
 
-    /// Counters, gauges or histograms that are written as things happen. A family without labels has its one series from the
-    /// beginning: a counter that was never moved reads as zero.
+    /// Registers counters, gauges or histograms that are written as things happen. A family without labels has its one
+    /// series from the beginning: a counter that was never incremented reads as zero.
     pub fn family<S: Series, const N: usize>(&self, desc: &'static Desc) -> Family<S, N> {
         let family = Family::new(desc);
         self.add_family(&family);
         family
     }
 
-    /// Takes in a family that another part of the program made.
+    /// Registers a family that another part of the program made.
     pub fn add_family<S: Series, const N: usize>(&self, family: &Family<S, N>) {
         if N == 0 {
             family.with(std::array::from_fn(|_| ""));
@@ -195,7 +196,7 @@ impl Registry {
         });
     }
 
-    /// Something that is looked at when somebody asks: `read` answers label values and numbers. It must not block.
+    /// Registers a metric that is read at each scrape: `read` returns label values and numbers. It must not block.
     pub fn observe(
         &self,
         kind: Kind,
@@ -206,12 +207,12 @@ impl Registry {
         self.push(kind, desc, Box::new(read));
     }
 
-    /// The same of a single number without labels.
+    /// Registers a single number without labels that is read at each scrape.
     pub fn observe_one(&self, kind: Kind, desc: &'static Desc, read: impl Fn() -> f64 + Send + Sync + 'static) {
         self.observe(kind, desc, move || vec![(Vec::new(), read())]);
     }
 
-    /// The same of a histogram that another part of the program keeps.
+    /// Registers a histogram that another part of the program keeps, read at each scrape.
     pub fn observe_histogram(&self, desc: &'static Desc, read: impl Fn() -> HistogramValue + Send + Sync + 'static) {
         let read = move || vec![(Vec::new(), Value::Histogram(read()))];
         self.push(Kind::Histogram, desc, Box::new(read));
@@ -226,7 +227,7 @@ impl Registry {
         });
     }
 
-    /// Drops every series whose label `name` is `value`: what it counted is gone, say with the function it was of.
+    /// Drops every series whose label `name` is `value`, since what it counted is gone, such as a deleted function.
     pub fn forget(&self, name: &str, value: &str) {
         for metric in self.inner.metrics.lock().iter() {
             if let Some(forget) = &metric.forget {
@@ -235,7 +236,7 @@ impl Registry {
         }
     }
 
-    /// Reads everything.
+    /// Reads all metrics.
     pub fn read(&self) -> Vec<Reading> {
         let one = |m: &Metric| Reading {
             desc: m.desc,
@@ -245,7 +246,7 @@ impl Registry {
         self.inner.metrics.lock().iter().map(one).collect()
     }
 
-    /// Everything that is measured, in the order of its registration.
+    /// All metrics, in the order of their registration.
     pub fn descriptions(&self) -> Vec<(&'static Desc, Kind)> {
         self.inner.metrics.lock().iter().map(|m| (m.desc, m.kind)).collect()
     }

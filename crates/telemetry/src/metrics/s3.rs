@@ -1,4 +1,4 @@
-//! Requests to the object store, as every role that makes some measures them.
+//! Metrics of requests to the object store, for every role that makes some.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub struct S3Metrics {
 }
 
 impl S3Metrics {
-    /// Registers them.
+    /// Registers the instruments.
     pub fn new(registry: &Registry) -> Self {
         Self {
             requests: registry.family(&REQUESTS),
@@ -41,18 +41,18 @@ impl S3Metrics {
         }
     }
 
-    /// A request is over.
+    /// Records a finished request.
     pub fn request(&self, operation: &str, outcome: &str, took: Duration) {
         self.requests.with([operation, outcome]).inc();
         self.duration.with([operation]).record(took);
     }
 
-    /// Bytes of a body came.
+    /// Counts received bytes of a body.
     pub fn received(&self, bytes: u64) {
         self.bytes.with(["received"]).add(bytes);
     }
 
-    /// Bytes of a body went.
+    /// Counts sent bytes of a body.
     pub fn sent(&self, bytes: u64) {
         self.bytes.with(["sent"]).add(bytes);
     }

@@ -9,14 +9,14 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use super::instruments::{Exemplar, HistogramValue};
 use super::registry::{Kind, Reading, Registry, Value, prometheus};
 
-/// A format.
+/// A text format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Format {
     Prometheus,
     OpenMetrics,
 }
 
-/// What the role measures, as text, and the header that says in which format: the one that the asker's `Accept` names.
+/// The role's metrics as text, and the header that names the format: the one that the client's `Accept` asks for.
 pub fn exposition(registry: &Registry, asked: &HeaderMap) -> ((HeaderName, HeaderValue), String) {
     let accepts = asked.get_all(ACCEPT).iter().filter_map(|v| v.to_str().ok());
     let (format, kind) = if accepts.into_iter().any(|v| v.contains("application/openmetrics-text")) {
@@ -82,7 +82,7 @@ fn of_trace(exemplar: &Exemplar) -> String {
     format!(" # {{trace_id=\"{trace}\",span_id=\"{span}\"}} {value} {at:.3}")
 }
 
-/// OpenMetrics wants a bound to be a float.
+/// OpenMetrics requires a bound to be a float.
 fn number(bound: f64) -> String {
     let text = bound.to_string();
     if text.contains('.') { text } else { text + ".0" }
