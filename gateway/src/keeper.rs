@@ -40,8 +40,7 @@ pub(crate) async fn report(slots: Arc<Slots>) {
     }
 }
 
-/// Reports new counts to the scheduler: `fn stats` and `fn top` ask it for all gateways together. It also exchanges
-/// with it which traces are kept, here and elsewhere. Runs until dropped.
+/// Reports new counts to the scheduler: `fn stats` and `fn top` ask it for all gateways together. Runs until dropped.
 pub(crate) async fn tell(slots: Arc<Slots>, metrics: Arc<Metrics>) {
     let mut told = BTreeMap::new();
     let mut last = tokio::time::Instant::now();
@@ -51,8 +50,7 @@ pub(crate) async fn tell(slots: Arc<Slots>, metrics: Arc<Metrics>) {
         let mut functions = metrics.traffic();
         let all = functions.clone();
         functions.retain(|name, traffic| told.get(name) != Some(traffic));
-        let kept_traces = rekindle_telemetry::kept_here();
-        if !functions.is_empty() || !kept_traces.is_empty() {
+        if !functions.is_empty() {
             news = tokio::time::Instant::now();
         }
         // An empty report says that this gateway is alive, and learns which functions are gone.
@@ -63,11 +61,9 @@ pub(crate) async fn tell(slots: Arc<Slots>, metrics: Arc<Metrics>) {
         let report = TrafficReport {
             gateway: slots.gateway.clone(),
             functions,
-            kept_traces,
         };
         match slots.scheduler.tell(&report).await {
             Ok(answer) => {
-                rekindle_telemetry::keep_told(&answer.kept_traces);
                 told = if answer.known { all } else { BTreeMap::new() };
                 for name in &answer.gone {
                     metrics.forget(name);
@@ -84,7 +80,6 @@ pub(crate) async fn tell_last(slots: &Slots, metrics: &Metrics) {
     let report = TrafficReport {
         gateway: slots.gateway.clone(),
         functions: metrics.traffic(),
-        kept_traces: rekindle_telemetry::kept_here(),
     };
     match tokio::time::timeout(TELL_LIMIT, slots.scheduler.tell(&report)).await {
         Ok(Ok(_)) => {}

@@ -70,7 +70,6 @@ pub(crate) fn beat(n: usize, incarnation: u64, capacity: u64, instances: Vec<Ins
         kept: None,
         damaged: Vec::new(),
         snapshots: rekindle_wire::internal::SnapshotReport::default(),
-        kept_traces: None,
         instances,
     }
 }

@@ -69,11 +69,7 @@ impl Traffics {
         }
         self.fold(now);
         let gone = gone.into_iter().collect();
-        TrafficAnswer {
-            known,
-            gone,
-            kept_traces: Vec::new(),
-        }
+        TrafficAnswer { known, gone }
     }
 
     fn fold(&mut self, now: Millis) {
@@ -190,7 +186,6 @@ mod tests {
         TrafficReport {
             gateway: gateway.clone(),
             functions: [(function.parse().unwrap(), traffic)].into(),
-            kept_traces: Vec::new(),
         }
     }
 

@@ -127,8 +127,6 @@ pub struct Worker {
     /// Whether a scheduler has heard of it since it was started. Before that nothing may be put here: what a scheduler takes to be on this worker
     /// is what ran before its start, and goes when it hears of that.
     pub is_known: AtomicBool,
-    /// When a report last told which traces are kept.
-    traces_told: Mutex<Option<Instant>>,
     instances: Mutex<HashMap<InstanceId, Arc<Instance>>>,
     probe: Mutex<Option<Probe>>,
     dump_probe: Mutex<Option<DumpProbe>>,
@@ -138,20 +136,7 @@ pub struct Worker {
     _breakpoints: Option<OwnedFd>,
 }
 
-/// Reports go at every change; which traces are kept is told no more often.
-const TRACES_EVERY: Duration = Duration::from_millis(500);
-
 impl Worker {
-    /// Whether the report that is being made is to tell which traces are kept.
-    pub(crate) fn tells_traces(&self) -> bool {
-        let (mut told, now) = (self.traces_told.lock(), Instant::now());
-        let is_time = told.is_none_or(|at| now.saturating_duration_since(at) >= TRACES_EVERY);
-        if is_time {
-            *told = Some(now);
-        }
-        is_time
-    }
-
     /// Comes up.
     ///
     /// # Errors
@@ -287,7 +272,6 @@ impl Worker {
             leaving_is_known: AtomicBool::new(false),
             scheduler_is_reached: AtomicBool::new(false),
             is_known: AtomicBool::new(false),
-            traces_told: Mutex::default(),
             instances: Mutex::default(),
             probe: Mutex::new(None),
             dump_probe: Mutex::new(None),

@@ -6,8 +6,6 @@
 //! - [`set_parent`], [`inject`], [`inject_span`]: W3C trace context (`traceparent`, `tracestate`) out of and into HTTP
 //!   headers. It works without an OTLP endpoint too, so that a client's trace id always reaches the function; spans are
 //!   then made only for logs.
-//! - [`kept_here`], [`keep_told`], [`kept_anywhere`]: which traces are kept although their head was not sampled,
-//!   exchanged between processes.
 //!
 //! Several roles may share a process (`fn up`), so a span names the role that made it in attribute `rekindle.role`.
 
@@ -18,7 +16,6 @@ pub mod metrics;
 mod past;
 mod sampling;
 mod tail;
-mod verdicts;
 
 use std::time::Duration;
 
@@ -34,7 +31,6 @@ use tracing_subscriber::{EnvFilter, Layer as _};
 
 pub use context::{TraceRef, inject, inject_span, keep, keep_if_slow, set_parent, trace_id};
 pub use past::record_past;
-pub use verdicts::{keep_told, kept_anywhere, kept_here};
 
 /// How long the last spans may take to be exported when the process ends.
 const FLUSH_LIMIT: Duration = Duration::from_secs(3);

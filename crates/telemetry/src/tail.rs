@@ -4,17 +4,13 @@
 //! ```text
 //!                   sampled at the head ──> on
 //! span ends ──┬───> its trace is kept ────> on
-//!             └───> else it waits with its trace's others ──> one failed, the local root is slow, or another
-//!                                                        │    process says so: all go on
+//!             └───> else it waits with its trace's others ──> one failed, or the local root is slow: all go on
 //!                                                        └──> nothing open for a while, or no room: all dropped
 //! ```
 //!
-//! A process knows only its own spans, so its decisions are sent to the others ([`crate::verdicts`]), which wait for
-//! them:
-//! - A root that has been open for longer than the limit is already slow, and reported as such. Spans that ended early
-//!   elsewhere need not wait for its end.
-//! - If it is known before others are called ([`keep`]: a slot took long to find), the request to them says "sampled".
-//!   They keep their part from then on.
+//! A process knows only its own spans, and decides for these alone. If it is known before others are called ([`keep`]: a
+//! slot took long to find), the request to them says "sampled", and they keep their part from then on. For whole traces,
+//! sample all at the head and let a collector decide.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -29,13 +25,11 @@ use opentelemetry_sdk::trace::{Span, SpanData, SpanProcessor};
 use parking_lot::{Mutex, RwLock};
 
 use crate::environment::set;
-use crate::verdicts;
 
 /// Duration from which an invocation is slow, unless `REKINDLE_TRACES_SLOW` says otherwise.
 const SLOW: Duration = Duration::from_secs(1);
-/// How long an undecided trace waits after its last span of this process, beyond the limit for slow. A request and its
-/// instance's start follow one another, and another process's decision comes through the scheduler, with reports once a
-/// second.
+/// How long an undecided trace waits after its last span of this process, beyond the limit for slow: a request and its
+/// instance's start follow one another.
 const WAIT: Duration = Duration::from_secs(4);
 /// Maximum number of spans of undecided traces, about 1 KiB each.
 const SPANS_MAX: usize = 32_768;
@@ -66,36 +60,11 @@ fn milliseconds(text: &str) -> Option<Duration> {
 /// This process's undecided traces.
 static UNDECIDED: OnceLock<Undecided> = OnceLock::new();
 
-/// Keeps a trace from now on, whatever happens, and makes the other processes keep it.
+/// Keeps this process's part of a trace from now on, whatever happens.
 pub(crate) fn keep(trace: TraceId) {
     let Some(undecided) = UNDECIDED.get() else { return };
     let waiting = undecided.state.lock().keep(trace);
     undecided.send(waiting);
-    verdicts::decided(trace);
-}
-
-/// Exports what is here of a trace that another process keeps. Returns whether there was anything that had not been
-/// exported before.
-pub(crate) fn keep_told(trace: TraceId) -> bool {
-    let Some(undecided) = UNDECIDED.get() else {
-        return false;
-    };
-    let mut state = undecided.state.lock();
-    // There is nothing of other traces here.
-    if state.traces.get(&trace).is_none_or(|t| t.kept) {
-        return false;
-    }
-    let waiting = state.keep(trace);
-    drop(state);
-    undecided.send(waiting);
-    true
-}
-
-/// Keeps at most `most` traces that are already slow, although they are not over.
-pub(crate) fn keep_overdue(most: usize) {
-    let Some(undecided) = UNDECIDED.get() else { return };
-    let overdue = undecided.state.lock().overdue(undecided.slow, Instant::now());
-    overdue.into_iter().take(most).for_each(keep);
 }
 
 /// Duration from which an invocation is slow here, if anything is kept by the tail.
@@ -143,9 +112,6 @@ struct State {
 struct Trace {
     spans: Vec<SpanData>,
     open: usize,
-    /// This process's open roots in it, with their start. There may be several: a function may invoke another under the
-    /// same trace.
-    roots: Vec<(SpanId, Instant)>,
     kept: bool,
     changed: Instant,
 }
@@ -158,7 +124,6 @@ impl State {
             Trace {
                 spans: Vec::new(),
                 open: 0,
-                roots: Vec::new(),
                 kept: false,
                 changed: Instant::now(),
             }
@@ -172,12 +137,8 @@ impl State {
     }
 
     /// Records that a span of an unsampled trace has begun.
-    fn begun(&mut self, id: TraceId, span: SpanId, is_local_root: bool, now: Instant) {
-        let trace = self.trace(id);
-        trace.open += 1;
-        if is_local_root && trace.roots.len() < SPANS_OF_ONE_MAX {
-            trace.roots.push((span, now));
-        }
+    fn begun(&mut self, id: TraceId) {
+        self.trace(id).open += 1;
     }
 
     /// Keeps a trace. Returns its waiting spans, to be sent.
@@ -189,29 +150,14 @@ impl State {
         spans
     }
 
-    /// Undecided traces with a root that has been open for `slow`.
-    fn overdue(&self, slow: Duration, now: Instant) -> Vec<TraceId> {
-        let is_slow = |(_, since): &(SpanId, Instant)| now.saturating_duration_since(*since) >= slow;
-        let overdue = self
-            .traces
-            .iter()
-            .filter(|(_, t)| !t.kept && t.roots.iter().any(is_slow));
-        overdue.map(|(id, _)| *id).collect()
-    }
-
-    /// Records that a span of an unsampled trace has ended. Returns the spans to send, and whether that was decided
-    /// just now.
-    fn ended(&mut self, span: SpanData, slow: Duration, now: Instant) -> (Vec<SpanData>, bool) {
+    /// Records that a span of an unsampled trace has ended. Returns the spans to send.
+    fn ended(&mut self, span: SpanData, slow: Duration, now: Instant) -> Vec<SpanData> {
         let took = span.end_time.duration_since(span.start_time).unwrap_or_default();
         let is_local_root = span.parent_span_id == SpanId::INVALID || span.parent_span_is_remote;
         let matters = matches!(span.status, Status::Error { .. }) || (is_local_root && took >= slow);
         let trace = self.trace(span.span_context.trace_id());
         trace.open = trace.open.saturating_sub(1);
         trace.changed = now;
-        if is_local_root {
-            trace.roots.retain(|(root, _)| *root != span.span_context.span_id());
-        }
-        let is_new = matters && !trace.kept;
         trace.kept |= matters;
         if !trace.kept {
             if trace.spans.len() < SPANS_OF_ONE_MAX {
@@ -219,14 +165,14 @@ impl State {
                 self.waiting += 1;
             }
             self.make_room(slow, now);
-            return (Vec::new(), false);
+            return Vec::new();
         }
         let mut all = std::mem::take(&mut trace.spans);
         self.waiting -= all.len();
         all.push(span);
         // Also if everything fails and nothing waits.
         self.make_room(slow, now);
-        (all, is_new)
+        all
     }
 
     /// Drops the oldest undecided traces until an eighth of the room is free.
@@ -295,32 +241,24 @@ impl<P: SpanProcessor + 'static> Tail<P> {
 
 impl<P: SpanProcessor + 'static> SpanProcessor for Tail<P> {
     fn on_start(&self, span: &mut Span, context: &Context) {
-        use opentelemetry::trace::{Span as _, TraceContextExt as _};
+        use opentelemetry::trace::Span as _;
         let own = span.span_context();
         if own.is_sampled() {
             return self.next.read().on_start(span, context);
         }
-        let parent = context.span();
-        let parent = parent.span_context();
-        let is_local_root = !parent.is_valid() || parent.is_remote();
-        let mut state = self.undecided.state.lock();
-        state.begun(own.trace_id(), own.span_id(), is_local_root, Instant::now());
+        self.undecided.state.lock().begun(own.trace_id());
     }
 
     fn on_end(&self, span: SpanData) {
         if span.span_context.is_sampled() {
             return self.next.read().on_end(span);
         }
-        let trace = span.span_context.trace_id();
-        let (all, is_new) = self
+        let all = self
             .undecided
             .state
             .lock()
             .ended(span, self.undecided.slow, Instant::now());
         self.undecided.send(all);
-        if is_new {
-            verdicts::decided(trace);
-        }
     }
 
     fn force_flush(&self) -> OTelSdkResult {
@@ -387,7 +325,7 @@ mod tests {
     #[test]
     fn a_failure_brings_what_ended_before_and_what_ends_after() {
         let (mut state, now) = (State::default(), Instant::now());
-        let mut end = |span| state.ended(span, 100 * MS, now).0;
+        let mut end = |span| state.ended(span, 100 * MS, now);
         assert!(end(span(1, 1, 2, MS, false)).is_empty());
         assert!(end(span(7, 1, 99, MS, false)).is_empty(), "another trace");
         assert_eq!(names(&end(span(1, 2, 3, MS, true))), ["1", "2"]);
@@ -398,7 +336,7 @@ mod tests {
     #[test]
     fn only_the_root_of_this_process_is_slow() {
         let (mut state, now) = (State::default(), Instant::now());
-        let mut end = |span| state.ended(span, 100 * MS, now).0;
+        let mut end = |span| state.ended(span, 100 * MS, now);
         assert!(
             end(span(1, 1, 2, 500 * MS, false)).is_empty(),
             "a part may be meant to be long"
@@ -408,50 +346,15 @@ mod tests {
     }
 
     #[test]
-    fn a_root_that_is_slow_already_is_found_before_it_ends() {
-        let (mut state, start) = (State::default(), Instant::now());
-        state.begun(1.into(), 7.into(), true, start);
-        state.begun(1.into(), 8.into(), false, start + 90 * MS);
-        state.begun(2.into(), 9.into(), false, start);
-        state.ended(span(1, 1, 2, MS, false), 100 * MS, start + 95 * MS);
-        assert!(state.overdue(100 * MS, start + 99 * MS).is_empty());
-        assert_eq!(state.overdue(100 * MS, start + 100 * MS), [TraceId::from(1)]);
-        assert_eq!(names(&state.keep(1.into())), ["1"]);
-        assert_eq!(state.waiting, 0);
-        assert!(state.overdue(100 * MS, start + 200 * MS).is_empty(), "it is decided");
-    }
-
-    #[test]
-    fn one_root_s_end_leaves_the_others_of_its_trace_open() {
-        let (mut state, start) = (State::default(), Instant::now());
-        state.begun(1.into(), 7.into(), true, start);
-        // The span of a function that it invokes.
-        state.begun(1.into(), 8.into(), true, start + 10 * MS);
-        state.ended(span(1, 8, 99, MS, false), 100 * MS, start + 20 * MS);
-        assert_eq!(state.overdue(100 * MS, start + 100 * MS), [TraceId::from(1)]);
-        state.ended(span(1, 7, 99, 50 * MS, false), 100 * MS, start + 50 * MS);
-        assert!(state.overdue(100 * MS, start + 200 * MS).is_empty());
-    }
-
-    #[test]
     fn where_there_is_no_room_what_is_kept_stays_known() {
         let (mut state, now) = (State::default(), Instant::now());
-        state.begun(1.into(), 7.into(), true, now);
+        state.begun(1.into());
         state.keep(1.into());
         for n in 0..2 * SPANS_MAX {
             state.ended(span(n as u128 + 2, 1, 5, MS, false), 100 * MS, now);
         }
         assert!(state.waiting <= SPANS_MAX && state.traces[&TraceId::from(1)].kept);
         assert_eq!(state.order.front(), Some(&TraceId::from(1)));
-    }
-
-    #[test]
-    fn a_decision_is_new_once() {
-        let (mut state, now) = (State::default(), Instant::now());
-        let mut is_new = |span| state.ended(span, 100 * MS, now).1;
-        assert!(!is_new(span(1, 1, 2, MS, false)));
-        assert!(is_new(span(1, 2, 3, MS, true)));
-        assert!(!is_new(span(1, 3, 99, MS, true)));
     }
 
     #[test]
@@ -474,7 +377,7 @@ mod tests {
         let (mut state, start) = (State::default(), Instant::now());
         for n in 1..=100 {
             let now = start + u32::try_from(n).unwrap() * (WAIT + 100 * MS);
-            assert_eq!(state.ended(span(n, 1, 99, MS, true), 100 * MS, now).0.len(), 1);
+            assert_eq!(state.ended(span(n, 1, 99, MS, true), 100 * MS, now).len(), 1);
         }
         assert!(state.traces.len() <= 2, "{}", state.traces.len());
     }

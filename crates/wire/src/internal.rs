@@ -314,10 +314,6 @@ pub struct Heartbeat {
     /// What it makes, uses and refuses of snapshots.
     #[serde(default)]
     pub snapshots: SnapshotReport,
-    /// Traces that it keeps although their heads were not sampled, see `rekindle_telemetry::kept_here`; nothing where it told so just before, and
-    /// then the answer has none either.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kept_traces: Option<Vec<String>>,
 }
 
 /// How short of memory a worker is: of its host and of the control group it runs in, the one that is shorter.
@@ -436,9 +432,6 @@ pub struct HeartbeatAnswer {
     /// Which revision of what the worker keeps is known; 0 for none.
     #[serde(default)]
     pub kept_revision: u64,
-    /// Traces that others keep although their heads were not sampled, see `rekindle_telemetry::kept_here`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub kept_traces: Vec<String>,
 }
 
 /// The name, beside those of runtimes, of what installs dependencies: it is laid under a runtime's root filesystem.

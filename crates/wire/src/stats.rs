@@ -94,9 +94,6 @@ pub struct TrafficReport {
     pub gateway: GatewayId,
     /// All counts of these functions.
     pub functions: BTreeMap<FunctionName, Traffic>,
-    /// Traces that it keeps although their heads were not sampled, see `rekindle_telemetry::kept_here`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub kept_traces: Vec<String>,
 }
 
 /// The answer to it.
@@ -107,9 +104,6 @@ pub struct TrafficAnswer {
     /// Functions that do not exist any more.
     #[serde(default)]
     pub gone: Vec<FunctionName>,
-    /// Traces that others keep although their heads were not sampled, see `rekindle_telemetry::kept_here`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub kept_traces: Vec<String>,
 }
 
 /// How full a worker's pools and caches are, and what it has done since its start.

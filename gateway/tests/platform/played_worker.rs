@@ -211,7 +211,6 @@ async fn beat(worker: Arc<Inner>) {
                 pressure: rekindle_wire::internal::MemoryPressure::default(),
                 damaged: Vec::new(),
                 snapshots: rekindle_wire::internal::SnapshotReport::default(),
-                kept_traces: None,
                 instances: worker.infos(),
             };
             let url = format!("http://{}/internal/heartbeat", worker.scheduler);

@@ -91,14 +91,6 @@ pub(super) async fn heartbeat(
 ) -> Result<Json<HeartbeatAnswer>, Refused> {
     let Json(beat) = beat.map_err(bad_json)?;
     members::check_worker(&caller, beat.worker.as_str())?;
-    // Not while holding the scheduler's lock.
-    let kept_traces = match &beat.kept_traces {
-        None => Vec::new(),
-        Some(kept) => {
-            rekindle_telemetry::keep_told(kept);
-            rekindle_telemetry::kept_anywhere()
-        }
-    };
     for damaged in &beat.damaged {
         lose(&scheduler, damaged).await;
     }
@@ -123,7 +115,6 @@ pub(super) async fn heartbeat(
             stop,
             forget: state.fleet.retired_templates(&beat.worker, state.catalog.retired()),
             kept_revision,
-            kept_traces,
         };
         (answer, is_news, state.fleet.is_to_tell())
     };

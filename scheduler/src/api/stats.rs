@@ -17,13 +17,11 @@ pub(super) async fn traffic(
     report: Result<Json<TrafficReport>, JsonRejection>,
 ) -> Result<Json<TrafficAnswer>, Refused> {
     let Json(report) = report.map_err(bad_json)?;
-    rekindle_telemetry::keep_told(&report.kept_traces);
     let now = scheduler.now();
-    let mut answer = {
+    let answer = {
         let ClusterState { traffic, catalog, .. } = &mut *scheduler.state();
         traffic.take(report, now, |name| catalog.has(name))
     };
-    answer.kept_traces = rekindle_telemetry::kept_anywhere();
     Ok(Json(answer))
 }
 

@@ -175,7 +175,6 @@ impl Host {
             }),
             damaged: Vec::new(),
             snapshots: rekindle_wire::internal::SnapshotReport::default(),
-            kept_traces: None,
         }
     }
 

@@ -115,13 +115,11 @@ async fn beat(worker: &Worker, client: &Transport, url: &str) -> Result<Heartbea
         kept: worker.kept.untold(&worker.snapshots),
         damaged,
         snapshots: renewal::report(worker),
-        kept_traces: worker.tells_traces().then(rekindle_telemetry::kept_here),
     };
     let told = tell(worker, client, url, &report).await;
     match &told {
         Ok(answer) => {
             worker.kept.is_known(answer.kept_revision);
-            rekindle_telemetry::keep_told(&answer.kept_traces);
         }
         Err(_) => {
             worker.damage.not_told(report.damaged);
