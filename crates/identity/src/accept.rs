@@ -1,5 +1,6 @@
-//! Listening: for plain connections, or for those of the cluster's members. A handshake is made beside others, and who connects is known with the
-//! connection. Who has no certificate may connect, to join; what else it may do is the routes' to say.
+//! Listens for plain connections, or for those of the cluster's members. Handshakes run concurrently, and each
+//! connection comes with its caller. Callers without a certificate may connect in order to join. The routes decide what
+//! else they may do.
 
 use std::io;
 use std::panic::AssertUnwindSafe;
@@ -31,29 +32,29 @@ use crate::member::Member;
 use crate::peer::{Peer, Role};
 use crate::revoked::{Kept, NotRevoked, Revoked};
 
-/// For a handshake.
+/// Time limit of a handshake.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Handshakes at once; further connections wait in the kernel.
+/// Maximum number of concurrent handshakes. Further connections wait in the kernel.
 const AT_ONCE: usize = 512;
-/// Lines of headers in a request: a client's 256, and what the platform adds.
+/// Maximum header lines of a request: a client's 256, plus those added by the platform.
 const HEADERS_MAX: usize = 320;
-/// What the first byte of a TLS connection is.
+/// The first byte of a TLS connection.
 const HANDSHAKE: u8 = 22;
 const PLAIN: &str = "{\"code\":\"unauthorized\",\"message\":\"this port speaks TLS with members of its cluster: use https, and a certificate of the cluster's authority (docs/how-to/secure-a-cluster-with-tls.md)\"}";
 
-/// Who made a connection.
+/// The caller at the other end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Caller {
-    /// Anybody: the listener asks for no certificates, and the token that each call carries decides.
+    /// Anyone: the listener requires no certificates, and the token in each call decides.
     Plain,
     /// A member of the cluster.
     Member(Peer),
-    /// It has shown no certificate.
+    /// A caller without a certificate.
     Stranger,
 }
 
-/// A role's answers to requests of its own process: who asks is as on a listener that asks for no certificates. A panic is an answer too, 500: who asks is another
-/// role, and goes on.
+/// A role's service for requests from its own process. The caller counts as one on a listener without certificates. A
+/// panic becomes a response too, 500, because the caller is another role and continues.
 pub fn inside(router: Router) -> impl Fn(Request<Body>) -> Pin<Box<dyn Future<Output = Response<Body>> + Send>> {
     move |mut request| {
         request.extensions_mut().insert(ConnectInfo(Caller::Plain));
@@ -67,7 +68,7 @@ pub fn inside(router: Router) -> impl Fn(Request<Body>) -> Pin<Box<dyn Future<Ou
 }
 
 impl Caller {
-    /// Whether it is one of these roles, as far as is asked here.
+    /// Whether it has one of these roles, as far as this listener checks.
     pub fn is_one_of(&self, roles: &[Role]) -> bool {
         match self {
             Self::Plain => true,
@@ -76,7 +77,7 @@ impl Caller {
         }
     }
 
-    /// Whether it may speak for a worker with this id.
+    /// Whether it may speak for the worker with this id.
     pub fn may_be_worker(&self, id: &str) -> bool {
         match self {
             Self::Plain => true,
@@ -85,7 +86,7 @@ impl Caller {
         }
     }
 
-    /// Who it is, for who refuses it.
+    /// Describes the caller in a rejection.
     pub fn described(&self) -> String {
         match self {
             Self::Plain => "a caller".to_owned(),
@@ -98,9 +99,9 @@ impl Caller {
 /// A connection.
 #[derive(Debug)]
 pub enum Connection {
-    /// As it came.
+    /// A plain connection.
     Plain(TcpStream),
-    /// After its handshake, until who made it is revoked.
+    /// A connection after its handshake. It ends when the member at its other end is revoked.
     Guarded(Box<Kept<TlsStream<TcpStream>>>),
 }
 
@@ -116,7 +117,7 @@ impl Connection {
     }
 }
 
-/// A role's listener. Its connections do not wait to fill packets.
+/// A role's listener. Its connections use TCP_NODELAY.
 #[derive(Debug)]
 pub struct Listener {
     source: Source,
@@ -129,10 +130,10 @@ enum Source {
 }
 
 impl Listener {
-    /// A listener for members of this one's cluster; without one, for plain connections.
+    /// A listener for members of this member's cluster, or for plain connections if there is no member.
     ///
     /// # Errors
-    /// When the member's certificate cannot be served with.
+    /// If the member's certificate cannot be used for a server.
     pub fn new(listener: TcpListener, member: Option<&Member>) -> io::Result<Self> {
         let Some(member) = member else {
             return Ok(Self {
@@ -166,19 +167,19 @@ impl Listener {
         match &mut self.source {
             Source::Plain(listener) => {
                 let (stream, _) = axum::serve::Listener::accept(listener).await;
-                // Only slower if it fails.
+                // A failure only makes the connection slower.
                 let _ = stream.set_nodelay(true);
                 Connection::Plain(stream)
             }
             Source::Guarded(ready) => match ready.recv().await {
                 Some(connection) => connection,
-                // The task that accepts ends with this listener only.
+                // The accepting task only ends with this listener.
                 None => std::future::pending().await,
             },
         }
     }
 
-    /// Serves the routes until `shutdown` resolves, then finishes the requests under way. Handlers find the [`Caller`]
+    /// Serves the routes until `shutdown` resolves, then finishes the requests in flight. Handlers get the [`Caller`]
     /// as `ConnectInfo`.
     pub async fn serve(mut self, router: Router, shutdown: impl Future<Output = ()>) {
         let mut shutdown = pin!(shutdown);
@@ -201,7 +202,7 @@ impl Listener {
     }
 }
 
-/// Serves one connection to its end, or to the end of the request under way once `ended` says so.
+/// Serves one connection to its end, or, once `ended` fires, to the end of the request in flight.
 async fn serve_connection<S>(connection: Connection, answer: S, mut ended: watch::Receiver<()>)
 where
     S: HttpService<Incoming, ResBody = Body>,
@@ -224,7 +225,7 @@ where
     }
 }
 
-/// Accepts until nobody takes what comes.
+/// Accepts connections until the receiver is gone.
 async fn accept(
     mut listener: TcpListener,
     acceptor: TlsAcceptor,
@@ -257,7 +258,7 @@ async fn shake_hands(
     acceptor: &TlsAcceptor,
     revoked: &Revoked,
 ) -> io::Result<Kept<TlsStream<TcpStream>>> {
-    // Only slower if it fails.
+    // A failure only makes the connection slower.
     let _ = stream.set_nodelay(true);
     let mut first = [0];
     if stream.peek(&mut first).await? == 1 && first[0] != HANDSHAKE {
@@ -267,7 +268,7 @@ async fn shake_hands(
         );
         stream.write_all(answer.as_bytes()).await?;
         stream.shutdown().await?;
-        // What it sends is read, or the answer would be lost with a reset.
+        // Its remaining input is read, because otherwise a reset would discard the response.
         let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
         return Err(io::Error::other("it does not speak TLS"));
     }

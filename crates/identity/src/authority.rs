@@ -1,4 +1,5 @@
-//! The cluster's certificate authority: made once, on the scheduler's host, which signs for everybody who joins.
+//! The cluster's certificate authority: created once, on the scheduler's host. It signs the certificates of all
+//! members.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -14,30 +15,30 @@ use crate::files::{self, FileError};
 use crate::peer::Peer;
 use crate::token::Tokens;
 
-/// How long the authority itself is good for.
+/// Validity of the authority itself.
 const LIFE: Duration = Duration::from_secs(20 * 365 * 86_400);
-/// Certificates begin to be good this long before they are made: clocks of hosts differ.
+/// Certificates are valid from this long before their creation, because clocks of hosts differ.
 pub(crate) const EARLIER: Duration = Duration::from_secs(86_400);
 
-/// Why an authority cannot be made, opened, or sign.
+/// Why an authority cannot be created, opened, or sign.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
-    /// There is one already.
+    /// The directory already has an authority.
     #[error("{0}: there is an authority already: a new one would lock every host out that has joined")]
     Exists(PathBuf),
     /// Its files cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// What is in them, or in a request, cannot be used.
+    /// The contents of a file or of a request cannot be used.
     #[error("{what} cannot be used")]
     Crypto {
-        /// What.
+        /// What cannot be used.
         what: &'static str,
         /// The cause.
         #[source]
         source: rcgen::Error,
     },
-    /// Its certificate cannot be read.
+    /// Its certificate cannot be parsed.
     #[error("{0}: holds no certificate: restore it from a copy")]
     Certificate(PathBuf),
 }
@@ -56,10 +57,10 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Makes one in a directory, `authority.key` and `authority.crt`.
+    /// Creates an authority in a directory, as `authority.key` and `authority.crt`.
     ///
     /// # Errors
-    /// When there is one, or the files cannot be written.
+    /// If there is one already, or the files cannot be written.
     pub fn init(directory: &Path) -> Result<Self, AuthorityError> {
         let (key_file, certificate_file) = files_in(directory);
         if key_file.exists() || certificate_file.exists() {
@@ -70,7 +71,8 @@ impl Authority {
         let mut params = lasting(LIFE);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        // Each its own name: a certificate of another's is seen to be of an unknown issuer, not badly signed.
+        // Each authority has its own name. So a foreign certificate is reported as that of an unknown issuer, not as
+        // badly signed.
         params.distinguished_name = named(&format!("Rekindle cluster {:08x}", rand::random::<u32>()));
         let certificate = params.self_signed(&key).map_err(crypto("the new authority"))?;
         files::write(&certificate_file, &certificate.pem())?;
@@ -78,10 +80,10 @@ impl Authority {
         Self::open(directory)?.ok_or(AuthorityError::Certificate(certificate_file))
     }
 
-    /// Opens the one in a directory; `None` when there is none.
+    /// Opens the authority in a directory. `None` if there is none.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// If it cannot be read.
     pub fn open(directory: &Path) -> Result<Option<Self>, AuthorityError> {
         let (key_file, certificate_file) = files_in(directory);
         let Some(key) = files::read(&key_file)? else {
@@ -101,31 +103,31 @@ impl Authority {
         }))
     }
 
-    /// Its certificate, as text: who joins keeps it, and believes what it signed.
+    /// Its certificate as PEM. A joining host keeps it, and trusts what it has signed.
     pub fn pem(&self) -> &str {
         &self.pem
     }
 
-    /// What a token says of it, so that who joins knows it by nothing else.
+    /// The authority's fingerprint. A token has it, as the only way for a joining host to recognise the authority.
     pub fn fingerprint(&self) -> String {
         fingerprint(&self.certificate)
     }
 
-    /// The tokens with which hosts join.
+    /// Tokens for joining hosts.
     pub fn tokens(&self) -> &Tokens {
         &self.tokens
     }
 
-    /// Signs the key of a request, for this peer and so long. Whatever else the request asks for is ignored.
+    /// Signs the key of a request, for this peer and validity period. Everything else in the request is ignored.
     ///
     /// # Errors
-    /// When the request is none, or was not made with its key.
+    /// If the request is invalid, or was not signed with its key.
     pub fn sign(&self, request_pem: &str, peer: &Peer, life: Duration) -> Result<String, AuthorityError> {
         let mut request = CertificateSigningRequestParams::from_pem(request_pem).map_err(crypto("the request"))?;
         request.params = lasting(life);
         request.params.distinguished_name = named(&peer.to_string());
         request.params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        // Each role connects to others and is connected to.
+        // Each role is both a client and a server.
         request.params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
         let names = CertificateParams::new(peer.names()).map_err(crypto("the name"))?;

@@ -1,5 +1,5 @@
-//! Connecting to a role: over TLS, where the other end must show a certificate of that role by the cluster's authority, whatever its address; or plainly,
-//! where there is no authority.
+//! Connects to a role. Over TLS, the other end must present a certificate of that role from the cluster's authority,
+//! whatever its address. Without an authority, connections are plain.
 
 use std::path::Path;
 use std::pin::Pin;
@@ -34,7 +34,7 @@ use crate::revoked::{Kept, Revoked};
 type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// How to reach a role, with `http` and `https` addresses alike.
+/// Connects to a role. Accepts `http` and `https` addresses alike.
 #[derive(Debug, Clone)]
 pub struct Connector {
     https: HttpsConnector<HttpConnector>,
@@ -42,13 +42,13 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// To who is no member.
+    /// For servers that are not members.
     pub(crate) fn to_others(https: HttpsConnector<HttpConnector>) -> Self {
         Self { https, revoked: None }
     }
 }
 
-/// What hyper speaks on: [`Kept`] is one of tokio's streams.
+/// The stream that hyper uses: [`Kept`] wraps a tokio stream.
 type KeptStream = TokioIo<Kept<TokioIo<Stream>>>;
 
 impl Service<Uri> for Connector {
@@ -84,19 +84,19 @@ impl Connection for Kept<TokioIo<Stream>> {
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// On a plain connection.
+    /// The call failed on a plain connection.
     #[error("the call failed")]
     Plain(#[from] reqwest::Error),
-    /// The connection failed, or the other end is not who it should be.
+    /// The connection failed, or the other end is not the expected one.
     #[error("the call over TLS failed")]
     Guarded(#[source] hyper_util::client::legacy::Error),
-    /// The answer broke off.
+    /// The response broke off.
     #[error("the answer broke off")]
     Body(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// There was no answer in time.
+    /// There was no response in time.
     #[error("no answer within {0:?}")]
     TimedOut(Duration),
-    /// The request cannot be sent over TLS.
+    /// The request is not valid over TLS.
     #[error("the request cannot be written")]
     Request(#[source] http::Error),
 }
@@ -111,7 +111,7 @@ impl CallError {
         }
     }
 
-    /// Whether the answer took too long.
+    /// Whether the response took too long.
     pub fn is_timeout(&self) -> bool {
         match self {
             Self::Plain(error) => error.is_timeout(),
@@ -119,11 +119,11 @@ impl CallError {
         }
     }
 
-    /// What TLS said, where it is why there is no connection.
+    /// The TLS error, if it is why there is no connection.
     pub fn tls(&self) -> Option<&rustls::Error> {
         let mut cause = std::error::Error::source(self);
         while let Some(error) = cause {
-            // An I/O error passes over what it was made of.
+            // The source of an I/O error skips the error that it wraps.
             let inner = error.downcast_ref::<std::io::Error>().and_then(|e| e.get_ref());
             let inner = inner.map(|e| e as &(dyn std::error::Error + 'static));
             let found = inner.unwrap_or(error);
@@ -139,7 +139,7 @@ impl CallError {
 /// A connector to members of this role.
 ///
 /// # Errors
-/// When the member's certificate cannot be used.
+/// If the member's certificate cannot be used.
 pub fn connector(mut http: HttpConnector, member: Option<&Member>, to: Role) -> Result<Connector, rustls::Error> {
     http.enforce_http(false);
     let config = match member {
@@ -148,7 +148,7 @@ pub fn connector(mut http: HttpConnector, member: Option<&Member>, to: Role) -> 
             Expected::by_member(member, to)?,
             Some(member),
         )?,
-        // It trusts nobody: for plain addresses only.
+        // Trusts no authority: for plain addresses only.
         None => {
             let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
             ClientConfig::builder_with_provider(provider)
@@ -164,7 +164,7 @@ pub fn connector(mut http: HttpConnector, member: Option<&Member>, to: Role) -> 
     })
 }
 
-/// A connector for who has nothing but the authority's fingerprint yet.
+/// A connector for a host that only has the authority's fingerprint yet.
 pub(crate) fn joining(fingerprint: String) -> Result<Connector, rustls::Error> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let expected = Expected {
@@ -195,7 +195,7 @@ fn config(
     })
 }
 
-/// The usual verification, but for a role's name where an address would stand.
+/// The usual verification, but with the name of a role in the place of an address.
 #[derive(Debug)]
 struct Expected {
     trust: Trust,
@@ -205,9 +205,9 @@ struct Expected {
 
 #[derive(Debug)]
 enum Trust {
-    /// Of this authority, and not revoked.
+    /// Certificates of this authority that are not revoked.
     Roots(Arc<WebPkiServerVerifier>, Arc<Revoked>),
-    /// Of an authority that the other end shows itself.
+    /// Certificates of an authority that the other end presents, and that has this fingerprint.
     Fingerprint(String),
 }
 
@@ -283,7 +283,7 @@ impl ServerCertVerifier for Expected {
     }
 }
 
-/// Sends what `reqwest` has built: plainly by `reqwest` itself, or over TLS to members of one role.
+/// Sends requests built by `reqwest`: plainly by `reqwest` itself, or over TLS to members of one role.
 #[derive(Debug, Clone)]
 pub struct Transport {
     plain: reqwest::Client,
@@ -292,10 +292,10 @@ pub struct Transport {
 }
 
 impl Transport {
-    /// Over TLS where there is a member; `plain` builds the requests in either case.
+    /// Uses TLS if there is a member. `plain` builds the requests in either case.
     ///
     /// # Errors
-    /// When the member's certificate cannot be used.
+    /// If the member's certificate cannot be used.
     pub fn new(plain: reqwest::Client, member: Option<&Member>, to: Role) -> Result<Self, rustls::Error> {
         let guarded = match member {
             None => None,
@@ -322,11 +322,11 @@ impl Transport {
         }
     }
 
-    /// To a gateway over TLS, as its clients reach it: its certificate has to be of an authority that this machine
-    /// believes, or of one in the file `ca`.
+    /// Uses TLS to a gateway, as its clients do: its certificate must come from an authority that this machine trusts,
+    /// or from one in the file `ca`.
     ///
     /// # Errors
-    /// When there is no such authority.
+    /// If there is no such authority.
     pub fn to_public(plain: reqwest::Client, ca: Option<&Path>, connect_limit: Duration) -> Result<Self, PublicError> {
         Ok(Self {
             plain,
@@ -335,30 +335,31 @@ impl Transport {
         })
     }
 
-    /// The same, through these doors where one is open at a request's address.
+    /// The same transport. Requests to an address registered in `in_process` bypass the network.
     #[must_use]
     pub fn with_doors(self, in_process: InProcessRoles) -> Self {
         Self { in_process, ..self }
     }
 
-    /// The same with a client of its own, which asks no proxy of the environment's.
+    /// A transport with its own client, which ignores the environment's proxies.
     ///
     /// # Errors
-    /// When the member's certificate cannot be used.
+    /// If the member's certificate cannot be used.
     pub fn to(role: Role, member: Option<&Member>) -> Result<Self, rustls::Error> {
         let plain = reqwest::Client::builder().no_proxy().tcp_nodelay(true).build();
         Self::new(plain.unwrap_or_default(), member, role)
     }
 
-    /// What requests are built with.
+    /// The client that requests are built with.
     pub fn http(&self) -> &reqwest::Client {
         &self.plain
     }
 
-    /// Sends a request to its address, whose scheme is replaced by what is spoken here. With a limit the whole answer arrives within it.
+    /// Sends a request to its address, with the scheme replaced by the one used here. With a time limit, the whole
+    /// response arrives within it.
     ///
     /// # Errors
-    /// When there is no answer.
+    /// If there is no response.
     pub async fn send(&self, call: reqwest::RequestBuilder) -> Result<reqwest::Response, CallError> {
         let request = call.build()?;
         let limit = request.timeout().copied();
@@ -390,7 +391,7 @@ pub(crate) fn client(connector: Connector) -> Client<Connector, reqwest::Body> {
         .build(connector)
 }
 
-/// With a limit the whole answer, else its head.
+/// With a limit, the whole response. Otherwise its head.
 async fn within(
     limit: Option<Duration>,
     sent: impl Future<Output = Result<http::Response<reqwest::Body>, CallError>>,

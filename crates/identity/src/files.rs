@@ -1,4 +1,4 @@
-//! Files of keys and certificates: whole or not there, and keys for nobody but root.
+//! Files of keys and certificates. They are written atomically, and only root may read them.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write as _};
@@ -20,13 +20,13 @@ fn failed(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> FileErr
     move |source| FileError { path, doing, source }
 }
 
-/// Makes a directory that only root may look into, unless it is there.
+/// Creates a directory that only root may access, unless it exists.
 pub(crate) fn make_directory(path: &Path) -> Result<(), FileError> {
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
     made.map_err(failed(path, "made"))
 }
 
-/// Replaces a file, readable by root alone.
+/// Replaces a file, readable by root only.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), FileError> {
     let new = path.with_extension(format!("new-{}", std::process::id()));
     let written = (|| {
@@ -36,7 +36,7 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), FileError> {
             .truncate(true)
             .mode(0o600)
             .open(&new)?;
-        // The mode at creation is cut by the umask, but a wider one must not come of an inherited ACL.
+        // The umask narrows the mode at creation, but an inherited ACL must not widen it.
         file.set_permissions(Permissions::from_mode(0o600))?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
@@ -45,7 +45,7 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), FileError> {
     written.map_err(failed(path, "written"))
 }
 
-/// Reads a file; `None` when there is none.
+/// Reads a file. `None` if it does not exist.
 pub(crate) fn read(path: &Path) -> Result<Option<String>, FileError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
@@ -54,7 +54,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>, FileError> {
     }
 }
 
-/// Removes a file. Answers whether it was there.
+/// Removes a file. Returns whether it existed.
 pub(crate) fn remove(path: &Path) -> Result<bool, FileError> {
     match fs::remove_file(path) {
         Ok(()) => Ok(true),

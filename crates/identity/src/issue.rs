@@ -1,4 +1,4 @@
-//! The scheduler's part: it lets hosts in that have a token, and signs for members again.
+//! The scheduler's part: admits hosts with a token, and renews certificates of members.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::member::{Member, MemberError};
 use crate::peer::{Peer, Role};
 use crate::token::TokenError;
 
-/// After a renewal that failed, and between two at least.
+/// Pause after a failed renewal, and minimum pause between two renewals.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The authority at work.
+/// The authority in operation.
 #[derive(Debug)]
 pub struct Issuing {
     authority: Authority,
@@ -24,10 +24,11 @@ pub struct Issuing {
 }
 
 impl Issuing {
-    /// With the scheduler's own certificate, which is made anew in `directory`. Certificates are good for `life`.
+    /// Starts with the scheduler's own certificate, which is created in `directory` each time. Certificates are valid
+    /// for `life`.
     ///
     /// # Errors
-    /// When that cannot be made.
+    /// If that certificate cannot be created.
     pub fn new(authority: Authority, directory: &std::path::Path, life: Duration) -> Result<Self, MemberError> {
         let peer = Peer {
             role: Role::Scheduler,
@@ -46,10 +47,10 @@ impl Issuing {
         &self.member
     }
 
-    /// Lets a host in. Blocks on the disk for a moment.
+    /// Admits a host. Blocks on disk I/O for a moment.
     ///
     /// # Errors
-    /// `unauthorized` for a token that is of no use, `bad_request` for a name or a request that is none.
+    /// `unauthorized` for an unusable token, `bad_request` for an invalid name or request.
     pub fn join(&self, asked: &JoinRequest, cluster_token: &str) -> Result<JoinAnswer, ApiError> {
         let refused = |message: String| ApiError::new(ErrorCode::Unauthorized, message);
         let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
@@ -71,10 +72,10 @@ impl Issuing {
         self.sign(&asked.request, &peer, cluster_token)
     }
 
-    /// Signs for a member again, as who it is.
+    /// Renews a member's certificate, with the same identity.
     ///
     /// # Errors
-    /// `unauthorized` when it is none, `bad_request` for a request that is none.
+    /// `unauthorized` if the caller is not a member, `bad_request` for an invalid request.
     pub fn renew(&self, caller: &Caller, asked: &RenewRequest, cluster_token: &str) -> Result<JoinAnswer, ApiError> {
         match caller {
             Caller::Member(peer) => {
@@ -108,7 +109,7 @@ impl Issuing {
         })
     }
 
-    /// Renews the scheduler's own certificate. Runs until it is dropped.
+    /// Renews the scheduler's own certificate. Runs until dropped.
     pub async fn keep_renewed(&self) {
         loop {
             tokio::time::sleep(self.member.renew_in().max(PAUSE)).await;

@@ -1,4 +1,4 @@
-//! Joining and renewing, as a host sees it: it makes a key, and asks the scheduler to have it signed.
+//! Joining and renewal on a host: it creates a key, and asks the scheduler to sign it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,46 +15,47 @@ use crate::revoked::Revocations;
 use crate::token::Token;
 
 const LIMIT: Duration = Duration::from_secs(10);
-/// After a renewal that failed.
+/// Pause after a failed renewal.
 const RETRY: Duration = Duration::from_secs(5);
-/// How long the scheduler may have nothing to tell, and after how long it is asked again that did not answer.
+/// How long a request for revocations may wait for news, and the pause before the scheduler is asked again after a
+/// failure.
 const TOLD_AFTER: Duration = Duration::from_secs(20);
 const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// Not more often than this, however short certificates live.
+/// Minimum interval of renewals, however short the validity of certificates.
 const SHORTEST: Duration = Duration::from_millis(200);
 
-/// A host asks to become a member: `POST /join`, without a certificate.
+/// A host's request to become a member: `POST /join`, without a certificate.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct JoinRequest {
     /// The join token.
     pub token: String,
-    /// The role it shall have.
+    /// The requested role.
     pub role: Role,
     /// Its name within the role.
     pub name: String,
-    /// The request for a certificate, PEM.
+    /// The certificate signing request, PEM.
     pub request: String,
 }
 
-/// A member asks for a new certificate: `POST /internal/renew`.
+/// A member's request for a new certificate: `POST /internal/renew`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RenewRequest {
-    /// The request for a certificate, PEM.
+    /// The certificate signing request, PEM.
     pub request: String,
 }
 
-/// What either is answered.
+/// The response to either request.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct JoinAnswer {
     /// The certificate, PEM.
     pub certificate: String,
-    /// The authority's, PEM.
+    /// The authority's certificate, PEM.
     pub authority: String,
     /// The secret that every call carries.
     pub cluster_token: String,
 }
 
-/// Why a host could not join, or a member's certificate not be renewed.
+/// Why a host could not join, or a member's certificate could not be renewed.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// Its files cannot be used.
@@ -63,25 +64,26 @@ pub enum JoinError {
     /// TLS cannot be set up.
     #[error("TLS cannot be set up")]
     Tls(#[from] rustls::Error),
-    /// The scheduler cannot be reached, or is not of the token's cluster.
+    /// The scheduler is unreachable, or does not belong to the token's cluster.
     #[error("{url}: the scheduler cannot be reached over TLS, or is not of the join token's cluster")]
     Call {
-        /// Where.
+        /// The scheduler's URL.
         url: String,
         /// The cause.
         #[source]
         source: CallError,
     },
-    /// It refused.
+    /// The scheduler refused.
     #[error("the scheduler refuses: {0}")]
     Refused(String),
 }
 
-/// Joins the cluster of the token, as this peer; keeps what it gets in `directory`. Answers the secret that every call carries too.
-/// `addresses` has one scheduler's `host:port`, or several with commas between, of which one leads.
+/// Joins the token's cluster as this peer, and stores the result in `directory`. Also returns the secret that every
+/// call carries. `addresses` has the `host:port` of one scheduler, or of several separated by commas, of which one is
+/// the leader.
 ///
 /// # Errors
-/// When no scheduler can be reached, is of this cluster, and takes the token: what the last of them said.
+/// If no scheduler is reachable, belongs to this cluster and accepts the token. The error is that of the last one.
 pub async fn join(
     addresses: &str,
     token: &Token,
@@ -138,7 +140,7 @@ fn read<T: serde::de::DeserializeOwned>(is_success: bool, body: &[u8]) -> Result
     }
 }
 
-/// Sends a member's call to the scheduler, and reads its answer.
+/// Sends a member's call to the scheduler, and parses the response.
 async fn exchange<T: serde::de::DeserializeOwned>(
     transport: &Transport,
     url: &str,
@@ -157,9 +159,9 @@ async fn exchange<T: serde::de::DeserializeOwned>(
 }
 
 impl Member {
-    /// Renews the certificate each time two thirds of its life are over, and hears who is revoked, by the scheduler at
-    /// `addresses`: of several, with commas between, the one that leads. Runs until it is dropped; a certificate that
-    /// cannot be renewed is tried again while it lasts.
+    /// Renews the certificate whenever two thirds of its life have passed, and follows the revocations. Talks to the
+    /// scheduler at `addresses`, or to the leader among several separated by commas. Runs until dropped. A failed
+    /// renewal is retried while the certificate is valid.
     pub async fn keep_current(self: Arc<Self>, addresses: String, transport: Transport, cluster_token: String) {
         tokio::join!(
             self.keep_renewed(&addresses, &transport, &cluster_token),
@@ -189,7 +191,7 @@ impl Member {
         }
     }
 
-    /// Waits until there is news, for a while.
+    /// Waits for news, for a limited time.
     async fn ask_revoked(&self, address: &str, transport: &Transport, token: &str) -> Result<Revocations, JoinError> {
         let (known, wait_ms) = (self.revoked().revision(), TOLD_AFTER.as_millis());
         let url = format!("https://{address}/internal/revocations?revision={known}&wait_ms={wait_ms}");

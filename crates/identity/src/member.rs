@@ -1,4 +1,5 @@
-//! A role's own key and certificate, on its host, and the authority that it believes. The certificate is replaced while connections go on.
+//! A role's own key and certificate on its host, and the authority that it trusts. The certificate is replaced while
+//! connections continue.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,18 +20,18 @@ use crate::files::{self, FileError};
 use crate::peer::Peer;
 use crate::revoked::Revoked;
 
-/// Why a role's identity cannot be made or used.
+/// Why a role's identity cannot be created or used.
 #[derive(Debug, thiserror::Error)]
 pub enum MemberError {
     /// Its files cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// What is in them cannot be used.
+    /// The contents of its files cannot be used.
     #[error("{directory}: {what} cannot be used: remove the directory and join again")]
     Unusable {
-        /// Where it lies.
+        /// Its directory.
         directory: PathBuf,
-        /// What.
+        /// What cannot be used.
         what: &'static str,
     },
     /// The authority did not sign.
@@ -38,7 +39,7 @@ pub enum MemberError {
     Sign(#[from] AuthorityError),
 }
 
-/// Which certificate is shown now; made anew when it is renewed.
+/// The certificate presented now. It is replaced on each renewal.
 #[derive(Debug)]
 pub(crate) struct Shown(RwLock<Arc<CertifiedKey>>);
 
@@ -70,10 +71,10 @@ pub struct Member {
 }
 
 impl Member {
-    /// Opens the one in a directory; `None` when the host has not joined.
+    /// Opens the identity in a directory. `None` if the host has not joined.
     ///
     /// # Errors
-    /// When it cannot be used.
+    /// If it cannot be used.
     pub fn open(directory: &Path) -> Result<Option<Self>, MemberError> {
         let read = |name: &str| files::read(&directory.join(name));
         let (Some(key), Some(certificate), Some(authority)) =
@@ -102,7 +103,7 @@ impl Member {
         }))
     }
 
-    /// Makes a key, and a request for a certificate with it: (key, request).
+    /// Creates a key, and a certificate signing request for it: (key, request).
     pub(crate) fn request(directory: &Path) -> Result<(String, String), MemberError> {
         let unusable = |_| MemberError::Unusable {
             directory: directory.to_owned(),
@@ -113,7 +114,7 @@ impl Member {
         Ok((key.serialize_pem(), request.pem().map_err(unusable)?))
     }
 
-    /// Keeps what was signed.
+    /// Stores a signed certificate.
     pub(crate) fn keep(directory: &Path, key: &str, certificate: &str, authority: &str) -> Result<Self, MemberError> {
         files::make_directory(directory)?;
         files::write(&directory.join("member.key"), key)?;
@@ -125,10 +126,10 @@ impl Member {
         })
     }
 
-    /// The authority's own host: its certificate is made here, at each start anew.
+    /// The identity of the authority's own host. Its certificate is created at each start.
     ///
     /// # Errors
-    /// When it cannot be made or kept.
+    /// If it cannot be created or stored.
     pub fn of_authority(
         authority: &Authority,
         directory: &Path,
@@ -140,17 +141,17 @@ impl Member {
         Self::keep(directory, &key, &certificate, authority.pem())
     }
 
-    /// Whom it does not believe any more.
+    /// The revoked members that it knows of.
     pub fn revoked(&self) -> &Arc<Revoked> {
         &self.revoked
     }
 
-    /// Who it is.
+    /// Its role and name.
     pub fn peer(&self) -> &Peer {
         &self.peer
     }
 
-    /// How long it may be used before it shall be renewed: two thirds of its life; zero when that is over.
+    /// Time until it should be renewed: two thirds of its life. Zero when that has passed.
     pub fn renew_in(&self) -> Duration {
         let shown = self.shown.0.read().clone();
         let Some((made, until)) = shown.cert.first().and_then(life) else {
@@ -160,10 +161,10 @@ impl Member {
         due.duration_since(SystemTime::now()).unwrap_or_default()
     }
 
-    /// Shows a new certificate from now on, of a new key.
+    /// Presents a new certificate from now on, for a new key.
     ///
     /// # Errors
-    /// When it cannot be used or kept.
+    /// If it cannot be used or stored.
     pub(crate) fn replace(&self, key: &str, certificate: &str) -> Result<(), MemberError> {
         let authority = files::read(&self.directory.join("authority.crt"))?.unwrap_or_default();
         let new = Self::keep(&self.directory, key, certificate, &authority)?;
@@ -172,10 +173,10 @@ impl Member {
         Ok(())
     }
 
-    /// The authority's host signs for itself.
+    /// Renews the certificate on the authority's own host.
     ///
     /// # Errors
-    /// When it cannot be made or kept.
+    /// If it cannot be created or stored.
     pub fn renew_by(&self, authority: &Authority, life: Duration) -> Result<(), MemberError> {
         let (key, request) = Self::request(&self.directory)?;
         let certificate = authority.sign(&request, &self.peer, life)?;
@@ -187,7 +188,7 @@ impl Member {
     }
 }
 
-/// When a certificate was made, and until when it is good.
+/// The start and end of a certificate's validity.
 fn life(certificate: &CertificateDer<'static>) -> Option<(SystemTime, SystemTime)> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
     let at = |unix_s: i64| Some(UNIX_EPOCH + Duration::from_secs(u64::try_from(unix_s).ok()?));
@@ -206,7 +207,7 @@ fn certified(
 ) -> Option<CertifiedKey> {
     let certificate = CertificateDer::from_pem_slice(pem.as_bytes()).ok()?;
     let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).ok()?;
-    // With the authority's own, which who joins knows by its fingerprint.
+    // Includes the authority's certificate, which a joining host recognises by its fingerprint.
     let chain = vec![certificate, authority.clone()];
     CertifiedKey::from_der(chain, key, provider).ok()
 }

@@ -1,4 +1,4 @@
-//! What a certificate says of its holder: a role and a name.
+//! The role and name in a certificate.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,23 +7,23 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use serde::{Deserialize, Serialize};
 use x509_parser::extensions::GeneralName;
 
-/// What every name ends with, which no real host's does.
+/// Suffix of every name. No real host's name has it.
 const SUFFIX: &str = "rekindle";
 
 /// A role in the platform.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// It decides who does what, and signs certificates.
+    /// Decides who does what, and signs certificates.
     Scheduler,
-    /// It takes requests.
+    /// Accepts requests.
     Gateway,
-    /// It runs functions.
+    /// Runs functions.
     Worker,
 }
 
 impl Role {
-    /// The role in a word.
+    /// The role as one word.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Scheduler => "scheduler",
@@ -32,12 +32,12 @@ impl Role {
         }
     }
 
-    /// The name that every certificate of the role has.
+    /// The name in every certificate of the role.
     pub(crate) fn name(self) -> String {
         format!("{}.{SUFFIX}", self.as_str())
     }
 
-    /// The same, as who connects asks for it.
+    /// The same name in the form that a TLS client checks.
     pub(crate) fn server_name(self) -> ServerName<'static> {
         let name = match self {
             Self::Scheduler => "scheduler.rekindle",
@@ -65,12 +65,12 @@ impl FromStr for Role {
     }
 }
 
-/// Who is at the other end of a connection, as a certificate of the cluster's authority says.
+/// The peer at the other end of a connection, according to a certificate of the cluster's authority.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Peer {
     /// Its role.
     pub role: Role,
-    /// Its name within the role: a worker's is its id.
+    /// Its name within the role. For a worker, its id.
     pub name: String,
 }
 
@@ -80,7 +80,7 @@ impl Peer {
         vec![format!("{}.{}", self.name, self.role.name()), self.role.name()]
     }
 
-    /// Reads it from a certificate that was verified. `None` for one that names no role.
+    /// Reads it from a verified certificate. `None` if the certificate names no role.
     pub(crate) fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
         let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
         let names = parsed.subject_alternative_name().ok()??;

@@ -1,5 +1,5 @@
-//! Connecting to a gateway as its clients do: it shows a certificate for its host's name, of an authority that this
-//! machine believes, or of one that is named.
+//! Connects to a gateway as its clients do. The gateway presents a certificate for its host's name, from an authority
+//! that this machine trusts, or from a specified one.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use rustls::{ClientConfig, RootCertStore};
 use crate::connect::Connector;
 use crate::files::{self, FileError};
 
-/// Why no connection over TLS can be made from here.
+/// Why TLS connections are not possible from here.
 #[derive(Debug, thiserror::Error)]
 pub enum PublicError {
     /// The authority's file cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// There is nothing of use in it.
+    /// The file has no usable certificate.
     #[error("{0}: holds no certificate of an authority: a PEM file is expected")]
     NoAuthority(PathBuf),
-    /// This machine has no authorities.
+    /// This machine has no trusted authorities.
     #[error("this machine has no authorities to believe: install ca-certificates, or name one with --ca")]
     NoRoots(#[source] std::io::Error),
     /// TLS cannot be set up.
@@ -31,10 +31,10 @@ pub enum PublicError {
     Tls(#[from] rustls::Error),
 }
 
-/// A connector that believes this machine's authorities, or those in the file `ca` alone.
+/// A connector that trusts this machine's authorities, or only those in the file `ca`.
 ///
 /// # Errors
-/// When there are none.
+/// If there are none.
 pub(crate) fn connector(ca: Option<&Path>, connect_limit: Duration) -> Result<Connector, PublicError> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;

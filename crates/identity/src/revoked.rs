@@ -1,7 +1,6 @@
-//! Members whose certificates are not believed any more, whatever their dates say. The scheduler keeps who they are,
-//! and every role hears of it and holds it against who connects, whom it connects to, and the connections there are. By
-//! role and name and not by serial number: so it holds for each certificate that the member has had, and for those that
-//! somebody renewed meanwhile.
+//! Members whose certificates are no longer trusted, whatever their validity. The scheduler keeps the list. Every role
+//! follows it, and applies it to inbound, outbound and existing connections. Revocation is by role and name, not by
+//! serial number. So it applies to all of the member's certificates, including those renewed meanwhile.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -21,16 +20,16 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::peer::Peer;
 
-/// Who is revoked, as the scheduler tells it.
+/// The list of revoked members, as the scheduler sends it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revocations {
-    /// How many there are: none is ever taken back.
+    /// Number of revoked members. A revocation is never undone.
     pub revision: u64,
-    /// All of them.
+    /// All revoked members.
     pub members: Vec<Peer>,
 }
 
-/// What a role knows of it.
+/// A role's view of the list.
 #[derive(Debug, Default)]
 pub struct Revoked {
     known: RwLock<Known>,
@@ -40,22 +39,22 @@ pub struct Revoked {
 #[derive(Debug, Default)]
 struct Known {
     members: HashSet<Peer>,
-    /// Of members that have connections here: ends those.
+    /// Tokens that end the connections of members connected here.
     connected: HashMap<Peer, CancellationToken>,
 }
 
 impl Revoked {
-    /// How many are known.
+    /// Number of known revocations.
     pub fn revision(&self) -> u64 {
         self.known.read().members.len() as u64
     }
 
-    /// Whether this one is revoked.
+    /// Whether this peer is revoked.
     pub fn has(&self, peer: &Peer) -> bool {
         self.known.read().members.contains(peer)
     }
 
-    /// Takes in who is revoked; ends their connections.
+    /// Adds revoked members and ends their connections.
     pub fn add(&self, members: impl IntoIterator<Item = Peer>) {
         let mut known = self.known.write();
         for peer in members {
@@ -69,13 +68,13 @@ impl Revoked {
         }
     }
 
-    /// Waits until more are revoked, for who holds connections that are read only when they are used again. One may
-    /// wait.
+    /// Waits until more members are revoked. For owners of connections that are only read when they are used again.
+    /// Only one task may wait.
     pub async fn changed(&self) {
         self.news.notified().await;
     }
 
-    /// Refuses a certificate that was verified, if its holder is revoked.
+    /// Rejects a verified certificate whose holder is revoked.
     pub(crate) fn check(&self, certificate: &CertificateDer<'_>) -> Result<(), rustls::Error> {
         match Peer::of(certificate) {
             Some(peer) if self.has(&peer) => Err(CertificateError::Revoked.into()),
@@ -83,8 +82,8 @@ impl Revoked {
         }
     }
 
-    /// A connection whose other end has shown this certificate, until its holder is revoked. Sessions that are resumed
-    /// come without a verification, so it is looked at here again.
+    /// Wraps a connection whose other end has presented this certificate. It ends when the holder is revoked. Resumed
+    /// sessions skip the verification, so the holder is checked again here.
     pub(crate) fn keep<S>(
         &self,
         stream: S,
@@ -113,7 +112,7 @@ pub struct Kept<S> {
 }
 
 impl<S> Kept<S> {
-    /// One that nobody is revoked on.
+    /// A connection that no revocation ends.
     pub(crate) fn always(stream: S) -> Self {
         Self { stream, revoked: None }
     }
@@ -122,7 +121,7 @@ impl<S> Kept<S> {
         &self.stream
     }
 
-    /// Fails once its other end is revoked.
+    /// Fails once the other end is revoked.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         match self.revoked.as_mut().map(|revoked| revoked.as_mut().poll(cx)) {
             Some(Poll::Ready(())) => Err(io::Error::new(
@@ -169,7 +168,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Kept<S> {
     }
 }
 
-/// The usual verification of who connects, and that it is not revoked.
+/// The usual verification of clients, plus a check that they are not revoked.
 #[derive(Debug)]
 pub(crate) struct NotRevoked {
     pub(crate) usual: Arc<dyn ClientCertVerifier>,

@@ -1,4 +1,4 @@
-//! A small cluster in a process: who gets in, as whom, and who does not.
+//! A small cluster in one process: who is admitted, in which role, and who is not.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -75,7 +75,7 @@ impl Cluster {
     }
 }
 
-/// An answer that begins and does not end.
+/// A response that starts but does not end.
 async fn goes_on() -> axum::body::Body {
     let begun = futures::stream::once(async { Ok::<_, std::io::Error>("begun") });
     axum::body::Body::from_stream(futures::StreamExt::chain(begun, futures::stream::pending()))
@@ -88,7 +88,7 @@ async fn sign(
     issuing.join(&asked, "t").map(Json)
 }
 
-/// What the other end calls who asks, or why it does not answer.
+/// How the other end describes the caller, or why it does not respond.
 async fn asked(by: &Member, to: Role, at: SocketAddr) -> Result<String, String> {
     ask(&Transport::new(reqwest::Client::new(), Some(by), to).unwrap(), at).await
 }
@@ -113,7 +113,7 @@ async fn each_end_knows_the_other_by_its_role() {
     let gateway = cluster.member(Role::Gateway, "g-1");
     let said = asked(&gateway, Role::Worker, cluster.address).await.unwrap();
     assert_eq!(said, "the gateway g-1");
-    // A worker that answers where a scheduler should is not taken for one.
+    // A worker at a scheduler's address is not mistaken for a scheduler.
     let refused = asked(&gateway, Role::Scheduler, cluster.address).await.unwrap_err();
     assert!(refused.contains("certificate"), "{refused}");
 }
@@ -136,7 +136,7 @@ async fn a_member_of_another_cluster_is_refused_and_refuses() {
     let stranger = other.member(Role::Gateway, "g-1");
     let refused = asked(&stranger, Role::Worker, one.address).await.unwrap_err();
     assert!(refused.contains("UnknownIssuer"), "{refused}");
-    // Its own certificate by the other authority, but who it asks is believed: the server refuses then.
+    // Its certificate is from the other authority, but it trusts the server. So the server rejects it.
     let own = one.member(Role::Gateway, "g-2");
     let mixed = other.directory.path().join("mixed");
     let key = std::fs::read_to_string(other.directory.path().join("g-1/member.key")).unwrap();
@@ -180,7 +180,7 @@ async fn a_token_lets_as_many_in_as_it_says_for_its_role_and_time() {
     let old = cluster.token(Role::Worker, 1, Duration::ZERO);
     let refused = cluster.join(&old, Role::Worker).await.unwrap_err().to_string();
     assert!(refused.contains("expired"), "{refused}");
-    // Of another cluster: its host is not asked anything.
+    // Of another cluster: nothing is asked of its host.
     let other = Cluster::start(Role::Scheduler).await;
     let elsewhere = other.token(Role::Worker, 1, LIFE);
     assert!(matches!(
@@ -286,12 +286,12 @@ async fn a_call_goes_through_a_door_with_its_limit_and_a_panic_behind_it_is_an_a
     assert!(matches!(transport.send(limited).await, Err(CallError::TimedOut(_))));
     let broken = transport.send(http.get("http://127.0.0.1:1/broken")).await.unwrap();
     assert_eq!(broken.status(), 500);
-    // Where there is none, a connection is made.
+    // Without a registration, a connection is made.
     let closed = transport.send(http.get("http://127.0.0.1:2/who")).await;
     assert!(matches!(closed, Err(CallError::Plain(_))));
 }
 
-/// An answer of which the beginning was read.
+/// A response whose beginning has been read.
 async fn begun(transport: &Transport, at: SocketAddr) -> reqwest::Response {
     let call = transport.http().get(format!("http://{at}/goes-on"));
     let mut answer = transport.send(call).await.unwrap();
@@ -320,7 +320,7 @@ async fn who_is_revoked_is_not_let_in_and_what_it_has_open_is_closed() {
     breaks_off(open).await;
     assert!(ask(&of_gone, cluster.address).await.is_err());
     assert!(asked(&gone, Role::Worker, cluster.address).await.is_err());
-    // A new certificate of its is no other.
+    // A new certificate does not change its identity.
     gone.renew_by(&cluster.authority, LIFE).unwrap();
     assert!(asked(&gone, Role::Worker, cluster.address).await.is_err());
     assert_eq!(ask(&of_stays, cluster.address).await.unwrap(), "the gateway g-2");

@@ -1,5 +1,5 @@
-//! Join tokens: a secret for a role, good for a while and so many hosts. The authority keeps their digests; `fn cluster token` adds one while the
-//! scheduler runs, so they are files.
+//! Join tokens: a secret for a role, valid for a limited time and number of hosts. The authority keeps their digests.
+//! They are files, because `fn cluster token` adds one while the scheduler runs.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ const PREFIX: &str = "rkj";
 /// Hexadecimal digits of 32 bytes.
 const DIGITS: usize = 64;
 
-/// What a host joins with: a secret, and by what to know the authority.
+/// The credentials for joining: a secret, and the fingerprint by which to recognise the authority.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     secret: String,
@@ -25,7 +25,7 @@ pub struct Token {
 
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The secret stays out of logs.
+        // Keeps the secret out of logs.
         f.debug_struct("Token").finish_non_exhaustive()
     }
 }
@@ -52,13 +52,13 @@ impl FromStr for Token {
     }
 }
 
-/// Why a token is of no use.
+/// Why a token cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// It was never made, or was used up.
+    /// It was never created, or has been used up.
     #[error("the join token is unknown or was used up: make another with `fn cluster token`")]
     Unknown,
-    /// It is too old.
+    /// It has expired.
     #[error("the join token has expired: make another with `fn cluster token`")]
     Expired,
     /// It is for another role.
@@ -69,7 +69,7 @@ pub enum TokenError {
     File(#[from] FileError),
 }
 
-/// What is kept of one.
+/// What is stored of a token.
 #[derive(Debug, Serialize, Deserialize)]
 struct Kept {
     role: Role,
@@ -92,10 +92,10 @@ impl Tokens {
         }
     }
 
-    /// Makes one for an authority with this fingerprint, for so many hosts of a role that come within `life`.
+    /// Creates a token for an authority with this fingerprint. It admits this many hosts of a role within `life`.
     ///
     /// # Errors
-    /// When it cannot be kept.
+    /// If it cannot be stored.
     pub fn make(&self, fingerprint: String, role: Role, uses: u32, life: Duration) -> Result<Token, TokenError> {
         let bytes: [u8; 32] = rand::random();
         let secret: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
@@ -112,7 +112,7 @@ impl Tokens {
     /// Uses a token once, for a role.
     ///
     /// # Errors
-    /// When it is none, too old, used up or for another role; it is as it was then.
+    /// If it is unknown, expired, used up or for another role. It stays unchanged then.
     pub fn spend(&self, token: &Token, role: Role) -> Result<(), TokenError> {
         let _one = self.spending.lock();
         let text = files::read(&self.file(&token.secret))?.ok_or(TokenError::Unknown)?;
@@ -133,12 +133,12 @@ impl Tokens {
     }
 
     fn keep(&self, secret: &str, kept: &Kept) -> Result<(), FileError> {
-        // It has only strings and numbers.
+        // It only contains strings and numbers.
         let text = serde_json::to_string(kept).unwrap_or_default();
         files::write(&self.file(secret), &text)
     }
 
-    /// Named by the secret's digest: who reads the directory cannot join.
+    /// Named by the digest of the secret, so that readers of the directory cannot join.
     fn file(&self, secret: &str) -> PathBuf {
         let digest = blake3::hash(secret.as_bytes());
         self.directory.join(format!("{}.json", digest.to_hex()))

@@ -1,4 +1,4 @@
-//! An answer's body on its way through, and what is held until the function is done with it.
+//! A response body in transit, and what is held until the function is done with it.
 //!
 //! ```text
 //! passed on ──last byte──────────────────────────────> Whole
@@ -6,11 +6,11 @@
 //!     │  └── deadline: the function owed the next byte ─> Late
 //!     │  └── deadline: the reader did not take it ──────> Cut
 //!     └── reader gone ──> drained ──last byte─────────> Whole
-//!                            └── as above, or not soon over: Cut
+//!                            └── as above, or too long: Cut
 //! ```
 //!
-//! The deadline has a timer of its own: a body whose reader has stopped reading is not polled. An answer that is here already, as most are
-//! with their head, needs none.
+//! The deadline has its own timer, because a body whose reader has stopped reading is not polled. A response that is
+//! already complete, as most are along with their head, needs no timer.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,31 +25,32 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-/// How much is read of an answer that nobody wants any more, and for how long: most are soon over. After that the function's connection
-/// is closed, and its next write fails.
+/// How much of an abandoned response is read, and for how long. Most end soon. After that the function's connection is
+/// closed, and its next write fails.
 const DRAIN_MAX: usize = 16 << 20;
 const DRAIN_FOR: Duration = Duration::from_secs(1);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// How an answer came to its end.
+/// How a response ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// Its last byte came: the function is done.
+    /// Its last byte arrived: the function is done.
     Whole,
-    /// It was given up before its end, and not because the function was late. Whether the function goes on is not known.
+    /// It was abandoned before its end, though the function was not late. Whether the function is still running is
+    /// unknown.
     Cut,
-    /// The function did not end it by its deadline, and may go on with it.
+    /// The function did not finish it by its deadline, and may still be running.
     Late,
 }
 
-/// What is held while an answer is under way.
+/// What is held while a response is in flight.
 pub trait Held: Send + 'static {
-    /// The answer is over.
+    /// Called when the response has ended.
     fn ended(self, end: End);
 }
 
-/// A body that ends by a deadline, and tells `T` how it did.
+/// A body that ends by a deadline, and tells `T` how it ended.
 pub struct TrackedBody<B, T>
 where
     B: Body<Data = Bytes> + Unpin + Send + 'static,
@@ -59,7 +60,7 @@ where
     passing: Arc<Mutex<Option<Passing<B, T>>>>,
     deadline: Instant,
     timer: Option<AbortHandle>,
-    /// What was at hand at once, until it is read.
+    /// Data that was available at once, until it is read.
     first: Option<Result<Frame<Bytes>, BoxError>>,
     whole: bool,
 }
@@ -67,7 +68,7 @@ where
 struct Passing<B, T> {
     body: B,
     held: T,
-    /// Who waits for the next byte; `None` while the next byte waits for who reads.
+    /// Waker of the reader that waits for the next byte. `None` while the next byte waits for the reader.
     owed: Option<Waker>,
 }
 
@@ -77,7 +78,7 @@ where
     B::Error: Into<BoxError>,
     T: Held,
 {
-    /// Wraps `body`. Must be called in a tokio runtime.
+    /// Wraps `body`. Must be called within a tokio runtime.
     pub fn wrap(mut body: B, deadline: Instant, held: T) -> Self {
         let mut answer = Self {
             passing: Arc::default(),
@@ -87,7 +88,7 @@ where
             whole: body.is_end_stream(),
         };
         if !answer.whole {
-            // Who reads is told of what comes later when it asks.
+            // The reader learns of later data when it polls.
             let mut nobody = Context::from_waker(Waker::noop());
             match Pin::new(&mut body).poll_frame(&mut nobody) {
                 Poll::Pending => {}
@@ -114,7 +115,7 @@ where
             tokio::time::sleep_until(deadline).await;
             let over = timed.lock().take();
             if let Some(Passing { body, held, owed }) = over {
-                // First the connection behind it, then what others may have.
+                // First the underlying connection, then everything that others may get.
                 drop(body);
                 held.ended(if owed.is_some() { End::Late } else { End::Cut });
                 owed.into_iter().for_each(Waker::wake);
@@ -208,13 +209,13 @@ where
         }
         match Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn(drain(passing, self.deadline))),
-            // The process is ending.
+            // The process is shutting down.
             Err(_) => passing.held.ended(End::Cut),
         }
     }
 }
 
-/// Reads what nobody wants, so that the function comes to its end.
+/// Reads an abandoned body, so that the function reaches its end.
 async fn drain<B, T>(passing: Passing<B, T>, deadline: Instant)
 where
     B: Body<Data = Bytes> + Unpin + Send + 'static,
@@ -263,7 +264,7 @@ mod tests {
 
     type Source = mpsc::Sender<&'static str>;
 
-    /// A body that is fed by hand.
+    /// A body fed by hand.
     fn answer(
         limit: Duration,
     ) -> (
@@ -325,7 +326,7 @@ mod tests {
     async fn an_answer_nobody_reads_is_given_up_at_its_deadline() {
         let (source, answer, end) = answer(SOON);
         source.send("unread").await.unwrap();
-        // It is kept, and not polled.
+        // It is kept, but not polled.
         assert_eq!(told(end).await, End::Cut);
         assert!(source.send("more").await.is_err(), "what is behind it was not closed");
         drop(answer);

@@ -1,13 +1,13 @@
-//! HTTP/1.1 connections to one place, kept between requests.
+//! A pool of HTTP/1.1 connections to one destination.
 //!
 //! ```text
-//! idle ──request──> driven by who sent it ──whole answer at hand──> idle
-//!                        └── its answer, or its request, goes on ──> driven by a task of its own ──> idle, if it is asked for again
+//! idle ──request──> driven by its sender ──whole response available──> idle
+//!                        └── either is still in progress ──> driven by a task ──> idle once wanted
 //! ```
 //!
-//! Short exchanges are most of them. Driven by who waits for the answer, one needs no hand-over between tasks, which costs more than the
-//! exchange itself where it wakes another thread. A connection that nobody drives is looked at when it is wanted: one that was closed
-//! meanwhile is passed over.
+//! Most exchanges are short. If the caller that waits for the response drives the connection, no hand-over between
+//! tasks is needed. A hand-over costs more than the exchange itself if it wakes another thread. An idle connection is
+//! only checked when it is wanted: one that was closed meanwhile is skipped.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -27,25 +27,25 @@ use parking_lot::Mutex;
 use crate::reply::Reply;
 use crate::waking::Waking;
 
-/// How long an unused connection is kept.
+/// How long an idle connection is kept.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// How many unused connections to one place are kept: as many as it had at once lately, within reason.
+/// Maximum number of idle connections per destination: as many as were recently in use at once, within reason.
 const IDLE_MOST: usize = 256;
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// The place cannot be reached; nobody has seen the request.
+    /// The destination is unreachable. The request has not been seen.
     #[error("no connection can be made")]
     Connect(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The connection broke; the request may have been seen.
+    /// The connection broke. The request may have been seen.
     #[error("the connection broke before its answer")]
     Broken(#[source] hyper::Error),
-    /// What came is no answer; the connection is closed.
+    /// The received data is not an HTTP response. The connection is closed.
     #[error("what came is no HTTP answer")]
     Malformed(#[source] hyper::Error),
-    /// The answer's head is larger than [`HeadLimits`] allow; the connection is closed.
+    /// The response's head exceeds the [`HeadLimits`]. The connection is closed.
     #[error("the answer's headers are too many or too long")]
     HeadTooLarge,
 }
@@ -60,29 +60,29 @@ impl From<hyper::Error> for SendError {
     }
 }
 
-/// What the head of an answer may have.
+/// Limits on the head of a response.
 #[derive(Debug, Clone, Copy)]
 pub struct HeadLimits {
-    /// Lines of headers.
+    /// Number of header lines.
     pub lines: usize,
-    /// Bytes.
+    /// Size in bytes.
     pub bytes: usize,
 }
 
 impl HeadLimits {
-    /// Of functions' answers.
+    /// Limits for functions' responses.
     pub const FUNCTION: Self = Self {
         lines: 256,
         bytes: 64 << 10,
     };
-    /// Of the same with what the platform adds.
+    /// Limits for the same responses with the platform's additions.
     pub const PLATFORM: Self = Self {
         lines: 320,
         bytes: 80 << 10,
     };
 }
 
-/// Connections to one place. Clones share them.
+/// A pool of connections to one destination. Clones share it.
 pub struct ConnectionPool<T>
 where
     T: Read + Write + Unpin + Send + 'static,
@@ -103,7 +103,7 @@ where
     }
 }
 
-/// One connection.
+/// A connection of the pool.
 pub(crate) struct PooledConnection<T>
 where
     T: Read + Write + Unpin + Send + 'static,
@@ -119,7 +119,7 @@ impl<T> ConnectionPool<T>
 where
     T: Read + Write + Unpin + Send + 'static,
 {
-    /// None yet, whose answers have these limits.
+    /// An empty pool with these limits on responses.
     pub fn new(limits: HeadLimits) -> Self {
         Self {
             idle: Arc::default(),
@@ -127,11 +127,12 @@ where
         }
     }
 
-    /// Sends a request and waits for the answer's head. Only path and query of its URI are sent, and its `Host` header, or the URI's. A request
-    /// that an idle connection did not take goes over another one; `connect` makes new ones.
+    /// Sends a request and waits for the response's head. Only the path and query of its URI are sent, with its `Host`
+    /// header or the URI's host. If an idle connection does not accept the request, it is sent over another one.
+    /// `connect` opens new connections.
     ///
     /// # Errors
-    /// When no connection can be made or it breaks.
+    /// If no connection can be made, or the connection breaks.
     pub async fn send<F, E>(
         &self,
         mut request: Request<Body>,
@@ -148,11 +149,11 @@ where
                 None => (PooledConnection::open(&connect, self.limits).await?, true),
             };
             match connection.exchange(request).await {
-                // One that comes in large pieces is parsed before its length is looked at.
+                // A head that arrives in large pieces is parsed before its length is checked.
                 Ok(answer) if head_bytes(answer.headers()) > self.limits.bytes => return Err(SendError::HeadTooLarge),
                 Ok(answer) => return Ok(answer.map(|body| Reply::new(body, connection, self.clone()))),
                 Err(mut error) => match error.take_message() {
-                    // It was closed while nobody looked, and nobody has seen the request.
+                    // The connection was closed while idle, and the request has not been seen.
                     Some(unsent) if !is_new => request = unsent,
                     _ => return Err(error.into_error().into()),
                 },
@@ -160,7 +161,7 @@ where
         }
     }
 
-    /// Closes those that were not used for long, and answers whether any is left.
+    /// Closes connections that have been idle for long. Returns whether any are left.
     pub fn sweep(&self) -> bool {
         let old = Instant::now().checked_sub(IDLE);
         let mut idle = self.idle.lock();
@@ -168,12 +169,12 @@ where
         !idle.is_empty()
     }
 
-    /// Closes the connections that are not in use.
+    /// Closes all idle connections.
     pub fn close_idle(&self) {
         self.idle.lock().clear();
     }
 
-    /// The one that was used last, of those that can be used.
+    /// The most recently used connection that is usable.
     fn take(&self) -> Option<PooledConnection<T>> {
         let mut idle = self.idle.lock();
         let mut busy = Vec::new();
@@ -184,7 +185,7 @@ where
                     found = Some(connection);
                     break;
                 }
-                // The task that drives it has not come to its next request yet.
+                // Its task has not become ready for the next request yet.
                 false if !connection.is_closed() => busy.push(connection),
                 false => {}
             }
@@ -208,7 +209,7 @@ where
     }
 }
 
-/// What headers take in a head, bytes.
+/// Size of the headers in a head in bytes.
 fn head_bytes(headers: &HeaderMap) -> usize {
     headers
         .iter()
@@ -216,7 +217,7 @@ fn head_bytes(headers: &HeaderMap) -> usize {
         .sum()
 }
 
-/// Writes the request's head as it goes over a connection to its place.
+/// Rewrites the request's head to the form used on a connection.
 fn address(request: &mut Request<Body>) {
     if !request.headers().contains_key(HOST)
         && let Some(host) = request.uri().authority()
@@ -252,7 +253,7 @@ where
         })
     }
 
-    /// Sends a request over it and drives it until the answer's head is here.
+    /// Sends a request over it and drives it until the response's head arrives.
     async fn exchange(&mut self, request: Request<Body>) -> Result<Response<Incoming>, TrySendError<Request<Body>>> {
         let sending = self.sender.try_send_request(request);
         let mut sending = std::pin::pin!(sending);
@@ -266,7 +267,7 @@ where
         .await
     }
 
-    /// Asks `step` after the connection has read and written as far as it can.
+    /// Polls `step` after the connection has read and written as much as it can.
     pub(crate) fn poll<R>(
         &mut self,
         cx: &mut Context<'_>,
@@ -282,21 +283,21 @@ where
         })
     }
 
-    /// Whether somebody else than its user drives it, or it has ended.
+    /// Whether a task drives it instead of its user, or it has ended.
     pub(crate) fn is_handed_over(&self) -> bool {
         self.connection.is_none()
     }
 
-    /// Has a task of its own drive it from now on.
+    /// Hands it over to a task, which drives it from now on.
     pub(crate) fn hand_over(&mut self) {
         if let Some(connection) = self.connection.take() {
             tokio::spawn(connection);
         }
     }
 
-    /// Whether it takes a request now.
+    /// Whether it accepts a request now.
     pub(crate) fn is_ready(&mut self) -> bool {
-        // Nobody waits: who sends a request drives it again.
+        // No waker is needed: the sender of a request drives it again.
         drive(&mut self.connection, &mut Context::from_waker(Waker::noop()));
         self.sender.is_ready()
     }
@@ -311,7 +312,7 @@ where
     T: Read + Write + Unpin + Send + 'static,
 {
     let over = connection.as_mut().map(|driven| Pin::new(driven).poll(cx));
-    // How it ended is told to whoever waits for an answer on it.
+    // Its result is reported to whoever waits for a response on it.
     if let Some(Poll::Ready(_)) = over {
         *connection = None;
     }

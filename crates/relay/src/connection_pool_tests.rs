@@ -1,4 +1,4 @@
-//! Against a server of a few pool, which counts its connections.
+//! Tests against a small server that counts its connections.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,7 +11,7 @@ use super::*;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Answers each request by `answer` of its head, whose flag says whether the connection goes on.
+/// Answers each request with `answer` of its head. The flag says whether the connection stays open.
 async fn server(answer: impl Fn(&str) -> (Vec<u8>, bool) + Send + Sync + 'static) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -89,7 +89,7 @@ async fn a_long_answer_is_driven_by_a_task_and_its_connection_used_again() {
     let pool = ConnectionPool::new(HeadLimits::FUNCTION);
     for _ in 0..3 {
         assert_eq!(get(&pool, port, "/").await.unwrap().len(), 8 << 20);
-        // Its task comes to its end after the answer's last byte was read.
+        // Its task ends after the last byte of the response was read.
         for _ in 0..1000 {
             if pool.idle.lock().iter_mut().any(PooledConnection::is_ready) {
                 break;
@@ -102,13 +102,13 @@ async fn a_long_answer_is_driven_by_a_task_and_its_connection_used_again() {
 
 #[tokio::test]
 async fn a_connection_that_was_closed_meanwhile_is_passed_over() {
-    // It says that it goes on, and does not.
+    // It announces that the connection stays open, but closes it.
     let (port, connections) = server(|_| (of("bye"), false)).await;
     let pool: ConnectionPool<Socket> = ConnectionPool::new(HeadLimits::FUNCTION);
     for n in 1..=3 {
         assert_eq!(get(&pool, port, "/").await.unwrap(), "bye");
         assert_eq!(connections.load(Ordering::SeqCst), n);
-        // The end of the connection has arrived when it can be seen.
+        // Waits until the end of the connection is visible.
         let seen = async {
             while pool.idle.lock().iter_mut().any(PooledConnection::is_ready) {
                 tokio::time::sleep(Duration::from_millis(1)).await;

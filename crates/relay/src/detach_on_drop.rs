@@ -1,4 +1,4 @@
-//! A future that is finished even if who waits for it goes away.
+//! A future that completes even if its caller goes away.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -6,9 +6,11 @@ use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
 
-/// Runs where it is awaited; dropped unfinished, it goes on in a task of its own, and its output is dropped there.
+/// Runs where it is awaited. If it is dropped unfinished, it continues in a separate task, and its output is dropped
+/// there.
 ///
-/// A server drops the future that makes an answer when its client disconnects. Whoever serves the request knows nothing of that.
+/// A server drops the future of a response when its client disconnects. The service that handles the request does not
+/// learn of that.
 #[derive(Debug)]
 pub struct DetachOnDrop<F>
 where
@@ -23,7 +25,7 @@ where
     F: Future + Send + 'static,
     F::Output: Send,
 {
-    /// Wraps `future`. It must end by itself: nobody can cancel it.
+    /// Wraps `future`. It must end by itself, because it cannot be cancelled.
     pub fn new(future: F) -> Self {
         Self {
             future: Some(Box::pin(future)),
@@ -57,7 +59,7 @@ where
     F::Output: Send,
 {
     fn drop(&mut self) {
-        // Without a runtime the process is ending.
+        // Without a runtime, the process is shutting down.
         if let (Some(future), Ok(runtime)) = (self.future.take(), Handle::try_current()) {
             runtime.spawn(async move { drop(future.await) });
         }

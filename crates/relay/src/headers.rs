@@ -1,4 +1,4 @@
-//! Headers that belong to one connection (RFC 9110, 7.6.1).
+//! Hop-by-hop headers (RFC 9110, 7.6.1).
 
 use http::header::{CONNECTION, EXPECT, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName};
@@ -11,7 +11,7 @@ const HOP_BY_HOP_TOO: [&str; 4] = [
     "proxy-authorization",
 ];
 
-/// Removes the headers that belong to one connection, and those that `Connection` names as such.
+/// Removes the hop-by-hop headers, including those listed in `Connection`.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)

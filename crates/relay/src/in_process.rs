@@ -1,7 +1,8 @@
-//! Doors between roles of one process: requests to a role that lives here go to it as they are, without a socket between.
+//! Direct calls between roles in one process: requests to a role in this process go to its service, without a socket.
 //!
-//! Requests and answers are the same as on a connection, and so is the code on both sides; what is saved is writing and reading them
-//! twice, and the wake-ups between. Where the roles are processes of their own, no door is open and all goes over connections.
+//! Requests and responses are the same as on a connection, and so is the code on both sides. This saves writing and
+//! parsing them twice, and the wake-ups in between. If roles run in separate processes, no service is registered and
+//! everything uses connections.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,16 +12,16 @@ use futures::future::BoxFuture;
 use http::{Request, Response};
 use parking_lot::RwLock;
 
-/// What answers behind a door.
+/// The service of a role in this process.
 pub type InProcessService = Arc<dyn Fn(Request<Body>) -> BoxFuture<'static, Response<Body>> + Send + Sync>;
 
-/// The open doors of a process, by the address that each role tells others. Clones share them.
+/// The services registered in a process, by the address that each role advertises. Clones share them.
 #[derive(Clone, Default)]
 pub struct InProcessRoles(Arc<RwLock<HashMap<String, InProcessService>>>);
 
 impl InProcessRoles {
-    /// Opens a door at `address`, `host:port`, until what this returns is dropped. Whoever holds the doors may use it: there is no other proof of
-    /// who asks.
+    /// Registers a service at `address`, `host:port`, until the returned value is dropped. Any holder of this registry
+    /// may call it: there is no other authentication of the caller.
     pub fn open<F>(&self, address: &str, serve: F) -> InProcessRegistration
     where
         F: Fn(Request<Body>) -> BoxFuture<'static, Response<Body>> + Send + Sync + 'static,
@@ -32,15 +33,15 @@ impl InProcessRoles {
         }
     }
 
-    /// The door at `address`, if one is open.
+    /// The service at `address`, if one is registered.
     pub fn at(&self, address: &str) -> Option<InProcessService> {
         self.0.read().get(address).cloned()
     }
 
-    /// Passes a request through the door at `address`, if one is open. The answer is made where the future is polled.
+    /// Passes a request to the service at `address`, if one is registered. The service runs where the future is polled.
     ///
     /// # Errors
-    /// The request, when there is no such door.
+    /// Returns the request if no service is registered there.
     #[allow(clippy::result_large_err, reason = "a request that stays where it was is no failure")]
     pub fn pass(
         &self,
@@ -60,7 +61,7 @@ impl std::fmt::Debug for InProcessRoles {
     }
 }
 
-/// An open door; closed when dropped. What has passed goes on.
+/// A registered service. Dropping this removes it. Calls in flight continue.
 #[must_use = "the door is closed when this is dropped"]
 #[derive(Debug)]
 pub struct InProcessRegistration {

@@ -1,9 +1,9 @@
-//! What the gateway and the worker share as relays of HTTP: an exchange outlasts a client that goes away, an answer ends by its
-//! deadline whether its reader reads or not, and headers of one connection stay on it. [`ConnectionPool`] sends requests on, and [`InProcessRoles`] passes
-//! them to a role of the same process.
+//! What gateway and worker share as HTTP relays. An exchange outlives a client that goes away. A response ends by its
+//! deadline, whether its reader reads or not. Hop-by-hop headers are not forwarded. [`ConnectionPool`] sends requests,
+//! and [`InProcessRoles`] passes them to a role in the same process.
 //!
-//! Both hold something for each request in flight (a slot, a place in an instance), and it must be held for exactly as long as the
-//! function may be busy with it: [`TrackedBody`] says when that is over and how.
+//! Both hold something for each request in flight (a slot, a place in an instance). It must be held for exactly as long
+//! as the function may be busy with the request: [`TrackedBody`] tells when and how that ends.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test ends at the first surprise"))]
 

@@ -1,4 +1,4 @@
-//! An answer's body, which drives its connection for as long as it is short, and gives it back at its end.
+//! A response body that drives its connection while it is short, and returns the connection to the pool at its end.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -10,13 +10,13 @@ use hyper::rt::{Read, Write};
 
 use crate::connection_pool::{ConnectionPool, PooledConnection};
 
-/// The body of an answer. Dropped before its end, its connection is closed.
+/// The body of a response. If it is dropped before its end, its connection is closed.
 pub struct Reply<T>
 where
     T: Read + Write + Unpin + Send + 'static,
 {
     body: Incoming,
-    /// `None` at its end.
+    /// `None` once the body has ended.
     connection: Option<PooledConnection<T>>,
     home: ConnectionPool<T>,
 }
@@ -37,7 +37,7 @@ where
         reply
     }
 
-    /// The answer is whole.
+    /// Called when the response is complete.
     fn over(&mut self) {
         let Some(mut connection) = self.connection.take() else {
             return;
@@ -45,7 +45,7 @@ where
         if connection.is_handed_over() || connection.is_ready() {
             self.home.keep(connection);
         } else {
-            // What is left to do on it, such as the rest of the request, is done without us.
+            // The rest, such as the end of the request, completes without us.
             connection.hand_over();
         }
     }
@@ -65,7 +65,7 @@ where
             Some(connection) => {
                 let polled = connection.poll(cx, |cx| Pin::new(&mut *body).poll_frame(cx));
                 if polled.is_pending() {
-                    // It takes its time: whether somebody reads on or not, the request's rest must not wait for it.
+                    // The response takes a while. The rest of the request must not wait for the reader.
                     connection.hand_over();
                 }
                 polled

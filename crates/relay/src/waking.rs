@@ -1,15 +1,16 @@
-//! Wake-ups of who drives both ends of something. One end's progress is the other's wake-up: where the same poll sees to both, it is only a reason
-//! to look once more. Passed on, each would have the runtime schedule the task again and wake another thread for it.
+//! Wake-ups of a task that drives both ends of something. Progress at one end wakes the other. If the same poll serves
+//! both, a wake-up only means that it must poll again. Forwarded to the runtime, each would reschedule the task and
+//! wake another thread.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
 use parking_lot::Mutex;
 
-/// How often it is looked at once. What still has something to do then gives way to others, as the runtime asks of its tasks.
+/// Maximum number of polls in a row. After that the task yields, as the runtime requires.
 const LOOKS: u32 = 4;
 
-/// Of one task after the other.
+/// Used by one task after another.
 #[derive(Debug)]
 pub(crate) struct Waking {
     shared: Arc<Shared>,
@@ -39,7 +40,7 @@ impl Default for Waking {
 }
 
 impl Waking {
-    /// Asks `step` until nothing wakes it any more while it is asked. What wakes it later wakes the task.
+    /// Polls `step` until nothing wakes it during a poll. Later wake-ups wake the task.
     pub(crate) fn poll<R>(&self, cx: &mut Context<'_>, mut step: impl FnMut(&mut Context<'_>) -> Poll<R>) -> Poll<R> {
         for _ in 0..LOOKS {
             self.shared.begin(cx);
@@ -53,7 +54,7 @@ impl Waking {
         Poll::Pending
     }
 
-    /// Forgets the task: nobody waits for what wakes it.
+    /// Forgets the task: nothing waits for wake-ups any more.
     pub(crate) fn rest(&self) {
         self.shared.0.lock().task = Waker::noop().clone();
     }

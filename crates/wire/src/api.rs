@@ -1,5 +1,5 @@
-//! The public admin API under `/v1/`: what `fn` and other clients send and receive. The gateway serves it, and the
-//! OpenAPI document made from these types.
+//! The public admin API under `/v1/`: requests and responses of `fn` and other clients. The gateway serves it, together
+//! with the OpenAPI document generated from these types.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,17 +14,17 @@ use crate::manifest::Manifest;
 use crate::migration::Departed;
 use crate::renewal::{MadeWith, Renewal};
 
-/// How the instance that served an invocation came to be.
+/// How the instance that served an invocation was obtained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StartKind {
-    /// An idle instance took it.
+    /// An idle instance served it.
     Warm,
-    /// A restored, frozen instance took it.
+    /// A parked instance was thawed to serve it.
     Parked,
-    /// Restored lazily from a snapshot on this request.
+    /// An instance was restored lazily from a snapshot for this request.
     Restored,
-    /// Started from nothing on this request.
+    /// An instance was booted for this request.
     Booted,
 }
 
@@ -39,7 +39,7 @@ impl StartKind {
         }
     }
 
-    /// Whether an instance had to be made: what counts as a cold start. To thaw a parked one does not.
+    /// Whether an instance had to be created, which counts as a cold start. Thawing a parked one does not.
     pub fn is_cold(self) -> bool {
         matches!(self, Self::Restored | Self::Booted)
     }
@@ -62,7 +62,7 @@ impl FromStr for StartKind {
     }
 }
 
-/// Where a version stands on its way to being live.
+/// State of a version on its way to being live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum VersionState {
@@ -76,11 +76,11 @@ pub enum VersionState {
     Warming,
     /// It is being checkpointed and published.
     Snapshotting,
-    /// Its snapshot is being restored once, and the copy asked.
+    /// Its snapshot is being restored once, and the copy is sent requests.
     Rehearsing,
-    /// It is ready to serve; the newest live version of a function serves its invocations.
+    /// It is ready to serve. The newest live version of a function serves its invocations.
     Live,
-    /// It could not be made live; `error` says why.
+    /// It could not be made live. `error` has the reason.
     Failed,
 }
 
@@ -111,7 +111,7 @@ impl VersionState {
         }
     }
 
-    /// Whether nothing more will happen to the version by itself.
+    /// Whether the version stays in this state on its own.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Live | Self::Failed)
     }
@@ -128,32 +128,32 @@ impl fmt::Display for VersionState {
 pub struct PhaseTime {
     /// The phase.
     pub phase: VersionState,
-    /// How long it took, milliseconds.
+    /// Duration in milliseconds.
     pub ms: f64,
 }
 
-/// What a snapshot holds, in numbers.
+/// Figures about a snapshot.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SnapshotSummary {
     /// Its id.
     pub id: SnapshotId,
-    /// Memory of the checkpointed processes, bytes.
+    /// Memory of the checkpointed processes in bytes.
     pub memory_bytes: u64,
-    /// Of it, bytes in regions that were all zero and have no payload.
+    /// Bytes of that memory in regions that were all zero and have no payload.
     pub zero_bytes: u64,
-    /// Payload of all regions as stored, bytes.
+    /// Stored payload of all regions in bytes.
     pub stored_bytes: u64,
-    /// Of `stored_bytes`, what the store already had.
+    /// The part of `stored_bytes` that the store already had.
     pub shared_bytes: u64,
-    /// How long the processes stood still, milliseconds.
+    /// How long the processes were frozen, in milliseconds.
     pub frozen_ms: f64,
-    /// What it was made with; `None` of one that an earlier version made.
+    /// What it was made with. `None` if an earlier version of the platform made it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_with: Option<MadeWith>,
-    /// What its copies draw; `None` of one that an earlier version made.
+    /// Random number generators in its copies. `None` if an earlier version of the platform made it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub randomness: Option<Randomness>,
-    /// What came of restoring it once, before it served; `None` where that was not done.
+    /// Result of restoring it once before it served. `None` if that was not done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rehearsal: Option<Rehearsal>,
 }
@@ -161,30 +161,30 @@ pub struct SnapshotSummary {
 /// A snapshot's first restore, which its deploy makes before the version goes live.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Rehearsal {
-    /// From the order until the copy was ready, milliseconds.
+    /// Time from the order until the copy was ready, in milliseconds.
     pub restore_ms: f64,
-    /// Pages of the working set that was recorded.
+    /// Number of pages in the recorded working set.
     pub pages: u64,
-    /// What of its requests the copy did not answer as the original had.
+    /// Requests that the copy answered differently from the original.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
 }
 
-/// The generators of random numbers in a snapshot.
+/// The random number generators in a snapshot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Randomness {
-    /// Those that every copy has reseeded before it runs, by whose they are, and how many.
+    /// Number of generators that every copy has reseeded before it runs, by owner.
     pub reseeded: BTreeMap<String, u32>,
-    /// What was recognised and cannot be reseeded.
+    /// Generators that were recognised but cannot be reseeded.
     pub repeating: Vec<Repeating>,
 }
 
-/// A library or runtime that copies share random numbers of.
+/// A library or runtime whose random numbers are the same in all copies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Repeating {
     /// Its name.
     pub name: String,
-    /// What repeats, and what to do.
+    /// What repeats, and how to avoid it.
     pub advice: String,
 }
 
@@ -195,9 +195,9 @@ pub struct VersionInfo {
     pub function: FunctionName,
     /// Its number.
     pub version: VersionNumber,
-    /// Where it stands.
+    /// Its state.
     pub state: VersionState,
-    /// Seconds since the Unix epoch.
+    /// Creation time in seconds since the Unix epoch.
     pub created_unix_s: i64,
     /// Its manifest.
     pub manifest: Manifest,
@@ -207,13 +207,13 @@ pub struct VersionInfo {
     /// Its snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotSummary>,
-    /// Why a live version has no snapshot although its manifest asks for one.
+    /// Why a live version has no snapshot although its manifest requests one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_error: Option<String>,
-    /// The phases it went through.
+    /// The phases of its deploy so far.
     #[serde(default)]
     pub phases: Vec<PhaseTime>,
-    /// Whether its snapshot is to be made anew, and why.
+    /// The pending renewal of its snapshot, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renewal: Option<Renewal>,
 }
@@ -225,24 +225,24 @@ pub struct FunctionSummary {
     pub name: FunctionName,
     /// The version that serves invocations.
     pub live: Option<VersionNumber>,
-    /// The newest version, and where it stands.
+    /// The newest version.
     pub newest: VersionNumber,
     /// State of the newest version.
     pub state: VersionState,
     /// Its runtime's name.
     pub runtime: crate::manifest::Runtime,
-    /// Memory limit of an instance, bytes.
+    /// Memory limit of an instance in bytes.
     pub memory_bytes: u64,
     /// Instances running now.
     pub instances: u32,
-    /// Where it is called, relative to the gateway.
+    /// Path of its invocations, relative to the gateway.
     pub path: String,
 }
 
 /// Everything about one function.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FunctionDetail {
-    /// The listing's row.
+    /// Its row in the listing.
     pub summary: FunctionSummary,
     /// Its versions, newest first (at most 50).
     pub versions: Vec<VersionInfo>,
@@ -250,7 +250,7 @@ pub struct FunctionDetail {
     pub instances: Vec<InstanceInfo>,
 }
 
-/// Where an instance stands.
+/// State of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InstanceState {
@@ -260,16 +260,16 @@ pub enum InstanceState {
     Ready,
     /// Being checkpointed.
     Capturing,
-    /// Frozen; the next request lets it go on.
+    /// Frozen. The next request thaws it.
     Parked,
-    /// On its way to another host; requests wait for it.
+    /// Migrating to another host. Requests wait for it.
     Moving,
-    /// Going away; takes no new requests.
+    /// Stopping. It takes no new requests.
     Stopping,
 }
 
 impl InstanceState {
-    /// The state in a word.
+    /// The state as one word.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Starting => "starting",
@@ -293,124 +293,125 @@ pub struct InstanceInfo {
     pub version: VersionNumber,
     /// The worker it runs on.
     pub worker: WorkerId,
-    /// Where it stands.
+    /// Its state.
     pub state: InstanceState,
-    /// How it was started: restored or booted.
+    /// Whether it was restored or booted.
     pub started: StartKind,
-    /// Invocations being served.
+    /// Number of invocations in flight.
     pub in_flight: u32,
-    /// Milliseconds since it last served one (0 while it does).
+    /// Milliseconds since it last served an invocation (0 while it does).
     pub idle_ms: u64,
-    /// Memory charged to it now, bytes.
+    /// Memory currently charged to it, in bytes.
     pub memory_bytes: u64,
-    /// More that it has and has not touched for a while: evicted to compressed swap, bytes.
+    /// Its memory that was evicted to compressed swap because it was not touched for a while, in bytes.
     #[serde(default)]
     pub evicted_bytes: u64,
-    /// How many leases there have been on it: the number of the newest that was used.
+    /// Number of the newest lease that was used on it.
     #[serde(default)]
     pub lease_number: u64,
 }
 
-/// Move an instance to another worker.
+/// Migrates an instance to another worker.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MigrateRequest {
-    /// The worker: its id, its address with or without the port, or its host's name. Without it the one with most room.
+    /// The worker: its id, its address with or without the port, or its host's name. By default, the worker with the
+    /// most room.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// Let the original go on beside the copy, which gets an id of its own.
+    /// Keep the original running beside the copy, which gets its own id.
     #[serde(default)]
     pub clone: bool,
-    /// How long invocations that are in it may take to end, milliseconds; 10,000 if it is not said, 300,000 at most.
+    /// Time limit for invocations in flight, in milliseconds. The default is 10,000 and the maximum 300,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settle_ms: Option<u64>,
 }
 
-/// An instance has moved.
+/// A completed migration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Migration {
-    /// The instance; the copy, if it was one.
+    /// The instance, or the copy if it was cloned.
     pub instance: InstanceId,
-    /// Where it was.
+    /// The source.
     pub from: WorkerId,
-    /// Where it is.
+    /// The target.
     pub to: WorkerId,
-    /// How long all of it took, milliseconds.
+    /// Total duration in milliseconds.
     pub took_ms: f64,
-    /// What its source measured.
+    /// Measurements of the source.
     pub departed: Departed,
 }
 
-/// A member of the cluster that shall not be believed any more.
+/// A member of the cluster whose certificate is to be revoked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RevokeRequest {
     /// `worker` or `gateway`.
     pub role: String,
-    /// A worker's id, its address with or without the port, or its host's name; of a gateway the name in its
+    /// A worker's id, its address with or without the port, or its host's name. For a gateway, the name in its
     /// certificate.
     pub name: String,
 }
 
-/// One that is not.
+/// A revoked member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Revocation {
     /// Its role.
     pub role: String,
-    /// The name in its certificate: a worker's id.
+    /// The name in its certificate. For a worker, its id.
     pub name: String,
-    /// Since when, in seconds since 1970.
+    /// Time of the revocation, in seconds since 1970.
     pub since_unix_s: i64,
 }
 
-/// A worker, as the scheduler sees it.
+/// A worker, as seen by the scheduler.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WorkerInfo {
     /// Its id.
     pub id: WorkerId,
-    /// Where its interface listens, `host:port`.
+    /// Address of its interface, `host:port`.
     pub address: String,
-    /// Whether heartbeats arrive.
+    /// Whether its heartbeats arrive.
     pub alive: bool,
-    /// Memory it may give to instances, bytes.
+    /// Memory available to instances, in bytes.
     pub memory_capacity_bytes: u64,
-    /// Memory limits of its instances together, bytes.
+    /// Total of its instances' memory limits in bytes.
     pub memory_reserved_bytes: u64,
     /// Instances on it.
     pub instances: u32,
-    /// How many it takes; 0 for as many as fit its memory.
+    /// Maximum number of instances. 0 for as many as fit in its memory.
     #[serde(default)]
     pub instances_max: u32,
-    /// Where it stands with the scheduler.
+    /// Its state.
     pub state: WorkerState,
     /// Milliseconds since its last heartbeat.
     #[serde(default)]
     pub heartbeat_age_ms: u64,
-    /// Its host's name.
+    /// Name of its host.
     #[serde(default)]
     pub host: String,
-    /// Its host's processors.
+    /// Number of its host's processors.
     #[serde(default)]
     pub cpus: u32,
-    /// Where it stands; workers of one zone fail together.
+    /// Its zone. Workers of one zone fail together.
     #[serde(default)]
     pub zone: String,
-    /// What its operator says of it.
+    /// Labels set by its operator.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
 }
 
-/// Where a worker stands with the scheduler.
+/// State of a worker in the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkerState {
-    /// It takes what it is given.
+    /// It accepts new instances.
     Ready,
-    /// It takes nothing new, as an operator or its own end wants it, and still has instances.
+    /// It accepts nothing new, because an operator drains it or it is stopping, but still has instances.
     Draining,
-    /// The same, and nothing runs on it any more.
+    /// It accepts nothing new, and no instances are left.
     Drained,
-    /// Nothing was heard of it for a few seconds: it is given nothing new.
+    /// It has sent no heartbeat for a few seconds, and is given nothing new.
     Silent,
-    /// It was silent for too long, or has stopped: what ran on it is forgotten.
+    /// It was silent for too long, or has stopped. Its instances are forgotten.
     Gone,
 }
 
@@ -440,10 +441,10 @@ pub struct Status {
     pub instances: Vec<InstanceInfo>,
 }
 
-/// One line a function wrote, or the platform wrote about it.
+/// A line that a function wrote, or that the platform wrote about it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LogLine {
-    /// Milliseconds since the Unix epoch.
+    /// Time in milliseconds since the Unix epoch.
     pub unix_ms: i64,
     /// The instance.
     pub instance: InstanceId,
@@ -451,52 +452,52 @@ pub struct LogLine {
     pub version: VersionNumber,
     /// `stdout`, `stderr` or `platform`.
     pub stream: String,
-    /// The line without its end, at most 16 KiB.
+    /// The line without its newline, at most 16 KiB.
     pub text: String,
 }
 
-/// Asks for a collection.
+/// Requests a collection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CollectRequest {
-    /// Remove nothing, only count.
+    /// Only count, and remove nothing.
     #[serde(default)]
     pub dry_run: bool,
-    /// Make the object store this scheduler's although it belongs to another.
+    /// Claim the object store for this scheduler although it belongs to another.
     #[serde(default)]
     pub take_over: bool,
 }
 
-/// What was removed of one kind.
+/// Objects of one kind that were removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Swept {
-    /// How many.
+    /// Number of objects.
     pub objects: u64,
-    /// Their size, bytes.
+    /// Total size in bytes.
     pub bytes: u64,
 }
 
-/// What a collection removed from the store, or would have.
+/// What a collection removed from the store, or would have removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Collected {
-    /// Nothing was removed, only counted.
+    /// Whether it only counted and removed nothing.
     pub dry_run: bool,
-    /// Old versions of functions that were let go of.
+    /// Number of old versions of functions that were removed.
     pub versions: u64,
-    /// Snapshots that nobody wants.
+    /// Snapshots that are not needed.
     pub snapshots: Swept,
-    /// Objects of snapshots that were half published or half deleted.
+    /// Objects of partly published or partly deleted snapshots.
     pub remains: Swept,
     /// Chunks that no snapshot refers to.
     pub chunks: Swept,
-    /// Layers that neither a version nor a runtime has.
+    /// Layers that neither a version nor a runtime uses.
     pub layers: Swept,
-    /// Uploaded folders that no version came from.
+    /// Uploaded folders that no version was built from.
     pub sources: Swept,
-    /// Chunks and layers that stay.
+    /// Chunks and layers that remain.
     pub left: Swept,
-    /// Snapshots that could not be read: while they are there no chunk and no layer is removed.
+    /// Snapshots that could not be read. While they exist, no chunk and no layer is removed.
     pub held_by: Vec<SnapshotId>,
-    /// Whether there was more than one collection removes: run another.
+    /// Whether there was more to remove than one collection does. If so, run another.
     pub more: bool,
 }
 

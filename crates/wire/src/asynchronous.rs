@@ -1,10 +1,10 @@
-//! Asynchronous invocations: what gateways and the scheduler say to each other of them, and what users see.
+//! Asynchronous invocations: messages between gateways and the scheduler about them, and what users see of them.
 //!
 //! ```text
 //! accepted ──> queued ──claimed──> running ──answered──> done
 //!                ▲                    │
 //!                └── failed, or its ──┤
-//!                    gateway is gone  └─ attempts or age used up, or of no use ──> dead ──retry──> queued
+//!                    gateway is gone  └─ attempts or age used up, or futile ──> dead ──retry──> queued
 //! ```
 
 use std::fmt;
@@ -21,22 +21,22 @@ use utoipa::ToSchema;
 use crate::error::ApiError;
 use crate::ids::{CallId, FunctionName, GatewayId};
 
-/// The largest body of an asynchronous invocation, and of an answer that is kept, bytes.
+/// Maximum size of an asynchronous invocation's body, and of a stored response body, in bytes.
 pub const BODY_MAX: usize = 1 << 20;
-/// The longest idempotency key, bytes.
+/// Maximum length of an idempotency key in bytes.
 pub const KEY_MAX: usize = 200;
-/// The longest URL of a callback, bytes.
+/// Maximum length of a callback's URL in bytes.
 pub const CALLBACK_MAX: usize = 2_000;
-/// Calls that one claim brings at most.
+/// Maximum number of calls per claim.
 pub const CLAIM_MAX: u32 = 16;
 
-/// Where an asynchronous invocation stands.
+/// State of an asynchronous invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CallState {
     /// It waits to be run, for the first time or again.
     Queued,
-    /// A gateway runs it.
+    /// A gateway is running it.
     Running,
     /// The function has answered.
     Done,
@@ -58,7 +58,7 @@ impl CallState {
         }
     }
 
-    /// Whether nothing more happens to the call by itself.
+    /// Whether the call stays in this state on its own.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Done | Self::Dead)
     }
@@ -79,7 +79,7 @@ impl FromStr for CallState {
     }
 }
 
-/// Bytes, as base64 in JSON.
+/// Bytes, encoded as base64 in JSON.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Encoded(pub Bytes);
 
@@ -97,7 +97,7 @@ impl<'de> Deserialize<'de> for Encoded {
     }
 }
 
-/// Headers in JSON, in order. A value's bytes are the characters of the same numbers, so that none is lost.
+/// Headers in JSON, in order. Each byte of a value becomes the character with that number, so that no byte is lost.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Headers(pub Vec<(String, String)>);
@@ -109,7 +109,7 @@ impl Headers {
         Self(map.iter().map(|(n, v)| (n.as_str().to_owned(), text(v))).collect())
     }
 
-    /// As a message has them; what cannot be a header is left out.
+    /// The headers as those of a message. Invalid ones are left out.
     pub fn map(&self) -> HeaderMap {
         let bytes = |text: &str| text.chars().map(u8::try_from).collect::<Result<Vec<u8>, _>>().ok();
         let pairs = self.0.iter().filter_map(|(name, value)| {
@@ -124,27 +124,28 @@ impl Headers {
     }
 }
 
-/// A request, but for its body.
+/// A request without its body.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredRequest {
     /// The method.
     pub method: String,
-    /// Path and query below the function; starts with `/`.
+    /// Path and query below the function. Starts with `/`.
     pub path: String,
-    /// `http`, or `event`.
+    /// `http` or `event`.
     pub invocation: String,
-    /// Its headers, with the trace that it belongs to.
+    /// Its headers, including its trace context.
     pub headers: Headers,
-    /// The id its client was told.
+    /// The request id that its client was given.
     pub request_id: String,
     /// The client's address.
     pub peer: IpAddr,
 }
 
-/// Asks the scheduler to keep a call.
+/// Asks the scheduler to store a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewCall {
-    /// Its id, made by the gateway, so that one that is sent again since nobody answered is the same; made by the scheduler where there is none.
+    /// The call's id. The gateway generates it, so that a request that is repeated for lack of a response has the same
+    /// id. If there is none, the scheduler generates it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<CallId>,
     /// The function.
@@ -153,38 +154,39 @@ pub struct NewCall {
     pub request: StoredRequest,
     /// Its body.
     pub body: Encoded,
-    /// By which its client may send it again.
+    /// The client's key for repeating the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
-    /// Whose it is, where its client has shown a key: that key's name. Else it belongs to whoever knows the whole request.
+    /// The name of the client's key, if it has shown one: the call's owner. Otherwise the call belongs to anyone who
+    /// knows the whole request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// Where to post what came of it.
+    /// URL to which the result is posted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback: Option<String>,
 }
 
-/// The call is kept durably.
+/// The call has been stored durably.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AcceptedCall {
     /// Its id.
     pub id: CallId,
-    /// Whether its idempotency key was known: then this is the earlier call's id, and nothing more is run.
+    /// Whether its idempotency key was known. If so, this is the earlier call's id, and nothing more is run.
     pub known: bool,
-    /// Where what comes of it can be fetched, relative to the gateway.
+    /// Path of the result, relative to the gateway.
     pub result: String,
 }
 
-/// A gateway asks for work.
+/// A gateway's request for work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimRequest {
     /// The gateway.
     pub gateway: GatewayId,
-    /// Calls it has room for.
+    /// Number of calls that it has room for.
     pub room: u32,
-    /// Callbacks it has room for.
+    /// Number of callbacks that it has room for.
     pub callbacks: u32,
-    /// How long it waits for some, milliseconds.
+    /// How long it waits for work, in milliseconds.
     pub wait_ms: u64,
 }
 
@@ -197,12 +199,12 @@ pub struct Claims {
     pub callbacks: Vec<ClaimedCallback>,
 }
 
-/// A call that a gateway is to run.
+/// A call that a gateway must run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimedCall {
-    /// Which one.
+    /// The call.
     pub id: CallId,
-    /// Which attempt this is, from 1. What is told of it later must name it.
+    /// Number of the attempt, from 1. Later messages about it must state this number.
     pub attempt: u32,
     /// The function.
     pub function: FunctionName,
@@ -212,67 +214,67 @@ pub struct ClaimedCall {
     pub body: Encoded,
 }
 
-/// A callback that a gateway is to post.
+/// A callback that a gateway must post.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimedCallback {
-    /// Where.
+    /// URL to post to.
     pub url: String,
-    /// The attempts at it so far, this one included.
+    /// Number of attempts so far, including this one.
     pub attempt: u32,
-    /// The id that the call's client was told.
+    /// The request id that the call's client was given.
     pub request_id: String,
-    /// What came of the call.
+    /// The result of the call.
     pub result: CallResult,
 }
 
-/// A gateway still runs these calls.
+/// States that a gateway is still running these calls.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Renewal {
     /// The gateway.
     pub gateway: GatewayId,
-    /// The calls, with their attempts.
+    /// The calls with the numbers of their attempts.
     pub held: Vec<(CallId, u32)>,
 }
 
-/// What an attempt at a call came to.
+/// Outcome of an attempt at a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallOutcome {
     /// The call.
     pub id: CallId,
-    /// Which attempt.
+    /// Number of the attempt.
     pub attempt: u32,
-    /// What it came to.
+    /// The outcome.
     pub what: AttemptOutcome,
 }
 
-/// What an attempt came to.
+/// Outcome of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AttemptOutcome {
-    /// The function answered, with whatever status.
+    /// The function responded, with whatever status.
     Answered(StoredAnswer),
-    /// It did not.
+    /// The function did not respond.
     Failed(ApiError),
-    /// The gateway ends, and nothing is known of the attempt.
+    /// The gateway is shutting down, and the outcome of the attempt is unknown.
     Released,
 }
 
-/// What a callback came to.
+/// Outcome of a callback.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallbackOutcome {
     /// The call.
     pub id: CallId,
-    /// Which attempt at its callback.
+    /// Number of the attempt at its callback.
     pub attempt: u32,
-    /// Why it was not delivered.
+    /// Why it was not delivered. `None` if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Whether another attempt would end the same way.
+    /// Whether another attempt would have the same outcome.
     #[serde(default)]
     pub is_final: bool,
 }
 
-/// A function's answer, kept.
+/// A stored response of a function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredAnswer {
     /// Its status.
@@ -282,25 +284,25 @@ pub struct StoredAnswer {
     /// Its body.
     #[serde(default)]
     pub body: Encoded,
-    /// Whether the body was larger than [`BODY_MAX`], and is not kept.
+    /// Whether the body was larger than [`BODY_MAX`] and so was not stored.
     #[serde(default)]
     pub body_dropped: bool,
 }
 
-/// What is known of what came of a call.
+/// The known result of a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallResult {
-    /// Which one.
+    /// The call.
     pub id: CallId,
     /// The function.
     pub function: FunctionName,
-    /// Where it stands.
+    /// Its state.
     pub state: CallState,
-    /// Attempts so far.
+    /// Number of attempts so far.
     pub attempts: u32,
-    /// The answer: the function's last one.
+    /// The function's last response.
     pub answer: Option<StoredAnswer>,
-    /// Why the last attempt was none, or why the call was given up.
+    /// Why the last attempt got no response, or why the call was given up.
     pub error: Option<ApiError>,
 }
 
@@ -311,38 +313,38 @@ pub struct AsyncCall {
     pub id: CallId,
     /// The function.
     pub function: FunctionName,
-    /// Where it stands.
+    /// Its state.
     pub state: CallState,
     /// The request's method.
     pub method: String,
     /// Path and query below the function.
     pub path: String,
-    /// The id its client was told.
+    /// The request id that its client was given.
     pub request_id: String,
-    /// By which its client may send it again.
+    /// The client's key for repeating the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
-    /// When it was accepted, milliseconds since the Unix epoch.
+    /// Time of acceptance in milliseconds since the Unix epoch.
     pub accepted_unix_ms: i64,
-    /// A queued call's next attempt is not before this, milliseconds since the Unix epoch.
+    /// Earliest time of a queued call's next attempt, in milliseconds since the Unix epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due_unix_ms: Option<i64>,
-    /// When it was answered or given up, milliseconds since the Unix epoch.
+    /// Time of the response or of giving up, in milliseconds since the Unix epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_unix_ms: Option<i64>,
-    /// Attempts so far.
+    /// Number of attempts so far.
     pub attempts: u32,
-    /// Those among them that count against `max_attempts`.
+    /// Number of those attempts that count against `max_attempts`.
     pub failures: u32,
-    /// Size of what is kept of it, bytes.
+    /// Stored size in bytes.
     pub bytes: u64,
-    /// The status of the function's last answer.
+    /// Status of the function's last response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// Why the last attempt failed, or why it was given up.
+    /// Why the last attempt failed, or why the call was given up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ApiError>,
-    /// Where what came of it is posted.
+    /// Its callback, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback: Option<CallbackInfo>,
 }
@@ -350,21 +352,21 @@ pub struct AsyncCall {
 /// A call's callback.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CallbackInfo {
-    /// Where it is posted.
+    /// URL that it is posted to.
     pub url: String,
     /// `waiting` for the call's end or the next attempt, `delivered`, or `failed`.
     pub state: String,
-    /// Attempts so far.
+    /// Number of attempts so far.
     pub attempts: u32,
-    /// Why the last one failed.
+    /// Why the last attempt failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// How many calls were changed at once.
+/// Number of calls that were changed at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Changed {
-    /// That many.
+    /// Number of calls.
     pub calls: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Error codes a user can meet and the one answer format: `{"code", "message", "request_id"}`. Each code has a page under
-//! `docs/reference/errors/`; a test holds the two together.
+//! Error codes that a user can meet, and the common response format: `{"code", "message", "request_id"}`. Each code has
+//! a page under `docs/reference/errors/`. A test checks that codes and pages match.
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderName, HeaderValue, StatusCode};
@@ -10,7 +10,7 @@ use crate::headers;
 
 macro_rules! error_codes {
     ($($(#[$doc:meta])* $variant:ident = ($text:literal, $status:ident)),+ $(,)?) => {
-        /// What went wrong, as a stable word.
+        /// The error as a stable word.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
         #[serde(rename_all = "snake_case")]
         pub enum ErrorCode {
@@ -18,15 +18,15 @@ macro_rules! error_codes {
         }
 
         impl ErrorCode {
-            /// Every code, for the test that holds documentation and code together.
+            /// Every code, for the test that compares documentation and code.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// The code as written in answers and in `docs/reference/errors/`.
+            /// The code as written in responses and in `docs/reference/errors/`.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text),+ }
             }
 
-            /// The HTTP status it is answered with.
+            /// The HTTP status of its responses.
             pub fn status(self) -> StatusCode {
                 match self { $(Self::$variant => StatusCode::$status),+ }
             }
@@ -45,61 +45,62 @@ macro_rules! error_codes {
 error_codes! {
     /// The request itself is malformed.
     BadRequest = ("bad_request", BAD_REQUEST),
-    /// `fn.toml` or the uploaded folder was refused.
+    /// `fn.toml` or the uploaded folder was rejected.
     InvalidManifest = ("invalid_manifest", BAD_REQUEST),
-    /// No or a wrong key.
+    /// The key is missing or wrong.
     Unauthorized = ("unauthorized", UNAUTHORIZED),
-    /// No function of that name, or no live version of it.
+    /// There is no function with this name, or no live version of it.
     FunctionNotFound = ("function_not_found", NOT_FOUND),
-    /// No such path, version or instance.
+    /// There is no such path, version or instance.
     NotFound = ("not_found", NOT_FOUND),
-    /// The connection was made to another host than the request is for, with another certificate.
+    /// The connection was made to a different host, with a different certificate, than the request is for.
     MisdirectedRequest = ("misdirected_request", MISDIRECTED_REQUEST),
-    /// A deploy or delete of this function is under way.
+    /// A deploy or deletion of this function is in progress.
     Conflict = ("conflict", CONFLICT),
-    /// The upload or request body is larger than allowed.
+    /// The upload or request body is too large.
     TooLarge = ("too_large", PAYLOAD_TOO_LARGE),
     /// The request has too many header lines, or too long ones.
     HeadersTooLarge = ("headers_too_large", REQUEST_HEADER_FIELDS_TOO_LARGE),
     /// The client sends its request too slowly.
     RequestTimeout = ("request_timeout", REQUEST_TIMEOUT),
-    /// The client has as many connections, requests in flight or requests a second as one may have.
+    /// The client has reached its maximum of connections, requests in flight or requests per second.
     TooManyRequests = ("too_many_requests", TOO_MANY_REQUESTS),
-    /// The function is at its maximum of instances and its queue is full, or its wait ran out.
+    /// The function has its maximum number of instances, and its queue is full or the wait timed out.
     Throttled = ("throttled", TOO_MANY_REQUESTS),
     /// No worker has room.
     NoCapacity = ("no_capacity", SERVICE_UNAVAILABLE),
-    /// A part of the platform cannot be reached or is shutting down.
+    /// A part of the platform is unreachable or shutting down.
     Unavailable = ("unavailable", SERVICE_UNAVAILABLE),
-    /// The function did not answer within its timeout.
+    /// The function did not respond within its timeout.
     FunctionTimeout = ("function_timeout", GATEWAY_TIMEOUT),
-    /// An asynchronous invocation was not answered before it was too old.
+    /// An asynchronous invocation became too old before it was answered.
     Expired = ("expired", GATEWAY_TIMEOUT),
-    /// The handler threw.
+    /// The handler threw an exception.
     FunctionError = ("function_error", BAD_GATEWAY),
-    /// What the function answered is no HTTP, or its headers are too many, or it closed the connection instead.
+    /// The function's response is not HTTP or has too many headers, or the function closed the connection instead.
     InvalidResponse = ("invalid_response", BAD_GATEWAY),
-    /// The function's process ended before it had answered.
+    /// The function's process ended before it had responded.
     FunctionCrashed = ("function_crashed", BAD_GATEWAY),
-    /// The function used more memory than its limit and was killed.
+    /// The function exceeded its memory limit and was killed.
     FunctionOutOfMemory = ("function_out_of_memory", BAD_GATEWAY),
-    /// The function could not be started from nothing.
+    /// The function could not be booted.
     BootFailed = ("boot_failed", BAD_GATEWAY),
     /// The function's snapshot could not be restored, and booting was not possible either.
     RestoreFailed = ("restore_failed", BAD_GATEWAY),
-    /// A page of the snapshot is corrupt, gone or out of reach; the instance was killed.
+    /// A page of the snapshot is corrupt, missing or unreachable. The instance was killed.
     SnapshotLost = ("snapshot_lost", BAD_GATEWAY),
-    /// The instance was moving to another host, and the host it came from was lost before all its memory had arrived.
+    /// The instance was migrating, and the source was lost before all of the memory had arrived.
     MigrationLost = ("migration_lost", BAD_GATEWAY),
     /// Dependencies or files of the function could not be built.
     BuildFailed = ("build_failed", UNPROCESSABLE_ENTITY),
-    /// The instance the gateway wanted is gone; the gateway places the request again. Users do not see it.
+    /// The instance that the gateway wanted is gone. The gateway places the request again. Not visible to users.
     InstanceGone = ("instance_gone", GONE),
-    /// The instance has as many requests in it as it takes; the gateway places the request again. Users do not see it.
+    /// The instance already has its maximum of requests in flight. The gateway places the request again. Not visible to
+    /// users.
     InstanceBusy = ("instance_busy", CONFLICT),
-    /// Another gateway has a newer lease on the instance; the gateway places the request again. Users do not see it.
+    /// Another gateway has a newer lease on the instance. The gateway places the request again. Not visible to users.
     LeaseEnded = ("lease_ended", CONFLICT),
-    /// A defect of the platform.
+    /// A bug in the platform.
     Internal = ("internal", INTERNAL_SERVER_ERROR),
 }
 
@@ -107,20 +108,20 @@ error_codes! {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, thiserror::Error)]
 #[error("{code}: {message}", code = code.as_str())]
 pub struct ApiError {
-    /// What went wrong, as a stable word.
+    /// The error as a stable word.
     pub code: ErrorCode,
-    /// What went wrong and what to do, for a person.
+    /// The error and its remedy, for people.
     pub message: String,
-    /// The invocation or call it belongs to.
+    /// The invocation or call that it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
-    /// When it is worth trying again, in seconds; also sent as `Retry-After`.
+    /// Seconds after which a retry makes sense. Also sent as `Retry-After`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_s: Option<u32>,
 }
 
 impl ApiError {
-    /// An error of `code`, told as `message`.
+    /// An error with this code and message.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         let retry_after_s = match code {
             ErrorCode::TooManyRequests | ErrorCode::Throttled | ErrorCode::NoCapacity | ErrorCode::Unavailable => {
@@ -136,7 +137,7 @@ impl ApiError {
         }
     }
 
-    /// The same, naming the request it belongs to.
+    /// The same error, with the id of the request that it belongs to.
     #[must_use]
     pub fn with_request_id(mut self, id: impl Into<String>) -> Self {
         self.request_id = Some(id.into());
@@ -146,7 +147,7 @@ impl ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        // Strings and a number: always JSON. With a newline, for who reads it in a terminal.
+        // Strings and a number: always valid JSON. The newline is for readers in a terminal.
         let text = serde_json::to_string(&self).unwrap_or_default() + "\n";
         let json = [(http::header::CONTENT_TYPE, "application/json")];
         let mut response = (self.code.status(), json, text).into_response();

@@ -1,4 +1,5 @@
-//! Ids and names, one type each, checked when parsed. Copies share their text: the scheduler keeps the same id in several places.
+//! Ids and names, one type each, validated when parsed. Copies share their text, because the scheduler keeps the same
+//! id in several places.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,23 +9,23 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-/// The longest function name: it must fit in a DNS label beside a prefix.
+/// Maximum length of a function name: it must fit in a DNS label with a prefix.
 pub const FUNCTION_NAME_MAX: usize = 48;
 
-/// Why a name or id was refused.
+/// Why a name or id was rejected.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ParseIdError {
-    /// A function name is empty, too long, or has a character that does not fit in a host name.
+    /// A function name is empty, too long, or has a character that is not valid in a host name.
     #[error(
         "function name \"{0}\" is not usable: use 1 to {FUNCTION_NAME_MAX} of a-z, 0-9 and '-', starting with a letter and not ending with '-'"
     )]
     FunctionName(String),
-    /// An id lacks its prefix or is not of the prefix's form.
+    /// An id lacks its prefix or does not have the prefix's format.
     #[error("\"{0}\" is not an id of the form {1}-…")]
     Id(String, &'static str),
 }
 
-/// A function's name: `[a-z][a-z0-9-]*`, at most [`FUNCTION_NAME_MAX`] characters, as it must fit in a host name.
+/// A function's name: `[a-z][a-z0-9-]*`, at most [`FUNCTION_NAME_MAX`] characters, because it must fit in a host name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schema(value_type = String, example = "hello")]
@@ -74,7 +75,7 @@ impl fmt::Display for FunctionName {
     }
 }
 
-/// A version of a function, counted from 1. What it names never changes.
+/// A version of a function, counted from 1. What it refers to never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(transparent)]
 pub struct VersionNumber(pub u32);
@@ -85,12 +86,13 @@ impl fmt::Display for VersionNumber {
     }
 }
 
-/// 128 bits, the first of them the time, as hexadecimal digits.
+/// 128 bits, starting with the time, as hexadecimal digits.
 fn timed() -> String {
     Uuid::now_v7().simple().to_string()
 }
 
-/// Milliseconds since the Unix epoch and 128 random bits, as hexadecimal digits: of two ids the later sorts behind, and nobody guesses one.
+/// Milliseconds since the Unix epoch and 128 random bits, as hexadecimal digits. Later ids sort after earlier ones, and
+/// nobody can guess one.
 fn unguessable() -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let ms = now.map_or(0, |now| now.as_millis()) & 0xffff_ffff_ffff;
@@ -109,7 +111,7 @@ macro_rules! prefixed_id {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// A fresh id: the prefix and hexadecimal digits, of which the first are the time.
+            /// A new id: the prefix and hexadecimal digits, starting with the time.
             pub fn generate() -> Self {
                 Self(format!(concat!($prefix, "-{}"), $digits()).into())
             }
@@ -158,45 +160,45 @@ macro_rules! prefixed_id {
 }
 
 prefixed_id!(
-    /// One running copy of a function version.
+    /// A running copy of a function version.
     InstanceId,
     "i"
 );
 prefixed_id!(
-    /// One snapshot: manifest, page maps and chunks.
+    /// A snapshot: manifest, page maps and chunks.
     SnapshotId,
     "s"
 );
 prefixed_id!(
-    /// One host that runs sandboxes.
+    /// A host that runs sandboxes.
     WorkerId,
     "w"
 );
 prefixed_id!(
-    /// One move of an instance to another host.
+    /// A migration of an instance to another host.
     MigrationId,
     "m"
 );
 prefixed_id!(
-    /// One running gateway: leases are its own, and a restart makes another.
+    /// A running gateway. Leases belong to it, and a restart gives it another id.
     GatewayId,
     "g"
 );
 prefixed_id!(
-    /// One invocation, as told to the user in `X-Request-Id`.
+    /// An invocation, as reported to the user in `X-Request-Id`.
     RequestId,
     "r"
 );
 
 prefixed_id!(
-    /// One asynchronous invocation. Whoever knows it may fetch what came of the call: it has 128 random bits.
+    /// An asynchronous invocation. Anyone who knows the id may fetch the result of the call: it has 128 random bits.
     CallId,
     "a",
     unguessable
 );
 
 impl RequestId {
-    /// The same form as of [`Self::generate`], without a system call: each request gets one, and nobody sorts them.
+    /// Like [`Self::generate`], without a system call: each request gets one, and they need not be sorted.
     pub fn quick() -> Self {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let ms = now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
@@ -234,10 +236,10 @@ mod tests {
                 u128::from_str_radix(&digits[12..], 16).unwrap()
             })
             .collect();
-        // A bit that is none stays the same in all of them: once in 2^1999 times it would by chance.
+        // A bit that is not random stays the same in all of them. By chance that happens once in 2^1999 times.
         let (ever, always) = ids.iter().fold((0, u128::MAX), |(or, and), id| (or | id, and & id));
         assert_eq!((ever, always), (u128::MAX, 0));
-        // Among those of the form that earlier versions gave.
+        // Sorts among ids in the format of earlier versions.
         let later = CallId::generate();
         assert!("a-0192f0c1a2b37c4d8e5f60718293a4b5".parse::<CallId>().unwrap() < later);
         assert!(later < "a-fff2f0c1a2b37c4d8e5f60718293a4b5".parse::<CallId>().unwrap());

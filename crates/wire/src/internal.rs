@@ -1,13 +1,13 @@
-//! What gateway, scheduler and worker say to each other. Every call carries the cluster's secret in
-//! [`crate::headers::CLUSTER_TOKEN`]; errors are [`crate::ApiError`] as JSON.
+//! The protocol between gateway, scheduler and worker. Every call carries the cluster's secret in
+//! [`crate::headers::CLUSTER_TOKEN`]. Errors are [`crate::ApiError`] as JSON.
 //!
-//! | caller → callee | call | body → answer |
+//! | caller → callee | call | body → response |
 //! |---|---|---|
 //! | gateway → scheduler | `POST /internal/placements` | [`PlacementRequest`] → [`Placement`] |
 //! | gateway → scheduler | `POST /internal/leases` | [`LeaseReport`] → [`LeaseAnswer`] |
-//! | gateway → scheduler | `GET /internal/recalls?gateway=ID&wait_ms=N` | → [`LeaseAnswer`], as soon as there is something to give back |
+//! | gateway → scheduler | `GET /internal/recalls?gateway=ID&wait_ms=N` | → [`LeaseAnswer`], on a recall |
 //! | gateway → scheduler | `POST /internal/traffic` | [`TrafficReport`](crate::stats::TrafficReport) → [`TrafficAnswer`](crate::stats::TrafficAnswer) |
-//! | gateway → scheduler | `ANY /v1/…` | the admin API, passed on once the key was checked |
+//! | gateway → scheduler | `ANY /v1/…` | the admin API, forwarded after the key was checked |
 //! | worker → scheduler | `POST /internal/heartbeat` | [`Heartbeat`] → [`HeartbeatAnswer`] |
 //! | scheduler → worker | `POST /instances` | [`StartInstance`] → 202, before the instance is ready |
 //! | scheduler → worker | `DELETE /instances/{id}?if_idle=true` | → 204, or 409 `conflict` while it serves a request |
@@ -29,15 +29,16 @@ use crate::processor::InstructionSets;
 use crate::renewal::MadeWith;
 use crate::stats::WorkerLevels;
 
-/// What a start may take beside its boot: a sandbox, a turn among other starts, and a restore that fails.
+/// Extra time for a start in addition to its boot: a sandbox, its turn among other starts, and a failing restore.
 const START_SPARE: Duration = Duration::from_secs(30);
 
-/// How long a request waits in its worker for the instance to be ready. The function's timeout begins only then.
+/// How long a request may wait in its worker for the instance to be ready. The function's timeout only starts then.
 pub fn start_limit(boot_timeout: Duration) -> Duration {
     boot_timeout + START_SPARE
 }
 
-/// How long a function may go on with an invocation past its timeout; then its instance takes nothing new and is stopped.
+/// How long a function may continue an invocation past its timeout. After that its instance takes nothing new and is
+/// stopped.
 pub const OVERDUE_LIMIT: Duration = Duration::from_secs(10);
 
 /// A content-addressed archive of files in the store: `layers/{digest}.tar.zst`.
@@ -45,36 +46,36 @@ pub const OVERDUE_LIMIT: Duration = Duration::from_secs(10);
 pub struct LayerRef {
     /// BLAKE3 of the uncompressed tar, in hexadecimal.
     pub digest: String,
-    /// Size of the uncompressed tar, bytes.
+    /// Size of the uncompressed tar in bytes.
     pub tar_bytes: u64,
 }
 
-/// The snapshot of a runtime that versions begin as; in the store.
+/// The snapshot of a runtime that versions start from, in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuntimeSnapshot {
     /// Its id.
     pub snapshot: SnapshotId,
-    /// The root filesystem it was made with: with another it is of no use.
+    /// The root filesystem that it was taken with. It is useless with any other.
     pub rootfs: LayerRef,
     /// See [`VersionSpec::snapshot_digest`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
 }
 
-/// Which versions begin as the same snapshot of their runtime, so that their snapshots have most of their memory in common.
+/// Which versions start from the same snapshot of their runtime, so that their snapshots share most of their memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sharing {
-    /// None: each is booted from nothing.
+    /// None: each version is booted from nothing.
     #[default]
     None,
-    /// Those of one function.
+    /// The versions of one function.
     Versions,
-    /// Those of all functions of the runtime: they have one layout of their memory, and one hash secret.
+    /// The versions of all functions of the runtime: they share one memory layout and one hash secret.
     Functions,
 }
 
-/// All a worker must know to start an instance of a version. Immutable once the version is live.
+/// Everything that a worker must know to start an instance of a version. Immutable once the version is live.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct VersionSpec {
     /// The function.
@@ -83,69 +84,71 @@ pub struct VersionSpec {
     pub version: VersionNumber,
     /// Its manifest.
     pub manifest: Manifest,
-    /// The user id its processes have on every worker; one per function.
+    /// The user id of its processes on every worker. One per function.
     pub uid: u32,
     /// The runtime's root filesystem.
     pub rootfs: LayerRef,
     /// The function's own files, mounted at `/app`.
     pub layer: LayerRef,
-    /// Its snapshot, when there is one.
+    /// Its snapshot, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotId>,
-    /// BLAKE3 of that snapshot's manifest as it lies in the store, in hexadecimal: a worker opens no other. `None`
-    /// where it is not known yet.
+    /// BLAKE3 of that snapshot's manifest as stored, in hexadecimal: a worker opens no other. `None` if it is not known
+    /// yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_digest: Option<String>,
-    /// What the processor had that the snapshot was taken on: it is restored on no worker that lacks some of it.
+    /// Instruction sets of the processor that the snapshot was taken on. It is not restored on a worker that lacks any
+    /// of them.
     #[serde(default, skip_serializing_if = "InstructionSets::is_empty")]
     pub instruction_sets: InstructionSets,
 }
 
-/// A gateway asks where to send an invocation.
+/// A gateway's request for an instance to send an invocation to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PlacementRequest {
-    /// The gateway that asks; the lease will be its own.
+    /// The requesting gateway, which will hold the lease.
     pub gateway: GatewayId,
     /// The function.
     pub function: FunctionName,
-    /// Instances of the function the gateway holds a lease on; it wants another one. A lease the scheduler believes it has
-    /// and it does not know of (a lost answer) is granted again.
+    /// Instances of the function on which the gateway holds a lease. It wants another one. If the scheduler lists a
+    /// lease of the gateway that the gateway does not know of (a lost response), it is granted again.
     #[serde(default)]
     pub held: Vec<InstanceId>,
-    /// Start a fresh instance this way rather than taking what is best.
+    /// Force a fresh instance with this start kind instead of the best available one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub force: Option<StartKind>,
-    /// How long the scheduler may keep the request waiting for a slot, milliseconds.
+    /// How long the scheduler may keep the request waiting for a slot, in milliseconds.
     pub wait_ms: u64,
-    /// Instances their worker said are gone, so that the scheduler forgets them.
+    /// Instances that are gone according to their workers, so that the scheduler forgets them.
     #[serde(default)]
     pub gone: Vec<InstanceId>,
-    /// Addresses of workers the gateway could not reach just now: it wants an instance elsewhere, unless there is no other worker.
+    /// Addresses of workers that the gateway could not reach just now. It wants an instance elsewhere, unless there is
+    /// no other worker.
     #[serde(default)]
     pub avoid: Vec<String>,
 }
 
-/// A slot for invocations on one instance, leased to the asking gateway.
+/// Slots for invocations on one instance, leased to the requesting gateway.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Placement {
-    /// The instance, ready or about to be.
+    /// The instance, which is ready or about to be.
     pub instance: InstanceId,
     /// The worker's address, `host:port`.
     pub worker_address: String,
     /// The function's live version.
     pub version: VersionNumber,
-    /// How the first invocation sent on this placement starts.
+    /// Start kind of the first invocation sent under this placement.
     pub start: StartKind,
-    /// Invocations the gateway may have on it at once.
+    /// Maximum number of invocations in flight that the gateway may have on it.
     pub slots: u32,
-    /// The function's timeout, milliseconds.
+    /// The function's timeout in milliseconds.
     pub timeout_ms: u64,
-    /// The longest its boot may take, milliseconds.
+    /// Time limit of its boot in milliseconds.
     #[serde(default = "crate::manifest::boot_timeout_ms")]
     pub boot_timeout_ms: u64,
-    /// How long the gateway may keep using the slots, milliseconds from now; asking again renews it.
+    /// How long the gateway may keep using the slots, in milliseconds from now. Asking again renews the lease.
     pub lease_ms: u64,
-    /// The lease's number, see [`crate::lease`]; 0 from a scheduler that does not number them.
+    /// The lease's number, see [`crate::lease`]. 0 from a scheduler that does not number leases.
     #[serde(default)]
     pub lease_number: u64,
     /// Whether an invocation that may have reached the function may be sent again elsewhere.
@@ -153,55 +156,56 @@ pub struct Placement {
     pub idempotent: bool,
 }
 
-/// A gateway tells what became of its leases. Sent when a lease is returned, and before one runs out.
+/// A gateway's report on its leases. Sent when a lease is returned, and before one expires.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LeaseReport {
     /// The gateway.
     pub gateway: GatewayId,
-    /// Leases it keeps using: renewed for another `lease_ms`.
+    /// Leases that it keeps using, which are renewed for another `lease_ms`.
     #[serde(default)]
     pub held: Vec<InstanceId>,
-    /// The numbers of those leases, in the same order: a scheduler that was restarted goes on from them.
+    /// The numbers of those leases, in the same order. A restarted scheduler continues from them.
     #[serde(default)]
     pub numbers: Vec<u64>,
-    /// Leases it gives back.
+    /// Leases that it returns.
     #[serde(default)]
     pub returned: Vec<ReturnedLease>,
 }
 
-/// A lease that ends.
+/// A returned lease.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReturnedLease {
     /// The instance.
     pub instance: InstanceId,
     /// Whether the instance has answered an invocation, so that the next one on it is warm.
     pub served: bool,
-    /// Milliseconds since an invocation last ended on it.
+    /// Milliseconds since the last invocation on it ended.
     pub idle_ms: u64,
-    /// Whether an invocation ran into its timeout and may still occupy the instance: one that serves a single invocation
-    /// at a time is stopped.
+    /// Whether an invocation timed out and may still occupy the instance. An instance with a concurrency of one is then
+    /// stopped.
     #[serde(default)]
     pub stuck: bool,
-    /// Invocations that may still be in it although nobody waits for them; the worker's next heartbeat says how many there are.
+    /// Invocations that may still be in flight on it although nobody waits for them. The worker's next heartbeat gives
+    /// their actual number.
     #[serde(default)]
     pub busy: u32,
 }
 
-/// What a gateway shall do with its leases.
+/// What a gateway must do with its leases.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LeaseAnswer {
-    /// Send nothing new to these, and return their leases as soon as they are free.
+    /// Instances to send nothing new to. Their leases must be returned as soon as they are free.
     pub give_back: Vec<InstanceId>,
 }
 
 /// Start an instance of a version.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StartInstance {
-    /// The id it shall have.
+    /// The id of the new instance.
     pub instance: InstanceId,
-    /// Restored or booted. A restore that fails before the function ran falls back to a boot.
+    /// Whether to restore or boot. A restore that fails before the function ran falls back to a boot.
     pub start: StartKind,
-    /// Freeze it as soon as it is ready, unless a request is in it by then.
+    /// Freeze it as soon as it is ready, unless it has a request in flight by then.
     #[serde(default)]
     pub park: bool,
     /// The version.
@@ -211,7 +215,7 @@ pub struct StartInstance {
 /// Build, boot, warm up and snapshot a version.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PrepareRequest {
-    /// The id of the instance that is booted; it goes on running afterwards.
+    /// The id of the booted instance, which keeps running afterwards.
     pub instance: InstanceId,
     /// The function.
     pub function: FunctionName,
@@ -221,22 +225,22 @@ pub struct PrepareRequest {
     pub uid: u32,
     /// Its manifest.
     pub manifest: Manifest,
-    /// Where its uploaded folder lies in the store: `sources/{digest}.tar.gz`.
+    /// Key of its uploaded folder in the store: `sources/{digest}.tar.gz`.
     pub source_key: String,
-    /// What it shares the snapshot of its runtime with.
+    /// The versions with which it shares the snapshot of its runtime.
     #[serde(default)]
     pub sharing: Sharing,
-    /// The snapshot of its runtime that others have begun as. `None` where the scheduler knows of none: then the one
-    /// that the store names is taken.
+    /// The snapshot of its runtime that other versions have started from. `None` if the scheduler knows of none: then
+    /// the one named in the store is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime_snapshot: Option<RuntimeSnapshot>,
-    /// Of a live version whose snapshot is made anew: its layers, which are not built once more. Its instance serves
-    /// nobody and ends with the order.
+    /// The layers of a live version whose snapshot is renewed, so that they are not built again. Its instance serves no
+    /// requests and ends with the order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub built: Option<BuiltLayers>,
 }
 
-/// What a version is made of.
+/// The layers of a version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BuiltLayers {
     /// The runtime's root filesystem.
@@ -245,28 +249,28 @@ pub struct BuiltLayers {
     pub layer: LayerRef,
 }
 
-/// What a worker tells while it prepares a version, one JSON object a line. The last is `Done` or `Failed`.
+/// A worker's progress in preparing a version, one JSON object per line. The last one is `Done` or `Failed`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 #[expect(clippy::large_enum_variant, reason = "a handful exist for each deploy")]
 pub enum PrepareEvent {
-    /// A phase begins.
+    /// A phase starts.
     Phase {
-        /// Which one.
+        /// The phase.
         phase: VersionState,
     },
     /// The version can serve.
     Done {
         /// What to start from now on.
         spec: VersionSpec,
-        /// Its snapshot in numbers.
+        /// Figures about its snapshot.
         snapshot: Option<SnapshotSummary>,
-        /// Why there is none although the manifest asks for one.
+        /// Why there is no snapshot although the manifest requests one.
         snapshot_error: Option<String>,
-        /// Whether that is for want of room on this worker's disk, so that another may do better.
+        /// Whether that is for lack of disk space on this worker, so that another one may succeed.
         #[serde(default)]
         no_room: bool,
-        /// The snapshot of its runtime that it has begun as, or that was made for it.
+        /// The snapshot of its runtime that it started from, or that was taken for it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         runtime_snapshot: Option<RuntimeSnapshot>,
     },
@@ -277,172 +281,176 @@ pub enum PrepareEvent {
     },
 }
 
-/// A worker's report to the scheduler, sent each second and at once when an instance ends.
+/// A worker's report to the scheduler, sent every second, and immediately when an instance ends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Heartbeat {
     /// The worker.
     pub worker: WorkerId,
-    /// A number made anew at each start of the worker; another one means that all older instances are gone.
+    /// A new number at each start of the worker. A different one means that all earlier instances are gone.
     pub incarnation: u64,
-    /// Counts the reports since that start, from 1 on: one that was held up on its way is not taken for news. 0 where they are not counted.
+    /// Number of the report since that start, from 1 on, so that a delayed report is not taken for a new one. 0 if
+    /// reports are not numbered.
     #[serde(default)]
     pub number: u64,
-    /// Where its interface listens, `host:port`.
+    /// Address of its interface, `host:port`.
     pub address: String,
-    /// Memory it may give to instances, bytes.
+    /// Memory available to instances, in bytes.
     pub memory_capacity_bytes: u64,
-    /// What else it offers, and where it stands.
+    /// What else its host offers, and its location.
     #[serde(default)]
     pub offer: Offer,
-    /// Whether it takes part.
+    /// Whether it participates.
     #[serde(default)]
     pub presence: Presence,
-    /// Its instances, all of them.
+    /// All of its instances.
     pub instances: Vec<InstanceInfo>,
-    /// How full its pools and caches are.
+    /// Fill levels of its pools and caches.
     #[serde(default)]
     pub levels: WorkerLevels,
-    /// How short of memory it is.
+    /// Its shortage of memory.
     #[serde(default)]
     pub pressure: MemoryPressure,
-    /// What snapshots it keeps, when the scheduler's last answer named another revision than this is.
+    /// The snapshots that it keeps. Sent if the scheduler's last response named another revision than the current one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<Kept>,
-    /// Snapshots it found damaged for good since its last report.
+    /// Snapshots that it has found permanently damaged since its last report.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub damaged: Vec<DamagedSnapshot>,
-    /// What it makes, uses and refuses of snapshots.
+    /// Snapshots that it makes, uses and rejects.
     #[serde(default)]
     pub snapshots: SnapshotReport,
 }
 
-/// How short of memory a worker is: of its host and of the control group it runs in, the one that is shorter.
+/// A worker's shortage of memory: that of its host or of its control group, whichever is worse.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct MemoryPressure {
-    /// The share of the last ten seconds in which some task waited for memory, per cent; `None` where the kernel does not tell.
+    /// Percentage of the last ten seconds in which some task waited for memory. `None` if the kernel does not report
+    /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub some: Option<f64>,
-    /// The share in which all tasks that had work waited for it.
+    /// Percentage of the time in which all tasks with work waited for memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full: Option<f64>,
-    /// Memory that can be had without swapping, per cent of all; `None` where it cannot be read.
+    /// Percentage of memory that is available without swapping. `None` if it cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available: Option<f64>,
 }
 
-/// Snapshots that a worker can restore sooner than others can. At most [`KEPT_MAX`] of each, those used last.
+/// Snapshots that a worker can restore sooner than others can. At most [`KEPT_MAX`] of each kind, the most recently
+/// used.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
-    /// Another number each time that it has changed, from 1 on after the worker's start.
+    /// Increases with each change, from 1 on after the worker's start.
     pub revision: u64,
-    /// Open, with their templates.
+    /// Open snapshots, with their templates.
     pub templates: Vec<SnapshotId>,
-    /// Not open; their chunks are in the disk's cache.
+    /// Snapshots that are not open, but have their chunks in the disk cache.
     #[serde(default)]
     pub cached: Vec<SnapshotId>,
 }
 
-/// How many snapshots of a kind a worker tells of.
+/// Maximum number of snapshots of each kind in a worker's report.
 pub const KEPT_MAX: usize = 512;
 
-/// What a worker's host offers beside memory, and where it stands.
+/// What a worker's host offers besides memory, and its location.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
     /// The host's name.
     #[serde(default)]
     pub host: String,
-    /// Its processors.
+    /// Number of its processors.
     #[serde(default)]
     pub cpus: u32,
-    /// What they have.
+    /// Instruction sets of its processors.
     #[serde(default, skip_serializing_if = "InstructionSets::is_empty")]
     pub instruction_sets: InstructionSets,
-    /// How many instances it takes; 0 for as many as fit its memory.
+    /// Maximum number of instances. 0 for as many as fit in its memory.
     #[serde(default)]
     pub instances_max: u32,
-    /// Where it stands; workers of one zone fail together.
+    /// Its zone. Workers of one zone fail together.
     #[serde(default)]
     pub zone: String,
-    /// What its operator says of it.
+    /// Labels set by its operator.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
 }
 
-/// Whether a worker takes part.
+/// Whether a worker participates.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Presence {
-    /// It takes what it is given.
+    /// It accepts new instances.
     #[default]
     Serving,
-    /// It was told to stop: it finishes what it serves, and takes nothing new.
+    /// It was told to stop: it finishes its requests in flight and accepts nothing new.
     Leaving,
-    /// It has stopped; this is its last report.
+    /// It has stopped. This is its last report.
     Left,
 }
 
-/// A snapshot in the store that no retry brings back: a part of it is gone, or is not what its digest says.
+/// A permanently damaged snapshot in the store: a part of it is missing, or does not match its digest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DamagedSnapshot {
     /// The snapshot.
     pub snapshot: SnapshotId,
-    /// The function it is of.
+    /// The function that it belongs to.
     pub function: FunctionName,
-    /// The version it is of.
+    /// The version that it belongs to.
     pub version: VersionNumber,
     /// What is wrong with it.
     pub why: String,
 }
 
-/// What a worker makes, uses and refuses of snapshots.
+/// Snapshots that a worker makes, uses and rejects.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotReport {
-    /// What it makes them with; `None` of a build that renews none.
+    /// What it makes snapshots with. `None` from a build that does not renew snapshots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub makes: Option<MadeWith>,
-    /// Those that instances of it began as.
+    /// Snapshots that its instances were restored from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub in_use: Vec<SnapshotId>,
-    /// Those whose images it refused since its last report.
+    /// Snapshots whose images it has rejected since its last report.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<RefusedSnapshot>,
 }
 
-/// A snapshot whose images a worker refused: its version is booted there.
+/// A snapshot whose images a worker rejected. Its version is booted there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedSnapshot {
     /// The snapshot.
     pub snapshot: SnapshotId,
-    /// The function it is of.
+    /// The function that it belongs to.
     pub function: FunctionName,
-    /// The version it is of.
+    /// The version that it belongs to.
     pub version: VersionNumber,
-    /// Which image and field.
+    /// The image and field at fault.
     pub why: String,
 }
 
-/// The scheduler's answer to a heartbeat.
+/// The scheduler's response to a heartbeat.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct HeartbeatAnswer {
-    /// Instances the scheduler does not know or want; the worker stops them.
+    /// Instances that the scheduler does not know or want. The worker stops them.
     pub stop: Vec<InstanceId>,
-    /// Snapshots that the worker told of and that nothing new begins as.
+    /// Snapshots that the worker reported and that nothing new starts from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub forget: Vec<SnapshotId>,
-    /// Which revision of what the worker keeps is known; 0 for none.
+    /// The known revision of what the worker keeps. 0 for none.
     #[serde(default)]
     pub kept_revision: u64,
 }
 
-/// The name, beside those of runtimes, of what installs dependencies: it is laid under a runtime's root filesystem.
+/// Name, alongside those of runtimes, of the tools that install dependencies. They are mounted under a runtime's root
+/// filesystem.
 pub const BUILD_TOOLS: &str = "build";
 
-/// Which archive is a runtime's root filesystem now: the content of `runtimes/{base}.json` in the store.
+/// The current archive of a runtime's root filesystem: the contents of `runtimes/{base}.json` in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuntimeAlias {
     /// The archive.
     pub layer: LayerRef,
-    /// What is in it: package to version.
+    /// Its contents: package to version.
     #[serde(default)]
     pub packages: BTreeMap<String, String>,
 }

@@ -1,20 +1,20 @@
-//! Who may send to an instance: the gateway with the newest lease on it.
+//! Fencing of leases: only the gateway with the newest lease may send to an instance.
 //!
-//! The scheduler numbers the leases on an instance upwards. A gateway names its own with each invocation, and the instance's worker
-//! turns away those under an older one than it has seen: so a gateway that is cut off from the scheduler, and serves on under a lease
-//! that ran out, is stopped by the first invocation of another that has one, whatever the clocks say. Heartbeats tell a scheduler that starts anew how far the
-//! numbers have come.
+//! The scheduler numbers the leases on an instance upwards. A gateway states its lease with each invocation, and the
+//! instance's worker rejects those under an older lease than it has seen. A gateway that is cut off from the scheduler
+//! may continue under an expired lease. The first invocation of another gateway with a newer lease then stops it,
+//! whatever the clocks say. Heartbeats tell a restarted scheduler the latest numbers.
 
 use std::fmt;
 
 use crate::ids::GatewayId;
 
-/// One lease on an instance: its number, and whose it is. As text, in a header: `7 g-…`.
+/// A lease on an instance: its number and its gateway. As text, in a header: `7 g-…`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseMark {
-    /// Higher than that of every earlier lease on the instance.
+    /// Higher than the number of every earlier lease on the instance.
     pub number: u64,
-    /// Whose it is.
+    /// The gateway that holds it.
     pub gateway: GatewayId,
 }
 
@@ -24,16 +24,17 @@ impl fmt::Display for LeaseMark {
     }
 }
 
-/// What a worker knows of the leases on an instance.
+/// A worker's knowledge of the leases on an instance.
 #[derive(Debug, Default)]
 pub struct Fence {
     newest: Option<LeaseMark>,
 }
 
 impl Fence {
-    /// Whether an invocation under the lease with this mark may enter. Not once one under a newer lease has, nor under another
-    /// gateway's of the same number: a scheduler that did not know of it gave it away again. A gateway's own older mark is still
-    /// good: its invocations may overtake each other. What is no mark is turned away.
+    /// Whether an invocation under the lease with this mark may enter. It may not after one under a newer lease has
+    /// entered. Nor may it after one under another gateway's lease with the same number, which an unaware scheduler has
+    /// granted again. A gateway's own older mark remains valid, because its invocations may overtake each other. An
+    /// invalid mark is rejected.
     pub fn admits(&mut self, mark: &str) -> bool {
         let Some((number, gateway)) = mark.split_once(' ') else {
             return false;
@@ -55,7 +56,7 @@ impl Fence {
         }
     }
 
-    /// The newest lease's number; 0 before the first.
+    /// The newest lease's number. 0 before the first.
     pub fn number(&self) -> u64 {
         self.newest.as_ref().map_or(0, |mark| mark.number)
     }
@@ -73,7 +74,7 @@ mod tests {
         assert!(fence.admits("4 g-b"));
         assert!(!fence.admits("3 g-a") && !fence.admits("4 g-a"));
         assert_eq!(fence.number(), 4);
-        // Its own, granted anew: requests of both may be on their way.
+        // The gateway's own lease, renewed: requests under both may be in flight.
         assert!(fence.admits("6 g-b") && fence.admits("4 g-b"));
         assert_eq!(fence.number(), 6);
         assert!(fence.admits("7 g-a"));

@@ -1,14 +1,15 @@
-//! What the parts of the platform say to each other and to their users: ids, the `fn.toml` manifest, error codes,
-//! header names, and the request and answer types of every HTTP interface. No I/O, no state.
+//! The vocabulary shared by the parts of the platform and its users: ids, the `fn.toml` manifest, error codes, header
+//! names, and the request and response types of every HTTP interface. No I/O, no state.
 //!
-//! - [`ids`]: newtypes for what could be mixed up.
-//! - [`manifest`]: `fn.toml`, read and checked.
-//! - [`error`]: the error codes a user can meet, and their answer format.
-//! - [`headers`]: the names of the HTTP headers the platform reads and writes.
+//! - [`ids`]: newtypes for ids and names that could be confused.
+//! - [`manifest`]: `fn.toml`, parsed and validated.
+//! - [`error`]: error codes that a user can meet, and their response format.
+//! - [`headers`]: names of the HTTP headers that the platform reads and writes.
 //! - [`api`]: the public admin API under `/v1/`.
 //! - [`asynchronous`]: invocations that are accepted now and run later.
-//! - [`stats`]: invocations and workers in numbers.
-//! - [`internal`]: scheduler and worker interfaces, used by the platform alone; [`lease`]: who may send to an instance; [`migration`]: those for moving an instance.
+//! - [`stats`]: figures about invocations and workers.
+//! - [`internal`]: interfaces of scheduler and worker, used by the platform only; [`lease`]: fencing of leases on an
+//!   instance; [`migration`]: interfaces for migrating an instance.
 
 pub mod api;
 pub mod asynchronous;

@@ -1,14 +1,14 @@
-//! What instructions a processor has, as far as programs choose their code by it. A process that has chosen goes on
-//! with that code in every copy, so a copy needs a processor that has as many.
+//! The instruction sets of a processor by which programs select their code. A process keeps the selected code in every
+//! copy, so a copy needs a processor with at least the same sets.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Instruction sets of x86-64 by the kernel's names, in `/proc/cpuinfo`. The place of one is its bit in snapshots and
-/// reports: others are added at the end, and none goes. What functions cannot use is not among them: AMX, protection
-/// keys.
+/// Instruction sets of x86-64 by the kernel's names, as in `/proc/cpuinfo`. The index of a name is its bit in snapshots
+/// and reports: new ones are appended, and none is removed. Sets that functions cannot use are left out: AMX,
+/// protection keys.
 const NAMES: [&str; 69] = [
     "pni",
     "ssse3",
@@ -81,13 +81,13 @@ const NAMES: [&str; 69] = [
     "mwaitx",
 ];
 
-/// A set of instruction sets. None of them where it is not known.
+/// A set of instruction sets. Empty if it is not known.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct InstructionSets(u128);
 
 impl InstructionSets {
-    /// Those of the first processor that `cpuinfo`, the content of `/proc/cpuinfo`, tells of.
+    /// The instruction sets of the first processor in `cpuinfo`, the contents of `/proc/cpuinfo`.
     #[must_use]
     pub fn of_cpuinfo(cpuinfo: &str) -> Self {
         let flags = cpuinfo
@@ -99,13 +99,13 @@ impl InstructionSets {
             .fold(Self(0), |all, bit| Self(all.0 | 1 << bit))
     }
 
-    /// Whether none is known.
+    /// Whether none are known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0 == 0
     }
 
-    /// Those of `needed` that are not among these; none where nothing is known of these.
+    /// The sets in `needed` that are missing here. Empty if nothing is known of this processor.
     #[must_use]
     pub fn lacks(self, needed: Self) -> Self {
         if self.is_empty() {
@@ -134,7 +134,7 @@ impl fmt::Debug for InstructionSets {
     }
 }
 
-/// A text is no set of instruction sets.
+/// The text is not a set of instruction sets.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} is no set of instruction sets: at most 32 hexadecimal digits")]
 pub struct UnknownSetsError(String);
@@ -177,7 +177,7 @@ mod tests {
         let (old, new) = (of("avx avx2"), of("avx avx2 avx512f gfni"));
         assert!(new.lacks(old).is_empty() && old.lacks(old).is_empty());
         assert_eq!(old.lacks(new).to_string(), "avx512f, gfni");
-        // Of a worker that does not say, nothing is held against it.
+        // Nothing counts as missing on a worker that does not report its sets.
         assert!(InstructionSets::default().lacks(new).is_empty());
         assert!(old.lacks(InstructionSets::default()).is_empty());
     }

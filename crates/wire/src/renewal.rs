@@ -1,4 +1,4 @@
-//! Snapshots that are made anew: with what each was made, and why another is to take its place.
+//! Renewal of snapshots: what each was made with, and why it must be replaced.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,14 +9,14 @@ use utoipa::ToSchema;
 /// What a worker makes snapshots with. A snapshot that was made with anything else is outdated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MadeWith {
-    /// The system call filter of functions: BLAKE3 of its program, in hexadecimal.
+    /// The system call filter of functions: BLAKE3 of its program in hexadecimal.
     pub filter: String,
-    /// The form of the images, which counts what else of them has changed.
+    /// The format number of the images, which increases with other changes to them.
     pub form: u32,
 }
 
 impl MadeWith {
-    /// Why a snapshot that was `made` with that is outdated where snapshots are made with this; `None` if it is not.
+    /// Why a snapshot made with `made` is outdated now that snapshots are made with `self`. `None` if it is not.
     #[must_use]
     pub fn outdates(&self, made: Option<&Self>) -> Option<RenewalReason> {
         match made {
@@ -35,27 +35,27 @@ impl fmt::Display for MadeWith {
     }
 }
 
-/// Why a snapshot is made anew.
+/// Why a snapshot must be renewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RenewalReason {
-    /// It does not say what it was made with: an earlier version made it.
+    /// An earlier version made it, which did not record what it was made with.
     Unrecorded,
-    /// Its processes are under another system call filter than functions get now.
+    /// Its processes are under a different system call filter than functions get now.
     Filter,
-    /// Its images are of another form.
+    /// Its images have a different format.
     Form,
-    /// A worker refused its images, so that its version is booted.
+    /// A worker rejected its images, so its version is booted.
     Refused,
-    /// Somebody asked for it.
+    /// A user requested it.
     Asked,
 }
 
 impl RenewalReason {
-    /// All of them.
+    /// Every reason.
     pub const ALL: [Self; 5] = [Self::Unrecorded, Self::Filter, Self::Form, Self::Refused, Self::Asked];
 
-    /// The reason in a word.
+    /// The reason as one word.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -83,25 +83,25 @@ impl FromStr for RenewalReason {
     }
 }
 
-/// No reason is called so.
+/// No reason has this name.
 #[derive(Debug, thiserror::Error)]
 #[error("\"{0}\" is no reason to make a snapshot anew")]
 pub struct UnknownReason(String);
 
-/// A version whose snapshot is to be made anew.
+/// A version whose snapshot must be renewed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Renewal {
     /// The cause.
     pub reason: RenewalReason,
-    /// The same in a sentence.
+    /// The reason as a sentence.
     pub why: String,
-    /// Since when, seconds since the Unix epoch.
+    /// When this became necessary, in seconds since the Unix epoch.
     pub since_unix_s: i64,
-    /// Not before, seconds since the Unix epoch.
+    /// Earliest time of the next attempt, in seconds since the Unix epoch.
     pub due_unix_s: i64,
-    /// Attempts that failed.
+    /// Number of failed attempts.
     pub attempts: u32,
-    /// Whether there have been so many that none follows by itself.
+    /// Whether there were so many failures that no further attempt is made automatically.
     pub given_up: bool,
     /// Why the last attempt failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]

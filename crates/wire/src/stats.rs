@@ -1,4 +1,5 @@
-//! What invocations and workers come to, in numbers: gateways and workers tell the scheduler, and the admin API tells whoever asks.
+//! Figures about invocations and workers. Gateways and workers report them to the scheduler, and the admin API serves
+//! them.
 
 use std::collections::BTreeMap;
 
@@ -8,19 +9,20 @@ use utoipa::ToSchema;
 use crate::api::{InstanceInfo, SnapshotSummary, WorkerInfo};
 use crate::ids::{FunctionName, GatewayId};
 
-/// How many invocations took how long: at most so many microseconds, and more than the bound before. The last bound may be
-/// [`u64::MAX`]: longer than what is told apart. Only bounds with a count are there.
+/// A histogram of latencies: the number of invocations that took at most this many microseconds and more than the
+/// previous bound. The last bound may be [`u64::MAX`]: beyond the measured range. Only bounds with a count are present.
 pub type Latencies = BTreeMap<u64, u64>;
 
-/// A bound below which a share of them (0 to 1) lies, interpolated within its bucket, in milliseconds. `None` without any.
+/// An upper bound for a share (0 to 1) of the latencies, interpolated within its bucket, in milliseconds. `None`
+/// without any.
 pub fn quantile_ms(latencies: &Latencies, share: f64) -> Option<f64> {
     let total: u64 = latencies.values().sum();
     let rank = share.clamp(0.0, 1.0) * total as f64;
     let (mut below, mut low) = (0, 0);
     for (bound, count) in latencies {
         if (below + count) as f64 >= rank && *count > 0 {
-            // Above the last bound nothing is known but that. Buckets without a count are not here, so the one before may be further away
-            // than the bucket is wide: a bucket is at most a third of its bound wide.
+            // Nothing more is known above the last bound. Buckets without a count are absent, so the previous bound may
+            // be further away than the bucket is wide. The width of a bucket is at most a third of its bound.
             let high = if *bound == u64::MAX { low } else { *bound };
             let low = low.max(high - high / 3);
             let within = ((rank - below as f64) / *count as f64).clamp(0.0, 1.0);
@@ -32,30 +34,31 @@ pub fn quantile_ms(latencies: &Latencies, share: f64) -> Option<f64> {
     None
 }
 
-/// What invocations came to that started in one way.
+/// Outcomes of invocations with the same start kind.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StartStats {
-    /// Invocations that the function answered.
+    /// Number of invocations that the function answered.
     pub answered: u64,
-    /// Those that failed, by the platform's error code; `5xx` counts answers of such a status, which are in `answered` too.
+    /// Number of failed invocations by the platform's error code. `5xx` counts responses with such a status, which are
+    /// in `answered` too.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub errors: BTreeMap<String, u64>,
-    /// From arrival until the answer's headers: the count of invocations by upper bound in microseconds.
+    /// Time from arrival until the response's headers: the number of invocations by upper bound in microseconds.
     #[schema(value_type = BTreeMap<String, u64>)]
     pub latencies: Latencies,
-    /// Half of them took at most so long, milliseconds.
+    /// Half of the invocations took at most this long, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p50_ms: Option<f64>,
-    /// Nine in ten.
+    /// Nine in ten took at most this long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p90_ms: Option<f64>,
-    /// Ninety-nine in a hundred.
+    /// Ninety-nine in a hundred took at most this long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99_ms: Option<f64>,
 }
 
 impl StartStats {
-    /// Adds what another gateway counted.
+    /// Adds the counts of another gateway.
     pub fn add(&mut self, other: &Self) {
         self.answered += other.answered;
         for (code, count) in &other.errors {
@@ -66,17 +69,17 @@ impl StartStats {
         }
     }
 
-    /// Invocations, answered or not.
+    /// Number of invocations, answered or not.
     pub fn invocations(&self) -> u64 {
         self.latencies.values().sum()
     }
 
-    /// Those that failed in any way.
+    /// Number of invocations that failed in any way.
     pub fn failed(&self) -> u64 {
         self.errors.values().sum()
     }
 
-    /// Fills the quantiles in.
+    /// Computes the quantiles.
     pub fn estimate(&mut self) {
         self.p50_ms = quantile_ms(&self.latencies, 0.5);
         self.p90_ms = quantile_ms(&self.latencies, 0.9);
@@ -84,91 +87,91 @@ impl StartStats {
     }
 }
 
-/// By start kind; `none` has the invocations that found no instance.
+/// Outcomes by start kind. `none` has the invocations that found no instance.
 pub type Traffic = BTreeMap<String, StartStats>;
 
-/// What a gateway has counted since its start, of functions whose counts have changed since it last told.
+/// A gateway's counts since its start, for functions whose counts have changed since its last report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrafficReport {
-    /// The gateway; it has another id after each start.
+    /// The gateway. It has a new id after each start.
     pub gateway: GatewayId,
     /// All counts of these functions.
     pub functions: BTreeMap<FunctionName, Traffic>,
 }
 
-/// The answer to it.
+/// The scheduler's response to a traffic report.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrafficAnswer {
-    /// The scheduler had heard of the gateway before; else it is to tell everything again.
+    /// Whether the scheduler knew the gateway. If not, the gateway must report everything again.
     pub known: bool,
-    /// Functions that do not exist any more.
+    /// Functions that no longer exist.
     #[serde(default)]
     pub gone: Vec<FunctionName>,
 }
 
-/// How full a worker's pools and caches are, and what it has done since its start.
+/// Fill levels of a worker's pools and caches, and counters since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct WorkerLevels {
-    /// Empty sandboxes that are ready.
+    /// Number of empty sandboxes that are ready.
     pub sandboxes_ready: u64,
-    /// How many are kept ready.
+    /// Number of empty sandboxes to keep ready.
     pub sandboxes_wanted: u64,
-    /// Snapshots open, each with its template.
+    /// Number of open snapshots, each with its template.
     pub templates: u64,
-    /// Memory that templates and images take, bytes.
+    /// Memory of templates and images in bytes.
     pub template_bytes: u64,
-    /// How much they may take, bytes.
+    /// Limit of that memory in bytes.
     pub template_limit_bytes: u64,
-    /// Chunks cached on disk, bytes.
+    /// Size of the chunks cached on disk, in bytes.
     pub chunk_cache_bytes: u64,
-    /// How much that may be, bytes.
+    /// Limit of that size in bytes.
     pub chunk_cache_limit_bytes: u64,
-    /// Instances restored.
+    /// Number of instances restored.
     pub restored: u64,
-    /// Instances booted.
+    /// Number of instances booted.
     pub booted: u64,
-    /// Starts that failed.
+    /// Number of failed starts.
     pub failed_starts: u64,
-    /// To what share its host's processors were busy lately, 0 to 1.
+    /// Recent utilisation of its host's processors, 0 to 1.
     pub busy: f64,
-    /// Free on the disk of its cache, bytes; none where that cannot be told.
+    /// Free space on the disk of its cache in bytes. `None` if it cannot be determined.
     pub disk_free_bytes: Option<u64>,
-    /// Page faults served.
+    /// Number of page faults served.
     pub faults: u64,
-    /// Half of them took less than this, microseconds.
+    /// Half of the page faults took less than this, in microseconds.
     pub fault_p50_us: Option<f64>,
-    /// Ninety-nine in a hundred.
+    /// Ninety-nine in a hundred took less than this, in microseconds.
     pub fault_p99_us: Option<f64>,
 }
 
-/// A worker in numbers.
+/// Figures about a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WorkerStats {
     /// The worker.
     pub worker: WorkerInfo,
-    /// As it last reported.
+    /// Its last reported levels.
     pub levels: WorkerLevels,
 }
 
-/// A function in numbers. Counts are since the gateways' and the scheduler's start.
+/// Figures about a function. Counts start with the gateways and the scheduler.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FunctionStats {
     /// The function.
     pub name: FunctionName,
-    /// What its invocations came to, by start kind; `none` has those that found no instance.
+    /// Outcomes of its invocations by start kind. `none` has those that found no instance.
     pub starts: Traffic,
     /// Its instances.
     pub instances: Vec<InstanceInfo>,
-    /// Asks for a slot that wait in the scheduler.
+    /// Number of requests for a slot that wait in the scheduler.
     pub waiting: u64,
-    /// The live version's snapshot; only where one function was asked for.
+    /// The live version's snapshot. Only present if a single function was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotSummary>,
 }
 
 impl FunctionStats {
-    /// All start kinds together.
+    /// Total over all start kinds.
     pub fn total(&self) -> StartStats {
         let mut total = StartStats::default();
         self.starts.values().for_each(|start| total.add(start));
@@ -177,12 +180,12 @@ impl FunctionStats {
     }
 }
 
-/// The platform in numbers.
+/// Figures about the platform.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Stats {
-    /// When, by the scheduler's clock, in milliseconds since the Unix epoch.
+    /// Time by the scheduler's clock, in milliseconds since the Unix epoch.
     pub at_unix_ms: i64,
-    /// Gateways heard of lately.
+    /// Number of recently active gateways.
     pub gateways: u64,
     /// Workers.
     pub workers: Vec<WorkerStats>,
@@ -202,7 +205,7 @@ mod tests {
         assert!(at(0.9) > 1.0 && at(0.9) < 1.25);
         assert!((at(1.0) - 1.25).abs() < 1e-9, "longer than what is told apart");
         assert_eq!(quantile_ms(&Latencies::new(), 0.5), None);
-        // The bound before has no count, so it is not here.
+        // The previous bound has no count, so it is absent.
         let lone: Latencies = [(90_000, 10)].into();
         assert!(quantile_ms(&lone, 0.01).unwrap() >= 60.0);
     }

@@ -1,4 +1,4 @@
-//! Holds the error codes and their pages in `docs/reference/errors/` together.
+//! Checks that the error codes match their pages in `docs/reference/errors/`.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -9,7 +9,7 @@ use rekindle_wire::ErrorCode;
 
 #[test]
 fn every_code_has_a_page_that_says_what_to_do_and_no_page_is_left_over() {
-    // Cargo may have kept this program from another checkout.
+    // Cargo may have reused this test binary from another checkout.
     let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     let folder = Path::new(&here).join("../../docs/reference/errors");
     let mut pages: BTreeSet<String> = std::fs::read_dir(&folder)

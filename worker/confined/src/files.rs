@@ -1,9 +1,9 @@
-//! What a confined process sees of files:
+//! The files that a confined process sees:
 //!
 //! ```text
 //! unpacking:  /      the directory that is written to, nothing else
 //! a program:  /      the root filesystem, read-only    /proc   its own processes only
-//!             /run   and elsewhere: what it is shown    /dev    null zero full random urandom, fd, shm
+//!             /run   and elsewhere: files of the host  /dev    null zero full random urandom, fd, shm
 //! ```
 
 use std::fs::{self, File};
@@ -39,7 +39,7 @@ fn failed<E: Into<io::Error>>(action: &'static str, path: &Path) -> impl FnOnce(
     }
 }
 
-/// Lays the files out and makes them the root. In pid 1, in its own mount namespace, with all rights still.
+/// Lays out the files and makes them the root. Runs in pid 1, in its own mount namespace, still with all privileges.
 pub(crate) fn enter(order: &Order) -> Result<(), FilesError> {
     let slash = Path::new("/");
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
@@ -52,14 +52,14 @@ pub(crate) fn enter(order: &Order) -> Result<(), FilesError> {
         }
     };
     chdir(root).map_err(failed("enter", root))?;
-    // With both arguments the same directory the old root ends up mounted over the new one, and needs no place of its
+    // With both arguments the same directory, the old root ends up mounted over the new one, and needs no place of its
     // own.
     pivot_root(".", ".").map_err(failed("make the root", root))?;
     umount2(".", MntFlags::MNT_DETACH).map_err(failed("leave the old root for", root))?;
     chdir(slash).map_err(failed("enter", slash))
 }
 
-/// Answers the root.
+/// Lays out a program's files and returns their root.
 fn program_files(program: &Program) -> Result<&Path, FilesError> {
     let missing = failed::<io::Error>("find the root filesystem", Path::new("/"));
     let root = program
@@ -78,7 +78,7 @@ fn program_files(program: &Program) -> Result<&Path, FilesError> {
     Ok(root)
 }
 
-/// Lays directories over each other, and the result over the uppermost. Their names are ours: digests.
+/// Stacks directories, and mounts the result over the uppermost one. Their names are ours: digests.
 fn overlay(at: &Path, layers: &[PathBuf]) -> Result<(), FilesError> {
     let names: Vec<_> = layers.iter().map(|l| l.to_string_lossy()).collect();
     let options = format!("lowerdir={}", names.join(":"));
@@ -97,7 +97,7 @@ fn tmpfs(at: &Path, flags: MsFlags, options: &str) -> Result<(), FilesError> {
     mount(Some("tmpfs"), at, Some("tmpfs"), flags, Some(options)).map_err(failed("mount", at))
 }
 
-/// Processes only, where the kernel can (Linux 5.8): nothing of the host's.
+/// Processes only, where the kernel supports it (Linux 5.8): nothing of the host.
 fn proc(at: &Path) -> Result<(), FilesError> {
     let mounted = |options| mount(Some("proc"), at, Some("proc"), QUIET | MsFlags::MS_NOEXEC, options);
     match mounted(Some("subset=pid")) {

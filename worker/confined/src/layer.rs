@@ -1,7 +1,7 @@
-//! Unpacks a layer's archive into a directory of its own. Blocking.
+//! Unpacks a layer's archive into an empty directory. Blocking.
 //!
-//! The archive is not trusted: nothing is written outside the directory, nothing already written is replaced, only plain
-//! kinds of files are made, and no more is read than the layer's size.
+//! The archive is not trusted. Nothing is written outside the directory, and nothing is overwritten. Only plain kinds
+//! of files are created, and no more is read than the layer's size.
 
 use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt as _;
@@ -16,25 +16,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::Cause;
 
-/// What a layer must be.
+/// The expected contents of a layer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Name {
-    /// BLAKE3 of the tar, in hexadecimal.
+    /// BLAKE3 of the tar in hexadecimal.
     pub digest: String,
-    /// Its size, bytes.
+    /// Size of the tar in bytes.
     pub tar_bytes: u64,
 }
 
 /// Why an archive was not unpacked.
 #[derive(Debug, Clone, Serialize, Deserialize, thiserror::Error)]
 pub enum UnpackError {
-    /// The archive cannot be read: not zstd, not a tar, or broken off.
+    /// The archive cannot be read: not zstd, not a tar, or truncated.
     #[error("archive cannot be read")]
     Read(#[source] Cause),
-    /// The bytes are not those the layer is named after.
+    /// The bytes do not match the layer's digest.
     #[error("archive is corrupt: its tar has {bytes} bytes with the digest {found}")]
     Digest {
-        /// Bytes of the tar, at most one more than expected.
+        /// Size of the tar in bytes, at most one more than expected.
         bytes: u64,
         /// Their digest.
         found: String,
@@ -61,10 +61,10 @@ pub enum UnpackError {
     },
 }
 
-/// Characters of an entry's name that are told.
+/// Maximum characters of an entry's name in an error.
 const NAME_MAX: usize = 4096;
 
-/// Hashes and counts what is read through it, and refuses more than so many bytes.
+/// Hashes and counts what is read through it, and rejects more than a maximum of bytes.
 struct Checked<R> {
     inner: io::Take<R>,
     hasher: blake3::Hasher,
@@ -78,7 +78,7 @@ impl<R: Read> Read for Checked<R> {
     }
 }
 
-/// Unpack the zstd-compressed tar `packed` into the empty directory `dir`. After an error `dir` holds some part of it
+/// Unpacks the zstd-compressed tar `packed` into the empty directory `dir`. After an error, `dir` contains part of it
 /// and must be removed.
 ///
 /// # Errors
@@ -96,7 +96,7 @@ pub fn unpack(packed: impl Read, dir: &Path, name: &Name) -> Result<(), UnpackEr
     archive.set_overwrite(false);
     let unpacked = unpack_entries(&mut archive, dir);
     let mut checked = archive.into_inner();
-    // To the end, whatever follows the last entry. If an entry failed, a corrupt archive is the likelier reason.
+    // Reads to the end, whatever follows the last entry. If an entry failed, a corrupt archive is the likelier cause.
     let drained = io::copy(&mut checked, &mut io::sink());
     let found = checked.hasher.finalize().to_hex().to_string();
     let bytes = checked.hasher.count();
@@ -112,7 +112,7 @@ fn unread(cause: io::Error) -> UnpackError {
 }
 
 fn unpack_entries(archive: &mut Archive<impl Read>, dir: &Path) -> Result<(), UnpackError> {
-    // A directory's time changes as files are made in it, so directories get theirs at the end.
+    // Creating files in a directory changes its time, so directories get their times at the end.
     let mut directories = Vec::new();
     for entry in archive.entries().map_err(unread)? {
         let mut entry = entry.map_err(unread)?;
@@ -169,7 +169,7 @@ fn finish_directory(dir: &Path, path: &Path, mode: u32, mtime: u64) -> io::Resul
     let parts = path.components().filter(|part| matches!(part, Component::Normal(_)));
     let relative: PathBuf = parts.collect();
     let full = if relative.as_os_str().is_empty() {
-        // The archive's own top, which `unpack_in` leaves as it is.
+        // The archive's own top directory, which `unpack_in` leaves unchanged.
         fs::set_permissions(dir, fs::Permissions::from_mode(mode & 0o7777))?;
         dir.to_owned()
     } else {

@@ -1,5 +1,5 @@
-//! Work on foreign bytes and foreign programs in a process without rights: unpacking what was uploaded or fetched, and
-//! running what installs a function's dependencies.
+//! Handles untrusted bytes and programs in a process without privileges: unpacks uploaded or fetched archives, and runs
+//! programs that install a function's dependencies.
 //!
 //! ```text
 //! worker ──Order──► rekindle-init confined       root; joins the control group, leaves the host's namespaces
@@ -11,7 +11,8 @@
 //!    └──Report──────  unpacks ([`upload`], [`layer`]), or starts a program and reaps ([`process`])
 //! ```
 //!
-//! A process of its own image: who takes it over by a defect of a decompressor finds none of the worker's memory there.
+//! The process has its own program image. An attacker who takes it over through a bug in a decompressor finds none of
+//! the worker's memory in it.
 
 mod files;
 pub mod layer;
@@ -25,7 +26,7 @@ pub use order::{ORDER, Order, Program, Report, SET_UP_FAILED, SUBCOMMAND, Shown,
 pub use process::run;
 pub use rights::{MEMLOCK, MESSAGE_QUEUES, decode_program};
 
-/// A cause that came from another process, as text.
+/// A cause from another process, as text.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize, thiserror::Error)]
 #[error("{0}")]
 pub struct Cause(String);
@@ -36,8 +37,8 @@ impl From<std::io::Error> for Cause {
     }
 }
 
-/// Whether a character does something to who reads it, instead of being read: control characters, and the two
-/// separators that some programs end a line at.
+/// Whether a character affects its reader instead of being read: control characters, and the two separators that some
+/// programs treat as ends of lines.
 #[must_use]
 pub fn is_control(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}' | '\u{2029}')

@@ -1,4 +1,4 @@
-//! Whether a symbolic link stays inside its tree.
+//! Checks that a symbolic link stays inside its tree.
 
 use std::fs::File;
 use std::io;
@@ -7,17 +7,17 @@ use std::path::{Component, Path};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 
-/// What is wrong with a link.
+/// Why a link is rejected.
 #[derive(Debug)]
 pub enum LinkError {
     /// It leads outside, or in a circle.
     Outside,
-    /// The kernel could not say.
+    /// The kernel could not resolve it.
     Kernel(io::Error),
 }
 
-/// Whether `target`, read at `path`, stays inside when every name stands for a directory. Not enough by itself, since a
-/// name on the way may be a link; but it holds for targets that do not exist yet.
+/// Whether `target`, read at `path`, stays inside if every name is a directory. Not sufficient alone, since a name on
+/// the way may be a link. But it works for targets that do not exist yet.
 pub fn stays_inside(path: &Path, target: &Path) -> bool {
     let mut depth = path.components().count().saturating_sub(1);
     if target.as_os_str().is_empty() {
@@ -34,7 +34,7 @@ pub fn stays_inside(path: &Path, target: &Path) -> bool {
     true
 }
 
-/// Asks the kernel to follow the link `path` below `root`. What does not exist is no error.
+/// Lets the kernel follow the link `path` below `root`. A missing target is not an error.
 pub fn check(root: &Path, path: &Path) -> Result<(), LinkError> {
     let root = File::open(root).map_err(LinkError::Kernel)?;
     let how = OpenHow::new()

@@ -1,4 +1,4 @@
-//! What the worker asks for, and how it is answered.
+//! The worker's orders, and the reports on them.
 
 use std::path::PathBuf;
 
@@ -6,82 +6,83 @@ use serde::{Deserialize, Serialize};
 
 use crate::{layer, upload};
 
-/// The program's argument that has it do this.
+/// The program's argument that selects this mode.
 pub const SUBCOMMAND: &str = "confined";
-/// The environment variable with the [`Order`] as JSON; only root and the process itself can read it.
+/// The environment variable with the [`Order`] as JSON. Only root and the process itself can read it.
 pub const ORDER: &str = "REKINDLE_ORDER";
-/// The exit code when the sandbox could not be made; standard error says why.
+/// Exit code if the sandbox could not be created. Standard error has the reason.
 pub const SET_UP_FAILED: i32 = 125;
-/// The user and group inside, which runtimes call `fn`; on the host it is [`Order::host_id`].
+/// User and group inside, which runtimes call `fn`. On the host they are [`Order::host_id`].
 pub const USER: u32 = 100_000;
 
-/// One piece of work and its sandbox.
+/// A piece of work and its sandbox.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Order {
-    /// The worker's process id: when it is gone there is nothing to do.
+    /// The worker's process id: if the worker is gone, there is nothing to do.
     pub worker: i32,
-    /// The user and group on the host; nobody else's. It must own what is to be written.
+    /// User and group on the host, used by nothing else. They must own what is to be written.
     pub host_id: u32,
-    /// `cgroup.procs` files of the control group it is in.
+    /// `cgroup.procs` files of its control group.
     pub cgroup_procs: Vec<PathBuf>,
-    /// The network namespace it is in, as a file of `/proc`; a new, empty one without.
+    /// Its network namespace, as a file of `/proc`. `None` for a new, empty one.
     pub network: Option<PathBuf>,
-    /// What it does.
+    /// The work.
     pub work: Work,
 }
 
-/// What is done.
+/// The kinds of work.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Work {
     /// Unpacks an uploaded folder from standard input.
     Upload {
-        /// Where to: an empty directory, which is its root.
+        /// Target: an empty directory, which becomes the root.
         into: PathBuf,
-        /// What may come out.
+        /// Limits on the result.
         limits: upload::Limits,
     },
     /// Unpacks a layer from standard input.
     Layer {
-        /// Where to: an empty directory, which is its root.
+        /// Target: an empty directory, which becomes the root.
         into: PathBuf,
-        /// What it must be.
+        /// The expected layer.
         name: layer::Name,
     },
-    /// Runs a program to its end; both its streams are this process's. Whatever it leaves running is killed then.
+    /// Runs a program to its end. Its output streams are those of this process. Processes that it leaves behind are
+    /// then killed.
     Program(Program),
 }
 
-/// A program and the files it sees.
+/// A program and its files.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Program {
-    /// The root filesystem, read-only: directories that are laid over each other, the uppermost first.
+    /// The root filesystem, read-only: directories stacked on each other, the uppermost first.
     pub root: Vec<PathBuf>,
-    /// What it sees of the host besides.
+    /// Files of the host that it sees in addition.
     pub shown: Vec<Shown>,
-    /// An absolute path inside.
+    /// Absolute path inside.
     pub path: String,
-    /// The program's name first.
+    /// Arguments, starting with the program's name.
     pub arguments: Vec<String>,
     /// `NAME=value`.
     pub environment: Vec<String>,
     /// Working directory, as seen inside.
     pub cwd: String,
-    /// Size of one file at most, bytes.
+    /// Maximum size of a file in bytes.
     pub file_bytes: u64,
 }
 
 /// A file or directory of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shown {
-    /// On the host.
+    /// Path on the host.
     pub source: PathBuf,
-    /// Inside: below `/run`, where it is made, or what the root filesystem has.
+    /// Path inside: below `/run`, where it is created, or an existing path of the root filesystem.
     pub at: PathBuf,
-    /// Whether it may be written, and executed.
+    /// Whether it may be written and executed.
     pub write: bool,
 }
 
-/// What unpacking writes to standard output, as JSON.
+/// The unpacking process's output on standard output, as JSON.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Report {
     /// An uploaded folder.

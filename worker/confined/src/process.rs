@@ -22,10 +22,10 @@ use nix::unistd::{ForkResult, Pid, chdir, execve, fork, getppid, pipe2, sethostn
 use crate::order::{ORDER, Order, Program, Report, SET_UP_FAILED, Work};
 use crate::{files, layer, rights, upload};
 
-/// Where unpacking unpacks to, as it sees it.
+/// Target of unpacking, as the process sees it.
 const ROOT: &str = "/";
 
-/// What could not be done, and why.
+/// A failed step and its cause.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Failed(&'static str, #[source] Box<dyn std::error::Error>);
@@ -34,7 +34,7 @@ fn failed<E: Into<Box<dyn std::error::Error>>>(what: &'static str) -> impl FnOnc
     move |e| Failed(what, e.into())
 }
 
-/// Does what the order in the environment says. `filter` is that of functions, an array of `struct sock_filter`.
+/// Executes the order in the environment. `filter` is the filter of functions, an array of `struct sock_filter`.
 #[must_use]
 pub fn run(filter: &[u8]) -> ExitCode {
     match outside(filter) {
@@ -52,11 +52,11 @@ pub fn run(filter: &[u8]) -> ExitCode {
     }
 }
 
-/// The part that stays outside, and waits.
+/// The part that stays outside and waits.
 fn outside(filter: &[u8]) -> Result<u8, Failed> {
     let order = std::env::var(ORDER).map_err(failed("read the order"))?;
     let order: Order = serde_json::from_str(&order).map_err(failed("read the order"))?;
-    // The worker's thread that started this waits for it, so this means the worker's death.
+    // The worker's thread that started this process waits for it, so the signal means that the worker is dead.
     set_pdeathsig(Signal::SIGKILL).map_err(failed("tie it to the worker"))?;
     if getppid().as_raw() != order.worker {
         return Err(failed("go on")("the worker is gone"));
@@ -67,7 +67,7 @@ fn outside(filter: &[u8]) -> Result<u8, Failed> {
     for procs in &order.cgroup_procs {
         fs::write(procs, "0").map_err(failed("join the control group"))?;
     }
-    // The mount namespace comes in the child: this process needs its /proc to map the child's user.
+    // The mount namespace is created in the child: this process needs its /proc to map the child's user.
     let mut apart =
         CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWCGROUP;
     match &order.network {
@@ -80,7 +80,7 @@ fn outside(filter: &[u8]) -> Result<u8, Failed> {
     unshare(apart).map_err(failed("leave the host's namespaces"))?;
     let (left, has_left) = pipe2(OFlag::O_CLOEXEC).map_err(failed("make a pipe"))?;
     let (mapped, map_is_there) = pipe2(OFlag::O_CLOEXEC).map_err(failed("make a pipe"))?;
-    // SAFETY: the process has a single thread, so the child may go on using everything.
+    // SAFETY: the process is single-threaded, so the child may keep using everything.
     match unsafe { fork() }.map_err(failed("fork"))? {
         ForkResult::Child => {
             drop((left, map_is_there));
@@ -91,7 +91,7 @@ fn outside(filter: &[u8]) -> Result<u8, Failed> {
         }
         ForkResult::Parent { child } => {
             drop((has_left, mapped));
-            // Nothing comes where the child has failed; its exit code tells.
+            // Nothing arrives if the child has failed. Its exit code reports that.
             if File::from(left).read(&mut [0]).is_ok_and(|n| n == 1) {
                 rights::map(child, &order).map_err(failed("map the user"))?;
                 let _ = File::from(map_is_there.try_clone().map_err(failed("copy a pipe"))?).write_all(b"1");
@@ -141,7 +141,7 @@ fn inside(
     std::process::exit(code.into())
 }
 
-/// Whether the other end of the pipe is gone.
+/// Whether the other end of the pipe is closed.
 fn is_closed(pipe: &File) -> io::Result<bool> {
     let mut seen = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
     poll(&mut seen, PollTimeout::ZERO)?;
@@ -155,7 +155,7 @@ fn report(report: &Report) -> Result<u8, Failed> {
     Ok(0)
 }
 
-/// A program with everything that an exec needs.
+/// A program with everything needed for exec.
 struct Prepared {
     path: CString,
     arguments: Vec<CString>,
@@ -173,7 +173,8 @@ impl Prepared {
         })
     }
 
-    /// Starts it and reaps whatever dies. When it ends so does this process, and with it, as pid 1, all others.
+    /// Starts the program and reaps dead children. When the program ends, so does this process, and as pid 1 it takes
+    /// all others with it.
     fn run_to_end(self) -> Result<u8, Failed> {
         // SAFETY: as above.
         match unsafe { fork() }.map_err(failed("fork"))? {
@@ -207,7 +208,7 @@ fn end_of(child: Pid) -> io::Result<u8> {
     }
 }
 
-/// As a shell tells it.
+/// The exit code that a shell would report.
 fn code(status: WaitStatus) -> u8 {
     match status {
         WaitStatus::Exited(_, code) => code as u8,

@@ -1,4 +1,4 @@
-//! What a confined process gives up.
+//! The privileges that a confined process drops.
 
 use std::io;
 
@@ -11,15 +11,15 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter, sock_f
 
 use crate::order::{Order, USER, Work};
 
-/// Bytes that a function, or what installs its dependencies, may lock in memory.
+/// Maximum bytes that a function, or a program that installs its dependencies, may lock in memory.
 pub const MEMLOCK: u64 = 64 << 10;
-/// Bytes of POSIX message queues.
+/// Maximum bytes of POSIX message queues.
 pub const MESSAGE_QUEUES: u64 = 800 << 10;
 const OPEN_FILES: u64 = 4096;
-/// Address space for unpacking, bytes; decompressors take windows of 128 MiB at most.
+/// Address space for unpacking in bytes. Decompressors use windows of 128 MiB at most.
 const UNPACKING_MEMORY: u64 = 1 << 30;
 
-/// What unpacking asks of the kernel: files below its root, memory, and the end.
+/// System calls needed for unpacking: files below its root, memory, and exit.
 const UNPACKING: &[i64] = &[
     libc::SYS_read,
     libc::SYS_write,
@@ -72,7 +72,7 @@ const UNPACKING: &[i64] = &[
     libc::SYS_exit_group,
 ];
 
-/// The filter of the work: of a program the functions' own, given as an array of `struct sock_filter`.
+/// The filter of the work. Programs get the functions' own filter, given as an array of `struct sock_filter`.
 pub(crate) fn filter(work: &Work, functions: &[u8]) -> io::Result<BpfProgram> {
     match work {
         Work::Program(_) => Ok(decode_program(functions)),
@@ -86,7 +86,7 @@ pub(crate) fn filter(work: &Work, functions: &[u8]) -> io::Result<BpfProgram> {
     }
 }
 
-/// The program of an array of `struct sock_filter`, eight bytes each.
+/// Decodes an array of `struct sock_filter`, eight bytes each.
 #[must_use]
 pub fn decode_program(bytes: &[u8]) -> BpfProgram {
     let instruction = |bytes: &[u8]| sock_filter {
@@ -98,8 +98,8 @@ pub fn decode_program(bytes: &[u8]) -> BpfProgram {
     bytes.chunks_exact(8).map(instruction).collect()
 }
 
-/// Bounds what the process and all that it starts may use. The core limit is 1, as a function's: at 0 the kernel would
-/// start the program of `core_pattern` for a crash.
+/// Limits the resources of the process and everything it starts. The core limit is 1, as for a function: at 0 the
+/// kernel would start the program of `core_pattern` for a crash.
 pub(crate) fn limit(work: &Work, crashes_go_to_a_file: bool) -> io::Result<()> {
     match setrlimit(Resource::RLIMIT_CORE, 1, 1) {
         Err(Errno::EPERM) if crashes_go_to_a_file => {}
@@ -124,21 +124,21 @@ pub(crate) fn limit(work: &Work, crashes_go_to_a_file: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Enters a user namespace of its own, in which nobody is anybody until [`map`] was called by the parent.
+/// Enters a separate user namespace, in which no ids exist until the parent has called [`map`].
 pub(crate) fn leave_users() -> io::Result<()> {
     setgroups(&[])?;
     Ok(unshare(CloneFlags::CLONE_NEWUSER)?)
 }
 
-/// Maps the one user and group of a child that has left.
+/// Maps the one user and group of a child that has entered its user namespace.
 pub(crate) fn map(child: Pid, order: &Order) -> io::Result<()> {
     let line = format!("{USER} {} 1", order.host_id);
     std::fs::write(format!("/proc/{child}/gid_map"), &line)?;
     std::fs::write(format!("/proc/{child}/uid_map"), &line)
 }
 
-/// Becomes that user, without any capability, for good. Capabilities go by themselves only where a namespace's root
-/// becomes another user; here nobody is root.
+/// Becomes that user permanently, without any capability. Capabilities only disappear by themselves when a namespace's
+/// root becomes another user, and here nobody is root.
 pub(crate) fn become_user() -> io::Result<()> {
     let (uid, gid) = (Uid::from_raw(USER), Gid::from_raw(USER));
     caps::clear(None, CapSet::Bounding).map_err(io::Error::other)?;

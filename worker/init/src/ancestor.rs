@@ -1,7 +1,8 @@
-//! A userfaultfd of a CRIU that waits, by which a pager gets the memory of what CRIU restores without a word of
-//! CRIU's; and a time namespace for what it restores, whose clocks can be set until it does.
+//! Creates a userfaultfd for a waiting CRIU, by which a pager gets the memory of the processes that CRIU restores,
+//! without CRIU's cooperation. Also creates a time namespace for these processes, whose clocks can be set until CRIU
+//! restores them.
 //!
-//! Both belong to the process that makes them, so CRIU is made to call the kernel while it stands still:
+//! Both belong to the calling process, so CRIU is made to issue the system calls while it is stopped:
 //!
 //! ```text
 //! init                         CRIU, waiting for its order
@@ -11,10 +12,11 @@
 //!   │── go on ──────────────────>│   it waits as before
 //! ```
 //!
-//! The call of this name is the host's root's, and CRIU is the sandbox's: `/dev/userfaultfd` makes one for whoever
-//! may open it.
+//! The system call `userfaultfd` requires the host's root, and CRIU is only the sandbox's root. `/dev/userfaultfd`
+//! creates one for anyone who may open it.
 //!
-//! With that page registered, the kernel hands whoever reads the descriptor another one for each process that CRIU forks.
+//! With that page registered, whoever reads the descriptor gets another one from the kernel for each process that CRIU
+//! forks.
 
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
@@ -28,20 +30,21 @@ const PAGE: u64 = 4096;
 /// `USERFAULTFD_IOC_NEW`.
 const NEW_USERFAULT: u64 = 0xaa00;
 
-/// A process's userfaultfd, and a page of it for whoever has that.
+/// A process's userfaultfd, and a page of the process for the owner of the userfaultfd.
 #[derive(Debug)]
 pub struct Ancestor {
-    /// Fresh: its version has not been agreed on.
+    /// Fresh: its version has not been negotiated.
     pub userfault: OwnedFd,
-    /// The address of a page that is mapped in the process for nothing else.
+    /// Address of a page that is mapped in the process for this purpose only.
     pub page: u64,
 }
 
-/// Makes one of our child `pid`, which waits in a system call that can be made again, or soon will; it goes on waiting.
+/// Creates both in our child `pid`. The child must be waiting in a restartable system call, or be about to. Afterwards
+/// it waits as before.
 ///
 /// # Errors
-/// When the kernel refuses a part; `EBADF` where it was given no device; `EBUSY` when it does not wait; `ENOSYS` on a
-/// processor whose calls are not known here.
+/// If the kernel refuses a step. `EBADF` if the child was given no device, `EBUSY` if it does not wait, and `ENOSYS` on
+/// a processor whose system calls are not known here.
 pub fn of(pid: i32) -> Result<Ancestor, Errno> {
     in_place::of(pid, |call| make(Pid::from_raw(pid), call))
 }
@@ -51,7 +54,7 @@ fn make(pid: Pid, call: Caller<'_>) -> Result<Ancestor, Errno> {
     let device = USERFAULT_FD as u64;
     let fd = call((libc::SYS_ioctl, [device, NEW_USERFAULT, flags, 0, 0, 0]))?;
     let userfault = copy(pid, fd);
-    // Whom CRIU restores inherits nothing of them.
+    // Restored processes must not inherit either.
     call((libc::SYS_close, [fd, 0, 0, 0, 0, 0]))?;
     call((libc::SYS_close, [device, 0, 0, 0, 0, 0]))?;
     call((libc::SYS_unshare, [libc::CLONE_NEWTIME as u64, 0, 0, 0, 0, 0]))?;
@@ -61,11 +64,11 @@ fn make(pid: Pid, call: Caller<'_>) -> Result<Ancestor, Errno> {
     Ok(Ancestor { userfault, page })
 }
 
-/// A fresh userfaultfd of a process that CRIU has restored and holds, which is the sandbox's root still. It opens
-/// `device`, which is ours, by our number of it; nothing is left in it.
+/// Creates a fresh userfaultfd for a process that CRIU has restored and holds, and that is still the sandbox's root.
+/// The process opens `device`, which is ours, by our number of it. Nothing is left open in the process.
 ///
 /// # Errors
-/// As [`of`].
+/// As for [`of`].
 pub fn userfault_of(pid: i32, device: &OwnedFd) -> Result<OwnedFd, Errno> {
     let path = format!("/proc/1/fd/{}", device.as_raw_fd());
     in_place::of(pid, |call| {
@@ -91,13 +94,13 @@ pub fn userfault_of(pid: i32, device: &OwnedFd) -> Result<OwnedFd, Errno> {
 )]
 fn copy(pid: Pid, fd: u64) -> Result<OwnedFd, Errno> {
     let made = |result: libc::c_long| {
-        // SAFETY: the call before made this descriptor for this function alone.
+        // SAFETY: the preceding call created this descriptor for this function only.
         Errno::result(result).map(|fd| unsafe { OwnedFd::from_raw_fd(fd as i32) })
     };
-    // SAFETY: takes a number and gives a new descriptor, or -1.
+    // SAFETY: takes a number and returns a new descriptor, or -1.
     let process = made(unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) })?;
     let process = std::os::fd::AsRawFd::as_raw_fd(&process);
-    // SAFETY: as before.
+    // SAFETY: as above.
     made(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process, fd, 0) })
 }
 
@@ -140,7 +143,7 @@ mod tests {
         assert!(link.to_string_lossy().contains("userfaultfd"), "{}", link.display());
         assert!(of_cat("maps").contains(&format!("{:x}-", ancestor.page)));
         assert!(of_cat("status").contains("TracerPid:\t0"));
-        // What it was about to read it still reads.
+        // It still reads what it was about to read.
         waits.stdin.take().unwrap().write_all(b"on").unwrap();
         let mut said = String::new();
         waits.stdout.take().unwrap().read_to_string(&mut said).unwrap();

@@ -1,8 +1,8 @@
-//! Errors as one line, for those who cannot follow their sources: users and logs.
+//! Formats errors as one line, for readers without access to their sources: users and logs.
 
 use std::error::Error;
 
-/// An error and its causes, from the outermost in, separated by colons.
+/// An error and its causes, from the outermost inwards, separated by colons.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,4 +1,4 @@
-//! The clocks of what is restored go on from where they were at the checkpoint.
+//! Lets the clocks of restored processes continue from their values at the checkpoint.
 
 use std::fs;
 use std::io;
@@ -9,11 +9,11 @@ use crate::protocol::Clocks;
 
 const SECOND: i64 = 1_000_000_000;
 
-/// Sets the clocks that children of this process, a CRIU that waits and has made a time namespace for them, are to
-/// have. Once it has forked, none can be set.
+/// Sets the clocks of the future children of `criu`, which waits and has created a time namespace for them. Once CRIU
+/// has forked, the clocks are fixed.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// If the kernel refuses.
 pub fn set(criu: i32, clocks: &Clocks) -> io::Result<()> {
     let mut text = String::new();
     for (name, id, then) in [
@@ -27,7 +27,7 @@ pub fn set(criu: i32, clocks: &Clocks) -> io::Result<()> {
     fs::write(format!("/proc/{criu}/timens_offsets"), text)
 }
 
-/// From `now` to `then`; the nanoseconds count up.
+/// The offset from `now` to `then`. Nanoseconds are never negative.
 fn offset(then: (i64, i64), now: (i64, i64)) -> (i64, i64) {
     let nanoseconds = then.1 - now.1;
     (

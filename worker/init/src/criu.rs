@@ -1,5 +1,5 @@
-//! Starting CRIU inside the sandbox's own namespaces, to restore. It then sees no foreign namespace: none is made
-//! anew, and what it restores lands where it runs. It is the sandbox's root, and so nobody on the host.
+//! Starts CRIU inside the sandbox's own namespaces, to restore. CRIU then sees no foreign namespace: it creates none,
+//! and restores processes where they will run. It is the sandbox's root, and therefore nobody on the host.
 
 use std::ffi::CStr;
 use std::io;
@@ -9,26 +9,25 @@ use nix::unistd::{execve, fchdir};
 
 use crate::spawn::{fork_as, join_group, place_fds};
 
-/// Where CRIU finds `/dev/userfaultfd`: above what it restores with, and closed before it restores
+/// Number of CRIU's descriptor of `/dev/userfaultfd`: higher than those used in a restore, and closed before one
 /// ([`ancestor`](crate::ancestor)).
 pub const USERFAULT_FD: i32 = 60;
-/// Below [`CRIU_PROBE_CACHE`](crate::protocol::CRIU_PROBE_CACHE) is its probe; no plugin is there, nor in any other
-/// place that the function's files could have.
+/// CRIU's probe is below [`CRIU_PROBE_CACHE`](crate::protocol::CRIU_PROBE_CACHE). No plugin is there, nor in any other
+/// place that the function's files could provide.
 const ENVIRONMENT: [&CStr; 4] = [
     c"PATH=/usr/bin:/bin",
-    // Symbols are looked up while it waits, and not in a restore.
+    // Symbols are resolved while it waits, not during a restore.
     c"LD_BIND_NOW=1",
     c"XDG_RUNTIME_DIR=/run",
     c"CRIU_LIBS_DIR=/run",
 ];
 
-/// Starts `criu swrk 3` from the directory `bundle`, in the control group of this `cgroup.procs` when it is given;
-/// `fds` become its descriptors 3, 4, …: the RPC socket, then pipes to inherit; `userfault` is [`USERFAULT_FD`]. The
-/// bundle brings its own loader and libraries, so nothing of the function's filesystem is run. Returns its process
-/// id.
+/// Starts `criu swrk 3` from the directory `bundle`, in the control group of this `cgroup.procs` if given. `fds` become
+/// its descriptors 3, 4, …: the RPC socket, then pipes to inherit. `userfault` becomes [`USERFAULT_FD`]. The bundle
+/// has its own loader and libraries, so nothing from the function's filesystem is executed. Returns its process id.
 ///
 /// # Errors
-/// When the fork fails. What fails in the child shows as exit code 127.
+/// If the fork fails. Failures in the child appear as exit code 127.
 pub fn start(
     bundle: &OwnedFd,
     fds: &[OwnedFd],
@@ -52,7 +51,7 @@ fn become_criu(
     userfault: Option<&OwnedFd>,
 ) -> io::Result<std::convert::Infallible> {
     group.map_or(Ok(()), join_group)?;
-    // It stays there until it is ordered to restore: what the directory was mounted on is gone by then.
+    // CRIU stays there until it is ordered to restore. By then the mount point of the directory is gone.
     fchdir(bundle)?;
     let numbered = fds.iter().map(AsFd::as_fd).zip(3..);
     let userfault = userfault.map(|fd| (fd.as_fd(), USERFAULT_FD));
@@ -60,7 +59,7 @@ fn become_criu(
     run(&ENVIRONMENT)
 }
 
-/// Runs `criu swrk 3` of the bundle that is the working directory.
+/// Runs `criu swrk 3` of the bundle, which is the working directory.
 pub(crate) fn run(environment: &[&CStr]) -> io::Result<std::convert::Infallible> {
     let argv = [c"ld.so", c"--library-path", c"lib", c"./criu", c"swrk", c"3"];
     Ok(execve(c"lib/ld.so", &argv, environment)?)

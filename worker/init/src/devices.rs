@@ -1,6 +1,6 @@
-//! The `/dev` of all sandboxes: five harmless devices, the terminal of whoever asks, and names for what programs look
-//! for there. It is made once on the host, since a user namespace makes no device, and each sandbox has it read-only.
-//! Pseudoterminals are each sandbox's own, on a mount over `pts`.
+//! The `/dev` of all sandboxes: five harmless devices, the terminal of the calling process, and names that programs
+//! expect there. It is created once on the host, since a user namespace cannot create devices, and mounted read-only in
+//! each sandbox. Each sandbox has its own pseudoterminals, on a mount over `pts`.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,7 @@ use std::path::Path;
 
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
-/// Names and minor numbers of those of major number 1.
+/// Names and minor numbers of the devices with major number 1.
 const DEVICES: [(&str, u64); 5] = [("null", 3), ("zero", 5), ("full", 7), ("random", 8), ("urandom", 9)];
 /// The terminal of a process's own session.
 const TTY: (u64, u64) = (5, 0);
@@ -21,11 +21,11 @@ const LINKS: [(&str, &str); 5] = [
     ("pts/ptmx", "ptmx"),
 ];
 
-/// Makes a node of the host's `/dev/userfaultfd` (Linux 6.1) that each sandbox's root may open; none where the host
-/// has none.
+/// Creates a node of the host's `/dev/userfaultfd` (Linux 6.1) that each sandbox's root may open. Creates none if the
+/// host has none.
 ///
 /// # Errors
-/// When it cannot be made.
+/// If it cannot be created.
 pub fn make_userfault(path: &Path) -> io::Result<()> {
     match fs::metadata("/dev/userfaultfd") {
         Ok(found) => {
@@ -37,10 +37,10 @@ pub fn make_userfault(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Fills the empty directory `dev`, which must lie where devices are devices.
+/// Fills the empty directory `dev`, which must be on a file system that permits devices.
 ///
 /// # Errors
-/// When one cannot be made.
+/// If a device cannot be created.
 pub fn make(dev: &Path) -> io::Result<()> {
     let memory = DEVICES.map(|(name, minor)| (name, (1, minor)));
     for (name, (major, minor)) in memory.into_iter().chain([("tty", TTY)]) {

@@ -1,14 +1,14 @@
-//! A CRIU that dumps. The kernel shows the filters of a process, and the files behind its mappings, to the host's
-//! user namespace only, so this one is root on the host, with few capabilities.
+//! A CRIU that dumps. The kernel shows a process's filters, and the files behind its mappings, only to the host's user
+//! namespace. So this CRIU is root on the host, with few capabilities, and runs only host programs.
 //!
 //! ```text
-//! worker        dumper                        CRIU
-//!   │── Dumper ───>│── fork, run ─────────────>│  in the sandbox's process ids; all that it runs is the host's
-//!   │        (the function stands still)
-//!   │── GoInside ─>│── setns, … ──────────────>│  in its place, by ptrace: the sandbox's mounts, network, …
+//! worker        dumper           CRIU
+//!   │── Dumper ───>│── fork, run ─>│  in the sandbox's pid namespace
+//!   │        (the function is frozen)
+//!   │── GoInside ─>│── setns, … ──>│  by ptrace, into the sandbox's mounts, network, …
 //! ```
 //!
-//! It ends with the control socket, and CRIU with it.
+//! It exits with the control socket, and CRIU exits with it.
 
 use std::ffi::CStr;
 use std::io;
@@ -29,8 +29,8 @@ use crate::namespaces::join_cgroups;
 use crate::protocol::{Call, DUMP_IMAGES_FD, Message, ReceiveError, Reply, Request, receive, send};
 use crate::spawn::{fork_as, place_fds};
 
-/// The namespaces of a sandbox that CRIU is in, by their names in `/proc/PID/ns`: that of process ids from its start,
-/// then those that it goes into.
+/// The sandbox's namespaces that CRIU joins, by their names in `/proc/PID/ns`: the pid namespace from the start, then
+/// those that it enters later.
 pub const NAMESPACES: [(&str, CloneFlags); 6] = [
     ("pid", CloneFlags::CLONE_NEWPID),
     ("mnt", CloneFlags::CLONE_NEWNS),
@@ -39,9 +39,9 @@ pub const NAMESPACES: [(&str, CloneFlags); 6] = [
     ("uts", CloneFlags::CLONE_NEWUTS),
     ("cgroup", CloneFlags::CLONE_NEWCGROUP),
 ];
-/// Its socket, images and freezer are before the namespaces.
+/// Preceded by its socket, its images and the freezer.
 const FIRST_NAMESPACE_FD: u64 = 6;
-/// What CRIU may do. `SYS_CHROOT` is for going inside.
+/// CRIU's capabilities. `SYS_CHROOT` is for entering the sandbox.
 const CAPABILITIES: [Capability; 7] = [
     Capability::CAP_DAC_OVERRIDE,
     Capability::CAP_DAC_READ_SEARCH,
@@ -51,14 +51,14 @@ const CAPABILITIES: [Capability; 7] = [
     Capability::CAP_SYS_CHROOT,
     Capability::CAP_SYS_PTRACE,
 ];
-/// Its probe lies in the directory of the images, which is where it works; nothing that could be a plugin of its own
-/// lies there when it looks for some.
+/// Its probe is in the directory of the images, which is its working directory. When CRIU looks for plugins, nothing
+/// there could be one.
 const ENVIRONMENT: [&CStr; 4] = [c"PATH=/", c"LD_BIND_NOW=1", c"XDG_RUNTIME_DIR=.", c"CRIU_LIBS_DIR=."];
 
-/// Starts a CRIU with the descriptors that came beside the request, and serves it until the worker wants it no longer.
+/// Starts a CRIU with the descriptors attached to the request, and serves it until the worker no longer needs it.
 ///
 /// # Errors
-/// When the control socket breaks.
+/// If the control socket breaks.
 pub fn run(
     control: &OwnedFd,
     room: &mut [u8],
@@ -92,7 +92,7 @@ pub fn run(
 fn start(cgroup_procs: &[PathBuf], mut fds: Vec<OwnedFd>) -> Result<i32, String> {
     join_cgroups(cgroup_procs).map_err(|e| chain(&e))?;
     if fds.len() > NAMESPACES.len() {
-        // Its number among the others: what is placed for CRIU has none of it.
+        // Separated from the others: this descriptor is not passed to CRIU.
         let processes = fds.remove(fds.len() - NAMESPACES.len());
         setns(processes, CloneFlags::CLONE_NEWPID).map_err(|e| format!("enter the sandbox's process ids: {e}"))?;
     }
@@ -112,12 +112,12 @@ fn become_criu(fds: &[OwnedFd]) -> io::Result<std::convert::Infallible> {
         .into_iter()
         .filter(|capability| !CAPABILITIES.contains(capability));
     for capability in others {
-        // One that the kernel does not know is not there.
+        // A capability unknown to the kernel does not exist.
         if caps::has_cap(None, CapSet::Bounding, capability).unwrap_or(false) {
             caps::drop(None, CapSet::Bounding, capability).map_err(io::Error::other)?;
         }
     }
-    // Its fork begins on the stage.
+    // The fork starts on the stage.
     chdir("criu")?;
     let placed: Vec<(BorrowedFd<'_>, i32)> = fds.iter().map(AsFd::as_fd).zip(3..).collect();
     place_fds(&placed)?;

@@ -1,5 +1,5 @@
-//! System calls in the place of another process: of CRIU, or of one that CRIU has restored and holds. It is stopped
-//! by ptrace where it waits in a call, makes the others, and waits as before.
+//! System calls in the place of another process: of CRIU, or of a process that CRIU has restored and holds. The process
+//! is stopped by ptrace while it waits in a call, issues other calls, and then waits as before.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 const PAGE: u64 = 4096;
-/// How often it is looked whether the process waits, which does so in a moment, and the pause between.
+/// Number of checks whether the process waits, which it will do in a moment, and the pause between them.
 const LOOKS: u32 = 50;
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// Has our child `pid`, which waits in a system call that can be made again, or soon will, make the calls that `work`
-/// asks for; it goes on waiting.
+/// Makes our child `pid` issue the system calls that `work` requests. The child must be waiting in a restartable system
+/// call, or be about to. Afterwards it waits as before.
 ///
 /// # Errors
-/// What `work` answers, and when the kernel refuses a part; `EBUSY` when it does not wait; `ENOSYS` on a processor
-/// whose calls are not known here.
+/// Errors of `work`, or the kernel refuses a step. `EBUSY` if the child does not wait, and `ENOSYS` on a processor
+/// whose system calls are not known here.
 pub(crate) fn of<T>(pid: i32, mut work: impl FnMut(Caller<'_>) -> Result<T, Errno>) -> Result<T, Errno> {
     let pid = Pid::from_raw(pid);
     let mut looks = 0;
@@ -28,14 +28,14 @@ pub(crate) fn of<T>(pid: i32, mut work: impl FnMut(Caller<'_>) -> Result<T, Errn
         let done = interrupted(pid).and_then(|()| calls::in_place(pid, &mut work));
         let released = ptrace::detach(pid, None);
         match done {
-            // Longer each time, so that it comes to run on a busy host.
+            // Longer each time, so that the process gets to run on a busy host.
             Err(Errno::EBUSY) if looks < LOOKS => std::thread::sleep(PAUSE * looks),
             done => return done.and_then(|done| released.map(|()| done)),
         }
     }
 }
 
-/// Waits until it stands still.
+/// Waits until it is stopped.
 fn interrupted(pid: Pid) -> Result<(), Errno> {
     ptrace::interrupt(pid)?;
     match stop(pid)? {
@@ -56,14 +56,14 @@ fn stop(pid: Pid) -> Result<WaitStatus, Errno> {
 
 /// A system call's number and its arguments.
 pub(crate) type Call = (libc::c_long, [u64; 6]);
-/// Has the process make a call, and answers what the kernel did.
+/// Makes the process issue a call, and returns the kernel's result.
 pub(crate) type Caller<'a> = &'a mut dyn FnMut(Call) -> Result<u64, Errno>;
 
-/// Has the process, which makes calls by `call`, have `bytes` at the beginning of a page of its memory, whose address
-/// `work` is told.
+/// Places `bytes` at the start of a page in the memory of the process, which issues calls through `call`. `work` gets
+/// the page's address.
 ///
 /// # Errors
-/// What `work` answers, and when the kernel refuses a part.
+/// Errors of `work`, or the kernel refuses a step.
 pub(crate) fn with_bytes<T>(
     pid: i32,
     call: Caller<'_>,
@@ -93,18 +93,17 @@ mod calls {
 
     use super::{Call, Caller, stop};
 
-    /// The instruction that calls the kernel.
+    /// The system call instruction.
     const SYSCALL: [u8; 2] = [0x0f, 0x05];
-    /// What a call that is to be made again answers inside the kernel: `ERESTARTSYS`, `ERESTARTNOINTR`,
-    /// `ERESTARTNOHAND`.
+    /// Internal results of a call that the kernel will restart: `ERESTARTSYS`, `ERESTARTNOINTR`, `ERESTARTNOHAND`.
     const AGAIN: std::ops::RangeInclusive<i64> = -514..=-512;
 
-    /// Has `pid`, which stands still in a system call, make others that `work` asks for; then it is as it was, and
-    /// makes its own anew.
+    /// Makes `pid`, which is stopped in a system call, issue others that `work` requests. Then its registers are
+    /// restored, and it restarts its own call.
     pub(super) fn in_place<T>(pid: Pid, work: impl FnOnce(Caller<'_>) -> Result<T, Errno>) -> Result<T, Errno> {
         let before = ptrace::getregs(pid)?;
         let instruction = before.rip.wrapping_sub(SYSCALL.len() as u64);
-        // Nothing is mapped where it has not begun to run.
+        // Nothing is mapped there if the process has not begun to run.
         let word = ptrace::read(pid, instruction as ptrace::AddressType).map_err(|_| Errno::EBUSY)?;
         let waits = before.orig_rax.cast_signed() >= 0 && AGAIN.contains(&before.rax.cast_signed());
         if !waits || word.to_le_bytes()[..2] != SYSCALL {
@@ -114,7 +113,7 @@ mod calls {
             let mut regs = before;
             regs.rip = instruction;
             regs.rax = number as u64;
-            // It is in no call any more that the kernel would make again.
+            // It is no longer in a call that the kernel would restart.
             regs.orig_rax = u64::MAX;
             [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9] = arguments;
             ptrace::setregs(pid, regs)?;

@@ -1,5 +1,5 @@
-//! System V IPC and POSIX message queues. They live in the sandbox's IPC namespace, which CRIU does not dump: every
-//! copy would lack them without a word. So a function that has one is not checkpointed.
+//! System V IPC and POSIX message queues. They are in the sandbox's IPC namespace, which CRIU does not dump: every copy
+//! would silently lack them. So a function that has any is not checkpointed.
 
 use std::fmt;
 use std::fs;
@@ -8,10 +8,9 @@ use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-/// Where the file system of message queues is mounted while it is looked at, below a directory that only root may
-/// enter.
+/// Temporary mount point of the file system of message queues, below a directory that only root may enter.
 const QUEUES: &str = "/run/.queues";
-/// The directory of the kernel's tables of System V objects, below a proc.
+/// Directory of the kernel's tables of System V objects, in procfs.
 const TABLES: &str = "sysvipc";
 
 /// A kind of System V object.
@@ -28,7 +27,7 @@ pub enum Kind {
 impl Kind {
     const ALL: [Self; 3] = [Self::Memory, Self::Semaphores, Self::Messages];
 
-    /// The kernel's table of these.
+    /// The kernel's table of this kind.
     fn table(self) -> &'static str {
         match self {
             Self::Memory => "shm",
@@ -37,7 +36,7 @@ impl Kind {
         }
     }
 
-    /// What does the same and is in a snapshot.
+    /// An alternative that is part of a snapshot.
     fn instead(self) -> &'static str {
         match self {
             Self::Memory => "memory that is shared by mmap, such as a file in /dev/shm (shm_open)",
@@ -57,7 +56,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Why there can be no checkpoint.
+/// Why no checkpoint is possible.
 #[derive(Debug, thiserror::Error)]
 pub enum IpcError {
     /// A System V object would be missing.
@@ -67,7 +66,7 @@ pub enum IpcError {
         shown(*.key), .kind.instead()
     )]
     SystemV {
-        /// What it is.
+        /// Kind of the object.
         kind: Kind,
         /// Its key, 0 if it is private.
         key: i32,
@@ -84,7 +83,7 @@ pub enum IpcError {
         /// Its name.
         name: String,
     },
-    /// They cannot be looked at.
+    /// The objects cannot be listed.
     #[error("look for IPC objects in {}", .0.display())]
     Read(PathBuf, #[source] io::Error),
 }
@@ -96,15 +95,15 @@ fn shown(key: i32) -> String {
     }
 }
 
-/// Refuses a checkpoint when this process's IPC namespace has an object in it. `proc` is where a proc is mounted.
+/// Rejects a checkpoint if this process's IPC namespace contains an object. `proc` is the mount point of a procfs.
 ///
 /// # Errors
-/// The first that is found.
+/// The first object found.
 pub fn refuse(proc: &Path) -> Result<(), IpcError> {
     system_v(&proc.join(TABLES))?;
     let queues = Path::new(QUEUES);
     let failed = |e| IpcError::Read(queues.to_owned(), e);
-    // Left by an earlier look that failed.
+    // Left by an earlier check that failed.
     match fs::create_dir(queues) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(failed(e)),
         _ => {}
@@ -129,7 +128,7 @@ fn system_v(tables: &Path) -> Result<(), IpcError> {
             Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
             read => read.map_err(|e| IpcError::Read(path, e))?,
         };
-        // Below the header, each line begins with the key and the id.
+        // After the header, each line starts with the key and the id.
         if let Some(line) = table.lines().nth(1) {
             let mut words = line.split_whitespace();
             let mut number = || words.next().and_then(|word| word.parse::<i64>().ok()).unwrap_or(0);

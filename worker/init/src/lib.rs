@@ -1,15 +1,15 @@
 //! The tiny init of a sandbox: pid 1 of its pid namespace.
 //!
-//! The worker starts this program once, with a control socket, and it forks for each sandbox ([`zygote`]): a process
-//! outside, root on the host, that makes the sandbox ([`outside`], [`namespaces`]), and init in it, which is nobody
-//! on the host; the worker tells each what to do, see [`protocol`].
+//! The worker starts this program once, with a control socket, and it forks for each sandbox ([`zygote`]). One process
+//! stays outside as root on the host and makes the sandbox ([`outside`], [`namespaces`]). The other is init inside the
+//! sandbox, which is nobody on the host. The worker sends requests to each, see [`protocol`].
 //!
-//! Init lays out the files ([`rootfs`]) of a machine of the size that was asked for (`machine`), starts the function
-//! with its privileges taken away ([`spawn`], [`seccomp`]), starts CRIU inside the same namespaces ([`criu`]) with a
-//! way for a pager to reach the memory it will restore ([`ancestor`]), refuses a checkpoint that would miss a process
-//! ([`strays`]) or an IPC object ([`ipc`]), saves and loads the private files that belong to a snapshot ([`files`]),
-//! and reaps whatever dies ([`reactor`]). When the control socket closes, it exits, and with it the whole sandbox: a
-//! worker that is killed leaves no sandbox behind. A CRIU that dumps comes from outside ([`dumper`]).
+//! Init lays out the files ([`rootfs`]) of a machine of the requested size (`machine`), and starts the function with
+//! its privileges removed ([`spawn`], [`seccomp`]). It starts CRIU inside the same namespaces ([`criu`]), with a way
+//! for a pager to reach the memory that CRIU will restore ([`ancestor`]). It rejects a checkpoint that would miss a
+//! process ([`strays`]) or an IPC object ([`ipc`]), saves and loads the private files that belong to a snapshot
+//! ([`files`]), and reaps dead processes ([`reactor`]). When the control socket closes, init exits, and the whole
+//! sandbox with it: a killed worker leaves no sandbox behind. A CRIU that dumps comes from outside ([`dumper`]).
 
 pub mod ancestor;
 pub mod causes;

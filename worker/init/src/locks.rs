@@ -1,6 +1,6 @@
-//! POSIX locks on files that are mapped as well. CRIU takes all locks first; then it maps the files, and closes what
-//! it has opened for that, with which the kernel lets go of every lock that the process has on such a file. So they
-//! are taken once more, in the place of the process, which CRIU holds before its first instruction.
+//! POSIX locks on files that are also mapped. CRIU first takes all locks. It then maps the files and closes the
+//! descriptors it opened for that, upon which the kernel releases all locks of the process on such a file. So the locks
+//! are taken again, in the place of the process, which CRIU holds before its first instruction.
 
 use std::io;
 
@@ -8,25 +8,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::in_place::{self, with_bytes};
 
-/// A lock to be taken.
+/// A lock to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lock {
     /// The process, in this pid namespace.
     pub pid: i32,
-    /// Its descriptor of the file.
+    /// The process's descriptor of the file.
     pub fd: i32,
     /// `F_RDLCK` or `F_WRLCK`.
     pub kind: i16,
-    /// The first byte.
+    /// First byte.
     pub start: i64,
-    /// How many, 0 for all.
+    /// Number of bytes, or 0 for all.
     pub length: i64,
 }
 
 /// Takes `locks` in the place of their processes.
 ///
 /// # Errors
-/// When one cannot be taken; those behind it are not tried.
+/// If a lock cannot be taken. The remaining ones are not tried.
 pub fn take(locks: &[Lock]) -> io::Result<()> {
     for lock in locks {
         let taken = in_place::of(lock.pid, |call| {
@@ -39,7 +39,7 @@ pub fn take(locks: &[Lock]) -> io::Result<()> {
     Ok(())
 }
 
-/// `struct flock`: kind and whence (0: from the start), start, length; whose it is matters to nobody here.
+/// `struct flock`: kind and whence (0: from the start), start, length. The owner field is not used here.
 fn flock(lock: &Lock) -> [u8; 32] {
     let mut bytes = [0; 32];
     bytes[..2].copy_from_slice(&lock.kind.to_le_bytes());

@@ -1,16 +1,16 @@
-//! The machine that a sandbox looks like: with as much memory and as many processors as its function may use, whatever
-//! the host has. Programs choose the sizes of their heaps and pools by it.
+//! The machine that a sandbox appears to be: it has as much memory and as many processors as its function may use,
+//! whatever the host has. Programs size their heaps and pools by it.
 //!
 //! ```text
 //! /sys/fs/cgroup                   the sandbox's own control groups, as hosts mount them, read-only
-//! /sys/devices/system/cpu          how many processors there are
-//! /proc/meminfo, cpuinfo and stat  files of ours, which stay as they are, over the kernel's
+//! /sys/devices/system/cpu          the number of processors
+//! /proc/meminfo, cpuinfo and stat  constant files of ours, over the kernel's
 //! ```
 //!
-//! The groups are the kernel's own, at the root of the sandbox's cgroup namespace, so that `/proc/self/cgroup`, mounts
-//! and files agree, and their sizes in images are always 0: Go holds its limit's file open. Of those files only the
-//! limit of memory is ours: the kernel's has what init and CRIU need beside. All of it is mounted ahead, and filled
-//! when the sandbox is furnished.
+//! The groups are the kernel's own, at the root of the sandbox's cgroup namespace. So `/proc/self/cgroup`, mounts and
+//! files agree, and the files' sizes in images are always 0: Go keeps its limit's file open. Only the memory limit's
+//! file is ours, because the kernel's value includes what init and CRIU need. Everything is mounted ahead of time, and
+//! filled when the sandbox is furnished.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -28,44 +28,45 @@ use crate::rootfs::{NO_EXEC, RootfsError, bind, bind_read_only, mounted, tmpfs, 
 const GROUPS: &str = "fs/cgroup";
 const PROCESSORS: &str = "devices/system/cpu";
 const ONLINE: &str = "online";
-/// What lies over files of `/proc`.
+/// Contents that cover files of `/proc`.
 const OVER: [(&str, Content); 3] = [("meminfo", meminfo), ("cpuinfo", cpuinfo), ("stat", stat)];
-/// Those hierarchies of cgroup v1 that runtimes look for. A JVM believes none of them unless it finds these four.
+/// The hierarchies of cgroup v1 that runtimes look for. A JVM ignores all of them unless it finds these four.
 const WANTED: [&str; 4] = ["memory", "cpu", "cpuacct", "cpuset"];
-/// Those that a sandbox has a group of its own in. Of the others nothing is shown: they are the worker's.
+/// The hierarchies in which a sandbox has its own group. The others are the worker's, and nothing of them is shown.
 const OWN: [&str; 2] = ["memory", "cpu"];
 /// The files that limit memory, of cgroup v1 and v2.
 const MEMORY_LIMITS: [&str; 2] = ["memory/memory.limit_in_bytes", "memory.max"];
-/// The group of the function's processes, below the sandbox's: on v2 without limits of its own.
+/// The group of the function's processes, below the sandbox's group. On v2 it has no limits of its own.
 const FUNCTION: &str = "function";
-/// What the kernel says of a processor, with numbers that depend on how many there are.
+/// Fields of a processor in the kernel's file that are numbered, and fields that depend on the number of processors.
 const NUMBERED: [&str; 4] = ["processor", "core id", "apicid", "initial apicid"];
 const COUNTED: [&str; 2] = ["siblings", "cpu cores"];
-/// What a file says of a machine.
+/// A file's contents for a machine.
 type Content = fn(&Machine) -> Result<String, RootfsError>;
 
-/// What the kernel says of the host's first processor, line by line.
+/// The kernel's description of the host's first processor, line by line.
 static PROCESSOR: OnceLock<Vec<String>> = OnceLock::new();
 
-/// In the zygote: looks at the host's first processor, for all sandboxes. The kernel may measure for that.
+/// Called in the zygote: reads the description of the host's first processor for all sandboxes. The kernel may need to
+/// take measurements for that.
 ///
 /// # Errors
-/// When /proc cannot be read.
+/// If /proc cannot be read.
 pub(crate) fn look_at_processor() -> io::Result<()> {
     let lines = BufReader::new(File::open("/proc/cpuinfo")?).lines();
     let first = lines
         .take_while(|line| line.as_ref().map_or(true, |line| !line.is_empty()))
         .collect::<io::Result<_>>()?;
-    // Only the first look counts.
+    // Only the first call has an effect.
     let _already = PROCESSOR.set(first);
     Ok(())
 }
 
-/// Makes ready, on the stage, `/sys`, with the control groups that this process is in where it `has_groups` of its own,
-/// and the files that lie over those of `/proc`, which have nothing in them yet.
+/// Prepares on the stage `/sys` and the files that cover those of `/proc`, which are still empty. If this process
+/// `has_groups` of its own, `/sys` contains its control groups.
 ///
 /// # Errors
-/// When the kernel refuses a mount.
+/// If the kernel refuses a mount.
 pub(crate) fn make_ready(has_groups: bool) -> Result<(), RootfsError> {
     let sys = Path::new("sys");
     tmpfs("sys", sys, NO_EXEC, "mode=755,size=4m,nr_inodes=4096")?;
@@ -100,7 +101,7 @@ pub(crate) fn make_ready(has_groups: bool) -> Result<(), RootfsError> {
             let flags = NO_EXEC | MsFlags::MS_RDONLY;
             tmpfs("what is not the sandbox's", &at, flags, "mode=555,nr_inodes=2")?;
         }
-        // As hosts have it where controllers are mounted together.
+        // As on hosts where controllers are mounted together.
         for name in each.filter(|name| *name != controllers) {
             link(controllers, &groups.join(name))?;
         }
@@ -108,8 +109,8 @@ pub(crate) fn make_ready(has_groups: bool) -> Result<(), RootfsError> {
     Ok(())
 }
 
-/// The hierarchies of cgroup v1 that are wanted, each by its controllers, of what `/proc/self/cgroup` says. None where
-/// the host limits by cgroup v2.
+/// The wanted hierarchies of cgroup v1, each named by its controllers, from the contents of `/proc/self/cgroup`. Empty
+/// if the host uses cgroup v2 for its limits.
 fn hierarchies(told: &str) -> Vec<&str> {
     let of_each = told.lines().filter_map(|line| line.split(':').nth(1));
     let wanted = |controllers: &&str| controllers.split(',').any(|c| WANTED.contains(&c));
@@ -123,10 +124,10 @@ fn cgroups(at: &Path, kind: &'static str, controllers: Option<&str>) -> Result<(
     mounted(kind, Some(Path::new(kind)), at, Some(kind), flags, controllers)
 }
 
-/// Has the sandbox, whose root this is by now, look like `machine`.
+/// Makes the sandbox, whose root is the current root by now, look like `machine`.
 ///
 /// # Errors
-/// When a file or a mount is refused.
+/// If a file or a mount is refused.
 pub(crate) fn show(machine: &Machine) -> Result<(), RootfsError> {
     let sys = Path::new("/sys");
     let processors = sys.join(PROCESSORS);
@@ -151,7 +152,7 @@ pub(crate) fn show(machine: &Machine) -> Result<(), RootfsError> {
     }
     let function = groups.join(FUNCTION);
     if function.exists() {
-        // The function's processes are in it, and their limits are those of the group above.
+        // The function's processes are in this group, but their limits are those of the group above.
         let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
         mounted("cgroup2", Some(&groups), &function, None, flags, None)?;
     }
@@ -163,10 +164,11 @@ pub(crate) fn show(machine: &Machine) -> Result<(), RootfsError> {
     Ok(())
 }
 
-/// Of what is restored, its clock since boot goes on from `boottime`, seconds: it seems to have booted as long ago.
+/// A restored sandbox's clock since boot continues from `boottime`, in seconds. So the sandbox appears to have booted
+/// that long ago.
 ///
 /// # Errors
-/// When the clock or the file is refused.
+/// If the clock or the file is refused.
 pub(crate) fn booted_before(machine: &Machine, boottime: i64) -> Result<(), RootfsError> {
     let booted = seconds(ClockId::CLOCK_REALTIME)? - boottime;
     fill(Path::new("/run/.stat"), &times(machine.processors, booted))
@@ -177,7 +179,7 @@ fn seconds(clock: ClockId) -> Result<i64, RootfsError> {
     Ok(read.tv_sec())
 }
 
-/// Gives a file that was made ready its content.
+/// Writes the contents of a prepared file.
 fn fill(file: &Path, content: &str) -> Result<(), RootfsError> {
     fs::write(file, content).map_err(|e| RootfsError::Make(file.to_owned(), e))
 }
@@ -192,7 +194,7 @@ fn make(path: &Path) -> Result<(), RootfsError> {
         .map_err(|e| RootfsError::Make(path.to_owned(), e))
 }
 
-/// All of it is free: what is used is in the control group.
+/// All memory is free: usage is in the control group.
 fn meminfo(machine: &Machine) -> Result<String, RootfsError> {
     const NOTHING: [&str; 32] = [
         "Buffers",
@@ -249,7 +251,7 @@ fn cpuinfo(machine: &Machine) -> Result<String, RootfsError> {
     Ok(cores(processor, machine.processors))
 }
 
-/// So many processors as that one, cores of one chip.
+/// `count` processors like this one, as cores of one chip.
 fn cores(processor: &[String], count: u32) -> String {
     let mut text = String::new();
     for number in 0..count {
@@ -272,7 +274,7 @@ fn stat(machine: &Machine) -> Result<String, RootfsError> {
     Ok(times(machine.processors, booted))
 }
 
-/// So many processors, whose times stand still.
+/// `count` processors, whose times are constant.
 fn times(count: u32, booted_unix_s: i64) -> String {
     let none = " 0 0 0 0 0 0 0 0 0 0\n";
     let mut text = format!("cpu {none}");
@@ -296,7 +298,7 @@ mod tests {
         let v1 = "9:name=systemd:/\n6:freezer:/\n4:memory:/\n3:cpuset:/\n2:cpu,cpuacct:/\n0::/\n";
         assert_eq!(hierarchies(v1), ["memory", "cpuset", "cpu,cpuacct"]);
         assert!(hierarchies("0::/function\n").is_empty());
-        // Where only what does not limit is of version 1.
+        // A host where only hierarchies without limits are v1.
         assert!(hierarchies("3:cpuset:/\n0::/function\n").is_empty());
     }
 

@@ -1,5 +1,5 @@
-//! `rekindle-init`: started by the worker only, with the control socket as standard input; or, as `rekindle-init
-//! confined`, for work on foreign bytes.
+//! `rekindle-init`: started by the worker only, with the control socket as standard input. As `rekindle-init confined`,
+//! it works on untrusted bytes.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
-//! Namespaces of a sandbox: one `clone` makes them all, owned by a user namespace in which the sandbox's root is
-//! nobody of the host's.
+//! Namespaces of a sandbox: a single `clone` creates all of them, owned by a user namespace in which the sandbox's root
+//! is nobody on the host.
 
 use std::ffi::c_int;
 use std::fs;
@@ -25,22 +25,22 @@ pub enum NamespaceError {
     /// The loopback interface could not be brought up.
     #[error("bring up the loopback interface")]
     Loopback(#[source] std::io::Error),
-    /// There are too many user namespaces, or none are allowed.
+    /// There are too many user namespaces, or none are permitted.
     #[error("make a user namespace: the host allows no more (sysctl user.max_user_namespaces)")]
     TooMany(#[source] nix::Error),
 }
 
-/// Joins the cgroups whose `cgroup.procs` files are given.
+/// Joins the cgroups with these `cgroup.procs` files.
 ///
 /// # Errors
-/// When one cannot be written.
+/// If one cannot be written.
 pub fn join_cgroups(procs: &[PathBuf]) -> Result<(), NamespaceError> {
     procs
         .iter()
         .try_for_each(|file| fs::write(file, "0").map_err(|e| NamespaceError::Cgroup(file.clone(), e)))
 }
 
-/// All of a sandbox's. The user namespace owns the others.
+/// All namespaces of a sandbox. The user namespace owns the others.
 const SANDBOX: c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
@@ -49,11 +49,12 @@ const SANDBOX: c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWCGROUP;
 
-/// Forks into new namespaces. Returns twice: `Some(pid)` with the child's host pid in the caller, `None` in the
-/// child, which is pid 1 of the new pid namespace and, like the caller, a child of the worker: so the caller can go.
+/// Forks into new namespaces. Returns twice: `Some(pid)` with the child's host pid in the caller, and `None` in the
+/// child. The child is pid 1 of the new pid namespace. Like the caller, it is a child of the worker, so the caller may
+/// exit.
 ///
 /// # Errors
-/// When the kernel refuses; nothing is left behind then.
+/// If the kernel refuses. Nothing is left behind then.
 pub fn fork_into_sandbox() -> Result<Option<Pid>, NamespaceError> {
     clone_beside(SANDBOX).map_err(|e| match e {
         Errno::ENOSPC | Errno::EUSERS => NamespaceError::TooMany(e),
@@ -61,10 +62,10 @@ pub fn fork_into_sandbox() -> Result<Option<Pid>, NamespaceError> {
     })
 }
 
-/// Forks; the child's parent is the caller's, which is to reap it. Returns twice, as [`fork_into_sandbox`].
+/// Forks a child whose parent is the caller's parent, which must reap it. Returns twice, like [`fork_into_sandbox`].
 ///
 /// # Errors
-/// When the kernel refuses.
+/// If the kernel refuses.
 pub fn fork_beside() -> nix::Result<Option<Pid>> {
     clone_beside(0)
 }
@@ -72,7 +73,7 @@ pub fn fork_beside() -> nix::Result<Option<Pid>> {
 #[expect(unsafe_code, reason = "clone has no safe wrapper that shares the parent")]
 fn clone_beside(namespaces: c_int) -> nix::Result<Option<Pid>> {
     let flags = libc::c_long::from(libc::CLONE_PARENT | libc::SIGCHLD | namespaces);
-    // SAFETY: without CLONE_VM this is a fork; the process has a single thread, so the child may go on using everything.
+    // SAFETY: without CLONE_VM this is a fork. The process is single-threaded, so the child may keep using everything.
     let child = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
     Ok(match Errno::result(child)? {
         0 => None,
@@ -80,10 +81,10 @@ fn clone_beside(namespaces: c_int) -> nix::Result<Option<Pid>> {
     })
 }
 
-/// Has a process that [`fork_into_sandbox`] made have the ids from `first` on.
+/// Maps the host's ids from `first` on into a process made by [`fork_into_sandbox`].
 ///
 /// # Errors
-/// When the kernel refuses.
+/// If the kernel refuses.
 pub fn map_ids(pid: Pid, first: u32) -> Result<(), NamespaceError> {
     ["uid_map", "gid_map"].into_iter().try_for_each(|name| {
         let path = PathBuf::from(format!("/proc/{pid}/{name}"));
@@ -91,24 +92,24 @@ pub fn map_ids(pid: Pid, first: u32) -> Result<(), NamespaceError> {
     })
 }
 
-/// In that process, when its ids are set: becomes the sandbox's root.
+/// Called in that process once its ids are mapped: becomes the sandbox's root.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// If the kernel refuses.
 pub fn become_root() -> Result<(), NamespaceError> {
     let call = |what| move |e| NamespaceError::Call(what, e);
     let (uid, gid) = (Uid::from_raw(0), Gid::from_raw(0));
     setgroups(&[]).map_err(call("leave the host's groups"))?;
     setresgid(gid, gid, gid).map_err(call("become the sandbox's root group"))?;
     setresuid(uid, uid, uid).map_err(call("become the sandbox's root"))?;
-    // CRIU opens what init holds by its number, below /proc/1.
+    // CRIU opens descriptors held by init by number, below /proc/1.
     nix::sys::prctl::set_dumpable(true).map_err(call("let criu see what init holds"))
 }
 
-/// Names the host.
+/// Sets the host name.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// If the kernel refuses.
 pub fn name_host(hostname: &str) -> Result<(), NamespaceError> {
     sethostname(hostname).map_err(|e| NamespaceError::Call("sethostname", e))
 }
@@ -116,7 +117,7 @@ pub fn name_host(hostname: &str) -> Result<(), NamespaceError> {
 /// Brings the only network interface up.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// If the kernel refuses.
 pub fn prepare_network() -> Result<(), NamespaceError> {
     loopback_up().map_err(NamespaceError::Loopback)
 }

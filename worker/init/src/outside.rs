@@ -1,5 +1,5 @@
-//! A sandbox's process outside: root on the host, in a mount namespace of its own. It makes init, and mounts what a
-//! sandbox gets of the host.
+//! A sandbox's outside process: root on the host, in its own mount namespace. It creates init, and mounts what a
+//! sandbox gets from the host.
 //!
 //! ```text
 //! worker        outside                                      init
@@ -8,12 +8,12 @@
 //!   │              │── its ids ─────────────────────────────>│  root of its user namespace, nobody on the host
 //!   │<─ init's id ─│                                         │  serves
 //!   │── Mount ────>│  root, app: read-only, mapped ids
-//!   │              │  ~~~~ the kernel mounts them there, too ~~~~>│
-//!   │<─ done ──────│  ends                                   │
+//!   │              │  ~~~~ the kernel mounts them there too ~~~~~>│
+//!   │<─ done ──────│  exits                                  │
 //! ```
 //!
-//! Nothing of the host is mounted by the sandbox itself. What comes to its mount namespace from one of another user
-//! namespace is locked by the kernel: its root can neither make it writable nor look beneath.
+//! The sandbox itself mounts nothing from the host. The kernel locks mounts that propagate into its mount namespace
+//! from one of another user namespace. The sandbox's root can neither make them writable nor look beneath them.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -34,28 +34,28 @@ use crate::protocol::{Call, Common, Layers, Make, Message, ReceiveError, Reply, 
 use crate::reactor;
 use crate::{devices, machine};
 
-/// What lies in the stage: mount points for the root filesystem, the function's files, CRIU, devices, init's own, the
-/// sandbox's [`READY`](crate::rootfs::READY), and for its own root.
+/// The contents of the stage: mount points for the root filesystem, the function's files, CRIU, devices, init's own
+/// files, the sandbox's [`READY`](crate::rootfs::READY), and its own root.
 const STAGE: [&str; 9] = ["root", "app", "criu", "dev", "own", "proc", "run", "sys", "new"];
-/// What makes userfaultfds, on the stage: nothing that a function sees.
+/// The device on the stage that creates userfaultfds. A function cannot see it.
 pub(crate) const USERFAULT: &str = "own/userfaultfd";
 
-/// Why a sandbox could not be made, or not get what it is to get.
+/// Why a sandbox could not be created or equipped.
 #[derive(Debug, thiserror::Error)]
 pub enum OutsideError {
-    /// No namespaces.
+    /// Its namespaces could not be created.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
     /// A system call failed.
     #[error("{0}")]
     Call(&'static str, #[source] Errno),
-    /// A file cannot be had.
+    /// A file is not available.
     #[error("{0}")]
     Io(&'static str, #[source] io::Error),
     /// A directory of the host cannot be mounted.
     #[error("mount {what}, {path}, for the sandbox")]
     Mount {
-        /// Which.
+        /// What is mounted.
         what: &'static str,
         /// Its path.
         path: String,
@@ -65,23 +65,23 @@ pub enum OutsideError {
     },
 }
 
-/// A sandbox's process outside, or, when it returns in the sandbox, its init.
+/// The outside process of a sandbox, or its init if the call returns inside the sandbox.
 enum Made {
     /// The process of init, and its user namespace.
     Outside(Pid, File),
     Inside(OwnedFd),
 }
 
-/// Makes a sandbox as `order` has it, whose init is told by `inside`, and serves it until its layers are mounted, or
-/// nobody wants them. In init, runs that to its end.
+/// Creates a sandbox according to `order`, whose init receives requests on `inside`. Serves the sandbox until its
+/// layers are mounted or nobody wants them. In init, runs init to its end.
 ///
 /// # Errors
-/// When a control socket breaks.
+/// If a control socket breaks.
 pub fn run(control: OwnedFd, room: &mut [u8], number: u64, order: &Make, inside: OwnedFd) -> io::Result<()> {
     let say = |number, answer| send(control.as_fd(), &Message::Reply(number, answer), &[]);
     let users = match make(order, inside) {
         Ok(Made::Inside(inside)) => {
-            // It is not to be told what the process outside is told.
+            // Init must not receive the outside process's requests.
             drop(control);
             return reactor::run(&inside, room, !order.cgroup_procs.is_empty());
         }
@@ -130,24 +130,24 @@ fn make(order: &Make, inside: OwnedFd) -> Result<Made, OutsideError> {
     Ok(Made::Outside(init, users))
 }
 
-/// In the zygote: has the working directory be a stage with all that sandboxes have in common, seen by this process
-/// and its forks only.
+/// Called in the zygote: turns the working directory into a stage with everything that sandboxes share. Only this
+/// process and its forks see it.
 ///
 /// # Errors
-/// When a directory or a mount is refused.
+/// If a directory or a mount is refused.
 pub fn prepare(common: &Common) -> Result<(), OutsideError> {
     let none = None::<&Path>;
     let call = |what| move |e| OutsideError::Call(what, e);
     be_ordinary().map_err(call("have sandboxes begin with the usual priority"))?;
     unshare(CloneFlags::CLONE_NEWNS).map_err(call("make a mount namespace"))?;
-    // What the host unmounts meanwhile goes here as well; nothing of this goes there.
+    // The host's later unmounts propagate here. Nothing propagates from here to the host.
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)
         .map_err(call("cut mounts off from the host's"))?;
-    // A CRIU that looks at the kernel uses it.
+    // A CRIU that probes the kernel uses the network.
     prepare_network()?;
     machine::look_at_processor().map_err(|e| OutsideError::Io("look at the host's processors", e))?;
     let stage = common.stage.as_path();
-    // A sandbox's root is nobody here, and the umask may be any.
+    // A sandbox's root is nobody here, and the umask is arbitrary.
     let for_all = || fs::Permissions::from_mode(0o755);
     let making = |e| OutsideError::Io("make the stage", e);
     for name in STAGE {
@@ -164,17 +164,18 @@ pub fn prepare(common: &Common) -> Result<(), OutsideError> {
     with_devices("own", || devices::make_userfault(Path::new(USERFAULT)))
 }
 
-/// Has all that is forked begin with the priority that a checkpoint's processes have: inside a user namespace CRIU
-/// may not raise it to that.
+/// Gives all forks the priority that checkpointed processes have, because CRIU cannot raise it to that inside a user
+/// namespace.
 fn be_ordinary() -> Result<(), Errno> {
     match rustix::process::setpriority_process(None, 0) {
-        // A worker that may not has a priority that it was given on purpose.
+        // A worker without permission has been given its priority on purpose.
         Ok(()) | Err(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => Ok(()),
         Err(e) => Err(Errno::from_raw(e.raw_os_error())),
     }
 }
 
-/// Has device nodes that `make` makes in this directory of the stage be devices, and be changed by nobody after.
+/// Makes device nodes created by `make` in this directory of the stage work as devices, and protects them from later
+/// changes.
 fn with_devices(at: &str, make: impl FnOnce() -> io::Result<()>) -> Result<(), OutsideError> {
     let (none, kind) = (None::<&str>, Some("tmpfs"));
     let call = |what| move |e| OutsideError::Call(what, e);
@@ -185,7 +186,7 @@ fn with_devices(at: &str, make: impl FnOnce() -> io::Result<()>) -> Result<(), O
     mount(none, at, none, flags, none).map_err(call("make the devices read-only"))
 }
 
-/// Has mounts on the stage appear in mount namespaces that are made from this one.
+/// Makes mounts on the stage appear in mount namespaces created from this one.
 fn share_stage() -> Result<(), OutsideError> {
     let none = None::<&Path>;
     mount(none, ".", none, MsFlags::MS_SHARED, none).map_err(|e| OutsideError::Call("share the stage", e))
@@ -196,9 +197,9 @@ fn mount_layers(layers: &Layers, users: &File) -> Result<(), OutsideError> {
     give("the function's files", &layers.app, "app", Some(users))
 }
 
-/// Mounts a directory of the host's, read-only, in the stage. In the user namespace `users`, if it is given, files of
-/// the host's root are the sandbox's root's; where the file system cannot have that (overlay), they belong to nobody,
-/// as without.
+/// Mounts a directory of the host in the stage, read-only. With the user namespace `users`, files of the host's root
+/// belong to the sandbox's root. Where the file system does not support that (overlay), or without `users`, they belong
+/// to nobody.
 fn give(what: &'static str, from: &Path, to: &str, users: Option<&File>) -> Result<(), OutsideError> {
     let failed = |source| OutsideError::Mount {
         what,

@@ -1,6 +1,7 @@
-//! What worker and init say to each other: one JSON message a packet on a `SOCK_SEQPACKET` socket, descriptors beside it by
-//! `SCM_RIGHTS`. The worker asks one thing at a time and init answers each with one [`Reply`] that bears the question's number,
-//! so that one that came too late is not taken for the next one's; other [`Message`]s come in between.
+//! The protocol between worker and init: one JSON message per packet on a `SOCK_SEQPACKET` socket, with descriptors
+//! attached by `SCM_RIGHTS`. The worker makes one request at a time. Init answers each with one [`Reply`] that carries
+//! the request's number, so that a late reply is not taken for that of the next request. Other [`Message`]s may come in
+//! between.
 
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -13,105 +14,107 @@ use serde::{Deserialize, Serialize};
 use crate::files::Saved;
 use crate::locks::Lock;
 
-/// The descriptor of the control socket in the zygote when it starts: its standard input, so that the worker can start it by vfork.
+/// The zygote's descriptor of the control socket at its start: standard input, so that the worker can start it by
+/// vfork.
 pub const CONTROL_FD: RawFd = 0;
-/// Control sockets are moved to numbers from here on, out of the way of descriptors with fixed ones.
+/// Control sockets are moved to numbers from here on, out of the way of descriptors with fixed numbers.
 pub const CONTROL_FLOOR: RawFd = 64;
-/// The longest message, bytes.
+/// Maximum size of a message in bytes.
 pub const MESSAGE_MAX: usize = 128 * 1024;
-/// Descriptors beside one message at most.
+/// Maximum number of descriptors attached to a message.
 pub const FDS_MAX: usize = 32;
-/// Process id of the function's first process, in its pid namespace. High, so that a restore finds it (and the ids after
-/// it) free: init, CRIU and their children have the low ones.
+/// Process id of the function's first process in its pid namespace. It is high, so that a restore finds it and the ids
+/// after it free: init, CRIU and their children have low ids.
 pub const FUNCTION_PID: i32 = 501;
-/// The last process id before those that processes of a restored function get: above what a checkpoint may hold, so that
-/// CRIU's own processes and a later checkpoint do not meet.
+/// The last process id before those of processes of a restored function. It is above the ids that a checkpoint may
+/// have, so that CRIU's own processes do not collide with a later checkpoint.
 pub const RESTORED_LAST_PID: i32 = 2000;
 /// The first of the descriptors that init keeps for CRIU.
 pub const HELD_FD: RawFd = 200;
-/// The function's user and group inside, whatever function it is: the host has other ids for each sandbox.
+/// User and group of every function inside its sandbox. On the host, each sandbox has different ids.
 pub const FUNCTION_UID: u32 = 1000;
-/// How many ids a sandbox has: from 0 to 65,535 inside.
+/// Number of ids in a sandbox: from 0 to 65,535 inside.
 pub const IDS: u32 = 65_536;
-/// The directory's descriptor in a CRIU that dumps.
+/// Number of the image directory's descriptor in a CRIU that dumps.
 pub const DUMP_IMAGES_FD: RawFd = 4;
-/// Where CRIU keeps the result of its kernel probe.
+/// Path of CRIU's kernel probe result.
 pub const CRIU_PROBE_CACHE: &str = "/run/criu.kdat";
 
-/// The path by which CRIU opens descriptor `index` of those that init holds.
+/// The path by which CRIU opens descriptor `index` of those held by init.
 pub fn held_path(index: usize) -> String {
     format!("/proc/1/fd/{}", HELD_FD as usize + index)
 }
 
-/// What all sandboxes have in common.
+/// What all sandboxes share.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Common {
-    /// An empty directory on the host, or one that was this before: sandboxes are laid out there, each seeing its own.
+    /// A directory on the host that is empty, or has been used for this before. Sandboxes are laid out there, and each
+    /// sees only its own.
     pub stage: PathBuf,
     /// Directory on the host with CRIU and its libraries.
     pub criu: PathBuf,
 }
 
-/// What a sandbox is made with, before anything is known of a function.
+/// Parameters for creating a sandbox, before anything is known of a function.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Make {
     /// The `cgroup.procs` files of its control groups.
     pub cgroup_procs: Vec<PathBuf>,
-    /// The host's id that is root inside; the [`IDS`] from here on belong to this sandbox alone.
+    /// The host's id of the sandbox's root. The [`IDS`] from here on belong to this sandbox alone.
     pub first_id: u32,
 }
 
-/// Directories of the host that a sandbox gets, read-only.
+/// Directories of the host that are mounted in a sandbox, read-only.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Layers {
     /// The root filesystem.
     pub rootfs: PathBuf,
-    /// The function's files, to be at `/app`.
+    /// The function's files, mounted at `/app`.
     pub app: PathBuf,
 }
 
-/// What a sandbox is furnished with, beside its [`Layers`].
+/// What a sandbox is furnished with, besides its [`Layers`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Setup {
     /// Host name inside.
     pub hostname: String,
-    /// Size limit of `/tmp`, bytes.
+    /// Size limit of `/tmp` in bytes.
     pub tmp_bytes: u64,
-    /// Size limit of `/dev/shm`, bytes.
+    /// Size limit of `/dev/shm` in bytes.
     pub shm_bytes: u64,
-    /// What `/etc/resolv.conf` says, if not what the root filesystem has.
+    /// Contents of `/etc/resolv.conf`, if different from the root filesystem's.
     pub resolv_conf: Option<String>,
-    /// What the sandbox looks like.
+    /// The machine that the sandbox appears to be.
     pub machine: Machine,
 }
 
-/// The size of the machine that a sandbox looks like.
+/// The size of the machine that a sandbox appears to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
-    /// Memory, bytes.
+    /// Memory in bytes.
     pub memory_bytes: u64,
-    /// Processors.
+    /// Number of processors.
     pub processors: u32,
 }
 
-/// A process to start with the function's (few) rights. Beside it: standard output, standard error, and what it writes `0` into to join
-/// the function's control group.
+/// A process to start with the function's (few) privileges. Attached: standard output, standard error, and a file to
+/// which the process writes `0` to join the function's control group.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Spawn {
-    /// Program and arguments; a program without '/' is looked up in `/usr/local/bin:/usr/bin:/bin`.
+    /// Program and arguments. A program without '/' is looked up in `/usr/local/bin:/usr/bin:/bin`.
     pub argv: Vec<String>,
-    /// `KEY=value`, all of it.
+    /// The complete environment, as `KEY=value`.
     pub env: Vec<String>,
     /// Working directory.
     pub cwd: String,
-    /// Open files at most.
+    /// Maximum number of open files.
     pub open_files: u64,
-    /// The digest of an earlier system call filter that it gets; the current one without.
+    /// Digest of an earlier system call filter for the process. `None` for the current filter.
     #[serde(default)]
     pub filter: Option<String>,
 }
 
-/// The clocks that processes are to find, as they were at a checkpoint: seconds and nanoseconds.
+/// Clock values for processes, as at a checkpoint: seconds and nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clocks {
     /// `CLOCK_MONOTONIC`.
@@ -120,108 +123,109 @@ pub struct Clocks {
     pub boottime: (i64, i64),
 }
 
-/// What the worker sends.
+/// A numbered request from the worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Call {
-    /// Which of the worker's requests this is.
+    /// Number of the request.
     pub number: u64,
-    /// What is asked.
+    /// The request itself.
     pub request: Request,
 }
 
 /// A request of the worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Request {
-    /// To the zygote, once, first: make ready what all sandboxes have in common.
+    /// To the zygote, first and once: prepare what all sandboxes share.
     Prepare(Common),
-    /// To the zygote, from then on: fork a process, which is told by the control socket beside it. Answered with its
-    /// id on the host; its parent is the worker.
+    /// To the zygote, any time later: fork a process, which receives its requests on the attached control socket. The
+    /// reply has its id on the host. Its parent is the worker.
     Fork,
-    /// To a fork, first: make a sandbox ([`outside`](crate::outside)). Beside it: the control socket of its init.
-    /// Answered with init's id on the host; its parent is the worker.
+    /// To a fork, first: create a sandbox ([`outside`](crate::outside)). Attached: the control socket of its init. The
+    /// reply has init's id on the host. Init's parent is the worker.
     Make(Make),
-    /// To the same, once, after: mount these directories. It ends then.
+    /// To the same fork, once, afterwards: mount these directories. The fork then exits.
     Mount(Layers),
-    /// To a fork, first: start a CRIU that dumps ([`dumper`](crate::dumper)). Beside it: its end of the RPC socket,
-    /// the image directory, the freezer, and, unless it only looks at the kernel, the sandbox's namespaces in the
-    /// order of [`dumper::NAMESPACES`](crate::dumper::NAMESPACES).
+    /// To a fork, first: start a CRIU that dumps ([`dumper`](crate::dumper)). Attached: CRIU's end of the RPC socket,
+    /// the image directory, the freezer, and the sandbox's namespaces in the order of
+    /// [`dumper::NAMESPACES`](crate::dumper::NAMESPACES). A CRIU that only probes the kernel gets no namespaces.
     Dumper {
-        /// The control groups it runs in.
+        /// The control groups that it runs in.
         cgroup_procs: Vec<PathBuf>,
     },
-    /// To the same, when the function stands still: have CRIU go into the sandbox. The kernel lets only their own
-    /// real user (or CAP_SYS_RESOURCE) read limits of processes, so it gets the function's, by the host's number, as
-    /// its real, not its effective, user.
+    /// To the same fork, once the function is frozen: make CRIU enter the sandbox. The kernel lets only the same real
+    /// user (or CAP_SYS_RESOURCE) read a process's limits. So CRIU gets the function's user, by its number on the host,
+    /// as its real user, but not as its effective user.
     GoInside {
         /// The user.
         real_uid: u32,
     },
-    /// To init, first: make the network ready. Needs to know nothing of the function, so that it is done ahead of time.
+    /// To init, first: prepare the network. Needs no knowledge of the function, so it is done ahead of time.
     Begin,
-    /// Lay out the files, once, after [`Self::Mount`] was answered and before anything else.
+    /// Lay out the files, once, after the reply to [`Self::Mount`] and before anything else.
     Furnish(Setup),
     /// Start the function as process [`FUNCTION_PID`].
     Spawn(Spawn),
-    /// Start `criu swrk`, which waits for its order; it may be started before the files are laid out, and finds them
-    /// laid out then. Beside it: its end of the RPC socket, then descriptors to give to restored processes, which
-    /// arrive in CRIU as descriptors 3, 4, …; last, if it joins, what it writes `0` into to join the function's
-    /// control group, in which what it restores will be.
+    /// Start `criu swrk`, which waits for its order. It may be started before the files are laid out, and sees them
+    /// once they are. Attached: its end of the RPC socket, then descriptors for restored processes, which become CRIU's
+    /// descriptors 3, 4, …. If it joins, the last one is the file to which it writes `0` to join the function's
+    /// control group, so that restored processes are in that group.
     Criu {
         /// Whether it joins that group.
         joins: bool,
     },
-    /// Before the files are laid out: until CRIU's [`Request::Ancestor`] is asked for, have it find such a result as [`Request::WriteProbe`] stores. Beside it: a
-    /// descriptor to read that from.
+    /// Before the files are laid out: show CRIU a probe result, as [`Request::WriteProbe`] stores it, until the
+    /// [`Request::Ancestor`] for it. Attached: a descriptor to read the result from.
     ShowProbe,
-    /// Have the CRIU that was started last, and waits, make a userfaultfd of its memory, and a time namespace for its
-    /// children ([`ancestor`](crate::ancestor)). Answered with [`Reply::Ancestor`], the userfaultfd beside it.
+    /// Make the last CRIU started, which waits, create a userfaultfd of its memory and a time namespace for its
+    /// children ([`ancestor`](crate::ancestor)). Answered with [`Reply::Ancestor`], with the userfaultfd attached.
     Ancestor,
-    /// Have each of these processes, which CRIU has restored and holds before their first instruction, make a
-    /// userfaultfd of its memory. Answered with [`Reply::Done`], the userfaultfds beside it, in this order.
+    /// Make each of these processes, which CRIU has restored and holds before their first instruction, create a
+    /// userfaultfd of its memory. Answered with [`Reply::Done`], with the userfaultfds attached in the same order.
     Userfaults(Vec<i32>),
-    /// Keep the descriptors beside it open as [`HELD_FD`] and following, where CRIU finds them by [`held_path`];
-    /// those of an earlier request are closed. The next processes get ids above [`RESTORED_LAST_PID`]; those of the
-    /// CRIU that was started last have these clocks.
+    /// Keep the attached descriptors open as [`HELD_FD`] and following, where CRIU finds them by [`held_path`]. Those
+    /// of an earlier request are closed. The next processes get ids above [`RESTORED_LAST_PID`]. The children of the
+    /// last CRIU started get these clocks.
     Hold {
-        /// As they were at the checkpoint; the host's where there are none.
+        /// Clocks at the checkpoint. `None` for the host's clocks.
         clocks: Option<Clocks>,
     },
-    /// Have processes that CRIU has restored, and holds before their first instruction, take these locks
+    /// Make processes that CRIU has restored, and holds before their first instruction, take these locks
     /// ([`locks`](crate::locks)).
     TakeLocks(Vec<Lock>),
-    /// The function is about to run: from now on symbolic links in `/tmp` and `/dev/shm` are followed. Starting it does the same.
+    /// The function is about to run: from now on, symbolic links in `/tmp` and `/dev/shm` are followed. Starting the
+    /// function has the same effect.
     FollowLinks,
     /// While all processes of the function are frozen: fail if a checkpoint would miss one of them
     /// ([`strays`](crate::strays)) or an IPC object ([`ipc`](crate::ipc)).
     RefuseStrays,
-    /// Write an archive of `/tmp` and `/dev/shm` to the descriptor beside it, which nobody writes to meanwhile.
+    /// Write an archive of `/tmp` and `/dev/shm` to the attached descriptor, to which nothing else writes meanwhile.
     SaveFiles,
-    /// Unpack such an archive from the descriptor beside it.
+    /// Unpack such an archive from the attached descriptor.
     LoadFiles,
     /// Read the result of CRIU's kernel probe.
     ReadProbe,
-    /// Store such a result. Beside it: a descriptor to read it from.
+    /// Store such a result. Attached: a descriptor to read it from.
     WriteProbe,
 }
 
-/// The answer to a request.
+/// The reply to a request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Reply {
     /// Done.
     Done,
     /// A process was started: its id inside the sandbox.
     Started(i32),
-    /// Content of a small file.
+    /// Contents of a small file.
     Bytes(Vec<u8>),
     /// The archive is written.
     Saved(Saved),
-    /// The private files are there; so many have another inode number than they had.
+    /// The private files are in place. Number of files whose inode number has changed.
     Loaded(u64),
-    /// CRIU's userfaultfd is beside this: the address of a page of its memory that is for nothing else.
+    /// CRIU's userfaultfd is attached. Address of a page in CRIU's memory that is reserved for the userfaultfd's owner.
     Ancestor(u64),
-    /// It did not work.
+    /// The request failed.
     Failed(String),
-    /// It did not work now, and may in a moment.
+    /// The request failed, but may succeed in a moment.
     NotNow(String),
 }
 
@@ -246,36 +250,36 @@ impl fmt::Display for ExitCause {
     }
 }
 
-/// What init says.
+/// A message from init.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Message {
-    /// The answer to the request of this number.
+    /// The reply to the request with this number.
     Reply(u64, Reply),
-    /// The function's first process ended.
+    /// The function's first process has ended.
     Ended(ExitCause),
 }
 
-/// Why a message did not arrive.
+/// Why a message was not received.
 #[derive(Debug, thiserror::Error)]
 pub enum ReceiveError {
-    /// The other side is gone.
+    /// The other side has closed the socket.
     #[error("the other side closed the control socket")]
     Closed,
     /// The socket failed.
     #[error("control socket")]
     Socket(#[source] io::Error),
-    /// It is not a message of this protocol.
+    /// The bytes are not a message of this protocol.
     #[error("message on the control socket is not understood")]
     Malformed(#[source] serde_json::Error),
-    /// It does not fit.
+    /// The message is too long.
     #[error("message on the control socket is longer than {MESSAGE_MAX} bytes")]
     Truncated,
 }
 
-/// Sends one message with descriptors beside it. Blocks unless the socket is non-blocking.
+/// Sends one message with descriptors attached. Blocks unless the socket is non-blocking.
 ///
 /// # Errors
-/// When the other side is gone, or the message is too long for a packet.
+/// If the other side is gone, or the message is too long for a packet.
 pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let bytes = serde_json::to_vec(message)?;
     let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
@@ -291,15 +295,15 @@ pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T, fds: &[BorrowedFd
     Ok(())
 }
 
-/// Room for one message, to be used again for the next.
+/// A buffer for one message, to be reused for the next.
 pub fn room() -> Vec<u8> {
     vec![0; MESSAGE_MAX]
 }
 
-/// Receives one message into `room` and the descriptors beside it, which are closed on exec.
+/// Receives one message into `room`, and the attached descriptors, which are close-on-exec.
 ///
 /// # Errors
-/// See [`ReceiveError`]; `WouldBlock` comes as [`ReceiveError::Socket`].
+/// See [`ReceiveError`]. `WouldBlock` is returned as [`ReceiveError::Socket`].
 #[expect(
     unsafe_code,
     reason = "takes ownership of descriptors the kernel has just made for this process"
@@ -320,7 +324,7 @@ pub fn receive<T: for<'de> Deserialize<'de>>(
     let mut fds = Vec::new();
     for control in received.cmsgs().map_err(|e| ReceiveError::Socket(e.into()))? {
         if let ControlMessageOwned::ScmRights(raw) = control {
-            // SAFETY: the kernel made these descriptors for this call alone; nobody else owns them.
+            // SAFETY: the kernel created these descriptors for this call, and nothing else owns them.
             fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
         }
     }

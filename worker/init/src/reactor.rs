@@ -1,7 +1,7 @@
-//! Init's life:
+//! The life cycle of init:
 //!
 //! ```text
-//! pid 1 ── Begin (what is ahead) ──> serve: Furnish, then requests one by one, children reaped as they die
+//! pid 1 ── Begin (ahead) ──> serve: Furnish, then requests one by one, children reaped as they die
 //!                                                     │
 //!                                      control socket closed: exit, and the kernel kills the rest
 //! ```
@@ -30,24 +30,23 @@ use crate::protocol::{
 use crate::strays::StrayError;
 use crate::{ancestor, clocks, criu, descriptors, files, ipc, locks, machine, namespaces, rootfs, spawn, strays};
 
-/// The longest kernel probe result that is taken, bytes. It is about 1 KiB.
+/// Maximum size of an accepted kernel probe result in bytes. A result is about 1 KiB.
 const PROBE_MAX: usize = 64 * 1024;
 
-/// Runs init, whose working directory is the stage, to its end: it is told by `control`, and has `room` for messages.
-/// `has_groups` says whether it is in control groups of its own.
+/// Runs init to its end. Its working directory is the stage. Requests arrive on `control`, and `room` is the buffer for
+/// messages. `has_groups` says whether it is in its own control groups.
 ///
 /// # Errors
-/// When the control socket breaks.
+/// If the control socket breaks.
 pub fn run(control: &OwnedFd, room: &mut [u8], has_groups: bool) -> io::Result<()> {
-    // Found by no path once the files are laid out, and a mount of its own: nothing is above it. What the host has
-    // mounted stays where it is, even when the root is another, so that whoever opens a directory of it would find
-    // all that is above.
+    // A separate mount without a parent, which no path reaches once the files are laid out. The host's mounts stay in
+    // place even under another root, so a descriptor of one of their directories would lead to everything above it.
     let bundle = open_tree(
         CWD,
         "criu",
         OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC,
     )?;
-    // A host without it restores no memory lazily.
+    // A host without it cannot restore memory lazily.
     let userfault = File::options().read(true).write(true).open(USERFAULT).ok();
     let sandbox = Sandbox {
         has_groups,
@@ -114,7 +113,7 @@ fn serve(control: BorrowedFd<'_>, room: &mut [u8], mut sandbox: Sandbox) -> io::
     }
 }
 
-/// Reaps who has died. The worker hears of the function's first process only: others may be many.
+/// Reaps dead children. Only the function's first process is reported to the worker, because others may be many.
 fn reap(control: BorrowedFd<'_>, sandbox: &mut Sandbox) -> io::Result<()> {
     loop {
         let (pid, cause) = match waitpid(None, Some(WaitPidFlag::WNOHANG | WaitPidFlag::__WALL)) {
@@ -131,32 +130,32 @@ fn reap(control: BorrowedFd<'_>, sandbox: &mut Sandbox) -> io::Result<()> {
     }
 }
 
-/// What init keeps between requests.
+/// State of init between requests.
 struct Sandbox {
-    /// Whether it is in control groups of its own.
+    /// Whether it is in its own control groups.
     has_groups: bool,
-    /// What it looks like, once it is furnished.
+    /// The machine that it appears to be, once it is furnished.
     machine: Option<Machine>,
-    /// The directory of CRIU.
+    /// CRIU's directory.
     bundle: OwnedFd,
-    /// What makes userfaultfds.
+    /// The device that creates userfaultfds.
     userfault: Option<OwnedFd>,
-    /// What sets the last process id, once what is made ahead is ready and until the sandbox is furnished.
+    /// The file that sets the last process id, from the work done ahead until the sandbox is furnished.
     ready: Option<File>,
-    /// The same, once it is.
+    /// The same file, once the sandbox is furnished.
     last_pid: Option<File>,
-    /// Whether CRIU finds its probe on what covers the host's /run.
+    /// Whether CRIU sees its probe on the mount that covers the host's /run.
     probe_is_shown: bool,
     /// CRIU's processes that have not ended.
     criu: Vec<i32>,
-    /// What CRIU opens by its number.
+    /// Descriptors that CRIU opens by number.
     held: Vec<OwnedFd>,
-    /// What came of the private files.
+    /// Result of loading the private files.
     loaded: Loaded,
 }
 
 impl Sandbox {
-    /// Keeps `fds` at [`HELD_FD`] and following.
+    /// Keeps `fds` as [`HELD_FD`] and following.
     fn hold(&mut self, fds: impl Iterator<Item = OwnedFd>) -> io::Result<()> {
         self.held.clear();
         for (number, fd) in (HELD_FD..).zip(fds) {
@@ -169,7 +168,7 @@ impl Sandbox {
         Ok(())
     }
 
-    /// The next process gets the first free id after `pid`.
+    /// Makes the next process get the first free id after `pid`.
     fn set_last_pid(&mut self, pid: i32) -> io::Result<()> {
         let file = self
             .last_pid
@@ -180,7 +179,7 @@ impl Sandbox {
     }
 }
 
-/// Read at a place, not from where the descriptor stands: all sandboxes share it.
+/// Reads at an offset rather than at the descriptor's position, which all sandboxes share.
 fn read_probe(probe: OwnedFd) -> io::Result<Vec<u8>> {
     let mut content = vec![0; PROBE_MAX];
     let length = File::from(probe).read_at(&mut content, 0)?;
@@ -217,7 +216,8 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
             .ok_or_else(|| format!("{what}: the descriptor beside it is missing"))
     };
     let plain = |what: &'static str| move |e: io::Error| format!("{what}: {e}");
-    // Before it is furnished, the root is the host's. The worker asks without waiting for the furnishing's answer, which may be that it failed.
+    // Before the sandbox is furnished, the root is the host's. The worker sends such requests without waiting for the
+    // reply to the furnishing, which may have failed.
     let within = matches!(
         request,
         Request::Hold { .. }
@@ -296,7 +296,7 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
         Request::FollowLinks => {
             sandbox.loaded.settle().map_err(plain("set the times of directories"))?;
             rootfs::follow_links().map_err(|e| chain(&e))?;
-            // CRIU has opened all of it.
+            // CRIU has opened all of them.
             sandbox.held.clear();
             Ok(Reply::Done)
         }

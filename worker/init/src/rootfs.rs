@@ -1,10 +1,10 @@
-//! What a function sees of files:
+//! The files that a function sees:
 //!
 //! ```text
 //! /          the runtime's root filesystem, read-only        /proc   its own processes; the rest masked or read-only
 //! /app       the function's files, read-only                 /dev    null zero full random urandom tty, fd, shm, pts
 //! /tmp       a private tmpfs with a limit                    /run    root only: CRIU's probe cache
-//! /sys       control groups, processors ([`machine`])        /etc    hosts; resolv.conf, where there is a way out
+//! /sys       control groups, processors ([`machine`])        /etc    hosts; resolv.conf, if network egress is possible
 //! ```
 
 use std::fs::{self, File, OpenOptions};
@@ -23,9 +23,9 @@ pub enum RootfsError {
     /// A mount failed.
     #[error("mount {what} at {}", .at.display())]
     Mount {
-        /// Which.
+        /// What is mounted.
         what: &'static str,
-        /// Where.
+        /// The mount point.
         at: PathBuf,
         /// The cause.
         #[source]
@@ -34,7 +34,7 @@ pub enum RootfsError {
     /// Another call failed.
     #[error("{0}")]
     Call(&'static str, #[source] nix::Error),
-    /// A file or directory could not be made.
+    /// A file or directory could not be created.
     #[error("make {}", .0.display())]
     Make(PathBuf, #[source] std::io::Error),
     /// A file cannot be read.
@@ -43,31 +43,32 @@ pub enum RootfsError {
 }
 
 const QUIET: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV);
-/// Of what has devices of its own.
+/// For mounts with devices of their own.
 const NO_DEVICES: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NOEXEC);
 pub(crate) const NO_EXEC: MsFlags = QUIET.union(MsFlags::MS_NOEXEC);
-/// `MS_NOSYMFOLLOW` of Linux 5.10, which an older kernel ignores: no symbolic link on the mount is followed.
+/// `MS_NOSYMFOLLOW` of Linux 5.10: no symbolic link on the mount is followed. Older kernels ignore it.
 const NO_LINKS: MsFlags = MsFlags::from_bits_retain(256);
-/// The mounts that a function writes to, and how.
+/// The mounts that a function writes to, with their flags.
 const OWN: [(&str, MsFlags); 2] = [("/tmp", QUIET), ("/dev/shm", NO_EXEC)];
 
-/// What is made ready on the stage, and moved to the new root.
+/// Prepared on the stage, and moved to the new root.
 pub(crate) const READY: [&str; 3] = ["proc", "run", "sys"];
 /// Where pseudoterminals are, on the stage.
 const PTS: &str = "dev/pts";
-/// A sandbox's own pseudoterminals: for everybody to open, with group `tty`, and few, as all of a host share 4,096.
+/// A sandbox's own pseudoterminals: anyone may open them, with group `tty`. There are few, since all of a host share
+/// 4,096.
 const PTYS: &str = "newinstance,ptmxmode=0666,mode=0620,gid=5,max=8";
 
-/// Where CRIU looks for its kernel probe, as long as the root is the host's.
+/// Where CRIU looks for its kernel probe while the root is the host's.
 const COVERED: &str = "/run";
 
-/// What `/etc/hosts` begins with.
+/// The first lines of `/etc/hosts`.
 const LOOPBACK: &str = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n";
 
-/// On the stage: sets the last process id of the writer's pid namespace.
+/// A file on the stage that sets the last process id of the writer's pid namespace.
 const LAST_PID: &str = "proc/sys/kernel/ns_last_pid";
 
-/// Files of /proc, on the stage, that tell of the host or reach it, and are covered by an empty file.
+/// Files of /proc on the stage that reveal or reach the host. An empty file covers each of them.
 const MASKED_FILES: [&str; 6] = [
     "proc/kcore",
     "proc/keys",
@@ -76,9 +77,9 @@ const MASKED_FILES: [&str; 6] = [
     "proc/sysrq-trigger",
     "proc/kpagecount",
 ];
-/// Directories of /proc that are covered by an empty one.
+/// Directories of /proc that an empty directory covers.
 const MASKED_DIRECTORIES: [&str; 3] = ["proc/acpi", "proc/scsi", "proc/driver"];
-/// Directories of /proc that stay visible but cannot be written.
+/// Directories of /proc that stay visible but are read-only.
 const READ_ONLY: [&str; 4] = ["proc/sys", "proc/irq", "proc/bus", "proc/fs"];
 
 pub(crate) fn mounted(
@@ -111,13 +112,13 @@ pub(crate) fn tmpfs(what: &'static str, at: &Path, extra: MsFlags, options: &str
     mounted(what, source, at, Some("tmpfs"), extra, Some(options))
 }
 
-/// Makes ready, on the stage, what does not depend on the function: `/proc`, `/run`, `/sys`, and terminals. With
-/// control groups, where the sandbox `has_groups`. Called in pid 1, in its own mount namespace, whose working directory
-/// is the stage. Answers the file that sets the process id after which the kernel looks for the next: the function's
+/// Prepares on the stage what does not depend on the function: `/proc`, `/run`, `/sys` and terminals, and control
+/// groups if the sandbox `has_groups`. Called in pid 1, in its own mount namespace, with the stage as working
+/// directory. Returns the file that sets the process id after which the kernel searches for the next: the function's
 /// /proc/sys is read-only.
 ///
 /// # Errors
-/// When a mount is refused.
+/// If a mount is refused.
 pub(crate) fn make_ready(has_groups: bool) -> Result<File, RootfsError> {
     let mut kernels = [("proc", "proc", NO_EXEC, None), ("devpts", PTS, NO_DEVICES, Some(PTYS))].into_iter();
     kernels.try_for_each(|(kind, at, flags, options)| {
@@ -133,17 +134,17 @@ pub(crate) fn make_ready(has_groups: bool) -> Result<File, RootfsError> {
     Ok(last_pid)
 }
 
-/// Lays the files out and makes them the root: what [`make_ready`] has made ready, and the layers and devices that are
-/// mounted on the stage.
+/// Lays out the files and makes them the root. They consist of what [`make_ready`] has prepared, and of the layers and
+/// devices mounted on the stage.
 ///
 /// # Errors
-/// When a mount is refused or a mount point is missing in the root filesystem.
+/// If a mount is refused or a mount point is missing in the root filesystem.
 pub(crate) fn enter(setup: &Setup) -> Result<(), RootfsError> {
     let root = Path::new("new");
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
     mounted("private", None, Path::new("/"), None, private, None)?;
     let bind_tree = |what, from: &str, at: &Path| {
-        // A mount that came from the host is locked to its place: another of the same is made.
+        // A mount propagated from the host is locked in its place, so it is mounted again.
         let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
         mounted(what, Some(Path::new(from)), at, None, flags, None)
     };
@@ -167,7 +168,8 @@ pub(crate) fn enter(setup: &Setup) -> Result<(), RootfsError> {
     tmpfs("shm", &dev.join("shm"), NO_EXEC | NO_LINKS, &shm)?;
 
     chdir(root).map_err(|e| RootfsError::Call("chdir to the new root", e))?;
-    // With both arguments the same directory the old root ends up mounted over the new one, and needs no place of its own.
+    // With both arguments the same directory, the old root ends up mounted over the new one, and needs no place of its
+    // own.
     pivot_root(".", ".").map_err(|e| RootfsError::Call("pivot_root", e))?;
     umount2(".", MntFlags::MNT_DETACH).map_err(|e| RootfsError::Call("leave the old root", e))?;
     chdir("/").map_err(|e| RootfsError::Call("chdir to /", e))?;
@@ -182,49 +184,49 @@ pub(crate) fn enter(setup: &Setup) -> Result<(), RootfsError> {
     Ok(())
 }
 
-/// Has symbolic links of `/tmp` and `/dev/shm` be followed, from now on. Until then whoever opens a path there as root, such as CRIU for a process
-/// that it restores, is not led elsewhere.
+/// Makes symbolic links in `/tmp` and `/dev/shm` work from now on. Until then, they cannot mislead root processes that
+/// open paths there, such as CRIU when it restores a process.
 ///
 /// # Errors
-/// When a mount is refused.
+/// If a mount is refused.
 pub fn follow_links() -> Result<(), RootfsError> {
     let change = MsFlags::MS_BIND | MsFlags::MS_REMOUNT;
     OWN.into_iter()
         .try_for_each(|(at, flags)| mounted("with its links", None, Path::new(at), None, change | flags, None))
 }
 
-/// Covers the host's /run, for this mount namespace alone, by one that has CRIU's kernel probe and nothing else.
+/// Covers the host's /run, in this mount namespace only, with one that contains CRIU's kernel probe and nothing else.
 ///
 /// # Errors
-/// When a mount is refused; /run is the host's then.
+/// If a mount is refused. /run is the host's then.
 pub fn show_probe(probe: &[u8]) -> Result<(), RootfsError> {
     tmpfs("run", Path::new(COVERED), QUIET, "mode=700,size=128k,nr_inodes=16")?;
     fs::write(CRIU_PROBE_CACHE, probe).map_err(|e| {
-        // Of the two errors the first is told.
+        // The first of the two errors is reported.
         let _uncovered = hide_probe();
         RootfsError::Make(PathBuf::from(CRIU_PROBE_CACHE), e)
     })
 }
 
-/// Takes that away again.
+/// Uncovers the host's /run again.
 ///
 /// # Errors
-/// When it is refused.
+/// If the unmount is refused.
 pub fn hide_probe() -> Result<(), RootfsError> {
     umount2(COVERED, MntFlags::MNT_DETACH).map_err(|e| RootfsError::Call("uncover /run", e))
 }
 
-/// Makes a file that everybody reads, whatever the umask.
+/// Writes a file that is readable by everyone, whatever the umask.
 pub(crate) fn write(file: &Path, content: &str) -> Result<(), RootfsError> {
     fs::write(file, content)
         .and_then(|()| fs::set_permissions(file, fs::Permissions::from_mode(0o444)))
         .map_err(|e| RootfsError::Make(file.to_owned(), e))
 }
 
-/// Has programs find `content` at a path, where the root filesystem or the kernel has a file.
+/// Covers the file at a path of the root filesystem or the kernel with `content`.
 pub(crate) fn over(at: &Path, content: &str) -> Result<(), RootfsError> {
     if !at.exists() {
-        // An older root filesystem may lack it, and cannot be written.
+        // An older root filesystem may lack it, and is read-only.
         return Ok(());
     }
     let name = at.file_name().unwrap_or_default().to_string_lossy();
@@ -234,7 +236,7 @@ pub(crate) fn over(at: &Path, content: &str) -> Result<(), RootfsError> {
 }
 
 fn mask_proc() -> Result<(), RootfsError> {
-    // Two empty things to cover others with, in the root-only /run.
+    // An empty file and an empty directory to cover others with, in the root-only /run.
     let (file, directory) = (Path::new("run/.nothing"), Path::new("run/.none"));
     File::create(file).map_err(|e| RootfsError::Make(file.to_owned(), e))?;
     fs::create_dir(directory).map_err(|e| RootfsError::Make(directory.to_owned(), e))?;

@@ -1,5 +1,5 @@
-//! Starting the function: a child with a chosen process id that gives up everything it could harm others with, then runs
-//! the program.
+//! Starts the function: a child with a chosen process id that drops every privilege by which it could harm others, then
+//! runs the program.
 
 use std::ffi::CString;
 use std::io;
@@ -20,13 +20,13 @@ use crate::seccomp::{Filter, UnknownFilter};
 /// Why a process could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
-    /// The program does not exist or cannot be run.
+    /// The program does not exist or is not executable.
     #[error("program \"{0}\" is not an executable file in the function's filesystem")]
     NotFound(String),
-    /// An argument or variable holds a NUL character.
+    /// An argument or variable contains a NUL character.
     #[error("argument or environment variable contains a NUL character")]
     Nul,
-    /// No such system call filter is kept.
+    /// The requested system call filter is not kept.
     #[error("the system call filter that was ordered")]
     Filter(#[from] UnknownFilter),
     /// The kernel refused.
@@ -38,7 +38,7 @@ pub use rekindle_confined::{MEMLOCK, MESSAGE_QUEUES};
 
 const SEARCH: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/bin"];
 
-/// Where `program` is, as the function will see it; relative paths start at `cwd`.
+/// The path of `program` as the function will see it. Relative paths start at `cwd`.
 fn locate(program: &str, cwd: &str) -> Result<String, SpawnError> {
     let candidates: Vec<String> = if program.contains('/') {
         vec![Path::new(cwd).join(program).to_string_lossy().into_owned()]
@@ -61,7 +61,7 @@ fn c_strings<'a>(texts: impl Iterator<Item = &'a String>) -> Result<Vec<CString>
         .collect()
 }
 
-/// A fork whose child has the process id `pid` in this pid namespace. Returns twice, like fork.
+/// Forks a child with the process id `pid` in this pid namespace. Returns twice, like fork.
 #[expect(unsafe_code, reason = "clone3 with set_tid has no safe wrapper")]
 pub(crate) fn fork_as(pid: Option<i32>) -> io::Result<i32> {
     let wanted = [pid.unwrap_or(0)];
@@ -72,7 +72,7 @@ pub(crate) fn fork_as(pid: Option<i32>) -> io::Result<i32> {
         args.set_tid = wanted.as_ptr() as u64;
         args.set_tid_size = 1;
     }
-    // SAFETY: without CLONE_VM this is a fork; init has a single thread, so the child may go on using everything. `args`
+    // SAFETY: without CLONE_VM this is a fork. Init is single-threaded, so the child may keep using everything. `args`
     // and `wanted` live until the call returns.
     let child = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<libc::clone_args>()) };
     match child {
@@ -84,14 +84,14 @@ pub(crate) fn fork_as(pid: Option<i32>) -> io::Result<i32> {
 /// Starts the function. Returns its process id in the sandbox.
 ///
 /// # Errors
-/// When the program cannot be found or the kernel refuses the fork. What fails in the child after the fork is written to
-/// its standard error and shows as exit code 127.
+/// If the program cannot be found or the kernel refuses the fork. A failure in the child after the fork is written to
+/// its standard error and appears as exit code 127.
 pub fn spawn(order: &Spawn, stdout: &OwnedFd, stderr: &OwnedFd, group: &OwnedFd) -> Result<i32, SpawnError> {
     let first = order.argv.first().ok_or_else(|| SpawnError::NotFound(String::new()))?;
     let program = CString::new(locate(first, &order.cwd)?).map_err(|_| SpawnError::Nul)?;
     let argv = c_strings(order.argv.iter())?;
     let env = c_strings(order.env.iter())?;
-    // Before the fork: the child only makes calls.
+    // Before the fork: the child only makes system calls.
     let filter = Filter::chosen(order.filter.as_deref())?;
     let null = std::fs::File::open("/dev/null").map_err(|e| SpawnError::Call("open /dev/null", e))?;
     match fork_as(Some(FUNCTION_PID)).map_err(|e| SpawnError::Call("fork the function", e))? {
@@ -111,16 +111,17 @@ pub fn spawn(order: &Spawn, stdout: &OwnedFd, stderr: &OwnedFd, group: &OwnedFd)
     }
 }
 
-/// Has this process be in the control group whose `cgroup.procs` this is. The host has opened it, so nothing of it is seen inside.
+/// Moves this process to the control group with this `cgroup.procs` file. The host has opened the file, so it is
+/// invisible inside.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// If the kernel refuses.
 pub(crate) fn join_group(procs: &OwnedFd) -> io::Result<()> {
     Ok(nix::unistd::write(procs, b"0").map(drop)?)
 }
 
-/// Runs in the child. The order matters: the bounding set needs a capability that setresuid takes away, and the filter
-/// comes last since it forbids much of what stands before it.
+/// Runs in the child. The order matters: dropping the bounding set needs a capability that setresuid takes away, and
+/// the filter comes last since it forbids much of what precedes it.
 fn become_function(
     order: &Spawn,
     filter: &Filter,
@@ -138,7 +139,7 @@ fn become_function(
     forbid_core_dumps(Path::new(CORE_PATTERN))?;
     lower_limit(Resource::RLIMIT_MEMLOCK, MEMLOCK)?;
     lower_limit(Resource::RLIMIT_MSGQUEUE, MESSAGE_QUEUES)?;
-    // A worker that may do more than others has no function do so.
+    // A privileged worker must not pass its privileges to the function.
     lower_limit(Resource::RLIMIT_NICE, 0)?;
     lower_limit(Resource::RLIMIT_RTPRIO, 0)?;
     be_killed_like_others()?;
@@ -154,7 +155,7 @@ fn become_function(
     filter.apply().map_err(io::Error::other)
 }
 
-/// Where the worker is spared when memory is short, the function is not.
+/// The worker may be protected when memory is short, but the function is not.
 fn be_killed_like_others() -> io::Result<()> {
     const ADJUSTMENT: &str = "/proc/self/oom_score_adj";
     let now = std::fs::read_to_string(ADJUSTMENT)?;
@@ -170,15 +171,15 @@ fn lower_limit(resource: Resource, limit: u64) -> io::Result<()> {
     Ok(setrlimit(resource, limit, limit)?)
 }
 
-/// Where crashes go: a file, or if it begins with `|` or `@` a program or a socket of the host.
+/// Where crashes go: a file, or a program or socket of the host if the pattern starts with `|` or `@`.
 pub const CORE_PATTERN: &str = "/proc/sys/kernel/core_pattern";
 
-/// Makes the core limit 1, soft and hard, at which the kernel writes no file for a crash and starts no program either. At 0 it
-/// writes no file, but starts the program of `core_pattern` all the same: as root, outside of the sandbox, to read what the
-/// function has in memory. The system call filter keeps the limit.
+/// Sets the core limit to 1, soft and hard, at which the kernel neither writes a file for a crash nor starts a program.
+/// At 0 it writes no file, but still starts the program of `core_pattern`. That program runs as root, outside the
+/// sandbox, and could read the function's memory. The system call filter preserves the limit.
 ///
 /// # Errors
-/// When the hard limit is 0, may not be raised, and a crash would go to a program.
+/// If the hard limit is 0 and cannot be raised, and a crash would go to a program.
 fn forbid_core_dumps(core_pattern: &Path) -> io::Result<()> {
     match setrlimit(Resource::RLIMIT_CORE, 1, 1) {
         Err(Errno::EPERM) if crashes_go_to_a_file(core_pattern)? => Ok(()),
@@ -190,10 +191,10 @@ fn forbid_core_dumps(core_pattern: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether a crash starts no program and calls no socket of the host, whatever the core limit.
+/// Whether a crash starts no program and reaches no socket of the host, whatever the core limit.
 ///
 /// # Errors
-/// When the kernel's file cannot be read.
+/// If the kernel's file cannot be read.
 pub fn crashes_go_to_a_file(core_pattern: &Path) -> io::Result<bool> {
     Ok(names_a_file(&std::fs::read(core_pattern)?))
 }
@@ -205,7 +206,7 @@ fn names_a_file(core_pattern: &[u8]) -> bool {
 /// Closes every descriptor from `first` to `last`.
 #[expect(unsafe_code, reason = "close_range has no safe wrapper in nix")]
 fn close_range(first: i32, last: i32) -> io::Result<()> {
-    // SAFETY: called between fork and exec; nothing that owns these descriptors runs afterwards.
+    // SAFETY: called between fork and exec. Nothing that owns these descriptors runs afterwards.
     let rc = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     if rc == 0 {
         Ok(())
@@ -214,15 +215,15 @@ fn close_range(first: i32, last: i32) -> io::Result<()> {
     }
 }
 
-/// Makes each of `fds` the descriptor of its number, from 3 on, and closes all others above 2. For a child about to
+/// Places each of `fds` at its target number, from 3 on, and closes all others above 2. For a child that is about to
 /// exec.
 #[expect(unsafe_code, reason = "dup2 onto chosen numbers takes no ownership")]
 pub(crate) fn place_fds(fds: &[(BorrowedFd<'_>, i32)]) -> io::Result<()> {
-    // First out of the way of the targets, then down onto them.
+    // First moves them out of the way of the targets, then down onto them.
     let floor = fds.iter().map(|(_, target)| target + 1).max().unwrap_or(3);
     let mut high = Vec::new();
     for (fd, _) in fds {
-        // SAFETY: F_DUPFD makes a new descriptor and touches no memory.
+        // SAFETY: F_DUPFD creates a new descriptor and touches no memory.
         let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD, floor) };
         if copy < 0 {
             return Err(io::Error::last_os_error());
@@ -231,7 +232,7 @@ pub(crate) fn place_fds(fds: &[(BorrowedFd<'_>, i32)]) -> io::Result<()> {
     }
     close_range(3, floor - 1)?;
     for ((_, target), copy) in fds.iter().zip(&high) {
-        // SAFETY: nothing has the target's number any more.
+        // SAFETY: nothing uses the target's number any more.
         if unsafe { libc::dup2(*copy, *target) } < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -245,11 +246,11 @@ mod tests {
 
     #[test]
     fn crashes_start_no_program_and_the_limit_holds_for_children() {
-        // A child's own limits: the hard one cannot be raised again.
+        // The limits of a child, since the hard limit cannot be raised again.
         let mut child = std::process::Command::new("cat");
         child.arg("/proc/self/limits");
         #[expect(unsafe_code, reason = "runs between fork and exec")]
-        // SAFETY: makes calls only, and opens a file at most.
+        // SAFETY: only makes system calls, and opens a file at most.
         unsafe {
             std::os::unix::process::CommandExt::pre_exec(&mut child, || forbid_core_dumps(Path::new(CORE_PATTERN)));
         }

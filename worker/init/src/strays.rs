@@ -1,8 +1,8 @@
-//! Processes that a checkpoint would miss. One whose parent ended is given to init by the kernel, and so is no longer in the
-//! tree below the function's first process, which is what CRIU dumps: it would be missing in every copy. One that is about to start a program by
-//! `vfork` waits in the kernel for its child, where CRIU cannot stop it.
+//! Detects processes that a checkpoint would miss. When a process's parent ends, the kernel makes it a child of init.
+//! It is then no longer in the tree below the function's first process, which CRIU dumps, and every copy would lack it.
+//! A process that starts a program by `vfork` waits in the kernel for its child, where CRIU cannot stop it.
 //!
-//! Looked for while all of them are frozen, so that what is found is what there is.
+//! The check runs while all processes are frozen, so that its result is complete.
 
 use std::fs;
 use std::io;
@@ -10,48 +10,48 @@ use std::path::{Path, PathBuf};
 
 use crate::protocol::FUNCTION_PID;
 
-/// Why there can be no checkpoint.
+/// Why no checkpoint is possible.
 #[derive(Debug, thiserror::Error)]
 pub enum StrayError {
-    /// One would be missing.
+    /// A process would be missing.
     #[error(
         "process {pid} (\"{name}\") has outlived its parent and would be missing in the snapshot; keep the parent of a \
          background process running, or set snapshot = false in fn.toml"
     )]
     Stray {
-        /// Its id inside.
+        /// Its process id inside.
         pid: i32,
         /// Its name.
         name: String,
     },
-    /// One is starting a program, and will have done so in a moment.
+    /// A process is starting a program, and will have done so in a moment.
     #[error("process {pid} (\"{name}\") waits for a program that it starts to run")]
     Spawning {
-        /// Its id inside.
+        /// Its process id inside.
         pid: i32,
         /// Its name.
         name: String,
     },
-    /// They cannot be looked at.
+    /// The processes cannot be listed.
     #[error("look for processes in {}", .0.display())]
     Read(PathBuf, #[source] io::Error),
 }
 
-/// A process as the kernel's `stat` has it.
+/// A process, as described by the kernel's `stat`.
 #[derive(Debug, PartialEq, Eq)]
 struct Process {
     pid: i32,
     name: String,
     parent: i32,
-    /// A dead one whose parent has not asked for it has no threads; a dead first thread may have living ones beside it.
+    /// A zombie has no threads. A process whose first thread is dead may have other threads alive.
     is_alive: bool,
 }
 
-/// Refuses a checkpoint when there is a process that it would miss, or that cannot be stopped. `proc` is where the pid namespace's proc is mounted, `known`
-/// are init's own children there.
+/// Rejects a checkpoint if it would miss a process or if a process cannot be stopped. `proc` is the mount point of the
+/// pid namespace's procfs. `known` are init's own children in it.
 ///
 /// # Errors
-/// The first that is found.
+/// The first such process found.
 pub fn refuse(proc: &Path, known: &[i32]) -> Result<(), StrayError> {
     let failed = |e| StrayError::Read(proc.to_owned(), e);
     for entry in fs::read_dir(proc).map_err(failed)? {
@@ -60,7 +60,7 @@ pub fn refuse(proc: &Path, known: &[i32]) -> Result<(), StrayError> {
             continue;
         };
         let directory = proc.join(name);
-        // One that has just gone is no stray.
+        // A process that has just ended is not a stray.
         let stat = fs::read(directory.join("stat")).unwrap_or_default();
         let Some(process) = parse(pid, &String::from_utf8_lossy(&stat)).filter(|p| p.is_alive) else {
             continue;
@@ -76,14 +76,14 @@ pub fn refuse(proc: &Path, known: &[i32]) -> Result<(), StrayError> {
     Ok(())
 }
 
-/// The name may hold anything, so it ends at the last parenthesis.
+/// The name may contain anything, so it ends at the last parenthesis.
 fn parse(pid: i32, stat: &str) -> Option<Process> {
     let (head, rest) = stat.rsplit_once(')')?;
     let (_, name) = head.split_once('(')?;
     let mut fields = rest.split_whitespace();
     let state = fields.next()?;
     let parent = fields.next()?.parse().ok()?;
-    // Behind the parent, the sixteenth: how many threads it has.
+    // The number of threads is the sixteenth field after the parent.
     let threads = fields.nth(15).and_then(|n| n.parse::<u32>().ok()).unwrap_or(1);
     Some(Process {
         pid,
@@ -96,13 +96,13 @@ fn parse(pid: i32, stat: &str) -> Option<Process> {
     })
 }
 
-/// Whether a thread of this process waits for a child that still has its memory.
+/// Whether a thread of this process waits for a child that still shares its memory.
 fn is_spawning(directory: &Path) -> bool {
     let threads = fs::read_dir(directory.join("task")).into_iter().flatten().flatten();
     threads
         .filter_map(|thread| fs::read_to_string(thread.path().join("syscall")).ok())
         .any(|call| {
-            // The call's number and its first argument; of one that is in none, other words.
+            // The call's number and its first argument, or other words if the thread is in no call.
             let mut words = call.split_whitespace();
             let number = words.next().and_then(|n| n.parse::<i64>().ok());
             let flags = words
@@ -120,7 +120,7 @@ fn is_spawning(directory: &Path) -> bool {
 mod tests {
     use super::*;
 
-    /// What the kernel writes behind the parent, with so many threads.
+    /// The kernel's line for a process with this many threads.
     fn stat(pid: i32, name: &str, state: char, parent: i32, threads: u32) -> String {
         format!("{pid} ({name}) {state} {parent} 1 1 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 {threads} 0 7 0")
     }

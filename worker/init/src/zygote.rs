@@ -1,8 +1,8 @@
-//! The first process of this program that the worker starts: it makes all others by forking itself. To start a
-//! program anew for each sandbox, with its libraries, costs as much as half of what the kernel's part of a sandbox
-//! does.
+//! The first process of this program, started by the worker. It creates all others by forking itself. Starting a new
+//! program with its libraries for each sandbox would cost half as much as the kernel's part of a sandbox.
 //!
-//! What a fork shares with the others is how the program lies in memory; a function is another program, and cannot read an init's.
+//! Forks share the program's memory layout with each other. A function is another program, and cannot read an init's
+//! layout.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -11,10 +11,10 @@ use crate::causes::chain;
 use crate::protocol::{CONTROL_FD, CONTROL_FLOOR, Call, Message, ReceiveError, Reply, Request, receive, room, send};
 use crate::{descriptors, dumper, namespaces, outside};
 
-/// Forks inits until the worker closes the control socket; in each of them, runs it to its end.
+/// Forks inits until the worker closes the control socket. In each fork, runs the init to its end.
 ///
 /// # Errors
-/// When a control socket breaks, or a sandbox cannot be made.
+/// If a control socket breaks, or a sandbox cannot be created.
 pub fn run() -> io::Result<()> {
     let control = control()?;
     let mut room = room();
@@ -45,7 +45,7 @@ pub fn run() -> io::Result<()> {
     }
 }
 
-/// A fork's life: it is told by the first request what it is.
+/// Runs a fork, whose first request determines its role.
 fn forked(control: OwnedFd, room: &mut [u8]) -> io::Result<()> {
     let (Call { number, request }, fds) = match receive::<Call>(control.as_fd(), room) {
         Ok(first) => first,
@@ -70,17 +70,17 @@ fn forked(control: OwnedFd, room: &mut [u8]) -> io::Result<()> {
 /// The control socket that this program was started with.
 #[expect(unsafe_code, reason = "takes ownership of the control socket it was started with")]
 fn control() -> io::Result<OwnedFd> {
-    // SAFETY: the worker starts this program with the control socket there; nothing else in this process owns it.
+    // SAFETY: the worker starts this program with the control socket there. Nothing else in this process owns it.
     let given = unsafe { OwnedFd::from_raw_fd(CONTROL_FD) };
     let high = descriptors::duplicate(&given, CONTROL_FLOOR)?;
-    // CRIU must find a standard input, or it would take the first file it opens for one.
+    // CRIU needs a standard input. Otherwise it would take the first file it opens for one.
     nix::unistd::dup2_stdin(std::fs::File::open("/dev/null")?)?;
     // Its number now belongs to /dev/null and stays open.
     std::mem::forget(given);
     Ok(high)
 }
 
-/// The same descriptor by a high number.
+/// The same descriptor with a high number.
 fn out_of_the_way(fd: OwnedFd) -> io::Result<OwnedFd> {
     if fd.as_raw_fd() >= CONTROL_FLOOR {
         return Ok(fd);

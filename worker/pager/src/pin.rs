@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! reader    pin ──► page is there ──► COPY or CONTINUE ──► unpin
-//! evictor   mark the page as absent ──► wait until all who were pinned are not ──► punch the hole
+//! evictor   mark the page as absent ──► wait until earlier pins are released ──► punch the hole
 //! ```
 //!
 //! The cost for a reader is a word of its own thread and a fence: no lock, and nothing written by another instance.

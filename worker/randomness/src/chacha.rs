@@ -1,12 +1,12 @@
-//! The ChaCha block function, by which a state proves that output next to it is its own.
+//! The ChaCha block function, by which a state proves that adjacent output is its own.
 
 /// The first four words of a state.
 pub(crate) const CONSTANTS: [u32; 4] = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574];
 
-/// [`CONSTANTS`] as the first word of 64 bits in memory.
+/// [`CONSTANTS`] as the first 64-bit word in memory.
 pub(crate) const FIRST: u64 = 0x3320_646e_6170_7865;
 
-/// A state: constants, `key`, `counter` of blocks and `nonce`.
+/// A state: constants, `key`, block `counter` and `nonce`.
 pub(crate) fn state(key: &[u32; 8], counter: u64, nonce: [u32; 2]) -> [u32; 16] {
     let mut state = [0; 16];
     state[..4].copy_from_slice(&CONSTANTS);
@@ -27,7 +27,7 @@ pub(crate) fn set_counter(state: &mut [u32; 16], counter: u64) {
     state[13] = (counter >> 32) as u32;
 }
 
-/// The block of a state, in which the state is not added in the end.
+/// The block of a state without the final addition of the state.
 pub(crate) fn permuted(state: &[u32; 16], rounds: u32) -> [u32; 16] {
     let mut x = *state;
     for _ in 0..rounds / 2 {
@@ -42,7 +42,7 @@ pub(crate) fn permuted(state: &[u32; 16], rounds: u32) -> [u32; 16] {
     x
 }
 
-/// The block of a state, of 8, 12 or 20 rounds.
+/// The block of a state, with 8, 12 or 20 rounds.
 pub(crate) fn block(state: &[u32; 16], rounds: u32) -> [u32; 16] {
     let mut block = permuted(state, rounds);
     for (word, initial) in block.iter_mut().zip(state) {

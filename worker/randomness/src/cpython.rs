@@ -1,11 +1,11 @@
-//! The generators behind functions of Python modules: `random.random()` and its like are methods of one hidden object,
-//! `random._inst`; those of `numpy.random` are of `numpy.random.mtrand._rand`. `tempfile` has an object of the same
-//! type as the former, beside the id of the process that it was made in. An object that a program made itself is not
-//! found.
+//! The generators behind the functions of Python modules. `random.random()` and the like are methods of one hidden
+//! object, `random._inst`. Those of `numpy.random` belong to `numpy.random.mtrand._rand`. `tempfile` has an object of
+//! the same type as the former, next to the id of the process that created it. Objects created by a program itself are
+//! not found.
 //!
 //! ```text
 //! str          refcnt type length hash state …  the name
-//! dict entry   [hash] key:ptr value:ptr, and behind it the entry of the first method: its fourth word is the object
+//! dict entry   [hash] key:ptr value:ptr, followed by the entry of the first method: its fourth word is the object
 //! _inst        refcnt type index:i32 state:[u32; 624]
 //! attributes   … _rng:ptr _rng_pid:ptr …, the second to an int: refcnt type size digit:u32
 //! _rand        refcnt type … state:ptr, of a generator whose state is: [u32; 624] index:i32
@@ -15,13 +15,13 @@ use std::collections::BTreeSet;
 
 use crate::{Generator, Kind, Memory, Write};
 
-/// Words of the state of an MT19937.
+/// Words in the state of an MT19937.
 const WORDS: u16 = 624;
 /// Bytes before the text of a string: in 3.12 and later, and before.
 const HEADERS: [u64; 2] = [40, 48];
-/// Bytes between two entries of a dict: where all keys are strings from 3.11 on, and otherwise.
+/// Bytes between two entries of a dict: from 3.11 on if all keys are strings, and otherwise.
 const ENTRIES: [u64; 2] = [16, 24];
-/// Bytes of numpy's object that are looked at.
+/// Bytes of numpy's object that are searched.
 const OBJECT: u64 = 512;
 
 /// A string object that names a generator.
@@ -31,7 +31,7 @@ pub(crate) struct Name {
     kind: Kind,
 }
 
-/// The string whose text begins at this word.
+/// The string whose text starts at this word.
 pub(crate) fn name_at(memory: &Memory<'_>, text: u64, word: u64) -> Option<Name> {
     const INST: [u8; 6] = *b"_inst\0";
     const RAND: [u8; 6] = *b"_rand\0";
@@ -45,7 +45,7 @@ pub(crate) fn name_at(memory: &Memory<'_>, text: u64, word: u64) -> Option<Name>
     Some(Name { object, kind })
 }
 
-/// The generators that are called so in a module.
+/// The generators with these names in a module.
 pub(crate) fn named(memory: &Memory<'_>, names: &[Name], pid: u32) -> Vec<Generator> {
     let (mut found, mut types) = (Vec::new(), BTreeSet::new());
     if names.is_empty() {
@@ -73,7 +73,7 @@ pub(crate) fn named(memory: &Memory<'_>, names: &[Name], pid: u32) -> Vec<Genera
     found
 }
 
-/// The generators of names of temporary files, which are of these types.
+/// The generators for names of temporary files, which have one of these types.
 fn of_tempfile(memory: &Memory<'_>, types: &BTreeSet<u64>, pid: u32) -> Vec<Generator> {
     let (mut objects, mut found) = (BTreeSet::new(), Vec::new());
     if types.is_empty() {
@@ -88,7 +88,7 @@ fn of_tempfile(memory: &Memory<'_>, types: &BTreeSet<u64>, pid: u32) -> Vec<Gene
         if !objects.contains(&word) {
             return;
         }
-        // Before 3.12 a size of one digit, then also the sign below it.
+        // Before 3.12, a size of one digit. Later, also the sign below it.
         let beside = rest.first_chunk().map(|number| u64::from_le_bytes(*number));
         let is_pid = |number: u64| {
             let size = memory.u64(number.wrapping_add(16));
@@ -128,7 +128,7 @@ fn numpy(memory: &Memory<'_>, object: u64) -> Option<Vec<Write>> {
         let state = memory.u64(held).filter(|state| state % 4 == 0)?;
         let index = state.checked_add(u64::from(WORDS) * 4)?;
         memory.bytes(state, usize::from(WORDS) * 4 + 4)?;
-        // The generator, in which its state is, points to it as well.
+        // The generator, which contains its state, also points to it.
         let points = (state.checked_sub(OBJECT)?..state).step_by(8);
         let is_generator = points.into_iter().any(|at| memory.u64(at) == Some(state));
         if !is_generator || memory.u32(index)? > u32::from(WORDS) {
@@ -138,7 +138,7 @@ fn numpy(memory: &Memory<'_>, object: u64) -> Option<Vec<Write>> {
             Write::random(state, WORDS * 4),
             Write::constant(index, &u32::from(WORDS).to_le_bytes()),
         ];
-        // The second of two normal numbers is kept, beside a pointer to what drew it.
+        // The second of two normal numbers is kept, next to a pointer to what drew it.
         let kept = words().find(|at| memory.u64(*at) == Some(held));
         writes.extend(kept.map(|at| Write::constant(at + 8, &[0; 4])));
         Some(writes)

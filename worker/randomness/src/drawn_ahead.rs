@@ -1,5 +1,5 @@
-//! Pools of random bytes that libraries of JavaScript draw ahead, such as npm's `uuid` and `nanoid`: the runtime's
-//! agent lists them, by how they begin, and they are found by that.
+//! Pools of random bytes that JavaScript libraries such as npm's `uuid` and `nanoid` draw ahead. The runtime's agent
+//! lists them by their first bytes, which serve to find them.
 //!
 //! ```text
 //! list   magic:4×u32 count:u32 _:u32 count × (begin:2×u64 length:u64)
@@ -9,18 +9,18 @@ use std::collections::BTreeMap;
 
 use crate::{FOUND_MAX, Generator, Kind, Memory, Write};
 
-/// What a list begins with.
+/// The first words of a list.
 const MAGIC: [u32; 4] = [0xa47c_e519, 0xf2d8_0b63, 0x9be6_3cd1, 0xc85f_972e];
-/// Pools of one list.
+/// Maximum number of pools in a list.
 const POOLS_MAX: u32 = 64;
-/// Bytes of a pool: one with fewer is no pool.
+/// Possible lengths of a pool in bytes.
 const LENGTHS: std::ops::RangeInclusive<u64> = 64..=0xffff;
 const HEADER: u64 = 24;
 
-/// How a pool begins, and its length.
+/// The first words of a pool, and its length.
 type Pool = ([u64; 2], u16);
 
-/// The pools of the list that begins at this word.
+/// The pools of the list that starts at this word.
 pub(crate) fn at(memory: &Memory<'_>, list: u64, word: u64) -> Vec<Pool> {
     let first = u64::from(MAGIC[1]) << 32 | u64::from(MAGIC[0]);
     if word != first || memory.u32s(list) != Some(MAGIC) {
@@ -36,7 +36,7 @@ pub(crate) fn at(memory: &Memory<'_>, list: u64, word: u64) -> Vec<Pool> {
     pools.collect()
 }
 
-/// Where the pools are.
+/// Locates the pools in memory.
 pub(crate) fn filled(memory: &Memory<'_>, pools: &[Pool]) -> Vec<Generator> {
     let pools: BTreeMap<_, _> = pools.iter().copied().collect();
     let mut found = Vec::new();
@@ -50,7 +50,7 @@ pub(crate) fn filled(memory: &Memory<'_>, pools: &[Pool]) -> Vec<Generator> {
         let Some(length) = pools.get(&[word, u64::from_le_bytes(*next)]) else {
             return;
         };
-        // The list itself begins so as well, and is shorter.
+        // The list itself contains these words too, and is shorter.
         let is_whole = memory.bytes(address, usize::from(*length)).is_some();
         let is_listed = memory.u64(address + 16) == Some(u64::from(*length));
         if is_whole && !is_listed {

@@ -1,5 +1,5 @@
-//! The generators of Go's runtime, from 1.22 on: one of the program, which seeds new threads, and one of each thread,
-//! from which `math/rand` draws. A program's own `rand.ChaCha8` has the same state, but not what is around it.
+//! The generators of Go's runtime, from 1.22 on: one for the program, which seeds new threads, and one per thread,
+//! which `math/rand` uses. A program's own `rand.ChaCha8` has the same state, but different surroundings.
 //!
 //! ```text
 //! of the program   lock, seed:[32]u8 (cleared)  buf:[32]u64 seed:[4]u64 i:u32 n:u32 c:u32 _:u32   init:bool
@@ -10,18 +10,18 @@ use crate::chacha::{permuted, state};
 use crate::{Generator, Kind, Memory, Write};
 
 const ROUNDS: u32 = 8;
-/// Where the seed and the position are in a state, and where the state ends.
+/// Offsets of the seed and the position in a state, and the offset of its end.
 const SEED: u64 = 256;
 const POSITION: u64 = 288;
 const END: u64 = 304;
-/// Numbers of a buffer, and those that are kept back as the next seed.
+/// Numbers in a buffer, and how many are kept back as the next seed.
 const NUMBERS: u32 = 32;
 const KEPT: u32 = 4;
-/// The last counter before the seed is another.
+/// The last counter before the seed changes.
 const LAST: u32 = 12;
-/// A thread's state begins at most so far behind the thread.
+/// Maximum distance from a thread's structure to its state.
 const BEFORE: u64 = 2048;
-/// Where a `g` says its `m`.
+/// Offset of the `m` in a `g`.
 const M_OF_G: u64 = 48;
 
 /// The generator whose position is at this word.
@@ -38,13 +38,13 @@ pub(crate) fn at(memory: &Memory<'_>, position: u64, word: u64) -> Option<Genera
     let start = position.checked_sub(POSITION)?;
     let seed: [u32; 8] = memory.u32s(start + SEED)?;
     let buffer: [u32; 64] = memory.u32s(start)?;
-    // Cheap, for the many words that are no position.
+    // A cheap check, because many words look like a position.
     if seed.contains(&0) || !made(&buffer, &seed, counter) {
         return None;
     }
     let mut writes = vec![
         Write::random(start + SEED, 32),
-        // All is drawn, and the next block has this seed.
+        // Everything counts as drawn, so the next block uses this seed.
         Write::constant(position, &[NUMBERS, NUMBERS, 0].map(u32::to_le_bytes).concat()),
     ];
     if is_of_a_thread(memory, start) {
@@ -56,7 +56,8 @@ pub(crate) fn at(memory: &Memory<'_>, position: u64, word: u64) -> Option<Genera
     Some(Generator { kind, writes })
 }
 
-/// Whether the first of four blocks is the seed's. Word by word they lie beside each other; only the key is added.
+/// Whether the first of four blocks was made from the seed. The blocks are interleaved word by word, and only the key
+/// is added to them.
 fn made(buffer: &[u32; 64], seed: &[u32; 8], counter: u32) -> bool {
     let mut block = permuted(&state(seed, u64::from(counter), [0; 2]), ROUNDS);
     for (word, key) in block[4..12].iter_mut().zip(seed) {
@@ -65,7 +66,7 @@ fn made(buffer: &[u32; 64], seed: &[u32; 8], counter: u32) -> bool {
     buffer.iter().step_by(4).eq(&block)
 }
 
-/// Whether it is in an `m`: that one's first word is a `g` that leads back.
+/// Whether it is inside an `m`: the first word of an `m` is a `g` that points back to it.
 fn is_of_a_thread(memory: &Memory<'_>, start: u64) -> bool {
     (start - BEFORE..start).step_by(8).any(|m| {
         let g0 = memory.u64(m).filter(|g0| *g0 != 0 && g0 % 8 == 0);

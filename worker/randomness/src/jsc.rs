@@ -1,20 +1,20 @@
-//! `Math.random` of JavaScriptCore, which Bun runs on: xorshift128+ beside the seed that it began with.
+//! `Math.random` of JavaScriptCore, which Bun uses: xorshift128+ next to its initial seed.
 //!
 //! ```text
-//! seed:u32 _:u32 state:2×u64      at first both halves are the seed
+//! seed:u32 _:u32 state:2×u64      initially, both halves are the seed
 //! ```
 
 use crate::xorshift::{Steps, is_random, state};
 use crate::{Generator, Kind, Write};
 
-/// Steps that are undone of all states of a search, of one, and of one that is hardly random yet.
+/// Maximum steps undone in a whole search, for one state, and for a state that is hardly random yet.
 const STEPS_OF_ALL: usize = 1 << 24;
 const STEPS: usize = 1 << 13;
 const FIRST_STEPS: usize = 8;
-/// Smaller numbers are seldom seeds.
+/// Smaller numbers are rarely seeds.
 const SEED_MIN: u64 = 1 << 16;
 
-/// The search, of one process.
+/// The search in one process.
 #[derive(Debug)]
 pub(crate) struct Search(Steps);
 

@@ -1,17 +1,16 @@
-//! Random number generators in the memory of a checkpointed process, and what has each copy of it draw other numbers.
-//! Pure.
+//! Finds random number generators in the memory of a checkpointed process, and makes each of its copies draw different
+//! numbers. Pure.
 //!
-//! Every copy has its generators where the original had them, so one search at the checkpoint serves all restores. A
-//! generator is taken for one only where its state proves it: a block of output that its key makes, a pointer that
-//! leads back, a row of constants. Each then gets a few writes: fresh random bytes in place of its state, or a constant
-//! that has it ask the kernel before its next number. A restore applies them before the first instruction of the
-//! program.
+//! Generators are at the same addresses in every copy, so one search at the checkpoint serves all restores. A generator
+//! is recognised only if its state proves it: a block of output made by its key, a pointer that leads back, or a row of
+//! constants. Each generator then gets a few writes: fresh random bytes in place of its state, or a constant that makes
+//! it ask the kernel before its next number. A restore applies them before the program's first instruction.
 //!
 //! ```text
 //! memory ──find──> generators, each with its writes ──(notes of the snapshot)──> every restore: write
 //! ```
 //!
-//! A generator that a program made itself is left alone: nobody else knows whether its seed was meant.
+//! A generator that a program created itself is left alone: only the program knows whether its seed was intended.
 
 mod chacha;
 mod copies;
@@ -34,32 +33,32 @@ pub use copies::MAGIC;
 pub use memory::Memory;
 pub use recognise::{Unreached, unreached};
 
-/// Whose generator it is.
+/// The owner of a generator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// OpenSSL's: the primary one, or one of a thread.
+    /// OpenSSL: the primary generator, or that of a thread.
     Openssl,
-    /// A thread's in Rust's `rand`.
+    /// A thread in Rust's `rand`.
     Rand,
     /// Go's runtime: `math/rand`, `math/rand/v2`, hash seeds of new maps.
     Go,
-    /// `Math.random` of one context of V8, or of one global object of JavaScriptCore.
+    /// `Math.random` of a context of V8, or of a global object of JavaScriptCore.
     MathRandom,
     /// The functions of Python's module `random`.
     PythonRandom,
     /// The functions of `numpy.random`.
     NumpyRandom,
-    /// SQLite's `random()` and names of temporary files.
+    /// SQLite's `random()` and its names of temporary files.
     Sqlite,
-    /// Random bytes that a library of JavaScript drew ahead.
+    /// Random bytes that a JavaScript library drew ahead.
     DrawnAhead,
-    /// A counter of copies that a program or runtime looks at ([`MAGIC`]).
+    /// A counter of copies that a program or runtime reads ([`MAGIC`]).
     Copies,
 }
 
 impl Kind {
-    /// Its name, for programs.
+    /// Its identifier, for programs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Openssl => "openssl",
@@ -90,27 +89,27 @@ impl Kind {
     }
 }
 
-/// What a write puts into memory.
+/// The bytes of a write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bytes {
-    /// So many bytes of the kernel's generator, others in each copy.
+    /// This many bytes from the kernel's generator, different in each copy.
     Random(u16),
-    /// These.
+    /// These bytes.
     Constant(Vec<u8>),
 }
 
-/// One write into a copy's memory.
+/// A write into a copy's memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Write {
-    /// Where it begins, an address of the process.
+    /// Address in the process of the first byte.
     pub address: u64,
-    /// What is written.
+    /// The bytes written.
     pub bytes: Bytes,
 }
 
 impl Write {
-    /// Bytes that it writes.
+    /// Number of bytes written.
     #[expect(clippy::len_without_is_empty, reason = "none is empty")]
     pub fn len(&self) -> usize {
         match &self.bytes {
@@ -130,21 +129,21 @@ impl Write {
     }
 }
 
-/// A generator, and what has it draw other numbers in each copy.
+/// A generator, and the writes that make it draw different numbers in each copy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Generator {
-    /// Whose it is.
+    /// Its owner.
     pub kind: Kind,
     /// What a restore writes.
     pub writes: Vec<Write>,
 }
 
-/// Generators of a process that are found at most, and candidates for them: a function may fill its memory with what
-/// looks like them.
+/// Maximum number of generators found in a process, and of candidates for them: a function may fill its memory with
+/// lookalikes.
 pub const FOUND_MAX: usize = 1 << 14;
 
-/// Finds the generators of a process in its memory, [`FOUND_MAX`] of them; `pid` is the id that it has itself. Blocks:
-/// reads all of it, of a Python program four times.
+/// Finds at most [`FOUND_MAX`] generators in a process's memory. `pid` is the id of the process in its own pid
+/// namespace. Blocks: reads all of the memory, and a Python program's four times.
 pub fn find(memory: &Memory<'_>, pid: u32) -> Vec<Generator> {
     let mut found = Vec::new();
     let (mut names, mut drawn) = (Vec::new(), Vec::new());

@@ -1,21 +1,21 @@
-//! Memory of a process as runs of bytes.
+//! A process's memory as runs of bytes.
 
-/// Runs of memory, by address. Runs that touch are one.
+/// Runs of memory, by address. Adjacent memory forms a single run.
 #[derive(Debug, Default)]
 pub struct Memory<'a> {
     runs: Vec<(u64, &'a [u8])>,
 }
 
 impl<'a> Memory<'a> {
-    /// Memory of these runs: each the address of its first byte, a multiple of 8, and its bytes. What lies in two runs
-    /// is read in neither.
+    /// The memory consists of these runs: each has the address of its first byte, a multiple of 8, and its bytes. A
+    /// read that spans two runs fails.
     pub fn new(mut runs: Vec<(u64, &'a [u8])>) -> Self {
         runs.sort_unstable_by_key(|(start, _)| *start);
         Self { runs }
     }
 
-    /// Calls `look` with the address of each aligned word, the word, and what follows it in its run; but not of two
-    /// that are zero.
+    /// Calls `look` with the address of each aligned word, the word, and the rest of its run. Skips a zero word if the
+    /// next word is zero too.
     pub(crate) fn each_word(&self, mut look: impl FnMut(u64, u64, &'a [u8])) {
         for (start, bytes) in &self.runs {
             let mut address = *start;
@@ -31,7 +31,7 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// So many bytes from an address on, if they are there.
+    /// `length` bytes from an address on, if they exist.
     pub(crate) fn bytes(&self, address: u64, length: usize) -> Option<&'a [u8]> {
         let behind = self.runs.partition_point(|(start, _)| *start <= address);
         let (start, bytes) = self.runs.get(behind.checked_sub(1)?)?;
@@ -39,22 +39,22 @@ impl<'a> Memory<'a> {
         bytes.get(from..from.checked_add(length)?)
     }
 
-    /// The same, of a length that is known.
+    /// Like `bytes`, with a constant length.
     pub(crate) fn array<const N: usize>(&self, address: u64) -> Option<&'a [u8; N]> {
         self.bytes(address, N)?.first_chunk()
     }
 
-    /// The number at an address.
+    /// The 64-bit number at an address.
     pub(crate) fn u64(&self, address: u64) -> Option<u64> {
         self.array(address).map(|bytes| u64::from_le_bytes(*bytes))
     }
 
-    /// The number at an address.
+    /// The 32-bit number at an address.
     pub(crate) fn u32(&self, address: u64) -> Option<u32> {
         self.array(address).map(|bytes| u32::from_le_bytes(*bytes))
     }
 
-    /// Numbers from an address on.
+    /// 32-bit numbers from an address on.
     pub(crate) fn u32s<const N: usize>(&self, address: u64) -> Option<[u32; N]> {
         let bytes = self.bytes(address, 4 * N)?;
         let mut numbers = [0; N];

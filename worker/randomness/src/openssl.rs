@@ -1,8 +1,8 @@
-//! OpenSSL's generators, of 3.x (`PROV_DRBG`) and 1.1.1 (`RAND_DRBG`): wherever libcrypto is, shared, in a wheel, in a
-//! program.
+//! OpenSSL's generators, of 3.x (`PROV_DRBG`) and 1.1.1 (`RAND_DRBG`), wherever libcrypto is: a shared library, a wheel
+//! or a program.
 //!
-//! Each holds the id of the process that it last drew in, and reseeds itself from its parent, the first of them from
-//! the kernel, where `getpid()` is another. So that id is all that is written. Both hold the same row of limits:
+//! Each holds the id of the process in which it last drew. If `getpid()` differs, it reseeds itself from its parent,
+//! and the first one from the kernel. So only that id is written. Both versions contain the same row of limits:
 //!
 //! ```text
 //! 3.x     fork_id:i32 flags:u16 strength:u32 ──┐
@@ -13,21 +13,21 @@
 
 use crate::{Generator, Kind, Memory, Write};
 
-/// The most bytes of one request, with which the search begins.
+/// Maximum bytes per request, with which the search starts.
 const MAX_REQUEST: u64 = 1 << 16;
-/// The longest entropy, nonce, personalisation and additional input.
+/// Maximum length of entropy, nonce, personalisation and additional input.
 const LENGTH_MAX: u64 = 0x7fff_ffff;
 /// Bits of security.
 const STRENGTHS: [u32; 3] = [128, 192, 256];
-/// Most blocks, and seconds, between two reseeds that OpenSSL lets a program choose.
+/// Maximum number of blocks, and of seconds, between two reseeds that OpenSSL lets a program choose.
 const INTERVAL_MAX: u32 = 1 << 24;
 const SECONDS_MAX: u64 = 1 << 20;
-/// The kinds of 1.1.1's: AES-128, -192 and -256 in counter mode.
+/// The kinds in 1.1.1: AES-128, -192 and -256 in counter mode.
 const KINDS: [u32; 3] = [904, 905, 906];
 /// No process has this id.
 const NO_PROCESS: [u8; 4] = [0; 4];
 
-/// The generator whose limits begin at this word.
+/// The generator whose limits start at this word.
 pub(crate) fn at(memory: &Memory<'_>, limits: u64, word: u64) -> Option<Generator> {
     if word != MAX_REQUEST || !STRENGTHS.contains(&memory.u32(limits - 8)?) {
         return None;

@@ -1,17 +1,17 @@
-//! Libraries and runtimes whose generators cannot be reached, by the files that a process has mapped.
+//! Recognises libraries and runtimes with unreachable generators by the files that a process has mapped.
 
 use crate::Kind;
 
-/// What copies may share, and what to do.
+/// What copies may share, with advice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unreached {
     /// The library or runtime.
     pub name: &'static str,
-    /// What repeats in copies, and the way out.
+    /// What repeats in copies, and how to avoid it.
     pub advice: &'static str,
 }
 
-/// Names of mapped files, without their directory and what follows a point or a dash.
+/// Names of mapped files, without their directory and without everything from the first dot or dash on.
 const KNOWN: [(&str, Unreached); 9] = [
     (
         "libjvm",
@@ -79,7 +79,7 @@ const KNOWN: [(&str, Unreached); 9] = [
     ),
 ];
 
-/// Runtimes of JavaScript that draw ahead, where they have not loaded the file that takes care of it.
+/// JavaScript runtimes that draw ahead, unless they have loaded the file that handles it.
 const AHEAD: [(&str, Unreached); 2] = [
     (
         "bun",
@@ -99,7 +99,7 @@ const AHEAD: [(&str, Unreached); 2] = [
     ),
 ];
 
-/// What cannot be reached in processes that have files of these paths mapped, and these generators.
+/// What is unreachable in processes that have files with these paths mapped and contain these generators.
 pub fn unreached<'a>(paths: impl Iterator<Item = &'a str>, found: &[Kind]) -> Vec<Unreached> {
     let names: Vec<_> = paths.map(|path| path.rsplit('/').next().unwrap_or(path)).collect();
     let is_mapped = |known: &str| {

@@ -1,10 +1,10 @@
-//! The generators that threads have in Rust's `rand`: `rand::rng()`, `thread_rng()`, `random()`.
+//! The generators of threads in Rust's `rand`: `rand::rng()`, `thread_rng()`, `random()`.
 //!
-//! Each is a buffer of four blocks of ChaCha12 beside the state that made it, which is how it is told. It reseeds
-//! itself from the kernel after 64 KiB, and is written to be so far.
+//! Each is a buffer of four ChaCha12 blocks next to the state that made it, by which it is recognised. It reseeds
+//! itself from the kernel after 64 KiB, and is written such that it has reached this point.
 //!
 //! ```text
-//! 0.10       counts of Rc: 2×u64, then: results:[u32; 64], whose first is the index, and
+//! 0.10       counts of Rc: 2×u64, then: results:[u32; 64], the first of which is the index, and
 //!            constants:4×u32 key:8×u32 counter:u64 nonce:2×u32
 //! 0.8, 0.9   results:[u32; 64] index:usize key:8×u32 counter:u64 nonce:2×u32 threshold:i64
 //!            bytes_until_reseed:i64, in the compiler's order
@@ -14,18 +14,18 @@ use crate::chacha::{self, block, counter};
 use crate::{Generator, Kind, Memory, Write};
 
 const ROUNDS: u32 = 12;
-/// Blocks of a buffer.
+/// Blocks in a buffer.
 const BLOCKS: u64 = 4;
-/// Bytes and words of a buffer.
+/// Bytes and words in a buffer.
 const BUFFER: u64 = 256;
 const WORDS: u32 = 64;
-/// Bytes between two reseeds, and blocks.
+/// Bytes, and blocks, between two reseeds.
 const THRESHOLD: u64 = 1 << 16;
 const BLOCKS_UNTIL_RESEED: u64 = THRESHOLD / 64;
-/// Bytes on either side of the threshold within which the rest of its generator is.
+/// Bytes on either side of the threshold that contain the rest of its generator.
 const NEAR: u64 = 384;
 
-/// The generator whose state begins, or whose threshold is, at this word.
+/// The generator whose state starts, or whose threshold is, at this word.
 pub(crate) fn at(memory: &Memory<'_>, address: u64, word: u64) -> Option<Generator> {
     let writes = match word {
         chacha::FIRST => with_index_in_results(memory, address)?,
@@ -36,11 +36,11 @@ pub(crate) fn at(memory: &Memory<'_>, address: u64, word: u64) -> Option<Generat
     Some(Generator { kind, writes })
 }
 
-/// Of 0.10. A generator that a program made itself has no counts of references before it.
+/// For 0.10. A generator that a program created itself has no reference counts before it.
 fn with_index_in_results(memory: &Memory<'_>, state: u64) -> Option<Vec<Write>> {
     let words: [u32; 16] = memory.u32s(state)?;
     let drawn = counter(&words);
-    // The buffer lies before the state or behind it.
+    // The buffer is before or after the state.
     let results = [state - BUFFER, state + 64].into_iter().find(|results| {
         let first = if *results < state { *results } else { state };
         let counted = memory
@@ -54,7 +54,7 @@ fn with_index_in_results(memory: &Memory<'_>, state: u64) -> Option<Vec<Write>> 
             Some(before) => {
                 let mut last = words;
                 chacha::set_counter(&mut last, before);
-                // The first word gave way to the index.
+                // The index has replaced the first word.
                 block(&last, ROUNDS)[1..] == buffer[1..16]
             }
             None => buffer[1..].iter().all(|word| *word == 0),
@@ -67,7 +67,7 @@ fn with_index_in_results(memory: &Memory<'_>, state: u64) -> Option<Vec<Write>> 
     ])
 }
 
-/// Of 0.8 and 0.9. What is left of the buffer is drawn first, so that is made anew.
+/// For 0.8 and 0.9. The rest of the buffer is drawn first, so it is replaced too.
 fn with_threshold(memory: &Memory<'_>, threshold: u64) -> Option<Vec<Write>> {
     let near = || (threshold - NEAR..threshold + NEAR).step_by(8);
     near().find_map(|key| {

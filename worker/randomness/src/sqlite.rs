@@ -1,4 +1,4 @@
-//! SQLite's generator, from 3.40 on, wherever it is linked: a state of ChaCha20 with its last block. Without the first
+//! SQLite's generator, from 3.40 on, wherever it is linked: a ChaCha20 state with its last block. Without the first
 //! constant it asks the kernel.
 
 use crate::chacha::{self, block};
@@ -6,7 +6,7 @@ use crate::{Generator, Kind, Memory, Write};
 
 const ROUNDS: u32 = 20;
 
-/// The generator whose state begins at this word.
+/// The generator whose state starts at this word.
 pub(crate) fn at(memory: &Memory<'_>, state: u64, word: u64) -> Option<Generator> {
     if word != chacha::FIRST {
         return None;

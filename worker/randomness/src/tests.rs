@@ -1,4 +1,4 @@
-//! The search in processes of the real libraries, and that what it writes has them draw other numbers.
+//! Tests the search in processes of the real libraries, and that its writes make them draw different numbers.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -15,7 +15,7 @@ use super::*;
 
 const PAGE: u64 = 4096;
 
-/// The private memory of a process that it may write, as far as it is there.
+/// The writable private memory of a process, as far as it is present.
 fn memory_of(pid: u32) -> Vec<(u64, Vec<u8>)> {
     let [memory, pages] = ["mem", "pagemap"].map(|name| File::open(format!("/proc/{pid}/{name}")).unwrap());
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
@@ -30,7 +30,7 @@ fn memory_of(pid: u32) -> Vec<(u64, Vec<u8>)> {
             let mut entry = [0; 8];
             pages.read_exact_at(&mut entry, page * 8).unwrap();
             let mut bytes = vec![0; PAGE as usize];
-            // The upmost bit: it is there.
+            // The highest bit: the page is present.
             if entry[7] >> 7 == 0 || memory.read_exact_at(&mut bytes, page * PAGE).is_err() {
                 continue;
             }
@@ -49,7 +49,7 @@ fn find_in(pid: u32) -> Vec<Generator> {
     find(&memory, pid)
 }
 
-/// As a restore does.
+/// Applies the writes as a restore does.
 fn apply(pid: u32, generators: &[Generator]) {
     let memory = OpenOptions::new().write(true).open(format!("/proc/{pid}/mem")).unwrap();
     for write in generators.iter().flat_map(|generator| &generator.writes) {
@@ -73,7 +73,7 @@ fn counts_of(generators: &[Generator]) -> BTreeMap<Kind, usize> {
     counts
 }
 
-/// A program that writes a line when it is ready and one for each that it reads; they begin with `>`.
+/// A program that prints one line when it is ready, and one per line that it reads. Its lines start with `>`.
 struct Program {
     child: Child,
     asked: ChildStdin,
@@ -81,7 +81,7 @@ struct Program {
 }
 
 impl Program {
-    /// Starts it; its first line is thrown away.
+    /// Starts the program and discards its first line.
     fn start(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (asked, told) = (
@@ -104,7 +104,7 @@ impl Program {
         self.line()
     }
 
-    /// Does something with its process id while it stands still.
+    /// Does something with its process id while it is stopped.
     fn stopped<T>(&self, work: impl FnOnce(u32) -> T) -> T {
         let pid = Pid::from_raw(self.child.id().cast_signed());
         kill(pid, Signal::SIGSTOP).unwrap();
@@ -129,7 +129,7 @@ impl Drop for Program {
     }
 }
 
-/// Tells what its generators would draw, and later what they drew.
+/// Prints what its generators would draw, and later what they drew.
 const PYTHON: &str = r"
 import random, sqlite3, ssl, sys, tempfile
 database, own = sqlite3.connect(':memory:'), random.Random(42)
@@ -172,7 +172,7 @@ fn generators_of_python_openssl_and_sqlite_are_drawn_from_anew_but_not_one_that_
     let drawn = program.ask();
     assert_ne!(drawn[0], expected[0], "random");
     assert_eq!(drawn[1], expected[1], "random.Random(42) goes on");
-    // It has noticed, and reseeded: both hold its id again.
+    // It has noticed and reseeded: both contain its id again.
     let memory = File::open(format!("/proc/{}/mem", program.child.id())).unwrap();
     for id in ids {
         let mut bytes = [0; 4];
@@ -198,10 +198,10 @@ fn math_random_of_node_is_found_in_every_context() {
         found
     });
     let counts = counts_of(&found);
-    // The isolate's own as well, which seeds contexts that are made later.
+    // Includes the isolate's own generator, which seeds contexts that are created later.
     assert_eq!(counts[&Kind::MathRandom], 3, "{counts:?}");
     assert!(counts[&Kind::Openssl] >= 2, "{counts:?}");
-    // A context's is a state and what it drew ahead.
+    // A context has a state and the numbers it drew ahead.
     let of_contexts = |found: Vec<Generator>| {
         let states = found.into_iter().filter(|found| found.writes.len() == 2);
         states.map(|found| found.writes[0].address).collect::<Vec<_>>()
@@ -260,7 +260,7 @@ fn each_thread_s_generator_of_rand_takes_a_seed_of_the_kernel() {
 #[test]
 fn what_is_no_generator_is_left_alone() {
     let words = |word: u64| word.to_le_bytes().repeat(1 << 12);
-    // Text, repeated words of every kind that a search begins with, and what is as random as a state.
+    // Text, repeated words of every kind that starts a search, and data that is as random as a state.
     let mut random = vec![0; 1 << 16];
     File::open("/dev/urandom").unwrap().read_exact(&mut random).unwrap();
     let all = [
@@ -319,7 +319,7 @@ fn what_cannot_be_reached_is_named_by_its_files() {
 
 #[test]
 fn a_memory_full_of_generators_is_searched_for_some() {
-    // Rows of OpenSSL's limits, one behind the other.
+    // Rows of OpenSSL's limits, one after the other.
     let mut row = vec![0; 128];
     let mut set = |at: usize, bytes: &[u8]| row[at..at + bytes.len()].copy_from_slice(bytes);
     set(32, &501_u32.to_le_bytes());

@@ -1,25 +1,25 @@
-//! `Math.random` of V8: each context has its own state, and 64 numbers that it drew ahead, the last of which is the
-//! state's.
+//! `Math.random` of V8: each context has its own state, and 64 numbers that it drew ahead. The last of them corresponds
+//! to the state.
 //!
 //! ```text
-//! context   … index:Smi state:ptr cache:ptr …       a word is of 8 bytes, or of 4 where pointers are compressed
-//! state     map length s0:u64 s1:u64                a length is a small number, or one as it is in newer versions
+//! context   … index:Smi state:ptr cache:ptr …       words have 8 bytes, or 4 if pointers are compressed
+//! state     map length s0:u64 s1:u64                a length is a small integer, or a plain number in newer versions
 //! cache     map length 64×f64
 //! ```
 
 use crate::{Generator, Kind, Memory, Write};
 
-/// Numbers of a cache.
+/// Numbers in a cache.
 const CACHED: u64 = 64;
-/// The bit that tells a pointer from a small number.
+/// The bit that distinguishes a pointer from a small integer.
 const POINTER: u64 = 1;
-/// A pointer with the compressed ones' base.
+/// Mask of the base of compressed pointers.
 const BASE: u64 = !0xffff_ffff;
 
-/// How a build of V8 lays out what it points to.
+/// Memory layout of a build of V8.
 #[derive(Clone, Copy)]
 struct Layout {
-    /// Bytes of a word, and bits before a small number.
+    /// Bytes of a word, and bits before a small integer.
     word: u64,
     shift: u32,
 }
@@ -77,7 +77,7 @@ impl Layout {
         number << self.shift
     }
 
-    /// What an array of so many things holds.
+    /// Address of the contents of an array of this length.
     fn array(self, memory: &Memory<'_>, pointer: u64, length: u64) -> Option<u64> {
         let array = pointer - POINTER;
         let told = match self.word {
@@ -92,21 +92,21 @@ impl Layout {
         let cache = self.array(memory, cache, CACHED)?;
         let [s0, s1] = [memory.u64(state)?, memory.u64(state + 8)?];
         let last = f64::from_bits(memory.u64(cache + 8 * (CACHED - 1))?);
-        // Before it was drawn from all is zero, and the first draw would be of a seed that all copies have.
+        // Before the first draw, everything is zero. The first draw would use a seed that all copies share.
         let is_fresh = at == 0 && s0 == 0 && s1 == 0 && last == 0.0;
         (is_fresh || is_made_of(last, s0, s1)).then(|| Generator {
             kind: Kind::MathRandom,
             writes: vec![
                 Write::random(state, 16),
-                // Nothing is left of what was drawn ahead.
+                // Discards everything drawn ahead.
                 Write::constant(index, &vec![0; self.word as usize]),
             ],
         })
     }
 }
 
-/// Whether a number in [0, 1) is one of this state: of the upper 52 or 53 bits of its first half, or of its sum in
-/// newer versions.
+/// Whether a number in [0, 1) was made from this state: from the upper 52 or 53 bits of its first half, or of its sum
+/// in newer versions.
 #[allow(clippy::cast_precision_loss, reason = "of 53 bits")]
 fn is_made_of(number: f64, s0: u64, s1: u64) -> bool {
     let of_52 = f64::from_bits(s0 >> 12 | 1.0_f64.to_bits()) - 1.0;

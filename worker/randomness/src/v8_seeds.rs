@@ -1,5 +1,5 @@
-//! Generators of V8 whose state leads back to a hashed seed: the one of an isolate, which seeds `Math.random` of new
-//! contexts, and from V8 15 on, which draws nothing ahead, `Math.random` itself.
+//! V8 generators whose state leads back to a hashed seed. One is an isolate's generator, which seeds `Math.random` of
+//! new contexts. From V8 15 on, which draws nothing ahead, the other is `Math.random` itself.
 //!
 //! ```text
 //! isolate   size of the block:u64 seed:u64 state:2×u64
@@ -9,18 +9,18 @@
 use crate::xorshift::{State, Steps, is_random, state};
 use crate::{Generator, Kind, Memory, Write};
 
-/// Bytes of an isolate's generator as an allocator rounds them up, with its marks in the lowest bits.
+/// Size in bytes of an isolate's generator as rounded up by an allocator, which keeps its flags in the lowest bits.
 const BLOCK: u64 = 0x20;
 const MARKS: u64 = 7;
 /// Bytes of a state.
 const LENGTH: u64 = 16;
-/// Steps that are undone of one state, and of all states of a search.
+/// Maximum steps undone for one state, and for all states of a search.
 const STEPS_OF_ISOLATE: usize = 1 << 16;
 const STEPS_OF_CONTEXT: usize = 1 << 20;
 
 const STEPS_OF_ALL: usize = 1 << 24;
 
-/// The search, of one process.
+/// The search in one process.
 #[derive(Debug)]
 pub(crate) struct Search {
     isolates: Steps,
@@ -37,7 +37,7 @@ impl Default for Search {
 }
 
 impl Search {
-    /// The generator that is behind this word.
+    /// The generator that follows this word.
     pub(crate) fn at(&mut self, memory: &Memory<'_>, address: u64, word: u64, rest: &[u8]) -> Option<Generator> {
         let at = if word == LENGTH {
             let is_map = memory.u64(address.checked_sub(8)?)? & 3 == 1;
@@ -61,19 +61,19 @@ impl Search {
     }
 }
 
-/// Whether a state whose first half is the hash of `seed` is one to begin with.
+/// Whether a state whose first half is the hash of `seed` is an initial one.
 fn begins_with(begin: State, seed: u64) -> bool {
     [hashed(!seed), hashed(!begin[0])].contains(&begin[1])
 }
 
-/// The last step of MurmurHash3.
+/// The final step of MurmurHash3.
 fn hashed(seed: u64) -> u64 {
     let mixed = (seed ^ seed >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let mixed = (mixed ^ mixed >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     mixed ^ mixed >> 33
 }
 
-/// What [`hashed`] makes this of.
+/// The inverse of [`hashed`].
 fn unhashed(hash: u64) -> u64 {
     let mixed = (hash ^ hash >> 33).wrapping_mul(0x9cb4_b2f8_1293_37db);
     let mixed = (mixed ^ mixed >> 33).wrapping_mul(0x4f74_430c_22a5_4005);

@@ -1,25 +1,25 @@
-//! xorshift128+, of JavaScript engines. A step of it can be undone, so a state that leads back to what it began with is
-//! one.
+//! xorshift128+ of JavaScript engines. Its steps can be undone, so a state that leads back to an initial one is
+//! genuine.
 
 use std::iter::successors;
 
 /// The halves of a state.
 pub(crate) type State = [u64; 2];
 
-/// Steps that a search may undo: it ends, whatever is in memory.
+/// Number of steps that a search may still undo. It bounds the search, whatever is in memory.
 #[derive(Debug)]
 pub(crate) struct Steps {
     left: usize,
 }
 
 impl Steps {
-    /// So many: 2^25 take about a twentieth of a second.
+    /// A budget of `left` steps. 2^25 steps take about a twentieth of a second.
     pub(crate) fn new(left: usize) -> Self {
         Self { left }
     }
 
-    /// Whether one of so many states before `state` is one to begin with. Itself it is none: two words that are alike
-    /// are common.
+    /// Whether one of the `steps` states before `state` is an initial one. `state` itself does not count, because two
+    /// equal words are common.
     pub(crate) fn lead_back(&mut self, state: State, steps: usize, begins: impl FnMut(State) -> bool) -> bool {
         let steps = steps.min(self.left);
         let undone = successors(Some(before(state)), |state| Some(before(*state)))
@@ -30,7 +30,7 @@ impl Steps {
     }
 }
 
-/// The state from which one step leads to this one.
+/// The state that leads to this one in a single step.
 fn before([first, second]: State) -> State {
     let shifted_right = second ^ first ^ (first >> 26);
     let shifted_left = shifted_right ^ (shifted_right >> 17) ^ (shifted_right >> 34) ^ (shifted_right >> 51);
@@ -44,7 +44,7 @@ pub(crate) fn is_random([first, second]: State) -> bool {
     random(first) && random(second) && !is_text
 }
 
-/// The two halves that `bytes` begin with.
+/// The two halves at the start of `bytes`.
 pub(crate) fn state(bytes: &[u8]) -> Option<State> {
     bytes
         .as_chunks()

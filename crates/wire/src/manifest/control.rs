@@ -1,11 +1,11 @@
-//! Control characters in values: terminals, logs and lists of lines take them for something else than what is written.
+//! Control characters in values: terminals, logs and lists of lines would misinterpret them.
 
 use toml::Value;
 
-/// Values of several lines: scripts, certificates, bodies of requests.
+/// Values with several lines: scripts, certificates, bodies of requests.
 const LINES: [&str; 3] = ["env", "warmup.body", "build.command"];
 
-/// The first value or name with a control character, as `(key, path)`, readably.
+/// The first value or name with a control character, as `(key, path)`, in readable form.
 pub(super) fn find(text: &str) -> Option<(String, String)> {
     let table: toml::Table = text.parse().ok()?;
     table.iter().find_map(|(key, value)| below(key, key, value))

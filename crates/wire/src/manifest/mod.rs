@@ -1,5 +1,5 @@
-//! `fn.toml`: what a developer says of a function. Reading it checks everything that can be checked without running the
-//! function; a refusal names the line and the fix.
+//! `fn.toml`: a developer's description of a function. Parsing checks everything that can be checked without running
+//! the function. An error names the line and the fix.
 
 mod units;
 
@@ -31,12 +31,12 @@ const WARMUP_MAX: usize = 20;
 const ATTEMPTS: Range<u64> = 1..101;
 const AGE_S: Range<u64> = 1..604_801;
 
-/// A manifest that is whole and possible.
+/// A complete and valid manifest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Manifest {
     /// The function's name.
     pub name: FunctionName,
-    /// Which runtime starts it.
+    /// The runtime that starts it.
     pub runtime: Runtime,
     /// `python` and `node`: the handler, as `file.function`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -46,75 +46,77 @@ pub struct Manifest {
     pub command: Vec<String>,
     /// The root filesystem.
     pub base: Base,
-    /// Memory limit of an instance, bytes.
+    /// Memory limit of an instance in bytes.
     pub memory: ByteSize,
     /// CPU share of an instance, in cores.
     pub cpu: f64,
-    /// The longest one invocation may take, milliseconds.
+    /// Time limit of an invocation in milliseconds.
     pub timeout_ms: u64,
-    /// The longest a boot may take until the function accepts connections, milliseconds.
+    /// Time limit of a boot, until the function accepts connections, in milliseconds.
     #[serde(default = "boot_timeout_ms", skip_serializing_if = "is_usual_boot_timeout")]
     pub boot_timeout_ms: u64,
-    /// Invocations one instance serves at once.
+    /// Maximum number of concurrent invocations per instance.
     pub concurrency: u32,
-    /// Instances of the function at most.
+    /// Maximum number of instances of the function.
     pub max_instances: u32,
-    /// How long an unused instance is kept, milliseconds.
+    /// How long an unused instance is kept, in milliseconds.
     pub idle_ms: u64,
-    /// How long an instance that was unused for that long is kept frozen before it goes, milliseconds.
+    /// How long an instance is kept parked after it was unused for that long, in milliseconds.
     #[serde(default)]
     pub park_ms: u64,
-    /// Neither was given: the platform decides how long unused instances are kept, and in which state.
+    /// Whether both were left to the platform, which then decides how long unused instances are kept, and in which
+    /// state.
     #[serde(default)]
     pub adaptive: bool,
-    /// Instances that are kept ready whatever happens, started ahead of any request.
+    /// Minimum number of instances kept ready, started ahead of any request.
     #[serde(default)]
     pub min_warm: u32,
-    /// Instances that are kept frozen whatever happens, restored ahead of any request.
+    /// Minimum number of instances kept parked, restored ahead of any request.
     #[serde(default)]
     pub min_parked: u32,
-    /// Size limit of `/tmp`, bytes.
+    /// Size limit of `/tmp` in bytes.
     pub tmp: ByteSize,
-    /// Whether to snapshot it after warm-up.
+    /// Whether to take a snapshot after warm-up.
     pub snapshot: bool,
-    /// Whether a version is refused whose copies would share random numbers.
+    /// Whether to reject a version whose copies would share random numbers.
     #[serde(default)]
     pub unique: bool,
-    /// Whether a deploy restores the snapshot once and sends the copy the warm-up requests, before it goes live.
+    /// Whether a deploy restores the snapshot once and sends the warm-up requests to the copy before the version goes
+    /// live.
     #[serde(default = "yes")]
     pub rehearse: bool,
-    /// Whether an invocation may run twice without harm: one whose worker is lost is then sent again.
+    /// Whether an invocation may safely run twice. If its worker is lost, it is then sent again.
     #[serde(default)]
     pub idempotent: bool,
-    /// What it reaches of the network.
+    /// Its access to the network.
     #[serde(default)]
     pub network: Network,
-    /// What becomes of its asynchronous invocations.
+    /// Settings of its asynchronous invocations.
     #[serde(default, rename = "async")]
     pub asynchronous: Asynchronous,
     /// Environment variables.
     pub env: BTreeMap<String, String>,
     /// Requests sent before the snapshot is taken.
     pub warmup: Vec<WarmupRequest>,
-    /// Paths an `http` function wants called around a snapshot.
+    /// Paths of an `http` function that are called around a snapshot.
     pub hooks: Hooks,
-    /// What `fn deploy` runs in the folder before it packs it.
+    /// Command that `fn deploy` runs in the folder before packing it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build_command: Option<String>,
 }
 
 impl Manifest {
-    /// The longest one invocation may take.
+    /// Time limit of an invocation.
     pub fn timeout(&self) -> Duration {
         Duration::from_millis(self.timeout_ms)
     }
 
-    /// The longest a boot may take until the function accepts connections.
+    /// Time limit of a boot, until the function accepts connections.
     pub fn boot_timeout(&self) -> Duration {
         Duration::from_millis(self.boot_timeout_ms)
     }
 
-    /// Whether it asks for more time to boot than is usual.
+    /// Whether its boot timeout exceeds the default.
     pub fn boots_slowly(&self) -> bool {
         self.boot_timeout_ms > boot_timeout_ms()
     }
@@ -124,12 +126,12 @@ impl Manifest {
         Duration::from_millis(self.idle_ms)
     }
 
-    /// How long an unused instance is kept frozen after that.
+    /// How long an unused instance is kept parked after that.
     pub fn park(&self) -> Duration {
         Duration::from_millis(self.park_ms)
     }
 
-    /// What a copy of its snapshot is asked before the version goes live: the warm-up requests, else `GET /`.
+    /// Requests that a copy of its snapshot must answer before the version goes live: the warm-up requests, or `GET /`.
     pub fn rehearsed(&self) -> Vec<WarmupRequest> {
         match self.warmup.as_slice() {
             [] => vec![WarmupRequest {
@@ -142,7 +144,7 @@ impl Manifest {
     }
 }
 
-/// What a boot may take in manifests that do not say, seconds.
+/// Default boot timeout in seconds.
 const BOOT_TIMEOUT_S: u64 = 30;
 
 pub(crate) fn boot_timeout_ms() -> u64 {
@@ -153,7 +155,7 @@ fn is_usual_boot_timeout(value: &u64) -> bool {
     *value == boot_timeout_ms()
 }
 
-/// Which contract the function's process follows; see docs/reference/runtime-contract.md.
+/// The contract of the function's process, see docs/reference/runtime-contract.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Runtime {
@@ -176,7 +178,7 @@ impl Runtime {
     }
 }
 
-/// A root filesystem the platform builds from packages.
+/// A root filesystem that the platform builds from packages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Base {
@@ -192,7 +194,7 @@ impl Base {
     /// Every root filesystem.
     pub const ALL: [Self; 3] = [Self::Base, Self::Python, Self::Node];
 
-    /// Its name in `fn.toml` and of its archive.
+    /// Its name in `fn.toml`, which is also that of its archive.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Base => "base",
@@ -202,14 +204,14 @@ impl Base {
     }
 }
 
-/// What a function reaches of the network.
+/// A function's access to the network.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Network {
-    /// The world, but neither the host nor what is private.
+    /// Public addresses, but neither the host nor private addresses.
     #[default]
     Egress,
-    /// Its own loopback.
+    /// Only its own loopback interface.
     None,
 }
 
@@ -223,14 +225,14 @@ impl Network {
     }
 }
 
-/// What becomes of a function's asynchronous invocations.
+/// Settings of a function's asynchronous invocations.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Asynchronous {
-    /// Attempts that reach the function, at most.
+    /// Maximum number of attempts that reach the function.
     pub max_attempts: u32,
-    /// How old one may become before it is given up, milliseconds.
+    /// Maximum age before one is given up, in milliseconds.
     pub max_age_ms: u64,
-    /// Where what came of it is posted, unless its request says so itself.
+    /// URL to which results are posted, unless the request states one itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback: Option<String>,
 }
@@ -245,10 +247,10 @@ impl Default for Asynchronous {
     }
 }
 
-/// Whether a text can be the address of a callback: an absolute `http` or `https` URL without user and password.
+/// Checks that a text is a valid callback URL: an absolute `http` or `https` URL without user and password.
 ///
 /// # Errors
-/// What is wrong with it.
+/// If the text is not valid. The message says why.
 pub fn check_callback(text: &str) -> Result<(), String> {
     let wrong = |why: &str| Err(format!("\"{text}\" is no address for a callback: {why}"));
     if text.len() > crate::asynchronous::CALLBACK_MAX {
@@ -269,14 +271,14 @@ pub fn check_callback(text: &str) -> Result<(), String> {
     }
 }
 
-/// One request sent to warm the function up.
+/// A warm-up request of the function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WarmupRequest {
     /// HTTP method.
     #[serde(default = "get")]
     pub method: String,
-    /// Path, with its query.
+    /// Path with query.
     #[serde(default = "root")]
     pub path: String,
     /// Body.
@@ -308,13 +310,13 @@ pub struct Hooks {
     pub after_restore: Option<String>,
 }
 
-/// Why a manifest was refused: the place, what is wrong there, and the fix.
+/// Why a manifest was rejected: the place, the problem, and the fix.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("fn.toml{}: {message}", .line.map(|l| format!(", line {l}")).unwrap_or_default())]
 pub struct ManifestError {
-    /// The line, counted from 1, where one is to blame.
+    /// The line at fault, counted from 1, if there is one.
     pub line: Option<usize>,
-    /// What is wrong and what to write instead.
+    /// The problem and the fix.
     pub message: String,
 }
 
@@ -378,15 +380,15 @@ struct RawBuild {
     command: String,
 }
 
-/// Reads and checks the text of a `fn.toml`.
+/// Parses and validates the text of a `fn.toml`.
 ///
 /// # Errors
-/// The first thing that is wrong, with its line and what to write instead.
+/// If something is wrong: the first problem, with its line and what to write instead.
 pub fn parse(text: &str) -> Result<Manifest, ManifestError> {
     let raw: Raw = toml::from_str(text).map_err(|e| {
         let line = e.span().map(|s| line_of(text, s.start));
         let mut message = e.message().trim().replace('\n', " ");
-        // A value of another type; what toml says of the rest names what it expects.
+        // A value of another type. In other cases, toml's message states what it expects.
         if message.starts_with("invalid type")
             && let Some(example) = line.and_then(|n| example(text.lines().nth(n - 1)?))
         {
@@ -402,7 +404,7 @@ pub fn parse(text: &str) -> Result<Manifest, ManifestError> {
     Checker { text }.check(raw)
 }
 
-/// The key that this line sets, as it may be written.
+/// An example of the key that this line sets.
 fn example(line: &str) -> Option<&'static str> {
     let key = line.split_once('=')?.0.trim();
     let word = |example: &&&'static str| example.split(" =").next() == Some(key);
@@ -644,7 +646,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The value in milliseconds; `default` and `range` in seconds.
+    /// The value in milliseconds. `default` and `range` are in seconds.
     fn seconds(
         &self,
         key: &str,

@@ -109,7 +109,7 @@ fn a_value_of_another_type_is_refused_with_one_that_would_do() {
             "{error}"
         );
     }
-    // Each example is one that is taken.
+    // Each example must be valid.
     for example in EXAMPLES {
         let (top, more) = match example.starts_with("max_a") {
             true => ("", format!("[async]\n{example}\n")),

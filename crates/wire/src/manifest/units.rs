@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 #[serde(transparent)]
 pub struct ByteSize(pub u64);
 
-/// Why a size or duration was refused.
+/// Why a size or duration was rejected.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ParseUnitError {
     /// Not a number with a unit of size.
@@ -57,10 +57,10 @@ impl fmt::Display for ByteSize {
     }
 }
 
-/// Reads a duration such as `500ms`, `30s`, `5m` or `1h 30m`.
+/// Parses a duration such as `500ms`, `30s`, `5m` or `1h 30m`.
 ///
 /// # Errors
-/// When `text` is not of that form.
+/// If `text` does not have that format.
 pub fn parse_duration(text: &str) -> Result<Duration, ParseUnitError> {
     humantime::parse_duration(text).map_err(|_| ParseUnitError::Duration(text.to_owned()))
 }

@@ -1,4 +1,4 @@
-//! Records in a tar that say more of the entry behind them than its header holds: long names, in GNU's and in pax's way.
+//! Tar records that extend the header of the entry after them: long names, in GNU's and pax's formats.
 
 use std::io::Read;
 
@@ -6,10 +6,10 @@ use tar::{Entry, EntryType, PaxExtensions};
 
 use super::{UnpackError, malformed};
 
-/// A long name or a block of extended attributes, bytes.
+/// Maximum bytes of a long name or of a block of extended attributes.
 const EXTENSION_MAX: u64 = 64 * 1024;
 
-/// What extension records say of the entry after them.
+/// Contents of extension records about the next entry.
 #[derive(Default)]
 pub(super) struct Extension {
     pub(super) path: Option<Vec<u8>>,
@@ -17,7 +17,7 @@ pub(super) struct Extension {
 }
 
 impl Extension {
-    /// Takes the entry in when it is an extension record.
+    /// Reads the entry if it is an extension record. Returns whether it is one.
     pub(super) fn read<R: Read>(&mut self, entry: &mut Entry<'_, R>) -> Result<bool, UnpackError> {
         let kind = entry.header().entry_type();
         let known = matches!(
@@ -49,7 +49,7 @@ impl Extension {
             match record.key_bytes() {
                 b"path" => self.path = Some(record.value_bytes().to_vec()),
                 b"linkpath" => self.link = Some(record.value_bytes().to_vec()),
-                // Another size would move everything behind it; nothing within the limits needs one.
+                // Another size would shift everything after it. Nothing within the limits needs one.
                 b"size" => return Err(malformed("it has a pax size record")),
                 key if key.starts_with(b"GNU.sparse.") => return Err(malformed("it has a sparse file")),
                 _ => {}

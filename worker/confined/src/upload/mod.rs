@@ -1,9 +1,9 @@
 //! Unpacks an uploaded folder (`tar.gz`) without trusting it.
 //!
-//! - Nothing is written outside the target: symbolic links are made last, so no name can lead through one, and then the
-//!   kernel is asked whether each stays inside (`openat2`, RESOLVE_BENEATH).
-//! - Sizes and counts are bounded while unpacking, those of tar's own extension records too.
-//! - Only files, directories and links come out; a hard link becomes a copy. Owners, times and special mode bits are
+//! - Nothing is written outside the target. Symbolic links are created last, so no name can lead through one. Then the
+//!   kernel checks that each stays inside (`openat2`, RESOLVE_BENEATH).
+//! - Sizes and counts are limited during unpacking, including those of tar's own extension records.
+//! - Only files, directories and links are created. A hard link becomes a copy. Owners, times and special mode bits are
 //!   ignored.
 
 mod extension;
@@ -31,29 +31,29 @@ use self::extension::Extension;
 use crate::links::{self, LinkError};
 use crate::{Cause, is_control};
 
-/// A path as a whole, bytes; the kernel takes no longer one.
+/// Maximum length of a path in bytes. The kernel accepts no longer one.
 const PATH_MAX: usize = 4_000;
-/// Directories above a file.
+/// Maximum number of directories above a file.
 const DEPTH_MAX: usize = 64;
-/// What the platform itself puts into the folder.
+/// Name of what the platform itself puts into the folder.
 const RESERVED: &str = ".rekindle";
 
-/// Characters of a name that are told.
+/// Maximum characters of a name in an error.
 const TOLD_MAX: usize = 200;
 
-/// What may come out.
+/// Limits on the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// All files together, bytes.
+    /// Total size of all files in bytes.
     pub unpacked_bytes: u64,
-    /// Files, directories and links.
+    /// Number of files, directories and links.
     pub files: u64,
 }
 
-/// Why an uploaded folder was refused.
+/// Why an uploaded folder was rejected.
 #[derive(Debug, Serialize, Deserialize, thiserror::Error)]
 pub enum UnpackError {
-    /// It is not a `tar.gz`, or not a whole one.
+    /// It is not a `tar.gz`, or an incomplete one.
     #[error("the uploaded folder is not a whole tar.gz archive: upload it again ({0})")]
     Malformed(String),
     /// A name leads outside.
@@ -61,7 +61,7 @@ pub enum UnpackError {
         "the uploaded folder names \"{0}\", which is not a path inside it: pack it with relative paths and without \"..\""
     )]
     Outside(String),
-    /// A name has a control character.
+    /// A name contains a control character.
     #[error("the uploaded folder names \"{0}\", which has a control character: rename the file")]
     Control(String),
     /// A link leads outside.
@@ -69,10 +69,10 @@ pub enum UnpackError {
     Link {
         /// The link.
         path: String,
-        /// Where it leads.
+        /// Its target.
         target: String,
     },
-    /// It is neither file, directory nor link.
+    /// An entry is neither a file, a directory nor a link.
     #[error(
         "\"{path}\" in the uploaded folder is {kind}: remove it, only files, directories and links can be deployed"
     )]
@@ -82,10 +82,10 @@ pub enum UnpackError {
         /// What it is.
         kind: String,
     },
-    /// Two entries want one name.
+    /// Two entries have the same name.
     #[error("\"{0}\" is in the uploaded folder twice: pack it again")]
     Twice(String),
-    /// The name is the platform's own.
+    /// The name is reserved for the platform.
     #[error("\"{0}\" in the uploaded folder is a name the platform uses itself: rename it")]
     Reserved(String),
     /// Too many bytes.
@@ -102,12 +102,12 @@ pub enum UnpackError {
         /// The limit.
         limit: u64,
     },
-    /// The worker's own disk.
+    /// The worker's own disk failed.
     #[error("write \"{0}\" of the uploaded folder")]
     Write(String, #[source] Cause),
 }
 
-/// Ends with an error once more than `left` bytes came: a bomb is not unpacked to its end.
+/// Fails once more than `left` bytes have been read, so that a bomb is not unpacked to its end.
 struct Bounded<R> {
     inner: R,
     left: u64,
@@ -131,12 +131,12 @@ impl<R: Read> Read for Bounded<R> {
 /// Unpacks `archive` into the empty directory `into`. Blocks.
 ///
 /// # Errors
-/// See [`UnpackError`]; `into` holds a part of the folder then.
+/// See [`UnpackError`]. `into` contains part of the folder then.
 pub fn unpack(archive: impl Read, into: &Path, limits: &Limits) -> Result<(), UnpackError> {
     let exceeded = Rc::new(Cell::new(false));
     let bounded = Bounded {
         inner: MultiGzDecoder::new(BufReader::new(archive)),
-        // Headers and padding of as many files as are allowed, on top of their content.
+        // Headers and padding for the maximum number of files, on top of their contents.
         left: limits
             .unpacked_bytes
             .saturating_add(limits.files.saturating_mul(4 * 512))
@@ -185,7 +185,7 @@ impl Unpacking<'_> {
                 self.entry(&mut entry, std::mem::take(&mut extension))?;
             }
         }
-        // To the end, so that the checksum is seen.
+        // To the end, so that the checksum is verified.
         io::copy(&mut archive.into_inner(), &mut io::sink()).map_err(malformed)?;
         self.make_links()
     }
@@ -260,7 +260,7 @@ impl Unpacking<'_> {
         }
     }
 
-    /// Makes a directory and those above it. No link exists yet, so what is there is a directory or a file.
+    /// Creates a directory and its parents. No link exists yet, so existing entries are directories or files.
     fn directory(&mut self, path: &Path) -> Result<(), UnpackError> {
         if path.as_os_str().is_empty() || self.directories.contains(path) {
             return Ok(());
@@ -357,7 +357,7 @@ fn lossy(name: &[u8]) -> String {
     told(&String::from_utf8_lossy(name))
 }
 
-/// Whether a terminal or a list of lines would take a part of the name for something else.
+/// Whether a terminal or a list of lines would misinterpret part of the name.
 fn has_control(name: &[u8]) -> bool {
     match std::str::from_utf8(name) {
         Ok(text) => text.chars().any(is_control),
@@ -365,7 +365,7 @@ fn has_control(name: &[u8]) -> bool {
     }
 }
 
-/// The name as a path inside the folder, without `.`; empty for the folder itself.
+/// The name as a path inside the folder, without `.`. Empty for the folder itself.
 fn inside(name: &[u8]) -> Result<PathBuf, UnpackError> {
     let refused = || UnpackError::Outside(lossy(name));
     if name.is_empty() || name.len() > PATH_MAX || name.contains(&0) {

@@ -1,4 +1,4 @@
-//! Archives for tests, also those of the worker.
+//! Archives for tests, including those of the worker.
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::fs;
@@ -9,7 +9,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use tar::{EntryType, Header};
 
-/// A tar of raw headers, so that names can be what no honest tool writes.
+/// A tar of raw headers, so that names can be such as no honest tool writes.
 #[derive(Default)]
 pub(crate) struct Tar(pub(crate) Vec<u8>);
 

@@ -30,7 +30,7 @@ impl Place {
     }
 }
 
-/// Why `tar` was refused; nothing may be beside the folder then.
+/// Why `tar` was rejected. Nothing may have been created beside the folder.
 fn refused(tar: Tar) -> UnpackError {
     let (place, result) = Place::unpack(tar);
     let mut names: Vec<_> = fs::read_dir(place.directory.path())
@@ -98,7 +98,7 @@ fn links_that_lead_outside_are_refused() {
         let error = refused(Tar::default().link("link", target));
         assert!(matches!(error, UnpackError::Link { .. }), "{target}: {error}");
     }
-    // Inside by its letters, outside by way of another link.
+    // Inside by its text, but outside by way of another link.
     let tar = Tar::default()
         .entry("a/b/c/", EntryType::Directory, "", 0o755, b"")
         .link("a/b/c/up", "../..")
@@ -161,7 +161,7 @@ fn bombs_are_not_unpacked() {
     tar.header("bomb", EntryType::Regular, "", 0o644, 1 << 40);
     let error = refused(tar);
     assert!(matches!(error, UnpackError::TooLarge { limit: 1_048_576 }), "{error}");
-    // Many that fit one by one.
+    // Many files that fit individually.
     let large = "x".repeat(400_000);
     let tar = (0..3).fold(Tar::default(), |t, i| t.file(&format!("f{i}"), &large));
     assert!(matches!(refused(tar), UnpackError::TooLarge { .. }));
@@ -188,7 +188,7 @@ fn bombs_are_not_unpacked() {
         .entry("pax", EntryType::XHeader, "", 0, b"15 size=9999999\n")
         .file("x", "x");
     assert!(matches!(refused(tar), UnpackError::Malformed(_)));
-    // Behind the end of the archive.
+    // After the end of the archive.
     let mut tar = Tar::default().file("f", "x");
     tar.0.resize(64 << 20, 0);
     assert!(matches!(refused(tar), UnpackError::TooLarge { .. }));

@@ -1,4 +1,4 @@
-//! From an archive into the folders.
+//! Unpacks an archive into the folders.
 
 use std::collections::HashSet;
 use std::fs::{self, File, Permissions};
@@ -18,37 +18,37 @@ use super::SAVED;
 use super::numbers::Numbers;
 use super::records::{Records, USER};
 
-/// Begins the name of what waits in a folder for the directory that it lies in, followed by a number.
+/// Prefix of the name under which an entry waits in a folder until its directory exists. A number follows.
 const WAITING: &str = ".rekindle-waits-";
 
-/// Further names at most: more do not fit into the folders, as each counts as an inode there.
+/// Maximum number of additional names. More do not fit into the folders, where each counts as an inode.
 const LINKS_MAX: usize = 1 << 17;
 
-/// What came of an archive.
+/// Result of unpacking an archive.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Loaded {
-    /// Files whose inode number is another than it was.
+    /// Number of files whose inode number has changed.
     pub renumbered: u64,
-    /// When directories were read and changed: what is made in them changes that.
+    /// Times of directories. Creating files in a directory changes them.
     times: Vec<(PathBuf, [TimeSpec; 2])>,
 }
 
 impl Loaded {
-    /// Sets the times of directories once more, after CRIU has bound sockets and made files without a name in them.
+    /// Sets the times of directories again, after CRIU has bound sockets and created unnamed files in them.
     ///
     /// # Errors
-    /// When a directory is no longer there.
+    /// If a directory no longer exists.
     pub fn settle(&self) -> io::Result<()> {
         self.times.iter().try_for_each(|(at, times)| set_times(at, *times))
     }
 }
 
-/// Unpacks an archive made by [`save`](super::save()) below `root`, where nobody else writes meanwhile. All of it is
-/// the user's and group's `owner` then, whatever the archive says. So a bit that gives the owner's rights to others
-/// gives none that a function lacks, besides which both folders are mounted without such bits and without devices.
+/// Unpacks an archive made by [`save`](super::save()) below `root`, where nothing else writes meanwhile. All files
+/// belong to the user and group `owner`, whatever the archive says. So a set-id bit grants nothing that a function
+/// lacks. Besides, both folders are mounted without such bits and without devices.
 ///
 /// # Errors
-/// When it is malformed, names a place outside, or does not fit.
+/// If the archive is malformed, names a place outside, or does not fit.
 pub fn load(root: &Path, from: OwnedFd, owner: u32) -> io::Result<Loaded> {
     let mut archive = tar::Archive::new(BufReader::new(File::from(from)));
     archive.set_overwrite(false);
@@ -82,13 +82,13 @@ fn named(name: &Path, e: &io::Error) -> io::Error {
 struct Loading<'a> {
     root: &'a Path,
     owner: u32,
-    /// Names of directories that are there: the folders, and what was made.
+    /// Names of existing directories: the folders, and those created.
     directories: HashSet<PathBuf>,
-    /// Those of the folder that is being filled.
+    /// Inode numbers of the folder being filled.
     numbers: Option<(&'static str, Numbers)>,
-    /// Names of what lies in its folder until its directory is there, and where it is until then.
+    /// Names of entries that wait in their folder until their directory exists, and their paths until then.
     waiting: Vec<(PathBuf, PathBuf)>,
-    /// Further names, and the first ones of the same files.
+    /// Additional names, each with the first name of the same file.
     links: Vec<(PathBuf, PathBuf)>,
     loaded: Loaded,
 }
@@ -110,7 +110,7 @@ impl Loading<'_> {
         }
         let records = Records::read(entry)?;
         if name == Path::new(folder) && kind == EntryType::Directory {
-            // It is there already, as the platform makes it.
+            // The platform has already created it.
             self.loaded.times.push((self.root.join(name), times(entry, &records)?));
             return Ok(());
         }
@@ -133,7 +133,7 @@ impl Loading<'_> {
         }
         lchown(&at, Some(self.owner), Some(self.owner))?;
         if kind != EntryType::Symlink {
-            // After the owner, with whom the kernel takes bits away.
+            // After the owner, because a change of owner makes the kernel clear bits.
             fs::set_permissions(&at, Permissions::from_mode(entry.header().mode()? & 0o7777))?;
         }
         for (name, value) in &records.attributes {
@@ -155,7 +155,7 @@ impl Loading<'_> {
         set_times(&at, times)
     }
 
-    /// Whether the directory that this lies in is there, and no link on the way to it.
+    /// Whether the parent directory exists, with no link on the way to it.
     fn has_parent(&self, name: &Path) -> bool {
         name.parent().is_some_and(|parent| self.directories.contains(parent))
     }
@@ -169,9 +169,9 @@ impl Loading<'_> {
         Ok(numbers)
     }
 
-    /// Puts in place what has waited for others.
+    /// Moves waiting entries to their places.
     fn end(mut self) -> io::Result<Loaded> {
-        // A directory before what lies in it.
+        // A directory before its contents.
         self.waiting.sort_unstable();
         for (name, at) in std::mem::take(&mut self.waiting) {
             self.is_to_be_placed(&name)
@@ -214,7 +214,7 @@ fn make(entry: &mut Entry<'_, impl Read>, kind: EntryType, at: &Path) -> io::Res
     }
 }
 
-/// When it was read, and changed.
+/// Times of access and modification.
 fn times(entry: &Entry<'_, impl Read>, records: &Records) -> io::Result<[TimeSpec; 2]> {
     let modified = match records.modified {
         Some(modified) => modified,
@@ -233,7 +233,7 @@ fn set_times(at: &Path, [accessed, modified]: [TimeSpec; 2]) -> io::Result<()> {
     )?)
 }
 
-/// Which folder an entry of this name lies in.
+/// The folder that an entry of this name is in.
 fn folder_of(name: &Path) -> io::Result<&'static str> {
     let inside = SAVED.iter().find_map(|d| Some((*d, name.strip_prefix(d).ok()?)));
     let (directory, rest) = inside.ok_or_else(|| io::Error::other("is no private file"))?;

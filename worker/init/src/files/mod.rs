@@ -1,14 +1,14 @@
-//! The private files of a sandbox that belong to a snapshot: `/tmp` and `/dev/shm`, as one tar. Done here and not by
-//! the worker, since a path inside a sandbox is safe to follow only from inside. Named pipes are kept, since CRIU
-//! opens them by name; sockets are left out: CRIU makes them again from the processes that hold them.
+//! The private files of a sandbox that belong to a snapshot: `/tmp` and `/dev/shm`, as one tar. Init handles them
+//! rather than the worker, since a path inside a sandbox is only safe to follow from inside. Named pipes are kept,
+//! since CRIU opens them by name. Sockets are left out, because CRIU recreates them from the processes that hold them.
 //!
-//! A file keeps its identity: inode number, names, times, extended attributes and holes. A tmpfs counts inode numbers
-//! up from 1 at its root, so the archive has the files by their numbers, and making them in that order, with a file
-//! made and let go of for each number between, gives each its own again (`numbers.rs`). What a tar header has no room
-//! for lies in PAX records (`records.rs`).
+//! A file keeps its identity: inode number, names, times, extended attributes and holes. A tmpfs assigns inode numbers
+//! upwards from 1 at its root, so the archive lists the files by number. They are created in that order, with a
+//! temporary file for each number in between, and so get their numbers back (`numbers.rs`). What a tar header has no
+//! room for is in PAX records (`records.rs`).
 //!
-//! Neither the function's files nor an archive are trusted: saving follows no symbolic link, loading writes only
-//! below the two folders, into directories that it has made, and over nothing.
+//! Neither the function's files nor an archive are trusted. Saving follows no symbolic link. Loading writes only below
+//! the two folders, into directories that it has created itself, and overwrites nothing.
 
 mod load;
 mod numbers;

@@ -1,4 +1,4 @@
-//! Inode numbers of a tmpfs. Since Linux 5.9 each mount counts its own, from 1 at its root, and gives none twice.
+//! Inode numbers of a tmpfs. Since Linux 5.9 each mount counts its own, from 1 at its root, and never reuses a number.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -7,11 +7,11 @@ use std::path::Path;
 use nix::fcntl::{OFlag, open, openat};
 use nix::sys::stat::{FileStat, Mode, fstat};
 
-/// Numbers that are passed over in one mount at most: each costs the making of an inode, some 8 µs.
+/// Maximum number of inode numbers skipped per mount. Each costs the creation of an inode, some 8 µs.
 pub(super) const SKIPPED_MAX: u64 = 100_000;
 
-/// How many numbers lie unused between each of `numbers`, which go up, and the one before, from the root's on. `None`
-/// beyond [`SKIPPED_MAX`].
+/// The number of unused numbers between each of `numbers`, which are ascending, and the one before, starting from the
+/// root's. `None` beyond [`SKIPPED_MAX`].
 pub(super) fn gaps(numbers: impl IntoIterator<Item = u64>, root: u64) -> Option<u64> {
     let (mut last, mut skipped) = (root, 0_u64);
     for number in numbers {
@@ -21,16 +21,16 @@ pub(super) fn gaps(numbers: impl IntoIterator<Item = u64>, root: u64) -> Option<
     (skipped <= SKIPPED_MAX).then_some(skipped)
 }
 
-/// The numbers of a mount to which nobody else adds files.
+/// The numbers of a mount to which nothing else adds files.
 pub(super) struct Numbers {
     mount: OwnedFd,
-    /// The last that was given; `None` where they are not known to be counted up.
+    /// The last number assigned. `None` if numbers are not known to count up.
     last: Option<u64>,
     left: u64,
 }
 
 impl Numbers {
-    /// Of an empty mount at `path`.
+    /// For an empty mount at `path`.
     pub(super) fn of(path: &Path) -> io::Result<Self> {
         let mount = open(
             path,
@@ -45,7 +45,7 @@ impl Numbers {
         })
     }
 
-    /// Has the next file that is made get this number, if that can be.
+    /// Makes the next created file get this number, if possible.
     pub(super) fn reach(&mut self, number: u64) -> io::Result<()> {
         let Some(last) = self.last else { return Ok(()) };
         let gap = number.saturating_sub(last).saturating_sub(1);
@@ -63,13 +63,13 @@ impl Numbers {
         Ok(())
     }
 
-    /// Notes which number a file got, and answers whether that is the one it was to have.
+    /// Records the number that a file got. Returns whether it is the wanted one.
     pub(super) fn given(&mut self, number: u64, wanted: u64) -> bool {
         self.last = self.last.filter(|last| *last < number).map(|_| number);
         number == wanted
     }
 
-    /// Makes a file without a name and lets go of it.
+    /// Creates an unnamed file and drops it.
     fn pass_over(&self) -> io::Result<FileStat> {
         let nameless = OFlag::O_TMPFILE | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
         Ok(fstat(openat(&self.mount, ".", nameless, Mode::empty())?)?)
@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(gaps([3, 10], 1), Some(1 + 6));
         assert_eq!(gaps([SKIPPED_MAX + 2], 1), Some(SKIPPED_MAX));
         assert_eq!(gaps([2, SKIPPED_MAX + 4], 1), None);
-        // No numbers of a tmpfs that counts.
+        // Not the numbers of a tmpfs that counts its own.
         assert_eq!(gaps([2], 1 << 40), None);
     }
 }

@@ -1,5 +1,5 @@
-//! What an entry's PAX records say of a file, in the words of star (`SCHILY.ino`) and libarchive
-//! (`LIBARCHIVE.xattr.NAME`, the name percent-encoded, the value in base64).
+//! The PAX records of an entry about its file, with the keys of star (`SCHILY.ino`) and libarchive
+//! (`LIBARCHIVE.xattr.NAME`, with the name percent-encoded and the value in base64).
 
 use std::borrow::Cow;
 use std::io::{self, Read};
@@ -15,17 +15,17 @@ const INODE: &str = "SCHILY.ino";
 const ACCESSED: &str = "atime";
 const MODIFIED: &str = "mtime";
 const ATTRIBUTE: &str = "LIBARCHIVE.xattr.";
-/// The attributes that are the function's to set; others are the kernel's or root's.
+/// Prefix of the attributes that a function may set. Others belong to the kernel or root.
 pub(super) const USER: &str = "user.";
 const NANOSECONDS: i128 = 1_000_000_000;
 
-/// An extended attribute: its name, and its value.
+/// Name and value of an extended attribute.
 pub(super) type Attribute = (String, Vec<u8>);
 
-/// What identifies a file beside its name, owner and mode.
+/// What identifies a file besides its name, owner and mode.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Records {
-    /// `None` of an archive of an earlier platform.
+    /// `None` in an archive of an earlier platform.
     pub(super) inode: Option<u64>,
     /// As `inode`.
     pub(super) accessed: Option<TimeSpec>,
@@ -44,7 +44,7 @@ impl Records {
         }
     }
 
-    /// Keys and values, as they stand in an archive.
+    /// Keys and values as they appear in an archive.
     pub(super) fn encode(&self) -> Vec<(Cow<'static, str>, String)> {
         let plain = [
             (INODE, self.inode.map(|inode| inode.to_string())),
@@ -59,10 +59,10 @@ impl Records {
         plain.chain(attributes).collect()
     }
 
-    /// Those of an entry; keys that are not known are passed over.
+    /// Reads the records of an entry. Unknown keys are ignored.
     ///
     /// # Errors
-    /// When a value is none of its key's.
+    /// If a value is not valid for its key.
     pub(super) fn read(entry: &mut Entry<'_, impl Read>) -> io::Result<Self> {
         let mut records = Self::default();
         for record in entry.pax_extensions()?.into_iter().flatten() {
@@ -88,7 +88,7 @@ impl Records {
     }
 }
 
-/// Seconds since 1970 with all nine decimals.
+/// Seconds since 1970, with all nine decimals.
 fn seconds(time: TimeSpec) -> String {
     let total = i128::from(time.tv_sec()) * NANOSECONDS + i128::from(time.tv_nsec());
     let (sign, total) = (if total < 0 { "-" } else { "" }, total.unsigned_abs());

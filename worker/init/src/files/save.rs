@@ -1,4 +1,4 @@
-//! From the folders into an archive.
+//! Packs the folders into an archive.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, OsStr};
@@ -19,42 +19,42 @@ use super::SAVED;
 use super::numbers::gaps;
 use super::records::{Attribute, Records, USER};
 
-/// Directories in each other at most; each is open while what is in it is looked at.
+/// Maximum depth of directories. Each is open while its contents are visited.
 const DEPTH_MAX: usize = 128;
-/// The kernel's limits on the list of a file's extended attributes and on the value of one, bytes.
+/// The kernel's limits in bytes on the list of a file's extended attributes, and on an attribute's value.
 const ATTRIBUTES_MAX: usize = 64 * 1024;
 
-/// Opens no symbolic link, does not wait for the other end of a pipe, and leaves no trace in the time of access.
+/// Flags that open no symbolic link, do not wait for the other end of a pipe, and do not change the access time.
 const CAREFUL: OFlag = OFlag::O_CLOEXEC
     .union(OFlag::O_NOFOLLOW)
     .union(OFlag::O_NONBLOCK)
     .union(OFlag::O_NOATIME);
-/// From a mount's root, through no link and into no other mount.
+/// Resolves from a mount's root, through no link and into no other mount.
 const WITHIN: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
     .union(ResolveFlags::NO_MAGICLINKS)
     .union(ResolveFlags::NO_XDEV);
 
-/// What an archive holds.
+/// Figures about an archive.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Saved {
-    /// Inode numbers that a restore passes over so that files get theirs again.
+    /// Number of inode numbers that a restore skips so that files get theirs back.
     pub skipped: u64,
-    /// Folders with numbers too far apart: their files get other ones.
+    /// Number of folders whose inode numbers are too far apart. Their files get other numbers.
     pub unreached: u64,
 }
 
-/// A file, with each of its names.
+/// A file with all its names.
 struct Found {
     names: Vec<PathBuf>,
     stat: FileStat,
 }
 
-/// Writes the archive of what is below `root` to `out`. Symbolic links are stored as such. Nothing may change
+/// Writes an archive of the folders below `root` to `out`. Symbolic links are stored as such. Nothing may change
 /// meanwhile.
 ///
 /// # Errors
-/// When a file cannot be read or `out` cannot be written: the error names the file.
+/// If a file cannot be read or `out` cannot be written. The error names the file.
 pub fn save(root: &Path, out: OwnedFd) -> io::Result<Saved> {
     let mut archive = Builder::new(BufWriter::new(File::from(out)));
     let mut saved = Saved::default();
@@ -66,7 +66,7 @@ pub fn save(root: &Path, out: OwnedFd) -> io::Result<Saved> {
         let mut tree = Tree::default();
         tree.walk(folder.try_clone()?, Path::new(""), 0)?;
         let mut files = tree.files;
-        // As a restore makes them.
+        // In the order in which a restore creates them.
         files.sort_unstable_by_key(|found| found.stat.st_ino);
         match gaps(files.iter().map(|found| found.stat.st_ino), own.st_ino) {
             Some(skipped) => saved.skipped += skipped,
@@ -80,7 +80,7 @@ pub fn save(root: &Path, out: OwnedFd) -> io::Result<Saved> {
             append(&mut archive, &folder, Path::new(directory), first, &stat).map_err(|e| named(first, e))?;
             names.extend(others.iter().map(|other| (other.clone(), first.clone())));
         }
-        // All is there by then that they can be a name of, or lie in.
+        // By then, every file and directory that these names refer to exists.
         for (other, first) in names {
             let (other, first) = (Path::new(directory).join(other), Path::new(directory).join(first));
             archive.append_link(&mut empty(EntryType::Link), &other, &first)?;
@@ -94,11 +94,11 @@ fn named(name: &Path, e: io::Error) -> io::Error {
     io::Error::new(e.kind(), format!("{}: {e}", name.display()))
 }
 
-/// What is below a folder.
+/// The contents of a folder.
 #[derive(Default)]
 struct Tree {
     files: Vec<Found>,
-    /// Where those of several names are in `files`, by their inode.
+    /// Indices in `files` of the files with several names, by inode.
     linked: HashMap<u64, usize>,
 }
 
@@ -145,7 +145,7 @@ impl Tree {
     }
 }
 
-/// Adds the file at `name` in `folder`, which is `directory` in the archive.
+/// Appends the file at `name` in `folder`, which is `directory` in the archive.
 fn append(
     archive: &mut Builder<impl Write>,
     folder: &OwnedFd,
@@ -196,16 +196,16 @@ fn append(
     }
 }
 
-/// Says in the archive what the next entry's header has no room for.
+/// Writes into the archive what the next entry's header has no room for.
 fn describe(archive: &mut Builder<impl Write>, stat: &FileStat, attributes: Vec<Attribute>) -> io::Result<()> {
     let records = Records::of(stat, attributes).encode();
     archive.append_pax_extensions(records.iter().map(|(key, value)| (key.as_ref(), value.as_bytes())))
 }
 
-/// The extended attributes of a file that are the function's.
+/// A file's extended attributes that the function has set.
 fn attributes(file: &impl AsFd) -> io::Result<Vec<Attribute>> {
     match flistxattr_query(file) {
-        // None, or a file system without.
+        // None, or a file system without attributes.
         Ok(0) | Err(rustix::io::Errno::OPNOTSUPP) => return Ok(Vec::new()),
         Ok(_) => {}
         Err(e) => return Err(e.into()),

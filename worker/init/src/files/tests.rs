@@ -32,8 +32,8 @@ fn archive_of(root: &Path) -> OwnedFd {
     File::open(path).unwrap().into()
 }
 
-/// A sandbox's root whose two folders are mounts of their own, seen by this thread alone; `None` where that is not
-/// allowed.
+/// A sandbox's root whose two folders are separate mounts, visible to this thread only. `None` where that is not
+/// permitted.
 fn mounted_root() -> Option<(tempfile::TempDir, PathBuf)> {
     if own() != 0 {
         println!("skipped: only root mounts");
@@ -57,7 +57,7 @@ fn mounted_root() -> Option<(tempfile::TempDir, PathBuf)> {
     Some((dir, root))
 }
 
-/// What of each file is to be kept, by its path.
+/// The properties of each file that must be kept, by path.
 fn identities(root: &Path) -> Vec<(PathBuf, String)> {
     let mut all = Vec::new();
     for folder in SAVED {
@@ -91,7 +91,7 @@ fn load_bytes(root: &Path, bytes: &[u8]) -> io::Result<Loaded> {
     load(root, File::open(path).unwrap().into(), own())
 }
 
-/// Whom these tests run as.
+/// The user that runs these tests.
 fn own() -> u32 {
     nix::unistd::geteuid().as_raw()
 }
@@ -136,7 +136,7 @@ fn a_file_keeps_its_number_names_times_attributes_and_holes() {
     }
     fs::write(tmp.join("database"), "content").unwrap();
     fs::create_dir(tmp.join("later")).unwrap();
-    // Their numbers are smaller than that of the directory which they lie in.
+    // Their numbers are smaller than that of their directory.
     fs::create_dir(tmp.join("moved")).unwrap();
     fs::write(tmp.join("moved/old"), "old").unwrap();
     symlink("/nowhere", tmp.join("moved/link")).unwrap();
@@ -148,7 +148,7 @@ fn a_file_keeps_its_number_names_times_attributes_and_holes() {
     fs::hard_link(tmp.join("new/er/moved/link"), tmp.join("later/link")).unwrap();
     fs::write(from.join("dev/shm/segment"), vec![1; 9000]).unwrap();
     let mut sparse = File::create(tmp.join("sparse")).unwrap();
-    // Zeros that were written are no hole.
+    // Written zeros are not a hole.
     for at in [1 << 20, 3 << 20] {
         sparse.seek(SeekFrom::Start(at)).unwrap();
         sparse.write_all(&[0; 4096]).unwrap();
@@ -158,7 +158,7 @@ fn a_file_keeps_its_number_names_times_attributes_and_holes() {
     for (name, attribute) in [("new/database", "user.a=b\nc d"), ("later", "user.x")] {
         lsetxattr(tmp.join(name), attribute, &value, XattrFlags::CREATE).unwrap();
     }
-    // So that the kernel notes neither as read by what follows.
+    // Ensures that what follows does not change the access times of either.
     identities(&from);
     fs::read_link(tmp.join("later/link")).unwrap();
     let before = identities(&from);
@@ -184,12 +184,12 @@ fn a_file_keeps_its_number_names_times_attributes_and_holes() {
     ] {
         assert_eq!(lseek(&sparse, from, whence).unwrap(), found);
     }
-    // As a socket that is bound does.
+    // As binding a socket does.
     fs::write(to.join("tmp/later/socket"), "").unwrap();
     fs::remove_file(to.join("tmp/later/socket")).unwrap();
     loaded.settle().unwrap();
     assert_eq!(identities(&to), before);
-    // The next is one that the original has not given.
+    // The next number is one that the original has not assigned.
     fs::write(to.join("tmp/next"), "").unwrap();
     let last = before.iter().filter(|(path, _)| path.starts_with("tmp"));
     let last = last
@@ -225,7 +225,7 @@ fn numbers_too_far_apart_are_told_and_everything_else_is_kept() {
     assert_eq!(fs::read(to.join("tmp/far")).unwrap(), b"far");
 }
 
-/// As an earlier platform made it: in the order of the directories, and without records.
+/// As an earlier platform made it: in directory order, and without records.
 #[test]
 fn an_archive_without_records_still_loads() {
     let (_dir, root) = root();
@@ -257,7 +257,7 @@ fn an_attribute_that_is_not_the_function_s_is_refused() {
     assert!(error.to_string().contains("security.capability"), "{error}");
 }
 
-/// An entry with a name that the archiver itself would refuse.
+/// An entry with a name that the archiver itself would reject.
 fn entry(archive: &mut tar::Builder<Vec<u8>>, kind: EntryType, name: &str, link: &str, content: &[u8]) {
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);

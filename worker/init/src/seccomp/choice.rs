@@ -1,20 +1,20 @@
-//! Which filter functions get: the current one, or an earlier one that is kept, to go back to.
+//! The choice of a function's filter: the current one, or an earlier one that is kept for rollbacks.
 
 use std::fmt;
 use std::str::FromStr;
 
 use super::{EARLIER, Filter};
 
-/// The programs of earlier filters, as [`super::program`] gives them, by their digest.
+/// The programs of earlier filters by digest, in the format of [`super::program`].
 const KEPT: [(&str, &[u8]); 1] = [(EARLIER[0], include_bytes!("earlier/5155094d.bpf"))];
-/// Digits of a digest that name a filter, at least.
+/// Minimum number of digits of a digest that identify a filter.
 const DIGITS_LEAST: usize = 8;
 
-/// A filter by name: `current`, or the first digits of an earlier one's digest.
+/// A filter by name: `current`, or the first digits of an earlier filter's digest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FilterChoice(Option<usize>);
 
-/// No filter is called so.
+/// No filter has this name.
 #[derive(Debug, thiserror::Error)]
 #[error("is no filter: say `current`, or one of {}", known().collect::<Vec<_>>().join(", "))]
 pub struct UnknownFilter;
@@ -24,7 +24,7 @@ fn known() -> impl Iterator<Item = &'static str> {
 }
 
 impl FilterChoice {
-    /// BLAKE3 of the program, in hexadecimal; `None` for the current one.
+    /// BLAKE3 of the program in hexadecimal. `None` for the current filter.
     #[must_use]
     pub fn earlier(self) -> Option<&'static str> {
         self.0.map(|number| KEPT[number].0)
@@ -54,7 +54,7 @@ impl Filter {
     /// The filter with this digest, or the current one.
     ///
     /// # Errors
-    /// When the program of none with that digest is kept.
+    /// If no program with that digest is kept.
     pub fn chosen(digest: Option<&str>) -> Result<Self, UnknownFilter> {
         let Some(digest) = digest else {
             return Ok(Self::compile());

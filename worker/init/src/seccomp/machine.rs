@@ -1,4 +1,5 @@
-//! A machine for the filter's program, as the kernel's: the forward jumps and the few instructions that the compiler writes.
+//! An interpreter for the filter's program, like the kernel's: forward jumps, and the few instructions that the
+//! compiler emits.
 
 use seccompiler::sock_filter;
 
@@ -15,13 +16,13 @@ pub(super) fn data(number: u32, architecture: u32, arguments: [u64; 6]) -> [u8; 
     data
 }
 
-/// The word at `offset`, as a load of the program sees it.
+/// The word at `offset`, as loaded by the program.
 pub(super) fn word(data: &[u8; 64], offset: u32) -> u32 {
     let offset = offset as usize;
     u32::from_le_bytes(data[offset..offset + 4].try_into().unwrap())
 }
 
-/// What the program answers, and after how many instructions.
+/// The program's result, and the number of instructions executed.
 pub(super) fn run(program: &[sock_filter], data: &[u8; 64]) -> (u32, usize) {
     let (mut at, mut accumulator, mut steps) = (0, 0, 0);
     loop {

@@ -1,9 +1,9 @@
-//! The system call filter of a function: it lists what is allowed, with arguments where they matter (`profile`). It is
-//! no wider than the default profile of the common container engines without capabilities, and narrower where a
-//! snapshot could not hold what a call makes.
+//! The system call filter of a function: a list of permitted calls, with arguments where they matter (`profile`). It is
+//! no wider than the default profile of the common container engines without capabilities. It is narrower where a
+//! snapshot could not hold the result of a call.
 //!
-//! One program, a balanced tree over the number of the call (`tree`). At each restore the kernel runs it once for every
-//! call there is, to learn what it always allows: a plain list of all that is allowed took 0.8 ms there.
+//! The program is a balanced tree over the numbers of calls (`tree`). At each restore the kernel runs it once for every
+//! call that exists, to learn which are always permitted. There, a plain list of the permitted calls took 0.8 ms.
 
 mod choice;
 mod profile;
@@ -17,27 +17,28 @@ pub use choice::{FilterChoice, UnknownFilter};
 pub struct Filter(BpfProgram);
 
 impl Filter {
-    /// Compiles the profile. Takes no input: every call gives the same instructions.
+    /// Compiles the profile. The result is always the same.
     #[must_use]
     pub fn compile() -> Self {
         Self(tree::compile(&profile::table()))
     }
 
-    /// Puts this thread under the filter, for good. `no_new_privs` must be set.
+    /// Puts this thread under the filter permanently. `no_new_privs` must be set.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub fn apply(&self) -> Result<(), seccompiler::Error> {
         apply_filter(&self.0)
     }
 }
 
-/// BLAKE3 of the filters of earlier versions, as [`program`] gives them, that snapshots may still have: those of the list of what was refused, until
-/// November 2026.
+/// BLAKE3 of the filters of earlier versions, as [`program`] encodes them, which snapshots may still have: those built
+/// from the list of rejected calls, until November 2026.
 pub const EARLIER: [&str; 1] = ["5155094d354131b4e489d9e794d3a91f46f10d4b95c2db91f04cf214e3478f1d"];
 
-/// The filter as the kernel keeps it and CRIU stores it in its seccomp image: an array of `struct sock_filter`, eight bytes
-/// each (code 2, jump if true 1, jump if false 1, constant 4), little-endian. What a snapshot holds can be compared with it.
+/// The filter as the kernel keeps it and as CRIU stores it in its seccomp image. It is an array of
+/// `struct sock_filter`, eight bytes each (code 2, jump if true 1, jump if false 1, constant 4), little-endian. Filters
+/// in a snapshot can be compared with it.
 #[must_use]
 pub fn program() -> Vec<u8> {
     bytes(&Filter::compile())

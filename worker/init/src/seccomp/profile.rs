@@ -1,19 +1,20 @@
-//! What a function may ask of the kernel.
+//! The system calls that a function may make.
 //!
-//! A call that is listed nowhere here, or is newer than the list, is answered `ENOSYS`, as by a kernel without it: programs
-//! then take an older way. Well-known calls that need privileges are answered `EPERM`, as the kernel itself answers who has
-//! none. Arguments that are 32 bits wide to the kernel are compared as such: it ignores what the register's upper half holds.
+//! A call that is not listed here, or is newer than the list, fails with `ENOSYS`, as on a kernel without it: programs
+//! then fall back to an older call. Well-known calls that need privileges fail with `EPERM`, as in the kernel for
+//! unprivileged callers. Arguments that are 32 bits wide in the kernel are compared as such, because it ignores the
+//! register's upper half.
 
 use libc::*;
 
 use super::tree::{Clause, Condition, Rule, Verdict, argument, upper_half};
 
-/// The system calls of these names, laid out by subject; a formatter would give each a line.
+/// The system calls with these names, laid out by topic. A formatter would give each its own line.
 macro_rules! calls {
     ($($call:ident)*) => { &[$($call),*] };
 }
 
-/// One more than the highest number that is judged by itself. Calls above are newer, or of the x32 convention.
+/// One more than the highest number with its own rule. Higher calls are newer, or of the x32 convention.
 const KNOWN: usize = 463;
 
 // Calls that the libc crate does not name yet.
@@ -21,7 +22,7 @@ const SYS_CREATE_MODULE: i64 = 174;
 const SYS_GET_KERNEL_SYMS: i64 = 177;
 const SYS_QUERY_MODULE: i64 = 178;
 const SYS_IO_PGETEVENTS: i64 = 333;
-/// The kernel makes a traced program call it; before 6.14 it asked the filter.
+/// The kernel makes a traced program issue this call. Before 6.14 it was subject to the filter.
 const SYS_URETPROBE: i64 = 335;
 const SYS_CACHESTAT: i64 = 451;
 const SYS_FUTEX_WAKE: i64 = 454;
@@ -30,7 +31,7 @@ const SYS_FUTEX_REQUEUE: i64 = 456;
 const SYS_STATMOUNT: i64 = 457;
 const SYS_LISTMOUNT: i64 = 458;
 
-/// Allowed whatever the arguments.
+/// Permitted with any arguments.
 const ALLOWED: &[i64] = calls![
     // files: descriptors
     SYS_read SYS_write SYS_readv SYS_writev SYS_pread64 SYS_pwrite64 SYS_preadv SYS_pwritev SYS_preadv2 SYS_pwritev2
@@ -58,7 +59,7 @@ const ALLOWED: &[i64] = calls![
     SYS_shmget SYS_shmat SYS_shmctl SYS_shmdt SYS_semget SYS_semop SYS_semtimedop SYS_semctl
     SYS_msgget SYS_msgsnd SYS_msgrcv SYS_msgctl
     SYS_mq_open SYS_mq_unlink SYS_mq_timedsend SYS_mq_timedreceive SYS_mq_notify SYS_mq_getsetattr
-    // sockets, once there is one
+    // sockets, once one exists
     SYS_bind SYS_listen SYS_accept SYS_accept4 SYS_connect SYS_shutdown SYS_getsockname SYS_getpeername
     SYS_setsockopt SYS_getsockopt SYS_sendto SYS_recvfrom SYS_sendmsg SYS_recvmsg SYS_sendmmsg SYS_recvmmsg
     // processes and threads
@@ -69,7 +70,7 @@ const ALLOWED: &[i64] = calls![
     // signals
     SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_sigreturn SYS_rt_sigpending SYS_rt_sigtimedwait SYS_rt_sigsuspend
     SYS_rt_sigqueueinfo SYS_rt_tgsigqueueinfo SYS_sigaltstack SYS_kill SYS_tkill SYS_tgkill SYS_pause SYS_restart_syscall
-    // identity; without capabilities the kernel changes nothing, but CRIU's last steps come after the filter
+    // identity; without capabilities the kernel changes nothing, but CRIU's last steps run under the filter
     SYS_getuid SYS_geteuid SYS_getgid SYS_getegid SYS_getresuid SYS_getresgid SYS_getgroups SYS_capget SYS_capset
     SYS_setuid SYS_setgid SYS_setreuid SYS_setregid SYS_setresuid SYS_setresgid SYS_setfsuid SYS_setfsgid SYS_setgroups
     // scheduling and limits
@@ -77,14 +78,15 @@ const ALLOWED: &[i64] = calls![
     SYS_sched_get_priority_max SYS_sched_get_priority_min SYS_sched_rr_get_interval SYS_sched_setaffinity
     SYS_sched_getaffinity SYS_sched_setattr SYS_sched_getattr SYS_getpriority SYS_setpriority SYS_ioprio_set SYS_ioprio_get
     SYS_getrlimit SYS_getrusage SYS_getcpu
-    // time and what the system tells of itself
+    // time and information about the system
     SYS_time SYS_times SYS_gettimeofday SYS_clock_gettime SYS_clock_getres SYS_clock_nanosleep SYS_nanosleep
     SYS_alarm SYS_getitimer SYS_setitimer
     SYS_timer_create SYS_timer_settime SYS_timer_gettime SYS_timer_getoverrun SYS_timer_delete
     SYS_uname SYS_sysinfo SYS_getrandom
 ];
 
-/// Answered `EPERM`: what no function needs and reaches the host, other processes or the kernel's less trodden parts.
+/// Fail with `EPERM`: no function needs them, and they reach the host, other processes or rarely used parts of the
+/// kernel.
 const REFUSED: &[i64] = calls![
     // mounts and namespaces
     SYS_mount SYS_umount2 SYS_pivot_root SYS_chroot SYS_unshare SYS_setns SYS_open_tree SYS_move_mount SYS_fsopen SYS_fsconfig
@@ -101,21 +103,21 @@ const REFUSED: &[i64] = calls![
     SYS_move_pages SYS_migrate_pages SYS_mbind SYS_set_mempolicy SYS_set_mempolicy_home_node
     // keys outlive the sandbox
     SYS_add_key SYS_request_key SYS_keyctl
-    // the pager's own means
+    // the pager's own mechanism
     SYS_userfaultfd
     // memory that a snapshot cannot hold
     SYS_memfd_secret
 ];
 
-// Known, and answered `ENOSYS` by being in no list. Programs try them and do without:
-// - clone3: its flags lie in memory, where a filter cannot look; C libraries then use clone.
-// - io_uring_*: no snapshot can be taken of a ring.
-// - pkey_alloc: a checkpoint does not hold protection keys. V8 asks for one where the processor has them, and a copy of its
-//   process could not change its code's protection any more.
-// - landlock_*, mseal, map_shadow_stack, lsm_*: a copy would silently be without what they set.
-// - get_mempolicy: libnuma takes that answer for a machine without NUMA.
+// Known calls that fail with `ENOSYS` because they are in no list. Programs try them and do without:
+// - clone3: its flags are in memory, which a filter cannot read; C libraries then use clone.
+// - io_uring_*: a ring cannot be part of a snapshot.
+// - pkey_alloc: a checkpoint does not hold protection keys. V8 requests one where the processor has them, and a copy of
+//   its process could not change its code's protection any more.
+// - landlock_*, mseal, map_shadow_stack, lsm_*: a copy would silently lack their effects.
+// - get_mempolicy: libnuma concludes from this error that the machine has no NUMA.
 
-/// Judged by their arguments.
+/// Decided by their arguments.
 const CHECKED: &[(i64, Rule)] = &[
     (SYS_socket, Rule::First(SOCKET, REFUSE)),
     (SYS_socketpair, Rule::First(SOCKET_PAIR, REFUSE)),
@@ -127,8 +129,8 @@ const CHECKED: &[(i64, Rule)] = &[
     (SYS_madvise, Rule::First(MADVISE, Verdict::Allow)),
     (SYS_setrlimit, Rule::First(SETRLIMIT, Verdict::Allow)),
     (SYS_prlimit64, Rule::First(PRLIMIT, Verdict::Allow)),
-    // As where the kernel has no filters: another one would make a snapshot's differ from this. Those who bring a sandbox of
-    // their own take that answer for its absence.
+    // The same error as on a kernel without filters: an additional filter would make a snapshot's filters differ from
+    // ours. Programs with their own sandbox conclude from it that filters are unavailable.
     (SYS_seccomp, Rule::Always(INVALID)),
 ];
 
@@ -136,7 +138,7 @@ const REFUSE: Verdict = Verdict::Errno(EPERM);
 const INVALID: Verdict = Verdict::Errno(EINVAL);
 const ABSENT: Rule = Rule::Always(Verdict::Errno(ENOSYS));
 
-/// A clause that allows what meets all conditions.
+/// A clause that permits calls that meet all conditions.
 const fn allow(when: &'static [Condition]) -> Clause {
     Clause {
         when,
@@ -152,15 +154,15 @@ const fn is(number: u32, values: &'static [u32]) -> Condition {
     }
 }
 
-/// The kernel looks for a module when it is asked for a family or a protocol that it does not have, whoever asks; so nothing
-/// gets there but what it always has. Refused ones are `EPERM`: it is what raw sockets are answered anyway, what programs meet
-/// in other containers, and no answer that the kernel would give after such a search. Multipath TCP is among them: CRIU cannot
-/// checkpoint it, and Go's servers, which ask for it first, take plain TCP then.
+/// When asked for an unknown family or protocol, the kernel looks for a module, whoever asks. So only requests for what
+/// it always has reach it. All others fail with `EPERM`: raw sockets fail with it anyway, programs meet it in other
+/// containers, and the kernel never returns it after such a search. Multipath TCP is among them: CRIU cannot checkpoint
+/// it, and Go's servers, which ask for it first, then use plain TCP.
 const SOCKET: &[Clause] = &[
     allow(&[is(0, &[AF_UNIX as u32])]),
     allow(&[is(0, INET), kind(STREAM), is(2, &[0, IPPROTO_TCP as u32])]),
     allow(&[is(0, INET), kind(DATAGRAM), is(2, &[0, IPPROTO_UDP as u32])]),
-    // What C libraries and Go ask for addresses and interfaces.
+    // What C libraries and Go query for addresses and interfaces.
     allow(&[is(0, &[AF_NETLINK as u32]), is(2, &[NETLINK_ROUTE as u32])]),
 ];
 const SOCKET_PAIR: &[Clause] = &[allow(&[is(0, &[AF_UNIX as u32])])];
@@ -168,7 +170,7 @@ const INET: &[u32] = &[AF_INET as u32, AF_INET6 as u32];
 const STREAM: &[u32] = &[SOCK_STREAM as u32];
 const DATAGRAM: &[u32] = &[SOCK_DGRAM as u32];
 
-/// The type of a socket without `SOCK_CLOEXEC` and `SOCK_NONBLOCK`, masked as the kernel does.
+/// The type of a socket without `SOCK_CLOEXEC` and `SOCK_NONBLOCK`, masked as in the kernel.
 const fn kind(values: &'static [u32]) -> Condition {
     Condition {
         word: argument(1),
@@ -177,7 +179,7 @@ const fn kind(values: &'static [u32]) -> Condition {
     }
 }
 
-/// Neither a namespace nor a child of one's parent: a function's parent is init, and that child would be in no checkpoint.
+/// Neither namespaces nor siblings: a function's parent is init, and a sibling would be in no checkpoint.
 const CLONE: &[Clause] = &[allow(&[Condition {
     word: argument(0),
     mask: UNWANTED_OF_A_CLONE,
@@ -192,8 +194,8 @@ const UNWANTED_OF_A_CLONE: u32 = (CLONE_NEWNS
     | CLONE_NEWNET
     | CLONE_PARENT) as u32;
 
-/// All but those that type into a terminal or change how one works, and those of bridges and VLANs, for which the kernel looks
-/// for a module before it asks who wants it.
+/// All except those that type into a terminal or change how one works, and those of bridges and VLANs. For the latter,
+/// the kernel looks for a module before it checks permissions.
 const IOCTL: &[Clause] = &[Clause {
     when: &[is(1, REFUSED_REQUESTS)],
     verdict: REFUSE,
@@ -211,10 +213,11 @@ const REFUSED_REQUESTS: &[u32] = &[
     0x8983, // SIOCSIFVLAN
 ];
 
-/// What a checkpoint holds, what only asks, and what CRIU sets in its last steps, which come after the filter
-/// (`PR_SET_SECUREBITS`, `PR_CAPBSET_DROP`: the kernel refuses them to a function). Not: further filters, dispatch of system
-/// calls and `PR_SET_TSC`, whose state is in no snapshot; `PR_SET_MDWE`, under which CRIU could not put its code into the
-/// process; `PR_SET_MM`; sharing memory or a core with others (`PR_SET_MEMORY_MERGE`, `PR_SCHED_CORE`).
+/// Options that a checkpoint preserves, queries, and options that CRIU sets in its last steps under the filter
+/// (`PR_SET_SECUREBITS`, `PR_CAPBSET_DROP`: the kernel denies them to a function). Not permitted: further filters,
+/// dispatch of system calls and `PR_SET_TSC`, whose state is in no snapshot; `PR_SET_MDWE`, under which CRIU could not
+/// put its code into the process; `PR_SET_MM`; sharing memory or a core with others (`PR_SET_MEMORY_MERGE`,
+/// `PR_SCHED_CORE`).
 const PRCTL: &[Clause] = &[allow(&[is(0, PROCESS_OPTIONS)])];
 const PROCESS_OPTIONS: &[u32] = &[
     PR_SET_NAME as u32,
@@ -248,8 +251,8 @@ const PROCESS_OPTIONS: &[u32] = &[
     0x4155_5856, // PR_GET_AUXV
 ];
 
-/// The base registers, and questions about processor state. Not: leave to use AMX, which a copy of the process would be
-/// without; faults of `cpuid`; shadow stacks.
+/// The base registers, and queries of processor state. Not permitted: requests for AMX, which a copy of the process
+/// would lack; faults of `cpuid`; shadow stacks.
 const ARCH_PRCTL: &[Clause] = &[allow(&[is(
     0,
     &[
@@ -262,25 +265,26 @@ const ARCH_PRCTL: &[Clause] = &[allow(&[is(
     ],
 )])];
 
-/// The usual Linux persona, and the question which one it is.
+/// The usual Linux persona, and the query of the current one.
 const PERSONALITY: &[Clause] = &[allow(&[is(0, &[0, 0xffff_ffff])])];
 
-/// The kernel tells the pager that memory is freed before it finds that it cannot free a mapping of a file lazily, and what
-/// restored memory is mapped from is a file: the pager would take for freed what the program keeps. Allocators free at once
-/// instead.
+/// The kernel tells the pager that memory was freed before it finds that a file mapping cannot be freed lazily.
+/// Restored memory is mapped from a file, so the pager would treat as freed what the program keeps. Allocators then
+/// free eagerly instead.
 const MADVISE: &[Clause] = &[Clause {
     when: &[is(2, &[MADV_FREE as u32])],
     verdict: INVALID,
 }];
 
-/// The core limit stays 1, at which the kernel starts no program for a crash (`spawn`); at 0 it would. `EINVAL`, as for a limit
-/// that there is not: GnuPG lowers this one when it starts, and goes on without only after that answer or `ENOSYS`.
+/// The core limit stays 1, at which the kernel starts no program for a crash (`spawn`). At 0 it would. The error is
+/// `EINVAL`, as for a nonexistent limit: GnuPG lowers this limit at its start, and continues without that only after
+/// this error or `ENOSYS`.
 const SETRLIMIT: &[Clause] = &[Clause {
     when: &[is(0, CORE)],
     verdict: INVALID,
 }];
 const PRLIMIT: &[Clause] = &[
-    // Asking only: no new limit is pointed to.
+    // A query only: the pointer to a new limit is null.
     allow(&[
         is(1, CORE),
         is(2, &[0]),
@@ -297,7 +301,7 @@ const PRLIMIT: &[Clause] = &[
 ];
 const CORE: &[u32] = &[RLIMIT_CORE];
 
-/// The rule of each call by its number. All above the last are answered as the last is.
+/// The rule of each call by its number. All higher numbers have the last rule.
 pub(super) fn table() -> Vec<Rule> {
     let mut table = vec![ABSENT; KNOWN + 1];
     let listed = |calls: &'static [i64], rule| calls.iter().map(move |call| (*call, rule));

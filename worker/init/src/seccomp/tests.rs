@@ -9,7 +9,7 @@ const REFUSED: Verdict = Verdict::Errno(EPERM);
 const INVALID: Verdict = Verdict::Errno(EINVAL);
 const ABSENT: Verdict = Verdict::Errno(ENOSYS);
 
-/// What the profile says, read off its table without the compiler.
+/// The profile's verdict, read from its table without the compiler.
 fn expected(table: &[Rule], data: &[u8; 64]) -> Verdict {
     let number = word(data, 0) as usize;
     match table.get(number).unwrap_or(table.last().unwrap()) {
@@ -24,7 +24,7 @@ fn expected(table: &[Rule], data: &[u8; 64]) -> Verdict {
     }
 }
 
-/// Every value that a clause of this rule looks for, its neighbours, and what sets bits beyond any mask.
+/// Every value that a clause of this rule compares with, its neighbours, and values that set bits beyond any mask.
 fn telling(rule: &Rule) -> Vec<u64> {
     let clauses = match rule {
         Rule::Always(_) => &[][..],
@@ -60,7 +60,7 @@ fn the_program_answers_every_call_as_the_profile_says() {
         for first in &values {
             for second in &values {
                 for third in &values {
-                    // Upper halves too: of which most must change nothing.
+                    // Includes upper halves, most of which must have no effect.
                     for upper in [0, 1 << 32, 0xffff_ffff << 32] {
                         let data = data(
                             number,
@@ -105,13 +105,13 @@ fn the_bytes_are_the_kernel_s_and_the_same_each_time() {
     let bytes = program();
     assert_eq!(bytes, program());
     assert_eq!(bytes.len(), Filter::compile().0.len() * 8);
-    // Load the word at 4; if it is this architecture, skip none.
+    // Load the word at 4. If it is this architecture, skip none.
     assert_eq!(bytes[..8], [0x20, 0, 0, 0, 4, 0, 0, 0]);
     assert_eq!(bytes[8..10], [0x15, 0]);
     assert_eq!(bytes[12..16], [0x3e, 0, 0, 0xc0]);
 }
 
-/// The answer to a call, from the program.
+/// The program's verdict on a call.
 fn answer(call: i64, arguments: &[u64]) -> Verdict {
     let mut all = [0; 6];
     all[..arguments.len()].copy_from_slice(arguments);
@@ -123,7 +123,7 @@ fn answer(call: i64, arguments: &[u64]) -> Verdict {
 
 #[test]
 fn nothing_is_allowed_that_container_engines_do_not_allow() {
-    // All numbers up to 462 that Docker's default profile does not allow without capabilities on x86-64.
+    // All numbers up to 462 that Docker's default profile denies without capabilities on x86-64.
     let singles = [
         103, 134, 136, 139, 153, 212, 227, 236, 246, 248, 249, 250, 256, 272, 279, 298, 300, 304, 308, 312, 313,
     ];
@@ -139,8 +139,8 @@ fn nothing_is_allowed_that_container_engines_do_not_allow() {
     }
 }
 
-/// CRIU installs the filter, then takes away the function's privileges, lets its threads go, and unmaps itself. (The last is
-/// done while the filter is suspended.)
+/// CRIU installs the filter, then drops the function's privileges, releases its threads, and unmaps itself. (The last
+/// step happens while the filter is suspended.)
 #[test]
 fn what_criu_does_under_the_filter_is_allowed() {
     let calls = [
@@ -274,7 +274,7 @@ fn sockets_are_those_that_the_kernel_has_without_a_module() {
             assert_eq!(socket(family, SOCK_STREAM, 0), REFUSED, "{family}");
         }
     }
-    // The kernel looks at 32 bits.
+    // The kernel looks at 32 bits only.
     assert_eq!(
         answer(SYS_socket, &[1 << 32 | AF_ALG as u64, SOCK_SEQPACKET as u64]),
         REFUSED
@@ -343,17 +343,17 @@ fn devices_are_asked_what_programs_ask_and_terminals_are_not_typed_into() {
     }
 }
 
-/// Makes a call whose arguments do nothing even where it is allowed; the error number, 0 for none.
+/// Makes a call whose arguments have no effect even if it is permitted. Returns the error number, or 0 for none.
 #[expect(unsafe_code, reason = "calls by number")]
 fn errno_of(call: i64, first: u64, second: u64, third: u64) -> i32 {
-    // SAFETY: each call that the tests make takes no pointer, or is given null ones, which the kernel refuses.
+    // SAFETY: each call made by the tests takes no pointer, or gets null ones, which the kernel rejects.
     match unsafe { syscall(call, first, second, third, 0, 0, 0) } {
         -1 => nix::errno::Errno::last_raw(),
         _ => 0,
     }
 }
 
-/// The error numbers of these calls, made under the filter. A filter is of one thread, for good.
+/// The error numbers of these calls, made under the filter. A filter applies to one thread, permanently.
 fn under_the_filter<const N: usize>(calls: [(i64, u64, u64, u64); N]) -> [i32; N] {
     let thread = std::thread::spawn(move || {
         nix::sys::prctl::set_no_new_privs().unwrap();
@@ -402,7 +402,7 @@ fn multipath_sockets_are_refused_and_plain_ones_are_not() {
 
 #[test]
 fn memory_is_not_freed_lazily() {
-    // Of no bytes: nothing happens where it is allowed.
+    // With a length of zero, so that nothing happens where it is permitted.
     let advice = [MADV_FREE, MADV_DONTNEED, MADV_NORMAL].map(|advice| (SYS_madvise, 0, 0, advice as u64));
     assert_eq!(under_the_filter(advice), [EINVAL, 0, 0]);
 }

@@ -1,25 +1,26 @@
-//! The compiler of a profile: classic BPF that finds a call's rule by binary search over ranges of numbers with one rule, and
-//! looks at arguments in the leaves only.
+//! Compiles a profile to classic BPF. The program finds a call's rule by binary search over ranges of numbers with the
+//! same rule. It looks at arguments only in the leaves.
 //!
 //! ```text
 //! architecture ≠ x86-64 ─► kill the process
-//! number ─► ≥ k? ─► ≥ k? ─► … ─► answer
-//!                             └► argument = v? ─► … ─► answer
+//! number ─► ≥ k? ─► ≥ k? ─► … ─► verdict
+//!                             └► argument = v? ─► … ─► verdict
 //! ```
 //!
-//! Jumps go forward only, conditional ones over 255 instructions at most. So the program is written from its end to its
-//! beginning, where every target is known; one that is too far gets a copy of the answer, or an unconditional jump, nearby.
+//! Jumps only go forward, conditional ones over at most 255 instructions. So the program is emitted from its end to its
+//! beginning, where every target is known. A target that is too far away gets a nearby copy of the verdict, or a nearby
+//! unconditional jump.
 
 use seccompiler::{BpfProgram, sock_filter};
 
-/// What is answered to a call.
+/// The decision about a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// The kernel makes the call.
+    /// The kernel executes the call.
     Allow,
-    /// The call fails with this error number, unmade.
+    /// The call fails with this error number and is not executed.
     Errno(i32),
-    /// The process ends.
+    /// The process is killed.
     Kill,
 }
 
@@ -34,12 +35,12 @@ impl Verdict {
     }
 }
 
-/// What is looked at in a call.
+/// How a call is decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rule {
-    /// The number alone.
+    /// By its number alone.
     Always(Verdict),
-    /// The first clause that holds; the verdict beside them if none does.
+    /// By the first matching clause, or by the verdict if none matches.
     First(&'static [Clause], Verdict),
 }
 
@@ -50,7 +51,7 @@ pub(super) struct Clause {
     pub(super) verdict: Verdict,
 }
 
-/// A word of `struct seccomp_data`, without the bits that `mask` lacks, is one of `values`.
+/// A word of `struct seccomp_data`, masked with `mask`, is one of `values`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Condition {
     /// Offset in bytes.
@@ -63,12 +64,12 @@ pub(super) struct Condition {
 pub(super) const NUMBER: u32 = 0;
 pub(super) const ARCHITECTURE: u32 = 4;
 
-/// The offset of an argument's lower half, which is all of a 32-bit argument.
+/// Offset of an argument's lower half, which holds all of a 32-bit argument.
 pub(super) const fn argument(number: u32) -> u32 {
     16 + 8 * number
 }
 
-/// The offset of an argument's upper half.
+/// Offset of an argument's upper half.
 pub(super) const fn upper_half(number: u32) -> u32 {
     argument(number) + 4
 }
@@ -76,7 +77,8 @@ pub(super) const fn upper_half(number: u32) -> u32 {
 /// `AUDIT_ARCH_X86_64`: a 64-bit little-endian machine of ELF number 62.
 pub(super) const X86_64: u32 = 0xc000_003e;
 
-// Words of the machine. The kernel knows at a restore what these mean for a call without making it; of other ones it does not.
+// Instructions of the machine. At a restore, the kernel evaluates these for a call without making it. It cannot
+// evaluate others.
 pub(super) const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
 pub(super) const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
 pub(super) const JUMP: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
@@ -84,11 +86,11 @@ pub(super) const IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) a
 pub(super) const IF_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
 pub(super) const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
-/// How far back a target may lie when a conditional jump is about to be written: what else is written first, two instructions
-/// at most, keeps it within a byte.
+/// Maximum distance of a target when a conditional jump is about to be written. At most two more instructions are
+/// written before it, so the distance still fits in a byte.
 const REACH: usize = 250;
 
-/// The program that answers each call by its rule: that of its number in `table`, the last for all numbers beyond.
+/// A program that decides each call by its rule in `table`, indexed by number. Higher numbers have the last rule.
 pub(super) fn compile(table: &[Rule]) -> BpfProgram {
     let mut code = Backwards::default();
     let root = code.search(&ranges(table));
@@ -111,18 +113,18 @@ fn ranges(table: &[Rule]) -> Vec<(u32, Rule)> {
     ranges
 }
 
-/// Where a jump goes: an instruction, by its distance from the program's end, or an answer, wherever one is written.
+/// Target of a jump: an instruction, by its distance from the program's end, or any copy of a verdict.
 #[derive(Clone, Copy)]
 enum Target {
     At(usize),
     Return(Verdict),
 }
 
-/// A program from its last instruction on.
+/// A program in reverse, from its last instruction on.
 #[derive(Default)]
 struct Backwards {
     written: BpfProgram,
-    /// The answers among them, and where each is.
+    /// Verdicts written so far, with their positions.
     answers: Vec<(Verdict, usize)>,
 }
 
@@ -180,7 +182,7 @@ impl Backwards {
         Target::At(here)
     }
 
-    /// An instruction that ends up at `target` and can be jumped to from here.
+    /// Position of an instruction that leads to `target` and is within reach of a jump from here.
     fn near(&mut self, target: Target) -> usize {
         let here = self.written.len();
         let known = match target {
@@ -197,7 +199,7 @@ impl Backwards {
         }
     }
 
-    /// Sees to it that what is written next goes on at `target`.
+    /// Ensures that the next instruction written continues at `target`.
     fn fall_to(&mut self, target: Target) {
         let place = self.near(target);
         if place + 1 != self.written.len() {
