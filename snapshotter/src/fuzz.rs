@@ -145,7 +145,7 @@ fn seeded_process() -> Process {
     }
 }
 
-/// The second of its pages is zero.
+/// Memory of the seeds, whose second page is zero.
 fn seeded_memory() -> Vec<u8> {
     let page = |number: u8| vec![if number == 1 { 0 } else { number + 1 }; PAGE_BYTES];
     (0..8).flat_map(page).collect()

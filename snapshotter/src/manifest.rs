@@ -120,16 +120,16 @@ pub enum Origin {
     Runtime {
         /// The runtime.
         runtime: Runtime,
-        /// The function whose versions may begin so; all functions if `None`.
+        /// The function whose versions may start from it. `None` for all functions.
         function: Option<FunctionName>,
         /// The runtime's root filesystem.
         rootfs: LayerRef,
-        /// The user that its processes are.
+        /// The user of its processes.
         uid: u32,
     },
-    /// A CRIU image directory: it stays until somebody deletes it.
+    /// A CRIU image directory. The snapshot stays until it is deleted.
     Import {
-        /// What whoever imported it called it.
+        /// The name given at the import.
         name: String,
     },
 }

@@ -30,7 +30,7 @@ pub struct Process {
 /// An open snapshot. Holds the compressed bundle in memory until dropped.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    /// What it is made of.
+    /// Its manifest.
     pub manifest: Manifest,
     /// BLAKE3 of the stored manifest, and so of everything in the snapshot.
     pub digest: Digest,

@@ -173,7 +173,7 @@ pub enum PublishError {
     TooLarge {
         /// The snapshot.
         id: SnapshotId,
-        /// How large a bundle may be.
+        /// The limit that was exceeded.
         #[source]
         cause: BundleTooLarge,
     },

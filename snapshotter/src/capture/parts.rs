@@ -13,7 +13,7 @@ use crate::pagemap::PageMap;
 /// Maximum size of an extra file that is stored in the bundle.
 const EXTRA_IN_BUNDLE_MAX: u64 = 1 << 20;
 
-/// The bundle, and what the manifest says about it.
+/// The bundle, and the manifest's entries about it.
 pub(super) struct Parts {
     pub(super) bytes: Bytes,
     pub(super) processes: Vec<ProcessEntry>,

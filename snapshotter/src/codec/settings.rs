@@ -12,7 +12,7 @@ const PAGES_MAX: u16 = 1024;
 /// Highest acceleration.
 const ACCELERATION_MAX: u8 = 32;
 
-/// Why a setting was refused.
+/// Why a setting was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingError {
     /// Not a valid region size.

@@ -3,9 +3,9 @@
 //!
 //! ```text
 //! list chunks, layers ─► view: notes, manifests, caller's rule ─► remove unwanted snapshots, manifest first
-//!   ─► condemn what none of them needs: put collecting/RUN ─► view again ─► remove what is still unneeded,
-//!   and remains of snapshots that do not exist ─► remove notes and lists of the dead ─► remove
-//!   collecting/RUN
+//!   ─► condemn what none of them needs: put collecting/RUN ─► view again
+//!   ─► remove what is still unneeded, and remains of snapshots that do not exist
+//!   ─► remove notes and lists of the dead ─► remove collecting/RUN
 //! ```
 //!
 //! Interrupted at any point, a collection leaves only a list behind, and the next collection does the rest. Two

@@ -1,9 +1,9 @@
 //! The publisher's half of the protocol (decision 7): note what you rely on, then check whether it is condemned.
 //!
 //! ```text
-//! protect(names) ─► put publishing/OWNER/N ─► list collecting/, get what is new there ─► which names may be used
+//! protect(names) ─► put publishing/OWNER/N ─► list collecting/, get new lists ─► which names may be used
 //! …                                          (chunks are looked up or put only now)
-//! confirm() ─► all of publishing/OWNER/ still stands ─► the manifest is put ─► finish(): publishing/OWNER/ goes
+//! confirm() ─► publishing/OWNER/ is complete ─► put the manifest ─► finish(): remove publishing/OWNER/
 //! ```
 //!
 //! Nobody waits: a condemned name is simply not used. A chunk that was to be shared is then stored again, and a new

@@ -45,7 +45,7 @@ pub enum ImageError {
     Framing {
         /// The expected kind.
         kind: &'static str,
-        /// What is wrong.
+        /// The framing error.
         #[source]
         cause: FramingError,
     },

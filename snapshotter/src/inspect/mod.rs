@@ -57,7 +57,7 @@ pub struct WorkingSetSummary {
 /// What a snapshot was taken of, and the sizes of its parts.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Inspection {
-    /// Its sizes as in the admin API.
+    /// Its sizes, as in the admin API.
     pub summary: SnapshotSummary,
     /// What it was taken of.
     pub origin: Origin,

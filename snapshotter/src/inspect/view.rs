@@ -147,7 +147,7 @@ pub struct MappingView {
     pub end: u64,
     /// `rwx`, as in `/proc/PID/maps`.
     pub access: String,
-    /// A file's path, or `[heap]` and the like.
+    /// A file's path, or a label such as `[heap]`.
     pub name: String,
     /// Its memory in the snapshot.
     #[serde(flatten)]

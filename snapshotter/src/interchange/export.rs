@@ -100,7 +100,7 @@ impl Drop for Draft {
     }
 }
 
-/// What was written.
+/// Result of an export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exported {
     /// Number of files.

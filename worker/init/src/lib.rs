@@ -1,4 +1,4 @@
-//! The tiny init of a sandbox: pid 1 of its pid namespace.
+//! The small init of a sandbox: pid 1 of its pid namespace.
 //!
 //! The worker starts this program once, with a control socket, and it forks for each sandbox ([`zygote`]). One process
 //! stays outside as root on the host and makes the sandbox ([`outside`], [`namespaces`]). The other is init inside the
@@ -7,7 +7,7 @@
 //! Init lays out the files ([`rootfs`]) of a machine of the requested size (`machine`), and starts the function with
 //! its privileges removed ([`spawn`], [`seccomp`]). It starts CRIU inside the same namespaces ([`criu`]), with a way
 //! for a pager to reach the memory that CRIU will restore ([`ancestor`]). It rejects a checkpoint that would miss a
-//! process ([`strays`]) or an IPC object ([`ipc`]), saves and loads the private files that belong to a snapshot
+//! process ([`strays`]) or an IPC object ([`ipc`]). It saves and loads the private files of a snapshot
 //! ([`files`]), and reaps dead processes ([`reactor`]). When the control socket closes, init exits, and the whole
 //! sandbox with it: a killed worker leaves no sandbox behind. A CRIU that dumps comes from outside ([`dumper`]).
 

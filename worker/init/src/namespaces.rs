@@ -10,7 +10,7 @@ use nix::unistd::{Gid, Pid, Uid, setgroups, sethostname, setresgid, setresuid};
 
 use crate::protocol::IDS;
 
-/// Why a sandbox could not be made.
+/// Why a sandbox could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum NamespaceError {
     /// A cgroup could not be joined.

@@ -196,8 +196,8 @@ impl Filler<'_> {
         })
     }
 
-    /// Fills runs of pages that are consecutive in the list, in the process and in the source, and that either will all
-    /// be written or will not.
+    /// Fills runs of pages that are consecutive in the list, in the process and in the source, and of which all or
+    /// none will be written.
     fn fill_part(&self, pages: &[AheadPage]) -> u64 {
         let mut filled = 0;
         let mut at = 0;

@@ -138,9 +138,9 @@ pub struct FilledBehind {
 pub struct Stats {
     /// Faults received.
     pub faults: AtomicU64,
-    /// Pages copied in answer to faults.
+    /// Pages copied to answer faults.
     pub copied: AtomicU64,
-    /// Pages of the mapped file let in, in answer to faults.
+    /// Pages of the mapped file let in to answer faults.
     pub let_in: AtomicU64,
     /// Pages filled with zeros.
     pub zeroed: AtomicU64,

@@ -79,7 +79,7 @@ pub enum UnpackError {
     Kind {
         /// The entry.
         path: String,
-        /// What it is.
+        /// Its kind.
         kind: String,
     },
     /// Two entries have the same name.
