@@ -187,7 +187,7 @@ impl Session {
         self.hear_restored(order.limit, at)
     }
 
-    /// Completes a restore that was ordered with `Self::order_restore`, within `limit` from now.
+    /// Completes a [`Self::restore`] that was ordered before, within `limit` from now.
     ///
     /// # Errors
     /// As for `Self::restore`.
