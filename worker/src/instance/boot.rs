@@ -1,4 +1,4 @@
-//! Starting an instance from nothing: the runtime's program in a new sandbox, until it accepts connections.
+//! Boots an instance from nothing: runs the runtime's program in a new sandbox until it accepts connections.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -18,32 +18,34 @@ use crate::instance::{FunctionClient, Instance, PORT, RunningInstance};
 use crate::reporting::logs::telling::telling;
 use crate::worker::Worker;
 
-/// What runtimes of JavaScript read more options from, and one that has them take care of random numbers drawn ahead.
+/// Environment variables from which JavaScript runtimes read more options. Each option loads an agent that keeps copies
+/// from sharing random numbers drawn ahead.
 const AGENTS: [(&str, &str); 2] = [
     ("NODE_OPTIONS", "--require=/opt/rekindle/node/lib/copies.js"),
     ("BUN_OPTIONS", "--preload=/opt/rekindle/node/lib/copies.js"),
 ];
-/// Open files of a function's processes at most.
+/// Maximum number of open files of a function's processes.
 pub(crate) const OPEN_FILES: u64 = 1024;
-/// How often a booting function is asked whether it listens yet.
+/// Interval between checks whether a booting function listens.
 const KNOCK_EVERY: Duration = Duration::from_millis(2);
-/// How long its last lines are waited for.
+/// How long to wait for the function's last lines of output.
 const DRAIN_LIMIT: Duration = Duration::from_millis(200);
-/// The most lines of output shown when a function does not start.
+/// Maximum number of output lines shown when a function fails to start.
 const TAIL: usize = 12;
 
-/// Boots `instance`; it is not marked ready.
+/// Boots `instance` without marking it ready.
 ///
 /// # Errors
-/// `boot_failed` with the function's last lines when it ends or does not listen in time.
+/// Returns `boot_failed`, with the function's last lines, when the function ends or does not listen in time.
 pub async fn boot(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<RunningInstance>, ApiError> {
     boot_with(worker, instance, environment(&instance.spec)).await
 }
 
-/// Boots its runtime's bootstrap, which listens and has loaded nothing yet: nothing of it is this function's.
+/// Boots the bootstrap of the instance's runtime. It listens but has loaded nothing yet, so it contains nothing of this
+/// function.
 ///
 /// # Errors
-/// As [`boot`].
+/// The same as [`boot`].
 pub(crate) async fn boot_unloaded(
     worker: &Arc<Worker>,
     instance: &Arc<Instance>,
@@ -63,7 +65,7 @@ async fn boot_with(
     let isolated = instance
         .phase("sandbox", isolate(worker, instance, instance.id.as_str()))
         .await?;
-    // Nothing is to be restored. Nobody waits for its end.
+    // There is nothing to restore. Nobody waits for this CRIU to end.
     let criu = isolated.criu;
     tokio::task::spawn_blocking(move || criu.dismiss());
     let sandbox = &isolated.sandbox;
@@ -133,7 +135,7 @@ async fn listening(worker: &Worker, instance: &Instance, sandbox: &Arc<Sandbox>)
     Err(not_started(worker, instance, &said).await)
 }
 
-/// Why a function did not start, with the lines it wrote that are likely to say so.
+/// Builds the error for a function that did not start, with the lines of its output that probably explain why.
 pub(crate) async fn not_started(worker: &Worker, instance: &Instance, said: &str) -> ApiError {
     // The last lines may still be in the pipe.
     instance.sink.drained(DRAIN_LIMIT).await;
@@ -152,7 +154,7 @@ pub(crate) async fn not_started(worker: &Worker, instance: &Instance, said: &str
     )
 }
 
-/// The command of a runtime; see docs/reference/runtime-contract.md.
+/// Returns the command of a runtime; see docs/reference/runtime-contract.md.
 fn command(spec: &VersionSpec) -> Vec<String> {
     let words: &[&str] = match spec.manifest.runtime {
         Runtime::Python => &["/usr/bin/python3", "-u", "/opt/rekindle/python/bootstrap.py"],
@@ -164,7 +166,7 @@ fn command(spec: &VersionSpec) -> Vec<String> {
         ],
         Runtime::Http => {
             let command = &spec.manifest.command;
-            // A shell does it itself, by its own rules.
+            // A shell expands variables itself, by its own rules.
             if is_script(command) {
                 return command.clone();
             }
@@ -175,7 +177,7 @@ fn command(spec: &VersionSpec) -> Vec<String> {
     words.iter().map(|w| (*w).to_owned()).collect()
 }
 
-/// Whether a command is a shell with a script in its arguments.
+/// Returns whether a command is a shell with a script in its arguments.
 fn is_script(command: &[String]) -> bool {
     const SHELLS: [&str; 5] = ["sh", "bash", "dash", "ash", "busybox"];
     let program = command.first().and_then(|program| program.rsplit('/').next());
@@ -183,8 +185,8 @@ fn is_script(command: &[String]) -> bool {
     program.is_some_and(|program| SHELLS.contains(&program)) && command.iter().any(has_script)
 }
 
-/// A word of a command with `$NAME` and `${NAME}` replaced by what the environment has of that name. `$$NAME` stands
-/// for `$NAME`. What it does not have stays as it is: a shell in the command may know it.
+/// Replaces `$NAME` and `${NAME}` in a word of a command with the value from the environment. `$$NAME` stands for
+/// `$NAME`. Names that are not in the environment stay as they are: a shell in the command may know them.
 fn expanded(word: &str, environment: &[String]) -> String {
     let value = |name: &str| {
         let variables = environment.iter().filter_map(|variable| variable.split_once('='));
@@ -210,7 +212,7 @@ fn expanded(word: &str, environment: &[String]) -> String {
     text + rest
 }
 
-/// The length of the reference that a text begins with, of which the first byte is `$`, and the name in it.
+/// Returns the length of the reference that `text` begins with, and the name in it. The first byte of `text` is `$`.
 fn reference(text: &str) -> (usize, &str) {
     let braced = text.starts_with("${");
     let name = &text[if braced { 2 } else { 1 }..];
@@ -224,7 +226,7 @@ fn reference(text: &str) -> (usize, &str) {
     }
 }
 
-/// What the environments of all functions have in common.
+/// Returns the environment variables common to all functions.
 fn base_environment() -> Vec<String> {
     vec![
         "PATH=/usr/local/bin:/usr/bin:/bin".to_owned(),
@@ -235,7 +237,7 @@ fn base_environment() -> Vec<String> {
     ]
 }
 
-/// The environment of a function; see docs/reference/runtime-contract.md.
+/// Returns the environment of a function; see docs/reference/runtime-contract.md.
 pub(crate) fn environment(spec: &VersionSpec) -> Vec<String> {
     let manifest = &spec.manifest;
     let mib = manifest.memory.0 >> 20;
@@ -256,7 +258,7 @@ pub(crate) fn environment(spec: &VersionSpec) -> Vec<String> {
         env.push("PYTHONPATH=/app/.rekindle/python:/opt/rekindle/python".to_owned());
         env.push("PYTHONUNBUFFERED=1".to_owned());
     }
-    // What those go by that ask the kernel on which processors they may run: it names all of the host's.
+    // For programs that ask the kernel on which processors they may run. The kernel names all processors of the host.
     let threads = ["GOMAXPROCS", "OMP_NUM_THREADS"].into_iter();
     let processors = processors(spec);
     env.extend(
@@ -265,7 +267,7 @@ pub(crate) fn environment(spec: &VersionSpec) -> Vec<String> {
             .map(|name| format!("{name}={processors}")),
     );
     let mut own: BTreeMap<_, _> = manifest.env.iter().map(|(k, v)| (k.as_str(), v.clone())).collect();
-    // The runtime `node` begins with it by its command.
+    // The command of the runtime `node` loads the agent already.
     if manifest.runtime == Runtime::Http && manifest.base == Base::Node {
         for (name, agent) in AGENTS {
             let more = own.remove(name).map(|value| format!(" {value}"));

@@ -1,6 +1,7 @@
-//! Taking a checkpoint of a running instance, leaving it running:
+//! Takes a checkpoint of a running instance and leaves it running:
 //!
-//! before-snapshot hook → connections closed → criu dump (processes stand; private files saved) → they go on → publish.
+//! before-snapshot hook → connections closed → criu dump (processes stopped; private files saved) → resume →
+//! publish.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -40,19 +41,19 @@ use crate::snapshots::dump_dir::{self, DumpDir};
 use crate::snapshots::{AfterRestore, CaptureNotes, FILES_ARCHIVE, NOTES_FILE, forget_outside, join_time};
 use crate::worker::Worker;
 
-/// How long a hook may take, its whole answer included.
+/// How long a hook may take, including its whole response.
 const HOOK_LIMIT: Duration = Duration::from_secs(10);
-/// The longest answer of a hook that is read, bytes.
+/// Maximum size of a hook response that is read, in bytes.
 const HOOK_BODY_MAX: usize = 64 * 1024;
 /// How long CRIU may take to start.
 const CRIU_LIMIT: Duration = Duration::from_secs(10);
 /// How long the function may take to notice that its connections were closed.
 const QUIET_LIMIT: Duration = Duration::from_millis(500);
-/// Between two looks whether it has.
+/// Interval between checks whether the function has noticed.
 const QUIET_PAUSE: Duration = Duration::from_micros(500);
-/// Lines of a table of connections that are looked at.
+/// Maximum number of lines read from a connection table.
 const TABLE_LINES_MAX: usize = 1 << 16;
-/// The loopback's addresses as the kernel's tables have them: of IPv4, that as IPv6 has it, of IPv6.
+/// The loopback addresses as the kernel's tables show them: IPv4, IPv4 mapped to IPv6, and IPv6.
 const LOOPBACKS: [&str; 3] = [
     "0100007F:",
     "0000000000000000FFFF00000100007F:",
@@ -60,7 +61,7 @@ const LOOPBACKS: [&str; 3] = [
 ];
 /// The image directory, which is the working directory of a CRIU that dumps.
 pub(crate) const WORKING_DIR: &str = ".";
-/// Said in the function's log where a restore would have to pass over too many inode numbers.
+/// Written to the function's log when a restore would have to skip too many inode numbers.
 const RENUMBERED: &str = "files in /tmp or /dev/shm will have other inode numbers in copies, since too many were \
                           made and removed before the snapshot: a program that compares them, as SQLite does, has to \
                           open its files anew in an after-restore hook";
@@ -68,49 +69,49 @@ const RENUMBERED: &str = "files in /tmp or /dev/shm will have other inode number
 /// A call around a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
-    /// Before the checkpoint.
+    /// Called before the checkpoint.
     BeforeSnapshot,
-    /// In each restored instance, before its first request.
+    /// Called in each restored instance before its first request.
     AfterRestore,
 }
 
-/// Why there is no snapshot. The instance goes on either way.
+/// Why there is no snapshot. The instance keeps running in every case.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// The hook failed.
     #[error("{0}")]
     Hook(String),
-    /// A file of the image directory cannot be made.
+    /// A file of the image directory cannot be created.
     #[error("prepare {}", .0.display())]
     Directory(PathBuf, #[source] std::io::Error),
-    /// Notes cannot be written.
+    /// The notes cannot be written.
     #[error("note what the restore needs")]
     Notes(#[source] crate::snapshots::NotesError),
-    /// Its generators of random numbers cannot be looked for.
+    /// The images cannot be searched for random number generators.
     #[error("look for generators of random numbers")]
     Search(#[from] SearchError),
-    /// Its images cannot be edited.
+    /// The images cannot be edited.
     #[error("edit the images")]
     Edit(#[source] crate::snapshots::EditError),
-    /// CRIU cannot be told of the kernel.
+    /// The kernel probe cannot be given to CRIU.
     #[error("{0}")]
     Probe(ApiError),
     /// CRIU cannot be started.
     #[error("start criu")]
     Start(#[source] crate::host::sandbox::SandboxError),
-    /// The conversation with CRIU cannot be had.
+    /// Communication with CRIU failed.
     #[error("talk to criu")]
     Talk(#[source] std::io::Error),
     /// CRIU failed.
     #[error("checkpoint the function{log}")]
     Dump {
-        /// What its log says.
+        /// The error from its log.
         log: String,
-        /// Why.
+        /// The error that CRIU reported.
         #[source]
         source: CriuError,
     },
-    /// The function cannot be checkpointed as it is.
+    /// The function cannot be checkpointed in its present state.
     #[error(transparent)]
     QuiescedFunction(#[from] QuiesceError),
     /// The snapshot could not be stored.
@@ -119,14 +120,14 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
-    /// CRIU's failure, with the cause that its log in this directory has.
+    /// Wraps CRIU's failure, with the cause found in its log in this directory.
     fn dumped(source: CriuError, dir: &Path) -> Self {
         let log = cause_of(&source, &dir.join(DUMP_LOG));
         Self::Dump { log, source }
     }
 }
 
-/// The path to call for a hook, if the function has one.
+/// Returns the path to call for a hook, if the function has one.
 fn hook_path(spec: &VersionSpec, hook: Hook) -> Option<String> {
     match (spec.manifest.runtime, hook) {
         (Runtime::Http, Hook::BeforeSnapshot) => spec.manifest.hooks.before_snapshot.clone(),
@@ -136,17 +137,17 @@ fn hook_path(spec: &VersionSpec, hook: Hook) -> Option<String> {
     }
 }
 
-/// What a runtime answers to the hook before a snapshot.
+/// A runtime's response to the before-snapshot hook.
 #[derive(Debug, Default, serde::Deserialize)]
 struct BeforeSnapshot {
     #[serde(default, rename = "afterRestore")]
     after_restore: Option<AfterRestore>,
 }
 
-/// Calls a hook and waits for its answer, whose body it answers.
+/// Calls a hook, waits for its response and returns the body.
 ///
 /// # Errors
-/// What the function answered, or that it did not.
+/// Returns the function's response if it is an error, or says that there was none.
 pub async fn call_hook(instance: &Instance, parts: &RunningInstance, hook: Hook) -> Result<Bytes, String> {
     let Some(path) = hook_path(&instance.spec, hook) else {
         return Ok(Bytes::new());
@@ -185,7 +186,7 @@ async fn send_hook(instance: &Instance, parts: &RunningInstance, path: &str, spa
     let exchange = async {
         let answer = parts.client.send(request).await?;
         let status = answer.status();
-        // Reading the body to its end lets the connection be used again; that of a longer one is closed.
+        // Reading the body to its end lets the connection be reused. A longer body closes the connection.
         let body = axum::body::to_bytes(Body::new(answer.into_body()), HOOK_BODY_MAX).await;
         Ok((status, body.unwrap_or_default()))
     };
@@ -204,10 +205,10 @@ async fn send_hook(instance: &Instance, parts: &RunningInstance, path: &str, spa
     }
 }
 
-/// Checkpoints `instance` and publishes the snapshot, as one of `origin`. No request must be in it.
+/// Checkpoints `instance` and publishes the snapshot with the given `origin`. No request may be in flight.
 ///
 /// # Errors
-/// See [`CheckpointError`]; the instance goes on running.
+/// See [`CheckpointError`]. The instance keeps running.
 pub async fn checkpoint(
     worker: &Arc<Worker>,
     instance: &Arc<Instance>,
@@ -216,16 +217,16 @@ pub async fn checkpoint(
 ) -> Result<Published, CheckpointError> {
     let started = Instant::now();
     let answer = call_hook(instance, parts, Hook::BeforeSnapshot).await;
-    // A function's own hook may answer anything.
+    // A function's own hook may return anything.
     let answer: BeforeSnapshot = serde_json::from_slice(&answer.map_err(CheckpointError::Hook)?).unwrap_or_default();
     worker.metrics.capture_phase("hook", started.elapsed());
     parts.client.close_idle();
     quiet(parts).await;
-    // Nobody else makes images of what is not live yet.
+    // Nobody else makes images of an instance that is not live yet.
     let alone = Arc::clone(&instance.images).acquire_owned().await.ok();
     // Dropped after the directory, whose files count as the sandbox's memory.
     let _room = RoomForImages::give(instance, parts, alone);
-    // What cannot be read is taken for small: the usual case.
+    // An unreadable value counts as small, which is the usual case.
     let memory = parts.cgroup.memory_current().unwrap_or(0);
     let path = dump_dir::place(&worker.config, memory).join(format!("dump-{}", instance.id));
     let dir = DumpDir::make(&path).map_err(|e| CheckpointError::Directory(path, e))?;
@@ -262,8 +263,8 @@ pub async fn checkpoint(
     Ok(published)
 }
 
-/// Adds the generators in the images of a directory to its notes, and what is left for the hook. Answers what copies
-/// draw.
+/// Adds the generators found in the images, and what is left for the hook, to the notes of a directory. Returns a
+/// summary of the randomness of copies.
 async fn note_generators(dir: PathBuf, after_restore: Option<AfterRestore>) -> Result<Randomness, CheckpointError> {
     let noting = tokio::task::spawn_blocking(move || {
         let generators = randomness::search(&dir)?;
@@ -282,22 +283,24 @@ async fn note_generators(dir: PathBuf, after_restore: Option<AfterRestore>) -> R
         .map_err(|e| CheckpointError::Talk(std::io::Error::other(e)))?
 }
 
-/// Waits until no connection of ours is open inside: they come over the loopback. What stays open, such as the function's to the
-/// outside, is closed by CRIU in the restored instances.
+/// Waits until none of the worker's connections is open inside the sandbox. They come over the loopback. Connections
+/// that stay open, such as the function's to the outside, are closed by CRIU in the restored instances.
 pub(crate) async fn quiet(parts: &RunningInstance) {
     let tables = ["tcp", "tcp6"].map(|t| format!("/proc/{}/net/{t}", parts.sandbox.init_pid()));
-    // Not on a thread that serves: a function with many connections makes these tables as long as it likes.
+    // This must not run on a thread that serves requests: a function with many connections makes these tables
+    // arbitrarily long.
     let waiting = tokio::task::spawn_blocking(move || {
         let until = Instant::now() + QUIET_LIMIT;
         while tables.iter().any(|table| has_connections(Path::new(table))) && Instant::now() < until {
             std::thread::sleep(QUIET_PAUSE);
         }
     });
-    // The runtime going down is the only way to fail.
+    // The only possible failure is the shutdown of the runtime.
     drop(waiting.await);
 }
 
-/// Whether the kernel's table of connections at `path` has one of ours; a table that cannot be read has none. Blocks.
+/// Returns whether the kernel's connection table at `path` contains a connection of the worker. An unreadable table
+/// contains none. Blocks.
 fn has_connections(path: &Path) -> bool {
     let Ok(table) = File::open(path) else { return false };
     let lines = BufReader::new(table).lines().skip(1).map_while(Result::ok);
@@ -310,12 +313,13 @@ fn has_connections(path: &Path) -> bool {
     })
 }
 
-/// More memory for the sandbox while its images exist: they lie on a tmpfs or in the page cache, and what CRIU and init write there is charged to
-/// their own control group. Without it, a function that uses more than half of its memory would be killed by its checkpoint.
+/// More memory for the sandbox while its images exist. The images lie on a tmpfs or in the page cache, and what CRIU
+/// and init write there is charged to their own control group. Without the extra memory, a checkpoint would kill a
+/// function that uses more than half of its memory.
 pub(crate) struct RoomForImages {
     parts: Arc<RunningInstance>,
     limit: u64,
-    /// Given back behind the room.
+    /// Released after the memory limit is restored.
     _alone: Option<OwnedSemaphorePermit>,
 }
 
@@ -324,7 +328,7 @@ impl RoomForImages {
         let limit = memory_limit(&instance.spec);
         let files = instance.spec.manifest.tmp.0 + shm_limit(&instance.spec);
         let raised = limit.saturating_mul(2).saturating_add(files);
-        // The checkpoint of a small function succeeds without.
+        // The checkpoint of a small function succeeds without it.
         if let Err(e) = parts.cgroup.raise_memory(raised) {
             tracing::warn!(instance = %instance.id, error = %e, "no more memory for the checkpoint");
         }
@@ -344,7 +348,7 @@ impl Drop for RoomForImages {
     }
 }
 
-/// Runs CRIU. Answers how long the processes stood still at most.
+/// Runs CRIU. Returns an upper bound on how long the processes were stopped.
 async fn dump(
     worker: &Arc<Worker>,
     instance: &Instance,
@@ -377,7 +381,8 @@ async fn dump(
     let instruction_sets = worker.config.offer.instruction_sets;
     let dumped = tokio::task::spawn_blocking(move || {
         let archive = OwnedFd::from(archive);
-        // Only once it answers is it ready: the function stands still no longer than it must.
+        // CRIU is ready only once it responds. Waiting for that keeps the time that the function is stopped to a
+        // minimum.
         let session = &dumper.session;
         session
             .version(CRIU_LIMIT)
@@ -396,7 +401,7 @@ async fn dump(
             };
             notes.write(&path)?;
             forget_outside(&path)?;
-            // Before anything else of the platform's is changed in them.
+            // Verified before the platform makes any other change to the images.
             let verified = verify(&path, &expected(FUNCTION_UID, &parts.pipes))?;
             same_files::compare(parts.sandbox.init_pid(), &verified)?;
             semaphores::refuse(parts.sandbox.init_pid(), &verified)?;
@@ -437,7 +442,7 @@ mod tests {
         let (loopback, outside) = ("0100007F:C350", "0200C612:1F90");
         assert!(table("01", loopback) && table("08", loopback));
         assert!(table("01", "0000000000000000FFFF00000100007F:C350"));
-        // Listening, or waiting for what is still on its way.
+        // Connections that listen or wait for packets still in transit.
         assert!(!table("0A", loopback) && !table("06", loopback));
         assert!(!table("01", outside));
         assert!(!has_connections(Path::new("/proc/0/net/tcp")));

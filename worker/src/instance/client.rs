@@ -9,10 +9,10 @@ use tokio::net::TcpStream;
 
 use crate::host::sandbox::Sandbox;
 
-/// The port every function serves HTTP on, inside its sandbox.
+/// The port on which every function serves HTTP inside its sandbox.
 pub const PORT: u16 = 8080;
 
-/// The body of a function's answer.
+/// The body of a function's response.
 pub type FunctionBody = Reply<TokioIo<TcpStream>>;
 
 /// Sends requests into one sandbox.
@@ -22,7 +22,7 @@ pub struct FunctionClient {
 }
 
 impl FunctionClient {
-    /// A client that has no connection yet.
+    /// Creates a client with no connection.
     pub fn new(sandbox: &Arc<Sandbox>) -> Self {
         Self {
             sandbox: Arc::clone(sandbox),
@@ -30,16 +30,16 @@ impl FunctionClient {
         }
     }
 
-    /// Sends a request; its URI's host is only told where it has no `Host` header.
+    /// Sends a request. The host in its URI is used only if the request has no `Host` header.
     ///
     /// # Errors
-    /// When no connection can be made or it breaks.
+    /// Returns an error when no connection can be made, or when the connection breaks.
     pub async fn send(&self, request: http::Request<Body>) -> Result<http::Response<FunctionBody>, SendError> {
         let connect = || async { self.sandbox.connect(PORT).await.map(TokioIo::new) };
         self.lines.send(request, connect).await
     }
 
-    /// Closes the connections that are not in use. A checkpoint should find none.
+    /// Closes idle connections. A checkpoint should find none.
     pub fn close_idle(&self) {
         self.lines.close_idle();
     }

@@ -1,4 +1,4 @@
-//! The end of an instance that was ready: noticed, explained, and its parts taken down in order.
+//! The end of an instance that was ready: detects and explains it, and tears the instance down in order.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,18 +11,19 @@ use super::{Instance, InstanceStage, RunningInstance};
 use crate::host::sandbox::FunctionState;
 use crate::worker::Worker;
 
-/// Kills what is inside, waits for its end, then lets go of the rest: a control group can be removed only when empty.
+/// Kills the processes inside, waits for their end, then releases the rest: a control group can be removed only when
+/// empty.
 pub(crate) async fn tear_down(parts: Arc<RunningInstance>) {
     let ended = tokio::task::spawn_blocking(move || {
         parts.kill();
         parts.sandbox.end();
         drop(parts);
     });
-    // It does not panic; the runtime going down is the only other way to fail.
+    // The task does not panic, so the only possible failure is the shutdown of the runtime.
     let _ = ended.await;
 }
 
-/// Waits until its first process ends, tells why, and takes it out of the books.
+/// Waits until the instance's first process ends, reports why, and removes the instance from the worker.
 pub(super) async fn watch_end(instance: Arc<Instance>, mut ended: watch::Receiver<FunctionState>, worker: Arc<Worker>) {
     let state = match ended.wait_for(|s| *s != FunctionState::Alive).await {
         Ok(state) => *state,
@@ -77,7 +78,8 @@ fn cause(instance: &Instance, parts: &RunningInstance, state: FunctionState) -> 
     )
 }
 
-/// Whether the kernel may have ended it for its memory: one that exits by itself was at most told so by a child's death.
+/// Returns whether the kernel may have killed the function for its memory. A function that exits by itself has at most
+/// seen the death of a child.
 fn may_be_an_oom_kill(state: FunctionState) -> bool {
     match state {
         FunctionState::Ended(ExitCause::Signal(signal)) => signal == nix::sys::signal::Signal::SIGKILL as i32,

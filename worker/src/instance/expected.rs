@@ -1,4 +1,4 @@
-//! What images may say of a function: what this worker gives one, and no more.
+//! What images may contain for a function: exactly what this worker gives a function.
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -11,11 +11,11 @@ use rekindle_verify::{Expected, Limit, PagesIn, RESOURCES, Travelling};
 use crate::instance::boot::OPEN_FILES;
 use crate::snapshots::{FILES_ARCHIVE, NOTES_FILE, PipeNote};
 
-/// Process ids that CRIU can choose: above init's, CRIU's and their children's.
+/// Process ids that CRIU may choose: above those of init, CRIU and their children.
 pub(crate) const PIDS: std::ops::RangeInclusive<u32> = 300..=4_194_304;
-/// Ports below take a capability.
+/// Ports below this one require a capability.
 const PORT_MIN: u16 = 1024;
-/// The kernel's numbers of limits.
+/// The kernel's numbers of resource limits.
 const CORE: usize = 4;
 const NOFILE: usize = 7;
 const MEMLOCK_LIMIT: usize = 8;
@@ -23,7 +23,7 @@ const MSGQUEUE: usize = 12;
 const NICE: usize = 13;
 const RTPRIO: usize = 14;
 
-/// BLAKE3 of the filters that a function may be under: this worker's, and those that snapshots have from before.
+/// BLAKE3 hashes of the filters that a function may run under: this worker's filter and the filters of older snapshots.
 static FILTERS: LazyLock<Vec<[u8; 32]>> = LazyLock::new(|| {
     let earlier = seccomp::EARLIER
         .iter()
@@ -32,7 +32,7 @@ static FILTERS: LazyLock<Vec<[u8; 32]>> = LazyLock::new(|| {
     known.map(|hash| *hash.as_bytes()).collect()
 });
 
-/// What processes of the user `uid` are, whose outputs are `pipes`.
+/// Describes processes of the user `uid` whose outputs are `pipes`.
 #[must_use]
 pub fn expected(uid: u32, pipes: &[PipeNote]) -> Expected {
     let mut limits = [Limit::AtMost(u64::MAX); RESOURCES];
@@ -58,7 +58,8 @@ pub fn expected(uid: u32, pipes: &[PipeNote]) -> Expected {
     }
 }
 
-/// The same of an instance that moves, whose templates are called so, and whose pages are there.
+/// Like `expected`, for an instance that migrates. `templates` are the names of its templates, and `pages` says where
+/// its pages are.
 pub(crate) fn expected_to_travel(uid: u32, pipes: &[PipeNote], templates: &[String], pages: PagesIn) -> Expected {
     let other_files = match pages {
         PagesIn::Dump => vec![FILES_ARCHIVE.to_owned(), DUMP_LOG.to_owned()],
@@ -74,8 +75,8 @@ pub(crate) fn expected_to_travel(uid: u32, pipes: &[PipeNote], templates: &[Stri
     }
 }
 
-/// At 0 the kernel starts a program for a crash all the same, at 1 it does not. Where it is not known that there is
-/// none, there may be one.
+/// At limit 0 the kernel still starts a program for a crash; at 1 it does not. If the core pattern cannot be read, such
+/// a program is assumed to exist.
 fn core_limit() -> Limit {
     match crashes_go_to_a_file(Path::new(CORE_PATTERN)) {
         Ok(true) => Limit::AtMost(1),

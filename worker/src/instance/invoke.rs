@@ -1,5 +1,6 @@
-//! One invocation into an instance: wait until it is ready, send the request over a connection inside its sandbox, stream
-//! the answer back. The request counts as in flight until the function has ended its answer, whether anybody waits for it or not.
+//! One invocation of an instance: waits until the instance is ready, sends the request over a connection inside its
+//! sandbox, and streams the response back. The request counts as in flight until the function has ended its response,
+//! even if the caller has gone.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,28 +21,29 @@ use crate::instance::{Entry, FunctionBody, InFlight, Instance, RunningInstance, 
 use crate::snapshots::OpenSnapshot;
 use crate::worker::Worker;
 
-/// The deadline of a request that brings none.
+/// The timeout of a request that carries no deadline.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(900);
-/// The gateway ends an answer at its deadline; this much later the worker does, for a gateway that is gone.
+/// How long after the deadline the worker ends a response. The gateway ends it at the deadline; this covers a gateway
+/// that is gone.
 const BACKSTOP: Duration = Duration::from_secs(2);
 
 /// How long storing a working set waits for a moment without a start.
 const CALM_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long a function is given to notice that its connection was closed.
+/// How long a function has to notice that its connection was closed.
 const NOTICE: Duration = Duration::from_secs(1);
 
 /// Serves `ANY /invoke/{instance}/{path}`.
 ///
 /// # Errors
-/// `instance_gone` before the function saw the request; else what became of it.
+/// Returns `instance_gone` if the function never saw the request. Otherwise the error says what became of the request.
 pub async fn invoke(
     worker: Arc<Worker>,
     id: InstanceId,
     path: String,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    // Its parent is told in a header, also where the gateway is in this process.
+    // A header carries the parent span, even if the gateway runs in this process.
     let span = tracing::debug_span!(
         parent: None,
         "invoke",
@@ -59,7 +61,7 @@ pub async fn invoke(
     let answer = forward(worker, id, path, request).instrument(span.clone()).await;
     if let Err(error) = &answer {
         span.record("error.type", error.code.as_str());
-        // That an instance is gone or busy is how the gateway learns of it.
+        // These codes are the normal way in which the gateway learns that an instance is gone or busy.
         if !matches!(
             error.code,
             ErrorCode::InstanceGone | ErrorCode::InstanceBusy | ErrorCode::LeaseEnded
@@ -113,7 +115,7 @@ async fn forward(
     let kind = how(&instance, start);
     span.record("faas.start", kind.as_str());
     span.record("faas.coldstart", kind.is_cold());
-    // The function's time begins now: what its start took is the platform's.
+    // The function's timeout begins now. The duration of its start is the platform's.
     let deadline = last.min(Deadline::now() + instance.spec.manifest.timeout());
     let request = inward(request, &path, &instance, deadline)?;
     let exchange = Exchange {
@@ -125,11 +127,12 @@ async fn forward(
         start,
         deadline,
     };
-    // The function does not learn that nobody waits any more: it goes on, and counts as long as it does.
+    // The function does not notice that the caller has gone. It keeps running, and counts as in flight for as long as
+    // it does.
     DetachOnDrop::new(exchange.run(request)).await
 }
 
-/// The answer to a request above what the instance takes at once: the gateway places it again.
+/// The response to a request beyond the instance's concurrency limit. The gateway places the request again.
 fn busy() -> ApiError {
     ApiError::new(
         ErrorCode::InstanceBusy,
@@ -137,7 +140,7 @@ fn busy() -> ApiError {
     )
 }
 
-/// The answer to a request under a lease that is over: the gateway places it again.
+/// The response to a request under a lease that has ended. The gateway places the request again.
 fn fenced() -> ApiError {
     ApiError::new(
         ErrorCode::LeaseEnded,
@@ -148,9 +151,9 @@ fn fenced() -> ApiError {
 /// What a request waited for.
 #[derive(Debug, Clone, Copy)]
 enum Start {
-    /// The instance's start, so long: it may have begun before.
+    /// It waited this long for the instance's start, which may have begun earlier.
     First(Duration),
-    /// A parked instance to go on.
+    /// It waited this long for a parked instance to thaw.
     Thawed(Duration),
 }
 
@@ -160,9 +163,9 @@ struct Exchange {
     instance: Arc<Instance>,
     parts: Arc<RunningInstance>,
     in_flight: InFlight,
-    /// Whether it is the first in this instance.
+    /// Whether it is the first request in this instance.
     first: bool,
-    /// What it waited for, if it did.
+    /// What the request waited for, if anything.
     start: Option<Start>,
     deadline: Deadline,
 }
@@ -171,7 +174,7 @@ impl Exchange {
     async fn run(self, mut request: Request<Body>) -> Result<Response<Body>, ApiError> {
         let sent = Instant::now();
         let parts = self.parts;
-        // Until its answer's first byte.
+        // The span lasts until the first byte of the response.
         let span = tracing::debug_span!(
             "function",
             "rekindle.role" = "worker",
@@ -239,13 +242,13 @@ impl Exchange {
     }
 }
 
-/// In the instance until the answer's last byte.
+/// Keeps the request in flight until the last byte of the response.
 struct Inside(InFlight);
 
 impl Held for Inside {
     fn ended(self, end: End) {
-        // Where it was not whole the connection is closed, and the function's next write fails. Whether a late function must go is
-        // the gateway's to say, which looks at the deadline itself.
+        // If the response was cut off, the connection is closed and the function's next write fails. The gateway
+        // watches the deadline and decides whether a late function has to stop.
         if end == End::Whole {
             return;
         }
@@ -263,7 +266,7 @@ fn deadline(headers: &HeaderMap) -> Deadline {
     Deadline::now() + left.map_or(DEFAULT_LIMIT, Duration::from_millis).min(DEFAULT_LIMIT)
 }
 
-/// The request as the function sees it.
+/// Builds the request as the function sees it.
 fn inward(
     request: Request<Body>,
     path: &str,
@@ -287,7 +290,7 @@ fn inward(
     }
     strip_hop_by_hop(&mut head.headers);
     if http_body::Body::size_hint(&body).exact().is_none() {
-        // Said outright, as else a GET would lose its body.
+        // Set explicitly, because a GET would otherwise lose its body.
         head.headers
             .insert(http::header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
@@ -297,14 +300,14 @@ fn inward(
         headers::DEADLINE_MS,
         HeaderValue::from(u64::try_from(until).unwrap_or(u64::MAX)),
     );
-    // An id is always a header's value.
+    // An instance id is always a valid header value.
     if let Ok(id) = HeaderValue::from_str(instance.id.as_str()) {
         head.headers.insert(headers::INSTANCE, id);
     }
     Ok(Request::from_parts(head, body))
 }
 
-/// How the instance came to serve a request that waited for this.
+/// Returns the start kind of an instance for a request that waited for `start`.
 fn how(instance: &Instance, start: Option<Start>) -> StartKind {
     match start {
         Some(Start::First(_)) => *instance.kind.lock(),
@@ -313,7 +316,7 @@ fn how(instance: &Instance, start: Option<Start>) -> StartKind {
     }
 }
 
-/// The answer as the gateway gets it.
+/// Builds the response that the gateway receives.
 fn outward(
     answer: Response<FunctionBody>,
     instance: &Instance,
@@ -322,7 +325,7 @@ fn outward(
 ) -> Response<FunctionBody> {
     let (mut head, body) = answer.into_parts();
     strip_hop_by_hop(&mut head.headers);
-    // Only the platform speaks in its own name.
+    // Only the platform may set this header.
     head.headers.remove(headers::PLATFORM_ERROR);
     let ms = |d: Duration| d.as_secs_f64() * 1e3;
     let mut timing = String::new();
@@ -342,7 +345,7 @@ fn outward(
     if let Ok(value) = HeaderValue::from_str(&timing) {
         head.headers.append(headers::SERVER_TIMING, value);
     }
-    // What the gateway planned may have become a boot.
+    // A start that the gateway planned as a restore may have become a boot.
     let kind = how(instance, start);
     if kind == StartKind::Warm {
         head.headers.remove(headers::START);
@@ -353,14 +356,15 @@ fn outward(
     Response::from_parts(head, body)
 }
 
-/// After the first answer of a restored instance: what it touched belongs to the snapshot's working set.
+/// Records the pages that a restored instance touched before its first response: they belong to the snapshot's working
+/// set.
 fn record_working_set(worker: &Arc<Worker>, instance: &Instance) {
     let Some(snapshot) = instance.parts().and_then(|parts| record_touched(&parts)) else {
         return;
     };
     let worker = Arc::clone(worker);
     tokio::spawn(async move {
-        // Nobody waits for it; of several that are recorded at once, one then stores all.
+        // Nobody waits for this. If several recordings overlap, one of them stores all.
         worker.start_limiter.until_calm(CALM_LIMIT).await;
         if let Err(e) = worker.snapshots.store_working_set(&snapshot).await {
             tracing::warn!(snapshot = %snapshot.id, error = %e, "the working set is not stored");
@@ -368,7 +372,8 @@ fn record_working_set(worker: &Arc<Worker>, instance: &Instance) {
     });
 }
 
-/// Ends the recording of what a restored instance touches. Answers its snapshot, if its working set is to be stored.
+/// Ends the recording of the pages that a restored instance touches. Returns its snapshot if its working set is to be
+/// stored.
 pub(crate) fn record_touched(parts: &RunningInstance) -> Option<Arc<OpenSnapshot>> {
     let (Some(pager), Some(snapshot), Some(begun)) = (&parts.pager, &parts.snapshot, parts.begun) else {
         return None;

@@ -1,4 +1,4 @@
-//! What every start needs first: limits, files, a sandbox, and pipes for what the function writes.
+//! What every start needs first: limits, files, a sandbox, and pipes for the function's output.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -20,24 +20,24 @@ use crate::host::sandbox::pool::Empty;
 use crate::snapshots::PipeNote;
 use crate::worker::Worker;
 
-/// Processes and threads of an instance at most.
+/// Maximum number of processes and threads of an instance.
 const PIDS_MAX: u64 = 512;
-/// What init and CRIU need beside the function's own memory, bytes.
+/// Memory for init and CRIU in addition to the function's own, in bytes.
 const OVERHEAD: u64 = 16 << 20;
 
-/// A pipe's end for the function, and its stream's name.
+/// The function's end of an output pipe, and the name of its stream.
 pub struct Output {
     /// `stdout` or `stderr`.
     pub stream: &'static str,
-    /// The end the function writes to.
+    /// The end that the function writes to.
     pub write_end: OwnedFd,
 }
 
 impl Output {
-    /// The name CRIU knows the pipe by.
+    /// Returns the name by which CRIU knows the pipe.
     ///
     /// # Errors
-    /// When the descriptor cannot be looked at.
+    /// Returns an error when the descriptor cannot be inspected.
     pub fn note(&self) -> std::io::Result<PipeNote> {
         let file = std::fs::File::from(self.write_end.try_clone()?);
         Ok(PipeNote {
@@ -47,42 +47,43 @@ impl Output {
     }
 }
 
-/// An empty sandbox, ready for a function. Fields drop in order: the sandbox (which kills) before the control group (which
-/// must be empty to be removed).
+/// An empty sandbox, ready for a function. Fields drop in order: the sandbox (which kills) before the control group
+/// (which must be empty to be removed).
 pub struct IsolatedProcess {
-    /// Its walls.
+    /// The sandbox.
     pub sandbox: Arc<Sandbox>,
-    /// Where the function writes: standard output, standard error.
+    /// The function's standard output and standard error.
     pub outputs: [Output; 2],
-    /// A CRIU that waits inside for its order, with the write ends of `outputs` at
+    /// A CRIU that waits inside for its order. It has the write ends of `outputs` at
     /// [`OUTPUT_FDS`](crate::host::sandbox::pool::OUTPUT_FDS).
     pub criu: WaitingCriu,
-    /// Its limits.
+    /// The control group with its limits.
     pub cgroup: Arc<Cgroup>,
 }
 
-/// What a sandbox of this version may use, bytes.
+/// Returns the memory limit of a sandbox of this version, in bytes.
 pub fn memory_limit(spec: &VersionSpec) -> u64 {
     spec.manifest.memory.0 + OVERHEAD
 }
 
-/// Size limit of its `/dev/shm`, bytes.
+/// Returns the size limit of the sandbox's `/dev/shm`, in bytes.
 pub fn shm_limit(spec: &VersionSpec) -> u64 {
     (spec.manifest.memory.0 / 4).max(1 << 20)
 }
 
-/// Processors of the machine that its sandbox looks like: enough for its share, and no more than the host has.
+/// Returns the number of processors that the sandbox appears to have: enough for its share, and no more than the host
+/// has.
 pub fn processors(spec: &VersionSpec) -> u32 {
     static HOST: LazyLock<f64> =
         LazyLock::new(|| std::thread::available_parallelism().map_or(1.0, |count| count.get() as f64));
-    // Saturating: no share is too large for a number.
+    // The cast saturates: no share is too large for the type.
     spec.manifest.cpu.ceil().min(*HOST).max(1.0) as u32
 }
 
-/// Makes one for `instance`, whose control group is to have this name.
+/// Takes a sandbox for `instance` and gives its control group the name `group`.
 ///
 /// # Errors
-/// What the host refuses, as the platform's fault.
+/// Returns what the host refuses, as a fault of the platform.
 pub async fn isolate(worker: &Worker, instance: &Instance, group: &str) -> Result<IsolatedProcess, ApiError> {
     let spec = &instance.spec;
     let (rootfs, app) = tokio::try_join!(worker.layers.get(&spec.rootfs), worker.layers.get(&spec.layer))
@@ -105,7 +106,7 @@ pub async fn isolate(worker: &Worker, instance: &Instance, group: &str) -> Resul
         .cgroups
         .assign(&mut cgroup, group, limits)
         .map_err(|e| unavailable("limit the sandbox", &e))?;
-    // Where the kernel renames no groups (v2) this is the only place that tells whose a group is.
+    // Control groups cannot be renamed in version 2. There, only this line tells which instance uses a group.
     tracing::info!(instance = %instance.id, group = cgroup.name(), used_before, "took a sandbox");
     instance.starts_in(&sandbox)?;
     let egress = spec.manifest.network == Network::Egress;
@@ -156,7 +157,7 @@ fn output(
     Ok(Output { stream, write_end })
 }
 
-/// An error of the host, with its causes.
+/// Builds an error of the host, with its causes.
 pub fn unavailable(what: &str, error: &dyn std::error::Error) -> ApiError {
     ApiError::new(ErrorCode::Internal, format!("cannot {what}: {}", chain(error)))
 }

@@ -1,18 +1,18 @@
-//! Which locks a restore loses: POSIX locks of a process on a file that it has mapped and shares with others, as
-//! databases do with their index of a write-ahead log. CRIU maps the file after it has taken the locks, and closes
-//! what it opened for that; the kernel then lets go of them.
+//! Finds the locks that a restore loses: POSIX locks of a process on a file that it has mapped as shared. Databases do
+//! this with the index of their write-ahead log. CRIU maps the file after it has taken the locks, then closes the
+//! descriptor that it opened for the mapping. The kernel releases the locks at that close.
 
 use rekindle_init::locks::Lock;
 use rekindle_verify::{Process, Verified};
 
-/// A mapping that is shared with whoever else has the file, as CRIU marks it.
+/// CRIU's flag of a mapping that is shared with others who map the file.
 const FILE_SHARED: u32 = 1 << 7;
-/// A lock that a process has, as CRIU marks it.
+/// CRIU's flag of a lock that a process holds.
 const POSIX: u32 = 1;
-/// Locks that are taken anew at most: each is some system calls of a restore.
+/// Maximum number of locks that are taken again. Each one costs a restore several system calls.
 const MOST: usize = 64;
 
-/// Those of the locks that images describe.
+/// Returns the locks in the images that a restore loses.
 pub(crate) fn of(verified: &Verified) -> Vec<Lock> {
     let lost = verified
         .locks

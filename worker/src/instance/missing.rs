@@ -1,17 +1,17 @@
-//! Shared libraries that a function's program needs and its root filesystem lacks: which one, by what the loader wrote,
-//! and where it is to be had.
+//! Shared libraries that a function's program needs and its root filesystem lacks. Names the library from the loader's
+//! message, and says where to get it.
 
 use rekindle_wire::manifest::{Base, Manifest, Runtime};
 
 use crate::deploy::prepare::runtime_alias;
 use crate::worker::Worker;
 
-/// What loaders write behind a library's name: glibc's, also by Python, Node.js and JVMs.
+/// What loaders write after a library's name: glibc's, also through Python, Node.js and JVMs.
 const NOT_FOUND: &str = ": cannot open shared object file";
-/// What musl's writes before it.
+/// What musl's loader writes before the name.
 const NOT_FOUND_BY_MUSL: &str = "Error loading shared library ";
 
-/// The library that one of these lines says is missing.
+/// Returns the first library that one of these lines reports as missing.
 pub(crate) fn library<'a>(lines: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let named = |line: &'a str| {
         let name = match line.split_once(NOT_FOUND) {
@@ -25,7 +25,7 @@ pub(crate) fn library<'a>(lines: impl IntoIterator<Item = &'a str>) -> Option<&'
     lines.into_iter().find_map(named)
 }
 
-/// What to do about it.
+/// Returns advice on how to provide the library.
 pub(crate) async fn advice(worker: &Worker, manifest: &Manifest, library: &str) -> String {
     let mut others = Vec::new();
     if manifest.runtime == Runtime::Http {
@@ -41,13 +41,15 @@ pub(crate) async fn advice(worker: &Worker, manifest: &Manifest, library: &str) 
     format!("it lacks the shared library {library}: {}", others.join(", or "))
 }
 
-/// Whether a root filesystem has the package that Debian names after the library. What cannot be read has none.
+/// Returns whether a root filesystem has the package that Debian names after the library. Counts as no if the root
+/// filesystem cannot be read.
 async fn has(worker: &Worker, base: Base, library: &str) -> bool {
     let alias = runtime_alias(worker, base.as_str()).await;
     alias.is_ok_and(|alias| packages(library).iter().any(|name| alias.packages.contains_key(name)))
 }
 
-/// The names that Debian's rule gives the package of a library (Policy 8.1): `libz.so.1` breaks it, and is listed.
+/// Returns the names that Debian's rule gives the package of a library (Policy 8.1). `libz.so.1` is an exception and is
+/// listed.
 fn packages(library: &str) -> Vec<String> {
     let Some((name, number)) = library.split_once(".so.") else {
         return Vec::new();

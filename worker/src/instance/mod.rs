@@ -1,15 +1,15 @@
-//! One running copy of a function version, and its life:
+//! One running instance of a function version, and its life:
 //!
 //! ```text
 //! Starting ──ready──> Ready <──> Capturing, Parked, Moving
 //!    │                  │            │
 //!    └──failed, ──┐     ├──idle, asked to stop, crashed, an invocation long overdue
 //!       asked     v     v
-//!       to stop Stopping ──> gone (out of the worker's books)
+//!       to stop Stopping ──> gone (removed from the worker)
 //! ```
 //!
-//! Requests that arrive while it is `Starting` or `Capturing` wait, within their deadline; one that arrives while it is `Parked` has
-//! it go on.
+//! Requests that arrive in `Starting` or `Capturing` wait, within their deadline. A request that arrives in `Parked`
+//! thaws the instance.
 
 pub mod boot;
 pub mod checkpoint;
@@ -56,36 +56,36 @@ pub(crate) use end::tear_down;
 use end::watch_end;
 pub use usage::{Entry, InFlight, Usage};
 
-/// How long the end of a start that was told to stop is waited for. Killed, it takes milliseconds; a download goes on to its end.
+/// How long a stop waits for a start to end. A killed start ends within milliseconds, but a download runs to its end.
 const START_END_LIMIT: Duration = Duration::from_secs(10);
 
-/// What an instance is made of once it runs. Fields drop in order: the sandbox (which kills) before the pager (whose end
-/// would let faults pass) before the control group (which must be empty).
+/// The parts of an instance that runs. Fields drop in order: the sandbox (which kills), then the pager (whose end would
+/// let faults pass), then the control group (which must be empty).
 pub struct RunningInstance {
-    /// Connections to it.
+    /// Connections to the function.
     pub client: FunctionClient,
-    /// The walls around it.
+    /// The sandbox.
     pub sandbox: Arc<Sandbox>,
-    /// Who serves its page faults, when it was restored.
+    /// The pager that serves its page faults, if it was restored.
     pub pager: Option<Pager>,
-    /// Its limits.
+    /// The control group with its limits.
     pub cgroup: Arc<Cgroup>,
     /// Names of its output pipes, for a checkpoint.
     pub pipes: Vec<crate::snapshots::PipeNote>,
-    /// What it brought along when it moved here, beside the snapshot.
+    /// Memory that a migration brought in addition to the snapshot.
     pub arrived: Option<Arc<crate::migration::WrittenPages>>,
-    /// The snapshot it came from, kept open.
+    /// The snapshot that it was restored from, kept open.
     pub snapshot: Option<Arc<crate::snapshots::OpenSnapshot>>,
-    /// The memory that it began as, if that was its runtime's snapshot's.
+    /// The memory it started from, if it started from its runtime's snapshot.
     pub base: OnceLock<BaseMemory>,
-    /// How far its working set was known when it was restored from it.
+    /// How much of the working set was known at the restore.
     pub begun: Option<crate::snapshots::WorkingSetUse>,
-    /// Whether it stands still, or is about to.
+    /// Whether it is frozen or about to be.
     pub frozen: AtomicBool,
 }
 
 impl RunningInstance {
-    // Sequentially consistent, as the count of requests is: see `parking`.
+    // Sequentially consistent, like the count of requests: see `parking`.
     fn say_frozen(&self) {
         self.frozen.store(true, Ordering::SeqCst);
     }
@@ -98,7 +98,7 @@ impl RunningInstance {
         self.frozen.load(Ordering::SeqCst)
     }
 
-    /// Lets it go on, to serve or to die: what is frozen does not even do that.
+    /// Thaws it, to serve or to die: a frozen process cannot even die.
     fn thaw(&self) {
         if !self.is_frozen() {
             return;
@@ -109,7 +109,7 @@ impl RunningInstance {
         }
     }
 
-    /// Kills everything inside. Does not wait for its end.
+    /// Kills everything inside, without waiting for the end.
     pub fn kill(&self) {
         self.sandbox.kill();
         self.thaw();
@@ -124,62 +124,62 @@ impl Drop for RunningInstance {
     }
 }
 
-/// Where an instance stands, as those who wait for it see it.
+/// The stage of an instance, as seen by those who wait for it.
 #[derive(Debug, Clone)]
 pub enum InstanceStage {
     /// Not ready yet.
     Starting,
-    /// Takes requests.
+    /// Accepts requests.
     Ready,
     /// Being checkpointed.
     Capturing,
     /// Frozen.
     Parked,
-    /// Standing still, on its way to another host.
+    /// Frozen, on its way to another host.
     Moving,
-    /// Takes no requests any more; why, when it failed.
+    /// Accepts no more requests. Contains the reason if it failed.
     Ended(Option<ApiError>),
 }
 
-/// One running copy.
+/// One running instance.
 pub struct Instance {
-    /// Its id.
+    /// The instance id.
     pub id: InstanceId,
-    /// What it runs.
+    /// The function version that it runs.
     pub spec: VersionSpec,
-    /// Restored or booted.
+    /// The start kind: restored or booted.
     pub kind: Mutex<StartKind>,
-    /// How long its start took, once known.
+    /// Duration of its start, once known.
     pub start_took: Mutex<Option<Duration>>,
-    /// The phases of its start, as they ended.
+    /// The phases of its start, in the order in which they ended.
     pub phases: Mutex<Vec<(&'static str, Duration)>>,
-    /// RunningInstance of these phases.
+    /// Parts of these phases.
     pub inner_phases: Mutex<Vec<(&'static str, Duration)>>,
-    /// Requests in it.
+    /// The requests in flight.
     pub usage: Usage,
-    /// Held by whoever makes images of it, until these are gone: it is lent memory for one checkpoint at a time.
+    /// Held by whoever makes images of it, until these are gone. Extra memory is lent for one checkpoint at a time.
     pub images: Arc<Semaphore>,
-    /// What it writes.
+    /// Destination of its output.
     pub sink: Sink,
     stage: watch::Sender<InstanceStage>,
     parts: Mutex<Option<Arc<RunningInstance>>>,
-    /// The sandbox it is being started in, to be killed when it is to stop before it has parts.
+    /// The sandbox that it is being started in. A stop kills this sandbox if the instance has no parts yet.
     starting_in: Mutex<Weak<Sandbox>>,
     /// The layers that its sandbox has mounted.
     files: OnceLock<[LayerUse; 2]>,
-    /// Held by whoever freezes it or lets it go on.
+    /// Held by whoever freezes or thaws it.
     parking: tokio::sync::Mutex<()>,
-    /// Whether its start has come to an end, well or not.
+    /// Whether its start has ended, successfully or not.
     settled: watch::Sender<bool>,
-    /// Processes that the kernel had killed at the memory limit when it became ready.
+    /// The number of processes that the kernel had killed at the memory limit when it became ready.
     oom_kills_before: AtomicU64,
     created: Instant,
-    /// Why it is being killed, when the platform does it.
+    /// Why the platform is killing it, if it is.
     verdict: Mutex<Option<ApiError>>,
 }
 
 impl Instance {
-    /// A new instance that has nothing yet.
+    /// Creates an instance that has no parts yet.
     pub fn new(id: InstanceId, spec: VersionSpec, kind: StartKind, sink: Sink) -> Arc<Self> {
         Arc::new(Self {
             id,
@@ -203,7 +203,7 @@ impl Instance {
         })
     }
 
-    /// Runs a phase of its start, as a span and as a line of `Server-Timing`.
+    /// Runs a phase of its start, recorded as a span and in `Server-Timing`.
     pub async fn phase<T>(&self, name: &'static str, work: impl Future<Output = T>) -> T {
         let started = Instant::now();
         let span = tracing::info_span!("phase", otel.name = name, "rekindle.role" = "worker");
@@ -212,34 +212,34 @@ impl Instance {
         done
     }
 
-    /// What it is made of; `None` before it runs and after it ended.
+    /// Returns its parts; `None` before it runs and after it has ended.
     pub fn parts(&self) -> Option<Arc<RunningInstance>> {
         self.parts.lock().clone()
     }
 
-    /// Its sandbox has these layers mounted: they stay as long as the instance does.
+    /// Records the layers that its sandbox has mounted. They stay as long as the instance does.
     pub(crate) fn uses(&self, layers: [LayerUse; 2]) {
-        // A boot after a restore that failed has the same.
+        // A boot after a failed restore uses the same layers.
         drop(self.files.set(layers));
     }
 
-    /// It is being started in this sandbox, which goes when it is to stop meanwhile.
+    /// Records the sandbox in which it is being started. A stop in the meantime kills this sandbox.
     ///
     /// # Errors
-    /// When it is to stop already.
+    /// Returns an error when it has already been asked to stop.
     pub fn starts_in(&self, sandbox: &Arc<Sandbox>) -> Result<(), ApiError> {
         *self.starting_in.lock() = Arc::downgrade(sandbox);
-        // Looked at after the line above: whoever ends it does these two the other way round.
+        // Checked after the line above. `stop` does the two in the opposite order.
         if self.is_starting() { Ok(()) } else { Err(gone()) }
     }
 
-    /// Whether its start goes on: nobody has asked it to stop.
+    /// Returns whether its start continues, that is, nobody has asked it to stop.
     pub fn is_starting(&self) -> bool {
         matches!(&*self.stage.borrow(), InstanceStage::Starting)
     }
 
-    /// Its parts are there and it takes requests. Watches for its end from now on. If it was to stop meanwhile, the parts are
-    /// torn down.
+    /// Sets its parts, begins to accept requests and watches for its end. Tears the parts down if it was asked to stop
+    /// in the meantime.
     pub async fn ready(self: &Arc<Self>, parts: Arc<RunningInstance>, worker: &Arc<crate::worker::Worker>) {
         let ended = parts.sandbox.function_state();
         let oom_kills = parts.cgroup.oom_kills().unwrap_or(0);
@@ -264,7 +264,7 @@ impl Instance {
         }
     }
 
-    /// Its start failed. Nothing is changed if it was ended already.
+    /// Records that its start failed. Does nothing if it has ended already.
     pub fn failed(&self, error: ApiError) {
         let failed = self.stage.send_if_modified(|stage| {
             let starting = matches!(stage, InstanceStage::Starting);
@@ -278,7 +278,8 @@ impl Instance {
         }
     }
 
-    /// Its start has come to an end; without a word of how, it failed. Whether it runs now.
+    /// Records that its start has ended. The start counts as failed unless it reported success. Returns whether it runs
+    /// now.
     pub fn settle(&self) -> bool {
         self.failed(ApiError::new(
             ErrorCode::Internal,
@@ -288,7 +289,7 @@ impl Instance {
         !matches!(&*self.stage.borrow(), InstanceStage::Ended(_))
     }
 
-    /// From `Ready` to `Capturing` and back; requests wait meanwhile.
+    /// Moves from `Ready` to `Capturing` or back. Requests wait in the meantime.
     pub fn set_capturing(&self, capturing: bool) {
         match capturing {
             true => self.step(|s| matches!(s, InstanceStage::Ready), InstanceStage::Capturing),
@@ -296,7 +297,7 @@ impl Instance {
         };
     }
 
-    /// From `Ready` to `Moving` and back; whether it was there.
+    /// Moves from `Ready` to `Moving` or back. Returns whether it was in the former stage.
     pub fn set_moving(&self, moving: bool) -> bool {
         match moving {
             true => self.step(|s| matches!(s, InstanceStage::Ready), InstanceStage::Moving),
@@ -304,14 +305,15 @@ impl Instance {
         }
     }
 
-    /// It has left for another host: takes its parts, which stand still, out of it. `None` when it ended meanwhile.
+    /// Ends the instance here after its migration, and takes out its frozen parts. Returns `None` if it ended in the
+    /// meantime.
     pub fn leave(&self) -> Option<Arc<RunningInstance>> {
         self.usage.close();
         let left = self.step(|s| matches!(s, InstanceStage::Moving), InstanceStage::Ended(None));
         left.then(|| self.parts.lock().take())?
     }
 
-    /// Goes to `next`, if it is where `from` says; whether it was.
+    /// Moves to `next` if `from` accepts the present stage. Returns whether it did.
     fn step(&self, from: impl FnOnce(&InstanceStage) -> bool, next: InstanceStage) -> bool {
         self.stage.send_if_modified(|stage| {
             let there = from(stage);
@@ -326,10 +328,10 @@ impl Instance {
         self.stage.borrow()
     }
 
-    /// Waits until it takes requests; it may be parked then.
+    /// Waits until it accepts requests. It may be parked by then.
     ///
     /// # Errors
-    /// Why it cannot, or `unavailable` when `deadline` passes first.
+    /// Returns why it cannot, or `unavailable` if `deadline` passes first.
     pub async fn until_ready(&self, deadline: tokio::time::Instant) -> Result<Arc<RunningInstance>, ApiError> {
         let mut stage = self.stage.subscribe();
         let settled = stage.wait_for(|s| {
@@ -351,12 +353,12 @@ impl Instance {
         }
     }
 
-    /// Whether it could end now without anybody noticing; it then takes no more requests.
+    /// Retires it if no request is in flight: it then accepts no more. Returns whether it was idle.
     pub fn retire_if_idle(&self) -> bool {
         self.usage.close_if_idle()
     }
 
-    /// Kills it because of `why`, which those who wait for an answer are told. Does not wait for its end; safe on any thread.
+    /// Kills it because of `why`, which the callers in flight receive. Does not wait for its end; safe on any thread.
     pub fn kill(&self, why: ApiError) {
         self.verdict.lock().get_or_insert(why);
         if let Some(parts) = self.parts() {
@@ -364,20 +366,20 @@ impl Instance {
         }
     }
 
-    /// Keeps why it is about to be killed by other means.
+    /// Records why it is about to be killed by other means.
     pub fn judge(&self, why: ApiError) {
         self.verdict.lock().get_or_insert(why);
     }
 
-    /// The verdict of a start that failed, which is not to be blamed on what is started in its place.
+    /// Takes the verdict of a failed start, so that it is not blamed on the start that follows.
     pub fn take_verdict(&self) -> Option<ApiError> {
         self.verdict.lock().take()
     }
 
-    /// Ends it, also while it is being started, and waits until its processes are gone.
+    /// Ends it, even during its start, and waits until its processes are gone.
     pub async fn stop(&self, why: &str) {
         self.usage.close();
-        // Before anything is taken: from now on its start cannot make it ready.
+        // This comes before anything is taken: from now on its start cannot make it ready.
         self.stage.send_if_modified(|stage| {
             let running = !matches!(stage, InstanceStage::Ended(_));
             if running {
@@ -401,7 +403,8 @@ impl Instance {
         }
     }
 
-    /// Why a request has no answer. Where the connection broke, waits a moment for the news that its process ended.
+    /// Returns why a request has no response. If the connection broke, waits briefly for the news that the process
+    /// ended.
     pub async fn no_answer(&self, error: &SendError) -> ApiError {
         if matches!(error, SendError::Malformed(_) | SendError::HeadTooLarge) {
             return self.broke_off(error);
@@ -417,7 +420,7 @@ impl Instance {
         }
     }
 
-    /// What its request is answered when it goes on.
+    /// Builds the response for a request whose instance keeps running.
     fn broke_off(&self, error: &SendError) -> ApiError {
         let HeadLimits { lines, bytes } = HeadLimits::FUNCTION;
         let invalid = |message: String| {
@@ -441,11 +444,11 @@ impl Instance {
         }
     }
 
-    /// Where it stands, as shown in listings.
+    /// Returns its state, as shown in listings.
     pub fn state(&self) -> InstanceState {
         match &*self.stage.borrow() {
             InstanceStage::Starting => InstanceState::Starting,
-            // It finishes what it serves, and takes nothing new.
+            // It finishes its requests in flight and accepts no more.
             InstanceStage::Ready if self.usage.has_overdue() => InstanceState::Stopping,
             InstanceStage::Ready => InstanceState::Ready,
             InstanceStage::Capturing => InstanceState::Capturing,
@@ -455,7 +458,7 @@ impl Instance {
         }
     }
 
-    /// As shown in listings.
+    /// Returns its description, as shown in listings.
     pub fn info(&self, worker: &WorkerId) -> InstanceInfo {
         let state = self.state();
         InstanceInfo {
@@ -474,7 +477,7 @@ impl Instance {
     }
 }
 
-/// The answer to a request for an instance that is no more: the gateway places it again.
+/// The response to a request for an instance that no longer exists. The gateway places the request again.
 pub fn gone() -> ApiError {
     ApiError::new(ErrorCode::InstanceGone, "the instance is gone")
 }

@@ -1,11 +1,11 @@
-//! Invocations that go on past their timeout. Nobody waits for them, but they occupy the instance:
+//! Invocations that run past their timeout. Nobody waits for them, but they occupy the instance:
 //!
 //! ```text
 //! timed out ──ends after all──────────────────────────> left
 //!     └──goes on for OVERDUE_LIMIT──> overdue ──others have left──> the instance is stopped
 //! ```
 //!
-//! With an overdue invocation the instance is reported as stopping, so that nothing new is sent to it.
+//! An instance with an overdue invocation is reported as stopping, so that it receives nothing new.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use rekindle_wire::internal::OVERDUE_LIMIT;
 use super::{FunctionBody, InFlight, Instance};
 use crate::worker::Worker;
 
-/// How often it is looked whether the others have left.
+/// Interval between checks whether the other requests have left.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// The others have timeouts of their own, all of them shorter than this.
+/// The other requests have timeouts of their own, all shorter than this.
 const OTHERS_LIMIT: Duration = Duration::from_secs(1_000);
 
-/// Waits for an invocation that has run into its timeout; `answering` is the function's answer, still to come.
+/// Waits for an invocation that has run into its timeout. `answering` is the function's pending response.
 pub async fn wait(
     worker: Arc<Worker>,
     instance: Arc<Instance>,
@@ -48,7 +48,7 @@ pub async fn wait(
             tokio::time::sleep(LOOK_EVERY).await;
         }
     };
-    // In vain or not: the instance has had its time.
+    // The outcome does not matter: the instance has had its time.
     let _ = tokio::time::timeout(OTHERS_LIMIT, alone).await;
     instance.stop("an invocation went on long past its timeout").await;
     worker.remove(&instance.id);

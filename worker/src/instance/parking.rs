@@ -1,11 +1,11 @@
-//! Parking: an instance that nobody uses is frozen, and thawed by the next request in it.
+//! Parking: freezes an instance that nobody uses, until its next request thaws it.
 //!
 //! ```text
-//! park     say that it is frozen ──► no request in it? ──► freeze ──► Parked
-//! request  enter ──► is it said to be frozen? ──► wait for whoever parks it ──► thaw ──► Ready
+//! park     mark it frozen ──► no request in flight? ──► freeze ──► Parked
+//! request  enter ──► is it marked frozen? ──► wait for whoever parks it ──► thaw ──► Ready
 //! ```
 //!
-//! Each side says its own thing before it looks at the other's, so one of the two gives way.
+//! Each side writes its own mark before it reads the other's, so one of the two gives way.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,16 +17,16 @@ use super::{Instance, InstanceStage, RunningInstance, gone};
 use crate::host::cgroup::FreezeError;
 use crate::instance::isolated_process::unavailable;
 
-/// What became of an instance that was to be parked.
+/// The outcome of parking an instance.
 #[derive(Debug)]
 pub enum Parking {
-    /// It stands still.
+    /// It is frozen.
     Parked,
     /// It serves a request, or is not ready.
     Busy,
     /// It has ended.
     Gone,
-    /// The kernel could not bring it to a halt; it goes on.
+    /// The kernel could not freeze it. It keeps running.
     Failed(FreezeError),
 }
 
@@ -48,10 +48,10 @@ impl Instance {
             parts.say_thawed();
             return Parking::Busy;
         }
-        // A function may close them on a timer of its own, which would run out the moment it goes on.
+        // A function may close idle connections on its own timer, which would expire the moment it is thawed.
         parts.client.close_idle();
         let freezing = Arc::clone(&parts);
-        // It does not panic; the runtime going down is the only other way to fail.
+        // The task does not panic, so the only possible failure is the shutdown of the runtime.
         let frozen = tokio::task::spawn_blocking(move || freezing.cgroup.freeze()).await;
         match frozen {
             Ok(Ok(())) => {}
@@ -69,10 +69,10 @@ impl Instance {
         Parking::Parked
     }
 
-    /// Lets it go on if it was parked, and answers how long that took. To be called by a request that is in it.
+    /// Thaws it if it was parked, and returns how long that took. Only a request that is in flight in it may call this.
     ///
     /// # Errors
-    /// `instance_gone` when it is to stop, `unavailable` when the kernel refuses.
+    /// Returns `instance_gone` when it is to stop, or `unavailable` when the kernel refuses.
     pub async fn unpark(&self, parts: &RunningInstance) -> Result<Option<Duration>, ApiError> {
         if !parts.is_frozen() {
             return Ok(None);

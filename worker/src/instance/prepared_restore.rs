@@ -1,4 +1,5 @@
-//! Laying images out for the CRIU that waits in a sandbox, and ordering it to restore them; or another, where that one is prestarted for other images.
+//! Lays out images for the CRIU that waits in a sandbox and orders it to restore them. Starts another CRIU if the
+//! waiting one is prestarted for other images.
 
 use std::path::Path;
 
@@ -17,30 +18,30 @@ use crate::instance::restore::failed;
 use crate::snapshots::PipeNote;
 use crate::worker::Worker;
 
-/// What is to be restored.
+/// The images to restore.
 pub(crate) struct Images<'a> {
-    /// Where they are.
+    /// The directory that contains them.
     pub(crate) dir: &'a Path,
-    /// Names the directory that CRIU is to have them in.
+    /// Name of the directory from which CRIU reads them.
     pub(crate) to: &'a str,
-    /// The process, if it is one whose memory the kernel can hand over.
+    /// The process, if the kernel can hand over its memory.
     pub(crate) alone: Option<i32>,
-    /// What the outputs are called in them.
+    /// Names of the output pipes in the images.
     pub(crate) pipes: &'a [PipeNote],
 }
 
-/// A restore that can be run.
+/// A restore that is ready to run.
 pub(crate) struct PreparedRestore {
     pub(crate) restore: Restore,
-    /// CRIU's memory and the process, if the kernel hands that one's over.
+    /// CRIU's memory and the process, if the kernel hands over the memory.
     pub(crate) fork_handover: Option<(Ancestor, i32)>,
-    /// Where CRIU reads images and writes its log.
+    /// The directory where CRIU reads images and writes its log.
     pub(crate) scratch: Scratch,
 }
 
 impl PreparedRestore {
-    /// How the memory is handed over, for whoever wants to know: by the kernel, from a CRIU that was prestarted or not,
-    /// or given, of each process.
+    /// Describes how the memory is handed over, for logs. Either the kernel does it, from a CRIU that was prestarted or
+    /// not, or each process is given to the pager.
     pub(crate) fn handover(&self) -> &'static str {
         match (&self.fork_handover, self.restore.has_images()) {
             (Some(_), true) => "kernel, prestarted",
@@ -51,7 +52,7 @@ impl PreparedRestore {
 }
 
 impl Images<'_> {
-    /// Whether the outputs are called what a prestarted CRIU takes them for.
+    /// Returns whether the outputs have the names that a prestarted CRIU expects.
     fn are_named(&self) -> bool {
         let named = |note: &PipeNote| {
             let at = OUTPUT_STREAMS.iter().position(|stream| *stream == note.stream);
@@ -61,10 +62,10 @@ impl Images<'_> {
     }
 }
 
-/// Has them laid out, for CRIU to find by the time that the restore is run.
+/// Begins to lay out the images. CRIU finds them by the time that the restore runs.
 ///
 /// # Errors
-/// `restore_failed` when they cannot be.
+/// Returns `restore_failed` when they cannot be laid out.
 pub(crate) async fn begin(
     worker: &Worker,
     sandbox: &Sandbox,
@@ -95,7 +96,7 @@ pub(crate) async fn begin(
                 scratch: filled.scratch,
             });
         }
-        // Another has another memory.
+        // The memory of another CRIU is different.
         Some(prestarted) => {
             drop((fork_handover, prestarted, session));
             let (session, ancestor) = start(worker, sandbox, cgroup, outputs).await?;
@@ -127,7 +128,7 @@ pub(crate) async fn begin(
     })
 }
 
-/// Has a CRIU that is not prestarted find what another has found of the kernel.
+/// Gives the saved kernel probe to a CRIU that is not prestarted.
 async fn give_probe(worker: &Worker, sandbox: &Sandbox) -> Result<(), ApiError> {
     match worker.probe() {
         Some(probe) => probe::give(sandbox, &probe).await,
@@ -135,7 +136,7 @@ async fn give_probe(worker: &Worker, sandbox: &Sandbox) -> Result<(), ApiError> 
     }
 }
 
-/// Another CRIU, which waits for any order, and its memory.
+/// Starts another CRIU, which waits for any order, and returns its memory.
 pub(crate) async fn start(
     worker: &Worker,
     sandbox: &Sandbox,
@@ -154,7 +155,7 @@ pub(crate) async fn start(
         .await
         .map_err(|e| failed("start criu", &e))?;
     let ancestor = sandbox.ancestor().await;
-    // It has a time namespace for what it restores by this, too.
+    // The same call gives it a time namespace for what it restores.
     let ancestor = ancestor.map_err(|e| failed("reach criu's memory", &e))?;
     Ok((session, ancestor))
 }

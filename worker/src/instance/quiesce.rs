@@ -1,4 +1,4 @@
-//! The function at a standstill, for as long as its checkpoint looks at it:
+//! Stops the function for as long as its checkpoint looks at it:
 //!
 //! ```text
 //! running ──freeze──> frozen ──no strays?──> criu seizes every task, then thaws; at its end freezes ──dropped──> running, or stopped
@@ -6,8 +6,9 @@
 //!                        └──some are stopped: thawed; criu seizes the tree; frozen ──no strays?──> compared, saved, thawed
 //! ```
 //!
-//! The freezer holds whatever is in the function's control group, also what is not in the tree that CRIU dumps. So a process that is to be
-//! found does not get away, and nothing of the function changes a file between CRIU's look at a path and what is saved of it.
+//! The freezer holds everything in the function's control group, including processes outside the tree that CRIU dumps.
+//! So a stray process cannot get away. Nor can the function change a file between CRIU's look at a path and the saving
+//! of that file.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -21,16 +22,16 @@ use crate::host::cgroup::FreezeError;
 use crate::host::sandbox::SandboxError;
 use crate::instance::RunningInstance;
 
-/// The descriptor of the function's freezer in a CRIU that dumps, behind its socket and the image directory.
+/// Descriptor of the function's freezer in a CRIU that dumps, after its socket and the image directory.
 const FREEZER_FD: i32 = 5;
-/// How often a function that is about to start a program is left to do so, and for how long.
+/// Number of attempts, and the pause between them, for a function that is about to start a program.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(4);
 
-/// Why a function cannot be checkpointed as it is.
+/// Why a function cannot be checkpointed in its present state.
 #[derive(Debug, thiserror::Error)]
 pub enum QuiesceError {
-    /// It does not stand still.
+    /// It cannot be frozen.
     #[error("bring the function to a standstill")]
     Freeze(#[source] FreezeError),
     /// It has a process that a checkpoint would miss.
@@ -38,11 +39,11 @@ pub enum QuiesceError {
     Strays(#[from] SandboxError),
 }
 
-/// The function's group is frozen while this exists.
+/// The function's control group is frozen while this exists.
 struct Frozen(Arc<RunningInstance>);
 
 impl Frozen {
-    /// Freezes it where no process is one that a checkpoint would miss.
+    /// Freezes the group, provided that a checkpoint would miss none of its processes.
     fn without_strays(parts: &Arc<RunningInstance>, runtime: &Handle) -> Result<Self, QuiesceError> {
         parts.cgroup.freeze().map_err(QuiesceError::Freeze)?;
         let frozen = Self(Arc::clone(parts));
@@ -59,23 +60,24 @@ impl Drop for Frozen {
     }
 }
 
-/// Of a function that is to be checkpointed now.
+/// A function that is stopped for its checkpoint.
 pub(crate) struct QuiescedFunction {
     parts: Arc<RunningInstance>,
-    /// What CRIU is given. Not where a process is stopped by a signal: the freezer of version 1 does not let CRIU seize it. That function is
-    /// frozen once more when CRIU has seized what it found.
+    /// The freezer given to CRIU. `None` where a signal has stopped a process: the version 1 freezer does not let CRIU
+    /// seize it. Such a function is frozen again once CRIU has seized the processes it found.
     frozen: Option<Frozen>,
 }
 
 impl QuiescedFunction {
-    /// Brings it about, with no process that a checkpoint would miss. Blocks for a millisecond, up to some seconds where processes do not halt.
+    /// Freezes the function, with no process that a checkpoint would miss. Blocks for a millisecond, or up to some
+    /// seconds if processes do not stop.
     ///
     /// # Errors
-    /// See [`QuiesceError`]; the function goes on then.
+    /// See [`QuiesceError`]; the function then keeps running.
     pub(crate) fn of(parts: &Arc<RunningInstance>, runtime: &Handle) -> Result<Self, QuiesceError> {
         let mut tries = 0;
         loop {
-            // Whom the freezer holds looks like one that sleeps.
+            // Checked first: a process that the freezer holds looks like one that sleeps.
             let stopped = some_are_stopped(parts);
             match Frozen::without_strays(parts, runtime) {
                 Ok(frozen) => {
@@ -92,39 +94,39 @@ impl QuiescedFunction {
         }
     }
 
-    /// Does what is to be done once CRIU has all that it wants, while nothing of the function moves.
+    /// Runs `work` once CRIU has all that it needs, while nothing of the function moves.
     ///
     /// # Errors
-    /// What `work` answers, or that there is a process by now that CRIU has not seen.
+    /// Returns the error of `work`, or reports a process that CRIU has not seen.
     pub(crate) fn hold<T, E>(&self, runtime: &Handle, work: impl FnOnce() -> Result<T, E>) -> Result<T, E>
     where
         E: From<QuiesceError>,
     {
         let _frozen = match &self.frozen {
-            // CRIU holds whatever there was.
+            // CRIU holds every process that existed.
             Some(_) => None,
             None => Some(Frozen::without_strays(&self.parts, runtime)?),
         };
         work()
     }
 
-    /// The freezer, to be CRIU's third descriptor.
+    /// Opens the freezer, which becomes CRIU's third descriptor.
     pub(crate) fn freezer(parts: &RunningInstance) -> std::io::Result<OwnedFd> {
         File::open(parts.cgroup.function()).map(OwnedFd::from)
     }
 
-    /// The path by which CRIU finds it, if it is to.
+    /// Returns the path by which CRIU finds the freezer, if CRIU is to use it.
     pub(crate) fn freezer_path(&self) -> Option<String> {
         self.frozen.as_ref().map(|_| own_descriptor(FREEZER_FD))
     }
 }
 
-/// Whether a signal has stopped a process inside.
+/// Returns whether a signal has stopped a process inside.
 fn some_are_stopped(parts: &RunningInstance) -> bool {
     let pids = parts.cgroup.pids().unwrap_or_default();
     pids.iter().any(|pid| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // Behind the name, which may hold anything.
+        // The state follows the name, which may contain anything.
         stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
     })
 }

@@ -1,5 +1,5 @@
-//! Copies of a snapshot draw numbers of their own: the generators in it are found in its images, and every restore
-//! writes to them.
+//! Gives copies of a snapshot random numbers of their own. The generators are found in the snapshot's images, and every
+//! restore writes to them.
 
 use std::fs::{self, File};
 use std::io::{self, IoSlice, Read as _};
@@ -18,13 +18,13 @@ use serde::{Deserialize, Serialize};
 use crate::host::cgroup::{Cgroup, FileError};
 use crate::reporting::metrics::Metrics;
 
-/// A mapping that may be written to.
+/// Access flag of a writable mapping.
 const WRITE: u32 = 2;
 const PAGE: u64 = 4096;
-/// Writes of one system call.
+/// Number of writes in one system call.
 const AT_ONCE: usize = 512;
-/// What a restore writes at most, bytes: it does so at its host's cost, and a function may ask for much by what it has
-/// in memory. Nobody else has a loss by what is left out.
+/// Maximum number of bytes that a restore writes. The host pays for the writes, and the contents of a function's memory
+/// could ask for many. Skipped writes harm only that function.
 const WRITTEN_MAX: usize = 1 << 20;
 /// The kernel's generator.
 const DEVICE: &str = "/dev/urandom";
@@ -32,9 +32,9 @@ const DEVICE: &str = "/dev/urandom";
 /// The generators of one process of a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessGenerators {
-    /// The process's id inside.
+    /// The process's id in its pid namespace.
     pub pid: u32,
-    /// What was found in its memory.
+    /// The generators found in its memory.
     pub generators: Vec<Generator>,
 }
 
@@ -55,29 +55,29 @@ pub enum WriteError {
     /// Its processes are not known.
     #[error("look for the processes of the copy")]
     Processes(#[from] FileError),
-    /// A process of the snapshot is not there.
+    /// The copy lacks a process of the snapshot.
     #[error("process {0} of the snapshot is not among those of the copy")]
     Missing(u32),
     /// The kernel gives no random bytes.
     #[error("read {DEVICE}")]
     Random(#[source] io::Error),
-    /// Memory cannot be written.
+    /// The memory cannot be written.
     #[error("write to the generators of process {pid}")]
     Memory {
-        /// The process's id inside.
+        /// The process's id in its pid namespace.
         pid: u32,
-        /// Why.
+        /// The kernel's error.
         #[source]
         source: nix::Error,
     },
-    /// Only a part of it was.
+    /// Only a part was written.
     #[error("only {written} of {asked} bytes could be written to the generators of process {pid}")]
     Short {
-        /// The process's id inside.
+        /// The process's id in its pid namespace.
         pid: u32,
-        /// Bytes.
+        /// Bytes written.
         written: usize,
-        /// Bytes.
+        /// Bytes requested.
         asked: usize,
     },
 }
@@ -85,7 +85,7 @@ pub enum WriteError {
 /// Finds the generators in the images of a directory that CRIU dumped into. Blocks: reads all memory in them.
 ///
 /// # Errors
-/// When an image cannot be read.
+/// Returns an error when an image cannot be read.
 pub fn search(dir: &Path) -> Result<Vec<ProcessGenerators>, SearchError> {
     let entries = fs::read_dir(dir).and_then(Iterator::collect::<io::Result<Vec<_>>>);
     let entries = entries.map_err(|e| SearchError::File(dir.to_owned(), e))?;
@@ -108,10 +108,10 @@ pub fn search(dir: &Path) -> Result<Vec<ProcessGenerators>, SearchError> {
     Ok(found)
 }
 
-/// What copies draw, as the deploy tells it.
+/// Summarizes the randomness of copies, for the deploy to report.
 ///
 /// # Errors
-/// When an image cannot be read.
+/// Returns an error when an image cannot be read.
 pub fn summary(dir: &Path, found: &[ProcessGenerators]) -> Result<Randomness, SearchError> {
     let path = dir.join("files.img");
     let image = fs::read(&path).map_err(|e| SearchError::File(path.clone(), e))?;
@@ -155,7 +155,7 @@ fn search_one(dir: &Path, pid: u32) -> Result<Vec<Generator>, SearchError> {
     for entry in &pagemap.entries {
         let (mut address, end) = (entry.first.address(), entry.first.address() + entry.pages * PAGE);
         while address < end {
-            // In the middle of a run may be the border of two mappings.
+            // A run may span the border of two mappings.
             let upto = writable(address).map(|upto| upto.min(end));
             let behind = upto.unwrap_or(address + PAGE);
             let length = usize::try_from(behind - address).unwrap_or(usize::MAX);
@@ -178,12 +178,13 @@ fn search_one(dir: &Path, pid: u32) -> Result<Vec<Generator>, SearchError> {
 #[expect(unsafe_code, reason = "a mapped file may change; this one is the worker's own")]
 fn map(path: &Path) -> io::Result<Mmap> {
     let file = File::open(path)?;
-    // SAFETY: CRIU has written the file and is gone; nobody else can open it until it is published, after this.
+    // SAFETY: CRIU has written the file and has exited. Nobody else can open the file until it is published, after
+    // this.
     unsafe { Mmap::map(&file) }
 }
 
-/// Writes to the generators of a copy, whose processes stand before their first instruction. Blocks until the pages are
-/// there that it writes to. Answers how long that took.
+/// Writes to the generators of a copy whose processes have not run their first instruction. Blocks until the pages that
+/// it writes to are present. Returns how long that took.
 ///
 /// # Errors
 /// See [`WriteError`]; the copy must not run then.
@@ -234,7 +235,7 @@ pub fn write(cgroup: &Cgroup, processes: &[ProcessGenerators], metrics: &Metrics
     Ok(took)
 }
 
-/// The id that a process has in its own pid namespace.
+/// Returns the id that a process has in its own pid namespace.
 fn inner_pid(host: i32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{host}/status")).ok()?;
     let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;

@@ -1,4 +1,4 @@
-//! Restoring an instance lazily from its snapshot:
+//! Restores an instance lazily from its snapshot:
 //!
 //! ```text
 //! open snapshot ─┐
@@ -39,21 +39,22 @@ use crate::instance::{FunctionClient, Instance, RunningInstance};
 use crate::snapshots::FILES_ARCHIVE;
 use crate::worker::Worker;
 
-/// How long the pager may take to watch the memory and map the working set.
+/// How long the pager may take to register the memory and map the working set.
 const PREPARE_LIMIT: Duration = Duration::from_secs(10);
 /// How long init may take to lay out what CRIU needs.
 const LAY_OUT_LIMIT: Duration = Duration::from_secs(60);
-/// From this log level on CRIU's logs are kept.
+/// The log level from which CRIU's logs are kept.
 const KEPT_LOG_LEVEL: i32 = 2;
 
 pub(crate) fn failed(what: &str, error: &dyn std::error::Error) -> ApiError {
     ApiError::new(ErrorCode::RestoreFailed, unavailable(what, error).message)
 }
 
-/// Restores `instance` from `snapshot`; it is not marked ready.
+/// Restores `instance` from `snapshot` without marking it ready.
 ///
 /// # Errors
-/// `restore_failed` when it cannot be restored; nothing of it runs then. `snapshot_lost` when a page cannot be had.
+/// Returns `restore_failed` when it cannot be restored; then nothing of it runs. Returns `snapshot_lost` when a page is
+/// not available.
 pub async fn restore(
     worker: &Arc<Worker>,
     instance: &Arc<Instance>,
@@ -85,7 +86,7 @@ pub async fn restore(
     } = isolated?;
     let completing = snapshot.template.complete();
     completing.map_err(|e| failed("read the files of the function", &e))?;
-    // Only now, when everything is here: a store that is slow to answer must not hold up others.
+    // The turn comes last, when everything is here: a store that is slow to respond must not hold up other starts.
     let turn = instance.phase("turn", worker.start_limiter.take()).await;
     let layout = snapshot.template.layout().ok_or_else(|| {
         let message = "some of its memory is neither anonymous nor of a file: no pager can serve that";
@@ -180,7 +181,7 @@ pub async fn restore(
     };
     match heard {
         Some(()) => hook.await?,
-        // It runs, or is about to, while CRIU still says its last words.
+        // The processes run, or are about to, while CRIU is still finishing.
         None => drop(tokio::try_join!(hook, running)?),
     }
     if let Some(pager) = &parts.pager {
@@ -200,7 +201,7 @@ pub async fn restore(
     Ok(parts)
 }
 
-/// A span of the first fault, once, if it was answered by now.
+/// Records a span of the first page fault, once, if that fault has been served by now.
 pub fn tell_first_fault(pager: &Pager) {
     let first = pager.stats().marks.lock().first_fault.take();
     if let Some((since, took)) = first {
@@ -210,20 +211,20 @@ pub fn tell_first_fault(pager: &Pager) {
 
 /// Where the memory of a restored instance comes from.
 pub(crate) struct Pages {
-    /// Said when a page is lost: whose memory it is.
+    /// Name of the memory's owner, for the message about a lost page.
     pub(crate) name: String,
     pub(crate) source: Arc<dyn PageSource>,
-    /// CRIU's own memory and the process id of the one that it restores, if the kernel hands the memory over; else it
-    /// is given.
+    /// CRIU's own memory and the id of the process that it restores, if the kernel hands the memory over. Otherwise the
+    /// process is given to the pager.
     pub(crate) fork_handover: Option<(Ancestor, i32)>,
     pub(crate) layout: Layout,
     pub(crate) maps: HashMap<i32, AddressMap>,
     pub(crate) record: bool,
-    /// What the instance is then told to have died of.
+    /// The error code that the instance dies with when a page is lost.
     pub(crate) code: ErrorCode,
 }
 
-/// The process that the kernel can hand the memory over of: the only one.
+/// Returns the process whose memory the kernel can hand over: it must be the only one.
 pub(crate) fn alone(pids: &[i32]) -> Option<i32> {
     match pids {
         [pid] => Some(*pid),
@@ -278,31 +279,31 @@ pub(crate) struct CriuRestore<'a> {
     pub(crate) restore: Restore,
     pub(crate) sandbox: &'a Arc<Sandbox>,
     pub(crate) templates: Vec<&'a OwnedFd>,
-    /// The images, and the archive of private files.
+    /// The directory with the images and the archive of private files.
     pub(crate) dir: &'a Path,
     pub(crate) eager_bytes: u64,
-    /// The processes whose memory is given to the pager; none where the kernel hands it over.
+    /// The processes whose memory is given to the pager; none if the kernel hands it over.
     pub(crate) given: Vec<i32>,
     pub(crate) clocks: Clocks,
-    /// What it loses.
+    /// The locks that the restore loses.
     pub(crate) locks: Vec<Lock>,
 }
 
 /// Why a stage of a restore failed.
 pub(crate) type StageError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Puts the private files in place, and gives init what CRIU opens, and the clocks.
+/// Puts the private files in place, and gives init the clocks and the files that CRIU opens.
 pub(crate) async fn lay_out(
     sandbox: &Sandbox,
     templates: &[&OwnedFd],
     dir: &Path,
     clocks: Clocks,
 ) -> Result<(), ApiError> {
-    // Every snapshot has one, though it may be empty.
+    // Every snapshot has an archive, though it may be empty.
     let archive = File::open(dir.join(FILES_ARCHIVE)).map_err(|e| failed("find the files of /tmp", &e))?;
     let archive = OwnedFd::from(archive);
     let images = OwnedFd::from(File::open(dir).map_err(|e| failed("open the images", &e))?);
-    // As `use_templates` counts on: the images first, then the templates.
+    // `use_templates` relies on this order: the images first, then the templates.
     let held: Vec<_> = std::iter::once(&images).chain(templates.iter().copied()).collect();
     futures::try_join!(
         async {
@@ -321,9 +322,11 @@ pub(crate) async fn lay_out(
     Ok(())
 }
 
-/// Puts the private files in place, and runs CRIU. Once all mappings are where they belong, what is `ahead` is filled, while CRIU goes on; `standing` is called when the
-/// processes stand before their first instruction. Both on a thread that may block; if one fails, the processes are killed. `resumes` is told when they are about to
-/// run: of CRIU itself is heard a little later.
+/// Puts the private files in place and runs CRIU.
+///
+/// Once all mappings are in place, the pages of `ahead` are filled while CRIU goes on. `standing` runs when the
+/// processes are about to execute their first instruction. Both run on a thread that may block; if one fails, the
+/// processes are killed. `resumes` fires when the processes are about to run, a little before CRIU itself reports.
 pub(crate) async fn run_criu(
     worker: &Arc<Worker>,
     instance: &Arc<Instance>,
@@ -343,7 +346,7 @@ pub(crate) async fn run_criu(
         clocks,
         mut locks,
     } = restore;
-    // What it reads first lies there already; only when it makes something of it must the rest be there.
+    // What CRIU reads first is already in place. The rest must be in place only when CRIU begins to restore from it.
     let beside = order.has_images();
     let (is_laid_out, laid_out) = sync_channel(1);
     if !beside {
@@ -360,7 +363,7 @@ pub(crate) async fn run_criu(
         let (mut stood, mut resuming) = (None, None);
         let stats = Arc::clone(pager.stats());
         let mut unready = Some((pager, ahead));
-        // At the first stage that is told: a CRIU need not tell of both.
+        // Begins at the first stage that CRIU reports: it need not report both.
         let mut begin = move || match unready.take() {
             Some((pager, ahead)) => {
                 let furnished = Arc::clone(&furnished);
@@ -373,7 +376,7 @@ pub(crate) async fn run_criu(
                 {
                     tracing::warn!(error = %chain(&e), "a restored function has lost locks");
                 }
-                // CRIU opens nothing any more. Beside what else is to be ready.
+                // CRIU opens no more files. Links are followed in parallel with the rest of the preparation.
                 let linked = runtime.spawn(async move { furnished.follow_links().await });
                 Readying::begin(&pager, given, ahead(), linked).map(Some)
             }
@@ -388,7 +391,8 @@ pub(crate) async fn run_criu(
                 Ok(())
             }
             Stage::PreResume => {
-                // All up to here: processes made, eager pages read, mappings and descriptors laid out, memory handed over.
+                // The span covers everything so far: processes created, eager pages read, mappings and descriptors set
+                // up, memory handed over.
                 record_past(
                     &span,
                     "criu until resume",
@@ -405,7 +409,7 @@ pub(crate) async fn run_criu(
                         return Ok(());
                     };
                     standing()?;
-                    // Nobody waiting for it is fine.
+                    // It does not matter if nobody waits for this.
                     let _ = resumes.send(());
                     Ok(())
                 });
@@ -436,7 +440,7 @@ pub(crate) async fn run_criu(
     });
     let laid_out = if beside {
         let laid_out = lay_out(sandbox, &templates, dir, clocks).await;
-        // Where it failed CRIU is told so by nobody's being left to send this.
+        // If the layout failed, the dropped sender tells CRIU's thread so.
         match &laid_out {
             Ok(()) => drop(is_laid_out.send(())),
             Err(_) => drop(is_laid_out),
@@ -466,7 +470,7 @@ pub(crate) async fn run_criu(
     }
 }
 
-/// Best effort: for whoever wants to see where the time of a restore goes.
+/// Keeps CRIU's log, best effort, for those who want to see where the time of a restore goes.
 fn keep_log(worker: &Worker, dir: &Path, name: &str) {
     let kept = worker.config.data_dir.join("criu-logs");
     let name = format!("{name}-{RESTORE_LOG}");
@@ -478,10 +482,10 @@ fn keep_log(worker: &Worker, dir: &Path, name: &str) {
     }
 }
 
-/// Memory is being watched, and what is ahead filled.
+/// Memory is being registered, and pages are being filled ahead.
 struct Readying {
     preparing: Preparing,
-    /// Links of its private files can be followed.
+    /// Task that makes links of its private files followable.
     linked: tokio::task::JoinHandle<Result<(), SandboxError>>,
     asked: usize,
 }
@@ -502,7 +506,7 @@ impl Readying {
         })
     }
 
-    /// Waits until it is done.
+    /// Waits until the preparation is done.
     fn end(self, runtime: &Handle) -> Result<(), StageError> {
         let Prepared { filled, took } = self.preparing.done(PREPARE_LIMIT)?;
         let pages = ("rekindle.pages", self.asked as u64);

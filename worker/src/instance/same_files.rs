@@ -1,7 +1,9 @@
-//! Whether what CRIU will open by a path, as root, at each restore, is what the function has: compared while the function stands still.
+//! Checks that each path CRIU will open as root at every restore leads to the file that the function has. The
+//! comparison runs while the function is stopped.
 //!
-//! The images say by which paths. The kernel says, through `/proc`, which files the processes really have open, mapped, as their directories and as their
-//! program. A path that leads to another file by now, or through a symbolic link, would give each copy what its original never had.
+//! The images contain the paths. The kernel shows, through `/proc`, which files the processes really have: open,
+//! mapped, as directories and as their program. A path that now leads to another file, or through a symbolic link,
+//! would give each copy what its original never had.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -17,13 +19,14 @@ use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat, fstat, open, openat
 
 use crate::host::sandbox::InnerProc;
 
-/// Mappings that are of a file, as CRIU marks them: private, shared.
+/// CRIU's flags for file mappings: private, shared.
 const FILE_MAPPING: u32 = 1 << 6 | 1 << 7;
-/// What CRIU gave another name for the time of the checkpoint; the other kind it makes anew from the images.
+/// Remap type of a file that CRIU linked under another name for the time of the checkpoint. CRIU recreates files of the
+/// other type from the images.
 const LINKED: u32 = 0;
-/// Looked at, not read; a link is looked at itself.
+/// Inspects a file without reading it, and a link itself rather than its target.
 const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-/// From the sandbox's root, and through no link of any kind.
+/// Resolves from the sandbox's root and through no link of any kind.
 const PLAIN: ResolveFlags = ResolveFlags::IN_ROOT
     .union(ResolveFlags::NO_SYMLINKS)
     .union(ResolveFlags::NO_MAGICLINKS);
@@ -31,7 +34,7 @@ const PLAIN: ResolveFlags = ResolveFlags::IN_ROOT
 /// Why a copy would have another file than its original.
 #[derive(Debug, thiserror::Error)]
 pub enum OtherFileError {
-    /// The path leads elsewhere.
+    /// The path leads to another file.
     #[error(
         "{} no longer leads to the file that process {pid} has {held}: a copy would have another one; leave the paths of open files alone, or set \
          snapshot = false in fn.toml",
@@ -40,9 +43,9 @@ pub enum OtherFileError {
     Elsewhere {
         /// The path.
         path: Vec<u8>,
-        /// The process's id inside.
+        /// The process's id in its pid namespace.
         pid: u32,
-        /// As what it has it.
+        /// How the process holds the file.
         held: Held,
     },
     /// The path leads nowhere, or through a symbolic link.
@@ -50,31 +53,31 @@ pub enum OtherFileError {
     Path {
         /// The path.
         path: Vec<u8>,
-        /// The process's id inside.
+        /// The process's id in its pid namespace.
         pid: u32,
-        /// As what it has it.
+        /// How the process holds the file.
         held: Held,
-        /// Why.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
-    /// What a process has cannot be seen.
+    /// The process's file cannot be inspected.
     #[error("look at what process {pid} has {held}")]
     Process {
-        /// The process's id inside.
+        /// The process's id in its pid namespace.
         pid: u32,
-        /// As what it has it.
+        /// How the process holds the file.
         held: Held,
-        /// Why.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
-    /// What CRIU would make or bind lies in a directory that cannot be reached.
+    /// The directory of a file that CRIU would create or bind cannot be reached.
     #[error("the directory of {} cannot be reached without following a link", shown(.path))]
     Directory {
         /// The path.
         path: Vec<u8>,
-        /// Why.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -87,10 +90,10 @@ fn shown(path: &[u8]) -> String {
     String::from_utf8_lossy(path).escape_debug().to_string()
 }
 
-/// As what a process has a file.
+/// How a process holds a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Held {
-    /// Open, by this number.
+    /// Open, with this descriptor number.
     Open(u32),
     /// Mapped, in this range of addresses.
     Mapped(u64, u64),
@@ -100,7 +103,7 @@ pub enum Held {
     Root,
     /// As its program.
     Program,
-    /// Under watch, by this descriptor.
+    /// Watched, through this descriptor.
     Watched(u32),
 }
 
@@ -117,7 +120,7 @@ impl fmt::Display for Held {
     }
 }
 
-/// What makes two files the same: not their paths.
+/// What identifies a file, apart from its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Identity {
     device: u64,
@@ -125,7 +128,7 @@ struct Identity {
     kind: FileType,
     mode: u32,
     owner: (u32, u32),
-    /// Of a regular file, bytes.
+    /// Size of a regular file, in bytes.
     size: Option<i64>,
 }
 
@@ -143,23 +146,23 @@ impl From<Stat> for Identity {
     }
 }
 
-/// The function that stands still, and what its images say.
+/// A stopped function and the contents of its images.
 struct Look<'a> {
-    /// Where its pid namespace's proc is seen from here.
+    /// The proc of its pid namespace, as seen from the worker.
     proc: PathBuf,
     root: OwnedFd,
     verified: &'a Verified,
-    /// What stands in for files that had no name any more: the entry of another name, or nothing that lies anywhere.
+    /// Replacements for files that had no name any more: the entry of another name, or `None` if no file exists.
     remaps: BTreeMap<u32, Option<u32>>,
-    /// What lies at the paths of files by now, by the files' ids.
+    /// What now lies at the paths of files, by file id.
     found: BTreeMap<u32, Identity>,
 }
 
-/// Compares every path that `verified` has CRIU open with what the processes below `init`, a process id of the host, have. Blocks, for some microseconds a
-/// file; the processes must stand still meanwhile.
+/// Compares every path that `verified` makes CRIU open with the files of the processes below `init`, a process id of
+/// the host. Blocks for some microseconds a file. The processes must stay stopped meanwhile.
 ///
 /// # Errors
-/// The first difference.
+/// Returns the first difference.
 pub fn compare(init: Pid, verified: &Verified) -> Result<(), OtherFileError> {
     let root = PathBuf::from(format!("/proc/{init}/root"));
     let opened = open(&root, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
@@ -178,7 +181,8 @@ pub fn compare(init: Pid, verified: &Verified) -> Result<(), OtherFileError> {
     for process in &verified.processes {
         look.process(process)?;
     }
-    // They are made anew where their names say, not opened: the way there must be what it is now.
+    // CRIU creates these files under their names instead of opening them. Their directories must be reachable without a
+    // link.
     let made = |path: &&OpenedPath| matches!(path.purpose, Purpose::Ghost | Purpose::Socket | Purpose::Link);
     for path in verified.opened_paths().filter(made) {
         let parent = Path::new(OsStr::from_bytes(&path.path))
@@ -221,7 +225,7 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// Compares one file, if it is one with a path, with what the kernel says at `real`.
+    /// Compares one file, if it has a path, with what the kernel shows at `real`.
     fn held(&mut self, pid: u32, held: Held, file: u32, real: impl FnOnce() -> PathBuf) -> Result<(), OtherFileError> {
         let of_pipe = |id: u32| self.verified.files.get(&id)?.fifo.as_ref()?.regf_id;
         let id = of_pipe(file).unwrap_or(file);
@@ -231,7 +235,7 @@ impl Look<'_> {
         let entry = self.verified.files.get(&id).and_then(|entry| entry.reg.as_ref());
         let Some(entry) = entry else { return Ok(()) };
         if entry.ext.is_some() {
-            // A template, which the kernel has told apart from others, is looked for by no path.
+            // A template is found by no path. The kernel has told it apart from others.
             return Ok(());
         }
         let real = stat(real()).map_err(|e| OtherFileError::Process {
@@ -270,7 +274,7 @@ impl Look<'_> {
         }
     }
 
-    /// Whether what is watched by this descriptor is still at its path.
+    /// Checks that the file watched by this descriptor is still at its path.
     fn watched(&self, pid: u32, fd: u32, file: u32) -> Result<(), OtherFileError> {
         let watches = self.verified.files.get(&file).and_then(|entry| entry.ify.as_ref());
         for watch in watches.iter().flat_map(|watches| &watches.wd) {
@@ -291,7 +295,7 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// What lies at a path inside, reached through no link.
+    /// Returns what lies at a path inside the sandbox, reached through no link.
     fn at(&self, path: &Path) -> io::Result<Identity> {
         let relative = path.strip_prefix("/").unwrap_or(path);
         let relative = if relative.as_os_str().is_empty() {

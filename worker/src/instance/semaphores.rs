@@ -1,6 +1,6 @@
-//! Eventfds whose reads take one (`EFD_SEMAPHORE`). The kernel takes that flag when it makes one and at no other
-//! time, and CRIU makes all without it: in a copy the first read would take all. So a function that has one is not
-//! checkpointed. Kernels before 6.5 do not tell.
+//! Rejects eventfds whose reads take one (`EFD_SEMAPHORE`). The kernel accepts that flag only when it creates an
+//! eventfd, and CRIU creates all of them without it. In a copy the first read would take the whole count. So a function
+//! with such an eventfd is not checkpointed. Kernels before 6.5 do not report the flag.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 
 use crate::host::sandbox::InnerProc;
 
-/// What the kernel says of one.
+/// How the kernel reports the flag.
 const MARK: &str = "eventfd-semaphore: 1";
 
 /// Why there can be no checkpoint.
@@ -22,21 +22,21 @@ pub enum SemaphoreError {
          after-restore hook, use a pipe or a POSIX semaphore instead, or set snapshot = false in fn.toml"
     )]
     Semaphore {
-        /// The process's id inside.
+        /// The process's id in its pid namespace.
         pid: u32,
         /// The descriptor's number.
         fd: u32,
     },
-    /// It cannot be looked at.
+    /// The descriptors cannot be inspected.
     #[error("read what the kernel says of the function's descriptors")]
     Read(#[from] io::Error),
 }
 
-/// Refuses a checkpoint of the processes below `init`, an id of the host, that `verified` describes, when one has
-/// such a descriptor. Blocks, for some microseconds an eventfd.
+/// Rejects a checkpoint if one of the processes that `verified` describes has such a descriptor. The processes run
+/// below `init`, a process id of the host. Blocks for some microseconds an eventfd.
 ///
 /// # Errors
-/// The first that is found.
+/// Returns the first one found.
 pub fn refuse(init: Pid, verified: &Verified) -> Result<(), SemaphoreError> {
     let proc = InnerProc::of(init)?;
     for process in &verified.processes {

@@ -1,5 +1,5 @@
-//! Starting an instance: accepted at once, made ready in the background. A restore that fails falls back to a boot, so that
-//! a damaged snapshot costs time and not answers.
+//! Starts an instance: accepts the order at once and makes the instance ready in the background. A failed restore falls
+//! back to a boot, so that a damaged snapshot costs time but no requests.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -19,19 +19,19 @@ use crate::instance::restore::restore;
 use crate::snapshots::damage::examine;
 use crate::worker::Worker;
 
-/// Takes an instance into the books and starts it in the background. `caller` is the trace it belongs to; with nothing in it,
-/// the current one.
+/// Registers an instance and starts it in the background. `caller` carries the trace that it belongs to; if it is
+/// empty, the instance belongs to the current trace.
 ///
 /// # Errors
-/// When the worker takes none, or knows the id.
+/// Returns an error when the worker accepts no instances, or already has one with this id.
 pub fn accept(worker: &Arc<Worker>, order: StartInstance, caller: &HeaderMap) -> Result<Arc<Instance>, ApiError> {
     begin(worker, order, caller, Beginning::default())
 }
 
-/// The same; one that is booted begins as the snapshot of its runtime that `scope` says.
+/// Like [`accept`], but a boot starts from the runtime's snapshot that `scope` names.
 ///
 /// # Errors
-/// As [`accept`].
+/// The same as [`accept`].
 pub fn accept_shared(
     worker: &Arc<Worker>,
     order: StartInstance,
@@ -45,11 +45,11 @@ pub fn accept_shared(
     begin(worker, order, caller, beginning)
 }
 
-/// The same of a restore that is to tell whether there can be any: it is not booted where that fails, and no call waits
-/// for it. It belongs to the current trace.
+/// Like [`accept`], for a restore that tests whether the snapshot can be restored. A failure does not fall back to a
+/// boot, and no request waits for it. It belongs to the current trace.
 ///
 /// # Errors
-/// As [`accept`].
+/// The same as [`accept`].
 pub(crate) fn accept_rehearsal(worker: &Arc<Worker>, order: StartInstance) -> Result<Arc<Instance>, ApiError> {
     let beginning = Beginning {
         is_rehearsal: true,
@@ -58,12 +58,12 @@ pub(crate) fn accept_rehearsal(worker: &Arc<Worker>, order: StartInstance) -> Re
     begin(worker, order, &HeaderMap::new(), beginning)
 }
 
-/// What a start is beside its order.
+/// Options of a start, in addition to its order.
 #[derive(Default)]
 struct Beginning {
-    /// What a boot begins as.
+    /// The scope of the runtime's snapshot that a boot starts from.
     scope: Option<Scope>,
-    /// It is restored or nothing.
+    /// Whether a failed restore ends the start.
     is_rehearsal: bool,
 }
 
@@ -132,7 +132,7 @@ async fn run(worker: &Arc<Worker>, instance: &Arc<Instance>, beginning: &Beginni
     }
 }
 
-/// The end of a start, told to those who wait for it: even when the start panics.
+/// Reports the end of a start to those who wait for it, even when the start panics.
 struct Settled<'a> {
     worker: &'a Worker,
     instance: &'a Instance,
@@ -166,7 +166,7 @@ async fn start(
     match measured(worker, instance, StartKind::Restored, restoring).await {
         Ok(parts) => Ok(parts),
         Err(why) => {
-            // Where a lost page ended it, the restore itself has only seen a connection break.
+            // If a lost page ended it, the restore itself has only seen a connection break.
             let why = instance.take_verdict().unwrap_or(why);
             if !instance.is_starting() {
                 return Err(why);
@@ -191,14 +191,14 @@ async fn start(
     }
 }
 
-/// A start with its phases, counted.
+/// Runs a start and records its phases.
 async fn measured(
     worker: &Worker,
     instance: &Instance,
     kind: StartKind,
     start: impl Future<Output = Result<Arc<RunningInstance>, ApiError>>,
 ) -> Result<Arc<RunningInstance>, ApiError> {
-    // Those of a restore that failed are there already.
+    // The phases of a failed restore are already in the list.
     let before = instance.phases.lock().len();
     instance.inner_phases.lock().clear();
     let span = tracing::info_span!(
@@ -225,7 +225,7 @@ async fn measured(
     started
 }
 
-/// The current span's work failed.
+/// Marks the current span as failed.
 fn span_failed(error: &ApiError) {
     let span = tracing::Span::current();
     span.record("otel.status_code", "ERROR");

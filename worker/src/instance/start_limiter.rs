@@ -1,5 +1,5 @@
-//! StartLimiter at the processors. A start is work for one: of sixty-four that begin at the same moment, each would end when the last does.
-//! So some run, and the others wait in the order they came.
+//! Limits how many starts use the processors at once. Each start is work for a processor: if sixty-four began together,
+//! each would end only when the last does. So some run, and the others wait in order of arrival.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -7,17 +7,19 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// How long is waited at most. Those before it wait for something else than a processor then, and it goes on beside them.
+/// How long a start waits at most. By then the starts ahead of it wait for something other than a processor, and it
+/// runs beside them.
 const WAIT_LIMIT: Duration = Duration::from_secs(10);
-/// How long a start keeps its turn that waits for the function: one that does not begin must not hold up others.
+/// How long a start keeps its turn while it waits for the function. A function that does not begin must not hold up
+/// others.
 pub const KEEP: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether nothing starts.
+/// Interval between checks whether nothing starts.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// How long after a start the first answer has the processors.
+/// How long after a start the processors are left to its first response.
 const ANSWERS_IN: Duration = Duration::from_millis(10);
 
-/// StartLimiter of a host.
+/// The start limiter of a host.
 #[derive(Debug)]
 pub struct StartLimiter {
     free: Semaphore,
@@ -28,12 +30,12 @@ pub struct StartLimiter {
     limit: Duration,
 }
 
-/// A turn. It ends when this is dropped.
+/// A turn. It ends on drop.
 #[derive(Debug)]
 pub struct StartPermit<'a>(#[expect(dead_code, reason = "given back when dropped")] Option<SemaphorePermit<'a>>);
 
 impl StartLimiter {
-    /// So many at once.
+    /// Allows `all` starts at once.
     pub fn new(all: usize) -> Self {
         Self {
             free: Semaphore::new(all.max(1)),
@@ -45,7 +47,7 @@ impl StartLimiter {
         }
     }
 
-    /// Waits for one, for some seconds at most.
+    /// Waits for a turn, for some seconds at most.
     pub async fn take(&self) -> StartPermit<'_> {
         let _waiting = QueuedStart::begin(&self.waiting);
         let turn = tokio::time::timeout(self.limit, self.free.acquire()).await;
@@ -53,12 +55,12 @@ impl StartLimiter {
         StartPermit(turn.ok().and_then(Result::ok))
     }
 
-    /// How many have one.
+    /// Returns how many starts have a turn.
     pub fn running(&self) -> usize {
         self.all - self.free.available_permits().min(self.all)
     }
 
-    /// Says that something starts, with a turn or not, until what is answered is dropped.
+    /// Records that something starts, with or without a turn, until the returned guard is dropped.
     pub fn starting(&self) -> Starting<'_> {
         self.starting.fetch_add(1, Ordering::Relaxed);
         Starting(self)
@@ -69,24 +71,24 @@ impl StartLimiter {
         self.running() == 0 && self.starting.load(Ordering::Relaxed) == 0 && !answers()
     }
 
-    /// Waits for a moment without a start, so long at most; for work that nobody waits for.
+    /// Waits up to `limit` for a moment without a start. For work that nobody waits for.
     pub async fn until_calm(&self, limit: Duration) {
         let calm = async {
             while !self.is_calm() {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
         };
-        // Where starts follow each other, what is put off must come about all the same.
+        // Deferred work must still happen if starts follow each other without a pause.
         let _ = tokio::time::timeout(limit, calm).await;
     }
 
-    /// How many wait for one.
+    /// Returns how many starts wait for a turn.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 }
 
-/// Something starts. It has, however that came out, when this is dropped.
+/// A start in progress. Its drop ends it, whatever the outcome.
 #[derive(Debug)]
 pub struct Starting<'a>(&'a StartLimiter);
 
@@ -97,7 +99,7 @@ impl Drop for Starting<'_> {
     }
 }
 
-/// Counted as waiting until dropped, however that comes.
+/// Counts a start as waiting until dropped.
 struct QueuedStart<'a>(&'a AtomicUsize);
 
 impl<'a> QueuedStart<'a> {

@@ -1,5 +1,5 @@
-//! Requests in an instance: how many, and since when there is none. Closing and entering exclude each other, so that no
-//! request enters an instance that has been retired, and never more than it takes at once.
+//! Counts the requests in an instance, and records since when there is none. Closing and entering exclude each other.
+//! So no request enters a retired instance, and there are never more requests than its concurrency limit.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,18 +10,18 @@ use rekindle_wire::lease::Fence;
 #[derive(Debug)]
 struct State {
     in_flight: u32,
-    /// Of these, how many go on past their time and more.
+    /// The number of requests in flight that have run far past their timeout.
     overdue: u32,
     served: u64,
     closed: bool,
     /// Whether requests are turned away for now.
     held: bool,
     last: Instant,
-    /// Of the leases that requests come under.
+    /// Fence of the leases under which requests come.
     fence: Fence,
 }
 
-/// The counter.
+/// The shared counter.
 #[derive(Debug, Clone)]
 pub struct Usage(Arc<Mutex<State>>);
 
@@ -40,7 +40,7 @@ impl Default for Usage {
 }
 
 impl Usage {
-    /// A request enters under the lease with this mark, if it names one; at most `most` are in at once.
+    /// Admits a request under the lease with this mark, if it names one. At most `most` requests are in flight at once.
     pub fn enter(&self, most: u32, lease: Option<&str>) -> Entry {
         let mut state = self.0.lock();
         if state.closed {
@@ -62,38 +62,38 @@ impl Usage {
         Entry::Entered(request, first)
     }
 
-    /// Counts as having served a request.
+    /// Counts a request as served.
     pub fn note_served(&self) {
         self.0.lock().served += 1;
     }
 
-    /// Whether only overdue requests are in it.
+    /// Returns whether all requests in flight are overdue.
     pub fn is_only_overdue(&self) -> bool {
         let state = self.0.lock();
         state.in_flight == state.overdue
     }
 
-    /// Whether one of its requests is overdue.
+    /// Returns whether any request is overdue.
     pub fn has_overdue(&self) -> bool {
         self.0.lock().overdue > 0
     }
 
-    /// Counts as used just now.
+    /// Marks the instance as used just now.
     pub fn touch(&self) {
         self.0.lock().last = Instant::now();
     }
 
-    /// StartLimiter requests away as if it were full, or takes them again.
+    /// Turns requests away as if the instance were full, or accepts them again.
     pub fn hold(&self, held: bool) {
         self.0.lock().held = held;
     }
 
-    /// No request enters any more.
+    /// Admits no more requests.
     pub fn close(&self) {
         self.0.lock().closed = true;
     }
 
-    /// The same, if none is in it.
+    /// Admits no more requests, if none is in flight. Returns whether none is.
     pub fn close_if_idle(&self) -> bool {
         let mut state = self.0.lock();
         let idle = state.in_flight == 0;
@@ -101,17 +101,17 @@ impl Usage {
         idle
     }
 
-    /// The number of the newest lease that a request came under.
+    /// Returns the number of the newest lease under which a request came.
     pub fn lease_number(&self) -> u64 {
         self.0.lock().fence.number()
     }
 
-    /// Requests in it.
+    /// Returns the number of requests in flight.
     pub fn in_flight(&self) -> u32 {
         self.0.lock().in_flight
     }
 
-    /// Milliseconds since the last one left; 0 while one is in it.
+    /// Returns the milliseconds since the last request left; 0 while one is in flight.
     pub fn idle_ms(&self) -> u64 {
         let state = self.0.lock();
         if state.in_flight > 0 {
@@ -122,20 +122,20 @@ impl Usage {
     }
 }
 
-/// How entering went.
+/// The outcome of a request's attempt to enter.
 #[derive(Debug)]
 pub enum Entry {
-    /// It is in. Also whether it is the first ever.
+    /// Admitted. The flag tells whether it is the first request ever.
     Entered(InFlight, bool),
-    /// As many as the instance takes are in it, or none is let in for now.
+    /// The instance is at its concurrency limit, or admits no requests for now.
     Full,
     /// Another gateway has a newer lease.
     Fenced,
-    /// The instance takes none any more.
+    /// The instance admits no more requests.
     Closed,
 }
 
-/// A request in an instance; leaves when dropped.
+/// A request in flight. It leaves on drop.
 #[derive(Debug)]
 pub struct InFlight {
     usage: Usage,
@@ -143,7 +143,7 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// The function goes on with it long past its time.
+    /// Marks the request as overdue: the function has run far past its timeout.
     pub fn is_overdue(&mut self) {
         if !self.is_overdue {
             self.is_overdue = true;
