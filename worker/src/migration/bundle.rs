@@ -1,4 +1,4 @@
-//! What goes to the target before the processes stand there: CRIU's images, private files, and what the pager knows.
+//! What goes to the target before the processes are restored there: CRIU's images, private files, and the pager's maps.
 //!
 //! ```text
 //! header_len:u32 header:json { file bytes }*          little-endian; the header names the files and their lengths
@@ -12,40 +12,40 @@ use serde::{Deserialize, Serialize};
 use super::checks::RefusedError;
 use crate::snapshots::PipeNote;
 
-/// The longest header.
+/// Maximum size of the header.
 const HEADER_MAX: usize = 256 << 20;
 
-/// Why a bundle cannot be packed or opened.
+/// Why a bundle cannot be packed or unpacked.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BundleError {
     /// A file cannot be read or written.
     #[error("{}", .0.display())]
     File(PathBuf, #[source] std::io::Error),
-    /// It is cut off, or too long.
+    /// The bundle is cut off or too long.
     #[error("the bundle is cut off")]
     Cut,
-    /// Its header is not what this version writes.
+    /// The header is not what this version writes.
     #[error("the bundle's header is not understood")]
     Header(#[source] serde_json::Error),
-    /// Its header says what no source says.
+    /// The header contains something that no source sends.
     #[error("the bundle's header is refused")]
     Refused(#[source] RefusedError),
 }
 
-/// What the bundle says beside its files.
+/// The bundle's content apart from its files.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Header {
-    /// What the outputs are called in the images.
+    /// Names of the outputs in the images.
     pub(super) pipes: Vec<PipeNote>,
-    /// What the templates are called in the images, in their order.
+    /// Names of the templates in the images, in order.
     pub(super) templates: Vec<String>,
-    /// What addresses of each process belong to, where that is not the snapshot's page of the same number.
+    /// What the addresses of each process belong to, where that is not the snapshot's page of the same number.
     pub(super) maps: Vec<(i32, Vec<PageSpan>)>,
-    /// Names and lengths of the files behind, in their order.
+    /// Names and lengths of the files that follow, in order.
     pub(super) files: Vec<(String, u64)>,
 }
 
-/// Pages `start..end`, and what the first of them belongs to.
+/// The pages `start..end`, and what the first of them belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PageSpan {
     pub(super) start: u64,
@@ -76,7 +76,7 @@ pub(super) fn pieces(map: &AddressMap) -> Vec<PageSpan> {
     map.pieces().map(piece).collect()
 }
 
-/// Sets what `pieces` say in `map`.
+/// Sets the spans of `pieces` in `map`.
 pub(super) fn set_pieces(map: &mut AddressMap, pieces: &[PageSpan]) {
     for piece in pieces {
         let origin = match piece.of {
@@ -88,7 +88,7 @@ pub(super) fn set_pieces(map: &mut AddressMap, pieces: &[PageSpan]) {
     }
 }
 
-/// Packs the files of `dir` that `wanted` names, and `more` of them; blocks.
+/// Packs the files of `dir` whose names `wanted` accepts, followed by the files of `more`. Blocks.
 pub(super) fn pack(
     mut header: Header,
     dir: &Path,
@@ -126,7 +126,7 @@ pub(super) fn pack(
     Ok(bundle)
 }
 
-/// Writes the files of a bundle into `dir`, if its header passes `check`; blocks.
+/// Writes the files of a bundle into `dir`, if its header passes `check`. Blocks.
 pub(super) fn unpack(
     bundle: &[u8],
     dir: &Path,

@@ -1,4 +1,5 @@
-//! What a bundle may say beside the images, which are checked by themselves. Pure. The source may have been taken over: nothing that it says is believed.
+//! Checks a bundle apart from its images, which have checks of their own. Pure. The source may be compromised, so
+//! nothing that it sends is trusted.
 
 use std::collections::HashSet;
 
@@ -14,74 +15,74 @@ use crate::host::sandbox::pool::OUTPUT_STREAMS;
 use crate::instance::expected::PIDS;
 use crate::snapshots::{FILES_ARCHIVE, PipeNote};
 
-/// Where addresses of user space end, pages.
+/// End of user space, in pages.
 const USER_PAGES: u64 = 0x7_ffff_ffff;
-/// Processes that memory is known of at most, those that have ended among them.
+/// Maximum number of processes with known memory, including those that have ended.
 const PROCESSES_MAX: usize = 65_536;
-/// Files of a bundle at most: as many as a directory of images.
+/// Maximum number of files in a bundle: as many as in a directory of images.
 const FILES_MAX: usize = 100_000;
-/// How often a process can have what its function may use: in memory, and for a moment in swap.
+/// How many times its function's memory limit a process can have: once in memory, and for a moment in swap.
 const MEMORIES: u64 = 2;
-/// Processes that hold as much each, of one memory that they share.
+/// Maximum number of processes that share one memory and each hold all of it.
 const SHARERS_MAX: usize = 16;
 
-/// Why a bundle is refused.
+/// Why a bundle is rejected.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RefusedError {
-    /// An output that is none, or is named twice.
+    /// The output does not exist, or is named twice.
     #[error("{stream:?} is no output called {key:?}")]
     Output {
-        /// Which.
+        /// The stream's name.
         stream: String,
-        /// What it is called in the images.
+        /// The pipe's name in the images.
         key: String,
     },
-    /// Each template has one name, since they are known by their order.
+    /// Each template must have one name, because templates are identified by their order.
     #[error("it names {named} templates of {there}")]
     Templates {
-        /// In the bundle.
+        /// The number in the bundle.
         named: usize,
-        /// In the snapshot.
+        /// The number in the snapshot.
         there: usize,
     },
-    /// CRIU calls no file that, or calls two that.
+    /// CRIU gives no file this name, or it gives two files this name.
     #[error("{0:?} is no name of a template")]
     Template(String),
     /// More than a function can have.
     #[error("it has {found} {what}")]
     TooMany {
-        /// SpanOrigin what.
+        /// What there is too much of.
         what: &'static str,
-        /// How many.
+        /// The number found.
         found: u64,
     },
-    /// A function has no process of this id, or it comes twice.
+    /// A function has no process with this id, or the process comes twice.
     #[error("{0} is no process of a function")]
     Process(i32),
-    /// They are no addresses, or not by address.
+    /// The pages are not addresses, or not in order of address.
     #[error("process {pid} has no pages {piece:?}")]
     Pages {
-        /// Whose.
+        /// The process's id.
         pid: i32,
-        /// Which.
+        /// The pages.
         piece: PageSpan,
     },
-    /// No such file travels, or it comes twice.
+    /// No such file is part of a bundle, or the file comes twice.
     #[error("{0:?} is no file that travels")]
     File(String),
-    /// There are others than the images say.
+    /// The number of eager pages differs from what the images say.
     #[error("{file} has {found} bytes instead of {wanted}")]
     Eager {
         /// The file.
         file: String,
-        /// What it has.
+        /// Its size, in bytes.
         found: u64,
-        /// What the images say.
+        /// The size according to the images, in bytes.
         wanted: u64,
     },
 }
 
-/// The header of an instance whose snapshot has so many `templates`.
+/// Checks the header of an instance whose snapshot has this number of `templates`.
 pub(super) fn check_header(header: &Header, templates: usize) -> Result<(), RefusedError> {
     let Header {
         pipes,
@@ -115,7 +116,8 @@ pub(super) fn check_header(header: &Header, templates: usize) -> Result<(), Refu
     }
 }
 
-/// What the images say of the memory of an instance that may use so many bytes, and of the bytes of `eager` pages that came, by process.
+/// Checks what the images say of the memory of an instance that may use `memory` bytes. `eager` returns the bytes of
+/// eager pages that came for a process.
 pub(super) fn check_pages(
     numbering: &PageNumbering,
     memory: u64,
@@ -146,7 +148,7 @@ fn within(what: &'static str, found: usize, most: usize) -> Result<(), RefusedEr
     Ok(())
 }
 
-/// Each output once, by a pipe of its own.
+/// Checks that each output comes once, with a pipe of its own.
 fn check_outputs(pipes: &[PipeNote]) -> Result<(), RefusedError> {
     let (mut streams, mut keys) = (HashSet::new(), HashSet::new());
     for PipeNote { key, stream } in pipes {
@@ -161,18 +163,19 @@ fn check_outputs(pipes: &[PipeNote]) -> Result<(), RefusedError> {
     Ok(())
 }
 
-/// Whether CRIU calls an external file that.
+/// Returns whether CRIU gives an external file this name.
 fn is_external(name: &str) -> bool {
     let numbers = name.strip_prefix("file[").and_then(|rest| rest.strip_suffix(']'));
     let Some((mount, inode)) = numbers.and_then(|numbers| numbers.split_once(':')) else {
         return false;
     };
     let number = |text| u64::from_str_radix(text, 16);
-    // In one spelling only.
+    // Only one spelling is valid.
     matches!((number(mount), number(inode)), (Ok(mount), Ok(inode)) if external_file(mount, inode) == name)
 }
 
-/// Images, eager pages, private files: what is in the images is checked where they are.
+/// Returns whether a bundle may contain this file: an image, eager pages or private files. The images' contents have
+/// their own checks.
 fn travels(name: &str) -> bool {
     let plain = name
         .bytes()
@@ -180,7 +183,8 @@ fn travels(name: &str) -> bool {
     plain && (name.ends_with(".img") || name.starts_with(EAGER_PREFIX) || name == FILES_ARCHIVE)
 }
 
-/// Pages by address, in user space; what they belong to is there, too. What the snapshot does not have there reads as zero.
+/// Checks that pages are in order of address and in user space, as is what they belong to. Where the snapshot has no
+/// page, zeroes are read.
 fn check_pieces(pid: i32, pieces: &[PageSpan]) -> Result<(), RefusedError> {
     let mut end = 0;
     for piece in pieces {
@@ -205,7 +209,7 @@ fn check_pieces(pid: i32, pieces: &[PageSpan]) -> Result<(), RefusedError> {
 mod tests {
     use super::*;
 
-    /// What is said of it, and the change.
+    /// The expected error and the change that causes it.
     type Case = (&'static str, fn(&mut Header));
 
     fn note(stream: &str, key: &str) -> PipeNote {

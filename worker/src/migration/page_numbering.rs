@@ -1,4 +1,5 @@
-//! The written pages of an instance, counted: both hosts know them from the same images, so that a number says which is meant.
+//! Numbers the written pages of an instance. Both hosts derive the numbers from the same images, so a number identifies
+//! a page.
 
 use std::io;
 use std::path::Path;
@@ -7,7 +8,7 @@ use rekindle_snapshotter::images::{ImageError, Travelling, WrittenRun, travellin
 
 use crate::snapshots::touched_early;
 
-/// Pages of a block: what is asked for and sent at once.
+/// Pages of a block, the unit of requests and transfers.
 pub(super) const BLOCK: u64 = 16;
 
 /// Why the images of a dump cannot be used.
@@ -16,7 +17,7 @@ pub(super) enum DumpError {
     /// A file cannot be read.
     #[error("read {0}")]
     File(String, #[source] io::Error),
-    /// It is malformed.
+    /// An image is malformed.
     #[error("{0}")]
     Image(String, #[source] ImageError),
     /// The threads' images cannot be used.
@@ -24,21 +25,21 @@ pub(super) enum DumpError {
     Threads(#[source] crate::snapshots::EditError),
 }
 
-/// A process that travels.
+/// A process that migrates.
 pub(super) struct MigratedProcess {
     pub(super) pid: i32,
     pub(super) memory: Travelling,
-    /// Those of its runs that a pager serves, by address, each with the number of its first page.
+    /// The runs that a pager serves, by address, each with the number of its first page.
     pub(super) runs: Vec<(WrittenRun, u64)>,
 }
 
-/// All of an instance. Short runs have the lower numbers, which travel first: what is written here and there is what a program works on, a long
-/// run is a buffer that was filled.
+/// The numbered pages of an instance. Short runs have the lower numbers and are transferred first: scattered writes are
+/// what a program works on, while a long run is a buffer that was filled.
 pub(super) struct PageNumbering {
     pub(super) processes: Vec<MigratedProcess>,
-    /// Pages that have numbers.
+    /// Number of pages that have numbers.
     pub(super) pages: u64,
-    /// Which run of which process, in the order of their numbers.
+    /// Index of the process and of its run, in the order of the runs' numbers.
     order: Vec<(usize, usize)>,
 }
 
@@ -46,7 +47,7 @@ impl PageNumbering {
     /// Reads the images of all processes in `dir`. `templates` are the ids of the files that are templates.
     ///
     /// # Errors
-    /// When an image is missing or malformed.
+    /// Returns an error when an image is missing or malformed.
     pub(super) fn read(dir: &Path, templates: &[u32]) -> Result<Self, DumpError> {
         let early = touched_early(dir).map_err(DumpError::Threads)?;
         let mut pids = pids(dir)?;
@@ -63,10 +64,10 @@ impl PageNumbering {
         Ok(Self::count(processes))
     }
 
-    /// Its processes, where a pager can serve the memory of all.
+    /// Returns the ids of its processes, if a pager can serve the memory of all.
     ///
     /// # Errors
-    /// When some of it is of a kind that it cannot serve.
+    /// Returns an error when some memory is of a kind that a pager cannot serve.
     pub(super) fn pids(&self) -> io::Result<Vec<i32>> {
         let pid = |process: &MigratedProcess| match process.memory.plain {
             true => Ok(process.pid),
@@ -78,7 +79,7 @@ impl PageNumbering {
         self.processes.iter().map(pid).collect()
     }
 
-    /// Gives the pages of all runs their numbers.
+    /// Assigns numbers to the pages of all runs.
     fn count(mut processes: Vec<MigratedProcess>) -> Self {
         let runs =
             |(t, process): (usize, &MigratedProcess)| (0..process.runs.len()).map(move |r| (t, r)).collect::<Vec<_>>();
@@ -97,7 +98,7 @@ impl PageNumbering {
         }
     }
 
-    /// The run that has the page of this number, and which of its pages it is.
+    /// Returns the run that contains the page with this number, and the page's index in the run.
     pub(super) fn find(&self, number: u64) -> Option<(&MigratedProcess, WrittenRun, u64)> {
         let at = |(t, r): &(usize, usize)| self.processes[*t].runs[*r].1;
         let after = self.order.partition_point(|run| at(run) <= number);

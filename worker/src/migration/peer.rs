@@ -19,24 +19,24 @@ use serde::de::DeserializeOwned;
 use super::page_numbering::BLOCK;
 use crate::worker::Worker;
 
-/// Bytes before a block's pages.
+/// Size of a block's header, in bytes.
 pub(super) const HEAD: usize = 16;
-/// How long the other side may be silent in the middle of an answer.
+/// How long the other side may be silent in the middle of a response.
 const SILENCE: Duration = Duration::from_secs(10);
 /// How long one page block may take.
 const BLOCK_LIMIT: Duration = Duration::from_secs(5);
 
-/// Pages that have come.
+/// Pages that have arrived.
 pub(super) struct Frame<'a> {
-    /// The number of the first.
+    /// Number of the first page.
     pub(super) first: u64,
-    /// How many.
+    /// Number of pages.
     pub(super) pages: u64,
-    /// Their bytes; none if they are zero.
+    /// Their bytes; empty if they are all zero.
     pub(super) bytes: &'a [u8],
 }
 
-/// Writes a block's head and bytes behind `into`; bytes that are zero are left out.
+/// Appends a block's header and bytes to `into`, without the bytes if they are all zero.
 pub(super) fn write_frame(first: u64, bytes: &[u8], into: &mut Vec<u8>) {
     let is_zero = bytes.iter().all(|byte| *byte == 0);
     let sent = if is_zero { &[][..] } else { bytes };
@@ -46,7 +46,7 @@ pub(super) fn write_frame(first: u64, bytes: &[u8], into: &mut Vec<u8>) {
     into.extend_from_slice(sent);
 }
 
-/// Takes the whole blocks from the front of `buffer`.
+/// Takes the complete blocks from the front of `buffer`.
 fn take_frames(
     buffer: &mut Vec<u8>,
     mut take: impl FnMut(&Frame<'_>) -> Result<(), SourceError>,
@@ -102,7 +102,7 @@ impl Peer {
         &self.address
     }
 
-    /// A call about this migration; `kind` is `arrivals` or `departures`, `what` goes behind its id.
+    /// Builds a call about this migration. `kind` is `arrivals` or `departures`, and `what` follows its id.
     fn call(&self, method: reqwest::Method, kind: &str, what: &str) -> reqwest::RequestBuilder {
         let url = format!("http://{}/{kind}/{}{what}", self.address, self.id);
         self.transport
@@ -134,7 +134,7 @@ impl Peer {
         self.send(call.json(body).timeout(limit)).await.map(drop)
     }
 
-    /// Posts bytes to a migration target, and reads a JSON answer.
+    /// Posts bytes to a migration target and reads a JSON response.
     pub(super) async fn post<T: DeserializeOwned>(
         &self,
         what: &str,
@@ -146,28 +146,28 @@ impl Peer {
         answer.json().await.map_err(|e| unreachable(&e))
     }
 
-    /// Asks a migration target for its JSON.
+    /// Gets the JSON state of a migration target.
     pub(super) async fn get<T: DeserializeOwned>(&self, limit: Duration) -> Result<T, ApiError> {
         let call = self.call(reqwest::Method::GET, "arrivals", "");
         let answer = self.send(call.timeout(limit)).await?;
         answer.json().await.map_err(|e| unreachable(&e))
     }
 
-    /// Gives a migration target up.
+    /// Cancels a migration target.
     pub(super) async fn give_up(&self, limit: Duration) -> Result<(), ApiError> {
         let call = self.call(reqwest::Method::DELETE, "arrivals", "");
         self.send(call.timeout(limit)).await.map(drop)
     }
 }
 
-/// The worker an instance came from.
+/// The worker that an instance came from.
 pub(super) struct Source(pub(super) Peer);
 
 impl Source {
-    /// Asks for the block with a page.
+    /// Requests the block that contains a page.
     ///
     /// # Errors
-    /// When it cannot be had now.
+    /// Returns an error when the block is not available now.
     pub(super) async fn block(
         &self,
         number: u64,
@@ -181,10 +181,10 @@ impl Source {
         take_frames(&mut bytes, put)
     }
 
-    /// Receives all pages from `number` on, up to `end`.
+    /// Receives the pages `number..end`.
     ///
     /// # Errors
-    /// When it breaks off; what has come has come.
+    /// Returns an error when the stream breaks off. Pages that have arrived are kept.
     pub(super) async fn stream(
         &self,
         number: u64,
@@ -217,7 +217,7 @@ impl Source {
         }
     }
 
-    /// All is here.
+    /// Tells the source that all pages have arrived.
     pub(super) async fn done(&self) -> Result<(), ApiError> {
         let call = self.0.call(reqwest::Method::POST, "departures", "/done");
         self.0.send(call.timeout(BLOCK_LIMIT)).await.map(drop)

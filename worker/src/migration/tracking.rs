@@ -1,8 +1,8 @@
 //! How CRIU learns which pages have changed since an earlier dump.
 //!
-//! It reads from its kernel probe whether the kernel marks changed pages (soft-dirty bits). Many kernels do; where one does not, no page is
-//! ever marked, which is just what a migration source wants of CRIU: it takes every page for unchanged. But it refuses to look, so the probe is
-//! edited to say that the kernel does. Nothing else reads that byte.
+//! CRIU's kernel probe records whether the kernel marks changed pages (soft-dirty bits). Many kernels do. On others no
+//! page is ever marked, which suits a migration source: CRIU then takes every page for unchanged. But CRIU refuses to
+//! look there, so the probe is edited to say that the kernel marks pages. Nothing else reads that byte.
 
 use std::borrow::Cow;
 use std::io::{self, Write as _};
@@ -11,14 +11,14 @@ use rustix::fs::OFlags;
 
 use crate::host::sandbox::InnerProc;
 
-/// Where the probe of CRIU 4.2 says it: `has_dirty_track` of `struct kerndat_s`, behind two magic numbers, a device number, the last
-/// capability and the zero page's frame number.
+/// Offset of `has_dirty_track` in `struct kerndat_s`, the probe of CRIU 4.2. It follows two magic numbers, a device
+/// number, the last capability and the zero page's frame number.
 const AT: usize = 32;
-/// The bytes there are booleans: this one and the three behind it.
+/// The bytes there are booleans: this one and the three that follow.
 const BOOLEANS: std::ops::Range<usize> = AT..AT + 4;
-/// The length of that probe.
+/// Size of that probe.
 const PROBE_BYTES: usize = 912;
-/// The versions whose probe is so.
+/// The version with this probe.
 const KNOWN: &str = "4.2";
 
 /// Who tells CRIU which pages have changed.
@@ -26,13 +26,13 @@ const KNOWN: &str = "4.2";
 pub enum Tracking {
     /// The kernel marks them.
     Kernel,
-    /// Nobody: none is ever marked, and CRIU asks all the same.
+    /// Nobody: no page is ever marked, but CRIU asks all the same.
     Never,
     /// CRIU does not ask.
     None,
 }
 
-/// The probe of CRIU `version` as CRIU shall read it, and what it comes to.
+/// Returns the probe of CRIU `version` as CRIU is to read it, and the resulting tracking.
 pub fn with_tracking<'a>(probe: &'a [u8], version: &str) -> (Cow<'a, [u8]>, Tracking) {
     let known = version == KNOWN || version.strip_prefix(KNOWN).is_some_and(|rest| rest.starts_with('.'));
     let plausible = probe.len() == PROBE_BYTES && probe[BOOLEANS].iter().all(|byte| *byte <= 1);
@@ -47,10 +47,10 @@ pub fn with_tracking<'a>(probe: &'a [u8], version: &str) -> (Cow<'a, [u8]>, Trac
     (Cow::Owned(edited), Tracking::Never)
 }
 
-/// Has the kernel forget which pages of a process have changed.
+/// Makes the kernel forget which pages of a process have changed.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// Returns an error when the kernel refuses.
 pub(super) fn forget_changes(proc: &InnerProc, pid: i32) -> io::Result<()> {
     proc.open(&format!("{pid}/clear_refs"), OFlags::WRONLY)?.write_all(b"4")
 }

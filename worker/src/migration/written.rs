@@ -1,4 +1,5 @@
-//! What an instance that has moved here had written before, as far as it has arrived; and below it the snapshot it came from.
+//! The pages that a migrated instance had written at the source, as far as they have arrived. Below them lies the
+//! snapshot that it came from.
 #![expect(
     unsafe_code,
     reason = "pages are shared between threads by a bit each, which the borrow checker cannot follow"
@@ -24,13 +25,13 @@ use crate::snapshots::Template;
 
 /// How long a page that somebody waits for may take to come from the source.
 const FETCH_LIMIT: Duration = Duration::from_secs(10);
-/// How long pagers may look at pages that are let go.
+/// How long pagers may still look at pages that are being released.
 const UNPINNED_LIMIT: Duration = Duration::from_secs(1);
 
-/// Runs of a process's written pages: first page, how many, the number of the first.
+/// Runs of a process's written pages: first page, number of pages, number of the first page.
 type Runs = Vec<(u64, u64, u64)>;
 
-/// The memory of an instance that has moved here.
+/// The memory of an instance that has migrated here.
 pub struct WrittenPages {
     base: Option<Arc<Template>>,
     processes: HashMap<i32, Process>,
@@ -54,10 +55,11 @@ struct Process {
 }
 
 impl WrittenPages {
-    /// None of it here yet. `under` says what the addresses of each process belong to below what was written.
+    /// Creates it without any page present. `under` says what the addresses of each process belong to below the written
+    /// pages.
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// Returns an error when there is no memory for it.
     pub(super) fn new(
         base: Option<Arc<Template>>,
         numbering: &PageNumbering,
@@ -89,7 +91,8 @@ impl WrittenPages {
         })
     }
 
-    /// The address maps of all processes, with what they had written; and what of the layout a file stands behind.
+    /// Returns the address maps of all processes, including their written pages. Adds to the layout the parts that a
+    /// file backs.
     pub(super) fn maps(&self, layout: &mut Layout) -> HashMap<i32, AddressMap> {
         let is_backed = |page: &PageRef| layout.backed.iter().any(|range| contains(range, page));
         let mut backed = Vec::new();
@@ -132,7 +135,7 @@ impl WrittenPages {
         self.processes.iter().map(map).collect()
     }
 
-    /// WrittenPages pages by address, each run with the number of its first page.
+    /// Returns the runs of written pages in the order of their numbers, each with the number of its first page.
     pub(super) fn runs(&self) -> impl Iterator<Item = (PageRange, u64)> {
         let of = |(pid, process): (&i32, &Process)| {
             let pid = *pid;
@@ -147,28 +150,28 @@ impl WrittenPages {
         all.into_iter()
     }
 
-    /// How many pages travel.
+    /// Returns the number of pages to transfer.
     pub(super) fn pages(&self) -> u64 {
         self.pages
     }
 
-    /// How many have not arrived.
+    /// Returns the number of pages that have not arrived.
     pub(super) fn missing(&self) -> u64 {
         self.missing.load(Ordering::Acquire)
     }
 
-    /// The first that has not arrived, from `number` on.
+    /// Returns the first page from `number` on that has not arrived.
     pub(super) fn first_missing(&self, number: u64) -> Option<u64> {
         (number..self.pages).find(|number| !self.is_ready(*number))
     }
 
-    /// Whether all of it is in the processes, and so needed here no more.
+    /// Returns whether all pages are in the processes, so that nothing needs them here any more.
     pub fn is_settled(&self) -> bool {
         self.settled.load(Ordering::Acquire)
     }
 
-    /// Whether nobody can ask for any of it any more once it was put in: every process that came is still there, and none has moved a page of it
-    /// elsewhere, where it may not have been put.
+    /// Returns whether nobody can ask for any page again once it was put in. Every process that came must still exist.
+    /// None may have moved one of these pages elsewhere, where it may not have been put.
     pub(super) fn is_out_of_reach(&self, maps: &[(i32, AddressMap)]) -> bool {
         let stays = |(pages, origin): (Range<u64>, Origin)| match origin {
             Origin::Snapshot(source) if source & WRITTEN != 0 => source & !WRITTEN == pages.start,
@@ -178,7 +181,8 @@ impl WrittenPages {
         self.processes.keys().all(is_there)
     }
 
-    /// All of it is in the processes; with `free` nobody else can ask for it, and its memory goes. Blocks, with a limit.
+    /// Records that all pages are in the processes. With `free`, nobody else can ask for them, and their memory is
+    /// released. Blocks, with a limit.
     pub(super) fn settle(&self, free: bool) {
         self.settled.store(true, Ordering::Release);
         if !free {
@@ -189,14 +193,14 @@ impl WrittenPages {
             word.store(0, Ordering::SeqCst);
         }
         if unpinned(UNPINNED_LIMIT) {
-            // SAFETY: no bit is set, and nobody looks at what was there when one was.
+            // SAFETY: no bit is set, and nobody still looks at what was there when a bit was set.
             if let Err(error) = unsafe { self.memory.unchecked_advise(UncheckedAdvice::DontNeed) } {
                 tracing::warn!(%error, "memory that has moved on stays taken");
             }
         }
     }
 
-    /// Puts pages in that have arrived.
+    /// Puts in pages that have arrived.
     pub(super) fn put(&self, frame: &Frame<'_>) -> Result<(), SourceError> {
         let end = frame.first.checked_add(frame.pages).filter(|end| *end <= self.pages);
         let plain = frame.bytes.is_empty() || frame.bytes.len() as u64 == frame.pages.saturating_mul(PAGE);
@@ -212,8 +216,8 @@ impl WrittenPages {
             }
             let at = ((number - frame.first) * PAGE) as usize;
             if let Some(bytes) = frame.bytes.get(at..at + PAGE as usize) {
-                // SAFETY: the page lies inside the mapping; nobody reads it before its bit is set, and nobody else writes
-                // while the lock is held.
+                // SAFETY: the page lies inside the mapping. Nobody reads it before its bit is set, and nobody else
+                // writes while the lock is held.
                 unsafe {
                     let to = self.memory.as_mut_ptr().add((number * PAGE) as usize);
                     std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, PAGE as usize);
@@ -230,13 +234,13 @@ impl WrittenPages {
         self.ready[(number / 64) as usize].load(Ordering::Acquire) & (1 << (number % 64)) != 0
     }
 
-    /// How many pages from `number` on are here, at most `limit`.
+    /// Returns how many consecutive pages from `number` on are here, at most `limit`.
     pub(super) fn ready_run(&self, number: u64, limit: u64) -> u64 {
         let end = number.saturating_add(limit).min(self.pages);
         (number..end).take_while(|number| self.is_ready(*number)).count() as u64
     }
 
-    /// The number of a written page, and how many of its run there are from it on.
+    /// Returns the number of a written page, and how many pages of its run there are from it on.
     fn number(&self, page: PageRef) -> Option<(u64, u64)> {
         let address = page.page & !WRITTEN;
         let runs = &self.processes.get(&page.pid)?.runs;
@@ -245,22 +249,22 @@ impl WrittenPages {
         (address - first < pages).then(|| (at + address - first, pages - (address - first)))
     }
 
-    /// Receives pages from `number` on, up to `end`.
+    /// Receives the pages `number..end`.
     pub(super) async fn stream(&self, number: u64, end: u64) -> Result<(), SourceError> {
         self.source.stream(number, end, |frame| self.put(frame)).await
     }
 
-    /// It runs, or will not: what the source holds may come now.
+    /// Records that the instance runs, or never will: the source's remaining pages may come now.
     pub(super) fn note_running(&self) {
         self.runs_here.notify_one();
     }
 
-    /// Rung when it runs here.
+    /// Returns the notification for when the instance runs here.
     pub(super) fn runs_here(&self) -> Arc<Notify> {
         Arc::clone(&self.runs_here)
     }
 
-    /// Tells the source that all is here.
+    /// Tells the source that all pages have arrived.
     pub(super) async fn tell_done(&self) -> Result<(), rekindle_wire::ApiError> {
         self.source.done().await
     }
@@ -299,11 +303,11 @@ impl PageSource for WrittenPages {
         };
         let pages = self.ready_run(number, left);
         if pages == 0 {
-            // A fault that was read before it was answered from here may come up once more.
+            // A fault that was read before it was served from here may come up once more.
             return if self.is_settled() { Held::Settled } else { Held::Absent };
         }
-        // SAFETY: these pages lie inside the mapping; their bits are set, so they are written, and they are not let go before the
-        // caller is unpinned.
+        // SAFETY: these pages lie inside the mapping. Their bits are set, so they are written, and they are not
+        // released before the caller is unpinned.
         let bytes = unsafe {
             let from = self.memory.as_ptr().add((number * PAGE) as usize);
             std::slice::from_raw_parts(from, (pages * PAGE) as usize)

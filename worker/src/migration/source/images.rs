@@ -1,4 +1,4 @@
-//! Images of an instance that moves, packed for the target.
+//! Images of an instance that migrates, packed for the target.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::instance::RunningInstance;
 use crate::instance::isolated_process::unavailable;
 use crate::snapshots::FILES_ARCHIVE;
 
-/// What CRIU calls the templates.
+/// Returns CRIU's names for the templates.
 pub(super) fn template_names<'a>(files: impl Iterator<Item = &'a OwnedFd>) -> std::io::Result<Vec<String>> {
     let name = |file: &OwnedFd| {
         let inode = nix::sys::stat::fstat(file)?.st_ino;
@@ -41,7 +41,7 @@ pub(super) fn pack_up(
 ) -> Result<(Vec<u8>, SourcePages), ApiError> {
     let failed = |e: &dyn std::error::Error| unavailable("pack the instance up", e);
     let files = read(dir, "files.img").map_err(|e| failed(&e))?;
-    // Their paths are the target's to choose.
+    // The target chooses their paths.
     let names: Vec<_> = templates.iter().map(|name| (name.as_str(), "")).collect();
     let (_, ids) = place_external(&files, &names).map_err(|e| failed(&e))?;
     let numbering = PageNumbering::read(dir, &ids).map_err(|e| failed(&e))?;

@@ -1,4 +1,4 @@
-//! The memory of an instance that has left, read from its processes, which stand still, or from what CRIU has dumped of it.
+//! The memory of an instance that has left, read from its stopped processes or from what CRIU has dumped of it.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,7 @@ use rustix::fs::OFlags;
 use super::super::page_numbering::{MigratedProcess, PageNumbering};
 use crate::host::sandbox::InnerProc;
 
-/// Its pages.
+/// The pages of the instance.
 pub(super) struct SourcePages {
     pub(super) numbering: PageNumbering,
     /// In the order of the processes.
@@ -27,10 +27,10 @@ struct Memory {
 }
 
 impl SourcePages {
-    /// `proc` is that of the processes' sandbox, `dir` has their images.
+    /// Opens the memory. `proc` is the proc of the processes' sandbox, and `dir` contains their images.
     ///
     /// # Errors
-    /// When a process is gone.
+    /// Returns an error when a process is gone.
     pub(super) fn open(numbering: PageNumbering, proc: &InnerProc, dir: &Path) -> io::Result<Self> {
         let open = |process: &MigratedProcess| {
             let has_dumped = process.memory.written.iter().any(|run| run.at.is_some());
@@ -44,10 +44,10 @@ impl SourcePages {
         Ok(Self { numbering, memories })
     }
 
-    /// The eager pages of each process, by process id.
+    /// Returns the eager pages of each process, by process id.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// Returns an error when the pages cannot be read.
     pub(super) fn eager(&self) -> io::Result<Vec<(i32, Vec<u8>)>> {
         let of = |(process, memory): (&MigratedProcess, &Memory)| {
             let mut bytes = Vec::new();
@@ -63,10 +63,11 @@ impl SourcePages {
             .collect()
     }
 
-    /// Reads pages from `number` on into `buffer`, at most as many as fit and as follow each other. Answers how many; 0 behind the last.
+    /// Reads consecutive pages from `number` on into `buffer`, as many as fit. Returns their number; 0 after the last
+    /// page.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// Returns an error when the pages cannot be read.
     pub(super) fn read(&self, number: u64, buffer: &mut [u8]) -> io::Result<u64> {
         let Some((process, run, first)) = self.numbering.find(number) else {
             return Ok(0);
@@ -81,7 +82,7 @@ impl SourcePages {
 }
 
 impl Memory {
-    /// Reads of a run from its page `first` on.
+    /// Reads a run from its page `first` on.
     fn read(&self, run: WrittenRun, first: u64, buffer: &mut [u8]) -> io::Result<()> {
         match (run.at, &self.dumped) {
             (Some(at), Some(dumped)) => dumped.read_exact_at(buffer, (at + first) * PAGE),

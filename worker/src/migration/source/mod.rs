@@ -1,4 +1,4 @@
-//! The source's side: an instance that leaves this host, or whose copy does.
+//! The source of a migration: an instance that leaves this host, or whose copy does.
 
 mod images;
 mod memory;
@@ -45,35 +45,35 @@ use memory::SourcePages;
 
 use images::{pack_up, template_names};
 
-/// How long the target may take to get ready.
+/// How long the target may take to prepare.
 const PREPARE_LIMIT: Duration = Duration::from_secs(30);
-/// How long the processes may take to stand at the target, and to be let go there.
+/// How long the processes may take to be restored at the target, and to be resumed there.
 const STAND_LIMIT: Duration = Duration::from_secs(20);
 const GO_LIMIT: Duration = Duration::from_secs(10);
-/// How long it is asked whether they were let go when no answer came.
+/// How long to ask whether the processes were resumed if no response came.
 const RESOLVE_LIMIT: Duration = Duration::from_secs(5);
-/// How long an instance waits for the images of an earlier copy of it to be gone.
+/// How long an instance waits until the images of an earlier copy are gone.
 const IMAGES_LIMIT: Duration = Duration::from_secs(10);
-/// How long a migration source that was prepared waits to be told to leave.
+/// How long a prepared migration source waits for the order to leave.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
-/// How long the target may be silent while it has not got all pages.
+/// How long the target may be silent while it lacks pages.
 const SILENCE_LIMIT: Duration = Duration::from_secs(30);
-/// How long the pager may take to tell what it knows.
+/// How long the pager may take to return its maps.
 const MAPS_LIMIT: Duration = Duration::from_secs(5);
-/// What CRIU is told has every page, in the image directory.
+/// Directory, in the image directory, of the parent images that claim to have every page.
 const KNOWN: &str = "known";
-/// How CRIU finds that there: a link that it makes.
+/// The link by which CRIU finds that directory. CRIU creates it.
 const PARENT_LINK: &str = "parent";
 
-/// Instances that leave, by migration.
+/// Migration sources by migration id.
 #[derive(Default)]
 pub struct MigrationSources(Mutex<HashMap<MigrationId, Arc<MigrationSource>>>);
 
 impl MigrationSources {
-    /// One of them.
+    /// Returns a migration source.
     ///
     /// # Errors
-    /// `not_found` when it was given up, or is done.
+    /// Returns `not_found` when it was cancelled or is done.
     pub fn get(&self, id: &MigrationId) -> Result<Arc<MigrationSource>, ApiError> {
         let found = self.0.lock().get(id).cloned();
         found.ok_or_else(|| {
@@ -84,7 +84,7 @@ impl MigrationSources {
         })
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.lock().is_empty()
     }
@@ -102,26 +102,27 @@ pub struct MigrationSource {
     target: Peer,
     criu: Mutex<Option<Dumper>>,
     dir: DumpDir,
-    /// Its pages, once it stands still.
+    /// Its pages, once its processes are stopped.
     left: RwLock<Option<Arc<SourcePages>>>,
-    /// For the images that a copy is made from: what is in them is charged to the instance until they are gone, which is before this.
+    /// Room for the images that a copy is made from. They are charged to the instance until they are gone, which is
+    /// before this is dropped.
     room: Mutex<Option<RoomForImages>>,
-    /// What stands still here, once its copy runs.
+    /// The stopped instance here, once its copy runs.
     parts: Mutex<Option<Arc<RunningInstance>>>,
     heard: Mutex<Instant>,
-    /// Rung when every page is at the target, or nobody wants any more.
+    /// Notified when every page is at the target, or nobody wants the pages any more.
     done: Notify,
-    /// Whether it was.
+    /// Whether `done` was notified.
     over: AtomicBool,
 }
 
-/// Gets an instance ready to leave; it goes on as before.
+/// Prepares an instance to leave. It keeps running as before.
 ///
 /// # Errors
-/// When it cannot leave, or the target cannot take it.
+/// Returns an error when it cannot leave, or the target cannot take it.
 pub async fn prepare(worker: &Arc<Worker>, order: SourceOrder) -> Result<(), ApiError> {
     let instance = worker.instance(&order.instance).ok_or_else(gone)?;
-    // While it still serves: an earlier copy may still be fetching its memory from images of this one.
+    // This happens while it still serves: an earlier copy may still fetch its memory from images of this instance.
     match tokio::time::timeout(IMAGES_LIMIT, instance.images.acquire()).await {
         Ok(_) => {}
         Err(_) => return Err(images_there(&instance)),
@@ -196,7 +197,7 @@ pub async fn prepare(worker: &Arc<Worker>, order: SourceOrder) -> Result<(), Api
     }
 }
 
-/// Gives up what was prepared and never told to leave.
+/// Cancels a prepared migration source that never got the order to leave.
 async fn expire(worker: Arc<Worker>, id: MigrationId) {
     tokio::time::sleep(WAIT_LIMIT).await;
     let waiting = worker.migration_sources.get(&id).is_ok_and(|d| d.criu.lock().is_some());
@@ -206,7 +207,7 @@ async fn expire(worker: Arc<Worker>, id: MigrationId) {
     }
 }
 
-/// Gives a migration source up that has not left.
+/// Cancels a migration source that has not left.
 pub async fn give_up(worker: &Worker, id: &MigrationId) {
     if let Some(source) = worker.migration_sources.remove(id) {
         source.criu.lock().take();
@@ -231,7 +232,7 @@ fn not_ready(instance: &Instance) -> ApiError {
     ApiError::new(ErrorCode::Conflict, message)
 }
 
-/// What is undone when an instance does not leave after all.
+/// Undoes the preparations when an instance does not leave after all.
 struct LeaveRollback<'a> {
     instance: &'a Instance,
     parts: &'a RunningInstance,
@@ -248,19 +249,19 @@ impl Drop for LeaveRollback<'_> {
     }
 }
 
-/// Lets all processes go on that CRIU has left standing.
+/// Resumes all processes that CRIU has left stopped.
 fn go_on(parts: &RunningInstance) {
     for pid in parts.cgroup.pids().unwrap_or_default() {
-        // One that is gone needs nothing.
+        // A process that is gone needs no signal.
         let _ = kill(Pid::from_raw(pid), Signal::SIGCONT);
     }
 }
 
 impl MigrationSource {
-    /// Has the instance leave now. On an error it goes on here, unless the error says that it is lost.
+    /// Makes the instance leave now. On an error it keeps running here, unless the error says that it is lost.
     ///
     /// # Errors
-    /// What prevented it.
+    /// Returns what prevented it.
     pub async fn leave(self: &Arc<Self>, worker: &Arc<Worker>, order: &Leave) -> Result<Departed, ApiError> {
         let left = self.try_leave(worker, order).await;
         worker.metrics.departed(&self.way, left.as_ref().ok());
@@ -324,7 +325,7 @@ impl MigrationSource {
         departed.image_bytes = bundle.len() as u64;
         *self.left.write() = Some(Arc::new(left));
         if self.way != MigrationKind::Move {
-            // It goes on; what its copy needs of it was dumped.
+            // The instance resumes; what its copy needs has been dumped.
             drop(door);
             // New invocations may be sent to it again.
             worker.changed.notify_one();
@@ -346,7 +347,7 @@ impl MigrationSource {
                 Some(TargetState::Running) => {}
                 Some(_) => return Err(error),
                 None => {
-                    // It may run there: so it must not run here any more.
+                    // It may run there, so it must not run here any more.
                     door.left = true;
                     let message = format!(
                         "{} is lost: worker {} had all of it and cannot be asked whether it runs ({})",
@@ -368,7 +369,7 @@ impl MigrationSource {
         Ok(departed)
     }
 
-    /// Waits until no request is in it.
+    /// Waits until no request is in flight.
     async fn settle(&self, limit: Duration) -> Result<(), ApiError> {
         let until = Instant::now() + limit;
         while self.instance.usage.in_flight() > 0 {
@@ -385,7 +386,8 @@ impl MigrationSource {
         Ok(())
     }
 
-    /// Whether the copy runs; `None` if that cannot be found out. It will not run later if it does not now.
+    /// Returns whether the copy runs; `None` if that cannot be determined. A copy that does not run now will not run
+    /// later.
     async fn resolve(&self) -> Option<TargetState> {
         let until = Instant::now() + RESOLVE_LIMIT;
         loop {
@@ -406,7 +408,7 @@ impl MigrationSource {
         }
     }
 
-    /// Brings the processes to a halt and describes them. They stand still afterwards if they are to move.
+    /// Stops the processes and describes them. They stay stopped if they are to move.
     async fn checkpoint(
         &self,
         worker: &Arc<Worker>,
@@ -453,7 +455,8 @@ impl MigrationSource {
             let inside = runtime.block_on(dumper.go_inside());
             inside.map_err(|e| unavailable("describe the processes", &e))?;
             let mut save = || -> Result<(), StageError> {
-                // Before anything is packed, and while no path can change: the copy must have what this one has.
+                // This happens before anything is packed, while no path can change: the copy must have the same files
+                // as this instance.
                 let began = Instant::now();
                 forget_outside(&dir)?;
                 forget_known(&dir)?;
@@ -465,7 +468,7 @@ impl MigrationSource {
                 semaphores::refuse(parts.sandbox.init_pid(), &verified)?;
                 tracing::debug!(ms = ms(began), "checked the images of an instance that leaves");
                 runtime.block_on(sandbox.save_files(&archive))?;
-                // They stand still: what the pager knows now holds.
+                // The processes are stopped, so the pager's maps stay valid.
                 if let Some(pager) = &parts.pager {
                     maps = pager.maps(MAPS_LIMIT);
                 }
@@ -493,13 +496,13 @@ impl MigrationSource {
         Ok(packed)
     }
 
-    /// Lays out for CRIU what has every page already.
+    /// Lays out parent images for CRIU that claim to have every page already.
     fn say_known(&self, proc: &InnerProc, tracking: Tracking) -> std::io::Result<()> {
         let mut pids = proc.pids()?;
         pids.retain(|pid| *pid >= FUNCTION_PID);
         if tracking == Tracking::Kernel {
             for pid in &pids {
-                // One that is gone has nothing to forget.
+                // A process that is gone has nothing to forget.
                 let _ = forget_changes(proc, *pid);
             }
         }
@@ -511,13 +514,14 @@ impl MigrationSource {
         Ok(())
     }
 
-    /// Every page is at the target, or nobody wants any more: what is being sent breaks off.
+    /// Records that every page is at the target, or that nobody wants the pages any more. Transfers in progress break
+    /// off.
     pub fn done(&self) {
         self.over.store(true, Ordering::Relaxed);
         self.done.notify_one();
     }
 
-    /// Keeps what stands still until its pages are at the target, then lets go of it.
+    /// Keeps the stopped processes until their pages are at the target, then releases them.
     async fn see_out(self: Arc<Self>, worker: Arc<Worker>) {
         loop {
             if tokio::time::timeout(Duration::from_secs(1), self.done.notified())
@@ -540,7 +544,7 @@ impl MigrationSource {
     }
 }
 
-/// Removes what CRIU was told, once it has dumped.
+/// Removes the parent images once CRIU has dumped.
 fn forget_known(dir: &Path) -> std::io::Result<()> {
     for removed in [
         std::fs::remove_file(dir.join(PARENT_LINK)),

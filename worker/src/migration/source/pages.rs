@@ -1,4 +1,4 @@
-//! Pages of an instance that stands still, served to the target.
+//! Pages of a stopped instance, served to the target.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,20 +19,20 @@ use super::MigrationSource;
 use super::memory::SourcePages;
 use crate::instance::isolated_process::unavailable;
 
-/// How often who sends pages looks whether they are wanted still.
+/// Interval at which a sender checks whether its pages are still wanted.
 const OVER_LOOK: Duration = Duration::from_secs(1);
-/// Bytes of pages sent in one piece.
+/// Bytes of pages sent in one chunk of the body.
 const PIECE: usize = 256 * 1024;
 
 impl MigrationSource {
-    /// Reads pages for the target, those of these numbers that there are.
+    /// Returns a body with the pages of these numbers that exist.
     pub fn pages(self: &Arc<Self>, wanted: Range<u64>) -> Result<Body, ApiError> {
         let left = self.left.read().clone().ok_or_else(no_pages)?;
         let (pieces, received) = tokio::sync::mpsc::channel::<std::io::Result<Bytes>>(4);
         let (here, runtime) = (Arc::clone(self), tokio::runtime::Handle::current());
         tokio::task::spawn_blocking(move || {
             here.send(&left, wanted, &pieces, &runtime);
-            // Before the room that was lent for them is taken back, which is with the source.
+            // Dropped before the room that was lent for them, which the source owns, is taken back.
             drop(left);
             drop(here);
         });
@@ -43,7 +43,7 @@ impl MigrationSource {
     fn send(&self, left: &SourcePages, wanted: Range<u64>, pieces: &Sender<std::io::Result<Bytes>>, runtime: &Handle) {
         let mut number = wanted.start;
         let mut piece = Vec::with_capacity(PIECE + 128 * 1024);
-        // A target that takes nothing any more without having said so holds this up for no longer than the migration source is kept.
+        // A target may stop reading without saying so. It blocks this no longer than the migration source is kept.
         let put = |item: std::io::Result<Bytes>| loop {
             if self.over.load(Ordering::Relaxed) {
                 return false;
@@ -79,7 +79,7 @@ impl MigrationSource {
         }
     }
 
-    /// The block with one page.
+    /// Returns the block that contains a page.
     pub async fn block(self: &Arc<Self>, number: u64) -> Result<Vec<u8>, ApiError> {
         *self.heard.lock() = Instant::now();
         let left = self.left.read().clone().ok_or_else(no_pages)?;
@@ -96,7 +96,7 @@ fn no_pages() -> ApiError {
     ApiError::new(ErrorCode::Conflict, "the instance has not left yet")
 }
 
-/// Reads at most so many pages, up to a block's; 0 behind the last.
+/// Reads at most `most` pages, up to a block's. Returns their number; 0 after the last page.
 fn read_block(left: &SourcePages, number: u64, most: u64, into: &mut Vec<u8>) -> std::io::Result<u64> {
     let mut buffer = [0; (BLOCK * PAGE) as usize];
     let pages = left.read(number, &mut buffer[..(most * PAGE) as usize])?;

@@ -23,30 +23,30 @@ pub(super) struct ImagesOnDisk {
     pub(super) header: Header,
     pub(super) numbering: PageNumbering,
     pub(super) clocks: Clocks,
-    /// What CRIU's restore loses.
+    /// Locks that CRIU's restore loses.
     pub(super) locks: Vec<Lock>,
 }
 
-/// The file of a bundle with a process's eager pages.
+/// Returns the name of a bundle's file with a process's eager pages.
 pub(in crate::migration) fn eager_name(pid: i32) -> String {
     format!("{EAGER_PREFIX}{pid}")
 }
 
-/// What is known of an instance that arrives, from elsewhere than its source.
+/// What the target knows of an arriving instance from elsewhere than its source.
 pub(super) struct ExpectedImages {
-    /// How many templates its snapshot has.
+    /// Number of templates of its snapshot.
     pub(super) templates: usize,
-    /// How much memory it may use, bytes.
+    /// Maximum memory of the instance, in bytes.
     pub(super) memory: u64,
 }
 
-/// Writes the images into `dir`, as CRIU is to find them here, if they are a function's; blocks.
+/// Writes the images into `dir` for CRIU, if they are a function's. Blocks.
 pub(super) fn lay_out(bundle: &[u8], dir: &Path, expected_images: &ExpectedImages) -> Result<ImagesOnDisk, ApiError> {
     let failed = |e: &dyn std::error::Error| unavailable("lay out the images", e);
     let refused = |e: &dyn std::error::Error| restore::failed("believe the images of an instance that moves", e);
     let header = unpack(bundle, dir, |header| check_header(header, expected_images.templates));
     let mut header = header.map_err(|e| refused(&e))?;
-    // What is checked here is what is edited and restored: nobody else writes to the directory.
+    // The files checked here are the files that are edited and restored: nobody else writes to the directory.
     let began = Instant::now();
     let expected = expected_to_travel(FUNCTION_UID, &header.pipes, &header.templates, PagesIn::Eager);
     let locks = lost_locks::of(&verify(dir, &expected).map_err(|e| refused(&e))?);

@@ -1,4 +1,4 @@
-//! The target's side: an instance that comes here from another host.
+//! The target of a migration: an instance that arrives from another host.
 
 mod images;
 mod transfer;
@@ -39,18 +39,19 @@ pub(super) use images::eager_name;
 use images::{ExpectedImages, ImagesOnDisk, lay_out};
 use transfer::{PagePush, receive};
 
-/// How long a migration target that was prepared waits for its images.
+/// How long a prepared migration target waits for its images.
 const WAIT_LIMIT: Duration = Duration::from_secs(90);
-/// How long processes that stand wait to be let go.
+/// How long restored processes wait to be resumed.
 const GO_LIMIT: Duration = Duration::from_secs(15);
-/// Pages that come while the processes stand still, and are filled in before they run: more would take longer than it helps.
+/// Number of pages that arrive while the processes are stopped and are filled in before they run. More would cost more
+/// time than they save.
 const AHEAD: u64 = 1024;
 
-/// How long what was announced is waited for, and how many at once.
+/// How long an announced instance is expected, and the maximum number of announced instances.
 const EXPECTED_LIMIT: Duration = Duration::from_secs(60);
 const EXPECTED_MAX: usize = 1024;
 
-/// Instances that arrive, by migration.
+/// Arriving instances by migration id.
 #[derive(Default)]
 pub struct MigrationTargets {
     here: Mutex<HashMap<MigrationId, Arc<MigrationTarget>>>,
@@ -58,10 +59,10 @@ pub struct MigrationTargets {
 }
 
 impl MigrationTargets {
-    /// The scheduler says that an instance will come.
+    /// Records the scheduler's announcement that an instance will arrive.
     ///
     /// # Errors
-    /// `unavailable` when too many are expected.
+    /// Returns `unavailable` when too many are expected.
     pub fn expect(&self, id: MigrationId, expected: Expected) -> Result<(), ApiError> {
         let mut all = self.expected.lock();
         all.retain(|_, (since, _)| since.elapsed() < EXPECTED_LIMIT);
@@ -73,7 +74,8 @@ impl MigrationTargets {
         Ok(())
     }
 
-    /// What this runs by the scheduler's word, which counts and not the source's, if it was announced. It is once.
+    /// Returns what the instance runs, if it was announced. The scheduler's word counts, not the source's. An
+    /// announcement is valid once.
     fn admit(&self, order: &TargetOrder) -> Result<VersionSpec, ApiError> {
         let announced = self.expected.lock().remove(&order.id);
         let comes = |expected: &Expected| {
@@ -93,10 +95,10 @@ impl MigrationTargets {
         }
     }
 
-    /// One of them.
+    /// Returns a migration target.
     ///
     /// # Errors
-    /// `not_found` when it was given up, or is long done.
+    /// Returns `not_found` when it was cancelled or has been done for long.
     pub fn get(&self, id: &MigrationId) -> Result<Arc<MigrationTarget>, ApiError> {
         let found = self.here.lock().get(id).cloned();
         found.ok_or_else(|| {
@@ -116,11 +118,11 @@ pub struct MigrationTarget {
 }
 
 enum State {
-    /// It waits for the images.
+    /// Waits for the images.
     Prepared(Box<Prepared>),
-    /// CRIU is at work, or the processes wait to be let go.
+    /// CRIU is at work, or the processes wait to be resumed.
     Busy,
-    /// They stand.
+    /// The processes are restored and stopped.
     Standing {
         go: SyncSender<()>,
         restored: oneshot::Receiver<Result<Arc<RunningInstance>, ApiError>>,
@@ -129,16 +131,16 @@ enum State {
     Failed,
 }
 
-/// What is made before the images come.
+/// What is created before the images arrive.
 struct Prepared {
     isolated: IsolatedProcess,
     base: Option<Arc<OpenSnapshot>>,
 }
 
-/// Makes a sandbox, and opens the snapshot that the memory is mapped from.
+/// Takes a sandbox and opens the snapshot that the memory is mapped from.
 ///
 /// # Errors
-/// When the host cannot take it.
+/// Returns an error when the host cannot take the instance.
 pub async fn prepare(worker: &Arc<Worker>, order: TargetOrder) -> Result<(), ApiError> {
     let spec = worker.migration_targets.admit(&order)?;
     let order = TargetOrder { spec, ..order };
@@ -155,7 +157,7 @@ pub async fn prepare(worker: &Arc<Worker>, order: TargetOrder) -> Result<(), Api
     let instance = Instance::new(order.instance.clone(), spec.clone(), order.started, sink);
     let opening = async {
         let Some(id) = &order.base else { return Ok(None) };
-        // Of its version's own snapshot, whatever the source says.
+        // It must be the own snapshot of the instance's version, whatever the source says.
         if spec.snapshot.as_ref() != Some(id) {
             let message = format!("its memory is mapped from snapshot {id}, which is not its version's");
             return Err(ApiError::new(ErrorCode::Conflict, message));
@@ -167,7 +169,7 @@ pub async fn prepare(worker: &Arc<Worker>, order: TargetOrder) -> Result<(), Api
         let (snapshot, _) = opened.map_err(|e| unavailable("open the snapshot", &e))?;
         Ok::<_, ApiError>(Some(snapshot))
     };
-    // Not the instance's name: what it left here may still be about when it comes back.
+    // The group does not have the instance's name: remains of the instance may still be here when it comes back.
     let (base, isolated) = tokio::join!(opening, isolate(worker, &instance, order.id.as_str()));
     let (base, isolated) = (base?, isolated?);
     if let Some(base) = &base {
@@ -191,7 +193,7 @@ pub async fn prepare(worker: &Arc<Worker>, order: TargetOrder) -> Result<(), Api
         tokio::time::sleep(WAIT_LIMIT).await;
         let target = worker.migration_targets.here.lock().remove(&id);
         if let Some(target) = target {
-            // Nobody asks any more what became of it; one that never ran is taken down.
+            // Nobody asks any more what became of it. One that never ran is torn down.
             target.give_up();
         }
     });
@@ -199,7 +201,7 @@ pub async fn prepare(worker: &Arc<Worker>, order: TargetOrder) -> Result<(), Api
 }
 
 impl MigrationTarget {
-    /// How far it is.
+    /// Returns its state.
     pub fn state(&self) -> TargetState {
         match &*self.state.lock() {
             State::Prepared(_) | State::Busy | State::Standing { .. } => TargetState::Waiting,
@@ -208,13 +210,13 @@ impl MigrationTarget {
         }
     }
 
-    /// It must not run. Whether it does not, and will not.
+    /// Cancels it: it must not run. Returns whether it does not run and never will.
     pub fn give_up(&self) -> bool {
         let mut state = self.state.lock();
         if matches!(*state, State::Running | State::Busy) {
             return false;
         }
-        // What was prepared goes, and what stands is not let go.
+        // This drops what was prepared, and restored processes are never resumed.
         *state = State::Failed;
         true
     }
@@ -233,7 +235,7 @@ impl MigrationTarget {
     /// Restores it from its bundle, up to its first instruction.
     ///
     /// # Errors
-    /// When it cannot be restored; it never ran then.
+    /// Returns an error when it cannot be restored; then it never ran.
     pub async fn images(
         self: &Arc<Self>,
         worker: &Arc<Worker>,
@@ -262,7 +264,7 @@ impl MigrationTarget {
         prepared: Prepared,
         bundle: axum::body::Bytes,
     ) -> Result<Standing, ApiError> {
-        // The source's instance stands still meanwhile.
+        // The source's instance is stopped meanwhile.
         let _starting = worker.start_limiter.starting();
         let Prepared { isolated, base } = prepared;
         let failed = |what: &'static str| move |e: &dyn std::error::Error| unavailable(what, e);
@@ -344,7 +346,7 @@ impl MigrationTarget {
         }
     }
 
-    /// What the pager is told of the memory.
+    /// Builds what the pager needs to know of the memory.
     fn memory(&self, worker: &Worker, base: Option<&OpenSnapshot>, on_disk: &ImagesOnDisk) -> Result<Memory, ApiError> {
         let template = base.map(|b| Arc::clone(&b.template));
         let mut layout = Layout {
@@ -395,10 +397,10 @@ impl MigrationTarget {
         })
     }
 
-    /// Lets the processes go on here.
+    /// Resumes the processes here.
     ///
     /// # Errors
-    /// When they do not; they never ran then.
+    /// Returns an error when they do not run; then they never ran.
     pub async fn go(self: &Arc<Self>, worker: &Arc<Worker>) -> Result<TargetState, ApiError> {
         let taken = self.become_busy(|state| match state {
             State::Standing { .. } => Ok(state),
@@ -406,7 +408,7 @@ impl MigrationTarget {
         });
         let Some(State::Standing { go, restored }) = taken else {
             return match self.state() {
-                // It is told so again.
+                // The same reply is given again.
                 TargetState::Running => Ok(TargetState::Running),
                 _ => Err(ApiError::new(ErrorCode::Conflict, "no processes stand here")),
             };
@@ -445,7 +447,7 @@ impl MigrationTarget {
             written.note_running();
         }
         let instance = &self.instance;
-        // What it serves next is not its first request.
+        // The next request that it serves is not its first.
         instance.usage.note_served();
         if !worker.add(instance) {
             *self.state.lock() = State::Failed;
@@ -482,7 +484,7 @@ struct Memory {
     maps: HashMap<i32, rekindle_pager::address_map::AddressMap>,
 }
 
-/// A restore under way.
+/// A restore in progress.
 struct Restoring {
     worker: Arc<Worker>,
     target: Arc<MigrationTarget>,
@@ -500,7 +502,7 @@ struct Restoring {
 }
 
 impl Restoring {
-    /// Says when the processes stand, and lets them go when it may.
+    /// Restores the processes, reports when they are restored, and resumes them when permitted.
     async fn run(self, stands: oneshot::Sender<()>, may_go: Receiver<()>) -> Result<Arc<RunningInstance>, ApiError> {
         let Self {
             sandbox,
@@ -533,7 +535,7 @@ impl Restoring {
             Arc::clone(&self.pager),
             ahead,
             standing,
-            // It waits for CRIU's last word.
+            // The caller waits until CRIU has finished.
             oneshot::channel().0,
         )
         .await?;
@@ -556,9 +558,10 @@ impl Restoring {
     }
 }
 
-/// What is filled before the processes run: of what has arrived, and what restores of the snapshot want.
+/// Returns the pages to fill before the processes run: those that have arrived, and those that restores of the snapshot
+/// want.
 fn ahead(written: &WrittenPages, base: Option<&OpenSnapshot>) -> Arc<[AheadPage]> {
-    // What it wrote long ago comes with it.
+    // Pages that it wrote long ago come with the migration.
     let wanted = base.map(|base| base.begin().1);
     let mut pages: Vec<PageRef> = wanted.iter().flat_map(|ahead| ahead.iter().map(|a| a.page)).collect();
     for (range, number) in written.runs().take_while(|(_, number)| *number < AHEAD) {

@@ -1,4 +1,4 @@
-//! The pages that a migrated instance left behind: received from the source, and pushed into the processes.
+//! The pages that a migrated instance left behind: received from the source and pushed into the processes.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -12,19 +12,19 @@ use super::super::written::WrittenPages;
 use super::AHEAD;
 use crate::instance::{Instance, RunningInstance};
 
-/// How long the memory behind an instance may make no progress.
+/// How long the transfer of an instance's memory may make no progress.
 const STALL_LIMIT: Duration = Duration::from_secs(20);
-/// How long an instance that is ending may take until nothing of it is used.
+/// How long an ending instance may take until nothing of it is in use.
 const END_LIMIT: Duration = Duration::from_secs(10);
-/// How long the pager may take for some pages.
+/// How long the pager may take to fill some pages.
 const FILL_LIMIT: Duration = Duration::from_secs(10);
-/// How often it is looked whether anybody still waits for an instance's memory.
+/// Interval between checks whether anybody still waits for an instance's memory.
 const NEEDED_STILL: Duration = Duration::from_secs(1);
-/// Pages pushed in at once: faults wait that long, some 100 µs.
+/// Number of pages pushed at once. Page faults wait that long, about 100 µs.
 const PUSHED: u64 = 128;
 
-/// Takes in what the source sends, until all is here or nobody needs it: a little while the processes stand still, the rest when they run, as both
-/// would take longer beside each other.
+/// Receives the source's pages until all are here or nobody needs them. A small part comes while the processes are
+/// stopped. The rest comes when they run, since either would slow the other down.
 pub(super) async fn receive(written: Weak<WrittenPages>) {
     let Some(here) = written.upgrade() else { return };
     let runs_here = here.runs_here();
@@ -47,7 +47,7 @@ pub(super) async fn receive(written: Weak<WrittenPages>) {
         if let Err(error) = streamed {
             failures += 1;
             tracing::warn!(%error, failures, "pages of an arriving instance broke off");
-            // Whoever waits for a page asks for it itself; whoever pushes says when it has been too long.
+            // A thread that waits for a page requests it itself. The pushing side reports when it has taken too long.
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         if failures > 100 {
@@ -56,7 +56,7 @@ pub(super) async fn receive(written: Weak<WrittenPages>) {
     }
 }
 
-/// Pushes what arrives into the processes while they run.
+/// Pushes arriving pages into the processes while they run.
 pub(super) struct PagePush {
     pub(super) parts: Weak<RunningInstance>,
     pub(super) written: Arc<WrittenPages>,
@@ -65,20 +65,20 @@ pub(super) struct PagePush {
 }
 
 impl PagePush {
-    /// Until every page is in, the instance has ended, or nothing moves any more; answers whether all is in. The source is told when it need
-    /// not keep what it has.
+    /// Runs until every page is in place, the instance has ended, or nothing makes progress. Returns whether all pages
+    /// are in place. Tells the source when it need not keep its pages.
     pub(super) fn all(self) -> bool {
         let all_is_in = self.try_all();
         if !all_is_in {
             if !self.has_ended() {
-                // What cannot be pushed comes as it is touched.
+                // Pages that cannot be pushed come when they are touched.
                 return false;
             }
             // Nothing more is fetched.
             self.written.settle(true);
         }
         if let Err(error) = self.runtime.block_on(self.written.tell_done()) {
-            // It notices by itself, only later.
+            // The source notices by itself, only later.
             tracing::debug!(%error, "the source does not hear that nothing is wanted any more");
         }
         all_is_in
@@ -114,14 +114,14 @@ impl PagePush {
         let Some(parts) = self.parts.upgrade() else {
             return false;
         };
-        // A process it has made since may still need what its parent had; that has no maps.
+        // A process that it has forked since may still need its parent's pages; such a process has no maps.
         let maps = parts.pager.as_ref().and_then(|pager| pager.maps(FILL_LIMIT).ok());
         self.written
             .settle(maps.is_some_and(|maps| self.written.is_out_of_reach(&maps)));
         true
     }
 
-    /// Whether nothing of the instance is used any more; waits a while for one that is ending.
+    /// Returns whether nothing of the instance is in use. Waits a while for an instance that is ending.
     fn has_ended(&self) -> bool {
         let begun = Instant::now();
         while self.parts.strong_count() > 0 {
@@ -133,7 +133,8 @@ impl PagePush {
         true
     }
 
-    /// Pushes what is here of a run; what is not, or could not be pushed, goes to `left`. `None` when there is nothing to push into.
+    /// Pushes the arrived pages of a run. Adds to `left` those that have not arrived or could not be pushed. Returns
+    /// `None` when there is nothing to push into.
     fn push(&self, range: PageRange, number: u64, left: &mut Vec<(PageRange, u64)>) -> Option<()> {
         let part = |done: u64, pages: u64| {
             let first = PageRef {
