@@ -1,6 +1,6 @@
-//! Telling a damaged snapshot from a store that had a bad moment. A restore that failed, or a page that was lost, is only a
-//! suspicion: the whole snapshot is then read once more, off everybody's path, and only what the store answers and is gone or
-//! wrong counts. The scheduler is told, and the version is booted from then on.
+//! Tells a damaged snapshot from a temporary failure of the store. A failed restore or a lost page is only a suspicion.
+//! The whole snapshot is then read once more in the background. Only data that the store reports as missing or returns
+//! wrong counts. The scheduler is told, and from then on the version is booted.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use rekindle_wire::internal::DamagedSnapshot;
 use crate::instance::Instance;
 use crate::worker::Worker;
 
-/// What is suspected, and what is known.
+/// Suspected and known damage.
 pub struct Damage {
     store: Store,
     reader: Arc<RegionReader>,
@@ -23,7 +23,7 @@ pub struct Damage {
 }
 
 impl Damage {
-    /// Nothing is suspected yet.
+    /// Creates it without any suspicion.
     pub fn new(store: Store, reader: Arc<RegionReader>) -> Self {
         Self {
             store,
@@ -33,17 +33,19 @@ impl Damage {
         }
     }
 
-    /// What the scheduler has not been told yet. Give it back with [`Self::not_told`] if telling fails.
+    /// Takes the findings that the scheduler does not know yet. The caller gives them back with [`Self::not_told`] if
+    /// the report fails.
     pub fn untold(&self) -> Vec<DamagedSnapshot> {
         std::mem::take(&mut self.found.lock())
     }
 
-    /// Keeps what could not be told for the next report.
+    /// Keeps findings that could not be reported for the next report.
     pub fn not_told(&self, damaged: Vec<DamagedSnapshot>) {
         self.found.lock().extend(damaged);
     }
 
-    /// Reads all of a snapshot. What the store answers that is gone or wrong is a finding; anything else ends it.
+    /// Reads all of a snapshot. Data that the store reports as missing or returns wrong is a finding; any other failure
+    /// ends the examination.
     async fn read_all(&self, id: &SnapshotId, ordered: Option<&str>) -> Result<Findings, String> {
         let mut findings = Findings::default();
         let snapshot = match Snapshot::open(&self.store, id).await {
@@ -56,7 +58,7 @@ impl Damage {
         };
         let found = snapshot.digest.to_string();
         if let Some(ordered) = ordered.filter(|ordered| *ordered != found) {
-            // Its chunks are as sound as any.
+            // The chunks themselves are not suspect.
             findings.why = Some(format!(
                 "its manifest has the digest {found} instead of {ordered}: somebody has exchanged it"
             ));
@@ -64,7 +66,7 @@ impl Damage {
         }
         let regions = snapshot.processes.iter().flat_map(|p| p.page_map.regions());
         for region in regions {
-            // One finding a chunk is enough.
+            // One finding for each chunk is enough.
             if region.chunks().any(|chunk| findings.chunks.contains(&chunk.id)) {
                 continue;
             }
@@ -81,14 +83,15 @@ impl Damage {
     }
 }
 
-/// What is wrong with a snapshot; nothing, if it is whole.
+/// What is wrong with a snapshot; empty if it is intact.
 #[derive(Debug, Default)]
 struct Findings {
     why: Option<String>,
     chunks: HashSet<Digest>,
 }
 
-/// Examines the snapshot that `instance` could not be restored from, in the background; once at a time.
+/// Examines in the background the snapshot that `instance` could not be restored from. Runs once at a time for each
+/// snapshot.
 pub fn examine(worker: &Arc<Worker>, instance: &Arc<Instance>, id: &SnapshotId) {
     if !worker.damage.examined.lock().insert(id.clone()) {
         return;
@@ -102,9 +105,9 @@ pub fn examine(worker: &Arc<Worker>, instance: &Arc<Instance>, id: &SnapshotId) 
             Ok(findings) => findings,
             Err(error) => return tracing::warn!(snapshot = %id, error, "a snapshot cannot be examined now"),
         };
-        // Or it was the store's bad moment.
+        // Without a finding, it was a temporary failure of the store.
         let Some(why) = findings.why else { return };
-        // The next snapshot must not build on what is broken.
+        // The next snapshot must not build on broken chunks.
         worker.index.distrust(&findings.chunks);
         tracing::error!(snapshot = %id, error = why, "a snapshot is damaged; its version is booted from now on");
         instance.sink.platform(format!(

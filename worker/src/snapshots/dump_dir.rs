@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use crate::config::WorkerConfig;
 
-/// Below the cache directory.
+/// Relative to the cache directory.
 const ON_DISK: &str = "dumps";
 
-/// The directory for the dump of an instance with so much memory.
+/// Returns the directory for the dump of an instance that uses `memory_bytes`.
 pub(crate) fn place(config: &WorkerConfig, memory_bytes: u64) -> PathBuf {
     if memory_bytes <= config.dump_in_memory_bytes {
         config.run_dir.join("images")
@@ -17,7 +17,7 @@ pub(crate) fn place(config: &WorkerConfig, memory_bytes: u64) -> PathBuf {
     }
 }
 
-/// Makes the directory on disk, and removes what a killed worker left in it.
+/// Creates the directory on disk, and removes what a killed worker left in it.
 pub(crate) fn prepare(cache: &Path) -> io::Result<()> {
     let dir = cache.join(ON_DISK);
     if dir.exists() {
@@ -26,18 +26,18 @@ pub(crate) fn prepare(cache: &Path) -> io::Result<()> {
     std::fs::create_dir_all(&dir)
 }
 
-/// A dump's directory, removed when dropped.
+/// A dump's directory, removed on drop.
 #[derive(Debug)]
 pub(crate) struct DumpDir(PathBuf);
 
 impl DumpDir {
-    /// A new one.
+    /// Creates the directory.
     pub(crate) fn make(path: &Path) -> io::Result<Self> {
         std::fs::create_dir(path)?;
         Ok(Self(path.to_owned()))
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }

@@ -21,11 +21,12 @@ use super::originals::is_of_a_layer;
 use crate::host::sandbox::criu::pipe_key;
 use crate::host::sandbox::pool::{OUTPUT_PIPES, OUTPUT_STREAMS};
 
-/// Processes that are restored from templates at most: as many descriptors go to init. More are restored the plain way.
+/// Maximum number of processes restored from templates, because each one costs init a descriptor. Further processes are
+/// restored without a template.
 pub(super) const MAPPED_MAX: usize = 16;
 
-/// Where the templates begin among the descriptors that init holds for CRIU: in the order of the processes, after the image
-/// directory.
+/// Index of the first template among the descriptors that init holds for CRIU. They follow the image directory, in the
+/// order of the processes.
 const FIRST_TEMPLATE: usize = 1;
 
 /// Why images cannot be edited.
@@ -37,9 +38,9 @@ pub enum EditError {
     /// An image is malformed.
     #[error("{name} cannot be edited")]
     Image {
-        /// The image, or the first of those edited together.
+        /// The image, or the first of the images edited together.
         name: String,
-        /// Why.
+        /// The error in it.
         #[source]
         cause: ImageError,
     },
@@ -52,18 +53,20 @@ fn read(path: PathBuf) -> Result<Vec<u8>, EditError> {
 /// A process's memory as it will be restored.
 #[derive(Debug, Default)]
 pub(super) struct Edited {
-    /// What maps its template; empty if it is restored the plain way.
+    /// The mappings of its template; empty if it is restored without one.
     pub(super) layout: TemplateLayout,
     /// The bytes of the layout's folded areas, one after the other.
     pub(super) folded: Vec<u8>,
-    /// Which pages of them were not written, and are zero there: their bytes are their files'.
+    /// Pages of these areas that were not written and are zero in `folded`. Their bytes are in their files.
     pub(super) unwritten: Vec<PageIndex>,
 }
 
-/// Replaces the images in `dir`: processes that can be are restored from templates. Answers what became of them, in order.
+/// Replaces the images in `dir` so that processes are restored from templates where possible. Returns the outcome for
+/// each process, in order.
 ///
 /// # Errors
-/// When an image is missing or malformed; none is replaced then, or the directory cannot be used any more.
+/// Returns an error when an image is missing or malformed. Then either no image was replaced, or the directory is
+/// unusable.
 pub(super) fn use_templates(dir: &Path, processes: &[Process]) -> Result<Vec<Edited>, EditError> {
     let image_path = |kind: &str, pid: u32| dir.join(format!("{kind}-{pid}.img"));
     let paths: Vec<_> = (FIRST_TEMPLATE..).map(held_path).take(processes.len()).collect();
@@ -119,7 +122,8 @@ pub(super) fn use_templates(dir: &Path, processes: &[Process]) -> Result<Vec<Edi
     Ok(done)
 }
 
-/// The bytes of folded areas, of the pages `runs`, by address, as they were `written`; and which are in none of them, and zero.
+/// Builds the bytes of folded areas from the pages of `runs`, by address, as they were `written`. Also returns the
+/// pages that are in no run and are zero.
 fn fold(areas: &[FoldedArea], runs: &[EagerRun], written: &[u8]) -> (Vec<u8>, Vec<PageIndex>) {
     let mut written = written.chunks_exact(PAGE as usize);
     let mut runs = runs
@@ -140,10 +144,11 @@ fn fold(areas: &[FoldedArea], runs: &[EagerRun], written: &[u8]) -> (Vec<u8>, Ve
     (folded, unwritten)
 }
 
-/// Gives the outputs the names that they have in all images which a prestarted CRIU restores. Where another pipe has one of these, all keep theirs.
+/// Gives the outputs the names that they have in all images restored by a prestarted CRIU. If another pipe has one of
+/// these names, all keep theirs.
 ///
 /// # Errors
-/// When the image is missing or malformed, or cannot be written.
+/// Returns an error when the image is missing or malformed, or cannot be written.
 pub(crate) fn name_outputs(dir: &Path, notes: &mut [PipeNote]) -> Result<(), EditError> {
     let number = |key: &str| key.strip_prefix("pipe:[")?.strip_suffix(']')?.parse::<u32>().ok();
     let named = |note: &PipeNote| {
@@ -168,10 +173,10 @@ pub(crate) fn name_outputs(dir: &Path, notes: &mut [PipeNote]) -> Result<(), Edi
     Ok(())
 }
 
-/// Has all threads be another user.
+/// Changes the user of all threads from `from` to `to`.
 ///
 /// # Errors
-/// When an image is missing or malformed, or cannot be written; when a thread is not the user `from`.
+/// Returns an error when an image is missing or malformed, or cannot be written, or when a thread's user is not `from`.
 pub(crate) fn become_user(dir: &Path, from: u32, to: u32) -> Result<(), EditError> {
     if from == to {
         return Ok(());
@@ -192,11 +197,11 @@ pub(crate) fn become_user(dir: &Path, from: u32, to: u32) -> Result<(), EditErro
     Ok(())
 }
 
-/// Takes out of a dump what it says only because CRIU was outside of the sandbox: in other control groups, and in the
-/// host's user namespace. What restores it is inside.
+/// Removes from a dump what it contains only because CRIU ran outside the sandbox: other control groups, and the host's
+/// user namespace. The CRIU that restores it runs inside.
 ///
 /// # Errors
-/// When an image is missing or malformed, or cannot be written.
+/// Returns an error when an image is missing or malformed, or cannot be written.
 pub(crate) fn forget_outside(dir: &Path) -> Result<(), EditError> {
     let listed = |e| EditError::File(dir.to_owned(), e);
     for entry in fs::read_dir(dir).map_err(listed)? {
@@ -213,11 +218,11 @@ pub(crate) fn forget_outside(dir: &Path) -> Result<(), EditError> {
     fs::write(&path, edited).map_err(|e| EditError::File(path, e))
 }
 
-/// The user that the function's first process is: `earlier`, which functions were on the host before each sandbox had
-/// ids of its own, or the one they are now.
+/// Returns the user of the function's first process. It is either `earlier`, the host user of functions before each
+/// sandbox had ids of its own, or their present user.
 ///
 /// # Errors
-/// When the image is missing or malformed.
+/// Returns an error when the image is missing or malformed.
 pub(crate) fn user_of(dir: &Path, earlier: u32) -> Result<u32, EditError> {
     let name = format!("core-{FUNCTION_PID}.img");
     let is_earlier = with_user(&read(dir.join(&name))?, earlier, earlier);
@@ -225,10 +230,10 @@ pub(crate) fn user_of(dir: &Path, earlier: u32) -> Result<u32, EditError> {
     Ok(is_earlier.map_or(FUNCTION_UID, |_| earlier))
 }
 
-/// The clocks of a dump's processes.
+/// Returns the clocks of a dump's processes.
 ///
 /// # Errors
-/// When their image is missing or malformed.
+/// Returns an error when their image is missing or malformed.
 pub(crate) fn clocks(dir: &Path) -> Result<Clocks, EditError> {
     let listed = |e| EditError::File(dir.to_owned(), e);
     let mut name = "timens-0.img".to_owned();
@@ -246,10 +251,10 @@ pub(crate) fn clocks(dir: &Path) -> Result<Clocks, EditError> {
     })
 }
 
-/// Has whoever is handed the directory read what is in it: CRIU as a sandbox's root is nobody here.
+/// Makes the directory's files readable for whoever is handed the directory: CRIU, as a sandbox's root, is nobody here.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// Returns an error when the kernel refuses.
 pub(crate) fn let_be_read(dir: &Path) -> Result<(), EditError> {
     let listed = |e| EditError::File(dir.to_owned(), e);
     for entry in fs::read_dir(dir).map_err(listed)? {
@@ -259,10 +264,11 @@ pub(crate) fn let_be_read(dir: &Path) -> Result<(), EditError> {
     Ok(())
 }
 
-/// Has the processes of a dump be in CRIU's own time namespace, where CRIU had put them into another when it restored them: their clocks go on as well, and they are restored sooner.
+/// Puts the processes of a dump into CRIU's own time namespace, if the CRIU that restored them had created another one.
+/// Their clocks go on as well, and they are restored sooner.
 ///
 /// # Errors
-/// When an image is missing or malformed, or cannot be written.
+/// Returns an error when an image is missing or malformed, or cannot be written.
 pub(crate) fn join_time(dir: &Path) -> Result<(), EditError> {
     let listed = |e| EditError::File(dir.to_owned(), e);
     let names = fs::read_dir(dir)
@@ -294,10 +300,10 @@ pub(crate) fn join_time(dir: &Path) -> Result<(), EditError> {
     Ok(())
 }
 
-/// Has CRIU restore these pages of a process, by address, whose images [`use_templates`] has edited.
+/// Makes CRIU restore these pages of a process, by address. [`use_templates`] has edited its images.
 ///
 /// # Errors
-/// When an image is missing or malformed, or cannot be written.
+/// Returns an error when an image is missing or malformed, or cannot be written.
 pub(super) fn make_eager(dir: &Path, pid: i32, pages: &[(PageIndex, Vec<u8>)]) -> Result<(), EditError> {
     let path = dir.join(format!("pagemap-{pid}.img"));
     let addresses: Vec<_> = pages.iter().map(|(page, _)| *page).collect();
@@ -320,7 +326,7 @@ pub(super) fn make_eager(dir: &Path, pid: i32, pages: &[(PageIndex, Vec<u8>)]) -
     fs::write(&path, image).map_err(|e| EditError::File(path, e))
 }
 
-/// Leaves only the pages `kept` in a pages image, and answers those `taken`.
+/// Leaves only the pages `kept` in a pages image, and returns the pages `taken`.
 fn take_pages(path: &Path, taken: &[EagerRun], kept: &[EagerRun]) -> Result<Vec<u8>, EditError> {
     let pages = read(path.to_owned())?;
     let gather = |runs: &[EagerRun]| {
@@ -339,11 +345,12 @@ fn take_pages(path: &Path, taken: &[EagerRun], kept: &[EagerRun]) -> Result<Vec<
     Ok(taken)
 }
 
-/// Addresses in memory that the kernel touches before the pager can take faults on it, for CRIU (restartable sequences) or for whoever asks it what the process's
-/// arguments are: they must be in the template before, or be restored by CRIU.
+/// Returns the memory addresses that the kernel touches before the pager can take faults on them. It does so for CRIU
+/// (restartable sequences), or for whoever asks for the process's arguments. Their pages must be in the template
+/// before, or CRIU must restore them.
 ///
 /// # Errors
-/// When an image cannot be read.
+/// Returns an error when an image cannot be read.
 pub(crate) fn touched_early(dir: &Path) -> Result<Vec<u64>, EditError> {
     let mut addresses = Vec::new();
     let listed = |e| EditError::File(dir.to_owned(), e);
@@ -364,7 +371,7 @@ pub(crate) fn touched_early(dir: &Path) -> Result<Vec<u64>, EditError> {
         }
         let image = read(dir.join(&name))?;
         let area = rseq_area(&image).map_err(|cause| EditError::Image { name, cause })?;
-        // An area may reach into a second page.
+        // An area may extend into a second page.
         addresses.extend(
             area.into_iter()
                 .flat_map(|(at, size)| [at, at.saturating_add(u64::from(size.max(1)) - 1)]),

@@ -1,4 +1,4 @@
-//! Snapshots that were open on this host since its start, and which chunks they are made of.
+//! Snapshots that were open on this host since its start, and the chunks they consist of.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,10 +8,10 @@ use rekindle_snapshotter::Digest;
 use rekindle_wire::SnapshotId;
 use rekindle_wire::internal::KEPT_MAX;
 
-/// How many are known at most: those that are open, and as many that are not.
+/// Maximum number of known snapshots: those that are open, and as many that are not.
 const MOST: usize = 2 * KEPT_MAX;
 
-/// Those used last.
+/// The snapshots used last.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     all: Mutex<HashMap<SnapshotId, Opened>>,
@@ -21,7 +21,7 @@ pub(super) struct Known {
 #[derive(Debug)]
 struct Opened {
     chunks: BTreeSet<Digest>,
-    /// A greater number than that of whatever was used before.
+    /// Sequence number of the last use; greater than that of every earlier use.
     used: u64,
 }
 
@@ -53,7 +53,7 @@ impl Known {
         self.all.lock().remove(id);
     }
 
-    /// Those that are `wanted`, at most [`KEPT_MAX`], those used last; in order of their names.
+    /// Returns at most [`KEPT_MAX`] of the `wanted` snapshots, those used last, sorted by name.
     pub(super) fn latest(&self, wanted: impl Fn(&SnapshotId, &BTreeSet<Digest>) -> bool) -> Vec<SnapshotId> {
         let all = self.all.lock();
         let mut found: Vec<_> = all.iter().filter(|(id, opened)| wanted(id, &opened.chunks)).collect();

@@ -1,16 +1,16 @@
-//! How much memory all templates of a host take together, and who is told when it is too much.
+//! How much memory all templates of a host take together, and the notification when it is too much.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 
-/// The sum, and its limit.
+/// The sum and its limit.
 #[derive(Debug)]
 pub(super) struct Level {
     bytes: AtomicU64,
     limit: u64,
-    /// Told when the sum goes over the limit.
+    /// Notified when the sum exceeds the limit.
     pub(super) over: Notify,
 }
 
@@ -31,13 +31,13 @@ impl Level {
         self.limit
     }
 
-    /// How much is too much, were `more` added.
+    /// Returns by how much the sum would exceed the limit if `more` were added.
     pub(super) fn excess(&self, more: u64) -> u64 {
         self.bytes().saturating_add(more).saturating_sub(self.limit)
     }
 }
 
-/// One's part of the sum; given back when dropped.
+/// An owner's part of the sum; returned on drop.
 #[derive(Debug)]
 pub(super) struct Charge {
     level: Arc<Level>,
@@ -66,7 +66,7 @@ impl Charge {
         }
     }
 
-    /// Of what was added.
+    /// Subtracts bytes that were added before.
     pub(super) fn remove(&self, bytes: u64) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.level.bytes.fetch_sub(bytes, Ordering::Relaxed);

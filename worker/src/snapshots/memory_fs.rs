@@ -1,5 +1,5 @@
-//! The file system that templates lie in: a tmpfs that is mounted nowhere, so that no path leads to it and nothing is left
-//! of it when the worker and the instances are gone.
+//! The file system of templates: a tmpfs that is mounted nowhere. No path leads to it, and nothing of it remains when
+//! the worker and the instances are gone.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -9,35 +9,35 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen};
 
-/// Why a template's file cannot be had.
+/// Why a template's file cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryFsError {
-    /// The kernel refuses the file system.
+    /// The kernel refuses to create the file system.
     #[error("make a tmpfs for templates")]
     Make(#[source] io::Error),
-    /// A file cannot be made in it.
+    /// A file cannot be created in it.
     #[error("make template {0}")]
     File(String, #[source] io::Error),
 }
 
-/// A tmpfs.
+/// An unmounted tmpfs.
 #[derive(Debug)]
 pub struct MemoryFs(OwnedFd);
 
-/// A file on it: one descriptor to fill it by, and one that can only be read and mapped privately.
+/// A file on it: one descriptor to fill it, and one that can only be read and mapped privately.
 #[derive(Debug)]
 pub struct MemoryFile {
-    /// Ours.
+    /// The worker's descriptor.
     pub writable: File,
-    /// For others.
+    /// The descriptor for others.
     pub read_only: OwnedFd,
 }
 
 impl MemoryFs {
-    /// A new one, without a limit of its own: who fills it keeps one.
+    /// Creates a file system without a limit of its own: whoever fills it observes one.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Returns an error when the kernel refuses.
     pub fn new() -> Result<Self, MemoryFsError> {
         let making = |e: rustix::io::Errno| MemoryFsError::Make(e.into());
         let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(making)?;
@@ -45,28 +45,28 @@ impl MemoryFs {
             fsconfig_set_string(context.as_fd(), key, value).map_err(making)?;
         }
         fsconfig_create(context.as_fd()).map_err(making)?;
-        // Not noexec: code that a function has generated lies in its memory, and so in the template.
+        // The mount is not noexec: code that a function has generated lies in its memory, and so in the template.
         let attributes = MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID;
         let mount = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(making)?;
         Ok(Self(mount))
     }
 
-    /// A new file, sparse, of `bytes`.
+    /// Creates a sparse file of `bytes`.
     ///
     /// # Errors
-    /// When it exists or cannot be made.
+    /// Returns an error when it exists or cannot be created.
     pub fn create(&self, name: &str, bytes: u64) -> Result<MemoryFile, MemoryFsError> {
         let making = |e: io::Error| MemoryFsError::File(name.to_owned(), e);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = openat(&self.0, name, flags, Mode::RUSR).map_err(|e| making(e.into()))?;
-        // A CRIU inside a sandbox opens it by what init holds; no other path leads to it.
+        // A CRIU inside a sandbox opens the file through a descriptor that init holds; no other path leads to it.
         let readable = Mode::RUSR | Mode::RGRP | Mode::ROTH;
         rustix::fs::fchmod(&file, readable).map_err(|e| making(e.into()))?;
         let writable = File::from(file);
         writable.set_len(bytes).map_err(making)?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let read_only = openat(&self.0, name, flags, Mode::empty()).map_err(|e| making(e.into()))?;
-        // Its name was needed to open it twice; who has it open keeps it.
+        // The name was needed only to open the file twice. The file exists as long as it is open.
         rustix::fs::unlinkat(&self.0, name, rustix::fs::AtFlags::empty()).map_err(|e| making(e.into()))?;
         Ok(MemoryFile { writable, read_only })
     }

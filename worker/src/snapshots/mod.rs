@@ -1,4 +1,4 @@
-//! Snapshots open on this host: opened once, kept while used and for a while after, within a limit of memory.
+//! Snapshots open on this host: opened once, kept while used and for a while after, within a memory limit.
 
 pub mod damage;
 pub(crate) mod dump_dir;
@@ -57,7 +57,7 @@ pub enum SnapshotError {
     /// It cannot be read from the store.
     #[error("open snapshot {0}")]
     Open(SnapshotId, #[source] OpenError),
-    /// It is no function's.
+    /// It belongs to no function.
     #[error("snapshot {0} was imported: no function can be restored from it")]
     Imported(SnapshotId),
     /// Its images cannot be written.
@@ -66,20 +66,20 @@ pub enum SnapshotError {
     /// Its images cannot be read.
     #[error("measure the images of snapshot {0}")]
     Measure(SnapshotId, #[source] std::io::Error),
-    /// It lacks what this worker noted at the checkpoint, or it is malformed.
+    /// It lacks the notes that this worker wrote at the checkpoint, or they are malformed.
     #[error("read the notes of snapshot {0}")]
     Notes(SnapshotId, #[source] NotesError),
-    /// Its images say what those of a function do not.
+    /// Its images contain something that those of a function do not.
     #[error("the images of snapshot {0} are not a function's")]
     Refused(SnapshotId, #[source] VerifyError),
-    /// It is another function's.
+    /// It belongs to another function.
     #[error("snapshot {snapshot} is of user {of}, and not of user {wanted}")]
     User {
         /// The snapshot.
         snapshot: SnapshotId,
-        /// Whose it is.
+        /// The user that it belongs to.
         of: u32,
-        /// Whose it was to be.
+        /// The user that it should belong to.
         wanted: u32,
     },
     /// Its manifest is not the one that the scheduler knows.
@@ -90,33 +90,33 @@ pub enum SnapshotError {
     Exchanged {
         /// The snapshot.
         snapshot: SnapshotId,
-        /// What the store has.
+        /// The digest in the store.
         found: Digest,
-        /// What the scheduler said.
+        /// The digest in the scheduler's order.
         ordered: String,
     },
     /// Its images cannot be edited.
     #[error("edit the images of snapshot {0}")]
     Edit(SnapshotId, #[source] EditError),
-    /// What the kernel touches first cannot be had.
+    /// The pages that the kernel touches first are not available.
     #[error("bring the first pages of snapshot {0}")]
     FirstPages(SnapshotId, #[source] SourceError),
-    /// No memory for its template.
+    /// There is no memory for its template.
     #[error(transparent)]
     Template(#[from] TemplateError),
 }
 
 /// A snapshot that instances can be restored from.
 pub struct OpenSnapshot {
-    /// Its id.
+    /// The snapshot id.
     pub id: SnapshotId,
     /// Its images as CRIU reads them, on tmpfs; restores link to them.
     pub images_dir: ImagesDir,
-    /// The function it is of, by the user that was set apart for it.
+    /// The user set apart for its function, which identifies the function.
     pub uid: u32,
     /// The clocks of its processes.
     pub clocks: Clocks,
-    /// What was noted at the checkpoint.
+    /// The notes of the checkpoint.
     pub notes: CaptureNotes,
     /// Its memory.
     pub template: Arc<Template>,
@@ -124,15 +124,15 @@ pub struct OpenSnapshot {
     /// Addresses that the kernel touches first.
     first: Vec<u64>,
     working_set: Mutex<WorkingSet>,
-    /// Whoever stores the working set has it.
+    /// Held by whoever stores the working set.
     storing: tokio::sync::Mutex<()>,
-    /// What the images take.
+    /// Memory that the images take.
     images: Charge,
     /// When it was last asked for.
     restored: Mutex<Instant>,
     /// Where its memory was when it was opened.
     found_in: MemoryTier,
-    /// What CRIU itself reads of its memory at each restore.
+    /// Bytes of its memory that CRIU itself reads at each restore.
     pub eager_bytes: u64,
     /// Locks that CRIU's restore loses.
     pub locks: Vec<Lock>,
@@ -141,7 +141,7 @@ pub struct OpenSnapshot {
 }
 
 impl OpenSnapshot {
-    /// Whether it is of an instance of this function.
+    /// Returns whether it is of an instance of this function.
     fn is_of(&self, name: &FunctionName) -> bool {
         matches!(&self.snapshot.manifest.origin, Origin::Function { function, .. } if function == name)
     }
@@ -153,14 +153,15 @@ impl OpenSnapshot {
         while filling.changed().await.is_ok() {}
     }
 
-    /// A restore begins: whether it is recorded, and the pages to map before its first instruction, by address.
+    /// Begins a restore. Returns whether it is recorded, and the pages to map before its first instruction, by address.
     pub fn begin(&self) -> (WorkingSetUse, Arc<[AheadPage]>) {
         let set = self.working_set.lock();
         (set.begin(), set.ahead())
     }
 
-    /// A restore that began so has taken `faults` until its first answer, and touched these pages, where they are recorded; `written` answers which of
-    /// some pages it has written. Answers whether the working set is to be stored now.
+    /// Records a restore that has taken `faults` up to its first response. `begun` is the result of `begin`, `touched`
+    /// lists its pages if they are recorded, and `written` returns which of some pages it has written. Returns whether
+    /// the working set is to be stored now.
     pub fn record(
         &self,
         begun: WorkingSetUse,
@@ -178,7 +179,7 @@ impl OpenSnapshot {
     }
 
     fn change_working_set<R>(&self, change: impl FnOnce(&mut WorkingSet) -> R) -> R {
-        // Together, so that the template keeps the newest of two.
+        // Both change under one lock, so that the template keeps the newer of two sets.
         let mut set = self.working_set.lock();
         let before = set.ahead();
         let answer = change(&mut set);
@@ -190,20 +191,21 @@ impl OpenSnapshot {
     }
 }
 
-/// What the kernel maps around a touched page of a file at most, bytes; its own default.
+/// Maximum number of bytes that the kernel maps around a touched page of a file; the kernel's default.
 const FAULT_AROUND: u64 = 64 << 10;
-/// Chunks of all templates together that are fetched, or held in memory until they are decoded, while nobody waits for them.
+/// Maximum number of chunks, over all templates, that are being fetched or wait in memory to be decoded while nobody
+/// waits for them.
 const FETCHED_AT_ONCE: usize = 16;
 /// How long a chunk of a template waits for a moment without a start.
 const CALM_LIMIT: Duration = Duration::from_millis(500);
 
-/// A directory of images, removed when dropped.
+/// A directory of images, removed on drop.
 pub struct ImagesDir(PathBuf);
 
 impl ImagesDir {
-    /// Takes over `path`, where nothing may be but what a killed worker left.
+    /// Takes over `path`, which may only contain what a killed worker left.
     fn claim(path: PathBuf) -> Self {
-        // What cannot be removed is told by the first file that cannot be made.
+        // If something cannot be removed, the creation of the first file reports it.
         drop(std::fs::remove_dir_all(&path));
         Self(path)
     }
@@ -238,17 +240,18 @@ pub struct Snapshots {
     openings: AtomicU64,
     tier: Arc<Tier>,
     known: Known,
-    /// What templates are filled beside.
+    /// The starts that the filling of templates gives way to.
     starts: Arc<StartLimiter>,
-    /// For whoever fetches chunks that nobody waits for.
+    /// Bounds the fetching of chunks that nobody waits for.
     fetching: Arc<Semaphore>,
     refused_working_sets: Arc<AtomicU64>,
     exchanged: AtomicU64,
 }
 
 impl Snapshots {
-    /// None open yet; images go below `dir`, layers are by digest below `layers_dir`, and templates and images take at most
-    /// `limit_bytes` of `memory` together, but for a moment. Within a runtime, which then keeps to the limit.
+    /// Creates it with no snapshot open. Images go below `dir`, and layers are found by digest below `layers_dir`.
+    /// Templates and images take at most `limit_bytes` of `memory` together, except for a moment. Must be called within
+    /// a runtime, where a task enforces the limit.
     pub fn new(
         store: Store,
         reader: Arc<RegionReader>,
@@ -274,20 +277,20 @@ impl Snapshots {
         }
     }
 
-    /// Working sets that were damaged, or not their snapshot's.
+    /// Returns the number of working sets that were damaged or belonged to another snapshot.
     pub fn refused_working_sets(&self) -> u64 {
         self.refused_working_sets.load(Ordering::Relaxed)
     }
 
-    /// Times that a snapshot's manifest was not the one that the scheduler knows.
+    /// Returns how often a snapshot's manifest was not the one that the scheduler knows.
     pub fn exchanged(&self) -> u64 {
         self.exchanged.load(Ordering::Relaxed)
     }
 
-    /// Whether a snapshot with this manifest is the one that was ordered.
+    /// Checks that a snapshot with this manifest is the one that was ordered.
     ///
     /// # Errors
-    /// When it is not; counted.
+    /// Returns an error, and counts it, when the snapshot is another one.
     #[expect(clippy::result_large_err, reason = "once for each order")]
     pub fn compare(&self, id: &SnapshotId, found: Digest, ordered: Option<&str>) -> Result<(), SnapshotError> {
         match ordered.filter(|ordered| *ordered != found.to_string()) {
@@ -303,21 +306,21 @@ impl Snapshots {
         }
     }
 
-    /// How much memory snapshots take, and what had to go.
+    /// Returns how much memory snapshots take, and what was evicted.
     pub fn usage(&self) -> TemplateUse {
         self.tier.usage()
     }
 
-    /// Where regions are read.
+    /// Returns the reader of regions.
     pub fn reader(&self) -> &RegionReader {
         &self.reader
     }
 
-    /// Opens a snapshot, once however many ask, if its manifest has the digest that was `ordered`. Also answers where
+    /// Opens a snapshot, once for all callers, if its manifest has the digest that was `ordered`. Also returns where
     /// its memory was.
     ///
     /// # Errors
-    /// When it cannot be read, is another or does not verify; the next call tries again.
+    /// Returns an error when the snapshot cannot be read, is another one or does not verify. The next call tries again.
     pub async fn open(
         &self,
         id: &SnapshotId,
@@ -327,7 +330,7 @@ impl Snapshots {
         let cell = self.tier.cell(id);
         let was_open = cell.initialized();
         let snapshot = Arc::clone(cell.get_or_try_init(|| self.load(id, uid, ordered)).await?);
-        // It may have been opened for an order that said nothing.
+        // It may have been opened for an order without a digest.
         self.compare(id, snapshot.snapshot.digest, ordered)?;
         if snapshot.uid != uid {
             return Err(SnapshotError::User {
@@ -347,12 +350,12 @@ impl Snapshots {
     }
 
     async fn load(&self, id: &SnapshotId, uid: u32, ordered: Option<&str>) -> Result<Arc<OpenSnapshot>, SnapshotError> {
-        // Everything that can be asked for by the snapshot's name is, at once: one round trip.
+        // Everything that can be requested by the snapshot's name is requested at once: one round trip.
         let recorded = load_working_set(&self.store, id);
         let (snapshot, recorded) = tokio::join!(Snapshot::open(&self.store, id), recorded);
         let snapshot = snapshot.map_err(|e| SnapshotError::Open(id.clone(), e))?;
         self.compare(id, snapshot.digest, ordered)?;
-        // Beside all that follows, until its pages are wanted.
+        // The check runs in parallel with what follows, until the pages are needed.
         let recorded = self.check_working_set(id, recorded, &snapshot.processes);
         let cached = |chunk: &Digest| self.reader.is_cached(chunk);
         let regions = snapshot.processes.iter().flat_map(|p| p.page_map.regions());
@@ -363,22 +366,23 @@ impl Snapshots {
             MemoryTier::S3
         };
         self.known.opened(id, chunks);
-        // Its own each time: instances may still use what an earlier opening wrote.
+        // Each opening has its own directory: instances may still use the files of an earlier one.
         let opening = self.openings.fetch_add(1, Ordering::Relaxed);
         let images_dir = ImagesDir::claim(self.dir.join(format!("{id}-{opening}")));
         let writing = |e| SnapshotError::Images(id.clone(), e);
         snapshot.write_images(&images_dir).await.map_err(writing)?;
-        // Those that are objects of their own at once: one round trip.
+        // The images that are separate objects are fetched at once: one round trip.
         let extras = snapshot.extra_files().map(|name| {
             let path = images_dir.join(name);
             let snapshot = &snapshot;
             async move { snapshot.write_extra(name, &path).await }
         });
-        // All of them, also where one fails: the directory is not removed while something is written there.
+        // All of them finish, even if one fails: the directory must not be removed while something is being written
+        // there.
         let written: Result<(), OpenError> = futures::future::join_all(extras).await.into_iter().collect();
         written.map_err(writing)?;
         let mut notes = CaptureNotes::read(&images_dir).map_err(|e| SnapshotError::Notes(id.clone(), e))?;
-        // What is checked here is what is restored: nobody else writes to the directory.
+        // The files checked here are the files restored: nobody else writes to the directory.
         let recorded_uid = edit::user_of(&images_dir, uid).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let verified = verify(&images_dir, &expected(recorded_uid, &notes.pipes));
         let locks = lost_locks::of(&verified.map_err(|e| SnapshotError::Refused(id.clone(), e))?);
@@ -413,10 +417,11 @@ impl Snapshots {
             runtime,
         )?;
         let template = Arc::new(template);
-        // It fails in a shutdown only.
+        // It fails only in a shutdown.
         let recorded = recorded.await.ok().flatten();
         let recorded = recorded.map(|pack| put_working_set(pack, &template, &HashSet::new()));
-        // What was eager was so for CRIU's sake; it is there, and letting it in costs less than its first faults.
+        // Folded pages were eager for CRIU's sake. They are present, and mapping them costs less than their first
+        // faults.
         let folded = template.folded();
         let folded = folded.iter().flat_map(|range| {
             let (pid, first) = (range.first.pid, range.first.page);
@@ -464,18 +469,22 @@ impl Snapshots {
         }))
     }
 
-    /// Stores what a snapshot's restores touched, in that order, for hosts that have nothing of it yet, merged with what other hosts have stored; with it what
-    /// the kernel touches before, so that it is not asked for by itself, and what it maps along with that, whose first touch no restore on this host
-    /// records. Of two hosts that do so in the same moment one may lose what it has added, or a recording that it has begun anew.
+    /// Stores the pages that a snapshot's restores touched, in that order, for hosts without any of it. They are merged
+    /// with what other hosts have stored.
+    ///
+    /// The set also contains the pages that the kernel touches before, so that they are not requested separately. And
+    /// it contains the pages that the kernel maps along with these, whose first touch no restore on this host records.
+    /// If two hosts store at the same moment, one may lose its additions, or a recording that it has begun again.
     ///
     /// # Errors
-    /// When the store fails: the set is used here, and the next restore tries again. When a later build has stored one: that stays.
+    /// Returns an error when the store fails; the set is used here, and the next restore tries again. Also returns an
+    /// error when a later build has stored a set, which stays.
     pub async fn store_working_set(&self, snapshot: &OpenSnapshot) -> Result<(), WorkingSetError> {
         let _one = snapshot.storing.lock().await;
         let (known, number) = {
             let set = snapshot.working_set.lock();
             if !set.has_unsent() {
-                // Whoever had this before has stored it, too.
+                // Whoever held the lock before has stored this as well.
                 return Ok(());
             }
             (set.pages(), set.begin().number)
@@ -498,7 +507,7 @@ impl Snapshots {
             return Ok(());
         };
         let first = snapshot.template.pages_at(&mapped_around(&snapshot.first)).into_iter();
-        // What is also in the order is as it says there.
+        // Pages that are also in the recorded order keep their entry there.
         let recorded: HashSet<_> = merged.pages.iter().map(|p| p.page).collect();
         let first = first.filter(|page| !recorded.contains(page));
         let first = first.map(|page| AheadPage { page, written: false });
@@ -511,7 +520,7 @@ impl Snapshots {
             })
             .collect();
         if !self.tier.is_open(&snapshot.id) {
-            // Of what was deleted meanwhile nothing is to be in the store.
+            // Nothing may be stored for a snapshot that was deleted in the meantime.
             return Ok(());
         }
         store_working_set(&self.store, &snapshot.snapshot, &self.reader, merged.recording, &order).await?;
@@ -519,8 +528,8 @@ impl Snapshots {
         Ok(())
     }
 
-    /// Compares a working set with its snapshot, on a blocking thread from now on. One that is damaged or forged is
-    /// told, counted, and none: without it a snapshot restores as well, only slower.
+    /// Compares a working set with its snapshot, in a blocking task that starts now. A damaged or forged set is logged,
+    /// counted and ignored. Without it a snapshot restores as well, only more slowly.
     fn check_working_set(
         &self,
         id: &SnapshotId,
@@ -551,21 +560,21 @@ impl Snapshots {
         })
     }
 
-    /// Takes back the memory of templates whose instances have rested for long (`idle`, by snapshot), as far as their chunks are on this host's
-    /// disk. Blocks.
+    /// Evicts the memory of templates whose instances have been idle for long (`idle`, by snapshot), as far as their
+    /// chunks are on this host's disk. Blocks.
     pub fn take_idle(&self, after: Duration, idle: &HashMap<SnapshotId, Duration>) {
         let is_cached = |region: &Region| region.chunks().all(|chunk| self.reader.is_cached(&chunk.id));
         self.tier.take_idle(after, |id| idle.get(id).copied(), is_cached);
     }
 
-    /// Forgets a snapshot that was deleted or found broken; instances that use it keep it until they end.
+    /// Forgets a snapshot that was deleted or found broken. Instances that use it keep it until they end.
     pub fn forget(&self, id: &SnapshotId) {
         self.tier.forget(id);
         self.known.forget(id);
     }
 
-    /// Forgets all snapshots of a function that was deleted, likewise. Nothing of them is stored afterwards: waits for
-    /// what is being stored. Blocks.
+    /// Forgets all snapshots of a function that was deleted, in the same way. Nothing of them is stored afterwards: the
+    /// call waits for stores in progress. Blocks.
     pub fn forget_function(&self, function: &FunctionName) {
         for snapshot in self.tier.of_function(function) {
             self.forget(&snapshot.id);
@@ -573,13 +582,15 @@ impl Snapshots {
         }
     }
 
-    /// Snapshots that are open, at most [`KEPT_MAX`](rekindle_wire::internal::KEPT_MAX), those used last; in order of their names.
+    /// Returns the open snapshots, at most [`KEPT_MAX`](rekindle_wire::internal::KEPT_MAX), those used last, sorted by
+    /// name.
     pub fn open_ids(&self) -> Vec<SnapshotId> {
         let open = self.tier.open_ids();
         self.known.latest(|id, _| open.contains(id))
     }
 
-    /// Snapshots that were open and are not, whose chunks are all in the disk's cache; likewise.
+    /// Returns snapshots that were open, no longer are, and have all chunks in the disk's cache. Limit and order are
+    /// the same.
     pub fn cached_ids(&self) -> Vec<SnapshotId> {
         let open = self.tier.open_ids();
         let cached = |chunk: &Digest| self.reader.is_cached(chunk);
@@ -588,23 +599,25 @@ impl Snapshots {
     }
 }
 
-/// The pages that the kernel may map when one of these addresses is touched before a pager watches it: those of the same 64 KiB (its fault-around), as far
-/// as the file has them. A thread's stack begins below its rseq area.
+/// Returns the pages that the kernel may map when one of these addresses is touched before a pager watches it. They are
+/// those of the same 64 KiB (its fault-around), as far as the file has them. A thread's stack begins below its rseq
+/// area.
 fn mapped_around(addresses: &[u64]) -> Vec<u64> {
     let windows: BTreeSet<u64> = addresses.iter().map(|at| at - at % FAULT_AROUND).collect();
     let pages = |window: u64| (window..window.saturating_add(FAULT_AROUND)).step_by(PAGE as usize);
     windows.into_iter().flat_map(pages).collect()
 }
 
-/// Fills the template in the background, as far as it is worth its memory. Chunks are fetched at once where there is room for them; they are decoded, and others
-/// give way for them, when the start that it was opened for, and others, have had the processors.
+/// Fills the template in the background, as far as it is worth its memory. Chunks are fetched at once where there is
+/// room. They are decoded, and others evicted for them, only after the start that opened the template, and other
+/// starts, have had the processors.
 async fn fill(template: Arc<Template>, room: Room, fetching: Arc<Semaphore>) {
     if let Err(e) = template.fill_all(&room, &fetching).await {
         tracing::warn!(snapshot = %room.id, error = %e, "the template stays incomplete");
     }
 }
 
-/// The room that a template may have.
+/// The room that a template may use.
 struct Room {
     tier: Arc<Tier>,
     starts: Arc<StartLimiter>,
@@ -612,12 +625,12 @@ struct Room {
 }
 
 impl Room {
-    /// Whether so many bytes more have room where nobody gives way.
+    /// Returns whether there is room for `bytes` more without evicting anything.
     fn is_free(&self, bytes: u64) -> bool {
         self.tier.is_free(bytes)
     }
 
-    /// Waits for a moment without a start, and makes room then; `false` where it is not worth it.
+    /// Waits for a moment without a start, then makes room. Returns `false` if the memory is not worth it.
     async fn make(&self, bytes: u64) -> bool {
         self.starts.until_calm(CALM_LIMIT).await;
         let (tier, id) = (Arc::clone(&self.tier), self.id.clone());
@@ -626,13 +639,13 @@ impl Room {
     }
 }
 
-/// Bytes of the files in `dir`.
+/// Returns the size of the files in `dir`.
 fn size_of(dir: &Path) -> std::io::Result<u64> {
     let files = std::fs::read_dir(dir)?;
     files.map(|entry| Ok(entry?.metadata()?.len())).sum()
 }
 
-/// Bytes of the pages that CRIU reads by itself.
+/// Returns the size of the pages that CRIU reads by itself.
 fn size_of_pages(dir: &Path) -> std::io::Result<u64> {
     let mut bytes = 0;
     for entry in std::fs::read_dir(dir)? {
@@ -644,7 +657,7 @@ fn size_of_pages(dir: &Path) -> std::io::Result<u64> {
     Ok(bytes)
 }
 
-/// Puts a working set into the template: what pages it has but those that are `known`.
+/// Puts the pages of a working set into the template, except those that are `known`.
 fn put_working_set(pack: WorkingSetPack, template: &Template, known: &HashSet<PageRef>) -> Stored {
     let put = |page: WorkingSetPage| {
         let at = PageRef {

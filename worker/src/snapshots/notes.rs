@@ -1,4 +1,4 @@
-//! What the worker notes beside CRIU's images, for its own restore: a small JSON file in the image directory.
+//! Notes that the worker writes beside CRIU's images for its own restore: a small JSON file in the image directory.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,23 +9,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::instance::randomness::ProcessGenerators;
 
-/// The notes' file name.
+/// Name of the notes file.
 pub const FILE: &str = "rekindle-notes.json";
-/// The private files' archive, in the image directory.
+/// Name of the private files' archive in the image directory.
 pub const FILES_ARCHIVE: &str = "rekindle-files.tar";
 
 /// Why the notes cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum NotesError {
-    /// Reading or writing failed.
+    /// The file cannot be read or written.
     #[error("{}", .0.display())]
     File(PathBuf, #[source] std::io::Error),
-    /// They are not what this version writes.
+    /// The notes are not what this version writes.
     #[error("{} is not understood", .0.display())]
     Malformed(PathBuf, #[source] serde_json::Error),
 }
 
-/// The processor that a snapshot was taken on has more.
+/// The processor that a snapshot was taken on has more instruction sets.
 #[derive(Debug, thiserror::Error)]
 #[error("this host's processor lacks {0}, which the processes may use")]
 pub struct OtherProcessorError(InstructionSets);
@@ -39,18 +39,18 @@ pub struct PipeNote {
     pub stream: String,
 }
 
-/// What was true at the checkpoint.
+/// State at the checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaptureNotes {
     /// The function's outputs.
     pub pipes: Vec<PipeNote>,
-    /// The generators of random numbers that each copy's restore writes to. None in notes of earlier versions.
+    /// The random number generators that each copy's restore writes to. None in notes of earlier versions.
     #[serde(default)]
     pub generators: Vec<ProcessGenerators>,
-    /// What the runtime said before the checkpoint is left for its after-restore hook, if it said so.
+    /// What is left for the runtime's after-restore hook, if the runtime said so before the checkpoint.
     #[serde(default)]
     pub after_restore: Option<AfterRestore>,
-    /// What the host's processor has. None in notes of earlier versions.
+    /// Instruction sets of the host's processor. None in notes of earlier versions.
     #[serde(default, skip_serializing_if = "InstructionSets::is_empty")]
     pub instruction_sets: InstructionSets,
 }
@@ -58,17 +58,18 @@ pub struct CaptureNotes {
 /// What is left for the after-restore hook of a runtime.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AfterRestore {
-    /// Hooks of the function.
+    /// Number of hooks of the function.
     pub hooks: usize,
-    /// Kinds of generators that it reseeds where the platform has not.
+    /// Kinds of generators that the hook reseeds where the platform has not.
     pub reseeds: Vec<String>,
 }
 
 impl CaptureNotes {
-    /// Whether its processes run on a processor that has `here`: they may use all that theirs had.
+    /// Checks that its processes run on a processor with `here`: they may use everything that their original processor
+    /// had.
     ///
     /// # Errors
-    /// When it lacks some of that.
+    /// Returns an error when the processor lacks some of that.
     pub fn runs_on(&self, here: InstructionSets) -> Result<(), OtherProcessorError> {
         let lacking = here.lacks(self.instruction_sets);
         if lacking.is_empty() {
@@ -78,7 +79,7 @@ impl CaptureNotes {
         }
     }
 
-    /// Whether the after-restore hook has anything to do in a copy.
+    /// Returns whether the after-restore hook has anything to do in a copy.
     pub fn is_hook_needed(&self, pid: i32) -> bool {
         let reseeded = self.reseeded(pid);
         let is_done = |kind: &String| reseeded.split(',').any(|done| done == kind);
@@ -86,7 +87,7 @@ impl CaptureNotes {
         left.is_none_or(|left| left.hooks > 0 || !left.reseeds.iter().all(is_done))
     }
 
-    /// Which kinds of generators a restore writes to in process `pid`, as words with commas between them.
+    /// Returns the kinds of generators that a restore writes to in process `pid`, separated by commas.
     pub fn reseeded(&self, pid: i32) -> String {
         let process = self
             .generators
@@ -100,7 +101,7 @@ impl CaptureNotes {
     /// Writes the notes.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// Returns an error when the file cannot be written.
     pub fn write(&self, dir: &Path) -> Result<(), NotesError> {
         let path = dir.join(FILE);
         let bytes = serde_json::to_vec(self).map_err(|e| NotesError::Malformed(path.clone(), e))?;
@@ -110,7 +111,7 @@ impl CaptureNotes {
     /// Reads the notes.
     ///
     /// # Errors
-    /// When they are missing or malformed.
+    /// Returns an error when they are missing or malformed.
     pub fn read(dir: &Path) -> Result<Self, NotesError> {
         let path = dir.join(FILE);
         let bytes = std::fs::read(&path).map_err(|e| NotesError::File(path.clone(), e))?;

@@ -1,4 +1,4 @@
-//! The files behind folded memory: what a process that gives up its own copy of a library's data reads again.
+//! The files behind folded memory. A process that gives up its own copy of a library's data reads them again.
 
 use std::fs::File;
 use std::io;
@@ -10,28 +10,29 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 
 /// Where the function's own files are in its sandbox.
 const APP: &str = "/app/";
-/// Places in a sandbox that belong to an instance and not to a layer.
+/// Paths in a sandbox that belong to an instance and not to a layer.
 const OWN: [&str; 5] = ["/tmp/", "/dev/", "/proc/", "/run/", "/sys/"];
 
 /// The layers of a snapshot's sandboxes, on this host.
 #[derive(Debug)]
 pub struct Originals {
-    /// The directory of its root filesystem.
+    /// The directory of the root filesystem.
     pub rootfs: PathBuf,
-    /// That of the function's own files.
+    /// The directory of the function's own files.
     pub app: PathBuf,
 }
 
-/// Whether a file of this path in a sandbox is one of a layer: the same wherever the snapshot is restored.
+/// Returns whether a file with this path in a sandbox belongs to a layer: then it is the same wherever the snapshot is
+/// restored.
 pub(super) fn is_of_a_layer(path: &str) -> bool {
     path.starts_with('/') && !OWN.iter().any(|own| path.starts_with(own))
 }
 
 impl Originals {
-    /// The page of a file in the sandbox from byte `offset` on; what lies behind its end is zero.
+    /// Returns the page of a file in the sandbox from byte `offset` on. Bytes after the end of the file are zero.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// Returns an error when it cannot be read.
     pub fn page(&self, path: &str, offset: u64) -> io::Result<Box<[u8]>> {
         let (layer, path) = match path.strip_prefix(APP) {
             Some(below) => (&self.app, below),
@@ -39,7 +40,7 @@ impl Originals {
         };
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let root = rustix::fs::openat(CWD, layer, flags | OFlags::DIRECTORY, Mode::empty())?;
-        // A layer is not trusted: its links stay inside.
+        // A layer is not trusted, so its links are resolved inside it.
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         let file = File::from(openat2(&root, path, flags, Mode::empty(), resolve)?);
         let mut page = vec![0; PAGE as usize].into_boxed_slice();

@@ -1,17 +1,17 @@
-//! The first tier of a host's memory of snapshots: templates and images in memory, within a limit. The next are the chunk cache on
-//! disk and the store.
+//! The first tier of a host's snapshot memory: templates and images in memory, within a limit. The next tiers are the
+//! chunk cache on disk and the store.
 //!
-//! What goes first is greedy-dual's to say, by what a restore would wait for it and what it takes:
+//! The greedy-dual policy decides what is evicted first, by how long a restore would wait for it and by its size:
 //!
-//! | what | to have it again |
+//! | what | cost of having it again |
 //! |---|---|
 //! | the rest of a template, a hole at a time | its chunks are read and decompressed, while nobody waits |
 //! | the working set of a template, a hole at a time | the same, and the next restore waits |
-//! | the snapshot as a whole, if no instance uses it | round trips to the store, and its images are written anew |
+//! | the snapshot as a whole, if no instance uses it | round trips to the store, and its images are written again |
 //!
-//! What nobody has touched for long goes by the same holes before memory is short: see [`going`].
+//! What nobody has touched for long is evicted by the same holes before memory runs short: see [`going`].
 //!
-//! Holes are punched under running instances too: what they touch of it comes back by fault.
+//! Holes are punched under running instances too: pages that they touch come back by fault.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,18 +27,18 @@ use super::OpenSnapshot;
 use super::level::Level;
 use super::template::Pages;
 
-/// Memory that is taken back at once, bytes: what pagers look away for.
+/// Bytes evicted at once, for which pagers must stop looking.
 const HOLE: u64 = 4 << 20;
-/// What any part is taken to have at least, bytes.
+/// Minimum size assumed for any part, in bytes.
 const LEAST: u64 = 1 << 20;
-/// Bytes a second that chunks on disk are read, checked and decompressed.
+/// Rate at which chunks on disk are read, checked and decompressed, in bytes a second.
 const REFILL: u64 = 500 << 20;
-/// What a restore waits for the first page of its working set that is only on disk.
+/// How long a restore waits for the first page of its working set if that page is only on disk.
 const FIRST_PAGE: Duration = Duration::from_millis(2);
-/// What opening a snapshot takes that is in the store alone: two round trips, and its images.
+/// How long it takes to open a snapshot that is only in the store: two round trips, and its images.
 const OPENING: Duration = Duration::from_millis(80);
 
-/// What can be let go of by itself.
+/// A part that can be evicted by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Part {
     Of(Pages),
@@ -48,7 +48,7 @@ enum Part {
 impl Part {
     const ALL: [Self; 3] = [Self::Of(Pages::Rest), Self::Of(Pages::WorkingSet), Self::Whole];
 
-    /// What it would take to have it again.
+    /// Returns how long it would take to have the part again.
     fn cost(self, bytes: u64) -> Duration {
         let refill = Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / REFILL);
         match self {
@@ -59,11 +59,12 @@ impl Part {
     }
 }
 
-/// A template whose instances rest for so many times as long as their own written pages must is let go of, but for its working set; and for
-/// so many times as long, all of it: the first request then reads what it touches from the disk, a fault at a time.
+/// Multiples of the idle time after which an instance's own written pages are evicted. After the first, a template with
+/// idle instances loses all but its working set. After the second it loses everything: the next request reads what it
+/// touches from disk, fault by fault.
 const RESTS: (u32, u32) = (10, 60);
 
-/// What goes of a template that nobody has used for `idle`, when written pages go after `after`.
+/// Returns what is evicted of a template that nobody has used for `idle`, when written pages are evicted after `after`.
 fn going(idle: Duration, after: Duration) -> &'static [Pages] {
     if after.is_zero() || idle < after * RESTS.0 {
         &[]
@@ -74,24 +75,24 @@ fn going(idle: Duration, after: Duration) -> &'static [Pages] {
     }
 }
 
-/// How the memory for snapshots is used. What is counted is counted from the worker's start.
+/// Use of the memory for snapshots. Counters start with the worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TemplateUse {
     /// Bytes that templates and images take.
     pub bytes: u64,
-    /// Bytes they may take.
+    /// Maximum number of these bytes.
     pub limit_bytes: u64,
-    /// Snapshots that are open.
+    /// Number of open snapshots.
     pub open: u64,
-    /// Bytes of templates taken back that were of no working set.
+    /// Bytes evicted from templates outside working sets.
     pub rest_bytes: u64,
-    /// Bytes of working sets taken back.
+    /// Bytes of working sets evicted.
     pub working_set_bytes: u64,
-    /// Bytes of templates taken back since nobody had used them for long.
+    /// Bytes evicted from templates because nobody had used them for long.
     pub idle_bytes: u64,
-    /// Snapshots that were closed for want of room.
+    /// Number of snapshots closed for lack of room.
     pub closed: u64,
-    /// Times that a template was not filled on for want of room.
+    /// Number of times that the filling of a template stopped for lack of room.
     pub refused: u64,
 }
 
@@ -106,7 +107,7 @@ struct Counts {
 
 type Cell = Arc<OnceCell<Arc<OpenSnapshot>>>;
 
-/// What is open, and what it is worth.
+/// The open snapshots and their worth.
 pub(super) struct Tier {
     level: Arc<Level>,
     open: Mutex<HashMap<SnapshotId, Cell>>,
@@ -117,7 +118,7 @@ pub(super) struct Tier {
 }
 
 impl Tier {
-    /// An empty one, which keeps to its limit as long as it lives.
+    /// Creates an empty tier, which enforces its limit as long as it lives.
     pub(super) fn start(limit_bytes: u64) -> Arc<Self> {
         let level = Level::new(limit_bytes);
         let tier = Arc::new(Self {
@@ -135,12 +136,12 @@ impl Tier {
         &self.level
     }
 
-    /// Where the snapshot is, or will be once it is open.
+    /// Returns the cell that holds the snapshot, or will hold it once it is open.
     pub(super) fn cell(&self, id: &SnapshotId) -> Cell {
         Arc::clone(self.open.lock().entry(id.clone()).or_default())
     }
 
-    /// A restore uses it.
+    /// Records that a restore uses the snapshot.
     pub(super) fn used(&self, snapshot: &OpenSnapshot) {
         *snapshot.restored.lock() = Instant::now();
         let mut worth = self.worth.lock();
@@ -149,13 +150,13 @@ impl Tier {
                 Part::Of(pages) => snapshot.template.there(pages),
                 Part::Whole => snapshot.images.bytes() + snapshot.template.bytes(),
             };
-            // Of what is hardly there yet there will be more.
+            // A part that is hardly filled yet will grow.
             let bytes = bytes.max(LEAST);
             worth.used((snapshot.id.clone(), part), part.cost(bytes), bytes);
         }
     }
 
-    /// Forgets a snapshot; who uses it keeps it.
+    /// Forgets a snapshot. Its users keep it.
     pub(super) fn forget(&self, id: &SnapshotId) {
         self.open.lock().remove(id);
         let mut worth = self.worth.lock();
@@ -164,19 +165,19 @@ impl Tier {
         }
     }
 
-    /// Whether a snapshot is open, and was not forgotten.
+    /// Returns whether a snapshot is open and was not forgotten.
     pub(super) fn is_open(&self, id: &SnapshotId) -> bool {
         self.open.lock().contains_key(id)
     }
 
-    /// What is open.
+    /// Returns the ids of the open snapshots.
     pub(super) fn open_ids(&self) -> HashSet<SnapshotId> {
         let open = self.open.lock();
         let open = open.iter().filter(|(_, cell)| cell.initialized());
         open.map(|(id, _)| id.clone()).collect()
     }
 
-    /// What is open of a function.
+    /// Returns the open snapshots of a function.
     pub(super) fn of_function(&self, function: &FunctionName) -> Vec<Arc<OpenSnapshot>> {
         let open = self.open.lock();
         let open = open.values().filter_map(|cell| cell.get());
@@ -198,17 +199,17 @@ impl Tier {
         }
     }
 
-    /// Whether there is room for `bytes` more as it is.
+    /// Returns whether there is room for `bytes` more without eviction.
     pub(super) fn is_free(&self, bytes: u64) -> bool {
         self.level.excess(bytes) == 0
     }
 
-    /// Whether `bytes` more of a snapshot's template may be filled while nobody waits for them: what is worth less makes room, and
-    /// nothing else. Blocks.
+    /// Makes room to fill `bytes` more of a snapshot's template while nobody waits for them. Only parts that are worth
+    /// less are evicted for it. Returns whether there is room. Blocks.
     pub(super) fn make_room(&self, id: &SnapshotId, bytes: u64) -> bool {
         let _alone = self.making_room.lock();
         if !self.open.lock().contains_key(id) {
-            // It was closed: what is filled now would be thrown away.
+            // The snapshot was closed: what is filled now would be thrown away.
             return false;
         }
         while self.level.excess(bytes) > 0 {
@@ -220,14 +221,14 @@ impl Tier {
         true
     }
 
-    /// Keeps to the limit, as far as it can be kept. Blocks.
+    /// Enforces the limit as far as possible. Blocks.
     fn trim(&self) {
         let _alone = self.making_room.lock();
         while self.level.excess(0) > 0 && self.give_way(None) {}
     }
 
-    /// Takes back what nobody has used for long, of those regions that `may_go` says can be had again here; `idle` is for how long the
-    /// instances of one have rested. Blocks.
+    /// Evicts what nobody has used for long, in regions that `may_go` accepts as available again here. `idle` returns
+    /// how long the instances of a snapshot have been idle. Blocks.
     pub(super) fn take_idle(
         &self,
         after: Duration,
@@ -246,14 +247,14 @@ impl Tier {
         }
     }
 
-    /// Takes all of these pages that there are back, a hole at a time.
+    /// Evicts all present pages of this kind, a hole at a time.
     fn take_all(&self, snapshot: &OpenSnapshot, pages: Pages, may_go: &dyn Fn(&Region) -> bool) {
         let there = snapshot.template.there(pages);
         if there == 0 {
             return;
         }
         let _alone = self.making_room.lock();
-        // No more than there was: what is touched meanwhile comes back.
+        // Evicts no more than was present: pages that are touched meanwhile come back.
         let mut bytes = 0;
         for _ in 0..there.div_ceil(HOLE) {
             match snapshot.template.take_back(pages, HOLE, may_go) {
@@ -265,8 +266,8 @@ impl Tier {
         tracing::debug!(snapshot = %snapshot.id, ?pages, there, bytes, "taken back since nobody uses it, as far as its chunks are on this disk");
     }
 
-    /// Lets go of a hole's size of what is worth least, or of a snapshot; for a newcomer's sake only of what is worth less than so many
-    /// bytes of its rest. `false` if there is nothing to let go of.
+    /// Evicts a hole of the part worth least, or closes a snapshot. For a newcomer, only evicts what is worth less than
+    /// the given bytes of its rest. Returns `false` if there is nothing to evict.
     fn give_way(&self, newcomer: Option<(&SnapshotId, u64)>) -> bool {
         let open: Vec<_> = self
             .open
@@ -277,7 +278,7 @@ impl Tier {
         let parts = open.iter().flat_map(|snapshot| {
             let holes = [Pages::Rest, Pages::WorkingSet].into_iter();
             let holes = holes.filter(|pages| snapshot.template.there(*pages) > 0).map(Part::Of);
-            // The map's own, and that of the list here.
+            // One reference is the map's, the other that of this list.
             let unused = (Arc::strong_count(snapshot) == 2).then_some(Part::Whole);
             holes.chain(unused).map(|part| (snapshot.id.clone(), part))
         });
@@ -327,7 +328,7 @@ async fn keep_to_limit(tier: Weak<Tier>, level: Arc<Level>) {
     loop {
         level.over.notified().await;
         let Some(tier) = tier.upgrade() else { return };
-        // It only fails at a shutdown.
+        // It fails only in a shutdown.
         let _ = tokio::task::spawn_blocking(move || tier.trim()).await;
     }
 }

@@ -1,4 +1,4 @@
-//! What a snapshot's restores touch until their first answer. Pure.
+//! The pages that a snapshot's restores touch until their first response. Pure.
 //!
 //! ```text
 //! Recording ──3 restores, each adds what it touched──> Known ──3 restores in a row that it does not fit──┐
@@ -6,7 +6,8 @@
 //!     └────────────────────────── from nothing, as the next recording ───────────────────────────────────┘
 //! ```
 //!
-//! All hosts record one set: who has something to store merges what was stored since by others. A later recording replaces an earlier one.
+//! All hosts record one set: a host that stores its additions merges what others have stored since. A later recording
+//! replaces an earlier one.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -15,15 +16,15 @@ use std::sync::Arc;
 use rekindle_pager::{AheadPage, PageRef};
 use rekindle_snapshotter::working_set::{RESTORES, Recording};
 
-/// Restores in a row that must not fit before it is recorded anew.
+/// Number of restores in a row that must not fit before the set is recorded again.
 const MISFITS: u32 = 3;
-/// Faults that a restore may take beside the set whatever its size: requests differ.
+/// Faults outside the set that a restore may take whatever the set's size, because requests differ.
 const SLACK: u64 = 64;
 
-/// A working set as it is stored, or to be.
+/// A working set as it is stored, or is to be stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stored {
-    /// What it was recorded from.
+    /// The recording it comes from.
     pub recording: Recording,
     /// In the order of their first faults.
     pub pages: Vec<AheadPage>,
@@ -32,9 +33,9 @@ pub(super) struct Stored {
 /// A restore that has begun.
 #[derive(Debug, Clone, Copy)]
 pub struct WorkingSetUse {
-    /// Whether what it touches is to be recorded.
+    /// Whether its touched pages are recorded.
     pub records: bool,
-    /// Of which recording that was.
+    /// Number of the recording at that time.
     pub(super) number: u32,
 }
 
@@ -43,21 +44,21 @@ pub struct WorkingSetUse {
 pub(super) struct WorkingSet {
     /// In the order of their first faults.
     order: Vec<PageRef>,
-    /// What is mapped ahead in any case.
+    /// Pages that are mapped ahead in any case.
     always: Vec<PageRef>,
-    /// What each restore that was recorded has written.
+    /// Pages that every recorded restore has written.
     written: HashSet<PageRef>,
-    /// All of them, by address, so that neighbours are mapped at once.
+    /// All of these pages, by address, so that neighbours are mapped at once.
     ahead: Arc<[AheadPage]>,
-    /// Which recording it is, and the restores that are known to be in it.
+    /// The recording, and the restores known to be in it.
     recording: Recording,
-    /// Of them, those of this host that are not stored.
+    /// Number of restores of this host in it that are not stored.
     unsent: u32,
     misfits: u32,
 }
 
 impl WorkingSet {
-    /// One that was `stored`, if any was. `always` is mapped ahead beside it.
+    /// Creates the set from what is `stored`, if anything is. The pages of `always` are mapped ahead as well.
     pub(super) fn new(stored: Option<&Stored>, always: Vec<PageRef>) -> Self {
         let mut set = Self::empty(0, always);
         if let Some(stored) = stored {
@@ -87,12 +88,12 @@ impl WorkingSet {
         self.misfits = 0;
     }
 
-    /// Pages to map before the first instruction, by address.
+    /// Returns the pages to map before the first instruction, by address.
     pub(super) fn ahead(&self) -> Arc<[AheadPage]> {
         Arc::clone(&self.ahead)
     }
 
-    /// A restore begins.
+    /// Begins a restore.
     pub(super) fn begin(&self) -> WorkingSetUse {
         WorkingSetUse {
             records: self.is_recording(),
@@ -100,7 +101,7 @@ impl WorkingSet {
         }
     }
 
-    /// All that is in it.
+    /// Returns all pages in the set.
     pub(super) fn pages(&self) -> HashSet<PageRef> {
         self.order.iter().copied().collect()
     }
@@ -109,8 +110,9 @@ impl WorkingSet {
         self.recording.restores < RESTORES
     }
 
-    /// A restore that began so has taken `faults` until its first answer and, if it was recorded, touched these pages in this order, and `written`
-    /// to some of all that is known by now. Answers whether there is something to be stored.
+    /// Records a restore that has taken `faults` up to its first response. If it was recorded, it has touched these
+    /// pages in this order, and has `written` to some of all pages known by now. Returns whether there is something to
+    /// store.
     pub(super) fn record(
         &mut self,
         begun: WorkingSetUse,
@@ -138,7 +140,7 @@ impl WorkingSet {
         }
         self.recording.restores += 1;
         self.unsent += 1;
-        // Of what is always mapped, only that it is written has to be known.
+        // For pages that are always mapped, the only thing to learn is that they are written.
         let always = self.always.iter().filter(|page| self.written.contains(page));
         let new: Vec<_> = touched.iter().chain(always).copied().collect();
         self.extend(new);
@@ -155,8 +157,8 @@ impl WorkingSet {
         }
     }
 
-    /// Takes in what is stored by now. Answers what is to be stored in its place, and of how many restores of this host; nothing if a later
-    /// recording has taken this one's place, or all is stored.
+    /// Merges what is stored by now. Returns what to store in its place, and how many restores of this host it covers.
+    /// Returns `None` if a later recording has replaced this one, or all is stored.
     pub(super) fn merge(&mut self, stored: Option<&Stored>) -> Option<(Stored, u32)> {
         if let Some(stored) = stored {
             match stored.recording.number.cmp(&self.recording.number) {
@@ -191,19 +193,19 @@ impl WorkingSet {
         Some((merged, self.unsent))
     }
 
-    /// So many restores of this host, of this recording, are stored, or never will be.
+    /// Records that this many restores of this host, of this recording, are stored or never will be.
     pub(super) fn sent(&mut self, number: u32, restores: u32) {
         if number == self.recording.number {
             self.unsent = self.unsent.saturating_sub(restores);
         }
     }
 
-    /// Whether there is something to be stored.
+    /// Returns whether there is something to store.
     pub(super) fn has_unsent(&self) -> bool {
         self.unsent > 0
     }
 
-    /// Those that are new, after what is known.
+    /// Appends the pages that are not known yet.
     fn extend(&mut self, pages: impl IntoIterator<Item = PageRef>) {
         let mut known: HashSet<_> = self.order.iter().copied().collect();
         self.order.extend(pages.into_iter().filter(|page| known.insert(*page)));
@@ -213,8 +215,8 @@ impl WorkingSet {
         let mut pages: Vec<_> = self.order.iter().chain(&self.always).copied().collect();
         pages.sort_unstable();
         pages.dedup();
-        // What the first restore has written is copied from then on, and each later one's own, whether that writes to
-        // it or not: of these pages nothing more is learnt.
+        // Pages that the first restore has written are copied from then on. Every later restore has its own copy,
+        // whether it writes to the page or not, so nothing more is learnt of these pages.
         let ahead = pages.into_iter().map(|page| AheadPage {
             page,
             written: self.written.contains(&page),
@@ -256,7 +258,7 @@ mod tests {
         Stored { recording, pages }
     }
 
-    /// What a host that is the only one stores.
+    /// Returns what a host stores if it is the only one.
     fn alone(set: &mut WorkingSet, before: &mut Option<Stored>) -> Stored {
         let (merged, restores) = set.merge(before.as_ref()).unwrap();
         set.sent(merged.recording.number, restores);
@@ -265,7 +267,7 @@ mod tests {
         merged
     }
 
-    /// One that begins now, and is over before another begins.
+    /// Runs a restore that ends before another begins.
     fn restore(set: &mut WorkingSet, touched: &[PageRef], written: HashSet<PageRef>, faults: u64) -> bool {
         let begun = set.begin();
         set.record(begun, touched, written, faults)
@@ -303,7 +305,7 @@ mod tests {
         for round in 0..2 {
             assert!(!restore(&mut set, &[], none(), 600), "{round}");
         }
-        // One that fits in between: it was an odd request.
+        // One that fits comes in between: the misfits were odd requests.
         assert!(!restore(&mut set, &[], none(), 10));
         for _ in 0..3 {
             assert!(!set.is_recording());
@@ -330,7 +332,7 @@ mod tests {
         }
         assert_eq!(set.begin().number, 0);
         assert_eq!(set.ahead().len(), 700);
-        // What was mapped ahead of one is missing in what it touched, once the set is recorded anew.
+        // Pages that were mapped ahead for a restore are missing in what it touched, once the set is recorded again.
         let late = set.begin();
         for _ in 0..MISFITS {
             restore(&mut set, &[], none(), 2000);
@@ -352,7 +354,7 @@ mod tests {
         assert!(restore(&mut set, &pages(2..3), none(), 1));
         let (two, sent) = set.merge(None).unwrap();
         assert_eq!((two.recording.restores, two.pages.len(), sent), (3, 3, 3));
-        // It is whole, and still not stored.
+        // It is complete, and still not stored.
         assert!(restore(&mut set, &[], none(), 0));
         set.sent(0, sent);
         assert!(!restore(&mut set, &[], none(), 0));
@@ -383,14 +385,14 @@ mod tests {
         alone(&mut a, &mut store);
         let both = ahead(&pages(0..6), |page| page == 2);
         assert_eq!(alone(&mut b, &mut store), stored(0, 2, both));
-        // The first has two by its own count only; with the other's it is whole.
+        // The first has two by its own count only; with the other's it is complete.
         assert!(restore(&mut a, &pages(0..7), wrote(0..7), 1));
         assert!(a.is_recording());
         let all = ahead(&pages(0..7), |page| page == 2);
         assert_eq!(alone(&mut a, &mut store), stored(0, 3, all.clone()));
         assert!(!a.is_recording());
         assert_eq!(*a.ahead(), *all);
-        // Another has found that it does not fit: what is recorded of the old one is not stored.
+        // Another host has found that it does not fit: what is recorded of the old one is not stored.
         let newer = stored(1, 1, read(&pages(50..60)));
         assert!(restore(&mut b, &pages(7..8), wrote(2..3), 1));
         assert_eq!(b.merge(Some(&newer)), None);

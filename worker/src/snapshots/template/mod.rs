@@ -1,12 +1,12 @@
-//! The template: this host's plain copy of a snapshot's memory, shared by all its clones. Filled region by region, from the
-//! chunk cache or the store: first what the working set names, then what is touched, and the rest in the background.
+//! The template: this host's plain copy of a snapshot's memory, shared by all its clones. It is filled region by region
+//! from the chunk cache or the store: first the working set, then what is touched, and the rest in the background.
 //!
-//! One file a process. It begins with the ranges that clones map from it (`TemplateLayout`); behind them lies, without gaps,
-//! memory that clones cannot map and get as copies.
+//! Each process has one file. It begins with the ranges that clones map from it (`TemplateLayout`). Memory that clones
+//! cannot map and get as copies follows without gaps.
 //!
-//! A page is written before its bit is set; who is pinned and sees the bit may read the page without a lock. Taken back it is the
-//! other way round: the bit goes, and the page when nobody is pinned any more who could have seen it. Then it is absent as it was
-//! before it was filled, for all clones that have not written it.
+//! A page is written before its bit is set. Whoever is pinned and sees the bit may read the page without a lock.
+//! Eviction works in reverse: it clears the bit, then removes the page once nobody is pinned who could have seen the
+//! bit. The page is then absent, as before it was filled, for all clones that have not written it.
 
 mod page_bits;
 mod process;
@@ -36,17 +36,17 @@ use super::originals::Originals;
 
 /// How long a fault may wait for its page: longer than the store's own limit for a chunk.
 const FETCH_LIMIT: Duration = Duration::from_secs(12);
-/// Chunks that the background fills from at once: as many are asked for together, so that what was forgotten in the working set
-/// is on its way before it is missed.
+/// Number of chunks that the background fills from at once. They are requested together, so that pages missing from the
+/// working set are on their way before they are needed.
 const BACKGROUND: usize = 8;
 
-/// Why a template could not be made.
+/// Why a template could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
-    /// No file for it.
+    /// Its file cannot be created.
     #[error(transparent)]
     File(#[from] MemoryFsError),
-    /// A region that is only partly in a mapping.
+    /// A region is only partly in a mapping.
     #[error("{region} of {snapshot} reaches over the end of its mapping: delete the snapshot and deploy again")]
     Straddles {
         /// The snapshot.
@@ -54,33 +54,33 @@ pub enum TemplateError {
         /// The region.
         region: String,
     },
-    /// The images have less than they should.
+    /// The images contain less than they should.
     #[error("the eager pages of snapshot {0} are fewer than its mappings: delete the snapshot and deploy again")]
     FoldedShort(String),
-    /// No address space.
+    /// There is no address space.
     #[error("map {bytes} bytes of the template of {snapshot}")]
     Map {
         /// The snapshot.
         snapshot: String,
-        /// How much.
+        /// Size of the mapping.
         bytes: usize,
-        /// Why.
+        /// The kernel's error.
         #[source]
         source: std::io::Error,
     },
 }
 
-/// A process, as its template needs to know it.
+/// What a template needs to know of a process.
 pub struct ProcessMemory {
     /// Its pid at the checkpoint.
     pub pid: i32,
-    /// Where its pages are to be had.
+    /// The source of its pages.
     pub map: Arc<PageMap>,
-    /// What clones map; nothing for one that is restored the plain way.
+    /// The mappings of clones; empty for a process that is restored without a template.
     pub layout: TemplateLayout,
     /// The bytes of the layout's folded areas, one after the other.
     pub folded: Vec<u8>,
-    /// Which pages of them are still to be had from their files.
+    /// Pages of these areas that must still be read from their files.
     pub unwritten: Vec<PageIndex>,
 }
 
@@ -88,15 +88,15 @@ pub struct ProcessMemory {
 pub struct Template {
     processes: Vec<ProcessTemplate>,
     originals: Originals,
-    /// Whether what lies between written pages of folded areas was read.
+    /// Whether the unwritten pages of folded areas have been read.
     completed: Mutex<bool>,
     reader: Arc<RegionReader>,
     runtime: Handle,
-    /// What is there of it.
+    /// Memory that is present.
     charge: Charge,
 }
 
-/// Which region: of which process, by their places.
+/// A region, as the indices of its process and of the region.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     process: usize,
@@ -117,10 +117,10 @@ fn range(pid: i32, area: &TemplateArea) -> PageRange {
 type PageBytes = Vec<(PageIndex, Vec<u8>)>;
 
 impl Template {
-    /// A template for these processes, empty but for what is folded. Its memory counts at `level`.
+    /// Creates a template for these processes, empty except for folded pages. Its memory counts at `level`.
     ///
     /// # Errors
-    /// When no file or address space can be had.
+    /// Returns an error when no file or address space is available.
     pub(super) fn new(
         snapshot: &str,
         processes: Vec<ProcessMemory>,
@@ -146,11 +146,11 @@ impl Template {
         })
     }
 
-    /// Reads from their files the pages of folded areas that were not written: once, when the layers are here, and before anything is restored from this.
-    /// Blocks for some 100 us.
+    /// Reads the unwritten pages of folded areas from their files. Does so once, when the layers are here, and before
+    /// anything is restored from this template. Blocks for about 100 us.
     ///
     /// # Errors
-    /// When a file cannot be read.
+    /// Returns an error when a file cannot be read.
     pub fn complete(&self) -> Result<(), SourceError> {
         let mut completed = self.completed.lock();
         if !*completed {
@@ -168,14 +168,15 @@ impl Template {
         Ok(())
     }
 
-    /// What the processes map, in their order, of those that may map anything: descriptors to read and map privately.
+    /// Returns the files that the processes map, in order, of the processes that may map any. Each descriptor can be
+    /// read and mapped privately.
     pub fn files(&self) -> impl Iterator<Item = &OwnedFd> {
         self.processes.iter().take(MAPPED_MAX).map(|p| &p.read_only)
     }
 
-    /// How the memory of all processes is laid out, for a pager that registers all of it; `None` where CRIU alone
-    /// could register some. Of anonymous memory, what the kernel touches before the pager registers it is to be
-    /// restored by CRIU.
+    /// Returns the memory layout of all processes, for a pager that registers all of it. Returns `None` if only CRIU
+    /// could register some of it. CRIU must restore the anonymous memory that the kernel touches before the pager
+    /// registers it.
     pub fn layout(&self) -> Option<Layout> {
         let mapped = self.processes.iter();
         let mapped = mapped.flat_map(|p| p.layout.mappings.iter().map(|a| range(p.pid, a)));
@@ -186,19 +187,19 @@ impl Template {
         Some(Layout {
             mapped: mapped.collect(),
             anonymous: anonymous.collect::<Option<Vec<_>>>()?.concat(),
-            // Nobody registers it.
+            // Nobody registers empty ranges.
             empty: Vec::new(),
             backed: self.folded(),
         })
     }
 
-    /// Its processes.
+    /// Returns the ids of its processes.
     pub fn pids(&self) -> Vec<i32> {
         self.processes.iter().map(|p| p.pid).collect()
     }
 
-    /// Of each process that has some, the pages with these addresses that no mapping of the template has, as far as
-    /// they are here, by address.
+    /// Returns, by process and address, the pages with these addresses that no mapping of the template has, as far as
+    /// they are present. Processes without any are left out.
     pub(super) fn anonymous_at(&self, addresses: &[u64]) -> Vec<(i32, PageBytes)> {
         let pages: BTreeSet<_> = addresses.iter().map(|address| address / PAGE).collect();
         let _pin = pin();
@@ -213,7 +214,7 @@ impl Template {
         all.filter(|(_, pages)| !pages.is_empty()).collect()
     }
 
-    /// How it is laid out, as a digest: two hosts whose digests of a snapshot are the same have its pages at the same places.
+    /// Returns a digest of the layout. Two hosts with the same digest for a snapshot have its pages at the same places.
     pub fn fingerprint(&self) -> String {
         let mut hash = blake3::Hasher::new();
         for process in &self.processes {
@@ -222,14 +223,14 @@ impl Template {
         hash.finalize().to_hex().to_string()
     }
 
-    /// Whether the snapshot holds anything of a process's `pages` from page `first` on.
+    /// Returns whether the snapshot holds any of a process's `pages` pages from page `first` on.
     pub fn holds_any(&self, pid: i32, first: u64, pages: u64) -> bool {
         let end = PageIndex(first.saturating_add(pages));
         let holds = |p: &ProcessTemplate| p.map.holds_any(PageIndex(first), end);
         self.process(pid).is_some_and(holds)
     }
 
-    /// What was folded into it, whole from the beginning.
+    /// Returns the folded ranges, which are complete from the beginning.
     pub fn folded(&self) -> Vec<PageRange> {
         let of = |p: &ProcessTemplate| {
             p.layout
@@ -241,14 +242,14 @@ impl Template {
         self.processes.iter().flat_map(of).collect()
     }
 
-    /// Brings the pages with these addresses, of all processes that have them.
+    /// Fills the pages with these addresses, of all processes that have them.
     ///
     /// # Errors
-    /// When one cannot be had.
+    /// Returns an error when a page is not available.
     pub async fn bring(&self, addresses: &[u64]) -> Result<(), SourceError> {
         let missing = self.pages_at(addresses).into_iter();
         let missing = missing.filter(|page| self.held(*page, &pin()) == Held::Absent);
-        // At once: each may be in another chunk.
+        // They are fetched at once, since each may be in another chunk.
         let brought = missing.filter_map(|page| {
             let process = self.process(page.pid)?;
             Some(self.fill_region(process, process.index(page.page)?))
@@ -256,7 +257,7 @@ impl Template {
         futures::future::try_join_all(brought).await.map(drop)
     }
 
-    /// The pages with these addresses, of all processes that have them.
+    /// Returns the pages with these addresses, of all processes that have them.
     pub fn pages_at(&self, addresses: &[u64]) -> Vec<PageRef> {
         let of = |p: &ProcessTemplate| {
             let pages = addresses.iter().map(|a| a / PAGE);
@@ -266,12 +267,12 @@ impl Template {
         self.processes.iter().flat_map(of).collect()
     }
 
-    /// What it takes, bytes.
+    /// Returns the memory that it takes, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.charge.bytes()
     }
 
-    /// These pages are the working set from now on, and no others.
+    /// Makes these pages the working set, and no others.
     pub(super) fn set_ahead(&self, pages: &[AheadPage]) {
         for process in &self.processes {
             let own = pages.iter().filter(|ahead| ahead.page.pid == process.pid);
@@ -279,7 +280,7 @@ impl Template {
         }
     }
 
-    /// The pages with these addresses, of all processes that have them, stay once they are there.
+    /// Exempts the pages with these addresses from eviction, in all processes that have them.
     pub(super) fn keep(&self, addresses: &[u64]) {
         for page in self.pages_at(addresses) {
             if let Some(process) = self.process(page.pid) {
@@ -288,13 +289,13 @@ impl Template {
         }
     }
 
-    /// How much of these pages is there and could be taken back, bytes.
+    /// Returns how many bytes of these pages are present and could be evicted.
     pub(super) fn there(&self, pages: Pages) -> u64 {
         self.processes.iter().map(|p| p.there(pages) * PAGE).sum()
     }
 
-    /// Takes up to `bytes` of these pages back, of regions that `may_go`, from all clones at once: they are brought again when they are
-    /// touched. Answers how much it was. Blocks, with a limit.
+    /// Evicts up to `bytes` of these pages, in regions that `may_go`, from all clones at once. They are filled again
+    /// when they are touched. Returns the number of bytes evicted. Blocks, with a limit.
     pub(super) fn take_back(&self, pages: Pages, bytes: u64, may_go: &dyn Fn(&Region) -> bool) -> u64 {
         let (most, mut taken) = (bytes.div_ceil(PAGE), 0);
         for process in &self.processes {
@@ -310,17 +311,18 @@ impl Template {
         self.processes.iter().find(|p| p.pid == pid)
     }
 
-    /// Puts in one page's plain bytes, already verified.
+    /// Puts in one page's plain bytes, which are verified already.
     pub fn put_page(&self, page: PageRef, bytes: &[u8]) {
         if let Some(process) = self.process(page.pid) {
             process.fill_page(page.page, bytes, &self.charge);
         }
     }
 
-    /// Fills what is still missing, from a few chunks at a time, for as long as there is `room` for them; `fetching` bounds what all templates have on its way.
+    /// Fills what is still missing, from a few chunks at a time, as long as there is `room` for them. `fetching` bounds
+    /// the fetches in flight of all templates.
     ///
     /// # Errors
-    /// The first chunk that cannot be had; what was filled stays.
+    /// Returns the error of the first chunk that is not available. What was filled stays.
     pub(super) async fn fill_all(self: &Arc<Self>, room: &Room, fetching: &Semaphore) -> Result<(), SourceError> {
         use futures::TryStreamExt;
         let mut by_chunk: BTreeMap<Digest, (ChunkRef, Vec<Place>)> = BTreeMap::new();
@@ -338,7 +340,8 @@ impl Template {
                 // It is never closed.
                 let _one_of_them = fetching.acquire().await.ok();
                 let bytes = places.iter().map(|place| self.region(*place).plain_len() as u64).sum();
-                // On its way at once: of what a function touches beside its working set the first page waits for this, and not for a fetch of its own.
+                // The chunk is fetched at once. The first page that a function touches outside its working set then
+                // waits for this fetch and not for one of its own.
                 let brought = if room.is_free(bytes) {
                     let brought = self.reader.bring(chunk).await;
                     brought.map_err(|e| SourceError { message: chain(&e) })?
@@ -370,7 +373,7 @@ impl Template {
         let take = move |at: usize, plain: &[u8]| {
             let place = places[at];
             this.processes[place.process].fill(place.index, 0, plain, &this.charge);
-            // Instances that start meanwhile come first.
+            // Instances that start meanwhile take priority.
             std::thread::yield_now();
         };
         // Nobody waits for it, and the store has limits of its own.

@@ -1,5 +1,5 @@
-//! What is to be known of a template's pages, a bit each: whether a page is there, or belongs to the working set. A bit that is seen
-//! set says that what was written before is there, and by whom does not matter.
+//! Facts about a template's pages, one bit for each page: whether a page is present, or belongs to the working set. A
+//! set bit guarantees that the writes before it are visible, no matter who made them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,16 +12,16 @@ pub(in crate::snapshots) struct PageBits {
     words: Vec<AtomicU64>,
 }
 
-/// A region's.
+/// A region's bits.
 #[derive(Debug, Clone, Copy)]
 struct Bits {
-    /// Its first word.
+    /// Index of its first word.
     at: u32,
     pages: u16,
 }
 
 impl PageBits {
-    /// No page of these regions, which have so many each.
+    /// Creates the bits of regions with these numbers of pages, with no bit set.
     pub(super) fn none(pages: impl Iterator<Item = u16>) -> Self {
         let mut at = 0;
         let regions: Vec<Bits> = pages
@@ -42,7 +42,7 @@ impl PageBits {
         (&self.words[at..at + pages.div_ceil(WORD)], pages)
     }
 
-    /// Whether all pages of `region` are there.
+    /// Returns whether all pages of `region` are present.
     pub(super) fn all(&self, region: usize) -> bool {
         let (words, mut pages) = self.words(region);
         words.iter().all(|word| {
@@ -52,7 +52,7 @@ impl PageBits {
         })
     }
 
-    /// How many pages of `region` are there in a row, from its page `page` on.
+    /// Returns how many consecutive pages of `region` are present, from its page `page` on.
     pub(super) fn run(&self, region: usize, page: usize) -> usize {
         let (words, pages) = self.words(region);
         let mut end = page;
@@ -68,27 +68,28 @@ impl PageBits {
         end - page
     }
 
-    /// The bit of page `page` of `region`.
+    /// Returns the bit of page `page` of `region`.
     pub(super) fn is_set(&self, region: usize, page: usize) -> bool {
         let (words, pages) = self.words(region);
         page < pages && words[page / WORD].load(Ordering::Acquire) & (1 << (page % WORD)) != 0
     }
 
-    /// Sets the bit of page `page` of `region`, of those it has. Says whether it was not.
+    /// Sets the bit of page `page` of `region`, if the region has that page. Returns whether this changed it.
     pub(super) fn set(&self, region: usize, page: usize) -> bool {
         let (words, pages) = self.words(region);
         let bit = 1 << (page % WORD);
         page < pages && words[page / WORD].fetch_or(bit, Ordering::Release) & bit == 0
     }
 
-    /// Clears it. Says whether it was set.
+    /// Clears the bit. Returns whether it was set.
     pub(super) fn clear(&self, region: usize, page: usize) -> bool {
         let (words, pages) = self.words(region);
         let bit = 1 << (page % WORD);
         page < pages && words[page / WORD].fetch_and(!bit, Ordering::AcqRel) & bit != 0
     }
 
-    /// Sets the bits of these pages, each of a region, and clears all others. A word at a time: who looks meanwhile sees some of both.
+    /// Sets the bits of these pages, given as region and page, and clears all others. It works word by word, so a
+    /// concurrent reader sees a mix of both.
     pub(super) fn set_only(&self, pages: impl Iterator<Item = (usize, usize)>) {
         let mut wanted = vec![0_u64; self.words.len()];
         for (region, page) in pages {
@@ -102,14 +103,14 @@ impl PageBits {
         }
     }
 
-    /// How many bits are set, each word taken with the mask of its number.
+    /// Returns how many bits are set, with each word masked by the mask of its index.
     pub(super) fn count(&self, mask: impl Fn(usize) -> u64) -> u64 {
         let words = self.words.iter().enumerate();
         let ones = words.map(|(at, word)| u64::from((word.load(Ordering::Relaxed) & mask(at)).count_ones()));
         ones.sum()
     }
 
-    /// Word `at` of all.
+    /// Returns the word with index `at`.
     pub(super) fn word(&self, at: usize) -> u64 {
         self.words[at].load(Ordering::Relaxed)
     }

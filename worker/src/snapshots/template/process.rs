@@ -1,4 +1,4 @@
-//! One process's part of a template: its file, which pages of it are there, and taking them back.
+//! One process's part of a template: its file, its pages that are present, and their eviction.
 #![expect(
     unsafe_code,
     reason = "pages are shared between threads by a bit each, which the borrow checker cannot follow"
@@ -21,17 +21,18 @@ use super::{ProcessMemory, TemplateError};
 use crate::snapshots::level::Charge;
 use crate::snapshots::memory_fs::MemoryFs;
 
-/// Size of a template's file: as a mapping may grow by `mremap`, there must be file behind all it could grow to. Sparse.
+/// Size of a template's sparse file. A mapping may grow by `mremap`, so the file must cover everything it could grow
+/// to.
 const FILE_BYTES: u64 = 1 << 50;
-/// How long pagers may take to look away from pages that are taken back. They look for microseconds.
+/// How long pagers may take to stop looking at pages that are being evicted. They look for microseconds.
 const UNPINNED_LIMIT: Duration = Duration::from_secs(1);
 
-/// Which pages.
+/// Kinds of pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::snapshots) enum Pages {
-    /// Those that restores want before their first instruction.
+    /// Pages that restores want before their first instruction.
     WorkingSet,
-    /// All others.
+    /// All other pages.
     Rest,
 }
 
@@ -39,21 +40,21 @@ pub(super) struct ProcessTemplate {
     pub(super) pid: i32,
     pub(super) map: Arc<PageMap>,
     pub(super) layout: TemplateLayout,
-    /// Where each region's plain bytes start in `memory`.
+    /// Offset in `memory` where each region's plain bytes start.
     starts: Vec<usize>,
-    /// Which pages are there, by region; those of regions that hold nothing are not counted.
+    /// Pages that are present, by region. Regions that hold nothing are not counted.
     ready: PageBits,
-    /// Which of them are the working set's.
+    /// Pages of the working set.
     ahead: PageBits,
-    /// Which of them stay: the kernel touches them before a pager could answer.
+    /// Pages that are never evicted: the kernel touches them before a pager could serve them.
     kept: PageBits,
     /// Pages of folded areas that were not written.
     unwritten: Vec<PageIndex>,
     memory: MmapRaw,
     file: File,
     pub(super) read_only: OwnedFd,
-    /// Held by whoever fills pages or takes them back. It is the region from which pages are taken back the next time: what was
-    /// brought lately is spared for a round.
+    /// Held by whoever fills or evicts pages. The value is the region where the next eviction begins, which spares
+    /// recently filled pages for a round.
     changing: Mutex<usize>,
 }
 
@@ -66,7 +67,7 @@ impl ProcessTemplate {
             folded,
             unwritten,
         } = process;
-        // Regions end where a mapping ends, so each is inside one or outside all.
+        // Regions end where a mapping ends, so each region is inside one mapping or outside all.
         let mut length = (layout.pages() * PAGE) as usize;
         let starts = map.regions().iter().map(|region| match layout.mapping(region.first) {
             Some(area) if region.end() <= area.end() => Ok(((area.at + region.first.0 - area.first.0) * PAGE) as usize),
@@ -99,7 +100,7 @@ impl ProcessTemplate {
             let Some((bytes, behind)) = rest.split_at_checked((area.pages * PAGE) as usize) else {
                 return Err(TemplateError::FoldedShort(snapshot.to_owned()));
             };
-            // SAFETY: the area lies inside the mapping, as all of the layout's, and nobody else has it yet.
+            // SAFETY: the area lies inside the mapping, as all of the layout does, and nobody else has the mapping yet.
             unsafe {
                 let to = memory.as_mut_ptr().add((area.at * PAGE) as usize);
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
@@ -124,20 +125,20 @@ impl ProcessTemplate {
         })
     }
 
-    /// The region that `page` is in.
+    /// Returns the index of the region that contains `page`.
     pub(super) fn index(&self, page: u64) -> Option<usize> {
         let regions = self.map.regions();
         let index = regions.partition_point(|r| r.first.0 <= page).checked_sub(1)?;
         regions[index].contains(PageIndex(page)).then_some(index)
     }
 
-    /// The region of `page`, and which of its pages it is.
+    /// Returns the region of `page`, and the index of the page in it.
     fn place(&self, page: u64) -> Option<(usize, usize)> {
         let index = self.index(page)?;
         Some((index, (page - self.map.regions()[index].first.0) as usize))
     }
 
-    /// What is held of a page, and of those behind it, as long as the caller is pinned.
+    /// Returns what is held of a page and of those that follow, valid as long as the caller is pinned.
     pub(super) fn held(&self, page: u64) -> Held<'_> {
         let Some((index, offset)) = self.place(page) else {
             return self.held_folded(page);
@@ -151,8 +152,8 @@ impl ProcessTemplate {
             return Held::Absent;
         }
         let start = self.starts[index] + offset * PAGE as usize;
-        // SAFETY: these pages lie inside the mapping, which lives as long as `self`; their bits are set, so they are written;
-        // and they are not taken back, nor written again, before the caller is unpinned.
+        // SAFETY: these pages lie inside the mapping, which lives as long as `self`. Their bits are set, so they are
+        // written. They are neither evicted nor written again before the caller is unpinned.
         let bytes = unsafe { std::slice::from_raw_parts(self.memory.as_ptr().add(start), run * PAGE as usize) };
         if self.layout.mapping(region.first).is_some() {
             Held::Mapped(bytes)
@@ -161,17 +162,20 @@ impl ProcessTemplate {
         }
     }
 
-    /// Pages of folded areas that were not written: zero until [`Self::put_unwritten`] was called for each.
+    /// Returns the pages of folded areas that were not written. Each is zero until [`Self::put_unwritten`] was called
+    /// for it.
     pub(super) fn unwritten(&self) -> &[PageIndex] {
         &self.unwritten
     }
 
-    /// Puts the bytes of one of them in its place. Nothing may be restored from this meanwhile, nor before.
+    /// Puts in the bytes of one of these pages. Nothing may have been restored from this template, nor be restored
+    /// meanwhile.
     pub(super) fn put_unwritten(&self, page: PageIndex, bytes: &[u8]) {
         let Some(folded) = self.layout.folded(page) else { return };
         let at = folded.area.at + page.0 - folded.area.first.0;
         let length = bytes.len().min(PAGE as usize);
-        // SAFETY: the page lies inside the mapping, as all of the layout's; nobody reads it yet, by this function's contract, and its one caller holds a lock.
+        // SAFETY: the page lies inside the mapping, as all of the layout does. By this function's contract nobody reads
+        // it yet, and its one caller holds a lock.
         unsafe {
             let to = self.memory.as_mut_ptr().add((at * PAGE) as usize);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, length);
@@ -186,7 +190,8 @@ impl ProcessTemplate {
             folded.area.at + page - folded.area.first.0,
             folded.area.at + folded.area.pages,
         );
-        // SAFETY: these pages lie inside the mapping, which lives as long as `self`, were written when it was made, and stay.
+        // SAFETY: these pages lie inside the mapping, which lives as long as `self`. They were written when it was
+        // created, and they stay.
         let bytes = unsafe {
             let from = self.memory.as_ptr().add((start * PAGE) as usize);
             std::slice::from_raw_parts(from, ((end - start) * PAGE) as usize)
@@ -198,7 +203,7 @@ impl ProcessTemplate {
         self.ready.all(index)
     }
 
-    /// Copies whole pages into region `index` from its page `first` on, but for those that are there already.
+    /// Copies whole pages into region `index` from its page `first` on, except those that are present already.
     pub(super) fn fill(&self, index: usize, first: usize, bytes: &[u8], charge: &Charge) {
         let region = &self.map.regions()[index];
         if region.payload.is_none() {
@@ -211,8 +216,8 @@ impl ProcessTemplate {
                 continue;
             }
             let start = self.starts[index] + page * PAGE as usize;
-            // SAFETY: the page lies inside the mapping by the way `starts` was made; nobody reads it before its bit is set
-            // below, and nobody else writes while the lock is held.
+            // SAFETY: the page lies inside the mapping, since `starts` was computed so. Nobody reads it before its bit
+            // is set below, and nobody else writes while the lock is held.
             unsafe {
                 let to = self.memory.as_mut_ptr().add(start);
                 std::ptr::copy_nonoverlapping(content.as_ptr(), to, PAGE as usize);
@@ -223,26 +228,26 @@ impl ProcessTemplate {
         charge.add(filled);
     }
 
-    /// The same, of the page with this number.
+    /// Like `fill`, for the page with this number.
     pub(super) fn fill_page(&self, page: u64, bytes: &[u8], charge: &Charge) {
         if let Some((index, offset)) = self.place(page).filter(|_| bytes.len() == PAGE as usize) {
             self.fill(index, offset, bytes, charge);
         }
     }
 
-    /// These pages are the working set from now on, and no others.
+    /// Makes these pages the working set, and no others.
     pub(super) fn set_ahead(&self, pages: impl Iterator<Item = u64>) {
         self.ahead.set_only(pages.filter_map(|page| self.place(page)));
     }
 
-    /// The page is never taken back.
+    /// Exempts the page from eviction.
     pub(super) fn keep(&self, page: u64) {
         if let Some((index, offset)) = self.place(page) {
             self.kept.set(index, offset);
         }
     }
 
-    /// How many of these pages are there and could be taken back.
+    /// Returns how many of these pages are present and could be evicted.
     pub(super) fn there(&self, pages: Pages) -> u64 {
         self.ready.count(|at| {
             let ahead = self.ahead.word(at);
@@ -251,8 +256,9 @@ impl ProcessTemplate {
         })
     }
 
-    /// Takes at most `most` of these pages back, of regions that `may_go`, from all clones at once; what a clone has written stays its own.
-    /// Answers how many. Blocks until no pager looks at them, with a limit beyond which nothing is taken.
+    /// Evicts at most `most` of these pages, in regions that `may_go`, from all clones at once. Pages that a clone has
+    /// written stay its own. Returns the number of pages. Blocks until no pager looks at them; beyond a time limit it
+    /// evicts nothing.
     pub(super) fn take_back(&self, pages: Pages, most: u64, may_go: &dyn Fn(&Region) -> bool, charge: &Charge) -> u64 {
         let mut hand = self.changing.lock();
         let taken = self.withhold(pages, most, may_go, &mut hand);
@@ -276,7 +282,7 @@ impl ProcessTemplate {
             match fallocate(&self.file, flags, start, length) {
                 Ok(()) => punched += run.pages as u64,
                 Err(error) => {
-                    // Its bytes are as they were.
+                    // The bytes are unchanged.
                     tracing::warn!(pid = self.pid, %error, "pages of a template cannot be taken back");
                     self.offer(run);
                 }
@@ -290,7 +296,7 @@ impl ProcessTemplate {
         self.starts[run.region] + run.first * PAGE as usize
     }
 
-    /// Says of at most `most` of these pages that they are not there, beginning with region `hand`.
+    /// Marks at most `most` of these pages as absent, beginning with region `hand`.
     fn withhold(&self, pages: Pages, most: u64, may_go: &dyn Fn(&Region) -> bool, hand: &mut usize) -> Vec<Run> {
         let (mut taken, mut count) = (Vec::<Run>::new(), 0);
         let regions = self.map.regions();
@@ -321,7 +327,7 @@ impl ProcessTemplate {
         taken
     }
 
-    /// Says that they are there again.
+    /// Marks the pages as present again.
     fn offer(&self, run: &Run) {
         for page in run.first..run.first + run.pages {
             self.ready.set(run.region, page);
@@ -329,7 +335,7 @@ impl ProcessTemplate {
     }
 }
 
-/// Pages of a region that follow each other.
+/// Consecutive pages of a region.
 struct Run {
     region: usize,
     first: usize,
@@ -345,7 +351,7 @@ mod tests {
     use super::*;
     use crate::snapshots::level::Level;
 
-    /// A process of two regions of 16 pages, all of them there.
+    /// Creates a process with two regions of 16 pages, all present.
     fn filled(charge: &Charge) -> ProcessTemplate {
         let hash = Digest::of(b"");
         let payload = Payload {
