@@ -79,7 +79,7 @@ impl WorkerClient {
         let mut token = HeaderValue::from_str(token).unwrap_or(HeaderValue::from_static(""));
         token.set_sensitive(true);
         let member = issuing.map(|i| &**i.member());
-        let transport = Transport::new(http, member, Role::Worker)?.with_doors(in_process);
+        let transport = Transport::new(http, member, Role::Worker)?.with_in_process(in_process);
         Ok(Self { transport, token })
     }
 

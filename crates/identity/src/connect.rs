@@ -337,7 +337,7 @@ impl Transport {
 
     /// The same transport. Requests to an address registered in `in_process` bypass the network.
     #[must_use]
-    pub fn with_doors(self, in_process: InProcessRoles) -> Self {
+    pub fn with_in_process(self, in_process: InProcessRoles) -> Self {
         Self { in_process, ..self }
     }
 
@@ -363,9 +363,9 @@ impl Transport {
     pub async fn send(&self, call: reqwest::RequestBuilder) -> Result<reqwest::Response, CallError> {
         let request = call.build()?;
         let limit = request.timeout().copied();
-        if let Some(door) = self.in_process.at(request.url().authority()) {
+        if let Some(service) = self.in_process.at(request.url().authority()) {
             let request: http::Request<reqwest::Body> = request.try_into()?;
-            let passed = door(request.map(Body::new));
+            let passed = service(request.map(Body::new));
             let stream = |body: Body| reqwest::Body::wrap_stream(body.into_data_stream());
             return within(limit, async { Ok(passed.await.map(stream)) }).await;
         }

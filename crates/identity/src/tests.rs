@@ -271,7 +271,7 @@ async fn a_call_goes_through_a_door_with_its_limit_and_a_panic_behind_it_is_an_a
     let in_process = rekindle_relay::InProcessRoles::default();
     let transport = Transport::to(Role::Worker, None)
         .unwrap()
-        .with_doors(in_process.clone());
+        .with_in_process(in_process.clone());
     let _door = in_process.open("127.0.0.1:1", inside(router));
     let http = transport.http();
     let said = transport

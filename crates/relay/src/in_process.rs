@@ -49,7 +49,7 @@ impl InProcessRoles {
         request: Request<Body>,
     ) -> Result<BoxFuture<'static, Response<Body>>, Request<Body>> {
         match self.at(address) {
-            Some(door) => Ok(door(request)),
+            Some(service) => Ok(service(request)),
             None => Err(request),
         }
     }
@@ -62,7 +62,7 @@ impl std::fmt::Debug for InProcessRoles {
 }
 
 /// A registered service. Dropping this removes it. Calls in flight continue.
-#[must_use = "the door is closed when this is dropped"]
+#[must_use = "the service is unregistered when this is dropped"]
 #[derive(Debug)]
 pub struct InProcessRegistration {
     in_process: InProcessRoles,

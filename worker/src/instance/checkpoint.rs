@@ -388,9 +388,9 @@ async fn dump(
             .version(CRIU_LIMIT)
             .map_err(|e| CheckpointError::dumped(e, &path))?;
         let started = Instant::now();
-        let standstill = QuiescedFunction::of(&parts, &runtime)?;
+        let quiesced = QuiescedFunction::of(&parts, &runtime)?;
         runtime.block_on(dumper.go_inside()).map_err(CheckpointError::Start)?;
-        order.freezer = standstill.freezer_path();
+        order.freezer = quiesced.freezer_path();
         let mut saved = Saved::default();
         let mut save = || -> Result<(), StageError> {
             let notes = CaptureNotes {
@@ -409,10 +409,10 @@ async fn dump(
             Ok(())
         };
         let dumped = session.dump(&order, |stage| match stage {
-            Stage::PostDump => standstill.hold(&runtime, &mut save),
+            Stage::PostDump => quiesced.hold(&runtime, &mut save),
             _ => Ok(()),
         });
-        drop(standstill);
+        drop(quiesced);
         dumped.map_err(|e| CheckpointError::dumped(e, &path))?;
         Ok::<_, CheckpointError>((started.elapsed(), saved))
     })

@@ -98,8 +98,8 @@ async fn stop(worker: Arc<Worker>, instance: Arc<Instance>) {
 async fn beat(worker: &Worker, client: &Transport, url: &str) -> Result<HeartbeatAnswer, CallError> {
     let number = worker.reports.fetch_add(1, Ordering::Relaxed) + 1;
     let mut instances = worker.all_instances();
-    let apart = worker.unlisted.lock().clone();
-    instances.retain(|instance| !apart.contains(&instance.id));
+    let unlisted = worker.unlisted.lock().clone();
+    instances.retain(|instance| !unlisted.contains(&instance.id));
     let damaged = worker.damage.untold();
     let report = Heartbeat {
         worker: worker.config.id.clone(),

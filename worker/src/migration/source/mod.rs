@@ -305,7 +305,7 @@ impl MigrationSource {
         let mut departed = Departed::default();
         let began = Instant::now();
         instance.usage.hold(true);
-        let mut door = LeaveRollback {
+        let mut rollback = LeaveRollback {
             instance,
             parts: &parts,
             left: false,
@@ -326,7 +326,7 @@ impl MigrationSource {
         *self.left.write() = Some(Arc::new(left));
         if self.way != MigrationKind::Move {
             // The instance resumes; what its copy needs has been dumped.
-            drop(door);
+            drop(rollback);
             // New invocations may be sent to it again.
             worker.changed.notify_one();
             departed.pause_ms = ms(began);
@@ -348,7 +348,7 @@ impl MigrationSource {
                 Some(_) => return Err(error),
                 None => {
                     // It may run there, so it must not run here any more.
-                    door.left = true;
+                    rollback.left = true;
                     let message = format!(
                         "{} is lost: worker {} had all of it and cannot be asked whether it runs ({})",
                         instance.id,
@@ -361,7 +361,7 @@ impl MigrationSource {
                 }
             }
         }
-        door.left = true;
+        rollback.left = true;
         *self.parts.lock() = instance.leave();
         worker.remove_this(instance);
         departed.resume_ms = ms(resuming);
@@ -449,9 +449,9 @@ impl MigrationSource {
         let (dir, parts) = (self.dir.path().to_owned(), Arc::clone(parts));
         let packed = tokio::task::spawn_blocking(move || {
             let mut maps = Ok(Vec::new());
-            let standstill = QuiescedFunction::of(&parts, &runtime);
-            let standstill = standstill.map_err(|e| unavailable("describe the processes", &e))?;
-            order.freezer = standstill.freezer_path();
+            let quiesced = QuiescedFunction::of(&parts, &runtime);
+            let quiesced = quiesced.map_err(|e| unavailable("describe the processes", &e))?;
+            order.freezer = quiesced.freezer_path();
             let inside = runtime.block_on(dumper.go_inside());
             inside.map_err(|e| unavailable("describe the processes", &e))?;
             let mut save = || -> Result<(), StageError> {
@@ -475,10 +475,10 @@ impl MigrationSource {
                 Ok(())
             };
             let dumped = dumper.session.dump(&order, |stage| match stage {
-                Stage::PostDump => standstill.hold(&runtime, &mut save),
+                Stage::PostDump => quiesced.hold(&runtime, &mut save),
                 _ => Ok(()),
             });
-            drop(standstill);
+            drop(quiesced);
             dumped.map_err(|e| {
                 let error = unavailable("describe the processes", &e);
                 ApiError::new(
