@@ -29,6 +29,10 @@ fingerprint() {
         while read -r path mode; do echo "$path $mode $(sha256sum < "$path")"; done) | sha256sum | cut -d ' ' -f 1
 }
 inputs=$(fingerprint)
+# One at a time for each archive: whoever waits finds it up to date.
+mkdir -p "$(dirname "$out")"
+exec 9> "$out.lock"
+flock 9
 if [ $force = 0 ] && [ -f "$out" ] && [ "$(cat "$out.stamp" 2>/dev/null)" = "$inputs" ]; then
     echo "$name: $out is up to date"
     exit 0
@@ -103,7 +107,6 @@ find "$tree" ! -type l -exec chmod u-s,g-s,a+rX {} +
 chmod 1777 "$tree/tmp" "$tree/var/tmp"
 find "$tree/dev" "$tree/run" "$tree/sys" "$tree/proc" -mindepth 1 -delete
 
-mkdir -p "$(dirname "$out")"
 # Written beside OUT and renamed: whoever reads OUT.tar sees a whole one.
 tar --create --file "$out.new" --directory "$tree" --sort=name --format=gnu --mtime=@$epoch --owner=0 --group=0 --numeric-owner .
 mv "$out.new" "$out"
