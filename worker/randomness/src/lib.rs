@@ -15,17 +15,22 @@
 mod chacha;
 mod copies;
 mod cpython;
+mod deno;
 mod drawn_ahead;
 mod go;
+mod java;
 mod jsc;
 mod memory;
 mod openssl;
 mod recognise;
+mod ruby;
 mod rust_rand;
 mod sqlite;
 mod v8;
 mod v8_seeds;
 mod xorshift;
+
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
@@ -51,9 +56,13 @@ pub enum Kind {
     NumpyRandom,
     /// SQLite's `random()` and its names of temporary files.
     Sqlite,
-    /// Random bytes that a JavaScript library drew ahead.
+    /// Random bytes or ids that a library or runtime of JavaScript drew ahead.
     DrawnAhead,
-    /// A counter of copies that a program or runtime reads ([`MAGIC`]).
+    /// The JDK's: `Math.random`, `ThreadLocalRandom`, seeds of new generators, states of SHA1PRNG and Hash_DRBG.
+    Java,
+    /// Ruby's `rand`.
+    Ruby,
+    /// A counter of copies that a program or runtime looks at ([`MAGIC`]).
     Copies,
 }
 
@@ -69,6 +78,8 @@ impl Kind {
             Self::NumpyRandom => "numpy_random",
             Self::Sqlite => "sqlite",
             Self::DrawnAhead => "drawn_ahead",
+            Self::Java => "java",
+            Self::Ruby => "ruby",
             Self::Copies => "copies",
         }
     }
@@ -84,6 +95,8 @@ impl Kind {
             Self::NumpyRandom => "numpy.random",
             Self::Sqlite => "SQLite",
             Self::DrawnAhead => "bytes drawn ahead",
+            Self::Java => "JDK",
+            Self::Ruby => "Ruby rand",
             Self::Copies => "counter of copies",
         }
     }
@@ -142,14 +155,16 @@ pub struct Generator {
 /// lookalikes.
 pub const FOUND_MAX: usize = 1 << 14;
 
-/// Finds at most [`FOUND_MAX`] generators in a process's memory. `pid` is the id of the process in its own pid
-/// namespace. Blocks: reads all of the memory, and a Python program's four times.
+/// Finds the generators of a process in its memory, [`FOUND_MAX`] of them; `pid` is the id that it has itself. Blocks:
+/// reads all of it, of a Python or Java program four times.
 pub fn find(memory: &Memory<'_>, pid: u32) -> Vec<Generator> {
     let mut found = Vec::new();
     let (mut names, mut drawn) = (Vec::new(), Vec::new());
+    let (mut uniquifiers, mut rubies) = (Vec::new(), BTreeSet::new());
     let (mut jsc, mut v8) = (jsc::Search::default(), v8_seeds::Search::default());
     memory.each_word(|address, word, rest| {
-        if found.len().max(drawn.len()).max(names.len()) >= FOUND_MAX {
+        let candidates = [drawn.len(), names.len(), uniquifiers.len(), rubies.len()];
+        if candidates.iter().sum::<usize>().max(found.len()) >= FOUND_MAX {
             return;
         }
         found.extend(openssl::at(memory, address, word));
@@ -159,11 +174,16 @@ pub fn find(memory: &Memory<'_>, pid: u32) -> Vec<Generator> {
         found.extend(v8::at(memory, address, word, rest));
         found.extend(v8.at(memory, address, word, rest));
         found.extend(jsc.at(address, word, rest));
+        found.extend(deno::at(memory, address, word));
         found.extend(copies::at(memory, address, word));
+        rubies.extend(ruby::at(memory, address, word));
+        uniquifiers.extend(java::is_uniquifier(address, word, rest).then_some(address));
         drawn.extend(drawn_ahead::at(memory, address, word));
         names.extend(cpython::name_at(memory, address, word));
     });
     found.extend(cpython::named(memory, &names, pid));
+    found.extend(ruby::of_runtime(memory, &rubies));
+    found.extend(java::generators(memory, &uniquifiers));
     found.extend(drawn_ahead::filled(memory, &drawn));
     found.truncate(FOUND_MAX);
     found

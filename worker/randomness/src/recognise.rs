@@ -14,21 +14,6 @@ pub struct Unreached {
 /// Names of mapped files, without their directory and without everything from the first dot or dash on.
 const KNOWN: [(&str, Unreached); 9] = [
     (
-        "libjvm",
-        Unreached {
-            name: "the JVM",
-            advice: "Math.random, ThreadLocalRandom and each java.util.Random that was made before the \
-                     snapshot repeat: draw ids and keys from SecureRandom or UUID.randomUUID",
-        },
-    ),
-    (
-        "deno",
-        Unreached {
-            name: "Deno",
-            advice: "crypto.randomUUID draws ahead, and repeats: draw ids from crypto.getRandomValues",
-        },
-    ),
-    (
         "libgcrypt",
         Unreached {
             name: "libgcrypt",
@@ -57,10 +42,25 @@ const KNOWN: [(&str, Unreached); 9] = [
         },
     ),
     (
-        "libruby",
+        "perl",
         Unreached {
-            name: "Ruby",
-            advice: "Kernel#rand repeats: call srand in an after-restore hook, and draw ids and keys from SecureRandom",
+            name: "Perl",
+            advice: "rand repeats: call srand in an after-restore hook, and draw ids and keys from /dev/urandom",
+        },
+    ),
+    (
+        "php8",
+        Unreached {
+            name: "PHP",
+            advice: "mt_rand, lcg_value and uniqid may repeat: draw ids and keys from random_int and random_bytes",
+        },
+    ),
+    (
+        "lua5",
+        Unreached {
+            name: "Lua",
+            advice: "math.random repeats: call math.randomseed() in an after-restore hook, and draw ids and keys from \
+                     /dev/urandom",
         },
     ),
     (
@@ -79,10 +79,38 @@ const KNOWN: [(&str, Unreached); 9] = [
     ),
 ];
 
-/// JavaScript runtimes that draw ahead, unless they have loaded the file that handles it.
-const AHEAD: [(&str, Unreached); 2] = [
+/// The same, of which nothing repeats where generators of a kind were found.
+const FOUND: [(&str, Kind, Unreached); 5] = [
+    (
+        "libjvm",
+        Kind::Java,
+        Unreached {
+            name: "the JVM",
+            advice: "Math.random, ThreadLocalRandom and SHA1PRNG may repeat: take JDK 17 or later, with a heap below \
+                     32 GiB and not of ZGC, or draw ids and keys from new SecureRandom() or UUID.randomUUID",
+        },
+    ),
+    (
+        "deno",
+        Kind::DrawnAhead,
+        Unreached {
+            name: "Deno",
+            advice: "crypto.randomUUID draws ahead, and may repeat: draw one in a warm-up request, so that it is \
+                     found, or draw ids from crypto.getRandomValues",
+        },
+    ),
+    (
+        "libruby",
+        Kind::Ruby,
+        Unreached {
+            name: "Ruby",
+            advice: "Kernel#rand may repeat: call srand in an after-restore hook, and draw ids and keys from \
+                     SecureRandom",
+        },
+    ),
     (
         "bun",
+        Kind::Copies,
         Unreached {
             name: "Bun",
             advice: "crypto.randomUUID, getRandomValues and randomInt draw ahead, and repeat: set base = \"node\" in \
@@ -91,6 +119,7 @@ const AHEAD: [(&str, Unreached); 2] = [
     ),
     (
         "node",
+        Kind::Copies,
         Unreached {
             name: "Node.js",
             advice: "crypto.randomUUID and randomInt draw ahead, and repeat: set base = \"node\" in fn.toml, or \
@@ -107,7 +136,12 @@ pub fn unreached<'a>(paths: impl Iterator<Item = &'a str>, found: &[Kind]) -> Ve
         rest.into_iter()
             .any(|rest| rest.is_empty() || rest.starts_with(['.', '-']))
     };
-    let ahead = AHEAD.iter().filter(|_| !found.contains(&Kind::Copies));
-    let known = KNOWN.iter().chain(ahead).filter(|(name, _)| is_mapped(name));
-    known.map(|(_, unreached)| *unreached).collect()
+    let not_found = FOUND.iter().filter(|(_, kind, _)| !found.contains(kind));
+    let not_found = not_found.map(|(name, _, unreached)| (*name, *unreached));
+    let known = KNOWN
+        .iter()
+        .copied()
+        .chain(not_found)
+        .filter(|(name, _)| is_mapped(name));
+    known.map(|(_, unreached)| unreached).collect()
 }

@@ -257,6 +257,92 @@ fn each_thread_s_generator_of_rand_takes_a_seed_of_the_kernel() {
     assert!(before.contains(&after[0]), "{before:?}");
 }
 
+/// Tells what each of its generators drew; a thread that waits has one as well.
+const JAVA: &str = r#"
+import java.security.SecureRandom;
+import java.util.*;
+import java.util.concurrent.ThreadLocalRandom;
+class Draw {
+    static final Random OWN = new Random(42);
+    static final SecureRandom SHA1 = of("SHA1PRNG"), DRBG = of("DRBG");
+    static SecureRandom of(String name) {
+        try { return SecureRandom.getInstance(name); } catch (Exception e) { throw new RuntimeException(e); }
+    }
+    public static void main(String[] arguments) throws Exception {
+        Collections.shuffle(new ArrayList<>(List.of(1, 2)));
+        new SplittableRandom().nextInt();
+        Thread thread = new Thread(() -> {
+            ThreadLocalRandom.current().nextInt();
+            try { Thread.sleep(100_000); } catch (InterruptedException e) { }
+        });
+        thread.setDaemon(true);
+        thread.start();
+        Thread.sleep(100);
+        do {
+            System.out.println("> " + OWN.nextInt() + " " + Math.random() + " " + ThreadLocalRandom.current().nextInt()
+                + " " + SHA1.nextInt() + " " + DRBG.nextInt());
+        } while (System.in.read() > 0);
+    }
+}
+"#;
+
+#[test]
+fn the_jdk_s_own_generators_are_found_and_not_one_that_the_program_seeded() {
+    let folder = std::env::temp_dir().join(format!("rekindle-randomness-{}", std::process::id()));
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("Draw.java"), JAVA).unwrap();
+    let mut java = Command::new("java");
+    let mut program = Program::start(java.args(["-XX:+UseSerialGC", "-Xmx64m"]).arg(folder.join("Draw.java")));
+    fs::remove_dir_all(&folder).unwrap();
+    let found = program.stopped(|pid| {
+        let found = find_in(pid);
+        apply(pid, &found);
+        found
+    });
+    let lengths = |length: usize| found.iter().filter(|found| found.writes[0].len() == length).count();
+    assert!(found.iter().all(|found| found.kind == Kind::Java), "{found:?}");
+    assert_eq!(lengths(6), 2, "Math.random's and that of Collections: {found:?}");
+    assert!(lengths(8) >= 5, "of seeds, and of two threads: {found:?}");
+    assert!(lengths(20) >= 2, "of SHA1PRNG, and what seeds such ones: {found:?}");
+    assert_eq!(lengths(55), 1, "of Hash_DRBG: {found:?}");
+    assert_eq!(program.ask()[0], "234785527", "the second number of the seed 42");
+}
+
+#[test]
+fn uuids_that_deno_drew_ahead_are_taken_for_drawn() {
+    let text = 0x1000_u64;
+    let numbers = [128 << 32, text + 1, 4 << 32, 0].map(u64::to_le_bytes).concat();
+    let header = [1_u64, 4608 << 32 | 3].map(u64::to_le_bytes).concat();
+    let uuids = "c66053bb-b4f6-46bc-bcb3-c79017e6b997".repeat(128).into_bytes();
+    let find_with = |uuids: &[u8]| {
+        let text_bytes = [&header, uuids].concat();
+        find(&Memory::new(vec![(text, &text_bytes), (0x8000, &numbers)]), 1)
+    };
+    let written = find_with(&uuids).into_iter().flat_map(|found| found.writes);
+    let all_are_drawn = Write::constant(0x8010, &[0, 0, 0, 0, 128, 0, 0, 0]);
+    assert_eq!(written.collect::<Vec<_>>(), [all_are_drawn]);
+    let mut other = uuids;
+    other[14] = b'1';
+    assert_eq!(find_with(&other), []);
+}
+
+#[test]
+fn ruby_s_own_generator_is_found_and_not_one_that_an_object_holds() {
+    let generator = |at: u64| {
+        let mut bytes = vec![0; 8 + 2496];
+        File::open("/dev/urandom").unwrap().read_exact(&mut bytes).unwrap();
+        // The tenth number is next.
+        bytes.extend((at + 8 + 40).to_le_bytes());
+        bytes.extend(615_u64.to_le_bytes());
+        bytes
+    };
+    let (own, held) = (generator(0x1000), generator(0x4000));
+    let holders = [7_u64, 0x1000, 1, 0x4000].map(u64::to_le_bytes).concat();
+    let memory = Memory::new(vec![(0x1000, &own), (0x4000, &held), (0x8000, &holders)]);
+    let writes: Vec<_> = find(&memory, 1).into_iter().flat_map(|found| found.writes).collect();
+    assert_eq!(writes, [Write::random(0x1008, 2496)]);
+}
+
 #[test]
 fn what_is_no_generator_is_left_alone() {
     let words = |word: u64| word.to_le_bytes().repeat(1 << 12);
@@ -309,6 +395,7 @@ fn what_cannot_be_reached_is_named_by_its_files() {
     };
     let java = ["/app/jre/lib/server/libjvm.so", "/usr/lib/libc.so.6"];
     assert_eq!(named(&java, &[]), ["the JVM"]);
+    assert_eq!(named(&java, &[Kind::Java]), [""; 0]);
     assert_eq!(named(&["/app/libruby-3.1.so.3.1", "/app/bundle.js"], &[]), ["Ruby"]);
     assert_eq!(
         named(&["/app/bun", "/usr/bin/node"], &[Kind::MathRandom]),

@@ -66,8 +66,8 @@ fn begins_with(begin: State, seed: u64) -> bool {
     [hashed(!seed), hashed(!begin[0])].contains(&begin[1])
 }
 
-/// The final step of MurmurHash3.
-fn hashed(seed: u64) -> u64 {
+/// The last step of MurmurHash3.
+pub(crate) fn hashed(seed: u64) -> u64 {
     let mixed = (seed ^ seed >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let mixed = (mixed ^ mixed >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     mixed ^ mixed >> 33
