@@ -8,7 +8,8 @@
 //!     │ ──too slow: 408, too large: 413, no memory: 503
 //! ```
 //!
-//! The first part is received before a place or a slot is taken, so that a slow client holds neither.
+//! The first part is received before a place or a slot is taken, so that a slow client holds neither. A client that
+//! pauses may be waiting for what the function makes of the first part.
 
 use std::future::Future as _;
 use std::pin::Pin;

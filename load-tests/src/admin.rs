@@ -12,10 +12,10 @@ use serde::de::DeserializeOwned;
 use crate::client::{Connection, Reply};
 use crate::load::gauges;
 
-/// To be rid of an instance.
+/// Limit for removing an instance.
 const GONE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Where it is, and the key.
+/// The API's address and key.
 #[derive(Debug, Clone)]
 pub(crate) struct Admin {
     port: u16,
@@ -23,7 +23,7 @@ pub(crate) struct Admin {
 }
 
 impl Admin {
-    /// Of the gateway at this port of this machine.
+    /// The API of the gateway at this port of this machine.
     pub(crate) fn new(port: u16, key: &str) -> Self {
         Self {
             port,
@@ -31,7 +31,7 @@ impl Admin {
         }
     }
 
-    /// The header that says who asks.
+    /// The header with the key.
     pub(crate) fn authorization(&self) -> (&str, &str) {
         ("authorization", &self.authorization)
     }
@@ -45,7 +45,7 @@ impl Admin {
         Ok(answer)
     }
 
-    /// What is at this path.
+    /// The value at this path.
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         let answer = self.answer(path).await?;
         serde_json::from_slice(&answer.body).with_context(|| format!("{path}: not understood"))
@@ -71,7 +71,7 @@ impl Admin {
         Ok(status.workers.into_iter().map(|w| w.id).collect())
     }
 
-    /// The sum of a worker's samples by each of these names; nothing of those it does not have.
+    /// The sum of a worker's samples for each of these names; missing ones are left out.
     pub(crate) async fn metrics(&self, worker: &WorkerId, names: &[&str]) -> Result<BTreeMap<String, f64>> {
         let answer = self.answer(&format!("/v1/workers/{worker}/metrics")).await?;
         let text = String::from_utf8(answer.body.to_vec()).context("metrics are no text")?;
@@ -92,7 +92,7 @@ impl Admin {
         Ok(all.into_iter().filter(|i| i.function.as_str() == function).collect())
     }
 
-    /// Removes an instance and waits until it is gone, so that its end is in nobody's measurement.
+    /// Removes an instance and waits until it is gone, so that its end affects no measurement.
     pub(crate) async fn delete(&self, instance: &str) -> Result<()> {
         let mut connection = Connection::open(self.port).await?;
         let path = format!("/v1/instances/{instance}");

@@ -45,29 +45,29 @@ pub(crate) struct Args {
     /// Runs of each subject in each regime.
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) runs: u32,
-    /// Runs before, which do not count.
+    /// Uncounted runs before these.
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub(crate) warmup: u32,
-    /// Measure only these. The parts of CRIU's own time are measured when they are named: criu-logged, criu-unprobed, criu-on-disk,
-    /// criu-waiting.
+    /// Measure only these. The parts of CRIU's own time are measured only if named: criu-logged, criu-unprobed,
+    /// criu-on-disk, criu-waiting.
     #[arg(long, value_name = "SUBJECTS", value_enum, value_delimiter = ',')]
     pub(crate) only: Vec<Subject>,
     /// Measure the function in these languages.
     #[arg(long, value_name = "NAMES", value_enum, value_delimiter = ',', default_values = ["python"])]
     pub(crate) languages: Vec<Language>,
-    /// Measure it with so much touched memory, MiB.
+    /// Measure it with these sizes of touched memory, MiB.
     #[arg(long, value_name = "MIB", value_delimiter = ',', default_values = ["64"], value_parser = clap::value_parser!(u32).range(1..=2048))]
     pub(crate) sizes: Vec<u32>,
-    /// Measure restores of a host that has nothing of the snapshot, as often as this for each delay; 0 for not at all.
+    /// Measure this many restores for each delay on a host that has nothing of the snapshot; 0 for none.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) cold: u32,
-    /// Milliseconds that each request to the object store takes longer then.
+    /// Extra milliseconds of each request to the object store in these restores.
     #[arg(long, value_name = "MS", value_delimiter = ',', default_values = ["0", "10", "30"], value_parser = clap::value_parser!(u64).range(0..=1000))]
     pub(crate) delays: Vec<u64>,
     /// Draw the plots into this directory too, besides the one of the samples.
     #[arg(long, value_name = "DIR")]
     pub(crate) plots: Option<PathBuf>,
-    /// Where the samples go; by default load-tests/results/DATE-REVISION.json.
+    /// Where to write the samples; by default load-tests/results/DATE-REVISION.json.
     #[arg(long, value_name = "PATH")]
     pub(crate) json: Option<PathBuf>,
     /// The CRIU binary of the peers and of the platform.
@@ -82,7 +82,7 @@ pub(crate) struct Args {
     /// The directory of `fn` and `rekindle-init`; by default this program's own.
     #[arg(long, global = true, value_name = "DIR", env = "REKINDLE_BIN_DIR")]
     pub(crate) bin: Option<PathBuf>,
-    /// The cache directory that has the root filesystems in `runtimes/`.
+    /// The cache directory with the root filesystems in `runtimes/`.
     #[arg(
         long,
         global = true,
@@ -95,7 +95,7 @@ pub(crate) struct Args {
     pub(crate) command: Option<Command>,
 }
 
-/// A part measured alone, or what this program starts itself as.
+/// A part measured alone, or a process that this program starts itself as.
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Command {
     /// The process that starts the peers, pid 1 of namespaces of its own.
@@ -103,42 +103,42 @@ pub(crate) enum Command {
     PeerHost(PeerHostArgs),
     /// Compare two records, or two builds in one run.
     Compare(CompareArgs),
-    /// Measure page faults before a first response, and what memory clones take side by side.
+    /// Measure page faults before a first response, and the memory of clones side by side.
     Clones(ClonesArgs),
     /// Measure the pause of instances that move between two workers, as their source and a client see it.
     Migration(MigrationArgs),
-    /// Take apart where the time of a restored, a parked and a warm invocation goes, beside what bounds each part.
+    /// Break down the time of a restored, a parked and a warm invocation, beside the bounds of each part.
     Phases(PhasesArgs),
-    /// Measure how many warm invocations a second one core bears, beside the function asked directly.
+    /// Measure how many warm invocations a second one core handles, beside the function asked directly.
     Throughput(ThroughputArgs),
-    /// Measure how long an instance stands still for its snapshot, beside CRIU's own dump.
+    /// Measure how long an instance is frozen for its snapshot, beside CRIU's own dump.
     Freeze(FreezeArgs),
-    /// Measure what snapshots have in common in the store, for each way of sharing their runtime's.
+    /// Measure what snapshots share in the store, for each way of sharing their runtime's.
     Sharing(SharingArgs),
     /// Measure many restores at once: latency, and processor time of each.
     Many(ManyArgs),
-    /// Measure what sandboxes cost, beside the bare floor of this machine.
+    /// Measure the cost of sandboxes, beside the bare floor of this machine.
     Sandboxes(SandboxesArgs),
     /// The bare floor: namespaces, another root, exit.
     #[command(hide = true)]
     SandboxFloor(FloorArgs),
-    /// Measure how memory is stored alone: every mode of the codec on five patterns, beside liblz4.
+    /// Measure the storage of memory alone: every mode of the codec on five patterns, beside liblz4.
     Codec(CodecArgs),
-    /// Time the scheduler's decisions alone, on a large cluster that is made up.
+    /// Time the scheduler's decisions alone, on a large simulated cluster.
     Placement(PlacementArgs),
-    /// Play a large cluster in virtual time, with workers failing, by the scheduler's own decisions.
+    /// Simulate a large cluster in virtual time, with failing workers and the scheduler's own decisions.
     Simulate(SimulateArgs),
     /// Run k6's scenarios and write a report.
     Load(LoadArgs),
-    /// Write the page and the plots of a load once more.
+    /// Write the page and the plots of a load again.
     LoadReport(LoadReportArgs),
     /// Print a trace of the store that `make traces` started.
     Trace(TraceArgs),
     /// Measure page faults alone: workloads on memory that the pager serves, beside plain memory.
     Pager(PagerArgs),
-    /// Measure what it costs a process that the memory which it does not use goes, beside kernel zram alone.
+    /// Measure the cost to a process of evicting its unused memory, beside kernel zram alone.
     Idle(IdleArgs),
-    /// A process of which some memory is idle.
+    /// A process with some idle memory.
     #[command(hide = true)]
     IdleProcess(IdleProcessArgs),
     /// Replay a generated trace against the retention policy and fixed keep-alive times, in virtual time.
@@ -154,10 +154,10 @@ pub(crate) struct PeerHostArgs {
     /// The CRIU binary.
     #[arg(long)]
     pub(crate) criu: PathBuf,
-    /// An empty directory; its tmpfs is mounted there.
+    /// An empty directory, on which its tmpfs is mounted.
     #[arg(long)]
     pub(crate) dir: PathBuf,
-    /// What it will be asked to measure.
+    /// Subjects that it will be asked to measure.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub(crate) subjects: Vec<Subject>,
     /// The archive of the root filesystem.
@@ -166,7 +166,7 @@ pub(crate) struct PeerHostArgs {
     /// The function's folder.
     #[arg(long)]
     pub(crate) folder: PathBuf,
-    /// What the function is written in.
+    /// The function's language.
     #[arg(long, value_enum)]
     pub(crate) language: Language,
     /// Memory that it touches, MiB.
@@ -175,7 +175,7 @@ pub(crate) struct PeerHostArgs {
 }
 
 impl Args {
-    /// What is to be measured, in the order of the tables.
+    /// The subjects to measure, in the order of the tables.
     pub(crate) fn subjects(&self) -> Vec<Subject> {
         let wanted = |s: &Subject| self.only.is_empty() || self.only.contains(s);
         let parts = Subject::PARTS.into_iter().filter(|s| self.only.contains(s));
@@ -192,7 +192,8 @@ impl Args {
     }
 }
 
-/// The project's checkout: the one that this is run in, else the one that it was built in, which may have been moved since.
+/// The project's checkout: the one in which this is run, otherwise the one in which it was built, which may have been
+/// moved since.
 pub(crate) fn checkout() -> &'static Path {
     static CHECKOUT: LazyLock<PathBuf> = LazyLock::new(|| {
         let built_in = || Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
@@ -203,7 +204,7 @@ pub(crate) fn checkout() -> &'static Path {
     &CHECKOUT
 }
 
-/// The checkout that `dir` lies in.
+/// The checkout that contains `dir`.
 fn checkout_above(dir: &Path) -> Option<&Path> {
     dir.ancestors().find(|dir| dir.join("load-tests/jaeger.yaml").is_file())
 }

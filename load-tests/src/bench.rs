@@ -15,7 +15,7 @@ use crate::subject::Subject;
 use crate::workload::Workload;
 use crate::{cold, figures, report, rounds};
 
-/// Measures, prints and writes everything that was asked for.
+/// Measures, prints and writes everything that was requested.
 pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     let chosen = args.subjects();
     let workloads = args.workloads();

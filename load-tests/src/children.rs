@@ -1,4 +1,5 @@
-//! What platforms started for a measurement have in common: `fn` in directories of its own, what it logs, its admin key, and its end.
+//! Common parts of platforms started for a measurement: `fn` in directories of its own, its log, its admin key, and its
+//! end.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -11,12 +12,12 @@ use nix::unistd::Pid;
 
 use crate::platform::Programs;
 
-/// To stop in good order.
+/// Limit for an orderly stop.
 const STOP_LIMIT: Duration = Duration::from_secs(45);
-/// Lines of a log in an error.
+/// Number of log lines in an error.
 const TOLD_LINES: usize = 20;
 
-/// `fn` with its directories below `own`, logging to `log`. It stops, in good order, even when this program is killed.
+/// `fn` with its directories below `own`, logging to `log`. It stops in an orderly way even if this program is killed.
 pub(crate) fn command(programs: &Programs, own: &Path, log: &Path) -> Result<Command> {
     let log = File::options().create(true).append(true).open(log);
     let log = log.context("no log")?;
@@ -27,7 +28,7 @@ pub(crate) fn command(programs: &Programs, own: &Path, log: &Path) -> Result<Com
         .env("FN_DATA", own.join("data"))
         .env("FN_CACHE", own.join("cache"))
         .env("FN_RUN", own.join("run"))
-        // What a platform in use does, whatever the caller's environment says.
+        // As a platform in use, whatever the caller's environment says.
         .env_remove("OTEL_EXPORTER_OTLP_ENDPOINT")
         .env_remove("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
         .env_remove("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT")
@@ -38,16 +39,16 @@ pub(crate) fn command(programs: &Programs, own: &Path, log: &Path) -> Result<Com
     Ok(command)
 }
 
-/// Starts it.
+/// Starts the command.
 pub(crate) fn spawn(command: &mut Command) -> Result<Child> {
     command.spawn().context("setpriv (util-linux) cannot be started")
 }
 
-/// Has them stop in good order, and kills what does not.
+/// Stops them in an orderly way, and kills those that do not stop.
 pub(crate) fn stop(children: &mut [Child]) {
     for child in &mut *children {
         if let Ok(pid) = i32::try_from(child.id()) {
-            // It may have ended, which is what we want.
+            // It may have ended already, which is fine.
             let _ended = kill(Pid::from_raw(pid), Signal::SIGTERM);
         }
     }

@@ -15,11 +15,11 @@ use hyper_util::rt::TokioIo;
 use rekindle_wire::headers::SERVER_TIMING;
 use tokio::net::TcpStream;
 
-/// More than any start takes: what takes longer hangs.
+/// More than any start takes: anything slower hangs.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Between attempts to connect: short beside any start, and long beside an attempt.
+/// Pause between attempts to connect: short beside any start, and long beside an attempt.
 const ATTEMPT_PAUSE: Duration = Duration::from_micros(200);
-/// How much of an unexpected answer is told.
+/// How much of an unexpected response is shown.
 const TOLD_MAX: usize = 300;
 
 /// A connection over loopback.
@@ -28,7 +28,7 @@ pub(crate) struct Connection {
     port: u16,
 }
 
-/// An answer, read to its last byte.
+/// A response, read to its last byte.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: StatusCode,
@@ -46,7 +46,7 @@ impl Connection {
         Self::over(stream, port).await
     }
 
-    /// Connects as soon as somebody listens. `still` is asked between attempts whether that can still happen.
+    /// Connects as soon as somebody listens. `still` is called between attempts and fails if that can no longer happen.
     pub(crate) async fn open_when_listening(port: u16, mut still: impl FnMut() -> Result<()>) -> Result<Self> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let deadline = Instant::now() + LIMIT;
@@ -67,13 +67,13 @@ impl Connection {
             .await
             .context("no HTTP connection")?;
         tokio::spawn(async move {
-            // How it ended is told to whoever waits for an answer on it.
+            // Whoever waits for a response on it is told how it ended.
             let _ended = connection.await;
         });
         Ok(Self { sender, port })
     }
 
-    /// Sends a request without a body and reads the whole answer.
+    /// Sends a request without a body and reads the whole response.
     pub(crate) async fn call(&mut self, method: Method, path: &str, headers: &[(&str, &str)]) -> Result<Reply> {
         let mut request = Request::builder()
             .method(method.clone())
@@ -105,7 +105,7 @@ impl Connection {
 }
 
 impl Reply {
-    /// The same answer if it is the function's: a page of its buffer. Anything else is an error that tells what came.
+    /// The same response if it is the function's, a page of its buffer. Otherwise an error that shows what came.
     pub(crate) fn of_function(self) -> Result<Self> {
         if self.status != StatusCode::OK || !self.body.starts_with(b"{\"page\"") {
             bail!("{}: {}", self.status, self.text());
@@ -113,12 +113,12 @@ impl Reply {
         Ok(self)
     }
 
-    /// A header's value; empty when there is none.
+    /// A header's value; empty if there is none.
     pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default()
     }
 
-    /// The phases that `Server-Timing` names. A phase that ran twice counts twice.
+    /// The phases in `Server-Timing`. A phase that ran twice counts twice.
     pub(crate) fn phases(&self) -> BTreeMap<String, f64> {
         let mut phases = BTreeMap::new();
         for value in self.headers.get_all(SERVER_TIMING) {
@@ -135,7 +135,7 @@ impl Reply {
     }
 }
 
-/// Reads `name;dur=1.5`, with other parameters or without.
+/// Parses `name;dur=1.5`, with other parameters or without.
 fn phase(metric: &str) -> Option<(&str, f64)> {
     let mut parts = metric.split(';').map(str::trim);
     let name = parts.next().filter(|n| !n.is_empty())?;

@@ -1,5 +1,6 @@
-//! A host that has nothing of a snapshot: the platform is stopped, its chunks, templates and images are removed (the root filesystem and the
-//! function's files stay unpacked), and it is started again, on a store whose every request takes longer by a delay. The delays take turns.
+//! A host that has nothing of a snapshot. The platform is stopped, and its chunks, templates and images are removed
+//! (the root filesystem and the function's files stay unpacked). It is started again, on a store whose every request
+//! takes longer by a delay. The delays alternate.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,13 +19,13 @@ use crate::workload::Workload;
 
 /// Restores before the first measured one: the working set is merged over three.
 const RESTORES_BEFORE: usize = 4;
-/// For what a restore leaves to be done: its working set stored, its template filled.
+/// Time for what a restore leaves to be done: its working set stored, its template filled.
 const SETTLED: Duration = Duration::from_millis(1_500);
-/// For the worker to report, and to have an empty sandbox ready.
+/// Limit for the worker to report; then it has time to prepare an empty sandbox.
 const READY_LIMIT: Duration = Duration::from_secs(30);
 const POOL_FILLS: Duration = Duration::from_millis(700);
 
-/// Measures as many restores for each delay as were asked for.
+/// Measures as many restores for each delay as requested.
 pub(crate) async fn measure(args: &Args, workload: Workload, folder: &Path) -> Result<Vec<Cold>> {
     let objects = tempfile::Builder::new()
         .prefix("rekindle-bench-store-")

@@ -1,6 +1,6 @@
-//! `rekindle-bench compare A B`: how much faster or slower is B? A and B are two records of `make bench`, or the directories of two builds, which are
-//! then measured in one run, in turn: the honest way, as what drifts drifts for both. Two records are of two moments; what the machine
-//! itself did between them is told by the subjects that are not ours.
+//! `rekindle-bench compare A B`: how much faster or slower is B? A and B are either two records of `make bench`, or the
+//! directories of two builds. Builds are measured in one run, in turn, which is the honest way: any drift affects both.
+//! Two records are of two moments; the subjects that are not ours show what the machine itself did between them.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -33,10 +33,10 @@ pub(crate) struct CompareArgs {
     pub(crate) a: PathBuf,
     /// The second, likewise.
     pub(crate) b: PathBuf,
-    /// What the first is called.
+    /// Name of the first.
     #[arg(long, value_name = "NAME")]
     pub(crate) name_a: Option<String>,
-    /// What the second is called.
+    /// Name of the second.
     #[arg(long, value_name = "NAME")]
     pub(crate) name_b: Option<String>,
     /// Runs of each start kind in each regime, for builds.
@@ -44,7 +44,7 @@ pub(crate) struct CompareArgs {
     pub(crate) rounds: u32,
 }
 
-/// What the ratio allows to say.
+/// The conclusion that the ratio allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Faster,
@@ -53,10 +53,10 @@ enum Verdict {
     TooFewRounds,
 }
 
-/// A bootstrap over fewer rounds promises more than it holds.
+/// A bootstrap over fewer rounds is unreliable.
 const ROUNDS_MIN: usize = 10;
 
-/// A comparison of two builds, as it is kept.
+/// A comparison of two builds, as it is stored.
 #[derive(Debug, Serialize)]
 struct Comparison {
     #[serde(flatten)]
@@ -122,7 +122,7 @@ async fn builds(args: &Args, compare: &CompareArgs) -> Result<()> {
         let platform = Platform::start(&args).await?;
         platform.deploy(&folder)?;
         if args.subjects().contains(&Subject::Parked) {
-            // A revision that knows no parked instances has none to compare, which its runs tell.
+            // A revision without parked instances has none to compare, which its runs show.
             let _known = parked.as_ref().map(|folder| platform.deploy(folder));
         }
         anyhow::Ok(platform)
@@ -176,7 +176,7 @@ async fn builds(args: &Args, compare: &CompareArgs) -> Result<()> {
     Ok(())
 }
 
-/// Both in each round, and who is first changes from round to round.
+/// Runs both in each round; which is first alternates from round to round.
 async fn in_turn(args: &Args, rounds: u32, regime: Regime, clients: &mut [Ours; 2]) -> [Measured; 2] {
     let subjects: Vec<Subject> = args.subjects().into_iter().filter(|s| s.is_ours()).collect();
     let empty = || Measured {
@@ -240,7 +240,7 @@ fn table(a: &Measured, b: &Measured) -> Table {
 }
 
 impl Verdict {
-    /// Only what holds over the whole interval is said.
+    /// Concludes only what holds over the whole interval.
     fn of(ratio: Ratio, rounds: usize) -> Self {
         match ratio {
             _ if rounds < ROUNDS_MIN => Self::TooFewRounds,

@@ -1,4 +1,5 @@
-//! The plots of a comparison, for README and docs/reference/benchmarks: all subjects of one workload, medians over sizes, cold restores.
+//! The plots of a comparison, for README and docs/reference/benchmarks: all subjects of one workload, medians over
+//! sizes, cold restores.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +13,7 @@ use crate::stats::{Figures, figures};
 use crate::subject::Subject;
 use crate::workload::Language;
 
-/// Writes those for which there are figures.
+/// Writes the plots for which there are figures.
 pub(crate) fn write(record: &Record, dir: &Path) -> Result<()> {
     fs::create_dir_all(dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
     let put = |name: &str, svg: String| {
@@ -100,7 +101,7 @@ fn cold(record: &Record) -> Dots {
     }
 }
 
-/// Of what it is, and whether its figures may be quoted.
+/// What the plot is of, and whether its figures may be quoted.
 fn note(record: &Record) -> String {
     let quiet = if crate::report::was_quiet(record) {
         "a quiet machine"
@@ -121,7 +122,7 @@ fn kinds() -> Vec<(String, crate::plot::Colour)> {
     ]
 }
 
-/// The tail below the median, so that the median is seen where both are one.
+/// The tail below the median, so that the median is visible if both coincide.
 fn two(figures: Option<Figures>) -> Vec<Dot> {
     let Some(figures) = figures else {
         return Vec::new();

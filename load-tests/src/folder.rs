@@ -24,7 +24,7 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Gives the function in a folder another name, and settings of its fn.toml other values, as they stand there.
+/// Renames the function in a folder, and replaces settings of its fn.toml by literal values.
 pub(crate) fn rename(folder: &Path, name: &str, settings: &[(&str, &str)]) -> Result<()> {
     let manifest = folder.join("fn.toml");
     let text = fs::read_to_string(&manifest).with_context(|| format!("{}: cannot be read", manifest.display()))?;
@@ -32,7 +32,7 @@ pub(crate) fn rename(folder: &Path, name: &str, settings: &[(&str, &str)]) -> Re
     fs::write(&manifest, text).with_context(|| format!("{}: cannot be written", manifest.display()))
 }
 
-/// The manifest with the name and the settings in place of its own; a setting it lacks comes after the name.
+/// The manifest with the name and the settings replaced; a setting it lacks is added after the name.
 fn edited(text: &str, name: &str, settings: &[(&str, &str)]) -> String {
     let name = format!("\"{name}\"");
     let settings: Vec<(&str, &str)> = [("name", name.as_str())]

@@ -1,5 +1,6 @@
-//! `rekindle-bench freeze`: how long an instance stands still for its snapshot, beside stock CRIU's own dump of the same function into memory, in the
-//! same rounds. Ours is what a deploy tells (`frozen_ms`): from the order to CRIU, which is there, to its answer; the instance's /tmp is packed meanwhile, too.
+//! `rekindle-bench freeze`: how long an instance is frozen for its snapshot, beside stock CRIU's own dump of the same
+//! function into memory, in the same rounds. Ours is what a deploy reports (`frozen_ms`): from the order to a waiting
+//! CRIU to its response. Meanwhile the instance's /tmp is packed, too.
 
 use std::fs;
 use std::io::Write as _;
@@ -23,7 +24,7 @@ pub(crate) struct FreezeArgs {
     /// Memory that the function has touched, MiB.
     #[arg(long = "touched", value_name = "MIB", value_delimiter = ',', default_values_t = [64, 256])]
     touched: Vec<u32>,
-    /// Where the figures go; by default load-tests/results/DATE-REVISION-freeze.json.
+    /// Where to write the figures; by default load-tests/results/DATE-REVISION-freeze.json.
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
 }
@@ -41,11 +42,11 @@ struct Size {
     touched_mib: u32,
     /// Memory in the platform's snapshot, bytes.
     memory_bytes: u64,
-    /// How long the platform's instance stood still.
+    /// How long the platform's instance was frozen.
     frozen: Vec<f64>,
-    /// `criu dump`, with its start.
+    /// `criu dump`, including its start.
     command: Vec<f64>,
-    /// The same by one that was started before.
+    /// A dump by a CRIU that was started before.
     waiting: Vec<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! A platform that is measured, as its operator sees it: instances, metrics.
+//! A measured platform as its operator sees it: instances, metrics.
 
 use anyhow::{Context as _, Result, bail};
 use http::Method;
@@ -17,7 +17,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Of this platform.
+    /// The view of this platform.
     pub(crate) async fn of(platform: &Platform) -> Result<Self> {
         let admin = platform.admin()?;
         let worker = admin.workers().await?.into_iter().next();
@@ -28,7 +28,7 @@ impl Host {
         })
     }
 
-    /// A metric of the worker that has no labels.
+    /// A metric of the worker without labels.
     pub(crate) async fn metric(&self, name: &str) -> Result<f64> {
         let found = self.admin.metrics(&self.worker, &[name]).await?;
         found
@@ -37,7 +37,7 @@ impl Host {
             .with_context(|| format!("the worker has no metric {name}"))
     }
 
-    /// A fresh clone of this function that has answered once.
+    /// Makes a fresh clone of this function that has answered once.
     pub(crate) async fn restore(&self, function: &str) -> Result<String> {
         let headers = [self.admin.authorization(), (FORCE_START, "restored")];
         let mut connection = Connection::open(self.port).await?;

@@ -1,4 +1,5 @@
-//! Two workers on this machine, each with directories of its own, as hosts have; a scheduler, a gateway and an object store beside them.
+//! Two workers on this machine, each with directories of its own, like separate hosts; a scheduler, a gateway and an
+//! object store beside them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -129,7 +130,7 @@ impl Hosts {
         self.root.path().join("log")
     }
 
-    /// The end of what all roles have logged.
+    /// The end of the log of all roles.
     pub(crate) fn log_tail(&self) -> String {
         children::log_tail(&self.log())
     }
@@ -144,7 +145,7 @@ impl Hosts {
         Ok(Admin::new(self.port, &self.key()?))
     }
 
-    /// Where its gateway listens.
+    /// Its gateway's port.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
@@ -164,7 +165,7 @@ impl Hosts {
         self.programs.delete(&self.url(), &self.key()?, function)
     }
 
-    /// Runs `fn` with these arguments, and reads the JSON it prints.
+    /// Runs `fn` with these arguments, and parses the JSON it prints.
     pub(crate) fn command_line<T: DeserializeOwned>(&self, args: &[&str]) -> Result<T> {
         let output = self.programs.client(&self.url(), &self.key()?).args(args).output();
         let output = output.context("fn cannot be started")?;

@@ -1,4 +1,4 @@
-//! The machine that measures: what it is, how busy it is, and how steady.
+//! The measuring machine: what it is, how busy it is, and how steady.
 
 use std::fmt;
 use std::fs;
@@ -10,21 +10,21 @@ use serde::{Deserialize, Serialize};
 /// Rounds of the fixed loop: about 5 ms on a core of 2024.
 const LOOP_ROUNDS: u64 = 4_000_000;
 
-/// What figures cannot be read without.
+/// Properties needed to interpret the figures.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Machine {
-    /// The kernel's release.
+    /// Kernel release.
     kernel: String,
-    /// The processor's model.
+    /// Processor model.
     cpu: String,
-    /// Cores that may be used.
+    /// Number of usable cores.
     pub(crate) cores: usize,
     /// Memory, MiB.
     memory_mib: u64,
 }
 
 impl Machine {
-    /// Of this machine.
+    /// The properties of this machine.
     pub(crate) fn this() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let cpuinfo = read("/proc/cpuinfo");
@@ -65,7 +65,7 @@ pub(crate) fn load() -> f64 {
         .unwrap_or_default()
 }
 
-/// The share of all cores that others keep busy, from 0 to 1, watched for this long. It blocks and does nothing itself.
+/// Share of all cores that others keep busy, from 0 to 1, watched for this long. It blocks and does nothing itself.
 pub(crate) fn busy(watched: Duration) -> f64 {
     let before = ticks(&fs::read_to_string("/proc/stat").unwrap_or_default());
     std::thread::sleep(watched);
@@ -76,17 +76,18 @@ pub(crate) fn busy(watched: Duration) -> f64 {
     }
 }
 
-/// Processor time of all cores since the start of the machine, in anybody's service, milliseconds. The kernel counts in ticks of ten.
+/// Processor time of all cores since the start of the machine, for any process, milliseconds. The kernel counts in
+/// ticks of ten.
 pub(crate) fn busy_ms() -> f64 {
     const MS_PER_TICK: f64 = 10.0;
     let now = ticks(&fs::read_to_string("/proc/stat").unwrap_or_default());
     now.map_or(0.0, |(idle, all)| (all - idle) * MS_PER_TICK)
 }
 
-/// Idle ticks (waiting for disks among them) and all ticks, of all cores since the start of the machine.
+/// Idle ticks (including waiting for disks) and all ticks, of all cores since the start of the machine.
 fn ticks(stat: &str) -> Option<(f64, f64)> {
     let words = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
-    // user nice system idle iowait irq softirq steal; guests' time is in the user's already.
+    // user nice system idle iowait irq softirq steal; guests' time is already in the user's.
     let ticks: Vec<f64> = words.take(8).filter_map(|w| w.parse().ok()).collect();
     Some((ticks.get(3)? + ticks.get(4)?, ticks.iter().sum()))
 }

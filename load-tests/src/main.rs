@@ -8,8 +8,9 @@
 //!       └─ record (JSON) ─ report (tables), figures (plots)
 //! ```
 //!
-//! `pager`, `idle`, `codec` and `placement` measure one part alone: page faults, memory that goes while it is idle, how memory is stored, the scheduler's decisions. `simulate` plays a large cluster,
-//! `load` puts a platform under k6's scenarios, `policy` replays a trace in virtual time.
+//! `pager`, `idle`, `codec` and `placement` measure one part alone: page faults, eviction of idle memory, the storage
+//! of memory, the scheduler's decisions. `simulate` runs a large cluster in virtual time, `load` puts a platform under
+//! k6's scenarios, `policy` replays a trace in virtual time.
 
 mod admin;
 mod args;
@@ -95,7 +96,7 @@ fn run(args: &Args) -> Result<ExitCode> {
         )
         | None => {}
     }
-    // One thread: what waits for an answer is the thread that sent the request, with no hand-over between them.
+    // One thread: the thread that sent a request waits for its response, with no hand-over between threads.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -122,7 +123,7 @@ fn run(args: &Args) -> Result<ExitCode> {
     runtime.block_on(async {
         tokio::select! {
             outcome = measuring => outcome,
-            // What was started is dropped with `measure`, and so stopped.
+            // Everything that was started is dropped with `measure`, and so stopped.
             _ = tokio::signal::ctrl_c() => bail!("interrupted: nothing was written"),
         }
     })

@@ -1,5 +1,6 @@
-//! `rekindle-bench many`: so many restores at the same moment, of one snapshot and of different ones, through the whole platform. How long
-//! each takes grows with their number, as they share the processors; what each costs of them should not.
+//! `rekindle-bench many`: many restores at the same moment, of one snapshot and of different ones, through the whole
+//! platform. The duration of each grows with their number, since they share the processors; its processor time should
+//! not.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use crate::report::{ms, table};
 use crate::stats::figures;
 use crate::{folder, processes};
 
-/// What is deployed in place of the sample's own settings.
+/// Settings deployed in place of the sample's own.
 const SETTINGS: [(&str, &str); 3] = [
     ("max_instances", "1000"),
     ("idle", "\"600s\""),
@@ -24,7 +25,7 @@ const SETTINGS: [(&str, &str); 3] = [
 ];
 /// Restores until the working set of a snapshot is known, and some more.
 const WARM_UP: usize = 5;
-/// For the pool to be full again.
+/// Limit for the pool to be full again.
 const FULL_LIMIT: Duration = Duration::from_secs(60);
 
 /// `rekindle-bench many`.
@@ -33,16 +34,16 @@ pub(crate) struct ManyArgs {
     /// How many at once, one number after the other.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16, 32, 64])]
     at_once: Vec<usize>,
-    /// Restores of each number together, at least.
+    /// Minimum number of restores for each number at once.
     #[arg(long, value_name = "N", default_value_t = 128)]
     restores: usize,
-    /// How many different snapshots those are spread over that are not of one.
+    /// Number of different snapshots for the restores that are not all of one.
     #[arg(long, value_name = "N", default_value_t = 16)]
     snapshots: usize,
     /// A folder below functions/samples.
     #[arg(long, value_name = "NAME", default_value = "touch-python")]
     sample: String,
-    /// Where the figures go; by default load-tests/results/DATE-REVISION-many.json.
+    /// Where to write the figures; by default load-tests/results/DATE-REVISION-many.json.
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
 }
@@ -55,18 +56,19 @@ struct Record {
     rows: Vec<Row>,
 }
 
-/// So many at once.
+/// Results for one number at once.
 #[derive(Debug, Clone, Serialize)]
 struct Row {
     at_once: usize,
     snapshots: usize,
-    /// Milliseconds of each, from its request to its answer.
+    /// Milliseconds of each, from its request to its response.
     each_ms: Vec<f64>,
-    /// Restores a second while they were under way.
+    /// Restores a second while they were in progress.
     a_second: f64,
-    /// Processor time of the platform and of what runs in its sandboxes for each, milliseconds, with the sandboxes made in their place.
+    /// Processor time of the platform and its sandboxes for each restore, milliseconds, including the sandboxes made as
+    /// replacements.
     cpu_ms: f64,
-    /// Sandboxes that were not ready when they were wanted.
+    /// Sandboxes that were not ready when they were needed.
     made: f64,
 }
 
@@ -101,7 +103,7 @@ pub(crate) async fn run(args: &Args, many: &ManyArgs) -> Result<()> {
     Ok(())
 }
 
-/// The sample under different names, each with a snapshot of its own.
+/// Deploys the sample under different names, each with a snapshot of its own.
 fn deploy(platform: &Platform, many: &ManyArgs) -> Result<Vec<String>> {
     let scratch = tempfile::tempdir().context("no temporary directory")?;
     let mut functions = Vec::new();
@@ -139,7 +141,7 @@ async fn measure(
         });
         let answered = try_join_all(all).await?;
         under_way += started.elapsed();
-        // What was taken from the pool is made again, at the cost of these restores; it is part of what they cost.
+        // Replacing what was taken from the pool is part of the cost of these restores.
         filled(host).await?;
         cpu_ms += processes::cpu_ms(platform.pid()) - before;
         for (instance, took) in answered {

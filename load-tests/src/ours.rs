@@ -12,16 +12,16 @@ use crate::client::Connection;
 use crate::platform::Platform;
 use crate::subject::{Sample, Subject};
 
-/// To be idle for a second, be seen to be, and be frozen.
+/// Limit to be idle for a second, be noticed, and be frozen.
 const PARKED_LIMIT: Duration = Duration::from_secs(30);
 
 /// A client of a platform on which the function is live.
 pub(crate) struct Ours {
     port: u16,
     admin: Admin,
-    /// Of the function.
+    /// Path of the function.
     path: String,
-    /// The name of the function that is parked when it is idle.
+    /// Name of the function that is parked when it is idle.
     parked: String,
     /// Kept open, as clients do; for warm invocations.
     kept: Option<Connection>,
@@ -50,7 +50,7 @@ impl Ours {
         }
     }
 
-    /// A fresh instance on a fresh connection, as the peers have it.
+    /// A fresh instance on a fresh connection, as for the peers.
     async fn fresh(&self, start: &str) -> Result<Sample> {
         let headers = [self.admin.authorization(), (FORCE_START, start)];
         let triggered = Instant::now();
@@ -68,7 +68,8 @@ impl Ours {
         })
     }
 
-    /// An instance that was idle for a second and frozen then, on a fresh connection. It stays, and is parked again by the next round.
+    /// An instance that was idle for a second and then frozen, on a fresh connection. It stays, and is parked again by
+    /// the next round.
     async fn parked(&self) -> Result<Sample> {
         let path = format!("/function/{}/", self.parked);
         let mut connection = Connection::open(self.port).await?;
@@ -87,7 +88,7 @@ impl Ours {
         })
     }
 
-    /// Waits until an instance is parked, and none is in its place; makes one if there is none at all.
+    /// Waits until an instance is parked and none is in its place. Makes one if there is none at all.
     async fn until_parked(&self, connection: &mut Connection, path: &str) -> Result<()> {
         let deadline = Instant::now() + PARKED_LIMIT;
         loop {
@@ -104,7 +105,7 @@ impl Ours {
         }
     }
 
-    /// An instance that is there, on a connection that is there.
+    /// An existing instance on an existing connection.
     async fn warm(&mut self) -> Result<Sample> {
         let mut connection = match self.kept.take() {
             Some(connection) => connection,

@@ -17,9 +17,9 @@ use crate::args::Args;
 use crate::children;
 use crate::client::Connection;
 
-/// To be ready: it imports the root filesystems at its first start.
+/// Limit to be ready: it imports the root filesystems at its first start.
 const READY_LIMIT: Duration = Duration::from_secs(90);
-/// For the deploy, with its boot, warm-up and snapshot, seconds.
+/// Limit for the deploy, with its boot, warm-up and snapshot, seconds.
 const DEPLOY_LIMIT_S: &str = "90";
 
 /// A running platform.
@@ -95,7 +95,7 @@ impl Platform {
         self.until_ready().await
     }
 
-    /// Stops it in good order, or kills it.
+    /// Stops it in an orderly way, or kills it.
     fn stop(&mut self) {
         children::stop(slice::from_mut(&mut self.child));
     }
@@ -155,12 +155,12 @@ impl Platform {
         Ok(Admin::new(self.port, &self.key()?))
     }
 
-    /// Its process.
+    /// Its process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Where its gateway listens.
+    /// Its gateway's port.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
@@ -187,7 +187,7 @@ fn spawn(programs: &Programs, root: &Path, port: u16, criu: &Path, settings: &[(
 }
 
 impl Programs {
-    /// Those named by `--bin`, else beside this program.
+    /// The programs in `--bin`, otherwise those beside this program.
     pub(crate) fn find(args: &Args) -> Result<Self> {
         let own = std::env::current_exe().context("the path of this program is not known")?;
         let dir = match &args.bin {

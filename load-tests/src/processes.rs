@@ -1,4 +1,4 @@
-//! A process with all that come from it, and their processor time.
+//! A process with all its descendants, and their processor time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,24 +6,24 @@ use std::fs;
 /// The kernel counts in ticks of so many milliseconds.
 const MS_PER_TICK: f64 = 10.0;
 
-/// One process, as /proc/PID/stat tells.
+/// One process, as in /proc/PID/stat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Process {
     parent: u32,
     /// Ticks of its own.
     own: u64,
-    /// Of its children that were waited for.
+    /// Ticks of its children that were waited for.
     waited: u64,
 }
 
-/// Every process there is, by its id.
+/// Every process, by its id.
 fn all() -> BTreeMap<u32, Process> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else {
             continue;
         };
-        // One that is gone by now has had its time.
+        // A process that is gone by now had its time.
         let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
         if let Some(process) = parse(&stat) {
             all.insert(pid, process);
@@ -32,7 +32,7 @@ fn all() -> BTreeMap<u32, Process> {
     all
 }
 
-/// The process and those below it.
+/// The process and its descendants.
 pub(crate) fn tree(root: u32) -> BTreeSet<u32> {
     tree_of(root, &all())
 }
@@ -52,8 +52,9 @@ fn tree_of(root: u32, all: &BTreeMap<u32, Process>) -> BTreeSet<u32> {
     }
 }
 
-/// Milliseconds that the process and those below it have had. Of what ended, only who was waited for below the process itself is in it: so
-/// nothing is counted twice, and what a sandbox's init has reaped counts for as long as the sandbox lives.
+/// Milliseconds that the process and its descendants have used. Ended processes are included only if they were waited
+/// for below the process itself. So nothing is counted twice, and what a sandbox's init has reaped counts as long as
+/// the sandbox lives.
 pub(crate) fn cpu_ms(root: u32) -> f64 {
     let all = all();
     let tree = tree_of(root, &all);

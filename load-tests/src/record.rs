@@ -1,4 +1,4 @@
-//! The record of a measurement: every sample, and what it cannot be read without. Written as JSON.
+//! The record of a measurement: every sample, and what is needed to interpret it. Written as JSON.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,26 +20,27 @@ use crate::workload::Workload;
 /// One run of this program.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Record {
-    /// The commit of the checkout, with `-dirty` if something in it is not committed; `docs`, where benches draw, does not count.
+    /// Commit of the checkout, with `-dirty` if something in it is not committed; `docs`, where benches draw, does not
+    /// count.
     pub(crate) revision: String,
-    /// The platform's program and when it was built, which `--bin` may have taken from elsewhere than that commit.
+    /// The platform's program and when it was built; `--bin` may have taken it from elsewhere than that commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) program: Option<String>,
     /// When it began, RFC 3339 in UTC.
     pub(crate) date: String,
-    /// Where.
+    /// The machine.
     pub(crate) machine: Machine,
-    /// The share of all cores that others kept busy in the second before.
+    /// Share of all cores that others kept busy in the second before.
     pub(crate) busy_before: f64,
-    /// The load average of the minute before; a build just before is in it.
+    /// Load average of the minute before; includes a build just before.
     pub(crate) load_before: f64,
-    /// The load average at the end; the measurement itself is in it.
+    /// Load average at the end; includes the measurement itself.
     pub(crate) load_after: f64,
-    /// Rounds that count.
+    /// Number of counted rounds.
     pub(crate) rounds: u32,
-    /// Rounds before them.
+    /// Number of rounds before them.
     pub(crate) warmup_rounds: u32,
-    /// What was measured, workload by workload.
+    /// Results, workload by workload.
     pub(crate) workloads: Vec<Worked>,
     /// Restores of a host that had nothing of the snapshot, delay by delay.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -49,16 +50,16 @@ pub(crate) struct Record {
 /// One workload.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Worked {
-    /// Which.
+    /// The workload.
     pub(crate) workload: Workload,
     /// The peers' programs.
     pub(crate) peers: Prepared,
     /// The platform's snapshot of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) snapshot: Option<SnapshotSummary>,
-    /// What was measured.
+    /// Results by regime.
     pub(crate) regimes: Vec<Measured>,
-    /// Why nothing was.
+    /// Why nothing was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) missing: Option<String>,
 }
@@ -66,19 +67,19 @@ pub(crate) struct Worked {
 /// Cold restores with one delay.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Cold {
-    /// Of what.
+    /// The workload.
     pub(crate) workload: Workload,
-    /// How much longer each request to the store took, milliseconds.
+    /// Extra time of each request to the store, milliseconds.
     pub(crate) delay_ms: u64,
-    /// In order.
+    /// Samples in order.
     pub(crate) samples: Vec<Sample>,
-    /// What failed.
+    /// Errors of failed runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) errors: Vec<String>,
 }
 
 impl Worked {
-    /// Nothing yet.
+    /// An empty record.
     pub(crate) fn of(workload: Workload) -> Self {
         Self {
             workload,
@@ -89,7 +90,7 @@ impl Worked {
         }
     }
 
-    /// It could not be measured.
+    /// The record of a workload that could not be measured.
     pub(crate) fn missing(workload: Workload, why: String) -> Self {
         let missing = Some(why);
         Self {
@@ -102,22 +103,22 @@ impl Worked {
 /// One regime.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Measured {
-    /// Which.
+    /// The regime.
     pub(crate) regime: Regime,
-    /// In the order of the tables.
+    /// Outcomes in the order of the tables.
     pub(crate) outcomes: Vec<Outcome>,
-    /// A fixed piece of work, once each round.
+    /// Duration of a fixed piece of work, once each round.
     pub(crate) cpu_loop_ms: Vec<f64>,
 }
 
 /// One subject in one regime.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Outcome {
-    /// Which.
+    /// The subject.
     pub(crate) subject: Subject,
-    /// Those that count, in order.
+    /// Counted samples, in order.
     pub(crate) samples: Vec<Sample>,
-    /// What failed.
+    /// Errors of failed runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) errors: Vec<String>,
     /// Why it was not measured, or not to the end.
@@ -128,7 +129,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Nothing yet.
+    /// An empty outcome.
     pub(crate) fn of(subject: Subject, missing: Option<&str>) -> Self {
         let missing = missing.map(str::to_owned);
         Self {
@@ -142,13 +143,13 @@ impl Outcome {
 }
 
 impl Measured {
-    /// The figures of a subject; none if it was not measured.
+    /// The figures of a subject; `None` if it was not measured.
     pub(crate) fn figures(&self, subject: Subject) -> Option<Figures> {
         let samples: Vec<f64> = self.samples(subject).map(|s| s.ms).collect();
         figures_of_rounds(&samples, self.regime.runs_in_round(subject))
     }
 
-    /// The samples of a subject, milliseconds; none if it was not measured.
+    /// The samples of a subject, milliseconds; empty if it was not measured.
     pub(crate) fn samples(&self, subject: Subject) -> impl Iterator<Item = &Sample> {
         self.outcomes
             .iter()
@@ -158,7 +159,7 @@ impl Measured {
 }
 
 impl Record {
-    /// Of a measurement that begins now.
+    /// The record of a measurement that begins now.
     pub(crate) fn begin(args: &Args) -> Self {
         Self {
             revision: revision(),
@@ -175,7 +176,7 @@ impl Record {
         }
     }
 
-    /// It has ended now.
+    /// Completes the record when the measurement has ended.
     pub(crate) fn end(&mut self) {
         self.load_after = machine::load();
     }
@@ -192,7 +193,7 @@ impl Record {
         failed.into_iter()
     }
 
-    /// Reads one.
+    /// Reads a record.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path).with_context(|| format!("{}: cannot be read", path.display()))?;
         serde_json::from_str(&text).with_context(|| {
@@ -203,7 +204,7 @@ impl Record {
         })
     }
 
-    /// Writes it; returns where.
+    /// Writes it. Returns its path.
     pub(crate) fn write(&self, args: &Args) -> Result<PathBuf> {
         let path = place(args.json.as_deref(), &self.date, &self.revision, "");
         write_json(self, &path)?;
@@ -211,21 +212,22 @@ impl Record {
     }
 }
 
-/// Of which revision, when and where figures were taken.
+/// Revision, time and place at which figures were taken.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Taken {
-    /// The commit of the checkout, with `-dirty` if something in it is not committed; `docs`, where benches draw, does not count.
+    /// Commit of the checkout, with `-dirty` if something in it is not committed; `docs`, where benches draw, does not
+    /// count.
     pub(crate) revision: String,
     /// When it began, RFC 3339 in UTC.
     pub(crate) date: String,
-    /// Where.
+    /// The machine.
     pub(crate) machine: Machine,
-    /// The share of all cores that others kept busy in the second before.
+    /// Share of all cores that others kept busy in the second before.
     pub(crate) busy_before: f64,
 }
 
 impl Taken {
-    /// Of this checkout, here and now; looks a second how busy the machine is.
+    /// The values here and now. Watches for a second how busy the machine is.
     pub(crate) fn now() -> Self {
         Self {
             revision: revision(),
@@ -235,7 +237,7 @@ impl Taken {
         }
     }
 
-    /// Where the record of it goes: [`place`].
+    /// Where to write its record: see [`place`].
     pub(crate) fn place(&self, asked: Option<&Path>, kind: &str) -> PathBuf {
         place(asked, &self.date, &self.revision, kind)
     }
@@ -257,7 +259,7 @@ impl fmt::Display for Taken {
     }
 }
 
-/// Where a record goes: to `asked`, else among the results, by its date, its revision and its `kind`.
+/// Where to write a record: to `asked`, otherwise among the results, by its date, its revision and its `kind`.
 pub(crate) fn place(asked: Option<&Path>, date: &str, revision: &str, kind: &str) -> PathBuf {
     let by_name = || {
         let stamp = date.replace(['-', ':'], "");
@@ -277,7 +279,8 @@ pub(crate) fn write_json(record: &impl Serialize, path: &Path) -> Result<()> {
     fs::write(path, text).with_context(|| format!("{}: cannot be written", path.display()))
 }
 
-/// The commit of the checkout, with `-dirty` if something in it is not committed; `docs`, where benches draw, does not count.
+/// Commit of the checkout, with `-dirty` if something in it is not committed; `docs`, where benches draw, does not
+/// count.
 pub(crate) fn revision() -> String {
     let git = |args: &[&str]| {
         let output = Command::new("git").arg("-C").arg(checkout()).args(args).output().ok()?;
@@ -296,7 +299,7 @@ pub(crate) fn revision() -> String {
     }
 }
 
-/// A path as it is told, from the checkout on where it is in there.
+/// A path as it is shown, relative to the checkout if it is inside.
 pub(crate) fn told(path: &Path) -> String {
     path.strip_prefix(checkout()).unwrap_or(path).display().to_string()
 }

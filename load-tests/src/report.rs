@@ -1,4 +1,5 @@
-//! The tables, and what they mean: against plain start and lazy-pages, against the bars, and how noisy the machine was.
+//! The tables and their interpretation: against plain start and lazy-pages, against the targets, and how noisy the
+//! machine was.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +10,7 @@ use crate::record::{Cold, Measured, Outcome, Record, Worked};
 use crate::stats::{Figures, Percentile, figures};
 use crate::subject::Subject;
 
-/// The phases in the order they happen; others come after them.
+/// The phases in the order in which they happen; others come after them.
 const PHASES: [&str; 12] = [
     "route",
     "place",
@@ -24,14 +25,14 @@ const PHASES: [&str; 12] = [
     "restore",
     "function",
 ];
-/// Below so many runs their slowest tells nothing of a tail.
+/// With fewer runs their slowest says nothing about a tail.
 const TAIL_RUNS: usize = 20;
-/// Above this share of all cores, others were at work before we began.
+/// Share of all cores above which others were busy before we began.
 const QUIET_BUSY: f64 = 0.1;
-/// Above this p99 over p50 of the fixed loop, the machine was not steady.
+/// Ratio of p99 to p50 of the fixed loop above which the machine was not steady.
 const STEADY_SPREAD: f64 = 1.25;
 
-/// The subjects' names in one line.
+/// The subjects' names on one line.
 pub(crate) fn names(subjects: &[Subject]) -> String {
     subjects.iter().map(|s| s.name()).collect::<Vec<_>>().join(", ")
 }
@@ -164,7 +165,7 @@ fn cold(all: &[Cold]) -> Table {
     table
 }
 
-/// A percentile and its interval; an end that the samples do not tell is left out.
+/// A percentile and its interval; an end that cannot be determined from the samples is left out.
 pub(crate) fn within(percentile: Percentile) -> String {
     let end = |end: Option<f64>| end.map_or_else(|| "?".to_owned(), ms);
     match (percentile.low, percentile.high) {
@@ -237,7 +238,7 @@ fn align_numbers(table: &mut Table) {
     }
 }
 
-/// The bars of docs/reference/speed.md, as far as their subjects were measured.
+/// The targets of docs/reference/speed.md, as far as their subjects were measured.
 fn findings(measured: &Measured) -> Vec<String> {
     let mut lines = Vec::new();
     let word = |met: bool| if met { "met" } else { "MISSED" };
@@ -286,7 +287,7 @@ fn findings(measured: &Measured) -> Vec<String> {
     lines
 }
 
-/// Whether nothing else was at work, as far as the record tells.
+/// Whether nothing else was running, as far as the record shows.
 pub(crate) fn was_quiet(record: &Record) -> bool {
     let regimes = record.workloads.iter().flat_map(|w| &w.regimes);
     let mut loops = regimes.filter_map(|m| figures(m.cpu_loop_ms.iter().copied()));
@@ -334,7 +335,7 @@ fn of(measured: &Measured, subject: Subject) -> Option<Figures> {
     measured.figures(subject)
 }
 
-/// Three significant digits or so.
+/// About three significant digits.
 pub(crate) fn ms(value: f64) -> String {
     match value.abs() {
         v if v < 10.0 => format!("{value:.2}"),

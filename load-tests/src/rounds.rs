@@ -1,4 +1,4 @@
-//! Runs everything in turn, round after round, so that what drifts drifts for all alike.
+//! Runs everything in turn, round after round, so that any drift affects all alike.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use crate::subject::{Sample, Subject};
 /// A subject that fails this often in a row is given up.
 const FAILURES_MAX: u32 = 3;
 
-/// How long the machine was idle before a trigger. After some idle time cores and caches are slow to wake, so a figure says
-/// nothing without its regime.
+/// How long the machine was idle before a trigger. After some idle time cores and caches are slow to wake, so a figure
+/// means nothing without its regime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Regime {
@@ -26,11 +26,11 @@ pub(crate) enum Regime {
     AfterIdle,
 }
 
-/// All of them, in the order they are measured.
+/// All regimes, in the order in which they are measured.
 pub(crate) const REGIMES: [Regime; 2] = [Regime::BackToBack, Regime::AfterIdle];
 
 impl Regime {
-    /// What a reader of the table is told.
+    /// Its title in the table.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::BackToBack => "back to back",
@@ -38,7 +38,7 @@ impl Regime {
         }
     }
 
-    /// Before each run.
+    /// Pause before each run.
     pub(crate) fn pause(self) -> Duration {
         match self {
             Self::BackToBack => Duration::ZERO,
@@ -46,7 +46,7 @@ impl Regime {
         }
     }
 
-    /// How many runs a round has: what is running already answers so fast that one run a round would show mostly noise.
+    /// Number of runs in a round: a running subject responds so fast that one run a round would show mostly noise.
     pub(crate) fn runs_in_round(self, subject: Subject) -> usize {
         match (subject.is_running(), self) {
             (false, _) => 1,
@@ -94,7 +94,7 @@ async fn once(subject: Subject, ours: &mut Option<Ours>, peers: &mut Peers) -> R
     }
 }
 
-/// Keeps the sample if it counts, and every failure, warm-up or not.
+/// Records the sample if it counts, and every failure, warm-up or not.
 pub(crate) fn take(outcome: &mut Outcome, sample: Result<Sample>, counts: bool) {
     match sample {
         Ok(sample) => {

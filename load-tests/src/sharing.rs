@@ -1,5 +1,6 @@
-//! `rekindle-bench sharing`: what of a snapshot the store has already, for each of what may begin as the same snapshot of its runtime; what that does to
-//! a boot for a deploy, and to a restore. A platform for each way, in turn, in one run.
+//! `rekindle-bench sharing`: how much of a snapshot the store already has, for each way of sharing the snapshot of a
+//! runtime. It also measures the effect on a boot for a deploy, and on a restore. There is a platform for each way, in
+//! turn, in one run.
 
 use std::fs;
 use std::io::Write as _;
@@ -18,11 +19,11 @@ use crate::record::{self, Taken};
 use crate::report::{mib, ms, table};
 use crate::stats::{figures, ratio};
 
-/// The ways, by the words of `--share-memory`.
+/// The values of `--share-memory`.
 const WAYS: [&str; 3] = ["none", "versions", "functions"];
 /// Versions of each function; each but the first changes its source by a line.
 const VERSIONS: usize = 6;
-/// Between two restores.
+/// Pause between two restores.
 const CALM: Duration = Duration::from_millis(30);
 /// Restores until the working set is known.
 const RECORDED: usize = 5;
@@ -38,7 +39,7 @@ pub(crate) struct SharingArgs {
         default_values_t = ["hello-python", "counter-python", "numpy-python", "touch-python", "hello-node"].map(String::from)
     )]
     samples: Vec<String>,
-    /// Where the figures go; by default load-tests/results/DATE-REVISION-sharing.json.
+    /// Where to write the figures; by default load-tests/results/DATE-REVISION-sharing.json.
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
 }
@@ -60,13 +61,13 @@ struct Sample {
 #[derive(Debug, Clone, Serialize)]
 struct Way {
     way: &'static str,
-    /// By version.
+    /// Sizes by version.
     versions: Vec<Size>,
     /// From the trigger to the last byte of the first response of the last version, restored, milliseconds.
     restored: Vec<f64>,
 }
 
-/// Bytes of a version's snapshot, its bundle aside.
+/// Bytes of a version's snapshot, without its bundle.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Size {
     memory: u64,
@@ -142,7 +143,8 @@ async fn measure(args: &Args, platforms: &[Platform], name: &str) -> Result<Samp
         hosts.push(Host::of(platform).await?);
     }
     for round in 0..RECORDED + (args.warmup + args.runs) as usize {
-        // Each is as often the first of a round as the others, and begins when the one before is gone and its sandbox made anew.
+        // Each is first in a round as often as the others. It begins once the previous one is gone and its sandbox is
+        // replaced.
         for turn in 0..WAYS.len() {
             let at = (round + turn) % WAYS.len();
             let (host, way) = (&hosts[at], &mut ways[at]);
@@ -162,7 +164,7 @@ async fn measure(args: &Args, platforms: &[Platform], name: &str) -> Result<Samp
     })
 }
 
-/// Makes another version of the function, which does the same and has a line more.
+/// Makes another version of the function, which does the same and has one more line.
 fn change(folder: &Path, version: usize) -> Result<()> {
     for (file, line) in [
         ("main.py", format!("noted = {version}")),

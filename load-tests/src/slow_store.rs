@@ -1,5 +1,5 @@
-//! An object store that answers late: the S3 server that `fn up` embeds, behind a line that keeps each request for a while. In a thread of
-//! its own, as this program's own thread times answers.
+//! An object store that answers late: the S3 server that `fn up` embeds, behind a line that holds each request for a
+//! while. It runs in a thread of its own, since this program's main thread times responses.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -22,7 +22,7 @@ pub(crate) struct SlowStore {
 }
 
 impl SlowStore {
-    /// Starts one whose objects lie in `dir`, without a delay.
+    /// Starts a store with its objects in `dir`, without a delay.
     pub(crate) fn start(dir: &Path) -> Result<Self> {
         let listen = || std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port");
         let (server, line) = (listen()?, listen()?);
@@ -56,7 +56,7 @@ impl SlowStore {
         })
     }
 
-    /// What a platform must have in its environment to use it.
+    /// The environment that a platform needs to use it.
     pub(crate) fn environment(&self) -> Vec<(String, String)> {
         let endpoint = format!("http://{}", self.line);
         [
@@ -70,7 +70,7 @@ impl SlowStore {
         .to_vec()
     }
 
-    /// From now on each request is kept for so long before it goes on.
+    /// Holds each request for so long from now on.
     pub(crate) fn delay(&self, ms: u64) {
         self.delay_ms.store(ms, Ordering::Relaxed);
     }
@@ -82,7 +82,7 @@ async fn accept(line: TcpListener, server: SocketAddr, delay: Arc<AtomicU64>) {
             Ok((client, _)) => {
                 let delay = Arc::clone(&delay);
                 tokio::spawn(async move {
-                    // A broken connection is one of the two's, who notice themselves.
+                    // Either end notices a broken connection itself.
                     let _ended = carry(client, server, &delay).await;
                 });
             }
@@ -91,7 +91,7 @@ async fn accept(line: TcpListener, server: SocketAddr, delay: Arc<AtomicU64>) {
     }
 }
 
-/// What comes first after an answer is a new request, and waits; what follows it at once is its rest.
+/// The first bytes after a response are a new request, and are delayed; what follows at once is the rest of it.
 async fn carry(client: TcpStream, server: SocketAddr, delay: &AtomicU64) -> std::io::Result<()> {
     let server = TcpStream::connect(server).await?;
     server.set_nodelay(true)?;
@@ -145,7 +145,7 @@ mod tests {
         let mut connection = std::net::TcpStream::connect(store.line).unwrap();
         for _ in 0..2 {
             let began = Instant::now();
-            // Unsigned, so refused; that is an answer all the same.
+            // Unsigned, so refused; that is a response all the same.
             connection
                 .write_all(b"GET /rekindle/x HTTP/1.1\r\nhost: x\r\n\r\n")
                 .unwrap();

@@ -1,24 +1,25 @@
-//! Order statistics of a handful of samples. Exact: no buckets, no interpolation. With each percentile comes the interval in which the true
-//! one lies with 95 % confidence, whatever the distribution: between two order statistics, by the binomial distribution. Runs of one round
-//! that follow each other at once are alike (what disturbs one disturbs its neighbours): for those, and for ratios, whole rounds are resampled.
+//! Order statistics of a handful of samples. They are exact: no buckets, no interpolation. Each percentile comes with
+//! its 95 % confidence interval, whatever the distribution: between two order statistics, by the binomial distribution.
+//! Runs of one round that follow each other at once are correlated (a disturbance affects neighbours). For those, and
+//! for ratios, whole rounds are resampled.
 
-/// A percentile and where the true one is likely to be.
+/// A percentile and its confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Percentile {
     /// The sample by nearest rank.
     pub(crate) value: f64,
-    /// The lower end; none where there are too few samples to tell.
+    /// Lower end; `None` if there are too few samples.
     pub(crate) low: Option<f64>,
-    /// The upper end, likewise: for p99 it takes some hundred samples.
+    /// Upper end, likewise: p99 needs some hundred samples.
     pub(crate) high: Option<f64>,
 }
 
 /// The figures of one subject, in the unit of its samples.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Figures {
-    /// How many samples.
+    /// Number of samples.
     pub(crate) count: usize,
-    /// The least.
+    /// Least sample.
     pub(crate) min: f64,
     /// The median.
     pub(crate) p50: f64,
@@ -30,7 +31,7 @@ pub(crate) struct Figures {
     pub(crate) tail: Percentile,
 }
 
-/// Two medians by their ratio, with the interval in which the true one lies with 95 % confidence.
+/// The ratio of two medians, with its 95 % confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Ratio {
     /// Second over first.
@@ -41,7 +42,7 @@ pub(crate) struct Ratio {
     pub(crate) high: f64,
 }
 
-/// On either side of an interval, what may lie beyond it.
+/// Probability beyond either side of an interval.
 const BEYOND: f64 = 0.025;
 /// Resamples of a bootstrap.
 const RESAMPLES: usize = 2_000;
@@ -77,7 +78,8 @@ fn rank(sorted: &[f64], percent: usize) -> Option<f64> {
     sorted.get(at).copied()
 }
 
-/// The ranks, from 1, between which the quantile `q` lies. The number of samples below the true quantile is binomial in `n` and `q`.
+/// The ranks, from 1, between which the quantile `q` lies. The number of samples below the true quantile is binomial in
+/// `n` and `q`.
 fn interval(n: usize, q: f64) -> (Option<usize>, Option<usize>) {
     let (mut low, mut high) = (None, None);
     // P(exactly k below), as a logarithm: the numbers themselves are too small for n in the thousands.
@@ -134,8 +136,9 @@ pub(crate) fn figures_of_rounds(samples: &[f64], block: usize) -> Option<Figures
     })
 }
 
-/// The ratio of the medians, second over first, by a bootstrap over rounds of `block` samples each; where both have as many, the same rounds of
-/// both, as they were measured side by side. `None` without samples on both sides. The same samples give the same interval.
+/// The ratio of the medians, second over first, by a bootstrap over rounds of `block` samples each. If both have as
+/// many, the same rounds of both are drawn, since they were measured side by side. `None` without samples on both
+/// sides. The same samples give the same interval.
 pub(crate) fn ratio(first: &[f64], second: &[f64], block: usize) -> Option<Ratio> {
     let value = median(second.to_vec())? / median(first.to_vec())?;
     let mut random = Random(SEED);
@@ -164,7 +167,7 @@ fn round(samples: &[f64], block: usize, n: usize) -> &[f64] {
     &samples[from..(from + block).min(samples.len())]
 }
 
-/// Between which 95 % of them lie.
+/// The bounds of the middle 95 %.
 fn middle(mut drawn: Vec<f64>) -> Option<(f64, f64)> {
     drawn.sort_by(f64::total_cmp);
     let beyond = drawn.len() / 40;
@@ -180,7 +183,7 @@ fn median(mut samples: Vec<f64>) -> Option<f64> {
 struct Random(u64);
 
 impl Random {
-    /// As many numbers below `count` as there are, with repetitions.
+    /// `count` numbers below `count`, with repetitions.
     fn rounds(&mut self, count: usize) -> impl Iterator<Item = usize> {
         (0..count).map(move |_| {
             self.0 ^= self.0 << 13;
@@ -227,7 +230,7 @@ mod tests {
         // Conover, Practical Nonparametric Statistics, table A3: median, 95 %.
         assert_eq!(interval(40, 0.5), (Some(14), Some(27)));
         assert_eq!(interval(10, 0.5), (Some(2), Some(9)));
-        // Of five samples all may lie on one side of the median with 2 * 0.5^5 = 6 %.
+        // With five samples all may be on one side of the median with 2 * 0.5^5 = 6 %.
         assert_eq!(interval(5, 0.5), (None, None));
     }
 

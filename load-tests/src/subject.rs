@@ -1,4 +1,4 @@
-//! What is measured, by name, and what one run of it gives.
+//! What is measured, by name, and the result of one run.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Subject {
-    /// Through the platform, in an instance started from nothing.
+    /// Through the platform, in a booted instance.
     Booted,
     /// Through the platform, in an instance restored from the snapshot.
     Restored,
     /// Through the platform, in an instance that was idle and frozen.
     Parked,
-    /// Through the platform, in an instance that is there.
+    /// Through the platform, in an existing instance.
     Warm,
-    /// The same bootstrap as a process on the host that is there, asked directly.
+    /// The same bootstrap as an existing process on the host, asked directly.
     Direct,
     /// The same bootstrap started as a process on the host.
     Plain,
@@ -31,24 +31,24 @@ pub(crate) enum Subject {
     PodmanRestore,
     /// Stock `criu restore` of that process.
     Criu,
-    /// Stock `criu restore --lazy-pages` of that process, with the start of `criu lazy-pages`.
+    /// Stock `criu restore --lazy-pages` of that process, including the start of `criu lazy-pages`.
     LazyPages,
-    /// As [`Criu`](Self::Criu), with the most detailed log.
+    /// Like [`Criu`](Self::Criu), with the most detailed log.
     CriuLogged,
-    /// As [`Criu`](Self::Criu), without the kernel probe of an earlier run.
+    /// Like [`Criu`](Self::Criu), without the kernel probe of an earlier run.
     CriuUnprobed,
-    /// As [`Criu`](Self::Criu), its images on a disk's filesystem instead of in memory.
+    /// Like [`Criu`](Self::Criu), with its images on a disk's filesystem instead of in memory.
     CriuOnDisk,
-    /// As [`Criu`](Self::Criu), by a `criu swrk` that was started before the trigger.
+    /// Like [`Criu`](Self::Criu), by a `criu swrk` that was started before the trigger.
     CriuWaiting,
-    /// Stock `criu dump` of that process into memory, which goes on afterwards. Its start is not measured.
+    /// Stock `criu dump` of that process into memory; the process continues. Its start is not measured.
     CriuDump,
-    /// As [`CriuDump`](Self::CriuDump), by a `criu swrk` that was started before.
+    /// Like [`CriuDump`](Self::CriuDump), by a `criu swrk` that was started before.
     CriuDumpWaiting,
 }
 
 impl Subject {
-    /// What tells where CRIU's own time goes: measured when it is named.
+    /// Subjects that show where CRIU's own time goes; measured only if named.
     pub(crate) const PARTS: [Self; 4] = [
         Self::CriuLogged,
         Self::CriuUnprobed,
@@ -56,10 +56,10 @@ impl Subject {
         Self::CriuWaiting,
     ];
 
-    /// What an instance's freeze is measured beside (`rekindle-bench freeze`).
+    /// Subjects beside which an instance's freeze is measured (`rekindle-bench freeze`).
     pub(crate) const DUMPS: [Self; 2] = [Self::CriuDump, Self::CriuDumpWaiting];
 
-    /// All others, in the order of the tables.
+    /// All other subjects, in the order of the tables.
     pub(crate) const ALL: [Self; 12] = [
         Self::Booted,
         Self::Restored,
@@ -99,7 +99,7 @@ impl Subject {
         }
     }
 
-    /// What a reader of the table is told.
+    /// Its title in the table.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Booted => "rekindle, booted",
@@ -123,7 +123,7 @@ impl Subject {
         }
     }
 
-    /// Whether the platform does it.
+    /// Whether it runs through the platform.
     pub(crate) fn is_ours(self) -> bool {
         matches!(self, Self::Booted | Self::Restored | Self::Parked | Self::Warm)
     }

@@ -1,4 +1,5 @@
-//! `rekindle-bench throughput`: warm invocations by clients without a pause, beside the same function asked directly, with the processors dealt out.
+//! `rekindle-bench throughput`: warm invocations by clients without a pause, beside the same function asked directly,
+//! with cores assigned to each process.
 //!
 //! ```text
 //!              apart: one core each               together: one core for both
@@ -32,7 +33,7 @@ use crate::workload::{Language, Workload};
 /// `rekindle-bench throughput`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct ThroughputArgs {
-    /// What the function is written in.
+    /// The function's language.
     #[arg(long, value_enum, default_value_t = Language::Python)]
     language: Language,
     /// Connections, each with one request at a time.
@@ -41,15 +42,15 @@ pub(crate) struct ThroughputArgs {
     /// Rounds, in each of which every side has its turn.
     #[arg(long, value_name = "N", default_value_t = 7)]
     rounds: usize,
-    /// How long a turn takes.
+    /// Duration of a turn.
     #[arg(long, default_value = "2s", value_parser = rekindle_wire::manifest::parse_duration)]
     turn: Duration,
-    /// Where the figures go; by default load-tests/results/DATE-REVISION-throughput.json.
+    /// Where to write the figures; by default load-tests/results/DATE-REVISION-throughput.json.
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
 }
 
-/// How the two cores are dealt out.
+/// How the two cores are assigned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 enum Deal {
@@ -64,7 +65,7 @@ struct Record {
     turns: Vec<Turn>,
 }
 
-/// What one side did in its turn.
+/// The results of one side's turn.
 #[derive(Debug, Clone, Serialize)]
 struct Turn {
     deal: Deal,
@@ -72,7 +73,7 @@ struct Turn {
     ours: bool,
     a_second: f64,
     p50_ms: f64,
-    /// Processor time of the server's side for each request, the function's in it.
+    /// Processor time of the server's side for each request, including the function's.
     cpu_us: f64,
 }
 
@@ -81,7 +82,7 @@ struct Side {
     ours: bool,
     port: u16,
     path: String,
-    /// All its processes come from this one.
+    /// All its processes descend from this one.
     root: u32,
 }
 
@@ -101,7 +102,7 @@ pub(crate) async fn run(args: &Args, throughput: &ThroughputArgs) -> Result<()> 
     let folders = tempfile::tempdir().context("no temporary directory")?;
     let folder = workload.prepare(folders.path())?;
     let most = throughput.clients.iter().max().copied().unwrap_or(1).to_string();
-    // One instance takes all, as the process on the host does.
+    // One instance takes all requests, as the process on the host does.
     folder::rename(&folder, &workload.name(), &[("concurrency", &most)])?;
     let peers = Peers::start(args, &[Subject::Direct], workload, &folder).await;
     let direct = peers
@@ -155,7 +156,7 @@ pub(crate) async fn run(args: &Args, throughput: &ThroughputArgs) -> Result<()> 
 }
 
 impl Side {
-    /// Deals the cores out: this program has the first.
+    /// Assigns the cores: this program has the first.
     fn pin(&self, deal: Deal) -> Result<()> {
         pin(std::process::id(), 0)?;
         for pid in processes::tree(self.root) {
@@ -191,14 +192,14 @@ impl Side {
     }
 }
 
-/// Keeps every thread of a process on one core. One that is gone by now is nowhere.
+/// Pins every thread of a process to one core. A process that is gone by now needs none.
 fn pin(pid: u32, core: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(core).context("there is no such core")?;
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
     for task in tasks.into_iter().flatten().flatten() {
         if let Some(thread) = task.file_name().to_str().and_then(|name| name.parse().ok()) {
-            // The kernel moves no thread that has just ended.
+            // The kernel refuses for a thread that has just ended.
             let _ = sched_setaffinity(Pid::from_raw(thread), &set);
         }
     }

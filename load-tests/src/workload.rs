@@ -1,4 +1,5 @@
-//! What is started: a function in one language with so much touched memory, on the root filesystem that the platform's runtime has.
+//! What is started: a function in one language with so much touched memory, on the root filesystem of the platform's
+//! runtime.
 
 use std::fs;
 use std::io::Write as _;
@@ -12,10 +13,10 @@ use serde::{Deserialize, Serialize};
 use crate::args::checkout;
 use crate::folder;
 
-/// Memory of an instance beside the touched one, MiB: the interpreter, its heap, and what a copy costs.
+/// Memory of an instance besides the touched memory, MiB: the interpreter, its heap, and the cost of a copy.
 const BESIDE_MIB: u32 = 192;
 
-/// What the function is written in.
+/// The function's language.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Language {
@@ -30,7 +31,7 @@ pub(crate) enum Language {
 /// A language and a size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Workload {
-    /// In which it is written.
+    /// The function's language.
     pub(crate) language: Language,
     /// Memory of which it has touched every page, MiB.
     pub(crate) mib: u32,
@@ -53,7 +54,7 @@ impl Workload {
         format!("touch-{}-{}", self.language.name(), self.mib)
     }
 
-    /// What a reader is told.
+    /// Its title for readers.
     pub(crate) fn title(self) -> String {
         let language = match self.language {
             Language::Python => "Python",
@@ -82,7 +83,7 @@ impl Workload {
         format!("{}-parked", self.name())
     }
 
-    /// Makes the folder of that one, of the other's. Returns where.
+    /// Makes the folder of the parked function from the other's. Returns its path.
     pub(crate) fn prepare_parked(self, folder: &Path) -> Result<PathBuf> {
         let to = folder.with_file_name(self.parked_name());
         folder::copy(folder, &to)?;
@@ -90,7 +91,7 @@ impl Workload {
         Ok(to)
     }
 
-    /// Makes the function's folder below `dir`, as it is deployed. Returns where.
+    /// Makes the function's folder below `dir`, as it is deployed. Returns its path.
     pub(crate) fn prepare(self, dir: &Path) -> Result<PathBuf> {
         let from = match self.language {
             Language::Python => "functions/samples/touch-python",
@@ -122,8 +123,8 @@ impl Workload {
         self.mib + BESIDE_MIB
     }
 
-    /// The command in the root filesystem, as the runtime starts it
-    /// (docs/reference/runtime-contract.md, Three runtimes).
+    /// The command in the root filesystem, as the runtime starts it (docs/reference/runtime-contract.md, Three
+    /// runtimes).
     pub(crate) fn command(self) -> &'static [&'static str] {
         match self.language {
             Language::Python => &["/usr/bin/python3", "-u", "/opt/rekindle/python/bootstrap.py"],

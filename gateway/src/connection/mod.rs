@@ -4,7 +4,7 @@
 //!              first byte of a head        the head is whole          the response's body is over
 //!     waiting ─────────────────────> head ───────────────────> busy ───────────────────────────> waiting
 //!        │                            │                          │
-//!        └─ IDLE_LIMIT: closed        └─ head_limit: 408         └─ response taken too slowly: closed
+//!        └─ IDLE_LIMIT: closed        └─ head_limit: 408         └─ below the minimum rate: closed
 //!
 //!     TLS: a handshake comes first, within head_limit. HTTP/2: the same for each stream, and what is late closes the
 //!     connection.

@@ -1,4 +1,4 @@
-//! What memory the processes of an instance hold, by the kernel's own sums (`/proc/PID/smaps_rollup`).
+//! The memory of an instance's processes, by the kernel's own sums (`/proc/PID/smaps_rollup`).
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,17 +15,17 @@ const INIT: &str = "rekindle-init";
 pub(super) struct Held {
     /// Mapped and in memory.
     pub(super) resident: u64,
-    /// Its own alone.
+    /// Private memory.
     pub(super) private: u64,
-    /// Its own and its part of what others map too (PSS).
+    /// Private memory and its share of what others map too (PSS).
     pub(super) proportional: u64,
     /// Charged to its control group: its own memory, files in /tmp, and the kernel's for it.
     pub(super) charged: u64,
-    /// Of that, the kernel's: page tables, processes, sockets.
+    /// The kernel's part of that: page tables, processes, sockets.
     pub(super) kernel: u64,
 }
 
-/// Of the instance with this id, which runs on this host.
+/// Memory of the instance with this id, which runs on this host.
 pub(super) fn of_instance(id: &str) -> Result<Held> {
     let group = group(id)?;
     let procs = fs::read_to_string(group.join("cgroup.procs")).context("no processes")?;
@@ -76,7 +76,7 @@ fn number(group: &std::path::Path, names: &[&str]) -> Result<u64> {
     text.trim().parse().context("not a number")
 }
 
-/// What the kernel has for the group; 0 where it does not tell it apart.
+/// The kernel's memory for the group; 0 if it is not reported separately.
 fn kernel(group: &std::path::Path) -> u64 {
     let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
     let told = stat.lines().find_map(|l| l.strip_prefix("kernel ")?.parse().ok());

@@ -1,5 +1,6 @@
-//! `rekindle-bench clones`: for each sample, how many page faults stand before a first response until the working set is known and when it
-//! is; what memory clones take that wait idle side by side; and what parked ones do, so how many of them fit in a GiB.
+//! `rekindle-bench clones`, for each sample: page faults before a first response, until the working set is known and
+//! once it is. Also the memory of clones that wait idle side by side, and of parked ones, so how many of them fit in a
+//! GiB.
 
 mod memory;
 mod report;
@@ -18,17 +19,17 @@ use crate::platform::Platform;
 use crate::record::{self, Taken};
 use memory::{Held, of_instance};
 
-/// What is deployed in place of the samples' own settings: as many at once as are asked for, and none goes meanwhile.
+/// Settings deployed in place of the samples' own: as many instances at once as requested, and none retired meanwhile.
 const SETTINGS: [(&str, &str); 3] = [
     ("max_instances", "1000"),
     ("idle", "\"600s\""),
     ("memory", "\"108MiB\""),
 ];
-/// Restores until the working set is known; the next is mapped ahead by it.
+/// Restores until the working set is known; the next one maps it ahead.
 const RECORDED: usize = 3;
-/// Parked instances that are looked at: after a request, and such as were made ahead and have seen none.
+/// Parked instances to examine: after a request, and ones made ahead that have seen none.
 const PARKED: usize = 10;
-/// How long all may take to be parked.
+/// Limit for all to be parked.
 const PARKED_LIMIT: Duration = Duration::from_secs(60);
 const FUNCTION: &str = "sample";
 const FAULTS: &str = "rekindle_pager_faults_total";
@@ -44,10 +45,10 @@ pub(crate) struct ClonesArgs {
         default_values_t = ["hello-python", "counter-python", "flask-python", "numpy-python", "touch-python", "hello-node", "http-rust"].map(String::from)
     )]
     samples: Vec<String>,
-    /// How many clones are held at once, one after the other.
+    /// How many clones are held at once, one number after the other.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 10, 100])]
     counts: Vec<usize>,
-    /// Where the figures go; by default load-tests/results/DATE-REVISION-clones.json.
+    /// Where to write the figures; by default load-tests/results/DATE-REVISION-clones.json.
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
 }
@@ -65,7 +66,7 @@ struct Sample {
     name: String,
     /// Memory in its snapshot, bytes.
     memory_bytes: u64,
-    /// Faults until the first response of each restore, the first first: three that are recorded, then two that map ahead.
+    /// Faults until the first response of each restore, in order: three that are recorded, then two that map ahead.
     faults: Vec<u64>,
     clones: Vec<Clones>,
     /// Frozen after they answered once.
@@ -78,9 +79,9 @@ struct Sample {
 #[derive(Debug, Clone, Serialize)]
 struct Clones {
     count: usize,
-    /// Each one's memory once all are there.
+    /// Memory of each once all exist.
     each: Vec<Held>,
-    /// Of the template, shared by all: what is on the host once, bytes.
+    /// Memory of the template, shared by all: it is on the host once, bytes.
     template_bytes: u64,
 }
 
@@ -92,7 +93,7 @@ pub(crate) async fn run(args: &Args, clones: &ClonesArgs) -> Result<()> {
     };
     for name in &clones.samples {
         eprintln!("{name}");
-        // One each, so that nothing of another sample counts.
+        // One platform each, so that nothing of another sample counts.
         let platform = Platform::start(args).await?;
         let sample = measure(&platform, name, &clones.counts).await;
         record.samples.push(sample.with_context(|| format!("sample {name}"))?);
@@ -164,7 +165,7 @@ async fn measure(platform: &Platform, name: &str, counts: &[usize]) -> Result<Sa
     })
 }
 
-/// What so many parked instances hold: such as have answered once, or such as the platform made ahead.
+/// Memory of this many parked instances: ones that have answered once, or ones that the platform made ahead.
 async fn parked(host: &Host, used: bool) -> Result<Vec<Held>> {
     for _ in 0..if used { PARKED } else { 0 } {
         host.restore(FUNCTION).await?;

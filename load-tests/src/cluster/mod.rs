@@ -1,5 +1,5 @@
-//! `rekindle-bench placement` and `simulate`: the scheduler alone, on clusters that no machine here could be. The decisions are the scheduler's own code,
-//! workers and requests are made up ([`rekindle_scheduler::simulation`]).
+//! `rekindle-bench placement` and `simulate`: the scheduler alone, on clusters larger than any machine here could be.
+//! The decisions are the scheduler's own code; workers and requests are simulated ([`rekindle_scheduler::simulation`]).
 
 mod placement;
 mod simulate;
@@ -14,22 +14,22 @@ use crate::record::Taken;
 pub(crate) use placement::{PlacementArgs, run as place};
 pub(crate) use simulate::{SimulateArgs, run as simulate};
 
-/// How large a cluster is made up.
+/// Size of the simulated cluster.
 #[derive(Debug, Clone, clap::Args)]
 struct SizeArgs {
-    /// Workers.
+    /// Number of workers.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     workers: u32,
-    /// Functions.
+    /// Number of functions.
     #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     functions: u32,
-    /// Functions' popularity: the n-th is called as often as 1/n to this power.
+    /// Skew of functions' popularity: the n-th is called as often as 1/n to this power.
     #[arg(long, value_name = "POWER", default_value_t = 1.0)]
     skew: f64,
-    /// What the random numbers begin with: the same seed gives the same cluster.
+    /// Seed of the random numbers: the same seed gives the same cluster.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Where the figures go; by default load-tests/results/DATE-REVISION-COMMAND.json.
+    /// Where to write the figures; by default load-tests/results/DATE-REVISION-COMMAND.json.
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
 }
@@ -46,7 +46,7 @@ impl SizeArgs {
     }
 }
 
-/// What every record of figures has.
+/// Common head of every record of figures.
 #[derive(Debug, Clone, Serialize)]
 struct Head {
     #[serde(flatten)]

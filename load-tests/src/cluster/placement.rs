@@ -1,4 +1,4 @@
-//! Placements a second on one core, and what one takes.
+//! Placements a second on one core, and the duration of one.
 
 use anyhow::Result;
 use hdrhistogram::Histogram;
@@ -14,7 +14,7 @@ use crate::report::table;
 pub(crate) struct PlacementArgs {
     #[command(flatten)]
     size: SizeArgs,
-    /// Instances that run; half of them are leased.
+    /// Number of running instances; half of them are leased.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     instances: u32,
     /// Placements that are timed in each round.
@@ -39,9 +39,9 @@ struct Round {
     used: u64,
     started: u64,
     waited: u64,
-    /// With what is given back between them.
+    /// Including the returns between them.
     per_second: f64,
-    /// The same of the processor's time alone, without what others on the machine took.
+    /// By processor time, without what others on the machine took.
     per_cpu_second: Option<f64>,
     p50_ns: u64,
     p90_ns: u64,

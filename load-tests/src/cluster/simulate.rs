@@ -1,4 +1,4 @@
-//! A large cluster in virtual time, with workers failing.
+//! A large cluster in virtual time, with failing workers.
 
 use anyhow::Result;
 use rekindle_scheduler::simulation::{Report, Setup, simulate};
@@ -13,19 +13,19 @@ use crate::report::table;
 pub(crate) struct SimulateArgs {
     #[command(flatten)]
     size: SizeArgs,
-    /// Requests a second, all functions together.
+    /// Requests a second, over all functions.
     #[arg(long, value_name = "N", default_value_t = 30_000.0)]
     rate: f64,
     /// Virtual time, seconds.
     #[arg(long, value_name = "S", default_value_t = 300)]
     seconds: u64,
-    /// Seconds between two workers that fail, killed or cut off by turns, each for a minute; 0 for none.
+    /// Seconds between two failures of workers, alternately killed and cut off, each for a minute; 0 for none.
     #[arg(long, value_name = "S", default_value_t = 2.0)]
     fail_every: f64,
-    /// Seconds between two workers that are drained for a minute; 0 for none.
+    /// Seconds between two drains of a worker, each for a minute; 0 for none.
     #[arg(long, value_name = "S", default_value_t = 10.0)]
     drain_every: f64,
-    /// How busy a worker must be for instances to move off it, percent; 0 for never.
+    /// Load from which instances move off a worker, percent; 0 for never.
     #[arg(long, value_name = "PERCENT", default_value_t = 85)]
     rebalance_at: u8,
 }
@@ -37,7 +37,7 @@ struct Record {
     report: Report,
 }
 
-/// Plays, writes, prints.
+/// Simulates, writes, prints.
 pub(crate) fn run(args: &SimulateArgs) -> Result<()> {
     let setup = Setup {
         rate: args.rate,

@@ -1,4 +1,5 @@
-//! A directory as CRIU leaves it, of one process whose memory is a pattern. That real dumps are taken as well is for the tests.
+//! A directory as CRIU leaves it, of one process whose memory is a pattern. The tests check that real dumps are
+//! accepted as well.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -9,7 +10,7 @@ use super::patterns::Pattern;
 
 /// The file with the memory.
 pub(super) const PAGES: &str = "pages-1.img";
-/// Where the memory lies: at a multiple of the largest region, so that ours and the peer's blocks are the same.
+/// Address of the memory: a multiple of the largest region, so that ours and the peer's blocks are the same.
 pub(super) const ADDRESS: u64 = 1 << 32;
 
 /// Writes the dump.

@@ -1,15 +1,15 @@
-//! Memory that several threads put regions into at once. None reaches over a multiple of 4 MiB.
+//! Memory into which several threads put regions at once. No region crosses a multiple of 4 MiB.
 
 use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
 
 const WINDOW: usize = 4 << 20;
 
-/// Windows of the memory, each taken by one thread at a time.
+/// Windows of the memory, each locked by one thread at a time.
 pub(super) struct Memory(Vec<Mutex<Vec<u8>>>);
 
 impl Memory {
-    /// Zeros, touched already: what fresh pages cost is not what is measured.
+    /// Zeros, already touched: the cost of fresh pages is not measured.
     pub(super) fn new(bytes: usize) -> Self {
         let memory = Self(
             (0..bytes.div_ceil(WINDOW))
@@ -37,7 +37,7 @@ impl Memory {
         window[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Gives each block of so many bytes to `fill`, in order.
+    /// Passes each block of so many bytes to `fill`, in order.
     pub(super) fn fill_blocks<E>(
         &self,
         block: usize,

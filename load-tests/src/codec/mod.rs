@@ -1,4 +1,5 @@
-//! `rekindle-bench codec`: what memory becomes in the store, in every mode, beside liblz4 used as CRIU 4.3 uses it, and a plain copy.
+//! `rekindle-bench codec`: how memory is stored, in every mode, beside liblz4 used as CRIU 4.3 uses it, and a plain
+//! copy.
 //!
 //! ```text
 //! patterns ─► a dump on tmpfs ─┬─ ours   publish ─► S3 in this process, on tmpfs ─► restore from it, and from the chunk cache
@@ -48,13 +49,13 @@ pub(crate) struct CodecArgs {
     /// How often each is measured; the median counts.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: u32,
-    /// Memory of a real process that makes the way through the platform in each mode, MiB; 0 for none.
+    /// Memory of a real process that passes through the platform in each mode, MiB; 0 for none.
     #[arg(long, value_name = "MIB", default_value_t = 256)]
     process: u64,
-    /// Where the dump, the store and the peer's files lie.
+    /// Directory of the dump, the store and the peer's files.
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     scratch: PathBuf,
-    /// Where the figures go; by default load-tests/results/DATE-REVISION-codec.json.
+    /// Where to write the figures; by default load-tests/results/DATE-REVISION-codec.json.
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
 }
@@ -189,13 +190,13 @@ fn digest(told: &[u8]) -> Result<String> {
     Ok(digest.to_owned())
 }
 
-/// When something began, by the clock and by what this process had then taken of the processors.
+/// A start time, with the processor time that this process had taken by then.
 struct Clock {
     begun: Instant,
     cpu_s: f64,
 }
 
-/// What it took.
+/// Time and processor time since a start.
 struct Elapsed {
     seconds: f64,
     cpu_s: f64,
@@ -215,7 +216,7 @@ impl Clock {
     }
 }
 
-/// What all threads of this process have taken of the processors.
+/// Processor time of all threads of this process.
 fn cpu_seconds() -> f64 {
     let seconds = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
     let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF);
@@ -224,7 +225,7 @@ fn cpu_seconds() -> f64 {
     })
 }
 
-/// The item in the middle of a sort by `key`.
+/// The middle item when sorted by `key`.
 fn middle<T>(mut items: Vec<T>, key: impl Fn(&T) -> f64) -> Option<T> {
     items.sort_by(|a, b| key(a).total_cmp(&key(b)));
     let at = items.len() / 2;

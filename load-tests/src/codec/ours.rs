@@ -23,14 +23,14 @@ use super::{Clock, middle};
 /// The peer's object.
 const SHIPPED: &str = "shipped";
 
-/// What was measured.
+/// The measurements.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Figures {
-    /// Payloads, page map and all.
+    /// Payloads with the page map and everything else.
     pub(super) stored_bytes: u64,
-    /// Of it, payloads.
+    /// Payloads alone.
     pub(super) payload_bytes: u64,
-    /// From the dump to a snapshot that exists.
+    /// From the dump to a published snapshot.
     pub(super) capture_s: f64,
     /// From a store to plain memory.
     pub(super) restore_s: f64,
@@ -40,7 +40,7 @@ pub(super) struct Figures {
     pub(super) cpu_s: [f64; 3],
 }
 
-/// The one in the middle by its capture.
+/// The middle one by its capture.
 pub(super) fn median(figures: Vec<Figures>) -> Option<Figures> {
     middle(figures, |f| f.capture_s)
 }
@@ -53,7 +53,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Starts one whose objects lie in `dir`. It ends when dropped.
+    /// Starts a store with its objects in `dir`. It ends when dropped.
     pub(super) fn start(dir: &Path) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         let runtime = runtime.context("the async runtime could not be started")?;
@@ -94,13 +94,13 @@ impl Store {
         self.runtime.block_on(self.measured(dump, codec, memory))
     }
 
-    /// Puts the peer's file into this store, by the same client, parts of it at once.
+    /// Puts the peer's file into this store with the same client, several parts at once.
     pub(super) fn ship(&self, file: &Path) -> Result<()> {
         let put = self.runtime.block_on(Box::pin(self.store.put_file(SHIPPED, file)));
         put.map(drop).context("the peer's file cannot be put")
     }
 
-    /// Has it back, in another file.
+    /// Fetches it into another file.
     pub(super) fn fetch(&self, file: &Path) -> Result<()> {
         let got = self.runtime.block_on(Box::pin(self.store.get_to_file(SHIPPED, file)));
         got.map(drop).context("the peer's file cannot be had")
@@ -152,7 +152,7 @@ impl Store {
     }
 }
 
-/// All memory, chunk by chunk, as many at once as there are cores.
+/// Reads all memory, chunk by chunk, as many at once as there are cores.
 async fn read(reader: &RegionReader, snapshot: &Snapshot, memory: &Arc<Memory>) -> Result<()> {
     let mut chunks: BTreeMap<(u64, [u8; 32]), (ChunkRef, Vec<Region>)> = BTreeMap::new();
     let mut first: std::collections::HashMap<ChunkRef, u64> = std::collections::HashMap::new();

@@ -1,4 +1,4 @@
-//! The patterns of memory that CRIU's own compression benchmark has.
+//! The patterns of memory of CRIU's own compression benchmark.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Read as _, Write as _};
@@ -8,14 +8,14 @@ use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 
 const PAGE: usize = 4096;
-/// Where binaries are looked for.
+/// Where to look for binaries.
 const BINARIES: [&str; 4] = ["/usr/bin", "/usr/lib", "/usr/local", "/root/.rustup"];
 
-/// What memory holds.
+/// The content of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Pattern {
-    /// Nothing.
+    /// Zeros.
     Zero,
     /// Page by page: two of zeros, one that repeats 16 bytes, one of noise.
     Mixed,
@@ -40,7 +40,7 @@ impl Pattern {
         }
     }
 
-    /// Writes so many bytes of it.
+    /// Writes so many bytes of the pattern.
     pub(super) fn write(self, file: &File, bytes: u64) -> Result<()> {
         let mut out = BufWriter::with_capacity(1 << 20, file);
         let mut noise = Noise(0x9E37_79B9_7F4A_7C15);
@@ -69,7 +69,7 @@ impl Pattern {
     }
 }
 
-/// xorshift: LZ4 finds nothing in it.
+/// xorshift: LZ4 finds nothing to compress in it.
 struct Noise(u64);
 
 impl Noise {

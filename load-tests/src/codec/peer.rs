@@ -1,5 +1,6 @@
-//! liblz4 as CRIU 4.3 uses it (references: its pull request 2895): one thread; a block that is all zero is not stored, one that LZ4 does
-//! not bring below 7/8 is stored as it is; four bytes a block for its size. Nothing is hashed, and nothing leaves the machine.
+//! liblz4 as CRIU 4.3 uses it (references: its pull request 2895), with one thread. A block of zeros is not stored. One
+//! that LZ4 does not compress below 7/8 is stored as it is. Each block takes four bytes for its size. Nothing is
+//! hashed, and nothing leaves the machine.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read as _, Write as _};
@@ -19,7 +20,7 @@ use super::{Clock, middle};
 /// Buffer between the file and us.
 const BUFFER: usize = 4 << 20;
 
-/// What was measured.
+/// The measurements.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Figures {
     /// Blocks and their sizes.
@@ -28,7 +29,7 @@ pub(super) struct Figures {
     pub(super) capture_s: f64,
     /// From that file to plain memory.
     pub(super) restore_s: f64,
-    /// From the dump to an object of the store that ours is published to: to a file, then from there.
+    /// From the dump to an object of the store to which ours is published: to a file, then from there.
     pub(super) shipped_s: f64,
     /// From that object to plain memory: to a file, then from there.
     pub(super) fetched_s: f64,
@@ -36,7 +37,7 @@ pub(super) struct Figures {
     pub(super) cpu_s: [f64; 4],
 }
 
-/// The one in the middle by its capture.
+/// The middle one by its capture.
 pub(super) fn median(figures: Vec<Figures>) -> Option<Figures> {
     middle(figures, |f| f.capture_s)
 }
@@ -55,7 +56,7 @@ pub(super) fn copy(memory: &Path, scratch: &Path) -> Result<f64> {
     Ok(taken)
 }
 
-/// Compresses the memory block by block into a file, and reads it back into `plain`; then the same by way of `store`.
+/// Compresses the memory block by block into a file, and reads it back into `plain`; then the same through `store`.
 pub(super) fn measure(from: &Path, scratch: &Path, codec: Codec, store: &Store, plain: &Memory) -> Result<Figures> {
     let (path, back) = (scratch.join("peer"), scratch.join("peer.back"));
     let begun = Clock::start();
@@ -114,7 +115,7 @@ fn compress(memory: &Path, to: &Path, codec: Codec) -> Result<Vec<usize>> {
         };
         sizes.push(size);
     }
-    // Durable, as what ours puts is: it costs nothing on a tmpfs.
+    // Durable, as our objects are: it costs nothing on a tmpfs.
     output.into_inner().context("the file cannot be written")?.sync_data()?;
     Ok(sizes)
 }

@@ -1,5 +1,5 @@
-//! The patterns in a real process: deployed, checkpointed, published and restored by the platform, in each mode. The function tells the
-//! SHA-256 of its memory from before the checkpoint and as it is now.
+//! The patterns in a real process: deployed, checkpointed, published and restored by the platform, in each mode. The
+//! function returns the SHA-256 of its memory, from before the checkpoint and as it is now.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::stats::figures;
 /// Restores whose first response is timed in each mode.
 const RUNS: usize = 15;
 
-/// A fifth of the memory of each pattern. `/` reads a page of each; `/digest` reads everything.
+/// A fifth of the memory for each pattern. `/` reads a page of each; `/digest` reads everything.
 const PROGRAM: &str = r#"
 import hashlib, json, mmap, os, random
 MIB = int(open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "mib")).read())
@@ -78,7 +78,7 @@ pub(super) struct Row {
     /// From the request to the first response of a restored instance: median and greatest of [`RUNS`].
     pub(super) first_p50_ms: f64,
     pub(super) first_max_ms: f64,
-    /// From the request to the SHA-256 of all memory, every page by way of the pager.
+    /// From the request to the SHA-256 of all memory, every page through the pager.
     pub(super) all_ms: f64,
 }
 
@@ -88,7 +88,7 @@ struct Digests {
     after: String,
 }
 
-/// Each of these region sizes on a platform of its own.
+/// Measures each of these region sizes on a platform of its own.
 pub(super) fn run(args: &Args, mib: u64, regions: &[RegionSize], acceleration: Acceleration) -> Result<Vec<Row>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("the async runtime could not be started")?;

@@ -1,4 +1,4 @@
-//! The tables, and the bar: at one block size no larger than liblz4 as CRIU uses it, and faster.
+//! The tables, and the target: at one block size no larger than liblz4 as CRIU uses it, and faster.
 
 use comfy_table::Table;
 
@@ -65,7 +65,7 @@ fn sizes(record: &Record) -> Table {
     table
 }
 
-/// A table of what each row took in ours, and in the peer's ways, the last two of each with their ratio.
+/// A table of the times of each row, ours and the peer's, the last two of each with their ratio.
 fn times(record: &Record, columns: &[&str], cells: impl Fn(&Row) -> Vec<f64>) -> Table {
     let mut table = table(&[&["pattern", "region"], columns].concat(), 2);
     for row in &record.rows {
@@ -141,7 +141,7 @@ fn bars(rows: &[Row]) -> Vec<String> {
         };
         format!("bar: {bar}: {verdict}")
     };
-    // Of nothing but zeros both store next to nothing.
+    // For pure zeros both store next to nothing.
     let larger = rows
         .iter()
         .filter(|r| r.ours.stored_bytes > r.peer.stored_bytes.max(r.memory_bytes / 1000));

@@ -1,4 +1,5 @@
-//! One workload in one way: a process writes its memory, is told to go, and what it, the evictor and the kernel saw is added.
+//! One workload in one way: a process writes its memory and is told to go. The results add what it, the evictor and the
+//! kernel saw.
 
 use std::fs;
 use std::path::Path;
@@ -22,25 +23,26 @@ use crate::pager::case::Latency;
 use crate::pager::child::Restored;
 use crate::pager::kinds::{Workload, name};
 
-/// Between two looks at how much memory the process has.
+/// Interval between two samples of the process's memory.
 const SAMPLING: Duration = Duration::from_millis(50);
 
-/// How idle memory goes.
+/// How idle memory is evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Way {
-    /// It stays.
+    /// It is not.
     Stays,
-    /// The worker's evictor, which takes what comes back for what is in use.
+    /// By the worker's evictor, which treats pages that come back as in use.
     Evictor,
-    /// The same, where DAMON tells what is untouched.
+    /// By the worker's evictor, with DAMON reporting what is untouched.
     Watched,
-    /// The kernel reclaims at a limit.
+    /// By the kernel, which reclaims at a limit.
     Kernel,
 }
 
 impl Way {
-    /// Those that this kernel knows. The kernel alone comes last, as it may keep what the one before it has kept.
+    /// The ways that this kernel supports. The kernel alone comes last, since it may keep as much as the way before it
+    /// kept.
     pub(super) fn known() -> Vec<Self> {
         let watches = damon::probe(Path::new(damon::ADMIN)).is_ok();
         let all = [Self::Stays, Self::Evictor, Self::Watched, Self::Kernel];
@@ -57,26 +59,26 @@ impl Way {
     }
 }
 
-/// One workload in one way; lists have an entry each round.
+/// One workload in one way; lists have an entry for each round.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Case {
     pub(super) workload: Workload,
     pub(super) way: Way,
     /// Units of work a second.
     pub(super) throughput: Vec<f64>,
-    /// What of its own the process had in memory on average, MiB.
+    /// Average private memory that the process had resident, MiB.
     pub(super) resident: Vec<f64>,
-    /// Processor time of who evicts, over the time of the workload: the evictor's thread, or whoever set the limit.
+    /// Processor time of eviction over the time of the workload: of the evictor's thread, or of whoever set the limit.
     pub(super) background: Vec<f64>,
-    /// Processor time of the process in the kernel, likewise.
+    /// Processor time of the process in the kernel, over the time of the workload.
     pub(super) kernel: Vec<f64>,
-    /// The share of its working time that the process spent in touches of evicted pages.
+    /// Share of its working time that the process spent in touches of evicted pages.
     pub(super) touching: Vec<f64>,
     /// Touches of evicted pages.
     pub(super) brought: Latency,
     /// Faults that brought a page.
     pub(super) faults: Vec<u64>,
-    /// Pages that were compressed, and brought back, in the whole machine.
+    /// Pages compressed and brought back, in the whole machine.
     pub(super) out: Vec<u64>,
     pub(super) back: Vec<u64>,
 }
@@ -98,7 +100,7 @@ impl Case {
         })
     }
 
-    /// One round; the kernel alone may keep `limit` bytes.
+    /// Runs one round; the kernel alone may keep `limit` bytes.
     pub(super) fn run(&mut self, args: &IdleArgs, after: Duration, limit: u64) -> Result<()> {
         let mut process = Restored::start(&[
             "idle-process".to_owned(),
@@ -151,13 +153,13 @@ impl Case {
     }
 }
 
-/// What the worker's evictor does with an instance that runs, until it has ended; answers its processor time.
+/// Does what the worker's evictor does with a running instance, until that has ended. Returns its processor time.
 fn evict(pid: i32, share: f64, after: Duration, watched: bool, ended: &AtomicBool) -> Duration {
     let (begun, mut sum) = (Instant::now(), Duration::ZERO);
     let mut throttle = Throttle::new(share);
     let mut ledger = Ledger::new(after);
     let goes_on = |_| !ended.load(Ordering::Relaxed);
-    // Without it nothing goes, and the figures say so.
+    // Without it nothing is evicted, and the figures show that.
     let Ok(host) = kernel::probe() else { return sum };
     let mut watch = watched
         .then(|| Watch::open(Path::new(damon::ADMIN), after).ok())
@@ -171,7 +173,7 @@ fn evict(pid: i32, share: f64, after: Duration, watched: bool, ended: &AtomicBoo
         };
         let untouched = watch.as_mut().and_then(|w| w.untouched(pid));
         let chosen = (Use::Warm, untouched.as_deref());
-        // It has ended otherwise.
+        // It has ended meanwhile.
         let _ = visit(&host, pid, &mut ledger, chosen, begun.elapsed(), goes_on, account);
         if let Some(watch) = &mut watch {
             watch.follow(&[(pid, ledger.present())]);
@@ -180,7 +182,7 @@ fn evict(pid: i32, share: f64, after: Duration, watched: bool, ended: &AtomicBoo
     sum + throttle.spent().0
 }
 
-/// How much of its own memory was there, on average, MiB; not what it has of files.
+/// Average resident private memory, MiB, without that of files.
 fn sample(pid: i32, ended: &AtomicBool) -> f64 {
     let (mut sum, mut count) = (0.0, 0.0);
     while !ended.load(Ordering::Relaxed) {
@@ -195,7 +197,7 @@ fn sample(pid: i32, ended: &AtomicBool) -> f64 {
     sum / f64::max(count, 1.0)
 }
 
-/// One of the kernel's counters of memory.
+/// One of the kernel's memory counters.
 fn counter(name: &str) -> Result<u64> {
     let text = fs::read_to_string("/proc/vmstat").context("no /proc/vmstat")?;
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.parse().ok());

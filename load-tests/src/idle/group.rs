@@ -1,4 +1,4 @@
-//! A control group whose limit has the kernel reclaim by itself, on either version; swap is not limited.
+//! A control group whose limit makes the kernel reclaim by itself, on either version; swap is not limited.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// One without a limit, with this process in it.
+    /// A group without a limit, with this process in it.
     pub(super) fn of(pid: i32) -> Result<Self> {
         let root = Path::new("/sys/fs/cgroup");
         let (parent, limit) = match root.join("memory").is_dir() {
@@ -26,7 +26,7 @@ impl Group {
         Ok(group)
     }
 
-    /// From now on it may hold so much, and the rest is swapped out before this returns.
+    /// Sets the limit. Anything beyond it is swapped out before this returns.
     pub(super) fn limit(&self, bytes: u64) -> Result<()> {
         self.write(self.limit, &bytes.to_string())
     }

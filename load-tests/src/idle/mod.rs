@@ -1,6 +1,7 @@
-//! `rekindle-bench idle`: what it costs a process that memory which it does not use goes. Four workloads (those of `rekindle-bench pager`) on a
-//! quarter of their memory at a time, three ways: all of it stays; the worker's own evictor takes what is idle, with DAMON too where the kernel
-//! has it; and the kernel alone reclaims into the same zram, in a control group that may hold as much as the evictor left.
+//! `rekindle-bench idle`: the cost to a process of evicting its unused memory. Four workloads (those of
+//! `rekindle-bench pager`) use a quarter of their memory at a time, in three ways. All of it stays. The worker's own
+//! evictor takes what is idle, also with DAMON if the kernel has it. Or the kernel alone reclaims into the same zram,
+//! in a control group that may hold as much as the evictor left.
 //!
 //! ```text
 //! rekindle-bench idle ── one at a time ──> rekindle-bench idle-process   (writes its memory, works on a part of it, then on another)
@@ -28,16 +29,16 @@ use crate::pager::kinds::{Workload, name};
 use crate::record::{self, Taken};
 use case::{Case, Way};
 
-/// Whose device it is, should this program be killed.
+/// Owner of the device, in case this program is killed.
 const OWNER: &str = "rekindle-bench-idle";
-/// The reference's four.
+/// The reference's four workloads.
 const WORKLOADS: [Workload; 4] = [
     Workload::InteractiveBurst,
     Workload::AnonStreamer,
     Workload::RandomTouchHeap,
     Workload::MmapChurn,
 ];
-/// Each round, of faults that nothing else goes on beside.
+/// Number of faults in each round without other activity.
 const QUIET_FAULTS: u32 = 25;
 
 /// `rekindle-bench idle`.
@@ -52,16 +53,16 @@ pub(crate) struct IdleArgs {
     /// How much memory it has.
     #[arg(long, value_name = "PAGES", default_value_t = 65_536, value_parser = clap::value_parser!(u64).range(64..=1 << 22))]
     pages: u64,
-    /// How long memory is to be untouched before it goes.
+    /// How long memory must be untouched before it is evicted.
     #[arg(long, value_name = "MS", default_value_t = 1_000)]
     after: u64,
-    /// The share of a processor that the evictor has; a worker's has a twentieth.
+    /// Share of a processor for the evictor; a worker's has a twentieth.
     #[arg(long, value_name = "SHARE", default_value_t = 0.05)]
     share: f64,
     /// Draw the plots into this directory.
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
-    /// Where the figures go; by default load-tests/results/DATE-REVISION-idle.json.
+    /// Where to write the figures; by default load-tests/results/DATE-REVISION-idle.json.
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
 }
@@ -75,13 +76,13 @@ struct Record {
     pages: u64,
     after_ms: u64,
     share: f64,
-    /// A touch of an evicted page while nothing else is done, microseconds.
+    /// A touch of an evicted page without other activity, microseconds.
     restore: Latency,
     cpu_loop_ms: Vec<f64>,
     cases: Vec<Case>,
 }
 
-/// Swap for as long as this lives.
+/// Swap that exists as long as this value.
 struct Swap(Device);
 
 impl Drop for Swap {
@@ -129,7 +130,7 @@ pub(crate) fn run(args: &IdleArgs) -> Result<()> {
         }
         let mut left = args.pages * rekindle_pager::PAGE;
         for case in &mut record.cases {
-            // What the kernel may keep is what the evictor kept just before, of the same workload.
+            // The kernel may keep what the evictor kept just before, with the same workload.
             case.run(args, Duration::from_millis(args.after), left)
                 .with_context(|| format!("{} {}", name(case.workload), case.way.told()))?;
             left = case.resident.last().map_or(left, |mib| (mib * 1048576.0) as u64);

@@ -1,4 +1,5 @@
-//! The plots of `rekindle-bench idle`, as the reference has them: throughput, processor time, the tail of faults, and counts.
+//! The plots of `rekindle-bench idle`, like the reference's: throughput, processor time, the tail of faults, and
+//! counts.
 
 use std::fs;
 use std::path::Path;
@@ -14,12 +15,12 @@ use crate::plot::{Axis, Dot, Dots, Row, colour, dots};
 /// A figure with its name.
 type Figure = (&'static str, fn(&Record, &Case) -> f64);
 
-/// An axis of a scale, with its label, for these values.
+/// Makes an axis of a scale, with its label, for these values.
 type Scale = fn(&str, &[f64]) -> Axis;
-/// A plot: its file and title, its axis and what that shows, and the figures.
+/// A plot: its file and title, its axis with the label, and the figures.
 type Plot = (&'static str, &'static str, Scale, &'static str, Vec<Figure>);
 
-/// Draws all of them into `directory`.
+/// Draws all plots into `directory`.
 pub(super) fn draw(record: &Record, directory: &Path) -> Result<()> {
     fs::create_dir_all(directory).with_context(|| format!("{}: cannot be made", directory.display()))?;
     let plots: [Plot; 4] = [
@@ -92,7 +93,7 @@ fn plot(record: &Record, title: &str, label: &str, axis: fn(&str, &[f64]) -> Axi
                 .iter()
                 .enumerate()
                 .map(|(kind, (_, figure))| (kind, figure(record, case)))
-                // What was not met has no place on a logarithmic axis.
+                // A zero cannot be shown on a logarithmic axis.
                 .filter(|(_, value)| *value > 0.0)
                 .map(|(kind, value)| Dot {
                     kind,

@@ -1,5 +1,6 @@
-//! `rekindle-bench idle-process`: a process with memory of its own, all of it written, of which it uses a quarter at a time: the first quarter, and
-//! when half of the time is over, the second. It says how long its touches of evicted pages took.
+//! `rekindle-bench idle-process`: a process with private memory, all of it written, of which it uses a quarter at a
+//! time. It uses the first quarter, and after half of the time the second. It reports how long its touches of evicted
+//! pages took.
 #![expect(unsafe_code, reason = "works on its memory by its addresses")]
 
 use std::io::{BufRead as _, stdin};
@@ -22,13 +23,13 @@ const PARTS: u64 = 4;
 /// `rekindle-bench idle-process`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct ProcessArgs {
-    /// What to do.
+    /// The workload.
     #[arg(long, value_enum)]
     workload: Workload,
-    /// How much memory.
+    /// Number of pages.
     #[arg(long)]
     pages: u64,
-    /// How long.
+    /// How long it runs.
     #[arg(long)]
     millis: u64,
 }
@@ -38,7 +39,7 @@ pub(crate) struct ProcessArgs {
 pub(crate) struct Seen {
     /// Units of work done.
     pub(crate) units: u64,
-    /// In how many seconds, without the idle ones.
+    /// Working time in seconds, without the idle ones.
     pub(crate) seconds: f64,
     /// Touches that brought an evicted page: pairs of nanoseconds and counts.
     pub(crate) brought: Vec<(u64, u64)>,
@@ -48,10 +49,10 @@ pub(crate) struct Seen {
     pub(crate) kernel: f64,
 }
 
-/// Does all of it.
+/// Runs the process.
 pub(crate) fn run(args: &ProcessArgs) -> Result<()> {
     let mut word = String::new();
-    // Whoever started this has put it into its control group then: memory is charged to where it is first touched.
+    // By then its parent has put it into its control group: memory is charged where it is first touched.
     stdin().lock().read_line(&mut word).context("no word to begin")?;
     let part = args.pages / PARTS;
     let mut memory = MmapMut::map_anon((PARTS * part * PAGE) as usize).context("no memory")?;
@@ -64,7 +65,8 @@ pub(crate) fn run(args: &ProcessArgs) -> Result<()> {
     let (begun, mut seen) = (Instant::now(), Seen::default());
     for phase in 0..2 {
         let base = memory.as_mut_ptr() as u64 + phase * part * PAGE;
-        // SAFETY: `part` pages from there on lie inside the mapping, which lives until the end, and are used through this alone.
+        // SAFETY: `part` pages from there on lie inside the mapping, which lives until the end, and are used only
+        // through this.
         let mut quarter = unsafe { Memory::watched(base, part)? };
         let deadline = begun + Duration::from_millis(args.millis) * (phase as u32 + 1) / 2;
         let ran = quarter.run(args.workload, deadline)?;

@@ -11,27 +11,27 @@ pub(super) fn median(samples: impl IntoIterator<Item = f64>) -> f64 {
     figures(samples).map_or(0.0, |f| f.p50)
 }
 
-/// The case of the same workload with all memory there.
+/// The case of the same workload with all memory resident.
 fn staying<'a>(record: &'a Record, case: &Case) -> Option<&'a Case> {
     let same = |c: &&Case| c.way == Way::Stays && c.workload == case.workload;
     record.cases.iter().find(same)
 }
 
-/// A case's figure over that of the same workload with all memory there, round by round.
+/// A case's figure over that of the same workload with all memory resident, round by round.
 pub(super) fn over_staying(record: &Record, case: &Case, of: fn(&Case) -> &Vec<f64>) -> f64 {
     let staying = staying(record, case).map(of);
     let pairs = staying.into_iter().flatten().zip(of(case));
     median(pairs.map(|(stays, own)| own / stays))
 }
 
-/// Between what the ratio of throughputs is, with 95 % confidence: the same rounds of both, drawn again and again.
+/// The 95 % confidence interval of the ratio of throughputs: the same rounds of both are drawn again and again.
 fn interval(record: &Record, case: &Case) -> String {
     let other = staying(record, case).filter(|_| case.way != Way::Stays);
     let ratio = other.and_then(|stays| ratio(&stays.throughput, &case.throughput, 1));
     ratio.map_or_else(|| "-".to_owned(), |r| format!("{:.2} to {:.2}", r.low, r.high))
 }
 
-/// Processor time that faults cost the process: in the kernel, beyond what it spends there with all memory there.
+/// Processor time that faults cost the process: in the kernel, beyond what it spends there with all memory resident.
 pub(super) fn fault_cpu(record: &Record, case: &Case) -> f64 {
     let staying = staying(record, case).map(|c| &c.kernel);
     let pairs = staying.into_iter().flatten().zip(&case.kernel);

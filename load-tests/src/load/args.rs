@@ -14,33 +14,33 @@ Examples:
   rekindle-bench load --set RATE=200 --set SPIKE=50             what load-tests/README.md lists
   rekindle-bench load --otlp http://collector:4317              k6's own metrics to a collector that takes metrics")]
 pub(crate) struct LoadArgs {
-    /// Which, in this order; by default all of them.
+    /// Scenarios, in this order; by default all of them.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAMES")]
     pub(crate) scenarios: Vec<Scenario>,
-    /// How long each takes.
+    /// Duration of each.
     #[arg(long, default_value = "30s", value_parser = rekindle_wire::manifest::parse_duration)]
     pub(crate) duration: std::time::Duration,
     /// Use the platform whose gateway listens at this port of this machine, instead of one of its own.
     #[arg(long)]
     pub(crate) port: Option<u16>,
-    /// That platform's admin key; by default its file's under /var/lib/rekindle.
+    /// That platform's admin key; by default from its file under /var/lib/rekindle.
     #[arg(long, env = "FN_KEY", hide_env_values = true)]
     pub(crate) key: Option<String>,
     /// A setting of the scenarios.
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
     pub(crate) settings: Vec<(String, String)>,
-    /// Where k6 sends its own metrics by OTLP (gRPC), besides what the report is made of.
+    /// Where k6 sends its own metrics by OTLP (gRPC), besides those for the report.
     #[arg(long, value_name = "URL")]
     pub(crate) otlp: Option<String>,
     /// The k6 binary; by default the one on PATH or the one that scripts/install-k6.sh has built.
     #[arg(long, value_name = "PATH")]
     pub(crate) k6: Option<PathBuf>,
-    /// Where the report goes; by default load-tests/results/DATE-REVISION-load.
+    /// Where to write the report; by default load-tests/results/DATE-REVISION-load.
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
 }
 
-/// Writes the page and the plots of a load once more.
+/// Writes the page and the plots of a load again.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct LoadReportArgs {
     /// The record.json of the load.
@@ -54,7 +54,7 @@ pub(crate) struct TraceArgs {
     pub(crate) id: Option<String>,
 }
 
-/// Reads `NAME=VALUE`.
+/// Parses `NAME=VALUE`.
 fn setting(text: &str) -> Result<(String, String), String> {
     let (name, value) = text
         .split_once('=')

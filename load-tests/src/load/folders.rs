@@ -1,4 +1,5 @@
-//! The functions of a load: copies of folders of the checkout, under names of the load's own, so that nobody's function is touched.
+//! The functions of a load: copies of folders of the checkout under names of the load's own, so that no other function
+//! is touched.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,11 +9,11 @@ use anyhow::{Context as _, Result, bail};
 use super::scenario::Wanted;
 use crate::folder;
 
-/// Copies the folder below `dir` and gives it its name and settings. Returns where.
+/// Copies the folder below `dir` and gives it its name and settings. Returns its path.
 pub(super) fn prepare(wanted: &Wanted, dir: &Path) -> Result<PathBuf> {
     let to = dir.join(&wanted.name);
     if to.exists() {
-        // Of another scenario's platform, which called the same function.
+        // From another scenario's platform, which called the same function.
         return Ok(to);
     }
     folder::copy(&wanted.folder, &to)?;
@@ -20,7 +21,7 @@ pub(super) fn prepare(wanted: &Wanted, dir: &Path) -> Result<PathBuf> {
     Ok(to)
 }
 
-/// Packs a folder as the API wants it. Returns the archive.
+/// Packs a folder for the API. Returns the archive.
 pub(super) fn pack(folder: &Path) -> Result<PathBuf> {
     let archive = folder.with_extension("tar.gz");
     let status = Command::new("tar")

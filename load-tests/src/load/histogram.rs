@@ -1,12 +1,12 @@
-//! A distribution of durations: bounded memory however many there are, percentiles within 0.1 %, and small as JSON.
+//! A distribution of durations: bounded memory for any number of them, percentiles within 0.1 %, and small as JSON.
 
 use hdrhistogram::Histogram as Hdr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The longest that is told apart, microseconds: longer ones count as this.
+/// Longest duration that is distinguished, microseconds: longer ones count as this.
 const LONGEST_US: u64 = 600_000_000;
 
-/// Durations, told in milliseconds.
+/// Durations, in milliseconds.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Histogram(Option<Hdr<u64>>);
 
@@ -18,7 +18,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Takes one, milliseconds.
+    /// Records one duration, milliseconds.
     pub(crate) fn record(&mut self, ms: f64) {
         self.record_many(micros(ms), 1);
     }
@@ -27,13 +27,13 @@ impl Histogram {
         if let Some(hdr) = &mut self.0 {
             hdr.saturating_record(us.max(1));
             if count > 1 {
-                // It is within the bounds, as the first was saturated to them.
+                // It is within the bounds, since the first was saturated to them.
                 let _within = hdr.record_n(us.clamp(1, LONGEST_US), count - 1);
             }
         }
     }
 
-    /// How many.
+    /// Number of durations.
     pub(crate) fn count(&self) -> u64 {
         self.0.as_ref().map_or(0, Hdr::len)
     }
@@ -43,12 +43,12 @@ impl Histogram {
         self.0.as_ref().map_or(0.0, |h| ms(h.value_at_percentile(percent)))
     }
 
-    /// The greatest, milliseconds.
+    /// The greatest duration, milliseconds.
     pub(crate) fn max(&self) -> f64 {
         self.0.as_ref().map_or(0.0, |h| ms(h.max()))
     }
 
-    /// What share of all took at most how many milliseconds, as steps from left to right.
+    /// The share of durations that took at most so many milliseconds, as steps from left to right.
     pub(crate) fn cumulative(&self) -> Vec<(f64, f64)> {
         let (mut below, all) = (0_u64, as_f64(self.count()));
         let steps = self.steps();
@@ -86,7 +86,7 @@ impl<'de> Deserialize<'de> for Histogram {
     }
 }
 
-/// Whole microseconds; below zero and what is no number are none.
+/// Whole microseconds; negative values and NaN become none.
 fn micros(ms: f64) -> u64 {
     let us = (ms * 1_000.0).round();
     #[allow(

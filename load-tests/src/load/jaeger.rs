@@ -13,10 +13,10 @@ use crate::client::Connection;
 use crate::platform::free_port;
 
 const READY_LIMIT: Duration = Duration::from_secs(30);
-/// Where `make traces` has it, and so `fn up --traces`.
+/// The port of `make traces`, and so of `fn up --traces`.
 const USUAL_QUERY_PORT: u16 = 16_686;
 
-/// A store that can be asked for traces.
+/// A store that can be queried for traces.
 pub(super) struct Jaeger {
     // One of ours; killed when dropped.
     child: Option<Child>,
@@ -25,7 +25,7 @@ pub(super) struct Jaeger {
 }
 
 impl Jaeger {
-    /// Starts the one on PATH, or the one that scripts/install-jaeger.sh has built. `None` when there is neither.
+    /// Starts the one on PATH, or the one that scripts/install-jaeger.sh has built. `None` if there is neither.
     pub(super) async fn start(cache: &Path) -> Result<Option<Self>> {
         let Some(program) = find(cache) else { return Ok(None) };
         let [query, query_grpc, otlp, otlp_http] = [free_port()?, free_port()?, free_port()?, free_port()?];
@@ -69,7 +69,7 @@ impl Jaeger {
         Ok(Some(jaeger))
     }
 
-    /// The one that runs at the usual port, if one does.
+    /// The store at the usual port, if one runs.
     pub(super) async fn running() -> Option<Self> {
         let jaeger = Self {
             child: None,
@@ -79,12 +79,12 @@ impl Jaeger {
         jaeger.ask("/api/services").await.ok().map(|_| jaeger)
     }
 
-    /// Where the platform sends its spans to.
+    /// The endpoint to which the platform sends its spans.
     pub(super) fn endpoint(&self) -> String {
         format!("http://127.0.0.1:{}", self.otlp)
     }
 
-    /// Asks the query API; the answer's body if it is a good one.
+    /// Queries the API. Returns the response's body if it succeeded.
     pub(super) async fn ask(&self, path: &str) -> Result<Vec<u8>> {
         let mut connection = Connection::open(self.query).await?;
         let answer = connection.call(Method::GET, path, &[]).await?;
@@ -98,7 +98,7 @@ impl Jaeger {
 impl Drop for Jaeger {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
-            // It may have ended, which is what we want.
+            // It may have ended already, which is fine.
             let _ended = child.kill();
             let _reaped = child.wait();
         }

@@ -1,4 +1,4 @@
-//! k6 itself: where it is, and one run of it, whose samples are read from its standard output while it writes them.
+//! k6 itself: its location, and one run of it, whose samples are read from its standard output while it writes them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use super::points::Tally;
 use super::scenario::Scenario;
 use crate::args::checkout;
 
-/// k6's exit code when all went well but a threshold was crossed.
+/// k6's exit code if all went well but a threshold was crossed.
 const THRESHOLD_CROSSED: i32 = 99;
 /// Lines of its errors in ours.
 const TOLD_LINES: usize = 12;
@@ -29,24 +29,24 @@ pub(super) struct K6 {
 /// A limit that the scenario sets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Threshold {
-    /// Of what.
+    /// The metric.
     pub(crate) metric: String,
-    /// As k6 writes it.
+    /// The limit as k6 writes it.
     pub(crate) limit: String,
     /// Whether it held.
     pub(crate) met: bool,
 }
 
-/// What a run of a scenario gave.
+/// Results of a run of a scenario.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) tally: Tally,
     pub(super) thresholds: Vec<Threshold>,
-    /// What k6 logged: the first lines.
+    /// The first lines of k6's log.
     pub(super) log: Vec<String>,
 }
 
-/// The end-of-test summary, as far as it is read.
+/// The parts of the end-of-test summary that are read.
 #[derive(Deserialize)]
 struct Summary {
     metrics: BTreeMap<String, Metric>,
@@ -64,7 +64,7 @@ struct Verdict {
 }
 
 impl K6 {
-    /// The named one, else the one on PATH, else the one that scripts/install-k6.sh has built.
+    /// The named one, otherwise the one on PATH, otherwise the one that scripts/install-k6.sh has built.
     pub(super) fn find(named: Option<&Path>, cache: &Path) -> Result<Self> {
         let built = cache.join("tools/bin/k6");
         let candidates = match named {
@@ -83,7 +83,7 @@ impl K6 {
         bail!("there is no k6: run scripts/install-k6.sh (`make load` does), or name one with --k6")
     }
 
-    /// What it says of itself.
+    /// Its version, as it reports it.
     pub(super) fn version(&self) -> &str {
         &self.version
     }
@@ -121,7 +121,7 @@ impl K6 {
         let (out, err) = (child.stdout.take(), child.stderr.take());
         let errors = std::thread::spawn(move || {
             let mut text = String::new();
-            // What cannot be read is not told.
+            // Unreadable text is not shown.
             let _read = err.map(|mut e| e.read_to_string(&mut text));
             text
         });
@@ -143,7 +143,7 @@ impl K6 {
     }
 }
 
-/// An error if k6 ended otherwise than well or with a threshold crossed.
+/// An error unless k6 ended well or with a crossed threshold.
 fn judge(status: ExitStatus, log: &str) -> Result<()> {
     if status.success() || status.code() == Some(THRESHOLD_CROSSED) {
         return Ok(());
@@ -169,7 +169,7 @@ fn thresholds(summary: Summary) -> Vec<Threshold> {
     .collect()
 }
 
-/// Where k6's OTLP output sends to, in its own variables: host and port, without TLS on loopback.
+/// The endpoint of k6's OTLP output, in its own variables: host and port, without TLS on loopback.
 fn exporter(endpoint: &str) -> Vec<(&'static str, String)> {
     let insecure = endpoint.starts_with("http://") || !endpoint.contains("://");
     let address = endpoint.split_once("://").map_or(endpoint, |(_, rest)| rest);

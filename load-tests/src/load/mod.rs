@@ -40,15 +40,15 @@ use trace::Trace;
 use crate::args::Args;
 use crate::record::{told, write_json};
 
-/// A load would fill any store: of its traces one in a hundred is kept. A client that asks for its own trace has it.
+/// A load would fill any store, so one trace in a hundred is kept. A client that asks for its own trace gets it.
 const SAMPLED: [(&str, &str); 2] = [
     ("OTEL_TRACES_SAMPLER", "parentbased_traceidratio"),
     ("OTEL_TRACES_SAMPLER_ARG", "0.01"),
 ];
-/// The settings with which the number of functions of `popularity` is told.
+/// The setting with the number of functions of `popularity`.
 const MANY_SETTING: &str = "MANY";
 
-/// Runs the load and writes its report. The exit code is a failure when a threshold was crossed.
+/// Runs the load and writes its report. The exit code is a failure if a threshold was crossed.
 pub(crate) async fn run(args: &Args, load: &LoadArgs) -> Result<ExitCode> {
     let k6 = K6::find(load.k6.as_deref(), &args.cache)?;
     let chosen = if load.scenarios.is_empty() {
@@ -56,7 +56,7 @@ pub(crate) async fn run(args: &Args, load: &LoadArgs) -> Result<ExitCode> {
     } else {
         load.scenarios.clone()
     };
-    // They have a platform of their own, after the others.
+    // These have a platform of their own, after the others.
     let (on_two, scenarios): (Vec<Scenario>, Vec<Scenario>) =
         chosen.iter().copied().partition(|s| s.takes_two_workers());
     let mut record = LoadRecord::begin();
@@ -105,7 +105,7 @@ pub(crate) async fn run(args: &Args, load: &LoadArgs) -> Result<ExitCode> {
             record.trace = traced(jaeger.as_ref(), &target, deployed.first().map_or("", String::as_str)).await;
         }
         for function in &deployed {
-            // What is left of a load is in nobody's way; that it could not be removed is told, not a failure.
+            // Leftovers of a load disturb nobody: a failed removal is reported, but is no failure.
             if let Err(error) = target.remove(function) {
                 eprintln!("{error:#}");
             }
@@ -116,7 +116,7 @@ pub(crate) async fn run(args: &Args, load: &LoadArgs) -> Result<ExitCode> {
     write(&record, &dir)?;
     page::print(&record);
     println!("\nreport: {}", told(&dir.join("index.html")));
-    // What ran before a scenario that could not be run is in the report all the same.
+    // Scenarios that ran before a failed one are in the report all the same.
     outcome?;
     let is_traced = match &record.trace {
         Ok(trace) if trace.lacks.is_empty() => true,
@@ -124,7 +124,7 @@ pub(crate) async fn run(args: &Args, load: &LoadArgs) -> Result<ExitCode> {
             eprintln!("the trace of a restored invocation lacks: {}", trace.lacks.join(", "));
             false
         }
-        // Without a trace store there is none to be had, which the report says.
+        // Without a trace store there is no trace, which the report says.
         Err(_) if jaeger.is_none() => true,
         Err(why) => {
             eprintln!("no trace of a restored invocation: {why}");
@@ -145,7 +145,7 @@ pub(crate) async fn run(args: &Args, load: &LoadArgs) -> Result<ExitCode> {
     })
 }
 
-/// `rekindle-bench load-report`: the page and the plots once more, from a record.
+/// `rekindle-bench load-report`: writes the page and the plots again, from a record.
 pub(crate) fn report(args: &LoadReportArgs) -> Result<()> {
     let path = &args.record;
     let text = fs::read_to_string(path).with_context(|| format!("{}: cannot be read", path.display()))?;
@@ -197,7 +197,7 @@ async fn measure(
         let watching = pool::watch(target, stopped);
         let ran = async {
             let outcome = running.await.context("k6 was not waited for")?;
-            // Nobody listens only if the watching has ended already.
+            // There is no receiver only if the watching has ended already.
             let _listening = stop.send(true);
             outcome
         };
@@ -232,7 +232,7 @@ async fn traced(jaeger: Option<&Jaeger>, target: &Target, function: &str) -> Res
         .map_err(|e| format!("{e:#}"))
 }
 
-/// What k6 is told: the platform, how long, and the settings.
+/// k6's environment: the platform, the duration, and the settings.
 fn environment(load: &LoadArgs, target: &Target) -> Result<BTreeMap<String, String>> {
     let seconds = load.duration.as_secs().max(1);
     let mut out = BTreeMap::from([
@@ -252,7 +252,7 @@ fn many(environment: &BTreeMap<String, String>) -> Result<usize> {
         .with_context(|| format!("{MANY_SETTING}={text} is not a number"))
 }
 
-/// Deploys everything the scenarios call, once each; returns the functions' names.
+/// Deploys everything that the scenarios call, once each. Returns the functions' names.
 fn deploy(target: &Target, scenarios: &[Scenario], many: usize, dir: &Path) -> Result<BTreeSet<String>> {
     let mut deployed = BTreeSet::new();
     for wanted in scenarios.iter().flat_map(|s| s.wants(many)) {

@@ -1,4 +1,5 @@
-//! The report: one HTML page with its plots in it, which needs no server and nothing from elsewhere, and each plot as a file of its own.
+//! The report: one HTML page with its plots in it, which needs no server and no external resource, and each plot as a
+//! file of its own.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -41,7 +42,7 @@ fn put(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("{}: cannot be written", path.display()))
 }
 
-/// The tables of the terminal.
+/// Prints the tables to the terminal.
 pub(super) fn print(record: &LoadRecord) {
     println!("\n{} at {} on {}", record.revision, record.date, record.machine);
     let mut table = Table::new();
@@ -253,7 +254,7 @@ fn escaped(text: &str) -> String {
         .replace('"', "&quot;")
 }
 
-/// Three significant digits or so.
+/// About three significant digits.
 fn ms(value: f64) -> String {
     match value {
         v if v < 10.0 => format!("{value:.2}"),

@@ -28,16 +28,16 @@ const STATES: [(&str, usize); 6] = [
 
 /// Bytes.
 const MIB: f64 = 1_048_576.0;
-/// Of failures.
+/// Colour of failures.
 const FAILURE: Colour = RGBColor(200, 0, 0);
 
-/// A plot by the name of its file.
+/// A plot with the name of its file.
 pub(super) struct Plot {
     pub(super) name: &'static str,
     pub(super) svg: String,
 }
 
-/// All of a scenario's.
+/// All plots of a scenario.
 pub(super) fn of(ran: &Ran) -> Result<Vec<Plot>, PlotError> {
     let mut out = vec![
         Plot {
@@ -70,7 +70,7 @@ pub(super) fn of(ran: &Ran) -> Result<Vec<Plot>, PlotError> {
     Ok(out)
 }
 
-/// What share of the answers took at most so long.
+/// Share of the responses that took at most so long.
 fn latency(ran: &Ran) -> Lines {
     let kinds: Vec<Line> = known(&STARTS, ran.tally.latency.keys())
         .map(|(name, colour)| {
@@ -107,7 +107,7 @@ fn latency(ran: &Ran) -> Lines {
     }
 }
 
-/// Answers and failures a second.
+/// Responses and failures a second.
 fn throughput(ran: &Ran) -> Lines {
     let present: BTreeSet<&String> = ran.tally.seconds.iter().flat_map(|s| s.answers.keys()).collect();
     let mut all: Vec<Line> = known(&STARTS, present.into_iter())
@@ -172,7 +172,7 @@ fn pool(ran: &Ran) -> Lines {
     over_time(ran, "pool levels", "instances", all)
 }
 
-/// Invocations inside, and those that wait.
+/// Invocations in flight, and those that wait.
 fn queues(ran: &Ran) -> Lines {
     let all = [(IN_FLIGHT, 0), (WAITING, 1), (QUEUED, 4)];
     let all = all
@@ -181,7 +181,7 @@ fn queues(ran: &Ran) -> Lines {
     over_time(ran, "in flight and waiting", "invocations", all.collect())
 }
 
-/// Memory: charged to instances, and what their clones share.
+/// Memory charged to instances, and what their clones share.
 fn memory(ran: &Ran) -> Lines {
     let all = [(INSTANCES_MEMORY, 0), (TEMPLATES, 1)];
     let mut all: Vec<Line> = all
@@ -199,7 +199,7 @@ fn memory(ran: &Ran) -> Lines {
     over_time(ran, "memory of instances and templates", "MiB", all)
 }
 
-/// What a metric told, in units of `unit`; none where there is no such metric.
+/// A metric's values, in units of `unit`; `None` if there is no such metric.
 fn gauge(ran: &Ran, name: &str, colour_of: usize, unit: f64) -> Option<Line> {
     let told = ran
         .levels
@@ -230,7 +230,7 @@ fn over_time(ran: &Ran, what: &str, unit: &str, lines: Vec<Line>) -> Lines {
     }
 }
 
-/// The names in the order and colours of `order`, and after them those it does not know.
+/// The names in the order and colours of `order`, followed by unknown ones.
 fn known<'a>(
     order: &'a [(&'a str, usize)],
     names: impl Iterator<Item = &'a String>,
@@ -248,7 +248,7 @@ fn known<'a>(
     first.chain(others.into_iter().enumerate().map(|(n, other)| (other, colour(n + 4))))
 }
 
-/// A count of each second as a step over it. The last second is left out when less than half of it was measured.
+/// A count of each second as a step over it. The last second is left out if less than half of it was measured.
 fn per_second(ran: &Ran, counts: impl Iterator<Item = u64>) -> Vec<(f64, f64)> {
     let number = |n: u64| f64::from(u32::try_from(n).unwrap_or(u32::MAX));
     let whole = (0_u32..)

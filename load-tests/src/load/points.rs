@@ -1,5 +1,5 @@
-//! k6's samples, one JSON line each, taken into distributions and seconds as they come: memory is bounded by how many start kinds,
-//! phases and seconds there are, not by how many requests.
+//! k6's samples, one JSON line each, added to distributions and seconds as they come. Memory is bounded by the number
+//! of start kinds, phases and seconds, not by the number of requests.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -9,39 +9,39 @@ use serde::{Deserialize, Serialize};
 
 use super::histogram::Histogram;
 
-/// Different errors (or functions) that are told apart; further ones are `other`.
+/// Maximum number of distinct errors (or functions); further ones are `other`.
 const KINDS_MAX: usize = 40;
-/// Seconds of a load that are told apart: a day.
+/// Maximum number of seconds of a load: a day.
 const SECONDS_MAX: usize = 86_400;
-/// What a line of ours begins with; k6's own metrics, most of the lines, are passed over unread.
+/// Prefix of our lines; k6's own metrics, most of the lines, are skipped unread.
 const OURS: &str = "{\"metric\":\"fn_";
 
-/// What came in one second.
+/// Results of one second.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Second {
-    /// Good answers by start kind.
+    /// Successful responses by start kind.
     pub(crate) answers: BTreeMap<String, u64>,
     /// Failures by code.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) errors: BTreeMap<String, u64>,
 }
 
-/// Everything that was measured in a scenario.
+/// All measurements of a scenario.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Tally {
-    /// From sending a request to the last byte of its answer, by start kind.
+    /// From sending a request to the last byte of its response, by start kind.
     pub(crate) latency: BTreeMap<String, Histogram>,
-    /// To the first byte.
+    /// From sending a request to the first byte of its response, by start kind.
     pub(crate) first_byte: BTreeMap<String, Histogram>,
     /// Phases of `Server-Timing`, by start kind and phase.
     pub(crate) phases: BTreeMap<String, BTreeMap<String, Histogram>>,
     /// Failures by code.
     pub(crate) errors: BTreeMap<String, u64>,
-    /// Good answers by function and start kind.
+    /// Successful responses by function and start kind.
     pub(crate) functions: BTreeMap<String, BTreeMap<String, u64>>,
     /// From a deploy's upload until its version served, milliseconds.
     pub(crate) deploys_ms: Vec<f64>,
-    /// From asking for a migration until the instance served elsewhere, milliseconds.
+    /// From requesting a migration until the instance served elsewhere, milliseconds.
     #[serde(default)]
     pub(crate) moves_ms: Vec<f64>,
     /// Bytes of bodies by direction.
@@ -71,7 +71,8 @@ struct Data<'a> {
 }
 
 impl Tally {
-    /// Takes one line of k6's JSON output. Lines that are not ours change nothing; one of ours that cannot be read is an error.
+    /// Adds one line of k6's JSON output. Lines that are not ours change nothing; one of ours that cannot be parsed is
+    /// an error.
     pub(crate) fn take(&mut self, line: &str, began: SystemTime) -> Result<(), serde_json::Error> {
         if !line.starts_with(OURS) || !line.contains("\"type\":\"Point\"") {
             return Ok(());
@@ -122,17 +123,17 @@ impl Tally {
         Ok(())
     }
 
-    /// Good answers.
+    /// Number of successful responses.
     pub(crate) fn answers(&self) -> u64 {
         self.latency.values().map(Histogram::count).sum()
     }
 
-    /// Failures.
+    /// Number of failures.
     pub(crate) fn failures(&self) -> u64 {
         self.errors.values().sum()
     }
 
-    /// The second in which a sample was taken; none before the beginning, and none after a day.
+    /// The second in which a sample was taken; `None` before the beginning, and after a day.
     fn second(&mut self, time: &str, began: SystemTime) -> Option<&mut Second> {
         let at = humantime::parse_rfc3339(time).ok()?.duration_since(began).ok()?;
         let n = usize::try_from(at.as_secs()).ok().filter(|n| *n < SECONDS_MAX)?;

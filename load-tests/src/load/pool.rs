@@ -1,4 +1,5 @@
-//! The platform's own view while a load runs: its instances by state, a few times a second, and twice a second what its roles' metrics tell.
+//! The platform's own view while a load runs: its instances by state, a few times a second, and twice a second its
+//! roles' metrics.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,12 +11,12 @@ use serde::{Deserialize, Serialize};
 use super::target::Target;
 use crate::client::Connection;
 
-/// Between two looks.
+/// Interval between two samples.
 const EVERY: Duration = Duration::from_millis(250);
-/// Of how many looks one is at the metrics too.
+/// Every how many samples the metrics are read too.
 const METRICS_EVERY: usize = 2;
-/// Which of them, by their name in docs/reference/metrics.md, and what they are called here. A role that does not have
-/// one is a gap in the plot.
+/// The metrics to read, by their name in docs/reference/metrics.md, with their names here. A role without one of them
+/// leaves a gap in the plot.
 const WORKER_GAUGES: [(&str, &str); 3] = [
     ("rekindle_sandboxes_ready", SANDBOXES),
     ("rekindle_templates_memory_bytes", TEMPLATES),
@@ -32,16 +33,16 @@ pub(crate) const SANDBOXES: &str = "empty sandboxes ready";
 pub(crate) const TEMPLATES: &str = "templates, shared by all clones";
 /// Memory charged to instances, bytes.
 pub(crate) const INSTANCES_MEMORY: &str = "charged to instances";
-/// Invocations the gateway is serving.
+/// Invocations in flight at the gateway.
 pub(crate) const IN_FLIGHT: &str = "in flight at the gateway";
-/// Of them, waiting for a slot.
+/// Those that wait for a slot.
 pub(crate) const WAITING: &str = "waiting for a slot at the gateway";
-/// Waiting in the scheduler's queue.
+/// Invocations in the scheduler's queue.
 pub(crate) const QUEUED: &str = "queued at the scheduler";
-/// Looks of one scenario that are kept.
+/// Maximum number of samples kept for one scenario.
 const LEVELS_MAX: usize = 400_000;
 
-/// What was there at one moment.
+/// Levels at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Level {
     /// Milliseconds since the scenario began.
@@ -50,12 +51,13 @@ pub(crate) struct Level {
     pub(crate) instances: BTreeMap<String, u64>,
     /// Memory charged to all instances, MiB.
     pub(crate) memory_mib: f64,
-    /// What the roles' metrics tell besides, all workers together; only in some of the looks.
+    /// The roles' metrics, over all workers; only in some of the samples.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) gauges: BTreeMap<String, f64>,
 }
 
-/// Of `/v1/status`, what is looked at; its own shape, so that a platform of another revision can be watched too.
+/// The part of `/v1/status` that is read. It has a shape of its own, so that a platform of another revision can be
+/// watched too.
 #[derive(Deserialize)]
 struct Status {
     instances: Vec<Instance>,
@@ -75,7 +77,7 @@ struct Instance {
     memory_bytes: u64,
 }
 
-/// Looks until `stop` says so.
+/// Samples until `stop` says so.
 pub(super) async fn watch(target: &Target, mut stop: tokio::sync::watch::Receiver<bool>) -> Vec<Level> {
     let began = Instant::now();
     let mut levels = Vec::new();
@@ -87,7 +89,7 @@ pub(super) async fn watch(target: &Target, mut stop: tokio::sync::watch::Receive
             _ = ticks.tick() => {}
             _ = stop.wait_for(|stop| *stop) => return levels,
         }
-        // One that is not answered is a gap in the plot, and no more.
+        // A failed sample is only a gap in the plot.
         let with_metrics = levels.len() % METRICS_EVERY == 0;
         match look(target, &mut connection, with_metrics).await {
             Ok(level) if levels.len() < LEVELS_MAX => {

@@ -1,4 +1,4 @@
-//! The record of a load: what the page and its plots are made of. Written as JSON beside them.
+//! The record of a load, from which the page and its plots are made. Written as JSON beside them.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -19,27 +19,29 @@ const LOOPS: usize = 10;
 /// One run of `make load`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct LoadRecord {
-    /// The commit of the checkout, with `-dirty` if something in it is not committed; `docs`, where benches draw, does not count.
+    /// Commit of the checkout, with `-dirty` if something in it is not committed; `docs`, where benches draw, does not
+    /// count.
     pub(crate) revision: String,
     /// When it began, RFC 3339 in UTC.
     pub(crate) date: String,
-    /// Where.
+    /// The machine.
     pub(crate) machine: Machine,
-    /// The share of all cores that others kept busy in the second before.
+    /// Share of all cores that others kept busy in the second before.
     pub(crate) busy_before: f64,
-    /// The load average of the minute before.
+    /// Load average of the minute before.
     pub(crate) load_before: f64,
-    /// A fixed piece of work, milliseconds, some times before and some times after: its spread is the machine's.
+    /// Duration of a fixed piece of work, milliseconds, some times before and some times after: its spread is the
+    /// machine's.
     pub(crate) cpu_loop_ms: Vec<f64>,
     /// The platform.
     pub(crate) platform: String,
     /// k6's version.
     pub(crate) k6: String,
-    /// How long each scenario was to take, seconds.
+    /// Planned duration of each scenario, seconds.
     pub(crate) duration_s: f64,
-    /// Settings that were not the scenarios' own.
+    /// Settings that differ from the scenarios' own.
     pub(crate) settings: Vec<(String, String)>,
-    /// In the order they ran.
+    /// Scenarios in the order in which they ran.
     pub(crate) scenarios: Vec<Ran>,
     /// The trace of one restored invocation as the store has it, or why there is none.
     pub(crate) trace: Result<Trace, String>,
@@ -48,23 +50,23 @@ pub(crate) struct LoadRecord {
 /// One scenario.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Ran {
-    /// Which.
+    /// The scenario.
     pub(crate) scenario: Scenario,
     /// From k6's start to its end, seconds.
     pub(crate) took_s: f64,
-    /// Everything k6 measured.
+    /// Everything that k6 measured.
     pub(crate) tally: Tally,
     /// The limits.
     pub(crate) thresholds: Vec<Threshold>,
     /// The platform's instances meanwhile.
     pub(crate) levels: Vec<Level>,
-    /// What k6 logged.
+    /// k6's log.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) log: Vec<String>,
 }
 
 impl LoadRecord {
-    /// Of a load that begins now. Blocks for a second.
+    /// The record of a load that begins now. Blocks for a second.
     pub(crate) fn begin() -> Self {
         Self {
             revision: revision(),
@@ -82,12 +84,12 @@ impl LoadRecord {
         }
     }
 
-    /// It has ended now.
+    /// Completes the record when the load has ended.
     pub(crate) fn end(&mut self) {
         self.cpu_loop_ms.extend((0..LOOPS).map(|_| machine::cpu_loop()));
     }
 
-    /// Where it goes: the directory asked for, else one among the results.
+    /// Where to write it: the requested directory, otherwise one among the results.
     pub(crate) fn place(&self, asked: Option<&Path>) -> PathBuf {
         let file = crate::record::place(None, &self.date, &self.revision, "-load");
         asked.map_or_else(|| file.with_extension(""), Path::to_path_buf)

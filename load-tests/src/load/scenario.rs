@@ -1,4 +1,4 @@
-//! The scenarios by name, and which functions each calls. What they do is in load-tests/k6/.
+//! The scenarios by name, and the functions that each calls. load-tests/k6/ has what they do.
 
 use std::path::PathBuf;
 
@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::args::checkout;
 
-/// Begins the names of all functions that a load deploys.
+/// Prefix of the names of all functions that a load deploys.
 pub(crate) const PREFIX: &str = "load-";
-/// How many functions share the load of `popularity`, unless the settings say otherwise.
+/// Number of functions that share the load of `popularity`, unless the settings say otherwise.
 pub(crate) const MANY: usize = 12;
 
 /// One of load-tests/k6/*.js.
@@ -28,23 +28,23 @@ pub(crate) enum Scenario {
     Bodies,
     /// New versions go live under load.
     Deploys,
-    /// The same on two workers, between which instances move.
+    /// A constant rate on two workers, between which instances move.
     Moves,
 }
 
 /// A function that a load needs: a folder of the checkout under a name of the load's own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// With the prefix.
+    /// Name with the prefix.
     pub(crate) name: String,
-    /// The folder it is made of.
+    /// The folder from which it is made.
     pub(crate) folder: PathBuf,
-    /// Settings of its fn.toml that are others than the folder's, as they stand there.
+    /// Settings that replace those of the folder's fn.toml, as literal values.
     pub(crate) settings: Vec<(&'static str, &'static str)>,
 }
 
 impl Scenario {
-    /// All, in the order they run.
+    /// All scenarios, in the order in which they run.
     pub(crate) const ALL: [Self; 7] = [
         Self::Steady,
         Self::Ramp,
@@ -68,7 +68,7 @@ impl Scenario {
         }
     }
 
-    /// What a reader of the report is told.
+    /// Its description for readers of the report.
     pub(crate) fn about(self) -> &'static str {
         match self {
             Self::Steady => "One small Python function at a constant rate, whether or not the answers keep up.",
@@ -89,7 +89,7 @@ impl Scenario {
         }
     }
 
-    /// Whether it takes a platform of two workers.
+    /// Whether it needs a platform with two workers.
     pub(crate) fn takes_two_workers(self) -> bool {
         self == Self::Moves
     }

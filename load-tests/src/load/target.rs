@@ -1,4 +1,4 @@
-//! The platform under load: one of its own, of one worker or two, or the one that runs already.
+//! The platform under load: one of its own, with one worker or two, or the one that already runs.
 
 use std::fs;
 use std::path::Path;
@@ -10,12 +10,12 @@ use crate::args::Args;
 use crate::hosts::Hosts;
 use crate::platform::{Platform, Programs};
 
-/// Where the admin key of `make up`'s platform is.
+/// The admin key of `make up`'s platform.
 const KEY_FILE: &str = "/var/lib/rekindle/admin.key";
 
 /// A platform on this machine.
 pub(crate) struct Target {
-    /// Its gateway's.
+    /// Port of its gateway.
     pub(crate) port: u16,
     /// The admin key.
     pub(crate) key: String,
@@ -32,7 +32,7 @@ enum Own {
 }
 
 impl Target {
-    /// The one that runs already if its port is given, else one of its own with these settings in its environment.
+    /// The running platform if its port is given, otherwise one of its own with these settings in its environment.
     pub(super) async fn of(args: &Args, load: &LoadArgs, settings: &[(&str, &str)]) -> Result<Self> {
         let programs = Programs::find(args)?;
         let Some(port) = load.port else {
@@ -57,7 +57,7 @@ impl Target {
         })
     }
 
-    /// One of its own with two workers, whatever runs already.
+    /// A platform of its own with two workers, whatever already runs.
     pub(super) async fn of_two_workers(args: &Args, settings: &[(&str, &str)]) -> Result<Self> {
         let hosts = Hosts::start(args, settings).await?;
         Ok(Self {
@@ -84,7 +84,7 @@ impl Target {
         }
     }
 
-    /// Removes a function with all its versions; one of its own goes with the platform.
+    /// Removes a function with all its versions; on a platform of its own it goes with the platform.
     pub(super) fn remove(&self, function: &str) -> Result<()> {
         match self.own {
             Some(_) => Ok(()),
@@ -92,7 +92,7 @@ impl Target {
         }
     }
 
-    /// What a reader of the report is told.
+    /// Its description for readers of the report.
     pub(super) fn told(&self) -> String {
         match &self.own {
             Some(Own::One(platform)) => format!("one of its own: {}", platform.program()),

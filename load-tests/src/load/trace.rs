@@ -12,17 +12,17 @@ use super::jaeger::Jaeger;
 use super::target::Target;
 use crate::client::Connection;
 
-/// For the last span to arrive: exporters send in batches.
+/// Limit for the last span to arrive: exporters send in batches.
 const ARRIVAL_LIMIT: Duration = Duration::from_secs(30);
 /// The client's own span, which no store has.
 const CLIENT_SPAN: &str = "00f067aa0ba902b7";
-/// Who must have a span in it.
+/// Roles that must have a span in it.
 const ROLES: [&str; 3] = ["gateway", "scheduler", "worker"];
-/// What each restored invocation has of a restore, and of the function. (A first fault is none where all that it
-/// touches is mapped ahead, nor is a hook called where there is none.)
+/// Spans of a restore and of the function that each restored invocation has. (A first fault is missing if everything
+/// touched is mapped ahead, and a hook if there is none.)
 const SPANS: [&str; 5] = ["sandbox", "criu", "handshake", "working set", "function"];
 
-/// Traces among which the newest invocation is looked for.
+/// Number of traces among which the newest invocation is looked for.
 const LOOKED_AT: u32 = 100;
 
 /// The trace, as the report shows it.
@@ -32,11 +32,11 @@ pub(crate) struct Trace {
     pub(crate) id: String,
     /// A line for each span: depth, name, role, milliseconds since the first began, milliseconds it took.
     pub(crate) spans: Vec<Shown>,
-    /// What a whole trace of a restored invocation has and this has not.
+    /// What a complete trace of a restored invocation has and this one lacks.
     pub(crate) lacks: Vec<String>,
 }
 
-/// A span in its place.
+/// A span with its position in the tree.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Shown {
     depth: usize,
@@ -46,7 +46,7 @@ pub(crate) struct Shown {
     took_ms: f64,
 }
 
-/// The query API's answer, as far as it is read.
+/// The parts of the query API's response that are read.
 #[derive(Deserialize)]
 struct JaegerResponse {
     data: Option<Vec<Found>>,
@@ -116,7 +116,7 @@ pub(super) async fn of_restored(jaeger: &Jaeger, target: &Target, function: &str
         spans: Vec::new(),
         lacks: vec!["any span".to_owned()],
     };
-    // The store knows the trace as soon as its first span is there, so it is asked until nothing lacks.
+    // The store knows the trace as soon as its first span is there, so it is asked until nothing is missing.
     while !last.lacks.is_empty() && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(200)).await;
         // A trace that is not there yet is answered 404.
@@ -159,7 +159,7 @@ fn read(id: &str, body: &[u8]) -> Result<Trace> {
     Ok(tree(id, &spans))
 }
 
-/// Puts every span below its parent, in the order they began, and looks for what lacks.
+/// Puts every span below its parent, in the order in which they began, and determines what is missing.
 fn tree(id: &str, spans: &[Span]) -> Trace {
     let known: BTreeSet<&str> = spans.iter().map(|s| s.id.as_str()).collect();
     let mut children: BTreeMap<&str, Vec<&Span>> = BTreeMap::new();
@@ -210,7 +210,7 @@ fn tree(id: &str, spans: &[Span]) -> Trace {
     }
 }
 
-/// The spans below one, the last first, as a stack wants them.
+/// The spans below one, last first, as a stack requires.
 fn below<'s>(children: &BTreeMap<&str, Vec<&'s Span>>, id: &str, depth: usize) -> Vec<(usize, &'s Span)> {
     let all = children.get(id).into_iter().flatten();
     all.rev().map(|span| (depth, *span)).collect()
@@ -239,7 +239,7 @@ impl Trace {
 mod tests {
     use super::*;
 
-    /// As Jaeger v2 answers.
+    /// As in a response of Jaeger v2.
     fn span(id: &str, name: &str, parent: &str, began: u64, role: &str) -> String {
         format!(
             r#"{{"traceID":"t","spanID":"{id}","operationName":"{name}","references":[{{"refType":"CHILD_OF","traceID":"t","spanID":"{parent}"}}],

@@ -1,4 +1,4 @@
-//! Clients that ask all the time, and notice when the answer takes long or does not come.
+//! Clients that send requests continuously, and notice if a response is late or missing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,10 +10,10 @@ use http::Method;
 
 use crate::client::Connection;
 
-/// How often one asks at most.
+/// Minimum interval between two requests of one client.
 const EVERY: Duration = Duration::from_millis(1);
 
-/// Clients that go on until they are told to stop.
+/// Clients that run until they are told to stop.
 pub(super) struct Clients {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Result<Vec<Asked>>>>,
@@ -24,7 +24,7 @@ pub(super) struct Clients {
 pub(super) struct Asked {
     pub(super) at: Instant,
     pub(super) took: Duration,
-    /// Why it was not answered as it should be.
+    /// Why the response was wrong or missing.
     pub(super) failed: Option<String>,
 }
 
@@ -40,7 +40,7 @@ impl Clients {
         Self { stop, threads }
     }
 
-    /// Stops them; everything they asked.
+    /// Stops them, and returns all their requests.
     pub(super) fn stop(self) -> Result<Vec<Asked>> {
         self.stop.store(true, Ordering::Relaxed);
         let mut all = Vec::new();

@@ -1,6 +1,7 @@
-//! `rekindle-bench migration`: how long an instance stands still when it moves between two workers, with so much memory, of which it has
-//! written little or all; what a client notices that asks every millisecond; and whether a request fails under constant load. Both
-//! workers are on this machine and share its processors: what they do at the same time takes longer than on two hosts.
+//! `rekindle-bench migration`: how long an instance is paused when it moves between two workers, for several sizes,
+//! with little or all of its memory written. It also measures what a client notices that sends a request every
+//! millisecond, and whether a request fails under constant load. Both workers are on this machine and share its
+//! processors: what they do at the same time takes longer than on two hosts.
 
 mod clients;
 mod report;
@@ -23,18 +24,18 @@ use crate::record::{self, Taken};
 use clients::Clients;
 
 const FUNCTION: &str = "moving";
-/// Clients under constant load.
+/// Number of clients under constant load.
 const LOAD: usize = 3;
-/// How long they go on before, between and after moves.
+/// How long they continue before, between and after moves.
 const CALM: Duration = Duration::from_millis(400);
-/// How long all memory of an instance may take to follow it.
+/// Limit for all memory of an instance to follow it.
 const BEHIND_LIMIT: Duration = Duration::from_secs(60);
-/// How long memory was behind, and how often, as workers tell it.
+/// How long memory was behind, and how often, as workers report it.
 const BEHIND: [&str; 2] = [
     "rekindle_migration_behind_duration_seconds_sum",
     "rekindle_migration_behind_duration_seconds_count",
 ];
-/// Memory of an instance beside the buffer, MiB: the interpreter, and what CRIU needs.
+/// Memory of an instance besides the buffer, MiB: the interpreter, and what CRIU needs.
 const BESIDE_MIB: u32 = 96;
 
 /// `rekindle-bench migration`.
@@ -46,7 +47,7 @@ pub(crate) struct MigrationArgs {
     /// Round trips of each, by a client and under load.
     #[arg(long, value_name = "N", default_value_t = 10)]
     rounds: usize,
-    /// Where the figures go; by default load-tests/results/DATE-REVISION-migration.json.
+    /// Where to write the figures; by default load-tests/results/DATE-REVISION-migration.json.
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
 }
@@ -63,13 +64,13 @@ pub(crate) struct Record {
 struct Case {
     mib: u32,
     written: bool,
-    /// Moves while one client asks every millisecond.
+    /// Moves while one client sends a request every millisecond.
     moves: Vec<Move>,
-    /// From the order to go there until it was back, milliseconds.
+    /// From the order to move until it was back, milliseconds.
     round_trips_ms: Vec<f64>,
     /// Moves under constant load.
     loaded: Vec<Move>,
-    /// Copies that were made under the same load, the original going on.
+    /// Copies made under the same load, while the original continued.
     copies: Vec<Move>,
     /// Requests under constant load, and why some of them failed.
     requests: usize,
@@ -83,13 +84,13 @@ struct Move {
     checkpoint: f64,
     restore: f64,
     resume: f64,
-    /// As the source saw it.
+    /// The pause as the source saw it.
     pause: f64,
-    /// The longest answer to a client that was asking then.
+    /// The longest response time of a client during the move.
     client: f64,
     /// Until all memory was there.
     behind: f64,
-    /// All of it, getting ready included.
+    /// The whole move, including preparation.
     whole: f64,
     written_mib: f64,
     images_kib: f64,
@@ -155,7 +156,7 @@ async fn measure(hosts: &Hosts, mib: u32, written: bool, rounds: usize) -> Resul
         requests: 0,
         failed: Vec::new(),
     };
-    // Both hosts have been there once: what is measured is no first fetch of the function's files.
+    // Both hosts have had the instance once: no first fetch of the function's files is measured.
     for _ in 0..2 {
         migrate(hosts, Clients::start(0, hosts.port(), ""), Kind::Move).await?;
     }
@@ -197,16 +198,16 @@ async fn said(hosts: &Hosts, path: &str, headers: &[(&str, &str)]) -> Result<Sai
     serde_json::from_slice(&answer.body).with_context(|| format!("{path}: {}", answer.text()))
 }
 
-/// What becomes of the original.
+/// What happens to the original.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// It goes.
+    /// It is gone.
     Move,
-    /// It goes on; the copy is ended once it has all its memory.
+    /// It continues; the copy is ended once it has all its memory.
     Copy,
 }
 
-/// Moves the instance to the other worker, or copies it there, while these clients ask.
+/// Moves the instance to the other worker, or copies it there, while these clients send requests.
 async fn migrate(hosts: &Hosts, clients: Clients, kind: Kind) -> Result<(Move, Vec<clients::Asked>)> {
     let admin = hosts.admin()?;
     let instances = admin.instances(FUNCTION).await?;

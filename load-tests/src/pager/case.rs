@@ -1,4 +1,5 @@
-//! One workload in one way: a process is set up as CRIU would restore it, does its work, and what it and the pager saw is added.
+//! One workload in one way: a process is set up as CRIU would restore it, and does its work. The results add what it
+//! and the pager saw.
 
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixListener;
@@ -16,7 +17,7 @@ use super::content::{Content, FIRST};
 use super::kinds::{Way, Workload, name};
 use super::process::Seen;
 
-/// For the pager's part of starting a process.
+/// Limit for the pager's part of starting a process.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// One workload in one way, over all rounds.
@@ -30,7 +31,7 @@ pub(super) struct Case {
     pub(super) throughput: Vec<f64>,
     /// First touches of restored pages.
     pub(super) first_touches: Latency,
-    /// Those of them that waited for the pager.
+    /// First touches that waited for the pager.
     pub(super) waited: Latency,
     /// Processor time of the pager over the time of the workload, by round.
     pub(super) pager_user: Vec<f64>,
@@ -67,7 +68,7 @@ impl Case {
         })
     }
 
-    /// One round.
+    /// Runs one round.
     pub(super) fn run(&mut self, pages: u64, millis: u64) -> Result<()> {
         let content = Arc::new(Content::new(self.way, pages)?);
         let dir = tempfile::tempdir().context("no directory for the socket")?;
@@ -166,7 +167,7 @@ impl Latency {
         Ok(())
     }
 
-    /// Reads the figures off the histogram.
+    /// Reads the figures from the histogram.
     pub(crate) fn read(&mut self) {
         let at = |quantile| self.histogram.value_at_quantile(quantile) as f64 / 1_000.0;
         (self.p50, self.p95, self.p99, self.p999) = (at(0.5), at(0.95), at(0.99), at(0.999));
@@ -175,7 +176,8 @@ impl Latency {
     }
 }
 
-/// Seconds of this process, in its own code and in the kernel. While it waits for a workload only the pager works in it.
+/// Seconds of this process, in its own code and in the kernel. While it waits for a workload, only the pager works in
+/// it.
 fn processor_time() -> Result<(f64, f64)> {
     let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF)?;
     let seconds = |t: nix::sys::time::TimeVal| t.tv_sec() as f64 + t.tv_usec() as f64 / 1e6;

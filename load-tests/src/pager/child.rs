@@ -13,7 +13,7 @@ pub(crate) struct Restored {
 }
 
 impl Restored {
-    /// Of this program, with these arguments.
+    /// Starts this program with these arguments.
     pub(crate) fn start(args: &[String]) -> Result<Self> {
         let mut child = Command::new("/proc/self/exe")
             .args(args)
@@ -28,12 +28,12 @@ impl Restored {
         Ok(Self { child, input, output })
     }
 
-    /// Its process.
+    /// Its process id.
     pub(crate) fn pid(&self) -> i32 {
         self.child.id().cast_signed()
     }
 
-    /// What it says next.
+    /// The next line of its output.
     pub(crate) fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         ensure!(self.output.read_line(&mut line)? > 0, "the process ended early");
@@ -47,7 +47,7 @@ impl Restored {
             .context("the process cannot be told to go")
     }
 
-    /// Waits for its end, which must be a good one.
+    /// Waits for its end, which must be successful.
     pub(crate) fn end(mut self) -> Result<()> {
         let status = self.child.wait()?;
         ensure!(status.success(), "the process failed: {status}");

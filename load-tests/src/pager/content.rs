@@ -1,4 +1,4 @@
-//! The memory that the measured processes are restored with, and how the pager gets at it.
+//! The memory with which the measured processes are restored, and how the pager reads it.
 #![expect(
     unsafe_code,
     reason = "pages of the template are shared between threads by a bit each"
@@ -19,7 +19,7 @@ use rekindle_snapshotter::codec::{self, Encoded, Encoding};
 
 use super::kinds::Way;
 
-/// First page of the memory, and the process it belongs to.
+/// First page of the memory, and the process that it belongs to.
 pub(crate) const FIRST: PageRef = PageRef {
     pid: 501,
     page: 0x2000_0000_0000 / PAGE,
@@ -32,7 +32,7 @@ pub(crate) fn first_word(index: u64) -> u64 {
     (index + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// A page: one word in four like no other, the rest like its neighbours.
+/// A page: one word in four is unique, the rest resemble their neighbours.
 pub(crate) fn page(index: u64) -> Vec<u8> {
     let word = |at: u64| match at % 4 {
         0 => first_word(index).wrapping_add(at.wrapping_mul(0xD134_2543_DE82_EF95)),
@@ -49,7 +49,7 @@ fn small() -> Result<File> {
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
-/// A file whose memory the kernel takes in huge pages where it can. Nothing of its file system is left but the file.
+/// A file that the kernel backs with huge pages if it can. Nothing of its file system remains but the file.
 fn huge() -> Result<File> {
     let dir = tempfile::tempdir().context("no directory for a tmpfs")?;
     mount(
@@ -76,7 +76,7 @@ struct Stored {
     digest: Digest,
 }
 
-/// The content, and where it lies.
+/// The content, and its location.
 pub(crate) struct Content {
     way: Way,
     pages: u64,
@@ -88,7 +88,7 @@ pub(crate) struct Content {
 }
 
 impl Content {
-    /// Of so many pages, a multiple of a region's.
+    /// Content of so many pages, a multiple of a region's.
     pub(crate) fn new(way: Way, pages: u64) -> Result<Self> {
         let file = if way == Way::Huge { huge()? } else { small()? };
         file.set_len(1 << 40).context("the template cannot be sized")?;
@@ -131,7 +131,7 @@ impl Content {
         })
     }
 
-    /// How another process opens the template.
+    /// The path by which another process opens the template.
     pub(crate) fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }
@@ -167,8 +167,8 @@ impl PageSource for Content {
             .read_exact_at(&mut bytes, stored.offset)
             .map_err(|e| lost(e.to_string()))?;
         codec::decode(stored.encoding, &bytes, stored.digest, &mut plain).map_err(|e| lost(e.to_string()))?;
-        // SAFETY: inside the mapping; nobody reads it before its mark is set, and the process has one thread,
-        // so one page is fetched at a time.
+        // SAFETY: inside the mapping; nobody reads it before its mark is set. The process has one thread, so one page
+        // is fetched at a time.
         unsafe {
             let to = self.memory.as_mut_ptr().add(region * (REGION * PAGE) as usize);
             std::ptr::copy_nonoverlapping(plain.as_ptr(), to, plain.len());

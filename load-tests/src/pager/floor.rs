@@ -1,5 +1,5 @@
-//! What it takes at least: a word to another thread that sleeps, and its answer, by pipes. A fault that a thread serves is that,
-//! and the filling.
+//! The least possible time: a word to another thread that sleeps, and its answer, through pipes. A fault served by a
+//! thread is that, and the filling.
 
 use std::io::{Read as _, Write as _, pipe};
 use std::time::Instant;
@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use hdrhistogram::Histogram;
 
-/// Exchanges a measurement.
+/// Exchanges in a measurement.
 const EXCHANGES: u32 = 2_000;
 
 /// Records nanoseconds.
@@ -26,7 +26,7 @@ pub(crate) fn measure(histogram: &mut Histogram<u64>) -> Result<()> {
         histogram.record(u64::try_from(started.elapsed().as_nanos())?)?;
     }
     drop(asking);
-    // It ends when nobody asks any more.
+    // It ends when the pipe is closed.
     drop(other.join());
     Ok(())
 }

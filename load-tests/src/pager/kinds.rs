@@ -1,9 +1,9 @@
-//! What is measured of the pager: the workloads, and the ways in which their memory is had.
+//! What is measured of the pager: the workloads, and the ways in which their memory is provided.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// What a process does with the memory it was restored with.
+/// What a process does with its restored memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
@@ -16,11 +16,11 @@ pub(crate) enum Workload {
     RandomTouchHeap,
     /// Maps fresh memory, writes to every page of it, and unmaps it, over and over.
     MmapChurn,
-    /// Touches, then unmaps, memory it was restored with, sixteen pages at a time; and maps fresh memory in its place.
+    /// Touches, then unmaps, restored memory, sixteen pages at a time, and maps fresh memory in its place.
     RestoredChurn,
 }
 
-/// How the memory is had.
+/// How the memory is provided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
@@ -31,7 +31,7 @@ pub(crate) enum Way {
     File,
     /// The pager's main way: a full template, mapped.
     Template,
-    /// The same, on a tmpfs with `huge=always`.
+    /// A full template, mapped, on a tmpfs with `huge=always`.
     Huge,
     /// Its plain way: pages copied from a full template.
     Copy,

@@ -1,5 +1,6 @@
-//! `rekindle-bench pager`: what a page fault costs its thread, and the pager its host. Real processes do the workloads of the
-//! reference (`kinds`) on memory had in several ways, with and without the pager, in turn, on an idle machine and on a busy one.
+//! `rekindle-bench pager`: the cost of a page fault to its thread, and of the pager to its host. Real processes run the
+//! workloads of the reference (`kinds`) on memory provided in several ways. They run with and without the pager, in
+//! turn, on an idle machine and on a busy one.
 //!
 //! ```text
 //! rekindle-bench pager ── one at a time ──> rekindle-bench pager-process   (its memory, CRIU's part, the workload, the clock)
@@ -35,19 +36,19 @@ pub(crate) struct PagerArgs {
     /// How long it runs.
     #[arg(long, value_name = "MS", default_value_t = 1_000)]
     millis: u64,
-    /// How much memory it was restored with.
+    /// How much restored memory it has.
     #[arg(long, value_name = "PAGES", default_value_t = 16_384, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     pages: u64,
     /// Only these workloads.
     #[arg(long, value_enum, value_delimiter = ',')]
     workloads: Vec<Workload>,
-    /// Only these ways of having memory.
+    /// Only these ways of providing memory.
     #[arg(long, value_enum, value_delimiter = ',')]
     ways: Vec<Way>,
     /// Only on the machine as it is, not again with every core kept busy by others.
     #[arg(long)]
     idle_only: bool,
-    /// Where the figures go; by default load-tests/results/DATE-REVISION-pager.json.
+    /// Where to write the figures; by default load-tests/results/DATE-REVISION-pager.json.
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
 }
@@ -59,7 +60,7 @@ struct Record {
     rounds: u32,
     millis: u64,
     pages: u64,
-    /// A message to another thread and its answer, as such: idle, busy.
+    /// A bare message to another thread and its answer: idle, busy.
     floor: Vec<Latency>,
     cpu_loop_ms: Vec<f64>,
     cases: Vec<Case>,

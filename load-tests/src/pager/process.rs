@@ -1,5 +1,5 @@
-//! `rekindle-bench pager-process`: a process with memory as a restore leaves it. It does CRIU's part (maps the memory, sends its
-//! userfaultfd), waits for the word to go, runs its workload, and says what it saw.
+//! `rekindle-bench pager-process`: a process with memory as a restore leaves it. It does CRIU's part (maps the memory,
+//! sends its userfaultfd), waits for the word to go, runs its workload, and reports what it saw.
 #![expect(
     unsafe_code,
     reason = "maps memory at a fixed address and works on it by its addresses"
@@ -26,16 +26,16 @@ use super::workload::Memory;
 /// `rekindle-bench pager-process`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct ProcessArgs {
-    /// What to do.
+    /// The workload.
     #[arg(long, value_enum)]
     pub(crate) workload: Workload,
-    /// How its memory is had.
+    /// How its memory is provided.
     #[arg(long, value_enum)]
     pub(crate) way: Way,
-    /// How much memory.
+    /// Number of pages.
     #[arg(long)]
     pub(crate) pages: u64,
-    /// How long.
+    /// How long it runs.
     #[arg(long)]
     pub(crate) millis: u64,
     /// Where the pager listens.
@@ -51,15 +51,15 @@ pub(crate) struct ProcessArgs {
 pub(crate) struct Seen {
     /// Units of work done.
     pub(crate) units: u64,
-    /// In how many seconds, without the idle ones.
+    /// Working time in seconds, without the idle ones.
     pub(crate) seconds: f64,
-    /// First touches of pages it was restored with.
+    /// First touches of restored pages.
     pub(crate) first_touches: Vec<(u64, u64)>,
-    /// Those of them that had to wait for the pager: the thread slept.
+    /// First touches that had to wait for the pager: the thread slept.
     pub(crate) waited: Vec<(u64, u64)>,
 }
 
-/// Does all of it.
+/// Runs the process.
 pub(crate) fn run(args: &ProcessArgs) -> Result<()> {
     let length = (args.pages * PAGE) as usize;
     let address = (FIRST.page * PAGE) as *mut libc::c_void;

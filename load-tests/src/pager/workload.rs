@@ -1,4 +1,4 @@
-//! The workloads, and the clock around each first touch of a page.
+//! The workloads, and the timing of each first touch of a page.
 #![expect(
     unsafe_code,
     reason = "touches memory by its addresses, each touch once and in order"
@@ -14,9 +14,9 @@ use super::content::first_word;
 use super::kinds::Workload;
 use super::process::Seen;
 
-/// Faster than this no fault comes back from another thread.
+/// No fault returns faster than this from another thread.
 const AT_ONCE_NS: u64 = 1_000;
-/// Idle between bursts.
+/// Idle time between bursts.
 const IDLE: Duration = Duration::from_millis(5);
 /// Pages of a fresh mapping, and of a piece of restored memory that is unmapped.
 const FRESH: u64 = 64;
@@ -36,7 +36,7 @@ pub(crate) struct Memory {
     idle: Duration,
     pub(crate) first_touches: Histogram<u64>,
     pub(crate) waited: Histogram<u64>,
-    /// Touches that brought a page back that was evicted.
+    /// Touches that brought back an evicted page.
     pub(crate) brought: Histogram<u64>,
 }
 
@@ -60,12 +60,12 @@ impl Memory {
         })
     }
 
-    /// The same of memory with content that may be evicted at any time.
+    /// Memory with content that may be evicted at any time.
     ///
     /// # Safety
     /// As for [`Memory::new`].
     pub(crate) unsafe fn watched(base: u64, pages: u64) -> Result<Self> {
-        // SAFETY: by the caller.
+        // SAFETY: guaranteed by the caller.
         let memory = unsafe { Self::new(base, pages, true)? };
         Ok(Self {
             watched: true,
@@ -101,7 +101,7 @@ impl Memory {
         (self.base + index * PAGE) as *mut u64
     }
 
-    /// Touches a page once; the first time by the clock, and its content is compared.
+    /// Touches a page once. The first touch is timed, and the content compared.
     fn touch(&mut self, index: u64, write: bool) -> Result<()> {
         let (at, known) = (self.word(index), index as usize);
         if self.touched[known] && !self.watched {
@@ -200,7 +200,7 @@ impl Memory {
         Ok(units)
     }
 
-    /// Ends early when all is unmapped.
+    /// Ends early once everything is unmapped.
     fn restored_churn(&mut self, deadline: Instant) -> Result<u64> {
         let mut units = 0;
         for first in (0..self.pages).step_by(PIECE as usize) {
@@ -256,9 +256,9 @@ fn fresh(pages: u64) -> Result<()> {
 /// What this thread waited for.
 #[derive(Debug, Clone, Copy)]
 struct Sleeps {
-    /// How often it slept.
+    /// Number of times that it slept.
     sleeps: i64,
-    /// How often the kernel brought a page for it.
+    /// Number of pages that the kernel brought for it.
     brought: i64,
 }
 

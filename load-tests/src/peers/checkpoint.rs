@@ -1,9 +1,10 @@
-//! Stock CRIU on the function's process: one checkpoint, and restores of it, eager or through CRIU's own lazy-pages daemon.
+//! Stock CRIU on the function's process: one checkpoint, and restores of it, eager or through CRIU's own lazy-pages
+//! daemon.
 //!
 //! ```text
 //! trigger ─┬─ eager ── criu restore -d ───────────────────────────────────────────┬─> first response ─> killed, reaped
 //!          ├─ lazy ─── criu lazy-pages ──its socket──> criu restore --lazy-pages -d ┤
-//!          └─ waiting ─ an order to a criu swrk that was there before ──────────────┘
+//!          └─ waiting ─ an order to a criu swrk that was started before ────────────┘
 //! ```
 
 use std::fs;
@@ -22,20 +23,20 @@ use tempfile::TempDir;
 use super::function::{Function, Running};
 use crate::client::Connection;
 
-/// For one CRIU command.
+/// Limit for one CRIU command.
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
-/// How often its end is looked for. Only the lazy-pages daemon's socket is awaited inside a measurement.
+/// Interval of polling for its end. Only the lazy-pages daemon's socket is awaited inside a measurement.
 const POLL: Duration = Duration::from_micros(200);
-/// The pid of the checkpointed process: the kernel gives it to nobody else as long as the next pids begin low.
+/// Pid of the checkpointed process: the kernel gives it to nobody else as long as the next pids begin low.
 const FUNCTION_PID: u32 = 1_000;
 const FIRST_FREE_PID: u32 = 20;
 const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
-/// What CRIU keeps of its look at the kernel.
+/// CRIU's cache of its kernel probe.
 const PROBE: &str = "/run/criu.kdat";
 /// CRIU's name for its socket, in the work directory.
 const SOCKET: &str = "lazy-pages.socket";
 
-/// How it is restored. All but one bring all memory back before the process runs.
+/// How the process is restored. All but one bring all memory back before the process runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     Eager,
@@ -43,9 +44,9 @@ pub(super) enum Way {
     Lazy,
     /// With the most detailed log.
     Logged,
-    /// The kernel is probed anew.
+    /// With a new kernel probe.
     Unprobed,
-    /// From images that are not in memory; they have been read before.
+    /// From images that are not in memory, although they have been read before.
     OnDisk,
     /// By a CRIU that was started before the trigger.
     Waiting,
@@ -56,7 +57,7 @@ pub(super) struct Checkpoint {
     criu: PathBuf,
     version: String,
     images: PathBuf,
-    /// The same images on a disk's filesystem, if that was asked for.
+    /// The same images on a disk's filesystem, if requested.
     on_disk: Option<TempDir>,
     work: PathBuf,
     port: u16,
@@ -110,10 +111,10 @@ impl Checkpoint {
         }
         set_last_pid(FIRST_FREE_PID)?;
         if way == Way::Unprobed {
-            // Written again by this run.
+            // This run writes it again.
             let _none = fs::remove_file(PROBE);
         }
-        // The last daemon has left it.
+        // Left by the last daemon.
         let _none = fs::remove_file(self.work.join(SOCKET));
         let (images, log_level) = match way {
             Way::OnDisk => (self.on_disk.as_ref().context("no images on disk")?.path(), "-v1"),
@@ -146,17 +147,17 @@ impl Checkpoint {
         self.finish(&mut restore, "restore")?;
         drop(restored);
         if let Some(mut daemon) = daemon {
-            // It ends by itself, as the process is gone, and may complain of that: the response was there before.
+            // It ends on its own, since the process is gone, and may complain of that: the response came before.
             self.until_ended(&mut daemon, "lazy-pages")?;
         }
         Ok(ms)
     }
 
-    /// The same by a CRIU that has been started, linked and asked for its version.
+    /// A restore by a CRIU that has been started, linked and asked for its version.
     async fn restore_by_one_that_waits(&self) -> Result<f64> {
         set_last_pid(FIRST_FREE_PID)?;
         let (session, theirs) = Session::pair().context("no socket for criu swrk")?;
-        // Its socket as standard input, so that it has a number that is known.
+        // Its socket is standard input, so that the descriptor's number is known.
         let mut waiting = Command::new(&self.criu);
         waiting.args(["swrk", "0"]).stdin(theirs).stdout(Stdio::null());
         let mut waiting = Running::start(waiting.stderr(Stdio::null()))?;
@@ -186,7 +187,7 @@ impl Checkpoint {
         self.command_with(action, &self.images, "-v1")
     }
 
-    /// What all its commands have in common: stock options, and those that leave out what is not needed here.
+    /// The options common to all its commands: stock options, and those that leave out what is not needed here.
     fn command_with(&self, action: &str, images: &Path, log_level: &str) -> Command {
         let mut command = Command::new(&self.criu);
         command
@@ -221,7 +222,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Waits for the end of a command, which must be a good one.
+    /// Waits for the end of a command, which must be successful.
     fn finish(&self, running: &mut Running, action: &str) -> Result<()> {
         let status = self.until_ended(running, action)?;
         if !status.success() {
@@ -249,7 +250,7 @@ impl Checkpoint {
     }
 }
 
-/// The restored process, ours by adoption as its parents are gone; killed and reaped when dropped.
+/// The restored process, ours by adoption since its parents are gone; killed and reaped when dropped.
 struct Restored;
 
 impl Drop for Restored {
@@ -262,14 +263,15 @@ impl Drop for Restored {
     }
 }
 
-/// What the platform does before it checkpoints: warm-up requests, then the runtime's hook, and no connection left open.
+/// Does what the platform does before a checkpoint: warm-up requests, then the runtime's hook, and no connection left
+/// open.
 pub(super) async fn warm_up(port: u16, running: &mut Running) -> Result<()> {
     let mut connection = Connection::open_when_listening(port, || running.still_runs()).await?;
     for _ in 0..3 {
         connection.call(Method::GET, "/", &[]).await?.of_function()?;
     }
     let hook = connection.call(Method::POST, "/.rekindle/before-snapshot", &[]).await?;
-    // A function without a bootstrap of ours has no such hook: it answers as it likes.
+    // A function without a bootstrap of ours has no such hook and may answer anything.
     if hook.status.is_server_error() {
         bail!("the hook before the snapshot answers {}: {}", hook.status, hook.text());
     }
@@ -279,7 +281,7 @@ pub(super) async fn warm_up(port: u16, running: &mut Running) -> Result<()> {
     Ok(())
 }
 
-/// A copy outside the tmpfs that everything else lies in.
+/// A copy outside the tmpfs that holds everything else.
 fn copied(images: &Path) -> Result<TempDir> {
     let copy = tempfile::tempdir_in("/var/tmp").context("no temporary directory in /var/tmp")?;
     for image in fs::read_dir(images).context("the images cannot be listed")? {

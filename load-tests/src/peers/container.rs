@@ -1,5 +1,5 @@
-//! A container for each start, by crun or runc: the same root filesystem and command, read-only, in namespaces of its own, with a
-//! control group. It shares the host's network, so no peer pays for one.
+//! A container for each start, by crun or runc: the same root filesystem and command, read-only, in namespaces of its
+//! own, with a control group. It shares the host's network, so no peer pays for one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use serde_json::json;
 use super::function::{Function, Running};
 use crate::client::Connection;
 
-/// An empty unified hierarchy beside the v1 ones makes crun refuse; in the peers' mount namespace it may go.
+/// An empty unified hierarchy beside the v1 ones makes crun refuse; in the peers' mount namespace it may be unmounted.
 const UNIFIED: &str = "/sys/fs/cgroup/unified";
 
-/// One of the two.
+/// One of the two runtimes.
 pub(super) struct Containers {
     program: &'static str,
     version: String,
@@ -31,7 +31,7 @@ impl Containers {
     pub(super) async fn prepare(program: &'static str, dir: &Path, function: &Function) -> Result<Self> {
         let version = version(program)?;
         if Path::new(UNIFIED).exists() {
-            // It may be none of its own, or be gone already.
+            // It may not be a mount of its own, or may be gone already.
             let _gone = umount2(UNIFIED, MntFlags::MNT_DETACH);
         }
         let (bundle, state) = (
@@ -55,7 +55,7 @@ impl Containers {
         Ok(out)
     }
 
-    /// What it says of itself.
+    /// Its version, as it reports it.
     pub(super) fn version(&self) -> &str {
         &self.version
     }
@@ -106,7 +106,7 @@ impl Containers {
     }
 }
 
-/// The first line of what a program says of its version.
+/// The first line of a program's version.
 pub(super) fn version(program: &str) -> Result<String> {
     let output = Command::new(program).arg("--version").output();
     let output = output.with_context(|| format!("{program} is not installed: run scripts/install-peers.sh"))?;

@@ -1,4 +1,5 @@
-//! Stock CRIU's own dump of the function's process into memory, after the warm-up that an instance has, as it is taken for a snapshot: the process goes on.
+//! Stock CRIU's own dump of the function's process into memory, as it is taken for a snapshot: after an instance's
+//! warm-up, and the process continues.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ pub(super) struct Dumps {
 }
 
 impl Dumps {
-    /// By this CRIU, below this directory.
+    /// Dumps by this CRIU, below this directory.
     pub(super) fn of(criu: &Path, dir: &Path) -> Self {
         Self {
             criu: criu.to_owned(),
@@ -28,7 +29,7 @@ impl Dumps {
         }
     }
 
-    /// By `criu dump`: milliseconds from its start to its end.
+    /// A dump by `criu dump`: milliseconds from its start to its end.
     pub(super) async fn by_command(&self, function: &Function) -> Result<f64> {
         let (running, images) = self.prepare(function).await?;
         let mut dump = Command::new(&self.criu);
@@ -60,11 +61,12 @@ impl Dumps {
         Ok(ms)
     }
 
-    /// By a CRIU that has been started, linked and asked for its version: milliseconds from the order to the answer, as the platform counts its own.
+    /// A dump by a CRIU that has been started, linked and asked for its version: milliseconds from the order to the
+    /// response, as the platform counts its own.
     pub(super) async fn by_one_that_waits(&self, function: &Function) -> Result<f64> {
         let (running, images) = self.prepare(function).await?;
         let (session, theirs) = Session::pair().context("no socket for criu swrk")?;
-        // Its socket as standard input, so that it has a number that is known.
+        // Its socket is standard input, so that the descriptor's number is known.
         let mut waiting = Command::new(&self.criu);
         waiting.args(["swrk", "0"]).stdin(theirs).stdout(Stdio::null());
         let _waiting = Running::start(waiting.stderr(Stdio::null()))?;
@@ -84,7 +86,7 @@ impl Dumps {
         Ok(triggered.elapsed().as_secs_f64() * 1_000.0)
     }
 
-    /// A process that is warm, and an empty directory; both gone when dropped.
+    /// A warm process, and an empty directory; both gone when dropped.
     async fn prepare(&self, function: &Function) -> Result<(Running, TempDir)> {
         let port = function.free_port()?;
         let mut running = Running::start(&mut function.leader_command(port)?)?;

@@ -1,4 +1,5 @@
-//! The function as a process on the host: the platform's own root filesystem and files, by chroot, with the environment of an instance.
+//! The function as a process on the host: the platform's own root filesystem and files, by chroot, with the environment
+//! of an instance.
 #![allow(
     unsafe_code,
     reason = "std's Command can neither chroot nor make a session: both happen between fork and exec"
@@ -20,7 +21,7 @@ use crate::workload::Workload;
 
 /// Above the ports that the kernel gives to clients, so that none of them takes it between two restores.
 const PORTS: std::ops::Range<u16> = 61_000..65_000;
-/// Where the function's files are in the root filesystem.
+/// Directory of the function's files in the root filesystem.
 const APP: &str = "app";
 
 /// Its root filesystem, in a directory of the peers' own.
@@ -73,17 +74,17 @@ impl Function {
         &self.app
     }
 
-    /// Which it is.
+    /// Its workload.
     pub(super) fn workload(&self) -> Workload {
         self.workload
     }
 
-    /// Starts it on this port.
+    /// The command that starts it on this port.
     pub(super) fn command(&self, port: u16) -> Result<Command> {
         self.inside(port, false)
     }
 
-    /// The same, but as a process that CRIU can dump: the leader of a session of its own, with no descriptor of ours.
+    /// The command for a process that CRIU can dump: the leader of a session of its own, with no descriptor of ours.
     pub(super) fn leader_command(&self, port: u16) -> Result<Command> {
         self.inside(port, true)
     }
@@ -111,7 +112,7 @@ impl Function {
             };
             if done { Ok(()) } else { Err(io::Error::last_os_error()) }
         };
-        // SAFETY: what runs between fork and exec only makes system calls.
+        // SAFETY: the code between fork and exec only makes system calls.
         unsafe { command.pre_exec(prepare) };
         Ok(command)
     }
@@ -123,7 +124,7 @@ impl Function {
     }
 }
 
-/// A process of ours; killed when dropped, and gone then.
+/// A process of ours; killed and reaped when dropped.
 pub(super) struct Running(Child);
 
 impl Running {
@@ -157,7 +158,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended, which is what we want.
+        // It may have ended already, which is fine.
         let _ended = self.0.kill();
         let _reaped = self.0.wait();
     }

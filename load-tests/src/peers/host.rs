@@ -1,5 +1,5 @@
-//! `rekindle-bench peer-host`: pid 1 of the peers' namespaces. Prepares, says so, then runs what each line of standard input
-//! names, one at a time, until it is closed.
+//! `rekindle-bench peer-host`: pid 1 of the peers' namespaces. It prepares, reports that, then runs the subject on each
+//! line of standard input, one at a time, until that is closed.
 
 use std::io::{BufRead as _, Write as _, stdin, stdout};
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::client::Connection;
 use crate::subject::{Sample, Subject};
 use crate::workload::Workload;
 
-/// Enough for the images; it is filled only with what is written.
+/// Enough for the images; it only takes what is written.
 const TMPFS_SIZE: &str = "size=6g,mode=0755";
 
 struct Peers {
@@ -141,7 +141,7 @@ async fn podman(args: &PeerHostArgs, function: &Function, prepared: &mut Prepare
     Some(podman)
 }
 
-/// Enough requests that it is as warm as an instance after its warm-up.
+/// Sends enough requests that it is as warm as an instance after its warm-up.
 async fn start_direct(function: &Function) -> Result<(Running, u16)> {
     let port = function.free_port()?;
     let mut running = Running::start(&mut function.command(port)?)?;
@@ -153,7 +153,7 @@ async fn start_direct(function: &Function) -> Result<(Running, u16)> {
 }
 
 impl Peers {
-    /// Milliseconds from the trigger to the last byte of the first response; of a dump, to its end.
+    /// Milliseconds from the trigger to the last byte of the first response; for a dump, to its end.
     async fn run(&self, subject: Subject) -> Result<f64> {
         let absent = || format!("{} was not prepared", subject.name());
         match subject {

@@ -1,6 +1,7 @@
-//! What we are measured against. The peers are started by a child of ours (`host`) that is pid 1 of a pid namespace, where
-//! the pids of a checkpoint are always free, and has a mount namespace with tmpfs for CRIU's images and for its kernel probe
-//! (`/run/criu.kdat`): what makes CRIU fastest. It is told what to run in JSON lines, and times it itself.
+//! The peers, against which we are measured. They are started by a child of ours (`host`) that is pid 1 of a pid
+//! namespace, where the pids of a checkpoint are always free. It has a mount namespace with tmpfs for CRIU's images and
+//! for its kernel probe (`/run/criu.kdat`), which makes CRIU fastest. It receives its orders in JSON lines, and does
+//! the timing itself.
 
 mod checkpoint;
 mod container;
@@ -26,22 +27,22 @@ use crate::client::Connection;
 use crate::subject::{Sample, Subject};
 use crate::workload::Workload;
 
-/// To prepare the peers, and for one run.
+/// Limit to prepare the peers, and for one run.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// What the host says once it has prepared everything.
+/// The host's report once it has prepared everything.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Prepared {
-    /// What the programs say of themselves.
+    /// The programs' versions, as they report them.
     pub(crate) versions: BTreeMap<String, String>,
-    /// Where the process listens that is asked directly.
+    /// Port of the process that is asked directly.
     pub(crate) direct_port: Option<u16>,
-    /// Which peers cannot be measured, and why.
+    /// Peers that cannot be measured, and why.
     pub(crate) missing: BTreeMap<Subject, String>,
 }
 
 impl Prepared {
-    /// What could be prepared; what could not is missing, with the reason.
+    /// Returns what could be prepared; otherwise records the subjects as missing, with the reason.
     fn keep<T>(&mut self, subjects: &[Subject], prepared: Result<T>) -> Option<T> {
         let missing = match prepared {
             Ok(prepared) => return Some(prepared),
@@ -52,7 +53,7 @@ impl Prepared {
     }
 }
 
-/// What the host answers to the name of a subject.
+/// The host's answer to the name of a subject.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Outcome {
@@ -71,12 +72,12 @@ struct Host {
     child: Child,
     orders: ChildStdin,
     outcomes: Lines<BufReader<ChildStdout>>,
-    // Where the child's tmpfs is mounted.
+    // The mount point of the child's tmpfs.
     _dir: TempDir,
 }
 
 impl Peers {
-    /// Prepares the chosen ones. Those that cannot be had are reported as missing.
+    /// Prepares the chosen ones. Those that are not available are reported as missing.
     pub(crate) async fn start(args: &Args, chosen: &[Subject], workload: Workload, folder: &Path) -> Self {
         let subjects: Vec<Subject> = chosen.iter().copied().filter(|s| !s.is_ours()).collect();
         if subjects.is_empty() {
@@ -106,12 +107,12 @@ impl Peers {
         }
     }
 
-    /// What they are.
+    /// The host's report.
     pub(crate) fn tell(&self) -> Prepared {
         self.prepared.clone()
     }
 
-    /// Why one cannot be measured.
+    /// Why a subject cannot be measured.
     pub(crate) fn missing(&self, subject: Subject) -> Option<&str> {
         self.prepared.missing.get(&subject).map(String::as_str)
     }
@@ -145,7 +146,7 @@ impl Peers {
         })
     }
 
-    /// The process that all of them come from.
+    /// The process that all of them descend from.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.host.as_ref()?.child.id()
     }

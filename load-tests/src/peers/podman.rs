@@ -1,4 +1,5 @@
-//! podman: a container for each start, and restores of a checkpoint that it has exported. Its storage is on the peers' tmpfs.
+//! podman: a container for each start, and restores of a checkpoint that it has exported. Its storage is on the peers'
+//! tmpfs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use super::function::Function;
 use crate::client::Connection;
 
 const IMAGE: &str = "rekindle-bench";
-/// Debian's crun cannot restore; its runc can, by a CRIU on PATH.
+/// Debian's crun cannot restore; its runc can, with a CRIU on PATH.
 const RUNTIME: &str = "runc";
 
 /// podman with the function's image.
@@ -34,7 +35,7 @@ impl Podman {
         let workload = function.workload();
         let port = function.free_port()?;
         let volume = format!("{}:/app:ro", function.app().display());
-        // Limits above the hard ones of this process cannot be set by a root without CAP_SYS_RESOURCE.
+        // A root without CAP_SYS_RESOURCE cannot set limits above the hard ones of this process.
         let fixed = [
             "--network=host",
             "--ulimit=nofile=1024:1024",
@@ -64,7 +65,7 @@ impl Podman {
             export: None,
         };
         if podman.import(archive).and(podman.start().await.map(drop)).is_err() {
-            // No overlay on this tmpfs: whole copies instead, which take longer.
+            // This tmpfs has no overlay: whole copies are used instead, which take longer.
             podman.driver = "vfs";
             podman.version += ", storage driver vfs";
             podman.import(archive)?;
@@ -73,7 +74,7 @@ impl Podman {
         Ok(podman)
     }
 
-    /// What it says of itself.
+    /// Its version, as it reports it.
     pub(super) fn version(&self) -> &str {
         &self.version
     }
@@ -105,7 +106,8 @@ impl Podman {
         for _ in 0..3 {
             connection.call(Method::GET, "/", &[]).await?.of_function()?;
         }
-        // As the platform does before its own; a container without such a hook answers otherwise, which is no matter.
+        // As the platform does before its own. A container without such a hook answers something else, which does not
+        // matter.
         let _hooked = connection.call(Method::POST, "/.rekindle/before-snapshot", &[]).await?;
         drop(connection);
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;

@@ -1,4 +1,4 @@
-//! What the parts cannot be below: an exchange over loopback with somebody who does nothing.
+//! The floor of the parts: an exchange over loopback with a server that does nothing.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener};
@@ -17,12 +17,12 @@ pub(super) struct Floors {
     pub(super) direct: Vec<f64>,
     /// An HTTP exchange on a kept connection.
     pub(super) hop: Vec<f64>,
-    /// The same on a new connection.
+    /// An HTTP exchange on a new connection.
     pub(super) connected: Vec<f64>,
 }
 
 impl Floors {
-    /// Takes another's samples.
+    /// Adds another's samples.
     pub(super) fn add(&mut self, other: Self) {
         self.direct.extend(other.direct);
         self.hop.extend(other.hop);
@@ -44,10 +44,10 @@ impl Echo {
         std::thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {
                 std::thread::spawn(move || {
-                    // Only slower if it fails.
+                    // If it fails it is only slower.
                     let _ = stream.set_nodelay(true);
                     let mut buffer = [0; 4096];
-                    // The client sends a request at once, and waits for its answer.
+                    // The client sends a request at once, and waits for its response.
                     while stream.read(&mut buffer).is_ok_and(|n| n > 0) {
                         if stream
                             .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
@@ -70,7 +70,7 @@ impl Echo {
         Ok(ms_since(began))
     }
 
-    /// The same on a new connection.
+    /// Milliseconds of an exchange on a new connection.
     pub(super) async fn exchange_anew(&self) -> Result<f64> {
         let began = Instant::now();
         let mut connection = Connection::open(self.port).await?;

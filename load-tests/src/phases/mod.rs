@@ -1,5 +1,5 @@
-//! `rekindle-bench phases`: where the time of a restored, a parked and a warm invocation goes, in parts that do not overlap, beside floors that are
-//! measured in the same rounds.
+//! `rekindle-bench phases`: the time of a restored, a parked and a warm invocation, in parts that do not overlap,
+//! beside floors that are measured in the same rounds.
 
 mod floor;
 mod parts;
@@ -20,15 +20,15 @@ use crate::subject::{Sample, Subject};
 use crate::workload::{Language, Workload};
 use floor::Floors;
 
-/// What is taken apart.
+/// The subjects that are broken down.
 const OURS: [Subject; 3] = [Subject::Restored, Subject::Parked, Subject::Warm];
-/// How often a round asks what is short.
+/// How often a round repeats short runs.
 const SHORT_RUNS: usize = 5;
 
 /// `rekindle-bench phases`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct PhasesArgs {
-    /// Where the figures go; by default load-tests/results/DATE-REVISION-phases.json.
+    /// Where to write the figures; by default load-tests/results/DATE-REVISION-phases.json.
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
 }
@@ -87,7 +87,7 @@ struct Measuring<'a> {
 }
 
 impl Measuring<'_> {
-    /// One of each, a few of what is short; kept where it counts.
+    /// Runs one of each, and a few of the short ones; recorded if it counts.
     async fn round(&mut self, mut counts: Option<&mut Record>) -> Result<()> {
         for subject in OURS {
             let runs = if subject.is_running() { SHORT_RUNS } else { 1 };
@@ -98,7 +98,7 @@ impl Measuring<'_> {
                 }
             }
         }
-        // Each several times in a row, as the invocations above: what goes between leaves caches cold.
+        // Each several times in a row, like the invocations above: other work in between leaves caches cold.
         let mut floors = Floors::default();
         for _ in 0..SHORT_RUNS {
             floors.direct.push(self.peers.run(Subject::Direct).await?.ms);

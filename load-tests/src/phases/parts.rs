@@ -1,13 +1,14 @@
-//! The parts of an invocation, from `Server-Timing`. Those of one list do not overlap; what none of them has is the rest.
+//! The parts of an invocation, from `Server-Timing`. Those of one list do not overlap; what belongs to none is the
+//! rest.
 
 use crate::subject::{Sample, Subject};
 
 /// What a part is compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Floor {
-    /// An exchange over loopback with somebody who does nothing.
+    /// An exchange over loopback with a server that does nothing.
     Hop,
-    /// The same with a new connection.
+    /// An exchange with a new connection.
     NewConnection,
     /// The function asked directly.
     Direct,
@@ -20,10 +21,10 @@ pub(super) enum Floor {
 /// A part: its name in `Server-Timing`, what it is, what bounds it, its floor.
 pub(super) type Part = (&'static str, &'static str, &'static str, Floor);
 
-/// The name of what no part has.
+/// The name of the rest.
 pub(super) const REST: &str = "";
 
-/// The parts of such an invocation, with the rest at the end.
+/// The parts of an invocation of this subject, with the rest at the end.
 pub(super) fn of(subject: Subject) -> Vec<Part> {
     let route: Part = (
         "route",
@@ -86,7 +87,7 @@ pub(super) fn of(subject: Subject) -> Vec<Part> {
                 "function",
                 "the function's answer, with the way to it",
                 "its own work, and the wake-up of its thread",
-                // Not what it takes to be asked directly: that has the client's wake-up too, which is in the rest here.
+                // Not the time of asking directly: that includes the client's wake-up, which is in the rest here.
                 Floor::Least,
             ),
             rest(Floor::Hop),
@@ -94,7 +95,8 @@ pub(super) fn of(subject: Subject) -> Vec<Part> {
     }
 }
 
-/// The parts of a restore, with the rest at the end; it begins while the placement is still on its way back.
+/// The parts of a restore, with the rest at the end. The restore begins while the placement is still in flight to the
+/// gateway.
 pub(super) const RESTORE: [Part; 5] = [
     (
         "sandbox",
@@ -128,10 +130,10 @@ pub(super) const RESTORE: [Part; 5] = [
     ),
 ];
 
-/// The name under which the whole restore is told.
+/// The phase of the whole restore.
 pub(super) const WHOLE_RESTORE: &str = "restore";
 
-/// The parts of what CRIU does, with the rest at the end.
+/// The parts of CRIU's work, with the rest at the end.
 pub(super) const CRIU: [Part; 5] = [
     (
         "processes",
@@ -165,10 +167,10 @@ pub(super) const CRIU: [Part; 5] = [
     ),
 ];
 
-/// The name under which all that CRIU does is told.
+/// The phase of all of CRIU's work.
 pub(super) const WHOLE_CRIU: &str = "criu";
 
-/// How long each of these parts took in a sample whose whole is `whole` milliseconds.
+/// The duration of each of these parts in a sample whose whole is `whole` milliseconds.
 pub(super) fn split(sample: &Sample, whole: f64, parts: &[Part]) -> Vec<f64> {
     let told = |name: &str| sample.phases.get(name).copied().unwrap_or_default();
     let sum: f64 = parts.iter().map(|part| told(part.0)).sum();

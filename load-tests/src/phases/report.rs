@@ -66,7 +66,7 @@ fn parts(record: &Record, samples: &[Sample], parts: &[Part], whole: impl Fn(&Sa
     shown
 }
 
-/// The floor as a reader is told it.
+/// The description of the floor.
 fn told(record: &Record, floor: Floor, least: f64) -> String {
     let floors = &record.floors;
     let median = |samples: &[f64]| figures(samples.iter().copied()).map_or(0.0, |f| f.p50);

@@ -1,4 +1,5 @@
-//! A row for each thing, and dots on one axis for its figures, each with the interval in which the true one is likely to lie.
+//! A row for each item, and dots on one axis for its figures, each with the interval in which the true one is likely to
+//! be.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -15,35 +16,35 @@ const BOTTOM: i32 = 78;
 /// A figure.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Dot {
-    /// Which of the plot's figures.
+    /// Index of the plot's figure.
     pub(crate) kind: usize,
-    /// It.
+    /// Its value.
     pub(crate) value: f64,
-    /// From where to where it may be.
+    /// Its interval.
     pub(crate) interval: Option<(f64, f64)>,
 }
 
-/// A thing and its figures.
+/// An item and its figures.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Row {
-    /// To the left of it.
+    /// Label to the left.
     pub(crate) name: String,
-    /// None where it was not measured.
+    /// Empty if it was not measured.
     pub(crate) dots: Vec<Dot>,
 }
 
 /// A plot of rows.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Dots {
-    /// Above it.
+    /// Title above the plot.
     pub(crate) title: String,
-    /// Below everything: of what and when it is.
+    /// Note below everything: what it is of, and when.
     pub(crate) note: String,
-    /// To the right.
+    /// Axis to the right.
     pub(crate) x: Axis,
-    /// The figures each row has, by name and colour.
+    /// The figures of each row, by name and colour.
     pub(crate) kinds: Vec<(String, Colour)>,
-    /// From the top down.
+    /// Rows from the top down.
     pub(crate) rows: Vec<Row>,
 }
 

@@ -7,7 +7,7 @@ use super::scale::Axis;
 use super::{Colour, FADED, FAINT, FONT, INK, PlotError, WIDTH};
 
 const HEIGHT: u32 = 340;
-/// Of one entry of the legend, and how many pixels a letter takes in it, roughly.
+/// Width of an entry of the legend, and of a letter in it, in pixels, roughly.
 const ENTRY: i32 = 34;
 const LETTER: i32 = 7;
 const LINE: i32 = 20;
@@ -15,26 +15,26 @@ const LINE: i32 = 20;
 /// One line.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Line {
-    /// In the legend.
+    /// Name in the legend.
     pub(crate) name: String,
-    /// Of the line.
+    /// Colour of the line.
     pub(crate) colour: Colour,
-    /// From left to right.
+    /// Points from left to right.
     pub(crate) points: Vec<(f64, f64)>,
 }
 
 /// A plot of lines.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Lines {
-    /// Above it.
+    /// Title above the plot.
     pub(crate) title: String,
-    /// Below everything: of what and when it is; may be empty.
+    /// Note below everything: what it is of, and when; may be empty.
     pub(crate) note: String,
-    /// To the right.
+    /// Axis to the right.
     pub(crate) x: Axis,
-    /// Upwards.
+    /// Axis upwards.
     pub(crate) y: Axis,
-    /// What it shows.
+    /// The lines.
     pub(crate) lines: Vec<Line>,
 }
 
@@ -102,7 +102,7 @@ fn draw(plot: &Lines, svg: &mut String) -> Result<(), Box<dyn std::error::Error>
     Ok(())
 }
 
-/// Where each entry of the legend begins: as many in a row as there is room for.
+/// The position of each entry of the legend: as many in a row as there is room for.
 fn legend(lines: &[Line]) -> Vec<(i32, i32, &Line)> {
     let (left, right) = (72, i32::try_from(WIDTH).unwrap_or(i32::MAX) - 20);
     let (mut x, mut y) = (left, 0);

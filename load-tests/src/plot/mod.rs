@@ -1,5 +1,6 @@
-//! Plots as SVG text: dark on light, labelled axes with units, logarithmic where a scale spans decades. Drawn by `plotters`, which works
-//! in-process without fonts or a browser and has logarithmic axes; nothing here knows what is plotted.
+//! Plots as SVG text: dark on light, labelled axes with units, logarithmic if a scale spans decades. They are drawn by
+//! `plotters`, which works in-process without fonts or a browser and has logarithmic axes. Nothing here knows what is
+//! plotted.
 
 mod dots;
 mod lines;
@@ -11,7 +12,7 @@ pub(crate) use scale::Axis;
 
 use plotters::style::RGBColor;
 
-/// Of every plot, pixels; SVG scales.
+/// Width of every plot, pixels; SVG scales.
 const WIDTH: u32 = 860;
 const FONT: &str = "sans-serif";
 const INK: RGBColor = RGBColor(33, 37, 41);
@@ -21,7 +22,8 @@ const FAINT: RGBColor = RGBColor(222, 226, 230);
 /// A colour that is readable on white.
 pub(crate) type Colour = RGBColor;
 
-/// Colours that can be told apart, also by most who do not see all of them (Okabe and Ito's without the yellow, and two more).
+/// Distinguishable colours, also for most who do not see all of them (Okabe and Ito's without the yellow, and two
+/// more).
 pub(crate) const PALETTE: [Colour; 9] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -34,7 +36,7 @@ pub(crate) const PALETTE: [Colour; 9] = [
     RGBColor(140, 86, 75),
 ];
 
-/// The colour of the `n`th thing.
+/// The colour of the `n`th item.
 pub(crate) fn colour(n: usize) -> Colour {
     PALETTE[n % PALETTE.len()]
 }

@@ -1,4 +1,4 @@
-//! Axes: what a number on one means, from where to where it goes, and which numbers are written on it.
+//! Axes: what a number on one means, its range, and the numbers written on it.
 
 use std::ops::Range;
 
@@ -16,15 +16,15 @@ pub(crate) enum Scale {
 /// One axis of a plot.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Axis {
-    /// What it shows, with the unit.
+    /// Label, with the unit.
     pub(crate) label: String,
-    /// How.
+    /// The scale.
     pub(crate) scale: Scale,
-    /// Its least value.
+    /// Least value.
     pub(crate) min: f64,
-    /// Its greatest value.
+    /// Greatest value.
     pub(crate) max: f64,
-    /// The values written on it, where they are not to be round ones.
+    /// The values written on it, if they are not to be round ones.
     pub(crate) marked: Vec<f64>,
 }
 
@@ -83,7 +83,7 @@ impl Axis {
         }
     }
 
-    /// Where a value lies on the axis, from 0 to 1.
+    /// Position of a value on the axis, from 0 to 1.
     pub(crate) fn place(&self, value: f64) -> f64 {
         let at = match self.scale {
             Scale::Linear => (value - self.min) / (self.max - self.min),
@@ -92,7 +92,7 @@ impl Axis {
         at.clamp(0.0, 1.0)
     }
 
-    /// The values that are written on it, about `count` of them.
+    /// The values written on it, about `count` of them.
     pub(crate) fn ticks(&self, count: usize) -> Vec<f64> {
         match self.scale {
             _ if !self.marked.is_empty() => self.marked.clone(),

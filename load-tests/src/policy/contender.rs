@@ -1,4 +1,4 @@
-//! The policies that the trace is replayed against: ours, which is the scheduler's very code, and fixed times.
+//! The policies against which the trace is replayed: ours, which is the scheduler's very code, and fixed times.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ pub(super) enum Contender {
     Fixed(Duration),
     /// Ready for so long, then parked until so long after the use.
     FixedParked(Duration, Duration),
-    /// The hybrid histogram without a parked rung: what stands by is ready.
+    /// The hybrid histogram without a parked rung: instances stand by ready.
     Histogram,
-    /// The scheduler's.
+    /// The scheduler's policy.
     Ours,
 }
 
@@ -25,7 +25,7 @@ pub(super) enum Knowledge {
 }
 
 impl Contender {
-    /// Of a function that was never called.
+    /// What it knows of a function that was never called.
     pub(super) fn knows(self) -> Knowledge {
         let fixed = |ready, parked| {
             Knowledge::Nothing(Plan {
@@ -42,14 +42,14 @@ impl Contender {
         }
     }
 
-    /// Whether an instance can stand still.
+    /// Whether it can park an instance.
     pub(super) fn parks(self) -> bool {
         matches!(self, Self::FixedParked(..) | Self::Ours)
     }
 }
 
 impl Knowledge {
-    /// The function was in use from `begin` to `end`. Answers what to do from then on.
+    /// Records that the function was in use from `begin` to `end`. Returns the plan from then on.
     pub(super) fn used(&mut self, begin: Duration, end: Duration) -> Plan {
         match self {
             Self::Nothing(plan) => *plan,

@@ -1,5 +1,6 @@
-//! `rekindle-bench policy`: the retention policy, by the scheduler's very code, against fixed keep-alive times on a generated trace like Azure's, in
-//! virtual time. Neither a platform nor a clock is used: a seed gives the same figures on every machine.
+//! `rekindle-bench policy`: the retention policy, by the scheduler's very code, against fixed keep-alive times on a
+//! generated trace like Azure's, in virtual time. Neither a platform nor a clock is used: a seed gives the same figures
+//! on every machine.
 
 mod contender;
 mod random;
@@ -20,7 +21,7 @@ use replay::{Outcome, PARKED_SHARE, Run, replay};
 const INTERVAL_LEAST: f64 = 30.0;
 const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(86_400);
-/// What the others are compared with.
+/// The policy with which the others are compared.
 const FIXED: Contender = Contender::Fixed(Duration::from_secs(600));
 
 /// `rekindle-bench policy`.
@@ -29,10 +30,10 @@ pub(crate) struct PolicyArgs {
     /// Functions in the trace.
     #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     functions: u32,
-    /// Days that are counted; one more goes before.
+    /// Days that are counted; one uncounted day precedes them.
     #[arg(long, value_name = "DAYS", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=60))]
     days: u32,
-    /// What the trace is made from.
+    /// Seed of the trace.
     #[arg(long, value_name = "N", default_value_t = 2020)]
     seed: u64,
     /// Draw the plot into this directory.
@@ -46,7 +47,7 @@ struct Row {
     outcome: Outcome,
 }
 
-/// All that was replayed.
+/// All replays.
 struct Results {
     replayed: usize,
     /// The policies side by side.
@@ -99,7 +100,7 @@ pub(crate) fn run(args: &PolicyArgs) -> Result<()> {
     let ours = free(Contender::Ours);
     let bounded = [0.5, 0.2, 0.1, 0.05, 0.02, 0.01];
     let mut bounded: Vec<_> = bounded.map(|share| (share, of(Contender::Ours, share * held))).into();
-    // At equal memory: as much as fixed ten minutes hold on average is the most that ours may ever hold.
+    // At equal memory: ours may never hold more than fixed ten minutes hold on average.
     bounded.insert(0, (1.0, of(Contender::Ours, held)));
     let results = Results {
         replayed: functions.len(),
@@ -112,7 +113,7 @@ pub(crate) fn run(args: &PolicyArgs) -> Result<()> {
             ),
             row("hybrid histogram, nothing parked", free(Contender::Histogram)),
             row("ours", ours),
-            // As if the template it shares with nobody were there for its sake alone.
+            // As if the template, which it shares with nobody, existed only for it.
             row(
                 "ours, a parked one charged half",
                 charged(Contender::Ours, f64::INFINITY, 0.5),

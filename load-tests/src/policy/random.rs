@@ -1,5 +1,5 @@
-//! Seeded random numbers (splitmix64) and the distributions of the trace, each by its inverse or by a sum, so that a seed gives the same trace
-//! everywhere.
+//! Seeded random numbers (splitmix64) and the distributions of the trace. Each is computed by its inverse or by a sum,
+//! so that a seed gives the same trace everywhere.
 
 /// A source of numbers.
 #[derive(Debug, Clone)]
@@ -18,12 +18,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Another source, of numbers of its own.
+    /// Another source, with numbers of its own.
     pub(super) fn split(&mut self) -> Self {
         Self(self.next())
     }
 
-    /// Evenly between 0 and 1, neither of them included.
+    /// Evenly between 0 and 1, both excluded.
     pub(super) fn uniform(&mut self) -> f64 {
         ((self.next() >> 12) as f64 + 0.5) / (1_u64 << 52) as f64
     }
@@ -33,17 +33,17 @@ impl Random {
         low + (high - low) * self.uniform()
     }
 
-    /// Of mean one.
+    /// Exponentially distributed, with mean one.
     fn exponential(&mut self) -> f64 {
         -self.uniform().ln()
     }
 
-    /// Of mean zero and variance one (Box and Muller).
+    /// Normally distributed, with mean zero and variance one (Box and Muller).
     fn normal(&mut self) -> f64 {
         (-2.0 * self.uniform().ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos()
     }
 
-    /// By mean and deviation of its logarithm.
+    /// Lognormally distributed, by mean and deviation of its logarithm.
     pub(super) fn lognormal(&mut self, mean: f64, deviation: f64) -> f64 {
         (mean + deviation * self.normal()).exp()
     }
@@ -53,7 +53,7 @@ impl Random {
         scale * (self.uniform().powf(-1.0 / k) - 1.0).powf(1.0 / c)
     }
 
-    /// The sum of so many exponentials, of mean one: its coefficient of variation is one over the root of `steps`.
+    /// The sum of so many exponentials, with mean one: its coefficient of variation is one over the root of `steps`.
     pub(super) fn erlang(&mut self, steps: u32) -> f64 {
         (0..steps).map(|_| self.exponential()).sum::<f64>() / f64::from(steps)
     }

@@ -1,5 +1,6 @@
-//! A trace against a contender, in virtual time: every use of every function in order, and between them what goes down the ladder, is started ahead,
-//! or must make room. Memory is what idle instances hold: what is in use is the same for all contenders.
+//! Replays a trace against a contender, in virtual time: every use of every function in order. Between uses, instances
+//! go down the ladder, are started ahead, or must make room. Memory is what idle instances hold: what is in use is the
+//! same for all contenders.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -10,11 +11,12 @@ use rekindle_retention::{Clock, Figures, Plan, Rung};
 use super::contender::{Contender, Knowledge};
 use super::trace::Function;
 
-/// What a parked instance is charged, of its memory: more than measured (3 % of 80 MB, 15 % of 14), and 4 MiB at least.
+/// Share of its memory that a parked instance is charged: more than measured (3 % of 80 MB, 15 % of 14), and at least 4
+/// MiB.
 pub(super) const PARKED_SHARE: f64 = 0.10;
 const PARKED_LEAST: f64 = 4_194_304.0;
 
-/// What came of it, counted from `Run::from` on.
+/// The outcome, counted from `Run::from` on.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Outcome {
     pub(super) uses: u64,
@@ -27,19 +29,19 @@ pub(super) struct Outcome {
     pub(super) evicted: u64,
     /// Memory of idle instances over time, byte seconds.
     pub(super) idle: f64,
-    /// Of each function that was used, which share of its uses was cold.
+    /// For each function that was used, the share of its uses that was cold.
     pub(super) shares: Vec<f64>,
-    /// How long the counted part was, seconds.
+    /// Length of the counted part, seconds.
     pub(super) seconds: f64,
 }
 
 impl Outcome {
-    /// Memory that idle instances held on average, bytes.
+    /// Average memory of idle instances, bytes.
     pub(super) fn memory(&self) -> f64 {
         self.idle / self.seconds
     }
 
-    /// The cold share of uses that this share of the functions stays at or below.
+    /// The cold share of uses at or below which this share of the functions stays.
     pub(super) fn cold_share(&self, of_functions: f64) -> f64 {
         let at = (self.shares.len() as f64 * of_functions).ceil() as usize;
         self.shares.get(at.max(1) - 1).copied().unwrap_or(0.0)
@@ -50,11 +52,11 @@ impl Outcome {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run {
     pub(super) contender: Contender,
-    /// Memory that idle instances may hold together, bytes.
+    /// Maximum memory of all idle instances, bytes.
     pub(super) most: f64,
-    /// What a parked instance is charged, of its memory.
+    /// Share of its memory that a parked instance is charged.
     pub(super) parked_share: f64,
-    /// What happens before is not counted.
+    /// Anything earlier is not counted.
     pub(super) from: Duration,
     pub(super) until: Duration,
 }
@@ -62,9 +64,9 @@ pub(super) struct Run {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Use,
-    /// The first of its times is over: it is parked or goes.
+    /// The instance becomes idle, and ready.
     Ready,
-    /// The second is over.
+    /// The time as ready is over: the instance is parked or goes.
     Parked,
     Ahead,
     AheadEnds,
@@ -85,7 +87,7 @@ struct State<'a> {
     next: Option<(Duration, Duration)>,
     knows: Knowledge,
     plan: Option<Plan>,
-    /// Greedy-dual's time at its last use.
+    /// Greedy-dual's clock at its last use.
     credit: Clock,
     /// Events of earlier idle times do not count.
     epoch: u32,
@@ -98,7 +100,7 @@ struct Replay<'a> {
     run: Run,
     states: Vec<State<'a>>,
     events: BinaryHeap<Reverse<(Duration, Event, usize, u32)>>,
-    /// Idle instances by worth; bits of a number that is never negative are in its order.
+    /// Idle instances by worth; the bits of a non-negative number sort like the number.
     worth: BTreeSet<(u64, usize)>,
     clock: Clock,
     figures: Figures,
@@ -203,14 +205,14 @@ impl Replay<'_> {
         }
     }
 
-    /// A time of the plan has come.
+    /// Handles a time of the plan.
     fn passes(&mut self, now: Duration, event: Event, at: usize) {
         let Some(plan) = self.states[at].plan else { return };
         match event {
             Event::Use => {}
             Event::Ready if plan.ready > Duration::ZERO => self.stands(now, at, Rung::Ready, false),
             Event::Ready => {}
-            // Ready no more.
+            // No longer ready.
             Event::Parked if self.states[at].idle.is_none() => {}
             Event::Parked if plan.parked > plan.ready => {
                 let rung = if self.run.contender.parks() {
@@ -245,7 +247,7 @@ impl Replay<'_> {
         }
     }
 
-    /// An idle instance stands by from now on; those that are worth least make room.
+    /// Makes an idle instance stand by from now on; those that are worth least make room.
     fn stands(&mut self, now: Duration, at: usize, rung: Rung, ahead: bool) {
         let can_park = self.run.contender.parks();
         let cost = self.figures.saved(rung, can_park, true);

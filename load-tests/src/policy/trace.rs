@@ -1,4 +1,5 @@
-//! The trace: functions as M. Shahrad et al. published them of Azure Functions ("Serverless in the Wild", USENIX ATC 2020), made from a seed.
+//! The trace: functions like those of Azure Functions that M. Shahrad et al. published ("Serverless in the Wild",
+//! USENIX ATC 2020), generated from a seed.
 //!
 //! | of a function | from the paper |
 //! |---|---|
@@ -6,15 +7,22 @@
 //! | duration | lognormal, log-mean -0.38 and deviation 2.36 (seconds); cut at ten minutes |
 //! | memory | Burr, c = 11.652, k = 0.221, scale 107.083 (MB) |
 //!
-//! The paper shows calls of every regularity, and gives no formula. So this mix is ours: timers with a period that people write (their coefficient of variation, CV, near 0);
-//! of the others a fifth are nearly regular (Erlang, CV 0.25 to 0.5), two fifths about random (Erlang, CV 0.7 or 1), two fifths come in bursts (lognormal, CV 2 to
-//! 6). There are no days and nights in it. A function is one unit here as in the paper: it is in use from its first call's begin to its last one's end.
+//! The paper shows calls of every regularity, and gives no formula. So this mix is ours, by coefficient of variation
+//! (CV):
+//!
+//! - Timers have a period that people write (CV near 0).
+//! - Of the others a fifth are nearly regular (Erlang, CV 0.25 to 0.5).
+//! - Two fifths are about random (Erlang, CV 0.7 or 1).
+//! - Two fifths come in bursts (lognormal, CV 2 to 6).
+//!
+//! There are no days and nights in it. A function is one unit here as in the paper: it is in use from the beginning of
+//! its first call to the end of its last one.
 
 use std::time::Duration;
 
 use super::random::Random;
 
-/// Mean invocations a day, as logarithms to base ten, and which share of functions has at most so many.
+/// Mean invocations a day, as logarithms to base ten, with the share of functions that have at most so many.
 const RATES: [(f64, f64); 4] = [(0.0, -1.0), (0.45, 1.380_211), (0.81, 3.158_362), (1.0, 7.0)];
 const TIMERS: f64 = 0.156;
 /// Periods that people write, seconds.
@@ -39,28 +47,28 @@ const DAY: f64 = 86_400.0;
 /// How a function is called.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Pattern {
-    /// Each so many seconds, give or take a second.
+    /// Every so many seconds, give or take a second.
     Timer { period: f64 },
     /// With so many steps between calls.
     Erlang { steps: u32 },
-    /// With so great a coefficient of variation.
+    /// With this coefficient of variation.
     Bursts { variation: f64 },
 }
 
 /// One function.
 #[derive(Debug, Clone)]
 pub(super) struct Function {
-    /// Seconds between calls, on average.
+    /// Average seconds between calls.
     pub(super) interval: f64,
     pub(super) pattern: Pattern,
-    /// Of one call, seconds.
+    /// Duration of one call, seconds.
     pub(super) duration: f64,
     /// Bytes.
     pub(super) memory: f64,
     random: Random,
 }
 
-/// So many functions.
+/// Generates so many functions.
 pub(super) fn functions(count: usize, seed: u64) -> Vec<Function> {
     let mut random = Random::new(seed);
     (0..count).map(|_| Function::draw(&mut random)).collect()
@@ -97,7 +105,7 @@ impl Function {
         }
     }
 
-    /// Its calls until `end`: when each begins and ends, what overlaps put together.
+    /// Its calls until `end`: when each begins and ends, with overlapping ones merged.
     pub(super) fn uses(&self, end: Duration) -> impl Iterator<Item = (Duration, Duration)> {
         let mut calls = self.calls().take_while(move |at| *at < end.as_secs_f64()).peekable();
         let duration = self.duration;
@@ -111,7 +119,7 @@ impl Function {
         })
     }
 
-    /// When it is called, seconds from the begin of the trace.
+    /// When it is called, seconds from the beginning of the trace.
     fn calls(&self) -> impl Iterator<Item = f64> + use<> {
         let (mut random, interval, pattern) = (self.random.clone(), self.interval, self.pattern);
         let mut at = -interval * random.uniform();
@@ -133,7 +141,7 @@ impl Function {
     }
 }
 
-/// Mean invocations a day that this share of the functions stays below.
+/// Mean invocations a day below which this share of the functions stays.
 fn rate(share: f64) -> f64 {
     let segment = RATES.windows(2).find(|ends| share <= ends[1].0).unwrap_or(&RATES[2..]);
     let ((low, from), (high, to)) = (segment[0], segment[1]);

@@ -1,6 +1,6 @@
-//! `rekindle-bench sandbox-floor`: the least a lean container can cost here. A process in namespaces of its own that changes its root
-//! and exits, again and again; with a control group of its own, if that is asked for. Its own program, since only a process of one
-//! thread may do in a fork what it likes.
+//! `rekindle-bench sandbox-floor`: the least cost of a lean container here. A process in namespaces of its own changes
+//! its root and exits, again and again; with a control group of its own, if requested. It is a program of its own,
+//! since only a single-threaded process may do anything it likes in a fork.
 #![expect(unsafe_code, reason = "clone has no safe wrapper that takes namespaces and forks")]
 
 use std::fs;
@@ -26,10 +26,10 @@ const NAMESPACES: i32 = libc::CLONE_NEWPID
 /// `rekindle-bench sandbox-floor`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct FloorArgs {
-    /// How long.
+    /// How long it runs.
     #[arg(long)]
     millis: u64,
-    /// An empty directory but for `proc`: the root to be.
+    /// A directory that is empty except for `proc`: the new root.
     #[arg(long)]
     root: PathBuf,
     /// With a network namespace and its loopback.
@@ -40,7 +40,7 @@ pub(crate) struct FloorArgs {
     group: Option<String>,
 }
 
-/// One of them, for so long, as a process of its own.
+/// Starts one that runs for so long, as a process of its own.
 pub(super) fn start(millis: u64, root: &Path, network: bool, group: Option<&str>) -> Result<Child> {
     let own = std::env::current_exe().context("the path of this program is not known")?;
     let mut command = Command::new(own);
@@ -57,14 +57,14 @@ pub(super) fn start(millis: u64, root: &Path, network: bool, group: Option<&str>
     child.context("this program cannot be started once more")
 }
 
-/// What it found: milliseconds of each.
+/// Its results: milliseconds of each.
 pub(super) fn finish(child: Child) -> Result<Vec<f64>> {
     let output = child.wait_with_output().context("the bare floor does not end")?;
     ensure!(output.status.success(), "the bare floor ended with {}", output.status);
     serde_json::from_slice(&output.stdout).context("the bare floor told no figures")
 }
 
-/// Does it, and prints the milliseconds of each.
+/// Runs it, and prints the milliseconds of each.
 pub(crate) fn run(args: &FloorArgs) -> Result<()> {
     let groups = match &args.group {
         Some(parent) => Some(Cgroups::detect_below(Path::new(CGROUP_ROOT), parent)?),
@@ -96,7 +96,7 @@ fn once(args: &FloorArgs, group: Option<&Cgroup>) -> Result<()> {
     match nix::errno::Errno::result(child).context("clone")? {
         0 => {
             let code = i32::from(inside(args, &procs).is_err());
-            // SAFETY: ends this process; nothing of its parent's is to be written or removed by it.
+            // SAFETY: ends this process, which must not write or remove anything of its parent's.
             unsafe { libc::_exit(code) }
         }
         pid => match waitpid(Pid::from_raw(i32::try_from(pid)?), None).context("wait for it")? {

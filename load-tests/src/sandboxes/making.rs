@@ -1,4 +1,4 @@
-//! A sandbox of ours, step by step: as the worker makes, takes and ends it, without the rest of the platform.
+//! Our sandbox, step by step: as the worker makes, takes and ends it, without the rest of the platform.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -20,31 +20,31 @@ use tempfile::TempDir;
 use crate::args::Args;
 use crate::platform::Programs;
 
-/// What a sandbox may use here.
+/// Limits of a sandbox here.
 pub(super) const LIMITS: Limits = Limits {
     memory_bytes: 144 << 20,
     cpu_cores: 1.0,
     pids: 512,
 };
-/// What a root filesystem has at least.
+/// The least that a root filesystem has.
 const SKELETON: [&str; 7] = ["app", "dev", "etc", "proc", "run", "sys", "tmp"];
 const CRIU_LIMIT: Duration = Duration::from_secs(10);
 
 /// How a sandbox is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// Of what the bare floor has too: no CRIU, no link. Its control group is made, and removed.
+    /// With the same parts as the bare floor: no CRIU, no link. Its control group is made, and removed.
     Lean,
-    /// The same in a control group that is used again.
+    /// The same parts, in a control group that is reused.
     Again,
     /// As the pool makes them: CRIU and a link too.
     Whole,
 }
 
-/// The milliseconds of each step of one sandbox, in the order they are taken.
+/// The milliseconds of each step of one sandbox, in order.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(super) struct Steps {
-    /// Its control group is made, or had again, with limits.
+    /// Its control group is made or reused, with limits.
     pub(super) group: f64,
     /// Init is started, joins the group, enters its namespaces and brings the loopback up.
     pub(super) namespaces: f64,
@@ -68,7 +68,7 @@ impl Steps {
         self.group + self.namespaces + self.criu + self.link + self.assign + self.furnish
     }
 
-    /// Of what the bare floor has too, but for CRIU and the link: from nothing to gone.
+    /// The steps that the bare floor has too, without CRIU and the link: from nothing to gone.
     pub(super) fn lean(&self) -> f64 {
         self.group + self.namespaces + self.furnish + self.end + self.remove
     }
@@ -87,7 +87,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// With a control group and a router of its own. `egress` is off where the host must not be changed.
+    /// Makes the place, with a control group and a router of its own. `egress` is off if the host must not be changed.
     pub(super) async fn make(args: &Args, egress: bool) -> Result<Self> {
         let parent = format!("rekindle-bench-{}", std::process::id());
         let cgroups = Cgroups::detect_below(Path::new(CGROUP_ROOT), &parent)?;
@@ -152,7 +152,7 @@ impl Place {
         format!("{kind}-{}", self.made.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// One sandbox, from nothing to gone.
+    /// Makes one sandbox, from nothing to gone.
     pub(super) async fn once(&self, way: Way) -> Result<Steps> {
         let mut steps = Steps::default();
         let mut clock = Clock(Instant::now());
@@ -189,7 +189,7 @@ impl Place {
         let ending = Arc::clone(&sandbox);
         tokio::task::spawn_blocking(move || ending.end()).await?;
         steps.end = clock.lap();
-        // Not before: it would complain of a worker that is gone.
+        // Not earlier: it would complain of a worker that is gone.
         drop((waiting, sandbox));
         match way {
             Way::Lean => group.remove()?,
@@ -204,7 +204,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.cgroups.close();
-        // Whatever was left by an error in between.
+        // Leftovers of an error in between.
         if let Err(e) = self.cgroups.sweep() {
             eprintln!("control groups are left: {e}");
         }
@@ -221,7 +221,7 @@ impl Drop for Place {
 pub(super) struct Clock(pub(super) Instant);
 
 impl Clock {
-    /// Milliseconds since the last.
+    /// Milliseconds since the last lap.
     pub(super) fn lap(&mut self) -> f64 {
         let now = Instant::now();
         let taken = now.duration_since(self.0).as_secs_f64() * 1e3;

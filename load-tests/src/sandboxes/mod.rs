@@ -1,4 +1,5 @@
-//! `rekindle-bench sandboxes`: what a sandbox costs, beside the bare floor of this machine; alone, many at once, and many in a row.
+//! `rekindle-bench sandboxes`: the cost of a sandbox, beside the bare floor of this machine; alone, many at once, and
+//! many in a row.
 //!
 //! ```text
 //! floor  ─► a process of one thread: clone with namespaces, pivot_root, exit         without, with a network, with a control group
@@ -43,7 +44,7 @@ pub(crate) struct SandboxesArgs {
     /// Without links to a router: the host's network is left alone.
     #[arg(long)]
     no_egress: bool,
-    /// Where the figures go; by default load-tests/results/DATE-REVISION-sandboxes.json.
+    /// Where to write the figures; by default load-tests/results/DATE-REVISION-sandboxes.json.
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
 }
@@ -54,9 +55,9 @@ struct Record {
     taken: Taken,
     /// The bare floor, milliseconds of each: without a network namespace, with one, and with a control group too.
     floors: [Vec<f64>; 3],
-    /// Ours of the same parts as the last of these.
+    /// Ours with the same parts as the last of these.
     lean: Vec<Steps>,
-    /// The same in control groups that are used again.
+    /// The same in control groups that are reused.
     again: Vec<Steps>,
     /// Ours as the pool makes them.
     whole: Vec<Steps>,
@@ -64,21 +65,21 @@ struct Record {
     row: Option<Row>,
 }
 
-/// Sandboxes of which some are made at once.
+/// Sandboxes made several at once.
 #[derive(Debug, Clone, Serialize)]
 struct Crowd {
     at_once: usize,
     floor_a_second: f64,
     lean_a_second: f64,
     whole_a_second: f64,
-    /// Processor time of the whole machine for each, milliseconds; what others did meanwhile is in it.
+    /// Processor time of the whole machine for each, milliseconds, including what others used meanwhile.
     lean_cpu_ms: f64,
     whole_cpu_ms: f64,
 }
 
 /// Measures, writes and prints.
 pub(crate) fn run(args: &Args, sandboxes: &SandboxesArgs) -> Result<()> {
-    // Several threads, as the worker has: a removal that blocks holds up nobody else.
+    // Several threads, as in the worker: a removal that blocks delays nobody else.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -102,7 +103,7 @@ async fn measure(args: &Args, sandboxes: &SandboxesArgs) -> Result<()> {
         row: None,
     };
     let place = Arc::new(Place::make(args, !sandboxes.no_egress).await?);
-    // In turn, so that what drifts drifts for all.
+    // In turn, so that any drift affects all.
     for _ in 0..sandboxes.count.div_ceil(ROUND) {
         for (kind, floor) in record.floors.iter_mut().enumerate() {
             floor.extend(floors(&place, kind, 1, FLOOR_MS).await?.into_iter().take(ROUND));
@@ -130,7 +131,7 @@ async fn measure(args: &Args, sandboxes: &SandboxesArgs) -> Result<()> {
 
 /// Sandboxes of a kind before the next kind's turn.
 const ROUND: usize = 20;
-/// Enough for so many bare ones on any machine.
+/// Enough for that many bare ones on any machine.
 const FLOOR_MS: u64 = 150;
 
 /// Bare floors of a kind, from so many processes at once.

@@ -1,4 +1,4 @@
-//! The tables of `rekindle-bench sandboxes`, and the bars.
+//! The tables of `rekindle-bench sandboxes`, and the targets.
 
 use comfy_table::Table;
 
@@ -8,9 +8,9 @@ use super::{Crowd, Record};
 use crate::report::{ms, table};
 use crate::stats::{Figures, figures};
 
-/// Taking one from the pool, milliseconds.
+/// Target for taking one from the pool, milliseconds.
 const TAKE_BAR_MS: f64 = 0.2;
-/// A new one beside the bare floor of the same parts.
+/// Target for a new one, as a multiple of the bare floor of the same parts.
 const NEW_BAR: f64 = 1.5;
 
 pub(super) fn print(record: &Record) {

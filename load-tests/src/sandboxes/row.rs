@@ -1,4 +1,5 @@
-//! Many sandboxes one after the other through a pool as the worker's: what taking one costs, and whether anything grows with them.
+//! Many sandboxes one after the other through a pool like the worker's: the cost of taking one, and whether anything
+//! grows with them.
 
 use std::fs;
 use std::sync::Arc;
@@ -10,14 +11,14 @@ use serde::Serialize;
 
 use super::making::{Clock, LIMITS, Place};
 
-/// To be full.
+/// Limit for the pool to be full.
 const FULL_LIMIT: Duration = Duration::from_secs(30);
-/// To be rid of what the last ones were: the kernel ends network namespaces in the background.
+/// Time to clean up after the last ones: the kernel ends network namespaces in the background.
 const SETTLE: Duration = Duration::from_secs(3);
-/// Sandboxes before, which do not count: what is made once is made then.
+/// Uncounted sandboxes before: whatever is made only once is made then.
 const WARM_UP: usize = 100;
 
-/// What a host has of which none may grow.
+/// Resources of a host of which none may grow.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(super) struct Level {
     pub(super) processes: usize,
@@ -25,9 +26,9 @@ pub(super) struct Level {
     pub(super) groups: usize,
     pub(super) network_namespaces: usize,
     pub(super) descriptors: usize,
-    /// Of the process that makes them, KiB.
+    /// Memory of the process that makes them, KiB.
     pub(super) resident_kib: u64,
-    /// Of the kernel: slabs that cannot be taken back, memory of each processor, stacks, page tables; KiB.
+    /// Memory of the kernel: unreclaimable slabs, per-processor memory, stacks, page tables; KiB.
     pub(super) kernel_kib: u64,
 }
 
@@ -37,9 +38,9 @@ pub(super) struct Row {
     pub(super) count: usize,
     /// Milliseconds to take one that was ready.
     pub(super) take_ms: Vec<f64>,
-    /// Until it had its name, its limits and its files.
+    /// Milliseconds until it had its name, its limits and its files.
     pub(super) furnish_ms: Vec<f64>,
-    /// From one to the next: with all that is made in the background on the same processors.
+    /// Milliseconds from one to the next, with all that is made in the background on the same processors.
     pub(super) each_ms: Vec<f64>,
     pub(super) before: Level,
     pub(super) after: Level,
@@ -97,7 +98,7 @@ async fn once(place: &Place, pool: &SandboxPool, row: &mut Row) -> Result<()> {
     let Empty {
         sandbox, cgroup, criu, ..
     } = empty;
-    // As the worker lets go of them: the group last, to be cleaned and used again.
+    // As the worker releases them: the group last, to be cleaned and reused.
     drop((sandbox, criu));
     drop(cgroup);
     row.each_ms.push(whole.lap());
@@ -131,7 +132,7 @@ fn level(place: &Place) -> Result<Level> {
     };
     let (meminfo, status) = (read("/proc/meminfo")?, read("/proc/self/status")?);
     let kernel = ["SUnreclaim", "Percpu", "KernelStack", "PageTables"];
-    // An object of the network namespaces' slab is one of them; where the kernel merges slabs nobody can tell.
+    // An object of the network namespaces' slab is one of them; if the kernel merges slabs, they cannot be counted.
     let namespaces = read("/proc/slabinfo").ok().and_then(|text| {
         let line = text.lines().find_map(|l| l.strip_prefix("net_namespace "))?.to_owned();
         line.split_whitespace().next()?.parse().ok()
