@@ -1,4 +1,4 @@
-//! Where the programs under test and what they need are.
+//! The programs under test and what they need.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ const RUNTIMES: [&str; 4] = ["base", "python", "node", "build"];
 /// The directory of `fn` and `rekindle-init`: `REKINDLE_BIN_DIR`, or where cargo built the test.
 ///
 /// # Panics
-/// When they are not there.
+/// If they are not there.
 pub fn directory() -> PathBuf {
     let dir = std::env::var_os("REKINDLE_BIN_DIR").map_or_else(
         // target/release/deps/loop-0123
@@ -33,7 +33,7 @@ pub fn checkout() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// The directory of the root filesystems' archives, which are built if need be: that takes minutes, once.
+/// The directory of the root filesystems' archives, which are built if needed: that takes minutes, once.
 pub fn runtimes() -> &'static Path {
     static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
         let cache = std::env::var_os("FN_CACHE").map_or_else(|| PathBuf::from("/var/cache/rekindle"), PathBuf::from);

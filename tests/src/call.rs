@@ -1,4 +1,4 @@
-//! Requests to a platform, and what came back.
+//! Requests to a platform, and their responses.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::RUNTIME;
 
-/// More than any limit of the platform in these tests: what takes longer hangs.
+/// More than any limit of the platform in these tests: anything slower hangs.
 const LIMIT: Duration = Duration::from_secs(60);
 
 static HTTP: LazyLock<reqwest::Client> = LazyLock::new(|| reqwest::Client::builder().no_proxy().build().unwrap());
@@ -53,19 +53,19 @@ impl Call {
         }
     }
 
-    /// Sends it and waits for the whole answer.
+    /// Sends it and waits for the whole response.
     ///
     /// # Panics
-    /// When there is none.
+    /// If there is none.
     #[track_caller]
     pub fn send(self) -> Reply {
         self.try_send().unwrap_or_else(|e| panic!("no answer: {e:?}"))
     }
 
-    /// The same, where a broken connection is expected.
+    /// Sends it when a broken connection is expected.
     ///
     /// # Errors
-    /// When there is no answer.
+    /// If there is no response.
     pub fn try_send(self) -> Result<Reply, reqwest::Error> {
         RUNTIME.block_on(async {
             let answer = self.request.send().await?;
@@ -79,24 +79,24 @@ impl Call {
     }
 }
 
-/// An answer.
+/// A response.
 #[derive(Debug, Clone)]
 pub struct Reply {
-    /// Its status.
+    /// Status code.
     pub status: u16,
-    /// Its headers.
+    /// Headers.
     pub headers: HeaderMap,
-    /// Its body.
+    /// Body.
     pub body: Bytes,
 }
 
 impl Reply {
-    /// A header's value; empty when there is none.
+    /// A header's value; empty if there is none.
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default()
     }
 
-    /// How the instance was started that answered.
+    /// How the instance that answered was started.
     pub fn start(&self) -> &str {
         self.header("x-fn-start")
     }
@@ -114,26 +114,26 @@ impl Reply {
     /// The body as JSON.
     ///
     /// # Panics
-    /// When it is none.
+    /// If it is not JSON.
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e}: {} {}", self.status, self.text()))
     }
 
-    /// The same answer, if it is a success.
+    /// The same response, if it is a success.
     ///
     /// # Panics
-    /// When it is not.
+    /// If it is not.
     #[track_caller]
     pub fn ok(self) -> Self {
         assert_eq!(self.status, 200, "{:?} {}", self.headers, self.text());
         self
     }
 
-    /// The same answer, if it has this status and is the platform's error of this code. Its form is checked too.
+    /// The same response, if it has this status and is the platform's error with this code. Its form is checked too.
     ///
     /// # Panics
-    /// When it is something else.
+    /// If it is something else.
     #[track_caller]
     pub fn error(self, status: u16, code: &str) -> Self {
         assert_eq!(self.status, status, "{:?} {}", self.headers, self.text());

@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use crate::{Call, Folder, Reply, binaries, until};
 
-/// For one deploy; numpy is fetched and unpacked in it.
+/// Limit for one deploy, which may fetch and unpack numpy.
 const DEPLOY_LIMIT_S: u32 = 180;
 
-/// Where a platform is, its admin key, and what it logs.
+/// A platform's address, its admin key, and its logs.
 pub struct Client {
     url: String,
     key_file: PathBuf,
@@ -21,7 +21,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// For the gateway at `url`; its key and logs may come to be later.
+    /// A client for the gateway at `url`; its key and logs may be created later.
     pub(crate) fn new(url: String, key_file: PathBuf, logs: Vec<PathBuf>) -> Self {
         Self { url, key_file, logs }
     }
@@ -36,13 +36,13 @@ impl Client {
         fs::read_to_string(&self.key_file).unwrap().trim().to_owned()
     }
 
-    /// What it logged.
+    /// Its logs.
     pub fn log(&self) -> String {
         let all = self.logs.iter().map(|path| fs::read(path).unwrap_or_default());
         all.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect()
     }
 
-    /// The end of what it logged.
+    /// The end of its logs.
     pub fn log_tail(&self, lines: usize) -> String {
         let log = self.log();
         let all: Vec<&str> = log.lines().collect();
@@ -55,10 +55,11 @@ impl Client {
         self.know(command.args(args)).stdin(Stdio::null()).output().unwrap()
     }
 
-    /// Runs `fn` against it on a terminal of 120 columns and 40 lines, with both ends of that as pipes. Says "as before" if the terminal is, and fails else.
+    /// Runs `fn` against it on a terminal of 120 columns and 40 lines, with both ends of that as pipes. Prints "as
+    /// before" if the terminal's settings are, and fails otherwise.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn on_terminal(&self, args: &str) -> Child {
         let program = binaries::directory().join("fn");
         let run = format!("{} {args}", program.display());
@@ -73,16 +74,16 @@ impl Client {
             .unwrap()
     }
 
-    /// Tells a command where the platform is.
+    /// Passes the platform's address and key to a command.
     fn know<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let command = command.env("FN_URL", self.url()).env("FN_KEY", self.key());
         command.env("NO_COLOR", "1")
     }
 
-    /// Deploys a function by `fn deploy` and answers its live version, which has a snapshot if it asked for one.
+    /// Deploys a function by `fn deploy` and returns its live version, which has a snapshot if it asked for one.
     ///
     /// # Panics
-    /// When it does not go live.
+    /// If it does not go live.
     #[track_caller]
     pub fn deploy(&self, folder: &Folder) -> VersionInfo {
         match self.try_deploy(folder) {
@@ -94,10 +95,10 @@ impl Client {
         }
     }
 
-    /// The same, for what is to be refused.
+    /// Deploys a function that is to be refused.
     ///
     /// # Errors
-    /// What `fn` printed.
+    /// The output of `fn`.
     pub fn try_deploy(&self, folder: &Folder) -> Result<VersionInfo, String> {
         let path = folder.path().to_str().unwrap();
         let output = self.cli(&["deploy", path, "--json", "--wait", &DEPLOY_LIMIT_S.to_string()]);
@@ -125,7 +126,7 @@ impl Client {
         all
     }
 
-    /// Has an instance stopped. Does not wait for its end.
+    /// Stops an instance. Does not wait for its end.
     #[track_caller]
     pub fn end_instance(&self, instance: &str) {
         let gone = self.admin("DELETE", &format!("/v1/instances/{instance}")).send();
@@ -140,7 +141,7 @@ impl Client {
         });
     }
 
-    /// What a function wrote and what the platform wrote of it.
+    /// A function's log: its own lines, and the platform's about it.
     pub fn logs(&self, function: &str) -> Vec<LogLine> {
         let output = self.cli(&["logs", function, "--json", "--tail", "1000"]);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -148,7 +149,7 @@ impl Client {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// Waits for a line of a function's log that has `part` in it.
+    /// Waits for a line of a function's log that contains `part`.
     #[track_caller]
     pub fn until_logged(&self, function: &str, part: &str) -> LogLine {
         until(
@@ -158,12 +159,12 @@ impl Client {
         )
     }
 
-    /// A metric, by its name with its labels, of the first worker; 0 where it has none of that name.
+    /// A metric of the first worker, by its name with its labels; 0 if there is none of that name.
     pub fn worker_metric(&self, name: &str) -> f64 {
         self.metric_of_each(name)[0]
     }
 
-    /// The same of each worker that is heard of.
+    /// The metric of each worker that is heard from.
     pub fn metric_of_each(&self, name: &str) -> Vec<f64> {
         let status = self.admin("GET", "/v1/status").send().ok().json();
         let alive = status["workers"]
@@ -197,8 +198,8 @@ impl Client {
         self.request("GET", &format!("/function/{function}{path}")).send()
     }
 
-    /// Invokes a function by GET in a fresh instance, `booted` or `restored`. It takes no other request afterwards than it
-    /// is given, unless it is idle.
+    /// Invokes a function by GET in a fresh instance, `booted` or `restored`. Afterwards the instance takes only
+    /// requests meant for it, unless it is idle.
     #[track_caller]
     pub fn fresh(&self, start: &str, function: &str, path: &str) -> Reply {
         self.admin("GET", &format!("/function/{function}{path}"))

@@ -1,6 +1,6 @@
-//! A platform of several hosts: one process for each role, each on a host of its own ([`crate::hub`]) in directories of its own, started
-//! by the commands in docs/how-to/run-a-cluster.md with the addresses replaced. The first of each role is named by its [`Role`], further ones by
-//! [`Role::nth`].
+//! A platform of several hosts: one process for each role, each on a host of its own ([`crate::hub`]) in directories of
+//! its own. They are started by the commands in docs/how-to/run-a-cluster.md with the addresses replaced. The first of
+//! each role is named by its [`Role`], further ones by [`Role::nth`].
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -41,7 +41,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// In the order in which they are started.
+    /// All roles, in the order in which they are started.
     pub const ALL: [Self; 3] = [Self::Scheduler, Self::Worker, Self::Gateway];
 
     /// One of several with this role, counted from 0.
@@ -92,20 +92,20 @@ impl Place {
     }
 }
 
-/// How large a platform is, and what its processes are given beside what the guide says.
+/// Size of a platform, and what its processes are given in addition to the guide.
 #[derive(Debug, Clone)]
 pub struct Size {
-    /// How many schedulers. More than one need a database that they share.
+    /// Number of schedulers. More than one need a shared database.
     pub schedulers: u8,
-    /// How many workers.
+    /// Number of workers.
     pub workers: u8,
-    /// How many gateways.
+    /// Number of gateways.
     pub gateways: u8,
-    /// Further arguments of a role.
+    /// Additional arguments of a role.
     pub args: Vec<(Role, String)>,
-    /// Variables of the environment of a process.
+    /// Environment variables of a process.
     pub env: Vec<(Place, String, String)>,
-    /// Whether the cluster has an authority, and its roles speak TLS.
+    /// Whether the cluster has an authority, so that its roles speak TLS.
     pub guarded: bool,
     /// Processes whose caches are on a disk of their own, of so many MiB, as on a host where others may fill it.
     pub disks: Vec<(Place, u32)>,
@@ -136,32 +136,33 @@ pub struct Cluster {
     hosts: BTreeMap<Place, Host>,
     clients: Vec<Client>,
     running: BTreeMap<Place, Parked>,
-    /// When a role was started last.
+    /// When a role was last started.
     launched: Instant,
 }
 
 impl std::ops::Deref for Cluster {
     type Target = Client;
 
-    /// The first gateway's.
+    /// The first gateway's client.
     fn deref(&self) -> &Client {
         &self.clients[0]
     }
 }
 
 impl Cluster {
-    /// Starts one of each role on an S3 server, as the guide says, and waits until it is ready. Puts the calling thread into the hub.
+    /// Starts one of each role on an S3 server, as the guide says, and waits until the platform is ready. Puts the
+    /// calling thread into the hub.
     ///
     /// # Panics
-    /// When a role does not come up.
+    /// If a role does not come up.
     pub fn start(endpoint: String, credentials: Vec<(String, String)>) -> Self {
         Self::start_sized(endpoint, credentials, Size::default())
     }
 
-    /// The same with several of a role.
+    /// Starts a platform of this size in the same way.
     ///
     /// # Panics
-    /// When a role does not come up.
+    /// If a role does not come up.
     pub fn start_sized(endpoint: String, credentials: Vec<(String, String)>, size: Size) -> Self {
         hub::enter();
         let root = tempfile::Builder::new().prefix("rk").tempdir().unwrap();
@@ -215,7 +216,7 @@ impl Cluster {
         let token = cluster.directory(Role::Scheduler, "data").join("cluster.token");
         for place in &places[1..] {
             let data = cluster.directory(*place, "data");
-            // Who joins is told.
+            // A host that joins receives it.
             if !cluster.size.guarded || place.role == Role::Scheduler {
                 fs::copy(&token, data.join("cluster.token")).unwrap();
             }
@@ -245,10 +246,10 @@ impl Cluster {
         cluster
     }
 
-    /// What `fn` prints on the scheduler's host, with its data.
+    /// The output of `fn` on the scheduler's host, with its data.
     ///
     /// # Panics
-    /// When it fails.
+    /// If it fails.
     #[track_caller]
     pub fn on_scheduler(&self, args: &[&str]) -> String {
         let mut command = Command::new(binaries::directory().join("fn"));
@@ -277,7 +278,7 @@ impl Cluster {
     /// Starts a role (again) and waits until the platform can use it.
     ///
     /// # Panics
-    /// When it does not come up.
+    /// If it does not come up.
     #[track_caller]
     pub fn restart(&mut self, place: impl Into<Place>) {
         self.launch(place);
@@ -286,7 +287,7 @@ impl Cluster {
         }
     }
 
-    /// From its next start on, a process has this variable in its environment.
+    /// Sets an environment variable of a process, from its next start on.
     pub fn set_env(&mut self, place: impl Into<Place>, name: &str, value: &str) {
         self.size.env.push((place.into(), name.to_owned(), value.to_owned()));
     }
@@ -294,7 +295,7 @@ impl Cluster {
     /// Starts a role (again) and waits until it listens.
     ///
     /// # Panics
-    /// When it does not.
+    /// If it does not.
     #[track_caller]
     pub fn launch(&mut self, place: impl Into<Place>) {
         let place = place.into();
@@ -314,7 +315,7 @@ impl Cluster {
         });
     }
 
-    /// Waits until every gateway that runs is ready, and every worker that runs is alive.
+    /// Waits until every running gateway is ready, and every running worker is alive.
     #[track_caller]
     pub fn until_ready(&self) {
         let workers = self.running.keys().filter(|p| p.role == Role::Worker).count();
@@ -327,14 +328,14 @@ impl Cluster {
         }
     }
 
-    /// How many workers are alive, and were heard of since a role was started last; `None` when nobody says.
+    /// Number of workers that are alive, and were heard from since a role was last started; `None` if nobody answers.
     fn alive(&self) -> Option<usize> {
         let workers = self.try_workers()?;
         let heard = |w: &&WorkerInfo| u128::from(w.heartbeat_age_ms) < self.launched.elapsed().as_millis();
         Some(workers.iter().filter(|w| w.alive).filter(heard).count())
     }
 
-    /// The workers as a gateway tells of them; `None` when none does.
+    /// The workers as a gateway reports them; `None` if none does.
     pub fn try_workers(&self) -> Option<Vec<WorkerInfo>> {
         let answers = self
             .clients
@@ -347,7 +348,7 @@ impl Cluster {
     /// A worker as the scheduler knows it.
     ///
     /// # Panics
-    /// When it does not.
+    /// If the scheduler does not know it.
     #[track_caller]
     pub fn worker(&self, number: u8) -> WorkerInfo {
         let address = self.address(Role::Worker.nth(number));
@@ -403,9 +404,9 @@ impl Cluster {
         ] {
             command.env(name, path);
         }
-        // All load of a test comes from one address, which is to have no limits of its own.
+        // All load of a test comes from one address, which must have no limits of its own.
         command.env("FN_CLIENT_EXEMPT", "0.0.0.0/0");
-        // As on its machine, the gateway knows nothing of the store.
+        // The gateway knows nothing of the store, as on a machine of its own.
         if place.role != Role::Gateway {
             command.envs(self.credentials.iter().map(|(k, v)| (k, v)));
         }
@@ -419,12 +420,12 @@ impl Cluster {
         self.root.path().join(place.into().name()).join(name)
     }
 
-    /// Above all directories.
+    /// The parent of all directories.
     pub fn root(&self) -> &Path {
         self.root.path()
     }
 
-    /// Where a role listens.
+    /// The address at which a role listens.
     pub fn address(&self, place: impl Into<Place>) -> String {
         let place = place.into();
         format!("{}.{}:{}", self.subnet, place.last(), place.role.port())
@@ -451,10 +452,10 @@ impl Cluster {
         self.signal(place.into(), Signal::SIGKILL);
     }
 
-    /// Stops a role in good order.
+    /// Stops a role in an orderly way.
     ///
     /// # Panics
-    /// When it ends with an error, or not in time.
+    /// If it ends with an error, or not in time.
     #[track_caller]
     pub fn stop(&mut self, place: impl Into<Place>) {
         let place = place.into();
@@ -475,7 +476,7 @@ impl Cluster {
         })
     }
 
-    /// What is left of a stopped platform; nothing, if all is well.
+    /// What is left of a stopped platform; empty if all is well.
     pub fn leftovers(&self) -> Vec<String> {
         let run = |place: &Place| leftovers::of(self.root.path(), &self.directory(*place, "run"));
         self.hosts.keys().flat_map(run).collect()
@@ -485,7 +486,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         for parked in self.running.values_mut().rev() {
-            // A test that failed has said so; this only cleans up.
+            // A failed test has reported that; this only cleans up.
             let _gone = kill(Pid::from_raw(parked.child.id().cast_signed()), Signal::SIGTERM);
             let _reaped = parked.child.wait();
         }

@@ -1,4 +1,4 @@
-//! An OTLP collector that keeps every span it is sent.
+//! An OTLP collector that keeps every span it receives.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -55,7 +55,7 @@ impl Collector {
         Self { address, spans }
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }

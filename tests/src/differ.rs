@@ -1,9 +1,10 @@
-//! Two instances compared as the host sees them: what a function was before its checkpoint, and what a copy of it is.
+//! Compares two instances as the host sees them: a function before its checkpoint, and a copy of it.
 //!
-//! A [`Picture`] is a table of facts, `501/thread 501 CapEff` with `0000000000000000`, and what each process maps. Ids
-//! of the host are gone from it: processes go by their ids inside, pipes and sockets by the order in which they are
-//! met, mounts by where they lie. [`compare`] names each fact that differs; those that may are in `tolerance`, each
-//! with its reason. Rights have none: ids, capabilities, filters, limits, descriptors, the access of mappings, paths.
+//! A [`Picture`] is a table of facts, `501/thread 501 CapEff` with `0000000000000000`, and of what each process maps.
+//! It has no ids of the host. Processes go by their ids inside, pipes and sockets by the order in which they are met,
+//! mounts by their mount points. [`compare`] names each fact that differs; those that may differ are in `tolerance`,
+//! each with its reason. No difference of rights is tolerated: ids, capabilities, filters, limits, descriptors, the
+//! access of mappings, paths.
 
 mod descriptors;
 mod ids;
@@ -29,8 +30,8 @@ pub struct Picture {
     pub facts: BTreeMap<String, String>,
     /// What each process maps, by its id inside, in the order of addresses.
     pub mappings: BTreeMap<i32, Vec<Mapping>>,
-    /// Facts that a process has by a mount: the path of the fact, and the mount point inside; nothing for a mount of
-    /// the kernel's own.
+    /// Facts that a process has through a mount: the path of the fact, and the mount point inside; `None` for a mount
+    /// of the kernel's own.
     mounts: BTreeMap<String, Option<String>>,
     /// Pipes and sockets, by the facts that have them.
     shared: BTreeMap<String, String>,
@@ -41,9 +42,9 @@ pub struct Picture {
 /// How two pictures differ.
 #[derive(Debug, Default)]
 pub struct Comparison {
-    /// What must not differ, each in a line.
+    /// Forbidden differences, each on a line.
     pub differences: Vec<String>,
-    /// What may, with the reason.
+    /// Tolerated differences, with the reason.
     pub tolerated: Vec<String>,
 }
 
@@ -55,11 +56,11 @@ impl fmt::Display for Comparison {
 }
 
 impl Picture {
-    /// Of all processes in the pid namespace of process `one`, an id of the host, but for its init. A process that
-    /// ends meanwhile is left out.
+    /// Pictures all processes in the pid namespace of process `one` (an id of the host), except its init. A process
+    /// that ends meanwhile is left out.
     ///
     /// # Errors
-    /// When `one` is gone.
+    /// If `one` is gone.
     pub fn of_namespace(one: i32) -> io::Result<Self> {
         let processes = inside(one)?;
         let mut picture = Self {
@@ -77,7 +78,7 @@ impl Picture {
                 tasks: &tasks,
                 ids,
             };
-            // What was seen of one that ended meanwhile is of no process.
+            // Facts of a process that ended meanwhile are discarded.
             let mut own = Self::default();
             if seen.picture(&mut own, &mut numbers).is_ok() && seen.proc.join("exe").read_link().is_ok() {
                 picture.facts.extend(own.facts);
@@ -121,7 +122,7 @@ fn inside(one: i32) -> io::Result<BTreeMap<i32, i32>> {
     Ok(found)
 }
 
-/// One process while it is looked at.
+/// One process while it is examined.
 struct Seen<'a> {
     inner: i32,
     proc: PathBuf,
@@ -171,7 +172,7 @@ impl Seen<'_> {
     }
 }
 
-/// Numbers for what the kernel numbers anew: `pipe:[4711]` is `pipe 1` where it is the first pipe met.
+/// Numbers in place of the kernel's: `pipe:[4711]` is `pipe 1` if it is the first pipe met.
 #[derive(Default)]
 struct Numbers(BTreeMap<String, (String, usize)>);
 
@@ -198,7 +199,7 @@ impl Mounts {
             let words: Vec<&str> = line.split(' ').collect();
             let (id, root, at, options) = (words[0], words[3], words[4], words[5]);
             let kind = line.split_once(" - ").map_or("", |(_, kind)| kind);
-            // The host sees whose control group it is; inside it is the root.
+            // The host sees whose control group it is; inside, it is the root.
             let root = if kind.starts_with("cgroup") { "/" } else { root };
             by_id.insert(id.to_owned(), at.to_owned());
             table.insert(at.to_owned(), format!("{root} {options} {kind}"));
@@ -206,7 +207,7 @@ impl Mounts {
         Ok(Self { by_id, table })
     }
 
-    /// Where the file that a magic link leads to is mounted.
+    /// Mount point of the file that a magic link leads to.
     fn at(&self, link: &Path) -> io::Result<Option<String>> {
         use std::os::fd::AsRawFd;
         use std::os::unix::fs::OpenOptionsExt;
@@ -215,14 +216,14 @@ impl Mounts {
         Ok(self.by_id(&info))
     }
 
-    /// The same by what `fdinfo` says of it.
+    /// Mount point of the file with this `fdinfo`.
     fn by_id(&self, info: &str) -> Option<String> {
         let id = info.lines().find_map(|l| l.strip_prefix("mnt_id:"))?;
         self.by_id.get(id.trim()).cloned()
     }
 }
 
-/// Why a fact may differ; nothing for one that may not.
+/// Why a fact may differ; `None` for one that may not.
 fn tolerance(name: &str, before: &str, after: &str) -> Option<&'static str> {
     let (_, fact) = name.split_once('/')?;
     let with = |flags: &str, more: u32| u32::from_str_radix(flags, 8).map(|f| f | more);
@@ -245,16 +246,16 @@ fn tolerance(name: &str, before: &str, after: &str) -> Option<&'static str> {
 const LARGEFILE: u32 = 0o100_000;
 const DIRECTORY: u32 = 0o200_000;
 
-/// Of the memory that a thread made after the restore may need anew, such as its signal stack.
+/// Memory that a thread made after the restore may need anew, such as its signal stack.
 const STACKS_BYTES: u64 = 256 << 10;
-/// What V8 takes for its heap at once, bytes. Nothing of the platform's is as large.
+/// The least that V8 takes for its heap at once, bytes. Nothing of the platform's is as large.
 const TAKEN_LEAST: u64 = 256 << 10;
-/// What it may have taken for the few requests that a copy has had.
+/// The most that it may have taken for the few requests of a copy.
 const TAKEN_MOST: u64 = 1 << 20;
-/// What tells threads of one process apart without being a right.
+/// Facts that distinguish threads of one process without being a right.
 const OF_A_THREAD: [&str; 5] = ["NSpid", "exit signal", "name", "SigBlk", "SigPnd"];
 
-/// Compares what a function was with what a copy of it is.
+/// Compares a function before its checkpoint with a copy of it.
 pub fn compare(before: &Picture, after: &Picture) -> Comparison {
     let mut result = Comparison::default();
     let names: BTreeSet<&String> = before.facts.keys().chain(after.facts.keys()).collect();
@@ -304,8 +305,8 @@ fn of_thread(name: &str) -> Option<(i32, i32, &str)> {
     Some((pid.parse().ok()?, thread.parse().ok()?, fact))
 }
 
-/// Whether a fact that only the copy has is of a thread that only the copy has, of a process that both have, and is no
-/// more than that may do.
+/// Whether a fact that only the copy has belongs to a new thread: one that only the copy has, of a process that both
+/// have. It must be no more than that process may do.
 fn is_of_new_thread(before: &Picture, name: &str, value: &str) -> bool {
     let Some((pid, thread, fact)) = of_thread(name) else {
         return false;

@@ -1,5 +1,5 @@
-//! The other way back from a checkpoint, as an oracle: stock CRIU restores what stock CRIU dumped, eagerly, with all memory
-//! from its own images. No page map, chunk, template or pager of ours is on that way.
+//! The other way back from a checkpoint, as an oracle: stock CRIU restores what stock CRIU dumped, eagerly, with all
+//! memory from its own images. No page map, chunk, template or pager of ours is involved.
 //!
 //! ```text
 //! deploy ──criu dump──> image directory ──publish──> store ──> lazy restore by the platform ──┐
@@ -37,23 +37,23 @@ const CRIU: &str = "/usr/local/lib/rekindle/criu/criu";
 const LIMIT: Duration = Duration::from_secs(30);
 const TMPFS_BYTES: u64 = 64 << 20;
 
-/// What a worker keeps of images in memory, which only its own mount namespace sees.
+/// The images that a worker keeps in memory, which only its own mount namespace sees.
 pub fn images_in_memory(platform: &Platform) -> Vec<PathBuf> {
     let images = platform.directory("run").join("worker/images");
     let seen = PathBuf::from(format!("/proc/{}/root{}", platform.pid(), images.display()));
     fs::read_dir(&seen).unwrap().map(|e| e.unwrap().path()).collect()
 }
 
-/// Which of these are directories that a deploy under way dumps into.
+/// Those that are directories into which a deploy in progress dumps.
 pub fn dumps_of(images: Vec<PathBuf>) -> Vec<PathBuf> {
     let is_dump = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with("dump-");
     images.into_iter().filter(is_dump).collect()
 }
 
-/// The one image directory that a deploy under way has dumped into memory, copied.
+/// A copy of the one image directory that a deploy in progress has dumped into memory.
 ///
 /// # Panics
-/// When there is none, or more than one.
+/// If there is none, or more than one.
 pub fn copy_dump(platform: &Platform) -> TempDir {
     let dumps = dumps_of(images_in_memory(platform));
     assert_eq!(dumps.len(), 1, "{dumps:?}");
@@ -73,20 +73,20 @@ pub struct Eager {
 }
 
 impl Eager {
-    /// Restores the dump in `images`, which the snapshot with this `manifest` was made of, over the files that the worker of
-    /// `platform` has unpacked.
+    /// Restores the dump in `images`, from which the snapshot with this `manifest` was made, over the files that the
+    /// worker of `platform` has unpacked.
     ///
     /// # Panics
-    /// When it cannot be restored.
+    /// If it cannot be restored.
     pub fn restore(platform: &Platform, manifest: &Manifest, images: &Path) -> Self {
         let restored = Self::try_restore(platform, manifest, images, LIMIT);
         restored.unwrap_or_else(|told| panic!("{told}"))
     }
 
-    /// The same of images that CRIU may refuse, within this time.
+    /// Restores images that CRIU may refuse, within this time.
     ///
     /// # Errors
-    /// What CRIU says then.
+    /// CRIU's error.
     pub fn try_restore(
         platform: &Platform,
         manifest: &Manifest,
@@ -168,7 +168,7 @@ impl Eager {
             log_level: 2,
             limit,
         };
-        // Whatever comes of it, nothing of it runs on.
+        // Whatever the outcome, nothing of it keeps running.
         let eager = Self {
             sandbox,
             _outputs: outputs,
@@ -186,14 +186,14 @@ impl Eager {
         }
     }
 
-    /// Asks the function that was restored for a path, from within its network namespace; answers the body.
+    /// Requests a path of the restored function, from within its network namespace. Returns the body.
     ///
     /// # Panics
-    /// When it does not answer 200.
+    /// If it does not answer 200.
     pub fn get(&self, path: &str) -> Vec<u8> {
         let network = File::open(format!("/proc/{}/ns/net", self.sandbox.init_pid())).unwrap();
         let request = format!("GET {path} HTTP/1.0\r\nhost: function\r\nconnection: close\r\n\r\n");
-        // A thread of its own, which ends where it went.
+        // A thread of its own, which ends in that namespace.
         let asking = thread::spawn(move || {
             setns(network, CloneFlags::CLONE_NEWNET).unwrap();
             let mut connection = TcpStream::connect((Ipv4Addr::LOCALHOST, PORT)).unwrap();
@@ -216,7 +216,7 @@ impl Eager {
         *self.sandbox.function_state().borrow()
     }
 
-    /// Its processes by their pids inside, as [`host::processes`] gives an instance's.
+    /// Its processes by their pids inside, as [`host::processes`] returns an instance's.
     pub fn processes(&self) -> std::collections::BTreeMap<i32, i32> {
         host::descendants(self.sandbox.init_pid().as_raw())
     }

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use crate::binaries::checkout;
 
-/// A function's folder. What is in a temporary directory goes with the value.
+/// A function's folder. One in a temporary directory is removed with the value.
 pub struct Folder {
     path: PathBuf,
     _temporary: Option<TempDir>,
@@ -37,8 +37,8 @@ impl Folder {
         }
     }
 
-    /// A Python handler in `main.py`. `settings` are further lines of fn.toml; without others it has 96 MiB and one request at
-    /// a time.
+    /// A Python handler in `main.py`. `settings` are further lines of fn.toml; by default it has 96 MiB and one request
+    /// at a time.
     pub fn python(name: &str, settings: &str, code: &str) -> Self {
         let mut text = format!("name = \"{name}\"\nruntime = \"python\"\nentry = \"main.handler\"\n");
         for (key, value) in [("memory", "\"96MiB\""), ("idle", "\"60s\"")] {
@@ -67,13 +67,13 @@ impl Folder {
         self
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Copies a folder, but for what builds leave in it.
+/// Copies a folder, without what builds leave in it.
 fn copy(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();

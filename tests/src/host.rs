@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use crate::leftovers::group_name;
 use crate::{Client, Platform, until};
 
-/// For a sandbox to be taken from the pool or made.
+/// Limit for a sandbox to be taken from the pool or made.
 const GROUP_LIMIT: Duration = Duration::from_secs(10);
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
@@ -21,13 +21,13 @@ pub const PAGE: usize = 4096;
 /// A mapping of private anonymous memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mapping {
-    /// Its first address.
+    /// First address.
     pub start: usize,
-    /// One past its last address.
+    /// One past the last address.
     pub end: usize,
     /// As in /proc/PID/maps, such as `rw-p`.
     pub access: String,
-    /// `[heap]`, `[stack]` or nothing.
+    /// `[heap]`, `[stack]` or empty.
     pub name: String,
 }
 
@@ -36,7 +36,7 @@ pub fn processes(platform: &Platform, instance: &str) -> BTreeMap<i32, i32> {
     processes_below(platform, &platform.directory("run"), instance)
 }
 
-/// The same for the worker with this run directory.
+/// The processes of an instance of the worker with this run directory.
 pub fn processes_below(client: &Client, run: &Path, instance: &str) -> BTreeMap<i32, i32> {
     let directories = groups_below(client, run, instance);
     let files = directories.iter().map(|d| d.join("cgroup.procs"));
@@ -53,10 +53,10 @@ pub fn users(platform: &Platform, instance: &str) -> BTreeSet<u32> {
     processes(platform, instance).into_values().map(user).collect()
 }
 
-/// The directories of an instance's control group: one with cgroup v2, with v1 one in each hierarchy.
+/// The directories of an instance's control group: one with cgroup v2; with v1, one in each hierarchy.
 pub fn groups_below(client: &Client, run: &Path, instance: &str) -> Vec<PathBuf> {
     let group = group_name(run);
-    // One that was only just placed has none yet.
+    // An instance that was only just placed has none yet.
     let own = until(&format!("a control group for {instance}"), GROUP_LIMIT, || {
         group_of(&client.log(), instance)
     });
@@ -69,8 +69,8 @@ pub fn groups_below(client: &Client, run: &Path, instance: &str) -> Vec<PathBuf>
     parents
 }
 
-/// The name of an instance's control group, as the worker logged it last: a kernel with cgroup v2 does not rename groups, so
-/// it may be the one its sandbox was made with.
+/// The name of an instance's control group, as the worker last logged it. A kernel with cgroup v2 does not rename
+/// groups, so it may be the one with which its sandbox was made.
 fn group_of(log: &str, instance: &str) -> Option<String> {
     let taken = log
         .lines()
@@ -79,7 +79,7 @@ fn group_of(log: &str, instance: &str) -> Option<String> {
     group.split('"').next().map(str::to_owned)
 }
 
-/// The processes of the sandbox with this init, the same way.
+/// The processes of the sandbox with this init by their pids inside; without the init.
 pub fn descendants(init: i32) -> BTreeMap<i32, i32> {
     let namespace = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
     let own = namespace(init);
@@ -98,10 +98,10 @@ pub fn zygote(worker: i32) -> i32 {
     let is_init = |pid: &i32| {
         let named = line(*pid, "Name:").is_some_and(|name| name.starts_with("rekindle-init"));
         let child = line(*pid, "PPid:").is_some_and(|parent| parent == worker.to_string());
-        // What makes a sandbox, or is in one, is in its control groups.
+        // A process that makes a sandbox, or is in one, is in the sandbox's control groups.
         named && child && runs(*pid) && groups(*pid) == groups(worker)
     };
-    // What is on its way to become an init is another one, for a moment.
+    // A process about to become an init is briefly another match.
     until("one process that forks inits", GROUP_LIMIT, || {
         let all: Vec<_> = pids().filter(is_init).collect();
         <[i32; 1]>::try_from(all).ok().map(|[one]| one)
@@ -114,7 +114,7 @@ fn pids() -> impl Iterator<Item = i32> {
     all.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok())
 }
 
-/// The processes of this host that have `NAME=value` in the environment they were started with.
+/// The processes of this host that have `NAME=value` in the environment with which they were started.
 pub fn with_variable(variable: &str) -> Vec<i32> {
     let has = |pid: &i32| {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
@@ -176,7 +176,7 @@ pub fn anonymous(pid: i32) -> Vec<Mapping> {
 /// Reads a process's memory. A page that a pager has yet to bring is brought, as by the process's own touch.
 ///
 /// # Panics
-/// When some of it cannot be read.
+/// If some of it cannot be read.
 pub fn read(pid: i32, start: usize, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     let mut done = 0;
@@ -200,7 +200,7 @@ pub fn write(pid: i32, start: usize, bytes: &[u8]) {
     memory.unwrap().write_all_at(bytes, start as u64).unwrap();
 }
 
-/// The ranges, as offsets into the page, at which two pages differ; nothing for equal ones.
+/// The ranges, as offsets into the page, at which two pages differ; `None` for equal ones.
 pub fn difference(a: &[u8], b: &[u8]) -> Option<std::ops::Range<usize>> {
     let first = a.iter().zip(b).position(|(x, y)| x != y)?;
     let last = a.iter().zip(b).rposition(|(x, y)| x != y)?;

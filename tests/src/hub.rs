@@ -1,5 +1,6 @@
-//! Hosts of the tests' own: a network namespace each, all linked to one in the middle, the hub, where the tests themselves and the object
-//! stores are. Nothing in it reaches the real network or changes its rules, and all of it ends with the test binary, however that ends.
+//! Hosts of the tests' own: a network namespace each, all linked to one in the middle, the hub. The tests themselves
+//! and the object stores are in the hub. Nothing in it reaches the real network or changes its rules. All of it ends
+//! with the test binary, however that ends.
 //!
 //! ```text
 //!   host A                          hub                           host B
@@ -17,7 +18,7 @@ use std::thread;
 
 use nix::sched::{CloneFlags, setns, unshare};
 
-/// The address of what the tests themselves serve.
+/// The address at which the tests themselves serve.
 pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 255, 255, 9);
 /// The table of the hub's rules, and the set of links that it drops.
 const TABLE: &str = "
@@ -39,8 +40,8 @@ static HUB: LazyLock<File> = LazyLock::new(|| {
 static LINKS: AtomicU32 = AtomicU32::new(0);
 static SUBNETS: AtomicU32 = AtomicU32::new(0);
 
-/// Puts the calling thread, and what it starts from now on, into the hub. To be called before anything else of a test: the
-/// harness's own threads are started where they are first used.
+/// Puts the calling thread, and what it starts from now on, into the hub. To be called before anything else in a test:
+/// the harness's own threads are started when they are first used.
 pub fn enter() {
     setns(HUB.as_fd(), CloneFlags::CLONE_NEWNET).unwrap();
     LazyLock::force(&crate::RUNTIME);
@@ -51,7 +52,7 @@ pub fn subnet() -> String {
     format!("10.0.{}", SUBNETS.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A host. What was started on it stays when it is dropped; its link does not outlive the last of that.
+/// A host. What was started on it survives when it is dropped; its link ends with the last of that.
 #[derive(Debug)]
 pub struct Host {
     namespace: File,
@@ -88,22 +89,22 @@ impl Host {
         self.address
     }
 
-    /// Its network namespace, for who starts something there.
+    /// Its network namespace, to start something there.
     pub(crate) fn namespace(&self) -> File {
         self.namespace.try_clone().unwrap()
     }
 
-    /// Has every packet from and to it vanish, as behind a broken switch: nobody is told.
+    /// Drops every packet from and to it, as behind a broken switch: nobody is notified.
     pub fn cut(&self) {
         self.nft("add");
     }
 
-    /// Ends that.
+    /// Undoes a cut.
     pub fn mend(&self) {
         self.nft("delete");
     }
 
-    /// Has it send no more than so many megabits a second from now on.
+    /// Limits what it sends to so many megabits a second from now on.
     pub fn slow(&self, megabits: u32) {
         let line = format!("qdisc replace dev eth0 root tbf rate {megabits}mbit burst 64kb latency 400ms");
         within(
@@ -117,16 +118,16 @@ impl Host {
         within(&HUB, || run(Command::new("nft").arg(rule)));
     }
 
-    /// Does something there, on a thread of its own.
+    /// Runs `work` on this host, on a thread of its own.
     ///
     /// # Panics
-    /// When that panics.
+    /// If `work` panics.
     pub fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         within(&self.namespace, work)
     }
 }
 
-/// Does something in a namespace, on a thread of its own that ends there.
+/// Runs `work` in a namespace, on a thread of its own that ends there.
 fn within<T: Send>(namespace: &File, work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let there = scope.spawn(|| {

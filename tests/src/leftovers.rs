@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-/// Everything of the platform with this root and run directory that is still there, each told in a line. It must be stopped.
+/// Everything left of the platform with this root and run directory, each on a line. The platform must be stopped.
 pub fn of(root: &Path, run: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let group = group_name(run);
@@ -45,7 +45,7 @@ fn groups(name: &str) -> Vec<String> {
     all.iter().map(|g| g.display().to_string()).collect()
 }
 
-/// The name of a platform's control group: `rekindle-` and the FNV-1a hash of its run directory, as `fn up` has it.
+/// The name of a platform's control group: `rekindle-` and the FNV-1a hash of its run directory, as in `fn up`.
 pub fn group_name(run: &Path) -> String {
     let bytes = run.as_os_str().as_encoded_bytes();
     let hash = bytes

@@ -1,4 +1,4 @@
-//! Steady load: a request after the other, each answered in full, and what did not succeed.
+//! Steady load: one request after the other, each answered completely, and those that failed.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,15 +14,15 @@ struct Shared {
     failed: Mutex<Vec<String>>,
 }
 
-/// Clients that go on until they are told to end.
+/// Clients that run until they are told to end.
 pub struct Load {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Load {
-    /// Starts so many. Each asks the first of the addresses, and the next when there is no answer from it, as behind a balancer: what gets an answer
-    /// from none has failed.
+    /// Starts so many. Each sends to the first address, and to the next if that does not answer, as behind a balancer.
+    /// A request that no address answers has failed.
     pub fn start(urls: Vec<String>, threads: usize) -> Self {
         let shared = Arc::new(Shared::default());
         let one = |_| {
@@ -43,7 +43,7 @@ impl Load {
         Self { shared, threads }
     }
 
-    /// Waits for so many more answers, which must be there within this time.
+    /// Waits for so many more responses within this time.
     #[track_caller]
     pub fn until_answered(&self, more: usize, within: Duration) {
         let before = self.shared.answered.load(Ordering::Relaxed);
@@ -52,12 +52,12 @@ impl Load {
         });
     }
 
-    /// What failed since this was asked last.
+    /// What has failed since the last call.
     pub fn take_failed(&self) -> Vec<String> {
         std::mem::take(&mut *self.shared.failed.lock().unwrap())
     }
 
-    /// Ends it; answers what failed since that was asked last.
+    /// Ends the load. Returns what has failed since the last call of `take_failed`.
     pub fn end(self) -> Vec<String> {
         self.shared.stop.store(true, Ordering::Relaxed);
         for thread in self.threads {

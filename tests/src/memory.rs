@@ -12,16 +12,16 @@ use crate::host::{self, PAGE};
 
 /// Pages read at once.
 const BATCH_PAGES: usize = 256;
-/// What the kernel maps for itself; its content is the machine's.
+/// What the kernel maps for itself; its content depends on the machine.
 const KERNELS: [&str; 4] = ["[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]"];
 
-/// Neighbouring mappings of one access. How the kernel keeps them apart is not memory's content: a restore may map a file
-/// where there was none.
+/// Neighbouring mappings with the same access. How the kernel divides them is not part of the content: a restore may
+/// map a file where there was none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Area {
-    /// Its first address.
+    /// First address.
     pub start: usize,
-    /// One past its last address.
+    /// One past the last address.
     pub end: usize,
     /// As in /proc/PID/maps, such as `rw-p`.
     pub access: String,
@@ -50,14 +50,14 @@ pub fn areas(pid: i32) -> Vec<Area> {
     found
 }
 
-/// What two memories have in common and where they differ.
+/// What two memories have in common, and where they differ.
 #[derive(Debug, Default)]
 pub struct Comparison {
-    /// Pages looked at.
+    /// Pages examined.
     pub pages: usize,
-    /// Of them, pages with anything but zeros in the first memory.
+    /// Pages with anything but zeros in the first memory.
     pub filled: usize,
-    /// Every difference, told in a line.
+    /// Every difference, each on a line.
     pub differences: Vec<String>,
 }
 
@@ -91,8 +91,8 @@ pub fn compare(one: i32, other: i32) -> Comparison {
     result
 }
 
-/// Pages, by address, with anything but zeros that a process may not read itself. None may be a pager's still: the kernel
-/// waits for a pager only on behalf of those who may read.
+/// Pages, by address, with anything but zeros that a process may not read itself. A pager must not still have to serve
+/// any of them: the kernel waits for a pager only on behalf of those who may read.
 pub fn sealed(pid: i32) -> Vec<(usize, Vec<u8>)> {
     let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
     let areas = areas(pid).into_iter().filter(|a| !a.access.starts_with('r'));
@@ -105,7 +105,7 @@ pub fn sealed(pid: i32) -> Vec<(usize, Vec<u8>)> {
     filled.collect()
 }
 
-/// Each page from `start` to `end`; nothing for one that is not there, such as a file's beyond its end.
+/// Each page from `start` to `end`; `None` for one that does not exist, such as a file's beyond its end.
 fn pages(pid: i32, start: usize, end: usize) -> Vec<Option<Vec<u8>>> {
     let mut found = Vec::new();
     while found.len() * PAGE < end - start {

@@ -16,9 +16,9 @@ use tempfile::TempDir;
 
 use crate::{Client, binaries, leftovers};
 
-/// To be ready: it imports the root filesystems at its first start.
+/// Limit to be ready: it imports the root filesystems at its first start.
 const READY_LIMIT: Duration = Duration::from_secs(90);
-/// To stop in good order.
+/// Limit for an orderly stop.
 const STOP_LIMIT: Duration = Duration::from_secs(45);
 
 /// How to start a platform.
@@ -57,8 +57,8 @@ impl std::ops::Deref for Platform {
 }
 
 pub(crate) mod parking {
-    //! Children that die with the test. The kernel's parent-death signal is tied to the thread that started the child, and
-    //! tests' threads end early: so a thread of its own starts it and stays.
+    //! Children that die with the test. The kernel's parent-death signal is tied to the thread that started the child,
+    //! and tests' threads end early. So a dedicated thread starts it and stays.
 
     use super::*;
 
@@ -72,7 +72,7 @@ pub(crate) mod parking {
             Self::start_in(None, command)
         }
 
-        /// The same in this network namespace, or where the caller is.
+        /// Starts a child in this network namespace, or where the caller is.
         pub(crate) fn start_in(namespace: Option<File>, mut command: Command) -> Self {
             let (started, child) = mpsc::sync_channel(1);
             let (stay, end) = mpsc::sync_channel::<()>(1);
@@ -101,7 +101,7 @@ impl Platform {
     /// Starts one and waits until it is ready.
     ///
     /// # Panics
-    /// When it does not get ready, with the end of its log.
+    /// If it does not become ready; the message has the end of its log.
     pub fn start_with(options: Options) -> Self {
         let root = tempfile::Builder::new().prefix("rk").tempdir().unwrap();
         fs::create_dir(root.path().join("cache")).unwrap();
@@ -130,7 +130,7 @@ impl Platform {
     /// Starts it again after it was stopped or killed, with the same directories.
     ///
     /// # Panics
-    /// When it does not get ready.
+    /// If it does not become ready.
     #[track_caller]
     pub fn restart(&mut self) {
         assert!(self.running.is_none(), "it runs already");
@@ -173,10 +173,10 @@ impl Platform {
         &mut self.running.as_mut().unwrap().child
     }
 
-    /// Stops it in good order.
+    /// Stops it in an orderly way.
     ///
     /// # Panics
-    /// When it does not end in time or ends with an error.
+    /// If it does not end in time or ends with an error.
     #[track_caller]
     pub fn stop(&mut self) {
         let status = self.signal(Signal::SIGTERM);
@@ -211,7 +211,7 @@ impl Platform {
         );
     }
 
-    /// Its process.
+    /// Its process id.
     pub fn pid(&self) -> i32 {
         self.running.as_ref().unwrap().child.id().cast_signed()
     }
@@ -226,7 +226,7 @@ impl Platform {
         self.root.path().join(name)
     }
 
-    /// Where its gateway listens.
+    /// Its gateway's port.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -235,13 +235,13 @@ impl Platform {
         self.root.path().join("log")
     }
 
-    /// Forgets all that its worker could fetch again. It must be stopped.
+    /// Removes everything that its worker could fetch again. It must be stopped.
     pub fn empty_cache(&self) {
         assert!(self.running.is_none());
         fs::remove_dir_all(self.directory("cache").join("worker")).unwrap();
     }
 
-    /// Threads of the platform whose names begin like this.
+    /// Number of the platform's threads whose names begin like this.
     pub fn threads(&self, prefix: &str) -> usize {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
         tasks
@@ -251,7 +251,7 @@ impl Platform {
             .count()
     }
 
-    /// What is left of a stopped platform; nothing, if all is well.
+    /// What is left of a stopped platform; empty if all is well.
     pub fn leftovers(&self) -> Vec<String> {
         leftovers::of(self.root.path(), &self.directory("run"))
     }
@@ -282,7 +282,7 @@ impl Platform {
 impl Drop for Platform {
     fn drop(&mut self) {
         if let Some(mut parked) = self.running.take() {
-            // A test that failed has said so; this only cleans up.
+            // A failed test has reported that; this only cleans up.
             let _gone = kill(Pid::from_raw(parked.child.id().cast_signed()), Signal::SIGTERM);
             let end = Instant::now() + STOP_LIMIT;
             while Instant::now() < end && parked.child.try_wait().is_ok_and(|s| s.is_none()) {

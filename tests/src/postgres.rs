@@ -1,5 +1,5 @@
-//! A PostgreSQL server of the tests' own: its files in a temporary directory, on a free port, run by nobody. It ends with its
-//! owner, even if that is killed, as it hears by the end of a pipe. Also part of the scheduler's unit tests.
+//! A PostgreSQL server of the tests' own: its files in a temporary directory, on a free port, run by nobody. It ends
+//! with its owner, even if that is killed, since it notices the end of a pipe. Also part of the scheduler's unit tests.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ const READY_LIMIT: Duration = Duration::from_secs(60);
 /// The superuser's name; loopback is trusted.
 const USER: &str = "rekindle";
 
-/// Starts and stops the server as it is told, and ends and removes it when its input ends.
+/// Starts and stops the server on orders, and ends and removes it when its input ends.
 const KEEPER: &str = r#"
 end() { [ -z "$server" ] || { kill "-$1" "$server"; wait "$server"; server=; }; }
 while read -r order; do
@@ -41,11 +41,11 @@ impl Postgres {
         Self::start_at(Ipv4Addr::LOCALHOST)
     }
 
-    /// Starts one on this address. `None` where PostgreSQL is not installed: scripts/install-postgres.sh does that. With REKINDLE_REQUIRE_ALL=1 that is
-    /// a failure.
+    /// Starts one on this address. `None` if PostgreSQL is not installed, which scripts/install-postgres.sh does. With
+    /// REKINDLE_REQUIRE_ALL=1 that is a failure.
     ///
     /// # Panics
-    /// When it does not start.
+    /// If it does not start.
     pub fn start_at(address: Ipv4Addr) -> Option<Self> {
         let Some(programs) = programs() else {
             let required = std::env::var_os("REKINDLE_REQUIRE_ALL").is_some_and(|v| v == "1");
@@ -109,7 +109,7 @@ impl Postgres {
             .env("DIR", &dir)
             .current_dir("/")
             .stdin(Stdio::piped())
-            // Whoever reads the tests' output shall not wait for its end.
+            // Whoever reads the tests' output must not wait for its end.
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -130,7 +130,7 @@ impl Postgres {
     /// Starts the server (again), with the data it has, and waits until it answers.
     ///
     /// # Panics
-    /// When it does not.
+    /// If it does not.
     pub fn launch(&mut self) {
         self.orders.write_all(b"start\n").unwrap();
         let (programs, end) = (programs().unwrap(), Instant::now() + READY_LIMIT);
@@ -144,10 +144,10 @@ impl Postgres {
         }
     }
 
-    /// Ends the server at once, without a last word to its clients or its files.
+    /// Ends the server at once, without notice to its clients or a shutdown of its files.
     ///
     /// # Panics
-    /// When it goes on answering.
+    /// If it continues to answer.
     pub fn crash(&mut self) {
         self.orders.write_all(b"crash\n").unwrap();
         let end = Instant::now() + READY_LIMIT;
@@ -168,7 +168,7 @@ impl Postgres {
     /// The address of a new, empty database.
     ///
     /// # Panics
-    /// When it cannot be made.
+    /// If it cannot be created.
     pub fn database(&self) -> String {
         let name = format!("test_{}", self.databases.fetch_add(1, Ordering::Relaxed));
         let server = format!("postgres://{USER}@{}:{}", self.address, self.port);
@@ -194,7 +194,7 @@ impl Drop for Postgres {
     }
 }
 
-/// Where the newest version's programs are.
+/// The directory of the newest version's programs.
 fn programs() -> Option<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?.flatten();
     let mut found: Vec<(u32, PathBuf)> = versions

@@ -1,7 +1,8 @@
-//! An object store of the tests' own: the S3 server that `fn up` embeds, behind a line that can be made to hang or break.
+//! An object store of the tests' own: the S3 server that `fn up` embeds, behind a line that can be made to hang or
+//! break.
 //!
-//! The line looks for a key's beginning in what the platform sends; a request's head arrives in one piece, since it is
-//! written in one piece and is far smaller than the buffer.
+//! The line looks for the beginning of a key in what the platform sends. A request's head arrives in one piece, since
+//! it is written in one piece and is far smaller than the buffer.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -20,7 +21,7 @@ use crate::{Options, RUNTIME};
 const KEY: &str = "tests";
 const SECRET: &str = "secret-of-the-tests";
 const BUCKET: &str = "rekindle";
-/// What a request for a chunk has in its first line.
+/// What the first line of a request for a chunk contains.
 const CHUNK: &[u8] = b"/rekindle/chunks/";
 
 /// What the line does.
@@ -28,9 +29,9 @@ const CHUNK: &[u8] = b"/rekindle/chunks/";
 pub enum Line {
     /// Passes everything.
     Good,
-    /// Takes requests for chunks and never answers them; passes the rest.
+    /// Accepts requests for chunks and never answers them; passes the rest.
     ChunksHang,
-    /// Keeps requests for chunks until the line changes; passes the rest.
+    /// Holds requests for chunks until the line changes; passes the rest.
     ChunksWait,
     /// Dies at the first request for a chunk, and stays dead.
     DiesAtChunks,
@@ -49,19 +50,19 @@ pub struct Asked {
     pub at: Instant,
 }
 
-/// What the line's connections share.
+/// State shared by the line's connections.
 #[derive(Debug)]
 struct Shared {
     state: watch::Sender<Line>,
     kept: AtomicUsize,
     requests: AtomicUsize,
-    /// Milliseconds that each request is kept before it goes on.
+    /// Milliseconds for which each request is held before it is passed on.
     delay_ms: AtomicU64,
     asked: Mutex<Vec<Asked>>,
 }
 
 impl Shared {
-    /// Notes a request that has come.
+    /// Records a request that has come.
     fn note(&self, what: String) {
         let at = Instant::now();
         self.asked.lock().unwrap().push(Asked { what, at });
@@ -134,28 +135,28 @@ impl ObjectStore {
         options
     }
 
-    /// Changes what the line does, for connections that are open as well.
+    /// Changes what the line does, also for open connections.
     pub fn set(&self, line: Line) {
         self.shared.state.send_replace(line);
     }
 
-    /// What the line does now: one that was to die may have.
+    /// What the line does now: a line that was to die may be dead.
     pub fn line(&self) -> Line {
         *self.shared.state.borrow()
     }
 
-    /// How many requests for chunks it was made to keep so far.
+    /// Number of requests for chunks held so far.
     pub fn kept(&self) -> usize {
         self.shared.kept.load(Ordering::Relaxed)
     }
 
-    /// From now on the line keeps each request for so long before it goes on.
+    /// Holds each request for so long from now on.
     pub fn set_delay(&self, delay: Duration) {
         let milliseconds = u64::try_from(delay.as_millis()).unwrap();
         self.shared.delay_ms.store(milliseconds, Ordering::Relaxed);
     }
 
-    /// The requests since this was asked last.
+    /// The requests since the last call.
     pub fn take_asked(&self) -> Vec<Asked> {
         std::mem::take(&mut *self.shared.asked.lock().unwrap())
     }
@@ -176,8 +177,7 @@ impl ObjectStore {
     }
 }
 
-/// The usual AWS variables.
-/// The variables with which a role is somebody to an S3 server.
+/// The usual AWS variables, with which a role identifies itself to an S3 server.
 pub fn environment(key: &str, secret: &str) -> Vec<(String, String)> {
     let variables = [
         ("AWS_ACCESS_KEY_ID", key),
@@ -199,7 +199,7 @@ async fn accept(listener: TcpListener, server: SocketAddr, shared: Arc<Shared>) 
             let died = async move { drop(watched.wait_for(|line| *line == Line::Dead).await) };
             tokio::select! {
                 () = died => {}
-                // A broken connection is one of the two's, who notice themselves.
+                // Either end notices a broken connection itself.
                 _ = carry(client, server, &shared) => {}
             }
         });

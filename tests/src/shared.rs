@@ -1,4 +1,5 @@
-//! One platform for all tests of a binary. It is stopped when the binary ends, and what it leaves behind then fails the run.
+//! One platform for all tests of a binary. It is stopped when the binary ends, and anything it leaves behind fails the
+//! run.
 #![expect(
     unsafe_code,
     reason = "tests have no end that all of them share; the C library has one"
@@ -18,7 +19,7 @@ static SHARED: LazyLock<Platform> = LazyLock::new(|| {
 });
 static STARTED: Mutex<bool> = Mutex::new(false);
 
-/// The binary's platform, started by whoever asks first.
+/// The binary's platform, started by the first caller.
 pub fn shared() -> &'static Platform {
     &SHARED
 }
@@ -29,7 +30,7 @@ extern "C" fn at_end() {
     }
     if let Err(why) = SHARED.end_shared() {
         eprintln!("the tests' platform did not end well: {why}");
-        // SAFETY: ends the process at once; other handlers of its end are of no concern to a failed run.
+        // SAFETY: ends the process at once; other exit handlers do not matter to a failed run.
         unsafe { libc::_exit(101) };
     }
 }

@@ -1,4 +1,4 @@
-//! What copies of one snapshot draw, compared.
+//! The random numbers of copies of one snapshot, compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use crate::{Reply, shared};
 
-/// Copies that are compared.
+/// Number of copies that are compared.
 pub const CLONES: usize = 20;
 
-/// Restores [`CLONES`] instances one after the other, each answering `path` first, and lets them go again.
+/// Restores [`CLONES`] instances one after the other, each answering `path` first, and ends them again.
 pub fn clones(function: &str, path: &str) -> Vec<Reply> {
     let clone = |_| {
         let answer = shared().fresh("restored", function, path).ok();
@@ -20,7 +20,7 @@ pub fn clones(function: &str, path: &str) -> Vec<Reply> {
     (0..CLONES).map(clone).collect()
 }
 
-/// The values of each key of the clones' answers, which are JSON objects.
+/// The values of each key of the clones' responses, which are JSON objects.
 fn drawn(answers: &[Reply]) -> BTreeMap<String, BTreeSet<String>> {
     let mut values = BTreeMap::<String, BTreeSet<String>>::new();
     for answer in answers {
@@ -34,7 +34,7 @@ fn drawn(answers: &[Reply]) -> BTreeMap<String, BTreeSet<String>> {
     values
 }
 
-/// Every source gives each clone a value of its own, but for the `shared` ones, which are equal in all.
+/// Asserts that every source gives each clone a value of its own, except the `shared` ones, which are equal in all.
 #[track_caller]
 pub fn assert_unlike(answers: &[Reply], sources: usize, shared: &[&str]) {
     let drawn = drawn(answers);
@@ -42,7 +42,7 @@ pub fn assert_unlike(answers: &[Reply], sources: usize, shared: &[&str]) {
     let expected = |source: &str| if shared.contains(&source) { 1 } else { CLONES };
     let counts = drawn.iter().map(|(source, values)| (source.as_str(), values.len()));
     let wrong: Vec<_> = counts.filter(|(source, n)| *n != expected(source)).collect();
-    // All of it: whether all clones share a value or two of them do says where to look.
+    // Show everything: whether all clones share a value or two of them do says where to look.
     assert!(
         wrong.is_empty(),
         "so many different values in {CLONES} clones: {wrong:?}, of {:?}",

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Calls `ready` until it gives a value; panics with `what` when `limit` passed first.
+/// Calls `ready` until it returns a value; panics with `what` if `limit` passes first.
 #[track_caller]
 pub fn until<T>(what: &str, limit: Duration, mut ready: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + limit;

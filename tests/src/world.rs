@@ -1,4 +1,4 @@
-//! A network of the tests' own: a namespace that plays the host, another that plays the world, a link between them. Nothing in it
+//! A network of the tests' own: a namespace for the host, another for the world, and a link between them. Nothing in it
 //! reaches the real network, and all of it ends with the test.
 //!
 //! ```text
@@ -19,21 +19,21 @@ use std::thread;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 
-/// Where the world's echo answers, over TCP and UDP.
+/// Port of the world's echo, over TCP and UDP.
 pub const ECHO: u16 = 7777;
 /// The host's address towards the world.
 pub const HOST: &str = "198.51.100.1";
 /// Another of the host's addresses.
 pub const HOST_OTHER: &str = "203.0.113.1";
-/// The same for IPv6.
+/// The host's IPv6 address towards the world.
 pub const HOST6: &str = "2001:db8::1";
 /// The world's address.
 pub const WORLD: &str = "198.51.100.2";
-/// The same for IPv6.
+/// The world's IPv6 address.
 pub const WORLD6: &str = "2001:db8::2";
-/// Addresses in the world that are private.
+/// Private addresses in the world.
 pub const PRIVATE: [&str; 5] = ["10.9.9.9", "100.64.9.9", "169.254.169.254", "172.16.9.9", "192.168.9.9"];
-/// The same for IPv6.
+/// A private IPv6 address in the world.
 pub const PRIVATE6: &str = "fd00:9::9";
 
 struct World {
@@ -47,19 +47,19 @@ static WORLD_MADE: LazyLock<World> = LazyLock::new(make);
 /// Puts the calling thread, and what it starts from now on, onto the host.
 pub fn enter() {
     let world = &*WORLD_MADE;
-    // A mount namespace is entered by threads that share their directories with none.
+    // A thread can enter a mount namespace only if it shares its directories with no other.
     unshare(CloneFlags::CLONE_FS).unwrap();
     setns(world.mounts.as_fd(), CloneFlags::CLONE_NEWNS).unwrap();
     setns(world.host.as_fd(), CloneFlags::CLONE_NEWNET).unwrap();
 }
 
-/// What a command on the host prints. It must succeed.
+/// The output of a command on the host. It must succeed.
 #[track_caller]
 pub fn on_host(program: &str, arguments: &[&str]) -> String {
     output(Command::new(program).args(arguments))
 }
 
-/// What `ip` prints in the network namespace of this path.
+/// The output of `ip` in the network namespace of this path.
 pub fn interfaces(namespace: &str) -> String {
     let output = command_in(namespace, &["ip", "-o", "link"]).output().unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -71,7 +71,7 @@ fn command_in(namespace: &str, command: &[&str]) -> Command {
     entered
 }
 
-/// What a command prints that runs as root in the network namespace of this path. It must succeed.
+/// The output of a command that runs as root in the network namespace of this path. It must succeed.
 #[track_caller]
 pub fn in_network(namespace: &str, command: &[&str]) -> String {
     output(&mut command_in(namespace, command))
@@ -95,7 +95,7 @@ fn namespace(kind: &str) -> File {
 }
 
 fn make() -> World {
-    // Threads of their own, which end where they went.
+    // Threads of their own, which end in those namespaces.
     let world = thread::spawn(|| {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
         namespace("net")
@@ -117,7 +117,7 @@ fn make() -> World {
         ip(&format!("addr add {HOST_OTHER}/32 dev lo"));
         ip(&format!("addr add {HOST6}/64 dev world nodad"));
         ip("link set world up");
-        // A host that forwards IPv6 already has it for functions too.
+        // A host that forwards IPv6 already does so for functions too.
         fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").unwrap();
         (namespace("net"), namespace("mnt"), resolv_conf)
     });
@@ -140,7 +140,7 @@ fn make() -> World {
         let host = host.try_clone().unwrap();
         move || {
             setns(host.as_fd(), CloneFlags::CLONE_NEWNET).unwrap();
-            // Only now: while the other end is down they would not be taken.
+            // Only now: while the other end is down they would be refused.
             ip(&format!("route add default via {WORLD}"));
             ip(&format!("-6 route add default via {WORLD6}"));
         }
@@ -162,7 +162,7 @@ pub fn listen_on_host() -> u16 {
     port
 }
 
-/// What answers in the world: the echo, and names.
+/// The world's servers: the echo, and names.
 fn serve() {
     let any = Ipv6Addr::UNSPECIFIED;
     let listener = TcpListener::bind((any, ECHO)).unwrap();
@@ -186,7 +186,7 @@ fn serve() {
     });
 }
 
-/// One question each, with its length before it.
+/// One question each, preceded by its length.
 fn names_by_stream(listener: &TcpListener) {
     for mut stream in listener.incoming().flatten() {
         let answered = (|| -> io::Result<()> {
@@ -226,7 +226,7 @@ fn echo(listener: &TcpListener) {
     }
 }
 
-/// The world's name server knows everything below `test` to be the world, and nothing else.
+/// The world's name server resolves everything below `test` to the world, and nothing else.
 fn answer(question: &[u8]) -> Vec<u8> {
     let mut labels = Vec::new();
     let mut at = 12;

@@ -1,4 +1,4 @@
-//! What a process has open, by number: of what, with which flags, and what the kernel says of each kind.
+//! What a process has open, by number: what it is, with which flags, and what the kernel says of each kind.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +23,7 @@ pub(super) fn picture(
     let mut open: Vec<(u32, String)> = Vec::new();
     for entry in fs::read_dir(seen.proc.join("fd"))?.flatten() {
         let number = entry.file_name().to_string_lossy().parse();
-        // One that is closed meanwhile was never there.
+        // One that is closed meanwhile does not count.
         if let (Ok(number), Ok(link)) = (number, entry.path().read_link()) {
             open.push((number, link.to_string_lossy().into_owned()));
         }
@@ -38,7 +38,7 @@ pub(super) fn picture(
         let Ok(info) = fs::read_to_string(seen.proc.join("fdinfo").join(number.to_string())) else {
             continue;
         };
-        // A number that was given to another file meanwhile is two files' facts.
+        // If the number was given to another file meanwhile, the facts are of two files.
         if !fd.read_link().is_ok_and(|now| now.to_string_lossy() == link) {
             continue;
         }
@@ -62,7 +62,7 @@ pub(super) fn picture(
     Ok(())
 }
 
-/// The facts of `fdinfo`, without the kernel's numbers and what is of the moment.
+/// The facts in `fdinfo`, without the kernel's numbers and transient values.
 fn facts(name: &str, info: &str, platforms: &[u32], picture: &mut Picture) {
     let (mut watched, mut locks) = (Vec::new(), Vec::new());
     for line in info.lines() {
@@ -100,7 +100,7 @@ fn facts(name: &str, info: &str, platforms: &[u32], picture: &mut Picture) {
             _ => {}
         }
     }
-    // In the order of a tree of addresses.
+    // The kernel lists them in the order of a tree of addresses.
     watched.sort();
     for (kind, all) in [("watches", watched), ("locks", locks)] {
         if !all.is_empty() {
@@ -153,8 +153,8 @@ fn sockets(proc: &Path) -> BTreeMap<String, Socket> {
     found
 }
 
-/// The port that a function serves on, as `/proc/net/tcp` writes it. It is the usual one where the environment cannot
-/// be read.
+/// The port on which a function serves, as `/proc/net/tcp` writes it. It is the usual one if the environment cannot be
+/// read.
 fn port(proc: &Path) -> io::Result<String> {
     let environment = fs::read(proc.join("environ"))?;
     let text = String::from_utf8_lossy(&environment).into_owned();

@@ -1,11 +1,11 @@
-//! Users and groups of a sandbox, which has other ones of the host's than its copies have.
+//! Users and groups of a sandbox, whose ids on the host differ from those of its copies.
 
 use std::fmt;
 use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Which ids of the host a process has, by its `uid_map`; groups are mapped alike.
+/// The ids of the host that a process has, by its `uid_map`; groups are mapped alike.
 pub(super) struct Ids {
     /// The host's id that is 0 inside.
     first: u32,
@@ -20,7 +20,7 @@ impl fmt::Display for Ids {
 }
 
 impl Ids {
-    /// Of the process with this directory in `/proc`.
+    /// The ids of the process with this directory in `/proc`.
     pub(super) fn of(proc: &Path) -> io::Result<Self> {
         let [users, groups] = ["uid_map", "gid_map"].map(|map| fs::read_to_string(proc.join(map)));
         let users = users?;
@@ -32,7 +32,7 @@ impl Ids {
         }
     }
 
-    /// What the host's `id` is inside.
+    /// The id inside for the host's `id`.
     pub(super) fn inside(&self, id: &str) -> String {
         let inside = id.parse().ok().and_then(|id: u32| id.checked_sub(self.first));
         match inside.filter(|id| *id < self.count) {
@@ -41,7 +41,7 @@ impl Ids {
         }
     }
 
-    /// The same in the options of a mount.
+    /// Replaces the ids in the options of a mount.
     pub(super) fn in_options(&self, mount: &str) -> String {
         let option = |option: &str| match option.split_once('=') {
             Some((name @ ("uid" | "gid"), id)) => format!("{name}={}", self.inside(id)),

@@ -1,19 +1,18 @@
 //! What a process maps, and whether a copy maps the same.
 //!
-//! A copy has private memory from its template, a file `/s-…` on a tmpfs that is mounted nowhere: where the original
-//! has anonymous memory, and where it has
-//! written to a library's data. So a template may stand for whatever is private; its access and what may become of
-//! that must be the same.
+//! A copy has private memory from its template, a file `/s-…` on a tmpfs that is mounted nowhere. It is there where
+//! the original has anonymous memory, and where it has written to a library's data. So a template may stand for any
+//! private memory, but its access, and what that may become, must be the same.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::Path;
 
-/// What the kernel maps for itself: its addresses are the machine's.
+/// What the kernel maps for itself: its addresses depend on the machine.
 const KERNELS: [&str; 4] = ["[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]"];
-/// Flags of the kernel's bookkeeping: under watch by a userfaultfd (`um`, `uw`, `ui`), accounted for (`ac`), soft-
-/// dirty (`sd`). No rights.
+/// Flags of the kernel's bookkeeping: watched by a userfaultfd (`um`, `uw`, `ui`), accounted for (`ac`), soft-dirty
+/// (`sd`). They are no rights.
 const BOOKKEEPING: [&str; 5] = ["um", "uw", "ui", "ac", "sd"];
 const SHARED: [&str; 2] = ["/dev/zero (deleted)", "/memfd:/dev/zero (deleted)"];
 const TEMPLATE: &str = "/s-";
@@ -23,15 +22,15 @@ const HEAP: u64 = 64 << 20;
 /// A range of addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mapping {
-    /// Its first address.
+    /// First address.
     pub start: u64,
-    /// One past its last address.
+    /// One past the last address.
     pub end: u64,
     /// As in /proc/PID/maps, such as `rw-p`.
     pub access: String,
-    /// As in `VmFlags` of /proc/PID/smaps, without bookkeeping: what may become of its access is there.
+    /// As in `VmFlags` of /proc/PID/smaps, without bookkeeping: includes what its access may become.
     pub flags: String,
-    /// Of what.
+    /// What is mapped.
     pub source: Source,
 }
 
@@ -40,13 +39,13 @@ pub struct Mapping {
 pub enum Source {
     /// Anonymous private memory: a heap, a stack.
     Anonymous,
-    /// Anonymous shared memory, by the address of its first byte. It has a name in a copy, by which nothing is found.
+    /// Anonymous shared memory, by the address of its first byte. In a copy it has a name, but cannot be found by it.
     Shared(u64),
     /// The template of a snapshot.
     Template,
     /// The kernel's own.
     Kernel(String),
-    /// A file, whose first byte would lie at this address.
+    /// A file, whose first byte would be at this address.
     File(String, u64),
 }
 
@@ -73,7 +72,7 @@ pub(super) fn of(proc: &Path) -> io::Result<Vec<Mapping>> {
     Ok(found)
 }
 
-/// The line that begins a mapping: `00400000-0041f000 r--p 00000000 fe:00 1007  /usr/bin/python3.11`.
+/// The line that begins a mapping: `00400000-0041f000 r--p 00000000 fe:00 1007 /usr/bin/python3.11`.
 fn header(line: &str) -> Option<Mapping> {
     let mut rest = line;
     let mut words = Vec::new();
@@ -104,17 +103,17 @@ fn header(line: &str) -> Option<Mapping> {
 /// A difference of one range of addresses.
 pub(super) struct Range {
     pub(super) told: String,
-    /// Bytes of private memory that cannot be executed and that only the copy has; nothing for any other difference.
+    /// Bytes of private, non-executable memory that only the copy has; `None` for any other difference.
     pub(super) added: Option<u64>,
 }
 
-/// Where a copy's mappings differ from the original's. How the kernel cuts them does not matter.
+/// Where a copy's mappings differ from the original's. How the kernel divides them does not matter.
 pub(super) fn compare(before: &[Mapping], after: &[Mapping]) -> Vec<Range> {
     let own = |m: &&Mapping| !matches!(m.source, Source::Kernel(_));
     let (before, after): (Vec<_>, Vec<_>) = (before.iter().filter(own).collect(), after.iter().filter(own).collect());
     let cuts: BTreeSet<u64> = before.iter().chain(&after).flat_map(|m| [m.start, m.end]).collect();
     let cuts: Vec<u64> = cuts.into_iter().collect();
-    // Each difference with its range, so that neighbours with the same one are told once.
+    // Each difference with its range, so that neighbours with the same one are merged.
     let mut found: Vec<(u64, u64, String, bool)> = Vec::new();
     for range in cuts.windows(2) {
         let at = |all: &[&Mapping]| {
@@ -148,8 +147,8 @@ pub(super) fn compare(before: &[Mapping], after: &[Mapping]) -> Vec<Range> {
     ranges.collect()
 }
 
-/// Whether an allocator of the C library has taken more of what it had reserved: a thread's heap lies in a piece of
-/// 64 MiB that begins at a multiple of that, in use from there on, the rest closed.
+/// Whether an allocator of the C library has taken more of its reserved memory. A thread's heap is in a piece of 64 MiB
+/// that begins at a multiple of that; it is in use from there on, and the rest is inaccessible.
 fn has_grown(before: &[&Mapping], at: u64, one: &Mapping, other: &Mapping) -> bool {
     let base = at / HEAP * HEAP;
     let is_heap = |m: &&Mapping| m.start == base && m.end == one.start && m.access == "rw-p";
@@ -164,7 +163,7 @@ fn difference(before: Option<&Mapping>, after: Option<&Mapping>) -> Option<Strin
         (Some(one), None) => Some(format!("{} is gone", told(one))),
         (None, Some(other)) => Some(format!("{} is new", told(other))),
         (Some(one), Some(other)) => {
-            // Code is a template's only where it was made at run time.
+            // A template has code only if that was made at run time.
             let stands_for = other.source == Source::Template
                 && one.access.ends_with('p')
                 && (one.source == Source::Anonymous || !one.access.contains('x'));

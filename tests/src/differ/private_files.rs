@@ -1,4 +1,4 @@
-//! What a function has below `/tmp` and `/dev/shm`.
+//! A function's files below `/tmp` and `/dev/shm`.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs;
@@ -11,7 +11,7 @@ use super::{Ids, Picture};
 
 const DIRECTORIES: [&str; 2] = ["tmp", "dev/shm"];
 
-/// Adds everything below the private directories of the sandbox with this root. What is gone meanwhile is left out.
+/// Adds everything below the private directories of the sandbox with this root. What disappears meanwhile is left out.
 pub(super) fn picture(root: &Path, ids: &Ids, picture: &mut Picture) {
     for directory in DIRECTORIES {
         let _gone = look(root, &root.join(directory), ids, picture);

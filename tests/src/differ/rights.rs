@@ -1,20 +1,20 @@
-//! What a function may never have, whatever it was before its checkpoint: told of one picture alone.
+//! What a function may never have, whatever it was before its checkpoint: judged from one picture alone.
 
 use std::fs;
 use std::path::{Component, Path};
 
 use super::{Picture, Source};
 
-/// What a copy's rights end at.
+/// The bounds of a copy's rights.
 #[derive(Debug, Clone)]
 pub struct Bounds {
     /// The function's user and group.
     pub user: String,
-    /// Its core limit, soft and hard: 1 where the platform can set it.
+    /// Its core limit, soft and hard: 1 if the platform can set it.
     pub cores: String,
 }
 
-/// The sandbox's mounts that a function may have files of.
+/// The sandbox's mounts of which a function may have files.
 const MOUNTS: [&str; 5] = ["/", "/app", "/tmp", "/dev/shm", "/dev"];
 /// The directories of its root that hold programs and their data.
 const OF_ROOT: [&str; 8] = ["usr", "lib", "lib64", "bin", "sbin", "etc", "opt", "app"];
@@ -31,7 +31,7 @@ const OF_PROC: [&str; 9] = [
     "uid_map",
 ];
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
-/// Files of the kernel's own that a function makes without asking for a right.
+/// The kernel's own files that a function creates without asking for a right.
 const KERNELS: [&str; 6] = [
     "anon_inode:[eventpoll]",
     "anon_inode:[eventfd]",
@@ -44,7 +44,7 @@ const KERNELS: [&str; 6] = [
 const MEMORY: [&str; 3] = ["/memfd:", "/dev/zero (deleted)", "/SYSV"];
 const NO_CAPABILITIES: &str = "0000000000000000";
 
-/// Everything in a picture that is beyond the bounds, each in a line.
+/// Everything in a picture that is beyond the bounds, each on a line.
 pub fn beyond(picture: &Picture, bounds: &Bounds) -> Vec<String> {
     let mut found = Vec::new();
     let ids = [bounds.user.as_str(); 4].join(" ");
@@ -112,7 +112,7 @@ fn is_descriptor(name: &str) -> bool {
     number.is_some_and(|number| number.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// Whether a function may have what this link leads to. `mount` is where that lies, of the mounts that the function
+/// Whether a function may have what this link leads to. `mount` is its mount point, among the mounts that the function
 /// sees.
 fn allowed(link: &str, mount: Option<&str>) -> Result<(), String> {
     let of_no_mount = KERNELS.contains(&link) || MEMORY.iter().any(|m| link.starts_with(m));
@@ -137,7 +137,7 @@ fn allowed(link: &str, mount: Option<&str>) -> Result<(), String> {
         })
         .collect();
     // What it may write of its own processes, while it does, and what it lists. Nothing of init, nothing that leads
-    // on, no memory.
+    // further, no memory.
     if mount == "/proc" {
         let own = match names.as_slice() {
             ["proc"] => true,
@@ -168,7 +168,7 @@ fn allowed(link: &str, mount: Option<&str>) -> Result<(), String> {
     }
 }
 
-/// Pipes and sockets of the function that somebody outside of its sandbox has as well; its outputs go to the worker.
+/// Pipes and sockets of the function that somebody outside its sandbox has as well; its outputs go to the worker.
 fn strangers(picture: &Picture) -> Vec<String> {
     let Some(inside) = picture.namespace.as_ref() else {
         return vec!["no namespace".to_owned()];

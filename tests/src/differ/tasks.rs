@@ -1,4 +1,4 @@
-//! What the kernel says of a process and its threads in `status`, `stat`, `limits` and their like.
+//! What the kernel says of a process and its threads in `status`, `stat`, `limits` and the like.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::{Picture, Seen};
 
-/// Lines of `status`, of each thread. `SigQ` counts for all of a user; sizes and switches are of the moment.
+/// Lines of `status` for each thread. `SigQ` counts for all of a user; sizes and switches are transient.
 const STATUS: [&str; 24] = [
     "Umask",
     "Uid",
@@ -34,7 +34,7 @@ const STATUS: [&str; 24] = [
     "TracerPid",
     "Cpus_allowed",
 ];
-/// Fields of `stat` by their numbers in proc(5): of each thread.
+/// Fields of `stat` for each thread, by their numbers in proc(5).
 const STAT: [(&str, usize); 6] = [
     ("terminal", 7),
     ("terminal's group", 8),
@@ -43,7 +43,7 @@ const STAT: [(&str, usize); 6] = [
     ("real-time priority", 40),
     ("policy", 41),
 ];
-/// The same, of the process: where its memory's parts lie.
+/// Fields of `stat` for the process: where the parts of its memory are.
 const LAYOUT: [(&str, usize); 10] = [
     ("code", 26),
     ("end of code", 27),
@@ -110,12 +110,12 @@ pub(super) fn picture(seen: &Seen<'_>, picture: &mut Picture) -> io::Result<()> 
         picture.say(format!("{own}/layout {name}"), stat[field - 3].clone());
     }
     let parent: i32 = stat[1].parse().unwrap_or_default();
-    // Init is not looked at.
+    // Init is not examined.
     let parent = seen.tasks.get(&parent).copied().unwrap_or(1);
     picture.say(format!("{own}/parent"), parent.to_string());
     for thread in fs::read_dir(seen.proc.join("task"))? {
         let path = thread?.path();
-        // One that ends meanwhile has none of this.
+        // A thread that ends meanwhile has none of this.
         let _ended = of_thread(seen, &path, picture);
     }
     Ok(())
@@ -169,7 +169,7 @@ fn stat(task: &Path) -> io::Result<Vec<String>> {
     }
 }
 
-/// POSIX timers, which have no time left in `timers`; whom they notify is told by an id of the host.
+/// POSIX timers; `timers` does not show their remaining time. Whom they notify is shown by an id of the host.
 fn timers(seen: &Seen<'_>, picture: &mut Picture) -> io::Result<()> {
     let mut id = "";
     let text = fs::read_to_string(seen.proc.join("timers"))?;
