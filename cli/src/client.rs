@@ -304,7 +304,7 @@ impl Client {
         self.checked(self.send(request).await?).await.map(drop)
     }
 
-    /// Has the platform remove unneeded objects from its object store.
+    /// Asks the platform to remove unneeded objects from its object store.
     pub(crate) async fn collect(&self, request: &CollectRequest) -> Result<Collected> {
         let request = self
             .request(Method::POST, "/v1/collections")

@@ -98,7 +98,7 @@ pub(crate) fn keep_apart(headers: &mut HeaderMap) {
     headers.append(CONTENT_SECURITY_POLICY, SANDBOX);
 }
 
-/// Says that a host must be contacted only over TLS for so long (RFC 6797).
+/// Says that a host must be contacted only over TLS for `age` (RFC 6797).
 pub(crate) fn hsts(age: Duration) -> HeaderValue {
     // Digits and ASCII letters are always a valid header.
     HeaderValue::from_str(&format!("max-age={}", age.as_secs())).unwrap_or(HeaderValue::from_static("max-age=0"))

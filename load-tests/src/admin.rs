@@ -51,7 +51,7 @@ impl Admin {
         serde_json::from_slice(&answer.body).with_context(|| format!("{path}: not understood"))
     }
 
-    /// Waits until so many workers report.
+    /// Waits until `workers` workers report.
     pub(crate) async fn until_alive(&self, workers: usize, limit: Duration) -> Result<()> {
         let deadline = Instant::now() + limit;
         loop {

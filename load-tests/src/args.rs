@@ -26,7 +26,7 @@ use crate::subject::Subject;
 use crate::throughput::ThroughputArgs;
 use crate::workload::{Language, Workload};
 
-/// Measures the platform beside a plain process start and stock CRIU.
+/// Measures the platform against a plain process start and stock CRIU.
 #[derive(Debug, Clone, Parser)]
 #[command(
     name = "rekindle-bench",
@@ -107,22 +107,22 @@ pub(crate) enum Command {
     Clones(ClonesArgs),
     /// Measure the pause of instances that move between two workers, as their source and a client see it.
     Migration(MigrationArgs),
-    /// Break down the time of a restored, a parked and a warm invocation, beside the bounds of each part.
+    /// Break down the time of a restored, a parked and a warm invocation, with the bounds of each part.
     Phases(PhasesArgs),
-    /// Measure how many warm invocations a second one core handles, beside the function asked directly.
+    /// Measure how many warm invocations a second one core handles, compared with the function asked directly.
     Throughput(ThroughputArgs),
-    /// Measure how long an instance is frozen for its snapshot, beside CRIU's own dump.
+    /// Measure how long an instance is frozen for its snapshot, compared with CRIU's own dump.
     Freeze(FreezeArgs),
     /// Measure what snapshots share in the store, for each way of sharing their runtime's.
     Sharing(SharingArgs),
     /// Measure many restores at once: latency, and processor time of each.
     Many(ManyArgs),
-    /// Measure the cost of sandboxes, beside the bare floor of this machine.
+    /// Measure the cost of sandboxes, compared with the bare floor of this machine.
     Sandboxes(SandboxesArgs),
     /// The bare floor: namespaces, another root, exit.
     #[command(hide = true)]
     SandboxFloor(FloorArgs),
-    /// Measure the storage of memory alone: every mode of the codec on five patterns, beside liblz4.
+    /// Measure the storage of memory alone: every mode of the codec on five patterns, compared with liblz4.
     Codec(CodecArgs),
     /// Time the scheduler's decisions alone, on a large simulated cluster.
     Placement(PlacementArgs),
@@ -134,9 +134,9 @@ pub(crate) enum Command {
     LoadReport(LoadReportArgs),
     /// Print a trace of the store that `make traces` started.
     Trace(TraceArgs),
-    /// Measure page faults alone: workloads on memory that the pager serves, beside plain memory.
+    /// Measure page faults alone: workloads on memory that the pager serves, compared with plain memory.
     Pager(PagerArgs),
-    /// Measure the cost to a process of evicting its unused memory, beside kernel zram alone.
+    /// Measure the cost to a process of evicting its unused memory, compared with kernel zram alone.
     Idle(IdleArgs),
     /// A process with some idle memory.
     #[command(hide = true)]

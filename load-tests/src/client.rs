@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 
 /// More than any start takes: anything slower hangs.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Pause between attempts to connect: short beside any start, and long beside an attempt.
+/// Pause between attempts to connect: short compared with any start, and long compared with an attempt.
 const ATTEMPT_PAUSE: Duration = Duration::from_micros(200);
 /// How much of an unexpected response is shown.
 const TOLD_MAX: usize = 300;
@@ -67,7 +67,7 @@ impl Connection {
             .await
             .context("no HTTP connection")?;
         tokio::spawn(async move {
-            // Whoever waits for a response on it is told how it ended.
+            // A caller that waits for a response on it learns how it ended.
             let _ended = connection.await;
         });
         Ok(Self { sender, port })

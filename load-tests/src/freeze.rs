@@ -1,6 +1,6 @@
-//! `rekindle-bench freeze`: how long an instance is frozen for its snapshot, beside stock CRIU's own dump of the same
-//! function into memory, in the same rounds. Ours is what a deploy reports (`frozen_ms`): from the order to a waiting
-//! CRIU to its response. Meanwhile the instance's /tmp is packed, too.
+//! `rekindle-bench freeze`: how long an instance is frozen for its snapshot, compared with stock CRIU's own dump of the
+//! same function into memory, in the same rounds. Ours is what a deploy reports (`frozen_ms`): from the order to a
+//! waiting CRIU to its response. Meanwhile the instance's /tmp is packed, too.
 
 use std::fs;
 use std::io::Write as _;

@@ -1,5 +1,5 @@
 //! `rekindle-bench`: from a request's trigger to the last byte of its first response, through the whole platform and
-//! beside it, in one run on one machine.
+//! around it, in one run on one machine.
 //!
 //! ```text
 //! bench ── rounds ─┬─ ours        a platform of our own, started for this: booted, restored, warm

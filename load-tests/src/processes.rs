@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-/// The kernel counts in ticks of so many milliseconds.
+/// Milliseconds of a tick, in which the kernel counts.
 const MS_PER_TICK: f64 = 10.0;
 
 /// One process, as in /proc/PID/stat.

@@ -70,7 +70,7 @@ impl SlowStore {
         .to_vec()
     }
 
-    /// Holds each request for so long from now on.
+    /// Holds each request for `ms` milliseconds from now on.
     pub(crate) fn delay(&self, ms: u64) {
         self.delay_ms.store(ms, Ordering::Relaxed);
     }

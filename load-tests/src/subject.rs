@@ -56,7 +56,7 @@ impl Subject {
         Self::CriuWaiting,
     ];
 
-    /// Subjects beside which an instance's freeze is measured (`rekindle-bench freeze`).
+    /// Subjects with which an instance's freeze is compared (`rekindle-bench freeze`).
     pub(crate) const DUMPS: [Self; 2] = [Self::CriuDump, Self::CriuDumpWaiting];
 
     /// All other subjects, in the order of the tables.

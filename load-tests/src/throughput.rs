@@ -1,5 +1,5 @@
-//! `rekindle-bench throughput`: warm invocations by clients without a pause, beside the same function asked directly,
-//! with cores assigned to each process.
+//! `rekindle-bench throughput`: warm invocations by clients without a pause, compared with the same function asked
+//! directly. Cores are assigned to each process.
 //!
 //! ```text
 //!              apart: one core each               together: one core for both

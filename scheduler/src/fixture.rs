@@ -91,7 +91,7 @@ pub(crate) fn info(id: &InstanceId, spec: &VersionSpec, n: usize, in_flight: u32
     }
 }
 
-/// A floor of so many parked instances.
+/// A floor of `parked` parked instances.
 pub(crate) fn parked(parked: usize) -> Floor {
     Floor { warm: 0, parked }
 }

@@ -65,7 +65,7 @@ pub trait ObjectStore: Send + Sync + 'static {
     /// Claims the store for `id` if it belongs to nobody or `take_over` is set. Returns the owner.
     fn claim<'a>(&'a self, id: &'a str, take_over: bool) -> BoxFuture<'a, Result<String, ObjectError>>;
 
-    /// The same store with `observer` told of each request; `None` if it makes none.
+    /// The same store, which reports each request to `observer`; `None` if it makes none.
     fn observed(&self, observer: StoreObserver) -> Option<Arc<dyn ObjectStore>> {
         drop(observer);
         None

@@ -221,7 +221,7 @@ fn warmest(fleet: &Fleet, there: &OfVersion, ask: &Ask, now: Millis) -> Option<(
     best.map(|(id, cost)| (id.clone(), cost))
 }
 
-/// Instances whose lease may be granted anew: it has run out, or the response that granted it was lost.
+/// Instances whose lease may be granted again: it has run out, or the response that granted it was lost.
 fn lost_leases<'a>(fleet: &Fleet, there: &'a OfVersion, ask: &Ask, now: Millis) -> Vec<&'a InstanceId> {
     let ended = there.lease_ends.iter().take_while(|(ends, _)| *ends <= now);
     let mut lost: Vec<_> = ended.map(|(_, id)| id).collect();

@@ -331,7 +331,7 @@ async fn exchange(
     Ok(())
 }
 
-/// Has a worker boot the version, warm it up and checkpoint it.
+/// Makes a worker boot the version, warm it up and checkpoint it.
 async fn attempt(scheduler: &Scheduler, spec: &VersionSpec) -> Result<(VersionSpec, SnapshotSummary), Failure> {
     let instance = InstanceId::generate();
     let address = find_room(scheduler, spec, &instance)?;

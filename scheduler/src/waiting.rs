@@ -150,8 +150,8 @@ mod tests {
         format!("f-{n}").parse().unwrap()
     }
 
-    /// Gives room for one instance `times` times. Each function has so many waiting asks, each for an instance of so
-    /// much memory. Returns which function was given room, in order.
+    /// Gives room for one instance `times` times. `waiting` has, for each function, the number of its waiting asks and
+    /// the memory of one instance. Returns which function was given room, in order.
     fn given(waiting: &[(usize, u64)], times: usize) -> Vec<usize> {
         let (mut asks, mut held): (Vec<_>, Vec<_>) = (waiting.to_vec(), vec![0; waiting.len()]);
         let (mut served, mut turn, mut order) = (vec![0; waiting.len()], 0, Vec::new());

@@ -28,7 +28,7 @@ pub fn first_seed() -> u64 {
     })
 }
 
-/// The seeds of so many rounds, or of `REKINDLE_ADVERSARY_ROUNDS`.
+/// The seeds of `rounds` rounds, or of `REKINDLE_ADVERSARY_ROUNDS`.
 pub fn seeds(rounds: u64) -> impl Iterator<Item = u64> {
     let (began, asked) = (Instant::now(), number("REKINDLE_ADVERSARY_ROUNDS"));
     let seeds = (first_seed()..).take(usize::try_from(asked.unwrap_or(rounds)).unwrap());

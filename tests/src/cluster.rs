@@ -107,7 +107,7 @@ pub struct Size {
     pub env: Vec<(Place, String, String)>,
     /// Whether the cluster has an authority, so that its roles speak TLS.
     pub guarded: bool,
-    /// Processes whose caches are on a disk of their own, of so many MiB, as on a host where others may fill it.
+    /// Processes whose caches are on a disk of their own, with its size in MiB, as on a host where others may fill it.
     pub disks: Vec<(Place, u32)>,
 }
 

@@ -104,7 +104,7 @@ impl Host {
         self.nft("delete");
     }
 
-    /// Limits what it sends to so many megabits a second from now on.
+    /// Limits what it sends to `megabits` a second from now on.
     pub fn slow(&self, megabits: u32) {
         let line = format!("qdisc replace dev eth0 root tbf rate {megabits}mbit burst 64kb latency 400ms");
         within(

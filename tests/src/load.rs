@@ -21,8 +21,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts so many. Each sends to the first address, and to the next if that does not answer, as behind a balancer.
-    /// A request that no address answers has failed.
+    /// Starts `threads` clients. Each sends to the first address, and to the next if that does not answer, as behind a
+    /// balancer. A request that no address answers has failed.
     pub fn start(urls: Vec<String>, threads: usize) -> Self {
         let shared = Arc::new(Shared::default());
         let one = |_| {
@@ -43,7 +43,7 @@ impl Load {
         Self { shared, threads }
     }
 
-    /// Waits for so many more responses within this time.
+    /// Waits for `more` further responses, at most `within`.
     #[track_caller]
     pub fn until_answered(&self, more: usize, within: Duration) {
         let before = self.shared.answered.load(Ordering::Relaxed);

@@ -150,7 +150,7 @@ impl ObjectStore {
         self.shared.kept.load(Ordering::Relaxed)
     }
 
-    /// Holds each request for so long from now on.
+    /// Holds each request for `delay` from now on.
     pub fn set_delay(&self, delay: Duration) {
         let milliseconds = u64::try_from(delay.as_millis()).unwrap();
         self.shared.delay_ms.store(milliseconds, Ordering::Relaxed);

@@ -55,7 +55,7 @@ pub(crate) struct HttpsArgs {
         value_parser = clap::value_parser!(u16).range(1..)
     )]
     pub(crate) redirect_https: Option<u16>,
-    /// Tell browsers to use only HTTPS for a host for so long (Strict-Transport-Security); 0s takes it back.
+    /// How long browsers must use only HTTPS for a host (Strict-Transport-Security); 0s takes it back.
     #[arg(long, value_name = "DURATION", env = "FN_HSTS", requires = "certificates", value_parser = parse_duration)]
     pub(crate) hsts: Option<Duration>,
 }

@@ -1,4 +1,4 @@
-//! `fn demo`: the life of a function in one table, as `make up` shows it, and its restores as bars beside the boot.
+//! `fn demo`: the life of a function in one table, as `make up` shows it, and its restores as bars next to the boot.
 //! Every row is a real invocation through the gateway. A row whose `X-Fn-Start` differs from what it claims is an
 //! error.
 

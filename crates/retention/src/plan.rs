@@ -7,8 +7,8 @@
 //! If the histogram is not informative:
 //!
 //! - Fewer than four idle times ([`Basis::New`]): ready for 5 bins, then parked until 60.
-//! - Spread over so many bins that their counts vary by less than twice their mean ([`Basis::Irregular`]): ready for
-//!   one bin, then parked for the histogram's whole range, as in the paper.
+//! - Spread over many bins, whose counts vary by less than twice their mean ([`Basis::Irregular`]): ready for one bin,
+//!   then parked for the histogram's whole range, as in the paper.
 //! - Most beyond the histogram, the last ones alike ([`Basis::Rare`]): gone after a bin. One stands by from 15 % before
 //!   the shortest until 15 % after the longest of the last eight. The paper fits ARIMA there; eight numbers take less
 //!   and predict a period as well.

@@ -27,7 +27,7 @@ pub(super) struct Paced {
     limits: Limits,
     phase: Arc<Phase>,
     metrics: Arc<Metrics>,
-    /// Whether a late client can be told so here.
+    /// Whether a late client can be sent an error here.
     is_plain: bool,
     /// Number of complete heads at the last check.
     heads: u32,

@@ -1,5 +1,5 @@
-//! `rekindle-bench codec`: how memory is stored, in every mode, beside liblz4 used as CRIU 4.3 uses it, and a plain
-//! copy.
+//! `rekindle-bench codec`: how memory is stored, in every mode, compared with liblz4 used as CRIU 4.3 uses it, and with
+//! a plain copy.
 //!
 //! ```text
 //! patterns ─► a dump on tmpfs ─┬─ ours   publish ─► S3 in this process, on tmpfs ─► restore from it, and from the chunk cache

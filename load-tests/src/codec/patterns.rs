@@ -40,7 +40,7 @@ impl Pattern {
         }
     }
 
-    /// Writes so many bytes of the pattern.
+    /// Writes `bytes` bytes of the pattern.
     pub(super) fn write(self, file: &File, bytes: u64) -> Result<()> {
         let mut out = BufWriter::with_capacity(1 << 20, file);
         let mut noise = Noise(0x9E37_79B9_7F4A_7C15);

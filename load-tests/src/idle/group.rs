@@ -1,4 +1,4 @@
-//! A control group whose limit makes the kernel reclaim by itself, on either version; swap is not limited.
+//! A control group whose limit makes the kernel reclaim, on either version; swap is not limited.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -48,7 +48,7 @@ impl Histogram {
         self.0.as_ref().map_or(0.0, |h| ms(h.max()))
     }
 
-    /// The share of durations that took at most so many milliseconds, as steps from left to right.
+    /// The cumulative share of durations over milliseconds, as steps from left to right.
     pub(crate) fn cumulative(&self) -> Vec<(f64, f64)> {
         let (mut below, all) = (0_u64, as_f64(self.count()));
         let steps = self.steps();

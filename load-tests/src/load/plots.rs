@@ -70,7 +70,7 @@ pub(super) fn of(ran: &Ran) -> Result<Vec<Plot>, PlotError> {
     Ok(out)
 }
 
-/// Share of the responses that took at most so long.
+/// Cumulative share of the responses over latency.
 fn latency(ran: &Ran) -> Lines {
     let kinds: Vec<Line> = known(&STARTS, ran.tally.latency.keys())
         .map(|(name, colour)| {

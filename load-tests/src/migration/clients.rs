@@ -29,7 +29,7 @@ pub(super) struct Asked {
 }
 
 impl Clients {
-    /// Starts so many, each on a thread and a connection of its own.
+    /// Starts `count` clients, each on a thread and a connection of its own.
     pub(super) fn start(count: usize, port: u16, path: &str) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let one = |_| {

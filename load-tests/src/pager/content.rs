@@ -88,7 +88,7 @@ pub(crate) struct Content {
 }
 
 impl Content {
-    /// Content of so many pages, a multiple of a region's.
+    /// Content of `pages` pages, a multiple of a region's.
     pub(crate) fn new(way: Way, pages: u64) -> Result<Self> {
         let file = if way == Way::Huge { huge()? } else { small()? };
         file.set_len(1 << 40).context("the template cannot be sized")?;

@@ -1,5 +1,5 @@
-//! `rekindle-bench phases`: the time of a restored, a parked and a warm invocation, in parts that do not overlap,
-//! beside floors that are measured in the same rounds.
+//! `rekindle-bench phases`: the time of a restored, a parked and a warm invocation, in parts that do not overlap, with
+//! floors that are measured in the same rounds.
 
 mod floor;
 mod parts;

@@ -7,9 +7,9 @@ use rekindle_retention::{Basis, History, Plan, Settings};
 /// How instances are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Contender {
-    /// Ready for so long after each use, then gone.
+    /// Ready for this long after each use, then gone.
     Fixed(Duration),
-    /// Ready for so long, then parked until so long after the use.
+    /// Ready for the first duration after each use, then parked until the second is over.
     FixedParked(Duration, Duration),
     /// The hybrid histogram without a parked rung: instances stand by ready.
     Histogram,

@@ -53,7 +53,7 @@ impl Random {
         scale * (self.uniform().powf(-1.0 / k) - 1.0).powf(1.0 / c)
     }
 
-    /// The sum of so many exponentials, with mean one: its coefficient of variation is one over the root of `steps`.
+    /// The sum of `steps` exponentials, with mean one: its coefficient of variation is one over the root of `steps`.
     pub(super) fn erlang(&mut self, steps: u32) -> f64 {
         (0..steps).map(|_| self.exponential()).sum::<f64>() / f64::from(steps)
     }

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use super::random::Random;
 
-/// Mean invocations a day, as logarithms to base ten, with the share of functions that have at most so many.
+/// Mean invocations a day, as logarithms to base ten, with the share of functions that have at most that many.
 const RATES: [(f64, f64); 4] = [(0.0, -1.0), (0.45, 1.380_211), (0.81, 3.158_362), (1.0, 7.0)];
 const TIMERS: f64 = 0.156;
 /// Periods that people write, seconds.
@@ -47,9 +47,9 @@ const DAY: f64 = 86_400.0;
 /// How a function is called.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Pattern {
-    /// Every so many seconds, give or take a second.
+    /// Every `period` seconds, give or take a second.
     Timer { period: f64 },
-    /// With so many steps between calls.
+    /// With `steps` steps between calls.
     Erlang { steps: u32 },
     /// With this coefficient of variation.
     Bursts { variation: f64 },
@@ -68,7 +68,7 @@ pub(super) struct Function {
     random: Random,
 }
 
-/// Generates so many functions.
+/// Generates `count` functions.
 pub(super) fn functions(count: usize, seed: u64) -> Vec<Function> {
     let mut random = Random::new(seed);
     (0..count).map(|_| Function::draw(&mut random)).collect()

@@ -40,7 +40,7 @@ pub(crate) struct FloorArgs {
     group: Option<String>,
 }
 
-/// Starts one that runs for so long, as a process of its own.
+/// Starts one that runs for `millis`, as a process of its own.
 pub(super) fn start(millis: u64, root: &Path, network: bool, group: Option<&str>) -> Result<Child> {
     let own = std::env::current_exe().context("the path of this program is not known")?;
     let mut command = Command::new(own);

@@ -1,5 +1,5 @@
-//! `rekindle-bench sandboxes`: the cost of a sandbox, beside the bare floor of this machine; alone, many at once, and
-//! many in a row.
+//! `rekindle-bench sandboxes`: the cost of a sandbox, compared with the bare floor of this machine; alone, many at
+//! once, and many in a row.
 //!
 //! ```text
 //! floor  ─► a process of one thread: clone with namespaces, pivot_root, exit         without, with a network, with a control group
@@ -134,7 +134,7 @@ const ROUND: usize = 20;
 /// Enough for that many bare ones on any machine.
 const FLOOR_MS: u64 = 150;
 
-/// Bare floors of a kind, from so many processes at once.
+/// Bare floors of a kind, from `at_once` concurrent processes.
 async fn floors(place: &Arc<Place>, kind: usize, at_once: usize, millis: u64) -> Result<Vec<f64>> {
     let place = Arc::clone(place);
     let measured = tokio::task::spawn_blocking(move || {
@@ -165,7 +165,7 @@ async fn crowd(place: &Arc<Place>, at_once: usize, millis: u64) -> Result<Crowd>
     })
 }
 
-/// Ours, by so many tasks at once: how many a second, and the machine's processor time for each.
+/// Ours, by `at_once` concurrent tasks: how many a second, and the machine's processor time for each.
 async fn ours(place: &Arc<Place>, way: Way, at_once: usize, millis: u64) -> Result<(f64, f64)> {
     let started = Instant::now();
     let before = machine::busy_ms();

@@ -66,8 +66,8 @@ pub(super) async fn deploy(
     Ok((StatusCode::ACCEPTED, Json(info)))
 }
 
-/// Refuses names with `--` for new functions: they are reserved for what a host name may carry beside a function.
-/// Existing functions with such a name keep it.
+/// Refuses names with `--` for new functions: they are reserved for what a host name may carry in addition to a
+/// function. Existing functions with such a name keep it.
 async fn check_name(scheduler: &Scheduler, name: &FunctionName) -> Result<(), Refused> {
     if !name.as_str().contains("--") || !scheduler.store.versions(name, 1).await.map_err(from_store)?.is_empty() {
         return Ok(());

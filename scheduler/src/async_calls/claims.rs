@@ -13,10 +13,10 @@ use crate::store::{Claimed, Ended, StoreError};
 
 /// Time without news of a callback before it is posted again; a gateway gives up earlier.
 const CALLBACK_HOLDS: Duration = Duration::from_secs(60);
-/// Number of calls claimed at once for a function without a live version, so that they are told so.
+/// Number of calls claimed at once for a function without a live version, so that they learn that.
 const UNKNOWN_AT_ONCE: u64 = 16;
 
-/// Work for a gateway. Waits as long as the gateway wants to.
+/// Work for a gateway. Waits as long as the gateway asks.
 pub(crate) async fn claim(scheduler: &Scheduler, request: &ClaimRequest) -> Result<Claims, StoreError> {
     let until = tokio::time::Instant::now() + Duration::from_millis(request.wait_ms).min(WAIT_LIMIT);
     loop {

@@ -1,4 +1,5 @@
-//! Handles what nobody reports: dead gateways, calls that are too old, results kept long enough. It also counts anew.
+//! Handles what nobody reports: dead gateways, calls that are too old, results kept long enough. It also refreshes the
+//! counts.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};

@@ -151,7 +151,7 @@ mod tests {
     use super::*;
     use crate::fixture::{fleet, live, ready, spec};
 
-    /// A full worker with so many instances of each function, all leased and busy since `since`.
+    /// A full worker with the given number of instances of each function, all leased and busy since `since`.
     fn full(functions: &[(&str, usize)], since: Millis) -> Fleet {
         let all: usize = functions.iter().map(|f| f.1).sum();
         let mut fleet = fleet(10 * all as u64);

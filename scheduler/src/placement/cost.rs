@@ -71,7 +71,7 @@ pub(crate) fn queue(busy: f64, cpus: u32) -> f64 {
     busy.powf((2.0 * (cpus + 1.0)).sqrt() - 1.0) / (cpus * (1.0 - busy))
 }
 
-/// Cost of having so much of a worker's memory set aside.
+/// Cost of having a worker's memory set aside, all but `room` of its `capacity`.
 pub(crate) fn crowding(room: u64, capacity: u64) -> f64 {
     let taken = 1.0 - as_f64(room) / as_f64(capacity.max(1));
     CROWDED * ((taken - CROWDED_FROM) / (1.0 - CROWDED_FROM)).max(0.0)

@@ -328,7 +328,7 @@ const CAPACITY: [u64; 2] = [100 << 20, 70 << 20];
 /// An instance as it really is: its version, its state, its invocations.
 type Real = (LiveVersion, InstanceState, u32);
 
-/// The fleet, beside what really runs on the workers.
+/// The fleet, and what really runs on the workers.
 struct World {
     fleet: Fleet,
     now: Millis,

@@ -14,7 +14,7 @@ use super::{Store, StoreError, failed, json, parsed, unreadable};
 /// Number of failed attempts after which none follows automatically.
 pub(crate) const ATTEMPTS_MAX: u32 = 8;
 
-/// The columns of a version's renewal, beside those of the version `v`.
+/// The columns of a version's renewal, in addition to those of the version `v`.
 pub(super) const COLUMNS: &str = "r.reason AS renewal_reason, r.why AS renewal_why, r.since_unix_s AS renewal_since, \
      r.due_unix_s AS renewal_due, r.attempts AS renewal_attempts, r.error AS renewal_error";
 /// The join that provides them.
@@ -364,7 +364,7 @@ mod tests {
                 [(false, 1), (true, 1)]
             );
 
-            // For another cause it counts anew.
+            // For another cause the count starts again.
             let other = (RenewalReason::Form, "b");
             assert!(!store.want_renewal(first, other, (13, 13), Anew::No).await.unwrap());
             assert!(

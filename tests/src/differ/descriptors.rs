@@ -29,7 +29,7 @@ pub(super) fn picture(
         }
     }
     open.sort();
-    // The platform's connections are made anew for each instance, and come and go.
+    // The platform's connections are new for each instance, and come and go.
     let platforms = |link: &String| sockets.get(link).is_some_and(|s| s.is_connection_to(&port));
     let (platforms, own): (Vec<_>, Vec<_>) = open.into_iter().partition(|(_, link)| platforms(link));
     let platforms: Vec<u32> = platforms.into_iter().map(|(number, _)| number).collect();

@@ -1,5 +1,5 @@
-//! Whether an idle processor resumes at once. In a virtual machine a processor that halts leaves the guest. Whoever
-//! wakes a thread on it waits for both transitions. A page fault that the pager serves takes two such wake-ups
+//! Whether an idle processor resumes at once. In a virtual machine a processor that halts leaves the guest. Waking a
+//! thread on it takes both transitions. A page fault that the pager serves takes two such wake-ups
 //! (docs/how-to/size-a-cluster.md, On virtual machines).
 
 use std::fs;

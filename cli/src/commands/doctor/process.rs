@@ -82,8 +82,8 @@ pub(super) struct Restored(pub(super) Pid);
 
 impl Drop for Restored {
     fn drop(&mut self) {
-        // Only a child of ours: if the restore failed, the number may belong to another process. (Its command line
-        // would not tell: it is on the stack, which a lazy restore may not have brought back yet.)
+        // Only a child of ours: if the restore failed, the number may belong to another process. (Its command line is
+        // no proof: it is on the stack, which a lazy restore may not have brought back yet.)
         let ours = matches!(waitpid(self.0, Some(WaitPidFlag::WNOHANG)), Ok(WaitStatus::StillAlive));
         if ours && kill(self.0, Signal::SIGKILL).is_ok() {
             let _reaped = waitpid(self.0, None);

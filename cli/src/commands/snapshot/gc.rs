@@ -11,7 +11,7 @@ use crate::show::{self, Tone};
 /// Maximum number of unreadable snapshots that are named.
 const HELD_SHOWN: usize = 8;
 
-/// Has the platform remove unneeded objects, and prints what was removed.
+/// Asks the platform to remove unneeded objects, and prints what was removed.
 pub(super) async fn run(client: &Client, request: &CollectRequest, json: bool) -> Result<ExitCode> {
     let collected = client.collect(request).await?;
     if json {
