@@ -72,7 +72,7 @@ pub(super) fn of(proc: &Path) -> io::Result<Vec<Mapping>> {
     Ok(found)
 }
 
-/// The line that begins a mapping: `00400000-0041f000 r--p 00000000 fe:00 1007 /usr/bin/python3.11`.
+/// The line that begins a mapping: `00400000-0041f000 r--p 00000000 fe:00 1007  /usr/bin/python3.11`.
 fn header(line: &str) -> Option<Mapping> {
     let mut rest = line;
     let mut words = Vec::new();
