@@ -41,7 +41,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// A client of the gateway that `args` name. Reads the key file, but contacts nobody.
+    /// A client of the gateway that `args` name. Reads the key file, but does not connect.
     pub(crate) fn new(args: &ClientArgs) -> Result<Self> {
         let key = match &args.key {
             Some(key) => Some(key.clone()),
@@ -112,7 +112,7 @@ impl Client {
         self.http.http().request(method, self.address(path))
     }
 
-    /// Sends a request. If nobody answers, the error says what to do.
+    /// Sends a request. If there is no response, the error says what to do.
     pub(crate) async fn send(&self, request: RequestBuilder) -> Result<Response> {
         self.http.send(request).await.map_err(|e| {
             if let Some(tls) = e.tls() {

@@ -249,8 +249,7 @@ impl Upload {
         }
     }
 
-    /// Whether it broke off while it was passed through. Then the missing response is the client's fault, and nobody
-    /// else's.
+    /// Whether it broke off while it was passed through. Then the missing response is only the client's fault.
     pub(crate) fn broke_off(&self) -> bool {
         matches!(self, Self::Streamed(stream) if stream.broke_off.load(Ordering::Acquire))
     }

@@ -32,7 +32,7 @@ pub(crate) async fn report(slots: Arc<Slots>) {
     loop {
         // Either is a reason to look; a slot that becomes free is returned at once.
         let _ = tokio::time::timeout(TICK, slots.returnable.notified()).await;
-        // A report that failed is repeated. Leases remain in use, since nobody can recall them meanwhile.
+        // A report that failed is repeated. Leases remain in use, since they cannot be recalled meanwhile.
         if let Err(error) = slots.report().await {
             tracing::debug!(%error, "leases could not be reported");
             tokio::time::sleep(REPORT_AGAIN).await;

@@ -7,9 +7,9 @@
 //! - It is recalled (`closing`): nothing new is sent, and it is returned once its last slot is free.
 //! - Its instance is gone.
 //!
-//! A slot can be lost: nobody waits for its invocation any more, and the function may still be working on it. It is not
-//! reused while that may last. A lease with only lost slots is returned, and the worker's heartbeats tell the scheduler
-//! what is free again.
+//! A slot can be lost: no client waits for its invocation any more, and the function may still be working on it. It is
+//! not reused while that may last. A lease with only lost slots is returned, and the worker's heartbeats tell the
+//! scheduler what is free again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ use rekindle_wire::internal::{OVERDUE_LIMIT, Placement, ReturnedLease};
 use rekindle_wire::lease::LeaseMark;
 use rekindle_wire::{InstanceId, VersionNumber};
 
-/// Time for a function to notice that nobody wants its response any more. The worker knows the state, and refuses any
+/// Time for a function to notice that its response is no longer wanted. The worker knows the state, and refuses any
 /// request too many.
 const LOST_FOR: Duration = Duration::from_secs(3);
 
@@ -64,7 +64,7 @@ impl LeasedInstance {
 pub(crate) enum Outcome {
     /// The slot is free.
     Free,
-    /// Nobody waits for the invocation any more; the function may still be working on it.
+    /// No client waits for the invocation any more; the function may still be working on it.
     Lost,
     /// Lost, since the invocation ran into its timeout.
     Stuck,
@@ -183,7 +183,7 @@ impl Leases {
         Some(lease.leased.clone())
     }
 
-    /// Takes a slot of one instance, and closes the lease to everybody else.
+    /// Takes a slot of one instance, and closes the lease to all other invocations.
     pub(crate) fn take_alone(&mut self, instance: &InstanceId, now: Instant) -> Option<LeasedInstance> {
         let lease = self.find(instance)?;
         lease.closing = true;

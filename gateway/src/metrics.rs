@@ -261,7 +261,7 @@ impl Metrics {
         self.again.with([reason]).inc();
     }
 
-    /// Counts a client that was turned away.
+    /// Counts a refused client.
     pub(crate) fn refused(&self, reason: &'static str) {
         self.refused.with([reason]).inc();
     }

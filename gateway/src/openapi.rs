@@ -315,7 +315,7 @@ fn list_revocations() {}
 )]
 fn migrate_instance() {}
 
-/// Remove what nobody needs
+/// Remove unneeded objects
 ///
 /// Removes old versions beyond those kept, and snapshots, chunks, layers and uploaded folders that no version needs.
 /// The platform also does this automatically. It may take minutes; a client that goes away does not stop it.

@@ -1,5 +1,5 @@
-//! Slots for invocations. A free slot is taken without asking anybody. Otherwise the invocation waits, and as many asks
-//! go to the scheduler as the waiting invocations need. A slot that becomes free goes to the longest waiting
+//! Slots for invocations. A free slot is taken without asking the scheduler. Otherwise the invocation waits, and as
+//! many asks go to the scheduler as the waiting invocations need. A slot that becomes free goes to the longest waiting
 //! invocation, whether or not an ask was answered.
 
 mod report;
@@ -108,7 +108,8 @@ impl Slot {
         self.outcome = Outcome::Gone;
     }
 
-    /// Marks the slot as lost: nobody waits for the invocation any more, and the function may still be working on it.
+    /// Marks the slot as lost: no client waits for the invocation any more, and the function may still be working on
+    /// it.
     pub(crate) fn is_lost(&mut self) {
         self.outcome = Outcome::Lost;
     }
@@ -191,7 +192,7 @@ impl Slots {
         let waiting = {
             let mut functions = self.functions.lock();
             let entry = functions.entry(function.clone()).or_default();
-            // Nobody overtakes: while some wait, free slots are theirs.
+            // No overtaking: while invocations wait, free slots are theirs.
             if entry.waiters.is_empty()
                 && let Some(leased) = entry.leases.take(Instant::now(), self.is_scheduler_there())
             {
@@ -216,7 +217,7 @@ impl Slots {
         }
     }
 
-    /// Takes a slot on a fresh instance started as asked, which nobody shares.
+    /// Takes a slot on a fresh instance started as asked, which is not shared.
     pub(crate) async fn take_fresh(self: &Arc<Self>, function: &FunctionName, force: StartKind) -> SlotResult {
         let request = self.request(function, Some(force), Vec::new(), Vec::new());
         let placement = self.scheduler.place(&request).await?;
@@ -295,7 +296,7 @@ impl Slots {
         self.settle_asks(function, entry);
     }
 
-    /// Sends as many asks as are wanted, and cancels those that nobody waits for.
+    /// Sends as many asks as are wanted, and cancels those that no invocation waits for.
     fn settle_asks(self: &Arc<Self>, function: &FunctionName, entry: &mut Function) {
         let wanted = entry.asks_wanted();
         while entry.asks.len() < wanted {
@@ -390,7 +391,7 @@ impl Slots {
     }
 }
 
-/// When a wait ends, for whatever reason, cancels asks that nobody needs any more.
+/// When a wait ends, for whatever reason, cancels asks that are no longer needed.
 struct Leaving<'a>(&'a Arc<Slots>, &'a FunctionName);
 
 impl Drop for Leaving<'_> {

@@ -46,7 +46,7 @@ impl Connection {
         Self::over(stream, port).await
     }
 
-    /// Connects as soon as somebody listens. `still` is called between attempts and fails if that can no longer happen.
+    /// Connects as soon as the port is open. `still` is called between attempts and fails if that can no longer happen.
     pub(crate) async fn open_when_listening(port: u16, mut still: impl FnMut() -> Result<()>) -> Result<Self> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let deadline = Instant::now() + LIMIT;

@@ -256,7 +256,7 @@ impl Programs {
     }
 }
 
-/// A port that nobody listens on now.
+/// A port that is free now.
 pub(crate) fn free_port() -> Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port")?;
     Ok(listener.local_addr().context("no free port")?.port())

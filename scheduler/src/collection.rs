@@ -186,8 +186,8 @@ async fn sources(scheduler: &Scheduler, dry_run: bool) -> Result<Swept, Collecti
             continue;
         }
         if !dry_run {
-            // A deploy of the same folder stores it before its version is recorded. Until then nobody may check for
-            // users.
+            // A deploy of the same folder stores it before its version is recorded. Until then no check for users is
+            // allowed.
             let _nobody_deploys = scheduler.sources.write().await;
             if scheduler.store.uses_source(&key).await? {
                 continue;
@@ -268,7 +268,7 @@ pub(crate) async fn run(scheduler: Scheduler) {
         pause = every;
         match collect(&scheduler, false, false).await {
             Ok(collected) if collected.more => pause = soon.min(every),
-            // Somebody requested the collection in progress.
+            // The collection in progress was requested.
             Ok(_) | Err(CollectionError::UnderWay) => {}
             Err(error) => {
                 let failures = scheduler.collector.failures.fetch_add(1, Ordering::Relaxed) + 1;

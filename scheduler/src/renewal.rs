@@ -6,11 +6,11 @@
 //!                                    └──1 min, 2, … 1 h──────────┴──8 failures──> given up, until asked again
 //! ```
 //!
-//! A renewal that was given up is tried again when somebody asks for it, or when workers change.
+//! A renewal that was given up is tried again on request, or when workers change.
 //!
 //! Nothing begins while the workers that take new instances use different tools for snapshots: one of an earlier build
 //! could not restore what a later one made. Waiting renewals are in the database, so that another leader continues with
-//! them. The booted instance serves nobody and counts towards no version. Instances that began as the old snapshot
+//! them. The booted instance serves no requests and counts towards no version. Instances that began as the old snapshot
 //! continue, and it stays in the store until none is left.
 
 use std::collections::{BTreeMap, HashMap};
@@ -90,7 +90,7 @@ impl Failure {
     }
 }
 
-/// Requests a new snapshot of the live version on somebody's behalf. Returns the version.
+/// Requests a new snapshot of the live version. Returns the version.
 ///
 /// # Errors
 /// If the function does not exist, or has no live version with a snapshot.
@@ -176,7 +176,7 @@ async fn want(
 pub(crate) async fn run(scheduler: Scheduler) {
     let (mut compared, mut failing) = (None, false);
     loop {
-        // Usually nobody wakes it.
+        // Usually the pause ends without a wake-up.
         let _ = tokio::time::timeout(LOOK_EVERY, scheduler.renewals.wake.notified()).await;
         match look(&scheduler, &mut compared).await {
             Ok(()) => failing = false,

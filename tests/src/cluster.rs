@@ -328,7 +328,8 @@ impl Cluster {
         }
     }
 
-    /// Number of workers that are alive, and were heard from since a role was last started; `None` if nobody answers.
+    /// Number of workers that are alive, and were heard from since a role was last started; `None` if no gateway
+    /// answers.
     fn alive(&self) -> Option<usize> {
         let workers = self.try_workers()?;
         let heard = |w: &&WorkerInfo| u128::from(w.heartbeat_age_ms) < self.launched.elapsed().as_millis();

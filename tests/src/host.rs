@@ -123,7 +123,7 @@ pub fn with_variable(variable: &str) -> Vec<i32> {
     pids().filter(has).collect()
 }
 
-/// Whether every thread of a process is stopped by a signal, and nobody traces it.
+/// Whether every thread of a process is stopped by a signal and not traced.
 pub fn is_stopped(pid: i32) -> bool {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return false;

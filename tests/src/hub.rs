@@ -94,7 +94,7 @@ impl Host {
         self.namespace.try_clone().unwrap()
     }
 
-    /// Drops every packet from and to it, as behind a broken switch: nobody is notified.
+    /// Drops every packet from and to it, as behind a broken switch: no error is reported.
     pub fn cut(&self) {
         self.nft("add");
     }

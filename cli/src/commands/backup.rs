@@ -107,7 +107,7 @@ pub(crate) fn backup(args: &BackupArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Adds a directory. A file that disappears meanwhile was no longer needed by anybody. Returns the number of files.
+/// Adds a directory. A file that disappears meanwhile was no longer needed. Returns the number of files.
 fn append_objects(archive: &mut tar::Builder<BufWriter<File>>, from: &Path, name: &Path) -> io::Result<u64> {
     let entries = match fs::read_dir(from) {
         Ok(entries) => entries,

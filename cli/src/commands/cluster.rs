@@ -1,4 +1,4 @@
-//! `fn cluster`: the authority and its join tokens, on the scheduler's host and without asking anybody. Revocations go
+//! `fn cluster`: the authority and its join tokens, on the scheduler's host and without a connection. Revocations go
 //! through the scheduler, which keeps them.
 
 use std::process::ExitCode;

@@ -76,7 +76,7 @@ impl Roles {
         let mut first_error = Ok(());
         while let Some(role) = self.running.pop() {
             tracing::info!(target: super::LOG, role = role.name, "stopping");
-            // The role may have ended already, and then nobody listens.
+            // The role may have ended already, and its receiver with it.
             let _ended = role.stop.send(());
             if role.task.is_finished() {
                 continue;

@@ -14,7 +14,7 @@ const LOCAL_PORT: u16 = 4317;
 const LOCAL_QUERIES: &str = "http://127.0.0.1:16686";
 const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
 const PROTOCOL: &str = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL";
-/// Limit for checking whether somebody listens on this machine.
+/// Limit for checking whether a collector listens on this machine.
 const CONNECT_LIMIT: Duration = Duration::from_millis(500);
 
 /// Makes this process send its spans to `endpoint`: it executes itself again, under the same pid, with the variables

@@ -1,6 +1,5 @@
-//! Metrics reach a collector by gRPC and by HTTP, with the traces that they belong to; an absent collector delays
-//! nobody. Telemetry is set up once per process and by its environment, so each case runs this program again as a
-//! child.
+//! Metrics reach a collector by gRPC and by HTTP, with the traces that they belong to; an absent collector causes no
+//! delay. Telemetry is set up once per process and by its environment, so each case runs this program again as a child.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 

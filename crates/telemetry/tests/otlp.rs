@@ -1,5 +1,5 @@
-//! Spans reach a collector by gRPC and by HTTP; an absent collector delays nobody. Telemetry is set up once per process
-//! and by its environment, so each case runs this program again as a child.
+//! Spans reach a collector by gRPC and by HTTP; an absent collector causes no delay. Telemetry is set up once per
+//! process and by its environment, so each case runs this program again as a child.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 

@@ -136,7 +136,7 @@ impl Runner {
             .extend(claims.calls.iter().map(|c| (c.id.clone(), c.attempt)));
         let mut first = Some(first);
         for call in claims.calls {
-            // Nobody else takes places, so there is one.
+            // No other task takes places, so there is one.
             let place = first.take().or_else(|| self.room.clone().try_acquire_owned().ok());
             let here = self.clone();
             self.tasks.spawn(async move { here.attempt(call, place).await });

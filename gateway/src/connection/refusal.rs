@@ -1,4 +1,4 @@
-//! Turns away a client that is not served at all.
+//! Refuses a client that is not served at all.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
-/// Maximum number of clients being told at once; further connections are just closed.
+/// Maximum number of clients that are sent the reason at once; further connections are just closed.
 const AT_ONCE: usize = 64;
 /// How long to wait for a client to read the reason. If the connection were closed earlier, with a request unread, it
 /// would be reset and the response lost.
@@ -17,7 +17,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// How much of a request is read and discarded meanwhile, bytes.
 const READ_MAX: usize = 64 << 10;
 
-/// Tells clients why they are turned away, as far as that costs little.
+/// Sends clients the reason for a refusal, as far as that costs little.
 #[derive(Debug, Clone)]
 pub(crate) struct Refusals(Arc<Semaphore>);
 

@@ -105,7 +105,7 @@ pub(crate) async fn run(args: &Args, load: &LoadArgs) -> Result<ExitCode> {
             record.trace = traced(jaeger.as_ref(), &target, deployed.first().map_or("", String::as_str)).await;
         }
         for function in &deployed {
-            // Leftovers of a load disturb nobody: a failed removal is reported, but is no failure.
+            // Leftovers of a load do no harm: a failed removal is reported, but is no failure.
             if let Err(error) = target.remove(function) {
                 eprintln!("{error:#}");
             }

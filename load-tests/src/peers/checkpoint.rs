@@ -27,7 +27,7 @@ use crate::client::Connection;
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
 /// Interval of polling for its end. Only the lazy-pages daemon's socket is awaited inside a measurement.
 const POLL: Duration = Duration::from_micros(200);
-/// Pid of the checkpointed process: the kernel gives it to nobody else as long as the next pids begin low.
+/// Pid of the checkpointed process: the kernel gives it to no other process as long as the next pids begin low.
 const FUNCTION_PID: u32 = 1_000;
 const FIRST_FREE_PID: u32 = 20;
 const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
@@ -256,7 +256,7 @@ struct Restored;
 impl Drop for Restored {
     fn drop(&mut self) {
         let pid = Pid::from_raw(FUNCTION_PID.cast_signed());
-        // In this pid namespace nobody else can have the number. Without the process there is nothing to do.
+        // In this pid namespace no other process can have the number. Without the process there is nothing to do.
         if kill(pid, Signal::SIGKILL).is_ok() {
             let _reaped = waitpid(pid, None);
         }

@@ -117,7 +117,7 @@ impl Function {
         Ok(command)
     }
 
-    /// A port that nobody listens on now.
+    /// A port that is free now.
     pub(super) fn free_port(&self) -> Result<u16> {
         let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
         PORTS.clone().find(free).context("no free port above 61000")

@@ -113,7 +113,7 @@ pub(crate) fn run(args: &PolicyArgs) -> Result<()> {
             ),
             row("hybrid histogram, nothing parked", free(Contender::Histogram)),
             row("ours", ours),
-            // As if the template, which it shares with nobody, existed only for it.
+            // As if the template, which it does not share, existed only for it.
             row(
                 "ours, a parked one charged half",
                 charged(Contender::Ours, f64::INFINITY, 0.5),

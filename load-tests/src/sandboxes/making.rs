@@ -56,7 +56,7 @@ pub(super) struct Steps {
     pub(super) assign: f64,
     /// The files are laid out.
     pub(super) furnish: f64,
-    /// Everything inside is killed, and the namespaces end as far as anybody waits for them.
+    /// Everything inside is killed, and the namespaces end as far as that is awaited.
     pub(super) end: f64,
     /// The group is removed, or cleaned and kept.
     pub(super) remove: f64,

@@ -79,7 +79,7 @@ struct Crowd {
 
 /// Measures, writes and prints.
 pub(crate) fn run(args: &Args, sandboxes: &SandboxesArgs) -> Result<()> {
-    // Several threads, as in the worker: a removal that blocks delays nobody else.
+    // Several threads, as in the worker: a removal that blocks delays no other task.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

@@ -132,7 +132,7 @@ pub(super) async fn heartbeat(
     Ok(Json(answer))
 }
 
-/// Boots a version from now on whose snapshot is damaged.
+/// Boots the version from now on, since its snapshot is damaged.
 async fn lose(scheduler: &Scheduler, damaged: &DamagedSnapshot) {
     let Some(spec) = scheduler.state().catalog.drop_snapshot(damaged) else {
         return;

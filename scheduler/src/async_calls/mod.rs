@@ -4,8 +4,8 @@
 //!
 //! `queues` counts the waiting calls of each function and shares gateways' room out among functions. `policy` decides
 //! what happens to a call after an attempt, and `owner` whose a call is. `sealing` encrypts headers that prove a
-//! caller's identity. `sweep` handles what nobody reports. What is in memory here is a count of what the database has,
-//! and may be lost.
+//! caller's identity. `sweep` handles events without a report. What is in memory here is a count of what the database
+//! has, and may be lost.
 
 mod accept;
 mod claims;

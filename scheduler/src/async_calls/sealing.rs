@@ -1,5 +1,5 @@
-//! Headers that prove somebody's identity: the database holds them encrypted, separate from the rest of their message.
-//! They are put back where the message is used.
+//! Headers that prove an identity: the database holds them encrypted, separate from the rest of their message. They are
+//! put back where the message is used.
 
 use rekindle_envelope::{MasterKey, OpenError, SealError};
 use rekindle_wire::CallId;

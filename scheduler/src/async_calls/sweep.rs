@@ -1,5 +1,5 @@
-//! Handles what nobody reports: dead gateways, calls that are too old, results kept long enough. It also refreshes the
-//! counts.
+//! Handles events without a report: dead gateways, calls that are too old, results kept long enough. It also refreshes
+//! the counts.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};

@@ -110,7 +110,7 @@ impl Gateway {
             slots.retain(|slot| {
                 let idle = now.since(slot.last_used);
                 let goes = slot.in_use == 0 && (slot.giving_back || idle >= slot.lease);
-                // A lease that ran out unrenewed belongs to nobody.
+                // A lease that ran out unrenewed has no holder.
                 if slot.ends <= now && slot.in_use == 0 {
                     return false;
                 }

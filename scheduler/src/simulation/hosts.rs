@@ -34,7 +34,7 @@ pub(super) struct Real {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Link {
     Up,
-    /// It runs on, and nobody reaches it.
+    /// It keeps running, but cannot be reached.
     Cut,
     /// Its processes are gone.
     Dead,

@@ -76,7 +76,7 @@ pub fn time_placements(timing: &Timing) -> Timed {
     while view.fleet.instances.len() < timing.instances {
         let (function, gateway) = view.next(&timing.setup);
         view.place(function, gateway, &mut ignored);
-        // Half of all are idle, since nobody asks for another instance while one is.
+        // Half of all are idle, since no ask leads to another instance while one is.
         if view.held.len() > timing.instances / 2 {
             view.give_back();
         }

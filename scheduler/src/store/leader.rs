@@ -17,7 +17,7 @@ impl Store {
         self.dialect != Dialect::Sqlite
     }
 
-    /// Takes the lead for `hold_ms` from now on, if nobody else has it.
+    /// Takes the lead for `hold_ms` from now on, if no other scheduler has it.
     pub(crate) async fn lead(&self, holder: &str, address: &str, hold_ms: i64) -> Result<Led, StoreError> {
         let doing = "tell who leads";
         let now = self.dialect.now_unix_ms();

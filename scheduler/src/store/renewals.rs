@@ -262,7 +262,7 @@ impl Store {
             .collect()
     }
 
-    /// Forgets a replaced snapshot that nobody needs any more.
+    /// Forgets a replaced snapshot that is no longer needed.
     pub(crate) async fn release_replaced(&self, snapshot: &SnapshotId) -> Result<(), StoreError> {
         sqlx::query("DELETE FROM replaced_snapshots WHERE snapshot = $1")
             .bind(snapshot.as_str())

@@ -168,7 +168,7 @@ fn allowed(link: &str, mount: Option<&str>) -> Result<(), String> {
     }
 }
 
-/// Pipes and sockets of the function that somebody outside its sandbox has as well; its outputs go to the worker.
+/// Pipes and sockets of the function that a process outside its sandbox has as well; its outputs go to the worker.
 fn strangers(picture: &Picture) -> Vec<String> {
     let Some(inside) = picture.namespace.as_ref() else {
         return vec!["no namespace".to_owned()];

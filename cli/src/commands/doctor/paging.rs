@@ -42,7 +42,7 @@ impl Paging {
                     // It may have ended already, which is fine.
                     let _ended = kill(Pid::from_raw(page.pid), Signal::SIGKILL);
                 }
-                // Nobody may be waiting any more, which is fine.
+                // The receiver may be gone, which is fine.
                 let _told = tell.send(page);
             }),
         })

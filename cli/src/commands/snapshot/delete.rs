@@ -10,7 +10,7 @@ use rekindle_wire::SnapshotId;
 
 /// Removes an imported snapshot or a runtime's, or any with `force`. Its chunks are removed by the next collection.
 pub(super) async fn run(store: &Store, id: &SnapshotId, force: bool) -> Result<ExitCode> {
-    // A snapshot with a damaged manifest belongs to nobody, but its removal must be asked for.
+    // A snapshot with a damaged manifest has no owner, but its removal must be asked for.
     match Box::pin(read_manifest(store, id)).await.map(|m| m.origin) {
         // What began as a runtime's snapshot keeps the chunks that it needs, and the next deploy makes another.
         Ok(Origin::Import { .. } | Origin::Runtime { .. }) => {}

@@ -91,7 +91,8 @@ async fn show(terminal: &mut DefaultTerminal, client: &Client, every: Duration, 
     }
 }
 
-/// Keys and resizes, read by a thread of their own, since waiting for the terminal blocks. It ends when nobody listens.
+/// Keys and resizes, read by a thread of their own, since waiting for the terminal blocks. It ends when the receiver is
+/// dropped.
 fn events() -> mpsc::Receiver<Event> {
     let (sender, events) = mpsc::channel(KEYS_MOST);
     std::thread::spawn(move || {

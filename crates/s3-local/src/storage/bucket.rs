@@ -73,7 +73,7 @@ impl Bucket {
                     Ok(object) => {
                         keys.insert(object.meta.key.into_bytes());
                     }
-                    // Its key is lost with its metadata, so nobody can ask for it.
+                    // Its key is lost with its metadata, so it cannot be requested.
                     Err(error) => {
                         tracing::error!(%error, "an object that cannot be read is left out of listings")
                     }

@@ -57,7 +57,7 @@ impl TempDir {
         }
     }
 
-    /// A path that nobody else has.
+    /// A unique path.
     pub(crate) fn fresh_path(&self) -> PathBuf {
         self.path.join(self.next.fetch_add(1, Ordering::Relaxed).to_string())
     }

@@ -190,7 +190,7 @@ impl Bucket {
         Ok(())
     }
 
-    /// Called at start: removes uploads that nobody has touched for long.
+    /// Called at start: removes uploads that were untouched for long.
     pub(super) fn expire_uploads(&self) {
         let Ok(entries) = std::fs::read_dir(&self.uploads) else {
             return;

@@ -94,7 +94,7 @@ impl Histogram {
         let value = took.as_secs_f64();
         let bucket = self.note(value);
         let Some(trace) = trace else { return };
-        // Nobody waits for the lock: another exemplar does as well.
+        // Never waits for the lock: another exemplar does as well.
         let Some(mut exemplars) = self.exemplars.try_lock() else {
             return;
         };

@@ -131,7 +131,7 @@ async fn who_comes_late_with_an_older_attempt_changes_nothing() {
         store.renew_calls("g-2", &[(call.id.clone(), 1)], 99).await.unwrap();
         assert!(store.release_lost_calls(19).await.unwrap().is_empty(), "it was renewed");
         assert_eq!(store.release_lost_calls(20).await.unwrap(), [hello()]);
-        // Nobody has claimed it yet: a late answer spares the second attempt, a late failure does not count twice.
+        // It is not claimed yet: a late answer spares the second attempt, a late failure does not count twice.
         let again = Ended::Again {
             due_unix_ms: 5,
             counts: true,
