@@ -81,7 +81,6 @@ impl Admin {
         Ok(found)
     }
 
-    /// All instances.
     async fn all_instances(&self) -> Result<Vec<InstanceInfo>> {
         self.get("/v1/instances").await
     }

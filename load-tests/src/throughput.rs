@@ -77,7 +77,6 @@ struct Turn {
     cpu_us: f64,
 }
 
-/// One side.
 struct Side {
     ours: bool,
     port: u16,
