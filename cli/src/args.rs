@@ -506,7 +506,7 @@ pub(crate) struct DeployArgs {
     /// Make a new version even if nothing has changed.
     #[arg(long)]
     pub(crate) force: bool,
-    /// How long to wait until it is live; by default 900, and twice the function's boot_timeout.
+    /// How long to wait until it is live; by default 900 plus twice the function's boot_timeout.
     #[arg(long, value_name = "SECONDS")]
     pub(crate) wait: Option<u64>,
     /// Print the live version as JSON.
@@ -732,7 +732,7 @@ pub(crate) struct SchedulerArgs {
     /// Where the scheduler listens.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
     pub(crate) listen: SocketAddr,
-    /// Where others reach it; a standby scheduler announces this address of the leader.
+    /// Where others reach it; standby schedulers report this address while it leads.
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) advertise: Option<String>,
     /// A PostgreSQL database instead of a file below --data, postgres://USER:PASSWORD@HOST/NAME. Of several schedulers

@@ -33,8 +33,8 @@ const HEAR_EVERY: Duration = Duration::from_secs(1);
 pub struct Config {
     /// Database of functions, versions and asynchronous invocations.
     pub database: Database,
-    /// Address at which others reach this scheduler, `host:port`. A standby announces it. Used only with a shared
-    /// database.
+    /// Address at which others reach this scheduler, `host:port`. Standby schedulers report it while this one leads.
+    /// Used only with a shared database.
     pub address: String,
     /// Directory for uploads while they are received; it must exist.
     pub spool: PathBuf,

@@ -198,8 +198,8 @@ impl Client {
         self.request("GET", &format!("/function/{function}{path}")).send()
     }
 
-    /// Invokes a function by GET in a fresh instance, `booted` or `restored`. Afterwards the instance takes only
-    /// requests meant for it, unless it is idle.
+    /// Invokes a function by GET in a fresh instance, `booted` or `restored`. Afterwards the instance takes no other
+    /// request unless it is idle.
     #[track_caller]
     pub fn fresh(&self, start: &str, function: &str, path: &str) -> Reply {
         self.admin("GET", &format!("/function/{function}{path}"))

@@ -18,7 +18,7 @@ use rekindle_wire::{InstanceId, WorkerId};
 use super::sites::as_f64;
 use super::{Fleet, Instance, Millis, Stage, Worker};
 
-/// Minimum factor above the mean of all workers.
+/// Factor above the mean load of all workers from which a worker is hot.
 const ABOVE_MEAN: f64 = 1.3;
 /// A hot worker is cool again below this share of the limit.
 const COOL_AGAIN: f64 = 0.8;

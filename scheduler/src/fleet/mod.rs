@@ -50,7 +50,7 @@ const REMEMBER_GONE: Millis = Millis(60_000);
 /// How long a started instance may be missing from its worker's heartbeats before it is forgotten.
 const UNSEEN: Millis = Millis(10_000);
 
-/// Minimum memory set aside for a parked instance: what the kernel keeps for it is not charged to any control group.
+/// Minimum memory set aside for a parked instance: what the kernel keeps for it is charged nowhere.
 pub(crate) const PARKED_LEAST: u64 = 4 << 20;
 
 pub(crate) use instances::Instances;
