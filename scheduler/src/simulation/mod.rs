@@ -86,8 +86,8 @@ impl Default for Setup {
 /// Runs the simulation.
 ///
 /// # Panics
-/// If an invariant is violated, such as a worker over its capacity, a lease held twice, an instance on a worker long
-/// gone, or a decision for a worker that takes nothing new. The message has the seed and the time.
+/// If an invariant is violated: a worker over its capacity, or a lease held twice. Likewise for an instance on a worker
+/// long gone, or a decision for a worker that takes nothing new. The message has the seed and the time.
 #[must_use]
 pub fn simulate(setup: &Setup) -> Report {
     world::World::new(setup.clone()).run()
