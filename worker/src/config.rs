@@ -1,4 +1,4 @@
-//! What a worker is given.
+//! Settings of a worker.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,35 +17,35 @@ use crate::deploy::build::{BuildLimits, BuildNetwork};
 use crate::host::network::Egress;
 use crate::idle::IdleSettings;
 
-/// The environment variable that has CRIU write more to its logs. From 2 on, logs of restores are kept in
-/// `criu-logs` of the data directory.
+/// Environment variable that makes CRIU write more to its logs. From 2 on, logs of restores are kept in `criu-logs` of
+/// the data directory.
 const CRIU_LOG_LEVEL: &str = "FN_CRIU_LOG_LEVEL";
 
-/// The environment variable with another directory than `/proc` to read from how short of memory the host is.
+/// Environment variable with a directory other than `/proc` from which to read the host's memory pressure.
 const MEMORY_FIGURES: &str = "FN_MEMORY_FIGURES";
 
-/// Of half of the host's memory there is one empty sandbox for so much, bytes: it takes some megabytes.
+/// Of half of the host's memory, each of these bytes allows one empty sandbox, which takes some megabytes.
 const MEMORY_AN_EMPTY_SANDBOX: u64 = 128 << 20;
 
 /// A worker's settings.
 #[derive(Clone)]
 pub struct WorkerConfig {
-    /// Its id.
+    /// The worker's id.
     pub id: WorkerId,
-    /// Where gateways and the scheduler reach it, `host:port`.
+    /// Address at which gateways and the scheduler reach it, `host:port`.
     pub advertise: String,
-    /// The scheduler's interface, such as `http://127.0.0.1:7801`.
-    /// Of several schedulers that share a database, all, with commas between.
+    /// The scheduler's interface, such as `http://127.0.0.1:7801`. If several schedulers share a database, all of them,
+    /// separated by commas.
     pub scheduler_url: String,
     /// The cluster's secret.
     pub token: String,
-    /// Its certificate, where the cluster has an authority.
+    /// Its certificate, if the cluster has an authority.
     pub member: Option<Arc<Member>>,
-    /// Snapshots, layers and sources.
+    /// Store of snapshots, layers and sources.
     pub store: Store,
-    /// Logs of functions; kept over restarts.
+    /// Directory of functions' logs; kept over restarts.
     pub data_dir: PathBuf,
-    /// Unpacked layers and chunks; may be lost at any time.
+    /// Directory of unpacked layers and chunks; may be lost at any time.
     pub cache_dir: PathBuf,
     /// Image directories; a tmpfs of this process alone.
     pub run_dir: PathBuf,
@@ -55,58 +55,60 @@ pub struct WorkerConfig {
     pub init_binary: PathBuf,
     /// The control group hierarchies, usually `/sys/fs/cgroup`.
     pub cgroup_root: PathBuf,
-    /// Where the kernel tells how short of memory the host is, usually `/proc`.
+    /// Where the kernel reports the host's memory pressure, usually `/proc`.
     pub memory_figures: PathBuf,
-    /// The group above all of its own; another worker on this host has another, since each sweeps its own at start.
+    /// The parent of all its control groups. Another worker on this host needs another one, since each sweeps its own
+    /// at start.
     pub cgroup_parent: String,
-    /// Memory it may give to instances, bytes.
+    /// Memory it may give to instances, in bytes.
     pub memory_capacity_bytes: u64,
-    /// Memory that templates and images of snapshots may take together, bytes.
+    /// Memory that templates and images of snapshots may take together, in bytes.
     pub template_bytes: u64,
-    /// Size limit of the chunk cache, bytes.
+    /// Size limit of the chunk cache, in bytes.
     pub chunk_cache_bytes: u64,
-    /// Size limit of unpacked layers, bytes; those that are in use may take more.
+    /// Size limit of unpacked layers, in bytes. Layers in use may exceed it.
     pub layer_cache_bytes: u64,
-    /// How the memory of checkpoints is cut and compressed. Snapshots of any codec are restored.
+    /// How the memory of checkpoints is divided and compressed. Snapshots of any codec can be restored.
     pub codec: Codec,
-    /// Instances with more memory than this are dumped to the cache directory's disk instead of the run directory's tmpfs, bytes.
+    /// Memory above which an instance is dumped to the cache directory's disk instead of the run directory's tmpfs, in
+    /// bytes.
     pub dump_in_memory_bytes: u64,
-    /// How much CRIU writes to its logs, 0 to 4.
+    /// CRIU's log level, 0 to 4.
     pub criu_log_level: i32,
-    /// The system call filter that functions get.
+    /// The system call filter of functions.
     pub filter: FilterChoice,
-    /// The way out of sandboxes.
+    /// Network egress of sandboxes.
     pub egress: Egress,
-    /// What builds of functions reach.
+    /// What builds of functions can reach.
     pub build_network: BuildNetwork,
-    /// What one may take.
+    /// Resource limits of a build.
     pub build_limits: BuildLimits,
-    /// Sandboxes kept ready, empty, at least.
+    /// Minimum number of empty sandboxes kept ready.
     pub empty_sandboxes: usize,
-    /// The same at most, when many are taken.
+    /// Maximum number of empty sandboxes kept ready, when many are taken.
     pub empty_sandboxes_most: usize,
-    /// What each instance may read from the disk with the cache directory, bytes a second; 0 for as much as it can.
+    /// How fast each instance may read from the disk with the cache directory, in bytes a second; 0 for no limit.
     pub disk_read_bytes: u64,
-    /// What goes of instances' memory that they do not touch.
+    /// Eviction of instances' memory that they do not touch.
     pub idle: IdleSettings,
-    /// Starts that may keep the processors busy at once; others wait for their turn.
+    /// Maximum number of starts that keep the processors busy at once; others wait for their turn.
     pub starts_at_once: usize,
     /// How long a restore may take.
     pub restore_limit: Duration,
     /// How long a checkpoint may take.
     pub dump_limit: Duration,
-    /// How often it reports to the scheduler.
+    /// Interval of reports to the scheduler.
     pub heartbeat_every: Duration,
     /// What its host offers beside memory.
     pub offer: Offer,
-    /// How long it may finish what it serves when it is told to stop; with zero it stops at once.
+    /// How long it may finish requests in flight when it is asked to stop; with zero it stops at once.
     pub leave_limit: Duration,
-    /// Where it takes invocations from a gateway of its own process.
+    /// Where it receives invocations from a gateway in its own process.
     pub in_process: InProcessRoles,
 }
 
 impl WorkerConfig {
-    /// Settings with the usual limits.
+    /// Creates settings with the usual limits.
     #[must_use]
     pub fn new(id: WorkerId, listen: SocketAddr, scheduler_url: String, token: String, store: Store) -> Self {
         let library = PathBuf::from("/usr/local/lib/rekindle");
@@ -163,7 +165,7 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// What this host is; its zone and labels are its operator's to say.
+/// Describes this host. The operator sets its zone and labels.
 fn offer() -> Offer {
     let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     Offer {
@@ -174,7 +176,7 @@ fn offer() -> Offer {
     }
 }
 
-/// Half of the host's memory: the rest is for templates, image directories and the platform itself.
+/// Returns half of the host's memory. The rest is for templates, image directories and the platform itself.
 fn half_of_memory() -> u64 {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok();
     let total_kib = meminfo.and_then(|text| crate::host::pressure::meminfo_kib(&text, "MemTotal:"));

@@ -1,4 +1,5 @@
-//! What a worker holds, and how it comes up: leftovers of a killed predecessor swept, CRIU's kernel probe made once.
+//! The state of a worker and its startup: it sweeps the remains of a killed predecessor, and makes CRIU's kernel probe
+//! once.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
@@ -36,31 +37,31 @@ use crate::reporting::metrics::Metrics;
 use crate::snapshots::damage::Damage;
 use crate::snapshots::{MemoryFs, Snapshots};
 
-/// Why a worker cannot come up.
+/// Why a worker cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// A directory cannot be used.
     #[error("use directory {}", .0.display())]
     Directory(PathBuf, #[source] std::io::Error),
-    /// No control groups.
+    /// Control groups are not available.
     #[error("use control groups")]
     Cgroups(#[source] crate::host::cgroup::DetectError),
     /// The chunk cache cannot be opened.
     #[error("open the chunk cache")]
     Chunks(#[source] rekindle_snapshotter::CacheError),
-    /// No file system for templates.
+    /// The file system of templates is not available.
     #[error(transparent)]
     Memory(#[from] crate::snapshots::MemoryFsError),
-    /// Logs cannot be kept.
+    /// The logs cannot be opened.
     #[error("open the logs")]
     Logs(#[source] crate::reporting::logs::LogError),
-    /// No way out of sandboxes.
+    /// The network of functions cannot be set up.
     #[error("set up the network of functions")]
     Network(#[from] crate::host::network::RouterError),
-    /// It cannot call other workers.
+    /// The client for calls to other workers cannot be created.
     #[error("make the connection to other workers")]
     Client(#[source] reqwest::Error),
-    /// Its certificate cannot be used.
+    /// The certificate cannot be used.
     #[error("guard the connections to other workers")]
     Tls(#[source] TlsError),
     /// CRIU's bundle is incomplete.
@@ -74,65 +75,65 @@ pub struct Worker {
     pub config: WorkerConfig,
     /// Control groups of this host.
     pub cgroups: Cgroups,
-    /// The way out of sandboxes, if there is one.
+    /// Network egress of sandboxes, if there is any.
     pub network: Option<Arc<Network>>,
-    /// What sandboxes, and CRIUs that dump them, are forked by.
+    /// The process that forks sandboxes, and CRIUs that dump them.
     pub(crate) zygote: Arc<Zygote>,
-    /// Sandboxes made ahead.
+    /// Pool of sandboxes created ahead.
     pub pool: Arc<SandboxPool>,
-    /// What evicts idle memory.
+    /// Eviction of idle memory.
     pub idle: Arc<IdleMemory>,
     /// Limits how many starts use the processors at once.
     pub start_limiter: Arc<StartLimiter>,
-    /// What functions write.
+    /// The functions' logs.
     pub logs: Logs,
     /// Unpacked layers.
     pub layers: Layers,
     /// Open snapshots.
     pub snapshots: Snapshots,
-    /// What it measures.
+    /// Its metrics.
     pub metrics: Metrics,
     /// How busy its instances keep the processors.
     pub load: Load,
     /// What the scheduler knows of the snapshots here.
     pub kept: KeptReport,
-    /// What the store has, by content.
+    /// The store's regions, by content.
     pub index: RegionIndex,
     /// Set anew at each start.
     pub incarnation: u64,
-    /// Reports to the scheduler so far.
+    /// Number of reports to the scheduler so far.
     pub reports: AtomicU64,
     /// Snapshots that are damaged, or may be.
     pub damage: Damage,
-    /// Snapshots whose images are refused.
+    /// Snapshots whose images were rejected.
     pub refusals: Refusals,
-    /// Instances that serve nobody, which nobody is told of.
+    /// Instances that serve no requests and are reported to nobody.
     pub unlisted: Mutex<HashSet<InstanceId>>,
-    /// Rung when the scheduler should hear of a change at once.
+    /// Notified when the scheduler should hear of a change at once.
     pub changed: Notify,
-    /// Instances on their way to other hosts.
+    /// Instances that migrate to other hosts.
     pub migration_sources: MigrationSources,
-    /// Instances on their way here.
+    /// Instances that migrate here.
     pub migration_targets: MigrationTargets,
-    /// Calls other workers.
+    /// Transport of calls to other workers.
     pub peers: Transport,
-    /// Set when no new instances are taken.
+    /// Set when no new instances are accepted.
     pub draining: AtomicBool,
-    /// What the scheduler is told of it.
+    /// Its presence, as reported to the scheduler.
     pub presence: Mutex<Presence>,
     /// Whether the scheduler has heard that it leaves.
     pub leaving_is_known: AtomicBool,
-    /// Whether the scheduler took the last report.
+    /// Whether the scheduler accepted the last report.
     pub scheduler_is_reached: AtomicBool,
-    /// Whether a scheduler has heard of it since it was started. Before that nothing may be put here: what a scheduler takes to be on this worker
-    /// is what ran before its start, and goes when it hears of that.
+    /// Whether a scheduler has heard of it since its start. Before that, nothing may be placed here: what a scheduler
+    /// takes to be on this worker ran before the start, and is forgotten when the scheduler hears of the start.
     pub is_known: AtomicBool,
     instances: Mutex<HashMap<InstanceId, Arc<Instance>>>,
     probe: Mutex<Option<Probe>>,
     dump_probe: Mutex<Option<DumpProbe>>,
     /// Held by whoever makes that probe.
     pub(crate) probing: tokio::sync::Mutex<()>,
-    /// Held so that CRIU's breakpoints are at once.
+    /// Held so that CRIU's breakpoints are immediate.
     _breakpoints: Option<OwnedFd>,
 }
 
@@ -140,7 +141,7 @@ impl Worker {
     /// Comes up.
     ///
     /// # Errors
-    /// When the host lacks something; the message says what.
+    /// Returns an error when the host lacks something; the message says what.
     pub async fn start(mut config: WorkerConfig) -> Result<Arc<Self>, StartError> {
         let peers = crate::reporting::heartbeat::client().map_err(StartError::Client)?;
         let peers = Transport::new(peers, config.member.as_deref(), Role::Worker).map_err(StartError::Tls)?;
@@ -157,7 +158,8 @@ impl Worker {
                 .map_err(|e| StartError::Directory(dir.clone(), e))
                 .map(|()| dir)
         };
-        // Below are directories of sandboxes' roots, who are to find nothing above them, whatever the umask.
+        // These directories contain roots of sandboxes. Nothing above them may be accessible from there, whatever the
+        // umask.
         let close = |dir: PathBuf| {
             let dir = make(dir)?;
             std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o700))
@@ -207,7 +209,7 @@ impl Worker {
         let reader = Arc::new(RegionReader::new(config.store.clone(), chunks));
         let logs = Logs::open(&config.data_dir.join("logs"), LogLimits::default()).map_err(StartError::Logs)?;
         let index = RegionIndex::new();
-        // Without it what the store has is stored again: more bytes, nothing worse.
+        // Without it, data that the store has is stored again: more bytes, but no other harm.
         if let Err(e) = index.seed(&config.store).await {
             tracing::warn!(error = %e, "cannot learn what the store has");
         }
@@ -284,17 +286,17 @@ impl Worker {
         Ok(worker)
     }
 
-    /// An instance by id.
+    /// Returns an instance by id.
     pub fn instance(&self, id: &InstanceId) -> Option<Arc<Instance>> {
         self.instances.lock().get(id).cloned()
     }
 
-    /// All instances.
+    /// Returns all instances.
     pub fn all_instances(&self) -> Vec<Arc<Instance>> {
         self.instances.lock().values().cloned().collect()
     }
 
-    /// Adds an instance; `false` when its id is taken.
+    /// Adds an instance. Returns `false` if its id is taken.
     pub fn add(&self, instance: &Arc<Instance>) -> bool {
         let mut all = self.instances.lock();
         if all.contains_key(&instance.id) {
@@ -304,13 +306,13 @@ impl Worker {
         true
     }
 
-    /// Takes an instance out of the books and tells the scheduler.
+    /// Removes an instance and notifies the scheduler.
     pub fn remove(&self, id: &InstanceId) {
         self.instances.lock().remove(id);
         self.changed.notify_one();
     }
 
-    /// The same, unless another instance has this id by now: one that has moved here again.
+    /// Like `remove`, unless another instance has this id by now: one that has migrated here again.
     pub fn remove_this(&self, instance: &Arc<Instance>) {
         let mut all = self.instances.lock();
         if all.get(&instance.id).is_some_and(|known| Arc::ptr_eq(known, instance)) {
@@ -320,7 +322,7 @@ impl Worker {
         self.changed.notify_one();
     }
 
-    /// Stops everything; for shutdown.
+    /// Stops everything, for shutdown.
     pub async fn stop_all(&self) {
         self.draining.store(true, Ordering::Relaxed);
         for instance in self.all_instances() {
@@ -334,16 +336,16 @@ impl Worker {
             }
             idle.stop();
         };
-        // It does not panic; the runtime going down is the only other way to fail.
+        // The task does not panic, so the only possible failure is the shutdown of the runtime.
         let _ = tokio::task::spawn_blocking(close).await;
     }
 
-    /// CRIU's kernel probe, to be put into each sandbox: a descriptor to read it from its start.
+    /// Returns CRIU's kernel probe, to be put into each sandbox: a descriptor that is read from its start.
     pub fn probe(&self) -> Option<Arc<OwnedFd>> {
         self.probe.lock().as_ref().map(|probe| Arc::clone(&probe.file))
     }
 
-    /// CRIU's version, once it has run.
+    /// Returns CRIU's version, once it has run.
     pub fn criu_version(&self) -> String {
         let probe = self.probe.lock();
         probe
@@ -351,17 +353,17 @@ impl Worker {
             .map_or_else(|| "unknown".to_owned(), |p| p.version.clone())
     }
 
-    /// How CRIU learns which pages have changed, once one that dumps has run.
+    /// Returns how CRIU learns which pages have changed, once a CRIU that dumps has run.
     pub fn tracking(&self) -> Tracking {
         self.dump_probe.lock().as_ref().map_or(Tracking::None, |p| p.tracking)
     }
 
-    /// The kernel probe of CRIUs that dump, once one has run.
+    /// Returns the kernel probe of CRIUs that dump, once one has run.
     pub(crate) fn dump_probe(&self) -> Option<Arc<[u8]>> {
         self.dump_probe.lock().as_ref().map(|probe| Arc::clone(&probe.bytes))
     }
 
-    /// Keeps it.
+    /// Keeps the kernel probe of a CRIU that dumps.
     pub(crate) fn keep_dump_probe(&self, bytes: &[u8], version: &str) -> Arc<[u8]> {
         let (bytes, tracking) = with_tracking(bytes, version);
         let bytes: Arc<[u8]> = bytes.into();
@@ -397,7 +399,7 @@ struct Probe {
     version: String,
 }
 
-/// That of CRIUs that dump, which run outside.
+/// The kernel probe of CRIUs that dump, which run outside the sandbox.
 struct DumpProbe {
     bytes: Arc<[u8]>,
     tracking: Tracking,
