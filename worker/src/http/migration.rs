@@ -1,4 +1,4 @@
-//! The calls by which instances move; see `rekindle_wire::migration` for the table.
+//! Calls of migrations; see `rekindle_wire::migration` for the table.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use serde::Deserialize;
 use crate::migration::{source, target};
 use crate::worker::Worker;
 
-/// The largest bundle: images, eager pages, and what the instance has in `/tmp` and `/dev/shm`.
+/// Maximum size of a bundle: images, eager pages, and the instance's files in `/tmp` and `/dev/shm`.
 const PARCEL_MAX: usize = 4 << 30;
 
 pub(super) fn routes() -> Router<Arc<Worker>> {
@@ -51,7 +51,7 @@ async fn leave(
     Json(order): Json<Leave>,
 ) -> Result<Json<Departed>, ApiError> {
     let source = worker.migration_sources.get(&id)?;
-    // Whoever asked may go away in the middle: it is brought to an end all the same.
+    // The caller may disconnect in the middle; the migration is completed all the same.
     let left = tokio::spawn(async move { source.leave(&worker, &order).await });
     let broke_off = |_| ApiError::new(ErrorCode::Internal, "the migration source broke off");
     left.await.map_err(broke_off)?.map(Json)
@@ -89,7 +89,7 @@ async fn expect(
     Path(id): Path<MigrationId>,
     Json(expected): Json<Expected>,
 ) -> Result<StatusCode, ApiError> {
-    // What it takes to be here is still to come: it may go on once that is known.
+    // The migration's order is still to come. It may proceed once this worker is known to a scheduler.
     super::until_known(&worker).await;
     worker
         .migration_targets

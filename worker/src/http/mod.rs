@@ -37,20 +37,20 @@ use crate::instance::{gone, start};
 use crate::reporting::{heartbeat, leave};
 use crate::worker::{StartError, Worker};
 
-/// How long what is to be put on a worker waits for the first answer to a heartbeat, and how often it looks.
+/// How long a placement on this worker waits for the first response to a heartbeat, and the interval of checks.
 const KNOWN_LIMIT: Duration = Duration::from_secs(3);
 const KNOWN_LOOK: Duration = Duration::from_millis(20);
 
 /// Why a worker does not serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// It could not come up.
+    /// It could not start.
     #[error("start the worker")]
     Start(#[from] StartError),
     /// Its certificate cannot be used.
     #[error("guard the worker's connections")]
     Tls(#[source] TlsError),
-    /// It cannot call the scheduler.
+    /// The client for calls to the scheduler cannot be created.
     #[error("make the connection to the scheduler")]
     Client(#[source] reqwest::Error),
     /// Its listener failed.
@@ -58,10 +58,10 @@ pub enum ServeError {
     Listen(#[source] io::Error),
 }
 
-/// Runs a worker until `shutdown`; then every instance is stopped.
+/// Runs a worker until `shutdown`, then stops every instance.
 ///
 /// # Errors
-/// When it cannot come up or its listener fails.
+/// Returns an error when the worker cannot start or its listener fails.
 pub async fn serve(
     config: WorkerConfig,
     listener: TcpListener,
@@ -82,7 +82,7 @@ pub async fn serve(
     let beating = tokio::spawn(heartbeat::run(Arc::clone(&worker), client.clone()));
     let filled = Arc::clone(&worker);
     let filling = tokio::spawn(async move {
-        // First, so that all that it is filled with is prestarted.
+        // The probe comes first, so that all sandboxes of the pool are prestarted.
         probe::ahead(&filled).await;
         Arc::clone(&filled.pool).keep_filled().await;
     });
@@ -136,12 +136,12 @@ fn router(worker: Arc<Worker>) -> Router {
         .with_state(worker)
 }
 
-/// Who may call a path, apart from the token that each call carries.
+/// Returns the roles that may call a path. Each call also needs the token.
 fn may_call(path: &str) -> &'static [Role] {
     let mut parts = path.split('/').skip(1);
     match (parts.next(), parts.nth(1)) {
         (Some("invoke"), _) => &[Role::Gateway],
-        // Instances on their way from one worker to another: that they leave is the scheduler's to say.
+        // Calls between workers about a migration. Only the scheduler may order an instance to leave.
         (Some("arrivals"), Some("expected")) => &[Role::Scheduler],
         (Some("departures"), Some("pages" | "done")) | (Some("arrivals"), _) => &[Role::Worker],
         _ => &[Role::Scheduler],
@@ -150,7 +150,7 @@ fn may_call(path: &str) -> &'static [Role] {
 
 async fn authenticate(State(worker): State<Arc<Worker>>, request: Request, next: Next) -> Response {
     let info = request.extensions().get::<ConnectInfo<Caller>>();
-    // Every listener tells; a request without is nobody's.
+    // Every listener sets the caller; a request without one comes from a stranger.
     let caller = info.map_or(&Caller::Stranger, |ConnectInfo(caller)| caller);
     let path = request.uri().path();
     if !caller.is_one_of(may_call(path)) {
@@ -167,7 +167,7 @@ async fn authenticate(State(worker): State<Arc<Worker>>, request: Request, next:
     }
 }
 
-/// What it measures, for a scraper that sends the cluster's token as its bearer token.
+/// Returns the metrics, for a scraper that sends the cluster's token as its bearer token.
 async fn metrics(State(worker): State<Arc<Worker>>, headers: HeaderMap) -> Response {
     let given = bearer(&headers).or_else(|| headers.get(CLUSTER_TOKEN).map(HeaderValue::as_bytes));
     if given.map(blake3::hash) != Some(blake3::hash(worker.config.token.as_bytes())) {
@@ -178,8 +178,8 @@ async fn metrics(State(worker): State<Arc<Worker>>, headers: HeaderMap) -> Respo
     ([kind], text).into_response()
 }
 
-/// Refuses what is to be put on a worker of which no scheduler had heard since its start, once one has: it was meant for the process before, and is
-/// forgotten with what ran there.
+/// Rejects a placement on a worker of which no scheduler had heard since its start, once one has. It was meant for the
+/// process before, and is forgotten with everything that ran there.
 async fn check_known(worker: &Worker) -> Result<(), ApiError> {
     if worker.is_known.load(Ordering::Relaxed) {
         return Ok(());
@@ -189,7 +189,7 @@ async fn check_known(worker: &Worker) -> Result<(), ApiError> {
     Err(ApiError::new(ErrorCode::Unavailable, why))
 }
 
-/// Waits a moment until a scheduler has heard of it.
+/// Waits briefly until a scheduler has heard of this worker.
 async fn until_known(worker: &Worker) {
     let end = Instant::now() + KNOWN_LIMIT;
     while !worker.is_known.load(Ordering::Relaxed) && Instant::now() < end {
@@ -249,7 +249,7 @@ async fn park_instance(State(worker): State<Arc<Worker>>, Path(id): Path<Instanc
 }
 
 async fn invoke_instance(State(worker): State<Arc<Worker>>, request: Request) -> Result<Response, ApiError> {
-    // The path is passed on byte for byte: what the router decoded is not used.
+    // The path is passed on byte for byte, so the router's decoded path is not used.
     let whole = request
         .uri()
         .path_and_query()
@@ -258,8 +258,8 @@ async fn invoke_instance(State(worker): State<Arc<Worker>>, request: Request) ->
     invoke::invoke(worker, id, path, request).await
 }
 
-/// The instance and the function's own path in `/invoke/{instance}/{path}`. What names no instance is not called gone: that would
-/// have the gateway give up an instance that is well.
+/// Returns the instance and the function's own path in `/invoke/{instance}/{path}`. A path without an instance is not
+/// `instance_gone`: that would make the gateway give up a healthy instance.
 fn target(whole: &str) -> Result<(InstanceId, String), ApiError> {
     let malformed = || {
         ApiError::new(
@@ -330,7 +330,7 @@ async fn delete_function(
             worker.remove(&instance.id);
         }
     }
-    // Those of its instances and of versions before.
+    // The snapshots of its instances and of earlier versions.
     let forgetting = Arc::clone(&worker);
     let function = name.clone();
     // The last user of a template gives its memory back.
@@ -347,7 +347,7 @@ async fn delete_function(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// A body of one JSON object a line.
+/// Builds a body with one JSON object a line.
 fn lines<T: serde::Serialize>(items: impl futures::Stream<Item = T> + Send + 'static) -> Response {
     let bytes = items.map(|item| {
         let mut line = serde_json::to_vec(&item).map_err(io::Error::other)?;
