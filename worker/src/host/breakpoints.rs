@@ -1,7 +1,10 @@
-//! Breakpoints at once. CRIU stops what it restores, and what it has dumped, at a hardware breakpoint, which is an event of the kernel's perf subsystem. The
-//! first event of any task on a host switches the scheduler's perf hooks on and waits until all processors know (`synchronize_rcu`, 5 to 22 ms); a second
-//! after the last one has gone they are off again. An event that is held, and counts nothing, keeps them on: so a start on a host where nothing restored is
-//! running does not wait for it.
+//! Keeps hardware breakpoints immediate. CRIU stops what it restores, and what it has dumped, at a hardware breakpoint,
+//! which is an event of the kernel's perf subsystem.
+//!
+//! The first event of any task on a host enables the scheduler's perf hooks and waits until all processors know
+//! (`synchronize_rcu`, 5 to 22 ms). A second after the last event has gone, the hooks are disabled again. Holding an
+//! event that counts nothing keeps them enabled. So a start does not wait for them on a host where nothing restored is
+//! running.
 
 #![expect(
     unsafe_code,
@@ -11,7 +14,8 @@
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// `perf_event_attr` in its first published form, which all kernels take (`perf_event_open(2)`, `PERF_ATTR_SIZE_VER0`).
+/// `perf_event_attr` in its first published form, which all kernels accept (`perf_event_open(2)`,
+/// `PERF_ATTR_SIZE_VER0`).
 #[repr(C)]
 #[derive(Default)]
 struct Attributes {
@@ -34,10 +38,10 @@ const PERF_COUNT_SW_DUMMY: u64 = 9;
 const DISABLED: u64 = 1;
 const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
 
-/// An event of this process's first thread, to be held as long as breakpoints are to be at once.
+/// Opens an event of this process's first thread, to be held as long as breakpoints are to be immediate.
 ///
 /// # Errors
-/// What `perf_event_open` says, as where the kernel has no perf events or a filter forbids them.
+/// Returns the error of `perf_event_open`, for example if the kernel has no perf events or a filter forbids them.
 pub(crate) fn ready() -> io::Result<OwnedFd> {
     let attributes = Attributes {
         kind: PERF_TYPE_SOFTWARE,
@@ -48,7 +52,8 @@ pub(crate) fn ready() -> io::Result<OwnedFd> {
     };
     let first_thread = std::process::id() as libc::pid_t;
     let (any_cpu, no_group) = (-1, -1);
-    // SAFETY: the kernel reads `size` bytes of the attributes, which live, and touches no memory of ours.
+    // SAFETY: the kernel reads `size` bytes of the attributes, which are alive, and touches no other memory of this
+    // process.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
@@ -62,7 +67,7 @@ pub(crate) fn ready() -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it was just opened, and nobody else has it.
+    // SAFETY: the descriptor was just opened, and nobody else has it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 

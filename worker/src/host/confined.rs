@@ -1,4 +1,4 @@
-//! Starts work on foreign bytes in a process without rights ([`rekindle_confined`]), and hears what came of it.
+//! Runs work on untrusted bytes in a process without privileges ([`rekindle_confined`]), and receives its report.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -16,21 +16,21 @@ use rekindle_confined::{ORDER, Order, Report, SUBCOMMAND, Work, layer, upload};
 use rekindle_init::causes::chain;
 use uuid::Uuid;
 
-/// The first user id of confined processes on the host, far from those of functions, and how many there are.
+/// The first user id of confined processes on the host, far from those of functions, and the number of these ids.
 const FIRST_ID: u32 = 0x7b00_0000;
 const IDS: u32 = 1 << 24;
-/// What a process may say of its work, bytes.
+/// Maximum size of a process's report, in bytes.
 const REPORT_MAX: u64 = 64 << 10;
-/// How long a layer may take to be unpacked. Its download has a limit of its own.
+/// How long it may take to unpack a layer. Its download has a limit of its own.
 const LAYER_LIMIT: Duration = Duration::from_mins(15);
 
 /// Why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfinedError {
-    /// It could not be started, or the kernel failed.
+    /// The process could not be started, or the kernel failed.
     #[error("start a process without rights")]
     Start(#[source] io::Error),
-    /// It ended early, or answered nonsense.
+    /// It ended early, or its report was invalid.
     #[error("the process that unpacks ended without an answer: {0}")]
     NoReport(String),
 }
@@ -41,19 +41,19 @@ pub struct Confinement {
     init_binary: PathBuf,
 }
 
-/// A user and group of the host that nothing else has.
+/// Returns a user and group id of the host that nothing else has.
 pub(crate) fn fresh_id() -> u32 {
     let random = (Uuid::new_v4().as_u128() >> 96) as u32;
     FIRST_ID + random % IDS
 }
 
 impl Confinement {
-    /// With the init program, which is also what confines.
+    /// Creates it with the init program, which also confines processes.
     pub fn new(init_binary: PathBuf) -> Self {
         Self { init_binary }
     }
 
-    /// The command for this order. The thread that starts it has to wait for it.
+    /// Builds the command for this order. The thread that starts it has to wait for it.
     pub(crate) fn command(
         &self,
         work: Work,
@@ -77,7 +77,8 @@ impl Confinement {
         Ok(command)
     }
 
-    /// Unpacks an uploaded folder into the empty directory `into`, which is `host_id`'s then, as is all in it. Blocks.
+    /// Unpacks an uploaded folder into the empty directory `into`. The directory and its contents then belong to
+    /// `host_id`. Blocks.
     pub(crate) fn upload(
         &self,
         archive: File,
@@ -102,10 +103,10 @@ impl Confinement {
         }
     }
 
-    /// Unpacks a layer into the empty directory `into`; all in it is root's then. Blocks.
+    /// Unpacks a layer into the empty directory `into`, whose contents then belong to root. Blocks.
     ///
     /// # Errors
-    /// As the archive's; what keeps the process from running is an error of reading.
+    /// Returns the archive's errors. A failure to run the process is an error of reading.
     pub fn layer(&self, packed: &mut dyn Read, into: &Path, name: &layer::Name) -> Result<(), layer::UnpackError> {
         self.layer_confined(packed, into, name)
             .unwrap_or_else(|e| Err(layer::UnpackError::Read(io::Error::other(chain(&e)).into())))
@@ -119,7 +120,7 @@ impl Confinement {
     ) -> Result<Result<(), layer::UnpackError>, ConfinedError> {
         let id = fresh_id();
         chown(into, Some(id), Some(id)).map_err(ConfinedError::Start)?;
-        // Functions go through it, whatever the worker's umask is.
+        // Functions pass through it, whatever the worker's umask is.
         fs::set_permissions(into, fs::Permissions::from_mode(0o755)).map_err(ConfinedError::Start)?;
         let work = Work::Layer {
             into: into.to_owned(),
@@ -129,7 +130,7 @@ impl Confinement {
         command.stdin(Stdio::piped());
         match report(command, Some(packed), LAYER_LIMIT)? {
             Report::Layer(Ok(())) => {
-                // Nothing runs there any more, so nothing moves under this.
+                // Nothing runs there any more, so nothing changes meanwhile.
                 give_to_root(into).map_err(ConfinedError::Start)?;
                 Ok(Ok(()))
             }
@@ -148,7 +149,7 @@ fn report(mut command: Command, input: Option<&mut dyn Read>, limit: Duration) -
         let pid = Pid::from_raw(child.id().cast_signed());
         scope.spawn(move || {
             if is_over.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
-                // It is not reaped before this thread has ended, so the id is its own.
+                // It is not reaped before this thread has ended, so the id is still its own.
                 let _ = kill(pid, Signal::SIGKILL);
             }
         });
@@ -179,14 +180,14 @@ fn exchange(child: &mut Child, input: Option<&mut dyn Read>) -> io::Result<(Vec<
         err.take(REPORT_MAX).read_to_end(&mut bytes)?;
         errors = String::from_utf8_lossy(&bytes).into_owned();
     }
-    // What the process says of half an archive says less than why it was half.
+    // The read error explains more than the process's report on half an archive.
     match broken {
         Some(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e),
         _ => Ok((answer, errors)),
     }
 }
 
-/// Not `io::copy`, which would read and write by calls that need descriptors.
+/// This is not `io::copy`, which would read and write through calls that need descriptors.
 fn copy(from: &mut dyn Read, to: &mut impl io::Write) -> io::Result<()> {
     let mut buffer = vec![0; 128 << 10];
     loop {
@@ -199,12 +200,12 @@ fn copy(from: &mut dyn Read, to: &mut impl io::Write) -> io::Result<()> {
     }
 }
 
-/// Waits for the end of a child, which stays to be reaped; an error means that there is nothing to wait for.
+/// Waits for the end of a child, which stays to be reaped. An error means that there is nothing to wait for.
 pub(crate) fn wait_unreaped(pid: Pid) {
     while let Err(nix::errno::Errno::EINTR) = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) {}
 }
 
-/// Gives a tree to root, with the modes that it has: a change of owner clears some of their bits.
+/// Gives a tree to root with its present modes: a change of owner clears some of their bits.
 fn give_to_root(path: &Path) -> io::Result<()> {
     let metadata = fs::symlink_metadata(path)?;
     lchown(path, Some(0), Some(0))?;

@@ -1,5 +1,6 @@
-//! How busy this worker's instances keep the host's processors, of late. Told to the scheduler, which places by it and moves what runs on a hot
-//! host elsewhere. Where no control group says what all instances have used, their processes are asked one by one.
+//! How busy this worker's instances have recently kept the host's processors. The scheduler uses it for placement, and
+//! moves instances away from a hot host. If no control group counts the use of all instances, their processes are read
+//! one by one.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -8,9 +9,9 @@ use parking_lot::Mutex;
 
 use crate::worker::Worker;
 
-/// What was seen this long ago counts a third of what is seen now.
+/// Age at which an observation has a third of the weight of a new one.
 const FADING: Duration = Duration::from_secs(5);
-/// Looks closer together than this say too little: processes are charged by ticks of 10 ms.
+/// Minimum interval of observations. Processes are charged by ticks of 10 ms, so shorter intervals say too little.
 const CLOSEST: Duration = Duration::from_millis(500);
 
 /// A share of the host's processors, faded over some seconds.
@@ -25,7 +26,7 @@ struct Seen {
 }
 
 impl Load {
-    /// The share of the host's processors that instances keep busy, 0 to 1. Reads files of the kernel.
+    /// Returns the share of the host's processors that instances keep busy, 0 to 1. Reads files of the kernel.
     pub fn share(&self, worker: &Worker) -> f64 {
         let mut seen = self.0.lock();
         let now = Instant::now();
@@ -48,7 +49,7 @@ impl Seen {
             return Self { at, used, share: 0.0 };
         };
         let passed = at - before.at;
-        // Instances that end take their time along.
+        // Instances that end take their processor time with them.
         let spent = used.saturating_sub(before.used).as_secs_f64();
         let spent = spent / (passed.as_secs_f64() * f64::from(cpus.max(1)));
         let fresh = 1.0 - (-passed.as_secs_f64() / FADING.as_secs_f64()).exp();
@@ -60,16 +61,17 @@ impl Seen {
     }
 }
 
-/// What the processes of all instances have used so far, with their children that have ended.
+/// Returns the processor time of all instances' processes so far, including their children that have ended.
 fn of_processes(worker: &Worker) -> Duration {
     let instances = worker.all_instances();
-    // What vanishes in between has ended.
+    // A process that vanishes in between has ended.
     let pids = instances.iter().filter_map(|i| i.parts()?.cgroup.pids().ok()).flatten();
     let ticks = pids.filter_map(|pid| ticks(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?));
     Duration::from_millis(ticks.sum::<u64>() * 10)
 }
 
-/// Ticks of 10 ms in user and kernel mode, its own and those of its children that were waited for, in a process's `stat`.
+/// Returns the ticks of 10 ms in user and kernel mode from a process's `stat`. They include those of its children that
+/// were waited for.
 fn ticks(stat: &str) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(')')?;
     // utime is the 14th field; the state after the name is the 3rd.
@@ -103,7 +105,7 @@ mod tests {
         assert!(first > 0.0 && first < 0.2, "{first}");
         let later = (2..30).map(|s| step(s, 100 + 2 * s)).last().unwrap();
         assert!((later - 0.5).abs() < 0.01, "{later}");
-        // An instance ended, and with it what it had used.
+        // An instance ended, and with it the time that it had used.
         let ended = step(30, 20);
         assert!(ended < later);
         let idle = (31..60).map(|s| step(s, 20)).last().unwrap();

@@ -1,4 +1,5 @@
-//! What this host is to sandboxes: control groups, networks, namespaces, and how busy and how short of memory it is.
+//! What this host provides to sandboxes: control groups, networks and namespaces. Also its load and its memory
+//! pressure.
 
 pub(crate) mod breakpoints;
 pub mod cgroup;

@@ -1,12 +1,15 @@
-//! How short of memory this host is, as the kernel tells it: pressure stall information (PSI, Linux's Documentation/accounting/psi.rst) and what is
-//! available. Where the worker sees a control group of its own as the root (in a container with a cgroup namespace, cgroup v2), that group's
-//! figures count too, and the worse of both is told. A figure that the kernel does not have is left out.
+//! The host's memory pressure as the kernel reports it: pressure stall information (PSI, Linux's
+//! Documentation/accounting/psi.rst) and available memory.
+//!
+//! If the worker sees a control group of its own as the root (a container with a cgroup namespace, cgroup v2), that
+//! group's values count too. The worse of both is reported. Values that the kernel does not have are left out.
 
 use std::path::Path;
 
 use rekindle_wire::internal::MemoryPressure;
 
-/// Reads the figures; `proc` is usually `/proc`, `cgroup_root` `/sys/fs/cgroup`. Blocks for some small reads of kernel files.
+/// Reads the values. `proc` is usually `/proc`, and `cgroup_root` `/sys/fs/cgroup`. Blocks for some small reads of
+/// kernel files.
 pub fn read(proc: &Path, cgroup_root: &Path) -> MemoryPressure {
     let text = |root: &Path, file: &str| std::fs::read_to_string(root.join(file)).ok();
     let host = text(proc, "pressure/memory");
@@ -20,10 +23,10 @@ pub fn read(proc: &Path, cgroup_root: &Path) -> MemoryPressure {
         Some(100.0 * kib("MemAvailable:")? / kib("MemTotal:")?.max(1.0))
     });
     let of_group = || {
-        // "max" where there is no limit.
+        // The file contains "max" if there is no limit.
         let limit: f64 = text(cgroup_root, "memory.max")?.trim().parse().ok()?;
         let used: f64 = text(cgroup_root, "memory.current")?.trim().parse().ok()?;
-        // Files it read are charged to the group, and go when memory is short.
+        // Files that it read are charged to the group, and reclaimed when memory is short.
         let files = text(cgroup_root, "memory.stat").and_then(|text| field(&text, "inactive_file"));
         Some(100.0 * (limit - used + files.unwrap_or(0.0)).clamp(0.0, limit) / limit.max(1.0))
     };
@@ -44,7 +47,7 @@ fn higher(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     }
 }
 
-/// The `avg10` of one line of a PSI file, per cent.
+/// Returns the `avg10` of one line of a PSI file, in per cent.
 fn avg10(text: &str, line: &str) -> Option<f64> {
     let fields = text.lines().find_map(|l| l.strip_prefix(line))?;
     let avg10 = fields.split_whitespace().find_map(|f| f.strip_prefix("avg10="))?;
@@ -56,7 +59,7 @@ fn field(text: &str, name: &str) -> Option<f64> {
     line.trim().parse().ok()
 }
 
-/// A figure of `/proc/meminfo`, KiB.
+/// Returns a value of `/proc/meminfo`, in KiB.
 pub(crate) fn meminfo_kib(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|l| l.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()

@@ -1,7 +1,8 @@
-//! CRIU's probe of the kernel, which takes it some 30 ms and says the same until the next boot. It is made when a
-//! worker comes up, in a sandbox that no function sees, so that no start waits for it and all CRIUs of the pool are
-//! prestarted by it; the first start makes it where that failed. Another is made outside, for CRIUs that dump: they find
-//! more than one in a sandbox does.
+//! CRIU's probe of the kernel, which takes about 30 ms and has the same result until the next boot.
+//!
+//! A worker runs it at its start, in a sandbox that no function sees. So no start waits for it, and all CRIUs of the
+//! pool are prestarted with its result. If that failed, the first start runs the probe. Another probe runs outside, for
+//! CRIUs that dump: it finds more than one in a sandbox does.
 
 use std::fs;
 use std::io;
@@ -22,18 +23,18 @@ use crate::worker::Worker;
 
 /// How long CRIU may take to probe the kernel.
 const PROBE_LIMIT: Duration = Duration::from_secs(10);
-/// How long the pool waits for it to be made ahead.
+/// How long the pool waits for the probe at the worker's start.
 const AHEAD_LIMIT: Duration = Duration::from_secs(5);
-/// The directory's descriptor in the CRIU that probes.
+/// Descriptor of the directory in the CRIU that probes.
 const IMAGES_FD: i32 = 4;
-/// The name of the probe, in the directory that a CRIU which dumps works in.
+/// Name of the probe's file, in the working directory of a CRIU that dumps.
 pub(crate) const DUMP_PROBE: &str = "criu.kdat";
-/// What the root filesystem of a sandbox must have: the places of its mounts.
+/// The mount points that a sandbox's root filesystem must have.
 const MOUNT_POINTS: [&str; 6] = ["app", "dev", "proc", "run", "sys", "tmp"];
-/// Of its /tmp and /dev/shm, which nothing is put into.
+/// Size of its /tmp and /dev/shm, which stay empty.
 const SMALL: u64 = 1 << 20;
 
-/// Makes the probe ahead of all starts. What fails, or takes too long, is told in the log.
+/// Runs the probes ahead of all starts. Failures and time-outs are logged.
 pub(crate) async fn ahead(worker: &Arc<Worker>) {
     let _alone = worker.probing.lock().await;
     let both = async {
@@ -48,7 +49,8 @@ pub(crate) async fn ahead(worker: &Arc<Worker>) {
     tracing::warn!(error, "the kernel was not probed ahead: the first start does it");
 }
 
-/// Gives a sandbox, which is furnished, the result of the probe; makes that there if there is none yet. Whoever comes while it is being made waits for that.
+/// Gives the probe's result to a furnished sandbox, or runs the probe there if there is no result yet. Callers that
+/// come while it runs wait for it.
 pub(crate) async fn give_or_make(worker: &Worker, name: &str, sandbox: &Sandbox) -> Result<(), ApiError> {
     let _alone = worker.probing.lock().await;
     match worker.probe() {
@@ -83,7 +85,7 @@ async fn in_a_sandbox_of_its_own(worker: &Arc<Worker>) -> Result<(), ApiError> {
     made
 }
 
-/// An empty root filesystem, removed when dropped.
+/// An empty root filesystem, removed on drop.
 struct Rootfs(PathBuf);
 
 impl Rootfs {
@@ -104,12 +106,12 @@ impl Drop for Rootfs {
     }
 }
 
-/// Has CRIU probe the kernel in this sandbox, which is furnished and in which nothing of a function runs yet, and keeps what it found for all others. `name` is
-/// that of a directory for it.
+/// Runs CRIU's probe in this sandbox, and keeps the result for all others. The sandbox is furnished, and nothing of a
+/// function runs in it yet. `name` is the name of a directory for it.
 async fn make(worker: &Worker, name: &str, sandbox: &Sandbox) -> Result<(), ApiError> {
     let failed = |e: &dyn std::error::Error| unavailable("have criu probe the kernel", e);
     let dir = worker.config.run_dir.join("restores").join(format!("probe-{name}"));
-    // What CRIU writes there is of no use.
+    // The files that CRIU writes there are not used.
     let dir = Scratch::make(dir).map_err(|e| failed(&e))?;
     dir.give_to(sandbox).map_err(|e| failed(&e))?;
     let opened = fs::File::open(dir.path()).map_err(|e| failed(&e))?;
@@ -129,14 +131,15 @@ async fn make(worker: &Worker, name: &str, sandbox: &Sandbox) -> Result<(), ApiE
     let (major, minor, patch) = probed.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
     let probe = sandbox.read_probe().await.map_err(|e| failed(&e))?;
     worker.keep_probe(&probe, format!("{major}.{minor}.{patch}"));
-    // What is kept may say more than what CRIU has found.
+    // The kept result may contain more than what CRIU has found.
     match worker.probe() {
         Some(probe) => give(sandbox, &probe).await,
         None => Ok(()),
     }
 }
 
-/// Puts the probe of CRIUs that dump into the directory that one is to work in; makes it if there is none yet.
+/// Puts the probe of CRIUs that dump into the directory that one is to work in. Runs the probe if there is no result
+/// yet.
 pub(crate) async fn give_outside(worker: &Worker, dir: &Path) -> Result<(), ApiError> {
     let probe = match worker.dump_probe() {
         Some(probe) => probe,
@@ -151,7 +154,7 @@ pub(crate) async fn give_outside(worker: &Worker, dir: &Path) -> Result<(), ApiE
     fs::write(dir.join(DUMP_PROBE), &*probe).map_err(|e| unavailable("give criu its probe", &e))
 }
 
-/// Has a CRIU outside of all sandboxes probe the kernel, and keeps what it found.
+/// Runs CRIU's probe outside all sandboxes, and keeps the result.
 async fn outside(worker: &Worker) -> Result<Arc<[u8]>, ApiError> {
     let failed = |e: &dyn std::error::Error| unavailable("have criu probe the kernel for checkpoints", e);
     let dir = worker.config.run_dir.join("restores").join("probe-outside");

@@ -1,5 +1,5 @@
-//! Which devices the processes of sandboxes may open, whatever nodes they come by: those that a sandbox has. A
-//! function cannot make a node, nor its root; this is for the CRIU that dumps, which is root on the host.
+//! Limits the devices that processes of sandboxes may open, whatever the device nodes: only those that a sandbox has. A
+//! function and its root cannot create a node. The filter is for the CRIU that dumps, which is root on the host.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,11 +13,11 @@ use super::files::FileError;
 use super::layout::Layout;
 use super::{Cgroups, DeviceError, usable};
 
-/// A device by its numbers, major and minor; all of the major number without a minor.
+/// A device by its major and minor number; without a minor number, all devices of the major number.
 pub(super) type Device = (u32, Option<u32>);
 
 /// `null`, `zero`, `full`, `random` and `urandom`; `tty`, `ptmx` and the first 256 pseudoterminals, of which a sandbox
-/// reaches its own.
+/// reaches only its own.
 const DEVICES: [Device; 8] = [
     (1, Some(3)),
     (1, Some(5)),
@@ -28,15 +28,15 @@ const DEVICES: [Device; 8] = [
     (5, Some(2)),
     (136, None),
 ];
-/// What makes userfaultfds: init has CRIU use it.
+/// The device that creates userfaultfds: init makes CRIU use it.
 const USERFAULT: &str = "/dev/userfaultfd";
 
 impl Cgroups {
-    /// Has every process of a group that is made from now on open those devices and no others. `root` and `parent`
-    /// are those of [`Cgroups::detect_below`].
+    /// Limits every process of groups created from now on to those devices. `root` and `parent` are those of
+    /// [`Cgroups::detect_below`].
     ///
     /// # Errors
-    /// When the kernel has no such filter; groups are made without one then.
+    /// Returns an error when the kernel has no such filter. Groups are then created without one.
     pub fn limit_devices(&mut self, root: &Path, parent: &str) -> Result<(), DeviceError> {
         if let Some(bad) = parent.split('/').find(|level| !usable(level)) {
             return Err(DeviceError::NoController(bad.to_owned()));
@@ -54,20 +54,20 @@ impl Cgroups {
     }
 }
 
-/// Devices have numbers of 12 and 20 bits.
+/// Device numbers have 12 and 20 bits.
 fn number(part: u64) -> u32 {
     u32::try_from(part).unwrap_or(u32::MAX)
 }
 
-/// A filter for cgroup v2: a program in the kernel, which is asked at each opening. Any other that is at this
-/// directory goes.
+/// Attaches a filter for cgroup v2: a program in the kernel, which runs at each opening. It replaces any other filter
+/// at this directory.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// Returns an error when the kernel refuses.
 pub(super) fn attach(directory: &Path, allowed: &[Device]) -> Result<(), DeviceError> {
     let group = File::open(directory).map_err(|e| DeviceError::Refused(FileError::new("open", directory, e)))?;
     let program = load(&program(allowed)).map_err(DeviceError::Program)?;
-    // target, program, BPF_CGROUP_DEVICE, BPF_F_ALLOW_OVERRIDE: as the first and only one of this group.
+    // target, program, BPF_CGROUP_DEVICE, BPF_F_ALLOW_OVERRIDE: as the first and only program of this group.
     let order = [group.as_raw_fd(), program.as_raw_fd(), 6, 1];
     bpf(8, order.as_ptr().cast(), size_of_val(&order)).map_err(DeviceError::Program)?;
     Ok(())
@@ -85,14 +85,14 @@ fn load(program: &[u64]) -> io::Result<OwnedFd> {
         0,
     ];
     let fd = bpf(5, order.as_ptr().cast(), size_of_val(&order))?;
-    // SAFETY: the kernel has just made this descriptor for this call alone.
+    // SAFETY: the kernel has just created this descriptor for this call alone.
     #[expect(unsafe_code, reason = "takes ownership of what the kernel made")]
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 #[expect(unsafe_code, reason = "bpf has no safe wrapper")]
 fn bpf(command: i32, order: *const u8, bytes: usize) -> io::Result<i32> {
-    // SAFETY: `order` is as long as `bytes` says, and it and what it points to live until the call returns.
+    // SAFETY: `order` is as long as `bytes` says. It and what it points to live until the call returns.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, order, bytes) };
     match result {
         -1 => Err(io::Error::last_os_error()),
@@ -100,15 +100,15 @@ fn bpf(command: i32, order: *const u8, bytes: usize) -> io::Result<i32> {
     }
 }
 
-/// One instruction: operation, registers, offset and value.
+/// Encodes one instruction: operation, registers, offset and value.
 fn instruction(operation: u8, to: u8, from: u8, offset: i16, value: u32) -> u64 {
     let [low, high] = offset.to_le_bytes();
     let [a, b, c, d] = value.to_le_bytes();
     u64::from_le_bytes([operation, from << 4 | to, low, high, a, b, c, d])
 }
 
-/// Answers 1 for a character device of `allowed`, else 0. Of what the kernel gives, the first word has the type in
-/// its low half, the second and third are major and minor.
+/// Builds a program that returns 1 for a character device of `allowed`, else 0. In the kernel's input, the low half of
+/// the first word is the type. The second and third words are major and minor.
 fn program(allowed: &[Device]) -> Vec<u64> {
     const LOAD: u8 = 0x61;
     const AND: u8 = 0x54;
@@ -129,7 +129,7 @@ fn program(allowed: &[Device]) -> Vec<u64> {
             .into_iter()
             .filter_map(|(register, value)| Some((register, value?)))
             .collect();
-        // Over the other comparisons, and the two of the answer.
+        // Jumps over the other comparisons and the two instructions of the result.
         for ((register, value), others) in wanted.iter().zip((0..wanted.len() as i16).rev()) {
             all.push(instruction(UNLESS, *register, 0, others + 2, *value));
         }
@@ -147,7 +147,7 @@ mod tests {
     use crate::host::cgroup::{CGROUP_ROOT, files};
     use crate::testing::skipped;
 
-    /// Whether a process of these groups opens a device.
+    /// Returns whether a process of these groups can open a device.
     fn opens(groups: &[&Path], device: &str) -> bool {
         let join: String = groups
             .iter()
@@ -176,7 +176,7 @@ mod tests {
             let devices = v1.join("devices").join(&parent);
             assert!(opens(&[&devices], "/dev/null") && opens(&[&devices], "/dev/urandom"));
             assert!(opens(&[&devices], "/dev/ptmx") && !opens(&[&devices], "/dev/kmsg"));
-            // Again, as by a worker that was killed.
+            // Again, as after a worker that was killed.
             groups.limit_devices(v1, &parent).unwrap();
             groups.remove_parent().unwrap();
             assert!(!devices.exists());

@@ -1,5 +1,6 @@
-//! How fast a group may read from the host's disk. Functions write to no disk (their only writable places are in memory), but each
-//! may read the files of its runtime again and again, past the page cache. Not every kernel and filesystem can bound that: it is tried once.
+//! Limits how fast a group may read from the host's disk. Functions write to no disk, since their only writable places
+//! are in memory. But each may read its runtime's files again and again, past the page cache. Not every kernel and
+//! filesystem supports the limit, so it is tried once.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -11,38 +12,39 @@ use super::files::{self, FileError};
 use super::layout::{Layout, remove_directory};
 use super::{Cgroups, DiskError, REMOVE_LIMIT, usable};
 
-/// The group in which it is tried.
+/// The group used for the trial.
 const PROBE: &str = "disk-probe";
 /// Where the kernel shows block devices by number.
 const DEVICES: &str = "/sys/dev/block";
 
-/// A disk, and how much a group may read from it.
+/// A disk, and how fast a group may read from it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DiskLimit {
     /// `MAJOR:MINOR` of the whole disk.
     device: String,
-    /// A second.
+    /// Bytes a second.
     read_bytes: u64,
 }
 
 impl DiskLimit {
-    /// As `blkio.throttle.read_bps_device` wants it.
+    /// Returns the limit in the format of `blkio.throttle.read_bps_device`.
     pub(super) fn v1(&self) -> String {
         format!("{} {}", self.device, self.read_bytes)
     }
 
-    /// As `io.max` wants it.
+    /// Returns the limit in the format of `io.max`.
     pub(super) fn v2(&self) -> String {
         format!("{} rbps={}", self.device, self.read_bytes)
     }
 }
 
 impl Cgroups {
-    /// Has every group that is made from now on read at most so many bytes a second from the disk that holds `path`. `root` and `parent`
-    /// are those of [`Cgroups::detect_below`]. Answers the disk.
+    /// Limits every group created from now on to `read_bytes` bytes a second from the disk that holds `path`. `root`
+    /// and `parent` are those of [`Cgroups::detect_below`]. Returns the disk.
     ///
     /// # Errors
-    /// When the kernel or the filesystem there cannot bound it; groups are made without a bound then.
+    /// Returns an error when the kernel or the filesystem there does not support the limit. Groups are then created
+    /// without one.
     pub fn limit_disk(&mut self, root: &Path, parent: &str, path: &Path, read_bytes: u64) -> Result<String, DiskError> {
         if let Some(bad) = parent.split('/').find(|level| !usable(level)) {
             return Err(DiskError::NoController(bad.to_owned()));
@@ -73,11 +75,11 @@ impl Cgroups {
     }
 }
 
-/// The whole disk below the filesystem with `path`, `MAJOR:MINOR`.
+/// Returns the whole disk below the filesystem with `path`, as `MAJOR:MINOR`.
 fn disk_of(path: &Path) -> Result<String, DiskError> {
     let found = fs::metadata(path).map_err(|e| DiskError::Refused(FileError::new("look at", path, e)))?;
     let device = found.dev();
-    // Btrfs, overlays, tmpfs and the network have devices of no disk.
+    // The device numbers of btrfs, overlays, tmpfs and network filesystems belong to no disk.
     if major(device) == 0 {
         return Err(DiskError::NoDisk(path.to_owned()));
     }
@@ -86,7 +88,7 @@ fn disk_of(path: &Path) -> Result<String, DiskError> {
     if !known.join("partition").exists() {
         return Ok(number);
     }
-    // Only whole disks are bounded: what holds the partition's directory is the disk's.
+    // Only whole disks can be limited. The parent of the partition's directory is the disk's directory.
     let disk = fs::canonicalize(&known).map_err(|e| DiskError::Refused(FileError::new("look at", &known, e)))?;
     let whole = disk.parent().unwrap_or(&disk).join("dev");
     Ok(files::read(&whole).map_err(DiskError::Refused)?.trim().to_owned())

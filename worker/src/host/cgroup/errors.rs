@@ -1,4 +1,4 @@
-//! Why an operation on control groups failed: one enum an operation.
+//! Errors of operations on control groups: one enum for each operation.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,9 +14,9 @@ pub enum DetectError {
         .root.display()
     )]
     Missing {
-        /// Where.
+        /// The root of the hierarchy.
         root: PathBuf,
-        /// Which.
+        /// The missing controllers.
         missing: String,
     },
     /// Processes are in the way.
@@ -27,11 +27,11 @@ pub enum DetectError {
     Occupied {
         /// The control file.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         source: FileError,
     },
-    /// A name is not one.
+    /// The name is invalid.
     #[error("\"{0}\" cannot name a cgroup: use letters, digits, '-', '_' and '.', not starting with '.'")]
     Name(String),
     /// A file failed.
@@ -39,30 +39,30 @@ pub enum DetectError {
     File(#[source] FileError),
 }
 
-/// Why a group could not be made.
+/// Why a group could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
-    /// A name is not one.
+    /// The name is invalid.
     #[error("\"{0}\" cannot name a cgroup: use letters, digits, '-', '_' and '.', not starting with '.'")]
     Name(String),
-    /// A file failed; what was made has been removed again.
+    /// A file failed. What had been created was removed again.
     #[error("create cgroup {name}")]
     File {
         /// The group.
         name: String,
-        /// What failed.
+        /// The file's error.
         #[source]
         source: FileError,
     },
 }
 
-/// Why reading from a disk cannot be bounded.
+/// Why reads from a disk cannot be limited.
 #[derive(Debug, thiserror::Error)]
 pub enum DiskError {
     /// The controller is missing.
     #[error("there is no cgroup controller for disks at {0}: mount blkio (v1), or delegate io (v2)")]
     NoController(String),
-    /// It is no disk's filesystem.
+    /// The filesystem is on no disk.
     #[error("{} lies on no disk that cgroups know (a tmpfs, an overlay, btrfs or the network)", .0.display())]
     NoDisk(PathBuf),
     /// The kernel refuses.
@@ -76,7 +76,7 @@ pub enum DeviceError {
     /// The controller is missing.
     #[error("there is no cgroup controller for devices at {0}: mount devices (v1)")]
     NoController(String),
-    /// The kernel takes no filter.
+    /// The kernel accepts no filter.
     #[error(
         "load a filter of devices: the kernel needs CONFIG_CGROUP_BPF, the worker CAP_SYS_ADMIN or CAP_BPF \
          with CAP_NET_ADMIN"
@@ -90,12 +90,12 @@ pub enum DeviceError {
 /// Why processes could not be frozen.
 #[derive(Debug, thiserror::Error)]
 pub enum FreezeError {
-    /// They did not stop in time, and go on.
+    /// They did not stop in time, and keep running.
     #[error("processes still run after {limit:?}, says {}", .path.display())]
     StillRunning {
         /// The control file.
         path: PathBuf,
-        /// How long was waited.
+        /// How long the call waited.
         limit: Duration,
     },
     /// A file failed.
@@ -111,9 +111,9 @@ pub enum KillError {
     Left {
         /// The group.
         name: String,
-        /// How many.
+        /// The number of processes left.
         left: usize,
-        /// How long was waited.
+        /// How long the call waited.
         limit: Duration,
     },
     /// A file failed.

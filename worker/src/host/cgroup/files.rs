@@ -1,4 +1,4 @@
-//! Reading and writing the kernel's control files; every error names the file.
+//! Reads and writes the kernel's control files. Every error names the file.
 
 use std::fs;
 use std::io::{self, Write};
@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[error("{action} {}", .path.display())]
 pub struct FileError {
-    /// What was attempted.
+    /// The attempted action.
     pub action: &'static str,
     /// The file or directory.
     pub path: PathBuf,
-    /// The kernel's answer.
+    /// The kernel's error.
     #[source]
     pub source: io::Error,
 }
@@ -24,15 +24,16 @@ impl FileError {
         Self { action, path, source }
     }
 
-    /// Whether the file is not there.
+    /// Returns whether the file does not exist.
     pub fn is_missing(&self) -> bool {
         self.source.kind() == io::ErrorKind::NotFound
     }
 }
 
-/// Writes `value` in one call, as the kernel wants it.
+/// Writes `value` in one call, as the kernel requires.
 pub(super) fn write(path: &Path, value: &str) -> Result<(), FileError> {
-    // In a fixture nobody makes the files of a new directory; on cgroupfs `create` changes nothing for a file that exists.
+    // In a fixture nobody creates the files of a new directory. On cgroupfs `create` changes nothing for a file that
+    // exists.
     fs::OpenOptions::new()
         .write(true)
         .truncate(true)
@@ -42,7 +43,7 @@ pub(super) fn write(path: &Path, value: &str) -> Result<(), FileError> {
         .map_err(|e| FileError::new("write", path, e))
 }
 
-/// Writes `value` where the kernel has this file.
+/// Writes `value` if the kernel has this file.
 pub(super) fn write_if_present(path: &Path, value: &str) -> Result<(), FileError> {
     if path.exists() { write(path, value) } else { Ok(()) }
 }
@@ -56,7 +57,7 @@ pub(super) fn read_number(path: &Path) -> Result<u64, FileError> {
     text.trim().parse().map_err(|_| not_understood(path, &text))
 }
 
-/// The number behind `key` in a file of `key value` lines.
+/// Returns the number after `key` in a file of `key value` lines.
 pub(super) fn read_key(path: &Path, key: &str) -> Result<u64, FileError> {
     let text = read(path)?;
     text.lines()
@@ -70,8 +71,8 @@ fn not_understood(path: &Path, text: &str) -> FileError {
     FileError::new("read", path, source)
 }
 
-/// Process ids in a `cgroup.procs` file; none where the directory is gone. A 0 stands for a process of a foreign pid
-/// namespace and is left out: a kill of 0 would reach ourselves.
+/// Returns the process ids in a `cgroup.procs` file; none if the directory is gone. A 0 stands for a process of a
+/// foreign pid namespace and is left out: a kill of 0 would reach the worker itself.
 pub(super) fn read_pids(path: &Path) -> Result<Vec<i32>, FileError> {
     match read(path) {
         Ok(text) => Ok(text
@@ -84,22 +85,23 @@ pub(super) fn read_pids(path: &Path) -> Result<Vec<i32>, FileError> {
     }
 }
 
-/// Makes a directory and those above it that are missing.
+/// Creates a directory and its missing parents.
 pub(super) fn make_all(path: &Path) -> Result<(), FileError> {
     fs::create_dir_all(path).map_err(|e| FileError::new("make", path, e))
 }
 
-/// Makes one directory that must not exist yet.
+/// Creates one directory, which must not exist yet.
 pub(super) fn make_new(path: &Path) -> Result<(), FileError> {
     fs::create_dir(path).map_err(|e| FileError::new("make", path, e))
 }
 
-/// Lets everybody enter a directory, whatever the worker's umask: CRIU looks for a freezer in it as the function's user.
+/// Lets everybody enter a directory, whatever the worker's umask: CRIU looks for a freezer in it as the function's
+/// user.
 pub(super) fn let_enter(path: &Path) -> Result<(), FileError> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o711)).map_err(|e| FileError::new("open", path, e))
 }
 
-/// Names of the directories in `path`, sorted; none where it is gone.
+/// Returns the names of the directories in `path`, sorted; none if it is gone.
 pub(super) fn child_directories(path: &Path) -> Result<Vec<String>, FileError> {
     let entries = match fs::read_dir(path) {
         Ok(entries) => entries,

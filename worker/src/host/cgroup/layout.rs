@@ -1,4 +1,4 @@
-//! The directories that make up one group, whichever version is in use, and what is done to all of them alike.
+//! The directories that make up one group, in either version, and the operations common to all of them.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,13 +10,14 @@ use super::disk::DiskLimit;
 use super::files::{self, FileError};
 use super::{KillError, Limits, poll_until, v1, v2};
 
-/// Holds the processes of a group.
+/// The file with the processes of a group.
 pub(super) const PROCS: &str = "cgroup.procs";
-/// The group of the function's processes, below that of the instance, where init and CRIU are: only the function is ever frozen. On v1
-/// it is in the freezer's hierarchy alone, on v2 without controllers, so all limits stay the instance's.
+/// The group of the function's processes, below the group of the instance, which contains init and CRIU: only the
+/// function is ever frozen. On v1 it exists in the freezer's hierarchy alone, on v2 without controllers, so all limits
+/// stay the instance's.
 pub(super) const FUNCTION: &str = "function";
 
-/// Directories of a group, as the version in use has them.
+/// Directories of a group in the version in use.
 #[derive(Debug, Clone)]
 pub(super) enum Layout {
     V1(Box<v1::Directories>),
@@ -38,7 +39,7 @@ impl Layout {
         }
     }
 
-    /// What a process of the group is in.
+    /// Returns the directories that a process of the group joins.
     pub(super) fn joined(&self) -> Vec<PathBuf> {
         self.all()
             .into_iter()
@@ -46,7 +47,7 @@ impl Layout {
             .collect()
     }
 
-    /// The group that filters devices, of all groups together, where it is another hierarchy's.
+    /// Returns the group that filters devices for all groups together, if it is in a hierarchy of its own.
     pub(super) fn devices(&self) -> Option<&Path> {
         match self {
             Self::V1(d) => d.devices.as_deref(),
@@ -54,7 +55,7 @@ impl Layout {
         }
     }
 
-    /// The group of another name below the same parent.
+    /// Returns the group with another name below the same parent.
     pub(super) fn beside(&self, name: &str) -> Self {
         match self {
             Self::V1(d) => Self::V1(Box::new(d.beside(name))),
@@ -62,7 +63,7 @@ impl Layout {
         }
     }
 
-    /// The directory of the function's group.
+    /// Returns the directory of the function's group.
     pub(super) fn function(&self) -> PathBuf {
         match self {
             Self::V1(d) => d.function(),
@@ -84,7 +85,7 @@ impl Layout {
         }
     }
 
-    /// Whether there are groups below it, beside the function's.
+    /// Returns whether there are groups below it, apart from the function's.
     pub(super) fn has_children(&self) -> Result<bool, FileError> {
         for directory in self.all() {
             if files::child_directories(&directory)?
@@ -97,7 +98,7 @@ impl Layout {
         Ok(false)
     }
 
-    /// Processes of this group and of the function's, each once.
+    /// Returns the processes of this group and of the function's, each once.
     pub(super) fn pids(&self) -> Result<Vec<i32>, FileError> {
         let mut pids = Vec::new();
         for directory in self.all() {
@@ -109,7 +110,7 @@ impl Layout {
         Ok(pids)
     }
 
-    /// Sends SIGKILL until no process is left. Returns those it met.
+    /// Sends SIGKILL until no process is left. Returns the processes it met.
     pub(super) fn kill(&self, name: &str, limit: Duration) -> Result<Vec<i32>, KillError> {
         let mut met = self.pids()?;
         if met.is_empty() {
@@ -155,7 +156,7 @@ impl Layout {
         }
         let pids = self.pids()?;
         for pid in &pids {
-            // Gone already is as good as killed.
+            // A process that is already gone is as good as killed.
             let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
         }
         match self {
@@ -165,7 +166,7 @@ impl Layout {
         Ok(pids)
     }
 
-    /// Removes the directories, which must have no processes and no groups below but the function's.
+    /// Removes the directories. They must contain no processes, and no groups except the function's.
     pub(super) fn remove(&self, limit: Duration) -> Result<(), FileError> {
         remove_directory(&self.function(), limit)?;
         for directory in self.all() {
@@ -175,7 +176,8 @@ impl Layout {
     }
 }
 
-/// The kernel lets go of a dead process's group a moment after the process is gone from `cgroup.procs`.
+/// Removes a directory. The kernel releases a dead process's group a moment after the process is gone from
+/// `cgroup.procs`.
 pub(super) fn remove_directory(directory: &Path, limit: Duration) -> Result<(), FileError> {
     let mut answer = Ok(());
     poll_until(limit, Duration::from_millis(2), || {

@@ -1,4 +1,4 @@
-//! Control groups of sandboxes, one interface over cgroup v1 and v2; which one is chosen when the worker starts.
+//! Control groups of sandboxes: one interface over cgroup v1 and v2. The worker chooses the version when it starts.
 //!
 //! ```text
 //! detect ─► sweep (what a dead worker left) ─► create ─► procs_files → init writes itself in
@@ -6,7 +6,7 @@
 //!                                   freeze ⇄ thaw │ kill ─► remove, or clean and use again (spare)
 //! ```
 //!
-//! Everything here blocks its thread, mostly for microseconds; what may wait longer says for how long at most.
+//! Everything here blocks its thread, mostly for microseconds. Calls that may wait longer document their limit.
 
 mod devices;
 mod disk;
@@ -36,7 +36,7 @@ pub use sweep::{SweepError, Swept};
 
 /// Where the kernel's cgroup filesystem is mounted.
 pub const CGROUP_ROOT: &str = "/sys/fs/cgroup";
-/// The group above all of ours.
+/// The parent of all groups of a worker.
 pub const PARENT: &str = "rekindle";
 
 /// How long [`Cgroup::freeze`] waits at most.
@@ -50,14 +50,14 @@ const DROP_LIMIT: Duration = Duration::from_millis(500);
 
 const CPU_PERIOD_US: u64 = 100_000;
 
-/// What a group may use.
+/// Resource limits of a group.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
     /// Memory, page cache and tmpfs files included; no swap.
     pub memory_bytes: u64,
-    /// Processor time, in cores. Also its weight against others.
+    /// Processor time, in cores. Also the group's weight against others.
     pub cpu_cores: f64,
-    /// Processes and threads.
+    /// Number of processes and threads.
     pub pids: u64,
 }
 
@@ -80,7 +80,7 @@ pub struct Cgroups {
     spares: Arc<Spares>,
 }
 
-/// Calls `done` until it says true; false when `limit` passed first.
+/// Calls `done` until it returns true. Returns false if `limit` passed first.
 fn poll_until(limit: Duration, pause: Duration, mut done: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + limit;
     loop {
@@ -100,19 +100,19 @@ fn usable(name: &str) -> bool {
 }
 
 impl Cgroups {
-    /// Finds out which version `root` (normally [`CGROUP_ROOT`]) is, and makes the parent group [`PARENT`].
+    /// Detects the version at `root` (normally [`CGROUP_ROOT`]), and creates the parent group [`PARENT`].
     ///
     /// # Errors
-    /// When a needed controller is missing or cannot be handed down.
+    /// Returns an error when a needed controller is missing or cannot be delegated.
     pub fn detect(root: &Path) -> Result<Self, DetectError> {
         Self::detect_below(root, PARENT)
     }
 
-    /// The same with another parent, several levels deep if need be (`rekindle/w-1`): two workers on one host must not
-    /// sweep each other's groups.
+    /// Like [`Cgroups::detect`], with another parent, several levels deep if need be (`rekindle/w-1`): two workers on
+    /// one host must not sweep each other's groups.
     ///
     /// # Errors
-    /// As [`Cgroups::detect`].
+    /// The same as [`Cgroups::detect`].
     pub fn detect_below(root: &Path, parent: &str) -> Result<Self, DetectError> {
         if let Some(bad) = parent.split('/').find(|level| !usable(level)) {
             return Err(DetectError::Name(bad.to_owned()));
@@ -142,7 +142,7 @@ impl Cgroups {
         })
     }
 
-    /// Processor time that all groups together have used since the parent was made; `None` where the host does not say.
+    /// Returns the processor time of all groups since the parent was created; `None` if the host does not report it.
     pub fn processor_time(&self) -> Option<Duration> {
         match &self.layout {
             Layout::V1(directories) => directories.processor_time(),
@@ -150,7 +150,7 @@ impl Cgroups {
         }
     }
 
-    /// Whether the kernel counts what of a group's memory is in swap.
+    /// Returns whether the kernel accounts for a group's memory in swap.
     pub fn counts_swap(&self) -> bool {
         match &self.layout {
             Layout::V1(directories) => directories.counts_swap(),
@@ -158,7 +158,7 @@ impl Cgroups {
         }
     }
 
-    /// 1 or 2.
+    /// Returns the version: 1 or 2.
     pub fn version(&self) -> u8 {
         match self.layout {
             Layout::V1(_) => 1,
@@ -166,10 +166,10 @@ impl Cgroups {
         }
     }
 
-    /// Makes the group `name` with its limits.
+    /// Creates the group `name` with its limits.
     ///
     /// # Errors
-    /// When there is a group of that name, or the kernel refuses a limit. Nothing is left behind then.
+    /// Returns an error when a group of that name exists, or the kernel refuses a limit. Nothing is left behind then.
     pub fn create(&self, name: &str, limits: Limits) -> Result<Cgroup, CreateError> {
         if !usable(name) {
             return Err(CreateError::Name(name.to_owned()));
@@ -182,7 +182,7 @@ impl Cgroups {
         let mut made: Vec<PathBuf> = Vec::new();
         for directory in layout.all().into_iter().chain([layout.function()]) {
             if let Err(e) = files::make_new(&directory) {
-                // Not by dropping a Cgroup: that would kill those in a group that was there before.
+                // This does not drop a Cgroup: that would kill the processes of a group that existed before.
                 for directory in &made {
                     let _ = remove_directory(directory, Duration::ZERO);
                 }
@@ -204,10 +204,10 @@ impl Cgroups {
         Ok(group)
     }
 
-    /// Gives a group made ahead of its use its limits, and its user's name where the kernel renames groups (v1 only).
+    /// Gives a group created ahead its limits, and its user's name if the kernel renames groups (v1 only).
     ///
     /// # Errors
-    /// When the name is taken or the kernel refuses a limit.
+    /// Returns an error when the name is taken or the kernel refuses a limit.
     pub fn assign(&self, group: &mut Cgroup, name: &str, limits: Limits) -> Result<(), CreateError> {
         if !usable(name) {
             return Err(CreateError::Name(name.to_owned()));
@@ -220,16 +220,16 @@ impl Cgroups {
         group.layout.limit(&limits).map_err(failed)
     }
 
-    /// How many groups there are below the parent.
+    /// Returns the number of groups below the parent.
     pub fn count(&self) -> usize {
         let of = |directory: &PathBuf| files::child_directories(directory).map_or(0, |c| c.len());
         self.layout.all().iter().map(of).max().unwrap_or(0)
     }
 
-    /// Removes the parent, below which there must be none.
+    /// Removes the parent, which must contain no groups.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Returns an error when the kernel refuses.
     pub fn remove_parent(&self) -> Result<(), FileError> {
         self.layout.remove(REMOVE_LIMIT)?;
         match self.layout.devices() {
@@ -238,33 +238,33 @@ impl Cgroups {
         }
     }
 
-    /// Kills and removes every group below the parent. To be called before the first [`Cgroups::create`]; returns what
-    /// was there. May block for [`KILL_LIMIT`] and [`REMOVE_LIMIT`] each group.
+    /// Kills and removes every group below the parent, and returns what was there. Must be called before the first
+    /// [`Cgroups::create`]. May block for [`KILL_LIMIT`] and [`REMOVE_LIMIT`] each group.
     ///
     /// # Errors
-    /// When something could not be killed or removed; the rest was all the same.
+    /// Returns an error when something could not be killed or removed. The rest was removed all the same.
     pub fn sweep(&self) -> Result<Vec<Swept>, SweepError> {
         sweep::sweep(&self.layout)
     }
 }
 
-/// One group. Dropping it kills what is in it and removes it, without telling of failures.
+/// One group. Its drop kills its processes and removes it, without reporting failures.
 #[derive(Debug)]
 pub struct Cgroup {
     name: String,
     layout: Layout,
     removed: bool,
-    /// Where it is kept for its next use, if it is clean when it is dropped.
+    /// Where it is kept for its next use, if it is clean on drop.
     home: Weak<Spares>,
 }
 
 impl Cgroup {
-    /// Its name below the parent.
+    /// Returns its name below the parent.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Renames it beside itself where the kernel does that: v1 only.
+    /// Renames it below the same parent, if the kernel supports that: v1 only.
     fn rename(&mut self, name: &str) -> Result<(), FileError> {
         if let Layout::V1(_) = self.layout {
             let renamed = self.layout.beside(name);
@@ -277,30 +277,31 @@ impl Cgroup {
         Ok(())
     }
 
-    /// The files a process writes `0` (or an id) into to be in the group: all of them.
+    /// Returns the files into which a process writes `0` (or an id) to join the group: it must write to all of them.
     pub fn procs_files(&self) -> Vec<PathBuf> {
         self.layout.joined().into_iter().map(|d| d.join(PROCS)).collect()
     }
 
-    /// The directory of the function's group, which is all that [`Self::freeze`] stops: CRIU is told of it by a descriptor.
+    /// Returns the directory of the function's group, which is all that [`Self::freeze`] stops. CRIU gets it as a
+    /// descriptor.
     pub fn function(&self) -> PathBuf {
         self.layout.function()
     }
 
-    /// What a process that is to be in the function's group writes `0` into, before it runs the function.
+    /// Opens the file into which a process writes `0` to join the function's group, before it runs the function.
     ///
     /// # Errors
-    /// When the kernel's file cannot be opened.
+    /// Returns an error when the kernel's file cannot be opened.
     pub fn function_procs(&self) -> Result<OwnedFd, FileError> {
         let path = self.function().join(PROCS);
         let opened = OpenOptions::new().write(true).open(&path);
         opened.map(OwnedFd::from).map_err(|e| FileError::new("open", &path, e))
     }
 
-    /// Process ids in it, as this pid namespace sees them.
+    /// Returns the ids of its processes, as this pid namespace sees them.
     ///
     /// # Errors
-    /// When the kernel's files cannot be read.
+    /// Returns an error when the kernel's files cannot be read.
     pub fn pids(&self) -> Result<Vec<i32>, FileError> {
         self.layout.pids()
     }
@@ -309,15 +310,15 @@ impl Cgroup {
     /// can be started in the group.
     ///
     /// # Errors
-    /// When some did not die.
+    /// Returns an error when some did not die.
     pub fn kill(&self) -> Result<(), KillError> {
         self.layout.kill(&self.name, KILL_LIMIT).map(|_| ())
     }
 
-    /// Memory charged to it now, bytes.
+    /// Returns the memory charged to it now, in bytes.
     ///
     /// # Errors
-    /// When the kernel's file cannot be read.
+    /// Returns an error when the kernel's file cannot be read.
     pub fn memory_current(&self) -> Result<u64, FileError> {
         match &self.layout {
             Layout::V1(d) => d.memory_current(),
@@ -325,10 +326,10 @@ impl Cgroup {
         }
     }
 
-    /// Gives it more memory for a while: `bytes` in all, not less than it has.
+    /// Raises its memory limit for a while, to `bytes` in all. This must not be less than the present limit.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Returns an error when the kernel refuses.
     pub fn raise_memory(&self, bytes: u64) -> Result<(), FileError> {
         match &self.layout {
             Layout::V1(d) => d.raise_memory(bytes),
@@ -336,10 +337,10 @@ impl Cgroup {
         }
     }
 
-    /// Takes it back: `bytes` in all, not more than it has.
+    /// Lowers its memory limit again, to `bytes` in all. This must not be more than the present limit.
     ///
     /// # Errors
-    /// When more than that is in use, or the kernel refuses.
+    /// Returns an error when more than that is in use, or the kernel refuses.
     pub fn lower_memory(&self, bytes: u64) -> Result<(), FileError> {
         match &self.layout {
             Layout::V1(d) => d.lower_memory(bytes),
@@ -347,10 +348,10 @@ impl Cgroup {
         }
     }
 
-    /// How much of its memory is in swap, bytes.
+    /// Returns how much of its memory is in swap, in bytes.
     ///
     /// # Errors
-    /// When the kernel's file cannot be read.
+    /// Returns an error when the kernel's file cannot be read.
     pub fn swap_current(&self) -> Result<u64, FileError> {
         match &self.layout {
             Layout::V1(d) => d.swap_current(),
@@ -358,23 +359,23 @@ impl Cgroup {
         }
     }
 
-    /// Lets the worker swap out so much more of it.
+    /// Lets the worker swap out this many more bytes of it.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Returns an error when the kernel refuses.
     pub fn lend_swap(&self, bytes: u64) -> Result<(), FileError> {
         match &self.layout {
-            // Its limit is one of memory and swap together.
+            // The v1 limit covers memory and swap together.
             Layout::V1(_) => Ok(()),
             Layout::V2(d) => d.lend_swap(bytes),
         }
     }
 
-    /// From now on nothing more of it can be swapped out, and memory and swap together are no more than `limit`: an instance that has
-    /// grown beyond it meanwhile is at its limit.
+    /// Prevents any more of it from being swapped out, and limits memory and swap together to `limit`. An instance that
+    /// has grown beyond it in the meantime is at its limit.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Returns an error when the kernel refuses.
     pub fn hold_swap(&self, limit: u64) -> Result<(), FileError> {
         match &self.layout {
             Layout::V1(_) => Ok(()),
@@ -382,10 +383,10 @@ impl Cgroup {
         }
     }
 
-    /// The most memory that was ever charged to it, bytes.
+    /// Returns the maximum memory that was ever charged to it, in bytes.
     ///
     /// # Errors
-    /// When the kernel's file cannot be read; v2 has it since Linux 5.19.
+    /// Returns an error when the kernel's file cannot be read; v2 has it since Linux 5.19.
     pub fn memory_peak(&self) -> Result<u64, FileError> {
         match &self.layout {
             Layout::V1(d) => d.memory_peak(),
@@ -393,10 +394,10 @@ impl Cgroup {
         }
     }
 
-    /// How many of its processes the kernel killed because the group was at its memory limit.
+    /// Returns how many of its processes the kernel killed because the group was at its memory limit.
     ///
     /// # Errors
-    /// When the kernel's file cannot be read.
+    /// Returns an error when the kernel's file cannot be read.
     pub fn oom_kills(&self) -> Result<u64, FileError> {
         match &self.layout {
             Layout::V1(d) => d.oom_kills(),
@@ -404,10 +405,11 @@ impl Cgroup {
         }
     }
 
-    /// Stops every process of the function; returns when all of them stand still, after at most [`FREEZE_LIMIT`]. Init and CRIU go on.
+    /// Freezes every process of the function. Returns when all of them are stopped, after at most [`FREEZE_LIMIT`].
+    /// Init and CRIU keep running.
     ///
     /// # Errors
-    /// When they do not; they are thawed again then.
+    /// Returns an error when they do not stop. They are then thawed again.
     pub fn freeze(&self) -> Result<(), FreezeError> {
         match &self.layout {
             Layout::V1(d) => d.freeze(),
@@ -415,10 +417,10 @@ impl Cgroup {
         }
     }
 
-    /// Lets them go on.
+    /// Thaws the processes of the function.
     ///
     /// # Errors
-    /// When the kernel's file cannot be written.
+    /// Returns an error when the kernel's file cannot be written.
     pub fn thaw(&self) -> Result<(), FileError> {
         match &self.layout {
             Layout::V1(d) => d.thaw(),
@@ -426,10 +428,10 @@ impl Cgroup {
         }
     }
 
-    /// Removes the group, which must have no processes any more: tries for at most [`REMOVE_LIMIT`].
+    /// Removes the group, which must contain no processes any more. Tries for at most [`REMOVE_LIMIT`].
     ///
     /// # Errors
-    /// When the kernel refuses; dropping it tries once more.
+    /// Returns an error when the kernel refuses. The drop tries once more.
     pub fn remove(mut self) -> Result<(), FileError> {
         self.layout.remove(REMOVE_LIMIT)?;
         self.removed = true;
@@ -441,7 +443,7 @@ impl Drop for Cgroup {
     fn drop(&mut self) {
         if !self.removed {
             may_block(|| {
-                // Nobody is left to tell; the next start of the worker sweeps.
+                // Failures can be reported to nobody. The next start of the worker sweeps.
                 let _ = self.layout.kill(&self.name, DROP_LIMIT);
                 let kept = self
                     .home
@@ -458,8 +460,8 @@ impl Drop for Cgroup {
     }
 }
 
-/// Does what may block, on this thread since its name must be free afterwards; on a thread of a runtime, other tasks go
-/// elsewhere meanwhile.
+/// Runs work that may block on this thread, since the group's name must be free afterwards. On a runtime's thread,
+/// other tasks move elsewhere meanwhile.
 fn may_block(work: impl FnOnce()) {
     use tokio::runtime::{Handle, RuntimeFlavor};
     match Handle::try_current() {

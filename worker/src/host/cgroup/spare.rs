@@ -5,9 +5,9 @@
 //!                                            └──no──> removed
 //! ```
 //!
-//! What would be left in it is nothing a function sees (it has no control groups mounted), but what the worker reads of it decides
-//! whether an instance was killed for its memory, and what is charged to it counts against the next one's limit. So a group is
-//! kept only where all of that begins at nothing; every other one is removed, and a new one made.
+//! A function cannot see remains in its group, since it has no control groups mounted. But the worker's readings of the
+//! group decide whether an instance was killed for its memory, and memory still charged counts against the next limit.
+//! So a group is kept only if all of that begins at zero. Every other group is removed, and a new one created.
 
 use std::sync::{Arc, Weak};
 
@@ -16,10 +16,10 @@ use parking_lot::Mutex;
 use super::layout::Layout;
 use super::{Cgroup, Cgroups, CreateError, FileError, Limits};
 
-/// Memory that may be left charged to a spare group, bytes: the kernel charges in batches, and frees some later. A sandbox has sixteen
-/// times as much beside the function's own.
+/// Memory that may be left charged to a spare group, in bytes: the kernel charges in batches, and frees some later. A
+/// sandbox has sixteen times as much in addition to the function's own.
 const RESIDUE_MAX: u64 = 1 << 20;
-/// Spare groups at most. Each costs the kernel some tens of kilobytes.
+/// Maximum number of spare groups. Each costs the kernel some tens of kilobytes.
 const SPARE_MAX: usize = 64;
 
 /// Groups that wait for their next use.
@@ -35,19 +35,19 @@ struct State {
     closed: bool,
 }
 
-/// What became of groups.
+/// Counts of groups by outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpareCounts {
     /// Groups that wait.
     pub spare: usize,
-    /// Used again.
+    /// Groups used again.
     pub used_again: u64,
-    /// Not kept, since something was left in them.
+    /// Groups not kept, since something was left in them.
     pub refused: u64,
 }
 
 impl Spares {
-    /// Keeps the group if it is clean; else gives it back, to be removed.
+    /// Keeps the group if it is clean; otherwise gives it back, to be removed.
     pub(super) fn take_back(self: &Arc<Self>, name: &str, layout: Layout) -> Result<(), Layout> {
         let number = {
             let mut state = self.0.lock();
@@ -85,15 +85,15 @@ impl Spares {
 }
 
 impl Cgroups {
-    /// A group with these limits and, where the kernel renames groups (v1 only), this name: a spare one, else a new one. Also whether it
-    /// was used before.
+    /// Returns a group with these limits and, if the kernel renames groups (v1 only), this name. It is a spare one if
+    /// there is any, else a new one. Also returns whether it was used before.
     ///
     /// # Errors
-    /// As [`Cgroups::create`].
+    /// The same as [`Cgroups::create`].
     pub fn ready(&self, name: &str, limits: Limits) -> Result<(Cgroup, bool), CreateError> {
         let spare = self.spares.0.lock().groups.pop();
         if let Some(mut group) = spare {
-            // Room first: a limit is not raised above that of memory and swap together.
+            // The limit of memory and swap together is raised first: the limit of memory alone cannot exceed it.
             let assigned =
                 group.raise_memory(limits.memory_bytes).is_ok() && self.assign(&mut group, name, limits).is_ok();
             if assigned {
@@ -107,7 +107,7 @@ impl Cgroups {
         Ok((group, false))
     }
 
-    /// What became of groups that were [`ready`](Self::ready).
+    /// Returns the counts of groups that were [`ready`](Self::ready).
     pub fn spare_counts(&self) -> SpareCounts {
         let state = self.spares.0.lock();
         SpareCounts {
@@ -117,7 +117,7 @@ impl Cgroups {
         }
     }
 
-    /// Removes the spare ones, and keeps none from now on. Blocks for some milliseconds.
+    /// Removes the spare groups, and keeps none from now on. Blocks for some milliseconds.
     pub fn close(&self) {
         let groups = {
             let mut state = self.spares.0.lock();
@@ -129,7 +129,7 @@ impl Cgroups {
 }
 
 impl Layout {
-    /// Resets what can be, and answers whether all of it is at nothing then.
+    /// Resets what can be reset, and returns whether everything is at zero then.
     fn clean(&self) -> Result<bool, FileError> {
         if !self.pids()?.is_empty() || self.has_children()? {
             return Ok(false);

@@ -1,4 +1,4 @@
-//! What a worker that died left: groups with processes in them.
+//! Cleans up after a worker that died: groups with processes in them.
 
 use super::files::{self, FileError};
 use super::layout::{FUNCTION, Layout};
@@ -9,7 +9,7 @@ use super::{KILL_LIMIT, KillError, REMOVE_LIMIT};
 pub struct Swept {
     /// Its path below the parent.
     pub name: String,
-    /// Processes that were killed.
+    /// Ids of the killed processes.
     pub pids: Vec<i32>,
 }
 
@@ -21,7 +21,7 @@ pub enum SweepError {
     Kill {
         /// The group.
         name: String,
-        /// Why.
+        /// The error.
         #[source]
         source: KillError,
     },
@@ -30,7 +30,7 @@ pub enum SweepError {
     File {
         /// The group.
         name: String,
-        /// Why.
+        /// The error.
         #[source]
         source: FileError,
     },
@@ -46,7 +46,7 @@ pub(super) fn sweep(parent: &Layout) -> Result<Vec<Swept>, SweepError> {
     }
 }
 
-/// Children before their parents: a group with groups in it cannot be removed.
+/// Sweeps children before their parents: a group that contains groups cannot be removed.
 fn below(at: &Layout, prefix: &str, swept: &mut Vec<Swept>, first_error: &mut Option<SweepError>) {
     let mut names = Vec::new();
     for directory in at.all() {
@@ -60,7 +60,7 @@ fn below(at: &Layout, prefix: &str, swept: &mut Vec<Swept>, first_error: &mut Op
             }
         }
     }
-    // The function's goes with its instance's.
+    // The function's group is removed with its instance's.
     names.retain(|name| name != FUNCTION);
     names.sort();
     names.dedup();

@@ -61,7 +61,7 @@ fn v1_limits_are_written_under_every_controller() {
     let files = group.procs_files();
     assert_eq!(files.len(), 4);
     assert!(files.contains(&root.path().join("freezer/rekindle/i-1/cgroup.procs")));
-    // Also where the worker lets nobody into its directories: CRIU goes there as the function's user.
+    // This also holds if the worker lets nobody into its directories: CRIU goes there as the function's user.
     let mode = fs::metadata(group.function()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o711);
     group.remove().unwrap();
@@ -194,7 +194,7 @@ fn a_group_that_exists_is_neither_taken_over_nor_removed() {
     assert!(matches!(groups.create("i-1", LIMITS), Err(CreateError::File { .. })));
     assert!(root.path().join("pids/rekindle/i-1/pids.max").exists());
     drop(group);
-    // Only one hierarchy has a left-over: those made on the way to it are removed again.
+    // Only one hierarchy has a left-over group. The directories created before that was found are removed again.
     fs::create_dir(root.path().join("pids/rekindle/i-2")).unwrap();
     assert!(groups.create("i-2", LIMITS).is_err());
     assert!(!root.path().join("memory/rekindle/i-2").exists());
@@ -247,7 +247,7 @@ impl Drop for Real {
     }
 }
 
-/// A shell that joins `group`, then runs `script`.
+/// Builds a shell that joins `group`, then runs `script`.
 fn shell(group: &Cgroup, script: &str) -> Command {
     let joins: Vec<String> = group
         .procs_files()
@@ -398,7 +398,7 @@ fn real_v2_is_used_where_the_machine_has_it() {
     }
 }
 
-/// Where this machine has a v2 hierarchy, whatever controllers it has: beside v1 ones it usually has none.
+/// Finds this machine's v2 hierarchy, whatever controllers it has. Beside v1 hierarchies it usually has none.
 fn v2_mount() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let found = mounts.lines().find_map(|line| {
@@ -409,8 +409,8 @@ fn v2_mount() -> Option<PathBuf> {
     found.filter(|_| nix::unistd::geteuid().is_root())
 }
 
-/// What needs no controller is the kernel's own here: membership, freezing, killing, removal. Limits are written as
-/// `v2_hands_controllers_down_…` shows.
+/// Operations that need no controller run on the kernel's own group here: membership, freezing, killing, removal.
+/// Limits are written as `v2_hands_controllers_down_…` shows.
 #[test]
 fn a_real_v2_group_freezes_kills_and_goes_without_any_controller() {
     let Some(mount) = v2_mount() else {
@@ -533,7 +533,7 @@ fn a_real_group_is_used_again_with_its_counters_at_nothing() {
     drop(group);
     let counts = real.groups.spare_counts();
     if counts.spare == 0 {
-        // Memory that the kernel frees later: then it is removed, as any that is not clean.
+        // The kernel frees memory later: then the group is removed, like any that is not clean.
         assert_eq!((counts.refused, real.groups.count()), (1, 0));
         return;
     }
@@ -545,7 +545,7 @@ fn a_real_group_is_used_again_with_its_counters_at_nothing() {
     if real.groups.version() == 1 {
         assert!(group.memory_peak().unwrap() <= 1 << 20);
     }
-    // Processes may be started in it: what stopped forks at its end is gone.
+    // Processes may be started in it: the limit that prevented forks at its end is gone.
     let mut child = shell(&group, "true | true").spawn().unwrap();
     assert!(wait(&mut child).success());
     drop(group);
@@ -587,7 +587,8 @@ fn limits_of_the_disk_are_written_as_each_version_wants_them() {
     assert!(matches!(error, DiskError::NoDisk(_)), "{error}");
 }
 
-/// Two megabytes at one a second take a second at least, however busy the machine is; a machine that can bound nothing says so.
+/// Two megabytes at one a second take at least a second, however busy the machine is. A machine that cannot limit reads
+/// says so.
 #[test]
 fn reading_past_the_page_cache_waits_for_the_limit_of_the_disk() {
     let Some(mut real) = Real::new() else { return };
@@ -645,7 +646,7 @@ fn on_v2_swap_holds_what_was_lent_and_both_together_no_more_than_the_limit() {
     holds(40 << 20, 30 << 20);
     group.hold_swap(LIMITS.memory_bytes).unwrap();
     limits("41943040", "134217728");
-    // What a kernel would kill it for is refused, as v1 refuses it.
+    // A limit for which the kernel would kill it is refused, as v1 refuses it.
     holds(40 << 20, LIMITS.memory_bytes + 1);
     group.lower_memory(LIMITS.memory_bytes).unwrap_err();
     limits("41943040", "134217728");

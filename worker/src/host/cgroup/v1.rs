@@ -1,4 +1,4 @@
-//! cgroup v1: a hierarchy for each controller, so a group is several directories of one name.
+//! cgroup v1: a hierarchy for each controller, so a group is several directories with one name.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,19 +13,19 @@ const MEMORY: &str = "memory";
 const CPU: &str = "cpu";
 const PIDS: &str = "pids";
 const FREEZER: &str = "freezer";
-/// Not needed: reads from the disk are bounded where it is there.
+/// Optional: reads from the disk are limited where it exists.
 const BLKIO: &str = "blkio";
-/// Not needed either: a sandbox has no node of another device.
+/// Optional as well: a sandbox has no node of another device.
 const DEVICES: &str = "devices";
 const CONTROLLERS: [&str; 4] = [MEMORY, CPU, PIDS, FREEZER];
 
-/// The smallest quota the kernel takes, microseconds.
+/// Minimum quota that the kernel accepts, in microseconds.
 const QUOTA_MIN_US: u64 = 1_000;
-/// The smallest share the kernel takes; 1024 is one core's worth.
+/// Minimum share that the kernel accepts; 1024 is one core's worth.
 const SHARES_MIN: u64 = 2;
 
-/// Directories of one group (or of the parent of all groups), one for each controller. Several controllers may be mounted
-/// together; then their directories are the same.
+/// Directories of one group (or of the parent of all groups), one for each controller. If several controllers are
+/// mounted together, their directories are the same.
 #[derive(Debug, Clone)]
 pub(super) struct Directories {
     memory: PathBuf,
@@ -33,7 +33,7 @@ pub(super) struct Directories {
     pids: PathBuf,
     freezer: PathBuf,
     blkio: Option<PathBuf>,
-    /// That of the parent: all groups may open the same.
+    /// The parent's directory: all groups may open the same devices.
     pub(super) devices: Option<PathBuf>,
 }
 
@@ -59,14 +59,14 @@ impl Directories {
         }
     }
 
-    /// Groups made from now on are in this hierarchy too.
+    /// Adds this hierarchy to groups created from now on.
     pub(super) fn add_blkio(&mut self, root: &Path, parent: &str) -> Result<(), DiskError> {
         let made = below_another(root, parent, BLKIO).map_err(DiskError::Refused)?;
         self.blkio = Some(made.ok_or_else(|| DiskError::NoController(root.display().to_string()))?);
         Ok(())
     }
 
-    /// Processes of groups that are made from now on may open these devices and no others.
+    /// Limits processes of groups created from now on to these devices.
     pub(super) fn limit_devices(&mut self, root: &Path, parent: &str, allowed: &[Device]) -> Result<(), DeviceError> {
         let made = below_another(root, parent, DEVICES).map_err(DeviceError::Refused)?;
         let directory = made.ok_or_else(|| DeviceError::NoController(root.display().to_string()))?;
@@ -99,7 +99,7 @@ impl Directories {
         self.map(|directory| directory.with_file_name(name))
     }
 
-    /// Processor time that the group and those below it have used, where this is told beside the limits (`cpu,cpuacct`).
+    /// Returns the processor time of the group and those below it, if it is counted beside the limits (`cpu,cpuacct`).
     pub(super) fn processor_time(&self) -> Option<Duration> {
         let text = files::read(&self.cpu.join("cpuacct.usage")).ok()?;
         text.trim().parse().ok().map(Duration::from_nanos)
@@ -113,7 +113,7 @@ impl Directories {
         self.function().join("freezer.state")
     }
 
-    /// Every directory once.
+    /// Returns every directory once.
     pub(super) fn all(&self) -> Vec<PathBuf> {
         let mut all = vec![
             self.memory.clone(),
@@ -128,7 +128,8 @@ impl Directories {
     }
 
     pub(super) fn raise_memory(&self, bytes: u64) -> Result<(), FileError> {
-        // The other order than in `lower_memory`: memory alone may not be above memory and swap together.
+        // The reverse of the order in `lower_memory`: the limit of memory alone may not exceed that of memory and swap
+        // together.
         files::write_if_present(&self.memory.join("memory.memsw.limit_in_bytes"), &bytes.to_string())?;
         files::write(&self.memory.join("memory.limit_in_bytes"), &bytes.to_string())
     }
@@ -156,7 +157,7 @@ impl Directories {
         }
     }
 
-    /// Nothing is frozen, and what the kernel counts and lets be reset begins at nothing.
+    /// Thaws the group, and resets the kernel's counters that can be reset.
     pub(super) fn reset(&self) -> Result<(), FileError> {
         self.thaw()?;
         for counter in [
@@ -167,14 +168,14 @@ impl Directories {
         ] {
             files::write_if_present(&self.memory.join(counter), "0")?;
         }
-        // Where processor time is counted beside what limits it, as is usual.
+        // Exists if processor time is counted beside its limits, as is usual.
         files::write_if_present(&self.cpu.join("cpuacct.usage"), "0")?;
         Ok(())
     }
 
-    /// No process of the group can fork any more.
+    /// Prevents the group's processes from forking.
     pub(super) fn stop_forks(&self) {
-        // Only makes a kill surer: it is repeated until nothing is left.
+        // This only makes a kill more reliable, which is repeated until nothing is left.
         let _ = files::write_if_present(&self.pids.join("pids.max"), "0");
     }
 
@@ -182,16 +183,16 @@ impl Directories {
         files::read_number(&self.memory.join("memory.usage_in_bytes"))
     }
 
-    /// A limit of memory alone would be none: swap comes beyond it.
+    /// Without this file, a limit of memory would not limit anything: swap would come on top.
     pub(super) fn counts_swap(&self) -> bool {
         self.memory.join("memory.memsw.limit_in_bytes").exists()
     }
 
     pub(super) fn swap_current(&self) -> Result<u64, FileError> {
-        // That of `memory.stat` is up to two seconds old, and takes long to read.
+        // The value in `memory.stat` is up to two seconds old, and takes long to read.
         let before = self.memory_current()?;
         let both = files::read_number(&self.memory.join("memory.memsw.usage_in_bytes"))?;
-        // What is freed between two reads was not swapped.
+        // Memory that is freed between two reads was not swapped.
         Ok(both.saturating_sub(before.max(self.memory_current()?)))
     }
 
@@ -207,7 +208,8 @@ impl Directories {
         let state = self.state();
         let mut failed = None;
         let frozen = poll_until(FREEZE_LIMIT, Duration::from_micros(100), || {
-            // Written again each time: a process that forked meanwhile leaves the state at FREEZING until someone looks.
+            // Written again each time: a process that forked meanwhile leaves the state at FREEZING until someone
+            // looks.
             let now = files::write(&state, "FROZEN").and_then(|()| files::read(&state));
             match now {
                 Ok(text) => text.trim() == "FROZEN",
@@ -230,7 +232,7 @@ impl Directories {
         }
     }
 
-    /// At once: the kernel wakes every process before the write returns.
+    /// Takes effect at once: the kernel wakes every process before the write returns.
     pub(super) fn thaw(&self) -> Result<(), FileError> {
         files::write(&self.state(), "THAWED")
     }
@@ -241,7 +243,7 @@ impl Directories {
     }
 }
 
-/// The group `parent`, made, in the hierarchy of a controller that not every host has.
+/// Creates the group `parent` in the hierarchy of a controller that not every host has.
 fn below_another(root: &Path, parent: &str, controller: &str) -> Result<Option<PathBuf>, FileError> {
     let names = files::child_directories(root)?;
     let made = hierarchy(root, &names, controller).map(|found| found.join(parent));
@@ -249,8 +251,8 @@ fn below_another(root: &Path, parent: &str, controller: &str) -> Result<Option<P
     Ok(made)
 }
 
-/// The hierarchy of a controller. Its directory is named after its controllers, with commas between them where they are mounted
-/// together (`cpu,cpuacct`).
+/// Returns the hierarchy of a controller. Its directory is named after its controllers, separated by commas if they are
+/// mounted together (`cpu,cpuacct`).
 fn hierarchy(root: &Path, names: &[String], controller: &str) -> Option<PathBuf> {
     let mut candidates = names.iter().filter(|n| n.split(',').any(|c| c == controller));
     let found = candidates.find(|n| root.join(n).join("cgroup.procs").exists());

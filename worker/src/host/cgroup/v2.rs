@@ -1,4 +1,4 @@
-//! cgroup v2: one hierarchy, one directory a group; controllers are handed down level by level.
+//! cgroup v2: one hierarchy, one directory for each group. Controllers are delegated level by level.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ use super::files::{self, FileError};
 use super::layout::FUNCTION;
 use super::{CPU_PERIOD_US, DetectError, DiskError, FREEZE_LIMIT, FreezeError, Limits, poll_until};
 
-/// What must be available. Freezing needs no controller here.
+/// Required controllers. Freezing needs no controller here.
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
-/// Bytes of swap, beside those of memory.
+/// The limit of swap in bytes, apart from memory.
 const SWAP_MAX: &str = "memory.swap.max";
-/// The smallest quota the kernel takes, microseconds.
+/// Minimum quota that the kernel accepts, in microseconds.
 const QUOTA_MIN_US: u64 = 1_000;
 
 /// The directory of a group, or of the parent of all groups.
@@ -21,7 +21,7 @@ const QUOTA_MIN_US: u64 = 1_000;
 pub(super) struct Directory(pub(super) PathBuf);
 
 impl Directory {
-    /// The hierarchy at `root`, when it is one and has what is needed.
+    /// Returns the hierarchy at `root`, if it is one and has the required controllers.
     pub(super) fn detect(root: &Path) -> Result<Option<Self>, DetectError> {
         let available = match files::read(&root.join("cgroup.controllers")) {
             Ok(text) => text,
@@ -40,7 +40,7 @@ impl Directory {
         }
     }
 
-    /// Processor time that the group and those below it have used.
+    /// Returns the processor time of the group and those below it.
     pub(super) fn processor_time(&self) -> Option<Duration> {
         let text = files::read(&self.0.join("cpu.stat")).ok()?;
         let used = text.lines().find_map(|line| line.strip_prefix("usage_usec "))?;
@@ -64,13 +64,14 @@ impl Directory {
             return Ok(());
         }
         files::write(&path, &missing.join(" ")).map_err(|e| match e.source.kind() {
-            // The kernel's rule: a group other than the root has processes or hands controllers down, not both.
+            // The kernel's rule: a group other than the root either has processes or delegates controllers, not both.
             io::ErrorKind::ResourceBusy => DetectError::Occupied { path, source: e },
             _ => DetectError::File(e),
         })
     }
 
-    /// Has `io` handed down from `root` to this directory and on: to groups directly below it. Not needed, so not among the others.
+    /// Delegates `io` from `root` to this directory, and on to groups directly below it. It is optional, so it is not
+    /// among the others.
     pub(super) fn hand_down_io(&self, root: &Path, parent: &str) -> Result<(), DiskError> {
         let available = files::read(&root.join("cgroup.controllers")).map_err(DiskError::Refused)?;
         if !available.split_whitespace().any(|c| c == "io") {
@@ -101,13 +102,13 @@ impl Directory {
         files::write(&self.file("memory.max"), &bytes.to_string())
     }
 
-    /// What does not go when there is no room.
+    /// Returns the memory that the kernel cannot reclaim under pressure.
     fn memory_own(&self) -> Result<u64, FileError> {
         let stat = self.file("memory.stat");
         Ok(files::read_key(&stat, "anon")? + files::read_key(&stat, "shmem")?)
     }
 
-    /// The kernel would kill what is beyond the new limit: that is refused here, as version 1 refuses it.
+    /// The kernel would kill what is beyond the new limit. That is refused here, as version 1 refuses it.
     pub(super) fn lower_memory(&self, bytes: u64) -> Result<(), FileError> {
         if self.memory_own()? > bytes {
             let busy = std::io::Error::from(std::io::ErrorKind::ResourceBusy);
@@ -118,7 +119,7 @@ impl Directory {
 
     pub(super) fn limit(&self, limits: &Limits) -> Result<(), FileError> {
         self.limit_memory(limits.memory_bytes)?;
-        // Absent where the kernel has no swap accounting.
+        // Absent if the kernel has no swap accounting.
         files::write_if_present(&self.file(SWAP_MAX), "0")?;
         files::write(&self.file("memory.oom.group"), "1")?;
         let quota = limits.cpu_quota_us().max(QUOTA_MIN_US);
@@ -132,13 +133,13 @@ impl Directory {
         files::write(&self.file("io.max"), &limit.v2())
     }
 
-    /// Nothing is frozen. Nobody reads what the kernel counts and does not let be reset, but for kills.
+    /// Thaws the group. Of the kernel's counters that cannot be reset, only the kills are read.
     pub(super) fn reset(&self) -> Result<(), FileError> {
         self.thaw()
     }
 
-    /// Kills every process of the group and of those below, frozen ones too. False where the kernel is older than 5.14
-    /// and has no such file.
+    /// Kills every process of the group and of those below, frozen ones too. Returns false if the kernel is older than
+    /// 5.14 and has no such file.
     pub(super) fn kill_all(&self) -> Result<bool, FileError> {
         let path = self.file("cgroup.kill");
         if !path.exists() {
@@ -148,7 +149,7 @@ impl Directory {
     }
 
     pub(super) fn stop_forks(&self) {
-        // Only makes a kill surer: it is repeated until nothing is left.
+        // This only makes a kill more reliable, which is repeated until nothing is left.
         let _ = files::write_if_present(&self.file("pids.max"), "0");
     }
 
@@ -164,7 +165,8 @@ impl Directory {
         files::read_number(&self.file("memory.swap.current"))
     }
 
-    /// Swap has a limit of its own here, which is what is in it, and for a moment more: so nothing goes there but by the worker.
+    /// Swap has a limit of its own here. The limit equals what is in swap, and is higher only for a moment, so only the
+    /// worker can put anything there.
     pub(super) fn lend_swap(&self, bytes: u64) -> Result<(), FileError> {
         let most = self.swap_current()? + bytes;
         files::write(&self.file(SWAP_MAX), &most.to_string())
@@ -178,8 +180,8 @@ impl Directory {
             // It has more than that for the moment, for its checkpoint.
             return Ok(());
         }
-        // Only an instance that is beyond it: a lower limit would refuse others what comes back from swap. Page cache does not count, which goes when
-        // there is no room.
+        // Only for an instance beyond it: a lower limit would refuse others what comes back from swap. Page cache does
+        // not count, because it is reclaimed under pressure.
         let is_beyond = self.memory_own()?.saturating_add(swapped) > limit;
         self.limit_memory(if is_beyond {
             limit.saturating_sub(swapped)
@@ -219,7 +221,7 @@ impl Directory {
         }
     }
 
-    /// Here a frozen process that is killed need not be thawed to die; where `cgroup.kill` is missing this makes it sure.
+    /// A frozen process that is killed need not be thawed to die here. Without `cgroup.kill`, this makes sure of it.
     pub(super) fn let_die(&self) {
         let _ = files::write_if_present(&self.function().join("cgroup.freeze"), "0");
     }
