@@ -1,4 +1,4 @@
-//! Attributes of netlink messages, one after the other or inside of each other: length, kind, value, padding to four bytes.
+//! Attributes of netlink messages, in sequence or nested: length, kind, value, padding to four bytes.
 
 /// `NLA_F_NESTED`.
 const NESTED: u16 = 1 << 15;
@@ -8,7 +8,7 @@ const NESTED: u16 = 1 << 15;
 pub(super) struct Attributes(Vec<u8>);
 
 impl Attributes {
-    /// The same with another attribute.
+    /// Appends another attribute.
     #[must_use]
     pub(super) fn bytes(mut self, kind: u16, value: &[u8]) -> Self {
         let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
@@ -19,13 +19,13 @@ impl Attributes {
         self
     }
 
-    /// A number in the network's byte order, as the packet filter has all of its own.
+    /// Appends a number in network byte order, which the packet filter uses for all of its own numbers.
     #[must_use]
     pub(super) fn number(self, kind: u16, value: u32) -> Self {
         self.bytes(kind, &value.to_be_bytes())
     }
 
-    /// Text, with a zero at its end.
+    /// Appends text, with a zero at its end.
     #[must_use]
     pub(super) fn text(self, kind: u16, value: &str) -> Self {
         let mut bytes = value.as_bytes().to_vec();
@@ -33,13 +33,13 @@ impl Attributes {
         self.bytes(kind, &bytes)
     }
 
-    /// Attributes inside of one.
+    /// Appends an attribute that contains others.
     #[must_use]
     pub(super) fn nested(self, kind: u16, value: &Self) -> Self {
         self.bytes(kind | NESTED, &value.0)
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub(super) fn as_bytes(&self) -> &[u8] {
         &self.0
     }

@@ -1,6 +1,8 @@
-//! The name server that functions ask: it passes each question on to the host's own resolvers, wherever they are (also on the
-//! host's loopback), and the answer back. `question` says what a question is; nothing else reaches a resolver, which trusts this host and may let it
-//! do more than ask: change records, transfer zones.
+//! The name server of functions. It forwards each question to the host's own resolvers, wherever they are (also on the
+//! host's loopback), and returns the answer.
+//!
+//! `question` defines what a question is. Nothing else reaches a resolver: it trusts this host, and may let it do more
+//! than ask, such as change records or transfer zones.
 
 mod question;
 mod rate;
@@ -18,27 +20,27 @@ use rate::Rate;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 
-/// Where the host's resolvers are named.
+/// The file that names the host's resolvers.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
-/// How many of them are asked, as the C library does.
+/// Maximum number of resolvers to ask, the same as in the C library.
 const SERVERS_MAX: usize = 3;
-/// How long each may take.
+/// How long each resolver may take.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
-/// How long a conversation over TCP may take.
+/// How long a TCP connection may last.
 const STREAM_LIMIT: Duration = Duration::from_secs(15);
-/// Questions of one sandbox that wait at once; of more, the last are dropped.
+/// Maximum number of waiting questions of one sandbox. Further ones are dropped.
 const WAITING_EACH: usize = 64;
-/// Questions of all.
+/// Maximum number of waiting questions of all sandboxes.
 const WAITING: usize = 2048;
-/// The longest message, bytes.
+/// Maximum size of a message, in bytes.
 const MESSAGE_MAX: usize = 65_535;
-/// Sandboxes that asked something and are forgotten when they do not any more: looked for when there are so many.
+/// Number of known sandboxes above which those that no longer ask are forgotten.
 const FORGET_AT: usize = 1_024;
 
-/// Answers at these sockets until dropped.
+/// Serves at these sockets until dropped.
 ///
 /// # Errors
-/// When a socket cannot be used.
+/// Returns an error when a socket cannot be used.
 pub(super) fn serve(
     datagrams: Vec<std::net::UdpSocket>,
     streams: Vec<std::net::TcpListener>,
@@ -72,7 +74,7 @@ struct Asker {
     rate: Rate,
 }
 
-/// One question's place among those that wait.
+/// The place of one question among those that wait.
 struct Place(Arc<Server>, IpAddr);
 
 impl Drop for Place {
@@ -84,7 +86,7 @@ impl Drop for Place {
 }
 
 impl Server {
-    /// A place for a question, or for a conversation of some; `None` where as many wait as may.
+    /// Reserves a place for a question, or for a connection with several. Returns `None` if the maximum number waits.
     fn place(self: &Arc<Self>, from: IpAddr) -> Option<Place> {
         let mut askers = self.askers.lock();
         let all: usize = askers.values().map(|a| a.waiting).sum();
@@ -103,7 +105,7 @@ impl Server {
         Some(Place(Arc::clone(self), from))
     }
 
-    /// Whether a sandbox may ask one more question now.
+    /// Returns whether a sandbox may ask one more question now.
     fn may_ask(&self, from: IpAddr) -> bool {
         let mut askers = self.askers.lock();
         askers
@@ -116,7 +118,7 @@ impl Server {
         loop {
             let (length, from) = match socket.recv_from(&mut room).await {
                 Ok(received) => received,
-                // Of an answer that could not be delivered; the socket is well.
+                // The error belongs to an answer that could not be delivered; the socket still works.
                 Err(_) => {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                     continue;
@@ -129,15 +131,15 @@ impl Server {
             let (question, socket) = (room[..length].to_vec(), Arc::clone(&socket));
             tokio::spawn(async move {
                 if let Some(answer) = place.0.ask(question).await {
-                    // A sandbox that is gone needs none.
+                    // A sandbox that is gone needs no answer.
                     let _ = socket.send_to(&answer, from).await;
                 }
             });
         }
     }
 
-    /// The answer to a message: to a question that of the first resolver that gives one, else that there is none now; to anything else that it is
-    /// refused. `None` to what is no message, or itself an answer.
+    /// Answers a message. A question gets the answer of the first resolver that gives one, or a failure if none does
+    /// now. Anything else gets a refusal. Returns `None` for what is no message, or is itself an answer.
     async fn ask(&self, message: Vec<u8>) -> Option<Vec<u8>> {
         match question::judge(&message) {
             Judged::Question => {}
@@ -157,24 +159,24 @@ impl Server {
     async fn streams(self: Arc<Self>, listener: TcpListener) {
         loop {
             let Ok((client, from)) = listener.accept().await else {
-                // Too many open files, most likely.
+                // Most likely, too many files are open.
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             };
             let Some(place) = self.place(from.ip()) else { continue };
             tokio::spawn(tokio::time::timeout(STREAM_LIMIT, async move {
-                // Whoever ends it first ends it.
+                // Either side may close the connection.
                 drop(place.0.converse(client, from.ip()).await);
             }));
         }
     }
 
-    /// Answers questions on a connection, one after the other, by one to a resolver.
+    /// Answers questions on a connection, one after the other, through one connection to a resolver.
     async fn converse(&self, mut client: TcpStream, from: IpAddr) -> io::Result<()> {
         let mut server: Option<TcpStream> = None;
         loop {
             let message = read_message(&mut client).await?;
-            // Over a connection a sandbox can be told to wait, by being told nothing more.
+            // A TCP client can be slowed down by not answering any more.
             if !self.may_ask(from) {
                 return Ok(());
             }
@@ -208,7 +210,7 @@ impl Server {
     }
 }
 
-/// A message over a connection has its length before it, of two bytes (RFC 1035, 4.2.2).
+/// Reads a message from a connection, where its length precedes it in two bytes (RFC 1035, 4.2.2).
 async fn read_message(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let length = stream.read_u16().await?;
     let mut message = vec![0; length.into()];
@@ -236,7 +238,7 @@ async fn ask_one(resolver: SocketAddr, question: &[u8]) -> io::Result<Vec<u8>> {
     let mut room = vec![0; MESSAGE_MAX];
     loop {
         let length = socket.recv(&mut room).await?;
-        // With the question's number.
+        // The answer must have the question's number.
         if length >= question::HEADER && room[..2] == question[..2] {
             room.truncate(length);
             return Ok(room);
@@ -262,7 +264,7 @@ impl Resolvers {
     }
 }
 
-/// The resolvers that a resolv.conf names; the host itself where it names none, as the C library has it.
+/// Returns the resolvers in a resolv.conf. If it names none, returns the host itself, as the C library does.
 fn resolvers(text: &str) -> Vec<SocketAddr> {
     let named = text.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
@@ -330,7 +332,7 @@ mod tests {
             changed: Some(changed),
             all: vec![resolver.local_addr().unwrap()],
         };
-        // A resolver that answers everything, and says what it was asked.
+        // A resolver that answers everything, and reports what it was asked.
         let (heard, mut asked) = tokio::sync::mpsc::unbounded_channel();
         tokio::spawn(async move {
             let (mut stream, _) = resolver.accept().await.unwrap();

@@ -1,5 +1,5 @@
-//! What the host has of a worker's network: one interface, one table of rules, and forwarding turned on. All of it goes when the
-//! worker stops, and when a killed worker's successor starts.
+//! The host's part of a worker's network: one interface, one table of rules, and forwarding turned on. All of it is
+//! removed when the worker stops, or when a killed worker's successor starts.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ use super::{links, rules};
 
 const FORWARD4: &str = "/proc/sys/net/ipv4/ip_forward";
 const FORWARD6: &str = "/proc/sys/net/ipv6/conf/all/forwarding";
-/// What the names of all workers' tables begin with.
+/// Prefix of the names of all workers' tables.
 const TABLES: &str = "rekindle-";
 
 /// Why the host is not prepared.
@@ -23,7 +23,7 @@ pub enum HostError {
     /// A setting of the kernel cannot be changed.
     #[error("set {}: make /proc/sys writable, or start the worker with --egress off", .0.display())]
     Setting(PathBuf, #[source] io::Error),
-    /// No rules.
+    /// The rules cannot be applied.
     #[error("make the host's packet filter")]
     Rules(#[source] NftError),
 }
@@ -31,12 +31,12 @@ pub enum HostError {
 /// Writes a setting of the network namespace of the calling thread.
 ///
 /// # Errors
-/// When it is not there or must not be written.
+/// Returns an error when the setting does not exist or must not be written.
 pub(super) fn set(path: &str, value: &str) -> Result<(), HostError> {
     fs::write(path, value).map_err(|e| HostError::Setting(PathBuf::from(path), e))
 }
 
-/// Whether the host forwards IPv6.
+/// Returns whether the host forwards IPv6.
 pub(super) fn forwards6() -> bool {
     is_on(FORWARD6)
 }
@@ -45,12 +45,12 @@ fn is_on(path: &str) -> bool {
     fs::read_to_string(path).is_ok_and(|text| text.trim() == "1")
 }
 
-/// Has the host forward for this worker's router, and filters what it forwards.
+/// Makes the host forward for this worker's router, and filters what it forwards.
 ///
 /// # Errors
-/// When a setting or the rules are refused.
+/// Returns an error when a setting or the rules are refused.
 pub(super) fn prepare(uplink: &Uplink, ipv6: bool) -> Result<(), HostError> {
-    // A host that forwarded nothing must not begin to do so for others: not now, and not when this is a second worker.
+    // A host that forwarded nothing must not begin to forward for others. This also holds when this is a second worker.
     let guard = !is_on(FORWARD4) || is_guarded();
     nft::apply(&rules::host(uplink, guard)).map_err(HostError::Rules)?;
     if !is_on(FORWARD4) {
@@ -62,7 +62,7 @@ pub(super) fn prepare(uplink: &Uplink, ipv6: bool) -> Result<(), HostError> {
     Ok(())
 }
 
-/// Whether a worker of this host guards its forwarding.
+/// Returns whether a worker of this host guards its forwarding.
 fn is_guarded() -> bool {
     let mut in_ours = false;
     for line in nft::list(&["chains", "inet"]).lines() {
@@ -77,8 +77,8 @@ fn is_guarded() -> bool {
     false
 }
 
-/// Removes the interface and the rules of the worker with this uplink, whoever left them; forwarding too, when the last worker
-/// that had turned it on goes. Answers whether there was anything.
+/// Removes the interface and the rules of the worker with this uplink, whoever left them. Turns forwarding off when the
+/// last worker that had turned it on goes. Returns whether there was anything.
 pub(super) fn clean(uplink: &Uplink) -> bool {
     let interface = remove_interface(uplink);
     let had_table = !nft::list(&["table", "inet", &uplink.table]).is_empty();
@@ -88,7 +88,7 @@ pub(super) fn clean(uplink: &Uplink) -> bool {
             tracing::warn!(table = uplink.table, error = %e, "rules stay on the host");
         }
         if guarded && !is_guarded() {
-            // Of the host's own: it had been off.
+            // This restores the host's own setting: forwarding had been off.
             if let Err(e) = set(FORWARD4, "0") {
                 tracing::warn!(error = %e, "the host goes on forwarding");
             }

@@ -1,5 +1,6 @@
-//! The packet filter of one sandbox: its constant address becomes its own where packets leave it, and connections are limited.
-//! Written as messages to the kernel, since `nft` would cost each sandbox some milliseconds of processor time. As `nft` shows it:
+//! The packet filter of one sandbox. It replaces the constant address with the sandbox's own where packets leave, and
+//! limits connections. It is written as messages to the kernel, since `nft` would cost each sandbox some milliseconds
+//! of processor time. As `nft` shows it:
 //!
 //! ```text
 //! table inet rekindle {
@@ -39,10 +40,10 @@ const APPEND: u16 = netlink_packet_core::NLM_F_APPEND;
 const INET: u8 = 1;
 const IPV4: u8 = 2;
 const IPV6: u8 = 10;
-/// Hooks of a packet's way.
+/// Hooks on a packet's path.
 const OUTPUT: u32 = 3;
 const POSTROUTING: u32 = 4;
-/// The loopback's number in each network namespace.
+/// The loopback's interface number in each network namespace.
 const LOOPBACK_INDEX: u32 = 1;
 /// A register of 16 bytes.
 const REGISTER: u32 = 1;
@@ -96,7 +97,7 @@ fn message(batch: &mut Batch, what: &'static str, kind: u16, flags: u16, attribu
     batch.raw(what, kind, flags, &body, true);
 }
 
-/// Makes a chain: of this kind, at this hook, with this priority, or one that others go to.
+/// Creates a chain: a base chain with this type, hook and priority, or one that others jump to.
 fn chain(batch: &mut Batch, name: &str, place: Option<(&str, u32, i32)>) {
     let mut chain = Attributes::default().text(1, TABLE).text(3, name);
     if let Some((kind, hook, priority)) = place {
@@ -129,7 +130,7 @@ fn rule(batch: &mut Batch, chain: &str, parts: &[Expressions]) {
     );
 }
 
-/// Compares the register with a value; the rule ends where they differ.
+/// Compares the register with a value. The rule ends if they differ.
 fn equals(value: &[u8]) -> (&'static str, Attributes) {
     compare(0, value)
 }
@@ -147,7 +148,7 @@ fn meta(key: u32) -> (&'static str, Attributes) {
     ("meta", Attributes::default().number(1, REGISTER).number(2, key))
 }
 
-/// The interface's number is this.
+/// Matches packets that leave by the interface with this number.
 fn leaves_by(index: u32) -> Expressions {
     const OIF: u32 = 5;
     vec![meta(OIF), equals(&index.to_ne_bytes())]
@@ -163,7 +164,7 @@ fn is_protocol(protocol: i32) -> Expressions {
     vec![meta(L4PROTO), equals(&protocol.to_ne_bytes()[..1])]
 }
 
-/// It is the first packet of a connection.
+/// Matches the first packet of a connection.
 fn is_new() -> Expressions {
     const STATE: u32 = 0;
     const NEW: u32 = 8;
@@ -178,7 +179,7 @@ fn is_new() -> Expressions {
     vec![("ct", state), ("bitwise", mask), compare(DIFFERS, &[0; 4])]
 }
 
-/// More of them came within a second than this.
+/// Matches if more than `rate` of them came within a second.
 fn per_second(rate: u32) -> (&'static str, Attributes) {
     const INVERTED: u32 = 1;
     let limit = Attributes::default()
@@ -190,13 +191,13 @@ fn per_second(rate: u32) -> (&'static str, Attributes) {
     ("limit", limit)
 }
 
-/// More than this are open.
+/// Matches if more than `count` are open.
 fn at_once(count: u32) -> (&'static str, Attributes) {
     const INVERTED: u32 = 1;
     ("connlimit", Attributes::default().number(1, count).number(2, INVERTED))
 }
 
-/// Goes on in another chain, for good.
+/// Continues in another chain, for good.
 fn goto(chain: &str) -> (&'static str, Attributes) {
     const VERDICT_REGISTER: u32 = 0;
     const GOTO: i32 = -4;
@@ -208,7 +209,7 @@ fn goto(chain: &str) -> (&'static str, Attributes) {
     )
 }
 
-/// Answers the sender that it may not.
+/// Tells the sender that the packet is prohibited.
 fn prohibited() -> (&'static str, Attributes) {
     const ICMPX: u32 = 2;
     const ADMIN_PROHIBITED: u8 = 3;
@@ -218,13 +219,13 @@ fn prohibited() -> (&'static str, Attributes) {
     )
 }
 
-/// Ends the sender's connection.
+/// Resets the sender's connection.
 fn reset() -> (&'static str, Attributes) {
     const TCP_RESET: u32 = 1;
     ("reject", Attributes::default().number(1, TCP_RESET).bytes(2, &[0]))
 }
 
-/// The source becomes this address.
+/// Replaces the source address.
 fn becomes(family: u8, address: &[u8]) -> Expressions {
     const SOURCE: u32 = 0;
     let value = Attributes::default()

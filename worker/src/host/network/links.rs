@@ -1,5 +1,5 @@
-//! Links, addresses, routes and neighbours, as messages of a batch. Neighbours are told once and never asked for, so that there
-//! is nothing to be lied to about.
+//! Links, addresses, routes and neighbours, as messages of a batch. Neighbours are configured once and never looked up,
+//! so no answer can be forged.
 
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -21,15 +21,15 @@ use super::netlink::Batch;
 
 /// One end of a link.
 pub(super) struct End<'a> {
-    /// Its name.
+    /// Interface name.
     pub name: &'a str,
-    /// Its number, if it is to have a certain one.
+    /// Interface number, if it must have a certain one.
     pub index: Option<u32>,
-    /// Its hardware address.
+    /// Hardware address.
     pub mac: [u8; 6],
 }
 
-/// Makes a link from here into the namespace `there`; the end here is up, and the other waits for [`up`].
+/// Creates a link from here into the namespace `there`. The end here is up; the other waits for [`up`].
 pub(super) fn link(batch: &mut Batch, near: &End<'_>, far: &End<'_>, there: BorrowedFd<'_>) {
     let mut peer = end(far, LinkFlags::Noarp);
     peer.attributes.push(LinkAttribute::NetNsFd(there.as_raw_fd()));
@@ -54,14 +54,14 @@ fn end(end: &End<'_>, flags: LinkFlags) -> LinkMessage {
     message
 }
 
-/// Removes a link by the number of its end here; the other end goes too.
+/// Removes a link by the number of its end here. The other end disappears too.
 pub(super) fn remove(batch: &mut Batch, index: u32) {
     let mut message = LinkMessage::default();
     message.header.index = index;
     batch.route("remove a link", 0, RouteNetlinkMessage::DelLink(message));
 }
 
-/// The same by name.
+/// Removes a link by name.
 pub(super) fn remove_named(batch: &mut Batch, name: &str) {
     let mut message = LinkMessage::default();
     message.attributes.push(LinkAttribute::IfName(name.to_owned()));
@@ -77,15 +77,15 @@ pub(super) fn up(batch: &mut Batch, index: u32) {
     batch.route("bring up an interface", 0, RouteNetlinkMessage::SetLink(message));
 }
 
-/// Asks how an interface is.
+/// Builds a request for an interface's state.
 pub(super) fn look(index: u32) -> RouteNetlinkMessage {
     let mut message = LinkMessage::default();
     message.header.index = index;
     RouteNetlinkMessage::GetLink(message)
 }
 
-/// Whether what is sent by the interface goes out. For a while after both its ends are up the kernel still drops it,
-/// until it has noticed that by a work of its own, for which it may have to wait.
+/// Returns whether packets sent by the interface go out. After both its ends are up, the kernel still drops them for a
+/// while: it notices the change in deferred work, which may have to wait.
 pub(super) fn passes(answer: &RouteNetlinkMessage) -> bool {
     let RouteNetlinkMessage::NewLink(link) = answer else {
         return false;
@@ -93,7 +93,7 @@ pub(super) fn passes(answer: &RouteNetlinkMessage) -> bool {
     link.attributes.contains(&LinkAttribute::OperState(State::Up))
 }
 
-/// Gives an interface an address, at once usable.
+/// Gives an interface an address that is usable at once.
 pub(super) fn address(batch: &mut Batch, index: u32, address: IpAddr) {
     let mut message = AddressMessage::default();
     message.header.family = family(address);
@@ -110,7 +110,7 @@ pub(super) fn address(batch: &mut Batch, index: u32, address: IpAddr) {
     batch.route("give an interface its address", NLM_F_CREATE | NLM_F_REPLACE, message);
 }
 
-/// Tells where a neighbour is, for good.
+/// Configures a neighbour's hardware address permanently.
 pub(super) fn neighbour(batch: &mut Batch, index: u32, address: IpAddr, mac: [u8; 6]) {
     let mut message = NeighbourMessage::default();
     message.header.family = family(address);
@@ -128,7 +128,7 @@ pub(super) fn neighbour(batch: &mut Batch, index: u32, address: IpAddr, mac: [u8
     batch.route("tell a neighbour's place", NLM_F_CREATE | NLM_F_REPLACE, message);
 }
 
-/// Sends what is for `network` out of an interface: to a gateway on it, or straight.
+/// Routes packets for `network` to an interface: to a gateway on it, or directly.
 pub(super) fn route(batch: &mut Batch, network: IpNet, index: u32, gateway: Option<IpAddr>) {
     let mut message = RouteMessage::default();
     message.header.address_family = family(network.addr());
@@ -157,17 +157,18 @@ pub(super) fn route(batch: &mut Batch, network: IpNet, index: u32, gateway: Opti
     batch.route("make a route", NLM_F_CREATE | NLM_F_EXCL, message);
 }
 
-/// Lets no more than so many millions of bits a second leave by an interface.
+/// Limits the packets that leave by an interface to `mbits` million bits a second.
 pub(super) fn shape(batch: &mut Batch, index: u32, mbits: u32) {
     /// Bytes that may leave at once: a timer of a millisecond is fine enough up to some gigabits a second.
     const BURST: u32 = 256 * 1024;
-    /// Bytes that wait at most; what comes then is dropped.
+    /// Maximum number of bytes that wait. Further packets are dropped.
     const QUEUE: u32 = 1024 * 1024;
     const PARAMETERS: u16 = 1;
     const BURST_BYTES: u16 = 6;
     const ETHERNET: u8 = 1;
     let rate = u32::try_from(u64::from(mbits) * 1_000_000 / 8).unwrap_or(u32::MAX);
-    // struct tc_tbf_qopt: rate and peak rate (cell_log, linklayer, overhead, cell_align, mpu, rate), limit, buffer, mtu.
+    // struct tc_tbf_qopt: rate and peak rate (cell_log, linklayer, overhead, cell_align, mpu, rate), limit, buffer,
+    // mtu.
     let mut parameters = vec![0, ETHERNET, 0, 0, 0, 0, 0, 0];
     parameters.extend(rate.to_ne_bytes());
     parameters.extend([0; 12]);
@@ -196,7 +197,7 @@ fn family(address: IpAddr) -> AddressFamily {
     }
 }
 
-/// The prefix of one address.
+/// Returns the prefix length of a single address.
 pub(super) fn whole(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }

@@ -1,4 +1,5 @@
-//! The way out of sandboxes. Requests come in by sockets that are opened inside; what functions call goes out here:
+//! Network egress of sandboxes. Requests come in through sockets that are opened inside. Outgoing calls of functions
+//! take this path:
 //!
 //! ```text
 //!  sandbox                     router (a namespace a worker)          host
@@ -10,8 +11,9 @@
 //!                              └────────────────────────────┘
 //! ```
 //!
-//! A link is made with each empty sandbox, ahead of any request. It ends with the sandbox, and all of them with the router, which
-//! ends with the worker's process. Only the host's rules outlive a killed worker, until the next one starts.
+//! A link is created with each empty sandbox, ahead of any request. It ends with the sandbox. All links end with the
+//! router, which ends with the worker's process. Only the host's rules outlive a killed worker, until the next one
+//! starts.
 
 mod attributes;
 mod dns;
@@ -41,20 +43,20 @@ use plan::Uplink;
 use router::Router;
 use rules::Exceptions;
 
-/// The file that tells functions which name server to ask.
+/// Returns the file that tells functions which name server to ask.
 pub fn resolv_conf() -> String {
     format!("nameserver {}\noptions timeout:3 attempts:2\n", plan::GATEWAY)
 }
 
-/// Removes what a killed worker with this control group left on the host. Answers whether there was anything.
+/// Removes what a killed worker with this control group left on the host. Returns whether there was anything.
 pub fn sweep(group: &str) -> bool {
     host::clean(&Uplink::of(group))
 }
 
-/// Sets a network up in namespaces of its own, all of which end with it: whether this machine can.
+/// Checks that this machine can set a network up, in namespaces of its own that end with the check.
 ///
 /// # Errors
-/// What it cannot.
+/// Returns what the machine cannot do.
 pub fn prove() -> Result<(), RouterError> {
     let proof = std::thread::spawn(|| {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).map_err(|e| RouterError::Namespace(e.into()))?;
@@ -76,10 +78,10 @@ pub struct Network {
 }
 
 impl Network {
-    /// Sets it up for the worker with this control group, which tells it from others on this host.
+    /// Sets the network up for the worker with this control group, which distinguishes it from others on this host.
     ///
     /// # Errors
-    /// When the host lacks something; the message says what.
+    /// Returns an error when the host lacks something; the message says what.
     pub async fn start(egress: Egress, group: &str) -> Result<Self, RouterError> {
         let uplink = Uplink::of(group);
         let planned = uplink.clone();
@@ -97,7 +99,7 @@ impl Network {
             };
             let router = Router::make(&planned, &exceptions, egress.limits)?;
             let sockets = router.name_server()?;
-            // Last, when nothing else can fail: from here on something outlives this process.
+            // This comes last, when nothing else can fail: from here on something outlives this process.
             if let Err(e) = host::prepare(&planned, ipv6) {
                 host::clean(&planned);
                 return Err(e.into());
@@ -115,10 +117,10 @@ impl Network {
         })
     }
 
-    /// Links a sandbox that has a loopback only.
+    /// Links a sandbox that has only a loopback.
     ///
     /// # Errors
-    /// When the kernel refuses; the sandbox must not be used then.
+    /// Returns an error when the kernel refuses; the sandbox must not be used then.
     pub async fn attach(&self, sandbox: Arc<NetworkNamespace>) -> Result<SandboxLink, RouterError> {
         let router = Arc::clone(&self.router);
         let attached = tokio::task::spawn_blocking(move || router.attach(&sandbox));
@@ -127,10 +129,10 @@ impl Network {
             .map_err(|e| RouterError::Namespace(std::io::Error::other(e)))?
     }
 
-    /// Takes a sandbox's link away.
+    /// Removes a sandbox's link.
     ///
     /// # Errors
-    /// When the kernel refuses; the sandbox must not be used then.
+    /// Returns an error when the kernel refuses; the sandbox must not be used then.
     pub async fn detach(&self, link: SandboxLink) -> Result<(), RouterError> {
         let router = Arc::clone(&self.router);
         let detached = tokio::task::spawn_blocking(move || router.detach(&link));
@@ -139,14 +141,14 @@ impl Network {
             .map_err(|e| RouterError::Namespace(std::io::Error::other(e)))?
     }
 
-    /// Removes what the host has of it. Sandboxes must be gone. Blocks for some milliseconds.
+    /// Removes the host's part of the network. Sandboxes must be gone. Blocks for some milliseconds.
     pub fn stop(&self) {
         self.name_server.abort();
         host::clean(&self.uplink);
     }
 }
 
-/// The host's addresses that can be reached from elsewhere, as they are now.
+/// Returns the host's present addresses that can be reached from elsewhere.
 fn own_addresses() -> Vec<IpAddr> {
     let Ok(all) = nix::ifaddrs::getifaddrs() else {
         return Vec::new();
@@ -161,7 +163,8 @@ fn own_addresses() -> Vec<IpAddr> {
     own
 }
 
-/// The addresses behind names of the cluster's parts. One that cannot be found now is most likely private, and refused anyway.
+/// Resolves the names of the cluster's parts. A name that cannot be resolved now is most likely private, and refused
+/// anyway.
 fn addresses(names: &[String]) -> Vec<SocketAddr> {
     let mut found = Vec::new();
     for name in names {

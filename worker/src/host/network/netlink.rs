@@ -1,4 +1,5 @@
-//! Messages to the kernel about links, addresses and routes, and to its packet filter: several in one system call, each acknowledged.
+//! Messages to the kernel about links, addresses and routes, and to its packet filter. Several go in one system call,
+//! each acknowledged.
 
 use std::io;
 
@@ -8,44 +9,44 @@ use netlink_packet_core::{
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr};
 
-/// `NLMSG_ERROR`: an acknowledgement, or not.
+/// `NLMSG_ERROR`: an acknowledgement, positive or negative.
 const ERROR: u16 = 2;
-/// Bytes of a message's header.
+/// Size of a message's header, in bytes.
 const HEADER: usize = 16;
-/// Room for what the kernel answers to one batch.
+/// Buffer size for the kernel's replies to one batch.
 const ANSWERS: usize = 64 * 1024;
 
-/// Why the kernel did not do what was asked.
+/// Why the kernel did not do what was requested.
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
-    /// No socket to it.
+    /// The socket cannot be opened.
     #[error("open a netlink socket")]
     Open(#[source] io::Error),
     /// The messages were not sent, or not answered.
     #[error("talk to the kernel's networking")]
     Talk(#[source] io::Error),
-    /// It refused one.
+    /// The kernel refused one message.
     #[error("{what}")]
     Refused {
-        /// What was asked.
+        /// The request.
         what: &'static str,
-        /// Why.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
 }
 
 impl NetlinkError {
-    /// Whether what was to be made is there already.
+    /// Returns whether the object to create exists already.
     pub fn exists(&self) -> bool {
         matches!(self, Self::Refused { source, .. } if source.raw_os_error() == Some(libc::EEXIST))
     }
 }
 
-/// A socket to the part of networking with this protocol number, in the calling thread's network namespace.
+/// Opens a netlink socket with this protocol number, in the calling thread's network namespace.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// Returns an error when the kernel refuses.
 pub(super) fn open(protocol: isize) -> Result<Socket, NetlinkError> {
     let opened = Socket::new(protocol).and_then(|mut socket| {
         socket.bind_auto()?;
@@ -55,17 +56,17 @@ pub(super) fn open(protocol: isize) -> Result<Socket, NetlinkError> {
     opened.map_err(NetlinkError::Open)
 }
 
-/// Messages that go together. The kernel takes each by itself and goes on after one it refuses, but for those of the packet
-/// filter, of which it takes all or none.
+/// Messages that are sent together. The kernel takes each by itself and continues after one that it refuses. Messages
+/// of the packet filter are the exception: it takes all or none.
 #[derive(Default)]
 pub(super) struct Batch {
     bytes: Vec<u8>,
-    /// What is asked, by sequence number from 1 on.
+    /// The requests, by sequence number from 1 on.
     asked: Vec<&'static str>,
 }
 
 impl Batch {
-    /// Adds a message about links, addresses, routes.
+    /// Adds a message about links, addresses or routes.
     pub(super) fn route(&mut self, what: &'static str, flags: u16, message: RouteNetlinkMessage) {
         self.asked.push(what);
         let mut header = NetlinkHeader::default();
@@ -76,7 +77,7 @@ impl Batch {
         self.append(&whole);
     }
 
-    /// Adds a message whose header is left to us; `acknowledged` ones are waited for.
+    /// Adds a message whose header is built here. Sending waits for the `acknowledged` ones.
     pub(super) fn raw(&mut self, what: &'static str, kind: u16, flags: u16, body: &[u8], acknowledged: bool) {
         let mut number = 0;
         let mut all = NLM_F_REQUEST | flags;
@@ -102,10 +103,10 @@ impl Batch {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }
 
-    /// Sends all and reads the answers, which the kernel has given by the time it has taken the messages.
+    /// Sends all messages and reads the replies. The kernel has given them by the time it has taken the messages.
     ///
     /// # Errors
-    /// The first that was refused.
+    /// Returns the first message that was refused.
     pub(super) fn send(&self, socket: &Socket) -> Result<(), NetlinkError> {
         socket.send(&self.bytes, 0).map_err(NetlinkError::Talk)?;
         let mut missing = self.asked.len();
@@ -114,7 +115,7 @@ impl Batch {
         while missing > 0 {
             room.clear();
             let length = match socket.recv(&mut room, libc::MSG_DONTWAIT) {
-                // It refused the batch as a whole, and says no more.
+                // The kernel refused the batch as a whole, and sends nothing more.
                 Err(e) if refused.is_some() && e.kind() == io::ErrorKind::WouldBlock => break,
                 other => other.map_err(NetlinkError::Talk)?,
             };
@@ -132,10 +133,10 @@ impl Batch {
     }
 }
 
-/// Asks the kernel for one thing, and reads its answer.
+/// Sends one request to the kernel and reads its reply.
 ///
 /// # Errors
-/// When it refuses, or answers what is no message.
+/// Returns an error when the kernel refuses, or replies with something other than a message.
 pub(super) fn ask(
     socket: &Socket,
     what: &'static str,
@@ -159,7 +160,7 @@ pub(super) fn ask(
     }
 }
 
-/// The sequence number and code of each acknowledgement.
+/// Returns the sequence number and code of each acknowledgement.
 fn answers(mut bytes: &[u8]) -> impl Iterator<Item = (u32, i32)> {
     std::iter::from_fn(move || {
         loop {

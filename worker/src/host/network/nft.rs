@@ -1,24 +1,24 @@
-//! Runs `nft`, in the calling thread's network namespace.
+//! Runs `nft` in the calling thread's network namespace.
 
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// Why the packet filter is not as it should be.
+/// Why the packet filter could not be changed.
 #[derive(Debug, thiserror::Error)]
 pub enum NftError {
-    /// The program is not there.
+    /// The program is missing.
     #[error("nft is missing: install the package nftables, or start the worker with --egress off")]
     Missing,
     /// It could not be run.
     #[error("run nft")]
     Run(#[source] std::io::Error),
-    /// It refused.
+    /// It refused the rules.
     #[error("nft refused the rules: {0}")]
     Refused(String),
 }
 
-/// Where `nft` is: not every PATH has the directories of root's programs.
+/// Finds `nft`: not every PATH has the directories of root's programs.
 pub fn find() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from);
@@ -29,12 +29,12 @@ pub fn find() -> Option<PathBuf> {
 /// Applies a document, wholly or not at all. Blocks for some milliseconds.
 ///
 /// # Errors
-/// When `nft` lacks or refuses.
+/// Returns an error when `nft` is missing or refuses.
 pub(super) fn apply(document: &str) -> Result<(), NftError> {
     run(&["-f", "-"], document).map(drop)
 }
 
-/// What is there, as text. Nothing if it cannot be listed.
+/// Lists `what` as text. Returns nothing if it cannot be listed.
 pub(super) fn list(what: &[&str]) -> String {
     let mut arguments = vec!["list"];
     arguments.extend(what);
@@ -51,7 +51,7 @@ fn run(arguments: &[&str], input: &str) -> Result<String, NftError> {
         .spawn()
         .map_err(NftError::Run)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // It says itself why it stopped reading.
+        // Its exit status and output tell why it stopped reading.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child.wait_with_output().map_err(NftError::Run)?;

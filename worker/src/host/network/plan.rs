@@ -1,4 +1,5 @@
-//! Names and addresses. All of 198.18.0.0/15, which is set aside for benchmarks of networks, so that no real host has one:
+//! Names and addresses. All are from 198.18.0.0/15, which is reserved for benchmarks of networks, so that no real host
+//! has one:
 //!
 //! ```text
 //! 198.18.0.1            the gateway and name server, as every function sees them
@@ -7,17 +8,17 @@
 //! 198.19.0.0/16         pairs for the links between hosts and routers: each worker another
 //! ```
 //!
-//! The same for IPv6, in fd52:656b:696e::/48.
+//! IPv6 has the same plan in fd52:656b:696e::/48.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// The function's address inside.
 pub(super) const INSIDE: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
-/// The same for IPv6.
+/// The function's IPv6 address inside.
 pub(super) const INSIDE6: Ipv6Addr = Ipv6Addr::new(PREFIX6[0], PREFIX6[1], PREFIX6[2], 0, 0, 0, 0, 2);
-/// Its gateway, which is its name server too.
+/// Its gateway, which is also its name server.
 pub(super) const GATEWAY: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
-/// The same for IPv6.
+/// Its IPv6 gateway.
 pub(super) const GATEWAY6: Ipv6Addr = Ipv6Addr::new(PREFIX6[0], PREFIX6[1], PREFIX6[2], 0, 0, 0, 0, 1);
 /// The function's interface inside.
 pub(super) const INSIDE_NAME: &str = "eth0";
@@ -25,19 +26,19 @@ pub(super) const INSIDE_NAME: &str = "eth0";
 pub(super) const INSIDE_INDEX: u32 = 2;
 /// The router's interface to the host.
 pub(super) const OUTER_NAME: &str = "out";
-/// What the names of the router's interfaces to sandboxes begin with.
+/// Prefix of the router's interfaces to sandboxes.
 pub(super) const SANDBOX_PREFIX: &str = "s";
-/// What the names of the hosts' interfaces to routers begin with.
+/// Prefix of the hosts' interfaces to routers.
 pub(super) const UPLINK_PREFIX: &str = "rk";
-/// The hardware address of each link's end in a router: neighbours are told, not asked for.
+/// Hardware address of each link's end in a router: neighbours are configured, not looked up.
 pub(super) const ROUTER_MAC: [u8; 6] = [0x02, 0x52, 0x4b, 0, 0, 1];
-/// That of its end in the sandbox.
+/// Hardware address of its end in the sandbox.
 pub(super) const INSIDE_MAC: [u8; 6] = [0x02, 0x52, 0x4b, 0, 0, 2];
 
 const PREFIX6: [u16; 3] = [0xfd52, 0x656b, 0x696e];
-/// Sandboxes that have an address at once at most; one is given again after that many others.
+/// Maximum number of sandboxes with an address at once. An address is reused after that many others.
 const SANDBOXES: u32 = 65_000;
-/// Interfaces of a router with lower numbers are not sandboxes'.
+/// Lowest number of a router's interfaces to sandboxes.
 const FIRST_INDEX: u32 = 16;
 
 /// A worker's own names and addresses.
@@ -49,16 +50,17 @@ pub(super) struct Uplink {
     pub table: String,
     /// The host's address on the link.
     pub host: Ipv4Addr,
-    /// The router's.
+    /// The router's address on the link.
     pub router: Ipv4Addr,
-    /// The host's for IPv6.
+    /// The host's IPv6 address.
     pub host6: Ipv6Addr,
-    /// The router's for IPv6.
+    /// The router's IPv6 address.
     pub router6: Ipv6Addr,
 }
 
 impl Uplink {
-    /// Those of the worker whose groups are below `group`, which no other worker of the host shares.
+    /// Returns the names and addresses of the worker whose groups are below `group`, which no other worker of the host
+    /// shares.
     pub(super) fn of(group: &str) -> Self {
         // FNV-1a.
         let hash = group
@@ -89,12 +91,12 @@ pub(super) struct Slot {
     pub index: u32,
     /// The sandbox's address.
     pub address: Ipv4Addr,
-    /// The same for IPv6.
+    /// The sandbox's IPv6 address.
     pub address6: Ipv6Addr,
 }
 
 impl Slot {
-    /// That of the sandbox made as the `number`th.
+    /// Returns the slot of the `number`th sandbox.
     pub(super) fn of(number: u32) -> Self {
         let at = number % SANDBOXES;
         let [high, low] = (u16::try_from(at).unwrap_or(u16::MAX)).to_be_bytes();

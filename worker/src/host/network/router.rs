@@ -1,5 +1,5 @@
-//! A worker's router: a network namespace of its own between the sandboxes and the host, which ends with the worker, however the
-//! worker ended, and all links with it.
+//! A worker's router: a network namespace between the sandboxes and the host. It ends with the worker, however the
+//! worker ended, and all links end with it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
@@ -24,20 +24,19 @@ use super::rules::{self, Exceptions};
 use super::settings::EgressLimits;
 use crate::host::sandbox::NetworkNamespace;
 
-/// The loopback's number.
+/// The loopback's interface number.
 const LOOPBACK: u32 = 1;
-/// The number of the router's interface to the host.
+/// Interface number of the router's interface to the host.
 const OUTER_INDEX: u32 = 2;
-/// How many addresses are tried that a sandbox still has.
+/// How many addresses are tried that another sandbox still has.
 const TRIES: u32 = 16;
 
-/// How long the kernel may take to notice that both ends of a link are up, and the pause between two looks whether it
-/// has.
+/// How long the kernel may take to notice that both ends of a link are up, and the pause between checks.
 const PASSES_LIMIT: Duration = Duration::from_secs(5);
 const PASSES_PAUSE: Duration = Duration::from_millis(1);
 
-/// What a router's namespace is set to, before it has interfaces. Refusals are answered one by one, or a program that asks twice
-/// would wait.
+/// Settings of a router's namespace, made before it has interfaces. Refusals are not rate-limited, since otherwise a
+/// program that asks twice would wait.
 const SETTINGS4: [(&str, &str); 7] = [
     ("/proc/sys/net/ipv4/ip_forward", "1"),
     ("/proc/sys/net/ipv4/icmp_ratelimit", "0"),
@@ -47,13 +46,13 @@ const SETTINGS4: [(&str, &str); 7] = [
     ("/proc/sys/net/ipv4/conf/all/send_redirects", "0"),
     ("/proc/sys/net/ipv4/conf/default/send_redirects", "0"),
 ];
-/// Where the kernel has IPv6.
+/// The same for IPv6, if the kernel has it.
 const SETTINGS6: [(&str, &str); 3] = [
     ("/proc/sys/net/ipv6/conf/all/forwarding", "1"),
     ("/proc/sys/net/ipv6/icmp/ratelimit", "0"),
     ("/proc/sys/net/ipv6/conf/default/accept_dad", "0"),
 ];
-/// No addresses made by the kernel, no advertisements believed: of each namespace, sandboxes' too.
+/// Disables addresses made by the kernel, and router advertisements. Used in each namespace, sandboxes' too.
 const QUIET6: [(&str, &str); 2] = [
     ("/proc/sys/net/ipv6/conf/default/addr_gen_mode", "1"),
     ("/proc/sys/net/ipv6/conf/default/accept_ra", "0"),
@@ -62,7 +61,7 @@ const QUIET6: [(&str, &str); 2] = [
 /// Why there is no network.
 #[derive(Debug, thiserror::Error)]
 pub enum RouterError {
-    /// No namespace, or no way into it.
+    /// The namespace cannot be created or entered.
     #[error("enter a network namespace")]
     Namespace(#[source] io::Error),
     /// The kernel refuses a link, address or route.
@@ -74,7 +73,7 @@ pub enum RouterError {
     /// The router's rules are refused.
     #[error("make the router's packet filter")]
     Rules(#[source] NftError),
-    /// No socket for the name server.
+    /// The name server's sockets cannot be opened.
     #[error("listen for questions to the name server")]
     Listen(#[source] io::Error),
 }
@@ -93,10 +92,10 @@ pub(super) struct Router {
 }
 
 impl Router {
-    /// Makes it, linked to the host. Blocks for some milliseconds.
+    /// Creates the router, linked to the host. Blocks for some milliseconds.
     ///
     /// # Errors
-    /// When the kernel or `nft` refuses a part; nothing is left then.
+    /// Returns an error when the kernel or `nft` refuses a part. Nothing is left then.
     pub(super) fn make(
         uplink: &Uplink,
         exceptions: &Exceptions<'_>,
@@ -166,10 +165,10 @@ impl Router {
         [Some(four), self.ipv6.then_some(six)].into_iter().flatten()
     }
 
-    /// Links a sandbox's namespace, which has a loopback only, to the router. Blocks for about a millisecond.
+    /// Links a sandbox's namespace, which has only a loopback, to the router. Blocks for about a millisecond.
     ///
     /// # Errors
-    /// When the kernel refuses a part; what was made goes with the namespace.
+    /// Returns an error when the kernel refuses a part. What was created disappears with the namespace.
     pub(super) fn attach(&self, sandbox: &NetworkNamespace) -> Result<SandboxLink, RouterError> {
         let inside = sandbox
             .within(|| {
@@ -197,7 +196,7 @@ impl Router {
         Ok(SandboxLink(slot.index))
     }
 
-    /// Waits until answers go to a sandbox: the first of them would be dropped.
+    /// Waits until packets reach a sandbox: otherwise the first response would be dropped.
     fn until_it_passes(&self, index: u32) -> Result<(), RouterError> {
         const WHAT: &str = "bring up a sandbox's link in time";
         let until = Instant::now() + PASSES_LIMIT;
@@ -239,12 +238,12 @@ impl Router {
             let kernel = self.kernel.lock();
             match batch.send(&kernel) {
                 Ok(()) => return Ok(slot),
-                // A sandbox that lives long has this address.
+                // A sandbox that lives long still has this address.
                 Err(e) if e.exists() && tried < TRIES => {
                     tried += 1;
                     let mut undo = Batch::default();
                     links::remove(&mut undo, slot.index);
-                    // Where it was the link that existed, it is not ours to remove: numbers come again after 2^30.
+                    // If it was the link that existed, it belongs to another sandbox: numbers repeat after 2^30.
                     let _ = undo.send(&kernel);
                 }
                 Err(e) => return Err(e.into()),
@@ -252,10 +251,10 @@ impl Router {
         }
     }
 
-    /// Takes a sandbox's link away. Blocks for some milliseconds.
+    /// Removes a sandbox's link. Blocks for some milliseconds.
     ///
     /// # Errors
-    /// When the kernel refuses; the sandbox must not be used then.
+    /// Returns an error when the kernel refuses; the sandbox must not be used then.
     pub(super) fn detach(&self, link: &SandboxLink) -> Result<(), RouterError> {
         let mut batch = Batch::default();
         links::remove(&mut batch, link.0);
@@ -268,10 +267,10 @@ impl Router {
         }
     }
 
-    /// The name server's sockets, at the gateway's addresses.
+    /// Opens the name server's sockets at the gateway's addresses.
     ///
     /// # Errors
-    /// When one cannot be made.
+    /// Returns an error when one cannot be opened.
     pub(super) fn name_server(&self) -> Result<(Vec<UdpSocket>, Vec<TcpListener>), RouterError> {
         let addresses: Vec<SocketAddr> = self
             .families(GATEWAY.into(), GATEWAY6.into())
@@ -302,7 +301,7 @@ fn alone(address: IpAddr) -> IpNet {
     network(address, whole(address))
 }
 
-/// The default network of an address's family.
+/// Returns the default network of an address's family.
 fn everything(of: IpAddr) -> IpNet {
     let zero = if of.is_ipv4() {
         IpAddr::from([0; 4])

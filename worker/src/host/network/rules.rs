@@ -1,11 +1,11 @@
-//! The packet filter of the router and of the host, in `nft`'s own language: everything that decides what a function may reach
-//! stands here.
+//! The packet filters of the router and of the host, in `nft`'s own language. They decide everything about what a
+//! function may reach.
 //!
-//! TCP is refused by a reset: an ICMP message that comes while connect(2) still holds the socket counts for nothing until the
-//! next attempt, a second later.
+//! TCP is refused by a reset. An ICMP message that arrives while connect(2) still holds the socket has no effect until
+//! the next attempt, a second later.
 //!
-//! A packet from a sandbox passes three: its own ([`super::inner`]: limits, and the address it has from then on), the router's
-//! (which networks), the host's (none of the host's own addresses, whatever they are).
+//! A packet from a sandbox passes three filters. Its own ([`super::inner`]) sets limits and its address from then on.
+//! The router's decides on networks, and the host's refuses all of the host's own addresses, whatever they are.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -15,15 +15,16 @@ use rekindle_relay::world::REFUSED4;
 
 use super::plan::{GATEWAY, GATEWAY6, OUTER_NAME, SANDBOX_PREFIX, UPLINK_PREFIX, Uplink};
 
-/// Of IPv6 only global unicast is reached, but for what wraps IPv4 addresses: Teredo, 6to4.
+/// Of IPv6 only global unicast can be reached, except addresses that wrap IPv4: Teredo, 6to4.
 const GLOBAL6: &str = "2000::/3";
 const REFUSED6: &str = "2001::/32, 2002::/16";
 
-/// Seconds after which an idle TCP connection is forgotten. The kernel's own five days would keep the connections of instances that
-/// are long gone, since a sandbox ends without a word to its peers.
+/// Seconds after which an idle TCP connection is forgotten. The kernel's default of five days would keep the
+/// connections of instances that are long gone, since a sandbox ends without notice to its peers.
 const IDLE_TCP_S: u32 = 1800;
 
-/// What has new connections forgotten in time: objects of a table, and rules for a chain that new ones pass.
+/// Builds what makes the kernel forget new connections in time: objects of a table, and rules for a chain that new
+/// connections pass.
 fn forgetting(interface: &str) -> (String, String) {
     let families = [("tcp4", "ip", "ipv4"), ("tcp6", "ip6", "ipv6")];
     let objects = families.map(|(name, l3, _)| {
@@ -39,22 +40,23 @@ fn forgetting(interface: &str) -> (String, String) {
     (objects.concat(), rules.concat())
 }
 
-/// What the operator adds.
+/// The operator's exceptions.
 #[derive(Debug, Default)]
 pub(super) struct Exceptions<'a> {
     /// Networks that may be reached.
     pub allow: &'a [IpNet],
-    /// Networks that may not.
+    /// Networks that may not be reached.
     pub refuse: &'a [IpNet],
-    /// Single ports that may not.
+    /// Single ports that may not be reached.
     pub control: &'a [SocketAddr],
-    /// The host's addresses now. The host refuses all it has at any time; but its errors are few a second, and the router's are not.
+    /// The host's present addresses. The host refuses all of its addresses at any time, but its errors are
+    /// rate-limited. The router's are not.
     pub(super) host: &'a [IpAddr],
     /// Whether IPv6 leads anywhere.
     pub ipv6: bool,
 }
 
-/// The router's filter.
+/// Builds the router's filter.
 pub(super) fn router(exceptions: &Exceptions<'_>) -> String {
     let mut outbound = String::new();
     let mut line = |text: String| {
@@ -122,10 +124,11 @@ pub(super) fn router(exceptions: &Exceptions<'_>) -> String {
     )
 }
 
-/// The name of the chain that keeps a host from forwarding for others; see [`host`].
+/// Name of the chain that keeps a host from forwarding for others; see [`host`].
 pub(super) const GUARD: &str = "guard";
 
-/// The host's filter. With `guard`, the host forwards for nobody but routers of ours: as before, when it forwarded nothing.
+/// Builds the host's filter. With `guard`, the host forwards only for routers of workers, since it forwarded nothing
+/// before.
 pub(super) fn host(uplink: &Uplink, guard: bool) -> String {
     let (name, table) = (&uplink.interface, &uplink.table);
     let guard = if guard {
@@ -176,7 +179,7 @@ table inet {table} {{
     )
 }
 
-/// Removes the host's filter, whether it is there or not.
+/// Removes the host's filter, whether it exists or not.
 pub(super) fn no_host(uplink: &Uplink) -> String {
     let table = &uplink.table;
     format!("add table inet {table}\ndelete table inet {table}\n")
@@ -221,7 +224,8 @@ mod tests {
         assert!(!host(&uplink, false).contains("chain guard"));
     }
 
-    /// Whatever the rules say: the kernel and this version of `nft` take them, and the messages of a sandbox's filter.
+    /// Whatever the rules say, the kernel and this version of `nft` accept them, and the messages of a sandbox's
+    /// filter.
     #[test]
     fn a_whole_network_can_be_set_up() {
         if !nix::unistd::geteuid().is_root() {

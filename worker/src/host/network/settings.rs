@@ -1,19 +1,19 @@
-//! What the operator says of the way out.
+//! The operator's settings for network egress.
 
 use ipnet::IpNet;
 
-/// The way out of a worker's sandboxes.
+/// Network egress of a worker's sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Egress {
-    /// Whether there is one; without, every function has a loopback and nothing else.
+    /// Whether there is any egress. Without it, every function has only a loopback.
     pub enabled: bool,
-    /// Networks that functions may reach although they are private.
+    /// Private networks that functions may reach.
     pub allow: Vec<IpNet>,
-    /// Networks that they may not, beside those that are refused anyway.
+    /// Networks that they may not reach, in addition to those that are always refused.
     pub refuse: Vec<IpNet>,
     /// The cluster's own parts, `host:port`: refused, wherever they are.
     pub control: Vec<String>,
-    /// Whether IPv6 is forwarded although the host did not forward it before.
+    /// Whether to forward IPv6 if the host did not forward it before.
     pub ipv6: bool,
     /// Limits of each instance.
     pub limits: EgressLimits,
@@ -39,7 +39,7 @@ pub struct EgressLimits {
     pub new_connections: u32,
     /// Connections open at once.
     pub connections: u32,
-    /// Bits a second in each direction, in millions; 0 for as many as there can be.
+    /// Bits a second in each direction, in millions; 0 for no limit.
     pub mbits: u32,
 }
 

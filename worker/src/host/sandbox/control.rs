@@ -1,4 +1,4 @@
-//! Talking to init, which takes one request after the other, while a task of its own reads what init says.
+//! The control connection to init. Init handles one request after the other, while a task reads its messages.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,37 +15,37 @@ use tokio::sync::{oneshot, watch};
 
 use super::FunctionState;
 
-/// Why init did not do what was asked.
+/// Why init did not do what was requested.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// It is gone.
+    /// Init is gone.
     #[error("the sandbox is gone")]
     Closed,
-    /// It did not answer in time.
+    /// It did not reply in time.
     #[error("init did not answer in time")]
     Timeout,
     /// The message could not be sent.
     #[error("send to init")]
     Send(#[source] io::Error),
-    /// It says that it failed.
+    /// It reported a failure.
     #[error("{0}")]
     Refused(String),
-    /// It says that it failed, and need not in a moment.
+    /// It reported a failure that may be temporary.
     #[error("{0}")]
     NotNow(String),
 }
 
-/// A connected pair: ours is non-blocking.
+/// Returns a connected pair. The worker's end is non-blocking.
 pub(super) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
     fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     Ok((ours, theirs))
 }
 
-/// An answer, and what came beside it.
+/// A reply, and the descriptors that came with it.
 type Answered = (Reply, Vec<OwnedFd>);
 
-/// Who waits for an answer, by the numbers of their requests.
+/// The callers that wait for a reply, by request number.
 #[derive(Clone, Default)]
 struct PendingReplies(Arc<Mutex<Requests>>);
 
@@ -53,12 +53,12 @@ struct PendingReplies(Arc<Mutex<Requests>>);
 struct Requests {
     next: u64,
     open: HashMap<u64, oneshot::Sender<Answered>>,
-    /// Init says nothing any more.
+    /// Init sends nothing any more.
     is_over: bool,
 }
 
 impl PendingReplies {
-    /// The number of a new request, and its answer.
+    /// Registers a new request. Returns its number and the future reply.
     fn ask(&self) -> Result<(u64, oneshot::Receiver<Answered>), ControlError> {
         let mut asked = self.0.lock();
         if asked.is_over {
@@ -71,7 +71,7 @@ impl PendingReplies {
         Ok((number, answer))
     }
 
-    /// The answer to one of them; to one that was given up it is nobody's.
+    /// Delivers the reply to a request. The reply to a request that was given up is dropped.
     fn answer(&self, number: u64, answered: Answered) {
         if let Some(tell) = self.0.lock().open.remove(&number) {
             let _ = tell.send(answered);
@@ -82,7 +82,7 @@ impl PendingReplies {
         self.0.lock().open.remove(&number);
     }
 
-    /// There will be no answers any more.
+    /// Records that there will be no more replies.
     fn end(&self) {
         let mut asked = self.0.lock();
         asked.is_over = true;
@@ -92,7 +92,7 @@ impl PendingReplies {
 
 pub(super) struct Control {
     socket: Arc<AsyncFd<OwnedFd>>,
-    /// Whose turn it is to send: who came first.
+    /// Held by the sender; callers take turns in order of arrival.
     sending: tokio::sync::Mutex<()>,
     waiting: PendingReplies,
     function: watch::Receiver<FunctionState>,
@@ -101,7 +101,7 @@ pub(super) struct Control {
 
 impl Control {
     pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
-        // SAFETY: the descriptor is owned by what is registered, so it stays open and the same as long as the registration.
+        // SAFETY: the registered value owns the descriptor, so it stays open and the same as long as the registration.
         #[expect(unsafe_code, reason = "registering a descriptor asks for a promise about its life")]
         let registered = unsafe { AsyncFd::register(socket) };
         let socket = Arc::new(registered.map_err(io::Error::from)?);
@@ -121,8 +121,9 @@ impl Control {
         self.function.clone()
     }
 
-    /// Sends a request and waits for its answer, which is not [`Reply::Failed`], and what comes beside it. Several may be asked at once: init takes them in the order
-    /// in which these futures were first polled.
+    /// Sends a request and waits for its reply, which is not [`Reply::Failed`], and the descriptors that came with it.
+    /// Several requests may be in flight at once: init handles them in the order in which these futures were first
+    /// polled.
     pub(super) async fn request(
         &self,
         request: Request,
@@ -157,7 +158,7 @@ impl Control {
     }
 }
 
-/// A request that nobody waits for any more once this is dropped.
+/// Gives a request up on drop: nobody waits for it any more.
 struct GivenUp<'a>(&'a PendingReplies, u64);
 
 impl Drop for GivenUp<'_> {
@@ -250,7 +251,7 @@ mod tests {
         });
         assert!(matches!(probe.unwrap(), (Reply::Bytes(probe), _) if probe == b"probe"));
         assert!(matches!(held.unwrap(), (Reply::Done, _)));
-        // One waits as init ends; one comes after.
+        // One request waits as init ends; one comes after.
         let ending = async {
             next_call(&init).await;
             drop(init);

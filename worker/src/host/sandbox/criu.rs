@@ -1,5 +1,6 @@
-//! The CRIU that waits in an empty sandbox: for any order, or, where all is known that it asks the kernel for, prestarted. That one was ordered ahead to restore
-//! one process from a directory that has no images yet, and has done what comes before the first of them:
+//! The CRIU that waits in an empty sandbox. It waits for any order, or it is prestarted, if everything it asks the
+//! kernel for is known. A prestarted CRIU was ordered ahead to restore one process from a directory that has no images
+//! yet. It has done all the work that precedes the first image:
 //!
 //! ```text
 //! worker                                   criu
@@ -7,7 +8,7 @@
 //!   │                       DIR/inventory.img, a FIFO: waits for its first byte
 //!   │        (a function is to be restored)
 //!   │── links its images into DIR,
-//!   │── writes the inventory ─────────────>│  goes on as ever
+//!   │── writes the inventory ─────────────>│  continues as usual
 //! ```
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, set_permissions};
@@ -28,63 +29,63 @@ use super::pool::{OUTPUT_FDS, OUTPUT_PIPES};
 
 /// The first image that CRIU opens.
 const INVENTORY: &str = "inventory.img";
-/// The image directory's descriptor in a CRIU that is to be prestarted.
+/// Descriptor of the image directory in a CRIU that is to be prestarted.
 const IMAGES_FD: i32 = 6;
-/// How long CRIU may take to get to the inventory, and the pause between looks.
+/// How long CRIU may take to reach the inventory, and the pause between checks.
 const PRIME_LIMIT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_micros(300);
-/// How long it may take to end when nothing is asked of it.
+/// How long CRIU may take to end when nothing is asked of it.
 const DISMISS_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why a CRIU is not prestarted.
 #[derive(Debug, thiserror::Error)]
 pub enum PrestartError {
-    /// No directory, or no FIFO in it.
+    /// The directory, or the FIFO in it, cannot be created.
     #[error("lay out {}", .0.display())]
     Directory(PathBuf, #[source] std::io::Error),
-    /// It does not take the order.
+    /// CRIU does not accept the order.
     #[error("order a restore ahead")]
     Order(#[source] CriuError),
-    /// It does not get to its images.
+    /// CRIU does not reach its images.
     #[error("criu did not open its inventory within {} s", PRIME_LIMIT.as_secs())]
     Silent,
-    /// It has given up.
+    /// CRIU has given up.
     #[error("criu gave up before it opened its inventory")]
     GaveUp,
 }
 
-/// A directory of one restore: the images, and what CRIU writes. Removed with its content.
+/// A directory for one restore: the images, and what CRIU writes. Removed on drop with its content.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// An empty one.
+    /// Creates an empty directory.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// Returns an error when it cannot be created.
     pub fn make(dir: PathBuf) -> std::io::Result<Self> {
         DirBuilder::new().mode(0o700).create(&dir)?;
         Ok(Self(dir))
     }
 
-    /// Has it be the root's of a sandbox, whose CRIU writes its log there.
+    /// Gives the directory to the root of a sandbox, whose CRIU writes its log there.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Returns an error when the kernel refuses.
     pub fn give_to(&self, sandbox: &Sandbox) -> std::io::Result<()> {
         let root = sandbox.host_id(0);
         chown(&self.0, Some(root), Some(root))
     }
 
-    /// Hard links to these images.
+    /// Creates hard links to these images.
     ///
     /// # Errors
-    /// When one cannot be linked.
+    /// Returns an error when one cannot be linked.
     pub fn link(&self, images: &Path) -> std::io::Result<()> {
         self.link_but(images, "")
     }
 
-    /// The same, but for the image of this name.
+    /// Creates hard links to these images, except the one with this name.
     fn link_but(&self, images: &Path, without: &str) -> std::io::Result<()> {
         for entry in std::fs::read_dir(images)? {
             let entry = entry?;
@@ -95,7 +96,7 @@ impl Scratch {
         Ok(())
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -112,9 +113,9 @@ impl Drop for Scratch {
 /// How a CRIU is prestarted: the same for all of a worker's sandboxes.
 #[derive(Debug, Clone)]
 pub struct Prestart {
-    /// Where the directories are made.
+    /// The parent of the directories.
     pub dirs: PathBuf,
-    /// CRIU's, 0 to 4.
+    /// CRIU's log level, 0 to 4.
     pub log_level: i32,
 }
 
@@ -122,7 +123,7 @@ pub struct Prestart {
 #[derive(Debug)]
 pub(super) struct Place {
     images: Scratch,
-    /// To be CRIU's descriptor [`IMAGES_FD`].
+    /// Becomes CRIU's descriptor [`IMAGES_FD`].
     pub(super) opened: OwnedFd,
 }
 
@@ -134,13 +135,13 @@ impl Prestart {
         images.give_to(sandbox).map_err(failed)?;
         let inventory = dir.join(INVENTORY);
         mkfifo(&inventory, Mode::S_IRUSR | Mode::S_IWUSR).map_err(|e| failed(e.into()))?;
-        // CRIU only reads it, and is in no other place of the host's.
+        // CRIU only reads it, and can reach no other place on the host.
         set_permissions(&inventory, Permissions::from_mode(0o644)).map_err(failed)?;
         let opened = File::open(&dir).map_err(failed)?.into();
         Ok(Place { images, opened })
     }
 
-    /// Has CRIU, which has [`Place::opened`], go as far as it can. Blocks for a millisecond.
+    /// Runs CRIU, which has [`Place::opened`], as far as it can go. Blocks for a millisecond.
     pub(super) fn run(&self, session: &Session, place: Place) -> Result<Images, PrestartError> {
         let inherit = std::iter::zip(OUTPUT_PIPES, OUTPUT_FDS).map(|(number, fd)| InheritFd {
             key: pipe_key(number),
@@ -157,7 +158,7 @@ impl Prestart {
         let path = images.path().join(INVENTORY);
         let deadline = Instant::now() + PRIME_LIMIT;
         loop {
-            // As long as nobody reads, there is nobody to write to.
+            // Opening the FIFO fails as long as nobody reads it.
             match OpenOptions::new()
                 .write(true)
                 .custom_flags(libc::O_NONBLOCK)
@@ -175,7 +176,7 @@ impl Prestart {
     }
 }
 
-/// CRIU's name for the pipe with this number.
+/// Returns CRIU's name for the pipe with this number.
 pub fn pipe_key(number: u32) -> String {
     format!("pipe:[{number}]")
 }
@@ -183,7 +184,7 @@ pub fn pipe_key(number: u32) -> String {
 /// What a prestarted CRIU waits for.
 #[derive(Debug)]
 pub struct Images {
-    /// Closing it has CRIU give up.
+    /// Closing it makes CRIU give up.
     inventory: File,
     images: Scratch,
 }
@@ -191,21 +192,22 @@ pub struct Images {
 /// A CRIU that waits.
 #[derive(Debug)]
 pub struct WaitingCriu {
-    /// The way to talk to it.
+    /// The session to control it.
     pub session: Session,
-    /// Its memory, by which a pager gets that of what it restores; where the kernel allows that. To be dropped where no pager does.
+    /// Its memory, from which a pager gets the memory of what it restores, if the kernel allows that. Must be dropped
+    /// if no pager uses it.
     pub ancestor: Option<Ancestor>,
-    /// If it is prestarted.
+    /// The images that it waits for, if it is prestarted.
     pub prestarted: Option<Images>,
 }
 
 impl WaitingCriu {
-    /// Lets it go; blocks until one that is not prestarted has answered.
+    /// Dismisses it. Blocks until one that is not prestarted has replied.
     pub fn dismiss(self) {
-        // It forks for nobody any more.
+        // It no longer forks for anybody.
         drop(self.ancestor);
         match self.prestarted {
-            // It finds its inventory empty.
+            // It then finds its inventory empty.
             Some(images) => drop(images),
             None => {
                 if let Err(e) = self.session.dismiss(DISMISS_LIMIT) {
@@ -216,21 +218,21 @@ impl WaitingCriu {
     }
 }
 
-/// A restore that is to be heard of.
+/// A restore whose stages are reported.
 pub(crate) enum Restore {
-    /// By CRIU's order yet to be given.
+    /// The order is yet to be given to CRIU.
     Ordered(Session, RestoreOrder),
-    /// By a prestarted CRIU: what it waits for, and how long it may take then.
+    /// A prestarted CRIU: the inventory that it waits for, and how long it may take from then on.
     Prestarted(Session, File, Vec<u8>, Duration),
 }
 
 impl Restore {
-    /// Whether CRIU finds its images without what init holds.
+    /// Returns whether CRIU finds its images without the descriptors that init holds.
     pub(crate) fn has_images(&self) -> bool {
         matches!(self, Self::Prestarted(..))
     }
 
-    /// Has it happen, as [`Session::restore`]. Blocks.
+    /// Runs the restore, as [`Session::restore`] does. Blocks.
     pub(crate) fn run(
         self,
         at: impl FnMut(&Stage) -> Result<(), Box<dyn std::error::Error + Send + Sync>>,
@@ -247,7 +249,7 @@ impl Restore {
 }
 
 impl Images {
-    /// Puts these images in their place, but for the first.
+    /// Puts these images in place, except the first.
     pub(crate) fn fill(self, images: &Path) -> std::io::Result<Filled> {
         self.images.link_but(images, INVENTORY)?;
         Ok(Filled {
@@ -260,7 +262,7 @@ impl Images {
 
 /// Images in a prestarted CRIU's directory.
 pub(crate) struct Filled {
-    /// What it waits for, and where to write it.
+    /// The inventory that CRIU waits for, and the FIFO to write it to.
     pub(crate) inventory: Vec<u8>,
     pub(crate) fifo: File,
     pub(crate) scratch: Scratch,

@@ -1,12 +1,12 @@
-//! How many empty sandboxes are worth keeping: as many as were taken within one second lately, and some more. Pure; the clock is the
-//! caller's.
+//! How many empty sandboxes are worth keeping: as many as were recently taken within one second, and some more. Pure;
+//! the caller supplies the time.
 
 use std::time::Duration;
 
-/// How long a burst is remembered, seconds.
+/// How long a burst is remembered, in seconds.
 const REMEMBERED: usize = 300;
 
-/// Takes by the second.
+/// Number of sandboxes taken, by second.
 #[derive(Debug)]
 pub(super) struct Demand {
     seconds: [u32; REMEMBERED],
@@ -24,15 +24,15 @@ impl Default for Demand {
 }
 
 impl Demand {
-    /// One was taken.
+    /// Records that one was taken.
     pub(super) fn taken(&mut self, now: Duration) {
         self.go_on(now);
         let at = self.place(self.now);
         self.seconds[at] = self.seconds[at].saturating_add(1);
     }
 
-    /// How many to keep, within these bounds: a quarter more than were taken within two seconds that follow each other, at the most. (One
-    /// burst may lie across two of them.)
+    /// Returns how many to keep, within these bounds. It is a quarter more than the most that were taken within two
+    /// consecutive seconds, since one burst may span two of them.
     pub(super) fn wanted(&mut self, now: Duration, least: usize, most: usize) -> usize {
         self.go_on(now);
         let ring = |n: usize| self.seconds[n % REMEMBERED] as usize;
@@ -46,7 +46,7 @@ impl Demand {
         (second % REMEMBERED as u64) as usize
     }
 
-    /// Forgets the seconds in which nothing was told.
+    /// Clears the seconds in which nothing was recorded.
     fn go_on(&mut self, now: Duration) {
         let now = now.as_secs();
         let passed = now.saturating_sub(self.now).min(REMEMBERED as u64);

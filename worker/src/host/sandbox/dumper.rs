@@ -1,4 +1,4 @@
-//! A CRIU that dumps what is in a sandbox, from outside.
+//! A CRIU that dumps the contents of a sandbox from outside.
 
 use std::fs::File;
 use std::io;
@@ -13,12 +13,12 @@ use rekindle_snapshotter::criu::Session;
 use super::control::Control;
 use super::{Passing, Sandbox, SandboxError, Zygote};
 
-/// How long its start may take, and its way inside: milliseconds.
+/// How long its start, and its way inside, may take. Both take milliseconds.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// It and its session. Dropping this ends both.
+/// A dumping CRIU and its session. Its drop ends both.
 pub struct Dumper {
-    /// The way to talk to CRIU.
+    /// The session to control CRIU.
     pub session: Session,
     control: Control,
     real_uid: u32,
@@ -26,12 +26,12 @@ pub struct Dumper {
 }
 
 impl Dumper {
-    /// Starts one in the control groups with these `cgroup.procs` files, which has the directories `images` and
-    /// `freezer` as its fourth and fifth descriptor. Nothing of the sandbox is seen by it until [`Self::go_inside`],
-    /// but that there is a process more.
+    /// Starts a CRIU in the control groups with these `cgroup.procs` files. It has the directories `images` and
+    /// `freezer` as its fourth and fifth descriptor. Until [`Self::go_inside`] it sees nothing of the sandbox, which in
+    /// turn sees only that there is one process more.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Returns an error when the kernel refuses.
     pub async fn start(
         sandbox: &Sandbox,
         cgroup_procs: Vec<PathBuf>,
@@ -47,10 +47,10 @@ impl Dumper {
         Self::fork(&sandbox.zygote, cgroup_procs, fds.collect(), real_uid).await
     }
 
-    /// Starts one that looks at the kernel, and leaves what it finds in the directory `images`.
+    /// Starts a CRIU that probes the kernel, and leaves the result in the directory `images`.
     ///
     /// # Errors
-    /// As [`Self::start`].
+    /// The same as [`Self::start`].
     pub async fn probe(zygote: &Zygote, images: &OwnedFd) -> Result<Self, SandboxError> {
         Self::fork(zygote, Vec::new(), vec![images.as_fd()], 0).await
     }
@@ -76,10 +76,10 @@ impl Dumper {
         })
     }
 
-    /// Has CRIU, which has answered something, go into the sandbox, whose function stands still.
+    /// Moves CRIU, which has replied to something, into the sandbox. The function must be stopped.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Returns an error when the kernel refuses.
     pub async fn go_inside(&self) -> Result<(), SandboxError> {
         let request = Request::GoInside {
             real_uid: self.real_uid,

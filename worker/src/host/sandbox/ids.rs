@@ -1,5 +1,5 @@
-//! The host's user and group ids that sandboxes have, each a range of its own. Workers of one host share them out by
-//! locks on files, in blocks; which ids a range has means nothing beyond the sandbox's life.
+//! The host's user and group ids of sandboxes. Each sandbox has a range of its own. Workers of one host divide the
+//! ranges in blocks, by locks on files. The ids of a range mean nothing beyond the sandbox's life.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -11,9 +11,9 @@ use parking_lot::Mutex;
 use rekindle_init::protocol::IDS;
 use rustix::fs::{FlockOperation, flock};
 
-/// Where the locks lie.
+/// The directory of the locks.
 pub(super) const LOCKS: &str = "/run/rekindle-ids";
-/// The ids that systemd sets apart for containers, but for the first, which others begin with.
+/// The ids that systemd reserves for containers, except the first, with which others begin.
 const FIRST: u32 = 0x1000_0000;
 const BLOCK: u32 = 1 << 26;
 const BLOCKS: u32 = 24;
@@ -21,15 +21,15 @@ const BLOCKS: u32 = 24;
 /// Why there are no ids.
 #[derive(Debug, thiserror::Error)]
 pub enum IdsError {
-    /// A lock cannot be had.
+    /// A lock cannot be taken.
     #[error("lock {}", .0.display())]
     Lock(PathBuf, #[source] io::Error),
-    /// Others have all.
+    /// All ranges are taken.
     #[error("all {} ranges of user ids are taken, by this worker or by others on this host", BLOCKS * (BLOCK / IDS))]
     None,
 }
 
-/// A range, until it is dropped.
+/// A range of ids, returned on drop.
 #[derive(Debug)]
 pub(super) struct IdRange {
     first: u32,
@@ -37,12 +37,12 @@ pub(super) struct IdRange {
 }
 
 impl IdRange {
-    /// The host's id that is 0 inside.
+    /// Returns the host's id of id 0 inside.
     pub(super) fn first(&self) -> u32 {
         self.first
     }
 
-    /// The host's id of what is `id` inside.
+    /// Returns the host's id of `id` inside.
     pub(super) fn of(&self, id: u32) -> u32 {
         self.first + id
     }
@@ -63,14 +63,14 @@ pub(super) struct Ids {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Held as long as the worker lives.
+    /// Locks held as long as the worker lives.
     blocks: Vec<File>,
-    /// The first ids of ranges that nobody has.
+    /// The first ids of free ranges.
     free: Vec<u32>,
 }
 
 impl Ids {
-    /// Shared out by locks in this directory.
+    /// Creates it with locks in this directory.
     pub(super) fn new(locks: &Path) -> Arc<Self> {
         Arc::new(Self {
             locks: locks.to_owned(),
@@ -95,7 +95,7 @@ impl Ids {
         Ok(IdRange { first, all })
     }
 
-    /// A block that nobody has.
+    /// Claims a block that nobody has.
     fn claim(&self) -> Result<(u32, File), IdsError> {
         let failed = |path: &Path| {
             let path = path.to_owned();

@@ -1,4 +1,5 @@
-//! A sandbox as the worker holds it: the init inside, the way to talk to it, and the network namespace requests enter by.
+//! A sandbox as the worker holds it: the init inside, the control connection to it, and the network namespace by which
+//! requests enter.
 
 mod control;
 pub mod criu;
@@ -37,21 +38,21 @@ pub use netns::NetworkNamespace;
 pub use proc::InnerProc;
 pub use zygote::Zygote;
 
-/// How long a sandbox may take to be made. It takes about a millisecond.
+/// How long the creation of a sandbox may take. It takes about a millisecond.
 const SETUP_LIMIT: Duration = Duration::from_secs(10);
-/// How long init may take over a request. Saving a full `/tmp` is the longest.
+/// How long init may take for a request. Saving a full `/tmp` takes longest.
 const REQUEST_LIMIT: Duration = Duration::from_secs(60);
 
-/// Pages of which it is asked at most whether they were written: 64 MiB.
+/// Maximum number of pages checked for writes: 64 MiB.
 const LOOKED_AT_MOST: usize = 16_384;
 
-/// Why a sandbox could not be made or used.
+/// Why a sandbox could not be created or used.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     /// The init program could not be started.
     #[error("start {0}")]
     Start(String, #[source] io::Error),
-    /// Init does not answer as it should.
+    /// Init does not reply as it should.
     #[error("{0}")]
     Control(&'static str, #[source] ControlError),
     /// A namespace could not be opened.
@@ -63,21 +64,21 @@ pub enum SandboxError {
 }
 
 impl SandboxError {
-    /// Whether the same may go well in a moment.
+    /// Returns whether the same request may succeed in a moment.
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Control(_, ControlError::NotNow(_)))
     }
 }
 
-/// What a CRIU inside is started for.
+/// The purpose of a CRIU inside.
 #[derive(Debug, Clone, Copy)]
 pub enum CriuUse<'a> {
     /// To restore into the function's control group.
     Restore {
-        /// Its `cgroup.procs`.
+        /// The group's `cgroup.procs`.
         group_procs: &'a OwnedFd,
     },
-    /// To look at the kernel, or to restore where there are no control groups.
+    /// To probe the kernel, or to restore if there are no control groups.
     Alone,
 }
 
@@ -92,34 +93,35 @@ pub enum FunctionState {
     SandboxGone,
 }
 
-/// A sandbox. Dropping it kills everything inside.
+/// A sandbox. Its drop kills everything inside.
 ///
-/// What is inside may be hostile, its init too: of what that says, nothing is taken for an id of a process or a path
-/// on the host.
+/// Everything inside may be hostile, init included. Nothing that init says is taken for a process id or a path on the
+/// host.
 pub struct Sandbox {
     control: Control,
     init: Pid,
     network: Arc<NetworkNamespace>,
     /// Its process outside, until it is furnished.
     outside: tokio::sync::Mutex<Option<Outside>>,
-    /// What forks those that dump it.
+    /// Forks the CRIUs that dump it.
     zygote: Arc<Zygote>,
     reaped: Mutex<bool>,
-    /// Given back once all that had them is gone.
+    /// Returned once everything that used the ids is gone.
     ids: IdRange,
 }
 
-/// A sandbox's process outside. Ended and reaped with this value, whoever gives up waiting.
+/// A sandbox's process outside. Killed and reaped on drop, even if a caller gives up waiting.
 struct Outside {
     control: Control,
     _process: Passing,
 }
 
 impl Sandbox {
-    /// Makes an empty sandbox in the control groups with these `cgroup.procs` files; it must be furnished before its use.
+    /// Creates an empty sandbox in the control groups with these `cgroup.procs` files. It must be furnished before its
+    /// use.
     ///
     /// # Errors
-    /// When there is no init or the kernel refuses a part; nothing is left behind.
+    /// Returns an error when there is no init or the kernel refuses a part. Nothing is left behind.
     pub async fn create(zygote: &Arc<Zygote>, cgroup_procs: Vec<PathBuf>) -> Result<Arc<Self>, SandboxError> {
         let ids = zygote.ids.take().map_err(SandboxError::Ids)?;
         let (control, outside) = zygote.fork().await?;
@@ -158,10 +160,10 @@ impl Sandbox {
         }))
     }
 
-    /// Lays out the files inside. Once.
+    /// Lays out the files inside. Works once.
     ///
     /// # Errors
-    /// When a mount is refused.
+    /// Returns an error when a mount is refused.
     pub async fn furnish(&self, layers: Layers, setup: Setup) -> Result<(), SandboxError> {
         let what = "furnish the sandbox";
         let outside = self.outside.lock().await.take();
@@ -172,18 +174,18 @@ impl Sandbox {
         self.ask(what, Request::Furnish(setup), &[]).await.map(drop)
     }
 
-    /// The host's id of what is `id` inside.
+    /// Returns the host's id of `id` inside.
     pub fn host_id(&self, id: u32) -> u32 {
         self.ids.of(id)
     }
 
-    /// Its network namespace.
+    /// Returns its network namespace.
     pub fn network(&self) -> Arc<NetworkNamespace> {
         Arc::clone(&self.network)
     }
 
-    /// Which of these pages of the processes inside are their own by now and not their template's: they have written to them. Of many pages, and of a process
-    /// that is gone, none. Blocks for some 100 us.
+    /// Returns which of these pages the processes inside have written, so that they no longer belong to the template.
+    /// Returns none for too many pages, or for a process that is gone. Blocks for about 100 us.
     pub fn written(&self, pages: &[PageRef]) -> HashSet<PageRef> {
         if pages.len() > LOOKED_AT_MOST {
             return HashSet::new();
@@ -197,7 +199,7 @@ impl Sandbox {
             return written;
         };
         for (pid, pages) in of_each {
-            // Inside it has the id that it had at the checkpoint.
+            // Inside, the process has the id that it had at the checkpoint.
             let own = proc
                 .open(&format!("{pid}/pagemap"), OFlags::RDONLY)
                 .and_then(|pagemap| pagemap::own(&pagemap, pages.into_iter()));
@@ -209,15 +211,15 @@ impl Sandbox {
         written
     }
 
-    /// Init's process id on the host.
+    /// Returns init's process id on the host.
     pub fn init_pid(&self) -> Pid {
         self.init
     }
 
-    /// Starts the function in its control group; its standard output and error go to the descriptors.
+    /// Starts the function in its control group, with its standard output and error connected to the descriptors.
     ///
     /// # Errors
-    /// When the program is missing or the kernel refuses.
+    /// Returns an error when the program is missing or the kernel refuses.
     pub async fn spawn(
         &self,
         order: Spawn,
@@ -234,7 +236,7 @@ impl Sandbox {
     /// Starts `criu swrk` inside with these descriptors as its 3, 4, ….
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Returns an error when the kernel refuses.
     pub async fn start_criu(&self, fds: &[&OwnedFd], purpose: CriuUse<'_>) -> Result<(), SandboxError> {
         let group = match purpose {
             CriuUse::Restore { group_procs } => Some(group_procs),
@@ -245,51 +247,51 @@ impl Sandbox {
         self.ask("start criu", order, &fds).await.map(drop)
     }
 
-    /// Has symbolic links in `/tmp` and `/dev/shm` be followed: the function is about to run.
+    /// Makes symbolic links in `/tmp` and `/dev/shm` followable: the function is about to run.
     ///
     /// # Errors
-    /// When a mount is refused.
+    /// Returns an error when a mount is refused.
     pub async fn follow_links(&self) -> Result<(), SandboxError> {
         self.ask("have links followed", Request::FollowLinks, &[])
             .await
             .map(drop)
     }
 
-    /// Takes `locks` for processes that CRIU has restored and still holds, while it waits.
+    /// Takes `locks` for processes that CRIU has restored and still holds, while CRIU waits.
     ///
     /// # Errors
-    /// When one cannot be taken.
+    /// Returns an error when one cannot be taken.
     pub async fn take_locks(&self, locks: Vec<Lock>) -> Result<(), SandboxError> {
         self.ask("take locks of files", Request::TakeLocks(locks), &[])
             .await
             .map(drop)
     }
 
-    /// Fails if the function, which is frozen, has a process or an IPC object that a checkpoint would miss.
+    /// Checks that the function, which is frozen, has no process or IPC object that a checkpoint would miss.
     ///
     /// # Errors
-    /// When it has: the error names it.
+    /// Returns an error that names the first one found.
     pub async fn refuse_strays(&self) -> Result<(), SandboxError> {
         self.ask("checkpoint all that the function has", Request::RefuseStrays, &[])
             .await
             .map(drop)
     }
 
-    /// Until [`Self::ancestor`], has CRIU find the result of an earlier kernel probe, in an empty sandbox.
+    /// Makes CRIU in an empty sandbox find the result of an earlier kernel probe, until [`Self::ancestor`].
     ///
     /// # Errors
-    /// When it cannot be stored.
+    /// Returns an error when it cannot be stored.
     pub async fn show_probe(&self, probe: &OwnedFd) -> Result<(), SandboxError> {
         self.ask("show criu its probe", Request::ShowProbe, &[probe.as_fd()])
             .await
             .map(drop)
     }
 
-    /// What a pager gets the memory by of whatever the CRIU that waits inside restores. Before anything is asked of that CRIU, which forks only while
-    /// somebody reads it.
+    /// Returns the ancestor, from which a pager gets the memory of whatever the waiting CRIU restores. Must be called
+    /// before anything is asked of that CRIU, which forks only while somebody reads it.
     ///
     /// # Errors
-    /// When the kernel refuses a part.
+    /// Returns an error when the kernel refuses a part.
     pub async fn ancestor(&self) -> Result<Ancestor, SandboxError> {
         let what = "reach criu's memory";
         let failed = |e| SandboxError::Control(what, e);
@@ -303,11 +305,11 @@ impl Sandbox {
         }
     }
 
-    /// A fresh userfaultfd of each of these processes, which CRIU has restored and holds before their first
+    /// Returns a fresh userfaultfd of each of these processes. CRIU has restored them and holds them before their first
     /// instruction.
     ///
     /// # Errors
-    /// When the kernel refuses one.
+    /// Returns an error when the kernel refuses one.
     pub async fn userfaults(&self, pids: &[i32]) -> Result<Vec<Given>, SandboxError> {
         let failed = |e| SandboxError::Control("reach the memory of what criu has restored", e);
         let request = Request::Userfaults(pids.to_vec());
@@ -320,11 +322,11 @@ impl Sandbox {
         Ok(given.collect())
     }
 
-    /// Has init hold descriptors for CRIU to open by [`held_path`](rekindle_init::protocol::held_path), in place of any it
-    /// holds, and set the clocks of what is restored; for a restore.
+    /// Prepares a restore. Init holds these descriptors, in place of any others, for CRIU to open by
+    /// [`held_path`](rekindle_init::protocol::held_path). It also sets the clocks of what is restored.
     ///
     /// # Errors
-    /// When there are too many, or the sandbox is not furnished.
+    /// Returns an error when there are too many descriptors, or the sandbox is not furnished.
     pub async fn hold(&self, fds: &[&OwnedFd], clocks: Option<Clocks>) -> Result<(), SandboxError> {
         let fds: Vec<_> = fds.iter().map(|f| f.as_fd()).collect();
         self.ask("hold what criu opens", Request::Hold { clocks }, &fds)
@@ -335,7 +337,7 @@ impl Sandbox {
     /// Writes the private files to `archive`.
     ///
     /// # Errors
-    /// When a file cannot be read or the archive written.
+    /// Returns an error when a file cannot be read or the archive cannot be written.
     pub async fn save_files(&self, archive: &OwnedFd) -> Result<Saved, SandboxError> {
         let archive = [archive.as_fd()];
         match self.control.request(Request::SaveFiles, &archive, REQUEST_LIMIT).await {
@@ -345,10 +347,10 @@ impl Sandbox {
         }
     }
 
-    /// Unpacks private files from `archive`, which are the function's then.
+    /// Unpacks private files from `archive`. They then belong to the function.
     ///
     /// # Errors
-    /// When it is malformed or does not fit.
+    /// Returns an error when the archive is malformed or does not fit.
     pub async fn load_files(&self, archive: &OwnedFd) -> Result<(), SandboxError> {
         let archive = [archive.as_fd()];
         let asked = self.control.request(Request::LoadFiles, &archive, REQUEST_LIMIT);
@@ -362,18 +364,18 @@ impl Sandbox {
         }
     }
 
-    /// CRIU's kernel probe, after CRIU ran here once.
+    /// Returns CRIU's kernel probe, after CRIU ran here once.
     ///
     /// # Errors
-    /// When it is not there.
+    /// Returns an error when it does not exist.
     pub async fn read_probe(&self) -> Result<Vec<u8>, SandboxError> {
         self.ask("read criu's probe", Request::ReadProbe, &[]).await
     }
 
-    /// Gives CRIU the result of an earlier kernel probe, which saves it some 15 ms.
+    /// Gives CRIU the result of an earlier kernel probe, which saves it about 15 ms.
     ///
     /// # Errors
-    /// When it cannot be stored.
+    /// Returns an error when it cannot be stored.
     pub async fn write_probe(&self, probe: &OwnedFd) -> Result<(), SandboxError> {
         self.ask("store criu's probe", Request::WriteProbe, &[probe.as_fd()])
             .await
@@ -393,7 +395,7 @@ impl Sandbox {
         }
     }
 
-    /// Changes when the function's first process ends or the sandbox goes.
+    /// Returns the function's state, which changes when its first process ends or the sandbox goes.
     pub fn function_state(&self) -> watch::Receiver<FunctionState> {
         self.control.function_state()
     }
@@ -401,21 +403,21 @@ impl Sandbox {
     /// Opens a connection to a TCP port inside.
     ///
     /// # Errors
-    /// When nothing listens there, or the sandbox is gone.
+    /// Returns an error when nothing listens there, or the sandbox is gone.
     pub async fn connect(&self, port: u16) -> io::Result<TcpStream> {
         netns::connect(Arc::clone(&self.network), port).await
     }
 
-    /// Kills everything inside at once; the kernel ends a pid namespace with its pid 1.
+    /// Kills everything inside at once: the kernel ends a pid namespace with its pid 1.
     pub fn kill(&self) {
         let reaped = self.reaped.lock();
-        // Not yet reaped, so the id cannot be another process's.
+        // Init is not yet reaped, so the id cannot be another process's.
         if !*reaped {
             let _ = kill(self.init, Signal::SIGKILL);
         }
     }
 
-    /// Kills everything inside and waits until it is gone, some milliseconds. Blocks.
+    /// Kills everything inside and waits until it is gone, which takes some milliseconds. Blocks.
     pub fn end(&self) {
         let mut reaped = self.reaped.lock();
         if !*reaped {
@@ -434,7 +436,8 @@ impl Drop for Sandbox {
     }
 }
 
-/// A child of ours that is ended and reaped with this value, whoever gives up waiting, unless it is kept.
+/// A child of the worker that is killed and reaped on drop, unless it is kept. This holds even if a caller gives up
+/// waiting.
 struct Passing(Pid);
 
 impl Passing {
@@ -451,11 +454,11 @@ impl Drop for Passing {
     }
 }
 
-/// Kills and reaps an init, or what made one: our child, not yet reaped.
+/// Kills and reaps an init, or the process that created one: a child of the worker that is not yet reaped.
 fn end(child: Pid) {
     // An error would mean that it is gone already.
     let _ = kill(child, Signal::SIGKILL);
-    // Reaping waits until the namespaces are torn down, some milliseconds: not on this thread.
+    // Reaping waits some milliseconds until the namespaces are torn down, so it does not run on this thread.
     match tokio::runtime::Handle::try_current() {
         Ok(runtime) => drop(runtime.spawn_blocking(move || reap(child))),
         Err(_) => reap(child),

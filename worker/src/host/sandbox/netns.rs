@@ -1,5 +1,5 @@
-//! Network namespaces: a socket keeps the namespace it was made in, so a thread enters the namespace, makes the socket and
-//! returns. That is the way in for requests, and for all that is set up inside.
+//! Network namespaces. A socket keeps the namespace it was created in, so a thread enters the namespace, creates the
+//! socket and returns. Requests enter this way, and so does everything that is set up inside.
 
 use std::fs::File;
 use std::io;
@@ -12,15 +12,18 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::unistd::Pid;
 use tokio::net::{TcpSocket, TcpStream};
 
-/// What namespaces made from one with these settings have: tables of their own for connections, of so many buckets, where the kernel can (6.1, 6.6).
-/// Without, they share the host's, of a quarter of a million buckets on a common host; who lists the connections of one namespace, as CRIU does
-/// several times, walks it all, some milliseconds each time.
+/// Settings that give namespaces created from this one their own connection tables with this many buckets, if the
+/// kernel can (6.1, 6.6).
+///
+/// Without them, namespaces share the host's tables, with a quarter of a million buckets on a common host. Whoever
+/// lists the connections of one namespace walks all of them, as CRIU does several times. Each walk takes some
+/// milliseconds.
 const TABLES: [(&str, &str); 2] = [
     ("/proc/sys/net/ipv4/tcp_child_ehash_entries", "2048"),
     ("/proc/sys/net/ipv4/udp_child_hash_entries", "256"),
 ];
 
-/// The calling thread's.
+/// The calling thread's namespace.
 const CURRENT: &str = "/proc/thread-self/ns/net";
 
 /// A network namespace that is not the worker's own.
@@ -30,13 +33,13 @@ pub struct NetworkNamespace {
     ours: File,
 }
 
-/// Returns to the worker's namespace when dropped.
+/// Returns to the worker's namespace on drop.
 struct Return<'a>(&'a File);
 
 impl Drop for Return<'_> {
     fn drop(&mut self) {
         if let Err(e) = setns(self.0.as_fd(), CloneFlags::CLONE_NEWNET) {
-            // A thread that goes on in a function's network would serve others from there.
+            // A thread that continued in a function's network would serve others from there.
             tracing::error!(error = %e, "cannot return from another network; giving up");
             std::process::abort();
         }
@@ -44,10 +47,10 @@ impl Drop for Return<'_> {
 }
 
 impl NetworkNamespace {
-    /// That of a process.
+    /// Returns the namespace of a process.
     ///
     /// # Errors
-    /// When the process is gone.
+    /// Returns an error when the process is gone.
     pub fn of(pid: Pid) -> io::Result<Self> {
         Ok(Self {
             inside: File::open(format!("/proc/{pid}/ns/net"))?,
@@ -55,13 +58,13 @@ impl NetworkNamespace {
         })
     }
 
-    /// A new one with a loopback that is down. It ends with this value and the sockets made in it.
+    /// Creates a namespace with a loopback that is down. It ends with this value and the sockets created in it.
     ///
     /// # Errors
-    /// When the kernel makes none.
+    /// Returns an error when the kernel creates none.
     pub fn make() -> io::Result<Self> {
         let ours = File::open(CURRENT)?;
-        // The thread ends there and never comes back.
+        // The thread ends in the new namespace and never comes back.
         let made = std::thread::spawn(|| {
             unshare(CloneFlags::CLONE_NEWNET)?;
             File::open(CURRENT)
@@ -72,17 +75,17 @@ impl NetworkNamespace {
         Ok(Self { inside, ours })
     }
 
-    /// Does something in the namespace, on the calling thread, which is back in its own after.
+    /// Runs `act` in the namespace, on the calling thread, which is back in its own namespace afterwards.
     ///
     /// # Errors
-    /// When the namespace cannot be entered.
+    /// Returns an error when the namespace cannot be entered.
     pub fn within<T>(&self, act: impl FnOnce() -> T) -> io::Result<T> {
         setns(self.inside.as_fd(), CloneFlags::CLONE_NEWNET)?;
         let _return = Return(&self.ours);
         Ok(act())
     }
 
-    /// A TCP socket in the namespace. Blocks for some microseconds.
+    /// Creates a TCP socket in the namespace. Blocks for some microseconds.
     fn socket(&self) -> io::Result<OwnedFd> {
         let made = self.within(|| {
             socket(
@@ -102,7 +105,8 @@ impl AsFd for NetworkNamespace {
     }
 }
 
-/// The namespace that processes are started in whose own namespaces are to have small tables; `None` where the kernel knows none.
+/// Returns the namespace in which to start processes whose own namespaces are to have small tables. Returns `None` if
+/// the kernel does not support them.
 pub(super) fn nursery() -> Option<&'static NetworkNamespace> {
     static NURSERY: OnceLock<Option<NetworkNamespace>> = OnceLock::new();
     let make = || {
@@ -141,7 +145,7 @@ mod tests {
             return;
         }
         let entries = || std::fs::read_to_string("/proc/sys/net/ipv4/tcp_ehash_entries").unwrap();
-        // One that shares the host's table says so by a minus.
+        // A minus sign marks a namespace that shares the host's table.
         let shared = NetworkNamespace::make().unwrap();
         assert!(
             shared.within(entries).unwrap().starts_with('-'),

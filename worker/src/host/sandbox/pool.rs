@@ -1,7 +1,9 @@
-//! Empty sandboxes made ahead: namespaces and control groups, which cost the kernel milliseconds (it waits for a grace period
-//! when a process changes its control group), and a CRIU that waits for its order, which costs as much to start; but nothing
-//! of a function yet. Of a used one only the control group is used again, once it is clean ([`crate::host::cgroup`]); all else ends with it
-//! (decision 18). How many are kept follows what was taken lately (`demand.rs`).
+//! Empty sandboxes created ahead. Their namespaces and control groups cost the kernel milliseconds: it waits for a
+//! grace period when a process changes its control group. The CRIU that waits for its order costs as much to start.
+//! Nothing of a function is in them yet.
+//!
+//! Of a used sandbox only the control group is used again, once it is clean ([`crate::host::cgroup`]). Everything else
+//! ends with it (decision 18). How many are kept follows recent demand (`demand.rs`).
 
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::fchown;
@@ -24,76 +26,76 @@ use crate::host::network::{Network, RouterError, SandboxLink};
 
 /// The descriptors at which CRIU has the write ends of the output pipes.
 pub const OUTPUT_FDS: [i32; 2] = [4, 5];
-/// Their streams.
+/// The streams of the output pipes.
 pub const OUTPUT_STREAMS: [&str; 2] = ["stdout", "stderr"];
-/// What they are called in images, so that CRIU can be told of them before it is known what is to be restored: their numbers as pipes, higher
-/// than a kernel soon counts.
+/// Numbers of the output pipes in images. They let CRIU know the pipes before it is known what to restore. The numbers
+/// are higher than a kernel soon counts.
 pub const OUTPUT_PIPES: [u32; 2] = [0xffff_fff0, 0xffff_fff1];
 
-/// What an empty sandbox may use. More memory than any function, since v1 refuses to raise a limit above that of memory and
-/// swap together.
+/// Limits of an empty sandbox. It has more memory than any function, since v1 refuses to raise a limit above that of
+/// memory and swap together.
 const EMPTY: Limits = Limits {
     memory_bytes: 1 << 40,
     cpu_cores: 1.0,
     pids: 64,
 };
-/// How long after a sandbox was taken the next one is made: what it was taken for comes first.
+/// How long after a sandbox was taken the next one is created: the start that took it comes first.
 const REFILL_AFTER: Duration = Duration::from_millis(20);
 /// How long CRIU may take to start. It takes about 4 ms.
 const CRIU_LIMIT: Duration = Duration::from_secs(10);
-/// How often in a row a CRIU is prestarted in vain before it is left for a while.
+/// Number of failed prestarts in a row after which prestarting pauses.
 const VAIN_MOST: u64 = 5;
-/// How long it is left then, before one more is tried.
+/// How long prestarting pauses before another attempt.
 const LEFT_FOR: Duration = Duration::from_secs(60);
-/// Sandboxes that are made at once, for each core: half of the time they wait for the kernel.
+/// Number of sandboxes created at once, for each core: half of the time they wait for the kernel.
 const MAKERS_A_CORE: usize = 2;
-/// How long is waited after one could not be made.
+/// Pause after a failed creation.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// How often it is looked whether fewer are wanted.
+/// Interval between checks whether fewer are wanted.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// Why there is no empty sandbox.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
-    /// No control group.
+    /// Its control group cannot be created.
     #[error("make the control group")]
     Cgroup(#[source] CreateError),
-    /// The function's part of it cannot be reached.
+    /// The function's control group cannot be opened.
     #[error("join the function's control group")]
     Join(#[source] FileError),
-    /// No sandbox.
+    /// The sandbox cannot be created.
     #[error("make the sandbox")]
     Sandbox(#[source] SandboxError),
-    /// No way out.
+    /// The sandbox cannot be linked to the network.
     #[error("link the sandbox to the network")]
     Network(#[source] RouterError),
-    /// No pipes for what the function will write.
+    /// The pipes for the function's output cannot be created.
     #[error("make the output pipes")]
     Pipes(#[source] std::io::Error),
-    /// No CRIU.
+    /// CRIU cannot be started.
     #[error("start criu")]
     Criu(#[source] SandboxError),
-    /// It does not answer.
+    /// CRIU does not reply.
     #[error("hear from criu")]
     Silent(#[source] CriuError),
-    /// It does not take an order ahead.
+    /// CRIU does not accept an order ahead.
     #[error("prestart criu")]
     Prestart(#[source] PrestartError),
 }
 
 /// An empty sandbox and its control group, which can be removed only after it.
 pub struct Empty {
-    /// Its walls.
+    /// The sandbox.
     pub sandbox: Arc<Sandbox>,
-    /// Its link to the network, where the worker has one.
+    /// Its link to the network, if the worker has one.
     pub link: Option<SandboxLink>,
-    /// Its limits, still those of an empty one.
+    /// Its control group, still with the limits of an empty sandbox.
     pub cgroup: Cgroup,
     /// Whether its control group was another sandbox's before.
     pub used_before: bool,
-    /// A CRIU inside, waiting; it has the write ends of `outputs` at [`OUTPUT_FDS`]. Ends when this is dropped.
+    /// A CRIU inside, waiting. It has the write ends of `outputs` at [`OUTPUT_FDS`], and ends on drop.
     pub criu: WaitingCriu,
-    /// Pipes for what the function writes: standard output, standard error; their read and write ends.
+    /// Pipes for the function's standard output and standard error, as pairs of read and write ends.
     pub outputs: [(OwnedFd, OwnedFd); 2],
 }
 
@@ -107,7 +109,7 @@ pub struct SandboxPool {
     most: usize,
     demand: Mutex<Demand>,
     began: Instant,
-    /// Who makes one has one of these: they keep a processor busy.
+    /// Permits for those who create a sandbox, which keeps a processor busy.
     makers: Semaphore,
     ready: Mutex<Vec<Empty>>,
     taken: Notify,
@@ -116,33 +118,33 @@ pub struct SandboxPool {
     made_while_waiting: AtomicU64,
     failed: AtomicU64,
     closed: AtomicBool,
-    /// How often in a row CRIU was prestarted, or its memory reached, in vain.
+    /// Number of failures in a row to prestart CRIU, or to reach its memory.
     vain: AtomicU64,
-    /// When that was last so.
+    /// Time of the last such failure.
     last_vain: Mutex<Option<Instant>>,
-    /// What CRIU has found of the kernel, once it has looked.
+    /// CRIU's kernel probe, once it has run.
     probe: Mutex<Option<Arc<OwnedFd>>>,
 }
 
-/// The pool's level, and what it has given.
+/// The pool's level, and what it has supplied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolCounts {
-    /// Sandboxes that are ready.
+    /// Number of sandboxes that are ready.
     pub ready: usize,
-    /// Taken that were ready.
+    /// Number of sandboxes taken that were ready.
     pub from_pool: u64,
-    /// Taken that had to be made first.
+    /// Number of sandboxes taken that had to be created first.
     pub made_while_waiting: u64,
-    /// That could not be made.
+    /// Number of sandboxes that could not be created.
     pub failed: u64,
-    /// How many are kept ready now.
+    /// Number of sandboxes to keep ready now.
     pub wanted: usize,
     /// Control groups that are used again.
     pub groups: SpareCounts,
 }
 
 impl SandboxPool {
-    /// An empty pool that keeps from `least` to `most` sandboxes, as they are taken, once [`Self::keep_filled`] runs.
+    /// Creates an empty pool. Once [`Self::keep_filled`] runs, it keeps from `least` to `most` sandboxes, by demand.
     pub fn new(
         cgroups: Cgroups,
         zygote: Arc<Zygote>,
@@ -175,7 +177,7 @@ impl SandboxPool {
         }
     }
 
-    /// How many there are now, and were taken.
+    /// Returns how many there are now, and how many were taken.
     pub fn counts(&self) -> PoolCounts {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         PoolCounts {
@@ -192,10 +194,10 @@ impl SandboxPool {
         self.demand.lock().wanted(self.began.elapsed(), self.least, self.most)
     }
 
-    /// Takes one that is ready, or makes one.
+    /// Takes a sandbox that is ready, or creates one.
     ///
     /// # Errors
-    /// When one must be made and cannot.
+    /// Returns an error when a sandbox must be created and cannot be.
     pub async fn take(&self) -> Result<Empty, PoolError> {
         let ready = self.ready.lock().pop();
         self.demand.lock().taken(self.began.elapsed());
@@ -212,13 +214,13 @@ impl SandboxPool {
         }
     }
 
-    /// Makes one that is not the pool's.
+    /// Creates a sandbox that does not belong to the pool.
     pub(crate) async fn make(&self) -> Result<Empty, PoolError> {
         // The semaphore is never closed.
         let _maker = self.makers.acquire().await.ok();
         let primes = self.primes();
         let made = match self.make_one(primes).await {
-            // Whatever it was: what is plain may still be had.
+            // Whatever failed, a sandbox without a prestarted CRIU may still work.
             Err(e) if primes => {
                 self.note_prestart_failure(&e);
                 self.make_one(false).await
@@ -229,7 +231,7 @@ impl SandboxPool {
         made
     }
 
-    /// Whether a CRIU is to be prestarted: not before it is known what it finds of the kernel, nor where it failed again and again a moment ago.
+    /// Returns whether to prestart a CRIU: not before its kernel probe is known, nor after recent repeated failures.
     fn primes(&self) -> bool {
         let is_left = || {
             let last = *self.last_vain.lock();
@@ -252,7 +254,7 @@ impl SandboxPool {
         let sandbox = Sandbox::create(&self.zygote, cgroup.procs_files())
             .await
             .map_err(PoolError::Sandbox)?;
-        // The function's: CRIU opens them anew, and the function may, as /dev/stdout.
+        // The pipes belong to the function: CRIU opens them anew, and the function may, as /dev/stdout.
         let owner = Some(sandbox.host_id(FUNCTION_UID));
         let pipe = || {
             let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(|e| PoolError::Pipes(e.into()))?;
@@ -276,7 +278,7 @@ impl SandboxPool {
         drop(theirs);
         let prestart = self.prestart.clone();
         let answered = tokio::task::spawn_blocking(move || {
-            // Only when it answers has it found all its libraries, whose paths it does not look for any more then.
+            // When CRIU replies, it has found all its libraries, and no longer looks for their paths.
             criu.version(CRIU_LIMIT)?;
             let prestarted = place.map(|place| prestart.run(&criu, place));
             Ok((criu, prestarted))
@@ -292,7 +294,7 @@ impl SandboxPool {
         let prestarted = prestarted.transpose().map_err(PoolError::Prestart)?;
         let ancestor = sandbox.ancestor().await;
         match &ancestor {
-            // One that was not prestarted does not tell whether the next could be.
+            // A CRIU that was not prestarted does not tell whether the next could be.
             _ if prestarted.is_none() => {}
             Ok(_) => self.vain.store(0, Ordering::Relaxed),
             Err(e) => self.note_prestart_failure(e),
@@ -311,18 +313,18 @@ impl SandboxPool {
         })
     }
 
-    /// Where a CRIU is to be prestarted.
+    /// Creates the directory of a CRIU that is to be prestarted.
     async fn place(&self, sandbox: &Sandbox, name: &str, probe: &OwnedFd) -> Result<criu::Place, PoolError> {
         sandbox.show_probe(probe).await.map_err(PoolError::Criu)?;
         self.prestart.place(name, sandbox).map_err(PoolError::Prestart)
     }
 
-    /// From now on sandboxes are made with a CRIU that is prestarted by this result of its kernel probe.
+    /// Prestarts CRIU in sandboxes created from now on, with this result of its kernel probe.
     pub fn prime_with(&self, probe: Arc<OwnedFd>) {
         *self.probe.lock() = Some(probe);
     }
 
-    /// Fills the pool, and again after each that is taken; ends those that are too many. Runs until dropped.
+    /// Fills the pool, and refills it after each sandbox taken. Ends surplus sandboxes. Runs until dropped.
     pub async fn keep_filled(self: Arc<Self>) {
         loop {
             self.fill().await;
@@ -332,7 +334,7 @@ impl SandboxPool {
                 (ready.len() > wanted).then(|| ready.pop()).flatten()
             };
             if let Some(surplus) = surplus {
-                // One at a time: nobody hurries.
+                // One at a time: there is no hurry.
                 end(surplus).await;
                 continue;
             }
@@ -349,7 +351,7 @@ impl SandboxPool {
             if lacking == 0 || self.closed.load(Ordering::Relaxed) {
                 return;
             }
-            // Two beside each other, and a start that must make its own finds room among the makers.
+            // Two run in parallel, so that a start which must create its own finds room among the makers.
             let (one, other) = tokio::join!(self.make_ready(), async {
                 if lacking > 1 { self.make_ready().await } else { Ok(()) }
             });
@@ -370,7 +372,7 @@ impl SandboxPool {
         Ok(())
     }
 
-    /// Ends all that are ready. Blocks for some milliseconds.
+    /// Ends all sandboxes that are ready. Blocks for some milliseconds.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         let all = std::mem::take(&mut *self.ready.lock());
@@ -381,12 +383,12 @@ impl SandboxPool {
     }
 }
 
-/// Ends one that nobody needs.
+/// Ends a sandbox that nobody needs.
 pub(crate) async fn end(empty: Empty) {
     let ended = tokio::task::spawn_blocking(move || {
         empty.sandbox.end();
         drop(empty);
     });
-    // It does not panic; the runtime going down is the only other way to fail.
+    // The task does not panic, so the only possible failure is the shutdown of the runtime.
     let _ = ended.await;
 }

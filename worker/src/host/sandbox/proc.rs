@@ -1,5 +1,5 @@
-//! The `/proc` of what is in a sandbox, by the ids inside. The root of a sandbox may have laid anything over it: what
-//! is opened here is the kernel's, or nothing.
+//! The `/proc` of a sandbox's processes, by their ids inside. The root of a sandbox may have mounted anything over it:
+//! a file opened here is the kernel's, or the call fails.
 
 use std::fs::File;
 use std::io;
@@ -14,10 +14,10 @@ use rustix::fs::{CWD, Dir, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, fstatfs
 pub struct InnerProc(OwnedFd);
 
 impl InnerProc {
-    /// That of the sandbox with this init.
+    /// Opens the `/proc` of the sandbox with this init.
     ///
     /// # Errors
-    /// When the sandbox is gone, or something else lies there.
+    /// Returns an error when the sandbox is gone, or something else lies there.
     pub fn of(init: Pid) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let found = openat(CWD, format!("/proc/{init}/root/proc"), flags, Mode::empty())?;
@@ -29,20 +29,20 @@ impl InnerProc {
         }
     }
 
-    /// Opens a file of it, which is not a link and has nothing mounted over it or on the way to it.
+    /// Opens a file of it. The file must not be a link, and nothing may be mounted over it or on the way to it.
     ///
     /// # Errors
-    /// When the process is gone, or the file is another.
+    /// Returns an error when the process is gone, or the file is another.
     pub fn open(&self, path: &str, flags: OFlags) -> io::Result<File> {
         let only = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
         let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK;
         Ok(openat2(&self.0, path, flags, Mode::empty(), only)?.into())
     }
 
-    /// The ids of all processes.
+    /// Returns the ids of all processes.
     ///
     /// # Errors
-    /// When they cannot be listed.
+    /// Returns an error when they cannot be listed.
     pub fn pids(&self) -> io::Result<Vec<i32>> {
         let listed = self.open(".", OFlags::RDONLY | OFlags::DIRECTORY)?;
         let mut pids = Vec::new();
@@ -58,7 +58,7 @@ impl InnerProc {
         Ok(pids)
     }
 
-    /// Where it is found by this process, for what takes a path.
+    /// Returns its path as this process sees it, for calls that take a path.
     pub fn path(&self) -> PathBuf {
         use std::os::fd::AsRawFd as _;
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))

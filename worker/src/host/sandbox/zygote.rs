@@ -1,4 +1,4 @@
-//! The init program, started once: it forks for each sandbox, and for each CRIU that dumps one.
+//! The init program, started once. It forks for each sandbox, and for each CRIU that dumps one.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,11 +19,12 @@ use super::netns::nursery;
 
 /// How long a fork may take. It takes a tenth of a millisecond.
 const FORK_LIMIT: Duration = Duration::from_secs(10);
-/// What forks inits. It is started when the first is wanted, and again should it have died; it ends with this value, what it forked does not.
+/// Forks inits. It is started when the first is needed, and again if it has died. It ends with this value; what it
+/// forked does not.
 pub struct Zygote {
     binary: PathBuf,
     common: Common,
-    /// Which ids of the host its sandboxes have.
+    /// The host ids of its sandboxes.
     pub(super) ids: Arc<Ids>,
     running: Mutex<Option<Running>>,
 }
@@ -34,8 +35,8 @@ struct Running {
 }
 
 impl Zygote {
-    /// By this program, with CRIU of the directory `criu`. Sandboxes are laid out in the directory `stage`, which is
-    /// this zygote's alone.
+    /// Creates it with this program, and with CRIU of the directory `criu`. Sandboxes are laid out in the directory
+    /// `stage`, which belongs to this zygote alone.
     pub fn new(binary: PathBuf, stage: PathBuf, criu: PathBuf) -> Self {
         if !Path::new("/dev/userfaultfd").exists() {
             tracing::warn!("/dev/userfaultfd is missing (Linux 6.1): nothing is restored here");
@@ -48,13 +49,14 @@ impl Zygote {
         }
     }
 
-    /// Forks a process: how to talk to it, and its id; it is a child of the caller's.
+    /// Forks a process, which is a child of the caller. Returns the control connection to it, and its id.
     pub(super) async fn fork(&self) -> Result<(Control, Pid), SandboxError> {
         let named = |e| SandboxError::Start(self.binary.display().to_string(), e);
         let mut running = self.running.lock().await;
         let mut is_new = false;
         loop {
-            // Another one each time: should a zygote have died between its fork and its answer, that fork is told by nobody, and ends.
+            // Each attempt has a new pair. If a zygote died between its fork and its reply, nobody talks to that fork,
+            // and it ends.
             let (ours, theirs) = socket_pair().map_err(named)?;
             let control = Control::new(ours).map_err(named)?;
             let zygote = match running.take() {
@@ -98,8 +100,8 @@ async fn start(binary: &Path, common: &Common) -> Result<Running, SandboxError> 
 
 /// Starts the init program with its end of the control socket as its standard input.
 fn spawn(binary: &Path, control: OwnedFd) -> io::Result<Child> {
-    // Standard input carries the socket: the standard library places that one without code between fork and exec, which
-    // lets it use the cheap vfork; init is told where to look.
+    // Standard input carries the socket. The standard library places it without code between fork and exec, and so can
+    // use the cheap vfork. Init is told where to find it.
     let mut command = Command::new(binary);
     command
         .env_clear()

@@ -1,31 +1,32 @@
-//! What a question is (RFC 1035, 4.1): the one kind of message that a function may have passed on. Pure.
+//! Defines a question (RFC 1035, 4.1): the only kind of message that is forwarded for a function. Pure.
 
-/// The length of a message's header, bytes.
+/// Size of a message's header, in bytes.
 pub(super) const HEADER: usize = 12;
-/// Codes of answers.
+/// Response codes.
 pub(super) const SERVER_FAILURE: u8 = 2;
 pub(super) const REFUSED: u8 = 5;
 
-/// The longest name, and the longest part of one, bytes.
+/// Maximum length of a name, and of one label in it, in bytes.
 const NAME_MAX: usize = 255;
 const LABEL_MAX: u8 = 63;
 /// The class of the Internet.
 const IN: u16 = 1;
-/// Types that ask for a whole zone: IXFR and AXFR.
+/// Types that request a whole zone: IXFR and AXFR.
 const OF_A_ZONE: [u16; 2] = [251, 252];
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Judged {
-    /// One question for something of the Internet. May have one additional record, by which a client says what it understands (EDNS).
+    /// One question about the Internet class. It may have one additional record, by which a client announces its
+    /// capabilities (EDNS).
     Question,
     /// A request for something else, or in another form.
     Refused,
-    /// No message, or an answer: answers to it would be answered again.
+    /// Not a message, or an answer: answers to it would be answered again.
     Nothing,
 }
 
-/// Judges a message by its header and its question. What comes after, a resolver judges.
+/// Judges a message by its header and its question. A resolver judges the rest.
 pub(super) fn judge(message: &[u8]) -> Judged {
     let Some((header, rest)) = message.split_first_chunk::<HEADER>() else {
         return Judged::Nothing;
@@ -44,7 +45,8 @@ pub(super) fn judge(message: &[u8]) -> Judged {
     }
 }
 
-/// The type and class of a question, behind its name. A name in it is whole: there is nothing before it that it could point to.
+/// Returns the type and class of a question, which follow its name. The name must be complete: nothing precedes it that
+/// it could point to.
 fn asked(question: &[u8]) -> Option<(u16, u16)> {
     let mut at = 0;
     loop {
@@ -60,7 +62,7 @@ fn asked(question: &[u8]) -> Option<(u16, u16)> {
     Some((number(at)?, number(at + 2)?))
 }
 
-/// A message as its own answer, with nothing in it but this code. It has at least a header.
+/// Turns a message into its own answer with only this code. The message has at least a header.
 pub(super) fn answered(mut message: Vec<u8>, code: u8) -> Vec<u8> {
     if let Some(flags) = message.get_mut(2) {
         *flags |= 0x80;
@@ -157,7 +159,7 @@ pub(super) mod tests {
 
         #[test]
         fn what_passes_is_one_question_of_the_internet(mut message in proptest::collection::vec(any::<u8>(), 12..60)) {
-            // Rarely by chance alone.
+            // These values rarely occur by chance.
             message[2] &= 0x7f;
             message[5] &= 1;
             if judge(&message) == Judged::Question {

@@ -1,10 +1,10 @@
-//! How many questions a sandbox may ask: a bucket of tokens.
+//! Limits the rate of a sandbox's questions: a token bucket.
 
 use std::time::Instant;
 
 /// Questions a second.
 const PER_SECOND: u32 = 200;
-/// That many may come at once.
+/// Maximum burst of questions.
 pub(super) const BURST: usize = 400;
 
 pub(super) struct Rate {
@@ -20,7 +20,7 @@ impl Rate {
         }
     }
 
-    /// Takes one, if there is one.
+    /// Takes a token, if there is one.
     pub(super) fn take(&mut self, now: Instant) -> bool {
         self.tokens = self.at(now);
         self.at = now;
