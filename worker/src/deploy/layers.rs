@@ -1,5 +1,5 @@
-//! Unpacked layers on this host, by digest. Shared read-only by all sandboxes. Those that nothing uses go, what is
-//! worth least first, where all take more than they may; what is lost is fetched again.
+//! Unpacked layers on this host, by digest. All sandboxes share them read-only. When they exceed their limit, those
+//! worth least are evicted, unless something uses them. An evicted layer is fetched again.
 
 use std::collections::HashMap;
 use std::fs;
@@ -18,8 +18,8 @@ use tokio::sync::OnceCell;
 use crate::deploy::build::tree_bytes;
 use crate::host::confined::Confinement;
 
-/// Bytes of a layer that are fetched and unpacked in a second, and what that takes at least: what it costs to have one
-/// again.
+/// How many bytes of a layer are fetched and unpacked in a second, and the minimum duration. Together they are the cost
+/// of having one again.
 const FETCHED: u64 = 50 << 20;
 const FETCH_LEAST: Duration = Duration::from_millis(100);
 
@@ -28,7 +28,7 @@ const FETCH_LEAST: Duration = Duration::from_millis(100);
 pub struct LayerUse(Arc<Unpacked>);
 
 impl LayerUse {
-    /// The directory that they are in.
+    /// Returns the directory of the files.
     pub fn path(&self) -> &Path {
         &self.0.path
     }
@@ -42,14 +42,14 @@ struct Unpacked {
 
 type Cell = Arc<OnceCell<LayerUse>>;
 
-/// How much layers take.
+/// How much space layers take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LayersUse {
     /// Bytes on disk.
     pub bytes: u64,
-    /// Bytes they may take.
+    /// Maximum number of these bytes.
     pub limit_bytes: u64,
-    /// Bytes of those that had to go, since the worker's start.
+    /// Bytes evicted since the worker's start.
     pub evicted_bytes: u64,
 }
 
@@ -80,10 +80,10 @@ impl Here {
         self.worth.used(digest.to_owned(), FETCH_LEAST + fetching, bytes);
     }
 
-    /// Takes out what is worth least of what nobody uses.
+    /// Takes out the layer worth least among those that nobody uses.
     fn take_least(&mut self) -> Option<Arc<Unpacked>> {
         let unused = self.cells.iter().filter(|(_, cell)| {
-            // Whoever waits for it has its cell, and whoever uses it what is in that.
+            // Whoever waits for a layer holds its cell, and whoever uses it holds the cell's content.
             Arc::strong_count(cell) == 1 && cell.get().is_some_and(|layer| Arc::strong_count(&layer.0) == 1)
         });
         let digest = self.worth.least(unused.map(|(digest, _)| digest))?.clone();
@@ -95,8 +95,8 @@ impl Here {
 }
 
 impl Layers {
-    /// Layers below `dir`, unpacked by processes without rights. Those that nothing uses take `limit_bytes` at most,
-    /// with the others.
+    /// Creates it with layers below `dir`, unpacked by processes without privileges. All layers together take at most
+    /// `limit_bytes`, unless those in use exceed it.
     pub fn new(store: Store, dir: &Path, confinement: Confinement, limit_bytes: u64) -> Self {
         Self {
             unpack: Arc::new(move |packed, into, name| confinement.layer(packed, into, name)),
@@ -108,10 +108,10 @@ impl Layers {
         }
     }
 
-    /// A layer's files; fetched once however many ask.
+    /// Returns a layer's files, fetched once for all callers.
     ///
     /// # Errors
-    /// When it cannot be fetched or does not verify; the next call tries again.
+    /// Returns an error when the layer cannot be fetched or does not verify. The next call tries again.
     pub async fn get(&self, layer: &LayerRef) -> Result<LayerUse, FetchLayerError> {
         let cell = Arc::clone(self.here.lock().cells.entry(layer.digest.clone()).or_default());
         let is_new = !cell.initialized();
@@ -132,21 +132,21 @@ impl Layers {
         Ok(found)
     }
 
-    /// Counts what a worker before this one has left here. Blocks: it looks at every file.
+    /// Counts the layers that an earlier worker has left here. Blocks: it looks at every file.
     ///
     /// # Errors
-    /// When the directory cannot be read.
+    /// Returns an error when the directory cannot be read.
     pub fn adopt(&self) -> io::Result<()> {
         for entry in fs::read_dir(&self.dir)? {
             let entry = entry?;
             let (path, digest) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
-            // What is being fetched or removed has another name.
+            // Layers that are being fetched or removed have other names.
             if digest.parse::<Digest>().is_err() || self.here.lock().cells.contains_key(&digest) {
                 continue;
             }
             let bytes = tree_bytes(&path, u64::MAX);
             let mut here = self.here.lock();
-            // It may have been fetched, and even have gone, meanwhile.
+            // It may have been fetched, and even evicted, meanwhile.
             if !here.cells.contains_key(&digest) && path.is_dir() {
                 let layer = LayerUse(Arc::new(Unpacked { path, bytes }));
                 here.cells.insert(digest, Arc::new(OnceCell::new_with(Some(layer))));
@@ -156,7 +156,7 @@ impl Layers {
         Ok(())
     }
 
-    /// Removes what is worth least until the others fit, as far as nothing uses it.
+    /// Evicts the layers worth least until the others fit, as far as nothing uses them.
     fn keep_to_limit(&self) {
         loop {
             let mut here = self.here.lock();
@@ -164,7 +164,7 @@ impl Layers {
                 return;
             }
             let Some(gone) = here.take_least() else { return };
-            // Out of the way before anybody can ask for it again.
+            // The directory is moved out of the way before anybody can ask for it again.
             match discard(&gone.path) {
                 Ok(remains) => {
                     drop(here);
@@ -181,7 +181,7 @@ impl Layers {
         }
     }
 
-    /// How much they take.
+    /// Returns how much space they take.
     pub fn usage(&self) -> LayersUse {
         LayersUse {
             bytes: self.here.lock().bytes(),

@@ -1,4 +1,4 @@
-//! A deploy on this host: files fetched or built, a function prepared, its first restore rehearsed.
+//! A deploy on this host: files are fetched or built, a function is prepared, and its first restore is rehearsed.
 
 pub mod build;
 pub mod layers;

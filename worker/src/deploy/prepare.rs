@@ -1,5 +1,5 @@
-//! Making a version ready to serve: build its layer, boot it, warm it up, checkpoint it, publish the snapshot, restore
-//! that once. The booted instance goes on as the version's first warm one.
+//! Makes a version ready to serve: builds its layer, boots it, warms it up, checkpoints it, publishes the snapshot, and
+//! restores that once. The booted instance becomes the version's first warm one.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,15 +34,16 @@ use crate::instance::{Instance, RunningInstance, start};
 use crate::reporting::metrics::disk_free;
 use crate::worker::Worker;
 
-/// What fetching or taking a runtime's snapshot may add to a boot: as much as one by itself may take, with a store that is slow to answer.
+/// Time that fetching or taking a runtime's snapshot may add to a boot. It is as much as either may take by itself,
+/// with a store that is slow to respond.
 const SHARED_LIMIT: Duration = Duration::from_mins(2);
-/// Times a runtime that is being replaced is looked for, and the pause between.
+/// Number of attempts to find a runtime that is being replaced, and the pause between them.
 const RUNTIME_ATTEMPTS: u32 = 5;
 const RUNTIME_PAUSE: Duration = Duration::from_secs(1);
-/// With less on the disk it is for want of room that there is no snapshot, bytes.
+/// Free disk space below which a missing snapshot is attributed to lack of room, in bytes.
 const ROOM_LEAST: u64 = 64 << 20;
 
-/// Prepares a version and tells of it; the last event is `Done` or `Failed`.
+/// Prepares a version and reports events. The last one is `Done` or `Failed`.
 pub async fn prepare(worker: Arc<Worker>, request: PrepareRequest, events: mpsc::Sender<PrepareEvent>) {
     let apart = request
         .built
@@ -101,15 +102,16 @@ async fn run(
         spec: spec.clone(),
     };
     let scope = Scope::of(request.sharing, &spec, request.runtime_snapshot.clone());
-    // It may have to be booted twice, and a snapshot of its runtime be taken in between.
+    // It may be booted twice, with a snapshot of its runtime taken in between.
     let limit = request.manifest.boot_timeout() * 2 + scope.as_ref().map_or(Duration::ZERO, |_| SHARED_LIMIT);
     let instance = start::accept_shared(worker, order, &http::HeaderMap::new(), scope.clone())?;
     let parts = instance.until_ready(Instant::now() + limit).await?;
     phase(events, VersionState::Warming).await?;
-    // That it listens was seen by a connection: a request beside it would have the bootstrap make another thread, which all copies would have.
+    // A connection has just shown that it listens. A request beside that connection would make the bootstrap start
+    // another thread, which all copies would have.
     quiet(&parts).await;
     warm_up::send_all(&instance, &parts, &spec.manifest.warmup).await?;
-    // Whoever calls it next finds it warm: its start belongs to the deploy.
+    // The next caller finds it warm: its start belongs to the deploy.
     instance.usage.note_served();
     let (mut snapshot, mut snapshot_error, mut no_room) = (None, None, false);
     if spec.manifest.snapshot {
@@ -122,7 +124,8 @@ async fn run(
                 spec.instruction_sets = worker.config.offer.instruction_sets;
                 match rehearsed(worker, &spec, published.summary, events).await? {
                     Ok(summary) => snapshot = Some(summary),
-                    // As without it each start would try, and then boot: collections remove it.
+                    // The version goes without it, since each start would try the snapshot and then boot. Collection
+                    // removes the snapshot.
                     Err(why) => {
                         (spec.snapshot, spec.snapshot_digest) = (None, None);
                         snapshot_error = Some(no_snapshot(&instance, why));
@@ -144,14 +147,15 @@ async fn run(
     })
 }
 
-/// Tells that a version has no snapshot, and why, which is a sentence for the user.
+/// Reports that a version has no snapshot, and why. The reason is a sentence for the user.
 fn no_snapshot(instance: &Instance, why: String) -> String {
     tracing::warn!(function = %instance.spec.function, error = %why, "no snapshot");
     instance.sink.platform(format!("no snapshot: {why}"));
     why
 }
 
-/// A snapshot with what came of its first restore, where its function wants that. The inner error is why it is none.
+/// Returns a snapshot with the outcome of its first restore, if its function wants a rehearsal. The inner error says
+/// why there is no snapshot.
 async fn rehearsed(
     worker: &Arc<Worker>,
     spec: &VersionSpec,
@@ -167,7 +171,7 @@ async fn rehearsed(
     if let Err(error) = rehearsal.as_ref()
         && is_the_snapshot_s(error)
     {
-        // Or the store had a bad moment.
+        // It may have been a temporary failure of the store.
         tracing::warn!(function = %spec.function, %error, "a snapshot could not be restored; once more");
         rehearsal = rehearse(worker, spec).await;
     }
@@ -179,7 +183,7 @@ async fn rehearsed(
         Err(error) if is_the_snapshot_s(&error) => {
             Err(format!("it was taken, and could not be restored: {}", error.message))
         }
-        // This host's fault: the first call may have another.
+        // This host is at fault; the first call may run on another.
         Err(error) => {
             tracing::warn!(function = %spec.function, %error, "a snapshot's restore could not be rehearsed");
             Ok(summary)
@@ -187,7 +191,7 @@ async fn rehearsed(
     })
 }
 
-/// Where a version is to have copies that share no random number, refuses one with a generator that cannot be reseeded.
+/// Rejects a version whose copies must share no random number if it has a generator that cannot be reseeded.
 fn refuse_repeating(spec: &VersionSpec, snapshot: &SnapshotSummary) -> Result<(), ApiError> {
     let repeating = snapshot.randomness.as_ref().and_then(|told| told.repeating.first());
     match repeating.filter(|_| spec.manifest.unique) {
@@ -205,7 +209,7 @@ fn refuse_repeating(spec: &VersionSpec, snapshot: &SnapshotSummary) -> Result<()
 
 /// Builds a version's layers.
 async fn build(worker: &Worker, request: &PrepareRequest) -> Result<BuiltLayers, ApiError> {
-    // Not finished here: the scheduler ends it, when the version is written down with its layers.
+    // The publication is not finished here. The scheduler finishes it when the version is recorded with its layers.
     let owner = Owner::deploy(&request.function, request.version);
     let publication = Publication::new(worker.config.store.clone(), owner);
     let (rootfs, layer) = tokio::try_join!(
@@ -215,7 +219,7 @@ async fn build(worker: &Worker, request: &PrepareRequest) -> Result<BuiltLayers,
     Ok(BuiltLayers { rootfs, layer })
 }
 
-/// The root filesystem of a runtime, as the store has it now and keeps it for this deploy.
+/// Returns the root filesystem of a runtime as the store has it now, protected for this deploy.
 async fn runtime(worker: &Worker, publication: &Publication, base: Base) -> Result<LayerRef, ApiError> {
     for _ in 0..RUNTIME_ATTEMPTS {
         let layer = current_runtime(worker, base.as_str()).await?;
@@ -232,7 +236,7 @@ async fn runtime(worker: &Worker, publication: &Publication, base: Base) -> Resu
     Err(ApiError::new(ErrorCode::Unavailable, what))
 }
 
-/// A root filesystem of a build.
+/// Returns a root filesystem of a build.
 async fn root_filesystem(worker: &Worker, root: Root) -> Result<LayerUse, String> {
     let name = match root {
         Root::Runtime(base) => base.as_str(),
@@ -247,7 +251,7 @@ async fn current_runtime(worker: &Worker, name: &str) -> Result<LayerRef, ApiErr
     runtime_alias(worker, name).await.map(|alias| alias.layer)
 }
 
-/// A root filesystem as the store has it now, and the packages in it.
+/// Returns a root filesystem as the store has it now, and the packages in it.
 pub(crate) async fn runtime_alias(worker: &Worker, name: &str) -> Result<RuntimeAlias, ApiError> {
     let key = format!("runtimes/{name}.json");
     let bytes = worker.config.store.get(&key).await.map_err(|e| {
@@ -286,7 +290,7 @@ async fn layer(worker: &Worker, publication: &Publication, request: &PrepareRequ
         .cgroups
         .create(&name, worker.config.build_limits.group)
         .map_err(|e| unavailable("bound the build", &e))?;
-    // They stay until the build is over.
+    // The layers stay until the build is over.
     let used = &Mutex::new(Vec::new());
     let roots = |root| {
         async move {
@@ -319,12 +323,12 @@ struct Temporary(PathBuf);
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // It may never have come to be.
+        // The file may never have been created.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// Checkpoints and publishes; requests wait meanwhile. The error is a sentence for the user.
+/// Checkpoints and publishes. Requests wait meanwhile. The error is a sentence for the user.
 async fn capture(
     worker: &Arc<Worker>,
     instance: &Arc<Instance>,

@@ -1,6 +1,7 @@
-//! A snapshot's first restore, made at its deploy: a copy is restored as any other, asked the warm-up requests, and
-//! ended, before the version goes live. Then it is known that it can be restored, its images and its template are here,
-//! and what it touched is the working set that the first call finds.
+//! Rehearses a snapshot's first restore at its deploy. A copy is restored like any other, receives the warm-up
+//! requests, and is ended before the version goes live. This shows that the snapshot can be restored, and brings its
+//! images and its template to this host. The pages that the copy touched become the working set that the first call
+//! finds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,16 +19,17 @@ use crate::instance::invoke::record_touched;
 use crate::instance::{Instance, RunningInstance, start};
 use crate::worker::Worker;
 
-/// What all requests to the copy may take together: a deploy waits for them.
+/// How long all requests to the copy may take together: a deploy waits for them.
 const ASK_LIMIT: Duration = Duration::from_secs(60);
-/// What storing the working set and filling the template may take together. What is left then is done while the version
-/// serves: a set that is not stored is tried again by the next restore.
+/// How long storing the working set and filling the template may take together. The remainder is done while the version
+/// serves. A set that is not stored is stored by the next restore.
 const LEFT_LIMIT: Duration = Duration::from_secs(5);
 
-/// Restores a version's snapshot once. Nobody is sent to the copy.
+/// Restores a version's snapshot once. No caller is sent to the copy.
 ///
 /// # Errors
-/// When it cannot be restored, or its memory was lost. What its function answers is no error, but may be a warning.
+/// Returns an error when it cannot be restored, or its memory was lost. Its function's responses are no error, but may
+/// be a warning.
 pub(crate) async fn rehearse(worker: &Arc<Worker>, spec: &VersionSpec) -> Result<Rehearsal, ApiError> {
     let instance = InstanceId::generate();
     let span = tracing::info_span!(
@@ -70,7 +72,7 @@ async fn run(worker: &Arc<Worker>, order: StartInstance) -> Result<Rehearsal, Ap
     let restored = *instance.start_took.lock();
     let asked = tokio::time::timeout(ASK_LIMIT, ask(&instance, &parts)).await;
     let warning = asked.unwrap_or_else(|_| Some(format!("it was not through with its requests after {ASK_LIMIT:?}")));
-    // One that has ended is judged by now.
+    // An instance that has ended has a verdict by now.
     if let Err(error) = instance.until_ready(Instant::now()).await
         && error.code == ErrorCode::SnapshotLost
     {
@@ -86,7 +88,7 @@ async fn run(worker: &Arc<Worker>, order: StartInstance) -> Result<Rehearsal, Ap
                 false => Ok(()),
             }
         };
-        // Beside each other. A call at this moment would share the processors with them.
+        // Both run in parallel. A call at this moment would share the processors with them.
         let left = async { tokio::join!(store, snapshot.until_filled()).0 };
         match tokio::time::timeout(LEFT_LIMIT, left).await {
             Ok(Ok(())) => {}
@@ -101,11 +103,11 @@ async fn run(worker: &Arc<Worker>, order: StartInstance) -> Result<Rehearsal, Ap
     })
 }
 
-/// Asks the copy what the original was asked. Answers what was not answered as well, for the developer.
+/// Sends the copy the original's warm-up requests. Returns a description for the developer if a response is worse.
 async fn ask(instance: &Instance, parts: &RunningInstance) -> Option<String> {
     let manifest = &instance.spec.manifest;
     if manifest.warmup.is_empty() {
-        // The original was not asked this: whatever the answer is, it is one.
+        // The original did not receive these requests, so any response is accepted.
         for request in manifest.rehearsed() {
             let answered = warm_up::send(instance, parts, &request).await;
             tracing::debug!(?answered, "asked without a warm-up request");

@@ -1,5 +1,5 @@
-//! What this worker makes snapshots with, which it uses, and which it refuses: what the scheduler goes by to have them
-//! made anew.
+//! What this worker makes snapshots with, which snapshots it uses, and which it rejects. The scheduler uses this to
+//! renew snapshots.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -16,16 +16,17 @@ use crate::config::FilterChoice;
 use crate::snapshots::SnapshotError;
 use crate::worker::Worker;
 
-/// The form of the images that this worker makes. To be raised with each change after which earlier snapshots are to be
-/// made anew, other than of the system call filter: of ids, of limits, of what is in the images and noted beside them.
+/// The form of the images that this worker makes. It must be raised with each change after which earlier snapshots
+/// should be renewed: of ids, of limits, of the contents of images and notes. Changes of the system call filter do not
+/// count.
 const FORM: u32 = 2;
-/// Refused snapshots that are told at once.
+/// Maximum number of rejected snapshots in one report.
 const REFUSED_MAX: usize = 64;
 
 /// The current filter's digest.
 static CURRENT: LazyLock<String> = LazyLock::new(|| blake3::hash(&seccomp::program()).to_hex().to_string());
 
-/// What snapshots of functions under this filter are made with.
+/// Returns what snapshots of functions under this filter are made with.
 #[must_use]
 pub fn made_with(filter: FilterChoice) -> MadeWith {
     MadeWith {
@@ -34,12 +35,13 @@ pub fn made_with(filter: FilterChoice) -> MadeWith {
     }
 }
 
-/// Snapshots whose images were refused, and that the scheduler has not been told of.
+/// Snapshots whose images were rejected, and that the scheduler does not know of.
 #[derive(Debug, Default)]
 pub struct Refusals(Mutex<Vec<RefusedSnapshot>>);
 
 impl Refusals {
-    /// A version could not be restored as its snapshot cannot be opened. Whether that is for its images.
+    /// Records that a version could not be restored because its snapshot cannot be opened. Returns whether its images
+    /// were rejected.
     pub fn note(&self, spec: &VersionSpec, error: &SnapshotError) -> bool {
         let SnapshotError::Refused(snapshot, why) = error else {
             return false;
@@ -60,7 +62,7 @@ impl Refusals {
         std::mem::take(&mut self.0.lock())
     }
 
-    /// Keeps what could not be told for the next report.
+    /// Keeps snapshots that could not be reported for the next report.
     pub fn not_told(&self, refused: Vec<RefusedSnapshot>) {
         let mut told = self.0.lock();
         told.extend(refused);
@@ -68,7 +70,8 @@ impl Refusals {
     }
 }
 
-/// The report to the scheduler. Give what it refused back with [`Refusals::not_told`] if telling fails.
+/// Builds the report to the scheduler. The caller gives its rejected snapshots back with [`Refusals::not_told`] if the
+/// report fails.
 #[must_use]
 pub fn report(worker: &Worker) -> SnapshotReport {
     SnapshotReport {
@@ -78,7 +81,7 @@ pub fn report(worker: &Worker) -> SnapshotReport {
     }
 }
 
-/// The snapshots that instances have memory of, or are about to.
+/// Returns the snapshots that instances have memory of, or are about to have.
 fn in_use(worker: &Worker) -> BTreeSet<SnapshotId> {
     let instances = worker.all_instances();
     let used = instances.iter().filter_map(|instance| match instance.parts() {

@@ -1,13 +1,13 @@
-//! Beginning a version as a snapshot of its runtime: an interpreter that has loaded no function yet. What a function's memory has in common with
-//! that need not be stored again.
+//! Starts a version from a snapshot of its runtime: an interpreter that has loaded no function yet. Memory that a
+//! function has in common with that need not be stored again.
 //!
 //! ```text
 //! there is one:   criu restore, eagerly ──> another user, if need be ─┐
 //! there is none:  boot, with nothing loaded ──> checkpoint, publish ──┴─> after-restore hook ──> POST /.rekindle/load ──> the function listens
 //! ```
 //!
-//! That it is shared costs what is random in it: the layout of its memory and the interpreter's hash secret are the same in all that begin so
-//! (decision 28).
+//! The price of sharing is less randomness. The layout of its memory and the interpreter's hash secret are the same in
+//! all versions that start this way (decision 28).
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -44,13 +44,13 @@ use crate::instance::{FunctionClient, Instance, RunningInstance};
 use crate::snapshots::{CaptureNotes, EditError, become_user, clocks, let_be_read};
 use crate::worker::Worker;
 
-/// The longest answer to a load that is read, bytes.
+/// Maximum size of a response to a load that is read, in bytes.
 const BODY_MAX: usize = 64 * 1024;
-/// How long the end of a process is waited for that has closed its connection.
+/// How long to wait for the end of a process that has closed its connection.
 const END_LIMIT: Duration = Duration::from_secs(2);
 
-/// What the interpreter or the C library reads when it starts, or a library when it is first used: a function with such a variable in its environment is booted with
-/// it. Names, or their beginnings.
+/// Variables that the interpreter or the C library reads when it starts, or a library when it is first used. A function
+/// with such a variable in its environment is booted with it. Names, or prefixes of names.
 const READ_AT_START: [&str; 12] = [
     "PYTHON",
     "NODE_OPTIONS",
@@ -66,7 +66,7 @@ const READ_AT_START: [&str; 12] = [
     "TZ",
 ];
 
-/// Which snapshot of a runtime a version begins as.
+/// The snapshot of a runtime from which a version starts.
 #[derive(Debug, Clone)]
 pub struct Scope {
     runtime: Runtime,
@@ -74,13 +74,13 @@ pub struct Scope {
     function: Option<FunctionName>,
     /// The snapshot that the scheduler knows.
     known: Option<RuntimeSnapshot>,
-    /// The one that was begun as, or made.
+    /// The snapshot that was used or made.
     begun: Arc<OnceLock<RuntimeSnapshot>>,
 }
 
 impl Scope {
-    /// The one of this version, which is `known` if the scheduler knows it. `None` where it is to begin as none, or
-    /// cannot.
+    /// Returns the scope of this version, with the snapshot `known` to the scheduler, if any. Returns `None` if the
+    /// version should not or cannot start from a snapshot.
     pub fn of(sharing: Sharing, spec: &VersionSpec, known: Option<RuntimeSnapshot>) -> Option<Self> {
         let function = match sharing {
             Sharing::None => return None,
@@ -99,7 +99,7 @@ impl Scope {
         })
     }
 
-    /// What it has begun as, or what was made for it.
+    /// Returns the snapshot that was used, or made for it.
     pub fn begun(&self) -> Option<RuntimeSnapshot> {
         self.begun.get().cloned()
     }
@@ -110,7 +110,7 @@ impl Scope {
             rootfs: rootfs.clone(),
             digest: Some(snapshot.digest.to_string()),
         };
-        // It begins once.
+        // It starts once.
         drop(self.begun.set(begun));
     }
 
@@ -119,10 +119,11 @@ impl Scope {
     }
 }
 
-/// Boots `instance` as the snapshot of its runtime, which is made if there is none; where that fails, from nothing.
+/// Boots `instance` from the snapshot of its runtime, which is made if there is none. If that fails, boots it from
+/// nothing.
 ///
 /// # Errors
-/// As [`boot()`].
+/// The same as [`boot()`].
 pub async fn boot_shared(
     worker: &Arc<Worker>,
     instance: &Arc<Instance>,
@@ -138,11 +139,11 @@ pub async fn boot_shared(
         Err(why) => why,
     };
     worker.metrics.runtime_snapshot("failed");
-    // One that has taken all the time that a boot may take would do so again.
+    // If this took all the time of a boot, a second attempt would take it again.
     if !instance.is_starting() || started.elapsed() >= instance.spec.manifest.boot_timeout() {
         return Err(why);
     }
-    // It may be the function's own fault; then this says so, too.
+    // It may be the function's own fault, and the message then says so.
     tracing::warn!(instance = %instance.id, error = %why, "a version cannot begin as the snapshot of its runtime; booting from nothing");
     let said = format!(
         "it cannot begin as the snapshot of its runtime, booting from nothing: {}",
@@ -173,14 +174,16 @@ async fn begin_shared(
             (parts, "made")
         }
     };
-    // Now, and not only in what is restored from its snapshot: it has drawn no random number that another function has.
+    // The hook runs here too, not only in restored copies. The instance must not have drawn a random number that
+    // another function has.
     let hook = call_hook(instance, &parts, Hook::AfterRestore).await;
     hook.map_err(|e| ApiError::new(ErrorCode::RestoreFailed, e))?;
     instance.phase("load", load(worker, instance, &parts)).await?;
     Ok((parts, how))
 }
 
-/// The snapshot, with all its images in a directory for `instance`, if there is one of its root filesystem and it is whole.
+/// Returns the snapshot, if one of its root filesystem exists and is intact. All its images are in a directory for
+/// `instance`.
 async fn find(worker: &Worker, instance: &Instance, scope: &Scope) -> Result<Option<(Snapshot, Scratch)>, ApiError> {
     let Some(snapshot) = named(worker, scope, &instance.spec.rootfs).await else {
         return Ok(None);
@@ -205,8 +208,8 @@ async fn find(worker: &Worker, instance: &Instance, scope: &Scope) -> Result<Opt
     }
 }
 
-/// Whether the images in `dir`, which are restored from there, are a function's, under the filter that functions get
-/// now; else why not.
+/// Checks that the images in `dir`, from which they are restored, belong to a function under the present filter.
+/// Returns why not otherwise.
 fn of_today(worker: &Worker, snapshot: &Snapshot, dir: &Path) -> Result<(), String> {
     let Origin::Runtime { uid, .. } = snapshot.manifest.origin else {
         return Err("it is no runtime's".to_owned());
@@ -227,14 +230,14 @@ fn of_today(worker: &Worker, snapshot: &Snapshot, dir: &Path) -> Result<(), Stri
     }
 }
 
-/// The snapshot that is named, if it is one of this root filesystem and can be opened.
+/// Returns the named snapshot, if it is one of this root filesystem and can be opened.
 async fn named(worker: &Worker, scope: &Scope, rootfs: &LayerRef) -> Option<Snapshot> {
     let key = scope.key();
     let unusable = |error: &(dyn std::error::Error + 'static)| {
         tracing::warn!(key, error, "the snapshot of a runtime cannot be used: another is made");
     };
     let named: RuntimeSnapshot = match &scope.known {
-        // Whatever the store names by now.
+        // This holds whatever the store names by now.
         Some(known) => known.clone(),
         None => match worker.config.store.get(&key).await {
             Ok(bytes) => serde_json::from_slice(&bytes).inspect_err(|e| unusable(e)).ok()?,
@@ -246,7 +249,7 @@ async fn named(worker: &Worker, scope: &Scope, rootfs: &LayerRef) -> Option<Snap
         },
     };
     if named.rootfs != *rootfs {
-        // The runtime has been built anew since.
+        // The runtime has been built again since.
         return None;
     }
     let snapshot = Snapshot::open(&worker.config.store, &named.snapshot).await;
@@ -258,7 +261,7 @@ async fn named(worker: &Worker, scope: &Scope, rootfs: &LayerRef) -> Option<Snap
     Some(snapshot)
 }
 
-/// Checkpoints what has loaded nothing yet, and names the snapshot for those who come later.
+/// Checkpoints a runtime that has loaded nothing yet, and names the snapshot for later versions.
 async fn make(
     worker: &Arc<Worker>,
     instance: &Arc<Instance>,
@@ -272,7 +275,8 @@ async fn make(
         uid: FUNCTION_UID,
     };
     let made = async {
-        // That it listens was seen by a connection: a hook beside it would have the bootstrap make another thread, which all copies would have.
+        // A connection has just shown that it listens. A hook beside that connection would make the bootstrap start
+        // another thread, which all copies would have.
         quiet(parts).await;
         let published = checkpoint(worker, instance, parts, origin).await;
         let published = published.map_err(|e| unavailable("snapshot the runtime", &e))?;
@@ -288,20 +292,21 @@ async fn make(
         opened.map_err(|e| unavailable("open the runtime's snapshot", &e))
     };
     let made = instance.phase("runtime snapshot", made).await;
-    // What is booted goes on as well without; the next deploy tries again.
+    // The booted runtime continues without a snapshot; the next deploy tries again.
     made.inspect(|snapshot| tracing::info!(snapshot = %snapshot.id(), runtime = scope.runtime.as_str(), "a runtime has a snapshot"))
         .inspect_err(|error: &ApiError| tracing::warn!(%error, "there is no snapshot of a runtime"))
         .ok()
 }
 
-/// What has these parts began as `snapshot`.
+/// Records that the instance with these parts started from `snapshot`.
 fn note_base(worker: &Worker, parts: &RunningInstance, snapshot: &Snapshot) {
     let base = BaseMemory::new(snapshot, worker.snapshots.reader().clone());
-    // It begins once.
+    // It starts once.
     drop(parts.base.set(base));
 }
 
-/// Restores the snapshot in `instance`'s sandbox, with all its memory: it is booted once for each version, and a checkpoint of what a pager serves is another matter.
+/// Restores the snapshot in `instance`'s sandbox, with all its memory. It is booted once for each version, and a
+/// checkpoint of memory that a pager serves is more difficult.
 async fn begin_as(
     worker: &Arc<Worker>,
     instance: &Arc<Instance>,
@@ -320,7 +325,7 @@ async fn begin_as(
         criu,
         cgroup,
     } = isolated.await?;
-    // That one may wait for other images.
+    // That CRIU may wait for other images.
     tokio::task::spawn_blocking(move || criu.dismiss());
     let notes = CaptureNotes::read(scratch.path()).map_err(|e| failed("read the notes", &e))?;
     let editing = |e: EditError| failed("edit the images", &e);
@@ -341,7 +346,7 @@ async fn begin_as(
         log_level: worker.config.criu_log_level,
         limit: worker.config.restore_limit,
     };
-    // All is read at once: nobody serves its memory.
+    // All memory is read at once: no pager serves it.
     let (session, _) = prepared_restore::start(worker, &sandbox, &cgroup, &outputs).await?;
     lay_out(&sandbox, &[], scratch.path(), clocks).await?;
     let (furnished, runtime) = (Arc::clone(&sandbox), tokio::runtime::Handle::current());
@@ -387,7 +392,7 @@ async fn begin_as(
     Ok(parts)
 }
 
-/// Has the bootstrap load the function, with its own environment.
+/// Makes the bootstrap load the function, with its own environment.
 async fn load(worker: &Worker, instance: &Instance, parts: &RunningInstance) -> Result<(), ApiError> {
     let path = format!("{HOOK_PREFIX}load");
     let environment: serde_json::Map<_, _> = boot::environment(&instance.spec)
@@ -419,7 +424,7 @@ async fn load(worker: &Worker, instance: &Instance, parts: &RunningInstance) -> 
         Ok(Err(why)) => why,
         Err(_) => format!("did not load the function within boot_timeout, {} s", limit.as_secs()),
     };
-    // Where it cannot be loaded the process has ended, and says why.
+    // If it cannot be loaded, the process has ended and reports why.
     let mut state = parts.sandbox.function_state();
     let ended = state.wait_for(|s| *s != FunctionState::Alive);
     let ended = tokio::time::timeout(END_LIMIT, ended)

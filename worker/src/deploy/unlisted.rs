@@ -1,4 +1,4 @@
-//! Instances that serve nobody: booted for a snapshot alone, or restored to rehearse it.
+//! Instances that serve no requests: booted only for a snapshot, or restored to rehearse it.
 
 use std::sync::Arc;
 
@@ -6,15 +6,15 @@ use rekindle_wire::InstanceId;
 
 use crate::worker::Worker;
 
-/// An instance that the scheduler is not told of: it sends nobody there, and another scheduler than the one that
-/// ordered it cannot take it for one that serves.
+/// An instance that is not reported to the scheduler. So it sends no request there, and a scheduler other than the one
+/// that ordered the instance cannot take it for one that serves.
 pub(crate) struct UnlistedInstance {
     worker: Arc<Worker>,
     instance: InstanceId,
 }
 
 impl UnlistedInstance {
-    /// One that is about to be started.
+    /// Registers an instance that is about to be started.
     pub(crate) fn new(worker: &Arc<Worker>, instance: &InstanceId) -> Self {
         worker.unlisted.lock().insert(instance.clone());
         Self {
@@ -23,7 +23,7 @@ impl UnlistedInstance {
         }
     }
 
-    /// Ends it, if it is there.
+    /// Ends it, if it exists.
     pub(crate) async fn end(self, why: &str) {
         if let Some(instance) = self.worker.instance(&self.instance) {
             instance.stop(why).await;

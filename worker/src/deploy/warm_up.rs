@@ -1,4 +1,4 @@
-//! Requests of the platform's own to a function that does not serve yet: `[[warmup]]` of fn.toml.
+//! The platform's own requests to a function that does not serve yet: `[[warmup]]` of fn.toml.
 
 use axum::body::{Body, Bytes};
 use http::StatusCode;
@@ -7,15 +7,15 @@ use rekindle_wire::{ApiError, ErrorCode};
 
 use crate::instance::{Instance, RunningInstance};
 
-/// An answer larger than this is cut, bytes.
+/// Size at which a response is cut, in bytes.
 const BODY_MAX: usize = 16 << 20;
-/// Of an answer that tells of a failure, so much is shown, bytes.
+/// How much of a failed response is shown, in bytes.
 const SHOWN: usize = 1000;
 
-/// Sends all of them, one after the other.
+/// Sends all requests, one after the other.
 ///
 /// # Errors
-/// `boot_failed`, with the first one that is answered with a status of 5xx or not at all.
+/// Returns `boot_failed` for the first request with a 5xx status or without a response.
 pub(crate) async fn send_all(
     instance: &Instance,
     parts: &RunningInstance,
@@ -35,7 +35,7 @@ pub(crate) async fn send_all(
     Ok(())
 }
 
-/// Sends one, and waits for its answer as long as an invocation may take. The error is the end of a sentence.
+/// Sends one request, and waits for its response as long as an invocation may take. The error is the end of a sentence.
 pub(crate) async fn send(
     instance: &Instance,
     parts: &RunningInstance,

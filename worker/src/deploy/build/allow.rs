@@ -1,4 +1,4 @@
-//! Which hosts a build may reach: the public registries of pip and npm, and what the operator names.
+//! The hosts that a build may reach: the public registries of pip and npm, and those that the operator names.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -6,17 +6,17 @@ use std::str::FromStr;
 
 use rekindle_relay::world;
 
-/// Where pip and npm find packages by themselves.
+/// The default registries of pip and npm.
 const PUBLIC: [&str; 3] = ["pypi.org", "files.pythonhosted.org", "registry.npmjs.org"];
 /// Ports of a host that is named without one.
 const PORTS: [u16; 2] = [443, 80];
 
-/// What the operator says of the network of builds.
+/// The operator's settings for the network of builds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BuildNetwork {
-    /// Whether the public registries of pip and npm are reached.
+    /// Whether builds may reach the public registries of pip and npm.
     pub public: bool,
-    /// Hosts besides, wherever they are.
+    /// Further hosts, wherever they are.
     pub allow: Vec<Host>,
 }
 
@@ -29,14 +29,14 @@ impl Default for BuildNetwork {
     }
 }
 
-/// A host by name or address, with a port or without.
+/// A host by name or address, with or without a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
     name: String,
     port: Option<u16>,
 }
 
-/// What is no host.
+/// The text is not a host.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("is no host: write a name or an address, and a port if need be, for example pypi.example.org or 10.0.0.7:3141")]
 pub struct ParseHostError;
@@ -81,7 +81,7 @@ impl fmt::Display for Host {
 }
 
 impl Host {
-    /// The hosts of the web addresses in a text, with their ports.
+    /// Returns the hosts of the web addresses in a text, with their ports.
     pub(super) fn named_in(text: &str) -> Vec<Self> {
         let mut found = Vec::new();
         for (scheme, port) in [("https://", 443), ("http://", 80)] {
@@ -104,7 +104,7 @@ impl Host {
     }
 }
 
-/// A name as it is compared: in small letters, without the dot of a whole one.
+/// Returns a name in the form used for comparison: in lower case, without a trailing dot.
 pub(super) fn canonical(name: &str) -> String {
     name.trim_end_matches('.').to_ascii_lowercase()
 }
@@ -114,13 +114,13 @@ pub(super) fn canonical(name: &str) -> String {
 pub(super) enum Reach {
     /// Wherever it is: the operator has named it.
     Anywhere,
-    /// Where it has a public address.
+    /// Only at a public address.
     Public,
     /// Not at all.
     Refused,
 }
 
-/// What one build may reach.
+/// The hosts that one build may reach.
 #[derive(Debug, Clone)]
 pub(super) struct Allowed {
     public: bool,
@@ -128,7 +128,7 @@ pub(super) struct Allowed {
 }
 
 impl Allowed {
-    /// What the operator says by options and by settings of installers.
+    /// Combines the operator's options with the settings of installers.
     pub(super) fn new(network: &BuildNetwork, configured: &[Host]) -> Self {
         let mut named = network.allow.clone();
         for host in configured {
@@ -142,7 +142,7 @@ impl Allowed {
         }
     }
 
-    /// Of a canonical name.
+    /// Returns how a host with this canonical name may be reached.
     pub(super) fn reach(&self, name: &str, port: u16) -> Reach {
         if self.named.iter().any(|host| host.is(name, port)) {
             return Reach::Anywhere;
@@ -163,7 +163,7 @@ impl fmt::Display for Allowed {
     }
 }
 
-/// Whether an address is in the world: what functions reach too, and nothing of the host's own.
+/// Returns whether an address is public: functions may reach it too, and it is not one of the host's own.
 pub(super) fn is_public(address: IpAddr) -> bool {
     world::is_public(address) && !world::is_own(address)
 }

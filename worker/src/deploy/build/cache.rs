@@ -1,4 +1,5 @@
-//! Installed dependencies, kept by what they were installed from, so that the next deploy of the same list takes no time.
+//! Cache of installed dependencies, keyed by what they were installed from. The next deploy of the same list takes no
+//! time.
 //!
 //! ```text
 //! deps-cache/KEY/tree/…   what was installed      deps-cache/KEY/lock   its size; held (flock) while in use,
@@ -13,10 +14,10 @@ use std::time::{Duration, SystemTime};
 
 use uuid::Uuid;
 
-/// After this an unpinned list is resolved anew.
+/// Age after which an unpinned list is resolved again.
 const AGE_MAX: Duration = Duration::from_secs(24 * 3_600);
 
-/// The cache's directory; several builds use it at once.
+/// The cache's directory. Several builds use it at once.
 #[derive(Debug, Clone)]
 pub(super) struct DepsCache {
     directory: PathBuf,
@@ -31,14 +32,14 @@ pub(super) struct CachedTree {
 }
 
 impl DepsCache {
-    /// Opens the cache in `directory`, which only root may enter: installers run with fewer rights.
+    /// Opens the cache in `directory`, which only root may enter: installers run with fewer privileges.
     pub(super) fn open(directory: PathBuf, bytes_max: u64) -> io::Result<Self> {
         fs::create_dir_all(&directory)?;
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o700))?;
         Ok(Self { directory, bytes_max })
     }
 
-    /// The tree stored under `key`, when there is one that is young enough.
+    /// Returns the tree stored under `key`, if there is one that is young enough.
     pub(super) fn get(&self, key: &str) -> io::Result<Option<CachedTree>> {
         let entry = self.directory.join(key);
         let lock = match File::options().read(true).write(true).open(entry.join("lock")) {
@@ -46,7 +47,7 @@ impl DepsCache {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e),
         };
-        // Not to be had, or unlinked: it is being removed right now.
+        // A lock that is unavailable or unlinked belongs to an entry that is being removed right now.
         if lock.try_lock_shared().is_err() || lock.metadata()?.nlink() == 0 {
             return Ok(None);
         }
@@ -59,8 +60,8 @@ impl DepsCache {
         Ok(Some(CachedTree { path, _in_use: lock }))
     }
 
-    /// Moves `tree` (of `bytes`) into the cache, then removes what was not used for longest until all fits. Nothing comes
-    /// back when somebody else has just stored or is removing an entry of that key; `tree` is as it was then.
+    /// Moves `tree` (of `bytes`) into the cache, then removes the least recently used entries until all fits. Returns
+    /// `None` when somebody else has just stored, or is removing, an entry with that key. `tree` is then unchanged.
     pub(super) fn put(&self, key: &str, tree: &Path, bytes: u64) -> io::Result<Option<CachedTree>> {
         let entry = self.directory.join(key);
         self.remove(&entry)?;
@@ -104,7 +105,7 @@ impl DepsCache {
         Ok(())
     }
 
-    /// Removes an entry that nobody uses; says whether it did.
+    /// Removes an entry that nobody uses. Returns whether it did.
     fn remove(&self, entry: &Path) -> io::Result<bool> {
         let Ok(lock) = File::open(entry.join("lock")) else {
             return Ok(false);

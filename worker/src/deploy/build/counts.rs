@@ -1,4 +1,4 @@
-//! What builds do by their proxy, counted.
+//! Counters of what builds do through their proxy.
 
 use rekindle_telemetry::metrics::{Counter, Desc, Family, Registry};
 
@@ -24,7 +24,7 @@ pub struct BuildCounts {
 }
 
 impl BuildCounts {
-    /// Among a worker's.
+    /// Creates the counters in a worker's registry.
     pub fn new(registry: &Registry) -> Self {
         Self {
             connections: registry.family(&CONNECTIONS),

@@ -1,4 +1,4 @@
-//! Whether what `fn.toml` says is started is there. The rules are the runtimes' own (`handler.py`, `handler.js`).
+//! Checks that the entry named in `fn.toml` exists. The rules are the runtimes' own (`handler.py`, `handler.js`).
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,10 +11,10 @@ use rekindle_wire::manifest::{Manifest, Runtime};
 #[error("{0}")]
 pub struct EntryError(String);
 
-/// Whether the handler could be found.
+/// Whether the handler was found.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// It is there.
+    /// It exists.
     Yes,
     /// It is not in the uploaded folder, but may come with a dependency.
     WithDependencies,
@@ -39,7 +39,7 @@ pub(super) fn check(manifest: &Manifest, app: &Path) -> Result<Found, EntryError
     }
 }
 
-/// Looks for the entry again, now in what was installed too.
+/// Looks for the entry again, now in the installed packages as well.
 pub(super) fn check_installed(manifest: &Manifest, app: &Path, packages: Option<&Path>) -> Result<(), EntryError> {
     let entry = manifest.entry.as_deref().unwrap_or_default();
     if manifest.runtime == Runtime::Node {
@@ -57,7 +57,7 @@ pub(super) fn check_installed(manifest: &Manifest, app: &Path, packages: Option<
     }
 }
 
-/// The module's path without extension: `pkg/main` of `pkg.main.handler`.
+/// Returns the module's path without extension: `pkg/main` of `pkg.main.handler`.
 fn python_module(entry: &str) -> String {
     let module = entry.rsplit_once('.').map_or(entry, |(module, _)| module);
     module.trim_start_matches("./").replace('.', "/")
@@ -96,7 +96,7 @@ fn node(entry: &str, app: &Path) -> Result<Found, EntryError> {
     Err(node_missing(entry, module))
 }
 
-/// The module's path without extension: `lib/index` of `./lib/index.api.handler`.
+/// Returns the module's path without extension: `lib/index` of `./lib/index.api.handler`.
 fn node_module(entry: &str) -> &str {
     let path = entry.trim_start_matches("./");
     let file_at = path.rfind('/').map_or(0, |slash| slash + 1);
@@ -129,7 +129,7 @@ fn command(manifest: &Manifest, app: &Path) -> Result<Found, EntryError> {
         return Ok(Found::Yes);
     };
     if !program.contains('/') {
-        // Looked up in the root filesystem.
+        // It is looked up in the root filesystem.
         return Ok(Found::Yes);
     }
     let relative = relative.trim_start_matches("./");

@@ -1,4 +1,5 @@
-//! Runs an installer (pip, npm) to its end: in a sandbox, bounded in time and space, killed when the build is given up.
+//! Runs an installer (pip, npm) to its end: in a sandbox, limited in time and space, and killed when the build is given
+//! up.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -23,17 +24,17 @@ use super::proxy::{ADDRESS, Proxy};
 use super::{BuildOrder, Room};
 use crate::host::confined::wait_unreaped;
 
-/// How much of an installer's last words is kept, bytes.
+/// How much of the end of an installer's output is kept, in bytes.
 const OUTPUT_BYTES: usize = 4 * 1024;
-/// How often the room it takes is looked at.
+/// Interval between checks of the space it takes.
 const WATCH_EVERY: Duration = Duration::from_millis(500);
-/// What a file counts beside its content, bytes.
+/// Size counted for a file in addition to its content, in bytes.
 const ENTRY_BYTES: u64 = 1024;
 const PATH: &str = "PATH=/usr/local/bin:/usr/bin:/bin";
-/// Where the room's directories are seen.
+/// Where the sandbox sees the room's directories.
 pub(super) const APP: &str = "/app";
 pub(super) const DEPS: &str = "/run/deps";
-/// What needs a compiler says one of these.
+/// Messages that say that something needs a compiler.
 const NO_COMPILER: [&str; 7] = [
     "command 'gcc' failed",
     "-linux-gnu-gcc' failed",
@@ -44,14 +45,14 @@ const NO_COMPILER: [&str; 7] = [
     "Could not find any Python installation to use",
 ];
 
-/// Whether an installer's last words say that the disk was full: pip and npm pass on what the system calls it.
+/// Returns whether an installer's last output says that the disk was full: pip and npm pass on the system's message.
 pub(super) fn had_no_room(output: &str) -> bool {
     ["No space left on device", "ENOSPC"]
         .iter()
         .any(|words| output.contains(words))
 }
 
-/// What an installer says when it wanted a compiler: what to do instead.
+/// Returns advice for an installer's output that asks for a compiler.
 pub(super) fn wanted_compiler(output: &str) -> &'static str {
     if NO_COMPILER.iter().any(|words| output.contains(words)) {
         "\nit needs a C compiler, which builds do not have: use a version that brings compiled code (a wheel, a \
@@ -62,7 +63,7 @@ pub(super) fn wanted_compiler(output: &str) -> &'static str {
     }
 }
 
-/// Why an installer did not come to its end.
+/// Why an installer did not run to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallerError {
     /// The kernel refused to start or confine it.
@@ -70,7 +71,7 @@ pub enum InstallerError {
     Start {
         /// The program.
         program: String,
-        /// Why.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -84,7 +85,7 @@ pub enum InstallerError {
         program: String,
         /// The limit.
         limit: Duration,
-        /// Its last words.
+        /// The end of its output.
         output: String,
     },
     /// It filled the disk.
@@ -101,7 +102,7 @@ pub enum InstallerError {
     },
 }
 
-/// The way out of an installer that has one.
+/// Network egress of an installer that has any.
 #[derive(Debug)]
 pub(super) struct Network {
     pub(super) proxy: Proxy,
@@ -112,10 +113,10 @@ pub(super) struct Network {
 pub(super) struct Installer<'a, 'o> {
     pub(super) order: &'a BuildOrder<'o>,
     pub(super) room: &'a Room,
-    /// Directories that make its root filesystem, the uppermost first.
+    /// Directories that form its root filesystem, the uppermost first.
     pub(super) root: Vec<PathBuf>,
     pub(super) network: Option<&'a Network>,
-    /// Absolute, in that root.
+    /// An absolute path in that root.
     pub(super) program: &'static str,
     pub(super) arguments: Vec<String>,
     /// `NAME=value`.
@@ -127,12 +128,12 @@ pub(super) struct Installer<'a, 'o> {
 #[derive(Debug)]
 pub(super) struct Finished {
     pub(super) success: bool,
-    /// Its last words, both streams.
+    /// The end of its output, both streams.
     pub(super) output: String,
 }
 
 impl Installer<'_, '_> {
-    /// Runs it to its end; dropping the future kills it. Its span is `install`, or without a network `compile`.
+    /// Runs it to its end. Dropping the future kills it. Its span is `install`, or `compile` without a network.
     pub(super) async fn run(self) -> Result<Finished, InstallerError> {
         let span = tracing::info_span!(
             "installer",
@@ -218,7 +219,7 @@ impl Installer<'_, '_> {
             write: true,
         };
         let mut shown = vec![seen(self.room.app(), APP), seen(self.room.tmp(), "/tmp")];
-        // Not there any more once the packages have moved to the cache.
+        // It no longer exists once the packages have moved to the cache.
         if self.room.deps().exists() {
             shown.push(seen(self.room.deps(), DEPS));
         }
@@ -291,7 +292,7 @@ impl Running {
         }
     }
 
-    /// Starts the command and waits for it, on this thread from fork to end: the kernel kills the installer when the
+    /// Runs the command and waits for it, on this thread from fork to end: the kernel kills the installer when the
     /// thread that forked it ends.
     fn to_end(&self, mut command: Command) -> io::Result<(ExitStatus, String)> {
         let (mut reader, writer) = io::pipe()?;
@@ -305,7 +306,7 @@ impl Running {
             state.pid = i32::try_from(child.id()).ok().map(Pid::from_raw);
             child
         };
-        // Our copies of the write end go, so that the pipe ends with the process.
+        // This drops the worker's copies of the write end, so that the pipe ends with the process.
         drop(command);
         let output = last_words(&mut reader);
         let pid = self.state.lock().pid;
@@ -334,7 +335,8 @@ fn last_words(from: &mut impl Read) -> String {
     String::from_utf8_lossy(kept.make_contiguous()).trim().to_owned()
 }
 
-/// Bytes that the files in a tree take; stops counting above `enough`. What vanishes meanwhile counts nothing.
+/// Returns the bytes that the files in a tree take. Stops counting above `enough`. Files that vanish meanwhile count
+/// nothing.
 pub(crate) fn tree_bytes(directory: &Path, enough: u64) -> u64 {
     let mut bytes = 0_u64;
     let mut left = vec![directory.to_owned()];

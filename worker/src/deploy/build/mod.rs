@@ -1,12 +1,12 @@
-//! Makes a function's layer from its uploaded folder: what a sandbox mounts at `/app`.
+//! Builds a function's layer from its uploaded folder: what a sandbox mounts at `/app`.
 //!
 //! ```text
 //! source.tar.gz ─► unpack ─► entry is there? ─► requirements.txt / package.json ─► pip / npm ─► pack ─► layer tar
 //! ```
 //!
-//! The folder is not trusted, nor are the packages it names. Unpacking and installing happen in processes without
-//! rights ([`crate::host::confined`]); an installer, and the scripts of packages that it runs, see the runtime's files and
-//! the build's, and reach the registries that the operator allows (`proxy`).
+//! The folder is not trusted, nor are the packages it names. Unpacking and installing run in processes without
+//! privileges ([`crate::host::confined`]). An installer, and the package scripts that it runs, see the files of the
+//! runtime and of the build. They reach the registries that the operator allows (`proxy`).
 
 mod allow;
 mod cache;
@@ -58,24 +58,24 @@ pub use rekindle_confined::upload::UnpackError;
 pub use requirements::RequirementsError;
 pub use room::sweep;
 
-/// Where python packages lie below `/app`.
+/// The directory of python packages, relative to `/app`.
 pub const PYTHON_PACKAGES: &str = ".rekindle/python";
 
 const DEPS_CACHE: &str = "deps-cache";
 const LAYER_PREFIX: &str = "layer-";
 
-/// What a build may take.
+/// Resource limits of a build.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BuildLimits {
-    /// The folder unpacked, and again the function with its dependencies, bytes.
+    /// Size of the unpacked folder, and again of the function with its dependencies, in bytes.
     pub unpacked_bytes: u64,
-    /// Files, directories and links of the same.
+    /// Number of files, directories and links in each of these.
     pub files: u64,
     /// How long one run of an installer may take.
     pub install_timeout: Duration,
-    /// Memory, processor time and processes of all that runs of one build.
+    /// Memory, processor time and processes of everything that one build runs.
     pub group: Limits,
-    /// Installed python packages kept for the next build, bytes.
+    /// Size of the installed python packages kept for the next build, in bytes.
     pub cache_bytes: u64,
 }
 
@@ -96,7 +96,8 @@ impl Default for BuildLimits {
 }
 
 impl BuildLimits {
-    /// What a build's directory may hold while an installer runs: downloads, the same unpacked, and the folder.
+    /// Returns how much a build's directory may hold while an installer runs: downloads, the same unpacked, and the
+    /// folder.
     fn room_bytes(&self) -> u64 {
         self.unpacked_bytes.saturating_mul(3)
     }
@@ -105,19 +106,19 @@ impl BuildLimits {
 /// A root filesystem that a build needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Root {
-    /// That of functions.
+    /// The root filesystem of functions.
     Runtime(Base),
     /// pip and npm, to be laid under it.
     Tools,
 }
 
-/// Why a build cannot be given what its installer needs.
+/// Why a build cannot get what its installer needs.
 #[derive(Debug, thiserror::Error)]
 pub enum RootError {
-    /// A root filesystem is not to be had.
+    /// A root filesystem is not available.
     #[error("{0}")]
     Missing(String),
-    /// The network namespace or the proxy in it.
+    /// The network namespace, or the proxy in it, failed.
     #[error("make the network of the build")]
     Network(#[source] io::Error),
 }
@@ -131,19 +132,19 @@ pub struct BuildOrder<'a> {
     pub source_tar_gz: PathBuf,
     /// Its manifest.
     pub manifest: &'a Manifest,
-    /// Where builds happen and the cache lies; on the worker's disk.
+    /// The directory of builds and of the cache, on the worker's disk.
     pub work_dir: PathBuf,
-    /// What it may take.
+    /// Resource limits of the build.
     pub limits: BuildLimits,
-    /// What its installers run on.
+    /// The root filesystems of its installers.
     pub roots: &'a Roots<'a>,
-    /// What they may reach.
+    /// The hosts that they may reach.
     pub network: &'a BuildNetwork,
-    /// What they reach is counted here.
+    /// Counters of what they reach.
     pub counts: BuildCounts,
-    /// Starts what is done without rights.
+    /// Starts the processes without privileges.
     pub confinement: Confinement,
-    /// The group it all runs in ([`crate::host::cgroup::Cgroup::procs_files`]); none where this is empty.
+    /// The control group of the build ([`crate::host::cgroup::Cgroup::procs_files`]); empty for none.
     pub cgroup_procs: Vec<PathBuf>,
 }
 
@@ -152,7 +153,7 @@ impl BuildOrder<'_> {
         (self.roots)(root).await.map_err(RootError::Missing)
     }
 
-    /// A runtime's root filesystem with the tools under it.
+    /// Returns a runtime's root filesystem with the tools under it.
     async fn tools_for(&self, base: Base) -> Result<Vec<PathBuf>, RootError> {
         Ok(vec![
             self.root(Root::Runtime(base)).await?,
@@ -160,7 +161,7 @@ impl BuildOrder<'_> {
         ])
     }
 
-    /// A network with nothing but the proxy in it.
+    /// Creates a network that contains only the proxy.
     async fn network(&self) -> Result<Network, RootError> {
         let configured = Configured::read();
         let allowed = Allowed::new(self.network, &configured.hosts);
@@ -181,32 +182,32 @@ type Progress<'a> = dyn Fn(&str) + Send + Sync + 'a;
 /// Why there is no layer.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// The folder was refused.
+    /// The folder was rejected.
     #[error(transparent)]
     Unpack(#[from] UnpackError),
-    /// The process that was to unpack it failed.
+    /// The process that should unpack it failed.
     #[error("unpack the folder")]
     Confined(#[from] ConfinedError),
-    /// What is to be started is not there.
+    /// The entry does not exist.
     #[error(transparent)]
     Entry(#[from] EntryError),
-    /// Python packages.
+    /// The python packages failed.
     #[error(transparent)]
     Python(#[from] PythonError),
-    /// Node packages.
+    /// The node packages failed.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// The tar could not be made.
+    /// The tar could not be created.
     #[error(transparent)]
     Pack(#[from] PackError),
-    /// The worker's own disk.
+    /// The worker's own disk failed.
     #[error("{action} {}", .path.display())]
     WorkDir {
-        /// What was attempted.
+        /// The attempted action.
         action: &'static str,
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The error.
         #[source]
         source: io::Error,
     },
@@ -216,7 +217,7 @@ pub enum BuildError {
 }
 
 impl BuildError {
-    /// What the user is told it is.
+    /// Returns the error code for the user.
     pub fn code(&self) -> ErrorCode {
         use ErrorCode::{BuildFailed, Internal, InvalidManifest, TooLarge};
         match self {
@@ -232,7 +233,7 @@ impl BuildError {
             Self::Node(NodeError::Control { .. }) => InvalidManifest,
             Self::Python(PythonError::Disk { .. }) | Self::Node(NodeError::Disk { .. }) => Internal,
             Self::Pack(PackError::Read(..) | PackError::Write(..)) => Internal,
-            // Where the worker's disk is full, it is not the function's fault.
+            // If the worker's disk is full, it is not the function's fault.
             Self::Python(PythonError::Failed { output }) | Self::Node(NodeError::Failed { output })
                 if installer::had_no_room(output) =>
             {
@@ -244,8 +245,8 @@ impl BuildError {
     }
 }
 
-/// Builds the layer. Returns a tar in `work_dir` whose names are relative to `/app`; it is the caller's to remove. The same
-/// folder and the same packages give the same bytes. Must run as root. `progress` is told what is being done.
+/// Builds the layer. Returns a tar in `work_dir` whose names are relative to `/app`; the caller removes it. The same
+/// folder and the same packages give the same bytes. Must run as root. `progress` receives each step.
 ///
 /// Dropping the future stops the build and leaves nothing.
 ///
@@ -259,7 +260,7 @@ pub async fn build_layer(order: &BuildOrder<'_>, progress: impl Fn(&str) + Send 
         source,
     };
     let room = blocking(move || Room::make(&work_dir)).await?.map_err(failed)?;
-    // Shared with the blocking steps: where the build is given up, the directory goes when the last of them is done.
+    // The blocking steps share it: if the build is given up, the directory is removed when the last of them is done.
     let room = Arc::new(room);
     let built = build_in(order, &room, &progress).await;
     blocking(move || drop(room)).await?;
@@ -270,7 +271,7 @@ async fn blocking<T: Send + 'static>(step: impl FnOnce() -> T + Send + 'static) 
     spawn_blocking(step).await.map_err(BuildError::CutOff)
 }
 
-/// Unpacks the folder, in a process without rights.
+/// Unpacks the folder, in a process without privileges.
 async fn unpack(order: &BuildOrder<'_>, room: &Arc<Room>) -> Result<(), BuildError> {
     let (source, limits) = (order.source_tar_gz.clone(), order.limits);
     let (confinement, room, groups) = (order.confinement.clone(), Arc::clone(room), order.cgroup_procs.clone());

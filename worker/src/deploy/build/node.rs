@@ -1,4 +1,4 @@
-//! Node packages: `package.json` through npm, whose scripts run in the build's sandbox.
+//! Node packages: installs `package.json` through npm, whose scripts run in the build's sandbox.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ const DEPENDENCIES: [&str; 3] = ["dependencies", "optionalDependencies", "peerDe
 /// Why packages could not be installed.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// The file is not understood.
+    /// The file is not JSON.
     #[error("package.json is not JSON ({0}): correct it")]
     PackageJson(String),
     /// A setting has a control character.
@@ -25,38 +25,38 @@ pub enum NodeError {
     Control {
         /// The file in the function's folder.
         file: &'static str,
-        /// Which, readably.
+        /// The setting, in printable form.
         setting: String,
     },
-    /// The root filesystem or the network that npm needs is not to be had.
+    /// The root filesystem or the network that npm needs is not available.
     #[error(transparent)]
     Root(#[from] RootError),
     /// npm could not run to its end.
     #[error(transparent)]
     Installer(#[from] InstallerError),
-    /// npm refused.
+    /// npm failed.
     #[error(
         "npm could not install package.json (git dependencies are not fetched): {output}{}",
         wanted_compiler(.output)
     )]
     Failed {
-        /// npm's last words.
+        /// The end of npm's output.
         output: String,
     },
-    /// The worker's own disk.
+    /// The worker's own disk failed.
     #[error("{} {}", .action, .path.display())]
     Disk {
-        /// What was attempted.
+        /// The attempted action.
         action: &'static str,
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The error.
         #[source]
         source: io::Error,
     },
 }
 
-/// Installs what `package.json` depends on into the uploaded folder's `node_modules`.
+/// Installs the dependencies of `package.json` into the uploaded folder's `node_modules`.
 pub(super) async fn install(order: &BuildOrder<'_>, room: &Room, progress: &Progress<'_>) -> Result<(), NodeError> {
     let app = room.app();
     let path = app.join("package.json");
@@ -133,7 +133,8 @@ pub(super) async fn install(order: &BuildOrder<'_>, room: &Room, progress: &Prog
     }
 }
 
-/// Names and versions of dependencies, and the lines of `.npmrc`, are what they look like.
+/// Checks that names and versions of dependencies, and the lines of `.npmrc`, have no control characters and so are
+/// what they look like.
 fn check_settings(package: &Value, app: &Path) -> Result<(), NodeError> {
     let refuse = |file, setting: &str| {
         Err(NodeError::Control {

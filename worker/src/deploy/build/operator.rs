@@ -1,5 +1,5 @@
-//! What the operator has configured for installers on this host, and how much of it a build is given: settings, the
-//! files that they name, and the hosts that may be reached for them.
+//! The operator's configuration for installers on this host, and what a build gets of it: settings, the files that they
+//! name, and the hosts that may be reached for them.
 
 use std::ffi::OsString;
 use std::fs;
@@ -18,35 +18,35 @@ const PASSED: [&str; 5] = [
     "CURL_CA_BUNDLE",
     "NODE_EXTRA_CA_CERTS",
 ];
-/// Settings that would lead past the build's proxy, or to another place than the build's.
+/// Settings that would lead past the build's proxy, or to a place other than the build's.
 const NOT_PASSED: [&str; 6] = ["proxy", "https_proxy", "http_proxy", "noproxy", "cache_dir", "cache"];
 /// Files of the host with the same settings, and the variable that names them.
 const FILES: [(&str, &str); 2] = [
     ("/etc/pip.conf", "PIP_CONFIG_FILE"),
     ("/etc/npmrc", "NPM_CONFIG_GLOBALCONFIG"),
 ];
-/// The host's roots of trust; a build has them instead of its root filesystem's.
+/// The host's root certificates. A build gets them instead of those of its root filesystem.
 const ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
-/// Where files that settings name are seen.
+/// Where a build sees the files that settings name.
 const SEEN_AT: &str = "/run/host";
-/// A settings file is not read further, bytes.
+/// How much of a settings file is read, in bytes.
 const FILE_MAX: usize = 1 << 20;
 
-/// What a build is given.
+/// The configuration that a build gets.
 #[derive(Debug, Default)]
 pub(super) struct Configured {
     /// `NAME=value`, sorted.
     pub(super) environment: Vec<String>,
-    /// Files that those name.
+    /// Files that these variables name.
     pub(super) shown: Vec<Shown>,
-    /// Hosts that those name, reached like those of the option `--build-allow`.
+    /// Hosts that they name, reachable like those of the option `--build-allow`.
     pub(super) hosts: Vec<Host>,
     /// All of it, for a cache key.
     pub(super) identity: Vec<u8>,
 }
 
 impl Configured {
-    /// As it is now.
+    /// Reads the present configuration.
     pub(super) fn read() -> Self {
         let mut all = Self::from(std::env::vars_os(), &FILES);
         if Path::new(ROOTS).is_file() {
@@ -86,7 +86,8 @@ impl Configured {
         all
     }
 
-    /// Shows what is at `value`, if that is an absolute path; answers what a file has in it, nothing for a directory.
+    /// Shows the build what is at `value`, if that is an absolute path. Returns a file's contents, or nothing for a
+    /// directory.
     fn found(&mut self, value: &str) -> Option<Vec<u8>> {
         let path = Path::new(value);
         let metadata = path.is_absolute().then(|| fs::metadata(path).ok()).flatten()?;

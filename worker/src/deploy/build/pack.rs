@@ -1,5 +1,5 @@
-//! A function's files as a tar whose bytes depend on nothing but names, contents, link targets and the execute bit: the
-//! same input gives the same digest, on whichever worker it is built.
+//! Packs a function's files as a tar. Its bytes depend only on names, contents, link targets and the execute bit: the
+//! same input gives the same digest on every worker.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -12,10 +12,10 @@ use super::BuildLimits;
 use rekindle_confined::links::{self, LinkError};
 use rekindle_wire::manifest::ByteSize;
 
-/// Every file's time: 1980-01-01, the oldest that zip archives made by a function can hold.
+/// The time of every file: 1980-01-01, the oldest that zip archives made by a function can hold.
 const MTIME_UNIX_S: u64 = 315_532_800;
 
-/// Why the tar could not be made.
+/// Why the tar could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum PackError {
     /// A file cannot be read.
@@ -27,10 +27,10 @@ pub enum PackError {
     /// A link leads outside.
     #[error("link \"{}\" leads outside the function's folder: remove the package that has it, or vendor it", .0.display())]
     Link(PathBuf),
-    /// Neither file, directory nor link.
+    /// An entry is neither file, directory nor link.
     #[error("\"{}\" is neither file, directory nor link: remove it", .0.display())]
     Kind(PathBuf),
-    /// Too many bytes.
+    /// There are too many bytes.
     #[error(
         "the function with its dependencies is larger than {}: remove dependencies it does not need, or have the \
          operator raise --build-size",
@@ -40,7 +40,7 @@ pub enum PackError {
         /// The limit.
         limit: u64,
     },
-    /// Too many files.
+    /// There are too many files.
     #[error(
         "the function with its dependencies has more than {limit} files: remove dependencies it does not need, or have \
          the operator raise --build-files"
@@ -51,7 +51,8 @@ pub enum PackError {
     },
 }
 
-/// Packs trees, each with the name it has in the tar (empty for the tar's root; directories above a name are made). Blocks.
+/// Packs trees, each under its name in the tar. An empty name stands for the tar's root; directories above a name are
+/// created. Blocks.
 pub(super) fn pack(trees: &[(&Path, &Path)], out: &Path, limits: &BuildLimits) -> Result<(), PackError> {
     let wrong = |e| PackError::Write(out.to_owned(), e);
     let file = File::create(out).map_err(wrong)?;

@@ -1,5 +1,5 @@
-//! The only way out of a build: an HTTP proxy of the worker's, which listens in the build's own network namespace and
-//! connects from the worker's, to hosts that are allowed.
+//! The only network egress of a build: an HTTP proxy of the worker. It listens in the build's own network namespace and
+//! connects from the worker's to hosts that are allowed.
 //!
 //! ```text
 //! pip, npm ─► 127.0.0.1:3128 ─┬─ CONNECT host:443  ─► allowed? ─► addresses, judged ─► bytes both ways
@@ -28,18 +28,18 @@ use super::request::{Request, RequestMode};
 use super::upstream::Upstream;
 use crate::host::sandbox::NetworkNamespace;
 
-/// Where it listens, in the build's namespace.
+/// Its address in the build's namespace.
 pub(super) const ADDRESS: &str = "http://127.0.0.1:3128";
 const PORT: u16 = 3128;
-/// Connections of one build at once; more wait to be accepted.
+/// Maximum number of connections of one build at once. Further ones wait to be accepted.
 const CONNECTIONS: usize = 64;
-/// How long a request may take to arrive, a name to be found, and a connection to be made.
+/// How long a request may take to arrive, a name to be resolved, and a connection to be made.
 const HEAD_LIMIT: Duration = Duration::from_secs(30);
 const LOOKUP_LIMIT: Duration = Duration::from_secs(10);
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// Bytes of a request's head.
+/// Maximum size of a request's head, in bytes.
 const HEAD_MAX: usize = 16 << 10;
-/// Refused hosts that are kept to be told.
+/// Maximum number of refused hosts that are kept for the report.
 const REFUSED_MAX: usize = 8;
 
 /// A build's network namespace, with the proxy in it. Both end with this value.
@@ -56,12 +56,12 @@ struct Shared {
     upstream: Option<Upstream>,
     refused: Mutex<BTreeSet<String>>,
     counts: BuildCounts,
-    /// Bytes that may still pass.
+    /// Number of bytes that may still pass.
     left: AtomicU64,
     time_limit: Duration,
 }
 
-/// What a build may do by its proxy.
+/// Limits of a build's use of its proxy.
 #[derive(Debug)]
 pub(super) struct ProxyLimits {
     /// Bytes in both directions together.
@@ -71,7 +71,7 @@ pub(super) struct ProxyLimits {
 }
 
 impl Proxy {
-    /// Makes the namespace and begins to serve.
+    /// Creates the namespace and begins to serve.
     pub(super) async fn open(allowed: Allowed, counts: BuildCounts, limits: ProxyLimits) -> io::Result<Self> {
         let made = tokio::task::spawn_blocking(|| {
             let network = NetworkNamespace::make()?;
@@ -99,13 +99,13 @@ impl Proxy {
         })
     }
 
-    /// The namespace, for who is to be in it.
+    /// Returns the path of the namespace, for processes that join it.
     pub(super) fn namespace(&self) -> PathBuf {
         let descriptor = self.network.as_fd().as_raw_fd();
         PathBuf::from(format!("/proc/{}/fd/{descriptor}", std::process::id()))
     }
 
-    /// What the deployer is to be told of what was refused; nothing if nothing was.
+    /// Returns a report of refused hosts for the deployer; `None` if there were none.
     pub(super) fn refusals(&self) -> Option<String> {
         let refused = self.shared.refused.lock();
         let all: Vec<&str> = refused.iter().map(String::as_str).collect();
@@ -125,7 +125,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Accepts for as long as the build lasts; the connections end with this task.
+/// Accepts connections as long as the build lasts. They end with this task.
 async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = JoinSet::new();
@@ -134,14 +134,14 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
             return;
         };
         let Ok((client, _)) = listener.accept().await else {
-            // For want of descriptors, most likely.
+            // Most likely, there are no free descriptors.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
         while connections.try_join_next().is_some() {}
         let shared = Arc::clone(&shared);
         connections.spawn(async move {
-            // Whatever goes wrong here the client sees by the connection's end.
+            // The client notices a failure by the end of the connection.
             let _ = timeout(shared.time_limit, shared.connection(client)).await;
             drop(place);
         });
@@ -211,7 +211,7 @@ impl Shared {
             }
             Refusal::Malformed | Refusal::Unreachable(..) => self.counts.connection("failed"),
         }
-        // Also as the reason: of a refused CONNECT some programs show nothing else.
+        // The text is also the reason phrase: some programs show nothing else of a refused CONNECT.
         let (status, text) = (refusal.status(), refusal.to_string());
         let answer = format!(
             "HTTP/1.1 {status} {text}\r\ncontent-type: text/plain\r\ncontent-length: {}\r\nconnection: \
@@ -222,7 +222,7 @@ impl Shared {
         client.shutdown().await
     }
 
-    /// A connection to the host, if it may be reached.
+    /// Connects to the host, if it may be reached.
     async fn reach(&self, host: &str, port: u16) -> Result<TcpStream, Refusal> {
         let named = || format!("{host}:{port}");
         let reach = self.allowed.reach(host, port);
@@ -257,7 +257,7 @@ impl Shared {
     }
 }
 
-/// A request's head, with its empty line, and what came after it.
+/// Reads a request's head, with its empty line. Also returns the bytes after it.
 async fn head(client: &mut TcpStream) -> io::Result<(Vec<u8>, Vec<u8>)> {
     let mut bytes = Vec::new();
     loop {
@@ -274,7 +274,7 @@ async fn head(client: &mut TcpStream) -> io::Result<(Vec<u8>, Vec<u8>)> {
     }
 }
 
-/// The connection to a server, with its bytes counted; it breaks when there were too many.
+/// The connection to a server, with its bytes counted. It breaks when there were too many.
 struct Metered<'a> {
     inner: TcpStream,
     left: &'a AtomicU64,

@@ -1,4 +1,5 @@
-//! Python packages: `requirements.txt` through pip, run by the runtime's own interpreter in the build's sandbox.
+//! Python packages: installs `requirements.txt` through pip, run by the runtime's own interpreter in the build's
+//! sandbox.
 
 use std::fs;
 use std::io;
@@ -14,47 +15,47 @@ use super::requirements::{self, Requirements, RequirementsError};
 use super::{BuildOrder, Progress, Room, Root, RootError};
 
 const PYTHON: &str = "/usr/bin/python3";
-/// Where the lists are seen.
+/// Where the sandbox sees the lists.
 const LIST: &str = "/run/requirements.txt";
 const CONSTRAINTS: &str = "/run/constraints.txt";
-/// Changes when what is installed from the same list would change.
+/// Must change when the same list would be installed differently.
 const CACHE_FORMAT: &str = "python 2";
 
 /// Why packages could not be installed.
 #[derive(Debug, thiserror::Error)]
 pub enum PythonError {
-    /// The list was refused.
+    /// The list was rejected.
     #[error(transparent)]
     Requirements(#[from] RequirementsError),
     /// pip could not run to its end.
     #[error(transparent)]
     Installer(#[from] InstallerError),
-    /// The root filesystem or the network that pip needs is not to be had.
+    /// The root filesystem or the network that pip needs is not available.
     #[error(transparent)]
     Root(#[from] RootError),
-    /// pip refused.
+    /// pip failed.
     #[error(
         "pip could not install requirements.txt (for Python 3.11 on Linux): {output}{}",
         wanted_compiler(.output)
     )]
     Failed {
-        /// pip's last words.
+        /// The end of pip's output.
         output: String,
     },
-    /// The worker's own disk.
+    /// The worker's own disk failed.
     #[error("{} python packages in {}", .action, .path.display())]
     Disk {
-        /// What was attempted.
+        /// The attempted action.
         action: &'static str,
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The error.
         #[source]
         source: io::Error,
     },
 }
 
-/// Where installed packages lie.
+/// Where the installed packages are.
 #[derive(Debug)]
 pub(super) enum Packages {
     Cached(CachedTree),
@@ -71,7 +72,7 @@ impl Packages {
     }
 }
 
-/// Installs what `requirements.txt` asks for; nothing when it asks for nothing.
+/// Installs the packages of `requirements.txt`. Returns `None` when it lists no package.
 pub(super) async fn install(
     order: &BuildOrder<'_>,
     room: &Room,
@@ -165,7 +166,7 @@ fn python<'a, 'o>(
     }
 }
 
-/// Everything that decides what gets installed.
+/// Returns a key from everything that decides what gets installed.
 fn cache_key(wanted: &Requirements, app: &Path, root: &[PathBuf], configured: &Configured) -> io::Result<String> {
     let mut hash = blake3::Hasher::new();
     let mut part = |bytes: &[u8]| {
@@ -173,7 +174,7 @@ fn cache_key(wanted: &Requirements, app: &Path, root: &[PathBuf], configured: &C
         hash.update(bytes);
     };
     part(CACHE_FORMAT.as_bytes());
-    // Named by their digests.
+    // The layers are named by their digests.
     for layer in root {
         part(layer.file_name().unwrap_or_default().as_encoded_bytes());
     }
@@ -194,8 +195,8 @@ pub(super) async fn compile_app(order: &BuildOrder<'_>, room: &Room) -> Result<(
     compile(order, room, root, APP, APP).await
 }
 
-/// Compiles the modules in a directory of the sandbox, which will lie at `at`. Compiling runs nothing of them. A module
-/// that does not compile is left as it is: the error belongs to who imports it.
+/// Compiles the modules in a directory of the sandbox, which will be mounted at `at`. Compiling runs nothing of them. A
+/// module that does not compile is left as it is: whoever imports it gets the error.
 async fn compile(
     order: &BuildOrder<'_>,
     room: &Room,
@@ -203,7 +204,7 @@ async fn compile(
     directory: &str,
     at: &str,
 ) -> Result<(), PythonError> {
-    // Unchecked: the files never change, so nobody has to look at their times at import.
+    // Unchecked: the files never change, so nobody needs to check their times at import.
     let arguments = [
         "-P",
         "-s",

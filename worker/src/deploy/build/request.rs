@@ -1,4 +1,4 @@
-//! What a program asks a proxy for: a tunnel, or one plain request.
+//! Requests of a program to a proxy: a tunnel, or one plain request.
 
 use http::Uri;
 
@@ -18,15 +18,15 @@ pub(super) struct Request {
 pub(super) enum RequestMode {
     /// Bytes pass both ways.
     Tunnel,
-    /// The server gets this head first; its answer ends the connection.
+    /// The server gets this head first. Its response ends the connection.
     Forward(String),
 }
 
-/// Headers that are the proxy's, not the server's.
+/// Headers that are for the proxy, not for the server.
 const HOP: [&str; 4] = ["connection", "proxy-connection", "proxy-authorization", "keep-alive"];
 
 impl Request {
-    /// Of a head with its empty line; nothing if that is not understood.
+    /// Parses a head with its empty line. Returns `None` if it is malformed.
     pub(super) fn parse(head: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(head).ok()?;
         let (line, headers) = text.split_once("\r\n")?;

@@ -1,5 +1,5 @@
-//! Reads a function's `requirements.txt` and lets through what is a package: requirements by name, wheels and source
-//! archives by URL or in the folder. Files it includes are taken in, so that what pip gets is one list.
+//! Reads a function's `requirements.txt` and accepts only packages: requirements by name, wheels and source archives by
+//! URL or in the folder. Included files are merged, so that pip gets one list.
 
 use std::fs;
 use std::path::{Component, Path};
@@ -8,12 +8,12 @@ use rekindle_confined::is_control;
 
 /// The file's name in a function's folder.
 pub(super) const FILE_NAME: &str = "requirements.txt";
-/// Included files, and their depth.
+/// Maximum number of included files, and of their depth.
 const INCLUDES_MAX: usize = 50;
-/// Size of one file, bytes.
+/// Maximum size of one file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Why a line was refused.
+/// Why a line was rejected.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{file}, line {line}: {message}")]
 pub struct RequirementsError {
@@ -25,7 +25,7 @@ pub struct RequirementsError {
     pub message: String,
 }
 
-/// What pip is given.
+/// The input of pip.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Requirements {
     /// Lines of the one requirements file.
@@ -37,7 +37,7 @@ pub(super) struct Requirements {
     installs: bool,
 }
 
-/// Reads `requirements.txt` in `app`; nothing when there is none or it asks for no package.
+/// Reads `requirements.txt` in `app`. Returns `None` when it does not exist or lists no package.
 pub(super) fn read(app: &Path) -> Result<Option<Requirements>, RequirementsError> {
     if !app.join(FILE_NAME).is_file() {
         return Ok(None);
@@ -126,7 +126,7 @@ impl Reader<'_> {
             return at.refuse(format!("\"{shown}\" has a control character: remove it"));
         }
         if line.contains("${") {
-            // pip would put in variables of the worker's environment.
+            // pip would substitute variables of the worker's environment.
             return at.refuse("variables are not filled in here: write the value itself");
         }
         if line.starts_with('-') {
@@ -241,7 +241,7 @@ impl Reader<'_> {
     }
 }
 
-/// What pip takes as a wheel or a source archive.
+/// Returns whether pip takes this for a wheel or a source archive.
 fn is_archive(name: &str) -> bool {
     [
         ".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tar.xz", ".txz", ".tar",
@@ -258,14 +258,14 @@ fn no_package(what: &str) -> String {
     )
 }
 
-/// pip takes `#` as a comment at the start of a line or after white space.
+/// Removes a comment. pip takes `#` as a comment at the start of a line or after white space.
 fn without_comment(line: &str) -> &str {
     let bytes = line.as_bytes();
     let at = (0..bytes.len()).find(|i| bytes[*i] == b'#' && (*i == 0 || bytes[i - 1].is_ascii_whitespace()));
     at.map_or(line, |at| &line[..at])
 }
 
-/// `path`, read in the directory `from`, as a path in the folder.
+/// Resolves `path`, relative to the directory `from`, to a path in the folder.
 fn relative(from: &Path, path: &str) -> Option<String> {
     let mut parts: Vec<&str> = Vec::new();
     let joined = from.join(path);

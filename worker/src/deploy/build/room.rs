@@ -1,4 +1,4 @@
-//! The directory of one build. It is gone when the build ends, however that is.
+//! The directory of one build. It is removed when the build ends, whatever the outcome.
 //!
 //! ```text
 //! WORK_DIR/build-ID/app   the uploaded folder    deps   python packages    tmp   the installers' own
@@ -19,7 +19,7 @@ const PREFIX: &str = "build-";
 #[derive(Debug)]
 pub(super) struct Room {
     pub(super) path: PathBuf,
-    /// The user and group of what runs in it.
+    /// The user and group of the processes that run in it.
     pub(super) id: u32,
 }
 
@@ -29,7 +29,7 @@ impl Room {
         let path = fs::canonicalize(work_dir)?.join(format!("{PREFIX}{}", Uuid::new_v4().simple()));
         fs::create_dir(&path)?;
         let room = Self { path, id: fresh_id() };
-        // Root's own: who runs in it may exchange none of these for a link.
+        // Owned by root: the processes that run in it cannot exchange any of these directories for a link.
         fs::set_permissions(&room.path, fs::Permissions::from_mode(0o700))?;
         for name in ["app", "deps", "tmp", "tmp/home"] {
             let directory = room.path.join(name);
@@ -60,10 +60,10 @@ impl Drop for Room {
     }
 }
 
-/// Removes what builds of a dead worker left in `work_dir`; to be called before the first build.
+/// Removes what builds of a dead worker left in `work_dir`. Must be called before the first build.
 ///
 /// # Errors
-/// When the directory cannot be read.
+/// Returns an error when the directory cannot be read.
 pub fn sweep(work_dir: &Path) -> io::Result<()> {
     let cache = work_dir.join(super::DEPS_CACHE);
     for (directory, prefixes) in [(work_dir, &[PREFIX, super::LAYER_PREFIX][..]), (&cache, &[".new-"][..])] {

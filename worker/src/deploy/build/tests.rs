@@ -15,7 +15,7 @@ use testing::Tar;
 #[path = "../../../confined/src/upload/testing.rs"]
 mod testing;
 
-/// The directory of the root filesystems' archives.
+/// Returns the directory of the root filesystems' archives.
 fn runtimes() -> Option<PathBuf> {
     let cache = std::env::var_os("FN_CACHE").map_or_else(|| PathBuf::from("/var/cache/rekindle"), PathBuf::from);
     let dir = cache.join("runtimes");
@@ -25,7 +25,7 @@ fn runtimes() -> Option<PathBuf> {
         .then_some(dir)
 }
 
-/// Root filesystems, unpacked beside the test's program once for each archive.
+/// Returns root filesystems, unpacked beside the test's program once for each archive.
 fn roots<'a>(root: Root) -> BoxFuture<'a, Result<PathBuf, String>> {
     static TURN: Mutex<()> = Mutex::new(());
     let name = match root {
@@ -59,7 +59,7 @@ struct Workshop {
 }
 
 impl Workshop {
-    /// Builds need root, to become `nobody` and to lay out what that sees.
+    /// Opens a workshop. Builds need root, to become `nobody` and to lay out its files.
     fn open() -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
             skipped("needs root");
@@ -131,7 +131,7 @@ fn python_app() -> Tar {
     Tar::default().file("main.py", "def handler(event, context):\n    return {'a', 'b', 'c'}\n")
 }
 
-/// Name, mode, owner and time of every entry.
+/// Returns name, mode, owner and time of every entry.
 fn listed(layer: &[u8]) -> Vec<(String, u32, u64, u64)> {
     let mut archive = tar::Archive::new(layer);
     let entries = archive.entries().unwrap().map(|e| {
@@ -151,7 +151,7 @@ fn names(layer: &[u8]) -> Vec<String> {
     listed(layer).into_iter().map(|(name, ..)| name).collect()
 }
 
-/// A registry that cannot be reached is not what is tested.
+/// Returns whether a registry cannot be reached, which is not what is tested.
 fn unreachable_registry(error: &BuildError) -> bool {
     let text = error.to_string();
     let signs = [
@@ -171,7 +171,7 @@ fn unreachable_registry(error: &BuildError) -> bool {
     unreachable
 }
 
-/// A wheel made by hand, so that pip is tested without a registry.
+/// Builds a wheel by hand, so that pip is tested without a registry.
 fn wheel(name: &str, requires: &str) -> Vec<u8> {
     let directory = tempfile::tempdir().unwrap();
     let script = format!(
@@ -391,7 +391,7 @@ async fn a_package_that_does_not_exist_fails_with_pips_words() {
 #[tokio::test]
 async fn a_package_with_source_only_is_built() {
     let Some(shop) = Workshop::open() else { return };
-    // Never had a wheel.
+    // This package never had a wheel.
     let folder = python_app().file("requirements.txt", "docopt==0.6.2\n");
     let layer = match shop.build(PYTHON, folder).await {
         Err(e) if unreachable_registry(&e) => return,
@@ -400,8 +400,8 @@ async fn a_package_with_source_only_is_built() {
     assert!(names(&layer).contains(&".rekindle/python/docopt.py".to_owned()));
 }
 
-/// A source archive whose build runs `code`, in Python, without any package of a registry. The module that it installs
-/// is what `code` leaves in `said`.
+/// Builds a source archive whose build runs `code`, in Python, without any package of a registry. The module that it
+/// installs contains what `code` leaves in `said`.
 fn source_archive(code: &str) -> Vec<u8> {
     let backend = format!(
         "import zipfile\n\
@@ -732,7 +732,7 @@ async fn uploaded_node_modules_are_used_as_they_are() {
     assert!(shop.told().contains("used as it is"));
 }
 
-/// An order for what is run in a room by itself.
+/// Returns an order for something that runs in a room by itself.
 fn order<'a>(
     manifest: &'a Manifest,
     network: &'a BuildNetwork,
@@ -757,7 +757,7 @@ fn order<'a>(
     }
 }
 
-/// Python code run the way an installer is.
+/// Runs Python code the way an installer is run.
 async fn run_python(
     room: &Room,
     code: &str,
@@ -830,7 +830,7 @@ async fn an_installer_is_in_the_group_it_was_given() {
     }
 }
 
-/// Whether a process of the host runs with this argument.
+/// Returns whether a process of the host runs with this argument.
 fn runs(marker: &str) -> bool {
     let lines = fs::read_dir("/proc")
         .unwrap()
@@ -849,7 +849,7 @@ async fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Code that hangs, and has a child that does; both can be found by the marker.
+/// Returns code that hangs, and has a child that does; both can be found by the marker.
 fn hang(marker: &str) -> String {
     format!(
         "import subprocess, time\nsubprocess.Popen(['/bin/sh', '-c', 'sleep 600; true', '{marker}'])\n\

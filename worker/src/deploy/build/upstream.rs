@@ -1,4 +1,4 @@
-//! The proxy that the host itself goes out by, where its operator has set one (`HTTPS_PROXY`, `NO_PROXY`).
+//! The host's own proxy, if its operator has set one (`HTTPS_PROXY`, `NO_PROXY`).
 
 use std::io;
 
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 use super::allow::canonical;
 
-/// Bytes of the answer's head.
+/// Maximum size of the response's head, in bytes.
 const HEAD_MAX: usize = 16 << 10;
 
 /// The host's own proxy.
@@ -20,12 +20,12 @@ pub(super) struct Upstream {
     port: u16,
     /// Base64 of `user:password`.
     credentials: Option<String>,
-    /// Hosts that are reached without it, with all below them.
+    /// Hosts that are reached without it, including all their subdomains.
     not_for: Vec<String>,
 }
 
 impl Upstream {
-    /// As the worker's environment says.
+    /// Reads the proxy from the worker's environment.
     pub(super) fn configured() -> Option<Self> {
         let read = |names: [&str; 4]| {
             names
@@ -68,7 +68,7 @@ impl Upstream {
         })
     }
 
-    /// Whether this host is reached by it.
+    /// Returns whether this host is reached through it.
     pub(super) fn serves(&self, host: &str) -> bool {
         !self.not_for.iter().any(|name| {
             let below = host.strip_suffix(name.as_str()).is_some_and(|rest| rest.ends_with('.'));
@@ -76,7 +76,7 @@ impl Upstream {
         })
     }
 
-    /// A tunnel to the host.
+    /// Opens a tunnel to the host.
     pub(super) async fn connect(&self, host: &str, port: u16) -> io::Result<TcpStream> {
         let mut stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         let authority = if host.contains(':') {
@@ -91,7 +91,7 @@ impl Upstream {
         request.push_str("\r\n");
         stream.write_all(request.as_bytes()).await?;
         let mut head = Vec::new();
-        // By bytes: what follows the head is the host's.
+        // Read byte by byte: what follows the head is the host's.
         while !head.ends_with(b"\r\n\r\n") {
             if head.len() > HEAD_MAX {
                 return Err(io::Error::other("the host's own proxy answers at too great length"));
