@@ -1,4 +1,5 @@
-//! How long a fault on an evicted page takes. The kernel serves it without telling anybody, so it is tried on pages of the worker's own.
+//! Measures how long a fault on an evicted page takes. The kernel serves such faults without notice, so the worker
+//! tries it on pages of its own.
 
 use std::time::{Duration, Instant};
 
@@ -15,10 +16,10 @@ const PAGES: usize = 4;
 pub struct Canary(MmapMut);
 
 impl Canary {
-    /// Filled with what compresses as programs' memory does, to a half or so.
+    /// Fills the pages with data that compresses to about half, like programs' memory.
     ///
     /// # Errors
-    /// When there is no memory for them.
+    /// Returns an error when there is no memory for them.
     pub fn new() -> std::io::Result<Self> {
         let mut pages = MmapMut::map_anon(PAGES * PAGE as usize)?;
         for (n, word) in pages.chunks_exact_mut(8).enumerate() {
@@ -28,7 +29,7 @@ impl Canary {
         Ok(Self(pages))
     }
 
-    /// Has them evicted and touches them: how long each touch took that had to wait.
+    /// Evicts the pages and touches them. Returns the duration of each touch that had to wait.
     pub fn sing(&self) -> Vec<Duration> {
         let own = Run {
             first: self.0.as_ptr() as u64 / PAGE,
@@ -48,7 +49,7 @@ impl Canary {
     }
 }
 
-/// Of the calling thread: those that had to bring a page.
+/// Returns the calling thread's number of faults that had to bring in a page.
 fn major_faults() -> i64 {
     getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.major_page_faults())
 }

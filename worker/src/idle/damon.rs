@@ -1,10 +1,11 @@
-//! Processes that the kernel watches for us: DAMON (Linux 6.2, with `DAMON_VADDR` and `DAMON_SYSFS`) looks at the accessed bits of a few pages of
-//! each region of a process many times a second, and tells which regions nobody has touched for how long. Where it is, only what it calls
-//! untouched is tried ([`super::policy::Ledger::choose`]).
+//! Processes that the kernel watches: DAMON (Linux 6.2, with `DAMON_VADDR` and `DAMON_SYSFS`) checks the accessed bits
+//! of a few pages of each region of a process many times a second. It reports for how long each region has been
+//! untouched. Where it is available, only regions that it reports as untouched are tried
+//! ([`super::policy::Ledger::choose`]).
 //!
 //! ```text
 //! admin/kdamonds/N ── one kernel thread for each process that is watched
-//!     contexts/0/targets/0/pid_target         whom
+//!     contexts/0/targets/0/pid_target         the process
 //!     contexts/0/monitoring_attrs             how often it looks, and at how many regions
 //!     contexts/0/schemes/0                    "stat": regions without an access for so many aggregations, told in tried_regions
 //! ```
@@ -19,27 +20,28 @@ use rekindle_pager::PAGE;
 
 use super::policy::{Run, Runs};
 
-/// Where the kernel is told whom to watch.
+/// The kernel's interface to DAMON.
 pub const ADMIN: &str = "/sys/kernel/mm/damon/admin";
-/// By the addresses of a process.
+/// The operation set that watches virtual addresses of a process.
 const WAY: &str = "vaddr";
-/// How many processes are watched at once, the largest: each takes a kernel thread.
+/// Maximum number of processes watched at once, the largest ones: each takes a kernel thread.
 const SLOTS: usize = 16;
-/// Smaller ones are not worth one: pages.
+/// Minimum size of a process worth watching, in pages.
 const LEAST: u64 = 1_024;
-/// Regions of one process, at least and at most: what one look costs.
+/// Minimum and maximum number of regions of one process, which determines the cost of one sampling.
 const REGIONS: (u64, u64) = (100, 500);
-/// Between two looks, at least and at most.
+/// Minimum and maximum interval between samplings.
 const LOOK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(100));
-/// Looks that are one aggregation. So few that a single access makes a region young again: the kernel passes over changes of up to a fifth.
+/// Samplings of one aggregation. They are so few that a single access makes a region young again: the kernel ignores
+/// changes of up to a fifth.
 const LOOKS: u32 = 4;
-/// The interface has one lock for all who use it.
+/// Number of attempts, since the interface has one lock for all its users.
 const ATTEMPTS: u32 = 10;
 
 /// Why nobody watches.
 #[derive(Debug, thiserror::Error)]
 pub enum Lack {
-    /// This kernel does not know how.
+    /// This kernel does not support it.
     #[error("{0}")]
     Unknown(String),
     /// Somebody else uses it at the moment.
@@ -56,16 +58,16 @@ impl Lack {
     }
 }
 
-/// The kernel has one such interface for the whole host. Who is killed lets go of it.
+/// Locks the interface, of which the kernel has one for the whole host. A killed process releases the lock.
 fn alone(admin: &Path) -> Result<Flock<File>, Lack> {
     let directory = File::open(admin).map_err(|e| Lack::of("the kernel has no DAMON", &e))?;
     Flock::lock(directory, FlockArg::LockExclusiveNonblock).map_err(|_| Lack::Busy)
 }
 
-/// Whether the kernel can watch processes. Leaves everything as it was.
+/// Checks that the kernel can watch processes. Leaves everything as it was.
 ///
 /// # Errors
-/// When it cannot, or somebody else has it do something.
+/// Returns an error when it cannot, or when somebody else uses it.
 pub fn probe(admin: &Path) -> Result<(), Lack> {
     let _alone = alone(admin)?;
     let kdamonds = admin.join("kdamonds");
@@ -83,7 +85,7 @@ fn count(kdamonds: &Path) -> Result<usize, Lack> {
     read.map_err(|e| Lack::of("DAMON does not tell how much it does", &e))
 }
 
-/// Whether it is worth waiting for what somebody else has it do.
+/// Returns whether it is worth waiting for somebody else's use to end.
 fn of_others(kdamonds: &Path) -> Lack {
     match fs::read_to_string(kdamonds.join("0/contexts/0/avail_operations")) {
         Ok(known) if !known.lines().any(|way| way == WAY) => no_processes(),
@@ -99,7 +101,7 @@ fn make(kdamonds: &Path, count: usize) -> Result<(), Lack> {
     write(&kdamonds.join("nr_kdamonds"), count).map_err(|e| Lack::of("DAMON has no room", &e))
 }
 
-/// Gives a kernel thread something to do, if this kernel watches processes.
+/// Gives a kernel thread a context, if this kernel watches processes.
 fn knows(kdamond: &Path) -> Result<(), Lack> {
     let lacks = |e: io::Error| Lack::of("DAMON is not as it is known", &e);
     write(&kdamond.join("contexts/nr_contexts"), 1).map_err(lacks)?;
@@ -110,7 +112,7 @@ fn knows(kdamond: &Path) -> Result<(), Lack> {
     Err(no_processes())
 }
 
-/// The kernel's watch over the largest processes of a worker. It ends when this is dropped, or its processes do.
+/// The kernel's watch over the largest processes of a worker. It ends on drop, or when its processes end.
 #[derive(Debug)]
 pub struct Watch {
     kdamonds: PathBuf,
@@ -122,7 +124,7 @@ pub struct Watch {
 struct Slot {
     dir: PathBuf,
     watched: Option<(i32, u64)>,
-    /// The kernel did not take the last order: what it does is not known.
+    /// Whether the kernel rejected the last order, so that its state is unknown.
     doubtful: bool,
 }
 
@@ -130,7 +132,7 @@ impl Watch {
     /// Prepares to watch processes for memory that was not touched for `rest`. Blocks for some milliseconds.
     ///
     /// # Errors
-    /// When the kernel cannot, or does for somebody else.
+    /// Returns an error when the kernel cannot watch, or does so for somebody else.
     pub fn open(admin: &Path, rest: Duration) -> Result<Self, Lack> {
         let alone = alone(admin)?;
         let kdamonds = admin.join("kdamonds");
@@ -142,12 +144,12 @@ impl Watch {
         let slots: Vec<Slot> = slots.collect();
         match count(&kdamonds)? {
             0 => {}
-            // A killed worker's, which may run until its instances are gone.
+            // They belong to a killed worker, and may run until its instances are gone.
             SLOTS => slots.iter().for_each(|slot| drop(slot.order("off"))),
             _ => return Err(of_others(&kdamonds)),
         }
         make(&kdamonds, SLOTS)?;
-        // What was made goes with it.
+        // Dropping the watch removes what was created.
         let watch = Self {
             kdamonds,
             slots,
@@ -161,7 +163,7 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Watches the largest of these processes, each with how many pages it has, and no others.
+    /// Watches the largest of these processes, given with their numbers of pages, and no others.
     pub fn follow(&mut self, processes: &[(i32, u64)]) {
         for slot in &mut self.slots {
             if slot.doubtful {
@@ -180,7 +182,7 @@ impl Watch {
             let usable = self.slots.iter_mut().filter(|slot| !slot.doubtful);
             let least = usable.min_by_key(|slot| slot.watched.map_or(0, |(_, pages)| pages));
             let Some(slot) = least else { return };
-            // It takes a while until anything is known, so another must be much larger to be watched instead.
+            // It takes a while until anything is known, so another process must be much larger to replace it.
             if slot.watched.is_some_and(|(_, own)| own * 2 > pages) {
                 return;
             }
@@ -191,14 +193,14 @@ impl Watch {
         }
     }
 
-    /// What of this process nobody has touched for as long as it is to rest, by address; `None` where the process is not watched. Blocks
-    /// until an aggregation ends, 0.4 s, or two before Linux 6.7.
+    /// Returns the memory of this process that has been untouched for the configured time, by address. Returns `None`
+    /// if the process is not watched. Blocks until an aggregation ends: 0.4 s, or two of them before Linux 6.7.
     pub fn untouched(&mut self, pid: i32) -> Option<Vec<Run>> {
         let is_it = |slot: &&mut Slot| slot.watched.is_some_and(|(own, _)| own == pid);
         let slot = self.slots.iter_mut().find(is_it)?;
         match slot.untouched() {
             Ok(runs) => Some(runs),
-            // It still watches; only it is not to be known now what it has seen.
+            // It still watches, but its observations are not available now.
             Err(e) if e.raw_os_error() == Some(libc::EBUSY) => Some(Vec::new()),
             Err(error) => {
                 tracing::debug!(pid, %error, "DAMON does not tell what is untouched");
@@ -208,7 +210,7 @@ impl Watch {
         }
     }
 
-    /// The processes that are watched.
+    /// Returns the processes that are watched.
     pub fn watched(&self) -> impl Iterator<Item = i32> {
         self.slots.iter().filter_map(|slot| Some(slot.watched?.0))
     }
@@ -268,7 +270,7 @@ impl Slot {
         taken
     }
 
-    /// It may have ended by itself, with its process: that is as good.
+    /// The kernel thread may have ended by itself, with its process, which has the same effect.
     fn leave(&mut self) {
         if self.watched.take().is_none() && !self.doubtful {
             return;
@@ -284,7 +286,7 @@ impl Slot {
         let mut regions = Vec::new();
         for entry in fs::read_dir(tried)? {
             let entry = entry?;
-            // Beside the regions there is the sum of their sizes.
+            // Apart from the regions, the directory contains the sum of their sizes.
             if entry.file_type()?.is_dir() {
                 let bound = |name| -> io::Result<u64> {
                     let text = fs::read_to_string(entry.path().join(name))?;
@@ -305,7 +307,7 @@ impl Slot {
         Ok(runs.0)
     }
 
-    /// Has the kernel do something, again for a moment where somebody else's order comes between.
+    /// Gives the kernel an order, and repeats it briefly while somebody else's order interferes.
     fn order(&self, what: &str) -> io::Result<()> {
         let state = self.dir.join("state");
         for _ in 1..ATTEMPTS {
@@ -318,7 +320,7 @@ impl Slot {
     }
 }
 
-/// Into a file that is there: where there is none, the kernel refuses to make one by another error.
+/// Writes into an existing file. If there is none, the kernel would refuse to create one with another error.
 fn write(path: &Path, value: impl ToString) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).truncate(true).open(path)?;
     file.write_all(value.to_string().as_bytes())
@@ -328,7 +330,7 @@ fn write(path: &Path, value: impl ToString) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// The kernel's files, as far as they are plain ones: what was written stays, and nothing is watched.
+    /// The kernel's files, as far as they are plain ones: written values stay, and nothing is watched.
     fn files() -> tempfile::TempDir {
         let admin = tempfile::tempdir().unwrap();
         fs::create_dir(admin.path().join("kdamonds")).unwrap();
@@ -468,7 +470,7 @@ mod tests {
         watch.follow(&all);
         let largest: Vec<i32> = (2 + SLOTS as i32..2 + 2 * SLOTS as i32).collect();
         assert_eq!(watched(&watch), largest);
-        // One that is somewhat larger has to wait, one that is much larger has not.
+        // A process that is somewhat larger has to wait, but not one that is much larger.
         all.push((100, 2 * LEAST));
         watch.follow(&all);
         assert_eq!(watched(&watch), largest);
@@ -522,7 +524,7 @@ mod tests {
         slot.unwrap().dir.clone()
     }
 
-    /// Only on kernels that have it: `make image-test` has one.
+    /// Only on kernels that support it: `make image-test` has one.
     #[test]
     fn this_kernel_tells_what_a_process_does_not_touch() {
         let rest = Duration::from_secs(1);

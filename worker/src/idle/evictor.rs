@@ -1,5 +1,6 @@
-//! The thread that evicts: once a period it looks at every instance, parked ones first. It keeps to a share of a processor, stops between two
-//! slices when an instance is wanted, and does nothing where that would make a shortage of memory worse.
+//! The thread that evicts. Once a period it looks at every instance, parked ones first. It keeps to a share of a
+//! processor, and stops between two slices when an instance is needed. It does nothing if that would make a shortage of
+//! memory worse.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -21,20 +22,21 @@ use crate::instance::isolated_process::memory_limit;
 use crate::instance::{Instance, RunningInstance};
 use crate::worker::Worker;
 
-/// Of one processor.
+/// Maximum share of one processor.
 const CPU_SHARE: f64 = 0.05;
-/// How long an instance is parked, at most, before all of it goes: one that is taken again at once costs nothing.
+/// How long an instance must be parked, at most, before all of it is evicted. One that is thawed at once costs nothing.
 const PARKED_FOR: Duration = Duration::from_secs(5);
-/// Between two looks, at least and at most.
+/// Minimum and maximum interval between passes.
 const PERIOD: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
-/// With so many per cent of the time lost for want of memory, what runs is left alone: its pages would have to come back while they are hardest to have.
+/// Memory pressure, in per cent of time lost, above which running instances are left alone. Their pages would have to
+/// come back when that is hardest.
 const PRESSED: f64 = 20.0;
 
 /// What is known of an instance.
 #[derive(Default)]
 struct Known {
     parked_since: Option<Duration>,
-    /// Whether nothing more of it can go, parked as it is.
+    /// Whether nothing more of it can be evicted while it stays parked.
     settled: bool,
     ledgers: HashMap<i32, Ledger>,
 }
@@ -66,7 +68,7 @@ pub(super) fn run(worker: &Weak<Worker>, idle: &IdleMemory) {
     }
 }
 
-/// Has the kernel watch the processes of instances that run.
+/// Makes the kernel watch the processes of running instances.
 fn follow(idle: &IdleMemory, known: &HashMap<InstanceId, Known>, watcher: &Watcher) {
     let running = known.values().filter(|k| k.parked_since.is_none());
     let processes = running.flat_map(|k| k.ledgers.iter().map(|(pid, ledger)| (*pid, ledger.present())));
@@ -74,7 +76,7 @@ fn follow(idle: &IdleMemory, known: &HashMap<InstanceId, Known>, watcher: &Watch
     idle.counts.watched.store(watched as u64, Ordering::Relaxed);
 }
 
-/// Takes back clean pages of templates that nobody uses.
+/// Evicts clean pages of templates that nobody uses.
 fn templates(worker: &Worker, after: Duration) {
     let mut idle: HashMap<_, Duration> = HashMap::new();
     for instance in worker.all_instances() {
@@ -88,11 +90,11 @@ fn templates(worker: &Worker, after: Duration) {
     worker.snapshots.take_idle(after, &idle);
 }
 
-/// Rests for what was spent.
+/// Sleeps in proportion to the processor time spent.
 fn account(idle: &IdleMemory, throttle: &mut Throttle) {
     let (spent, rest) = throttle.spent();
     Counts::add(&idle.counts.cpu_ns, u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX));
-    // Whoever is to stop looks for itself.
+    // The caller checks for itself whether it has to stop.
     let _ = idle.rest(rest);
 }
 
@@ -112,7 +114,7 @@ fn pass(
     let figures = pressure::read(&worker.config.memory_figures, &worker.config.cgroup_root);
     let is_pressed = figures.some.is_some_and(|some| some > PRESSED);
     Counts::add(&idle.counts.pressed, u64::from(is_pressed));
-    // Before all that may end this pass: a limit that was lowered must not stay so.
+    // This comes before anything that may end this pass: a limit that was lowered must not stay so.
     instances.iter().for_each(hold_swap);
     instances.sort_by_key(|instance| instance.state() != InstanceState::Parked);
     for instance in instances {
@@ -154,7 +156,8 @@ fn pass(
     }
 }
 
-/// Where swap has a limit of its own: an instance has as much as was evicted of it, and no more memory for that.
+/// Sets the limit of swap, if there is a separate one. An instance may have as much in swap as was evicted of it, and
+/// gets no additional memory for that.
 fn hold_swap(instance: &Arc<Instance>) {
     let Some(parts) = instance.parts() else { return };
     if !matches!(instance.state(), InstanceState::Ready | InstanceState::Parked) {
@@ -165,7 +168,7 @@ fn hold_swap(instance: &Arc<Instance>) {
     }
 }
 
-/// Evicts what may go of one instance; answers how many pages went, and whether all was looked at.
+/// Evicts what may be evicted of one instance. Returns how many pages were evicted, and whether all was looked at.
 fn of_instance(
     idle: &IdleMemory,
     instance: &Arc<Instance>,
@@ -192,7 +195,7 @@ fn of_instance(
             .or_insert_with(|| Ledger::new(idle.settings.after));
         let slice = |pages: u64| {
             let goes_on = !idle.is_stopped() && !is_wanted() && idle.swap.read().has_room();
-            // Where swap has a limit of its own, the instance has none but for these pages.
+            // If swap has a separate limit, it allows the instance only these pages.
             let goes_on = goes_on && parts.cgroup.lend_swap(pages * rekindle_pager::PAGE).is_ok();
             broken_off.set(broken_off.get() || !goes_on);
             goes_on
@@ -208,7 +211,7 @@ fn of_instance(
                 evicted += done.evicted;
                 Counts::add(&idle.counts.returned_pages, done.returned);
             }
-            // It has ended since.
+            // The process has ended since.
             Err(e) if matches!(e.raw_os_error(), Some(libc::ESRCH | libc::ENOENT)) => {}
             Err(error) => tracing::debug!(instance = %instance.id, pid, %error, "its memory stays"),
         }

@@ -1,6 +1,9 @@
-//! What the kernel is asked of other processes' memory: which pages of their own are there, by PAGEMAP_SCAN (Linux 6.7) or, where that lacks, page by
-//! page ([`super::pagemap`]), and to evict some, by `process_madvise(MADV_PAGEOUT)` (Linux 5.10). `MADV_DONTNEED` it refuses for others, so that a store of our own could not take the pages
-//! out (docs/decisions/0019-idle-memory.md).
+//! Kernel calls on other processes' memory. PAGEMAP_SCAN (Linux 6.7) finds the pages of their own that are present;
+//! without it, they are read page by page ([`super::pagemap`]). `process_madvise(MADV_PAGEOUT)` (Linux 5.10) evicts
+//! pages.
+//!
+//! The kernel refuses `MADV_DONTNEED` for other processes, so a store of the worker's own could not take pages out
+//! (docs/decisions/0019-idle-memory.md).
 #![expect(
     unsafe_code,
     reason = "an ioctl and two system calls without safe wrappers; none changes memory that Rust knows of"
@@ -20,52 +23,54 @@ const PAGE_IS_FILE: u64 = 1 << 2;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
 const PAGE_IS_PFNZERO: u64 = 1 << 5;
-/// Of a file, or the kernel's page of zeros.
+/// Pages of a file, or the kernel's zero page.
 const NOT_OWN: u64 = PAGE_IS_FILE | PAGE_IS_PFNZERO;
-/// Where user memory ends with four levels of page tables, as far as programs get without asking for more.
+/// End of user memory with four levels of page tables, as far as programs get without asking for more.
 const END: u64 = (1 << 47) - PAGE;
-/// Runs that are read at once.
+/// Maximum number of runs read at once.
 const READ: usize = 512;
-/// Pages that are found at once: who maps or unmaps in the process waits for as long, 0.4 ms.
+/// Number of pages scanned at once. Whoever maps or unmaps memory in the process waits that long, 0.4 ms.
 const AT_ONCE: u64 = 4_096;
-/// Ranges that one call takes (UIO_MAXIOV).
+/// Maximum number of ranges in one call (UIO_MAXIOV).
 const RANGES_MAX: usize = 1_024;
 
 /// Other processes' memory.
 pub trait Memory {
-    /// The memory of a process that it shares with no file: what is there, and what is evicted, by address. Blocks for about 25 µs a MiB.
+    /// Returns the memory of a process that it shares with no file, present and evicted, by address. Blocks for about
+    /// 25 µs a MiB.
     ///
     /// # Errors
-    /// When it is gone, or the kernel refuses.
+    /// Returns an error when the process is gone, or the kernel refuses.
     fn look(&self, pid: i32) -> io::Result<Vec<Run>>;
 
-    /// How many of these pages are evicted.
+    /// Returns how many of these pages are evicted.
     ///
     /// # Errors
-    /// When the process is gone, or the kernel refuses.
+    /// Returns an error when the process is gone, or the kernel refuses.
     fn out(&self, pid: i32, runs: &[Run]) -> io::Result<u64>;
 
-    /// Has the kernel evict these pages, which takes about 5 µs each. What is locked, or shared with a fork, stays.
+    /// Makes the kernel evict these pages, which takes about 5 µs each. Pages that are locked, or shared with a fork,
+    /// stay.
     ///
     /// # Errors
-    /// When the process is gone, or the kernel refuses.
+    /// Returns an error when the process is gone, or the kernel refuses.
     fn evict(&self, pid: i32, runs: &[Run]) -> io::Result<()>;
 }
 
-/// The host's own kernel, asked in the way that it knows.
+/// The host's kernel, used by the interface that it supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Host {
-    /// By one call for a whole process, of Linux 6.7.
+    /// One call for a whole process, since Linux 6.7.
     Scans,
-    /// By an entry for each page.
+    /// An entry for each page.
     Reads,
 }
 
 impl Host {
-    /// The best way that this kernel knows, tried on a page of our own.
+    /// Returns the best interface of this kernel, tried on a page of the worker's own.
     ///
     /// # Errors
-    /// What lacks, to be told.
+    /// Returns a description of what is missing.
     pub fn choose() -> Result<Self, String> {
         match Self::Scans.try_look() {
             Ok(()) => Ok(Self::Scans),
@@ -155,7 +160,7 @@ fn scan(pid: i32) -> io::Result<Vec<Run>> {
     Ok(scan.found.0)
 }
 
-/// A process that is looked at, and what was found of its own.
+/// A process being scanned, and the pages of its own found so far.
 struct Scan {
     pagemap: File,
     regions: Vec<Region>,
@@ -171,7 +176,8 @@ impl Scan {
         })
     }
 
-    /// Adds what there is between these addresses. Pages of files are told too and left out here, as they count for how many are told at once.
+    /// Adds the pages between these addresses. The kernel reports pages of files too, which are left out here: they
+    /// count towards the number of pages reported at once.
     fn between(&mut self, mut start: u64, end: u64) -> io::Result<()> {
         while start < end {
             let mut arg = ScanArg {
@@ -204,17 +210,18 @@ impl Scan {
     }
 }
 
-/// Has the kernel evict these pages of a process, see [`Memory::evict`].
+/// Makes the kernel evict these pages of a process, see [`Memory::evict`].
 ///
 /// # Errors
-/// When the process is gone, or the kernel refuses.
+/// Returns an error when the process is gone, or the kernel refuses.
 pub fn evict(pid: i32, runs: &[Run]) -> io::Result<()> {
     let process = pidfd(pid)?;
     for runs in runs.chunks(RANGES_MAX) {
         let mut left = runs;
         while !left.is_empty() {
             let done = advise(&process, left, libc::MADV_PAGEOUT)?;
-            // It stops at the first range that cannot go, such as one that was unmapped meanwhile or is locked: on behind it.
+            // The kernel stops at the first range that cannot be evicted, such as one that was unmapped meanwhile or is
+            // locked. Continue after it.
             left = left.get(done + 1..).unwrap_or_default();
         }
     }
@@ -222,17 +229,17 @@ pub fn evict(pid: i32, runs: &[Run]) -> io::Result<()> {
 }
 
 fn pidfd(pid: i32) -> io::Result<OwnedFd> {
-    // SAFETY: takes a number and flags; no memory is handed over.
+    // SAFETY: the call takes a number and flags; no memory is passed.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     let fd = RawFd::try_from(fd).map_err(io::Error::other)?;
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel just gave us this descriptor, so nobody else owns it.
+    // SAFETY: the kernel has just returned this descriptor, so nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Advises the kernel of ranges of a process; answers how many were done whole.
+/// Advises the kernel on ranges of a process. Returns how many were processed completely.
 fn advise(process: &OwnedFd, runs: &[Run], advice: i32) -> io::Result<usize> {
     let ranges: Vec<libc::iovec> = runs
         .iter()
@@ -242,7 +249,8 @@ fn advise(process: &OwnedFd, runs: &[Run], advice: i32) -> io::Result<usize> {
         })
         .collect();
     let (fd, at, count) = (process.as_raw_fd(), ranges.as_ptr(), ranges.len());
-    // SAFETY: `count` ranges at `at` outlive the call; their addresses are another process's, whose pages stay as they are to it.
+    // SAFETY: `count` ranges at `at` outlive the call. Their addresses are in another process, and the contents of its
+    // pages do not change.
     let advised = unsafe { libc::syscall(libc::SYS_process_madvise, fd, at, count, advice, 0) };
     if advised >= 0 {
         let mut bytes = advised as u64;
@@ -255,16 +263,16 @@ fn advise(process: &OwnedFd, runs: &[Run], advice: i32) -> io::Result<usize> {
     }
     let error = io::Error::last_os_error();
     match error.raw_os_error() {
-        // Of the very first range.
+        // These errors concern the very first range.
         Some(libc::EINVAL | libc::ENOMEM | libc::EBUSY) if advice == libc::MADV_PAGEOUT => Ok(0),
         _ => Err(error),
     }
 }
 
-/// How this kernel is asked, if it can be and evicts when told to.
+/// Returns the interface of this kernel, if there is one and it evicts on request.
 ///
 /// # Errors
-/// What lacks, to be told.
+/// Returns a description of what is missing.
 pub fn probe() -> Result<Host, String> {
     let host = Host::choose()?;
     let page = vec![1_u8; 2 * PAGE as usize];
@@ -325,7 +333,7 @@ mod tests {
         let Ok(Host::Scans) = Host::choose() else { return };
         let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
         let pid = child.id().cast_signed();
-        // Until it sleeps its memory changes.
+        // Until the process sleeps, its memory changes.
         let is_asleep =
             || std::fs::read_to_string(format!("/proc/{pid}/wchan")).is_ok_and(|at| at.contains("nanosleep"));
         for _ in 0..1_000 {

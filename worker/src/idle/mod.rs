@@ -1,5 +1,6 @@
-//! Idle memory goes away: what an instance has not touched for a while is evicted without its help and comes back by fault
-//! (docs/decisions/0019-idle-memory.md). What it has written goes to a compressed swap, clean pages go from the templates.
+//! Eviction of idle memory. Memory that an instance has not touched for a while is evicted without its help, and comes
+//! back by fault (docs/decisions/0019-idle-memory.md). Written pages go to a compressed swap, and clean pages leave the
+//! templates.
 //!
 //! ```text
 //!  evictor ──each period──> look (kernel) ──> choose (policy) ──> evict in slices (kernel) ──> swap: the host's, or zram
@@ -35,14 +36,14 @@ use swap::{IdleSwap, Swap};
 pub use watcher::IdleWatch;
 use zram::{Fill, Owner, Places};
 
-/// What an operator says of it.
+/// The operator's settings for idle memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdleSettings {
     /// Where written pages go.
     pub swap: IdleSwap,
-    /// How long a page must not have been touched; zero for never to evict any.
+    /// How long a page must be untouched before it is evicted; zero to evict nothing.
     pub after: Duration,
-    /// Who tells what was not.
+    /// Who reports untouched pages.
     pub watch: IdleWatch,
 }
 
@@ -56,22 +57,22 @@ impl Default for IdleSettings {
     }
 }
 
-/// What was evicted, counted from the worker's start.
+/// Counts of evictions since the worker's start.
 #[derive(Debug, Default)]
 pub struct Counts {
     /// Pages of parked instances.
     pub parked_pages: AtomicU64,
-    /// Pages of instances that run.
+    /// Pages of running instances.
     pub warm_pages: AtomicU64,
-    /// Pages of them that were touched again, about.
+    /// Approximate number of pages of running instances that were touched again.
     pub returned_pages: AtomicU64,
-    /// Times that nothing was done since memory was short.
+    /// Times that nothing was done because memory was short.
     pub pressed: AtomicU64,
-    /// Times that nothing was done since the swap was nearly full.
+    /// Times that nothing was done because the swap was nearly full.
     pub full: AtomicU64,
-    /// Processor time, nanoseconds.
+    /// Processor time, in nanoseconds.
     pub cpu_ns: AtomicU64,
-    /// Processes that the kernel watches now.
+    /// Number of processes that the kernel watches now.
     pub watched: AtomicU64,
 }
 
@@ -84,10 +85,10 @@ impl Counts {
 /// A worker's evictor and the swap it fills.
 pub struct IdleMemory {
     settings: IdleSettings,
-    /// How its kernel is asked; nothing is where it cannot be.
+    /// The kernel's interface; not used if there is no swap.
     host: Host,
     swap: RwLock<Swap>,
-    /// What it did.
+    /// The evictor's counts.
     pub counts: Counts,
     stopped: Mutex<bool>,
     stops: Condvar,
@@ -95,7 +96,7 @@ pub struct IdleMemory {
 }
 
 impl IdleMemory {
-    /// Removes what a killed worker left, and chooses the swap. Says in the log what was chosen. Blocks for some milliseconds.
+    /// Removes what a killed worker left, and chooses the swap. Logs the choice. Blocks for some milliseconds.
     pub fn open(config: &WorkerConfig, cgroups: &Cgroups) -> Self {
         let (places, owner) = (Places::default(), Owner::of(&config.cgroup_parent));
         match zram::sweep(&places, owner) {
@@ -107,7 +108,7 @@ impl IdleMemory {
         let host = if settings.after.is_zero() {
             Err("idle memory is to stay".to_owned())
         } else if !cgroups.counts_swap() {
-            // An instance could have any amount of it beyond its limit.
+            // Otherwise an instance could have any amount of swap beyond its limit.
             Err("the kernel does not count swap by control group (boot with swapaccount=1)".to_owned())
         } else {
             kernel::probe()
@@ -128,7 +129,7 @@ impl IdleMemory {
         }
     }
 
-    /// Evicts from now on, on a thread of its own, until [`IdleMemory::stop`].
+    /// Starts to evict, on a thread of its own, until [`IdleMemory::stop`].
     pub(crate) fn start(worker: &Arc<Worker>) {
         let idle = &worker.idle;
         if idle.settings.after.is_zero() {
@@ -144,13 +145,13 @@ impl IdleMemory {
         }
     }
 
-    /// Evicts no more, and gives a swap of its own back. To be called when the instances are gone; blocks until what of others' is in it is
-    /// in memory again.
+    /// Stops evicting, and gives a swap of the worker's own back. Must be called when the instances are gone. Blocks
+    /// until what the swap contains of other processes is in memory again.
     pub fn stop(&self) {
         *self.stopped.lock() = true;
         self.stops.notify_all();
         if let Some(thread) = self.thread.lock().take() {
-            // It was told why if it panicked.
+            // If the thread panicked, that was reported already.
             let _ = thread.join();
         }
         let swap = std::mem::replace(&mut *self.swap.write(), Swap::Nothing("the worker stops".to_owned()));
@@ -161,12 +162,12 @@ impl IdleMemory {
         }
     }
 
-    /// Where written pages go, in a word: `own_zram`, `host_zram`, `zswap`, `none`.
+    /// Returns where written pages go, in a word: `own_zram`, `host_zram`, `zswap`, `none`.
     pub fn swap_kind(&self) -> &'static str {
         self.swap.read().kind()
     }
 
-    /// How full the zram device is that they go to, if it is one.
+    /// Returns how full their zram device is, if they go to one.
     pub fn fill(&self) -> Option<Fill> {
         self.swap.read().fill()
     }
@@ -175,7 +176,7 @@ impl IdleMemory {
         *self.stopped.lock()
     }
 
-    /// Waits; `false` when it is to stop meanwhile.
+    /// Waits. Returns `false` if it has to stop meanwhile.
     fn rest(&self, time: Duration) -> bool {
         let mut stopped = self.stopped.lock();
         if !*stopped {

@@ -1,4 +1,5 @@
-//! Which pages of a process's own are there, read an entry a page from `/proc/PID/pagemap`: for kernels without PAGEMAP_SCAN, such as Debian 12's.
+//! Finds which pages of a process's own are present, by an entry a page from `/proc/PID/pagemap`. For kernels without
+//! PAGEMAP_SCAN, such as Debian 12's.
 
 use std::fs::File;
 use std::io;
@@ -13,20 +14,20 @@ use super::policy::{Run, Runs};
 
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
-/// Of a file, or of memory that is shared.
+/// A page of a file, or of shared memory.
 const FILE: u64 = 1 << 61;
-/// The page frame, told to root alone.
+/// The page frame, visible only to root.
 const FRAME: u64 = (1 << 55) - 1;
-/// Entries that are read at once: 8 bytes each, for 4 MiB.
+/// Number of entries read at once: 8 bytes each, for 4 MiB.
 const READ: usize = 1_024;
-/// A mapping that is larger is reserved rather than used: 8 GiB take 16 MiB to read.
+/// Size above which a mapping is taken as reserved rather than used: 8 GiB take 16 MiB to read.
 const PAGES_MOST: u64 = 2 << 20;
 
-/// The same as `Memory::look`. Blocks for about as long, and for what is mapped without being
-/// there as well: 30 µs for 32 MiB.
+/// Does the same as `Memory::look`. Blocks for about as long, and also for memory that is mapped without being present:
+/// 30 µs for 32 MiB.
 ///
 /// # Errors
-/// When the process is gone, or the kernel refuses.
+/// Returns an error when the process is gone, or the kernel refuses.
 pub fn read(pid: i32) -> io::Result<Vec<Run>> {
     let gone = |e| match e {
         procfs::ProcError::NotFound(_) => io::Error::from_raw_os_error(libc::ENOENT),
@@ -38,7 +39,7 @@ pub fn read(pid: i32) -> io::Result<Vec<Run>> {
     let mut found = Runs::default();
     for map in maps {
         let is_own = map.perms.contains(MMPermissions::PRIVATE);
-        // Reserved, or the kernel's.
+        // Reserved memory, or the kernel's.
         let is_none = !map.perms.intersects(MMPermissions::READ | MMPermissions::WRITE);
         let is_special = matches!(map.pathname, MMapPath::Vdso | MMapPath::Vvar | MMapPath::Vsyscall);
         let (first, end) = (map.address.0 / PAGE, map.address.1 / PAGE);
@@ -50,18 +51,19 @@ pub fn read(pid: i32) -> io::Result<Vec<Run>> {
     Ok(found.0)
 }
 
-/// The same of these pages alone.
+/// Does the same for these pages alone.
 ///
 /// # Errors
-/// As [`read`].
+/// The same as [`read`].
 pub fn read_runs(pid: i32, runs: &[Run]) -> io::Result<Vec<Run>> {
     read_all(&File::open(format!("/proc/{pid}/pagemap"))?, runs)
 }
 
-/// Which of these pages, by number, are a process's own, present or evicted: it has written to them. `pagemap` is its `/proc/PID/pagemap`.
+/// Returns which of these pages, by number, are a process's own, present or evicted: it has written to them. `pagemap`
+/// is its `/proc/PID/pagemap`.
 ///
 /// # Errors
-/// When the process is gone.
+/// Returns an error when the process is gone.
 pub fn own(pagemap: &File, pages: impl Iterator<Item = u64>) -> io::Result<Vec<u64>> {
     let mut asked = Runs::default();
     for first in pages {
@@ -75,7 +77,7 @@ pub fn own(pagemap: &File, pages: impl Iterator<Item = u64>) -> io::Result<Vec<u
     Ok(found.iter().flat_map(|run| run.first..run.first + run.pages).collect())
 }
 
-/// What there is of these pages.
+/// Returns which of these pages exist.
 fn read_all(pagemap: &File, runs: &[Run]) -> io::Result<Vec<Run>> {
     let mut found = Runs::default();
     for run in runs {
@@ -84,7 +86,7 @@ fn read_all(pagemap: &File, runs: &[Run]) -> io::Result<Vec<Run>> {
     Ok(found.0)
 }
 
-/// Adds what there is from one page to before another.
+/// Adds the existing pages from `first` to before `end`.
 fn read_between(pagemap: &File, first: u64, end: u64, found: &mut Runs) -> io::Result<()> {
     let mut bytes = [0; 8 * READ];
     for first in (first..end).step_by(READ) {
@@ -101,7 +103,7 @@ fn read_between(pagemap: &File, first: u64, end: u64, found: &mut Runs) -> io::R
     Ok(())
 }
 
-/// A page of the process's own that is there, or evicted. The kernel's page of zeros belongs to nobody.
+/// Returns the page if it is the process's own, present or evicted. The kernel's zero page is nobody's own.
 fn run(page: u64, entry: u64) -> Option<Run> {
     static ZEROS: LazyLock<Option<u64>> = LazyLock::new(page_of_zeros);
     let is_own = entry & (PRESENT | SWAPPED) != 0 && entry & FILE == 0;
@@ -114,7 +116,8 @@ fn run(page: u64, entry: u64) -> Option<Run> {
     })
 }
 
-/// Where in memory it is: a page that was read and never written lies there. `None` when that is not to be known.
+/// Returns the frame of the zero page, which backs pages that were read and never written. Returns `None` if it cannot
+/// be determined.
 fn page_of_zeros() -> Option<u64> {
     let page = MmapMut::map_anon(PAGE as usize).ok()?;
     std::hint::black_box(page[0]);

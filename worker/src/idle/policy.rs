@@ -1,8 +1,9 @@
-//! What goes and what stays, of one process's own memory: pure, on a clock that it is given.
+//! Decides which pages of one process's own memory to evict. Pure; the caller supplies the time.
 //!
-//! Few kernels tell cheaply which pages of another process were touched, and those by regions ([`super::damon`]), so eviction itself is the sample: a block
-//! goes, and whether it is there again at the next look tells whether it was missed. What was missed is left alone, each time twice as long; what was not is
-//! never looked at again. How many blocks are tried at once follows from how many of the last were missed.
+//! Few kernels tell cheaply which pages of another process were touched, and those by regions ([`super::damon`]). So
+//! eviction itself is the sample. A block is evicted, and its presence at the next look tells whether it was missed. A
+//! missed block is left alone, each time twice as long. Others are never looked at again. The number of blocks tried at
+//! once follows from how many of the last were missed.
 //!
 //! ```text
 //!          rested                        touched
@@ -12,30 +13,30 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Pages that go and are watched together: 64 KiB.
+/// Pages that are evicted and observed together: 64 KiB.
 pub const BLOCK: u64 = 16;
-/// So many blocks of a process in use go at once, at least, at most, and at first.
+/// Number of blocks of a process in use evicted at once: minimum, maximum and initial value.
 const PACE: (usize, usize, usize) = (4, 4_096, 64);
-/// A block rests at most so many times as long as a new one.
+/// Maximum rest of a block, as a multiple of a new block's.
 const RESTS_MOST: u32 = 64;
 
-/// Consecutive pages of a process's own memory, alike: in memory, or evicted.
+/// Consecutive pages of a process's own memory in the same state: in memory, or evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
-    /// Its address / 4096.
+    /// The first page's address / 4096.
     pub first: u64,
-    /// How many.
+    /// Number of pages.
     pub pages: u64,
     /// Whether they are in memory.
     pub present: bool,
 }
 
-/// Runs by address, those that follow each other and are alike joined.
+/// Runs by address. Adjacent runs in the same state are joined.
 #[derive(Debug, Default)]
 pub struct Runs(pub Vec<Run>);
 
 impl Runs {
-    /// Adds one behind all others.
+    /// Adds a run that follows all others.
     pub fn add(&mut self, run: Run) {
         match self.0.last_mut() {
             Some(last) if last.first + last.pages == run.first && last.present == run.present => {
@@ -58,21 +59,21 @@ pub enum Use {
 /// What came back since the last look.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Returned {
-    /// Blocks of which something did.
+    /// Number of blocks of which something came back.
     pub blocks: u64,
-    /// Pages, about.
+    /// Approximate number of pages.
     pub pages: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Block {
-    /// Since when it is out; none while it is there.
+    /// When it was evicted; `None` while it is present.
     out: Option<Duration>,
-    /// Not to be tried before.
+    /// It is not tried before this time.
     rests_until: Duration,
     /// How long it rests when it comes back.
     patience: Duration,
-    /// Pages of it in memory, at the last look.
+    /// Number of its pages in memory at the last look.
     present: u32,
 }
 
@@ -83,12 +84,12 @@ pub struct Ledger {
     rest: Duration,
     blocks: HashMap<u64, Block>,
     pace: usize,
-    /// Blocks evicted since the last look.
+    /// Number of blocks evicted since the last look.
     tried: u64,
 }
 
 impl Ledger {
-    /// Of a process that is seen for the first time; a block of it is tried when it was there for `rest`.
+    /// Creates a ledger for a new process. A block is tried once it was present for `rest`.
     #[must_use]
     pub fn new(rest: Duration) -> Self {
         Self {
@@ -99,7 +100,7 @@ impl Ledger {
         }
     }
 
-    /// Takes in what its memory is like at `now`: all runs that are there or evicted, by address.
+    /// Takes in the state of its memory at `now`: all present or evicted runs, by address.
     pub fn look(&mut self, now: Duration, runs: &[Run]) -> Returned {
         let mut seen: HashMap<u64, u32> = HashMap::with_capacity(self.blocks.len());
         for run in runs {
@@ -120,7 +121,7 @@ impl Ledger {
             let Some(since) = known.out.filter(|_| present > before) else {
                 continue;
             };
-            // What was out for long was right to go.
+            // It was right to evict a block that was out for long.
             known.patience = if now.saturating_sub(since) > known.patience * 2 {
                 self.rest
             } else {
@@ -140,24 +141,24 @@ impl Ledger {
         returned
     }
 
-    /// Pages in memory, at the last look.
+    /// Returns the number of pages in memory at the last look.
     #[must_use]
     pub fn present(&self) -> u64 {
         self.blocks.values().map(|block| u64::from(block.present)).sum()
     }
 
-    /// What is to go now of what was last looked at, those that were never missed first; where the kernel has told what is `untouched`, by
-    /// address, nothing else of what is in use.
+    /// Chooses what to evict now of what was last looked at, beginning with blocks that were never missed. Of memory in
+    /// use, it only chooses what the kernel reports as `untouched`, by address, if it reports anything.
     #[must_use]
     pub fn choose(&self, now: Duration, usage: Use, runs: &[Run], untouched: Option<&[Run]>) -> Vec<Run> {
         let there = self.blocks.iter().filter(|(_, block)| block.present > 0);
         let chosen: Vec<u64> = match usage {
             Use::Parked => there.map(|(at, _)| *at).collect(),
             Use::Warm => {
-                // What came in while the rest of its block was out is as new as that is.
+                // Pages that came in while the rest of their block was out are as new as that is.
                 let rested = there.filter(|(_, block)| block.out.is_none() && block.rests_until <= now);
                 let rested = rested.filter(|(at, _)| untouched.is_none_or(|runs| holds(runs, **at)));
-                // In no order of addresses: what is in use lies together, and a sample must not be all of it.
+                // The order is not by address: memory in use lies together, and a sample must not consist of it alone.
                 let mut rested: Vec<_> = rested.map(|(at, b)| (b.patience, scattered(*at), *at)).collect();
                 rested.sort_unstable();
                 rested.into_iter().take(self.pace).map(|(_, _, at)| at).collect()
@@ -181,7 +182,7 @@ impl Ledger {
         going.0
     }
 
-    /// These pages were evicted, or the kernel was asked to.
+    /// Records that these pages were evicted, or that the kernel was asked to evict them.
     pub fn evicted(&mut self, now: Duration, run: &Run) {
         for (block, _) in blocks(run) {
             if let Some(block) = self.blocks.get_mut(&block) {
@@ -193,7 +194,7 @@ impl Ledger {
     }
 }
 
-/// A number that neighbours' numbers say nothing about.
+/// Returns a number unrelated to those of neighbours.
 fn scattered(block: u64) -> u64 {
     block
         .wrapping_mul(0x9E37_79B9_7F4A_7C15)
@@ -201,7 +202,7 @@ fn scattered(block: u64) -> u64 {
         .wrapping_mul(0xD134_2543_DE82_EF95)
 }
 
-/// Whether a block lies in one of these runs, which are by address.
+/// Returns whether a block lies in one of these runs, which are by address.
 fn holds(runs: &[Run], block: u64) -> bool {
     let (first, end) = (block * BLOCK, (block + 1) * BLOCK);
     let behind = runs.partition_point(|run| run.first <= first);
@@ -210,7 +211,7 @@ fn holds(runs: &[Run], block: u64) -> bool {
         .is_some_and(|at| runs[at].first + runs[at].pages >= end)
 }
 
-/// The blocks that a run lies in, and how many of its pages each has.
+/// Returns the blocks that a run spans, with the number of its pages in each.
 fn blocks(run: &Run) -> impl Iterator<Item = (u64, u64)> {
     let (first, end) = (run.first, run.first + run.pages);
     (first / BLOCK..end.div_ceil(BLOCK)).map(move |block| {

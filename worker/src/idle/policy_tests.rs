@@ -1,4 +1,4 @@
-//! A process in virtual time: it has memory, some of which it touches.
+//! A process in virtual time: it has memory, and touches some of it.
 
 use std::collections::BTreeSet;
 
@@ -14,9 +14,9 @@ struct Process {
     now: Duration,
     pages: u64,
     out: BTreeSet<u64>,
-    /// What the kernel tells.
+    /// What the kernel reports as untouched.
     untouched: Option<Vec<Run>>,
-    /// Pages it had to wait for.
+    /// Number of pages it had to wait for.
     missed: u64,
 }
 
@@ -45,7 +45,7 @@ impl Process {
         self.missed += u64::from(self.out.remove(&page));
     }
 
-    /// A period passes; answers how many pages went.
+    /// Runs one period. Returns how many pages were evicted.
     fn pass(&mut self, usage: Use) -> u64 {
         self.now += PERIOD;
         let runs = self.runs();
@@ -147,7 +147,7 @@ fn where_the_kernel_tells_only_what_is_untouched_is_tried() {
         assert!(pass >= 10 || process.out.is_empty());
     }
     assert_eq!(process.missed, 0);
-    // Blocks that it uses a part of stay.
+    // Blocks that are partly in use stay.
     let stays = used.end.div_ceil(BLOCK) * BLOCK - used.start / BLOCK * BLOCK;
     assert_eq!(process.out.len() as u64, 4_096 - stays);
     process.untouched = Some(vec![]);
@@ -164,8 +164,8 @@ fn what_is_unmapped_is_forgotten() {
 }
 
 proptest! {
-    /// Whatever is touched when: only what is there goes (`pass` asserts it), never more than the pace allows, and what is not touched
-    /// for long enough is gone.
+    /// Whatever is touched when, only present pages are evicted (`pass` asserts it), and never more than the pace
+    /// allows. Pages that are not touched for long enough are gone.
     #[test]
     fn any_process_loses_what_it_does_not_use(touches in prop::collection::vec((0_u64..40, 0_u64..2_000), 0..400)) {
         let mut process = Process::new(2_000);

@@ -1,4 +1,4 @@
-//! Where a process's own memory goes: a compressed swap, the host's or one of the worker's own.
+//! Where a process's own memory goes: a compressed swap, either the host's or the worker's own.
 
 use std::fmt;
 use std::fs;
@@ -10,15 +10,15 @@ use rekindle_wire::manifest::ByteSize;
 
 use super::zram::{self, Device, Fill, Owner, Places};
 
-/// Which swap is to be used.
+/// Which swap to use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum IdleSwap {
-    /// None: what a process has written stays in memory.
+    /// None: memory that a process has written stays.
     Never,
-    /// The host's, if it is compressed memory; else none.
+    /// The host's, if it is compressed memory; otherwise none.
     #[default]
     Host,
-    /// A zram device of the worker's own of so many bytes, if the host has no swap; else as `Host`.
+    /// A zram device of the worker's own with this many bytes, if the host has no swap; otherwise as `Host`.
     Zram(u64),
 }
 
@@ -41,12 +41,12 @@ impl FromStr for IdleSwap {
     }
 }
 
-/// The smallest that is of any use, bytes.
+/// Minimum useful size, in bytes.
 const LEAST: u64 = 1 << 20;
-/// With less than this share of it free nothing more goes there.
+/// Share of the swap that stays free: with less free, nothing more goes there.
 const KEPT_FREE: f64 = 0.05;
 
-/// What was found or made.
+/// The swap that was found or created.
 #[derive(Debug)]
 pub enum Swap {
     /// A zram device of the worker's own.
@@ -55,12 +55,12 @@ pub enum Swap {
     HostZram(PathBuf),
     /// Another swap of the host's, behind its compressed cache.
     Zswap(PathBuf),
-    /// None; why.
+    /// None, with the reason.
     Nothing(String),
 }
 
 impl Swap {
-    /// Chooses, and makes what is to be made. Blocks for some milliseconds.
+    /// Chooses the swap, and creates it if necessary. Blocks for some milliseconds.
     pub fn choose(wanted: IdleSwap, proc: &Path, places: &Places, owner: Owner) -> Self {
         if wanted == IdleSwap::Never {
             return Self::Nothing("it was told to use none".to_owned());
@@ -75,7 +75,7 @@ impl Swap {
         }
     }
 
-    /// The host's first swap, if it has any that no worker made.
+    /// Returns the host's first swap, if it has any that no worker created.
     fn of_host(proc: &Path, places: &Places) -> Option<Self> {
         let text = fs::read_to_string(proc.join("swaps")).ok()?;
         let mut areas: Vec<(i64, PathBuf)> = text
@@ -84,14 +84,15 @@ impl Swap {
             .filter_map(|line| {
                 let mut fields = line.split_whitespace();
                 let path = Path::new(fields.next()?);
-                // As whoever swapped it on saw it, in a mount namespace that may be gone: of a device only the name is sure.
+                // The path is as whoever enabled the swap saw it, in a mount namespace that may be gone. Only a
+                // device's name is certain.
                 let zram = path.file_name()?.to_str().filter(|name| name.starts_with("zram"));
                 let path = zram.map_or_else(|| path.to_owned(), |name| places.dev.join(name));
                 Some((fields.last()?.parse().ok()?, path))
             })
             .filter(|(_, path)| !zram::is_a_worker_s(path))
             .collect();
-        // The kernel fills the one of the highest priority first.
+        // The kernel fills the one with the highest priority first.
         areas.sort();
         let (_, path) = areas.pop()?;
         if path.parent() == Some(&places.dev)
@@ -111,7 +112,7 @@ impl Swap {
         )))
     }
 
-    /// What it is, in a word.
+    /// Returns its kind in a word.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
@@ -122,13 +123,13 @@ impl Swap {
         }
     }
 
-    /// Whether memory can go there at all.
+    /// Returns whether memory can go there at all.
     #[must_use]
     pub fn is_there(&self) -> bool {
         !matches!(self, Self::Nothing(_))
     }
 
-    /// Whether there is room for more.
+    /// Returns whether there is room for more.
     #[must_use]
     pub fn has_room(&self) -> bool {
         let path = match self {
@@ -140,7 +141,7 @@ impl Swap {
         room_of(&swaps, &path).is_some_and(|share| share > KEPT_FREE)
     }
 
-    /// How full the zram device is.
+    /// Returns how full the zram device is.
     pub fn fill(&self) -> Option<Fill> {
         match self {
             Self::Own(device) => device.fill(),
@@ -153,7 +154,8 @@ impl Swap {
     }
 }
 
-/// The free share of one area of `/proc/swaps`, of which only the name is sure; not of all areas, as the next one may be a disk.
+/// Returns the free share of one area of `/proc/swaps`, where only the name is certain. It is not the share of all
+/// areas, as the next one may be a disk.
 fn room_of(swaps: &str, path: &Path) -> Option<f64> {
     let line = swaps.lines().skip(1).find(|line| {
         let listed = line.split_whitespace().next().map(Path::new);

@@ -1,4 +1,4 @@
-//! Keeps a thread to a share of one processor, by the thread's own clock.
+//! Limits a thread to a share of one processor, by the thread's own clock.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// Of the calling thread, which may use this share of a processor.
+    /// Creates a throttle for the calling thread, which may use this share of a processor.
     #[must_use]
     pub fn new(share: f64) -> Self {
         Self { share, before: used() }
     }
 
-    /// What it has used since it was last asked, and how long it is to rest for it.
+    /// Returns the processor time used since the last call, and how long the thread has to rest for it.
     pub fn spent(&mut self) -> (Duration, Duration) {
         let now = used();
         let spent = now.saturating_sub(std::mem::replace(&mut self.before, now));
@@ -30,7 +30,7 @@ fn rest(spent: Duration, share: f64) -> Duration {
     spent.mul_f64((1.0 / share - 1.0).max(0.0))
 }
 
-/// Processor time of the calling thread.
+/// Returns the processor time of the calling thread.
 fn used() -> Duration {
     // Every kernel has this clock.
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)

@@ -1,4 +1,4 @@
-//! One look at one process: what came back is told to its ledger, and what the ledger chooses is evicted slice by slice.
+//! One look at one process: its ledger learns what came back, and what the ledger chooses is evicted slice by slice.
 
 use std::io;
 use std::time::Duration;
@@ -6,22 +6,23 @@ use std::time::Duration;
 use super::kernel::Memory;
 use super::policy::{Ledger, Run, Runs, Use};
 
-/// Pages that go at once: a request that comes meanwhile waits no longer than for so many.
+/// Number of pages evicted at once. A request that arrives meanwhile waits no longer than for these.
 const SLICE: u64 = 64;
 
-/// Pages of a process.
+/// Numbers of pages of a process.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Done {
-    /// Came back since the last look, about.
+    /// Approximate number that came back since the last look.
     pub returned: u64,
-    /// Went now.
+    /// Number evicted now.
     pub evicted: u64,
 }
 
-/// Evicts what may go of one process, of which the kernel may have told what is untouched, as long as `goes_on` says so of the next slice, of so many pages; after each it calls `rest`.
+/// Evicts what may be evicted of one process, as long as `goes_on` permits the next slice with this many pages. Calls
+/// `rest` after each slice. The kernel may have reported what is `untouched`.
 ///
 /// # Errors
-/// When the process is gone, or the kernel refuses.
+/// Returns an error when the process is gone, or the kernel refuses.
 pub fn visit(
     memory: &impl Memory,
     pid: i32,
@@ -47,12 +48,12 @@ pub fn visit(
         slice.into_iter().for_each(|run| went.add(run));
         rest();
     }
-    // What is locked has stayed, and what was unmapped since is not to be counted.
+    // Locked pages have stayed, and pages unmapped since must not be counted.
     let evicted = memory.out(pid, &went.0)?;
     Ok(Done { returned, evicted })
 }
 
-/// The same runs in pieces of [`SLICE`] pages together.
+/// Divides the runs into pieces of [`SLICE`] pages each.
 fn slices(runs: &[Run]) -> Vec<Vec<Run>> {
     let (mut slices, mut room) = (Vec::<Vec<Run>>::new(), 0);
     for run in runs {
@@ -131,7 +132,7 @@ mod tests {
         };
         assert_eq!((first.unwrap(), asked.get(), rests.get()), (expected, 2, 1));
         let then = visit(&memory, 7, &mut ledger, (Use::Parked, None), now, |_| true, || {}).unwrap();
-        // What is locked stays.
+        // Locked pages stay.
         assert_eq!(then.evicted, 500 - SLICE);
         let last = visit(&memory, 7, &mut ledger, (Use::Parked, None), now, |_| true, || {}).unwrap();
         assert_eq!(last.evicted, 0);

@@ -1,5 +1,7 @@
-//! Who tells what is untouched: the kernel where it watches processes, else eviction alone. The kernel is asked by a thread of its own, since it answers when it has
-//! looked often enough; what watches for somebody else is asked for again once in a while.
+//! Finds untouched memory: through the kernel if it watches processes, otherwise by eviction alone.
+//!
+//! A separate thread asks the kernel, which replies only after enough samplings. If the kernel's watch is in use by
+//! somebody else, the thread asks again once in a while.
 //!
 //! ```text
 //! evictor ── processes and their sizes ──> watcher ── follow, untouched ──> DAMON
@@ -19,20 +21,21 @@ use super::IdleSettings;
 use super::damon::{self, Lack, Watch};
 use super::policy::Run;
 
-/// Between two attempts to be the one that DAMON watches for.
+/// Interval between attempts to get the use of DAMON.
 const AGAIN: Duration = Duration::from_secs(60);
-/// Between two rounds of questions, at least.
+/// Minimum interval between two rounds of questions.
 const ROUND: Duration = Duration::from_millis(500);
-/// How long is waited for an answer at the end. Some kernels (6.14 and later without a mending of 2026) give none of a process that ends just then.
+/// How long to wait for an answer at the end. Some kernels (6.14 and later without a fix of 2026) give none for a
+/// process that ends just then.
 const LAST: Duration = Duration::from_secs(3);
 
-/// Who is to tell what an instance that runs does not touch.
+/// How to learn what a running instance does not touch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum IdleWatch {
-    /// The kernel, where it can (DAMON), and which evicted pages come back.
+    /// From the kernel, if it can (DAMON), and from evicted pages that come back.
     #[default]
     Kernel,
-    /// Which evicted pages come back, alone.
+    /// Only from evicted pages that come back.
     Eviction,
 }
 
@@ -48,12 +51,12 @@ impl FromStr for IdleWatch {
     }
 }
 
-/// What the evictor and the thread tell each other.
+/// State shared by the evictor and the thread.
 #[derive(Default)]
 struct Shared {
-    /// Whom to watch, each with its pages.
+    /// Processes to watch, with their numbers of pages.
     processes: Vec<(i32, u64)>,
-    /// What of those that are watched is untouched, by address.
+    /// Untouched memory of the watched processes, by address.
     untouched: HashMap<i32, Vec<Run>>,
     stopped: bool,
 }
@@ -81,16 +84,18 @@ impl Watcher {
         Self { shared, thread }
     }
 
-    /// Has the kernel watch the largest of these processes, each with its pages; answers how many it does.
+    /// Makes the kernel watch the largest of these processes, given with their numbers of pages. Returns how many it
+    /// watches.
     pub(super) fn follow(&self, processes: Vec<(i32, u64)>) -> usize {
         let mut shared = self.shared.0.lock();
         shared.processes = processes;
-        // It may wait for the first of them.
+        // The thread may wait for the first of them.
         self.shared.1.notify_all();
         shared.untouched.len()
     }
 
-    /// What of a process nobody had touched for long enough when it was last asked, by address; `None` where nobody tells.
+    /// Returns the memory of a process that had been untouched for long enough at the last question, by address.
+    /// Returns `None` if nobody reports it.
     pub(super) fn untouched(&self, pid: i32) -> Option<Vec<Run>> {
         self.shared.0.lock().untouched.get(&pid).cloned()
     }
@@ -109,12 +114,12 @@ impl Drop for Watcher {
             }
             thread::sleep(Duration::from_millis(10));
         }
-        // It was told why if it panicked.
+        // If the thread panicked, that was reported already.
         let _ = thread.join();
     }
 }
 
-/// Asks, round by round.
+/// Asks the kernel, round by round.
 fn watch((shared, stops): &(Mutex<Shared>, Condvar), admin: &Path, rest: Duration) {
     let mut watch = None;
     let mut next = Some(Instant::now());
@@ -122,7 +127,7 @@ fn watch((shared, stops): &(Mutex<Shared>, Condvar), admin: &Path, rest: Duratio
         let processes = {
             let mut shared = shared.lock();
             if watch.is_none() {
-                // Where nothing can be evicted nobody is ever to be watched.
+                // If nothing can be evicted, no process is ever watched.
                 stops.wait_while(&mut shared, |s| !s.stopped && s.processes.is_empty());
             }
             let round = Instant::now() + ROUND;
@@ -144,7 +149,7 @@ fn watch((shared, stops): &(Mutex<Shared>, Condvar), admin: &Path, rest: Duratio
         {
             let mut shared = shared.lock();
             shared.untouched.retain(|pid, _| watched.contains(pid));
-            // Of one that is new nothing is known to be.
+            // No memory of a new process is known to be untouched.
             for pid in &watched {
                 shared.untouched.entry(*pid).or_default();
             }
@@ -163,7 +168,7 @@ fn watch((shared, stops): &(Mutex<Shared>, Condvar), admin: &Path, rest: Duratio
     }
 }
 
-/// The kernel's watch, or when it is worth asking for it again.
+/// Returns the kernel's watch, or when to ask for it again.
 fn open(admin: &Path, rest: Duration) -> (Option<Watch>, Option<Instant>) {
     match Watch::open(admin, rest) {
         Ok(watch) => {

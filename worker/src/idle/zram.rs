@@ -1,5 +1,5 @@
-//! A compressed swap of the worker's own: a zram device (Linux's Documentation/admin-guide/blockdev/zram.rst) with a swap header that says whose
-//! it is, so that the next start finds and removes what a killed worker left, and touches nothing else.
+//! A compressed swap of the worker's own: a zram device (Linux's Documentation/admin-guide/blockdev/zram.rst). Its swap
+//! header names its owner. So the next start finds and removes what a killed worker left, and touches nothing else.
 
 #![expect(unsafe_code, reason = "swapon and swapoff have no safe wrapper; they take a path")]
 
@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use rekindle_pager::PAGE;
 
-/// Behind 1024 bytes for boot loaders: version, last page, bad pages, a UUID, a label; and the magic at the page's end (mkswap's format).
+/// After 1024 bytes for boot loaders: version, last page, bad pages, a UUID, a label; and the magic at the page's end
+/// (mkswap's format).
 const VERSION_AT: usize = 1024;
 const LAST_PAGE_AT: usize = 1028;
 const UUID_AT: usize = 1036;
@@ -21,19 +22,19 @@ const LABEL_AT: usize = 1052;
 const LABEL_LENGTH: usize = 16;
 const MAGIC_AT: usize = PAGE as usize - 10;
 const MAGIC: &[u8] = b"SWAPSPACE2";
-/// Of devices that were made for it, and of those that lay idle and are put back.
+/// Labels of devices that were created for it, and of idle devices that are returned.
 const MADE: &[u8] = b"rekindle made";
 const LENT: &[u8] = b"rekindle lent";
 
 const SWAP_FLAG_PREFER: i32 = 0x8000;
-/// Before disks, whose priorities are negative unless somebody chose them.
+/// Ahead of disks, whose priorities are negative unless somebody chose them.
 const PRIORITY: i32 = 100;
-/// The compressor, where the kernel has it: it decompresses fastest.
+/// The compressor, if the kernel has it: it decompresses fastest.
 const ALGORITHM: &str = "lz4";
-/// For udev, where it looks at what is new, to let go of the device.
+/// Attempts and pause while udev, which examines new devices, has the device open.
 const BUSY: (u32, Duration) = (50, Duration::from_millis(20));
 
-/// Why there is no swap of our own.
+/// Why the worker has no swap of its own.
 #[derive(Debug, thiserror::Error)]
 pub enum ZramError {
     /// The kernel has no zram.
@@ -42,11 +43,11 @@ pub enum ZramError {
     /// A control file was refused.
     #[error("{action} {}", .path.display())]
     File {
-        /// What was attempted.
+        /// The attempted action.
         action: &'static str,
         /// The file or device.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -75,12 +76,12 @@ impl Default for Places {
     }
 }
 
-/// Who a device belongs to: the worker with this control group, which no other on this host has.
+/// The owner of a device: the worker with this control group, which no other on this host has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner([u8; 16]);
 
 impl Owner {
-    /// Of the worker with this group.
+    /// Returns the owner for the worker with this group.
     #[must_use]
     pub fn of(cgroup_parent: &str) -> Self {
         let mut id = [0; 16];
@@ -89,12 +90,12 @@ impl Owner {
     }
 }
 
-/// How full a device is, bytes.
+/// How full a device is, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Fill {
-    /// What was put in.
+    /// Data stored.
     pub plain: u64,
-    /// What is left of it, compressed.
+    /// The same data, compressed.
     pub compressed: u64,
     /// Memory that it takes.
     pub memory: u64,
@@ -109,10 +110,11 @@ pub struct Device {
 }
 
 impl Device {
-    /// Makes one of so many bytes, takes it into use as swap, and marks it as `owner`'s. Blocks for some milliseconds.
+    /// Creates a device of this many bytes, enables it as swap, and marks it as `owner`'s. Blocks for some
+    /// milliseconds.
     ///
     /// # Errors
-    /// When the kernel has no zram or refuses; nothing is left behind then.
+    /// Returns an error when the kernel has no zram or refuses. Nothing is left behind then.
     pub fn make(places: &Places, owner: Owner, bytes: u64) -> Result<Self, ZramError> {
         let (number, made) = free(places)?;
         let device = Self {
@@ -122,7 +124,7 @@ impl Device {
         };
         let in_use = device.set_up(owner, bytes);
         if let Err(e) = in_use {
-            // The first failure is the one to tell.
+            // The first failure is the one to report.
             let _ = device.put_back();
             return Err(e);
         }
@@ -130,7 +132,7 @@ impl Device {
     }
 
     fn set_up(&self, owner: Owner, bytes: u64) -> Result<(), ZramError> {
-        // An older kernel has another, which serves as well.
+        // An older kernel has another compressor, which works as well.
         let _ = fs::write(self.file("comp_algorithm"), ALGORITHM);
         self.write("disksize", &bytes.to_string())?;
         let node = self.node();
@@ -143,10 +145,11 @@ impl Device {
         patiently(|| outcome(on())).map_err(|e| failed("swap on", &node, e))
     }
 
-    /// Takes everything out of it and lets it go. Blocks until what is in it is in memory again: nothing where its processes ended.
+    /// Empties the device and releases it. Blocks until its contents are in memory again; there are none if their
+    /// processes have ended.
     ///
     /// # Errors
-    /// When the kernel refuses, such as for want of memory.
+    /// Returns an error when the kernel refuses, for example for lack of memory.
     pub fn take_down(&self) -> Result<(), ZramError> {
         let node = self.node();
         let path = c_path(&node).map_err(|e| failed("name", &node, e))?;
@@ -170,12 +173,12 @@ impl Device {
         Ok(())
     }
 
-    /// How full it is.
+    /// Returns how full it is.
     pub fn fill(&self) -> Option<Fill> {
         fill(&self.file("mm_stat"))
     }
 
-    /// Where it is.
+    /// Returns its path.
     #[must_use]
     pub fn node(&self) -> PathBuf {
         self.places.dev.join(format!("zram{}", self.number))
@@ -191,7 +194,7 @@ impl Device {
     }
 }
 
-/// The figures of a device's `mm_stat`.
+/// Returns the values of a device's `mm_stat`.
 pub(super) fn fill(mm_stat: &Path) -> Option<Fill> {
     let text = fs::read_to_string(mm_stat).ok()?;
     let mut fields = text.split_whitespace().map_while(|field| field.parse().ok());
@@ -202,17 +205,17 @@ pub(super) fn fill(mm_stat: &Path) -> Option<Fill> {
     })
 }
 
-/// Removes what a killed worker of this owner left. Answers how many devices it was.
+/// Removes what a killed worker with this owner left. Returns the number of devices.
 ///
 /// # Errors
-/// The first that cannot be removed.
+/// Returns the error of the first device that cannot be removed.
 pub fn sweep(places: &Places, owner: Owner) -> Result<usize, ZramError> {
     let left = devices(places, owner);
     left.iter().try_for_each(Device::take_down)?;
     Ok(left.len())
 }
 
-/// All that are marked as this owner's.
+/// Returns all devices marked as this owner's.
 #[must_use]
 pub fn devices(places: &Places, owner: Owner) -> Vec<Device> {
     let device = |number| {
@@ -222,20 +225,20 @@ pub fn devices(places: &Places, owner: Owner) -> Vec<Device> {
             made: false,
         };
         let state = fs::read_to_string(device.file("initstate")).ok()?;
-        // One that was never set up cannot be read.
+        // A device that was never set up cannot be read.
         device.made = (state.trim() == "1").then(|| owned(&device.node(), owner))??;
         Some(device)
     };
     numbers(places).into_iter().filter_map(device).collect()
 }
 
-/// Whether this kernel has zram.
+/// Returns whether this kernel has zram.
 #[must_use]
 pub fn is_there(places: &Places) -> bool {
     control(places).exists() || !numbers(places).is_empty()
 }
 
-/// Whether a device is `owner`'s, and then whether it was made for it.
+/// Returns `None` if a device is not `owner`'s, otherwise whether it was created for the owner.
 fn owned(node: &Path, owner: Owner) -> Option<bool> {
     let page = first_page(node).filter(|page| page[UUID_AT..LABEL_AT] == owner.0)?;
     let label = [(MADE, true), (LENT, false)];
@@ -254,12 +257,12 @@ fn is_label(page: &[u8; PAGE as usize], label: &[u8]) -> bool {
     page[MAGIC_AT..] == *MAGIC && page[LABEL_AT..LABEL_AT + LABEL_LENGTH].starts_with(label)
 }
 
-/// Whether a device was made by a worker, whichever.
+/// Returns whether a device was set up by any worker.
 pub(super) fn is_a_worker_s(node: &Path) -> bool {
     first_page(node).is_some_and(|page| is_label(&page, MADE) || is_label(&page, LENT))
 }
 
-/// A device that nobody uses, and whether it was made for it: an old kernel makes none.
+/// Returns a device that nobody uses, and whether it was created for this: an old kernel creates none.
 fn free(places: &Places) -> Result<(u32, bool), ZramError> {
     let add = control(places).join("hot_add");
     if let Ok(text) = fs::read_to_string(&add)
@@ -279,7 +282,7 @@ fn control(places: &Places) -> PathBuf {
     places.sys.join("class/zram-control")
 }
 
-/// The numbers of all zram devices.
+/// Returns the numbers of all zram devices.
 pub(super) fn numbers(places: &Places) -> Vec<u32> {
     let all = fs::read_dir(places.sys.join("block"));
     let number = |entry: fs::DirEntry| entry.file_name().to_str()?.strip_prefix("zram")?.parse().ok();
@@ -311,7 +314,7 @@ fn outcome(answer: i32) -> io::Result<()> {
     }
 }
 
-/// Tries again while somebody else has the device open, or it is not there yet.
+/// Tries again while somebody else has the device open, or it does not exist yet.
 fn patiently(mut attempt: impl FnMut() -> io::Result<()>) -> io::Result<()> {
     let (times, pause) = BUSY;
     for _ in 1..times {
