@@ -1,4 +1,4 @@
-//! Telling the scheduler what runs here: every second, and at once when something changed.
+//! Reports to the scheduler what runs here: every second, and at once when something changed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,13 +13,14 @@ use crate::host::pressure;
 use crate::instance::Instance;
 use crate::worker::Worker;
 
-/// How long the scheduler may take to answer.
+/// How long the scheduler may take to respond.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// The connection to the scheduler, which is on the cluster's own network, whatever proxy the environment names for the world outside.
+/// Creates the client for the scheduler. It is on the cluster's own network, so the client ignores proxies in the
+/// environment, which are for the outside.
 ///
 /// # Errors
-/// When the host's HTTP settings cannot be used.
+/// Returns an error when the host's HTTP settings cannot be used.
 pub fn client() -> Result<reqwest::Client, reqwest::Error> {
     reqwest::Client::builder().no_proxy().tcp_nodelay(true).build()
 }
@@ -50,7 +51,7 @@ pub async fn run(worker: Arc<Worker>, client: Transport) {
                 }
                 for id in answer.stop {
                     if let Some(instance) = worker.instance(&id) {
-                        // Beside each other, and beside the next heartbeat: an instance's end may take a while.
+                        // In parallel with each other and with the next heartbeat: an instance's end may take a while.
                         tokio::spawn(stop(Arc::clone(&worker), instance));
                     }
                 }
@@ -61,19 +62,20 @@ pub async fn run(worker: Arc<Worker>, client: Transport) {
                     tracing::warn!(error, "the scheduler is not reached");
                 }
                 reached = false;
-                // Of several, another may lead.
+                // If there are several schedulers, another may lead.
                 at = at.wrapping_add(1);
             }
         }
         worker.scheduler_is_reached.store(reached, Ordering::Relaxed);
         worker.is_known.fetch_or(reached, Ordering::Relaxed);
-        // At a change at once, but not more often than the scheduler can bear.
+        // Reports at once after a change, but not more often than the scheduler can bear.
         let _ = tokio::time::timeout(worker.config.heartbeat_every, worker.changed.notified()).await;
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// Says goodbye: what ran here is gone, and nobody need wait to learn it. Whoever does not hear it learns it by the silence.
+/// Reports that the worker has stopped, so that nobody waits to learn that its instances are gone. Without this report,
+/// its silence tells the same.
 pub async fn farewell(worker: &Worker, client: &Transport) {
     *worker.presence.lock() = Presence::Left;
     for url in urls(&worker.config.scheduler_url) {
@@ -84,7 +86,7 @@ pub async fn farewell(worker: &Worker, client: &Transport) {
     }
 }
 
-/// Where reports go: to one of these. `schedulers` has one address, or several with commas between.
+/// Returns the addresses of reports. `schedulers` contains one address, or several separated by commas.
 fn urls(schedulers: &str) -> Vec<String> {
     let addresses = schedulers.trim_start_matches("http://").split(',').map(str::trim);
     addresses.map(|a| format!("http://{a}/internal/heartbeat")).collect()
@@ -150,7 +152,7 @@ mod tests {
 
     const CHILD: &str = "FN_TEST_BEHIND_A_PROXY";
 
-    /// Runs itself again, as the environment of a process cannot be changed safely once it has threads.
+    /// The test runs itself again, since a process's environment cannot be changed safely once it has threads.
     #[tokio::test]
     async fn no_proxy_of_the_environment_is_asked() {
         if std::env::var_os(CHILD).is_none() {

@@ -1,5 +1,5 @@
-//! What the scheduler is told of the snapshots this host keeps: open ones, and others whose chunks are in the disk's cache. The whole list is told when
-//! it has changed, until the scheduler says that it knows it; else nothing is.
+//! Reports to the scheduler which snapshots this host keeps: open ones, and others whose chunks are in the disk's
+//! cache. After a change the whole list is sent until the scheduler acknowledges it; otherwise nothing is sent.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use rekindle_wire::internal::Kept;
 
 use crate::snapshots::Snapshots;
 
-/// How often to look what of closed snapshots is still cached.
+/// Interval between checks which closed snapshots are still cached.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// What is kept, as it was told last.
+/// The kept snapshots as last reported.
 #[derive(Debug, Default)]
 pub struct KeptReport {
     now: Mutex<(Kept, Option<Instant>)>,
@@ -20,7 +20,7 @@ pub struct KeptReport {
 }
 
 impl KeptReport {
-    /// What the scheduler has not been told.
+    /// Returns what the scheduler does not know yet.
     pub fn untold(&self, snapshots: &Snapshots) -> Option<Kept> {
         let mut now = self.now.lock();
         let (kept, looked) = &mut *now;
@@ -40,7 +40,7 @@ impl KeptReport {
         (kept.revision != self.known.load(Ordering::Relaxed)).then(|| kept.clone())
     }
 
-    /// The scheduler knows this revision.
+    /// Records that the scheduler knows this revision.
     pub fn is_known(&self, revision: u64) {
         self.known.store(revision, Ordering::Relaxed);
     }

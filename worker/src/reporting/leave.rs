@@ -1,5 +1,5 @@
-//! A worker's orderly end: it says that it leaves, finishes what it serves, and only then stops. The scheduler has gateways send elsewhere
-//! meanwhile; what is still sent here is served.
+//! A worker's orderly end. It announces that it leaves, finishes its requests in flight, and only then stops. Meanwhile
+//! the scheduler makes gateways send requests elsewhere; requests that still arrive are served.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,13 +9,13 @@ use rekindle_wire::internal::Presence;
 
 use crate::worker::Worker;
 
-/// How often to look.
+/// Interval between checks.
 const TICK: Duration = Duration::from_millis(50);
-/// With no request in it for so long after the scheduler knows, none is on its way any more.
+/// Without a request for this long after the scheduler knows, none is on its way any more.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Waits until nothing is served here any more, at most as long as the worker's configuration says. Until the scheduler knows, a worker that
-/// reaches it is not quiet; one that does not reach it serves out what it has.
+/// Waits until nothing is served here any more, at most as long as the worker's configuration says. A worker that
+/// reaches the scheduler is not quiet until the scheduler knows. One that does not reach it serves out its requests.
 pub async fn finish(worker: &Arc<Worker>) {
     if worker.config.leave_limit.is_zero() {
         return;
@@ -28,7 +28,7 @@ pub async fn finish(worker: &Arc<Worker>) {
     while Instant::now() < end {
         let instances = worker.all_instances();
         let told = worker.leaving_is_known.load(Ordering::Relaxed);
-        // The memory of what has moved on may still be on its way.
+        // The memory of an instance that has moved on may still be in transit.
         let is_leaving = !worker.migration_sources.is_empty();
         if told && instances.is_empty() && !is_leaving {
             return;

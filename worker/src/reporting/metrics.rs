@@ -1,5 +1,5 @@
-//! What a worker measures. Whatever belongs to a start, a request, a checkpoint or an instance is written here as it happens; levels and
-//! what other crates count are looked at when somebody asks ([`observe()`]).
+//! A worker's metrics. Everything about a start, a request, a checkpoint or an instance is recorded here as it happens.
+//! Levels, and counters of other crates, are read on request ([`observe()`]).
 
 mod observe;
 mod pagers;
@@ -134,18 +134,18 @@ const IDLE_FAULT: Desc = Desc::new(
 
 /// A worker's instruments.
 pub struct Metrics {
-    /// All of them.
+    /// The registry of all instruments.
     pub registry: Registry,
-    /// Pagers of instances, whose counts outlive them here.
+    /// Counts of instances' pagers, which outlive the pagers here.
     pub pagers: Pagers,
-    /// What builds reach.
+    /// Counters of what builds reach.
     pub builds: BuildCounts,
     invoke: Family<Histogram, 2>,
     init: Family<Histogram, 2>,
     starts: Family<Counter, 2>,
     start_phase: Family<Histogram, 2>,
     restores: Family<Counter, 1>,
-    /// Generators that restores wrote to.
+    /// Number of generators that restores wrote to.
     pub(crate) generators: Family<Counter, 0>,
     lost: Family<Counter, 0>,
     captures: Family<Counter, 1>,
@@ -186,14 +186,14 @@ impl Default for Metrics {
     }
 }
 
-/// Free on the disk with this directory, for whoever writes there, bytes.
+/// Returns the bytes that are free for writers on the disk with this directory.
 pub(crate) fn disk_free(directory: &Path) -> Option<u64> {
     let disk = nix::sys::statvfs::statvfs(directory).ok()?;
     Some(disk.blocks_available() * disk.fragment_size())
 }
 
 impl Metrics {
-    /// The store, with its requests measured as this worker's.
+    /// Returns the store with its requests measured as this worker's.
     pub fn measured(&self, store: &Store) -> Store {
         let s3 = S3Metrics::new(&self.registry);
         store.observed(Arc::new(move |event| match event {
@@ -207,19 +207,19 @@ impl Metrics {
         }))
     }
 
-    /// The function's answer began.
+    /// Records that the function's response began.
     pub fn invoked(&self, function: &FunctionName, start: StartKind, took: Duration) {
         let series = self.invoke.with([function.as_str(), start.as_str()]);
         series.record_in(took, TraceRef::of(&Span::current()));
     }
 
-    /// An instance is ready after `took`.
+    /// Records that an instance is ready after `took`.
     pub fn ready(&self, function: &FunctionName, start: StartKind, took: Duration) {
         let series = self.init.with([function.as_str(), start.as_str()]);
         series.record_in(took, TraceRef::of(&Span::current()));
     }
 
-    /// A start ended, with these phases.
+    /// Records that a start ended, with these phases.
     pub fn started(&self, start: StartKind, is_ready: bool, phases: &[(&'static str, Duration)]) {
         let outcome = if is_ready { "ready" } else { "failed" };
         self.starts.with([start.as_str(), outcome]).inc();
@@ -228,23 +228,23 @@ impl Metrics {
         }
     }
 
-    /// A parked instance went on.
+    /// Records that a parked instance was thawed.
     pub fn thawed(&self, took: Duration) {
         let series = self.start_phase.with([StartKind::Parked.as_str(), "thaw"]);
         series.record(took);
     }
 
-    /// A restore begins, with the snapshot's memory in this tier.
+    /// Records that a restore begins, with the snapshot's memory in this tier.
     pub fn restoring(&self, tier: MemoryTier) {
         self.restores.with([tier.as_str()]).inc();
     }
 
-    /// A page could not be had.
+    /// Records that a page was not available.
     pub fn page_lost(&self) {
         self.lost.with([]).inc();
     }
 
-    /// An instance was to leave; with how long that took, if it did.
+    /// Records that an instance was asked to leave, and the durations if it did.
     pub fn departed(&self, way: &MigrationKind, departed: Option<&Departed>) {
         let way = if *way == MigrationKind::Move { "move" } else { "clone" };
         let outcome = if departed.is_some() { "left" } else { "stayed" };
@@ -263,17 +263,17 @@ impl Metrics {
         }
     }
 
-    /// All memory of an instance that moved here has come.
+    /// Records that all memory of an instance that migrated here has arrived.
     pub fn arrived(&self, took: Duration) {
         self.migration_behind.with([]).record(took);
     }
 
-    /// A touch of an evicted page took so long.
+    /// Records how long a touch of an evicted page took.
     pub fn idle_fault(&self, took: Duration) {
         self.idle_fault.with([]).record(took);
     }
 
-    /// A checkpoint is over; what it holds, if there is one.
+    /// Records that a checkpoint is over, and what it holds, if it succeeded.
     pub fn captured(&self, summary: Option<&SnapshotSummary>) {
         self.captures
             .with([if summary.is_some() { "published" } else { "failed" }])
@@ -289,22 +289,22 @@ impl Metrics {
         }
     }
 
-    /// A snapshot's first restore, at its deploy, was `done`, `warned` or `failed`.
+    /// Records that a snapshot's first restore, at its deploy, was `done`, `warned` or `failed`.
     pub(crate) fn rehearsed(&self, outcome: &'static str) {
         self.rehearsals.with([outcome]).inc();
     }
 
-    /// A boot was to begin as the snapshot of its runtime: `used`, `made` or `failed`.
+    /// Records how a boot used the snapshot of its runtime: `used`, `made` or `failed`.
     pub fn runtime_snapshot(&self, outcome: &'static str) {
         self.runtime_snapshots.with([outcome]).inc();
     }
 
-    /// A part of a checkpoint is over: `hook`, `freeze` or `publish`.
+    /// Records that a part of a checkpoint is over: `hook`, `freeze` or `publish`.
     pub fn capture_phase(&self, phase: &'static str, took: Duration) {
         self.capture_phase.with([phase]).record(took);
     }
 
-    /// In a heartbeat: how full the worker's pools and caches are.
+    /// Returns for a heartbeat how full the worker's pools and caches are.
     pub fn levels(&self, worker: &Worker) -> WorkerLevels {
         let (pool, templates) = (worker.pool.counts(), worker.snapshots.usage());
         let cache = worker.snapshots.reader().cache_usage();
@@ -334,7 +334,7 @@ impl Metrics {
         }
     }
 
-    /// Drops what was measured of a function that is gone.
+    /// Drops the metrics of a function that is gone.
     pub fn forget(&self, function: &FunctionName) {
         self.registry.forget(FUNCTION, function.as_str());
     }
@@ -343,7 +343,7 @@ impl Metrics {
 /// Where a snapshot's memory is when a restore begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryTier {
-    /// Open on this host, its template there.
+    /// It is open on this host, with its template.
     Template,
     /// All its chunks are in the disk's cache.
     Disk,
@@ -352,7 +352,7 @@ pub enum MemoryTier {
 }
 
 impl MemoryTier {
-    /// The tier in a word.
+    /// Returns the tier in a word.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Template => "template",

@@ -1,4 +1,4 @@
-//! What the worker tells: heartbeats to the scheduler, metrics, and what functions write.
+//! What the worker reports: heartbeats to the scheduler, metrics, and the output of functions.
 
 pub mod heartbeat;
 pub mod kept;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rekindle_wire::api::LogLine;
 
 const CURRENT: &str = "current.ndjson";
-/// How much is read at once when lines are looked for from the end.
+/// Bytes read at once when lines are searched from the end.
 const READ_BACK_BYTES: usize = 64 * 1024;
 
 /// The writing side.
@@ -64,7 +64,7 @@ impl LogFiles {
         *size += batch.len() as u64;
         let written = file.write_all(batch);
         if written.is_err() {
-            // What is in the file now is not known: look again.
+            // The contents of the file are unknown now, so it is examined again.
             self.current = None;
         }
         written
@@ -109,7 +109,7 @@ impl LogFiles {
         Ok(())
     }
 
-    /// What is in the files now, to be read later: rotation goes on without disturbing it.
+    /// Returns the present contents of the files, to be read later. Rotation does not disturb it.
     pub(super) fn snapshot(&self) -> io::Result<FilesSnapshot> {
         let mut files = Vec::new();
         for age in 0..self.files {
@@ -146,7 +146,7 @@ pub(super) struct FilesSnapshot {
 }
 
 impl FilesSnapshot {
-    /// The newest `count` lines, oldest first. What is no line of ours is left out.
+    /// Returns the newest `count` lines, oldest first. Malformed lines are left out.
     pub(super) fn tail(&self, count: usize) -> io::Result<Vec<LogLine>> {
         let mut newest_first = Vec::new();
         for (file, size) in &self.files {
@@ -164,7 +164,7 @@ impl FilesSnapshot {
     }
 }
 
-/// Gives the lines of `file[..size]` to `take`, last line first, until that says false.
+/// Passes the lines of `file[..size]` to `take`, last line first, until that returns false.
 fn read_back(file: &File, size: u64, mut take: impl FnMut(&[u8]) -> bool) -> io::Result<()> {
     let mut start = size;
     // Bytes from `start` on that belong to a line whose beginning is not read yet.

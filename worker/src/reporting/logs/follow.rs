@@ -1,4 +1,4 @@
-//! Reading logs while they are written.
+//! Reads logs while they are written.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use tokio::sync::broadcast::{self, error::RecvError};
 
 use super::PLATFORM;
 
-/// `past`, then whatever comes, until the function is deleted. A reader that is too slow misses lines, and finds one that
-/// says how many.
+/// Returns `past`, then new lines until the function is deleted. A reader that is too slow misses lines, and gets one
+/// that says how many.
 pub(super) fn follow(
     past: Vec<LogLine>,
     coming: broadcast::Receiver<Arc<LogLine>>,

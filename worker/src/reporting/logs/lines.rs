@@ -1,6 +1,6 @@
-//! Bytes of a pipe to lines of text. Pure.
+//! Splits a pipe's bytes into lines of text. Pure.
 
-/// Cuts a stream of bytes into lines of bounded length.
+/// Splits a stream of bytes into lines of bounded length.
 #[derive(Debug)]
 pub(super) struct LineSplitter {
     pending: Vec<u8>,
@@ -9,14 +9,15 @@ pub(super) struct LineSplitter {
 
 impl LineSplitter {
     pub(super) fn new(line_bytes: usize) -> Self {
-        // Room for any one character, so that a piece is never empty.
+        // There is room for any one character, so that a piece is never empty.
         Self {
             pending: Vec::new(),
             line_bytes: line_bytes.max(4),
         }
     }
 
-    /// Takes more of the stream; gives every line that is complete now, without its end, each with at most `line_bytes`.
+    /// Takes more of the stream. Passes on every line that is now complete, without its end, each with at most
+    /// `line_bytes`.
     pub(super) fn push(&mut self, mut bytes: &[u8], mut line: impl FnMut(String)) {
         while let Some(end) = bytes.iter().position(|b| *b == b'\n') {
             self.pending.extend_from_slice(&bytes[..end]);
@@ -33,7 +34,7 @@ impl LineSplitter {
         }
     }
 
-    /// The stream has ended: gives what is left, if anything is.
+    /// Ends the stream and passes on what is left, if anything.
     pub(super) fn finish(&mut self, mut line: impl FnMut(String)) {
         if !self.pending.is_empty() {
             self.give(&mut line);
@@ -57,12 +58,12 @@ impl LineSplitter {
     }
 }
 
-/// A part of a stream, cut so that only lines that are wanted need be made.
+/// A part of a stream, cut so that only the wanted lines need to be built.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Cut<'a> {
     /// The first lines.
     pub(super) head: &'a [u8],
-    /// Whole lines after them that nobody wants.
+    /// Number of whole lines after them that nobody wants.
     pub(super) skipped: u64,
     /// The last lines, and what follows the last line's end.
     pub(super) tail: &'a [u8],
@@ -93,7 +94,8 @@ pub(super) fn cut(bytes: &[u8], first: usize, last: usize) -> Cut<'_> {
     }
 }
 
-/// The last place at or before `at` where a character begins, as far as that can be said of bytes that may not be UTF-8.
+/// Returns the last position at or before `at` where a character begins, as far as that can be said of bytes that may
+/// not be UTF-8.
 fn character_boundary(bytes: &[u8], at: usize) -> usize {
     let continues = |i: &usize| bytes[*i] & 0b1100_0000 == 0b1000_0000;
     (at.saturating_sub(3)..=at).rev().find(|i| !continues(i)).unwrap_or(at)

@@ -1,4 +1,4 @@
-//! What instances write, as users read it with `fn logs`.
+//! The output of instances, which users read with `fn logs`.
 //!
 //! ```text
 //!  pipe ─► Sink::attach: lines ─► rate limit ─► queue ─► writer thread ─► DIR/FUNCTION/current.ndjson, 1.ndjson
@@ -6,7 +6,7 @@
 //!                          └─► the instance's newest lines, for error messages
 //! ```
 //!
-//! A function is never held up by its logs: every queue is bounded, and what does not fit is dropped and told of.
+//! A function is never held up by its logs: every queue is bounded, and lines that do not fit are dropped and reported.
 
 mod files;
 mod follow;
@@ -31,20 +31,20 @@ use writer::{FunctionLog, Writer};
 
 pub use sink::{PLATFORM, Sink};
 
-/// What logs may take.
+/// Limits of logs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogLimits {
-    /// When a function's current file is this large, bytes, another is begun.
+    /// Size of a function's current file at which another is begun, in bytes.
     pub file_bytes: u64,
-    /// Files of a function at most, the current one included.
+    /// Maximum number of files of a function, the current one included.
     pub files: usize,
-    /// A line's length at most, bytes; a longer one becomes several.
+    /// Maximum length of a line, in bytes; a longer one becomes several.
     pub line_bytes: usize,
-    /// Lines of one instance in a second, over time.
+    /// Sustained number of lines of one instance in a second.
     pub lines_per_second: u32,
-    /// Lines of one instance at once.
+    /// Maximum burst of lines of one instance.
     pub burst_lines: u32,
-    /// Newest lines of one instance kept in memory.
+    /// Number of newest lines of one instance kept in memory.
     pub kept_lines: usize,
 }
 
@@ -65,16 +65,16 @@ impl Default for LogLimits {
 #[derive(Debug, thiserror::Error)]
 #[error("{action} logs in {}", .path.display())]
 pub struct LogError {
-    /// What was attempted.
+    /// The attempted action.
     pub action: &'static str,
     /// The directory.
     pub path: PathBuf,
-    /// Why it failed.
+    /// The error.
     #[source]
     pub source: io::Error,
 }
 
-/// The logs of every function that ran here. Clones are the same logs.
+/// The logs of every function that ran here. Clones share the same logs.
 #[derive(Debug, Clone)]
 pub struct Logs {
     directory: Arc<Path>,
@@ -84,10 +84,10 @@ pub struct Logs {
 }
 
 impl Logs {
-    /// Logs kept in `directory`, which is made when missing. Starts the writer thread.
+    /// Opens the logs in `directory`, which is created if missing. Starts the writer thread.
     ///
     /// # Errors
-    /// When the directory cannot be made.
+    /// Returns an error when the directory cannot be created.
     pub fn open(directory: &Path, limits: LogLimits) -> Result<Self, LogError> {
         let failed = |source| LogError {
             action: "open",
@@ -114,12 +114,12 @@ impl Logs {
         Arc::clone(functions.entry(function.clone()).or_insert_with(new))
     }
 
-    /// Lines that were dropped, and told of in their functions' logs.
+    /// Returns the number of lines that were dropped and reported in their functions' logs.
     pub fn dropped(&self) -> u64 {
         self.writer.dropped()
     }
 
-    /// Where the lines of an instance go.
+    /// Returns the sink for the lines of an instance.
     pub fn sink(&self, function: &FunctionName, version: VersionNumber, instance: InstanceId) -> Sink {
         Sink::new(self.writer.clone(), self.log(function), version, instance, self.limits)
     }
@@ -132,10 +132,10 @@ impl Logs {
         }
     }
 
-    /// The newest `tail` lines of a function, oldest first.
+    /// Returns the newest `tail` lines of a function, oldest first.
     ///
     /// # Errors
-    /// When the files cannot be read. A function without logs has no lines.
+    /// Returns an error when the files cannot be read. A function without logs has no lines.
     pub async fn read(&self, function: &FunctionName, tail: usize) -> Result<Vec<LogLine>, LogError> {
         self.writer.flush().await;
         let failed = self.failed("read", function);
@@ -143,11 +143,11 @@ impl Logs {
         read_tail(snapshot, tail).await.map_err(failed)
     }
 
-    /// The newest `tail` lines of a function, oldest first, then every new one as it is written, until the function's logs
-    /// are deleted.
+    /// Returns the newest `tail` lines of a function, oldest first, then every new one as it is written, until the
+    /// function's logs are deleted.
     ///
     /// # Errors
-    /// When the files cannot be read.
+    /// Returns an error when the files cannot be read.
     pub async fn follow(
         &self,
         function: &FunctionName,
@@ -159,10 +159,10 @@ impl Logs {
         Ok(follow::follow(past, coming))
     }
 
-    /// Removes a function's logs. What its instances still write goes nowhere.
+    /// Removes a function's logs. Further output of its instances is discarded.
     ///
     /// # Errors
-    /// When the files cannot be removed.
+    /// Returns an error when the files cannot be removed.
     pub async fn delete(&self, function: &FunctionName) -> Result<(), LogError> {
         let log = self.log(function);
         self.functions.lock().remove(function);

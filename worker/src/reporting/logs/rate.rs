@@ -1,4 +1,4 @@
-//! How much one instance may log. Pure: the caller says what time it is.
+//! Limits how much one instance may log. Pure: the caller supplies the time.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ impl TokenBucket {
         }
     }
 
-    /// How many tokens there are.
+    /// Returns how many tokens there are.
     pub(super) fn available(&mut self, now: Instant) -> usize {
         let passed: Duration = now.saturating_duration_since(self.since);
         self.since = self.since.max(now);
@@ -31,7 +31,7 @@ impl TokenBucket {
         self.tokens as usize
     }
 
-    /// Takes one token when there is one.
+    /// Takes one token, if there is one.
     pub(super) fn take(&mut self, now: Instant) -> bool {
         self.available(now);
         if self.tokens < 1.0 {

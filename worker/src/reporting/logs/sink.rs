@@ -1,4 +1,4 @@
-//! What one instance writes: from its pipes to its function's log.
+//! Carries the output of one instance from its pipes to its function's log.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,14 +18,14 @@ use super::lines::{LineSplitter, cut};
 use super::rate::TokenBucket;
 use super::writer::{FunctionLog, Writer};
 
-/// The stream name of lines the platform writes about an instance.
+/// Stream name of the platform's own lines about an instance.
 pub const PLATFORM: &str = "platform";
-/// How much is taken from a pipe at once: all that it holds by default.
+/// Bytes taken from a pipe at once: all that it holds by default.
 const READ_BYTES: usize = 64 * 1024;
-/// How long dropped lines may go untold.
+/// How long dropped lines may go unreported.
 const TELL_DROPS: Duration = Duration::from_secs(1);
 
-/// Where an instance's lines go. Clones are the same sink.
+/// The destination of an instance's lines. Clones share the same sink.
 #[derive(Debug, Clone)]
 pub struct Sink {
     inner: Arc<Inner>,
@@ -39,7 +39,7 @@ struct Inner {
     instance: InstanceId,
     limits: LogLimits,
     state: Mutex<State>,
-    /// Pipes being read.
+    /// Number of pipes being read.
     open: watch::Sender<usize>,
 }
 
@@ -78,24 +78,24 @@ impl Sink {
         }
     }
 
-    /// Reads `pipe` (a read end) until nobody holds its write end any more, in a task of its own. The pipe is always
-    /// drained, so that the function is never held up by its logs.
+    /// Reads `pipe` (a read end) in a task until nobody holds its write end any more. The pipe is always drained, so
+    /// that the function is never held up by its logs.
     ///
     /// # Errors
-    /// When `pipe` is no pipe's read end. Must be called inside a tokio runtime.
+    /// Returns an error when `pipe` is not the read end of a pipe. Must be called inside a tokio runtime.
     pub fn attach(&self, stream: &'static str, pipe: OwnedFd) -> io::Result<()> {
         let receiver = pipe::Receiver::from_owned_fd(pipe)?;
         let inner = Arc::clone(&self.inner);
         inner.open.send_modify(|n| *n += 1);
         tokio::spawn(async move {
-            // Also when the runtime goes down, so that nobody waits for this pipe.
+            // This also happens when the runtime shuts down, so that nobody waits for this pipe.
             let _closed = Closed(&inner.open);
             inner.drain(stream, receiver).await;
         });
         Ok(())
     }
 
-    /// A line of the platform's own about this instance.
+    /// Adds a line of the platform's own about this instance.
     pub fn platform(&self, text: impl Into<String>) {
         let mut lines = Vec::new();
         let mut splitter = LineSplitter::new(self.inner.limits.line_bytes);
@@ -107,8 +107,8 @@ impl Sink {
         self.inner.queue(lines);
     }
 
-    /// The instance's newest `count` lines, oldest first; at most [`LogLimits::kept_lines`]. Lines that were dropped from
-    /// the log for their number are here all the same.
+    /// Returns the instance's newest `count` lines, oldest first; at most [`LogLimits::kept_lines`]. They include lines
+    /// that the rate limit dropped from the log.
     pub fn tail(&self, count: usize) -> Vec<LogLine> {
         let newest = &self.inner.state.lock().newest;
         newest
@@ -119,7 +119,7 @@ impl Sink {
     }
 
     /// Waits until all attached pipes have ended, so that [`Sink::tail`] has the last words of a process that has just
-    /// died. False when `limit` passed first, since somebody still holds a write end.
+    /// died. Returns false if `limit` passed first, since somebody still holds a write end.
     pub async fn drained(&self, limit: Duration) -> bool {
         let mut open = self.inner.open.subscribe();
         matches!(tokio::time::timeout(limit, open.wait_for(|n| *n == 0)).await, Ok(Ok(_)))
@@ -139,7 +139,7 @@ impl Inner {
         let mut splitter = LineSplitter::new(self.limits.line_bytes);
         let mut buffer = vec![0; READ_BYTES];
         loop {
-            // Drops are told of when the next line passes; when none comes, after a while.
+            // Drops are reported when the next line passes, or after a while if none comes.
             let read = if self.state.lock().dropped > 0 {
                 match tokio::time::timeout(TELL_DROPS, pipe.read(&mut buffer)).await {
                     Ok(read) => read,
@@ -157,7 +157,7 @@ impl Inner {
                     // A function that never stops writing must leave this thread to others.
                     tokio::task::yield_now().await;
                 }
-                // The end, or (never seen of a pipe) a failure: nothing more will come.
+                // The end, or a failure (never seen with a pipe): nothing more will come.
                 _ => {
                     let mut lines = Vec::new();
                     splitter.finish(|text| lines.push(self.line(stream, text)));
@@ -168,7 +168,7 @@ impl Inner {
         }
     }
 
-    /// Takes a part of a stream. Of what the rate does not allow, only the newest lines are made: the rest is counted.
+    /// Takes in a part of a stream. Of the lines above the rate limit, only the newest are built; the rest are counted.
     fn take_in(&self, stream: &'static str, splitter: &mut LineSplitter, bytes: &[u8]) {
         let allowed = self.state.lock().bucket.available(Instant::now());
         let parts = cut(bytes, allowed, self.limits.kept_lines);
@@ -199,7 +199,7 @@ impl Inner {
         newest.drain(..surplus);
     }
 
-    /// Passes on the lines that the rate allows. `tell` says to tell of dropped lines now.
+    /// Passes on the lines that the rate limit allows. With `tell`, it reports dropped lines now.
     fn accept(&self, lines: Vec<LogLine>, tell: bool) {
         self.remember(&lines);
         let now = Instant::now();
@@ -235,7 +235,7 @@ impl Inner {
             return;
         }
         if let Err(lines) = self.writer.append(&self.log, lines) {
-            // The disk is slower than the functions: told of in the same way.
+            // The disk is slower than the functions, which is reported in the same way.
             self.state.lock().dropped += lines.len() as u64;
         }
     }

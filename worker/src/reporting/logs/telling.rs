@@ -1,7 +1,7 @@
-//! Which lines of a program that did not start say why. The last ones often do not: below an error Node.js prints its
-//! stack and version, Java the frames of each cause, Go those of each goroutine.
+//! Selects the lines that explain why a program did not start. The last ones often do not: below an error Node.js
+//! prints its stack and version, Java the frames of each cause, Go those of each goroutine.
 
-/// What lines that name a cause have in them, in lower case.
+/// Texts of lines that name a cause, in lower case.
 const CAUSES: [&str; 12] = [
     "error",
     "exception",
@@ -16,20 +16,20 @@ const CAUSES: [&str; 12] = [
     "not found",
     "no such file",
 ];
-/// What a frame of a stack begins with: `at` of Node.js and Java, `File` of Python, a path of Go's or Rust's.
+/// Prefixes of stack frames: `at` of Node.js and Java, `File` of Python, a path of Go's or Rust's.
 const FRAMES: [&str; 4] = ["at ", "File \"", "/", "... "];
-/// Of the lines shown, how many are the last ones, whatever they say.
+/// Number of last lines that are shown in any case.
 const LAST: usize = 4;
 
-/// Of `lines`, oldest first, at most `most` that are likely to say why the program ended; `…` where some are left
-/// out.
+/// Returns at most `most` of `lines`, oldest first, that probably explain why the program ended. `…` stands for lines
+/// left out.
 pub(crate) fn telling(lines: &[String], most: usize) -> Vec<String> {
     let last = lines.len().saturating_sub(LAST.min(most));
     let mut shown: Vec<usize> = (last..lines.len()).collect();
     let causes = (0..last).rev().filter(|&n| names_a_cause(&lines[n]));
-    // Those that go before are mostly the cause of those that follow, or what was tried.
+    // Earlier lines are mostly the cause of later ones, or what was tried.
     for n in causes {
-        // The line after it goes on with it: a panic's message, what a module was looked for by.
+        // The next line continues the message: a panic's message, or what a module was searched by.
         shown.extend([n, n + 1].iter().filter(|n| **n < last && !is_frame(&lines[**n])));
         shown.sort_unstable();
         shown.dedup();
@@ -37,7 +37,7 @@ pub(crate) fn telling(lines: &[String], most: usize) -> Vec<String> {
             break;
         }
     }
-    // Room that is left goes to what came right before the end.
+    // The remaining room is for the lines right before the end.
     let mut before = (0..last).rev();
     while shown.len() < most
         && let Some(n) = before.next()
@@ -68,7 +68,7 @@ fn names_a_cause(line: &str) -> bool {
 
 fn is_frame(line: &str) -> bool {
     let line = line.trim_start();
-    // A shell and a loader begin with their own path, and go on behind a colon.
+    // Lines of a shell or a loader begin with its own path, and continue after a colon.
     let is_told_by_path = line.starts_with('/') && line.contains(": ");
     FRAMES.iter().any(|frame| line.starts_with(frame)) && !is_told_by_path || line.starts_with("goroutine ")
 }

@@ -54,7 +54,7 @@ async fn lines_of_both_streams_are_kept_with_their_origin() {
     let (mut out, mut err) = (piped(&sink, "stdout"), piped(&sink, "stderr"));
     out.write_all(b"one\ntwo\nno end").unwrap();
     drop(out);
-    // The pipe's end outlives nothing here, but the other stream is still open.
+    // One stream has ended, but the other is still open.
     assert!(!sink.drained(Duration::from_millis(20)).await);
     err.write_all(b"bad \xff byte\n").unwrap();
     drop(err);
@@ -119,7 +119,7 @@ async fn too_many_lines_are_dropped_and_counted_but_the_newest_stay_in_memory() 
     });
     let sink = f.sink();
     let writer = piped(&sink, "stdout");
-    // More than a pipe holds: proves that it is drained all the while.
+    // This is more than a pipe holds, and proves that it is drained all the while.
     let flood = std::thread::spawn(move || {
         let mut writer = writer;
         for i in 0..50_000 {

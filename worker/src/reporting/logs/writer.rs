@@ -1,5 +1,5 @@
-//! The one thread that writes log files. Instances hand it lines through a bounded queue and never wait for the disk: what
-//! does not fit is dropped and counted.
+//! The one thread that writes log files. Instances pass it lines through a bounded queue and never wait for the disk:
+//! lines that do not fit are dropped and counted.
 
 use std::io;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use tokio::sync::{broadcast, oneshot};
 
 use super::files::{FilesSnapshot, LogFiles};
 
-/// Batches of lines that may wait for the disk.
+/// Maximum number of batches of lines that wait for the disk.
 const QUEUE: usize = 1024;
-/// Lines a reader that follows may be behind.
+/// Maximum number of lines that a following reader may be behind.
 const FOLLOW_LINES: usize = 1024;
 
 /// One function's logs: its files, and those who follow them.
@@ -29,9 +29,9 @@ pub(super) struct FunctionLog {
 #[derive(Debug)]
 struct State {
     files: LogFiles,
-    /// There while someone follows.
+    /// `None` while nobody follows.
     followers: Option<broadcast::Sender<Arc<LogLine>>>,
-    /// Lines of instances that outlive the function go nowhere.
+    /// Whether lines of instances that outlive the function are discarded.
     deleted: bool,
     failing: bool,
 }
@@ -54,7 +54,7 @@ impl FunctionLog {
         self.state.lock().files.snapshot()
     }
 
-    /// What is in the files, and everything that comes after it: no line twice, none left out.
+    /// Returns the contents of the files, and everything that comes after: no line twice, none left out.
     pub(super) fn snapshot_and_follow(&self) -> io::Result<(FilesSnapshot, broadcast::Receiver<Arc<LogLine>>)> {
         let mut state = self.state.lock();
         let snapshot = state.files.snapshot()?;
@@ -83,7 +83,7 @@ impl FunctionLog {
                 state.followers = None;
             } else {
                 for line in lines {
-                    // Fails only when the last reader has just gone.
+                    // This fails only when the last reader has just gone.
                     let _ = followers.send(Arc::new(line));
                 }
             }
@@ -105,7 +105,7 @@ enum Command {
     Flush(oneshot::Sender<()>),
 }
 
-/// The handle to the thread; it ends when the last handle is gone and the queue is empty.
+/// The handle to the thread, which ends when the last handle is gone and the queue is empty.
 #[derive(Debug, Clone)]
 pub(super) struct Writer {
     queue: SyncSender<Command>,
@@ -129,12 +129,12 @@ impl Writer {
         self.dropped.fetch_add(lines, Ordering::Relaxed);
     }
 
-    /// Lines that were not written.
+    /// Returns the number of lines that were not written.
     pub(super) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Queues lines; gives them back when the queue is full.
+    /// Queues lines. Gives them back when the queue is full.
     pub(super) fn append(&self, log: &Arc<FunctionLog>, lines: Vec<LogLine>) -> Result<(), Vec<LogLine>> {
         match self.queue.try_send(Command::Append(Arc::clone(log), lines)) {
             Err(
@@ -144,7 +144,7 @@ impl Writer {
         }
     }
 
-    /// Waits until what was queued so far is in the files; not longer than it takes the queue to have room.
+    /// Waits until everything queued so far is in the files. Does not wait if the queue has no room.
     pub(super) async fn flush(&self) {
         let (done, flushed) = oneshot::channel();
         if self.queue.try_send(Command::Flush(done)).is_ok() {
@@ -170,7 +170,7 @@ fn write(commands: &Receiver<Command>) {
     for command in commands {
         match command {
             Command::Append(log, lines) => log.append(lines),
-            // An answer that nobody waits for any more is not needed.
+            // It does not matter if nobody waits for the reply any more.
             Command::Delete(log, done) => drop(done.send(log.delete())),
             Command::Flush(done) => drop(done.send(())),
         }

@@ -1,4 +1,4 @@
-//! Levels of a worker, and what other crates count, looked at when somebody asks.
+//! Levels of a worker, and counters of other crates, read on request.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -243,7 +243,7 @@ const LOG_LINES_DROPPED: Desc = Desc::new(
     "Lines of functions' logs that were dropped: beyond the rate, or faster than the disk.",
 );
 
-/// Registers them; a worker that is gone has nothing.
+/// Registers them. A worker that is gone has no values.
 pub fn observe(registry: &Registry, worker: &Weak<Worker>) {
     let one = |kind, desc, read: fn(&Worker) -> f64| {
         let weak = Weak::clone(worker);

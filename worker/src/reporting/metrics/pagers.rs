@@ -1,5 +1,5 @@
-//! What the pagers of all instances have done together. Each has counts of its own, which its thread alone writes; here they are added up
-//! when somebody asks, and kept when the pager is gone.
+//! Counts of all instances' pagers together. Each pager has counts of its own, which only its thread writes. They are
+//! added up here on request, and kept when the pager is gone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ struct State {
 /// Counts of several pagers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PagerTotals {
-    /// Pagers of instances that live.
+    /// Number of pagers of living instances.
     pub pagers: usize,
     /// See [`Stats`].
     pub faults: u64,
@@ -31,7 +31,7 @@ pub struct PagerTotals {
     pub events: u64,
     /// Pages, by how they came.
     pub pages: [(&'static str, u64); 5],
-    /// How long faults took: bounds in seconds, and counts at or below them.
+    /// Durations of faults: bounds in seconds, and counts at or below them.
     pub latency: HistogramValue,
 }
 
@@ -41,12 +41,12 @@ impl Pagers {
         self.0.lock().living.push(Arc::clone(stats));
     }
 
-    /// All pagers there are and were.
+    /// Returns the counts of all present and past pagers.
     pub fn totals(&self) -> PagerTotals {
         let mut state = self.0.lock();
         let State { living, gone } = &mut *state;
         living.retain(|stats| {
-            // Neither handle nor thread has it any more: it does not change.
+            // Neither handle nor thread has it any more, so it does not change.
             let is_over = Arc::strong_count(stats) == 1;
             if is_over {
                 gone.add(stats);
@@ -83,7 +83,7 @@ impl PagerTotals {
             .buckets()
             .map(|(bound, count)| (bound.as_secs_f64(), count))
             .unzip();
-        // The last counts everything above the bound before it.
+        // The last one counts everything above the bound before it.
         bounds.pop();
         if self.latency.counts.is_empty() {
             self.latency.bounds = bounds.into();
