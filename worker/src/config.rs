@@ -99,7 +99,7 @@ pub struct WorkerConfig {
     pub dump_limit: Duration,
     /// Interval of reports to the scheduler.
     pub heartbeat_every: Duration,
-    /// What its host offers beside memory.
+    /// Properties of its host, apart from memory.
     pub offer: Offer,
     /// How long it may finish requests in flight when it is asked to stop; with zero it stops at once.
     pub leave_limit: Duration,

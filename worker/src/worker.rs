@@ -99,7 +99,7 @@ pub struct Worker {
     pub kept: KeptReport,
     /// The store's regions, by content.
     pub index: RegionIndex,
-    /// Set anew at each start.
+    /// A new value at each start.
     pub incarnation: u64,
     /// Number of reports to the scheduler so far.
     pub reports: AtomicU64,
@@ -158,8 +158,8 @@ impl Worker {
                 .map_err(|e| StartError::Directory(dir.clone(), e))
                 .map(|()| dir)
         };
-        // These directories contain roots of sandboxes. Nothing above them may be accessible from there, whatever the
-        // umask.
+        // These directories contain directories of sandboxes' root users, who must not reach anything above them,
+        // whatever the umask.
         let close = |dir: PathBuf| {
             let dir = make(dir)?;
             std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o700))

@@ -265,7 +265,7 @@ pub(crate) fn let_be_read(dir: &Path) -> Result<(), EditError> {
 }
 
 /// Puts the processes of a dump into CRIU's own time namespace, if the CRIU that restored them had created another one.
-/// Their clocks go on as well, and they are restored sooner.
+/// Their clocks continue as well, and they are restored sooner.
 ///
 /// # Errors
 /// Returns an error when an image is missing or malformed, or cannot be written.

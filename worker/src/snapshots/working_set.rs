@@ -21,7 +21,7 @@ const MISFITS: u32 = 3;
 /// Faults outside the set that a restore may take whatever the set's size, because requests differ.
 const SLACK: u64 = 64;
 
-/// A working set as it is stored, or is to be stored.
+/// A working set in its stored form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stored {
     /// The recording it comes from.

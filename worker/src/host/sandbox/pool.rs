@@ -254,7 +254,7 @@ impl SandboxPool {
         let sandbox = Sandbox::create(&self.zygote, cgroup.procs_files())
             .await
             .map_err(PoolError::Sandbox)?;
-        // The pipes belong to the function: CRIU opens them anew, and the function may, as /dev/stdout.
+        // The pipes belong to the function: CRIU reopens them, and the function may, as /dev/stdout.
         let owner = Some(sandbox.host_id(FUNCTION_UID));
         let pipe = || {
             let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(|e| PoolError::Pipes(e.into()))?;

@@ -157,7 +157,7 @@ pub async fn prepare(worker: &Arc<Worker>, order: TargetOrder) -> Result<(), Api
     let instance = Instance::new(order.instance.clone(), spec.clone(), order.started, sink);
     let opening = async {
         let Some(id) = &order.base else { return Ok(None) };
-        // It must be the own snapshot of the instance's version, whatever the source says.
+        // It must be the snapshot of the instance's version, whatever the source says.
         if spec.snapshot.as_ref() != Some(id) {
             let message = format!("its memory is mapped from snapshot {id}, which is not its version's");
             return Err(ApiError::new(ErrorCode::Conflict, message));

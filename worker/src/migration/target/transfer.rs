@@ -24,7 +24,7 @@ const NEEDED_STILL: Duration = Duration::from_secs(1);
 const PUSHED: u64 = 128;
 
 /// Receives the source's pages until all are here or nobody needs them. A small part comes while the processes are
-/// stopped. The rest comes when they run, since either would slow the other down.
+/// stopped. The rest comes when they run, since restore and transfer would slow each other down.
 pub(super) async fn receive(written: Weak<WrittenPages>) {
     let Some(here) = written.upgrade() else { return };
     let runs_here = here.runs_here();
