@@ -135,7 +135,7 @@ pub enum InstanceStage {
     Capturing,
     /// Frozen.
     Parked,
-    /// Frozen, on its way to another host.
+    /// Stopped, on its way to another host.
     Moving,
     /// Accepts no more requests. Contains the reason if it failed.
     Ended(Option<ApiError>),
@@ -305,7 +305,7 @@ impl Instance {
         }
     }
 
-    /// Ends the instance here after its migration, and takes out its frozen parts. Returns `None` if it ended in the
+    /// Ends the instance here after its migration, and takes out its stopped parts. Returns `None` if it ended in the
     /// meantime.
     pub fn leave(&self) -> Option<Arc<RunningInstance>> {
         self.usage.close();

@@ -8,7 +8,7 @@
 //!            bundle: images, address maps, eager pages ─> check them, edit the images, CRIU restores, the pager registers
 //!            <──────────────────────────────── written pages are pulled meanwhile
 //!            ──── go ──────────────────────────────────> they run; the rest is pushed in, or pulled by a fault
-//!  done      kill the frozen processes <──────────────── every page is there
+//!  done      kill the stopped processes <─────────────── every page is there
 //! ```
 //!
 //! Until `go` the source can continue as if nothing had happened; the copy runs only on that order.
