@@ -155,11 +155,10 @@ impl<'a> Heap<'a> {
         let (mut seeders, mut randoms) = (Vec::new(), BTreeMap::new());
         for (field, object) in &fields {
             match numbers.get(object) {
-                Some(value) if is_random(*value)
-                    && self.is_static(*field) => {
-                        seeders.push(*value);
-                        writes.push(vec![Write::random(object + VALUE, 8)]);
-                    }
+                Some(value) if is_random(*value) && self.is_static(*field) => {
+                    seeders.push(*value);
+                    writes.push(vec![Write::random(object + VALUE, 8)]);
+                }
                 Some(_) => randoms.extend(self.random_around(*field).map(|random| (random, object + VALUE))),
                 None => {}
             }
