@@ -52,14 +52,9 @@ else it is read from <data>/admin.key or ~/.config/rekindle/key), FN_DATA, FN_CA
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) client: ClientArgs,
-    /// The settings file of this host's roles, /etc/rekindle/rekindle.toml unless named; options and variables win over it.
-    #[arg(
-        long,
-        global = true,
-        value_name = "FILE",
-        env = "FN_CONFIG",
-        help_heading = "Settings"
-    )]
+    /// The settings file of this host's roles: /etc/rekindle/rekindle.toml, unless this or FN_CONFIG names another.
+    /// Options and variables win over it.
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Settings")]
     pub(crate) config: Option<PathBuf>,
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -730,7 +725,7 @@ pub(crate) struct GatewayArgs {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SchedulerArgs {
     /// Where the scheduler listens.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
+    #[arg(long, value_name = "ADDRESS", env = "FN_LISTEN", default_value = "127.0.0.1:8081")]
     pub(crate) listen: SocketAddr,
     /// Where others reach it; standby schedulers report this address while it leads.
     #[arg(long, value_name = "HOST:PORT")]
@@ -773,7 +768,7 @@ pub(crate) struct SchedulerArgs {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct WorkerArgs {
     /// Where the worker listens.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8082")]
+    #[arg(long, value_name = "ADDRESS", env = "FN_LISTEN", default_value = "127.0.0.1:8082")]
     pub(crate) listen: SocketAddr,
     /// Where gateways and the scheduler reach it; needed if it listens on every address.
     #[arg(long, value_name = "HOST:PORT")]

@@ -385,7 +385,10 @@ fn is_local(url: &str) -> bool {
 
 /// Where a key may be, in order.
 fn key_files() -> Vec<PathBuf> {
-    let data = env::var_os("FN_DATA").map_or_else(|| PathBuf::from("/var/lib/rekindle"), PathBuf::from);
+    let data = env::var_os("FN_DATA")
+        .map(PathBuf::from)
+        .or_else(crate::settings::data_dir);
+    let data = data.unwrap_or_else(|| PathBuf::from("/var/lib/rekindle"));
     let mut files = vec![data.join("admin.key")];
     if let Some(home) = env::var_os("HOME") {
         files.push(PathBuf::from(home).join(".config/rekindle/key"));

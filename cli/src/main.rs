@@ -51,9 +51,14 @@ fn command_line() -> Result<Cli> {
     let completed = settings::complete(&root, std::env::args_os().collect())?;
     Ok(Cli::try_parse_from(&completed.words).unwrap_or_else(|error| {
         let code = error.exit_code();
-        // Nobody is there to be told that standard error is closed.
-        drop(error.print());
-        if let Some((path, options)) = completed.from.filter(|(_, options)| code != 0 && !options.is_empty()) {
+        if completed.secrets.is_empty() {
+            // Nobody is there to be told that standard error is closed.
+            drop(error.print());
+        } else {
+            eprint!("{}", completed.redacted(&error.render().to_string()));
+        }
+        let from = completed.from.filter(|(_, options)| code != 0 && !options.is_empty());
+        if let Some((path, options)) = from {
             eprintln!("\nread from {}: {}", path.display(), options.join(", "));
         }
         std::process::exit(code)
@@ -62,11 +67,7 @@ fn command_line() -> Result<Cli> {
 
 /// Runs one command. Commands that need no client and no threads come first.
 fn run(cli: Cli) -> Result<ExitCode> {
-    let Cli {
-        client,
-        config,
-        command,
-    } = cli;
+    let Cli { client, command, .. } = cli;
     match command {
         Command::Up(args) => up::run(&args),
         Command::Down(args) => commands::down::run(&args),
@@ -83,7 +84,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
             None => block_on(async { commands::cluster::run(&Client::new(&client)?, &args.command).await }),
         },
         Command::Doctor(args) => commands::doctor::run(&args),
-        Command::Config(args) => commands::config::run(config, &args),
+        Command::Config(args) => commands::config::run(&args),
         Command::DoctorTarget(args) => commands::doctor::target::run(&args),
         Command::Init(args) => commands::init::run(&args),
         Command::Completions { shell } => {

@@ -20,10 +20,41 @@ mod tests;
 pub(crate) const DEFAULT_FILE: &str = "/etc/rekindle/rekindle.toml";
 /// Commands that run roles; tables of the file are named after them.
 pub(crate) const ROLES: [&str; 4] = ["up", "gateway", "scheduler", "worker"];
-/// Other commands that work on a host's platform: keys at the top hold for them.
-const TOOLS: [&str; 5] = ["down", "backup", "restore-backup", "runtimes import", "doctor"];
+/// Other commands that work on a host's platform: keys at the top hold for them, and those of `[up]` that say where the
+/// platform is.
+const TOOLS: [&str; 12] = [
+    "down",
+    "backup",
+    "restore-backup",
+    "runtimes import",
+    "doctor",
+    "cluster init",
+    "cluster token",
+    "snapshot list",
+    "snapshot inspect",
+    "snapshot export",
+    "snapshot import",
+    "snapshot delete",
+];
+/// Tools that must work whatever the file says: an error in it is a warning.
+const LENIENT: [&str; 2] = ["down", "doctor"];
+/// Options that say where a platform is. `fn up` takes them from its own table alone, and so do tools.
+const PLACES: [&str; 3] = ["data", "cache", "run"];
 /// Options that say which file to read, or only make sense on a command line.
-const NOT_IN_FILES: [&str; 7] = ["config", "help", "url", "key", "ca", "foreground", "detached"];
+const NOT_IN_FILES: [&str; 12] = [
+    "config",
+    "help",
+    "url",
+    "key",
+    "ca",
+    "foreground",
+    "detached",
+    "overwrite",
+    "json",
+    "quick",
+    "criu-only",
+    "wait",
+];
 /// How alike a mistyped key and an option must be to be suggested, of 1.
 const ALIKE: f64 = 0.8;
 
@@ -39,8 +70,10 @@ pub(crate) struct Settings {
 pub(crate) struct Setting {
     /// The table, if it is in one.
     pub(crate) table: Option<&'static str>,
-    /// As the command line would have them; a flag that is off has none, one that is on an empty one.
-    pub(crate) values: Vec<String>,
+    /// As the command line would have it; nothing where it turns a flag off.
+    pub(crate) words: Vec<String>,
+    /// For people.
+    pub(crate) shown: String,
 }
 
 /// A command line with what the file says put into it.
@@ -50,6 +83,21 @@ pub(crate) struct Completed {
     pub(crate) words: Vec<OsString>,
     /// The file and the options that came from it, if any did.
     pub(crate) from: Option<(PathBuf, Vec<String>)>,
+    /// Values that must not be shown.
+    pub(crate) secrets: Vec<String>,
+}
+
+impl Completed {
+    fn unchanged(words: Vec<OsString>) -> Self {
+        let (from, secrets) = (None, Vec::new());
+        Self { words, from, secrets }
+    }
+
+    /// A message without the secrets of the file.
+    pub(crate) fn redacted(&self, message: &str) -> String {
+        let replace = |message: String, secret: &String| message.replace(secret, "(hidden)");
+        self.secrets.iter().fold(message.to_owned(), replace)
+    }
 }
 
 /// Puts what the settings file says behind the command, where the command is one that reads it.
@@ -57,19 +105,32 @@ pub(crate) struct Completed {
 /// # Errors
 /// When a file that is named cannot be read, or one says what no option is.
 pub(crate) fn complete(root: &Command, words: Vec<OsString>) -> Result<Completed> {
-    let none = |words| Completed { words, from: None };
     let Some((name, at)) = subcommand(root, &words) else {
-        return Ok(none(words));
+        return Ok(Completed::unchanged(words));
     };
-    let is_role = ROLES.contains(&name.as_str());
-    if !is_role && !TOOLS.contains(&name.as_str()) {
-        return Ok(none(words));
+    let is_asked_for_help = words.iter().any(|word| word == "--help" || word == "-h");
+    let reads = ROLES.iter().chain(&TOOLS).any(|command| *command == name);
+    if !reads || is_asked_for_help {
+        return Ok(Completed::unchanged(words));
     }
-    let Some(settings) = Settings::find(named_file(&words))? else {
-        return Ok(none(words));
+    let read = || -> Result<_> {
+        let Some(settings) = Settings::find(named_file(&words))? else {
+            return Ok(None);
+        };
+        let said = settings.of(root, &name)?;
+        Ok(Some((settings, said)))
+    };
+    let (settings, said) = match read() {
+        Ok(Some(read)) => read,
+        Ok(None) => return Ok(Completed::unchanged(words)),
+        Err(error) if LENIENT.contains(&name.as_str()) => {
+            eprintln!("warning: settings are left out: {error:#}");
+            return Ok(Completed::unchanged(words));
+        }
+        Err(error) => return Err(error),
     };
     let command = descend(root, &name).context("a command that was just found")?;
-    let given = |arg: &Arg| {
+    let is_given = |arg: &Arg| {
         let long = format!("--{}", arg.get_long().unwrap_or_default());
         let is_it = |word: &OsString| {
             let word = word.to_string_lossy();
@@ -77,19 +138,19 @@ pub(crate) fn complete(root: &Command, words: Vec<OsString>) -> Result<Completed
         };
         words[at..].iter().take_while(|word| *word != "--").any(is_it) || env_value(arg).is_some()
     };
-    let (mut added, mut names) = (Vec::new(), Vec::new());
-    for (arg, setting) in settings.of(root, &name)? {
-        let arg = command.get_arguments().find(|a| a.get_long() == Some(&arg));
+    let (mut added, mut names, mut secrets) = (Vec::new(), Vec::new(), Vec::new());
+    for (long, setting) in said {
+        let arg = command.get_arguments().find(|arg| arg.get_long() == Some(&long));
         let arg = arg.context("an option that was just found")?;
-        if given(arg) {
+        // What is given wins, also over what it does not go with.
+        if is_given(arg) || command.get_arg_conflicts_with(arg).into_iter().any(is_given) {
             continue;
         }
-        let long = arg.get_long().unwrap_or_default();
+        if arg.is_hide_env_values_set() {
+            secrets.push(setting.shown.clone());
+        }
         names.push(format!("--{long}"));
-        added.extend(setting.values.iter().map(|value| match arg.get_action() {
-            ArgAction::SetTrue => OsString::from(format!("--{long}")),
-            _ => OsString::from(format!("--{long}={value}")),
-        }));
+        added.extend(setting.words.into_iter().map(OsString::from));
     }
     let mut completed = words;
     let behind = completed.split_off(at);
@@ -98,6 +159,7 @@ pub(crate) fn complete(root: &Command, words: Vec<OsString>) -> Result<Completed
     Ok(Completed {
         words: completed,
         from: Some((settings.path, names)),
+        secrets,
     })
 }
 
@@ -116,9 +178,19 @@ impl Settings {
     }
 
     fn parse(path: PathBuf, text: &str) -> Result<Self> {
-        let table = text.parse::<Table>();
-        let table = table.with_context(|| format!("the settings file {} is not TOML", path.display()))?;
-        Ok(Self { path, table })
+        match text.parse::<Table>() {
+            Ok(table) => Ok(Self { path, table }),
+            // Without the line itself, which may have a secret.
+            Err(e) => {
+                let before = e.span().map_or("", |span| &text[..span.start.min(text.len())]);
+                let line = before.matches('\n').count() + 1;
+                bail!(
+                    "the settings file {} is not TOML: line {line}: {}",
+                    path.display(),
+                    e.message()
+                )
+            }
+        }
     }
 
     /// Where it is.
@@ -153,7 +225,14 @@ impl Settings {
             let command: Vec<_> = descend(root, role).into_iter().collect();
             for (key, value) in table {
                 let setting = self.read(Some(role), key, value, &command)?;
-                if (*role == name || name == "up") && option(&wanted, key).is_some() {
+                let is_for_it = match (*role, name) {
+                    (role, name) if role == name => true,
+                    // Each role listens somewhere; `fn up` tells the gateway's address alone.
+                    (role, "up") => !PLACES.contains(&key.as_str()) && (role == "gateway" || key != "listen"),
+                    ("up", name) => TOOLS.contains(&name) && PLACES.contains(&key.as_str()),
+                    _ => false,
+                };
+                if is_for_it && option(&wanted, key).is_some() {
                     found.insert(key.clone(), setting);
                 }
             }
@@ -187,18 +266,34 @@ impl Settings {
                 None => bail!("{path}: {place} is no option: `fn {of} --help` lists them"),
             }
         };
+        let long = arg.get_long().unwrap_or_default();
         let is_list = matches!(arg.get_action(), ArgAction::Append);
-        let values = match (value, arg.get_action()) {
-            (Value::Boolean(on), ArgAction::SetTrue) => Some(on.then(String::new).into_iter().collect()),
-            (_, ArgAction::SetTrue) => bail!("{path}: {place} is true or false"),
-            (Value::Array(values), _) if is_list => values.iter().map(text).collect::<Option<_>>(),
-            (value, _) => text(value).map(|text| vec![text]),
-        }
-        .with_context(|| match is_list {
-            true => format!("{path}: {place} takes text, a number or a list of them"),
-            false => format!("{path}: {place} takes one text or number"),
-        })?;
-        Ok(Setting { table, values })
+        let is_flag = matches!(arg.get_action(), ArgAction::SetTrue);
+        // `--traces` may stand alone.
+        let may_be_bare = arg
+            .get_num_args()
+            .is_some_and(|n| n.min_values() == 0 && n.max_values() > 0);
+        let (words, shown) = match value {
+            Value::Boolean(on) if is_flag || may_be_bare => {
+                (on.then(|| format!("--{long}")).into_iter().collect(), on.to_string())
+            }
+            _ if is_flag => bail!("{path}: {place} is true or false"),
+            Value::Array(values) if values.is_empty() => bail!("{path}: {place} is an empty list: leave it out"),
+            Value::Array(values) if is_list => {
+                let values = values.iter().map(text).collect::<Option<Vec<_>>>();
+                let values = values.with_context(|| format!("{path}: {place} is a list of texts or numbers"))?;
+                let words = values.iter().map(|value| format!("--{long}={value}"));
+                (words.collect(), values.join(","))
+            }
+            value => {
+                let value = text(value).with_context(|| match is_list {
+                    true => format!("{path}: {place} takes text, a number or a list of them"),
+                    false => format!("{path}: {place} takes one text or number"),
+                })?;
+                (vec![format!("--{long}={value}")], value)
+            }
+        };
+        Ok(Setting { table, words, shown })
     }
 }
 
@@ -208,8 +303,7 @@ fn text(value: &Value) -> Option<String> {
         Value::String(text) => Some(text.clone()),
         Value::Integer(number) => Some(number.to_string()),
         Value::Float(number) => Some(number.to_string()),
-        Value::Boolean(on) => Some(on.to_string()),
-        Value::Datetime(_) | Value::Array(_) | Value::Table(_) => None,
+        Value::Boolean(_) | Value::Datetime(_) | Value::Array(_) | Value::Table(_) => None,
     }
 }
 
@@ -256,6 +350,17 @@ fn subcommand(root: &Command, words: &[OsString]) -> Option<(String, usize)> {
         path.push(next.get_name().to_owned());
     }
     (!path.is_empty()).then(|| (path.join(" "), behind))
+}
+
+/// The directory of the platform's data, where the settings file of this host names one.
+pub(crate) fn data_dir() -> Option<PathBuf> {
+    let settings = Settings::find(named_file(&[])).ok().flatten()?;
+    let own = settings
+        .table
+        .get("up")
+        .and_then(Value::as_table)
+        .and_then(|up| up.get("data"));
+    own.or_else(|| settings.table.get("data"))?.as_str().map(PathBuf::from)
 }
 
 /// The file that the command line or `FN_CONFIG` names.

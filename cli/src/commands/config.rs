@@ -1,7 +1,6 @@
 //! `fn config`.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
@@ -22,16 +21,16 @@ struct InForce {
 }
 
 /// Prints what a role would run with.
-pub(crate) fn run(file: Option<PathBuf>, args: &ConfigArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &ConfigArgs) -> Result<ExitCode> {
     let mut root = Cli::command();
     root.build();
-    let settings = Settings::find(file)?;
+    let settings = Settings::find(settings::named_file(&std::env::args_os().collect::<Vec<_>>()))?;
     let role = settings::descend(&root, &args.role).context("a role is a command")?;
     let said = match &settings {
         Some(settings) => settings.of(&root, &args.role)?,
         None => BTreeMap::new(),
     };
-    check(&args.role, &said)?;
+    check(role, &said)?;
     let path = settings.as_ref().map(|settings| settings.path().display().to_string());
     let options = role.get_arguments().filter(|arg| settings::is_setting(arg));
     let mut options: Vec<_> = options
@@ -63,17 +62,12 @@ const DEFAULT: &str = "default";
 /// Where an option's value comes from: its variable, the file, or nowhere.
 fn in_force(arg: &Arg, said: &BTreeMap<String, Setting>, path: &str) -> InForce {
     let long = arg.get_long().unwrap_or_default();
-    let is_flag = !arg.get_action().takes_values();
     let (value, from) = if let Some(value) = settings::env_value(arg) {
         let name = arg.get_env().unwrap_or_default().to_string_lossy();
         (Some(value.to_string_lossy().into_owned()), format!("${name}"))
     } else if let Some(setting) = said.get(long) {
-        let value = match is_flag {
-            true => (!setting.values.is_empty()).to_string(),
-            false => setting.values.join(", "),
-        };
         let place = setting.table.map_or_else(String::new, |table| format!(" [{table}]"));
-        (Some(value), format!("{path}{place}"))
+        (Some(setting.shown.clone()), format!("{path}{place}"))
     } else {
         let defaults = arg.get_default_values().iter().map(|v| v.to_string_lossy());
         let value = defaults.collect::<Vec<_>>().join(", ");
@@ -87,19 +81,18 @@ fn in_force(arg: &Arg, said: &BTreeMap<String, Setting>, path: &str) -> InForce 
     }
 }
 
-/// Has the command line's own parser look at the values.
-fn check(role: &str, said: &BTreeMap<String, Setting>) -> Result<()> {
-    let mut words = vec!["fn".to_owned(), role.to_owned()];
-    for (long, setting) in said {
-        words.extend(setting.values.iter().map(|value| match value.as_str() {
-            "" => format!("--{long}"),
-            value => format!("--{long}={value}"),
-        }));
-    }
-    match Cli::try_parse_from(words) {
-        Err(e) if e.kind() != clap::error::ErrorKind::MissingRequiredArgument => {
-            Err(anyhow::anyhow!("{}", e.render().to_string().trim_end())).context("the settings file")
+/// Lets the command line's own parser look at the values.
+fn check(role: &clap::Command, said: &BTreeMap<String, Setting>) -> Result<()> {
+    let words = said.values().flat_map(|setting| setting.words.iter().cloned());
+    let words = ["fn".to_owned(), role.get_name().to_owned()].into_iter().chain(words);
+    let Err(error) = Cli::try_parse_from(words) else {
+        return Ok(());
+    };
+    let mut message = error.render().to_string();
+    for arg in role.get_arguments().filter(|arg| arg.is_hide_env_values_set()) {
+        if let Some(setting) = said.get(arg.get_long().unwrap_or_default()) {
+            message = message.replace(&setting.shown, "(hidden)");
         }
-        _ => Ok(()),
     }
+    Err(anyhow::anyhow!("{}", message.trim_end())).context("the settings file")
 }

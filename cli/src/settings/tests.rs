@@ -84,7 +84,65 @@ fn what_is_no_option_is_named_with_the_nearest_one() {
     assert!(refusal("[gateway]\nmemory = \"1GiB\"\n", &["worker"]).contains("[gateway] memory is no option"));
     assert!(refusal("[gateway]\ntrust-paths = \"yes\"\n", &["gateway"]).ends_with("is true or false"));
     assert!(refusal("[gateway]\nlisten = [\"a\", \"b\"]\n", &["gateway"]).ends_with("takes one text or number"));
-    assert!(refusal("listen = ", &["up"]).contains("is not TOML"));
+    assert!(refusal("listen = ", &["up"]).contains("is not TOML: line 1"));
+    assert!(refusal("[gateway]\nclient-exempt = []\n", &["gateway"]).contains("is an empty list"));
+    assert!(refusal("overwrite = true\n", &["restore-backup", "x"]).contains("overwrite is no option"));
+}
+
+#[test]
+fn what_is_given_wins_over_what_it_does_not_go_with() {
+    let words = completed("[gateway]\ntrust-paths = true\n", &["gateway", "--no-paths"])
+        .unwrap()
+        .words;
+    assert!(!words.contains(&OsString::from("--trust-paths")));
+}
+
+#[test]
+fn an_option_that_may_stand_alone_is_turned_on_and_off() {
+    let traces = |value: &str| {
+        let words = completed(&format!("[up]\ntraces = {value}\n"), &["up"]).unwrap().words;
+        words
+            .iter()
+            .filter_map(|w| w.to_str())
+            .find(|w| w.starts_with("--traces"))
+            .map(str::to_owned)
+    };
+    assert_eq!(traces("true").as_deref(), Some("--traces"));
+    assert_eq!(traces("false"), None);
+    assert_eq!(traces("\"http://c:4317\"").as_deref(), Some("--traces=http://c:4317"));
+}
+
+#[test]
+fn each_role_has_its_own_address_and_up_that_of_the_gateway() {
+    let text = "[scheduler]\nlisten = \"127.0.0.1:1\"\ndata = \"/srv/s\"\n";
+    assert!(options(text, &["up"]).is_empty());
+    assert_eq!(options(text, &["scheduler"]).len(), 2);
+}
+
+#[test]
+fn tools_know_where_the_platform_is() {
+    let text = "s3-bucket = \"b\"\n[up]\ndata = \"/srv/r\"\nmemory = \"1GiB\"\n";
+    assert_eq!(options(text, &["backup", "/tmp/b.tar"]), ["--data"]);
+    assert_eq!(options(text, &["snapshot", "list"]), ["--data", "--s3-bucket"]);
+    assert_eq!(options(text, &["cluster", "token"]), ["--data"]);
+}
+
+#[test]
+fn a_platform_can_be_stopped_whatever_the_file_says() {
+    assert!(completed("quux = 1\n", &["down"]).unwrap().from.is_none());
+    assert!(completed("quux = 1\n", &["up", "--help"]).unwrap().from.is_none());
+    assert!(completed("quux = 1\n", &["backup", "/tmp/b.tar"]).is_err());
+}
+
+#[test]
+fn secrets_are_not_in_messages() {
+    let done = completed("[scheduler]\ndatabase = \"mysql://u:hush@h/n\"\n", &["scheduler"]).unwrap();
+    let error = Cli::try_parse_from(&done.words).unwrap_err().to_string();
+    assert!(
+        error.contains("hush") && !done.redacted(&error).contains("hush"),
+        "{error}"
+    );
+    assert!(!refusal("database = \"hush\" \"\n", &["scheduler"]).contains("hush"));
 }
 
 #[test]
