@@ -38,7 +38,7 @@ help: ## list the targets
 
 # Only what it runs is built; the runtimes' root filesystems are made meanwhile.
 up: packages ## install what is missing, build, start the platform, and show a function's life
-	@scripts/setup.sh runtimes & runtimes=$$!; \
+	@scripts/setup.sh runtimes & runtimes=$$!; trap 'kill $$runtimes' INT TERM; \
 	cargo build --release --locked -p rekindle-cli -p rekindle-init $(CARGO_ARGS); built=$$?; \
 	wait $$runtimes && exit $$built
 	@scripts/setup.sh host

@@ -25,7 +25,7 @@ packages() {
     # bindgen (userfaultfd) reads the kernel's headers; SQLite and zstd are linked; patchelf and mmdebstrap make CRIU's
     # prefix and the runtimes; nft makes the rules of functions' networks.
     install_missing build-essential pkg-config libsqlite3-dev libzstd-dev libclang-dev patchelf mmdebstrap debian-archive-keyring \
-        iproute2 nftables python3 zstd
+        iproute2 nftables python3 zstd curl
 }
 
 test_packages() {
@@ -33,7 +33,6 @@ test_packages() {
     [ "$(id -u)" != 0 ] || "$here/install-postgres.sh"
     local wanted=(python3-pip libjemalloc2 libfaketime)
     command -v shellcheck > /dev/null || wanted+=(shellcheck)
-    command -v curl > /dev/null || wanted+=(curl)
     # Node may come from elsewhere than Debian; then its npm does too.
     command -v node > /dev/null || wanted+=(nodejs)
     command -v npm > /dev/null || wanted+=(npm)

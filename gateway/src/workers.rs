@@ -20,7 +20,7 @@ pub(crate) struct Workers {
     connector: Connector,
     scheme: &'static str,
     in_process: InProcessRoles,
-    lines: Arc<Mutex<HashMap<Arc<str>, ConnectionPool<Stream>>>>,
+    pools: Arc<Mutex<HashMap<Arc<str>, ConnectionPool<Stream>>>>,
 }
 
 impl Workers {
@@ -29,7 +29,7 @@ impl Workers {
             connector: scheduler::connector(member, Role::Worker)?,
             scheme: scheduler::scheme(member),
             in_process,
-            lines: Arc::default(),
+            pools: Arc::default(),
         })
     }
 
@@ -41,12 +41,12 @@ impl Workers {
     /// Closes connections that were unused for long, above all those to workers that are gone.
     pub(crate) fn sweep(&self) {
         // A connection that is taken right now returns to its pool, which its taker holds, and is closed with it.
-        self.lines.lock().retain(|_, lines| lines.sweep());
+        self.pools.lock().retain(|_, pool| pool.sweep());
     }
 
     /// Closes all unused connections.
     pub(crate) fn close_idle(&self) {
-        self.lines.lock().values().for_each(ConnectionPool::close_idle);
+        self.pools.lock().values().for_each(ConnectionPool::close_idle);
     }
 
     /// Sends a request to the worker at this address and waits for the response's head.
@@ -58,9 +58,9 @@ impl Workers {
             Ok(answering) => return Ok(answering.await),
             Err(request) => request,
         };
-        let lines = {
-            let mut lines = self.lines.lock();
-            let of_worker = lines.entry(address.clone());
+        let pool = {
+            let mut pools = self.pools.lock();
+            let of_worker = pools.entry(address.clone());
             of_worker
                 .or_insert_with(|| ConnectionPool::new(HeadLimits::PLATFORM))
                 .clone()
@@ -73,10 +73,10 @@ impl Workers {
                 .build()?;
             self.connector.clone().oneshot(uri).await
         };
-        let sent = lines.send(request, connect).await;
+        let sent = pool.send(request, connect).await;
         if matches!(sent, Err(SendError::Connect(_))) {
             // It may be gone for good.
-            self.lines.lock().remove(address);
+            self.pools.lock().remove(address);
         }
         sent.map(|answer| answer.map(Body::new))
     }

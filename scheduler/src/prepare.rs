@@ -90,7 +90,7 @@ pub(crate) fn begin(scheduler: &Scheduler, version: NewVersion, source_key: Stri
             Ok(done) => {
                 tracing::info!(%function, version = %number, snapshot = done.snapshot.is_some(), "a version went live");
                 {
-                    let mut state =here.state();
+                    let mut state = here.state();
                     let now = here.now();
                     state.catalog.add(done.spec);
                     state.fleet.switch_to(&function, number, now);

@@ -80,7 +80,7 @@ pub(crate) fn retire(scheduler: &Scheduler, retiree: Retiree) {
         }
         let stopped = here.workers.stop(&address, &instance, true).await;
         {
-            let mut state =here.state();
+            let mut state = here.state();
             let now = here.now();
             match stopped {
                 Ok(Halted::Done | Halted::Gone) => drop(state.fleet.forget(&instance, now)),

@@ -135,7 +135,7 @@ pub async fn serve(
     });
     let hearing = tokio::spawn(hear_revoked(config.issuing.clone(), store.clone()));
     let router = front::router(front.clone());
-    let _door = in_process.open(&address, rekindle_identity::inside(router.clone()));
+    let _registered = in_process.open(&address, rekindle_identity::inside(router.clone()));
     let serving = listener.serve(router, async move {
         shutdown.await;
         let _ = ending.send(true);

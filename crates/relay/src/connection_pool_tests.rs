@@ -144,9 +144,9 @@ async fn who_cannot_be_reached_is_told_apart_from_who_does_not_answer() {
 
 #[tokio::test]
 async fn what_is_no_answer_is_told_apart_from_a_broken_connection() {
-    let head = |pool: usize, bytes: usize| {
+    let head = |lines: usize, bytes: usize| {
         let header = |n: usize| format!("x-{n}: {}\r\n", "v".repeat(bytes));
-        let headers: String = (0..pool).map(header).collect();
+        let headers: String = (0..lines).map(header).collect();
         format!("HTTP/1.1 200 OK\r\n{headers}content-length: 0\r\n\r\n").into_bytes()
     };
     let (port, connections) = server(move |asked| {

@@ -96,8 +96,8 @@ pub fn keep_if_slow(span: &Span, took: Duration) {
     }
 }
 
-/// Keeps the trace of `span` whatever its sampler decided: here, in processes that are called from now on, and in those
-/// that receive its verdict ([`crate::kept_here`]). For a trace that is known to be interesting before it is over.
+/// Keeps the trace of `span` whatever its sampler decided: here, and in processes that are called from now on. For a
+/// trace that is known to be interesting before it is over.
 pub fn keep(span: &Span) {
     if in_headers() {
         return;

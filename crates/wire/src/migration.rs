@@ -7,7 +7,7 @@
 //! | scheduler → source | `POST /departures/{id}/leave` | [`Leave`] → [`Departed`]: the copy runs |
 //! | scheduler → source | `DELETE /departures/{id}` | cancelled before it left → 204 |
 //! | source → target | `POST /arrivals` | [`TargetOrder`] → 204: a sandbox and the snapshot's template are ready |
-//! | source → target | `POST /arrivals/{id}/images` | a parcel → [`Standing`]: the processes are held |
+//! | source → target | `POST /arrivals/{id}/images` | a bundle → [`Standing`]: the processes are held |
 //! | source → target | `POST /arrivals/{id}/go` | → [`TargetState`]: they run and accept requests |
 //! | source → target | `GET /arrivals/{id}` | → [`TargetState`] |
 //! | source → target | `DELETE /arrivals/{id}` | it must not run → 204, or 409 `conflict` if it does |

@@ -109,7 +109,7 @@ async fn give_up(State(worker): State<Arc<Worker>>, Path(id): Path<MigrationId>)
     match worker.migration_targets.get(&id) {
         Ok(target) if !target.give_up() => Err(ApiError::new(
             ErrorCode::Conflict,
-            format!("arrival {id} runs, or is being restored"),
+            format!("migration target {id} runs, or is being restored"),
         )),
         _ => Ok(StatusCode::NO_CONTENT),
     }

@@ -93,7 +93,7 @@ pub async fn serve(
     });
     let router = router(Arc::clone(&worker));
     let (invoked, others) = (Arc::clone(&worker), rekindle_identity::inside(router.clone()));
-    let _door = worker.config.in_process.open(&worker.config.advertise, move |request| {
+    let _registered = worker.config.in_process.open(&worker.config.advertise, move |request| {
         if !request.uri().path().starts_with("/invoke/") {
             return others(request);
         }

@@ -113,7 +113,7 @@ pub enum CheckpointError {
     },
     /// The function cannot be checkpointed in its present state.
     #[error(transparent)]
-    QuiescedFunction(#[from] QuiesceError),
+    Quiesce(#[from] QuiesceError),
     /// The snapshot could not be stored.
     #[error("publish the snapshot")]
     Publish(#[source] rekindle_snapshotter::PublishError),

@@ -18,7 +18,7 @@ pub type FunctionBody = Reply<TokioIo<TcpStream>>;
 /// Sends requests into one sandbox.
 pub struct FunctionClient {
     sandbox: Arc<Sandbox>,
-    lines: ConnectionPool<TokioIo<TcpStream>>,
+    pool: ConnectionPool<TokioIo<TcpStream>>,
 }
 
 impl FunctionClient {
@@ -26,7 +26,7 @@ impl FunctionClient {
     pub fn new(sandbox: &Arc<Sandbox>) -> Self {
         Self {
             sandbox: Arc::clone(sandbox),
-            lines: ConnectionPool::new(HeadLimits::FUNCTION),
+            pool: ConnectionPool::new(HeadLimits::FUNCTION),
         }
     }
 
@@ -36,11 +36,11 @@ impl FunctionClient {
     /// Returns an error when no connection can be made, or when the connection breaks.
     pub async fn send(&self, request: http::Request<Body>) -> Result<http::Response<FunctionBody>, SendError> {
         let connect = || async { self.sandbox.connect(PORT).await.map(TokioIo::new) };
-        self.lines.send(request, connect).await
+        self.pool.send(request, connect).await
     }
 
     /// Closes idle connections. A checkpoint should find none.
     pub fn close_idle(&self) {
-        self.lines.close_idle();
+        self.pool.close_idle();
     }
 }
