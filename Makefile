@@ -31,7 +31,7 @@ LOAD_ARGS ?=
 SCENARIOS ?=
 DURATION ?= 30s
 
-.PHONY: package image image-test terraform-check terraform-validate bench-all bench-compare load traces trace fuzz help up down test check bench build clean packages test-packages setup test-rust test-functions test-packaging test-monitoring fmt clippy doc docs docs-check deny advisories shell
+.PHONY: package image image-test terraform-check terraform-validate bench-all bench-compare load traces trace fuzz help up down test check bench build clean packages test-packages setup test-rust test-functions test-packaging test-monitoring fmt clippy doc docs docs-check layers deny advisories shell
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -54,7 +54,7 @@ down: ## stop the platform
 
 test: setup test-rust test-functions test-packaging test-monitoring ## run every test (as root: sandboxes and CRIU are real)
 
-check: fmt clippy doc docs-check shell terraform-check ## formatting, lints, documentation, scripts; cargo-deny where it is installed
+check: fmt layers clippy doc docs-check shell terraform-check ## formatting, lints, documentation, scripts; cargo-deny where it is installed
 	@if [ -x $(DENY) ]; then $(MAKE) --no-print-directory deny; \
 	else echo "skipped: cargo-deny and its advisories: it is not installed; 'make deny' installs it (some minutes, once)"; fi
 
@@ -165,6 +165,9 @@ docs: $(MDBOOK) docs-check ## build the book of docs/ into target/book
 
 $(MDBOOK):
 	cargo install --locked --root $(TOOLS) --version '^0.5' mdbook
+
+layers: ## the worker's lower rooms import nothing from higher ones
+	@scripts/check-layers.py
 
 docs-check: ## links, contents and language of every *.md, and the commands they show
 	@scripts/check-docs.py $(FN)

@@ -22,8 +22,8 @@ use rekindle_e2e::{Folder, Platform, RUNTIME};
 use rekindle_snapshotter::interchange::write_whole;
 use rekindle_snapshotter::{ChunkCache, Manifest, RegionReader, Snapshot};
 use rekindle_verify::{Expected, Images, Verified, VerifyError, verify_images};
-use rekindle_worker::instance::expected::expected;
 use rekindle_worker::snapshots::CaptureNotes;
+use rekindle_worker::snapshots::expected::expected;
 
 const RESTORES: u64 = 40;
 /// A changed image may have CRIU wait for what does not come.

@@ -16,6 +16,8 @@
 //! - [`idle`]: eviction of memory that nobody touches.
 //! - [`http`]: what schedulers, gateways and other workers call.
 //! - [`reporting`]: heartbeats, metrics, functions' logs.
+//!
+//! [`host`] imports nothing from the others, and [`snapshots`] only [`host`] (`scripts/check-layers.py`).
 
 #![recursion_limit = "256"]
 

@@ -27,14 +27,14 @@ use crate::host::network::Network;
 use crate::host::sandbox::Zygote;
 use crate::host::sandbox::criu::Prestart;
 use crate::host::sandbox::pool::SandboxPool;
+use crate::host::start_limiter::StartLimiter;
 use crate::idle::IdleMemory;
 use crate::instance::Instance;
-use crate::instance::start_limiter::StartLimiter;
+use crate::instance::damage::Damage;
 use crate::migration::{MigrationSources, MigrationTargets, Tracking, with_tracking};
 use crate::reporting::kept::KeptReport;
 use crate::reporting::logs::{LogLimits, Logs};
 use crate::reporting::metrics::Metrics;
-use crate::snapshots::damage::Damage;
 use crate::snapshots::{MemoryFs, Snapshots};
 
 /// Why a worker cannot start.

@@ -35,12 +35,12 @@ use crate::host::sandbox::criu::Scratch;
 use crate::host::sandbox::pool::OUTPUT_FDS;
 use crate::instance::boot::{self, boot, boot_unloaded};
 use crate::instance::checkpoint::{Hook, call_hook, checkpoint, quiet};
-use crate::instance::expected::expected;
 use crate::instance::isolated_process::{IsolatedProcess, Output, isolate, unavailable};
 use crate::instance::prepared_restore;
 use crate::instance::randomness;
 use crate::instance::restore::{failed, lay_out};
 use crate::instance::{FunctionClient, Instance, RunningInstance};
+use crate::snapshots::expected::expected;
 use crate::snapshots::{CaptureNotes, EditError, become_user, clocks, let_be_read};
 use crate::worker::Worker;
 

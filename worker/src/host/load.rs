@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::worker::Worker;
+use super::cgroup::Cgroups;
 
 /// Age at which an observation has a third of the weight of a new one.
 const FADING: Duration = Duration::from_secs(5);
@@ -26,8 +26,9 @@ struct Seen {
 }
 
 impl Load {
-    /// Returns the share of the host's processors that instances keep busy, 0 to 1. Reads files of the kernel.
-    pub fn share(&self, worker: &Worker) -> f64 {
+    /// Returns the share of the host's `cpus` that instances keep busy, 0 to 1. Reads files of the kernel. `pids` lists
+    /// all instances' processes; it is called if no control group counts their time.
+    pub fn share(&self, cgroups: &Cgroups, cpus: u32, pids: impl FnOnce() -> Vec<i32>) -> f64 {
         let mut seen = self.0.lock();
         let now = Instant::now();
         if let Some(seen) = *seen
@@ -35,9 +36,9 @@ impl Load {
         {
             return seen.share;
         }
-        let used = worker.cgroups.processor_time();
-        let used = used.unwrap_or_else(|| of_processes(worker));
-        let next = Seen::after(*seen, now, used, worker.config.offer.cpus);
+        let used = cgroups.processor_time();
+        let used = used.unwrap_or_else(|| of_processes(pids()));
+        let next = Seen::after(*seen, now, used, cpus);
         *seen = Some(next);
         next.share
     }
@@ -61,12 +62,12 @@ impl Seen {
     }
 }
 
-/// Returns the processor time of all instances' processes so far, including their children that have ended.
-fn of_processes(worker: &Worker) -> Duration {
-    let instances = worker.all_instances();
+/// Returns the processor time of these processes so far, including their children that have ended.
+fn of_processes(pids: Vec<i32>) -> Duration {
     // A process that vanishes in between has ended.
-    let pids = instances.iter().filter_map(|i| i.parts()?.cgroup.pids().ok()).flatten();
-    let ticks = pids.filter_map(|pid| ticks(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?));
+    let ticks = pids
+        .into_iter()
+        .filter_map(|pid| ticks(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?));
     Duration::from_millis(ticks.sum::<u64>() * 10)
 }
 

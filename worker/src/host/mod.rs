@@ -6,6 +6,7 @@ pub mod cgroup;
 pub mod confined;
 pub mod load;
 pub mod network;
+pub mod pagemap;
 pub mod pressure;
-pub(crate) mod probe;
 pub mod sandbox;
+pub mod start_limiter;

@@ -29,10 +29,10 @@ use tracing::Instrument;
 
 use crate::config::WorkerConfig;
 use crate::deploy::prepare;
-use crate::host::probe;
 use crate::instance::invoke;
 use crate::instance::isolated_process::unavailable;
 use crate::instance::parking::Parking;
+use crate::instance::probe;
 use crate::instance::{gone, start};
 use crate::reporting::{heartbeat, leave};
 use crate::worker::{StartError, Worker};

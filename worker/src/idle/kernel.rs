@@ -1,5 +1,5 @@
 //! Kernel calls on other processes' memory. PAGEMAP_SCAN (Linux 6.7) finds the pages of their own that are present;
-//! without it, they are read page by page ([`super::pagemap`]). `process_madvise(MADV_PAGEOUT)` (Linux 5.10) evicts
+//! without it, they are read page by page ([`crate::host::pagemap`]). `process_madvise(MADV_PAGEOUT)` (Linux 5.10) evicts
 //! pages.
 //!
 //! The kernel refuses `MADV_DONTNEED` for other processes, so a store of the worker's own could not take pages out
@@ -15,8 +15,8 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 
 use rekindle_pager::PAGE;
 
-use super::pagemap;
 use super::policy::{Run, Runs};
+use crate::host::pagemap;
 
 const PAGEMAP_SCAN: libc::c_ulong = 0xC060_6610;
 const PAGE_IS_FILE: u64 = 1 << 2;

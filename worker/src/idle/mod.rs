@@ -12,7 +12,6 @@ pub mod canary;
 pub mod damon;
 mod evictor;
 pub mod kernel;
-pub mod pagemap;
 pub mod policy;
 pub mod swap;
 pub mod throttle;

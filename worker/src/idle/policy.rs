@@ -10,6 +10,7 @@
 //! there ──────────► evicted ──────────────────────► there, rests twice as long if it was out for a short while only
 //! ```
 
+pub use crate::host::pagemap::{Run, Runs};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -19,33 +20,6 @@ pub const BLOCK: u64 = 16;
 const PACE: (usize, usize, usize) = (4, 4_096, 64);
 /// Maximum rest of a block, as a multiple of a new block's.
 const RESTS_MOST: u32 = 64;
-
-/// Consecutive pages of a process's own memory in the same state: in memory, or evicted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Run {
-    /// The first page's address / 4096.
-    pub first: u64,
-    /// Number of pages.
-    pub pages: u64,
-    /// Whether they are in memory.
-    pub present: bool,
-}
-
-/// Runs by address. Adjacent runs in the same state are joined.
-#[derive(Debug, Default)]
-pub struct Runs(pub Vec<Run>);
-
-impl Runs {
-    /// Adds a run that follows all others.
-    pub fn add(&mut self, run: Run) {
-        match self.0.last_mut() {
-            Some(last) if last.first + last.pages == run.first && last.present == run.present => {
-                last.pages += run.pages
-            }
-            _ => self.0.push(run),
-        }
-    }
-}
 
 /// How a process is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

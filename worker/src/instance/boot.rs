@@ -11,11 +11,12 @@ use rekindle_wire::manifest::{Base, Runtime};
 use rekindle_wire::{ApiError, ErrorCode};
 
 use crate::host::sandbox::{FunctionState, Sandbox};
+use crate::host::start_limiter::KEEP;
 use crate::instance::isolated_process::{isolate, processors, unavailable};
 use crate::instance::missing;
-use crate::instance::start_limiter::KEEP;
 use crate::instance::{FunctionClient, Instance, PORT, RunningInstance};
 use crate::reporting::logs::telling::telling;
+use crate::snapshots::expected::OPEN_FILES;
 use crate::worker::Worker;
 
 /// Environment variables from which JavaScript runtimes read more options. Each option loads an agent that keeps copies
@@ -24,8 +25,6 @@ const AGENTS: [(&str, &str); 2] = [
     ("NODE_OPTIONS", "--require=/opt/rekindle/node/lib/copies.js"),
     ("BUN_OPTIONS", "--preload=/opt/rekindle/node/lib/copies.js"),
 ];
-/// Maximum number of open files of a function's processes.
-pub(crate) const OPEN_FILES: u64 = 1024;
 /// Interval between checks whether a booting function listens.
 const KNOCK_EVERY: Duration = Duration::from_millis(2);
 /// How long to wait for the function's last lines of output.

@@ -27,17 +27,17 @@ use rekindle_wire::{ApiError, SnapshotId};
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::{Instrument as _, Span};
 
-use crate::host::probe;
 use crate::host::sandbox::dumper::Dumper;
-use crate::instance::expected::expected;
 use crate::instance::isolated_process::{memory_limit, shm_limit};
+use crate::instance::probe;
 use crate::instance::quiesce::{QuiesceError, QuiescedFunction};
 use crate::instance::randomness::{self, SearchError};
 use crate::instance::restore::StageError;
 use crate::instance::same_files;
 use crate::instance::semaphores;
 use crate::instance::{Instance, RunningInstance};
-use crate::snapshots::dump_dir::{self, DumpDir};
+use crate::snapshots::dump_dir::DumpDir;
+use crate::snapshots::expected::expected;
 use crate::snapshots::{AfterRestore, CaptureNotes, FILES_ARCHIVE, NOTES_FILE, forget_outside, join_time};
 use crate::worker::Worker;
 
@@ -228,7 +228,7 @@ pub async fn checkpoint(
     let _room = RoomForImages::give(instance, parts, alone);
     // An unreadable value counts as small, which is the usual case.
     let memory = parts.cgroup.memory_current().unwrap_or(0);
-    let path = dump_dir::place(&worker.config, memory).join(format!("dump-{}", instance.id));
+    let path = worker.config.dump_dir(memory).join(format!("dump-{}", instance.id));
     let dir = DumpDir::make(&path).map_err(|e| CheckpointError::Directory(path, e))?;
     let frozen = dump(worker, instance, parts, &dir).await?;
     worker.metrics.capture_phase("freeze", frozen);

@@ -40,7 +40,7 @@ pub(super) async fn watch_end(instance: Arc<Instance>, mut ended: watch::Receive
         instance.sink.platform(&error.message);
         if let (ErrorCode::SnapshotLost, Some(snapshot)) = (error.code, &instance.spec.snapshot) {
             worker.snapshots.forget(snapshot);
-            crate::snapshots::damage::examine(&worker, &instance, snapshot);
+            crate::instance::damage::examine(&worker, &instance, snapshot);
         }
         instance.stage.send_replace(InstanceStage::Ended(Some(error)));
         tear_down(parts).await;

@@ -13,10 +13,10 @@ use rekindle_wire::{ApiError, ErrorCode};
 use super::Instance;
 use crate::host::cgroup::{Cgroup, Limits};
 use crate::host::network::resolv_conf;
-use crate::host::probe;
 use crate::host::sandbox::Sandbox;
 use crate::host::sandbox::criu::WaitingCriu;
 use crate::host::sandbox::pool::Empty;
+use crate::instance::probe;
 use crate::snapshots::PipeNote;
 use crate::worker::Worker;
 

@@ -14,22 +14,21 @@
 pub mod boot;
 pub mod checkpoint;
 mod client;
+pub mod damage;
 mod end;
-pub mod expected;
 pub mod invoke;
 pub mod isolated_process;
-pub(crate) mod lost_locks;
 pub(crate) mod missing;
 pub mod overdue;
 pub mod parking;
 pub(crate) mod prepared_restore;
+pub(crate) mod probe;
 pub mod quiesce;
 pub mod randomness;
 pub mod restore;
 pub mod same_files;
 pub mod semaphores;
 pub mod start;
-pub mod start_limiter;
 mod usage;
 
 use std::future::Future;

@@ -9,11 +9,11 @@ use rekindle_snapshotter::criu::{InheritFd, RestoreOrder, Session};
 use rekindle_wire::ApiError;
 
 use crate::host::cgroup::Cgroup;
-use crate::host::probe;
 use crate::host::sandbox::criu::{Restore, Scratch, WaitingCriu, pipe_key};
 use crate::host::sandbox::pool::{OUTPUT_FDS, OUTPUT_PIPES, OUTPUT_STREAMS};
 use crate::host::sandbox::{CriuUse, Sandbox};
 use crate::instance::isolated_process::Output;
+use crate::instance::probe;
 use crate::instance::restore::failed;
 use crate::snapshots::PipeNote;
 use crate::worker::Worker;

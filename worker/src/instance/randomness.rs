@@ -13,10 +13,10 @@ use rekindle_randomness::{Bytes, Generator, Memory, Write, find, unreached};
 use rekindle_snapshotter::images::{Backing, ImageError, PagemapImage, file_names, parse_mappings};
 use rekindle_telemetry::record_past;
 use rekindle_wire::api::{Randomness, Repeating};
-use serde::{Deserialize, Serialize};
 
 use crate::host::cgroup::{Cgroup, FileError};
 use crate::reporting::metrics::Metrics;
+pub use crate::snapshots::ProcessGenerators;
 
 /// Access flag of a writable mapping.
 const WRITE: u32 = 2;
@@ -28,15 +28,6 @@ const AT_ONCE: usize = 512;
 const WRITTEN_MAX: usize = 1 << 20;
 /// The kernel's generator.
 const DEVICE: &str = "/dev/urandom";
-
-/// The generators of one process of a snapshot.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProcessGenerators {
-    /// The process's id in its pid namespace.
-    pub pid: u32,
-    /// The generators found in its memory.
-    pub generators: Vec<Generator>,
-}
 
 /// Why a snapshot's memory cannot be searched.
 #[derive(Debug, thiserror::Error)]

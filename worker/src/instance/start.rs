@@ -15,8 +15,8 @@ use tracing::Instrument;
 use super::{Instance, RunningInstance};
 use crate::deploy::runtime_snapshot::{Scope, boot_shared};
 use crate::instance::boot::boot;
+use crate::instance::damage::examine;
 use crate::instance::restore::restore;
-use crate::snapshots::damage::examine;
 use crate::worker::Worker;
 
 /// Registers an instance and starts it in the background. `caller` carries the trace that it belongs to; if it is

@@ -12,7 +12,7 @@ use super::bundle::{Header, PageSpan, SpanOrigin};
 use super::page_numbering::PageNumbering;
 use crate::host::sandbox::criu::pipe_key;
 use crate::host::sandbox::pool::OUTPUT_STREAMS;
-use crate::instance::expected::PIDS;
+use crate::snapshots::expected::PIDS;
 use crate::snapshots::{FILES_ARCHIVE, PipeNote};
 
 /// End of user space, in pages.

@@ -18,6 +18,7 @@ use rekindle_wire::stats::WorkerLevels;
 use tracing::Span;
 
 use crate::deploy::build::BuildCounts;
+use crate::snapshots::MemoryTier;
 use crate::worker::Worker;
 
 pub use observe::observe;
@@ -326,7 +327,9 @@ impl Metrics {
             restored: started(StartKind::Restored),
             booted: started(StartKind::Booted),
             failed_starts: failed(StartKind::Restored) + failed(StartKind::Booted),
-            busy: worker.load.share(worker),
+            busy: worker
+                .load
+                .share(&worker.cgroups, worker.config.offer.cpus, || processes(worker)),
             disk_free_bytes: disk_free(&worker.config.cache_dir),
             faults: faults.faults,
             fault_p50_us: fault_us(0.5),
@@ -340,24 +343,9 @@ impl Metrics {
     }
 }
 
-/// Where a snapshot's memory is when a restore begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MemoryTier {
-    /// It is open on this host, with its template.
-    Template,
-    /// All its chunks are in the disk's cache.
-    Disk,
-    /// Some are only in the store.
-    S3,
-}
-
-impl MemoryTier {
-    /// Returns the tier in a word.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Template => "template",
-            Self::Disk => "disk",
-            Self::S3 => "s3",
-        }
-    }
+/// Lists the processes of all instances.
+fn processes(worker: &Worker) -> Vec<i32> {
+    let instances = worker.all_instances();
+    let pids = instances.iter().filter_map(|i| i.parts()?.cgroup.pids().ok());
+    pids.flatten().collect()
 }

@@ -3,19 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::config::WorkerConfig;
-
 /// Relative to the cache directory.
-const ON_DISK: &str = "dumps";
-
-/// Returns the directory for the dump of an instance that uses `memory_bytes`.
-pub(crate) fn place(config: &WorkerConfig, memory_bytes: u64) -> PathBuf {
-    if memory_bytes <= config.dump_in_memory_bytes {
-        config.run_dir.join("images")
-    } else {
-        config.cache_dir.join(ON_DISK)
-    }
-}
+pub(crate) const ON_DISK: &str = "dumps";
 
 /// Creates the directory on disk, and removes what a killed worker left in it.
 pub(crate) fn prepare(cache: &Path) -> io::Result<()> {

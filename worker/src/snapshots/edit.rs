@@ -14,13 +14,13 @@ use rekindle_snapshotter::images::{
 };
 use rekindle_snapshotter::{PageIndex, Process};
 
-use crate::host::probe::DUMP_PROBE;
-
 use super::notes::PipeNote;
 use super::originals::is_of_a_layer;
 use crate::host::sandbox::criu::pipe_key;
 use crate::host::sandbox::pool::{OUTPUT_PIPES, OUTPUT_STREAMS};
 
+/// Name of the probe's file, in the working directory of a CRIU that dumps.
+pub(crate) const DUMP_PROBE: &str = "criu.kdat";
 /// Maximum number of processes restored from templates, because each one costs init a descriptor. Further processes are
 /// restored without a template.
 pub(super) const MAPPED_MAX: usize = 16;

@@ -1,10 +1,11 @@
 //! Snapshots open on this host: opened once, kept while used and for a while after, within a memory limit.
 
-pub mod damage;
 pub(crate) mod dump_dir;
 mod edit;
+pub mod expected;
 mod known;
 mod level;
+pub(crate) mod lost_locks;
 mod memory_fs;
 mod notes;
 mod originals;
@@ -34,20 +35,20 @@ use rekindle_wire::{FunctionName, SnapshotId};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
-use crate::instance::expected::expected;
-use crate::instance::lost_locks;
-use crate::instance::start_limiter::StartLimiter;
-use crate::reporting::metrics::MemoryTier;
+use self::expected::expected;
+use crate::host::start_limiter::StartLimiter;
+pub(crate) use edit::DUMP_PROBE;
 pub use edit::EditError;
 pub(crate) use edit::{become_user, clocks, forget_outside, join_time, let_be_read, name_outputs, touched_early};
 use known::Known;
 use level::Charge;
 pub use memory_fs::{MemoryFs, MemoryFsError};
+pub use notes::ProcessGenerators;
 pub use notes::{AfterRestore, CaptureNotes, FILE as NOTES_FILE, FILES_ARCHIVE, NotesError, PipeNote};
 pub use originals::Originals;
 pub use template::{ProcessMemory, Template, TemplateError};
-pub use tier::TemplateUse;
 use tier::Tier;
+pub use tier::{MemoryTier, TemplateUse};
 pub use working_set::WorkingSetUse;
 use working_set::{Stored, WorkingSet};
 

@@ -3,11 +3,19 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use rekindle_randomness::Generator;
 use rekindle_randomness::Kind;
 use rekindle_wire::processor::InstructionSets;
 use serde::{Deserialize, Serialize};
 
-use crate::instance::randomness::ProcessGenerators;
+/// The generators of one process of a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessGenerators {
+    /// The process's id in its pid namespace.
+    pub pid: u32,
+    /// The generators found in its memory.
+    pub generators: Vec<Generator>,
+}
 
 /// Name of the notes file.
 pub const FILE: &str = "rekindle-notes.json";

@@ -333,6 +333,28 @@ async fn keep_to_limit(tier: Weak<Tier>, level: Arc<Level>) {
     }
 }
 
+/// Where a snapshot's memory is when a restore begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryTier {
+    /// It is open on this host, with its template.
+    Template,
+    /// All its chunks are in the disk's cache.
+    Disk,
+    /// Some are only in the store.
+    S3,
+}
+
+impl MemoryTier {
+    /// Returns the tier in a word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Template => "template",
+            Self::Disk => "disk",
+            Self::S3 => "s3",
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

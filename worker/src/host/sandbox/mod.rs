@@ -29,7 +29,7 @@ use rustix::fs::OFlags;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
-use crate::idle::pagemap;
+use crate::host::pagemap;
 pub use control::ControlError;
 use control::{Control, socket_pair};
 use ids::IdRange;

@@ -12,10 +12,10 @@ use rekindle_wire::ApiError;
 use super::super::bundle::{Header, unpack};
 use super::super::checks::{check_header, check_pages};
 use super::super::page_numbering::{PageNumbering, read};
-use crate::instance::expected::expected_to_travel;
 use crate::instance::isolated_process::unavailable;
-use crate::instance::lost_locks;
 use crate::instance::restore;
+use crate::snapshots::expected::expected_to_travel;
+use crate::snapshots::lost_locks;
 use crate::snapshots::{clocks, join_time, let_be_read, name_outputs};
 
 /// The bundle's content, as CRIU finds it.

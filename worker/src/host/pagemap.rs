@@ -10,8 +10,6 @@ use memmap2::MmapMut;
 use procfs::process::{MMPermissions, MMapPath, Process};
 use rekindle_pager::PAGE;
 
-use super::policy::{Run, Runs};
-
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 /// A page of a file, or of shared memory.
@@ -22,6 +20,33 @@ const FRAME: u64 = (1 << 55) - 1;
 const READ: usize = 1_024;
 /// Size above which a mapping is taken as reserved rather than used: 8 GiB take 16 MiB to read.
 const PAGES_MOST: u64 = 2 << 20;
+
+/// Consecutive pages of a process's own memory in the same state: in memory, or evicted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// The first page's address / 4096.
+    pub first: u64,
+    /// Number of pages.
+    pub pages: u64,
+    /// Whether they are in memory.
+    pub present: bool,
+}
+
+/// Runs by address. Adjacent runs in the same state are joined.
+#[derive(Debug, Default)]
+pub struct Runs(pub Vec<Run>);
+
+impl Runs {
+    /// Adds a run that follows all others.
+    pub fn add(&mut self, run: Run) {
+        match self.0.last_mut() {
+            Some(last) if last.first + last.pages == run.first && last.present == run.present => {
+                last.pages += run.pages
+            }
+            _ => self.0.push(run),
+        }
+    }
+}
 
 /// Does the same as `Memory::look`. Blocks for about as long, and also for memory that is mapped without being present:
 /// 30 µs for 32 MiB.

@@ -8,9 +8,10 @@ use rekindle_init::spawn::{CORE_PATTERN, MEMLOCK, MESSAGE_QUEUES, crashes_go_to_
 use rekindle_snapshotter::criu::DUMP_LOG;
 use rekindle_verify::{Expected, Limit, PagesIn, RESOURCES, Travelling};
 
-use crate::instance::boot::OPEN_FILES;
 use crate::snapshots::{FILES_ARCHIVE, NOTES_FILE, PipeNote};
 
+/// Maximum number of open files of a function's processes.
+pub(crate) const OPEN_FILES: u64 = 1024;
 /// Process ids that CRIU may choose: above those of init, CRIU and their children.
 pub(crate) const PIDS: std::ops::RangeInclusive<u32> = 300..=4_194_304;
 /// Ports below this one require a capability.

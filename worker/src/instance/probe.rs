@@ -19,6 +19,7 @@ use crate::host::sandbox::criu::Scratch;
 use crate::host::sandbox::dumper::Dumper;
 use crate::host::sandbox::{CriuUse, Sandbox, pool};
 use crate::instance::isolated_process::unavailable;
+use crate::snapshots::DUMP_PROBE;
 use crate::worker::Worker;
 
 /// How long CRIU may take to probe the kernel.
@@ -27,8 +28,6 @@ const PROBE_LIMIT: Duration = Duration::from_secs(10);
 const AHEAD_LIMIT: Duration = Duration::from_secs(5);
 /// Descriptor of the directory in the CRIU that probes.
 const IMAGES_FD: i32 = 4;
-/// Name of the probe's file, in the working directory of a CRIU that dumps.
-pub(crate) const DUMP_PROBE: &str = "criu.kdat";
 /// The mount points that a sandbox's root filesystem must have.
 const MOUNT_POINTS: [&str; 6] = ["app", "dev", "proc", "run", "sys", "tmp"];
 /// Size of its /tmp and /dev/shm, which stay empty.
