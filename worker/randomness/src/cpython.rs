@@ -55,7 +55,7 @@ pub(crate) fn named(memory: &Memory<'_>, names: &[Name], pid: u32) -> Vec<Genera
         let Some(name) = names.iter().find(|name| name.object == word) else {
             return;
         };
-        let generator = memory.u64(key + 8).and_then(|object| {
+        let generator = memory.pointer(key + 8).and_then(|object| {
             is_owner(memory, key, object).then_some(())?;
             let writes = match name.kind {
                 Kind::NumpyRandom => numpy(memory, object)?,
@@ -125,7 +125,7 @@ fn python(memory: &Memory<'_>, object: u64) -> Option<Vec<Write>> {
 fn numpy(memory: &Memory<'_>, object: u64) -> Option<Vec<Write>> {
     let words = || (object + 16..object + OBJECT).step_by(8);
     words().find_map(|held| {
-        let state = memory.u64(held).filter(|state| state % 4 == 0)?;
+        let state = memory.pointer(held).filter(|state| state % 4 == 0)?;
         let index = state.checked_add(u64::from(WORDS) * 4)?;
         memory.bytes(state, usize::from(WORDS) * 4 + 4)?;
         // The generator, which contains its state, also points to it.

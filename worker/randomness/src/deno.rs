@@ -20,9 +20,10 @@ pub(crate) fn at(memory: &Memory<'_>, number: u64, word: u64) -> Option<Generato
     if word != UUIDS << SMALL {
         return None;
     }
-    let [text, drawn] = [8, 16].map(|behind| memory.u64(number + behind));
-    let text = text.filter(|text| text & 3 == POINTER)? - POINTER;
-    let drawn = drawn.filter(|drawn| drawn.trailing_zeros() >= SMALL && drawn >> SMALL <= UUIDS);
+    let text = memory.pointer(number + 8).filter(|text| text & 3 == POINTER)? - POINTER;
+    let drawn = memory
+        .u64(number + 16)
+        .filter(|drawn| drawn.trailing_zeros() >= SMALL && drawn >> SMALL <= UUIDS);
     let length = UUID * UUIDS as usize;
     let is_text = drawn.is_some() && memory.u32(text + 12)? as usize == length;
     let uuids = memory.bytes(text + 16, length).filter(|_| is_text)?;

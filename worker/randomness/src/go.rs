@@ -69,7 +69,7 @@ fn made(buffer: &[u32; 64], seed: &[u32; 8], counter: u32) -> bool {
 /// Whether it is inside an `m`: the first word of an `m` is a `g` that points back to it.
 fn is_of_a_thread(memory: &Memory<'_>, start: u64) -> bool {
     (start - BEFORE..start).step_by(8).any(|m| {
-        let g0 = memory.u64(m).filter(|g0| *g0 != 0 && g0 % 8 == 0);
+        let g0 = memory.pointer(m).filter(|g0| *g0 != 0 && g0 % 8 == 0);
         g0.and_then(|g0| memory.u64(g0 + M_OF_G)) == Some(m)
     })
 }

@@ -91,10 +91,12 @@ struct Native {
 
 impl Native {
     fn of(memory: &Memory<'_>, object: u64, length: u64) -> Option<Self> {
-        let address = memory.u64(object + VALUE).filter(|address| address.is_multiple_of(8))?;
+        let address = memory
+            .pointer(object + VALUE)
+            .filter(|address| address.is_multiple_of(8))?;
         memory.u64(address)?;
         let leads_back = |handle: &u64| {
-            let place = address.checked_add(*handle).and_then(|at| memory.u64(at));
+            let place = memory.u64(address + handle);
             place.and_then(|place| memory.u64(place)) == Some(object)
         };
         let handle = (0..length).step_by(8).find(leads_back)?;
@@ -227,7 +229,7 @@ impl<'a> Heap<'a> {
             .wrapping_add(narrow(object)?);
         let class = self
             .memory
-            .u64(self.memory.u64(klass.checked_add(self.random.handle)?)?)?;
+            .pointer(self.memory.u64(klass.checked_add(self.random.handle)?)?)?;
         Some(self.memory.u64(class + VALUE)? == klass && self.is_of_jdk(class))
     }
 

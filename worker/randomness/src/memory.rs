@@ -1,6 +1,9 @@
 //! A process's memory as runs of bytes.
 
-/// Runs of memory, by address. Adjacent memory forms a single run.
+/// Where the addresses of programs end.
+pub(crate) const END: u64 = 1 << 47;
+
+/// Runs of memory, by address. Runs that touch are one.
 #[derive(Debug, Default)]
 pub struct Memory<'a> {
     runs: Vec<(u64, &'a [u8])>,
@@ -49,7 +52,12 @@ impl<'a> Memory<'a> {
         self.array(address).map(|bytes| u64::from_le_bytes(*bytes))
     }
 
-    /// The 32-bit number at an address.
+    /// The pointer at an address, if it may be one: what is added to it does not overflow.
+    pub(crate) fn pointer(&self, address: u64) -> Option<u64> {
+        self.u64(address).filter(|pointer| *pointer < END)
+    }
+
+    /// The number at an address.
     pub(crate) fn u32(&self, address: u64) -> Option<u32> {
         self.array(address).map(|bytes| u32::from_le_bytes(*bytes))
     }

@@ -356,6 +356,16 @@ fn what_is_no_generator_is_left_alone() {
         words(16),
         words(0x3320_646e_6170_7865),
         words(32 << 32 | 32),
+        words(u64::MAX - 2),
+        // An index of Math.random, and Deno's number of UUIDs, beside pointers that are none.
+        [64 << 32, u64::MAX - 2, u64::MAX - 2]
+            .map(u64::to_le_bytes)
+            .as_flattened()
+            .repeat(1 << 10),
+        [128 << 32, u64::MAX - 2, 0]
+            .map(u64::to_le_bytes)
+            .as_flattened()
+            .repeat(1 << 10),
         words(0xdead_beef),
         words(0x0041_0041_0041_0041),
         "the quick brown fox".repeat(4096).into_bytes(),

@@ -7,6 +7,7 @@
 //! cache     map length 64×f64
 //! ```
 
+use crate::memory::END;
 use crate::{Generator, Kind, Memory, Write};
 
 /// Numbers in a cache.
@@ -31,7 +32,7 @@ const NARROW: Layout = Layout { word: 4, shift: 1 };
 #[allow(clippy::cast_possible_truncation, reason = "two words in one")]
 pub(crate) fn at(memory: &Memory<'_>, address: u64, word: u64, rest: &[u8]) -> Option<Generator> {
     let (low, high) = (word as u32, (word >> 32) as u32);
-    let is_pointer = |word: u64| word & 3 == POINTER;
+    let is_pointer = |word: u64| word & 3 == POINTER && word < END;
     let is_index = |word: u32| word <= NARROW.small(CACHED) as u32 && word.is_multiple_of(2);
     if low == 0 && u64::from(high) <= CACHED {
         let [state, cache] = chunks(rest)?.map(u64::from_le_bytes);
