@@ -9,15 +9,22 @@ use crate::{Reply, shared};
 /// Number of copies that are compared.
 pub const CLONES: usize = 20;
 
-/// Restores [`CLONES`] instances one after the other, each answering `path` first, and ends them again.
-pub fn clones(function: &str, path: &str) -> Vec<Reply> {
-    let clone = |_| {
+/// Copies that are restored at once.
+const AT_ONCE: usize = 4;
+
+/// Restores [`CLONES`] instances, each answering `path` first, and lets them go again.
+pub fn clones(function: &str, path: &str) -> Vec<Answer> {
+    let clone = || {
         let answer = shared().fresh("restored", function, path).ok();
         assert_eq!(answer.start(), "restored");
         shared().end_instance(answer.instance());
         answer
     };
-    (0..CLONES).map(clone).collect()
+    let some = || std::iter::repeat_with(clone).take(CLONES / AT_ONCE).collect::<Vec<_>>();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(some)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    })
 }
 
 /// The values of each key of the clones' responses, which are JSON objects.

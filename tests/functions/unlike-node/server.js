@@ -4,6 +4,8 @@ const http = require('node:http');
 const vm = require('node:vm');
 const { Worker, isMainThread, parentPort } = require('node:worker_threads');
 const { nanoid } = require('nanoid');
+const nacl = require('tweetnacl');
+const { ulid } = require('ulid');
 const uuid = require('uuid');
 
 const later = (draw) => new Promise((done, failed) => draw((error, value) => (error ? failed(error) : done(value))));
@@ -22,6 +24,8 @@ async function draw() {
     ed25519: key('ed25519'),
     uuid: uuid.v4(),
     nanoid: nanoid(),
+    ulid: ulid(),
+    tweetnacl: Buffer.from(nacl.box.keyPair().secretKey).toString('hex'),
   };
 }
 

@@ -12,10 +12,18 @@ import threading
 import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import bcrypt
+import nanoid
 import numpy
+from awscrt.crypto import EC, ED25519, ECExportFormat, ECType, ED25519ExportFormat
+from Crypto.PublicKey import ECC
+from Crypto.Random import get_random_bytes
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from nacl.signing import SigningKey
+from nacl.utils import random as of_sodium
+from ulid import ULID
 
 database = sqlite3.connect(":memory:", check_same_thread=False)
 held, seeded, generator = random.Random(), random.Random(42), numpy.random.default_rng()
@@ -72,6 +80,15 @@ def draw():
         "ec": private(ec.generate_private_key(ec.SECP256R1())),
         "ed25519": private(ed25519.Ed25519PrivateKey.generate()),
         "AESGCM": AESGCM.generate_key(128).hex(),
+        "aws-lc ec": EC.new_generate(ECType.P_256).export_key(ECExportFormat.SEC1).hex(),
+        "aws-lc ed25519": ED25519.new_generate().export_private_key(ED25519ExportFormat.RAW).hex(),
+        "pycryptodome": get_random_bytes(8).hex(),
+        "pycryptodome ecc": str(ECC.generate(curve="P-256").d),
+        "sodium": of_sodium(8).hex(),
+        "sodium key": SigningKey.generate().encode().hex(),
+        "bcrypt salt": bcrypt.gensalt(4).decode(),
+        "nanoid": nanoid.generate(),
+        "ulid": str(ULID()),
     }
 
 

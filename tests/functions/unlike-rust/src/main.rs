@@ -34,7 +34,8 @@ fn main() {
         let threads = told.recv().unwrap().map(|(name, drawn)| (format!("{name} in a thread"), drawn));
         let own = draw().map(|(name, drawn)| (name.to_owned(), drawn));
         let seeded = ("StdRng of a seed".to_owned(), seeded.random::<u64>().to_string());
-        let all = threads.into_iter().chain(own).chain([seeded]);
+        let fastrand = ("fastrand".to_owned(), fastrand::u64(..).to_string());
+        let all = threads.into_iter().chain(own).chain([seeded, fastrand]);
         let fields: Vec<_> = all.map(|(name, drawn)| format!("\"{name}\": \"{drawn}\"")).collect();
         format!("{{{}}}", fields.join(", "))
     };
