@@ -11,7 +11,7 @@ use rekindle_wire::headers::{
     START,
 };
 use rekindle_wire::ids::RequestId;
-use rekindle_wire::{ApiError, ErrorCode};
+use rekindle_wire::{ApiError, ErrorCode, FunctionName};
 
 const REQUEST_ID_MAX: usize = 128;
 const PLATFORM_PREFIX: &str = "x-rekindle-";
@@ -124,7 +124,20 @@ pub(crate) fn set_forwarded(headers: &mut HeaderMap, peer: IpAddr) {
         .or_insert(HeaderValue::from_static("http"));
 }
 
-/// The client's request id if it is usable, otherwise a new one.
+/// Tells a function at a path where it is, below what a proxy in front says: frameworks put it before their links.
+pub(crate) fn set_prefix(headers: &mut HeaderMap, function: &FunctionName) {
+    let name = HeaderName::from_static("x-forwarded-prefix");
+    let before = headers
+        .get(&name)
+        .and_then(|prefix| prefix.to_str().ok())
+        .unwrap_or_default();
+    let before = before.trim_end_matches('/');
+    if let Ok(prefix) = HeaderValue::from_str(&format!("{before}/function/{function}")) {
+        headers.insert(name, prefix);
+    }
+}
+
+/// The client's request id when it is usable, else a fresh one.
 pub(crate) fn request_id(headers: &HeaderMap) -> String {
     let sane = |id: &&str| {
         (1..=REQUEST_ID_MAX).contains(&id.len())

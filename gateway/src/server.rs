@@ -511,6 +511,9 @@ impl Gateway {
                     // The function must not learn the platform's key.
                     request.headers_mut().remove(http::header::AUTHORIZATION);
                 }
+                if by != By::Host {
+                    headers::set_prefix(request.headers_mut(), &name);
+                }
                 let may_be_reserved = by == By::Host && name.as_str().contains("--");
                 let served = self.dispatch.serve(call(name, path, "http", force), request).await;
                 let mut answer = match served {

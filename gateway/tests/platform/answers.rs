@@ -38,6 +38,7 @@ async fn path_query_and_headers_reach_the_function_as_they_were_sent() {
         headers["x-forwarded-host"],
         platform.url.strip_prefix("http://").unwrap()
     );
+    assert_eq!(headers["x-forwarded-prefix"], "/function/hello");
     assert_eq!(headers["authorization"], "Bearer the-functions-own");
     assert_ne!(headers["x-rekindle-token"], "guessed");
     let left: u128 = headers["x-rekindle-time-left-ms"].as_str().unwrap().parse().unwrap();
@@ -54,6 +55,16 @@ async fn a_function_answers_at_its_own_host_too() {
         .header("host", "hello.localhost:8080");
     let told: Value = call.send().await.unwrap().json().await.unwrap();
     assert_eq!(told["path"], "/v1/functions");
+    assert_eq!(told["headers"]["x-forwarded-prefix"], Value::Null);
+}
+
+#[tokio::test]
+async fn a_function_is_told_of_the_path_that_a_proxy_has_taken_off_too() {
+    let platform = Platform::start().await;
+    platform.deploy("hello", "").await;
+    let call = platform.function("hello").header("x-forwarded-prefix", "/apps/");
+    let told: Value = call.send().await.unwrap().json().await.unwrap();
+    assert_eq!(told["headers"]["x-forwarded-prefix"], "/apps/function/hello");
 }
 
 #[tokio::test]
