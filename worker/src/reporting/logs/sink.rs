@@ -22,7 +22,8 @@ use super::writer::{FunctionLog, Writer};
 pub const PLATFORM: &str = "platform";
 /// Bytes taken from a pipe at once: all that it holds by default.
 const READ_BYTES: usize = 64 * 1024;
-/// How long dropped lines may go unreported.
+/// How long dropped lines may go untold, and how long after the last notice: of a flood few lines pass, and there
+/// must not be as many notices.
 const TELL_DROPS: Duration = Duration::from_secs(1);
 
 /// The destination of an instance's lines. Clones share the same sink.
@@ -47,6 +48,8 @@ struct Inner {
 struct State {
     bucket: TokenBucket,
     dropped: u64,
+    /// When the last notice was.
+    told: Option<Instant>,
     newest: VecDeque<LogLine>,
 }
 
@@ -62,6 +65,7 @@ impl Sink {
         let state = Mutex::new(State {
             bucket,
             dropped: 0,
+            told: None,
             newest: VecDeque::new(),
         });
         let open = watch::Sender::new(0);
@@ -107,8 +111,8 @@ impl Sink {
         self.inner.queue(lines);
     }
 
-    /// Returns the instance's newest `count` lines, oldest first; at most [`LogLimits::kept_lines`]. They include lines
-    /// that the rate limit dropped from the log.
+    /// The instance's newest `count` lines, oldest first; at most [`LogLimits::kept_lines`]. Lines that were dropped
+    /// from the log for their number are here all the same.
     pub fn tail(&self, count: usize) -> Vec<LogLine> {
         let newest = &self.inner.state.lock().newest;
         newest
@@ -208,26 +212,28 @@ impl Inner {
             let mut state = self.state.lock();
             for line in lines {
                 if state.bucket.take(now) {
-                    if state.dropped > 0 {
-                        passed.push(self.dropped_line(std::mem::take(&mut state.dropped)));
-                    }
+                    let is_due = state.told.is_none_or(|told| now - told >= TELL_DROPS);
+                    passed.extend(is_due.then(|| self.tell_drops(&mut state, now)).flatten());
                     passed.push(line);
                 } else {
                     state.dropped += 1;
                 }
             }
-            if tell && state.dropped > 0 {
-                passed.push(self.dropped_line(std::mem::take(&mut state.dropped)));
-            }
+            passed.extend(tell.then(|| self.tell_drops(&mut state, now)).flatten());
         }
         self.queue(passed);
     }
 
-    fn dropped_line(&self, count: u64) -> LogLine {
-        self.writer.note_dropped(count);
-        let limit = self.limits.lines_per_second;
-        let text = format!("{count} lines were dropped: an instance may log {limit} lines a second");
-        self.line(PLATFORM, text)
+    /// The notice of the lines that were dropped since the last one, if any were.
+    fn tell_drops(&self, state: &mut State, now: Instant) -> Option<LogLine> {
+        let count = std::mem::take(&mut state.dropped);
+        (count > 0).then(|| {
+            state.told = Some(now);
+            self.writer.note_dropped(count);
+            let limit = self.limits.lines_per_second;
+            let text = format!("{count} lines were dropped: an instance may log {limit} lines a second");
+            self.line(PLATFORM, text)
+        })
     }
 
     fn queue(&self, lines: Vec<LogLine>) {
