@@ -192,10 +192,11 @@ impl Board {
         let curve = Sparkline::default().data(&data[shown..]).style(Color::Cyan);
         frame.render_widget(curve, rates);
         let rows = self.view.workers.iter().map(|w| screen::worker(w).to_vec()).collect();
-        frame.render_widget(table(&screen::WORKERS, 2, rows), hosts);
+        let workers = table(&screen::WORKERS, 2, &screen::WORKERS_SPARED, rows, hosts.width);
+        frame.render_widget(workers, hosts);
         self.draw_functions(frame, functions);
         if let Some(rows) = starts {
-            frame.render_widget(table(&screen::STARTS, 1, rows), detail);
+            frame.render_widget(table(&screen::STARTS, 1, &["EVER"], rows, detail.width), detail);
         }
         frame.render_widget(self.last_line(), keys);
     }
@@ -205,7 +206,8 @@ impl Board {
         let at = self.marked_at(&sorted);
         let rows: Vec<Vec<String>> = sorted.iter().map(|row| screen::function(row).to_vec()).collect();
         let is_empty = rows.is_empty();
-        let table = table(&screen::FUNCTIONS, 1, rows).row_highlight_style(Modifier::REVERSED);
+        let table = table(&screen::FUNCTIONS, 1, &screen::FUNCTIONS_SPARED, rows, area.width)
+            .row_highlight_style(Modifier::REVERSED);
         self.functions.select(Some(at.unwrap_or_default()));
         frame.render_stateful_widget(table, area, &mut self.functions);
         if is_empty && area.height > 1 {
@@ -248,14 +250,25 @@ impl Board {
     }
 }
 
-/// A table of text whose first columns are names, and the others numbers.
-fn table<'a>(head: &[&'a str], names: usize, rows: Vec<Vec<String>>) -> Table<'a> {
+/// Cells between two columns.
+const SPACING: u16 = 2;
+
+/// A table of text whose first columns are names, and the others numbers. What is not wide enough for all goes without
+/// the columns that can be spared, one after the other.
+fn table<'a>(head: &[&'a str], names: usize, spared: &[&str], rows: Vec<Vec<String>>, width: u16) -> Table<'a> {
     let wide = |text: &str| u16::try_from(text.chars().count()).unwrap_or(u16::MAX);
-    let width = |(column, head): (usize, &&str)| {
+    let width_of = |(column, head): (usize, &&str)| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| wide(cell));
-        Constraint::Length(cells.max().unwrap_or_default().max(wide(head)))
+        cells.max().unwrap_or_default().max(wide(head))
     };
-    let widths: Vec<Constraint> = head.iter().enumerate().map(width).collect();
+    let mut columns: Vec<(usize, u16)> = head.iter().enumerate().map(|at| (at.0, width_of(at))).collect();
+    for name in spared {
+        let needed = columns.iter().map(|(_, wide)| wide.saturating_add(SPACING));
+        if needed.fold(0, u16::saturating_add) <= width.saturating_add(SPACING) {
+            break;
+        }
+        columns.retain(|(column, _)| head[*column] != *name);
+    }
     let cell = |(column, text): (usize, String)| {
         let side = if column < names {
             Alignment::Left
@@ -264,11 +277,16 @@ fn table<'a>(head: &[&'a str], names: usize, rows: Vec<Vec<String>>) -> Table<'a
         };
         Cell::from(Text::from(text).alignment(side))
     };
-    let row = |cells: Vec<String>| TableRow::new(cells.into_iter().enumerate().map(cell).collect::<Vec<_>>());
+    let row = |cells: Vec<String>| {
+        let kept = cells.into_iter().enumerate();
+        let kept = kept.filter(|(at, _)| columns.iter().any(|(column, _)| column == at));
+        TableRow::new(kept.map(cell).collect::<Vec<_>>())
+    };
+    let widths: Vec<_> = columns.iter().map(|(_, wide)| Constraint::Length(*wide)).collect();
     let head = row(head.iter().map(|h| (*h).to_owned()).collect()).style(Modifier::BOLD);
     Table::new(rows.into_iter().map(row).collect::<Vec<_>>(), widths)
         .header(head)
-        .column_spacing(2)
+        .column_spacing(SPACING)
 }
 
 #[cfg(test)]
@@ -314,6 +332,17 @@ mod tests {
     fn functions_of(lines: &[String]) -> Vec<&str> {
         let first = |line: &'_ String| line.split_whitespace().next().map(str::len) == Some(4) && line.starts_with('f');
         lines.iter().filter(|line| first(line)).map(|line| &line[..4]).collect()
+    }
+
+    #[test]
+    fn a_narrow_screen_shows_fewer_columns_and_cuts_none_off() {
+        let mut board = board(2);
+        board.view.functions[0].memory_bytes = 640 << 20;
+        let has = |lines: &[String], what: &str| lines.iter().any(|line| line.contains(what));
+        let wide = drawn(&mut board, 120, 30);
+        assert!(has(&wide, "EVICTED") && has(&wide, "640 MiB"), "{wide:#?}");
+        let narrow = drawn(&mut board, 72, 30);
+        assert!(!has(&narrow, "EVICTED") && has(&narrow, "640 MiB"), "{narrow:#?}");
     }
 
     #[test]

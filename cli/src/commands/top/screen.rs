@@ -29,6 +29,10 @@ pub(super) const FUNCTIONS: [&str; 11] = [
     "EVICTED",
 ];
 
+/// Columns that a narrow screen goes without, the first of them first.
+pub(super) const WORKERS_SPARED: [&str; 4] = ["CHUNKS", "FAULT P99", "TEMPLATES", "SANDBOXES"];
+pub(super) const FUNCTIONS_SPARED: [&str; 5] = ["EVICTED", "WAITING", "IN FLIGHT", "P50", "FAILED"];
+
 pub(super) const STARTS: [&str; 7] = ["OF", "START", "RATE", "FAILED", "P50", "P99", "EVER"];
 
 /// The lines of a frame.
