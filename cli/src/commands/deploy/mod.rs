@@ -4,7 +4,10 @@
 mod pack;
 mod upload;
 
+use std::env;
+use std::ffi::OsString;
 use std::fs;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -12,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, bail};
 use rekindle_wire::api::{VersionInfo, VersionState, WorkerState};
 use rekindle_wire::manifest::{self, Manifest};
-use rekindle_wire::{ApiError, ErrorCode};
+use rekindle_wire::{ApiError, ErrorCode, FunctionName};
 
 use super::describe::{phases_line, rehearsal_line, reseeded_line, snapshot_line};
 use crate::args::DeployArgs;
@@ -33,7 +36,17 @@ const QUEUED_FOR_LONG: Duration = Duration::from_secs(3);
 pub(crate) async fn run(client: &Client, args: &DeployArgs) -> Result<ExitCode> {
     let started = Instant::now();
     let limit = args.wait.map(Duration::from_secs);
-    let (version, new) = deploy(client, &folder_of(&args.path), limit, args.force, args.json).await?;
+    let folder = folder_of(&args.path);
+    let (version, new) = deploy(client, &folder, limit, args.force, args.json).await?;
+    if let Some(before) = remember(&version.function, &folder).filter(|_| new && version.version.0 > 1) {
+        eprintln!(
+            "{} {} was deployed from {} before: this version takes its place; `fn rollback {}` takes it back",
+            show::tinted_err("another folder:", Tone::Warning),
+            version.function,
+            before.display(),
+            version.function
+        );
+    }
     if args.json {
         show::print_json(&version)?;
     } else if new {
@@ -73,7 +86,26 @@ pub(crate) async fn deploy(
     }
 }
 
-/// The function's folder: `path`, or its parent if `path` is the manifest itself.
+/// Notes where this user deployed the function from. Answers where from before, if that was another folder which still
+/// is the function's: two of a name are a slip. It is only a help, so whatever fails is none.
+fn remember(function: &FunctionName, folder: &Path) -> Option<PathBuf> {
+    let state = env::var_os("XDG_STATE_HOME").map(PathBuf::from);
+    let state = state.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".local/state")))?;
+    remember_in(&state.join("rekindle/deployed"), function, folder)
+}
+
+fn remember_in(notes: &Path, function: &FunctionName, folder: &Path) -> Option<PathBuf> {
+    let folder = folder.canonicalize().ok()?;
+    let note = notes.join(function.as_str());
+    let before = fs::read(&note).ok().map(|path| PathBuf::from(OsString::from_vec(path)));
+    fs::create_dir_all(notes).ok()?;
+    fs::write(&note, folder.as_os_str().as_bytes()).ok()?;
+    let before = before.filter(|before| *before != folder)?;
+    let manifest = fs::read_to_string(before.join(manifest::FILE_NAME)).ok()?;
+    (manifest::parse(&manifest).ok()?.name == *function).then_some(before)
+}
+
+/// The function's folder: `path`, or where it lies if `path` is the manifest itself.
 fn folder_of(path: &Path) -> PathBuf {
     if path.file_name().is_some_and(|n| n == manifest::FILE_NAME) && path.is_file() {
         let parent = path.parent().unwrap_or(Path::new("."));
@@ -250,6 +282,25 @@ mod tests {
         fs::write(&file, "").unwrap();
         assert_eq!(folder_of(&file), dir.path());
         assert_eq!(folder_of(dir.path()), dir.path());
+    }
+
+    #[test]
+    fn another_folder_of_a_name_is_told_as_long_as_the_first_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let [notes, a, b] = ["notes", "a", "b"].map(|name| dir.path().join(name));
+        for folder in [&a, &b] {
+            fs::create_dir(folder).unwrap();
+            fs::write(
+                folder.join("fn.toml"),
+                "name = \"x\"\nruntime = \"python\"\nentry = \"m.h\"\n",
+            )
+            .unwrap();
+        }
+        let remembered = |folder: &Path| remember_in(&notes, &"x".parse().unwrap(), folder);
+        assert_eq!([remembered(&a), remembered(&a)], [None, None]);
+        assert_eq!(remembered(&b), Some(a.canonicalize().unwrap()));
+        fs::remove_dir_all(&b).unwrap();
+        assert_eq!(remembered(&a), None);
     }
 
     #[test]
