@@ -1,20 +1,24 @@
-//! Cache of installed dependencies, keyed by what they were installed from. The next deploy of the same list takes no
+//! Installed dependencies, kept by what they were installed from, so that the next deploy of the same list takes no
 //! time.
 //!
 //! ```text
-//! deps-cache/KEY/tree/…   what was installed      deps-cache/KEY/lock   its size; held (flock) while in use,
-//! deps-cache/.new-…       being put or removed                          its time is the last use
+//! deps-cache/KEY/tree/…   what was installed
+//! deps-cache/KEY/lock     its size, and the milliseconds that it took; held (flock) while in use, and its time is the
+//!                         last use
+//! deps-cache/.new-…       being put or removed
 //! ```
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use uuid::Uuid;
 
-/// Age after which an unpinned list is resolved again.
+use super::counts::BuildCounts;
+
+/// After this an unpinned list is resolved anew.
 const AGE_MAX: Duration = Duration::from_secs(24 * 3_600);
 
 /// The cache's directory. Several builds use it at once.
@@ -22,6 +26,25 @@ const AGE_MAX: Duration = Duration::from_secs(24 * 3_600);
 pub(super) struct DepsCache {
     directory: PathBuf,
     bytes_max: u64,
+    counts: BuildCounts,
+}
+
+/// What the cache holds under a key.
+struct Entry {
+    path: PathBuf,
+    bytes: u64,
+    took: Duration,
+    idle: Duration,
+    /// Whether it is too old to be taken.
+    is_old: bool,
+}
+
+impl Entry {
+    /// What is lost with it, for each byte and second that it has waited: the time it took to install.
+    fn worth(&self) -> f64 {
+        let waited = self.idle.as_secs_f64() + 1.0;
+        self.took.as_secs_f64() / (self.bytes.max(1) as f64 * waited)
+    }
 }
 
 /// An installed tree. It is not removed as long as this lives.
@@ -32,11 +55,18 @@ pub(super) struct CachedTree {
 }
 
 impl DepsCache {
-    /// Opens the cache in `directory`, which only root may enter: installers run with fewer privileges.
-    pub(super) fn open(directory: PathBuf, bytes_max: u64) -> io::Result<Self> {
+    /// Opens the cache in `directory`, which only root may enter: installers run with fewer rights.
+    /// What is too old to be taken goes.
+    pub(super) fn open(directory: PathBuf, bytes_max: u64, counts: BuildCounts) -> io::Result<Self> {
         fs::create_dir_all(&directory)?;
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o700))?;
-        Ok(Self { directory, bytes_max })
+        let cache = Self {
+            directory,
+            bytes_max,
+            counts,
+        };
+        cache.evict()?;
+        Ok(cache)
     }
 
     /// Returns the tree stored under `key`, if there is one that is young enough.
@@ -60,16 +90,17 @@ impl DepsCache {
         Ok(Some(CachedTree { path, _in_use: lock }))
     }
 
-    /// Moves `tree` (of `bytes`) into the cache, then removes the least recently used entries until all fits. Returns
-    /// `None` when somebody else has just stored, or is removing, an entry with that key. `tree` is then unchanged.
-    pub(super) fn put(&self, key: &str, tree: &Path, bytes: u64) -> io::Result<Option<CachedTree>> {
+    /// Moves `tree` (of `bytes`, which `took` so long to install) into the cache, then removes what is worth least
+    /// until all fits. Nothing comes back when somebody else has just stored or is removing an entry of that key;
+    /// `tree` is as it was then.
+    pub(super) fn put(&self, key: &str, tree: &Path, bytes: u64, took: Duration) -> io::Result<Option<CachedTree>> {
         let entry = self.directory.join(key);
         self.remove(&entry)?;
         let new = self.directory.join(format!(".new-{}", Uuid::new_v4().simple()));
         fs::create_dir(&new)?;
         let mut lock = File::create_new(new.join("lock"))?;
         lock.lock_shared()?;
-        lock.write_all(bytes.to_string().as_bytes())?;
+        write!(lock, "{bytes} {}", took.as_millis())?;
         fs::rename(tree, new.join("tree"))?;
         if fs::rename(&new, &entry).is_err() {
             fs::rename(new.join("tree"), tree)?;
@@ -84,22 +115,13 @@ impl DepsCache {
     }
 
     fn evict(&self) -> io::Result<()> {
-        let mut entries = Vec::new();
-        for entry in fs::read_dir(&self.directory)?.flatten() {
-            let lock = entry.path().join("lock");
-            let used = fs::metadata(&lock).and_then(|m| m.modified());
-            if let (Ok(text), Ok(used)) = (fs::read_to_string(&lock), used) {
-                entries.push((used, entry.path(), text.parse::<u64>().unwrap_or(0)));
-            }
-        }
-        entries.sort();
-        let mut total: u64 = entries.iter().map(|(_, _, bytes)| bytes).sum();
-        for (_, path, bytes) in entries {
-            if total <= self.bytes_max {
-                break;
-            }
-            if self.remove(&path)? {
-                total -= bytes;
+        let mut entries = entries(&self.directory)?;
+        entries.sort_by(|a, b| b.is_old.cmp(&a.is_old).then(a.worth().total_cmp(&b.worth())));
+        let mut total: u64 = entries.iter().map(|entry| entry.bytes).sum();
+        for entry in entries {
+            if (entry.is_old || total > self.bytes_max) && self.remove(&entry.path)? {
+                total -= entry.bytes;
+                self.counts.evicted(entry.bytes);
             }
         }
         Ok(())
@@ -120,6 +142,34 @@ impl DepsCache {
     }
 }
 
+/// Bytes that the cache in a directory holds; none if it cannot be read. Blocks.
+pub(super) fn bytes_in(directory: &Path) -> u64 {
+    entries(directory).map_or(0, |entries| entries.iter().map(|entry| entry.bytes).sum())
+}
+
+fn entries(directory: &Path) -> io::Result<Vec<Entry>> {
+    let since = |path: &Path| {
+        let modified = fs::metadata(path).and_then(|metadata| metadata.modified()).ok()?;
+        Some(SystemTime::now().duration_since(modified).unwrap_or_default())
+    };
+    let entry = |path: PathBuf| {
+        let lock = path.join("lock");
+        let text = fs::read_to_string(&lock).ok()?;
+        let mut numbers = text.split(' ').map(|number| number.parse().unwrap_or(0));
+        Some(Entry {
+            bytes: numbers.next().unwrap_or(0),
+            took: Duration::from_millis(numbers.next().unwrap_or(0)),
+            idle: since(&lock)?,
+            is_old: since(&path.join("tree")).is_none_or(|age| age > AGE_MAX),
+            path,
+        })
+    };
+    Ok(fs::read_dir(directory)?
+        .flatten()
+        .filter_map(|found| entry(found.path()))
+        .collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,44 +181,72 @@ mod tests {
         path
     }
 
+    fn cache(at: &Path) -> DepsCache {
+        let counts = BuildCounts::new(&rekindle_telemetry::metrics::Registry::new("worker"));
+        DepsCache::open(at.join("cache"), 250, counts).unwrap()
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
     #[test]
-    fn the_least_recently_used_goes_first_and_one_in_use_never() {
+    fn what_is_worth_least_goes_first_and_one_in_use_never() {
         let at = tempfile::tempdir().unwrap();
-        let cache = DepsCache::open(at.path().join("cache"), 250).unwrap();
-        let a = cache.put("a", &tree(at.path()), 100).unwrap().unwrap();
-        drop(cache.put("b", &tree(at.path()), 100).unwrap().unwrap());
-        drop(cache.put("c", &tree(at.path()), 100).unwrap().unwrap());
+        let cache = cache(at.path());
+        let put = |key, bytes, took| cache.put(key, &tree(at.path()), bytes, took).unwrap().unwrap();
+        let a = put("a", 100, SECOND / 10);
+        drop(put("b", 100, SECOND));
+        drop(put("c", 100, 10 * SECOND));
         assert!(a.path.join("six.py").is_file(), "a is in use");
-        assert!(cache.get("b").unwrap().is_none());
+        assert!(cache.get("b").unwrap().is_none(), "it was quicker to install than c");
         assert!(cache.get("c").unwrap().is_some());
         drop(a);
-        drop(cache.get("c").unwrap());
-        drop(cache.put("d", &tree(at.path()), 100).unwrap());
+        drop(put("d", 100, SECOND));
         assert!(cache.get("a").unwrap().is_none());
-        assert!(cache.get("c").unwrap().is_some());
+        // For long nobody has used c.
+        let long_ago = SystemTime::now() - 3_600 * SECOND;
+        let lock = at.path().join("cache/c/lock");
+        File::options()
+            .write(true)
+            .open(lock)
+            .unwrap()
+            .set_modified(long_ago)
+            .unwrap();
+        drop(put("e", 100, SECOND));
+        assert!(cache.get("c").unwrap().is_none());
+        assert_eq!(bytes_in(&at.path().join("cache")), 200);
         assert_eq!(fs::read_dir(at.path().join("cache")).unwrap().count(), 2);
     }
 
     #[test]
     fn an_old_entry_is_replaced() {
         let at = tempfile::tempdir().unwrap();
-        let cache = DepsCache::open(at.path().join("cache"), 250).unwrap();
-        let stored = cache.put("a", &tree(at.path()), 1).unwrap().unwrap();
+        let cache = cache(at.path());
+        let stored = cache.put("a", &tree(at.path()), 1, SECOND).unwrap().unwrap();
         let long_ago = SystemTime::now() - AGE_MAX - Duration::from_secs(60);
         File::open(&stored.path).unwrap().set_modified(long_ago).unwrap();
         drop(stored);
         assert!(cache.get("a").unwrap().is_none());
-        assert!(cache.put("a", &tree(at.path()), 1).unwrap().is_some());
-        assert!(cache.get("a").unwrap().is_some());
+        drop(cache.put("a", &tree(at.path()), 1, SECOND).unwrap().unwrap());
+        drop(cache.get("a").unwrap().unwrap());
+        File::open(at.path().join("cache/a/tree"))
+            .unwrap()
+            .set_modified(long_ago)
+            .unwrap();
+        let again = self::cache(at.path());
+        assert_eq!(
+            fs::read_dir(&again.directory).unwrap().count(),
+            0,
+            "nobody takes it any more"
+        );
     }
 
     #[test]
     fn a_tree_that_cannot_be_stored_stays_where_it_was() {
         let at = tempfile::tempdir().unwrap();
-        let cache = DepsCache::open(at.path().join("cache"), 250).unwrap();
-        let first = cache.put("a", &tree(at.path()), 1).unwrap().unwrap();
+        let cache = cache(at.path());
+        let first = cache.put("a", &tree(at.path()), 1, SECOND).unwrap().unwrap();
         let second = tree(at.path());
-        assert!(cache.put("a", &second, 1).unwrap().is_none());
+        assert!(cache.put("a", &second, 1, SECOND).unwrap().is_none());
         assert!(second.join("six.py").is_file());
         assert!(first.path.join("six.py").is_file());
     }

@@ -16,11 +16,19 @@ const BYTES: Desc = Desc::new(
     "What builds have `received` and `sent` by their proxy.",
 );
 
+const EVICTED: Desc = Desc::new(
+    "rekindle.dependencies.evicted",
+    "By",
+    &[],
+    "Installed dependencies that had to go for others, or were too old.",
+);
+
 /// The counters.
 #[derive(Debug, Clone)]
 pub struct BuildCounts {
     connections: Family<Counter, 1>,
     bytes: Family<Counter, 1>,
+    evicted: Family<Counter, 0>,
 }
 
 impl BuildCounts {
@@ -29,6 +37,7 @@ impl BuildCounts {
         Self {
             connections: registry.family(&CONNECTIONS),
             bytes: registry.family(&BYTES),
+            evicted: registry.family(&EVICTED),
         }
     }
 
@@ -38,5 +47,9 @@ impl BuildCounts {
 
     pub(super) fn bytes(&self, direction: &'static str, bytes: u64) {
         self.bytes.with([direction]).add(bytes);
+    }
+
+    pub(super) fn evicted(&self, bytes: u64) {
+        self.evicted.with([]).add(bytes);
     }
 }

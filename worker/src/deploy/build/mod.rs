@@ -62,6 +62,11 @@ pub use room::sweep;
 pub const PYTHON_PACKAGES: &str = ".rekindle/python";
 
 const DEPS_CACHE: &str = "deps-cache";
+/// Bytes of installed dependencies that are kept in the directory of builds. Blocks.
+pub fn dependencies_bytes(work_dir: &Path) -> u64 {
+    cache::bytes_in(&work_dir.join(DEPS_CACHE))
+}
+
 const LAYER_PREFIX: &str = "layer-";
 
 /// Resource limits of a build.
@@ -303,7 +308,8 @@ async fn build_in(order: &BuildOrder<'_>, room: &Arc<Room>, progress: &Progress<
 
     let packages = match manifest.base {
         Base::Python => {
-            let cache = DepsCache::open(order.work_dir.join(DEPS_CACHE), limits.cache_bytes).map_err(|source| {
+            let directory = order.work_dir.join(DEPS_CACHE);
+            let cache = DepsCache::open(directory, limits.cache_bytes, order.counts.clone()).map_err(|source| {
                 BuildError::WorkDir {
                     action: "open the package cache in",
                     path: order.work_dir.clone(),

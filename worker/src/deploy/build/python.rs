@@ -4,6 +4,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use rekindle_confined::Shown;
 use rekindle_wire::manifest::Base;
@@ -110,6 +111,7 @@ pub(super) async fn install(
         shown: vec![show(list, LIST), show(constraints, CONSTRAINTS)],
         ..python(order, room, root.clone(), &INSTALL)
     };
+    let began = Instant::now();
     let finished = installer.run().await?;
     if !finished.success {
         return Err(PythonError::Failed {
@@ -118,9 +120,10 @@ pub(super) async fn install(
     }
     compile(order, room, root, DEPS, "/app/.rekindle/python").await?;
     let deps = room.deps();
+    let took = began.elapsed();
     let stored = tokio::task::spawn_blocking({
         let (cache, deps) = (cache.clone(), deps.clone());
-        move || cache.put(&key, &deps, tree_bytes(&deps, u64::MAX))
+        move || cache.put(&key, &deps, tree_bytes(&deps, u64::MAX), took)
     });
     let stored = stored
         .await

@@ -8,6 +8,7 @@ use std::time::Duration;
 use rekindle_pager::PAGE;
 use rekindle_telemetry::metrics::{Desc, Kind, Registry, observe_process};
 
+use crate::build;
 use crate::idle::zram::Fill;
 use crate::worker::Worker;
 
@@ -138,6 +139,13 @@ const LAYERS_EVICTED: Desc = Desc::new(
     &[],
     "Layers that had to go for others.",
 );
+const DEPENDENCIES: Desc = Desc::new(
+    "rekindle.dependencies",
+    "By",
+    &[],
+    "Installed dependencies that are kept for the next build.",
+);
+const DEPENDENCIES_LIMIT: Desc = Desc::new("rekindle.dependencies.limit", "By", &[], "How much they may take.");
 const TEMPLATES: Desc = Desc::new(
     "rekindle.templates",
     "{template}",
@@ -331,6 +339,10 @@ pub fn observe(registry: &Registry, worker: &Weak<Worker>) {
     one(gauge, &LAYERS, |w| w.layers.usage().bytes as f64);
     one(gauge, &LAYERS_LIMIT, |w| w.layers.usage().limit_bytes as f64);
     one(counter, &LAYERS_EVICTED, |w| w.layers.usage().evicted_bytes as f64);
+    one(gauge, &DEPENDENCIES, |w| {
+        build::dependencies_bytes(&w.config.cache_dir.join("build")) as f64
+    });
+    one(gauge, &DEPENDENCIES_LIMIT, |w| w.config.build_limits.cache_bytes as f64);
     one(gauge, &TEMPLATES, |w| w.snapshots.usage().open as f64);
     one(gauge, &TEMPLATE_BYTES, |w| w.snapshots.usage().bytes as f64);
     one(gauge, &TEMPLATE_LIMIT, |w| w.snapshots.usage().limit_bytes as f64);
