@@ -13,7 +13,7 @@ pub const CLONES: usize = 20;
 const AT_ONCE: usize = 4;
 
 /// Restores [`CLONES`] instances, each answering `path` first, and lets them go again.
-pub fn clones(function: &str, path: &str) -> Vec<Answer> {
+pub fn clones(function: &str, path: &str) -> Vec<Reply> {
     let clone = || {
         let answer = shared().fresh("restored", function, path).ok();
         assert_eq!(answer.start(), "restored");

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rekindle_pager::PAGE;
 use rekindle_telemetry::metrics::{Desc, Kind, Registry, observe_process};
 
-use crate::build;
+use crate::deploy::build;
 use crate::idle::zram::Fill;
 use crate::worker::Worker;
 
