@@ -304,7 +304,8 @@ fn the_jdk_s_own_generators_are_found_and_not_one_that_the_program_seeded() {
     assert_eq!(lengths(6), 2, "Math.random's and that of Collections: {found:?}");
     assert!(lengths(8) >= 5, "of seeds, and of two threads: {found:?}");
     assert!(lengths(20) >= 2, "of SHA1PRNG, and what seeds such ones: {found:?}");
-    assert_eq!(lengths(55), 1, "of Hash_DRBG: {found:?}");
+    // A collector may have left another where it was before.
+    assert!(lengths(55) >= 1, "of Hash_DRBG: {found:?}");
     assert_eq!(program.ask()[0], "234785527", "the second number of the seed 42");
 }
 

@@ -340,9 +340,9 @@ mod tests {
         board.view.functions[0].memory_bytes = 640 << 20;
         let has = |lines: &[String], what: &str| lines.iter().any(|line| line.contains(what));
         let wide = drawn(&mut board, 120, 30);
-        assert!(has(&wide, "EVICTED") && has(&wide, "640 MiB"), "{wide:#?}");
+        assert!(has(&wide, "EVICTED") && has(&wide, "640.0 MiB"), "{wide:#?}");
         let narrow = drawn(&mut board, 72, 30);
-        assert!(!has(&narrow, "EVICTED") && has(&narrow, "640 MiB"), "{narrow:#?}");
+        assert!(!has(&narrow, "EVICTED") && has(&narrow, "640.0 MiB"), "{narrow:#?}");
     }
 
     #[test]
