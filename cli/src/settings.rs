@@ -1,9 +1,10 @@
 //! The settings file, `rekindle.toml`: what an option is where neither the command line nor its variable says it.
 //!
-//! Its keys are long names of options. A key at the top holds for every command below that has the option; one in a table
-//! named after a role holds for that role. `fn up` runs every role, so it reads every table, its own before the others'.
+//! Its keys are long names of options. A key at the top holds for every command below that has the option. One in a
+//! table named after a role holds for that role. `fn up` runs every role, so it reads every table; its own wins.
 //!
-//! What the file says is put into the command line before it is read. So values are checked, and errors worded, in one place.
+//! What the file says is put into the command line before that is read. So values are checked, and errors worded, in
+//! one place.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -89,7 +89,8 @@ pub(crate) async fn attempt(
         }
         Ok(Err(error @ SendError::Connect(_))) => {
             failed_as("unreachable");
-            tracing::warn!(worker = %leased.address, error = &error as &dyn std::error::Error, "a worker cannot be reached");
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(worker = %leased.address, error, "a worker cannot be reached");
             return Attempted::Unreachable;
         }
         Ok(Err(_)) if outgoing.body.broke_off() => {
@@ -98,7 +99,8 @@ pub(crate) async fn attempt(
         }
         Ok(Err(error)) => {
             failed_as("broken");
-            tracing::debug!(worker = %leased.address, error = &error as &dyn std::error::Error, "a worker's connection broke");
+            let error = &error as &dyn std::error::Error;
+            tracing::debug!(worker = %leased.address, error, "a worker's connection broke");
             return Attempted::Broken(broken(outgoing));
         }
         Ok(Ok(answer)) => answer,

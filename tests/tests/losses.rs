@@ -1,4 +1,5 @@
-//! What is promised when a part of a cluster is lost (docs/reference/losses.md), under steady load: each part is, and what fails is compared.
+//! What docs/reference/losses.md promises when a part of a cluster is lost, under steady load: each part is lost, and
+//! what fails is compared.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -23,7 +24,7 @@ const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
 const GONE_FOR: Duration = Duration::from_secs(60);
 /// Between two losses: so many answers of each function without a failure say that it has healed.
 const HEALTHY: usize = 30;
-/// How soon, as docs/reference/losses.md promises: where there is nothing to wait for, and where a worker has to be given up first.
+/// Limits of docs/reference/losses.md: where nothing has to be waited for, and where a worker has to be given up first.
 const AT_ONCE: Duration = Duration::from_secs(1);
 const GIVEN_UP: Duration = Duration::from_secs(10);
 /// What a busy machine may add to that, and the answers that are waited for.

@@ -1,4 +1,5 @@
-//! Gateway, scheduler and worker as processes of their own, started as docs/how-to/run-a-cluster.md says; each is killed and started again.
+//! Gateway, scheduler and worker as processes of their own, started as docs/how-to/run-a-cluster.md says. Each is
+//! killed and started again.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 

@@ -1,4 +1,5 @@
-//! The upgrade that docs/how-to/upgrade.md describes, walked under load: every process of a cluster is replaced, and no request fails.
+//! The upgrade of docs/how-to/upgrade.md, walked under load: every process of a cluster is replaced, and no request
+//! fails.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 

@@ -1,10 +1,10 @@
 //! The worker: one per host. It runs instances in sandboxes, restores them from snapshots and takes snapshots of them.
 //!
 //! ```text
-//!  http::serve ─┬─ POST /instances ──> instance::start ──> boot      (from nothing, or from its runtime's snapshot)
-//!               │                                     └──> restore   (lazily, from a snapshot)
-//!               ├─ ANY /invoke/… ────> invoke          (one request into an instance)
-//!               └─ POST /prepare ────> prepare         (build, boot, warm up, checkpoint, publish, rehearse)
+//!  http::serve ─┬─ POST /instances ──> instance::start ─┬─> boot     (or a runtime snapshot)
+//!               │                                       └─> restore  (lazily)
+//!               ├─ ANY /invoke/… ────> invoke            (one request into an instance)
+//!               └─ POST /prepare ────> prepare           (build, boot, warm up, checkpoint, publish, ...)
 //! ```
 //!
 //! - [`config`], [`worker`]: what it is given and what it holds.

@@ -40,7 +40,9 @@ const AT_ONCE: usize = 512;
 const HEADERS_MAX: usize = 320;
 /// The first byte of a TLS connection.
 const HANDSHAKE: u8 = 22;
-const PLAIN: &str = "{\"code\":\"unauthorized\",\"message\":\"this port speaks TLS with members of its cluster: use https, and a certificate of the cluster's authority (docs/how-to/secure-a-cluster-with-tls.md)\"}";
+const PLAIN: &str = "{\"code\":\"unauthorized\",\"message\":\"this port speaks TLS with members of its cluster: use \
+                     https, and a certificate of the cluster's authority \
+                     (docs/how-to/secure-a-cluster-with-tls.md)\"}";
 
 /// The caller at the other end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,13 +4,13 @@
 //! ```text
 //!                   sampled at the head ──> on
 //! span ends ──┬───> its trace is kept ────> on
-//!             └───> else it waits with its trace's others ──> one failed, or the local root is slow: all go on
+//!             └───> else it waits with its trace's others ──> one failed, or the root is slow: all go on
 //!                                                        └──> nothing open for a while, or no room: all dropped
 //! ```
 //!
-//! A process knows only its own spans, and decides for these alone. If it is known before others are called ([`keep`]: a
-//! slot took long to find), the request to them says "sampled", and they keep their part from then on. For whole traces,
-//! sample all at the head and let a collector decide.
+//! A process knows only its own spans, and decides for these alone. If it is known before others are called ([`keep`]:
+//! a slot took long to find), the request to them says "sampled", and they keep their part from then on. For whole
+//! traces, sample all at the head and let a collector decide.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;

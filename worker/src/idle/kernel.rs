@@ -1,6 +1,6 @@
 //! Kernel calls on other processes' memory. PAGEMAP_SCAN (Linux 6.7) finds the pages of their own that are present;
-//! without it, they are read page by page ([`crate::host::pagemap`]). `process_madvise(MADV_PAGEOUT)` (Linux 5.10) evicts
-//! pages.
+//! without it, they are read page by page ([`crate::host::pagemap`]). `process_madvise(MADV_PAGEOUT)` (Linux 5.10)
+//! evicts pages.
 //!
 //! The kernel refuses `MADV_DONTNEED` for other processes, so a store of the worker's own could not take pages out
 //! (docs/decisions/0019-idle-memory.md).

@@ -5,7 +5,7 @@
 //!  prepare   ask the target, start CRIU ───────────────> sandbox, CRIU, the same snapshot's template
 //!  leave     wait until no request is in flight
 //!            CRIU: describe the processes, not their memory
-//!            bundle: images, address maps, eager pages ─> check them, edit the images, CRIU restores, the pager registers
+//!            bundle: images, address maps, eager pages ─> check and edit the images, CRIU restores, pager registers
 //!            <──────────────────────────────── written pages are pulled meanwhile
 //!            ──── go ──────────────────────────────────> they run; the rest is pushed in, or pulled by a fault
 //!  done      kill the stopped processes <─────────────── every page is there

@@ -17,7 +17,8 @@ pub(super) async fn export_to(store: &Store, id: &SnapshotId, dir: &Path) -> Res
     let written = Box::pin(export(store, id, dir)).await?;
     steps.finish();
     say!(
-        "{} holds {} of {id}, {}, for `criu restore` (what that needs beside them: docs/how-to/work-with-snapshots.md, Restoring by hand)",
+        "{} holds {} of {id}, {}, for `criu restore` (what that needs beside them: \
+         docs/how-to/work-with-snapshots.md, Restoring by hand)",
         dir.display(),
         show::count(written.files, "file"),
         show::bytes(written.bytes)

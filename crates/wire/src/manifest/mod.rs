@@ -752,7 +752,8 @@ impl Checker<'_> {
         if runtime != Runtime::Http {
             return self.refuse(
                 Some(hooks.span()),
-                "hooks is for runtime = \"http\" only: python and node register functions, see docs/reference/runtime-contract.md",
+                "hooks is for runtime = \"http\" only: python and node register functions, see \
+                 docs/reference/runtime-contract.md",
             );
         }
         let h = hooks.get_ref();

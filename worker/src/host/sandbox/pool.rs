@@ -244,7 +244,12 @@ impl SandboxPool {
         *self.last_vain.lock() = Some(Instant::now());
         let times = self.vain.fetch_add(1, Ordering::Relaxed) + 1;
         if times <= VAIN_MOST {
-            tracing::warn!(error = %chain(why), times, most = VAIN_MOST, "a sandbox's criu was prestarted in vain: restores take some milliseconds more");
+            tracing::warn!(
+                error = %chain(why),
+                times,
+                most = VAIN_MOST,
+                "a sandbox's criu was prestarted in vain: restores take some milliseconds more"
+            );
         }
     }
 
