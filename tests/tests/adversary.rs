@@ -96,7 +96,10 @@ fn round(seed: u64) -> usize {
     let mut copies = 0;
     if let Some(told) = &version.snapshot_error {
         // Refused at the checkpoint, or by the rehearsal of its first restore.
-        let forms = ["cannot snapshot the function: ", "it was taken, and could not be restored: "];
+        let forms = [
+            "cannot snapshot the function: ",
+            "it was taken, and could not be restored: ",
+        ];
         assert!(
             forms.iter().any(|form| told.starts_with(form)) && told.len() > 50,
             "seed {seed}: {told}"
