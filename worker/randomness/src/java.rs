@@ -11,7 +11,7 @@
 //! ```text
 //! object       mark:u64 klass:u32 …, in the first 32 GiB of addresses; a reference is a shifted u32
 //! AtomicLong   mark klass 0:u32 value:u64
-//! Class        mark klass _:u32 klass:ptr …
+//! Class        mark klass _:u32 klass:ptr klass:ptr words:u32 …
 //! Thread       mark klass _:u32 thread:ptr … tid:u64 … seed:u64 …
 //! klass, and a native thread: … handle:ptr …, to a word: the object
 //! byte[]       mark klass length:u32 bytes
@@ -20,7 +20,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::v8_seeds::hashed;
-use crate::{FOUND_MAX, Generator, Kind, Memory, Write};
+use crate::{Generator, Kind, Memory, Write};
 
 /// Where the heap ends at most.
 const HEAP_END: u64 = 1 << 35;
@@ -40,6 +40,8 @@ const OBJECT: u64 = 128;
 const THREAD: u64 = 256;
 /// Where a thread's id may be.
 const IDS: [u64; 2] = [24, 32];
+/// Where a class object says how many words it has.
+const WORDS: u64 = 32;
 /// Where the base of narrow pointers to klasses may be, and what they may be shifted by.
 const BASES: u64 = 1 << 16;
 const KLASS_SHIFTS: [u32; 4] = [0, 3, 6, 10];
@@ -56,6 +58,8 @@ const NUMBERS_MAX: u64 = 1 << 32;
 /// whatever is in memory.
 const POINTERS_MAX: usize = 1 << 17;
 const TRIES_MAX: u64 = 1 << 27;
+/// Arrays that may be a state.
+const ARRAYS_MAX: usize = 1 << 18;
 /// Bytes of the state of SHA1PRNG, and of Hash_DRBG with SHA-256.
 const SHA1: u32 = 20;
 const DRBG: u32 = 55;
@@ -133,45 +137,42 @@ impl<'a> Heap<'a> {
     }
 
     fn generators(&self) -> Vec<Generator> {
-        let (mut numbers, mut arrays) = (BTreeMap::new(), BTreeMap::new());
-        let (mut threads, mut pointers) = (Vec::new(), 0);
+        let (mut classes, mut threads, mut pointers) = (Vec::new(), Vec::new(), 0);
+        let mut arrays = BTreeMap::new();
+        let class = self.memory.u32(self.random.object + 8);
         self.memory.each_word(|address, word, rest| {
             let Some([klass, value]) = words(rest).filter(|_| address < HEAP_END) else {
                 return;
             };
             let length = (klass >> 32) as u32;
-            if word & !AGE == UNLOCKED && klass == self.long && value >> 32 != 0 {
-                numbers.insert(address, value);
-            } else if word & !AGE == UNLOCKED && [SHA1, DRBG].contains(&length) && arrays.len() < FOUND_MAX {
-                arrays.insert(address, length);
-            } else if word & 3 != 0 && value >> 32 != 0 && value >> 47 == 0 && pointers < POINTERS_MAX {
+            let may_point = word & 3 != 0 && value >> 32 != 0 && value >> 47 == 0 && value.is_multiple_of(8);
+            if word & !AGE == UNLOCKED && [SHA1, DRBG].contains(&length) {
+                // What was drawn of SHA1PRNG's last block is zero, so any content will do.
+                if arrays.len() < ARRAYS_MAX {
+                    arrays.insert(address, length);
+                }
+            } else if Some(klass as u32) == class {
+                classes.extend(Native::of(self.memory, address, CLASS));
+            } else if may_point && pointers < POINTERS_MAX && self.memory.u64(value).is_some() {
                 pointers += 1;
-                let native = Native::of(self.memory, address, NATIVE_THREAD);
-                // What classes have there are klasses.
-                threads.extend(native.filter(|native| native.handle != self.random.handle));
+                threads.extend(Native::of(self.memory, address, NATIVE_THREAD));
             }
         });
-        let objects = numbers.keys().chain(arrays.keys()).copied().collect();
-        let fields = references(self.memory, self.shift, &objects);
-        let mut writes = Vec::new();
-        let (mut seeders, mut randoms) = (Vec::new(), BTreeMap::new());
-        for (field, object) in &fields {
-            match numbers.get(object) {
-                Some(value) if is_random(*value) && self.is_static(*field) => {
-                    seeders.push(*value);
-                    writes.push(vec![Write::random(object + VALUE, 8)]);
-                }
-                Some(_) => randoms.extend(self.random_around(*field).map(|random| (random, object + VALUE))),
-                None => {}
-            }
-        }
-        for (field, random) in references(self.memory, self.shift, &randoms.keys().copied().collect()) {
-            if self.is_static(field) {
+        let (mut writes, mut seeders, mut randoms) = (Vec::new(), Vec::new(), Vec::new());
+        for object in classes.iter().flat_map(|class| self.statics(class.object)) {
+            if let Some(value) = self.number(object).filter(|value| is_random(*value)) {
+                seeders.push(value);
+                writes.push(vec![Write::random(object + VALUE, 8)]);
+            } else if self.klass_shift(object).is_some() {
+                randoms.push(object);
+                let fields = (FIELDS..32).step_by(4).filter_map(|at| self.reference(object + at));
+                let seeds = fields.filter(|field| self.number(*field).is_some_and(|seed| seed >> 48 == 0));
                 // A seed has 48 bits.
-                writes.push(vec![Write::random(randoms[&random], 6)]);
+                writes.extend(seeds.map(|seed| vec![Write::random(seed + VALUE, 6)]));
             }
         }
-        writes.extend(self.with_states(&fields, &arrays, randoms.keys().next()));
+        let fields = references(self.memory, self.shift, &arrays.keys().copied().collect());
+        writes.extend(self.with_states(&fields, &arrays, randoms.first()));
         let mut tries = TRIES_MAX;
         let seeds = threads
             .iter()
@@ -186,11 +187,27 @@ impl<'a> Heap<'a> {
             .collect()
     }
 
-    /// The `Random` that this field may be of.
-    fn random_around(&self, field: u64) -> Option<u64> {
-        let objects = (FIELDS..32).step_by(4).map(|before| field.wrapping_sub(before));
-        let mut objects = objects.filter(|object| object.is_multiple_of(8));
-        objects.find(|object| self.klass_shift(*object).is_some())
+    /// What the reference at an address refers to.
+    fn reference(&self, address: u64) -> Option<u64> {
+        let narrow = self.memory.u32(address).filter(|narrow| *narrow != 0)?;
+        Some(u64::from(narrow) << self.shift)
+    }
+
+    /// The number of an `AtomicLong`.
+    fn number(&self, object: u64) -> Option<u64> {
+        let is_number = self.memory.u64(object + 8) == Some(self.long);
+        is_number.then(|| self.memory.u64(object + VALUE)).flatten()
+    }
+
+    /// What the fields of a class object refer to, if the class is of `java.base`. The object says how long it is.
+    fn statics(&self, class: u64) -> Vec<u64> {
+        let words = self
+            .memory
+            .u32(class + WORDS)
+            .filter(|_| self.is_of_jdk(class))
+            .unwrap_or(0);
+        let fields = (WORDS..u64::from(words).min(CLASS) * 8).step_by(4);
+        fields.filter_map(|at| self.reference(class + at)).collect()
     }
 
     /// What the narrow pointer of this `Random` to its klass is shifted by; none if it is no `Random`.
@@ -199,11 +216,6 @@ impl<'a> Heap<'a> {
         let base = |shift: u32| self.random.address.wrapping_sub(narrow << shift);
         let is_base = |shift: &u32| narrow != 0 && base(*shift).is_multiple_of(BASES);
         KLASS_SHIFTS.into_iter().find(is_base)
-    }
-
-    /// Whether this is a static field of a class of `java.base`.
-    fn is_static(&self, field: u64) -> bool {
-        class_around(self.memory, field).is_some_and(|class| self.is_of_jdk(class.object))
     }
 
     /// Whether a class is of the module that `Random` is of.
@@ -297,7 +309,7 @@ fn references(memory: &Memory<'_>, shift: u32, objects: &BTreeSet<u64>) -> Vec<(
     memory.each_word(|address, word, _| {
         for (at, narrow) in [(address, word & 0xffff_ffff), (address + 4, word >> 32)] {
             let object = narrow << shift;
-            let is_counted = found.len() < FOUND_MAX && address < HEAP_END;
+            let is_counted = found.len() < ARRAYS_MAX && address < HEAP_END;
             if is_counted && (*first..=*last).contains(&object) && objects.contains(&object) {
                 found.push((at, object));
             }
