@@ -159,7 +159,7 @@ mod tests {
             let mut again = Command::new(std::env::current_exe().unwrap());
             again.args([
                 "--exact",
-                "heartbeat::tests::no_proxy_of_the_environment_is_asked",
+                "reporting::heartbeat::tests::no_proxy_of_the_environment_is_asked",
                 "--nocapture",
             ]);
             for name in ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"] {
