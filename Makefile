@@ -41,7 +41,7 @@ up: packages ## install what is missing, build, start the platform, and show a f
 	@scripts/setup.sh runtimes & runtimes=$$!; trap 'kill $$runtimes' INT TERM; \
 	cargo build --release --locked -p rekindle-cli -p rekindle-init $(CARGO_ARGS); built=$$?; \
 	wait $$runtimes && exit $$built
-	@scripts/setup.sh host
+	@scripts/setup.sh criu
 	@$(FN) up
 	@$(FN) demo functions/samples/hello-python
 	@echo "stop       make down"

@@ -3,7 +3,8 @@
 # usage: setup.sh packages     what building and running need, from apt
 #        setup.sh test-packages  what the tests need beside that
 #        setup.sh runtimes     the runtimes' root filesystems
-#        setup.sh host         those, and CRIU, proved by a real checkpoint (needs the built `fn`)
+#        setup.sh criu         CRIU, proved by a real checkpoint (needs the built `fn`)
+#        setup.sh host         both
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -61,6 +62,8 @@ install_missing() {
 }
 
 criu() {
+    [ -x "$target/release/fn" ] || fail "$target/release/fn is missing: run 'make build' first"
+    mkdir -p "$cache"
     local binary=$criu_prefix/criu stamp=$cache/criu-proved
     local prover
     # Part of the stamp: when the proof changes, or the pager that serves it, what they said before counts no more.
@@ -86,14 +89,10 @@ case ${1:-} in
 packages) packages ;;
 test-packages) packages; test_packages ;;
 runtimes) runtimes ;;
-host)
-    [ -x "$target/release/fn" ] || fail "$target/release/fn is missing: run 'make build' first"
-    mkdir -p "$cache"
-    criu
-    runtimes
-    ;;
+criu) criu ;;
+host) criu; runtimes ;;
 *)
-    sed -n '2,7s/^# //p' "$0" >&2
+    sed -n '2,8s/^# //p' "$0" >&2
     exit 2
     ;;
 esac

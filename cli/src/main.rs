@@ -22,7 +22,7 @@ use std::future::Future;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use clap::{CommandFactory as _, Parser as _};
+use clap::{CommandFactory as _, FromArgMatches as _};
 
 use crate::args::{Cli, Command, RuntimesCommand};
 use crate::client::Client;
@@ -49,13 +49,18 @@ fn command_line() -> Result<Cli> {
     let mut root = Cli::command();
     root.build();
     let completed = settings::complete(&root, std::env::args_os().collect())?;
-    Ok(Cli::try_parse_from(&completed.words).unwrap_or_else(|error| {
+    let matches = root.try_get_matches_from_mut(&completed.words);
+    let parsed = matches.and_then(|matches| Cli::from_arg_matches(&matches).map_err(|e| e.format(&mut root)));
+    Ok(parsed.unwrap_or_else(|error| {
         let code = error.exit_code();
         if completed.secrets.is_empty() {
             // Nobody is there to be told that standard error is closed.
             drop(error.print());
         } else {
-            eprint!("{}", completed.redacted(&error.render().to_string()));
+            eprint!(
+                "{}",
+                settings::redacted(error.render().to_string(), completed.secrets.iter())
+            );
         }
         let from = completed.from.filter(|(_, options)| code != 0 && !options.is_empty());
         if let Some((path, options)) = from {

@@ -75,6 +75,8 @@ pub(crate) struct Setting {
     pub(crate) words: Vec<String>,
     /// For people.
     pub(crate) shown: String,
+    /// Whether it must not be shown after all.
+    pub(crate) is_secret: bool,
 }
 
 /// A command line with what the file says put into it.
@@ -93,12 +95,11 @@ impl Completed {
         let (from, secrets) = (None, Vec::new());
         Self { words, from, secrets }
     }
+}
 
-    /// A message without the secrets of the file.
-    pub(crate) fn redacted(&self, message: &str) -> String {
-        let replace = |message: String, secret: &String| message.replace(secret, "(hidden)");
-        self.secrets.iter().fold(message.to_owned(), replace)
-    }
+/// A message without these secrets.
+pub(crate) fn redacted<'a>(message: String, secrets: impl Iterator<Item = &'a String>) -> String {
+    secrets.fold(message, |message, secret| message.replace(secret, "(hidden)"))
 }
 
 /// Puts what the settings file says behind the command, where the command is one that reads it.
@@ -141,15 +142,12 @@ pub(crate) fn complete(root: &Command, words: Vec<OsString>) -> Result<Completed
     };
     let (mut added, mut names, mut secrets) = (Vec::new(), Vec::new(), Vec::new());
     for (long, setting) in said {
-        let arg = command.get_arguments().find(|arg| arg.get_long() == Some(&long));
-        let arg = arg.context("an option that was just found")?;
+        let arg = option(&[command], &long).context("an option that was just found")?;
         // What is given wins, also over what it does not go with.
         if is_given(arg) || command.get_arg_conflicts_with(arg).into_iter().any(is_given) {
             continue;
         }
-        if arg.is_hide_env_values_set() {
-            secrets.push(setting.shown.clone());
-        }
+        secrets.extend(setting.is_secret.then_some(setting.shown));
         names.push(format!("--{long}"));
         added.extend(setting.words.into_iter().map(OsString::from));
     }
@@ -207,14 +205,14 @@ impl Settings {
         let mut found = BTreeMap::new();
         let everywhere = ROLES.iter().chain(&TOOLS).filter_map(|name| descend(root, name));
         let everywhere: Vec<_> = everywhere.collect();
-        let wanted: Vec<_> = descend(root, name).into_iter().collect();
+        let wanted = descend(root, name);
         for (key, value) in &self.table {
             if value.is_table() {
                 self.role(key)?;
                 continue;
             }
             let setting = self.read(None, key, value, &everywhere)?;
-            if option(&wanted, key).is_some() {
+            if option(wanted.as_slice(), key).is_some() {
                 found.insert(key.clone(), setting);
             }
         }
@@ -223,9 +221,9 @@ impl Settings {
             let Some(Value::Table(table)) = self.table.get(*role) else {
                 continue;
             };
-            let command: Vec<_> = descend(root, role).into_iter().collect();
+            let command = descend(root, role);
             for (key, value) in table {
-                let setting = self.read(Some(role), key, value, &command)?;
+                let setting = self.read(Some(role), key, value, command.as_slice())?;
                 let is_for_it = match (*role, name) {
                     (role, name) if role == name => true,
                     // Each role listens somewhere; `fn up` tells the gateway's address alone.
@@ -233,7 +231,7 @@ impl Settings {
                     ("up", name) => TOOLS.contains(&name) && PLACES.contains(&key.as_str()),
                     _ => false,
                 };
-                if is_for_it && option(&wanted, key).is_some() {
+                if is_for_it && option(wanted.as_slice(), key).is_some() {
                     found.insert(key.clone(), setting);
                 }
             }
@@ -294,7 +292,12 @@ impl Settings {
                 (vec![format!("--{long}={value}")], value)
             }
         };
-        Ok(Setting { table, words, shown })
+        Ok(Setting {
+            table,
+            words,
+            shown,
+            is_secret: arg.is_hide_env_values_set(),
+        })
     }
 }
 

@@ -124,7 +124,8 @@ pub(crate) fn set_forwarded(headers: &mut HeaderMap, peer: IpAddr) {
         .or_insert(HeaderValue::from_static("http"));
 }
 
-/// Tells a function at a path where it is, below what a proxy in front says: frameworks put it before their links.
+/// Tells a function that is called at a path its prefix, below that of a proxy in front. Frameworks put it before
+/// links.
 pub(crate) fn set_prefix(headers: &mut HeaderMap, function: &FunctionName) {
     let name = HeaderName::from_static("x-forwarded-prefix");
     let before = headers
@@ -137,7 +138,7 @@ pub(crate) fn set_prefix(headers: &mut HeaderMap, function: &FunctionName) {
     }
 }
 
-/// The client's request id when it is usable, else a fresh one.
+/// The client's request id if it is usable, otherwise a new one.
 pub(crate) fn request_id(headers: &HeaderMap) -> String {
     let sane = |id: &&str| {
         (1..=REQUEST_ID_MAX).contains(&id.len())

@@ -12,7 +12,7 @@ pub const CLONES: usize = 20;
 /// Copies that are restored at once.
 const AT_ONCE: usize = 4;
 
-/// Restores [`CLONES`] instances, each answering `path` first, and lets them go again.
+/// Restores [`CLONES`] instances, each answering `path` first, and ends them again.
 pub fn clones(function: &str, path: &str) -> Vec<Reply> {
     let clone = || {
         let answer = shared().fresh("restored", function, path).ok();

@@ -45,6 +45,12 @@ fn program(name: &str, settings: &str, from: Option<&str>) -> Folder {
     folder
 }
 
+/// A program in Python, with what serves its draws.
+fn python_program(name: &str, settings: &str, from: &str) -> Folder {
+    let serving = fs::read_to_string(source("drawing.py")).unwrap();
+    program(name, settings, Some(from)).file("drawing.py", &serving)
+}
+
 /// What the deploy says of random numbers.
 fn told(version: VersionInfo) -> Randomness {
     version.snapshot.unwrap().randomness.unwrap()
@@ -53,7 +59,7 @@ fn told(version: VersionInfo) -> Randomness {
 #[test]
 fn no_two_copies_of_a_python_program_draw_the_same() {
     let settings = "base = \"python\"\ncommand = [\"python3\", \"server.py\"]\nenv = { OPENBLAS_NUM_THREADS = \"1\" }";
-    let told = told(shared().deploy(&program("unlike-python-http", settings, Some("unlike-python"))));
+    let told = told(shared().deploy(&python_program("unlike-python-http", settings, "unlike-python")));
     assert_eq!(told.repeating, []);
     let kinds: Vec<_> = told.reseeded.keys().map(String::as_str).collect();
     assert_eq!(kinds, ["OpenSSL", "Python random", "SQLite", "numpy.random"]);
@@ -240,7 +246,7 @@ const INTERPRETERS: [&str; 13] = [
 #[test]
 fn no_two_copies_of_programs_of_debian_s_interpreters_and_of_c_draw_the_same_but_for_what_is_told() {
     let settings = "base = \"python\"\ncommand = [\"python3\", \"server.py\"]";
-    let folder = program("unlike-interpreters", settings, Some("unlike-interpreters"));
+    let folder = python_program("unlike-interpreters", settings, "unlike-interpreters");
     let packages = tempfile::tempdir().unwrap();
     let mut download = Command::new("apt-get");
     download

@@ -88,11 +88,7 @@ fn check(role: &clap::Command, said: &BTreeMap<String, Setting>) -> Result<()> {
     let Err(error) = Cli::try_parse_from(words) else {
         return Ok(());
     };
-    let mut message = error.render().to_string();
-    for arg in role.get_arguments().filter(|arg| arg.is_hide_env_values_set()) {
-        if let Some(setting) = said.get(arg.get_long().unwrap_or_default()) {
-            message = message.replace(&setting.shown, "(hidden)");
-        }
-    }
+    let secrets = said.values().filter(|setting| setting.is_secret);
+    let message = settings::redacted(error.render().to_string(), secrets.map(|setting| &setting.shown));
     Err(anyhow::anyhow!("{}", message.trim_end())).context("the settings file")
 }

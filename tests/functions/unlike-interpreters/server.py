@@ -3,7 +3,9 @@
 import json
 import os
 import subprocess
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import HTTPServer
+
+from drawing import serve
 
 RUBY = "/app/usr/lib/ruby"
 ENVIRONMENT = {
@@ -33,19 +35,4 @@ def draw():
     return drawn
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *arguments):
-        pass
-
-    def do_GET(self):
-        body = json.dumps(draw()).encode()
-        self.send_response(200)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-
-draw()
-HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
+serve(draw, HTTPServer)

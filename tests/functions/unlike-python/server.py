@@ -10,7 +10,7 @@ import ssl
 import tempfile
 import threading
 import uuid
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 
 import bcrypt
 import nanoid
@@ -24,6 +24,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from nacl.signing import SigningKey
 from nacl.utils import random as of_sodium
 from ulid import ULID
+
+from drawing import serve
 
 database = sqlite3.connect(":memory:", check_same_thread=False)
 held, seeded, generator = random.Random(), random.Random(42), numpy.random.default_rng()
@@ -92,19 +94,4 @@ def draw():
     }
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *arguments):
-        pass
-
-    def do_GET(self):
-        body = json.dumps(draw()).encode()
-        self.send_response(200)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-
-draw()
-ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
+serve(draw, ThreadingHTTPServer)

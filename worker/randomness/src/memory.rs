@@ -3,7 +3,7 @@
 /// Where the addresses of programs end.
 pub(crate) const END: u64 = 1 << 47;
 
-/// Runs of memory, by address. Runs that touch are one.
+/// Runs of memory, by address. Adjacent memory forms a single run.
 #[derive(Debug, Default)]
 pub struct Memory<'a> {
     runs: Vec<(u64, &'a [u8])>,

@@ -40,11 +40,10 @@ pub(crate) async fn run(client: &Client, args: &DeployArgs) -> Result<ExitCode> 
     let (version, new) = deploy(client, &folder, limit, args.force, args.json).await?;
     if let Some(before) = remember(&version.function, &folder).filter(|_| new && version.version.0 > 1) {
         eprintln!(
-            "{} {} was deployed from {} before: this version takes its place; `fn rollback {}` takes it back",
+            "{} {} was deployed from {} before: this version takes its place; deploy that folder again to take it back",
             show::tinted_err("another folder:", Tone::Warning),
             version.function,
-            before.display(),
-            version.function
+            before.display()
         );
     }
     if args.json {
@@ -86,8 +85,8 @@ pub(crate) async fn deploy(
     }
 }
 
-/// Notes where this user deployed the function from. Answers where from before, if that was another folder which still
-/// is the function's: two of a name are a slip. It is only a help, so whatever fails is none.
+/// Notes which folder this user deployed the function from. Returns the previous one, if it is another and still has
+/// the function's manifest: two folders with one name are a slip. Any failure counts as no previous folder.
 fn remember(function: &FunctionName, folder: &Path) -> Option<PathBuf> {
     let state = env::var_os("XDG_STATE_HOME").map(PathBuf::from);
     let state = state.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".local/state")))?;
@@ -105,7 +104,7 @@ fn remember_in(notes: &Path, function: &FunctionName, folder: &Path) -> Option<P
     (manifest::parse(&manifest).ok()?.name == *function).then_some(before)
 }
 
-/// The function's folder: `path`, or where it lies if `path` is the manifest itself.
+/// The function's folder: `path`, or its parent if `path` is the manifest itself.
 fn folder_of(path: &Path) -> PathBuf {
     if path.file_name().is_some_and(|n| n == manifest::FILE_NAME) && path.is_file() {
         let parent = path.parent().unwrap_or(Path::new("."));

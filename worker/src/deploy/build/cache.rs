@@ -1,4 +1,4 @@
-//! Installed dependencies, kept by what they were installed from, so that the next deploy of the same list takes no
+//! Cache of installed dependencies, keyed by what they were installed from. The next deploy of the same list takes no
 //! time.
 //!
 //! ```text
@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use super::counts::BuildCounts;
 
-/// After this an unpinned list is resolved anew.
+/// Age after which an unpinned list is resolved again.
 const AGE_MAX: Duration = Duration::from_secs(24 * 3_600);
 
 /// The cache's directory. Several builds use it at once.
@@ -40,7 +40,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// What is lost with it, for each byte and second that it has waited: the time it took to install.
+    /// The time it took to install, for each byte and each second since its last use.
     fn worth(&self) -> f64 {
         let waited = self.idle.as_secs_f64() + 1.0;
         self.took.as_secs_f64() / (self.bytes.max(1) as f64 * waited)
@@ -55,7 +55,7 @@ pub(super) struct CachedTree {
 }
 
 impl DepsCache {
-    /// Opens the cache in `directory`, which only root may enter: installers run with fewer rights.
+    /// Opens the cache in `directory`, which only root may enter: installers run with fewer privileges.
     /// What is too old to be taken goes.
     pub(super) fn open(directory: PathBuf, bytes_max: u64, counts: BuildCounts) -> io::Result<Self> {
         fs::create_dir_all(&directory)?;
@@ -90,9 +90,9 @@ impl DepsCache {
         Ok(Some(CachedTree { path, _in_use: lock }))
     }
 
-    /// Moves `tree` (of `bytes`, which `took` so long to install) into the cache, then removes what is worth least
-    /// until all fits. Nothing comes back when somebody else has just stored or is removing an entry of that key;
-    /// `tree` is as it was then.
+    /// Moves `tree` (of `bytes`; it `took` that long to install) into the cache, then removes the entries that are
+    /// worth least until all fits. Returns `None` when somebody else has just stored, or is removing, an entry with that key.
+    /// `tree` is then unchanged.
     pub(super) fn put(&self, key: &str, tree: &Path, bytes: u64, took: Duration) -> io::Result<Option<CachedTree>> {
         let entry = self.directory.join(key);
         self.remove(&entry)?;

@@ -22,8 +22,8 @@ use super::writer::{FunctionLog, Writer};
 pub const PLATFORM: &str = "platform";
 /// Bytes taken from a pipe at once: all that it holds by default.
 const READ_BYTES: usize = 64 * 1024;
-/// How long dropped lines may go untold, and how long after the last notice: of a flood few lines pass, and there
-/// must not be as many notices.
+/// How long dropped lines may go unreported, and the minimum interval of notices: few lines of a flood pass, and
+/// notices must not outnumber them.
 const TELL_DROPS: Duration = Duration::from_secs(1);
 
 /// The destination of an instance's lines. Clones share the same sink.
@@ -111,8 +111,8 @@ impl Sink {
         self.inner.queue(lines);
     }
 
-    /// The instance's newest `count` lines, oldest first; at most [`LogLimits::kept_lines`]. Lines that were dropped
-    /// from the log for their number are here all the same.
+    /// Returns the instance's newest `count` lines, oldest first; at most [`LogLimits::kept_lines`]. They include lines
+    /// that the rate limit dropped from the log.
     pub fn tail(&self, count: usize) -> Vec<LogLine> {
         let newest = &self.inner.state.lock().newest;
         newest
