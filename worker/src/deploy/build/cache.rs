@@ -91,8 +91,8 @@ impl DepsCache {
     }
 
     /// Moves `tree` (of `bytes`; it `took` that long to install) into the cache, then removes the entries that are
-    /// worth least until all fits. Returns `None` when somebody else has just stored, or is removing, an entry with that key.
-    /// `tree` is then unchanged.
+    /// worth least until all fits. Returns `None` when somebody else has just stored, or is removing, an entry with
+    /// that key. `tree` is then unchanged.
     pub(super) fn put(&self, key: &str, tree: &Path, bytes: u64, took: Duration) -> io::Result<Option<CachedTree>> {
         let entry = self.directory.join(key);
         self.remove(&entry)?;
