@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use axum::Json;
 use axum::body::Body;
 use axum::response::IntoResponse as _;
+use futures::future::BoxFuture;
 use http::header::{LOCATION, STRICT_TRANSPORT_SECURITY};
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use rekindle_identity::{Member, Role, TlsError, Transport};
@@ -173,12 +174,25 @@ struct Gateway {
 ///
 /// # Errors
 /// If the configuration cannot be used.
-pub async fn serve(
+pub fn serve(
     config: Config,
     listeners: impl Into<Listeners>,
     shutdown: impl Future<Output = ()> + Send + 'static,
-) -> Result<(), ServeError> {
-    let Listeners { plain, tls } = listeners.into();
+) -> BoxFuture<'static, Result<(), ServeError>> {
+    boxed(config, listeners.into(), Box::pin(shutdown))
+}
+
+/// Boxed here, so that the server is compiled once, with this crate, and not with each of its callers.
+fn boxed(
+    config: Config,
+    listeners: Listeners,
+    shutdown: BoxFuture<'static, ()>,
+) -> BoxFuture<'static, Result<(), ServeError>> {
+    Box::pin(run(config, listeners, shutdown))
+}
+
+async fn run(config: Config, listeners: Listeners, shutdown: BoxFuture<'static, ()>) -> Result<(), ServeError> {
+    let Listeners { plain, tls } = listeners;
     let mut token = HeaderValue::from_str(&config.cluster_token).map_err(|_| ServeError::Token)?;
     if token.is_empty() {
         return Err(ServeError::Token);

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use rekindle_envelope::{KeyId, MasterKey};
 use rekindle_identity::{Issuing, Listener};
 use rekindle_relay::InProcessRoles;
@@ -104,11 +105,24 @@ pub enum ServeError {
 ///
 /// # Errors
 /// If the configuration or the database cannot be used, or the lead is lost.
-pub async fn serve(
+pub fn serve(
     config: Config,
     listener: TcpListener,
     shutdown: impl Future<Output = ()> + Send + 'static,
-) -> Result<(), ServeError> {
+) -> BoxFuture<'static, Result<(), ServeError>> {
+    boxed(config, listener, Box::pin(shutdown))
+}
+
+/// Boxed here, so that the server is compiled once, with this crate, and not with each of its callers.
+fn boxed(
+    config: Config,
+    listener: TcpListener,
+    shutdown: BoxFuture<'static, ()>,
+) -> BoxFuture<'static, Result<(), ServeError>> {
+    Box::pin(run(config, listener, shutdown))
+}
+
+async fn run(config: Config, listener: TcpListener, shutdown: BoxFuture<'static, ()>) -> Result<(), ServeError> {
     if config.cluster_token.is_empty() || http::HeaderValue::from_str(&config.cluster_token).is_err() {
         return Err(ServeError::Token);
     }

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use http::header::CONTENT_ENCODING;
 use http::{HeaderMap, HeaderValue, Request};
 use hyper::body::Incoming;
@@ -51,11 +52,24 @@ pub enum ServeError {
 ///
 /// Everything that was answered is on disk, so the process may be killed at any time. Disk work runs on the runtime's
 /// blocking threads. Addressing is path-style; every request must be signed with the configured key.
-pub async fn serve(
+pub fn serve(
     config: Config,
     listener: TcpListener,
-    shutdown: impl Future<Output = ()> + Send,
-) -> Result<(), ServeError> {
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> BoxFuture<'static, Result<(), ServeError>> {
+    boxed(config, listener, Box::pin(shutdown))
+}
+
+/// Boxed here, so that the server is compiled once, with this crate, and not with each of its callers.
+fn boxed(
+    config: Config,
+    listener: TcpListener,
+    shutdown: BoxFuture<'static, ()>,
+) -> BoxFuture<'static, Result<(), ServeError>> {
+    Box::pin(run(config, listener, shutdown))
+}
+
+async fn run(config: Config, listener: TcpListener, shutdown: BoxFuture<'static, ()>) -> Result<(), ServeError> {
     let Config {
         root,
         access_key,

@@ -16,6 +16,7 @@ use axum::routing::{any, delete, get, post};
 use axum::{Json, Router};
 use bytes::Bytes;
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use rekindle_identity::{Caller, Listener, Role, TlsError, Transport};
 use rekindle_wire::headers::{CLUSTER_TOKEN, bearer};
@@ -62,11 +63,24 @@ pub enum ServeError {
 ///
 /// # Errors
 /// Returns an error when the worker cannot start or its listener fails.
-pub async fn serve(
+pub fn serve(
     config: WorkerConfig,
     listener: TcpListener,
     shutdown: impl Future<Output = ()> + Send + 'static,
-) -> Result<(), ServeError> {
+) -> BoxFuture<'static, Result<(), ServeError>> {
+    boxed(config, listener, Box::pin(shutdown))
+}
+
+/// Boxed here, so that the server is compiled once, with this crate, and not with each of its callers.
+fn boxed(
+    config: WorkerConfig,
+    listener: TcpListener,
+    shutdown: BoxFuture<'static, ()>,
+) -> BoxFuture<'static, Result<(), ServeError>> {
+    Box::pin(run(config, listener, shutdown))
+}
+
+async fn run(config: WorkerConfig, listener: TcpListener, shutdown: BoxFuture<'static, ()>) -> Result<(), ServeError> {
     let client = heartbeat::client().map_err(ServeError::Client)?;
     let member = config.member.clone();
     let client = Transport::new(client, member.as_deref(), Role::Scheduler).map_err(ServeError::Tls)?;
