@@ -9,6 +9,7 @@ use crate::clones::ClonesArgs;
 use crate::cluster::{PlacementArgs, SimulateArgs};
 use crate::codec::CodecArgs;
 use crate::compare::CompareArgs;
+use crate::first::FirstArgs;
 use crate::freeze::FreezeArgs;
 use crate::idle::IdleArgs;
 use crate::idle::process::ProcessArgs as IdleProcessArgs;
@@ -24,6 +25,7 @@ use crate::sandboxes::floor::FloorArgs;
 use crate::sharing::SharingArgs;
 use crate::subject::Subject;
 use crate::throughput::ThroughputArgs;
+use crate::versions::VersionsArgs;
 use crate::workload::{Language, Workload};
 
 /// Measures the platform against a plain process start and stock CRIU.
@@ -117,6 +119,10 @@ pub(crate) enum Command {
     Sharing(SharingArgs),
     /// Measure many restores at once: latency, and processor time of each.
     Many(ManyArgs),
+    /// Measure the first restore after a deploy, compared with the tenth.
+    First(FirstArgs),
+    /// Measure what the platform holds after many versions of a function, and after its delete.
+    Versions(VersionsArgs),
     /// Measure the cost of sandboxes, compared with the bare floor of this machine.
     Sandboxes(SandboxesArgs),
     /// The bare floor: namespaces, another root, exit.

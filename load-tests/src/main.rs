@@ -23,6 +23,7 @@ mod codec;
 mod cold;
 mod compare;
 mod figures;
+mod first;
 mod folder;
 mod freeze;
 mod host;
@@ -49,6 +50,7 @@ mod slow_store;
 mod stats;
 mod subject;
 mod throughput;
+mod versions;
 mod workload;
 
 use std::process::ExitCode;
@@ -86,6 +88,8 @@ fn run(args: &Args) -> Result<ExitCode> {
             | Command::Clones(_)
             | Command::Migration(_)
             | Command::Many(_)
+            | Command::First(_)
+            | Command::Versions(_)
             | Command::Freeze(_)
             | Command::Sharing(_)
             | Command::Phases(_)
@@ -114,6 +118,8 @@ fn run(args: &Args) -> Result<ExitCode> {
             Some(Command::Phases(phases)) => phases::run(args, phases).await.map(|()| ExitCode::SUCCESS),
             Some(Command::Throughput(asked)) => throughput::run(args, asked).await.map(|()| ExitCode::SUCCESS),
             Some(Command::Many(many)) => many::run(args, many).await.map(|()| ExitCode::SUCCESS),
+            Some(Command::First(first)) => first::run(args, first).await.map(|()| ExitCode::SUCCESS),
+            Some(Command::Versions(asked)) => versions::run(args, asked).await.map(|()| ExitCode::SUCCESS),
             Some(Command::Freeze(asked)) => freeze::run(args, asked).await.map(|()| ExitCode::SUCCESS),
             Some(Command::Sharing(asked)) => sharing::run(args, asked).await.map(|()| ExitCode::SUCCESS),
             Some(Command::Clones(clones)) => clones::run(args, clones).await.map(|()| ExitCode::SUCCESS),

@@ -145,6 +145,17 @@ impl Platform {
         format!("{}, built {built}", path.display())
     }
 
+    /// Removes a function with all its versions.
+    pub(crate) fn delete(&self, function: &str) -> Result<()> {
+        let url = format!("http://127.0.0.1:{}", self.port);
+        self.programs.delete(&url, &self.key()?, function)
+    }
+
+    /// The directory that has all of its own.
+    pub(crate) fn root(&self) -> &Path {
+        self.root.path()
+    }
+
     /// Its admin key.
     pub(crate) fn key(&self) -> Result<String> {
         children::admin_key(self.root.path())
