@@ -54,6 +54,7 @@ put "$runtimes" rekindle-runtimes.deb
 put "$versitygw" versitygw
 put "$here/../../functions/samples/hello-python" hello-python
 put "$here/greedy" greedy
+put "$here/../../tests/functions/machine-python" machine-python
 
 cp "${firmware/CODE/VARS}" "$work/vars"
 echo "boot: booting $image"

@@ -35,9 +35,18 @@ fetch() { curl -sS --max-time 120 -H "Authorization: Bearer $(key)" -H "x-fn-for
 call() { fetch "$1" hello -f -o /dev/null -w '%{http_code} %header{x-fn-start} in %{time_total} s\n'; }
 # By version 2 of control groups.
 too_much_memory() { fetch restored greedy/memory | tee /dev/stderr | grep -q function_out_of_memory; }
+# A sandbox looks like a machine of its function's size under version 2 as well.
+sized() {
+    fetch "$1" machine | tee /dev/stderr | python3 -c 'import json, sys
+answer = json.load(sys.stdin)
+expected = {"memory": 96 << 20, "available": 96 << 20, "limit": 96 << 20, "cpus": 0.5, "processors": 1, "cpuinfo": 1, "nproc": 1}
+wrong = {(when, key): answer[when][key] for when in ("began", "now") for key in expected if answer[when][key] != expected[key]}
+sys.exit(f"not as expected: {wrong}" if wrong else 0)'
+}
 workers() { within 300 sh -c 'fn workers | grep -q " ready "'; }
 
-for sample in hello greedy; do cp -r $sample* /tmp/$sample; done
+for sample in hello greedy machine; do cp -r $sample* /tmp/$sample; done
+printf '%s\n' 'name = "machine"' 'runtime = "python"' 'entry = "main.handler"' 'memory = "96MiB"' 'cpu = 0.5' > /tmp/machine/fn.toml
 step kernel uname -sr
 step cgroups stat -fc %T /sys/fs/cgroup
 step runtimes dpkg -i rekindle-runtimes.deb
@@ -56,6 +65,9 @@ step restored call restored
 step "deploy greedy" deploy greedy
 step "memory ends" too_much_memory
 step "well again" fetch restored greedy/ -f
+step "deploy machine" deploy machine
+step "size, booted" sized booted
+step "size, restored" sized restored
 main() { systemctl show --property MainPID --value rekindle; }
 before=$(main)
 step kill systemctl kill --signal KILL --kill-whom main rekindle
