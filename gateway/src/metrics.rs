@@ -17,9 +17,7 @@ use tokio::sync::Semaphore;
 use tracing::Span;
 
 use crate::budget::Budget;
-use crate::server::Config;
 use crate::slots::Slots;
-use crate::tls::Certificates;
 
 /// The label with a function's name.
 pub(crate) const FUNCTION: &str = "faas.invoked_name";
@@ -151,6 +149,14 @@ const SLOTS: Desc = Desc::new(
     "Slots of leased instances: `used` or `free`.",
 );
 
+/// What the gateway may take at once.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Limits {
+    pub(crate) in_flight: usize,
+    pub(crate) connections: usize,
+    pub(crate) body_memory_bytes: u64,
+}
+
 /// A gateway's instruments.
 pub(crate) struct Metrics {
     pub(crate) registry: Registry,
@@ -191,7 +197,7 @@ impl Metrics {
     /// Registers what is read at each scrape.
     pub(crate) fn observe(
         &self,
-        config: &Config,
+        limits: Limits,
         slots: &Arc<Slots>,
         in_flight: &Arc<Semaphore>,
         connections: &Arc<Semaphore>,
@@ -201,12 +207,12 @@ impl Metrics {
             let of = Arc::clone(of);
             move || limit.saturating_sub(of.available_permits()) as f64
         };
-        let (limit, sockets) = (config.max_in_flight, config.max_connections);
+        let (limit, sockets) = (limits.in_flight, limits.connections);
         let registry = &self.registry;
         registry.observe_one(Kind::Gauge, &IN_FLIGHT, taken(in_flight, limit));
         registry.observe_one(Kind::Gauge, &IN_FLIGHT_LIMIT, move || limit as f64);
         registry.observe_one(Kind::Gauge, &CONNECTIONS, taken(connections, sockets));
-        let (memory, bodies) = (config.body_memory_bytes, bodies.clone());
+        let (memory, bodies) = (limits.body_memory_bytes, bodies.clone());
         registry.observe_one(Kind::Gauge, &BODY_MEMORY, move || bodies.used() as f64);
         registry.observe_one(Kind::Gauge, &BODY_MEMORY_LIMIT, move || memory as f64);
         // Weak, since the slots' keepers hold the registry's owner.
@@ -228,12 +234,14 @@ impl Metrics {
     }
 
     /// Registers the expiry of the certificates shown to clients.
-    pub(crate) fn observe_certificates(&self, certificates: Option<Arc<Certificates>>) {
+    pub(crate) fn observe_certificates(
+        &self,
+        expiries: impl Fn() -> Vec<(Arc<str>, SystemTime)> + Send + Sync + 'static,
+    ) {
         self.registry.observe(Kind::Gauge, &CERTIFICATE_EXPIRY, move || {
-            let all = certificates.as_ref().map(|c| c.expiries()).unwrap_or_default();
             let unix_s = |at: SystemTime| at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
             let one = |(name, expires): (Arc<str>, SystemTime)| (vec![name.to_string()], unix_s(expires));
-            all.into_iter().map(one).collect()
+            expiries().into_iter().map(one).collect()
         });
     }
 
@@ -411,9 +419,8 @@ mod tests {
             SchedulerClient::new("127.0.0.1:1", token, None, rekindle_relay::InProcessRoles::default()).unwrap();
         let slots = Slots::new(scheduler, Duration::ZERO);
         let some = Arc::new(Semaphore::new(1));
-        let config = Config::new("127.0.0.1:1", "token", crate::KeyHash::of("key"));
-        metrics.observe(&config, &slots, &some, &some, &Budget::new(1));
-        metrics.observe_certificates(None);
+        metrics.observe(Limits::default(), &slots, &some, &some, &Budget::new(1));
+        metrics.observe_certificates(Vec::new);
         let document = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/metrics.md");
         assert_eq!(documented(&metrics.registry, &document), Ok(()));
     }

@@ -30,7 +30,7 @@ use crate::dispatch::{Call, Dispatch};
 use crate::headers::FORWARDED_PROTO;
 use crate::host::{self, Host, Hosts, Whose};
 use crate::key::KeyHash;
-use crate::metrics::Metrics;
+use crate::metrics::{self, Metrics};
 use crate::pace::MinRate;
 use crate::route::{self, By, Route, route};
 use crate::scheduler::SchedulerClient;
@@ -216,7 +216,12 @@ async fn run(config: Config, listeners: Listeners, shutdown: BoxFuture<'static, 
         early: Arc::new(Semaphore::new(config.max_in_flight.div_ceil(4))),
         metrics: metrics.clone(),
     };
-    metrics.observe(&config, &slots, &in_flight, &room, &intake.memory);
+    let measured = metrics::Limits {
+        in_flight: config.max_in_flight,
+        connections: config.max_connections,
+        body_memory_bytes: config.body_memory_bytes,
+    };
+    metrics.observe(measured, &slots, &in_flight, &room, &intake.memory);
     let (tls, certificates) = match tls {
         None => (None, None),
         Some((listener, files)) => {
@@ -229,7 +234,8 @@ async fn run(config: Config, listeners: Listeners, shutdown: BoxFuture<'static, 
             (Some((listener, handshakes)), Some(certificates))
         }
     };
-    metrics.observe_certificates(certificates.clone());
+    let shown = certificates.clone();
+    metrics.observe_certificates(move || shown.as_ref().map(|c| c.expiries()).unwrap_or_default());
     let clients = Clients::new(config.clients.clone());
     let renewing = renewing(&config)?;
     let workers = Workers::new(config.member.as_deref(), config.in_process)?;

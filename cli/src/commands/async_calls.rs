@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use rekindle_wire::asynchronous::{AsyncCall, CallState};
 use rekindle_wire::{CallId, headers};
 use reqwest::Method;
@@ -178,16 +178,4 @@ fn age(since_unix_ms: i64) -> String {
 fn millis(ms: i64) -> String {
     let seconds = Duration::from_secs(u64::try_from(ms / 1_000).unwrap_or(0));
     humantime::format_duration(seconds).to_string()
-}
-
-/// The id that a 202 names.
-pub(crate) async fn accepted(
-    client: &Client,
-    response: reqwest::Response,
-) -> Result<rekindle_wire::asynchronous::AcceptedCall> {
-    let response = client.checked(response).await?;
-    response
-        .json()
-        .await
-        .context("the answer is not what this version of fn understands")
 }

@@ -8,11 +8,12 @@ use http_body_util::BodyExt as _;
 use rekindle_wire::ApiError;
 use serde::{Deserialize, Serialize};
 
-use crate::connect::{self, CallError, Transport};
+use crate::connect;
 use crate::member::{Member, MemberError};
 use crate::peer::{Peer, Role};
 use crate::revoked::Revocations;
 use crate::token::Token;
+use crate::transport::{self, CallError, Transport};
 
 const LIMIT: Duration = Duration::from_secs(10);
 /// Pause after a failed renewal.
@@ -109,7 +110,7 @@ async fn join_at(address: &str, token: &Token, peer: &Peer, directory: &Path) ->
         name: peer.name.clone(),
         request,
     };
-    let client = connect::client(connect::joining(token.fingerprint.clone())?);
+    let client = transport::client(connect::joining(token.fingerprint.clone())?);
     let call = async {
         let body = serde_json::to_vec(&asked).unwrap_or_default();
         let request = http::Request::post(&url)

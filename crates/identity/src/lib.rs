@@ -32,10 +32,11 @@ mod revoked;
 #[cfg(test)]
 mod tests;
 mod token;
+mod transport;
 
 pub use accept::{Caller, Connection, Listener, inside};
 pub use authority::{Authority, AuthorityError};
-pub use connect::{CallError, Connector, Transport, connector};
+pub use connect::{Connector, connector};
 pub use issue::Issuing;
 pub use join::{JoinAnswer, JoinError, JoinRequest, RenewRequest, join};
 pub use member::{Member, MemberError};
@@ -44,3 +45,4 @@ pub use public::PublicError;
 pub use revoked::{Kept, Revocations, Revoked};
 pub use rustls::Error as TlsError;
 pub use token::{Token, TokenError, Tokens};
+pub use transport::{CallError, Transport};

@@ -24,8 +24,11 @@ use hyper::client::conn::http1::{self, Connection, SendRequest};
 use hyper::rt::{Read, Write};
 use parking_lot::Mutex;
 
-use crate::reply::Reply;
 use crate::waking::Waking;
+
+mod reply;
+
+pub use reply::Reply;
 
 /// How long an idle connection is kept.
 const IDLE: Duration = Duration::from_secs(60);

@@ -12,13 +12,11 @@ mod connection_pool;
 mod detach_on_drop;
 mod headers;
 mod in_process;
-mod reply;
 mod waking;
 pub mod world;
 
 pub use answer::{End, Held, TrackedBody};
-pub use connection_pool::{ConnectionPool, HeadLimits, SendError};
+pub use connection_pool::{ConnectionPool, HeadLimits, Reply, SendError};
 pub use detach_on_drop::DetachOnDrop;
 pub use headers::strip_hop_by_hop;
 pub use in_process::{InProcessRegistration, InProcessRoles, InProcessService};
-pub use reply::Reply;

@@ -144,7 +144,7 @@ fn it_is_told_until_when_a_certificate_is_good() {
     fs::write(dir.path().join("a.key"), key.serialize_pem()).unwrap();
     let metrics = Metrics::new();
     let certificates = Certificates::open(directory_of(dir.path()), &metrics).unwrap();
-    metrics.observe_certificates(Some(certificates));
+    metrics.observe_certificates(move || certificates.expiries());
     let (_, text) = rekindle_telemetry::metrics::exposition(&metrics.registry, &http::HeaderMap::new());
     let line = "rekindle_gateway_certificate_expiry_seconds{certificate=\"a\"} 1936742400";
     assert!(text.contains(line), "{text}");

@@ -9,6 +9,8 @@ use std::path::Path;
 
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
+/// The device on the stage that creates userfaultfds. A function cannot see it.
+pub(crate) const USERFAULT: &str = "own/userfaultfd";
 /// Names and minor numbers of the devices with major number 1.
 const DEVICES: [(&str, u64); 5] = [("null", 3), ("zero", 5), ("full", 7), ("random", 8), ("urandom", 9)];
 /// The terminal of a process's own session.

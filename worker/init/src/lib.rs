@@ -23,6 +23,7 @@ mod in_place;
 pub mod ipc;
 pub mod locks;
 mod machine;
+mod mounts;
 pub mod namespaces;
 pub mod outside;
 pub mod protocol;

@@ -22,8 +22,8 @@ use std::sync::OnceLock;
 use nix::mount::MsFlags;
 use nix::time::{ClockId, clock_gettime};
 
+use crate::mounts::{NO_EXEC, RootfsError, bind, bind_read_only, mounted, tmpfs, write};
 use crate::protocol::Machine;
-use crate::rootfs::{NO_EXEC, RootfsError, bind, bind_read_only, mounted, tmpfs, write};
 
 const GROUPS: &str = "fs/cgroup";
 const PROCESSORS: &str = "devices/system/cpu";

@@ -37,8 +37,6 @@ use crate::{devices, machine};
 /// The contents of the stage: mount points for the root filesystem, the function's files, CRIU, devices, init's own
 /// files, the sandbox's [`READY`](crate::rootfs::READY), and its own root.
 const STAGE: [&str; 9] = ["root", "app", "criu", "dev", "own", "proc", "run", "sys", "new"];
-/// The device on the stage that creates userfaultfds. A function cannot see it.
-pub(crate) const USERFAULT: &str = "own/userfaultfd";
 
 /// Why a sandbox could not be created or equipped.
 #[derive(Debug, thiserror::Error)]
@@ -161,7 +159,7 @@ pub fn prepare(common: &Common) -> Result<(), OutsideError> {
     mount(none, ".", none, MsFlags::MS_PRIVATE, none).map_err(call("cut the stage off from the host's"))?;
     give("criu", &common.criu, "criu", None)?;
     with_devices("dev", || devices::make(Path::new("dev")))?;
-    with_devices("own", || devices::make_userfault(Path::new(USERFAULT)))
+    with_devices("own", || devices::make_userfault(Path::new(devices::USERFAULT)))
 }
 
 /// Gives all forks the priority that checkpointed processes have, because CRIU cannot raise it to that inside a user

@@ -21,8 +21,8 @@ use rustix::mount::{OpenTreeFlags, open_tree};
 
 use crate::ancestor::Ancestor;
 use crate::causes::chain;
+use crate::devices::USERFAULT;
 use crate::files::Loaded;
-use crate::outside::USERFAULT;
 use crate::protocol::{
     CRIU_PROBE_CACHE, Call, ExitCause, FUNCTION_PID, FUNCTION_UID, HELD_FD, Machine, Message, RESTORED_LAST_PID,
     ReceiveError, Reply, Request, receive, send,

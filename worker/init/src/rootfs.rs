@@ -11,41 +11,15 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::mount::{MntFlags, MsFlags, umount2};
 use nix::unistd::{chdir, pivot_root};
 
 use crate::machine;
+use crate::mounts::{NO_EXEC, QUIET, RootfsError, bind_read_only, mounted, tmpfs, write};
 use crate::protocol::{CRIU_PROBE_CACHE, Setup};
 
-/// Why the files could not be laid out.
-#[derive(Debug, thiserror::Error)]
-pub enum RootfsError {
-    /// A mount failed.
-    #[error("mount {what} at {}", .at.display())]
-    Mount {
-        /// What is mounted.
-        what: &'static str,
-        /// The mount point.
-        at: PathBuf,
-        /// The cause.
-        #[source]
-        source: nix::Error,
-    },
-    /// Another call failed.
-    #[error("{0}")]
-    Call(&'static str, #[source] nix::Error),
-    /// A file or directory could not be created.
-    #[error("make {}", .0.display())]
-    Make(PathBuf, #[source] std::io::Error),
-    /// A file cannot be read.
-    #[error("read {}", .0.display())]
-    Read(PathBuf, #[source] std::io::Error),
-}
-
-const QUIET: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV);
 /// For mounts with devices of their own.
 const NO_DEVICES: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NOEXEC);
-pub(crate) const NO_EXEC: MsFlags = QUIET.union(MsFlags::MS_NOEXEC);
 /// `MS_NOSYMFOLLOW` of Linux 5.10: no symbolic link on the mount is followed. Older kernels ignore it.
 const NO_LINKS: MsFlags = MsFlags::from_bits_retain(256);
 /// The mounts that a function writes to, with their flags.
@@ -81,36 +55,6 @@ const MASKED_FILES: [&str; 6] = [
 const MASKED_DIRECTORIES: [&str; 3] = ["proc/acpi", "proc/scsi", "proc/driver"];
 /// Directories of /proc that stay visible but are read-only.
 const READ_ONLY: [&str; 4] = ["proc/sys", "proc/irq", "proc/bus", "proc/fs"];
-
-pub(crate) fn mounted(
-    what: &'static str,
-    source: Option<&Path>,
-    at: &Path,
-    kind: Option<&str>,
-    flags: MsFlags,
-    options: Option<&str>,
-) -> Result<(), RootfsError> {
-    mount(source, at, kind, flags, options).map_err(|e| RootfsError::Mount {
-        what,
-        at: at.to_owned(),
-        source: e,
-    })
-}
-
-pub(crate) fn bind(what: &'static str, source: &Path, at: &Path) -> Result<(), RootfsError> {
-    mounted(what, Some(source), at, None, MsFlags::MS_BIND, None)
-}
-
-pub(crate) fn bind_read_only(what: &'static str, source: &Path, at: &Path, extra: MsFlags) -> Result<(), RootfsError> {
-    bind(what, source, at)?;
-    let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | extra;
-    mounted(what, None, at, None, flags, None)
-}
-
-pub(crate) fn tmpfs(what: &'static str, at: &Path, extra: MsFlags, options: &str) -> Result<(), RootfsError> {
-    let source = Some(Path::new("tmpfs"));
-    mounted(what, source, at, Some("tmpfs"), extra, Some(options))
-}
 
 /// Prepares on the stage what does not depend on the function: `/proc`, `/run`, `/sys` and terminals, and control
 /// groups if the sandbox `has_groups`. Called in pid 1, in its own mount namespace, with the stage as working
@@ -214,13 +158,6 @@ pub fn show_probe(probe: &[u8]) -> Result<(), RootfsError> {
 /// If the unmount is refused.
 pub fn hide_probe() -> Result<(), RootfsError> {
     umount2(COVERED, MntFlags::MNT_DETACH).map_err(|e| RootfsError::Call("uncover /run", e))
-}
-
-/// Writes a file that is readable by everyone, whatever the umask.
-pub(crate) fn write(file: &Path, content: &str) -> Result<(), RootfsError> {
-    fs::write(file, content)
-        .and_then(|()| fs::set_permissions(file, fs::Permissions::from_mode(0o444)))
-        .map_err(|e| RootfsError::Make(file.to_owned(), e))
 }
 
 /// Covers the file at a path of the root filesystem or the kernel with `content`.

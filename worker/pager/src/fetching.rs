@@ -6,16 +6,31 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
+use std::time::Instant;
 
 use nix::sys::eventfd::EventFd;
 use parking_lot::Mutex;
 
+use crate::memory::Fault;
 use crate::source::{PageRef, PageSource};
-use crate::thread::Pending;
 
 /// Maximum number of threads per instance, and so of pages in flight. Further faults queue. Their number never exceeds
 /// the number of the instance's threads.
 const THREADS: usize = 4;
+
+/// A fault that has to be answered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pending {
+    /// Key of the memory.
+    pub(crate) memory: u64,
+    pub(crate) fault: Fault,
+    /// Number of failed attempts.
+    pub(crate) attempts: u32,
+    /// Number of times its page was fetched.
+    pub(crate) brought: u32,
+    /// When it was read.
+    pub(crate) since: Instant,
+}
 
 /// A fault whose page was fetched, or the reason why it cannot be.
 pub(crate) struct Fetched {

@@ -18,7 +18,7 @@ use userfaultfd::EventBuffer;
 
 use crate::address_map::AddressMap;
 use crate::ancestor::{Ancestor, agree_on_events};
-use crate::fetching::Fetching;
+use crate::fetching::{Fetching, Pending};
 use crate::handshake::{self, Greeting};
 use crate::memory::{Fault, Happened, Memory};
 use crate::pager::{Command, Given, Handover, Layout, LostPage, Prepared, Reach};
@@ -38,20 +38,6 @@ const INTERVALS_MAX: usize = 1 << 20;
 const YIELDS: u32 = 200;
 /// Time limit for killed processes to disappear before their memory is released.
 const DEATH_LIMIT: Duration = Duration::from_secs(10);
-
-/// A fault that has to be answered.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Pending {
-    /// Key of the memory.
-    pub(crate) memory: u64,
-    pub(crate) fault: Fault,
-    /// Number of failed attempts.
-    pub(crate) attempts: u32,
-    /// Number of times its page was fetched.
-    pub(crate) brought: u32,
-    /// When it was read.
-    pub(crate) since: Instant,
-}
 
 /// Where restored processes are announced.
 enum Words {

@@ -1,5 +1,4 @@
-//! Finds CRIU and proves it. `criu check` is no proof: CRIU 4.1 says "Looks good" on kernels where it cannot dump a
-//! process with a TCP socket. Only a checkpoint and its restores are.
+//! Finds CRIU.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -8,16 +7,11 @@ use std::time::Duration;
 
 use super::Check;
 use super::bounded::run_bounded;
-use super::proof::{Checkpoint, Paged};
-use crate::show::{self, Steps};
 
 /// Where `scripts/install-criu.sh` puts the private one.
 const DEFAULT_CRIU: &str = "/usr/local/lib/rekindle/criu/criu";
-const FIX: &str = "run scripts/install-criu.sh /usr/local/lib/rekindle/criu, or name a working one with --criu";
-/// The fault may be CRIU's or the kernel's.
-const PAGER_FIX: &str = "run scripts/install-criu.sh /usr/local/lib/rekindle/criu, or name a working one with --criu; if \
-                         that fails here too, use a kernel whose userfaultfd works (`fn doctor` says what it has). \
-                         Nothing can be restored on this machine until then";
+pub(super) const FIX: &str =
+    "run scripts/install-criu.sh /usr/local/lib/rekindle/criu, or name a working one with --criu";
 
 /// A CRIU that starts.
 #[derive(Debug, Clone)]
@@ -72,41 +66,4 @@ fn version(path: &Path) -> Result<String, String> {
         .find_map(|l| l.strip_prefix("Version: "))
         .map(|v| v.trim().to_owned())
         .ok_or_else(|| "it does not say its version".to_owned())
-}
-
-/// Checkpoints a process, restores it eagerly, and restores it through our pager.
-pub(super) fn prove(criu: &Criu, steps: &Steps) -> Vec<Check> {
-    const CHECKPOINT: &str = "checkpoint";
-    const EAGER: &str = "eager restore";
-    const LAZY: &str = "lazy restore";
-    steps.step("checkpointing a process that listens and has memory");
-    let checkpoint = match Checkpoint::take(criu) {
-        Ok(checkpoint) => checkpoint,
-        Err(e) => return vec![Check::lack(CHECKPOINT, format!("{e:#}"), FIX)],
-    };
-    let mut checks = vec![Check::ok(
-        CHECKPOINT,
-        format!(
-            "{} and a listening socket in {}",
-            show::bytes(checkpoint.memory),
-            show::duration(checkpoint.took)
-        ),
-    )];
-    steps.step("restoring it eagerly");
-    checks.push(match checkpoint.restore_eagerly(criu) {
-        Ok(took) => Check::ok(EAGER, format!("same memory, same port, in {}", show::duration(took))),
-        Err(e) => Check::lack(EAGER, format!("{e:#}"), FIX),
-    });
-    steps.step("restoring it through the pager");
-    checks.push(match checkpoint.restore_through_pager(criu) {
-        Ok(Paged { took, pages }) => Check::ok(
-            LAZY,
-            format!(
-                "same memory, same port, in {}; {pages} pages through the pager",
-                show::duration(took)
-            ),
-        ),
-        Err(e) => Check::lack(LAZY, format!("{e:#}"), PAGER_FIX),
-    });
-    checks
 }

@@ -91,7 +91,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode> {
         Ok(found) => {
             checks.push(found.check());
             if !args.quick {
-                checks.extend(criu::prove(&found, &steps));
+                checks.extend(proof::prove(&found, &steps));
             }
         }
     }

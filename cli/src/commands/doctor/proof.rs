@@ -1,4 +1,5 @@
-//! The proof of CRIU. A process with memory and a listening socket is checkpointed, then restored twice: once eagerly
+//! The proof of CRIU. `criu check` is none: CRIU 4.1 says "Looks good" on kernels where it cannot dump a process with a
+//! TCP socket. A process with memory and a listening socket is checkpointed, then restored twice: once eagerly
 //! and once through our pager. After each restore it must answer on its port with the sum that its memory had before.
 //! In the second restore every page with content must have come from the pager. Every wait has a limit, and whatever
 //! was started is gone at the end.
@@ -14,16 +15,59 @@ use anyhow::{Context as _, Result, bail};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
+use super::Check;
 use super::bounded::{end_of, run_bounded};
-use super::criu::Criu;
+use super::criu::{Criu, FIX};
 use super::dumped::DumpedMemory;
 use super::paging::Paging;
 use super::process::{Restored, Target};
 use super::target;
+use crate::show::{self, Steps};
 
 const LIMIT: Duration = Duration::from_secs(20);
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 const TARGET_MIB: u64 = 16;
+/// The fault may be CRIU's or the kernel's.
+const PAGER_FIX: &str = "run scripts/install-criu.sh /usr/local/lib/rekindle/criu, or name a working one with --criu; if \
+                         that fails here too, use a kernel whose userfaultfd works (`fn doctor` says what it has). \
+                         Nothing can be restored on this machine until then";
+
+/// Checkpoints a process, restores it eagerly, and restores it through our pager.
+pub(super) fn prove(criu: &Criu, steps: &Steps) -> Vec<Check> {
+    const CHECKPOINT: &str = "checkpoint";
+    const EAGER: &str = "eager restore";
+    const LAZY: &str = "lazy restore";
+    steps.step("checkpointing a process that listens and has memory");
+    let checkpoint = match Checkpoint::take(criu) {
+        Ok(checkpoint) => checkpoint,
+        Err(e) => return vec![Check::lack(CHECKPOINT, format!("{e:#}"), FIX)],
+    };
+    let mut checks = vec![Check::ok(
+        CHECKPOINT,
+        format!(
+            "{} and a listening socket in {}",
+            show::bytes(checkpoint.memory),
+            show::duration(checkpoint.took)
+        ),
+    )];
+    steps.step("restoring it eagerly");
+    checks.push(match checkpoint.restore_eagerly(criu) {
+        Ok(took) => Check::ok(EAGER, format!("same memory, same port, in {}", show::duration(took))),
+        Err(e) => Check::lack(EAGER, format!("{e:#}"), FIX),
+    });
+    steps.step("restoring it through the pager");
+    checks.push(match checkpoint.restore_through_pager(criu) {
+        Ok(Paged { took, pages }) => Check::ok(
+            LAZY,
+            format!(
+                "same memory, same port, in {}; {pages} pages through the pager",
+                show::duration(took)
+            ),
+        ),
+        Err(e) => Check::lack(LAZY, format!("{e:#}"), PAGER_FIX),
+    });
+    checks
+}
 
 /// A checkpoint of the target; its directory is removed when this is dropped.
 #[derive(Debug)]

@@ -13,7 +13,6 @@ use rekindle_wire::{ApiError, headers};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Response, StatusCode};
 
-use super::async_calls;
 use crate::args::InvokeArgs;
 use crate::client::Client;
 use crate::out;
@@ -55,7 +54,7 @@ pub(crate) async fn run(client: &Client, args: &InvokeArgs) -> Result<ExitCode> 
     let started = Instant::now();
     let response = client.send(request).await?;
     if args.asynchronous {
-        let call = async_calls::accepted(client, response).await?;
+        let call = accepted(client, response).await?;
         match args.json {
             true => show::print_json(&call)?,
             false => say!("{}", call.id),
@@ -181,6 +180,15 @@ pub(crate) async fn platform_error(response: Response) -> Result<InvokeOutcome> 
         Ok(error) if error.request_id.as_deref() == id => Ok(InvokeOutcome::Platform(error)),
         _ => Ok(InvokeOutcome::Function(http::Response::from_parts(parts, bytes).into())),
     }
+}
+
+/// The id that a 202 names.
+async fn accepted(client: &Client, response: reqwest::Response) -> Result<rekindle_wire::asynchronous::AcceptedCall> {
+    let response = client.checked(response).await?;
+    response
+        .json()
+        .await
+        .context("the answer is not what this version of fn understands")
 }
 
 /// Copies the body to standard output piece by piece, and ends the last line on a terminal.

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::registry::{Kind, Registry};
+use super::description::Kind;
+use super::registry::Registry;
 
 /// If set, the document is written instead of checked.
 const UPDATE: &str = "REKINDLE_UPDATE_DOCS";
@@ -15,7 +16,7 @@ fn table(registry: &Registry) -> String {
         let (name, prometheus, unit) = (desc.name, desc.prometheus_name() + total, desc.unit);
         let labels = desc.labels.iter();
         let labels: Vec<String> = labels
-            .map(|l| format!("`{}`", super::registry::prometheus(l)))
+            .map(|l| format!("`{}`", super::description::prometheus(l)))
             .collect();
         let (kind, labels, help) = (kind.as_str(), labels.join(", "), desc.help);
         table += &format!("| `{prometheus}` | `{name}`, {unit} | {kind} | {labels} | {help} |\n");

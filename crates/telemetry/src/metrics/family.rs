@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-use super::registry::{Desc, Kind, Value};
+use super::description::{Desc, Kind, Value};
 
 /// Maximum number of series of one name.
 const SERIES_MAX: usize = 2_000;

@@ -14,6 +14,7 @@
 //! metric has at most 2,000 series, and those of a deleted function are dropped.
 
 pub mod buckets;
+mod description;
 mod documentation;
 mod family;
 mod instruments;
@@ -24,10 +25,11 @@ mod registry;
 mod s3;
 mod text;
 
+pub use description::{Desc, Kind, Value};
 pub use documentation::documented;
 pub use family::{Family, Series};
 pub use instruments::{Counter, Exemplar, Gauge, Histogram, HistogramValue};
 pub use process::observe_process;
-pub use registry::{Desc, Kind, Reading, Registry, Value};
+pub use registry::{Reading, Registry};
 pub use s3::S3Metrics;
 pub use text::exposition;

@@ -12,8 +12,9 @@ use opentelemetry_proto::tonic::metrics::v1::{
 };
 use opentelemetry_proto::tonic::resource::v1::Resource;
 
+use super::description::{Kind, Value};
 use super::instruments::{Exemplar, HistogramValue};
-use super::registry::{Kind, Reading, Registry, Value};
+use super::registry::{Reading, Registry};
 
 /// The current readings of these registries; each role is a resource of its own.
 pub(crate) fn request(registries: &[Registry], resource: &[(String, String)]) -> ExportMetricsServiceRequest {

@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use super::registry::{Desc, Kind, Registry};
+use super::description::{Desc, Kind};
+use super::registry::Registry;
 
 const CPU: Desc = Desc::new(
     "process.cpu.seconds",

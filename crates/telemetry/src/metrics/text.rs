@@ -6,8 +6,9 @@ use std::time::UNIX_EPOCH;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use super::description::{Kind, Value, prometheus};
 use super::instruments::{Exemplar, HistogramValue};
-use super::registry::{Kind, Reading, Registry, Value, prometheus};
+use super::registry::{Reading, Registry};
 
 /// A text format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! `files.img` and related images. Terminals, namespaces, tunnels, packet sockets, fanotify, maps of BPF programs and
 //! external files are not declared.
 
-use super::{Message, sockets};
+use super::{Message, Owner, sockets};
 
 #[derive(Clone, PartialEq, Message)]
 pub struct FileEntry {
@@ -35,20 +35,6 @@ pub struct FileEntry {
     pub memfd: Option<MemFd>,
     #[prost(message, optional, tag = "22")]
     pub pidfd: Option<PidFd>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct Owner {
-    #[prost(uint32, required, tag = "1")]
-    pub uid: u32,
-    #[prost(uint32, required, tag = "2")]
-    pub euid: u32,
-    #[prost(uint32, required, tag = "3")]
-    pub signum: u32,
-    #[prost(uint32, required, tag = "4")]
-    pub pid_type: u32,
-    #[prost(uint32, required, tag = "5")]
-    pub pid: u32,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -17,3 +17,18 @@ pub use sockets::*;
 pub use tree::*;
 
 use prost::Message;
+
+/// Who is signalled of events of a file.
+#[derive(Clone, PartialEq, Message)]
+pub struct Owner {
+    #[prost(uint32, required, tag = "1")]
+    pub uid: u32,
+    #[prost(uint32, required, tag = "2")]
+    pub euid: u32,
+    #[prost(uint32, required, tag = "3")]
+    pub signum: u32,
+    #[prost(uint32, required, tag = "4")]
+    pub pid_type: u32,
+    #[prost(uint32, required, tag = "5")]
+    pub pid: u32,
+}

@@ -1,6 +1,6 @@
 //! Sockets in `files.img`, and `sk-queues.img`.
 
-use super::{Message, files::Owner};
+use super::{Message, Owner};
 
 #[derive(Clone, PartialEq, Message)]
 pub struct SocketOptions {

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::files::{KIND_OF_MODE, OpenFiles, kind};
-use super::{Context, note};
+use super::files::{OpenFiles, kind};
+use super::{Context, KIND_OF_MODE, note};
 use crate::error::{Place, VerifyError};
 use crate::expected::Limit;
 use crate::frames::{all, magic, required};

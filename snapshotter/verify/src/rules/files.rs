@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::open_flags::{self, PATH_ONLY};
-use super::{Context, SIGNAL_MAX, note, paths, remaps, sockets};
+use super::{Context, KIND_OF_MODE, PERMISSIONS, SIGNAL_MAX, note, paths, remaps, sockets};
 use crate::error::{Place, VerifyError};
 use crate::frames::{all, magic};
 use crate::messages::{
@@ -43,8 +43,6 @@ const WATCH_MASK: u32 = 0xfff | 1 << 27 | 0x4000_0000 | 0x2000_0000 | 0x0400_000
 const SEALS: u32 = 0x3f;
 const MEMFD_NAME_MAX: usize = 249;
 const MEMFD_BYTES_MAX: u64 = 1 << 44;
-pub(super) const PERMISSIONS: u32 = 0o777;
-pub(super) const KIND_OF_MODE: u32 = libc::S_IFMT;
 
 /// Open and mapped files.
 pub(super) struct OpenFiles {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::files::{KIND_OF_MODE, OpenFiles};
-use super::{Context, PAGE, USER_END, note, open_flags};
+use super::files::OpenFiles;
+use super::{Context, KIND_OF_MODE, PAGE, USER_END, note, open_flags};
 use crate::error::{Place, VerifyError};
 use crate::expected::Limit;
 use crate::frames::{magic, required};

@@ -3,8 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::files::{KIND_OF_MODE, PERMISSIONS};
-use super::{Context, note, paths};
+use super::{Context, KIND_OF_MODE, PERMISSIONS, note, paths};
 use crate::error::{Place, VerifyError};
 use crate::frames::{Reader, all, magic};
 use crate::messages::{FileEntry, GhostChunk, GhostFile, Remap};

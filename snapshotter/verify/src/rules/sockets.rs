@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Context, note, paths};
+use super::{Context, KIND_OF_MODE, PERMISSIONS, note, paths};
 use crate::error::{Place, VerifyError};
 use crate::messages::{FileEntry, FilePermissions, InetSocket, IpOptions, NetlinkSocket, SocketOptions, UnixSocket};
 use crate::verified::{OpenedPath, Purpose};
 
-use super::files::{KIND_OF_MODE, PERMISSIONS};
 use super::open_flags;
 
 const STREAM: u32 = 1;

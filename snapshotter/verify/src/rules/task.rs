@@ -4,7 +4,7 @@ use super::{Context, SIGNAL_MAX, thread};
 use crate::error::{Place, VerifyError};
 use crate::expected::Limit;
 use crate::frames::{magic, required};
-use crate::messages::{Core, IntervalTimer, PosixTimer, SignalQueue, TaskCore, TaskTimers};
+use crate::messages::{Core, IntervalTimer, PosixTimer, TaskCore, TaskTimers};
 use crate::verified::{Process, Thread};
 use std::sync::Arc;
 
@@ -13,12 +13,7 @@ const STATE_ALIVE: u32 = 1;
 const STATE_STOPPED: u32 = 3;
 /// All signals except the two that cannot be handled: CRIU assumes this number.
 const SIGNAL_ACTIONS: usize = 62;
-/// Size in bytes of a signal's information in the kernel's format: CRIU copies this many.
-const SIGNAL_INFO_BYTES: usize = 128;
-/// Maximum number of pending signals of a process or thread.
-const SIGNALS_MAX: usize = 65_536;
 const TIMERS_MAX: usize = 65_536;
-const COMM_MAX: usize = 15;
 const OOM_SCORE_ADJ_MAX: i32 = 1000;
 /// The commands that register with `membarrier`.
 const MEMBARRIER_REGISTRATIONS: u32 = 1 << 2 | 1 << 4 | 1 << 6 | 1 << 8;
@@ -70,7 +65,7 @@ fn check_dead(at: Place<'_>, core: &Core) -> Result<(), VerifyError> {
     at.hold(core.thread_core.is_none(), "thread_core", &core.thread_core)?;
     let task = core.tc.as_ref().ok_or_else(|| at.refuse("tc", "missing"))?;
     at.hold(task.exit_code <= u32::from(u16::MAX), "tc.exit_code", task.exit_code)?;
-    check_comm(at, &task.comm)?;
+    thread::check_comm(at, &task.comm)?;
     let bare = TaskCore {
         task_state: task.task_state,
         exit_code: task.exit_code,
@@ -106,11 +101,11 @@ fn check_living(context: Context<'_>, at: Place<'_>, is_first: bool, core: &Core
     at.hold(stands, "tc.task_state", task_state)?;
     at.hold(*exit_code == 0, "tc.exit_code", exit_code)?;
     at.hold(*personality == 0, "tc.personality", personality)?;
-    check_comm(at, comm)?;
+    thread::check_comm(at, comm)?;
     let timers = timers.as_ref().ok_or_else(|| at.refuse("tc.timers", "missing"))?;
     check_timers(context, at, timers)?;
     check_limits(context, at, task)?;
-    check_signals(at, "tc.signals_s", signals_s.as_ref())?;
+    thread::check_signals(at, "tc.signals_s", signals_s.as_ref())?;
     at.hold(loginuid.is_none_or(|uid| uid == u32::MAX), "tc.loginuid", loginuid)?;
     let adjustments = context.expected.oom_score_adj_min..=OOM_SCORE_ADJ_MAX;
     // CRIU does not restore the value 0. The restored process then has the sandbox's value, which is the expected one.
@@ -132,11 +127,6 @@ fn check_living(context: Context<'_>, at: Place<'_>, is_first: bool, core: &Core
     )
 }
 
-/// Checks a thread's name.
-pub(super) fn check_comm(at: Place<'_>, comm: &[u8]) -> Result<(), VerifyError> {
-    at.hold(comm.len() <= COMM_MAX && !comm.contains(&0), "comm", comm)
-}
-
 fn check_limits(context: Context<'_>, at: Place<'_>, task: &TaskCore) -> Result<(), VerifyError> {
     let limits = task.rlimits.as_ref().map(|l| l.rlimits.as_slice()).unwrap_or_default();
     let expected = &context.expected.limits;
@@ -144,23 +134,6 @@ fn check_limits(context: Context<'_>, at: Place<'_>, task: &TaskCore) -> Result<
     for (number, (limit, expected)) in limits.iter().zip(expected).enumerate() {
         let allowed = Limit::allows(*expected, limit.cur, limit.max);
         at.hold(allowed, "tc.rlimits", (number, limit))?;
-    }
-    Ok(())
-}
-
-/// Pending signals. Their senders are whatever the process claims, which is harmless: it can send itself the same
-/// signals.
-pub(super) fn check_signals(
-    at: Place<'_>,
-    field: &'static str,
-    queue: Option<&SignalQueue>,
-) -> Result<(), VerifyError> {
-    let signals = queue.map(|q| q.signals.as_slice()).unwrap_or_default();
-    at.hold(signals.len() <= SIGNALS_MAX, field, signals.len())?;
-    for signal in signals {
-        at.hold(signal.siginfo.len() == SIGNAL_INFO_BYTES, field, signal.siginfo.len())?;
-        let number = signal.siginfo.first_chunk::<4>().map(|n| u32::from_le_bytes(*n));
-        at.hold(number.is_some_and(|n| (1..=SIGNAL_MAX).contains(&n)), field, number)?;
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! `core-TID.img`: the fields of a thread.
 
-use super::{Context, SIGNAL_MAX, credentials, in_user_space, registers, task};
+use super::{Context, SIGNAL_MAX, credentials, in_user_space, registers};
 use crate::error::{Place, VerifyError};
-use crate::messages::{Core, Rseq, SignalStack, ThreadCore};
+use crate::messages::{Core, Rseq, SignalQueue, SignalStack, ThreadCore};
 
 /// Size in bytes of the head of the robust futex list: the kernel accepts no other.
 const ROBUST_LIST_BYTES: u32 = 24;
@@ -12,6 +12,12 @@ const SCHED_POLICIES: [u32; 3] = [0, 3, 5];
 const SIGNAL_STACK_FLAGS: u32 = 1 | 2 | 1 << 31;
 /// Maximum size of the area in bytes, with room for additions by later kernels.
 const RSEQ_BYTES_MAX: u32 = 1024;
+
+/// Size in bytes of a signal's information in the kernel's format: CRIU copies this many.
+const SIGNAL_INFO_BYTES: usize = 128;
+/// Maximum number of pending signals of a process or thread.
+const SIGNALS_MAX: usize = 65_536;
+const COMM_MAX: usize = 15;
 
 pub(super) fn check(context: Context<'_>, at: Place<'_>, core: &Core, cgroups: Option<u32>) -> Result<(), VerifyError> {
     let info = core
@@ -74,12 +80,12 @@ pub(super) fn check(context: Context<'_>, at: Place<'_>, core: &Core, cgroups: O
         "thread_core.pdeath_sig",
         pdeath_sig,
     )?;
-    task::check_signals(at, "thread_core.signals_p", signals_p.as_ref())?;
+    check_signals(at, "thread_core.signals_p", signals_p.as_ref())?;
     let creds = creds
         .as_ref()
         .ok_or_else(|| at.refuse("thread_core.creds", "missing"))?;
     credentials::check(context.expected, at, creds)?;
-    task::check_comm(at, comm.as_deref().unwrap_or_default())?;
+    check_comm(at, comm.as_deref().unwrap_or_default())?;
     if let Some(rseq) = rseq_entry {
         check_rseq(at, rseq)?;
     }
@@ -92,4 +98,26 @@ fn check_rseq(at: Place<'_>, rseq: &Rseq) -> Result<(), VerifyError> {
     at.hold(area, "thread_core.rseq_entry", rseq)?;
     let section = in_user_space(rseq.rseq_cs_pointer.unwrap_or(0), 32);
     at.hold(section, "thread_core.rseq_entry.rseq_cs_pointer", rseq.rseq_cs_pointer)
+}
+
+/// Checks a thread's name.
+pub(super) fn check_comm(at: Place<'_>, comm: &[u8]) -> Result<(), VerifyError> {
+    at.hold(comm.len() <= COMM_MAX && !comm.contains(&0), "comm", comm)
+}
+
+/// Pending signals. Their senders are whatever the process claims, which is harmless: it can send itself the same
+/// signals.
+pub(super) fn check_signals(
+    at: Place<'_>,
+    field: &'static str,
+    queue: Option<&SignalQueue>,
+) -> Result<(), VerifyError> {
+    let signals = queue.map(|q| q.signals.as_slice()).unwrap_or_default();
+    at.hold(signals.len() <= SIGNALS_MAX, field, signals.len())?;
+    for signal in signals {
+        at.hold(signal.siginfo.len() == SIGNAL_INFO_BYTES, field, signal.siginfo.len())?;
+        let number = signal.siginfo.first_chunk::<4>().map(|n| u32::from_le_bytes(*n));
+        at.hold(number.is_some_and(|n| (1..=SIGNAL_MAX).contains(&n)), field, number)?;
+    }
+    Ok(())
 }

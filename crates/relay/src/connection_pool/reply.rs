@@ -8,7 +8,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::rt::{Read, Write};
 
-use crate::connection_pool::{ConnectionPool, PooledConnection};
+use super::{ConnectionPool, PooledConnection};
 
 /// The body of a response. If it is dropped before its end, its connection is closed.
 pub struct Reply<T>
