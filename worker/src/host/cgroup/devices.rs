@@ -11,10 +11,8 @@ use nix::sys::stat::{major, minor};
 
 use super::files::FileError;
 use super::layout::Layout;
+use super::limits::Device;
 use super::{Cgroups, DeviceError, usable};
-
-/// A device by its major and minor number; without a minor number, all devices of the major number.
-pub(super) type Device = (u32, Option<u32>);
 
 /// `null`, `zero`, `full`, `random` and `urandom`; `tty`, `ptmx` and the first 256 pseudoterminals, of which a sandbox
 /// reaches only its own.

@@ -10,33 +10,13 @@ use nix::sys::stat::{major, minor};
 
 use super::files::{self, FileError};
 use super::layout::{Layout, remove_directory};
+use super::limits::DiskLimit;
 use super::{Cgroups, DiskError, REMOVE_LIMIT, usable};
 
 /// The group used for the trial.
 const PROBE: &str = "disk-probe";
 /// Where the kernel shows block devices by number.
 const DEVICES: &str = "/sys/dev/block";
-
-/// A disk, and how fast a group may read from it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct DiskLimit {
-    /// `MAJOR:MINOR` of the whole disk.
-    device: String,
-    /// Bytes a second.
-    read_bytes: u64,
-}
-
-impl DiskLimit {
-    /// Returns the limit in the format of `blkio.throttle.read_bps_device`.
-    pub(super) fn v1(&self) -> String {
-        format!("{} {}", self.device, self.read_bytes)
-    }
-
-    /// Returns the limit in the format of `io.max`.
-    pub(super) fn v2(&self) -> String {
-        format!("{} rbps={}", self.device, self.read_bytes)
-    }
-}
 
 impl Cgroups {
     /// Limits every group created from now on to `read_bytes` bytes a second from the disk that holds `path`. `root`

@@ -6,17 +6,12 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::disk::DiskLimit;
 use super::files::{self, FileError};
-use super::{KillError, Limits, poll_until, v1, v2};
+use super::limits::{DiskLimit, Limits};
+use super::{FUNCTION, KillError, poll_until, v1, v2};
 
 /// The file with the processes of a group.
 pub(super) const PROCS: &str = "cgroup.procs";
-/// The group of the function's processes, below the group of the instance, which contains init and CRIU: only the
-/// function is ever frozen. On v1 it exists in the freezer's hierarchy alone, on v2 without controllers, so all limits
-/// stay the instance's.
-pub(super) const FUNCTION: &str = "function";
-
 /// Directories of a group in the version in use.
 #[derive(Debug, Clone)]
 pub(super) enum Layout {
@@ -183,12 +178,26 @@ pub(super) fn remove_directory(directory: &Path, limit: Duration) -> Result<(), 
     poll_until(limit, Duration::from_millis(2), || {
         // In a fixture the control files are ordinary ones.
         #[cfg(test)]
-        super::sweep::empty_fixture(directory);
+        empty_fixture(directory);
         answer = std::fs::remove_dir(directory);
         !matches!(&answer, Err(e) if e.kind() == std::io::ErrorKind::ResourceBusy)
     });
     match answer {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(FileError::new("remove", directory, e)),
         _ => Ok(()),
+    }
+}
+
+/// Removes the ordinary files of a fixture directory, as the kernel does with control files.
+#[cfg(test)]
+fn empty_fixture(directory: &std::path::Path) {
+    let in_kernel = directory.starts_with(super::CGROUP_ROOT);
+    for entry in std::fs::read_dir(directory)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|_| !in_kernel)
+    {
+        let _ = std::fs::remove_file(entry.path());
     }
 }

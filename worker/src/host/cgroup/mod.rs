@@ -13,6 +13,7 @@ mod disk;
 mod errors;
 mod files;
 mod layout;
+mod limits;
 mod spare;
 mod sweep;
 mod v1;
@@ -25,15 +26,20 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disk::DiskLimit;
 use layout::{Layout, PROCS, remove_directory};
+use limits::DiskLimit;
 use spare::Spares;
 
 pub use errors::{CreateError, DetectError, DeviceError, DiskError, FreezeError, KillError};
 pub use files::FileError;
+pub use limits::Limits;
 pub use spare::SpareCounts;
 pub use sweep::{SweepError, Swept};
 
+/// The group of the function's processes, below the group of the instance, which contains init and CRIU: only the
+/// function is ever frozen. On v1 it exists in the freezer's hierarchy alone, on v2 without controllers, so all limits
+/// stay the instance's.
+const FUNCTION: &str = "function";
 /// Where the kernel's cgroup filesystem is mounted.
 pub const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 /// The parent of all groups of a worker.
@@ -47,30 +53,6 @@ pub const KILL_LIMIT: Duration = Duration::from_secs(5);
 pub const REMOVE_LIMIT: Duration = Duration::from_secs(2);
 /// How long a dropped group waits at most, once for the kill and once for the removal.
 const DROP_LIMIT: Duration = Duration::from_millis(500);
-
-const CPU_PERIOD_US: u64 = 100_000;
-
-/// Resource limits of a group.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Limits {
-    /// Memory, page cache and tmpfs files included; no swap.
-    pub memory_bytes: u64,
-    /// Processor time, in cores. Also the group's weight against others.
-    pub cpu_cores: f64,
-    /// Number of processes and threads.
-    pub pids: u64,
-}
-
-impl Limits {
-    fn cpu_quota_us(&self) -> u64 {
-        self.cpu_scaled(CPU_PERIOD_US)
-    }
-
-    fn cpu_scaled(&self, one_core: u64) -> u64 {
-        // Saturating float-to-integer casts: no value of `cpu_cores` can wrap.
-        (self.cpu_cores * one_core as f64).round() as u64
-    }
-}
 
 /// The hierarchy (or hierarchies) in use, and the parent of all groups in it.
 #[derive(Debug, Clone)]

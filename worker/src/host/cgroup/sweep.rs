@@ -1,7 +1,8 @@
 //! Cleans up after a worker that died: groups with processes in them.
 
+use super::FUNCTION;
 use super::files::{self, FileError};
-use super::layout::{FUNCTION, Layout};
+use super::layout::Layout;
 use super::{KILL_LIMIT, KillError, REMOVE_LIMIT};
 
 /// A group that was killed and removed.
@@ -91,19 +92,5 @@ fn below(at: &Layout, prefix: &str, swept: &mut Vec<Swept>, first_error: &mut Op
                 first_error.get_or_insert(e);
             }
         }
-    }
-}
-
-/// Removes the ordinary files of a fixture directory, as the kernel does with control files.
-#[cfg(test)]
-pub(super) fn empty_fixture(directory: &std::path::Path) {
-    let in_kernel = directory.starts_with(super::CGROUP_ROOT);
-    for entry in std::fs::read_dir(directory)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter(|_| !in_kernel)
-    {
-        let _ = std::fs::remove_file(entry.path());
     }
 }

@@ -3,11 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::devices::Device;
-use super::disk::DiskLimit;
 use super::files::{self, FileError};
-use super::layout::FUNCTION;
-use super::{CPU_PERIOD_US, DetectError, DeviceError, DiskError, FREEZE_LIMIT, FreezeError, Limits, poll_until};
+use super::limits::{CPU_PERIOD_US, Device, DiskLimit, Limits};
+use super::{DetectError, DeviceError, DiskError, FREEZE_LIMIT, FUNCTION, FreezeError, poll_until};
 
 const MEMORY: &str = "memory";
 const CPU: &str = "cpu";

@@ -4,10 +4,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::disk::DiskLimit;
 use super::files::{self, FileError};
-use super::layout::FUNCTION;
-use super::{CPU_PERIOD_US, DetectError, DiskError, FREEZE_LIMIT, FreezeError, Limits, poll_until};
+use super::limits::{CPU_PERIOD_US, DiskLimit, Limits};
+use super::{DetectError, DiskError, FREEZE_LIMIT, FUNCTION, FreezeError, poll_until};
 
 /// Required controllers. Freezing needs no controller here.
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
