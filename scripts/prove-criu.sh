@@ -22,9 +22,17 @@ if [ ! -x "$prefix/criu" ] || ! proves "$prefix/criu"; then
         "$here/copy-criu.sh" "$system" "$prefix"
     else
         say "installing a newer one into $prefix"
-        # One that starts and does not work may be so for its deferred libraries.
-        rm -rf "$prefix"
-        "$here/install-criu.sh" "$prefix"
+        # One that starts and does not work may be so for its deferred libraries. It is kept until there is another.
+        before=$prefix.before
+        rm -rf "$before"
+        [ ! -e "$prefix" ] || mv -T "$prefix" "$before"
+        "$here/install-criu.sh" "$prefix" || {
+            cat "$log" >&2
+            rm -rf "$prefix"
+            [ ! -e "$before" ] || mv -T "$before" "$prefix"
+            fail "the one in $prefix was not proved (see above), and no newer one can be had"
+        }
+        rm -rf "$before"
     fi
     proves "$prefix/criu" || { cat "$log" >&2; fail "it cannot checkpoint on this machine: see above and \`fn doctor\`"; }
 fi
