@@ -3,15 +3,16 @@
 //! and reports whether it accepted it. A seed must be accepted. Otherwise it is of an older format and useless.
 
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use rekindle_criu::images::{self, Inventory, PagemapImage, StoredPagemap, TemplateProcess};
 use rekindle_wire::SnapshotId;
 
 use crate::bundle;
 use crate::codec::{self, Encoding, PAGE_BYTES, RegionSize};
 use crate::digest::Digest;
-use crate::images::{self, Inventory, PagemapImage, StoredPagemap, TemplateProcess};
 use crate::interchange;
 use crate::layer::Name;
 use crate::manifest::{Manifest, Section, SectionEncoding};
@@ -190,10 +191,11 @@ pub fn template(bytes: &[u8]) -> bool {
     };
     let Some((mm, pagemap)) = split(rest) else { return false };
     let page_map = first_pages(mm);
+    let holds_any = |pages: Range<PageIndex>| page_map.holds_any(pages.start, pages.end);
     let process = TemplateProcess {
         mm,
         pagemap,
-        page_map: &page_map,
+        holds_any: &holds_any,
         path: "/template",
     };
     let edited = images::map_templates(files, &[process], |path| path.starts_with('/'));

@@ -8,7 +8,7 @@
 //!  pager        ◄── RegionReader (chunk cache on disk, else the store) ◄── PageMap::lookup(page)
 //! ```
 //!
-//! Byte layouts are in `docs/reference/snapshot-format.md`. Pure: [`codec`], [`pagemap`], [`images`], [`manifest`],
+//! Byte layouts are in `docs/reference/snapshot-format.md`. Pure: [`codec`], [`pagemap`], [`manifest`],
 //! [`GreedyDual`]. Only [`store`] talks to S3.
 
 mod buffers;
@@ -17,14 +17,12 @@ pub mod capture;
 pub mod chunks;
 pub mod codec;
 pub mod collect;
-pub mod criu;
 pub mod delete;
 pub mod digest;
 mod flights;
 #[doc(hidden)]
 pub mod fuzz;
 mod hash_tree;
-pub mod images;
 pub mod inspect;
 pub mod interchange;
 pub mod keys;

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use rekindle_criu::images::ImageError;
 use rekindle_wire::SnapshotId;
 use rekindle_wire::internal::LayerRef;
 
 use crate::bundle::{SectionError, open_section, read_section};
 use crate::collect::Objects;
 use crate::digest::Digest;
-use crate::images::ImageError;
 use crate::keys;
 use crate::manifest::{ExtraEntry, ExtraPlace, Manifest, ManifestError, Origin, Section};
 use crate::pagemap::{PageMap, ParseError};

@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
+use rekindle_criu::images::testing::{Run, framed, mm_image, pagemap_image, varint};
 use rekindle_s3_servers::{Kind, Server};
 use rekindle_wire::internal::LayerRef;
 use rekindle_wire::{SnapshotId, VersionNumber};
@@ -18,7 +19,6 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::capture::{CaptureMeta, CaptureOptions};
-use crate::images::testing::{Run, framed, mm_image, pagemap_image, varint};
 use crate::manifest::Origin;
 use crate::store::{Store, StoreConfig, Timeouts};
 

@@ -17,7 +17,7 @@ use http::Method;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
-use rekindle_snapshotter::criu::{RestoreOrder, Session};
+use rekindle_criu::{RestoreOrder, Session};
 use tempfile::TempDir;
 
 use super::function::{Function, Running};

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
-use rekindle_snapshotter::criu::{AfterDump, DumpOrder, Session};
+use rekindle_criu::{AfterDump, DumpOrder, Session};
 use tempfile::TempDir;
 
 use super::checkpoint::{LIMIT, warm_up};

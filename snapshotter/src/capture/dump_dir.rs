@@ -11,10 +11,10 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
+use rekindle_criu::images::{ImageError, PagemapImage, parse_vmas, parse_wiped_on_fork};
 
 use super::split::{Cut, Split, Unmapped, split};
 use crate::codec::PAGE_BYTES;
-use crate::images::{ImageError, PagemapImage, parse_vmas, parse_wiped_on_fork};
 use crate::manifest::is_file_name;
 
 /// Why a directory cannot be used as a dump.

@@ -1,8 +1,9 @@
 //! Cuts a process's lazy memory into windows. They are read one by one, and `cut.rs` later cuts them into regions.
 //! Pure.
 
+use rekindle_criu::images::{PagemapImage, Vma};
+
 use crate::codec::RegionSize;
-use crate::images::{PagemapImage, Vma};
 use crate::pagemap::PageIndex;
 
 /// Pages in a window: the largest region, so that every region size divides it.
@@ -94,9 +95,9 @@ fn push(lazy: &mut Vec<Cut>, first: PageIndex, end: PageIndex, file_page: u64, v
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use rekindle_criu::images::testing::{Run, pagemap_image};
 
     use super::*;
-    use crate::images::testing::{Run, pagemap_image};
 
     /// Mappings with gaps, and runs of pages inside them. Some runs directly follow the one before.
     fn process() -> impl Strategy<Value = (Vec<Vma>, Vec<Run>)> {

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use rekindle_criu::images::PagemapImage;
+
 use super::*;
 use crate::chunks::{ChunkCache, RegionReader};
-use crate::images::PagemapImage;
 use crate::pagemap::PageIndex;
 use crate::snapshot::Snapshot;
 use crate::testing::{TestStore, criu_dump, meta};

@@ -11,10 +11,8 @@ mod tests;
 use crate::digest::Digest;
 
 pub use block::BlockError;
+pub use rekindle_criu::PAGE_BYTES;
 pub use settings::{Acceleration, Codec, RegionSize, SettingError};
-
-/// Bytes of a page. The format requires 4 KiB pages. A manifest with another page size is rejected.
-pub const PAGE_BYTES: usize = 4096;
 
 /// How a region's payload is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

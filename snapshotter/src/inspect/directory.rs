@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
+use rekindle_criu::images::{file_names, parse_mappings};
 use serde::Serialize;
 
 use super::view::{Kinds, ProcessView, spans_of_pagemap};
-use crate::images::{file_names, parse_mappings};
 use crate::interchange::{Directory, InterchangeError, image_at, io_at};
 
 /// Contents of an image directory.

@@ -8,11 +8,11 @@ mod view;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use rekindle_criu::images::{ImageError, StoredPagemap, file_names, parse_mappings};
 use rekindle_wire::SnapshotId;
 use rekindle_wire::api::SnapshotSummary;
 use serde::Serialize;
 
-use crate::images::{ImageError, StoredPagemap, file_names, parse_mappings};
 use crate::keys;
 use crate::manifest::Origin;
 use crate::pagemap::{PageIndex, Region};

@@ -2,11 +2,10 @@
 
 use std::collections::HashMap;
 
+use rekindle_criu::images::{Backing, Mapping, PE_LAZY, PE_PARENT, StoredPagemap};
 use serde::{Serialize, Serializer};
 
 use crate::codec::{Encoding, PAGE_BYTES};
-use crate::images::{Backing, Mapping, StoredPagemap};
-use crate::images::{PE_LAZY, PE_PARENT};
 use crate::pagemap::{PageIndex, PageMap, Region};
 
 const PAGE: u64 = PAGE_BYTES as u64;

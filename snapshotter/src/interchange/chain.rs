@@ -9,12 +9,13 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use rekindle_criu::images::{Inventory, PE_PARENT};
+
 use super::directory::{INVENTORY, PARENT, read_pagemap};
 use super::error::{InterchangeError, image_at, io_at};
 use super::pages::PageFile;
 use super::replace::resume;
 use crate::codec::PAGE_BYTES;
-use crate::images::{Inventory, PE_PARENT};
 
 /// More pre-dumps than anyone makes.
 const PARENTS_MAX: usize = 256;

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use lz4::block::{CompressionMode, compress_bound, compress_to_buffer};
-
+use rekindle_criu::images::{BLOCK_BYTES_MAX, Blocks, ImageError, PE_PAYLOAD_ALIGNED, StoredRun};
 use serde::Serialize;
 
 use super::directory::{Directory, INVENTORY, Pair};
@@ -14,7 +14,6 @@ use super::error::{InterchangeError, image_at, io_at};
 use super::pages::PageFile;
 use super::replace::Replacement;
 use crate::codec::{PAGE_BYTES, is_zero};
-use crate::images::{BLOCK_BYTES_MAX, Blocks, ImageError, PE_PAYLOAD_ALIGNED, StoredRun};
 
 /// Highest acceleration that LZ4 supports.
 const ACCELERATION_MAX: i32 = 65_537;
@@ -283,7 +282,7 @@ fn raw_ranges(directory: &Directory, pair: &Pair) -> Result<Vec<Range<u64>>, Int
         };
         let path = directory.path.join(&name);
         let bytes = std::fs::read(&path).map_err(io_at("read", &path))?;
-        for mapping in crate::images::parse_mappings(&bytes).map_err(image_at(&path))? {
+        for mapping in rekindle_criu::images::parse_mappings(&bytes).map_err(image_at(&path))? {
             if !mapping.is_kept_raw() {
                 continue;
             }

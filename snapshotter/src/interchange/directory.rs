@@ -5,9 +5,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rekindle_criu::images::{Inventory, StoredPagemap};
+
 use super::error::{InterchangeError, image_at, io_at};
 use super::pages::PageFile;
-use crate::images::{Inventory, StoredPagemap};
 
 /// Default bytes of memory per block, as in CRIU.
 pub const BLOCK_BYTES_DEFAULT: u64 = 256 << 10;

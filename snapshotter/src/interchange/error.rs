@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::images::ImageError;
+use rekindle_criu::images::ImageError;
 
 /// Why an image directory cannot be used, or was not changed.
 #[derive(Debug, thiserror::Error)]

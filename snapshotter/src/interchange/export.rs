@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt as _};
+use rekindle_criu::images::{ImageError, PagemapEntry, PagemapImage};
 use rekindle_wire::SnapshotId;
 
 use crate::chunks::{CacheError, ChunkCache, ReadError, RegionReader};
 use crate::codec::PAGE_BYTES;
-use crate::images::{ImageError, PagemapEntry, PagemapImage};
 use crate::pagemap::{PageIndex, PageMap, Region};
 use crate::snapshot::{OpenError, Process, Snapshot};
 use crate::store::Store;

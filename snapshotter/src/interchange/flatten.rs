@@ -4,11 +4,12 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
+use rekindle_criu::images::{PE_LAZY, PE_PAYLOAD_ALIGNED, PE_PRESENT, StoredRun};
+
 use super::chain::{Chain, directories};
 use super::directory::{Directory, INVENTORY, Pair, image_names};
 use super::error::{InterchangeError, image_at, io_at};
 use crate::codec::PAGE_BYTES;
-use crate::images::{PE_LAZY, PE_PAYLOAD_ALIGNED, PE_PRESENT, StoredRun};
 
 /// Decompressed bytes copied at once.
 const COPY_BYTES: usize = 4 << 20;

@@ -4,9 +4,10 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
+use rekindle_criu::images::{BLOCK_BYTES_MAX, StoredPagemap};
+
 use super::error::{InterchangeError, io_at};
 use crate::codec::{self, Encoding, PAGE_BYTES};
-use crate::images::{BLOCK_BYTES_MAX, StoredPagemap};
 
 /// A pagemap with its pages image. Reading forward is cheap. A step back within a compressed run starts at the run's
 /// beginning.

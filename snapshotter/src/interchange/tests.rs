@@ -6,13 +6,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
+use rekindle_criu::images::testing::{Run, framed, mm_image, pagemap_image, varint};
+use rekindle_criu::images::{Inventory, PE_LAZY, PE_PARENT, PE_PRESENT, StoredPagemap, StoredRun};
 
 use super::directory::{Directory, image_names};
 use super::flatten::flatten;
 use super::*;
 use crate::codec::PAGE_BYTES;
-use crate::images::testing::{Run, framed, mm_image, pagemap_image, varint};
-use crate::images::{Inventory, PE_LAZY, PE_PARENT, PE_PRESENT, StoredPagemap, StoredRun};
 use crate::region_index::RegionIndex;
 use crate::testing::{TestStore, criu_dump, noise};
 

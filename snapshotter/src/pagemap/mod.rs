@@ -13,31 +13,10 @@ use crate::codec::{Encoding, PAGE_BYTES, RegionSize};
 use crate::digest::Digest;
 
 pub use encoding::ParseError;
-
-/// A page number in an address space: the address divided by the page size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PageIndex(pub u64);
+pub use rekindle_criu::PageIndex;
 
 /// One past the largest possible page number: 57 bits of address.
 pub(crate) const PAGE_INDEX_END: u64 = 1 << 45;
-
-impl PageIndex {
-    /// The page that holds `address`.
-    pub fn containing(address: u64) -> Self {
-        Self(address / PAGE_BYTES as u64)
-    }
-
-    /// The address of the page's first byte.
-    pub fn address(self) -> u64 {
-        self.0 * PAGE_BYTES as u64
-    }
-}
-
-impl fmt::Display for PageIndex {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "page {:#x}", self.0)
-    }
-}
 
 /// Maximum size of a chunk in bytes. Readers load what they need of one at once. A chunk is closed at half of this
 /// size, and no region is larger than that half.

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use bytes::Bytes;
+use rekindle_criu::{InheritFd, RESTORE_LOG, RestoreOrder, Stage, cause_of};
 use rekindle_init::causes::chain;
 use rekindle_init::protocol::{FUNCTION_PID, FUNCTION_UID, held_path};
 use rekindle_snapshotter::capture::BaseMemory;
-use rekindle_snapshotter::criu::{InheritFd, RESTORE_LOG, RestoreOrder, Stage, cause_of};
 use rekindle_snapshotter::interchange::write_whole;
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::{Snapshot, StoreError, keys};

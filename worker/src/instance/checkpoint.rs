@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use bytes::Bytes;
+use rekindle_criu::{AfterDump, CriuError, DUMP_LOG, DumpOrder, Stage, cause_of};
 use rekindle_init::files::Saved;
 use rekindle_init::protocol::{FUNCTION_PID, FUNCTION_UID};
 use rekindle_relay::SendError;
-use rekindle_snapshotter::criu::{AfterDump, CriuError, DUMP_LOG, DumpOrder, Stage, cause_of};
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::{CaptureMeta, CaptureOptions, ExtraFile, Published, publish};
 use rekindle_verify::verify;

@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
+use rekindle_criu::{InheritFd, RestoreOrder, Session};
 use rekindle_init::protocol::held_path;
 use rekindle_pager::Ancestor;
-use rekindle_snapshotter::criu::{InheritFd, RestoreOrder, Session};
 use rekindle_wire::ApiError;
 
 use crate::host::cgroup::Cgroup;

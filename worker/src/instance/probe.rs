@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rekindle_criu::{CriuError, PROBE_LOG, Session, cause_in, own_descriptor};
 use rekindle_init::protocol::{Layers, Machine, Setup};
-use rekindle_snapshotter::criu::{CriuError, PROBE_LOG, Session, cause_in, own_descriptor};
 use rekindle_wire::ApiError;
 
 use crate::host::sandbox::criu::Scratch;

@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rekindle_snapshotter::criu::own_descriptor;
+use rekindle_criu::own_descriptor;
 use tokio::runtime::Handle;
 
 use crate::host::cgroup::FreezeError;

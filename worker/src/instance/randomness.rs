@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use memmap2::Mmap;
 use nix::sys::uio::{RemoteIoVec, process_vm_writev};
 use nix::unistd::Pid;
+use rekindle_criu::images::{Backing, ImageError, PagemapImage, file_names, parse_mappings};
 use rekindle_randomness::{Bytes, Generator, Memory, Write, find, unreached};
-use rekindle_snapshotter::images::{Backing, ImageError, PagemapImage, file_names, parse_mappings};
 use rekindle_telemetry::record_past;
 use rekindle_wire::api::{Randomness, Repeating};
 

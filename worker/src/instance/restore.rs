@@ -16,6 +16,7 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use rekindle_criu::{RESTORE_LOG, Stage, cause_of, read_log};
 use rekindle_init::causes::chain;
 use rekindle_init::locks::Lock;
 use rekindle_init::protocol::{Clocks, FUNCTION_PID};
@@ -23,7 +24,6 @@ use rekindle_pager::address_map::AddressMap;
 use rekindle_pager::{
     AheadPage, Ancestor, Given, Handover, Layout, LostPage, PageSource, Pager, PagerConfig, Prepared, Preparing,
 };
-use rekindle_snapshotter::criu::{RESTORE_LOG, Stage, cause_of, read_log};
 use rekindle_telemetry::record_past;
 use rekindle_wire::{ApiError, ErrorCode, SnapshotId};
 use tokio::runtime::Handle;

@@ -3,8 +3,8 @@
 
 use std::collections::HashSet;
 
+use rekindle_criu::external_file;
 use rekindle_pager::PAGE;
-use rekindle_snapshotter::criu::external_file;
 use rekindle_verify::EAGER_PREFIX;
 
 use super::WRITTEN;

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Until `go` the source can continue as if nothing had happened; the copy runs only on that order.
-//! [`rekindle_snapshotter::images::parent_images`] explains why CRIU dumps no memory. Unwritten pages of a template's
+//! [`rekindle_criu::images::parent_images`] explains why CRIU dumps no memory. Unwritten pages of a template's
 //! private mapping are on the target already.
 //!
 //! - [`source`], [`target`]: the two sides; `written`: the pages that the instance had written, as far as they are at

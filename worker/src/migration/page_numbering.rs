@@ -4,7 +4,7 @@
 use std::io;
 use std::path::Path;
 
-use rekindle_snapshotter::images::{ImageError, Travelling, WrittenRun, travelling};
+use rekindle_criu::images::{ImageError, Travelling, WrittenRun, travelling};
 
 use crate::snapshots::touched_early;
 

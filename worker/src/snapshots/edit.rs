@@ -3,15 +3,16 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use rekindle_init::protocol::{Clocks, FUNCTION_PID, FUNCTION_UID, held_path};
-use rekindle_pager::PAGE;
-use rekindle_snapshotter::images::{
+use rekindle_criu::images::{
     EagerRun, FoldedArea, ImageError, OtherTime, PageFrom, TemplateLayout, TemplateProcess, argument_areas,
     clock_times, in_criu_s_time, in_users_of, map_templates, renumber_pipes, rseq_area, with_eager_pages, with_user,
 };
+use rekindle_init::protocol::{Clocks, FUNCTION_PID, FUNCTION_UID, held_path};
+use rekindle_pager::PAGE;
 use rekindle_snapshotter::{PageIndex, Process};
 
 use super::notes::PipeNote;
@@ -74,12 +75,16 @@ pub(super) fn use_templates(dir: &Path, processes: &[Process]) -> Result<Vec<Edi
     let images = processes.iter().map(both).collect::<Result<Vec<_>, EditError>>()?;
     let files_path = dir.join("files.img");
     let files = read(files_path.clone())?;
-    let asked: Vec<_> = std::iter::zip(processes, std::iter::zip(&images, &paths))
+    let held = processes
+        .iter()
+        .map(|process| move |pages: Range<PageIndex>| process.page_map.holds_any(pages.start, pages.end));
+    let held: Vec<_> = held.collect();
+    let asked: Vec<_> = std::iter::zip(&held, std::iter::zip(&images, &paths))
         .take(MAPPED_MAX)
-        .map(|(process, ((mm, pagemap), path))| TemplateProcess {
+        .map(|(holds_any, ((mm, pagemap), path))| TemplateProcess {
             mm,
             pagemap,
-            page_map: &process.page_map,
+            holds_any,
             path,
         })
         .collect();
@@ -382,7 +387,7 @@ pub(crate) fn touched_early(dir: &Path) -> Result<Vec<u64>, EditError> {
 
 #[cfg(test)]
 mod tests {
-    use rekindle_snapshotter::images::TemplateArea;
+    use rekindle_criu::images::TemplateArea;
 
     use super::*;
 

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::LazyLock;
 
+use rekindle_criu::DUMP_LOG;
 use rekindle_init::seccomp;
 use rekindle_init::spawn::{CORE_PATTERN, MEMLOCK, MESSAGE_QUEUES, crashes_go_to_a_file};
-use rekindle_snapshotter::criu::DUMP_LOG;
 use rekindle_verify::{Expected, Limit, PagesIn, RESOURCES, Travelling};
 
 use crate::snapshots::{FILES_ARCHIVE, NOTES_FILE, PipeNote};

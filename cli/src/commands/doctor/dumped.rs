@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
+use rekindle_criu::images::{PagemapEntry, PagemapImage};
 use rekindle_pager::{Held, PAGE, PageRef, PageSource, Pin, SourceError};
-use rekindle_snapshotter::images::{PagemapEntry, PagemapImage};
 
 /// A parsed pagemap image with its pages image.
 pub(super) struct DumpedMemory {

@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
+use rekindle_criu::{CriuError, InheritFd, RestoreOrder, Session, Stage, own_descriptor};
 use rekindle_pager::Ancestor;
-use rekindle_snapshotter::criu::{CriuError, InheritFd, RestoreOrder, Session, Stage, own_descriptor};
 
 use super::Sandbox;
 use super::pool::{OUTPUT_FDS, OUTPUT_PIPES};

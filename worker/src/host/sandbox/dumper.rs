@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rekindle_criu::Session;
 use rekindle_init::dumper::NAMESPACES;
 use rekindle_init::protocol::{FUNCTION_UID, Request};
-use rekindle_snapshotter::criu::Session;
 
 use super::control::Control;
 use super::{Passing, Sandbox, SandboxError, Zygote};

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
 use parking_lot::Mutex;
+use rekindle_criu::{CriuError, Session};
 use rekindle_init::causes::chain;
 use rekindle_init::protocol::FUNCTION_UID;
-use rekindle_snapshotter::criu::{CriuError, Session};
 use tokio::sync::{Notify, Semaphore};
 
 use super::criu::{self, Prestart, PrestartError, WaitingCriu};

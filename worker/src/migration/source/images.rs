@@ -3,9 +3,9 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
+use rekindle_criu::external_file;
+use rekindle_criu::images::place_external;
 use rekindle_pager::address_map::AddressMap;
-use rekindle_snapshotter::criu::external_file;
-use rekindle_snapshotter::images::place_external;
 use rekindle_wire::ApiError;
 
 use super::super::bundle::{Header, pack, pieces};

@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use rekindle_criu::images::WrittenRun;
 use rekindle_pager::PAGE;
-use rekindle_snapshotter::images::WrittenRun;
 use rustix::fs::OFlags;
 
 use super::super::page_numbering::{MigratedProcess, PageNumbering};

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::time::Instant;
 
+use rekindle_criu::images::place_external;
 use rekindle_init::locks::Lock;
 use rekindle_init::protocol::{Clocks, FUNCTION_UID, held_path};
-use rekindle_snapshotter::images::place_external;
 use rekindle_verify::{EAGER_PREFIX, PagesIn, verify};
 use rekindle_wire::ApiError;
 

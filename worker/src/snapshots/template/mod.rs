@@ -18,9 +18,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use rekindle_criu::images::{TemplateArea, TemplateLayout};
 use rekindle_init::causes::chain;
 use rekindle_pager::{AheadPage, Held, Layout, PAGE, PageRange, PageRef, PageSource, Pin, SourceError, pin};
-use rekindle_snapshotter::images::{TemplateArea, TemplateLayout};
 use rekindle_snapshotter::pagemap::ChunkRef;
 use rekindle_snapshotter::{Digest, PageIndex, PageMap, Region, RegionReader};
 use tokio::runtime::Handle;

@@ -12,8 +12,8 @@ use std::time::Duration;
 use memmap2::{MmapOptions, MmapRaw};
 use nix::fcntl::{FallocateFlags, fallocate};
 use parking_lot::Mutex;
+use rekindle_criu::images::TemplateLayout;
 use rekindle_pager::{Held, PAGE, unpinned};
-use rekindle_snapshotter::images::TemplateLayout;
 use rekindle_snapshotter::{PageIndex, PageMap, Region};
 
 use super::page_bits::PageBits;

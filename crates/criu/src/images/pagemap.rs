@@ -5,8 +5,7 @@ use std::ops::Range;
 use prost::Message as _;
 
 use super::{ImageError, first_message, framing, wire};
-use crate::codec::PAGE_BYTES;
-use crate::pagemap::PageIndex;
+use crate::{PAGE_BYTES, PageIndex};
 
 pub(super) const PAGEMAP_MAGIC: u32 = 0x5608_4025;
 pub(super) const KIND: &str = "pagemap";

@@ -1,11 +1,19 @@
-//! Drives an unmodified CRIU over its RPC protocol. The worker lets init start `criu swrk` inside a sandbox and keeps
-//! the other end of its socket: [`Session`]. Everything here blocks, up to a limit, and belongs on its own thread.
+//! Drives an unmodified CRIU over its RPC protocol, and reads and edits its image files.
+//!
+//! - [`Session`]: one conversation with one `criu swrk`, which init starts and whose socket the worker keeps.
+//! - [`cause_of`]: why CRIU failed, from its log.
+//! - [`images`]: the image files. Pure.
+//!
+//! Everything but the images blocks, up to a limit, and belongs on its own thread.
 
+pub mod images;
 mod log;
 mod messages;
+mod page;
 mod session;
 
 pub use log::{cause_in, cause_of, read_log};
+pub use page::{PAGE_BYTES, PageIndex};
 pub use session::{
     AfterDump, CriuError, DumpOrder, InheritFd, RestoreOrder, Session, Stage, external_file, own_descriptor,
 };

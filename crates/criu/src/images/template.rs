@@ -14,8 +14,7 @@ use super::ImageError;
 use super::files::FilesImage;
 use super::mm::{FileMapping, MmImage, Part, Vma};
 use super::pagemap::{EagerRun, PagemapImage};
-use crate::codec::PAGE_BYTES;
-use crate::pagemap::{PageIndex, PageMap};
+use crate::{PAGE_BYTES, PageIndex};
 
 /// Maximum size of a template, in bytes of addresses (not of memory). Larger processes are restored without one.
 const TEMPLATE_BYTES_MAX: u64 = 1 << 40;
@@ -98,8 +97,8 @@ pub struct TemplateProcess<'a> {
     pub mm: &'a [u8],
     /// Its `pagemap-PID.img`.
     pub pagemap: &'a [u8],
-    /// Locates its pages.
-    pub page_map: &'a PageMap,
+    /// Returns whether the snapshot holds memory for any of these pages.
+    pub holds_any: &'a dyn Fn(Range<PageIndex>) -> bool,
     /// The absolute path at which CRIU opens the template.
     pub path: &'a str,
 }
@@ -251,7 +250,7 @@ fn plan(
         };
         if mm.can_map_a_file(at) {
             let pages = whole_pages(vma)?;
-            if process.page_map.holds_any(pages.start, pages.end) {
+            if (process.holds_any)(pages.clone()) {
                 let area = plan.add(pages.start, pages.end.0 - pages.start.0)?;
                 plan.whole.push((at, area.at * PAGE_BYTES as u64));
             } else {
@@ -265,7 +264,7 @@ fn plan(
             fold(&mut plan, at, &whole_pages(vma)?, mapping, name, pagemap)?;
         } else if mm.can_be_lazy(at) {
             let pages = whole_pages(vma)?;
-            if process.page_map.holds_any(pages.start, pages.end) {
+            if (process.holds_any)(pages.clone()) {
                 let others = plan.layout.anonymous.take().filter(|_| mm.is_anonymous(at));
                 plan.layout.anonymous = others.map(|mut others| {
                     others.push(TemplateArea {

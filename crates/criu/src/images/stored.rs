@@ -10,7 +10,7 @@ use prost::Message as _;
 
 use super::pagemap::{FIELD_ADDRESS, FIELD_PAGES, KIND, PAGEMAP_MAGIC, PE_PARENT, PE_PRESENT, RawEntry, parse_with};
 use super::{ImageError, framing, wire};
-use crate::codec::PAGE_BYTES;
+use crate::PAGE_BYTES;
 
 /// The run's bytes start at a multiple of the page size.
 pub const PE_PAYLOAD_ALIGNED: u32 = 1 << 3;

@@ -14,8 +14,8 @@ mod mm;
 mod pagemap;
 mod stored;
 mod template;
-#[cfg(test)]
-pub(crate) mod testing;
+#[doc(hidden)]
+pub mod testing;
 mod time;
 mod travel;
 mod users;

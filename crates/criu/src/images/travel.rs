@@ -15,8 +15,7 @@ use super::mm::MmImage;
 use super::pagemap::{PE_PARENT, PE_PRESENT, encode_runs, parse_with};
 use super::template::TemplateArea;
 use super::{ImageError, framing};
-use crate::codec::PAGE_BYTES;
-use crate::pagemap::PageIndex;
+use crate::{PAGE_BYTES, PageIndex};
 
 /// The version that CRIU up to 4.2 writes.
 const IMAGES_VERSION: u32 = 2;
@@ -182,7 +181,7 @@ fn cut(
     }
 }
 
-/// Changes the paths of files that were dumped under names from [`external_file`](crate::criu::external_file), so that
+/// Changes the paths of files that were dumped under names from [`external_file`](crate::external_file), so that
 /// CRIU opens these paths instead. Returns the image, and the ids of the files found in it. One file may have several
 /// ids, because CRIU remembers only a few files.
 ///
