@@ -20,12 +20,12 @@ use std::time::Duration;
 
 use nix::fcntl::OFlag;
 use nix::sched::{CloneFlags, setns};
+use rekindle_criu::descriptors::OUTPUT_FDS;
 use rekindle_criu::images::clock_times;
 use rekindle_criu::{InheritFd, RESTORE_LOG, RestoreOrder, Session, Stage};
 use rekindle_init::protocol::{Clocks, FUNCTION_PID, Layers, Machine, Setup, held_path};
 use rekindle_snapshotter::Manifest;
 use rekindle_snapshotter::manifest::Origin;
-use rekindle_worker::host::sandbox::pool::OUTPUT_FDS;
 use rekindle_worker::host::sandbox::{CriuUse, FunctionState, Sandbox, Zygote};
 use rekindle_worker::instance::PORT;
 use rekindle_worker::snapshots::{CaptureNotes, FILES_ARCHIVE, NOTES_FILE};

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
+use rekindle_criu::Prestart;
 use rekindle_identity::{Role, TlsError, Transport};
 use rekindle_init::causes::chain;
 use rekindle_snapshotter::{ChunkCache, RegionIndex, RegionReader};
@@ -25,7 +26,6 @@ use crate::host::confined::Confinement;
 use crate::host::load::Load;
 use crate::host::network::Network;
 use crate::host::sandbox::Zygote;
-use crate::host::sandbox::criu::Prestart;
 use crate::host::sandbox::pool::SandboxPool;
 use crate::host::start_limiter::StartLimiter;
 use crate::idle::IdleMemory;
@@ -385,7 +385,7 @@ impl Worker {
         });
         match kept {
             Ok(file) => {
-                self.pool.prime_with(Arc::clone(&file));
+                self.pool.prestart_with(Arc::clone(&file));
                 *self.probe.lock() = Some(Probe { file, version });
             }
             Err(e) => tracing::warn!(error = %e, "cannot keep criu's kernel probe; restores take longer"),

@@ -16,6 +16,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, recv, sendmsg, socketpair};
 use prost::Message;
 
+use super::descriptors::{PROBE_IMAGES_FD, own_descriptor};
 use super::log::first_error;
 use super::messages::{CGROUPS_IGNORE, InheritFdMessage, Kind, NETWORK_LOCK_SKIP, Options, Request, Response};
 use super::{DUMP_LOG, PROBE_LOG, RESTORE_LOG};
@@ -24,6 +25,9 @@ use super::{DUMP_LOG, PROBE_LOG, RESTORE_LOG};
 const RESPONSE_MAX: usize = 64 * 1024;
 /// Maximum size in bytes of an unlinked file that goes into the images.
 const GHOST_LIMIT: u32 = 16 << 20;
+
+/// Why the work at a stage failed.
+pub type StageError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why CRIU failed to do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -49,7 +53,7 @@ pub enum CriuError {
     },
     /// The caller's work at a stage failed.
     #[error("at stage {0:?}")]
-    Stage(Stage, #[source] Box<dyn std::error::Error + Send + Sync>),
+    Stage(Stage, #[source] StageError),
 }
 
 /// A point in a dump or restore at which CRIU stops and waits.
@@ -143,11 +147,7 @@ impl Session {
     ///
     /// # Errors
     /// See [`CriuError`]. The processes then continue to run.
-    pub fn dump(
-        &self,
-        order: &DumpOrder,
-        at: impl FnMut(&Stage) -> Result<(), Box<dyn std::error::Error + Send + Sync>>,
-    ) -> Result<(), CriuError> {
+    pub fn dump(&self, order: &DumpOrder, at: impl FnMut(&Stage) -> Result<(), StageError>) -> Result<(), CriuError> {
         let options = Options {
             pid: Some(order.pid),
             leave_running: Some(order.after == AfterDump::Run),
@@ -181,7 +181,7 @@ impl Session {
     pub fn restore(
         &self,
         order: &RestoreOrder,
-        at: impl FnMut(&Stage) -> Result<(), Box<dyn std::error::Error + Send + Sync>>,
+        at: impl FnMut(&Stage) -> Result<(), StageError>,
     ) -> Result<i32, CriuError> {
         self.order_restore(order)?;
         self.hear_restored(order.limit, at)
@@ -194,21 +194,22 @@ impl Session {
     pub fn hear_restored(
         &self,
         limit: Duration,
-        at: impl FnMut(&Stage) -> Result<(), Box<dyn std::error::Error + Send + Sync>>,
+        at: impl FnMut(&Stage) -> Result<(), StageError>,
     ) -> Result<i32, CriuError> {
         let response = self.hear("restore", limit, at)?;
         Ok(response.restore.map_or(0, |r| r.pid))
     }
 
     /// Makes CRIU probe the kernel. CRIU leaves the result in its working directory. If the kernel lacks an optional
-    /// feature, CRIU reports that the check failed, but keeps the result all the same.
+    /// feature, CRIU reports that the check failed, but keeps the result all the same. Returns CRIU's version.
     ///
     /// # Errors
-    /// If CRIU does not respond.
-    pub fn probe(&self, images_dir: String, limit: Duration) -> Result<(), CriuError> {
-        let options = common(images_dir, 1, PROBE_LOG, limit);
+    /// If CRIU does not respond within `limit`, which is that of each of its two responses.
+    pub fn probe(&self, limit: Duration) -> Result<(i32, i32, i32), CriuError> {
+        let version = self.version(limit)?;
+        let options = common(own_descriptor(PROBE_IMAGES_FD), 1, PROBE_LOG, limit);
         match self.converse("probe", Kind::Check, options, limit, |_| Ok(())) {
-            Ok(_) | Err(CriuError::Failed { .. }) => Ok(()),
+            Ok(_) | Err(CriuError::Failed { .. }) => Ok(version),
             Err(e) => Err(e),
         }
     }
@@ -248,7 +249,7 @@ impl Session {
         kind: Kind,
         options: Options,
         limit: Duration,
-        at: impl FnMut(&Stage) -> Result<(), Box<dyn std::error::Error + Send + Sync>>,
+        at: impl FnMut(&Stage) -> Result<(), StageError>,
     ) -> Result<Response, CriuError> {
         self.send(&Request {
             kind: kind.into(),
@@ -262,7 +263,7 @@ impl Session {
         &self,
         what: &'static str,
         limit: Duration,
-        mut at: impl FnMut(&Stage) -> Result<(), Box<dyn std::error::Error + Send + Sync>>,
+        mut at: impl FnMut(&Stage) -> Result<(), StageError>,
     ) -> Result<Response, CriuError> {
         let mut deadline = Instant::now() + limit;
         let mut stopped_at = None;
@@ -342,16 +343,6 @@ impl Session {
         }
         Response::decode(&buffer[..length]).map_err(CriuError::Malformed)
     }
-}
-
-/// CRIU's name of an open file that it must not look up by path: its mount and inode.
-pub fn external_file(mount: u64, inode: u64) -> String {
-    format!("file[{mount:x}:{inode:x}]")
-}
-
-/// A path through a descriptor of the CRIU process, to a directory outside the sandbox's mount namespace.
-pub fn own_descriptor(fd: i32) -> String {
-    format!("/proc/self/fd/{fd}")
 }
 
 fn restore_options(order: &RestoreOrder) -> Options {

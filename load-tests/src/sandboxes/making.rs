@@ -8,11 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use rekindle_criu::Session;
+use rekindle_criu::{Prestart, Session};
 use rekindle_init::protocol::{Layers, Machine, Setup};
 use rekindle_worker::host::cgroup::{CGROUP_ROOT, Cgroups, Limits};
 use rekindle_worker::host::network::{Egress, Network};
-use rekindle_worker::host::sandbox::criu::Prestart;
 use rekindle_worker::host::sandbox::{CriuUse, Sandbox, Zygote};
 use serde::Serialize;
 use tempfile::TempDir;

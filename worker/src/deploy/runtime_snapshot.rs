@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use bytes::Bytes;
-use rekindle_criu::{InheritFd, RESTORE_LOG, RestoreOrder, Stage, cause_of};
+use rekindle_criu::descriptors::OUTPUT_FDS;
+use rekindle_criu::{InheritFd, RESTORE_LOG, RestoreOrder, ScratchDir, Stage, cause_of};
 use rekindle_init::causes::chain;
 use rekindle_init::protocol::{FUNCTION_PID, FUNCTION_UID, held_path};
 use rekindle_snapshotter::capture::BaseMemory;
@@ -31,8 +32,6 @@ use rekindle_wire::{ApiError, ErrorCode, FunctionName};
 
 use crate::deploy::renewal::made_with;
 use crate::host::sandbox::FunctionState;
-use crate::host::sandbox::criu::Scratch;
-use crate::host::sandbox::pool::OUTPUT_FDS;
 use crate::instance::boot::{self, boot, boot_unloaded};
 use crate::instance::checkpoint::{Hook, call_hook, checkpoint, quiet};
 use crate::instance::isolated_process::{IsolatedProcess, Output, isolate, unavailable};
@@ -184,12 +183,12 @@ async fn begin_shared(
 
 /// Returns the snapshot, if one of its root filesystem exists and is intact. All its images are in a directory for
 /// `instance`.
-async fn find(worker: &Worker, instance: &Instance, scope: &Scope) -> Result<Option<(Snapshot, Scratch)>, ApiError> {
+async fn find(worker: &Worker, instance: &Instance, scope: &Scope) -> Result<Option<(Snapshot, ScratchDir)>, ApiError> {
     let Some(snapshot) = named(worker, scope, &instance.spec.rootfs).await else {
         return Ok(None);
     };
     let dir = worker.config.run_dir.join("restores").join(instance.id.as_str());
-    let images = Scratch::make(dir).map_err(|e| failed("lay out the images", &e))?;
+    let images = ScratchDir::make(dir).map_err(|e| failed("lay out the images", &e))?;
     match write_whole(&snapshot, worker.snapshots.reader(), images.path()).await {
         Ok(()) => match of_today(worker, &snapshot, images.path()) {
             Ok(()) => Ok(Some((snapshot, images))),
@@ -311,7 +310,7 @@ async fn begin_as(
     worker: &Arc<Worker>,
     instance: &Arc<Instance>,
     snapshot: &Snapshot,
-    scratch: Scratch,
+    scratch: ScratchDir,
 ) -> Result<Arc<RunningInstance>, ApiError> {
     let Origin::Runtime { uid, .. } = snapshot.manifest.origin else {
         let what = format!("snapshot {} is no runtime's", snapshot.id());
@@ -333,7 +332,7 @@ async fn begin_as(
     let clocks = clocks(scratch.path()).map_err(editing)?;
     let_be_read(scratch.path()).map_err(editing)?;
     scratch
-        .give_to(&sandbox)
+        .give_to(sandbox.host_id(0))
         .map_err(|e| failed("lay out the images", &e))?;
     let inherit = std::iter::zip(OUTPUT_FDS, &outputs).filter_map(|(fd, output)| {
         let note = notes.pipes.iter().find(|note| note.stream == output.stream)?;

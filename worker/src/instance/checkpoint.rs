@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use bytes::Bytes;
-use rekindle_criu::{AfterDump, CriuError, DUMP_LOG, DumpOrder, Stage, cause_of};
+use rekindle_criu::descriptors::WORKING_DIR;
+use rekindle_criu::{AfterDump, CriuError, DUMP_LOG, DumpOrder, Stage, StageError, cause_of};
 use rekindle_init::files::Saved;
 use rekindle_init::protocol::{FUNCTION_PID, FUNCTION_UID};
 use rekindle_relay::SendError;
@@ -32,7 +33,6 @@ use crate::instance::isolated_process::{memory_limit, shm_limit};
 use crate::instance::probe;
 use crate::instance::quiesce::{QuiesceError, QuiescedFunction};
 use crate::instance::randomness::{self, SearchError};
-use crate::instance::restore::StageError;
 use crate::instance::same_files;
 use crate::instance::semaphores;
 use crate::instance::{Instance, RunningInstance};
@@ -59,8 +59,6 @@ const LOOPBACKS: [&str; 3] = [
     "0000000000000000FFFF00000100007F:",
     "00000000000000000000000001000000:",
 ];
-/// The image directory, which is the working directory of a CRIU that dumps.
-pub(crate) const WORKING_DIR: &str = ".";
 /// Written to the function's log when a restore would have to skip too many inode numbers.
 const RENUMBERED: &str = "files in /tmp or /dev/shm will have other inode numbers in copies, since too many were \
                           made and removed before the snapshot: a program that compares them, as SQLite does, has to \

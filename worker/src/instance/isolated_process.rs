@@ -13,9 +13,8 @@ use rekindle_wire::{ApiError, ErrorCode};
 use super::Instance;
 use crate::host::cgroup::{Cgroup, Limits};
 use crate::host::network::resolv_conf;
-use crate::host::sandbox::Sandbox;
-use crate::host::sandbox::criu::WaitingCriu;
 use crate::host::sandbox::pool::Empty;
+use crate::host::sandbox::{Sandbox, WaitingCriu};
 use crate::instance::probe;
 use crate::snapshots::PipeNote;
 use crate::worker::Worker;
@@ -55,7 +54,7 @@ pub struct IsolatedProcess {
     /// The function's standard output and standard error.
     pub outputs: [Output; 2],
     /// A CRIU that waits inside for its order. It has the write ends of `outputs` at
-    /// [`OUTPUT_FDS`](crate::host::sandbox::pool::OUTPUT_FDS).
+    /// [`OUTPUT_FDS`](rekindle_criu::descriptors::OUTPUT_FDS).
     pub criu: WaitingCriu,
     /// The control group with its limits.
     pub cgroup: Arc<Cgroup>,

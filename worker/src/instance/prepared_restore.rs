@@ -3,15 +3,14 @@
 
 use std::path::Path;
 
-use rekindle_criu::{InheritFd, RestoreOrder, Session};
+use rekindle_criu::descriptors::{OUTPUT_FDS, OUTPUT_PIPES, OUTPUT_STREAMS, pipe_key};
+use rekindle_criu::{InheritFd, PendingRestore, RestoreOrder, ScratchDir, Session};
 use rekindle_init::protocol::held_path;
 use rekindle_pager::Ancestor;
 use rekindle_wire::ApiError;
 
 use crate::host::cgroup::Cgroup;
-use crate::host::sandbox::criu::{Restore, Scratch, WaitingCriu, pipe_key};
-use crate::host::sandbox::pool::{OUTPUT_FDS, OUTPUT_PIPES, OUTPUT_STREAMS};
-use crate::host::sandbox::{CriuUse, Sandbox};
+use crate::host::sandbox::{CriuUse, Sandbox, WaitingCriu};
 use crate::instance::isolated_process::Output;
 use crate::instance::probe;
 use crate::instance::restore::failed;
@@ -32,18 +31,18 @@ pub(crate) struct Images<'a> {
 
 /// A restore that is ready to run.
 pub(crate) struct PreparedRestore {
-    pub(crate) restore: Restore,
+    pub(crate) restore: PendingRestore,
     /// CRIU's memory and the process, if the kernel hands over the memory.
     pub(crate) fork_handover: Option<(Ancestor, i32)>,
     /// The directory where CRIU reads images and writes its log.
-    pub(crate) scratch: Scratch,
+    pub(crate) scratch: ScratchDir,
 }
 
 impl PreparedRestore {
     /// Describes how the memory is handed over, for logs. Either the kernel does it, from a CRIU that was prestarted or
     /// not, or each process is given to the pager.
     pub(crate) fn handover(&self) -> &'static str {
-        match (&self.fork_handover, self.restore.has_images()) {
+        match (&self.fork_handover, self.restore.is_prestarted()) {
             (Some(_), true) => "kernel, prestarted",
             (Some(_), false) => "kernel",
             (None, _) => "given",
@@ -87,13 +86,13 @@ pub(crate) async fn begin(
             (session, fork_handover)
         }
         Some(prestarted) if fork_handover.is_some() && images.are_named() => {
-            let filled = prestarted
-                .fill(images.dir)
+            let (restore, scratch) = prestarted
+                .fill(session, images.dir, limit)
                 .map_err(|e| failed("lay out the images", &e))?;
             return Ok(PreparedRestore {
-                restore: Restore::Prestarted(session, filled.fifo, filled.inventory, limit),
+                restore,
                 fork_handover,
-                scratch: filled.scratch,
+                scratch,
             });
         }
         // The memory of another CRIU is different.
@@ -104,8 +103,8 @@ pub(crate) async fn begin(
         }
     };
     let dir = worker.config.run_dir.join("restores").join(images.to);
-    let scratch = Scratch::make(dir).and_then(|scratch| {
-        scratch.give_to(sandbox)?;
+    let scratch = ScratchDir::make(dir).and_then(|scratch| {
+        scratch.give_to(sandbox.host_id(0))?;
         scratch.link(images.dir)?;
         Ok(scratch)
     });
@@ -122,7 +121,7 @@ pub(crate) async fn begin(
         limit,
     };
     Ok(PreparedRestore {
-        restore: Restore::Ordered(session, order),
+        restore: PendingRestore::Ordered(session, order),
         fork_handover,
         scratch: scratch.map_err(|e| failed("lay out the images", &e))?,
     })

@@ -11,23 +11,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rekindle_criu::{CriuError, PROBE_LOG, Session, cause_in, own_descriptor};
+use rekindle_criu::{PROBE_FILE, PROBE_LOG, ScratchDir, Session, cause_in};
 use rekindle_init::protocol::{Layers, Machine, Setup};
 use rekindle_wire::ApiError;
 
-use crate::host::sandbox::criu::Scratch;
 use crate::host::sandbox::dumper::Dumper;
 use crate::host::sandbox::{CriuUse, Sandbox, pool};
 use crate::instance::isolated_process::unavailable;
-use crate::snapshots::DUMP_PROBE;
 use crate::worker::Worker;
 
 /// How long CRIU may take to probe the kernel.
 const PROBE_LIMIT: Duration = Duration::from_secs(10);
 /// How long the pool waits for the probe at the worker's start.
 const AHEAD_LIMIT: Duration = Duration::from_secs(5);
-/// Descriptor of the directory in the CRIU that probes.
-const IMAGES_FD: i32 = 4;
 /// The mount points that a sandbox's root filesystem must have.
 const MOUNT_POINTS: [&str; 6] = ["app", "dev", "proc", "run", "sys", "tmp"];
 /// Size of its /tmp and /dev/shm, which stay empty.
@@ -111,8 +107,8 @@ async fn make(worker: &Worker, name: &str, sandbox: &Sandbox) -> Result<(), ApiE
     let failed = |e: &dyn std::error::Error| unavailable("have criu probe the kernel", e);
     let dir = worker.config.run_dir.join("restores").join(format!("probe-{name}"));
     // The files that CRIU writes there are not used.
-    let dir = Scratch::make(dir).map_err(|e| failed(&e))?;
-    dir.give_to(sandbox).map_err(|e| failed(&e))?;
+    let dir = ScratchDir::make(dir).map_err(|e| failed(&e))?;
+    dir.give_to(sandbox.host_id(0)).map_err(|e| failed(&e))?;
     let opened = fs::File::open(dir.path()).map_err(|e| failed(&e))?;
     let (session, theirs) = Session::pair().map_err(|e| failed(&e))?;
     sandbox
@@ -120,12 +116,7 @@ async fn make(worker: &Worker, name: &str, sandbox: &Sandbox) -> Result<(), ApiE
         .await
         .map_err(|e| failed(&e))?;
     drop(theirs);
-    let probed = tokio::task::spawn_blocking(move || {
-        let version = session.version(PROBE_LIMIT)?;
-        session.probe(own_descriptor(IMAGES_FD), PROBE_LIMIT)?;
-        Ok::<_, CriuError>(version)
-    })
-    .await;
+    let probed = tokio::task::spawn_blocking(move || session.probe(PROBE_LIMIT)).await;
     drop(dir);
     let (major, minor, patch) = probed.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
     let probe = sandbox.read_probe().await.map_err(|e| failed(&e))?;
@@ -150,23 +141,19 @@ pub(crate) async fn give_outside(worker: &Worker, dir: &Path) -> Result<(), ApiE
             }
         }
     };
-    fs::write(dir.join(DUMP_PROBE), &*probe).map_err(|e| unavailable("give criu its probe", &e))
+    fs::write(dir.join(PROBE_FILE), &*probe).map_err(|e| unavailable("give criu its probe", &e))
 }
 
 /// Runs CRIU's probe outside all sandboxes, and keeps the result.
 async fn outside(worker: &Worker) -> Result<Arc<[u8]>, ApiError> {
     let failed = |e: &dyn std::error::Error| unavailable("have criu probe the kernel for checkpoints", e);
     let dir = worker.config.run_dir.join("restores").join("probe-outside");
-    let dir = Scratch::make(dir).map_err(|e| failed(&e))?;
+    let dir = ScratchDir::make(dir).map_err(|e| failed(&e))?;
     let opened = OwnedFd::from(fs::File::open(dir.path()).map_err(|e| failed(&e))?);
     let dumper = Dumper::probe(&worker.zygote, &opened).await.map_err(|e| failed(&e))?;
-    let probed = tokio::task::spawn_blocking(move || {
-        let version = dumper.session.version(PROBE_LIMIT)?;
-        dumper.session.probe(own_descriptor(IMAGES_FD), PROBE_LIMIT)?;
-        Ok::<_, CriuError>(version)
-    });
+    let probed = tokio::task::spawn_blocking(move || dumper.session.probe(PROBE_LIMIT));
     let (major, minor, patch) = probed.await.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
-    let probe = fs::read(dir.path().join(DUMP_PROBE)).map_err(|e| {
+    let probe = fs::read(dir.path().join(PROBE_FILE)).map_err(|e| {
         let error = failed(&e);
         let log = cause_in(&dir.path().join(PROBE_LOG));
         ApiError::new(error.code, format!("{}{log}", error.message))

@@ -15,15 +15,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rekindle_criu::own_descriptor;
+use rekindle_criu::descriptors::{FREEZER_FD, own_descriptor};
 use tokio::runtime::Handle;
 
 use crate::host::cgroup::FreezeError;
 use crate::host::sandbox::SandboxError;
 use crate::instance::RunningInstance;
 
-/// Descriptor of the function's freezer in a CRIU that dumps, after its socket and the image directory.
-const FREEZER_FD: i32 = 5;
 /// Number of attempts, and the pause between them, for a function that is about to start a program.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(4);

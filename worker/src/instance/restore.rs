@@ -16,7 +16,7 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use rekindle_criu::{RESTORE_LOG, Stage, cause_of, read_log};
+use rekindle_criu::{PendingRestore, RESTORE_LOG, Stage, StageError, cause_of, read_log};
 use rekindle_init::causes::chain;
 use rekindle_init::locks::Lock;
 use rekindle_init::protocol::{Clocks, FUNCTION_PID};
@@ -29,7 +29,6 @@ use rekindle_wire::{ApiError, ErrorCode, SnapshotId};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use crate::host::sandbox::criu::Restore;
 use crate::host::sandbox::{Sandbox, SandboxError};
 use crate::instance::checkpoint::{Hook, call_hook};
 use crate::instance::isolated_process::{IsolatedProcess, Output, isolate, unavailable};
@@ -276,7 +275,7 @@ pub(crate) fn start_pager(
 
 /// What CRIU restores from.
 pub(crate) struct CriuRestore<'a> {
-    pub(crate) restore: Restore,
+    pub(crate) restore: PendingRestore,
     pub(crate) sandbox: &'a Arc<Sandbox>,
     pub(crate) templates: Vec<&'a OwnedFd>,
     /// The directory with the images and the archive of private files.
@@ -288,9 +287,6 @@ pub(crate) struct CriuRestore<'a> {
     /// The locks that the restore loses.
     pub(crate) locks: Vec<Lock>,
 }
-
-/// Why a stage of a restore failed.
-pub(crate) type StageError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Puts the private files in place, and gives init the clocks and the files that CRIU opens.
 pub(crate) async fn lay_out(
@@ -347,7 +343,7 @@ pub(crate) async fn run_criu(
         mut locks,
     } = restore;
     // What CRIU reads first is already in place. The rest must be in place only when CRIU begins to restore from it.
-    let beside = order.has_images();
+    let beside = order.is_prestarted();
     let (is_laid_out, laid_out) = sync_channel(1);
     if !beside {
         lay_out(sandbox, &templates, dir, clocks).await?;

@@ -3,15 +3,13 @@
 
 use std::collections::HashSet;
 
-use rekindle_criu::external_file;
+use rekindle_criu::descriptors::{OUTPUT_STREAMS, external_file, pipe_key, pipe_number};
 use rekindle_pager::PAGE;
 use rekindle_verify::EAGER_PREFIX;
 
 use super::WRITTEN;
 use super::bundle::{Header, PageSpan, SpanOrigin};
 use super::page_numbering::PageNumbering;
-use crate::host::sandbox::criu::pipe_key;
-use crate::host::sandbox::pool::OUTPUT_STREAMS;
 use crate::snapshots::expected::PIDS;
 use crate::snapshots::{FILES_ARCHIVE, PipeNote};
 
@@ -152,9 +150,7 @@ fn within(what: &'static str, found: usize, most: usize) -> Result<(), RefusedEr
 fn check_outputs(pipes: &[PipeNote]) -> Result<(), RefusedError> {
     let (mut streams, mut keys) = (HashSet::new(), HashSet::new());
     for PipeNote { key, stream } in pipes {
-        let number = key.strip_prefix("pipe:[").and_then(|rest| rest.strip_suffix(']'));
-        let number = number.and_then(|number| number.parse().ok());
-        let plain = number.is_some_and(|number: u32| pipe_key(number) == *key);
+        let plain = pipe_number(key).is_some_and(|number| pipe_key(number) == *key);
         if !plain || !OUTPUT_STREAMS.contains(&stream.as_str()) || !streams.insert(stream) || !keys.insert(key) {
             let (stream, key) = (stream.clone(), key.clone());
             return Err(RefusedError::Output { stream, key });

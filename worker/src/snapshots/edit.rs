@@ -7,6 +7,8 @@ use std::ops::Range;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use rekindle_criu::PROBE_FILE;
+use rekindle_criu::descriptors::{OUTPUT_PIPES, OUTPUT_STREAMS, pipe_key, pipe_number};
 use rekindle_criu::images::{
     EagerRun, FoldedArea, ImageError, OtherTime, PageFrom, TemplateLayout, TemplateProcess, argument_areas,
     clock_times, in_criu_s_time, in_users_of, map_templates, renumber_pipes, rseq_area, with_eager_pages, with_user,
@@ -17,11 +19,7 @@ use rekindle_snapshotter::{PageIndex, Process};
 
 use super::notes::PipeNote;
 use super::originals::is_of_a_layer;
-use crate::host::sandbox::criu::pipe_key;
-use crate::host::sandbox::pool::{OUTPUT_PIPES, OUTPUT_STREAMS};
 
-/// Name of the probe's file, in the working directory of a CRIU that dumps.
-pub(crate) const DUMP_PROBE: &str = "criu.kdat";
 /// Maximum number of processes restored from templates, because each one costs init a descriptor. Further processes are
 /// restored without a template.
 pub(super) const MAPPED_MAX: usize = 16;
@@ -155,10 +153,9 @@ fn fold(areas: &[FoldedArea], runs: &[EagerRun], written: &[u8]) -> (Vec<u8>, Ve
 /// # Errors
 /// Returns an error when the image is missing or malformed, or cannot be written.
 pub(crate) fn name_outputs(dir: &Path, notes: &mut [PipeNote]) -> Result<(), EditError> {
-    let number = |key: &str| key.strip_prefix("pipe:[")?.strip_suffix(']')?.parse::<u32>().ok();
     let named = |note: &PipeNote| {
         let at = OUTPUT_STREAMS.iter().position(|stream| *stream == note.stream)?;
-        Some((number(&note.key)?, OUTPUT_PIPES[at]))
+        Some((pipe_number(&note.key)?, OUTPUT_PIPES[at]))
     };
     let numbers: HashMap<_, _> = notes.iter().filter_map(named).collect();
     let path = dir.join("files.img");
@@ -171,7 +168,7 @@ pub(crate) fn name_outputs(dir: &Path, notes: &mut [PipeNote]) -> Result<(), Edi
     };
     fs::write(&path, image).map_err(|e| EditError::File(path, e))?;
     for note in notes {
-        if let Some(number) = number(&note.key).and_then(|number| numbers.get(&number)) {
+        if let Some(number) = pipe_number(&note.key).and_then(|number| numbers.get(&number)) {
             note.key = pipe_key(*number);
         }
     }
@@ -212,7 +209,7 @@ pub(crate) fn forget_outside(dir: &Path) -> Result<(), EditError> {
     for entry in fs::read_dir(dir).map_err(listed)? {
         let name = entry.map_err(listed)?.file_name();
         let name = name.to_string_lossy();
-        if name == "cgroup.img" || name == DUMP_PROBE || name.starts_with("userns-") {
+        if name == "cgroup.img" || name == PROBE_FILE || name.starts_with("userns-") {
             let path = dir.join(&*name);
             fs::remove_file(&path).map_err(|e| EditError::File(path, e))?;
         }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use rekindle_criu::DUMP_LOG;
+use rekindle_criu::descriptors::pipe_number;
 use rekindle_init::seccomp;
 use rekindle_init::spawn::{CORE_PATTERN, MEMLOCK, MESSAGE_QUEUES, crashes_go_to_a_file};
 use rekindle_verify::{Expected, Limit, PagesIn, RESOURCES, Travelling};
@@ -43,7 +44,6 @@ pub fn expected(uid: u32, pipes: &[PipeNote]) -> Expected {
     limits[MSGQUEUE] = Limit::AtMost(MESSAGE_QUEUES);
     limits[NICE] = Limit::AtMost(0);
     limits[RTPRIO] = Limit::AtMost(0);
-    let number = |note: &PipeNote| note.key.strip_prefix("pipe:[")?.strip_suffix(']')?.parse().ok();
     Expected {
         uid,
         gid: uid,
@@ -53,7 +53,7 @@ pub fn expected(uid: u32, pipes: &[PipeNote]) -> Expected {
         oom_score_adj_min: 0,
         pids: PIDS,
         port_min: PORT_MIN,
-        output_pipes: pipes.iter().filter_map(number).collect(),
+        output_pipes: pipes.iter().filter_map(|note| pipe_number(&note.key)).collect(),
         other_files: [NOTES_FILE, FILES_ARCHIVE, DUMP_LOG].map(str::to_owned).to_vec(),
         travelling: None,
     }

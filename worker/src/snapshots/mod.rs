@@ -37,7 +37,6 @@ use tokio::task::JoinHandle;
 
 use self::expected::expected;
 use crate::host::start_limiter::StartLimiter;
-pub(crate) use edit::DUMP_PROBE;
 pub use edit::EditError;
 pub(crate) use edit::{become_user, clocks, forget_outside, join_time, let_be_read, name_outputs, touched_early};
 use known::Known;

@@ -2,13 +2,13 @@
 //! requests enter.
 
 mod control;
-pub mod criu;
 mod demand;
 pub mod dumper;
 mod ids;
 mod netns;
 pub mod pool;
 mod proc;
+mod waiting_criu;
 mod zygote;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -36,6 +36,7 @@ use ids::IdRange;
 pub use ids::IdsError;
 pub use netns::NetworkNamespace;
 pub use proc::InnerProc;
+pub use waiting_criu::WaitingCriu;
 pub use zygote::Zygote;
 
 /// How long the creation of a sandbox may take. It takes about a millisecond.

@@ -13,24 +13,15 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
 use parking_lot::Mutex;
-use rekindle_criu::{CriuError, Session};
+use rekindle_criu::{CriuError, Prestart, PrestartDir, PrestartError, Session};
 use rekindle_init::causes::chain;
 use rekindle_init::protocol::FUNCTION_UID;
 use tokio::sync::{Notify, Semaphore};
 
-use super::criu::{self, Prestart, PrestartError, WaitingCriu};
 use super::demand::Demand;
-use super::{CriuUse, Sandbox, SandboxError, Zygote};
+use super::{CriuUse, Sandbox, SandboxError, WaitingCriu, Zygote};
 use crate::host::cgroup::{Cgroup, Cgroups, CreateError, FileError, Limits, SpareCounts};
 use crate::host::network::{Network, RouterError, SandboxLink};
-
-/// The descriptors at which CRIU has the write ends of the output pipes.
-pub const OUTPUT_FDS: [i32; 2] = [4, 5];
-/// The streams of the output pipes.
-pub const OUTPUT_STREAMS: [&str; 2] = ["stdout", "stderr"];
-/// Numbers of the output pipes in images. They let CRIU know the pipes before it is known what to restore. The numbers
-/// are higher than a kernel soon counts.
-pub const OUTPUT_PIPES: [u32; 2] = [0xffff_fff0, 0xffff_fff1];
 
 /// Limits of an empty sandbox. It has more memory than any function, since v1 refuses to raise a limit above that of
 /// memory and swap together.
@@ -44,9 +35,9 @@ const REFILL_AFTER: Duration = Duration::from_millis(20);
 /// How long CRIU may take to start. It takes about 4 ms.
 const CRIU_LIMIT: Duration = Duration::from_secs(10);
 /// Number of failed prestarts in a row after which prestarting pauses.
-const VAIN_MOST: u64 = 5;
+const PRESTART_FAILURES_MAX: u64 = 5;
 /// How long prestarting pauses before another attempt.
-const LEFT_FOR: Duration = Duration::from_secs(60);
+const PRESTART_PAUSE: Duration = Duration::from_secs(60);
 /// Number of sandboxes created at once, for each core: half of the time they wait for the kernel.
 const MAKERS_A_CORE: usize = 2;
 /// Pause after a failed creation.
@@ -93,7 +84,8 @@ pub struct Empty {
     pub cgroup: Cgroup,
     /// Whether its control group was another sandbox's before.
     pub used_before: bool,
-    /// A CRIU inside, waiting. It has the write ends of `outputs` at [`OUTPUT_FDS`], and ends on drop.
+    /// A CRIU inside, waiting. It has the write ends of `outputs` at
+    /// [`OUTPUT_FDS`](rekindle_criu::descriptors::OUTPUT_FDS), and ends on drop.
     pub criu: WaitingCriu,
     /// Pipes for the function's standard output and standard error, as pairs of read and write ends.
     pub outputs: [(OwnedFd, OwnedFd); 2],
@@ -119,9 +111,9 @@ pub struct SandboxPool {
     failed: AtomicU64,
     closed: AtomicBool,
     /// Number of failures in a row to prestart CRIU, or to reach its memory.
-    vain: AtomicU64,
+    prestart_failures: AtomicU64,
     /// Time of the last such failure.
-    last_vain: Mutex<Option<Instant>>,
+    last_failure: Mutex<Option<Instant>>,
     /// CRIU's kernel probe, once it has run.
     probe: Mutex<Option<Arc<OwnedFd>>>,
 }
@@ -171,8 +163,8 @@ impl SandboxPool {
             made_while_waiting: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             closed: AtomicBool::new(false),
-            vain: AtomicU64::new(0),
-            last_vain: Mutex::default(),
+            prestart_failures: AtomicU64::new(0),
+            last_failure: Mutex::default(),
             probe: Mutex::default(),
         }
     }
@@ -218,10 +210,10 @@ impl SandboxPool {
     pub(crate) async fn make(&self) -> Result<Empty, PoolError> {
         // The semaphore is never closed.
         let _maker = self.makers.acquire().await.ok();
-        let primes = self.primes();
-        let made = match self.make_one(primes).await {
+        let prestarts = self.prestarts();
+        let made = match self.make_one(prestarts).await {
             // Whatever failed, a sandbox without a prestarted CRIU may still work.
-            Err(e) if primes => {
+            Err(e) if prestarts => {
                 self.note_prestart_failure(&e);
                 self.make_one(false).await
             }
@@ -232,28 +224,29 @@ impl SandboxPool {
     }
 
     /// Returns whether to prestart a CRIU: not before its kernel probe is known, nor after recent repeated failures.
-    fn primes(&self) -> bool {
+    fn prestarts(&self) -> bool {
         let is_left = || {
-            let last = *self.last_vain.lock();
-            self.vain.load(Ordering::Relaxed) >= VAIN_MOST && last.is_some_and(|at| at.elapsed() < LEFT_FOR)
+            let last = *self.last_failure.lock();
+            self.prestart_failures.load(Ordering::Relaxed) >= PRESTART_FAILURES_MAX
+                && last.is_some_and(|at| at.elapsed() < PRESTART_PAUSE)
         };
         self.probe.lock().is_some() && !is_left()
     }
 
     fn note_prestart_failure(&self, why: &dyn std::error::Error) {
-        *self.last_vain.lock() = Some(Instant::now());
-        let times = self.vain.fetch_add(1, Ordering::Relaxed) + 1;
-        if times <= VAIN_MOST {
+        *self.last_failure.lock() = Some(Instant::now());
+        let times = self.prestart_failures.fetch_add(1, Ordering::Relaxed) + 1;
+        if times <= PRESTART_FAILURES_MAX {
             tracing::warn!(
                 error = %chain(why),
                 times,
-                most = VAIN_MOST,
+                most = PRESTART_FAILURES_MAX,
                 "a sandbox's criu was prestarted in vain: restores take some milliseconds more"
             );
         }
     }
 
-    async fn make_one(&self, primes: bool) -> Result<Empty, PoolError> {
+    async fn make_one(&self, prestarts: bool) -> Result<Empty, PoolError> {
         let name = format!("empty-{}", self.made.fetch_add(1, Ordering::Relaxed));
         let (cgroup, used_before) = self.cgroups.ready(&name, EMPTY).map_err(PoolError::Cgroup)?;
         let sandbox = Sandbox::create(&self.zygote, cgroup.procs_files())
@@ -267,14 +260,14 @@ impl SandboxPool {
             Ok::<_, PoolError>((read, write))
         };
         let outputs = [pipe()?, pipe()?];
-        let probe = self.probe.lock().clone().filter(|_| primes);
-        let place = match probe {
-            Some(probe) => Some(self.place(&sandbox, &name, &probe).await?),
+        let probe = self.probe.lock().clone().filter(|_| prestarts);
+        let images = match probe {
+            Some(probe) => Some(self.images_dir(&sandbox, &name, &probe).await?),
             None => None,
         };
         let (criu, theirs) = Session::pair().map_err(PoolError::Pipes)?;
         let mut fds = vec![&theirs, &outputs[0].1, &outputs[1].1];
-        fds.extend(place.as_ref().map(|place| &place.opened));
+        fds.extend(images.as_ref().map(|images| &images.opened));
         let group_procs = cgroup.function_procs().map_err(PoolError::Join)?;
         let purpose = CriuUse::Restore {
             group_procs: &group_procs,
@@ -285,7 +278,7 @@ impl SandboxPool {
         let answered = tokio::task::spawn_blocking(move || {
             // When CRIU replies, it has found all its libraries, and no longer looks for their paths.
             criu.version(CRIU_LIMIT)?;
-            let prestarted = place.map(|place| prestart.run(&criu, place));
+            let prestarted = images.map(|images| prestart.run(&criu, images));
             Ok((criu, prestarted))
         });
         let link = match &self.network {
@@ -301,7 +294,7 @@ impl SandboxPool {
         match &ancestor {
             // A CRIU that was not prestarted does not tell whether the next could be.
             _ if prestarted.is_none() => {}
-            Ok(_) => self.vain.store(0, Ordering::Relaxed),
+            Ok(_) => self.prestart_failures.store(0, Ordering::Relaxed),
             Err(e) => self.note_prestart_failure(e),
         }
         Ok(Empty {
@@ -319,13 +312,14 @@ impl SandboxPool {
     }
 
     /// Creates the directory of a CRIU that is to be prestarted.
-    async fn place(&self, sandbox: &Sandbox, name: &str, probe: &OwnedFd) -> Result<criu::Place, PoolError> {
+    async fn images_dir(&self, sandbox: &Sandbox, name: &str, probe: &OwnedFd) -> Result<PrestartDir, PoolError> {
         sandbox.show_probe(probe).await.map_err(PoolError::Criu)?;
-        self.prestart.place(name, sandbox).map_err(PoolError::Prestart)
+        let dir = self.prestart.make_dir(name, sandbox.host_id(0));
+        dir.map_err(PoolError::Prestart)
     }
 
     /// Prestarts CRIU in sandboxes created from now on, with this result of its kernel probe.
-    pub fn prime_with(&self, probe: Arc<OwnedFd>) {
+    pub fn prestart_with(&self, probe: Arc<OwnedFd>) {
         *self.probe.lock() = Some(probe);
     }
 

@@ -1,9 +1,7 @@
 //! Images of an instance that migrates, packed for the target.
 
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
-use rekindle_criu::external_file;
 use rekindle_criu::images::place_external;
 use rekindle_pager::address_map::AddressMap;
 use rekindle_wire::ApiError;
@@ -16,20 +14,6 @@ use crate::host::sandbox::InnerProc;
 use crate::instance::RunningInstance;
 use crate::instance::isolated_process::unavailable;
 use crate::snapshots::FILES_ARCHIVE;
-
-/// Returns CRIU's names for the templates.
-pub(super) fn template_names<'a>(files: impl Iterator<Item = &'a OwnedFd>) -> std::io::Result<Vec<String>> {
-    let name = |file: &OwnedFd| {
-        let inode = nix::sys::stat::fstat(file)?.st_ino;
-        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
-        let mount = info
-            .lines()
-            .find_map(|l| l.strip_prefix("mnt_id:")?.trim().parse().ok());
-        let mount = mount.ok_or_else(|| std::io::Error::other("the kernel does not say which mount a file is on"))?;
-        Ok(external_file(mount, inode))
-    };
-    files.map(name).collect()
-}
 
 /// Packs what goes to the target first.
 pub(super) fn pack_up(

@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use parking_lot::{Mutex, RwLock};
+use rekindle_criu::descriptors::{WORKING_DIR, external_name};
 use rekindle_criu::images::parent_images;
-use rekindle_criu::{AfterDump, DUMP_LOG, DumpOrder, Stage, cause_of};
+use rekindle_criu::{AfterDump, DUMP_LOG, DumpOrder, Stage, StageError, cause_of};
 use rekindle_init::protocol::{FUNCTION_PID, FUNCTION_UID};
 use rekindle_verify::{PagesIn, verify};
 use rekindle_wire::ids::MigrationId;
@@ -29,11 +30,10 @@ use super::peer::Peer;
 use super::tracking::forget_changes;
 use crate::host::sandbox::InnerProc;
 use crate::host::sandbox::dumper::Dumper;
-use crate::instance::checkpoint::{RoomForImages, WORKING_DIR, quiet};
+use crate::instance::checkpoint::{RoomForImages, quiet};
 use crate::instance::isolated_process::unavailable;
 use crate::instance::probe;
 use crate::instance::quiesce::QuiescedFunction;
-use crate::instance::restore::StageError;
 use crate::instance::same_files;
 use crate::instance::semaphores;
 use crate::instance::{Instance, RunningInstance, gone};
@@ -43,7 +43,7 @@ use crate::snapshots::{FILES_ARCHIVE, forget_outside};
 use crate::worker::Worker;
 use memory::SourcePages;
 
-use images::{pack_up, template_names};
+use images::pack_up;
 
 /// How long the target may take to prepare.
 const PREPARE_LIMIT: Duration = Duration::from_secs(30);
@@ -428,7 +428,7 @@ impl MigrationSource {
         let archive = File::create(self.dir.path().join(FILES_ARCHIVE));
         let archive = OwnedFd::from(archive.map_err(|e| failed("make the archive of /tmp")(&e))?);
         let templates = match &parts.snapshot {
-            Some(snapshot) => template_names(snapshot.template.files()),
+            Some(snapshot) => snapshot.template.files().map(external_name).collect(),
             None => Ok(Vec::new()),
         };
         let templates = templates.map_err(|e| failed("name the templates")(&e))?;

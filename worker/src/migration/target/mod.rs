@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rekindle_criu::{PendingRestore, ScratchDir, StageError};
 use rekindle_init::locks::Lock;
 use rekindle_init::protocol::Clocks;
 use rekindle_pager::{AheadPage, Layout, PageRange, PageRef, PageSource, Pager};
@@ -26,11 +27,10 @@ use super::peer::{Peer, Source};
 use super::written::WrittenPages;
 use crate::host::cgroup::Cgroup;
 use crate::host::sandbox::Sandbox;
-use crate::host::sandbox::criu::{Restore, Scratch};
 use crate::instance::checkpoint::{Hook, call_hook};
 use crate::instance::isolated_process::{IsolatedProcess, Output, isolate, memory_limit, unavailable};
 use crate::instance::prepared_restore::{Images, PreparedRestore, begin};
-use crate::instance::restore::{self, CriuRestore, Pages, StageError, run_criu, start_pager};
+use crate::instance::restore::{self, CriuRestore, Pages, run_criu, start_pager};
 use crate::instance::{FunctionClient, Instance, RunningInstance, tear_down};
 use crate::snapshots::OpenSnapshot;
 use crate::worker::Worker;
@@ -269,7 +269,7 @@ impl MigrationTarget {
         let Prepared { isolated, base } = prepared;
         let failed = |what: &'static str| move |e: &dyn std::error::Error| unavailable(what, e);
         let dir = worker.config.run_dir.join("restores").join(self.order.id.as_str());
-        let scratch = Scratch::make(dir).map_err(|e| failed("lay out the images")(&e))?;
+        let scratch = ScratchDir::make(dir).map_err(|e| failed("lay out the images")(&e))?;
         let path = scratch.path().to_owned();
         let expected_images = ExpectedImages {
             templates: base.as_ref().map_or(0, |base| base.template.files().count()),
@@ -491,11 +491,11 @@ struct Restoring {
     sandbox: Arc<Sandbox>,
     outputs: [Output; 2],
     cgroup: Arc<Cgroup>,
-    restore: Restore,
+    restore: PendingRestore,
     base: Option<Arc<OpenSnapshot>>,
     written: Arc<WrittenPages>,
     pager: Arc<Pager>,
-    scratch: Scratch,
+    scratch: ScratchDir,
     given: Vec<i32>,
     clocks: Clocks,
     locks: Vec<Lock>,
