@@ -10,6 +10,7 @@
 //! - [`config`], [`worker`]: what it is given and what it holds.
 //! - [`host`]: control groups, networks and sandboxes of this host, its pressure and load, the confined process.
 //! - [`snapshots`]: snapshots open on this host, and the template that the pager takes pages from.
+//! - [`criu`]: the one way to dump an instance and the one way to restore it.
 //! - [`instance`]: the life of one running copy: boot, restore, checkpoint, parking, its end.
 //! - [`deploy`]: layers, builds, and the preparation of a version.
 //! - [`migration`]: moving an instance to another host.
@@ -22,6 +23,7 @@
 #![recursion_limit = "256"]
 
 pub mod config;
+pub mod criu;
 pub mod deploy;
 pub mod host;
 pub mod http;

@@ -30,12 +30,12 @@ use rekindle_wire::internal::{LayerRef, RuntimeSnapshot, Sharing, VersionSpec};
 use rekindle_wire::manifest::Runtime;
 use rekindle_wire::{ApiError, ErrorCode, FunctionName};
 
+use crate::criu::prepared_restore;
 use crate::deploy::renewal::made_with;
 use crate::host::sandbox::FunctionState;
 use crate::instance::boot::{self, boot, boot_unloaded};
 use crate::instance::checkpoint::{Hook, call_hook, checkpoint, quiet};
 use crate::instance::isolated_process::{IsolatedProcess, Output, isolate, unavailable};
-use crate::instance::prepared_restore;
 use crate::instance::randomness;
 use crate::instance::restore::{failed, lay_out};
 use crate::instance::{FunctionClient, Instance, RunningInstance};

@@ -29,11 +29,11 @@ use tokio_stream::wrappers::ReceiverStream;
 use tracing::Instrument;
 
 use crate::config::WorkerConfig;
+use crate::criu::probe;
 use crate::deploy::prepare;
 use crate::instance::invoke;
 use crate::instance::isolated_process::unavailable;
 use crate::instance::parking::Parking;
-use crate::instance::probe;
 use crate::instance::{gone, start};
 use crate::reporting::{heartbeat, leave};
 use crate::worker::{StartError, Worker};

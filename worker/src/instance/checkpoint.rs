@@ -1,52 +1,41 @@
 //! Takes a checkpoint of a running instance and leaves it running:
 //!
-//! before-snapshot hook → connections closed → criu dump (processes stopped; private files saved) → resume →
-//! publish.
+//! before-snapshot hook → connections closed → criu dump (`criu/dump.rs`) → resume → publish.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use bytes::Bytes;
-use rekindle_criu::descriptors::WORKING_DIR;
-use rekindle_criu::{AfterDump, CriuError, DUMP_LOG, DumpOrder, Stage, StageError, cause_of};
-use rekindle_init::files::Saved;
+use rekindle_criu::AfterDump;
 use rekindle_init::protocol::{FUNCTION_PID, FUNCTION_UID};
 use rekindle_relay::SendError;
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::{CaptureMeta, CaptureOptions, ExtraFile, Published, publish};
-use rekindle_verify::verify;
+use rekindle_wire::SnapshotId;
 use rekindle_wire::api::Randomness;
 use rekindle_wire::headers::{HOOK_PREFIX, RESEEDED};
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::manifest::Runtime;
-use rekindle_wire::{ApiError, SnapshotId};
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::{Instrument as _, Span};
 
-use crate::host::sandbox::dumper::Dumper;
+use crate::criu::dump::{Dump, DumpError, DumpingCriu};
 use crate::instance::isolated_process::{memory_limit, shm_limit};
-use crate::instance::probe;
-use crate::instance::quiesce::{QuiesceError, QuiescedFunction};
 use crate::instance::randomness::{self, SearchError};
-use crate::instance::same_files;
-use crate::instance::semaphores;
 use crate::instance::{Instance, RunningInstance};
 use crate::snapshots::dump_dir::DumpDir;
 use crate::snapshots::expected::expected;
-use crate::snapshots::{AfterRestore, CaptureNotes, FILES_ARCHIVE, NOTES_FILE, forget_outside, join_time};
+use crate::snapshots::{AfterRestore, CaptureNotes, FILES_ARCHIVE, NOTES_FILE, join_time};
 use crate::worker::Worker;
 
 /// How long a hook may take, including its whole response.
 const HOOK_LIMIT: Duration = Duration::from_secs(10);
 /// Maximum size of a hook response that is read, in bytes.
 const HOOK_BODY_MAX: usize = 64 * 1024;
-/// How long CRIU may take to start.
-const CRIU_LIMIT: Duration = Duration::from_secs(10);
 /// How long the function may take to notice that its connections were closed.
 const QUIET_LIMIT: Duration = Duration::from_millis(500);
 /// Interval between checks whether the function has noticed.
@@ -79,8 +68,8 @@ pub enum CheckpointError {
     /// The hook failed.
     #[error("{0}")]
     Hook(String),
-    /// A file of the image directory cannot be created.
-    #[error("prepare {}", .0.display())]
+    /// The image directory cannot be created.
+    #[error("make {}", .0.display())]
     Directory(PathBuf, #[source] std::io::Error),
     /// The notes cannot be written.
     #[error("note what the restore needs")]
@@ -91,38 +80,15 @@ pub enum CheckpointError {
     /// The images cannot be edited.
     #[error("edit the images")]
     Edit(#[source] crate::snapshots::EditError),
-    /// The kernel probe cannot be given to CRIU.
-    #[error("{0}")]
-    Probe(ApiError),
-    /// CRIU cannot be started.
-    #[error("start criu")]
-    Start(#[source] crate::host::sandbox::SandboxError),
-    /// Communication with CRIU failed.
-    #[error("talk to criu")]
-    Talk(#[source] std::io::Error),
-    /// CRIU failed.
-    #[error("checkpoint the function{log}")]
-    Dump {
-        /// The error from its log.
-        log: String,
-        /// The error that CRIU reported.
-        #[source]
-        source: CriuError,
-    },
-    /// The function cannot be checkpointed in its present state.
+    /// It cannot be dumped.
     #[error(transparent)]
-    Quiesce(#[from] QuiesceError),
+    Dump(#[from] DumpError),
+    /// A task that blocks broke off.
+    #[error("work on the images")]
+    Task(#[from] tokio::task::JoinError),
     /// The snapshot could not be stored.
     #[error("publish the snapshot")]
     Publish(#[source] rekindle_snapshotter::PublishError),
-}
-
-impl CheckpointError {
-    /// Wraps CRIU's failure, with the cause found in its log in this directory.
-    fn dumped(source: CriuError, dir: &Path) -> Self {
-        let log = cause_of(&source, &dir.join(DUMP_LOG));
-        Self::Dump { log, source }
-    }
 }
 
 /// Returns the path to call for a hook, if the function has one.
@@ -276,9 +242,7 @@ async fn note_generators(dir: PathBuf, after_restore: Option<AfterRestore>) -> R
         .write(&dir);
         noted.map(|()| told).map_err(CheckpointError::Notes)
     });
-    noting
-        .await
-        .map_err(|e| CheckpointError::Talk(std::io::Error::other(e)))?
+    noting.await?
 }
 
 /// Waits until none of the worker's connections is open inside the sandbox. They come over the loopback. Connections
@@ -346,80 +310,34 @@ impl Drop for RoomForImages {
     }
 }
 
-/// Runs CRIU. Returns an upper bound on how long the processes were stopped.
+/// Dumps the instance into `dir`. Returns an upper bound on how long the processes were stopped.
 async fn dump(
     worker: &Arc<Worker>,
     instance: &Instance,
     parts: &Arc<RunningInstance>,
     dir: &DumpDir,
 ) -> Result<Duration, CheckpointError> {
-    let opened = File::open(dir.path()).map_err(|e| CheckpointError::Directory(dir.path().to_owned(), e))?;
-    let images = OwnedFd::from(opened);
-    let freezer =
-        QuiescedFunction::freezer(parts).map_err(|e| CheckpointError::Directory(parts.cgroup.function(), e))?;
-    probe::give_outside(worker, dir.path())
-        .await
-        .map_err(CheckpointError::Probe)?;
-    let dumper = Dumper::start(&parts.sandbox, parts.cgroup.procs_files(), &images, &freezer);
-    let dumper = dumper.await.map_err(CheckpointError::Start)?;
-    let archive_path = dir.path().join(FILES_ARCHIVE);
-    let archive = File::create(&archive_path).map_err(|e| CheckpointError::Directory(archive_path, e))?;
-    let mut order = DumpOrder {
-        images_dir: WORKING_DIR.to_owned(),
-        pid: FUNCTION_PID,
-        after: AfterDump::Run,
-        freezer: None,
-        external: Vec::new(),
-        parent: None,
-        log_level: worker.config.criu_log_level,
-        limit: worker.config.dump_limit,
+    let criu = DumpingCriu::start(worker, parts, dir.path()).await?;
+    let notes = CaptureNotes {
+        pipes: parts.pipes.clone(),
+        generators: Vec::new(),
+        after_restore: None,
+        instruction_sets: worker.config.offer.instruction_sets,
     };
-    let (sandbox, runtime) = (Arc::clone(&parts.sandbox), tokio::runtime::Handle::current());
-    let (path, parts) = (dir.path().to_owned(), Arc::clone(parts));
-    let instruction_sets = worker.config.offer.instruction_sets;
-    let dumped = tokio::task::spawn_blocking(move || {
-        let archive = OwnedFd::from(archive);
-        // CRIU is ready only once it responds. Waiting for that keeps the time that the function is stopped to a
-        // minimum.
-        let session = &dumper.session;
-        session
-            .version(CRIU_LIMIT)
-            .map_err(|e| CheckpointError::dumped(e, &path))?;
-        let started = Instant::now();
-        let quiesced = QuiescedFunction::of(&parts, &runtime)?;
-        runtime.block_on(dumper.go_inside()).map_err(CheckpointError::Start)?;
-        order.freezer = quiesced.freezer_path();
-        let mut saved = Saved::default();
-        let mut save = || -> Result<(), StageError> {
-            let notes = CaptureNotes {
-                pipes: parts.pipes.clone(),
-                generators: Vec::new(),
-                after_restore: None,
-                instruction_sets,
-            };
-            notes.write(&path)?;
-            forget_outside(&path)?;
-            // Verified before the platform makes any other change to the images.
-            let verified = verify(&path, &expected(FUNCTION_UID, &parts.pipes))?;
-            same_files::compare(parts.sandbox.init_pid(), &verified)?;
-            semaphores::refuse(parts.sandbox.init_pid(), &verified)?;
-            saved = runtime.block_on(sandbox.save_files(&archive))?;
-            Ok(())
-        };
-        let dumped = session.dump(&order, |stage| match stage {
-            Stage::PostDump => quiesced.hold(&runtime, &mut save),
-            _ => Ok(()),
-        });
-        drop(quiesced);
-        dumped.map_err(|e| CheckpointError::dumped(e, &path))?;
-        Ok::<_, CheckpointError>((started.elapsed(), saved))
-    })
-    .await
-    .map_err(|e| CheckpointError::Talk(std::io::Error::other(e)))?;
-    let (took, saved) = dumped?;
-    if saved.unreached > 0 {
+    let dump = Dump {
+        expected: expected(FUNCTION_UID, &parts.pipes),
+        after: AfterDump::Run,
+        templates: Vec::new(),
+        parent: None,
+    };
+    let (parts, runtime) = (Arc::clone(parts), tokio::runtime::Handle::current());
+    let dumping =
+        tokio::task::spawn_blocking(move || criu.dump(&parts, dump, &runtime, |dir| Ok(notes.write(dir)?), || ()));
+    let dumped = dumping.await??;
+    if dumped.saved.unreached > 0 {
         instance.sink.platform(RENUMBERED.to_owned());
     }
+    let took = dumped.frozen;
     tracing::info!(instance = %instance.id, ms = took.as_secs_f64() * 1e3, "checkpointed");
     Ok(took)
 }

@@ -11,11 +11,11 @@ use rekindle_wire::manifest::Network;
 use rekindle_wire::{ApiError, ErrorCode};
 
 use super::Instance;
+use crate::criu::probe;
 use crate::host::cgroup::{Cgroup, Limits};
 use crate::host::network::resolv_conf;
 use crate::host::sandbox::pool::Empty;
 use crate::host::sandbox::{Sandbox, WaitingCriu};
-use crate::instance::probe;
 use crate::snapshots::PipeNote;
 use crate::worker::Worker;
 

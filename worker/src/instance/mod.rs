@@ -21,13 +21,8 @@ pub mod isolated_process;
 pub(crate) mod missing;
 pub mod overdue;
 pub mod parking;
-pub(crate) mod prepared_restore;
-pub(crate) mod probe;
-pub mod quiesce;
 pub mod randomness;
 pub mod restore;
-pub mod same_files;
-pub mod semaphores;
 pub mod start;
 mod usage;
 

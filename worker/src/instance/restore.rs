@@ -29,10 +29,10 @@ use rekindle_wire::{ApiError, ErrorCode, SnapshotId};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+use crate::criu::prepared_restore::{Images, PreparedRestore, begin};
 use crate::host::sandbox::{Sandbox, SandboxError};
 use crate::instance::checkpoint::{Hook, call_hook};
 use crate::instance::isolated_process::{IsolatedProcess, Output, isolate, unavailable};
-use crate::instance::prepared_restore::{Images, PreparedRestore, begin};
 use crate::instance::randomness;
 use crate::instance::{FunctionClient, Instance, RunningInstance};
 use crate::snapshots::FILES_ARCHIVE;

@@ -5,8 +5,6 @@ mod memory;
 mod pages;
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,11 +13,11 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use parking_lot::{Mutex, RwLock};
-use rekindle_criu::descriptors::{WORKING_DIR, external_name};
+use rekindle_criu::AfterDump;
+use rekindle_criu::descriptors::external_name;
 use rekindle_criu::images::parent_images;
-use rekindle_criu::{AfterDump, DUMP_LOG, DumpOrder, Stage, StageError, cause_of};
 use rekindle_init::protocol::{FUNCTION_PID, FUNCTION_UID};
-use rekindle_verify::{PagesIn, verify};
+use rekindle_verify::PagesIn;
 use rekindle_wire::ids::MigrationId;
 use rekindle_wire::migration::{Departed, Leave, MigrationKind, SourceOrder, Standing, TargetOrder, TargetState};
 use rekindle_wire::{ApiError, ErrorCode};
@@ -28,18 +26,13 @@ use tokio::sync::{Notify, OwnedSemaphorePermit};
 use super::Tracking;
 use super::peer::Peer;
 use super::tracking::forget_changes;
+use crate::criu::dump::{Dump, DumpingCriu};
 use crate::host::sandbox::InnerProc;
-use crate::host::sandbox::dumper::Dumper;
 use crate::instance::checkpoint::{RoomForImages, quiet};
 use crate::instance::isolated_process::unavailable;
-use crate::instance::probe;
-use crate::instance::quiesce::QuiescedFunction;
-use crate::instance::same_files;
-use crate::instance::semaphores;
 use crate::instance::{Instance, RunningInstance, gone};
 use crate::snapshots::dump_dir::DumpDir;
 use crate::snapshots::expected::expected_to_travel;
-use crate::snapshots::{FILES_ARCHIVE, forget_outside};
 use crate::worker::Worker;
 use memory::SourcePages;
 
@@ -100,7 +93,7 @@ pub struct MigrationSource {
     instance: Arc<Instance>,
     way: MigrationKind,
     target: Peer,
-    criu: Mutex<Option<Dumper>>,
+    criu: Mutex<Option<DumpingCriu>>,
     dir: DumpDir,
     /// Its pages, once its processes are stopped.
     left: RwLock<Option<Arc<SourcePages>>>,
@@ -159,18 +152,14 @@ pub async fn prepare(worker: &Arc<Worker>, order: SourceOrder) -> Result<(), Api
         let memory = parts.cgroup.memory_current().unwrap_or(0);
         let path = worker.config.dump_dir(memory).join(format!("leave-{}", order.id));
         let dir = DumpDir::make(&path).map_err(|e| unavailable("make the image directory", &e))?;
-        let images = File::open(dir.path()).map_err(|e| unavailable("open the image directory", &e))?;
-        let freezer = QuiescedFunction::freezer(&parts).map_err(|e| unavailable("open the function's freezer", &e))?;
-        let images = OwnedFd::from(images);
-        probe::give_outside(worker, dir.path()).await?;
-        let dumper = Dumper::start(&parts.sandbox, parts.cgroup.procs_files(), &images, &freezer);
-        let dumper = dumper.await.map_err(|e| unavailable("start criu", &e))?;
+        let criu = DumpingCriu::start(worker, &parts, dir.path()).await;
+        let criu = criu.map_err(|e| unavailable("dump the instance", &e))?;
         Ok(MigrationSource {
             id: order.id.clone(),
             instance: Arc::clone(&instance),
             way: order.way,
             target: target.clone(),
-            criu: Mutex::new(Some(dumper)),
+            criu: Mutex::new(Some(criu)),
             dir,
             left: RwLock::new(None),
             room: Mutex::new(None),
@@ -295,8 +284,8 @@ impl MigrationSource {
     }
 
     async fn try_leave(self: &Arc<Self>, worker: &Arc<Worker>, order: &Leave) -> Result<Departed, ApiError> {
-        let session = self.criu.lock().take();
-        let session = session.ok_or_else(|| ApiError::new(ErrorCode::Conflict, "it is leaving already"))?;
+        let criu = self.criu.lock().take();
+        let criu = criu.ok_or_else(|| ApiError::new(ErrorCode::Conflict, "it is leaving already"))?;
         let (instance, parts) = (&self.instance, self.instance.parts().ok_or_else(gone)?);
         // There were none when this was prepared.
         let Ok(alone) = Arc::clone(&instance.images).try_acquire_owned() else {
@@ -319,7 +308,7 @@ impl MigrationSource {
         quiet(&parts).await;
         departed.settle_ms = ms(began);
         let pausing = Instant::now();
-        let (bundle, left) = self.checkpoint(worker, &parts, session, alone).await?;
+        let (bundle, left) = self.checkpoint(worker, &parts, criu, alone).await?;
         departed.checkpoint_ms = ms(pausing);
         departed.written_pages = left.numbering.pages;
         departed.image_bytes = bundle.len() as u64;
@@ -413,7 +402,7 @@ impl MigrationSource {
         &self,
         worker: &Arc<Worker>,
         parts: &Arc<RunningInstance>,
-        dumper: Dumper,
+        criu: DumpingCriu,
         alone: OwnedSemaphorePermit,
     ) -> Result<(Vec<u8>, SourcePages), ApiError> {
         let room = RoomForImages::give(&self.instance, parts, Some(alone));
@@ -425,67 +414,33 @@ impl MigrationSource {
             self.say_known(&proc, tracking)
                 .map_err(|e| failed("lay out what criu need not dump")(&e))?;
         }
-        let archive = File::create(self.dir.path().join(FILES_ARCHIVE));
-        let archive = OwnedFd::from(archive.map_err(|e| failed("make the archive of /tmp")(&e))?);
         let templates = match &parts.snapshot {
             Some(snapshot) => snapshot.template.files().map(external_name).collect(),
             None => Ok(Vec::new()),
         };
-        let templates = templates.map_err(|e| failed("name the templates")(&e))?;
-        let mut order = DumpOrder {
-            images_dir: WORKING_DIR.to_owned(),
-            pid: FUNCTION_PID,
+        let templates: Vec<String> = templates.map_err(|e| failed("name the templates")(&e))?;
+        let dump = Dump {
+            expected: expected_to_travel(FUNCTION_UID, &parts.pipes, &templates, PagesIn::Dump),
             after: match self.way {
                 MigrationKind::Move => AfterDump::Stop,
                 MigrationKind::Clone(_) => AfterDump::Run,
             },
-            freezer: None,
-            external: templates.clone(),
+            templates: templates.clone(),
             parent: describe_only.then(|| KNOWN.to_owned()),
-            log_level: worker.config.criu_log_level,
-            limit: worker.config.dump_limit,
         };
-        let (sandbox, runtime) = (Arc::clone(&parts.sandbox), tokio::runtime::Handle::current());
+        let runtime = tokio::runtime::Handle::current();
         let (dir, parts) = (self.dir.path().to_owned(), Arc::clone(parts));
         let packed = tokio::task::spawn_blocking(move || {
-            let mut maps = Ok(Vec::new());
-            let quiesced = QuiescedFunction::of(&parts, &runtime);
-            let quiesced = quiesced.map_err(|e| unavailable("describe the processes", &e))?;
-            order.freezer = quiesced.freezer_path();
-            let inside = runtime.block_on(dumper.go_inside());
-            inside.map_err(|e| unavailable("describe the processes", &e))?;
-            let mut save = || -> Result<(), StageError> {
-                // This happens before anything is packed, while no path can change: the copy must have the same files
-                // as this instance.
-                let began = Instant::now();
-                forget_outside(&dir)?;
-                forget_known(&dir)?;
-                let verified = verify(
-                    &dir,
-                    &expected_to_travel(FUNCTION_UID, &parts.pipes, &templates, PagesIn::Dump),
-                )?;
-                same_files::compare(parts.sandbox.init_pid(), &verified)?;
-                semaphores::refuse(parts.sandbox.init_pid(), &verified)?;
-                tracing::debug!(ms = ms(began), "checked the images of an instance that leaves");
-                runtime.block_on(sandbox.save_files(&archive))?;
-                // The processes are stopped, so the pager's maps stay valid.
-                if let Some(pager) = &parts.pager {
-                    maps = pager.maps(MAPS_LIMIT);
-                }
-                Ok(())
+            // The processes are stopped, so the pager's maps stay valid.
+            let maps = || {
+                parts
+                    .pager
+                    .as_ref()
+                    .map_or(Ok(Vec::new()), |pager| pager.maps(MAPS_LIMIT))
             };
-            let dumped = dumper.session.dump(&order, |stage| match stage {
-                Stage::PostDump => quiesced.hold(&runtime, &mut save),
-                _ => Ok(()),
-            });
-            drop(quiesced);
-            dumped.map_err(|e| {
-                let error = unavailable("describe the processes", &e);
-                ApiError::new(
-                    error.code,
-                    format!("{}{}", error.message, cause_of(&e, &dir.join(DUMP_LOG))),
-                )
-            })?;
+            let dumped = criu.dump(&parts, dump, &runtime, |dir| Ok(forget_known(dir)?), maps);
+            let dumped = dumped.map_err(|e| unavailable("describe the processes", &e))?;
+            let maps = dumped.seen;
             let maps = maps.map_err(|e| ApiError::new(ErrorCode::Conflict, format!("it cannot leave: {e}")))?;
             pack_up(&dir, &proc, &parts, templates, &maps)
         });

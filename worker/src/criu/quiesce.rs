@@ -18,9 +18,8 @@ use std::time::Duration;
 use rekindle_criu::descriptors::{FREEZER_FD, own_descriptor};
 use tokio::runtime::Handle;
 
-use crate::host::cgroup::FreezeError;
-use crate::host::sandbox::SandboxError;
-use crate::instance::RunningInstance;
+use crate::host::cgroup::{Cgroup, FreezeError};
+use crate::host::sandbox::{Sandbox, SandboxError};
 
 /// Number of attempts, and the pause between them, for a function that is about to start a program.
 const TRIES: u32 = 50;
@@ -38,29 +37,30 @@ pub enum QuiesceError {
 }
 
 /// The function's control group is frozen while this exists.
-struct Frozen(Arc<RunningInstance>);
+struct Frozen(Arc<Cgroup>);
 
 impl Frozen {
     /// Freezes the group, provided that a checkpoint would miss none of its processes.
-    fn without_strays(parts: &Arc<RunningInstance>, runtime: &Handle) -> Result<Self, QuiesceError> {
-        parts.cgroup.freeze().map_err(QuiesceError::Freeze)?;
-        let frozen = Self(Arc::clone(parts));
-        runtime.block_on(parts.sandbox.refuse_strays())?;
+    fn without_strays(cgroup: &Arc<Cgroup>, sandbox: &Sandbox, runtime: &Handle) -> Result<Self, QuiesceError> {
+        cgroup.freeze().map_err(QuiesceError::Freeze)?;
+        let frozen = Self(Arc::clone(cgroup));
+        runtime.block_on(sandbox.refuse_strays())?;
         Ok(frozen)
     }
 }
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        if let Err(e) = self.0.cgroup.thaw() {
-            tracing::error!(group = self.0.cgroup.name(), error = %e, "a function that was checkpointed stays frozen");
+        if let Err(e) = self.0.thaw() {
+            tracing::error!(group = self.0.name(), error = %e, "a function that was checkpointed stays frozen");
         }
     }
 }
 
 /// A function that is stopped for its checkpoint.
 pub(crate) struct QuiescedFunction {
-    parts: Arc<RunningInstance>,
+    cgroup: Arc<Cgroup>,
+    sandbox: Arc<Sandbox>,
     /// The freezer given to CRIU. `None` where a signal has stopped a process: the version 1 freezer does not let CRIU
     /// seize it. Such a function is frozen again once CRIU has seized the processes it found.
     frozen: Option<Frozen>,
@@ -72,15 +72,16 @@ impl QuiescedFunction {
     ///
     /// # Errors
     /// See [`QuiesceError`]; the function then keeps running.
-    pub(crate) fn of(parts: &Arc<RunningInstance>, runtime: &Handle) -> Result<Self, QuiesceError> {
+    pub(crate) fn of(cgroup: &Arc<Cgroup>, sandbox: &Arc<Sandbox>, runtime: &Handle) -> Result<Self, QuiesceError> {
         let mut tries = 0;
         loop {
             // Checked first: a process that the freezer holds looks like one that sleeps.
-            let stopped = some_are_stopped(parts);
-            match Frozen::without_strays(parts, runtime) {
+            let stopped = some_are_stopped(cgroup);
+            match Frozen::without_strays(cgroup, sandbox, runtime) {
                 Ok(frozen) => {
                     return Ok(Self {
-                        parts: Arc::clone(parts),
+                        cgroup: Arc::clone(cgroup),
+                        sandbox: Arc::clone(sandbox),
                         frozen: (!stopped).then_some(frozen),
                     });
                 }
@@ -103,14 +104,14 @@ impl QuiescedFunction {
         let _frozen = match &self.frozen {
             // CRIU holds every process that existed.
             Some(_) => None,
-            None => Some(Frozen::without_strays(&self.parts, runtime)?),
+            None => Some(Frozen::without_strays(&self.cgroup, &self.sandbox, runtime)?),
         };
         work()
     }
 
     /// Opens the freezer, which becomes CRIU's third descriptor.
-    pub(crate) fn freezer(parts: &RunningInstance) -> std::io::Result<OwnedFd> {
-        File::open(parts.cgroup.function()).map(OwnedFd::from)
+    pub(crate) fn freezer(cgroup: &Cgroup) -> std::io::Result<OwnedFd> {
+        File::open(cgroup.function()).map(OwnedFd::from)
     }
 
     /// Returns the path by which CRIU finds the freezer, if CRIU is to use it.
@@ -120,8 +121,8 @@ impl QuiescedFunction {
 }
 
 /// Returns whether a signal has stopped a process inside.
-fn some_are_stopped(parts: &RunningInstance) -> bool {
-    let pids = parts.cgroup.pids().unwrap_or_default();
+fn some_are_stopped(cgroup: &Cgroup) -> bool {
+    let pids = cgroup.pids().unwrap_or_default();
     pids.iter().any(|pid| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         // The state follows the name, which may contain anything.

@@ -9,10 +9,10 @@ use rekindle_init::protocol::held_path;
 use rekindle_pager::Ancestor;
 use rekindle_wire::ApiError;
 
+use crate::criu::probe;
 use crate::host::cgroup::Cgroup;
 use crate::host::sandbox::{CriuUse, Sandbox, WaitingCriu};
 use crate::instance::isolated_process::Output;
-use crate::instance::probe;
 use crate::instance::restore::failed;
 use crate::snapshots::PipeNote;
 use crate::worker::Worker;

@@ -1,0 +1,198 @@
+//! Takes a checkpoint of a running instance with CRIU. Snapshots of functions and of runtimes, and migrations, take this
+//! one path:
+//!
+//! ```text
+//! start criu outside ─> freeze, no strays ─> criu goes inside, dumps ──post-dump──> edit, verify, compare, save ─> they go on, or stay stopped
+//! ```
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rekindle_criu::descriptors::WORKING_DIR;
+use rekindle_criu::{AfterDump, CriuError, DUMP_LOG, DumpOrder, Stage, StageError, cause_of};
+use rekindle_init::files::Saved;
+use rekindle_init::protocol::FUNCTION_PID;
+use rekindle_verify::{Expected, verify};
+use rekindle_wire::ApiError;
+use tokio::runtime::Handle;
+
+use super::quiesce::{QuiesceError, QuiescedFunction};
+use super::{probe, same_files, semaphores};
+use crate::host::sandbox::SandboxError;
+use crate::host::sandbox::dumper::Dumper;
+use crate::instance::RunningInstance;
+use crate::snapshots::{FILES_ARCHIVE, forget_outside};
+use crate::worker::Worker;
+
+/// How long CRIU may take to start.
+const CRIU_LIMIT: Duration = Duration::from_secs(10);
+
+/// Why there is no dump. The instance keeps running in every case.
+#[derive(Debug, thiserror::Error)]
+pub enum DumpError {
+    /// A file of the image directory cannot be created.
+    #[error("prepare {}", .0.display())]
+    Directory(PathBuf, #[source] io::Error),
+    /// The kernel probe cannot be given to CRIU.
+    #[error("{0}")]
+    Probe(ApiError),
+    /// CRIU cannot be started, or does not get inside.
+    #[error("start criu")]
+    Start(#[source] SandboxError),
+    /// CRIU's task broke off.
+    #[error("talk to criu")]
+    Task(#[from] tokio::task::JoinError),
+    /// CRIU failed.
+    #[error("checkpoint the function{log}")]
+    Criu {
+        /// The error from its log.
+        log: String,
+        /// The error that CRIU reported.
+        #[source]
+        source: CriuError,
+    },
+    /// CRIU has succeeded without the stage at which its images are checked.
+    #[error("criu did not say when it had dumped, so its images are unchecked")]
+    Unchecked,
+    /// The function cannot be checkpointed in its present state.
+    #[error(transparent)]
+    Quiesce(#[from] QuiesceError),
+}
+
+impl DumpError {
+    /// Wraps CRIU's failure, with the cause found in its log in this directory.
+    fn criu(source: CriuError, dir: &Path) -> Self {
+        let log = cause_of(&source, &dir.join(DUMP_LOG));
+        Self::Criu { log, source }
+    }
+}
+
+/// What is dumped, and what becomes of it.
+pub(crate) struct Dump {
+    /// What the images may contain.
+    pub(crate) expected: Expected,
+    /// What happens to the processes afterwards.
+    pub(crate) after: AfterDump,
+    /// Names of the templates that their memory is mapped from.
+    pub(crate) templates: Vec<String>,
+    /// The directory of parent images that claim to have every page, below the image directory.
+    pub(crate) parent: Option<String>,
+}
+
+/// What a dump yields beside the images and the archive of private files.
+pub(crate) struct Dumped<T> {
+    /// An upper bound on how long the processes were stopped.
+    pub(crate) frozen: Duration,
+    /// How the private files were saved.
+    pub(crate) saved: Saved,
+    /// What was looked at while the processes were stopped.
+    pub(crate) seen: T,
+}
+
+/// A CRIU outside the sandbox that is ready to dump the instance. Its drop ends it.
+pub(crate) struct DumpingCriu {
+    dumper: Dumper,
+    dir: PathBuf,
+    log_level: i32,
+    limit: Duration,
+}
+
+impl DumpingCriu {
+    /// Starts CRIU, to dump into `dir`. The instance keeps running.
+    ///
+    /// # Errors
+    /// See [`DumpError`].
+    pub(crate) async fn start(worker: &Worker, parts: &RunningInstance, dir: &Path) -> Result<Self, DumpError> {
+        let opened = File::open(dir).map_err(|e| DumpError::Directory(dir.to_owned(), e))?;
+        let freezer = QuiescedFunction::freezer(&parts.cgroup);
+        let freezer = freezer.map_err(|e| DumpError::Directory(parts.cgroup.function(), e))?;
+        probe::give_outside(worker, dir).await.map_err(DumpError::Probe)?;
+        let images = OwnedFd::from(opened);
+        let dumper = Dumper::start(&parts.sandbox, parts.cgroup.procs_files(), &images, &freezer).await;
+        let dumper = dumper.map_err(DumpError::Start)?;
+        // CRIU is ready only once it responds. Waiting for that keeps the time that the function is stopped to a
+        // minimum.
+        let (dumper, ready) = tokio::task::spawn_blocking(move || {
+            let ready = dumper.session.version(CRIU_LIMIT);
+            (dumper, ready)
+        })
+        .await?;
+        ready.map_err(|e| DumpError::criu(e, dir))?;
+        Ok(Self {
+            dumper,
+            dir: dir.to_owned(),
+            log_level: worker.config.criu_log_level,
+            limit: worker.config.dump_limit,
+        })
+    }
+
+    /// Dumps. While the processes are stopped, `edit` may change the images before they are verified, and `look` runs at
+    /// the end. Blocks.
+    ///
+    /// # Errors
+    /// See [`DumpError`]. The instance keeps running then.
+    pub(crate) fn dump<T>(
+        self,
+        parts: &Arc<RunningInstance>,
+        dump: Dump,
+        runtime: &Handle,
+        edit: impl FnOnce(&Path) -> Result<(), StageError>,
+        look: impl FnOnce() -> T,
+    ) -> Result<Dumped<T>, DumpError> {
+        let archive = self.dir.join(FILES_ARCHIVE);
+        let archive = File::create(&archive).map_err(|e| DumpError::Directory(archive, e))?;
+        let archive = OwnedFd::from(archive);
+        let started = Instant::now();
+        let quiesced = QuiescedFunction::of(&parts.cgroup, &parts.sandbox, runtime)?;
+        runtime.block_on(self.dumper.go_inside()).map_err(DumpError::Start)?;
+        let order = DumpOrder {
+            images_dir: WORKING_DIR.to_owned(),
+            pid: FUNCTION_PID,
+            after: dump.after,
+            freezer: quiesced.freezer_path(),
+            external: dump.templates,
+            parent: dump.parent,
+            log_level: self.log_level,
+            limit: self.limit,
+        };
+        let mut work = Some(|| {
+            edit(&self.dir)?;
+            check(&self.dir, parts, &dump.expected)?;
+            let saved = runtime.block_on(parts.sandbox.save_files(&archive))?;
+            Ok::<_, StageError>((saved, look()))
+        });
+        let mut done = None;
+        let dumped = self.dumper.session.dump(&order, |stage| {
+            if *stage == Stage::PostDump
+                && let Some(work) = work.take()
+            {
+                done = Some(quiesced.hold(runtime, work)?);
+            }
+            Ok(())
+        });
+        drop(quiesced);
+        dumped.map_err(|e| DumpError::criu(e, &self.dir))?;
+        let frozen = started.elapsed();
+        let (saved, seen) = done.ok_or(DumpError::Unchecked)?;
+        Ok(Dumped { frozen, saved, seen })
+    }
+}
+
+/// Checks the images before the platform makes any other change to them. No path can change meanwhile.
+fn check(dir: &Path, parts: &RunningInstance, expected: &Expected) -> Result<(), StageError> {
+    let began = Instant::now();
+    forget_outside(dir)?;
+    let verified = verify(dir, expected)?;
+    let init = parts.sandbox.init_pid();
+    same_files::compare(init, &verified)?;
+    semaphores::refuse(init, &verified)?;
+    tracing::debug!(
+        ms = began.elapsed().as_secs_f64() * 1e3,
+        "checked the images of a checkpoint"
+    );
+    Ok(())
+}
