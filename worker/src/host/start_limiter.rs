@@ -10,7 +10,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 /// How long a start waits at most. By then the starts ahead of it wait for something other than a processor, and it
 /// runs beside them.
 const WAIT_LIMIT: Duration = Duration::from_secs(10);
-/// How long a start keeps its turn while it waits for the function. A function that does not begin must not hold up
+/// How long a start keeps its permit while it waits for the function. A function that does not begin must not hold up
 /// others.
 pub const KEEP: Duration = Duration::from_secs(1);
 
@@ -30,7 +30,7 @@ pub struct StartLimiter {
     limit: Duration,
 }
 
-/// A turn. It ends on drop.
+/// Permits one start. It ends on drop.
 #[derive(Debug)]
 pub struct StartPermit<'a>(#[expect(dead_code, reason = "given back when dropped")] Option<SemaphorePermit<'a>>);
 
@@ -47,20 +47,20 @@ impl StartLimiter {
         }
     }
 
-    /// Waits for a turn, for some seconds at most.
+    /// Waits for a permit, for some seconds at most.
     pub async fn take(&self) -> StartPermit<'_> {
         let _waiting = QueuedStart::begin(&self.waiting);
-        let turn = tokio::time::timeout(self.limit, self.free.acquire()).await;
+        let permit = tokio::time::timeout(self.limit, self.free.acquire()).await;
         // The semaphore is never closed.
-        StartPermit(turn.ok().and_then(Result::ok))
+        StartPermit(permit.ok().and_then(Result::ok))
     }
 
-    /// Returns how many starts have a turn.
+    /// Returns how many starts have a permit.
     pub fn running(&self) -> usize {
         self.all - self.free.available_permits().min(self.all)
     }
 
-    /// Records that something starts, with or without a turn, until the returned guard is dropped.
+    /// Records that something starts, with or without a permit, until the returned guard is dropped.
     pub fn starting(&self) -> Starting<'_> {
         self.starting.fetch_add(1, Ordering::Relaxed);
         Starting(self)
@@ -82,7 +82,7 @@ impl StartLimiter {
         let _ = tokio::time::timeout(limit, calm).await;
     }
 
-    /// Returns how many starts wait for a turn.
+    /// Returns how many starts wait for a permit.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
@@ -123,42 +123,42 @@ mod tests {
 
     #[tokio::test]
     async fn what_nobody_waits_for_waits_for_starts_and_not_for_ever() {
-        let turns = StartLimiter::new(2);
-        turns.until_calm(Duration::from_secs(3600)).await;
-        let turn = turns.take().await;
+        let limiter = StartLimiter::new(2);
+        limiter.until_calm(Duration::from_secs(3600)).await;
+        let permit = limiter.take().await;
         let began = std::time::Instant::now();
-        turns.until_calm(Duration::from_millis(30)).await;
+        limiter.until_calm(Duration::from_millis(30)).await;
         assert!(began.elapsed() >= Duration::from_millis(30));
         let (_, ()) = tokio::join!(
             async {
                 tokio::time::sleep(Duration::from_millis(10)).await;
-                drop(turn);
+                drop(permit);
             },
-            turns.until_calm(Duration::from_secs(3600))
+            limiter.until_calm(Duration::from_secs(3600))
         );
-        assert_eq!(turns.running(), 0);
-        let starting = turns.starting();
-        turns.until_calm(Duration::from_millis(30)).await;
+        assert_eq!(limiter.running(), 0);
+        let starting = limiter.starting();
+        limiter.until_calm(Duration::from_millis(30)).await;
         assert!(
-            !turns.is_calm(),
-            "what has no turn yet, or none any more, starts all the same"
+            !limiter.is_calm(),
+            "what has no permit yet, or none any more, starts all the same"
         );
         let ended = Instant::now();
         drop(starting);
-        turns.until_calm(Duration::from_secs(3600)).await;
+        limiter.until_calm(Duration::from_secs(3600)).await;
         assert!(ended.elapsed() >= ANSWERS_IN, "its first answer comes before");
     }
 
     #[tokio::test]
-    async fn no_more_run_at_once_than_there_are_turns_and_all_get_theirs() {
-        let turns = Arc::new(StartLimiter::new(4));
+    async fn no_more_run_at_once_than_there_are_permits_and_all_get_theirs() {
+        let limiter = Arc::new(StartLimiter::new(4));
         let most = Arc::new(AtomicUsize::new(0));
         let starts: Vec<_> = (0..64)
             .map(|_| {
-                let (turns, most) = (Arc::clone(&turns), Arc::clone(&most));
+                let (limiter, most) = (Arc::clone(&limiter), Arc::clone(&most));
                 tokio::spawn(async move {
-                    let _turn = turns.take().await;
-                    most.fetch_max(turns.running(), Ordering::Relaxed);
+                    let _permit = limiter.take().await;
+                    most.fetch_max(limiter.running(), Ordering::Relaxed);
                     tokio::task::yield_now().await;
                 })
             })
@@ -167,34 +167,34 @@ mod tests {
             start.await.unwrap();
         }
         assert_eq!(most.load(Ordering::Relaxed), 4);
-        assert_eq!((turns.running(), turns.waiting()), (0, 0));
+        assert_eq!((limiter.running(), limiter.waiting()), (0, 0));
     }
 
     #[tokio::test]
     async fn who_waits_behind_starts_that_hang_goes_on_in_the_end() {
-        let turns = StartLimiter {
+        let limiter = StartLimiter {
             limit: Duration::from_millis(20),
             ..StartLimiter::new(1)
         };
-        let hanging = turns.take().await;
-        let (late, waiting) = tokio::join!(turns.take(), async {
+        let hanging = limiter.take().await;
+        let (late, waiting) = tokio::join!(limiter.take(), async {
             tokio::task::yield_now().await;
-            turns.waiting()
+            limiter.waiting()
         });
         assert_eq!(waiting, 1);
-        assert_eq!((turns.running(), turns.waiting()), (1, 0));
+        assert_eq!((limiter.running(), limiter.waiting()), (1, 0));
         drop((hanging, late));
-        assert_eq!(turns.running(), 0);
+        assert_eq!(limiter.running(), 0);
     }
 
     #[tokio::test]
     async fn a_start_that_is_given_up_while_it_waits_is_not_waited_for() {
-        let turns = StartLimiter::new(1);
-        let first = turns.take().await;
-        let gone = tokio::time::timeout(Duration::from_millis(5), turns.take()).await;
+        let limiter = StartLimiter::new(1);
+        let first = limiter.take().await;
+        let gone = tokio::time::timeout(Duration::from_millis(5), limiter.take()).await;
         assert!(gone.is_err());
-        assert_eq!(turns.waiting(), 0);
+        assert_eq!(limiter.waiting(), 0);
         drop(first);
-        drop(turns.take().await);
+        drop(limiter.take().await);
     }
 }
