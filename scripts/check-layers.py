@@ -18,6 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 MAY_IMPORT = {
     "host": set(),
     "snapshots": {"host"},
+    "criu": {"host", "snapshots", "instance", "worker"},
 }
 # Files in circles that are left, by crate. Fewer is right, more is not.
 LEFT = {"crates/wire": 4, "load-tests": 48, "scheduler": 48, "snapshotter": 2, "worker": 34, "worker/pager": 2}

@@ -18,7 +18,8 @@
 //! - [`http`]: what schedulers, gateways and other workers call.
 //! - [`reporting`]: heartbeats, metrics, functions' logs.
 //!
-//! [`host`] imports nothing from the others, and [`snapshots`] only [`host`] (`scripts/check-layers.py`).
+//! [`host`] imports nothing from the others, and [`snapshots`] only [`host`]. [`criu`] knows instances, but none of the
+//! rooms that dump and restore them (`scripts/check-layers.py`).
 
 #![recursion_limit = "256"]
 

@@ -3,12 +3,16 @@
 //!
 //! - [`dump`]: a checkpoint of a running instance. [`quiesce`] stops the function for it, [`same_files`] and
 //!   [`semaphores`] look for what a copy would not have.
-//! - `prepared_restore`: a CRIU with its order and its images, for a restore.
+//! - `restore`: processes from images, and `stages`: the work while CRIU waits. `prepared_restore` is what they begin
+//!   with: a CRIU with its order and its images. `memory` is what a pager serves of them.
 //! - `probe`: what CRIU has to know of the kernel, found out once.
 
 pub mod dump;
+pub(crate) mod memory;
 pub(crate) mod prepared_restore;
 pub(crate) mod probe;
 pub mod quiesce;
+pub(crate) mod restore;
 pub mod same_files;
 pub mod semaphores;
+pub(crate) mod stages;

@@ -1,7 +1,7 @@
-//! Lays out images for the CRIU that waits in a sandbox and orders it to restore them. Starts another CRIU if the
-//! waiting one is prestarted for other images.
+//! A sandbox whose CRIU has its order and its images: what a restore begins with.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use rekindle_criu::descriptors::{OUTPUT_FDS, OUTPUT_PIPES, OUTPUT_STREAMS, pipe_key};
 use rekindle_criu::{InheritFd, PendingRestore, RestoreOrder, ScratchDir, Session};
@@ -9,11 +9,11 @@ use rekindle_init::protocol::held_path;
 use rekindle_pager::Ancestor;
 use rekindle_wire::ApiError;
 
-use crate::criu::probe;
+use super::probe;
+use super::restore::failed;
 use crate::host::cgroup::Cgroup;
 use crate::host::sandbox::{CriuUse, Sandbox, WaitingCriu};
-use crate::instance::isolated_process::Output;
-use crate::instance::restore::failed;
+use crate::instance::isolated_process::{IsolatedProcess, Output};
 use crate::snapshots::PipeNote;
 use crate::worker::Worker;
 
@@ -23,31 +23,10 @@ pub(crate) struct Images<'a> {
     pub(crate) dir: &'a Path,
     /// Name of the directory from which CRIU reads them.
     pub(crate) to: &'a str,
-    /// The process, if the kernel can hand over its memory.
-    pub(crate) alone: Option<i32>,
+    /// The processes in them.
+    pub(crate) pids: &'a [i32],
     /// Names of the output pipes in the images.
     pub(crate) pipes: &'a [PipeNote],
-}
-
-/// A restore that is ready to run.
-pub(crate) struct PreparedRestore {
-    pub(crate) restore: PendingRestore,
-    /// CRIU's memory and the process, if the kernel hands over the memory.
-    pub(crate) fork_handover: Option<(Ancestor, i32)>,
-    /// The directory where CRIU reads images and writes its log.
-    pub(crate) scratch: ScratchDir,
-}
-
-impl PreparedRestore {
-    /// Describes how the memory is handed over, for logs. Either the kernel does it, from a CRIU that was prestarted or
-    /// not, or each process is given to the pager.
-    pub(crate) fn handover(&self) -> &'static str {
-        match (&self.fork_handover, self.restore.is_prestarted()) {
-            (Some(_), true) => "kernel, prestarted",
-            (Some(_), false) => "kernel",
-            (None, _) => "given",
-        }
-    }
 }
 
 impl Images<'_> {
@@ -59,72 +38,145 @@ impl Images<'_> {
         };
         self.pipes.iter().all(named)
     }
+
+    /// Returns the process whose memory the kernel can hand over: it must be the only one.
+    fn alone(&self) -> Option<i32> {
+        match self.pids {
+            [pid] => Some(*pid),
+            _ => None,
+        }
+    }
 }
 
-/// Begins to lay out the images. CRIU finds them by the time that the restore runs.
-///
-/// # Errors
-/// Returns `restore_failed` when they cannot be laid out.
-pub(crate) async fn begin(
-    worker: &Worker,
-    sandbox: &Sandbox,
-    cgroup: &Cgroup,
-    outputs: &[Output; 2],
-    criu: WaitingCriu,
-    images: Images<'_>,
-) -> Result<PreparedRestore, ApiError> {
-    let WaitingCriu {
-        session,
-        ancestor,
-        prestarted,
-    } = criu;
-    let fork_handover = ancestor.zip(images.alone);
-    let limit = worker.config.restore_limit;
-    let (session, fork_handover) = match prestarted {
-        None => {
-            give_probe(worker, sandbox).await?;
-            (session, fork_handover)
+/// A restore that is ready to run. Fields drop in order: the sandbox (which kills) before the control group (which must
+/// be empty to be removed).
+pub(crate) struct PreparedRestore {
+    pub(crate) sandbox: Arc<Sandbox>,
+    pub(crate) outputs: [Output; 2],
+    pub(crate) criu: PendingRestore,
+    /// CRIU's memory and the process, if the kernel hands over the memory.
+    pub(crate) fork_handover: Option<(Ancestor, i32)>,
+    /// The directory where CRIU reads images and writes its log.
+    pub(crate) scratch: ScratchDir,
+    pub(crate) cgroup: Arc<Cgroup>,
+}
+
+impl PreparedRestore {
+    /// Links the images for the CRIU that waits in a sandbox, and orders it to restore them. Starts another CRIU if the
+    /// waiting one is prestarted for other images.
+    ///
+    /// # Errors
+    /// Returns `restore_failed` when they cannot be laid out.
+    pub(crate) async fn of(worker: &Worker, isolated: IsolatedProcess, images: Images<'_>) -> Result<Self, ApiError> {
+        let IsolatedProcess {
+            cgroup,
+            sandbox,
+            outputs,
+            criu,
+        } = isolated;
+        let WaitingCriu {
+            session,
+            ancestor,
+            prestarted,
+        } = criu;
+        let fork_handover = ancestor.zip(images.alone());
+        let (session, fork_handover) = match prestarted {
+            None => {
+                give_probe(worker, &sandbox).await?;
+                (session, fork_handover)
+            }
+            Some(prestarted) if fork_handover.is_some() && images.are_named() => {
+                let (criu, scratch) = prestarted
+                    .fill(session, images.dir, worker.config.restore_limit)
+                    .map_err(|e| failed("lay out the images", &e))?;
+                return Ok(Self {
+                    sandbox,
+                    outputs,
+                    criu,
+                    fork_handover,
+                    scratch,
+                    cgroup,
+                });
+            }
+            // The memory of another CRIU is different.
+            Some(prestarted) => {
+                drop((fork_handover, prestarted, session));
+                let (session, ancestor) = start(worker, &sandbox, &cgroup, &outputs).await?;
+                (session, Some(ancestor).zip(images.alone()))
+            }
+        };
+        let dir = worker.config.run_dir.join("restores").join(images.to);
+        let scratch = ScratchDir::make(dir).and_then(|scratch| {
+            scratch.give_to(sandbox.host_id(0))?;
+            scratch.link(images.dir)?;
+            Ok(scratch)
+        });
+        Ok(Self {
+            criu: PendingRestore::Ordered(session, order(worker, &outputs, images.pipes)),
+            sandbox,
+            outputs,
+            fork_handover,
+            scratch: scratch.map_err(|e| failed("lay out the images", &e))?,
+            cgroup,
+        })
+    }
+
+    /// Orders another CRIU to restore the images in `scratch`, with all their memory: no pager serves it.
+    ///
+    /// # Errors
+    /// Returns an error when CRIU cannot be started.
+    pub(crate) async fn without_pager(
+        worker: &Worker,
+        isolated: IsolatedProcess,
+        scratch: ScratchDir,
+        pipes: &[PipeNote],
+    ) -> Result<Self, ApiError> {
+        let IsolatedProcess {
+            cgroup,
+            sandbox,
+            outputs,
+            criu,
+        } = isolated;
+        // That CRIU may wait for other images.
+        tokio::task::spawn_blocking(move || criu.dismiss());
+        scratch
+            .give_to(sandbox.host_id(0))
+            .map_err(|e| failed("lay out the images", &e))?;
+        let (session, _) = start(worker, &sandbox, &cgroup, &outputs).await?;
+        Ok(Self {
+            criu: PendingRestore::Ordered(session, order(worker, &outputs, pipes)),
+            sandbox,
+            outputs,
+            fork_handover: None,
+            scratch,
+            cgroup,
+        })
+    }
+
+    /// Describes how the memory is handed over, for logs. Either the kernel does it, from a CRIU that was prestarted or
+    /// not, or each process is given to the pager.
+    pub(crate) fn handover(&self) -> &'static str {
+        match (&self.fork_handover, self.criu.is_prestarted()) {
+            (Some(_), true) => "kernel, prestarted",
+            (Some(_), false) => "kernel",
+            (None, _) => "given",
         }
-        Some(prestarted) if fork_handover.is_some() && images.are_named() => {
-            let (restore, scratch) = prestarted
-                .fill(session, images.dir, limit)
-                .map_err(|e| failed("lay out the images", &e))?;
-            return Ok(PreparedRestore {
-                restore,
-                fork_handover,
-                scratch,
-            });
-        }
-        // The memory of another CRIU is different.
-        Some(prestarted) => {
-            drop((fork_handover, prestarted, session));
-            let (session, ancestor) = start(worker, sandbox, cgroup, outputs).await?;
-            (session, Some(ancestor).zip(images.alone))
-        }
-    };
-    let dir = worker.config.run_dir.join("restores").join(images.to);
-    let scratch = ScratchDir::make(dir).and_then(|scratch| {
-        scratch.give_to(sandbox.host_id(0))?;
-        scratch.link(images.dir)?;
-        Ok(scratch)
-    });
-    let pipes = std::iter::zip(OUTPUT_FDS, outputs);
-    let inherit = pipes.filter_map(|(fd, output)| {
-        let note = images.pipes.iter().find(|n| n.stream == output.stream)?;
+    }
+}
+
+/// Builds the order to restore images whose outputs have these names.
+fn order(worker: &Worker, outputs: &[Output; 2], pipes: &[PipeNote]) -> RestoreOrder {
+    let inherit = std::iter::zip(OUTPUT_FDS, outputs).filter_map(|(fd, output)| {
+        let note = pipes.iter().find(|note| note.stream == output.stream)?;
         let key = note.key.clone();
         Some(InheritFd { key, fd })
     });
-    let order = RestoreOrder {
+    RestoreOrder {
         images_dir: held_path(0),
         inherit: inherit.collect(),
         log_level: worker.config.criu_log_level,
-        limit,
-    };
-    Ok(PreparedRestore {
-        restore: PendingRestore::Ordered(session, order),
-        fork_handover,
-        scratch: scratch.map_err(|e| failed("lay out the images", &e))?,
-    })
+        limit: worker.config.restore_limit,
+    }
 }
 
 /// Gives the saved kernel probe to a CRIU that is not prestarted.
@@ -136,7 +188,7 @@ async fn give_probe(worker: &Worker, sandbox: &Sandbox) -> Result<(), ApiError> 
 }
 
 /// Starts another CRIU, which waits for any order, and returns its memory.
-pub(crate) async fn start(
+async fn start(
     worker: &Worker,
     sandbox: &Sandbox,
     cgroup: &Cgroup,

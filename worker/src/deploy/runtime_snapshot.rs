@@ -10,16 +10,14 @@
 //! all versions that start this way (decision 28).
 
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use bytes::Bytes;
-use rekindle_criu::descriptors::OUTPUT_FDS;
-use rekindle_criu::{InheritFd, RESTORE_LOG, RestoreOrder, ScratchDir, Stage, cause_of};
+use rekindle_criu::ScratchDir;
 use rekindle_init::causes::chain;
-use rekindle_init::protocol::{FUNCTION_PID, FUNCTION_UID, held_path};
+use rekindle_init::protocol::FUNCTION_UID;
 use rekindle_snapshotter::capture::BaseMemory;
 use rekindle_snapshotter::interchange::write_whole;
 use rekindle_snapshotter::manifest::Origin;
@@ -30,15 +28,16 @@ use rekindle_wire::internal::{LayerRef, RuntimeSnapshot, Sharing, VersionSpec};
 use rekindle_wire::manifest::Runtime;
 use rekindle_wire::{ApiError, ErrorCode, FunctionName};
 
-use crate::criu::prepared_restore;
+use crate::criu::prepared_restore::PreparedRestore;
+use crate::criu::restore::{Restore, failed};
+use crate::criu::stages::StageWork;
 use crate::deploy::renewal::made_with;
 use crate::host::sandbox::FunctionState;
 use crate::instance::boot::{self, boot, boot_unloaded};
 use crate::instance::checkpoint::{Hook, call_hook, checkpoint, quiet};
-use crate::instance::isolated_process::{IsolatedProcess, Output, isolate, unavailable};
+use crate::instance::isolated_process::{isolate, unavailable};
 use crate::instance::randomness;
-use crate::instance::restore::{failed, lay_out};
-use crate::instance::{FunctionClient, Instance, RunningInstance};
+use crate::instance::{Instance, MemoryOrigin, RunningInstance};
 use crate::snapshots::expected::expected;
 use crate::snapshots::{CaptureNotes, EditError, become_user, clocks, let_be_read};
 use crate::worker::Worker;
@@ -316,77 +315,31 @@ async fn begin_as(
         let what = format!("snapshot {} is no runtime's", snapshot.id());
         return Err(ApiError::new(ErrorCode::RestoreFailed, what));
     };
-    let turn = instance.phase("turn", worker.start_limiter.take()).await;
+    let permit = instance.phase("turn", worker.start_limiter.take()).await;
     let isolated = instance.phase("sandbox", isolate(worker, instance, instance.id.as_str()));
-    let IsolatedProcess {
-        sandbox,
-        outputs,
-        criu,
-        cgroup,
-    } = isolated.await?;
-    // That CRIU may wait for other images.
-    tokio::task::spawn_blocking(move || criu.dismiss());
+    let isolated = isolated.await?;
     let notes = CaptureNotes::read(scratch.path()).map_err(|e| failed("read the notes", &e))?;
     let editing = |e: EditError| failed("edit the images", &e);
     become_user(scratch.path(), uid, FUNCTION_UID).map_err(editing)?;
     let clocks = clocks(scratch.path()).map_err(editing)?;
     let_be_read(scratch.path()).map_err(editing)?;
-    scratch
-        .give_to(sandbox.host_id(0))
-        .map_err(|e| failed("lay out the images", &e))?;
-    let inherit = std::iter::zip(OUTPUT_FDS, &outputs).filter_map(|(fd, output)| {
-        let note = notes.pipes.iter().find(|note| note.stream == output.stream)?;
-        let key = note.key.clone();
-        Some(InheritFd { key, fd })
-    });
-    let order = RestoreOrder {
-        images_dir: held_path(0),
-        inherit: inherit.collect(),
-        log_level: worker.config.criu_log_level,
-        limit: worker.config.restore_limit,
+    let prepared = PreparedRestore::without_pager(worker, isolated, scratch, &notes.pipes).await?;
+    let (cgroup, measured) = (Arc::clone(&prepared.cgroup), Arc::clone(worker));
+    let restore = Restore {
+        clocks,
+        work: StageWork {
+            // A runtime that has loaded nothing holds none.
+            locks: Vec::new(),
+            eager_bytes: None,
+            memory: None,
+            last: Box::new(move || Ok(randomness::write(&cgroup, &notes.generators, &measured.metrics).map(drop)?)),
+            record: instance.inner_phase_recorder(),
+        },
+        origin: MemoryOrigin::default(),
     };
-    // All memory is read at once: no pager serves it.
-    let (session, _) = prepared_restore::start(worker, &sandbox, &cgroup, &outputs).await?;
-    lay_out(&sandbox, &[], scratch.path(), clocks).await?;
-    let (furnished, runtime) = (Arc::clone(&sandbox), tokio::runtime::Handle::current());
-    let (copy, measured) = (Arc::clone(&cgroup), Arc::clone(worker));
-    let restoring = tokio::task::spawn_blocking(move || {
-        session.restore(&order, |stage| match stage {
-            Stage::PreResume => {
-                runtime.block_on(furnished.follow_links())?;
-                randomness::write(&copy, &notes.generators, &measured.metrics)?;
-                Ok(())
-            }
-            _ => Ok(()),
-        })
-    });
-    let restored = instance.phase("criu", restoring).await;
-    match restored.map_err(|e| failed("restore", &e))? {
-        Ok(FUNCTION_PID) => {}
-        Ok(other) => {
-            let what = format!("criu restored process {other} instead of {FUNCTION_PID}");
-            return Err(ApiError::new(ErrorCode::RestoreFailed, what));
-        }
-        Err(error) => {
-            let log = cause_of(&error, &scratch.path().join(RESTORE_LOG));
-            let what = format!("{}{log}", failed("restore the runtime", &error).message);
-            return Err(ApiError::new(ErrorCode::RestoreFailed, what));
-        }
-    }
-    drop(turn);
-    let pipes = outputs.iter().map(Output::note).collect::<Result<_, _>>();
-    let parts = Arc::new(RunningInstance {
-        client: FunctionClient::new(&sandbox),
-        sandbox,
-        pager: None,
-        cgroup,
-        pipes: pipes.map_err(|e| failed("look at the outputs", &e))?,
-        arrived: None,
-        snapshot: None,
-        base: OnceLock::new(),
-        begun: None,
-        frozen: AtomicBool::new(false),
-    });
+    let parts = instance.phase("criu", restore.run_to_end(worker, instance, prepared));
+    let parts = parts.await?;
+    drop(permit);
     note_base(worker, &parts, snapshot);
     Ok(parts)
 }

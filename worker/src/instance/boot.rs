@@ -1,8 +1,7 @@
 //! Boots an instance from nothing: runs the runtime's program in a new sandbox until it accepts connections.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rekindle_init::protocol::Spawn;
@@ -12,9 +11,9 @@ use rekindle_wire::{ApiError, ErrorCode};
 
 use crate::host::sandbox::{FunctionState, Sandbox};
 use crate::host::start_limiter::KEEP;
-use crate::instance::isolated_process::{isolate, processors, unavailable};
+use crate::instance::isolated_process::{IsolatedProcess, isolate, processors, unavailable};
 use crate::instance::missing;
-use crate::instance::{FunctionClient, Instance, PORT, RunningInstance};
+use crate::instance::{Instance, MemoryOrigin, PORT, RunningInstance};
 use crate::reporting::logs::telling::telling;
 use crate::snapshots::expected::OPEN_FILES;
 use crate::worker::Worker;
@@ -60,7 +59,7 @@ async fn boot_with(
     env: Vec<String>,
 ) -> Result<Arc<RunningInstance>, ApiError> {
     let spec = &instance.spec;
-    let turn = instance.phase("turn", worker.start_limiter.take()).await;
+    let permit = instance.phase("turn", worker.start_limiter.take()).await;
     let isolated = instance
         .phase("sandbox", isolate(worker, instance, instance.id.as_str()))
         .await?;
@@ -82,33 +81,25 @@ async fn boot_with(
         .spawn(order, &stdout.write_end, &stderr.write_end, &group)
         .await
         .map_err(|e| ApiError::new(ErrorCode::BootFailed, unavailable("start the function", &e).message))?;
-    let pipes = [stdout.note(), stderr.note()]
-        .into_iter()
-        .collect::<Result<_, _>>()
-        .map_err(|e| unavailable("name the output pipes", &e))?;
     let heard = async {
         let mut listening = std::pin::pin!(listening(worker, instance, sandbox));
         match tokio::time::timeout(KEEP, &mut listening).await {
             Ok(heard) => heard,
             Err(_) => {
-                drop(turn);
+                drop(permit);
                 listening.await
             }
         }
     };
     instance.phase("listen", heard).await?;
-    Ok(Arc::new(RunningInstance {
-        client: FunctionClient::new(sandbox),
-        sandbox: Arc::clone(sandbox),
-        pager: None,
-        cgroup: isolated.cgroup,
-        pipes,
-        arrived: None,
-        snapshot: None,
-        base: OnceLock::new(),
-        begun: None,
-        frozen: AtomicBool::new(false),
-    }))
+    let IsolatedProcess {
+        cgroup,
+        sandbox,
+        outputs,
+        ..
+    } = isolated;
+    let running = RunningInstance::new(sandbox, cgroup, &outputs, None, MemoryOrigin::default());
+    running.map_err(|e| unavailable("name the output pipes", &e))
 }
 
 async fn listening(worker: &Worker, instance: &Instance, sandbox: &Arc<Sandbox>) -> Result<(), ApiError> {

@@ -16,7 +16,7 @@ use rekindle_wire::{ApiError, ErrorCode, InstanceId, headers};
 use tokio::time::Instant as Deadline;
 use tracing::{Instrument, Span};
 
-use crate::instance::restore::tell_first_fault;
+use crate::instance::restore::record_first_fault;
 use crate::instance::{Entry, FunctionBody, InFlight, Instance, RunningInstance, gone, overdue};
 use crate::snapshots::OpenSnapshot;
 use crate::worker::Worker;
@@ -375,10 +375,10 @@ fn record_working_set(worker: &Arc<Worker>, instance: &Instance) {
 /// Ends the recording of the pages that a restored instance touches. Returns its snapshot if its working set is to be
 /// stored.
 pub(crate) fn record_touched(parts: &RunningInstance) -> Option<Arc<OpenSnapshot>> {
-    let (Some(pager), Some(snapshot), Some(begun)) = (&parts.pager, &parts.snapshot, parts.begun) else {
+    let (Some(pager), Some(snapshot), Some(begun)) = (&parts.pager, &parts.snapshot, parts.working_set) else {
         return None;
     };
-    tell_first_fault(pager);
+    record_first_fault(pager);
     let touched = pager.take_working_set();
     let faults = pager.stats().faults.load(Ordering::Relaxed);
     let written = |pages: &[PageRef]| parts.sandbox.written(pages);

@@ -27,6 +27,7 @@ pub mod start;
 mod usage;
 
 use std::future::Future;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -44,7 +45,10 @@ use tracing::Instrument;
 use crate::deploy::layers::LayerUse;
 use crate::host::cgroup::Cgroup;
 use crate::host::sandbox::Sandbox;
+use crate::instance::isolated_process::Output;
+use crate::migration::WrittenPages;
 use crate::reporting::logs::Sink;
+use crate::snapshots::{OpenSnapshot, PipeNote, WorkingSetUse};
 pub use client::{FunctionBody, FunctionClient, PORT};
 pub(crate) use end::tear_down;
 use end::watch_end;
@@ -65,20 +69,57 @@ pub struct RunningInstance {
     /// The control group with its limits.
     pub cgroup: Arc<Cgroup>,
     /// Names of its output pipes, for a checkpoint.
-    pub pipes: Vec<crate::snapshots::PipeNote>,
+    pub pipes: Vec<PipeNote>,
     /// Memory that a migration brought in addition to the snapshot.
-    pub arrived: Option<Arc<crate::migration::WrittenPages>>,
+    pub arrived: Option<Arc<WrittenPages>>,
     /// The snapshot that it was restored from, kept open.
-    pub snapshot: Option<Arc<crate::snapshots::OpenSnapshot>>,
+    pub snapshot: Option<Arc<OpenSnapshot>>,
     /// The memory it started from, if it started from its runtime's snapshot.
     pub base: OnceLock<BaseMemory>,
     /// How much of the working set was known at the restore.
-    pub begun: Option<crate::snapshots::WorkingSetUse>,
+    pub working_set: Option<WorkingSetUse>,
     /// Whether it is frozen or about to be.
     pub frozen: AtomicBool,
 }
 
+/// Where the memory of an instance came from. Nothing is known of one that was booted.
+#[derive(Default)]
+pub struct MemoryOrigin {
+    /// The snapshot that it is mapped from.
+    pub snapshot: Option<Arc<OpenSnapshot>>,
+    /// How much of the working set was known.
+    pub working_set: Option<WorkingSetUse>,
+    /// What a migration brought in addition.
+    pub arrived: Option<Arc<WrittenPages>>,
+}
+
 impl RunningInstance {
+    /// Puts the parts of an instance together.
+    ///
+    /// # Errors
+    /// Returns an error when the outputs cannot be inspected.
+    pub fn new(
+        sandbox: Arc<Sandbox>,
+        cgroup: Arc<Cgroup>,
+        outputs: &[Output; 2],
+        pager: Option<Pager>,
+        origin: MemoryOrigin,
+    ) -> io::Result<Arc<Self>> {
+        let pipes = outputs.iter().map(Output::note).collect::<Result<_, _>>()?;
+        Ok(Arc::new(Self {
+            client: FunctionClient::new(&sandbox),
+            sandbox,
+            pager,
+            cgroup,
+            pipes,
+            arrived: origin.arrived,
+            snapshot: origin.snapshot,
+            base: OnceLock::new(),
+            working_set: origin.working_set,
+            frozen: AtomicBool::new(false),
+        }))
+    }
+
     // Sequentially consistent, like the count of requests: see `parking`.
     fn say_frozen(&self) {
         self.frozen.store(true, Ordering::SeqCst);
@@ -204,6 +245,12 @@ impl Instance {
         let done = work.instrument(span).await;
         self.phases.lock().push((name, started.elapsed()));
         done
+    }
+
+    /// Returns a function that records a part of a phase.
+    pub(crate) fn inner_phase_recorder(self: &Arc<Self>) -> Box<dyn Fn(&'static str, Duration) + Send> {
+        let instance = Arc::clone(self);
+        Box::new(move |name, took| instance.inner_phases.lock().push((name, took)))
     }
 
     /// Returns its parts; `None` before it runs and after it has ended.

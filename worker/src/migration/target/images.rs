@@ -12,8 +12,8 @@ use rekindle_wire::ApiError;
 use super::super::bundle::{Header, unpack};
 use super::super::checks::{check_header, check_pages};
 use super::super::page_numbering::{PageNumbering, read};
+use crate::criu::restore::failed as restore_failed;
 use crate::instance::isolated_process::unavailable;
-use crate::instance::restore;
 use crate::snapshots::expected::expected_to_travel;
 use crate::snapshots::lost_locks;
 use crate::snapshots::{clocks, join_time, let_be_read, name_outputs};
@@ -43,7 +43,7 @@ pub(super) struct ExpectedImages {
 /// Writes the images into `dir` for CRIU, if they are a function's. Blocks.
 pub(super) fn lay_out(bundle: &[u8], dir: &Path, expected_images: &ExpectedImages) -> Result<ImagesOnDisk, ApiError> {
     let failed = |e: &dyn std::error::Error| unavailable("lay out the images", e);
-    let refused = |e: &dyn std::error::Error| restore::failed("believe the images of an instance that moves", e);
+    let refused = |e: &dyn std::error::Error| restore_failed("believe the images of an instance that moves", e);
     let header = unpack(bundle, dir, |header| check_header(header, expected_images.templates));
     let mut header = header.map_err(|e| refused(&e))?;
     // The files checked here are the files that are edited and restored: nobody else writes to the directory.

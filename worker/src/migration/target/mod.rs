@@ -4,16 +4,13 @@ mod images;
 mod transfer;
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rekindle_criu::{PendingRestore, ScratchDir, StageError};
-use rekindle_init::locks::Lock;
-use rekindle_init::protocol::Clocks;
-use rekindle_pager::{AheadPage, Layout, PageRange, PageRef, PageSource, Pager};
+use rekindle_criu::ScratchDir;
+use rekindle_pager::{AheadPage, Layout, PageRange, PageRef, PageSource};
 use rekindle_wire::ids::MigrationId;
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::migration::{Expected, Standing, TargetOrder, TargetState};
@@ -25,13 +22,13 @@ use tracing::Instrument;
 use super::bundle::set_pieces;
 use super::peer::{Peer, Source};
 use super::written::WrittenPages;
-use crate::criu::prepared_restore::{Images, PreparedRestore, begin};
-use crate::host::cgroup::Cgroup;
-use crate::host::sandbox::Sandbox;
+use crate::criu::memory::Pages;
+use crate::criu::prepared_restore::{Images, PreparedRestore};
+use crate::criu::restore::Restore;
+use crate::criu::stages::StageWork;
 use crate::instance::checkpoint::{Hook, call_hook};
-use crate::instance::isolated_process::{IsolatedProcess, Output, isolate, memory_limit, unavailable};
-use crate::instance::restore::{self, CriuRestore, Pages, run_criu, start_pager};
-use crate::instance::{FunctionClient, Instance, RunningInstance, tear_down};
+use crate::instance::isolated_process::{IsolatedProcess, isolate, memory_limit, unavailable};
+use crate::instance::{Instance, MemoryOrigin, RunningInstance, tear_down};
 use crate::snapshots::OpenSnapshot;
 use crate::worker::Worker;
 
@@ -277,58 +274,55 @@ impl MigrationTarget {
         };
         let on_disk = tokio::task::spawn_blocking(move || lay_out(&bundle, &path, &expected_images)).await;
         let on_disk = on_disk.map_err(|e| failed("lay out the images")(&e))??;
-        let IsolatedProcess {
-            sandbox,
-            outputs,
-            criu,
-            cgroup,
-        } = isolated;
         let to = format!("{}-images", self.order.id);
         let pids = on_disk.numbering.pids().map_err(|e| failed("serve its memory")(&e))?;
         let images = Images {
             dir: scratch.path(),
             to: &to,
-            alone: restore::alone(&pids),
+            pids: &pids,
             pipes: &on_disk.header.pipes,
         };
-        let PreparedRestore {
-            restore,
-            fork_handover,
-            scratch,
-        } = begin(worker, &sandbox, &cgroup, &outputs, criu, images).await?;
+        let mut prepared = PreparedRestore::of(worker, isolated, images).await?;
         let memory = self.memory(worker, base.as_deref(), &on_disk)?;
-        let given = if fork_handover.is_some() { Vec::new() } else { pids };
         let written = Arc::clone(&memory.written);
         tokio::spawn(receive(Arc::downgrade(&written)));
         let pages = Pages {
-            name: format!("an instance that came from worker {}", self.order.from),
+            owner: format!("an instance that came from worker {}", self.order.from),
             source: Arc::clone(&written) as Arc<dyn PageSource>,
-            fork_handover,
+            pids,
             layout: memory.layout,
             maps: memory.maps,
             record: false,
             code: ErrorCode::MigrationLost,
+            ahead: {
+                let (written, base) = (Arc::clone(&written), base.clone());
+                Box::new(move || ahead(&written, base.as_deref()))
+            },
         };
-        let pager = start_pager(worker, &self.instance, &sandbox, pages)?;
+        let memory = prepared.start_pager(worker, &self.instance, pages)?;
         let (stands, told) = oneshot::channel();
         let (go, may_go) = sync_channel(1);
         let (done, restored) = oneshot::channel();
-        let task = Restoring {
-            worker: Arc::clone(worker),
-            target: Arc::clone(self),
-            sandbox,
-            outputs,
-            cgroup,
-            restore,
-            base,
-            written: Arc::clone(&written),
-            pager,
-            scratch,
-            given,
+        let restore = Restore {
             clocks: on_disk.clocks,
-            locks: on_disk.locks,
+            work: StageWork {
+                locks: on_disk.locks,
+                eager_bytes: None,
+                memory: Some(memory),
+                last: Box::new(move || {
+                    stands.send(()).map_err(|()| "nobody waits for it any more")?;
+                    Ok(may_go.recv_timeout(GO_LIMIT).map_err(|_| "it was not let go")?)
+                }),
+                record: self.instance.inner_phase_recorder(),
+            },
+            origin: MemoryOrigin {
+                snapshot: base,
+                working_set: None,
+                arrived: Some(Arc::clone(&written)),
+            },
         };
-        let running = async move { drop(done.send(task.run(stands, may_go).await)) };
+        let (worker, instance) = (Arc::clone(worker), Arc::clone(&self.instance));
+        let running = async move { drop(done.send(restore.run_to_end(&worker, &instance, prepared).await)) };
         tokio::spawn(running.instrument(tracing::Span::current()));
         let arrived = || written.pages() - written.missing();
         match told.await {
@@ -482,80 +476,6 @@ struct Memory {
     written: Arc<WrittenPages>,
     layout: Layout,
     maps: HashMap<i32, rekindle_pager::address_map::AddressMap>,
-}
-
-/// A restore in progress.
-struct Restoring {
-    worker: Arc<Worker>,
-    target: Arc<MigrationTarget>,
-    sandbox: Arc<Sandbox>,
-    outputs: [Output; 2],
-    cgroup: Arc<Cgroup>,
-    restore: PendingRestore,
-    base: Option<Arc<OpenSnapshot>>,
-    written: Arc<WrittenPages>,
-    pager: Arc<Pager>,
-    scratch: ScratchDir,
-    given: Vec<i32>,
-    clocks: Clocks,
-    locks: Vec<Lock>,
-}
-
-impl Restoring {
-    /// Restores the processes, reports when they are restored, and resumes them when permitted.
-    async fn run(self, stands: oneshot::Sender<()>, may_go: Receiver<()>) -> Result<Arc<RunningInstance>, ApiError> {
-        let Self {
-            sandbox,
-            outputs,
-            cgroup,
-            ..
-        } = self;
-        let templates = self.base.iter().flat_map(|base| base.template.files()).collect();
-        let order = CriuRestore {
-            restore: self.restore,
-            sandbox: &sandbox,
-            templates,
-            dir: self.scratch.path(),
-            eager_bytes: 0,
-            given: self.given,
-            clocks: self.clocks,
-            locks: self.locks,
-        };
-        let (written, base) = (Arc::clone(&self.written), self.base.clone());
-        let ahead = move || ahead(&written, base.as_deref());
-        let standing = move || -> Result<(), StageError> {
-            stands.send(()).map_err(|()| "nobody waits for it any more")?;
-            may_go.recv_timeout(GO_LIMIT).map_err(|_| "it was not let go")?;
-            Ok(())
-        };
-        run_criu(
-            &self.worker,
-            &self.target.instance,
-            order,
-            Arc::clone(&self.pager),
-            ahead,
-            standing,
-            // The caller waits until CRIU has finished.
-            oneshot::channel().0,
-        )
-        .await?;
-        let Ok(pager) = Arc::try_unwrap(self.pager).map_err(drop) else {
-            return Err(ApiError::new(ErrorCode::Internal, "the restore still holds the pager"));
-        };
-        let pipes = outputs.iter().map(Output::note).collect::<Result<_, _>>();
-        Ok(Arc::new(RunningInstance {
-            client: FunctionClient::new(&sandbox),
-            sandbox,
-            pager: Some(pager),
-            cgroup,
-            pipes: pipes.map_err(|e| unavailable("look at the outputs", &e))?,
-            arrived: Some(self.written),
-            frozen: AtomicBool::new(false),
-            snapshot: self.base,
-            base: OnceLock::new(),
-            begun: None,
-        }))
-    }
 }
 
 /// Returns the pages to fill before the processes run: those that have arrived, and those that restores of the snapshot
