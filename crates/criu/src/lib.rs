@@ -16,12 +16,14 @@ mod page;
 mod prestart;
 mod scratch_dir;
 mod session;
+mod stage;
 
 pub use log::{cause_in, cause_of, read_log};
 pub use page::{PAGE_BYTES, PageIndex};
 pub use prestart::{AwaitedImages, PendingRestore, Prestart, PrestartDir, PrestartError};
 pub use scratch_dir::ScratchDir;
-pub use session::{AfterDump, CriuError, DumpOrder, InheritFd, RestoreOrder, Session, Stage, StageError};
+pub use session::{AfterDump, DumpOrder, InheritFd, RestoreOrder, Session};
+pub use stage::{CriuError, Stage, StageError};
 
 /// The result of a kernel probe, in the working directory of the CRIU that made it, and of one that is to use it.
 pub const PROBE_FILE: &str = "criu.kdat";

@@ -6,7 +6,7 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use super::CriuError;
+use super::stage::CriuError;
 
 /// Bytes of a log that are read. At the highest log level, the log of a large function has some hundred kilobytes.
 const LOG_MAX: u64 = 8 << 20;
@@ -199,7 +199,7 @@ mod tests {
         let log = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(log.path(), END).unwrap();
         assert_eq!(cause_of(&failure, log.path()), "; criu: Dumping FAILED.");
-        let ours = CriuError::Stage(super::super::Stage::PostDump, "a check of ours".into());
+        let ours = CriuError::Stage(super::super::stage::Stage::PostDump, "a check of ours".into());
         assert_eq!(cause_of(&ours, log.path()), "");
     }
 }

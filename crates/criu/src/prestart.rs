@@ -23,7 +23,8 @@ use nix::unistd::mkfifo;
 
 use crate::ScratchDir;
 use crate::descriptors::{OUTPUT_FDS, OUTPUT_PIPES, PRESTART_IMAGES_FD, own_descriptor, pipe_key};
-use crate::session::{CriuError, InheritFd, RestoreOrder, Session, Stage, StageError};
+use crate::session::{InheritFd, RestoreOrder, Session};
+use crate::stage::{CriuError, Stage, StageError};
 
 /// The first image that CRIU opens.
 const INVENTORY: &str = "inventory.img";

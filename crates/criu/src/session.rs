@@ -19,58 +19,13 @@ use prost::Message;
 use super::descriptors::{PROBE_IMAGES_FD, own_descriptor};
 use super::log::first_error;
 use super::messages::{CGROUPS_IGNORE, InheritFdMessage, Kind, NETWORK_LOCK_SKIP, Options, Request, Response};
+use super::stage::{CriuError, Stage, StageError};
 use super::{DUMP_LOG, PROBE_LOG, RESTORE_LOG};
 
 /// Maximum size of a CRIU response in bytes, with some margin.
 const RESPONSE_MAX: usize = 64 * 1024;
 /// Maximum size in bytes of an unlinked file that goes into the images.
 const GHOST_LIMIT: u32 = 16 << 20;
-
-/// Why the work at a stage failed.
-pub type StageError = Box<dyn std::error::Error + Send + Sync>;
-
-/// Why CRIU failed to do what it was asked.
-#[derive(Debug, thiserror::Error)]
-pub enum CriuError {
-    /// The socket broke because CRIU died.
-    #[error("criu ended without an answer")]
-    Died(#[source] io::Error),
-    /// CRIU did not respond in time.
-    #[error("criu did not answer within {} s", .0.as_secs())]
-    Timeout(Duration),
-    /// The response cannot be decoded.
-    #[error("criu's answer is not understood")]
-    Malformed(#[source] prost::DecodeError),
-    /// CRIU reported a failure.
-    #[error("criu refused to {what}: {message} (errno {errno})")]
-    Failed {
-        /// The request.
-        what: &'static str,
-        /// Its message: the first real error in its log.
-        message: String,
-        /// Its errno, or 0.
-        errno: i32,
-    },
-    /// The caller's work at a stage failed.
-    #[error("at stage {0:?}")]
-    Stage(Stage, #[source] StageError),
-}
-
-/// A point in a dump or restore at which CRIU stops and waits.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stage {
-    /// Dump: everything is written and the processes are still stopped.
-    PostDump,
-    /// Restore: the images have been read, and nothing has been restored yet.
-    PreRestore,
-    /// Restore: the processes have all their mappings and threads. Their privileges are set next.
-    PostRestore,
-    /// Restore: the processes have their memory, have registered their userfaultfd, and are about to run their first
-    /// instruction.
-    PreResume,
-    /// Any other stage, by CRIU's name.
-    Other(String),
-}
 
 /// A file descriptor of the CRIU process that restored processes get in place of `key`.
 #[derive(Debug, Clone)]
