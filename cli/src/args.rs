@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use rekindle_identity::Token;
 use rekindle_snapshotter::store::Encryption;
-use rekindle_wire::FunctionName;
+use rekindle_wire::{FunctionName, Namespace};
 
 mod async_calls;
 mod building;
@@ -14,6 +14,7 @@ mod callers;
 mod cluster;
 mod codec;
 mod egress;
+mod function;
 mod https;
 mod migrate;
 mod retention;
@@ -28,6 +29,7 @@ pub(crate) use callers::CallerArgs;
 pub(crate) use cluster::{ClusterArgs, ClusterCommand, DrainArgs, JoinTokenArgs, OfferArgs, RevokeArgs, UndrainArgs};
 pub(crate) use codec::CodecArgs;
 pub(crate) use egress::EgressArgs;
+pub(crate) use function::FunctionArg;
 pub(crate) use https::HttpsArgs;
 pub(crate) use migrate::MigrateArgs;
 pub(crate) use retention::RetentionArgs;
@@ -44,7 +46,7 @@ Examples:
   fn down                                 stop the platform
 
 Settings: FN_URL (the gateway, default http://127.0.0.1:8080), FN_CA (for https: its authority), FN_KEY (the admin key;
-else it is read from <data>/admin.key or ~/.config/rekindle/key), FN_DATA, FN_CACHE, FN_RUN, NO_COLOR.";
+else it is read from <data>/admin.key or ~/.config/rekindle/key), FN_NAMESPACE, FN_DATA, FN_CACHE, FN_RUN, NO_COLOR.";
 
 /// Functions that restore instead of booting.
 #[derive(Debug, Parser)]
@@ -84,6 +86,16 @@ pub(crate) struct ClientArgs {
     /// A file with the authority of an https gateway's certificate (PEM), instead of those that this machine trusts.
     #[arg(long, global = true, value_name = "FILE", env = "FN_CA", help_heading = "Connection")]
     pub(crate) ca: Option<PathBuf>,
+    /// Namespace of the functions that are named without one; by default what the settings file says, or "default".
+    #[arg(
+        long,
+        short,
+        global = true,
+        value_name = "NAME",
+        env = "FN_NAMESPACE",
+        help_heading = "Connection"
+    )]
+    pub(crate) namespace: Option<Namespace>,
 }
 
 /// The commands of `fn`.
@@ -540,8 +552,8 @@ Examples:
   fn invoke hello --async -d @order.json      later: prints the id; `fn async result ID --wait 20`
   fn invoke hello --json | jq .timing         everything about the answer, for programs")]
 pub(crate) struct InvokeArgs {
-    /// The function.
-    pub(crate) name: FunctionName,
+    /// The function: NAME, or NAME.NAMESPACE.
+    pub(crate) name: FunctionArg,
     /// The body: text, @file, or - for standard input.
     #[arg(short, long, value_name = "BODY|@FILE|-")]
     pub(crate) data: Option<String>,
@@ -594,8 +606,8 @@ fn header(text: &str) -> Result<(String, String), String> {
 /// `fn describe`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DescribeArgs {
-    /// The function.
-    pub(crate) name: FunctionName,
+    /// The function: NAME, or NAME.NAMESPACE.
+    pub(crate) name: FunctionArg,
     #[command(flatten)]
     pub(crate) listing: Listing,
 }
@@ -623,8 +635,8 @@ pub(crate) struct TopArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:\n  fn logs hello --tail 20\n  fn logs hello -f --json")]
 pub(crate) struct LogsArgs {
-    /// The function.
-    pub(crate) name: FunctionName,
+    /// The function: NAME, or NAME.NAMESPACE.
+    pub(crate) name: FunctionArg,
     /// Keep printing new lines.
     #[arg(short, long)]
     pub(crate) follow: bool,
@@ -638,8 +650,8 @@ pub(crate) struct LogsArgs {
 /// `fn delete`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DeleteArgs {
-    /// The function.
-    pub(crate) name: FunctionName,
+    /// The function: NAME, or NAME.NAMESPACE.
+    pub(crate) name: FunctionArg,
     /// Do not ask.
     #[arg(long, short)]
     pub(crate) yes: bool,

@@ -14,11 +14,12 @@ use rekindle_wire::api::{
 };
 use rekindle_wire::asynchronous::{AsyncCall, CallState, Changed};
 use rekindle_wire::stats::{FunctionStats, Stats};
-use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionName, InstanceId, VersionNumber, headers};
+use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionId, InstanceId, Namespace, VersionNumber, headers};
 use reqwest::{Method, RequestBuilder, Response};
 use serde::de::DeserializeOwned;
 
-use crate::args::ClientArgs;
+use crate::args::{ClientArgs, FunctionArg};
+use crate::settings;
 
 /// For calls that are answered from memory or from the metadata.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -38,6 +39,8 @@ pub(crate) struct Client {
     key: Option<String>,
     /// Token for calls between parts of the platform, which reach each other directly.
     token: Option<String>,
+    /// Namespace of what is named without one.
+    namespace: Namespace,
 }
 
 impl Client {
@@ -49,7 +52,14 @@ impl Client {
             None if is_local(&args.url) => key_from_files(&key_files())?,
             None => None,
         };
-        Self::at(&args.url, key, args.ca.as_deref())
+        let namespace = match &args.namespace {
+            Some(namespace) => namespace.clone(),
+            None => settings::namespace()?,
+        };
+        Ok(Self {
+            namespace,
+            ..Self::at(&args.url, key, args.ca.as_deref())?
+        })
     }
 
     /// A client of the gateway at `url` with this key.
@@ -80,6 +90,7 @@ impl Client {
             base: url.trim_end_matches('/').to_owned(),
             key: key.map(|k| k.trim().to_owned()),
             token: None,
+            namespace: Namespace::default(),
         })
     }
 
@@ -90,6 +101,11 @@ impl Client {
             token: Some(token.to_owned()),
             ..client
         })
+    }
+
+    /// The function that an argument names.
+    pub(crate) fn function_id(&self, named: &FunctionArg) -> FunctionId {
+        named.within(&self.namespace)
     }
 
     /// The full address of `path`, which starts with a slash.
@@ -175,14 +191,14 @@ impl Client {
         self.json(Method::GET, "/v1/status").await
     }
 
-    /// Every function.
+    /// Every function of the namespace.
     pub(crate) async fn functions(&self) -> Result<Vec<FunctionSummary>> {
-        self.json(Method::GET, "/v1/functions").await
+        self.json(Method::GET, &functions_path(self.namespace.as_str())).await
     }
 
     /// One function.
-    pub(crate) async fn function(&self, name: &FunctionName) -> Result<FunctionDetail> {
-        self.json(Method::GET, &format!("/v1/functions/{name}")).await
+    pub(crate) async fn function(&self, name: &FunctionId) -> Result<FunctionDetail> {
+        self.json(Method::GET, &function_path(name)).await
     }
 
     /// Statistics of the platform.
@@ -191,13 +207,13 @@ impl Client {
     }
 
     /// Statistics of one function.
-    pub(crate) async fn function_stats(&self, name: &FunctionName) -> Result<FunctionStats> {
-        self.json(Method::GET, &format!("/v1/functions/{name}/stats")).await
+    pub(crate) async fn function_stats(&self, name: &FunctionId) -> Result<FunctionStats> {
+        self.json(Method::GET, &format!("{}/stats", function_path(name))).await
     }
 
     /// One version.
-    pub(crate) async fn version(&self, name: &FunctionName, version: VersionNumber) -> Result<VersionInfo> {
-        self.json(Method::GET, &format!("/v1/functions/{name}/versions/{version}"))
+    pub(crate) async fn version(&self, name: &FunctionId, version: VersionNumber) -> Result<VersionInfo> {
+        self.json(Method::GET, &format!("{}/versions/{version}", function_path(name)))
             .await
     }
 
@@ -239,7 +255,7 @@ impl Client {
     /// Asynchronous invocations, newest first.
     pub(crate) async fn calls(
         &self,
-        function: Option<&FunctionName>,
+        function: Option<&FunctionId>,
         state: Option<CallState>,
         limit: u32,
     ) -> Result<Vec<AsyncCall>> {
@@ -264,14 +280,14 @@ impl Client {
     }
 
     /// Queues all dead letters of a function again.
-    pub(crate) async fn retry_dead_calls(&self, name: &FunctionName) -> Result<Changed> {
-        self.json(Method::POST, &format!("/v1/functions/{name}/async/retry"))
+    pub(crate) async fn retry_dead_calls(&self, name: &FunctionId) -> Result<Changed> {
+        self.json(Method::POST, &format!("{}/async/retry", function_path(name)))
             .await
     }
 
     /// Renews the snapshot of a function's live version.
-    pub(crate) async fn renew_snapshot(&self, name: &FunctionName) -> Result<VersionInfo> {
-        self.json(Method::POST, &format!("/v1/functions/{name}/snapshot/renew"))
+    pub(crate) async fn renew_snapshot(&self, name: &FunctionId) -> Result<VersionInfo> {
+        self.json(Method::POST, &format!("{}/snapshot/renew", function_path(name)))
             .await
     }
 
@@ -295,8 +311,8 @@ impl Client {
     }
 
     /// Removes a function.
-    pub(crate) async fn delete(&self, name: &FunctionName) -> Result<()> {
-        self.remove(&format!("/v1/functions/{name}")).await
+    pub(crate) async fn delete(&self, name: &FunctionId) -> Result<()> {
+        self.remove(&function_path(name)).await
     }
 
     async fn remove(&self, path: &str) -> Result<()> {
@@ -317,10 +333,10 @@ impl Client {
             .context("the answer to the collection is not what this version of fn understands")
     }
 
-    /// Uploads a packed folder of `length` bytes. Returns the version it became, and whether that is new: without
-    /// `force` an unchanged folder makes none.
+    /// Uploads a packed folder of `length` bytes into the namespace. Returns the version it became, and whether that is
+    /// new: without `force` an unchanged folder makes none.
     pub(crate) async fn deploy(&self, body: reqwest::Body, length: u64, force: bool) -> Result<(VersionInfo, bool)> {
-        let path = format!("/v1/functions?if_changed={}", !force);
+        let path = format!("{}?if_changed={}", functions_path(self.namespace.as_str()), !force);
         let request = self
             .request(Method::POST, &path)
             .header("content-type", "application/gzip")
@@ -334,14 +350,27 @@ impl Client {
     }
 
     /// Opens the log: one JSON [`LogLine`] a line.
-    pub(crate) async fn logs(&self, name: &FunctionName, tail: u32, follow: bool) -> Result<Response> {
-        let path = format!("/v1/functions/{name}/logs?tail={tail}&follow={follow}");
+    pub(crate) async fn logs(&self, name: &FunctionId, tail: u32, follow: bool) -> Result<Response> {
+        let path = format!("{}/logs?tail={tail}&follow={follow}", function_path(name));
         let mut request = self.request(Method::GET, &path);
         if !follow {
             request = request.timeout(CALL_TIMEOUT);
         }
         self.checked(self.send(request).await?).await
     }
+}
+
+/// Path of a namespace's functions. That of the default one is known to gateways of earlier versions, too.
+fn functions_path(namespace: &str) -> String {
+    match namespace == Namespace::default().as_str() {
+        true => "/v1/functions".to_owned(),
+        false => format!("/v1/namespaces/{namespace}/functions"),
+    }
+}
+
+/// Path of a function in the admin API.
+pub(crate) fn function_path(function: &FunctionId) -> String {
+    format!("{}/{}", functions_path(function.namespace()), function.name())
 }
 
 /// Parses one line of a log.

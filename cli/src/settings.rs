@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Arg, ArgAction, Command};
+use rekindle_wire::Namespace;
 use toml::{Table, Value};
 
 #[cfg(test)]
@@ -42,9 +43,10 @@ const LENIENT: [&str; 2] = ["down", "doctor"];
 /// Options that say where a platform is. `fn up` takes them from its own table alone, and so do tools.
 const PLACES: [&str; 3] = ["data", "cache", "run"];
 /// Options that say which file to read, or only make sense on a command line.
-const NOT_IN_FILES: [&str; 12] = [
+const NOT_IN_FILES: [&str; 13] = [
     "config",
     "help",
+    NAMESPACE,
     "url",
     "key",
     "ca",
@@ -56,6 +58,8 @@ const NOT_IN_FILES: [&str; 12] = [
     "criu-only",
     "wait",
 ];
+/// The one key that is for clients.
+const NAMESPACE: &str = "namespace";
 /// How alike a mistyped key and an option must be to be suggested, of 1.
 const ALIKE: f64 = 0.8;
 
@@ -211,6 +215,9 @@ impl Settings {
                 self.role(key)?;
                 continue;
             }
+            if key == NAMESPACE {
+                continue;
+            }
             let setting = self.read(None, key, value, &everywhere)?;
             if option(wanted.as_slice(), key).is_some() {
                 found.insert(key.clone(), setting);
@@ -237,6 +244,15 @@ impl Settings {
             }
         }
         Ok(found)
+    }
+
+    fn namespace(&self) -> Result<Namespace> {
+        let Some(value) = self.table.get(NAMESPACE) else {
+            return Ok(Namespace::default());
+        };
+        let text = text(value).unwrap_or_default();
+        text.parse()
+            .with_context(|| format!("{}: {NAMESPACE}", self.path.display()))
     }
 
     fn role(&self, key: &str) -> Result<()> {
@@ -365,6 +381,20 @@ pub(crate) fn data_dir() -> Option<PathBuf> {
         .and_then(Value::as_table)
         .and_then(|up| up.get("data"));
     own.or_else(|| settings.table.get("data"))?.as_str().map(PathBuf::from)
+}
+
+/// Namespace of functions that are named without one, where the settings file says so.
+///
+/// # Errors
+/// When a file that is named cannot be read, or what it says is no namespace.
+pub(crate) fn namespace() -> Result<Namespace> {
+    let named = named_file(&std::env::args_os().collect::<Vec<_>>());
+    let settings = match Settings::find(named.clone()) {
+        Err(error) if named.is_some() => return Err(error),
+        // Whoever calls a gateway need not be able to read the host's file.
+        found => found.ok().flatten(),
+    };
+    settings.map_or_else(|| Ok(Namespace::default()), |settings| settings.namespace())
 }
 
 /// The file that the command line or `FN_CONFIG` names.

@@ -11,7 +11,7 @@ use rekindle_relay::DetachOnDrop;
 use rekindle_telemetry::TraceRef;
 use rekindle_wire::api::StartKind;
 use rekindle_wire::headers::{ASYNC_ATTEMPT, ASYNC_ID, INSTANCE, INVOCATION, REQUEST_ID, START};
-use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionName};
+use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionId};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
@@ -49,7 +49,7 @@ pub(crate) struct Dispatch {
 
 /// An invocation as the router understood it.
 pub(crate) struct Call {
-    pub(crate) function: FunctionName,
+    pub(crate) function: FunctionId,
     /// Path and query below the function; starts with `/`.
     pub(crate) path: String,
     /// `http`, or `event`.

@@ -10,7 +10,7 @@ use rekindle_relay::{End, TrackedBody};
 use rekindle_wire::api::StartKind;
 use rekindle_wire::headers::TIME_LEFT_MS;
 use rekindle_wire::internal::start_limit;
-use rekindle_wire::{ApiError, ErrorCode, FunctionName};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
@@ -217,7 +217,7 @@ impl Exchange {
     }
 }
 
-fn timed_out(function: &FunctionName, limit: Duration) -> ApiError {
+fn timed_out(function: &FunctionId, limit: Duration) -> ApiError {
     ApiError::new(
         ErrorCode::FunctionTimeout,
         format!(
@@ -227,7 +227,7 @@ fn timed_out(function: &FunctionName, limit: Duration) -> ApiError {
     )
 }
 
-fn not_started(function: &FunctionName, limit: Duration) -> ApiError {
+fn not_started(function: &FunctionId, limit: Duration) -> ApiError {
     ApiError::new(
         ErrorCode::Unavailable,
         format!(
@@ -237,14 +237,14 @@ fn not_started(function: &FunctionName, limit: Duration) -> ApiError {
     )
 }
 
-fn moved(function: &FunctionName) -> ApiError {
+fn moved(function: &FunctionId) -> ApiError {
     ApiError::new(
         ErrorCode::Unavailable,
         format!("the instance of {function} went away before it took the request: try again"),
     )
 }
 
-fn unreachable(function: &FunctionName) -> ApiError {
+fn unreachable(function: &FunctionId) -> ApiError {
     ApiError::new(
         ErrorCode::Unavailable,
         format!("the worker that runs {function} cannot be reached: try again; `fn status` shows the workers"),

@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
 use http_body_util::{BodyExt as _, Limited};
 use rekindle_relay::SendError;
 use rekindle_wire::headers::{FUNCTION_ERROR, LEASE, PLATFORM_ERROR, TIME_LEFT_MS};
-use rekindle_wire::{ApiError, ErrorCode, FunctionName};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId};
 use serde::Deserialize;
 use tokio::time::Instant;
 use tracing::Instrument as _;
@@ -21,7 +21,7 @@ const ERROR_MAX: usize = 256 << 10;
 
 /// A request as it goes to a worker, without what differs between attempts.
 pub(crate) struct Outgoing {
-    pub(crate) function: FunctionName,
+    pub(crate) function: FunctionId,
     pub(crate) method: Method,
     /// Path and query below the function, byte for byte as the client sent them; starts with `/`.
     pub(crate) path: String,

@@ -11,7 +11,7 @@ use rekindle_wire::headers::{
     START,
 };
 use rekindle_wire::ids::RequestId;
-use rekindle_wire::{ApiError, ErrorCode, FunctionName};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId};
 
 const REQUEST_ID_MAX: usize = 128;
 const PLATFORM_PREFIX: &str = "x-rekindle-";
@@ -126,7 +126,7 @@ pub(crate) fn set_forwarded(headers: &mut HeaderMap, peer: IpAddr) {
 
 /// Tells a function that is called at a path its prefix, below that of a proxy in front. Frameworks put it before
 /// links.
-pub(crate) fn set_prefix(headers: &mut HeaderMap, function: &FunctionName) {
+pub(crate) fn set_prefix(headers: &mut HeaderMap, function: &FunctionId) {
     let name = HeaderName::from_static("x-forwarded-prefix");
     let before = headers
         .get(&name)

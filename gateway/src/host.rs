@@ -2,9 +2,9 @@
 //!
 //! | host | owner |
 //! |---|---|
-//! | `NAME.DOMAIN` | the function |
-//! | `VERSION--NAME.DOMAIN`, where the version begins with a digit | reserved |
-//! | `NAME.NAMESPACE.DOMAIN` | reserved |
+//! | `NAME.DOMAIN` | the function in the default namespace |
+//! | `NAME.NAMESPACE.DOMAIN` | the function in that namespace |
+//! | either with `VERSION--NAME`, where the version begins with a digit | reserved |
 //! | the API's host, if it has one of its own | the platform |
 //! | any other: `DOMAIN` itself, addresses, names of no domain | shared: the platform and, by path, all functions |
 //!
@@ -190,7 +190,7 @@ pub(crate) fn of<B>(request: &Request<B>) -> Result<Option<Host>, ApiError> {
 /// The owner of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Whose {
-    /// The function with this name, if it exists.
+    /// The function with this id, if it exists.
     Function(String),
     /// The API, which has a host of its own.
     Api,
@@ -228,17 +228,20 @@ impl Hosts {
             return Ok(Whose::Shared);
         };
         let nothing = |message: String| Err(ApiError::new(ErrorCode::NotFound, message));
-        match labels.split('.').count() {
-            1 if labels.starts_with("xn--") => nothing(format!(
-                "{name} is no function's: names of functions have the letters a to z alone"
-            )),
-            1 if labels.contains("--") && labels.starts_with(|c: char| c.is_ascii_digit()) => nothing(reserved(name)),
-            1 => Ok(Whose::Function(labels.to_owned())),
-            2 => nothing(reserved(name)),
-            _ => nothing(format!(
-                "nothing is at {name}: a function's host is NAME.{}",
+        let first = labels.split('.').next().unwrap_or_default();
+        if labels.split('.').count() > 2 {
+            nothing(format!(
+                "nothing is at {name}: a function's host is NAME.{0}, or NAME.NAMESPACE.{0}",
                 self.shown()
-            )),
+            ))
+        } else if labels.split('.').any(|label| label.starts_with("xn--")) {
+            nothing(format!(
+                "{name} is no function's: names of functions have the letters a to z alone"
+            ))
+        } else if first.contains("--") && first.starts_with(|c: char| c.is_ascii_digit()) {
+            nothing(reserved(name))
+        } else {
+            Ok(Whose::Function(labels.to_owned()))
         }
     }
 
@@ -259,8 +262,8 @@ fn below<'a>(name: &'a str, domain: &str) -> Option<&'a str> {
 /// The message for a host of a reserved form.
 pub(crate) fn reserved(host: impl fmt::Display) -> String {
     format!(
-        "{host} is reserved, and nothing is there: VERSION--NAME and NAME.NAMESPACE are kept for hosts that name more \
-         than a function. A function's host is NAME alone before the domain"
+        "{host} is reserved, and nothing is there: VERSION--NAME is kept for hosts that name more than a function. A \
+         function's host has its name without --, and its namespace unless that is the default one, before the domain"
     )
 }
 
@@ -299,11 +302,13 @@ mod tests {
             ("v3--hello.localhost", "'v3--hello'"),
             ("bad_name.localhost", "'bad_name'"),
             ("api.localhost", "'api'"),
+            ("hello.team.localhost", "'hello.team'"),
+            ("Hello.Team.localhost.:8080", "'hello.team'"),
+            ("hello.team.fn.example.org", "'hello.team'"),
+            ("hello.3--team.localhost", "'hello.3--team'"),
             // Reserved.
             ("3--hello.localhost", "reserved"),
             ("3--hello.example.org:443", "reserved"),
-            ("hello.team.localhost", "reserved"),
-            ("hello.team.fn.example.org", "reserved"),
             ("3--hello.team.localhost", "reserved"),
             // The platform's.
             ("api.example.org", "api"),
@@ -319,6 +324,7 @@ mod tests {
             // Nobody's.
             ("a.b.c.localhost", "not_found"),
             ("xn--hllo-5ja.localhost", "not_found"),
+            ("hello.xn--hllo-5ja.localhost", "not_found"),
             ("", "bad_request"),
             (".", "bad_request"),
             ("hello.localhost..", "bad_request"),

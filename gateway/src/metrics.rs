@@ -12,7 +12,7 @@ use rekindle_telemetry::metrics::{
 };
 use rekindle_wire::api::StartKind;
 use rekindle_wire::stats::{Latencies, StartStats, Traffic};
-use rekindle_wire::{ApiError, ErrorCode, FunctionName};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId};
 use tokio::sync::Semaphore;
 use tracing::Span;
 
@@ -171,7 +171,7 @@ pub(crate) struct Metrics {
     refused: Family<Counter, 1>,
     handshakes: Family<Counter, 1>,
     certificate_reads: Family<Counter, 1>,
-    known: RwLock<HashSet<FunctionName>>,
+    known: RwLock<HashSet<FunctionId>>,
 }
 
 impl Metrics {
@@ -246,7 +246,7 @@ impl Metrics {
     }
 
     /// Begins to measure an invocation that arrived at `arrived`; `client` is set if its sender samples it.
-    pub(crate) fn measure(&self, function: &FunctionName, arrived: Instant, client: Option<TraceRef>) -> Measured<'_> {
+    pub(crate) fn measure(&self, function: &FunctionId, arrived: Instant, client: Option<TraceRef>) -> Measured<'_> {
         Measured {
             metrics: self,
             function: function.clone(),
@@ -257,7 +257,7 @@ impl Metrics {
     }
 
     /// Records that a slot was found for an invocation with this start kind.
-    pub(crate) fn placed(&self, function: &FunctionName, start: StartKind, took: Duration) {
+    pub(crate) fn placed(&self, function: &FunctionId, start: StartKind, took: Duration) {
         if !self.known.read().contains(function) {
             self.known.write().insert(function.clone());
         }
@@ -285,8 +285,8 @@ impl Metrics {
     }
 
     /// The counts of each function known to exist.
-    pub(crate) fn traffic(&self) -> BTreeMap<FunctionName, Traffic> {
-        let mut all: BTreeMap<FunctionName, Traffic> = BTreeMap::new();
+    pub(crate) fn traffic(&self) -> BTreeMap<FunctionId, Traffic> {
+        let mut all: BTreeMap<FunctionId, Traffic> = BTreeMap::new();
         let mut of = |name: &str, start: &str, add: &dyn Fn(&mut StartStats)| {
             if let Ok(name) = name.parse() {
                 add(all.entry(name).or_default().entry(start.to_owned()).or_default());
@@ -309,12 +309,12 @@ impl Metrics {
     }
 
     /// Drops the counts of a deleted function.
-    pub(crate) fn forget(&self, function: &FunctionName) {
+    pub(crate) fn forget(&self, function: &FunctionId) {
         self.known.write().remove(function);
         self.registry.forget(FUNCTION, function.as_str());
     }
 
-    fn label<'a>(&self, function: &'a FunctionName) -> &'a str {
+    fn label<'a>(&self, function: &'a FunctionId) -> &'a str {
         if self.known.read().contains(function) {
             function.as_str()
         } else {
@@ -326,7 +326,7 @@ impl Metrics {
 /// An invocation being measured. If it is dropped early, its client went away.
 pub(crate) struct Measured<'a> {
     metrics: &'a Metrics,
-    function: FunctionName,
+    function: FunctionId,
     arrived: Instant,
     client: Option<TraceRef>,
     is_over: bool,

@@ -10,6 +10,9 @@ use rekindle_wire::api::{
 };
 use rekindle_wire::asynchronous::{AcceptedCall, AsyncCall, Changed};
 use rekindle_wire::stats::{FunctionStats, Stats};
+use utoipa::openapi::Required;
+use utoipa::openapi::path::{ParameterBuilder, ParameterIn};
+use utoipa::openapi::schema::{Object, Type};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
@@ -34,7 +37,7 @@ pub fn document() -> utoipa::openapi::OpenApi {
         remove_call, retry_call, retry_calls, metrics, scheduler_metrics, worker_metrics, stats, function_stats, health, ready,
     ),
     components(schemas(LogLine, ApiError)),
-    modifiers(&AdminKey),
+    modifiers(&AdminKey, &Namespaces),
     tags(
         (name = "functions", description = "Deploying, describing, deleting"),
         (name = "invocations", description = "Calling functions"),
@@ -55,6 +58,35 @@ impl Modify for AdminKey {
             .components
             .get_or_insert_default()
             .add_security_scheme("admin_key", SecurityScheme::Http(scheme));
+    }
+}
+
+/// Describes every path of functions in any namespace, besides its short form for the default one.
+struct Namespaces;
+
+impl Modify for Namespaces {
+    fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
+        let described = "the namespace; `namespace_not_found` (404) if there is none of that name";
+        let parameter = ParameterBuilder::new()
+            .name("namespace")
+            .parameter_in(ParameterIn::Path)
+            .required(Required::True)
+            .description(Some(described))
+            .schema(Some(Object::with_type(Type::String)))
+            .build();
+        let paths = &mut openapi.paths.paths;
+        let of_functions = paths.iter().filter_map(|(path, item)| {
+            let rest = path.strip_prefix("/v1/functions")?;
+            let mut item = item.clone();
+            for operation in [&mut item.get, &mut item.post, &mut item.delete].into_iter().flatten() {
+                let parameters = operation.parameters.get_or_insert_default();
+                parameters.push(parameter.clone().into());
+                operation.operation_id = operation.operation_id.take().map(|id| id + "_in_namespace");
+            }
+            Some((format!("/v1/namespaces/{{namespace}}/functions{rest}"), item))
+        });
+        let of_functions: Vec<_> = of_functions.collect();
+        paths.extend(of_functions);
     }
 }
 
@@ -84,7 +116,7 @@ fn deploy() {}
 #[utoipa::path(
     get, path = "/v1/functions", tag = "functions", security(("admin_key" = [])),
     responses(
-        (status = 200, description = "every function, by name", body = Vec<FunctionSummary>),
+        (status = 200, description = "every function of the namespace, by name", body = Vec<FunctionSummary>),
         (status = 401, description = "`unauthorized`", body = ApiError),
     ),
 )]
@@ -343,7 +375,7 @@ fn openapi() {}
 /// Any method. Also at the host `{name}.localhost`, with any path.
 #[utoipa::path(
     get, path = "/function/{name}", tag = "invocations",
-    params(("name" = String, Path, description = "the function")),
+    params(("name" = String, Path, description = "the function: `NAME`, or `NAME.NAMESPACE`")),
     responses(
         (status = 200, description = "what the function answered"),
         (status = 404, description = "`function_not_found`", body = ApiError),
@@ -362,7 +394,7 @@ fn call_function() {}
 #[utoipa::path(
     get, path = "/function/{name}/{path}", tag = "invocations",
     params(
-        ("name" = String, Path, description = "the function"),
+        ("name" = String, Path, description = "the function: `NAME`, or `NAME.NAMESPACE`"),
         ("path" = String, Path, description = "the path below it; may contain slashes"),
     ),
     responses(
@@ -381,7 +413,7 @@ fn call_function_below() {}
 #[utoipa::path(
     post, path = "/async-function/{name}", tag = "invocations",
     params(
-        ("name" = String, Path, description = "the function"),
+        ("name" = String, Path, description = "the function: `NAME`, or `NAME.NAMESPACE`"),
         ("idempotency-key" = Option<String>, Header, description = "1 to 200 visible characters: sent again with it, the call is run once"),
         ("x-callback-url" = Option<String>, Header, description = "where to post what comes of it"),
     ),
@@ -401,7 +433,7 @@ fn call_later() {}
 #[utoipa::path(
     post, path = "/async-function/{name}/{path}", tag = "invocations",
     params(
-        ("name" = String, Path, description = "the function"),
+        ("name" = String, Path, description = "the function: `NAME`, or `NAME.NAMESPACE`"),
         ("path" = String, Path, description = "the path below it; may contain slashes"),
     ),
     responses(
@@ -436,7 +468,7 @@ fn call_result() {}
 #[utoipa::path(
     get, path = "/v1/async", tag = "invocations", security(("admin_key" = [])),
     params(
-        ("function" = Option<String>, Query, description = "only this function's"),
+        ("function" = Option<String>, Query, description = "only this function's: `NAME`, or `NAME.NAMESPACE`"),
         ("state" = Option<String>, Query, description = "only those that are `queued`, `running`, `done` or `dead`"),
         ("before" = Option<String>, Query, description = "only those older than this call: the last one of the page before"),
         ("limit" = Option<u32>, Query, description = "how many, 100 when absent, at most 1000"),

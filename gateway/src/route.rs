@@ -3,22 +3,27 @@
 //! | host or path | goes to |
 //! |---|---|
 //! | `{name}.{domain}[:port]` (`host`), any path | the function |
-//! | `/function/{name}`, `/function/{name}/…` | the function |
-//! | `/async-function/{name}`, `/async-function/{name}/…` | the function, later |
+//! | `/function/{id}`, `/function/{id}/…` | the function |
+//! | `/async-function/{id}`, `/async-function/{id}/…` | the function, later |
 //! | `POST /v1/functions/{name}/invocations` | the function, with the admin key; the body is the event; later with `?async=true` |
+//! | `POST /v1/namespaces/{namespace}/functions/{name}/invocations` | the same, in any namespace |
 //! | `/async-results/{id}` | the result of an asynchronous invocation |
 //! | `/v1/openapi.json`, `/healthz`, `/readyz` | the gateway itself |
 //! | `/metrics` | the gateway itself, with the admin key |
 //! | the rest of `/v1/` | the scheduler, with the admin key |
 //!
+//! An id is `NAME`, or `NAME.NAMESPACE` outside of the default namespace.
+//!
 //! If the API has a host of its own, `/v1/` and `/metrics` are there, and on loopback.
 
 use std::net::IpAddr;
+use std::str::FromStr;
 
 use http::{HeaderMap, Method, Request};
 use rekindle_wire::api::StartKind;
 use rekindle_wire::headers::{FORCE_START, HOOK_PREFIX};
-use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionName};
+use rekindle_wire::ids::ParseIdError;
+use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionId};
 
 use crate::host::{Host, Hosts, Whose};
 
@@ -27,11 +32,11 @@ use crate::host::{Host, Hosts, Whose};
 pub(crate) enum Route {
     /// To a function, with the path and query below it. A function found by its path shares its host with other
     /// functions.
-    Function { name: FunctionName, path: String, by: By },
+    Function { name: FunctionId, path: String, by: By },
     /// To a function, as an event; later if `asynchronous`.
-    Invocation { name: FunctionName, asynchronous: bool },
+    Invocation { name: FunctionId, asynchronous: bool },
     /// To a function, later.
-    Later { name: FunctionName, path: String },
+    Later { name: FunctionId, path: String },
     /// To the result of an asynchronous invocation.
     Result { id: CallId },
     /// To the scheduler.
@@ -105,16 +110,19 @@ pub(crate) fn route<B>(
             format!("the API is not at this host: it is at {api} (--api-host), and on the gateway's own machine");
         return Err(ApiError::new(ErrorCode::NotFound, message));
     }
-    let invocation = path
-        .strip_prefix("/v1/functions/")
-        .and_then(|rest| rest.strip_suffix("/invocations"));
+    let invocation = path.strip_suffix("/invocations").and_then(|path| {
+        let path = path.strip_prefix("/v1/")?;
+        let in_namespace = path.strip_prefix("namespaces/").and_then(|path| path.split_once('/'));
+        let (namespace, path) = in_namespace.map_or((None, path), |(namespace, path)| (Some(namespace), path));
+        Some((namespace, path.strip_prefix("functions/")?))
+    });
     match (path, invocation) {
         ("/healthz", _) => Ok(Route::Health),
         ("/readyz", _) => Ok(Route::Ready),
         ("/metrics", _) => Ok(Route::Metrics),
         ("/v1/openapi.json", _) => Ok(Route::OpenApi),
-        (_, Some(name)) if request.method() == Method::POST => Ok(Route::Invocation {
-            name: named(name)?,
+        (_, Some((namespace, name))) if request.method() == Method::POST => Ok(Route::Invocation {
+            name: FunctionId::new(&namespace.map(named).transpose()?.unwrap_or_default(), &named(name)?),
             asynchronous: query.is_some_and(|q| q.split('&').any(|pair| pair == "async=true")),
         }),
         (_, Some(_)) => Err(ApiError::new(ErrorCode::BadRequest, "an invocation is made with POST")),
@@ -123,8 +131,8 @@ pub(crate) fn route<B>(
     }
 }
 
-fn function(name: &str, path: &str, query: Option<&str>) -> Result<(FunctionName, String), ApiError> {
-    let name = named(name)?;
+fn function(name: &str, path: &str, query: Option<&str>) -> Result<(FunctionId, String), ApiError> {
+    let name = named::<FunctionId>(name)?;
     // `OPTIONS *` and `CONNECT host:port` are HTTP too. Their targets must never become part of an instance's name.
     if !path.starts_with('/') {
         return Err(ApiError::new(
@@ -145,7 +153,7 @@ fn function(name: &str, path: &str, query: Option<&str>) -> Result<(FunctionName
     Ok((name, below))
 }
 
-fn named(name: &str) -> Result<FunctionName, ApiError> {
+fn named<T: FromStr<Err = ParseIdError>>(name: &str) -> Result<T, ApiError> {
     name.parse().map_err(|e| {
         ApiError::new(
             ErrorCode::FunctionNotFound,
@@ -245,6 +253,33 @@ mod tests {
         assert_eq!(at("HELLO.localhost", "/a"), found(By::Host, "hello", "/a"));
         assert_eq!(at("localhost:8080", "/v1/functions"), Ok(Route::Admin));
         assert_eq!(at("Bad_name.localhost", "/"), Err(ErrorCode::FunctionNotFound));
+    }
+
+    #[test]
+    fn a_function_outside_of_the_default_namespace_is_found_by_its_whole_id() {
+        assert_eq!(at("hello.team.localhost", "/a"), found(By::Host, "hello.team", "/a"));
+        assert_eq!(at("x", "/function/hello.team/a?b"), to("hello.team", "/a?b"));
+        assert_eq!(at("x", "/function/hello.default"), to("hello", "/"));
+        let later = at("x", "/async-function/hello.team");
+        let (name, path) = ("hello.team".parse().unwrap(), "/".to_owned());
+        assert_eq!(later, Ok(Route::Later { name, path }));
+        let event = |path: &str| routed(&Request::post(path).header(HOST, "x").body(()).unwrap());
+        let invocation = |id: &str| {
+            let (name, asynchronous) = (id.parse().unwrap(), false);
+            Ok(Route::Invocation { name, asynchronous })
+        };
+        let in_namespace = "/v1/namespaces/team/functions/hello/invocations";
+        assert_eq!(event(in_namespace), invocation("hello.team"));
+        let in_default = "/v1/namespaces/default/functions/hello/invocations";
+        assert_eq!(event(in_default), invocation("hello"));
+        for path in ["hello.a.b", "hello.a--b", "hello.", "hello.A"] {
+            let refused = at("x", &format!("/function/{path}"));
+            assert_eq!(refused, Err(ErrorCode::FunctionNotFound), "{path}");
+        }
+        // The API names the two parts by themselves.
+        let dotted = event("/v1/functions/hello.team/invocations");
+        assert_eq!(dotted, Err(ErrorCode::FunctionNotFound));
+        assert_eq!(at("x", "/v1/namespaces/team/functions/hello"), Ok(Route::Admin));
     }
 
     #[test]

@@ -534,7 +534,7 @@ impl Gateway {
                 if by != By::Host {
                     headers::set_prefix(request.headers_mut(), &name);
                 }
-                let may_be_reserved = by == By::Host && name.as_str().contains("--");
+                let may_be_reserved = by == By::Host && name.name().contains("--");
                 let served = self.dispatch.serve(call(name, path, "http", force), request).await;
                 let mut answer = match served {
                     Err(error) if may_be_reserved && error.code == ErrorCode::FunctionNotFound => {

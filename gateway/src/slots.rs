@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use rekindle_wire::api::StartKind;
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::internal::{Placement, PlacementRequest, ReturnedLease};
-use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
 use tracing::Instrument as _;
@@ -83,7 +83,7 @@ pub(crate) struct Slots {
     pub(crate) returnable: Notify,
     wait: Duration,
     asked: AtomicU64,
-    functions: Mutex<HashMap<FunctionName, Function>>,
+    functions: Mutex<HashMap<FunctionId, Function>>,
     /// Returned leases that have not been reported to the scheduler yet.
     unsent: Mutex<Vec<(ReturnedLease, Instant)>>,
     /// Whether the last report was answered.
@@ -95,7 +95,7 @@ pub(crate) struct Slots {
 /// A slot in use; free again when dropped.
 pub(crate) struct Slot {
     pub(crate) leased: LeasedInstance,
-    function: FunctionName,
+    function: FunctionId,
     slots: Arc<Slots>,
     outcome: Outcome,
     /// Whether dropping it does nothing, since it was released otherwise.
@@ -188,7 +188,7 @@ impl Slots {
     ///
     /// # Errors
     /// The scheduler's error, or `throttled` if the wait was in vain.
-    pub(crate) async fn take(self: &Arc<Self>, function: &FunctionName) -> SlotResult {
+    pub(crate) async fn take(self: &Arc<Self>, function: &FunctionId) -> SlotResult {
         let waiting = {
             let mut functions = self.functions.lock();
             let entry = functions.entry(function.clone()).or_default();
@@ -218,7 +218,7 @@ impl Slots {
     }
 
     /// Takes a slot on a fresh instance started as asked, which is not shared.
-    pub(crate) async fn take_fresh(self: &Arc<Self>, function: &FunctionName, force: StartKind) -> SlotResult {
+    pub(crate) async fn take_fresh(self: &Arc<Self>, function: &FunctionId, force: StartKind) -> SlotResult {
         let request = self.request(function, Some(force), Vec::new(), Vec::new());
         let placement = self.scheduler.place(&request).await?;
         let mut functions = self.functions.lock();
@@ -254,7 +254,7 @@ impl Slots {
         self.returnable.notify_one();
     }
 
-    fn slot(self: &Arc<Self>, function: &FunctionName, leased: LeasedInstance) -> Slot {
+    fn slot(self: &Arc<Self>, function: &FunctionId, leased: LeasedInstance) -> Slot {
         Slot {
             leased,
             function: function.clone(),
@@ -264,7 +264,7 @@ impl Slots {
         }
     }
 
-    fn release(self: Arc<Self>, function: &FunctionName, instance: &InstanceId, outcome: Outcome) {
+    fn release(self: Arc<Self>, function: &FunctionId, instance: &InstanceId, outcome: Outcome) {
         let mut functions = self.functions.lock();
         let Some(entry) = functions.get_mut(function) else {
             return;
@@ -279,7 +279,7 @@ impl Slots {
     }
 
     /// Gives free slots to waiting invocations.
-    fn hand_out(self: &Arc<Self>, function: &FunctionName, entry: &mut Function) {
+    fn hand_out(self: &Arc<Self>, function: &FunctionId, entry: &mut Function) {
         entry.waiters.retain(|w| !w.answer.is_closed());
         while !entry.waiters.is_empty() {
             let Some(leased) = entry.leases.take(Instant::now(), self.is_scheduler_there()) else {
@@ -297,7 +297,7 @@ impl Slots {
     }
 
     /// Sends as many asks as are wanted, and cancels those that no invocation waits for.
-    fn settle_asks(self: &Arc<Self>, function: &FunctionName, entry: &mut Function) {
+    fn settle_asks(self: &Arc<Self>, function: &FunctionId, entry: &mut Function) {
         let wanted = entry.asks_wanted();
         while entry.asks.len() < wanted {
             self.ask(function, entry);
@@ -313,7 +313,7 @@ impl Slots {
         }
     }
 
-    fn ask(self: &Arc<Self>, function: &FunctionName, entry: &mut Function) {
+    fn ask(self: &Arc<Self>, function: &FunctionId, entry: &mut Function) {
         let number = self.asked.fetch_add(1, Ordering::Relaxed);
         let gone = std::mem::take(&mut entry.gone);
         let request = self.request(function, None, entry.leases.held(), gone);
@@ -336,7 +336,7 @@ impl Slots {
 
     fn answered(
         self: &Arc<Self>,
-        function: &FunctionName,
+        function: &FunctionId,
         number: u64,
         took: Duration,
         answer: Result<Placement, ApiError>,
@@ -372,7 +372,7 @@ impl Slots {
 
     fn request(
         &self,
-        function: &FunctionName,
+        function: &FunctionId,
         force: Option<StartKind>,
         held: Vec<InstanceId>,
         gone: Vec<InstanceId>,
@@ -392,7 +392,7 @@ impl Slots {
 }
 
 /// When a wait ends, for whatever reason, cancels asks that are no longer needed.
-struct Leaving<'a>(&'a Arc<Slots>, &'a FunctionName);
+struct Leaving<'a>(&'a Arc<Slots>, &'a FunctionId);
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
@@ -403,7 +403,7 @@ impl Drop for Leaving<'_> {
     }
 }
 
-pub(crate) fn throttled(function: &FunctionName) -> ApiError {
+pub(crate) fn throttled(function: &FunctionId) -> ApiError {
     ApiError::new(
         ErrorCode::Throttled,
         format!(
@@ -433,7 +433,7 @@ mod tests {
         )
         .unwrap();
         let slots = Slots::new(client, Duration::from_secs(60));
-        let busy: FunctionName = "busy".parse().unwrap();
+        let busy: FunctionId = "busy".parse().unwrap();
         let mut waiting: Vec<_> = (0..WAITERS_MAX).map(|_| Box::pin(slots.take(&busy))).collect();
         assert!(waiting.iter_mut().all(|take| take.now_or_never().is_none()));
         assert_eq!(slots.levels().waiting, WAITERS_MAX);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use rekindle_wire::internal::{DamagedSnapshot, VersionSpec};
-use rekindle_wire::{FunctionName, SnapshotId, VersionNumber};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId, Namespace, SnapshotId, VersionNumber};
 
 use crate::fleet::LiveVersion;
 use crate::fleet::heartbeat::Known;
@@ -16,9 +16,10 @@ const RETIRED_MAX: usize = 10_000;
 /// Every version that can serve, or could once.
 #[derive(Debug, Default)]
 pub(crate) struct Catalog {
-    functions: HashMap<FunctionName, BTreeMap<VersionNumber, Arc<VersionSpec>>>,
+    namespaces: BTreeSet<Namespace>,
+    functions: HashMap<FunctionId, BTreeMap<VersionNumber, Arc<VersionSpec>>>,
     /// Functions whose live version asks for instances that stand by: few, and queried ten times a second.
-    standing: BTreeSet<FunctionName>,
+    standing: BTreeSet<FunctionId>,
     retired: Retired,
 }
 
@@ -52,6 +53,41 @@ impl Retired {
 }
 
 impl Catalog {
+    /// Without functions.
+    pub(crate) fn new(namespaces: BTreeSet<Namespace>) -> Self {
+        Self {
+            namespaces,
+            ..Self::default()
+        }
+    }
+
+    /// # Errors
+    /// `namespace_not_found` if there is no such namespace.
+    pub(crate) fn check_namespace(&self, namespace: &str) -> Result<(), ApiError> {
+        if self.namespaces.iter().any(|known| known.as_str() == namespace) {
+            return Ok(());
+        }
+        let known: Vec<&str> = self.namespaces.iter().map(Namespace::as_str).collect();
+        Err(ApiError::new(
+            ErrorCode::NamespaceNotFound,
+            format!(
+                "no namespace \"{namespace}\": use one of {} (-n, FN_NAMESPACE)",
+                known.join(", ")
+            ),
+        ))
+    }
+
+    /// Why the function has no live version: it, or its namespace, does not exist.
+    pub(crate) fn missing(&self, function: &FunctionId) -> ApiError {
+        let unknown = || {
+            ApiError::new(
+                ErrorCode::FunctionNotFound,
+                format!("no function \"{function}\" is live: `fn list` shows what is deployed, `fn deploy` deploys it"),
+            )
+        };
+        self.check_namespace(function.namespace()).err().unwrap_or_else(unknown)
+    }
+
     pub(crate) fn add(&mut self, spec: VersionSpec) {
         let function = spec.function.clone();
         let before = self.live(&function).and_then(|live| live.spec.snapshot.clone());
@@ -66,7 +102,7 @@ impl Catalog {
         self.note_standing(&function);
     }
 
-    fn note_standing(&mut self, function: &FunctionName) {
+    fn note_standing(&mut self, function: &FunctionId) {
         let says = |live: LiveVersion| live.spec.manifest.min_warm > 0 || live.spec.manifest.min_parked > 0;
         if self.live(function).is_some_and(says) {
             self.standing.insert(function.clone());
@@ -121,14 +157,14 @@ impl Catalog {
     }
 
     /// Drops a version that does not serve.
-    pub(crate) fn remove_version(&mut self, function: &FunctionName, version: VersionNumber) {
+    pub(crate) fn remove_version(&mut self, function: &FunctionId, version: VersionNumber) {
         if let Some(versions) = self.functions.get_mut(function) {
             versions.remove(&version);
         }
         self.note_standing(function);
     }
 
-    pub(crate) fn remove(&mut self, function: &FunctionName) {
+    pub(crate) fn remove(&mut self, function: &FunctionId) {
         for spec in self.functions.remove(function).unwrap_or_default().values() {
             self.retired.add(spec.snapshot.as_ref());
         }
@@ -146,35 +182,35 @@ impl Catalog {
     }
 
     /// Names of all functions, in order.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &FunctionName> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &FunctionId> {
         let mut names: Vec<_> = self.functions.keys().collect();
         names.sort();
         names.into_iter()
     }
 
     /// Whether the function exists.
-    pub(crate) fn has(&self, function: &FunctionName) -> bool {
+    pub(crate) fn has(&self, function: &FunctionId) -> bool {
         self.functions.contains_key(function)
     }
 
     /// The version that serves a function's invocations: its newest live one.
-    pub(crate) fn live(&self, function: &FunctionName) -> Option<LiveVersion> {
+    pub(crate) fn live(&self, function: &FunctionId) -> Option<LiveVersion> {
         let (_, spec) = self.functions.get(function)?.last_key_value()?;
         Some(LiveVersion { spec: spec.clone() })
     }
 
     /// This version, if it is the one that serves.
-    pub(crate) fn serving(&self, function: &FunctionName, version: VersionNumber) -> Option<LiveVersion> {
+    pub(crate) fn serving(&self, function: &FunctionId, version: VersionNumber) -> Option<LiveVersion> {
         self.live(function).filter(|live| live.spec.version == version)
     }
 
     /// Functions whose live version asks for instances that stand by.
-    pub(crate) fn standing(&self) -> impl Iterator<Item = &FunctionName> {
+    pub(crate) fn standing(&self) -> impl Iterator<Item = &FunctionId> {
         self.standing.iter()
     }
 
     /// What is known of a version that an instance claims to run.
-    pub(crate) fn known(&self, function: &FunctionName, version: VersionNumber) -> Known {
+    pub(crate) fn known(&self, function: &FunctionId, version: VersionNumber) -> Known {
         let Some(versions) = self.functions.get(function) else {
             return Known::Unknown;
         };
@@ -222,6 +258,16 @@ mod tests {
     }
 
     #[test]
+    fn what_is_missing_is_the_function_or_its_namespace() {
+        let catalog = Catalog::new(BTreeSet::from([Namespace::default()]));
+        let missing = |id: &str| catalog.missing(&id.parse().unwrap());
+        assert_eq!(missing("hello").code, ErrorCode::FunctionNotFound);
+        let error = missing("hello.team");
+        assert_eq!(error.code, ErrorCode::NamespaceNotFound);
+        assert!(error.message.contains("use one of default"), "{error}");
+    }
+
+    #[test]
     fn retired_snapshots_that_are_remembered_have_a_bound() {
         let mut retired = Retired::default();
         let id = |n: usize| format!("s-{n}").parse::<SnapshotId>().unwrap();
@@ -262,7 +308,7 @@ mod tests {
 
     #[test]
     fn a_function_stands_by_as_its_newest_version_says() {
-        let name: FunctionName = "hello".parse().unwrap();
+        let name: FunctionId = "hello".parse().unwrap();
         let mut catalog = Catalog::default();
         let mut standing = |change: &mut dyn FnMut(&mut Catalog)| {
             change(&mut catalog);

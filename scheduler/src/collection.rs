@@ -12,7 +12,7 @@ use rekindle_snapshotter::Owner;
 use rekindle_snapshotter::collect::{Found, Of, Rule, Seen, Wanted};
 use rekindle_wire::api::{Collected, Swept};
 use rekindle_wire::internal::VersionSpec;
-use rekindle_wire::{FunctionName, VersionNumber};
+use rekindle_wire::{FunctionId, VersionNumber};
 use tokio::sync::{Mutex, Notify};
 use tracing::Instrument as _;
 
@@ -204,7 +204,7 @@ async fn sources(scheduler: &Scheduler, dry_run: bool) -> Result<Swept, Collecti
 struct Known {
     store: Store,
     /// Versions that would be released if this were not a dry run.
-    but: HashSet<(FunctionName, VersionNumber)>,
+    but: HashSet<(FunctionId, VersionNumber)>,
 }
 
 impl Rule for Known {

@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use rekindle_snapshotter::collect::{Rule, Seen, forget};
 use rekindle_snapshotter::{Outcome, Owner, Store, StoreObserver, keys};
 use rekindle_wire::api::Collected;
-use rekindle_wire::{FunctionName, SnapshotId, VersionNumber};
+use rekindle_wire::{FunctionId, SnapshotId, VersionNumber};
 
 /// Prefix of all uploaded folders.
 const SOURCES: &str = "sources/";
@@ -47,7 +47,7 @@ pub trait ObjectStore: Send + Sync + 'static {
     /// relied on.
     fn end_deploy<'a>(
         &'a self,
-        function: &'a FunctionName,
+        function: &'a FunctionId,
         version: VersionNumber,
     ) -> BoxFuture<'a, Result<(), ObjectError>>;
 
@@ -97,7 +97,7 @@ impl ObjectStore for Store {
 
     fn end_deploy<'a>(
         &'a self,
-        function: &'a FunctionName,
+        function: &'a FunctionId,
         version: VersionNumber,
     ) -> BoxFuture<'a, Result<(), ObjectError>> {
         Box::pin(async move {

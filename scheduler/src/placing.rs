@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rekindle_wire::api::StartKind;
 use rekindle_wire::internal::{Placement, PlacementRequest, StartInstance};
 use rekindle_wire::manifest::ByteSize;
-use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId};
 use tokio::sync::oneshot;
 use tracing::Instrument as _;
 
@@ -80,7 +80,8 @@ async fn answer(scheduler: &Scheduler, request: PlacementRequest, was_queued: &m
         for gone in &request.gone {
             state.fleet.forget(gone, now);
         }
-        let live = state.catalog.live(&function).ok_or_else(|| unknown(&function))?;
+        let live = state.catalog.live(&function);
+        let live = live.ok_or_else(|| state.catalog.missing(&function))?;
         check_force(&live, request.force)?;
         let mut todo = Todo::default();
         // First come, first served.
@@ -113,10 +114,10 @@ async fn answer(scheduler: &Scheduler, request: PlacementRequest, was_queued: &m
 }
 
 /// Why an ask waited in vain.
-fn what_is_missing(scheduler: &Scheduler, function: &FunctionName, ask: &Ask) -> ApiError {
+fn what_is_missing(scheduler: &Scheduler, function: &FunctionId, ask: &Ask) -> ApiError {
     let state = scheduler.state();
     let Some(live) = state.catalog.live(function) else {
-        return unknown(function);
+        return state.catalog.missing(function);
     };
     let shortage = match place(&state.fleet, &live, ask, scheduler.now()) {
         Decision::Wait { shortage, .. } => shortage,
@@ -147,7 +148,7 @@ fn pump_locked(scheduler: &Scheduler, state: &mut ClusterState, todo: &mut Todo)
             continue;
         };
         let Some(live) = state.catalog.live(&function) else {
-            drop(waiter.answer.send(Err(unknown(&function))));
+            drop(waiter.answer.send(Err(state.catalog.missing(&function))));
             turns.push(function, held, served);
             continue;
         };
@@ -332,13 +333,6 @@ fn check_force(live: &LiveVersion, force: Option<StartKind>) -> Result<(), ApiEr
             format!("a start cannot be forced to be \"{kind}\": use booted or restored"),
         )),
     }
-}
-
-fn unknown(function: &FunctionName) -> ApiError {
-    ApiError::new(
-        ErrorCode::FunctionNotFound,
-        format!("no function \"{function}\" is live: `fn list` shows what is deployed, `fn deploy` deploys it"),
-    )
 }
 
 fn queue_full(live: &LiveVersion) -> ApiError {

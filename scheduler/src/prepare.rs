@@ -17,7 +17,7 @@ use rekindle_wire::api::{PhaseTime, SnapshotSummary, StartKind, VersionInfo, Ver
 use rekindle_wire::internal::{LayerRef, PrepareEvent, PrepareRequest, RuntimeSnapshot, Sharing, VersionSpec};
 use rekindle_wire::manifest::Runtime;
 use rekindle_wire::processor::InstructionSets;
-use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId};
 use tokio::sync::{OwnedSemaphorePermit, SemaphorePermit};
 use tokio_util::codec::{FramedRead, LinesCodec, LinesCodecError};
 use tokio_util::io::StreamReader;
@@ -352,7 +352,7 @@ impl<'a> Preparation<'a> {
 }
 
 /// Whose runtime snapshot a function's versions begin as: its own, or the one shared by all. `None` if they share none.
-fn shares(sharing: Sharing, function: &FunctionName) -> Option<Option<&FunctionName>> {
+fn shares(sharing: Sharing, function: &FunctionId) -> Option<Option<&FunctionId>> {
     match sharing {
         Sharing::None => None,
         Sharing::Versions => Some(Some(function)),
@@ -363,7 +363,7 @@ fn shares(sharing: Sharing, function: &FunctionName) -> Option<Option<&FunctionN
 /// The runtime snapshot that a version of this function begins as, if there is one.
 pub(crate) async fn runtime_snapshot(
     scheduler: &Scheduler,
-    function: &FunctionName,
+    function: &FunctionId,
     runtime: Runtime,
 ) -> Option<RuntimeSnapshot> {
     let of = shares(scheduler.config.sharing, function)?;
@@ -381,7 +381,7 @@ pub(crate) async fn runtime_snapshot(
 /// Stores which runtime snapshot the version began as.
 pub(crate) async fn keep_runtime_snapshot(
     scheduler: &Scheduler,
-    function: &FunctionName,
+    function: &FunctionId,
     runtime: Runtime,
     named: &RuntimeSnapshot,
 ) {

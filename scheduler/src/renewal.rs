@@ -21,7 +21,7 @@ use rekindle_wire::api::{SnapshotSummary, StartKind, VersionInfo};
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::internal::{BuiltLayers, PrepareEvent, PrepareRequest, RefusedSnapshot, VersionSpec};
 use rekindle_wire::renewal::{MadeWith, RenewalReason};
-use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId, SnapshotId, VersionNumber};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId, SnapshotId, VersionNumber};
 use tokio::sync::Notify;
 use tracing::Instrument as _;
 
@@ -58,9 +58,9 @@ pub(crate) struct Renewals {
     wake: Notify,
     waiting: Mutex<BTreeMap<(RenewalReason, bool), u64>>,
     /// When each function's snapshot was last renewed.
-    renewed: Mutex<HashMap<FunctionName, i64>>,
+    renewed: Mutex<HashMap<FunctionId, i64>>,
     /// The worker on which the last attempt failed.
-    failed_on: Mutex<HashMap<FunctionName, String>>,
+    failed_on: Mutex<HashMap<FunctionId, String>>,
 }
 
 impl Renewals {
@@ -94,7 +94,7 @@ impl Failure {
 ///
 /// # Errors
 /// If the function does not exist, or has no live version with a snapshot.
-pub(crate) async fn ask(scheduler: &Scheduler, function: &FunctionName) -> Result<VersionInfo, ApiError> {
+pub(crate) async fn ask(scheduler: &Scheduler, function: &FunctionId) -> Result<VersionInfo, ApiError> {
     let live = scheduler.state().catalog.live(function);
     let Some(live) = live else {
         let known = scheduler.store.versions(function, 1).await.map_err(from_store)?;
@@ -141,7 +141,7 @@ pub(crate) async fn note_lacking(scheduler: &Scheduler, spec: &VersionSpec) {
 
 async fn want(
     scheduler: &Scheduler,
-    (function, version): (&FunctionName, VersionNumber),
+    (function, version): (&FunctionId, VersionNumber),
     snapshot: &SnapshotId,
     why: &str,
 ) {

@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use rekindle_retention::{Figures, History, Noted, Settings};
 use rekindle_wire::stats::{StartStats, Traffic};
-use rekindle_wire::{FunctionName, VersionNumber};
+use rekindle_wire::{FunctionId, VersionNumber};
 
 use crate::catalog::Catalog;
 use crate::fleet::{Fleet, LiveVersion, Millis};
@@ -26,11 +26,11 @@ const INVOCATIONS_LEAST: u64 = 5;
 #[derive(Debug, Default)]
 pub(crate) struct Retention {
     settings: Settings,
-    functions: HashMap<FunctionName, Kept>,
+    functions: HashMap<FunctionId, Kept>,
     /// Functions of which something was learned that is not stored yet.
-    learned: BTreeSet<FunctionName>,
+    learned: BTreeSet<FunctionId>,
     /// Functions of which a call was expected at the last look.
-    expected: Vec<FunctionName>,
+    expected: Vec<FunctionId>,
     looked_at: Option<Millis>,
     figures_at: Option<Millis>,
 }
@@ -59,7 +59,7 @@ impl Retention {
     }
 
     /// Loads what was stored; histories with other bins are ignored.
-    pub(crate) fn read(&mut self, histories: Vec<(FunctionName, Noted)>) {
+    pub(crate) fn read(&mut self, histories: Vec<(FunctionId, Noted)>) {
         for (name, noted) in histories {
             if let Some(history) = History::learned(&noted, self.settings) {
                 let figures = Figures::default();
@@ -69,7 +69,7 @@ impl Retention {
     }
 
     /// Takes what was learned since the last call, of at most `most` functions.
-    pub(crate) fn take_learned(&mut self, most: usize) -> Vec<(FunctionName, Noted)> {
+    pub(crate) fn take_learned(&mut self, most: usize) -> Vec<(FunctionId, Noted)> {
         let mut learned = Vec::new();
         while learned.len() < most
             && let Some(name) = self.learned.pop_first()
@@ -82,7 +82,7 @@ impl Retention {
     }
 
     /// Returns what could not be stored; it is taken again.
-    pub(crate) fn not_noted(&mut self, learned: Vec<(FunctionName, Noted)>) {
+    pub(crate) fn not_noted(&mut self, learned: Vec<(FunctionId, Noted)>) {
         self.learned.extend(learned.into_iter().map(|(name, _)| name));
     }
 
@@ -98,7 +98,7 @@ impl Retention {
         }
         self.looked_at = Some(now);
         self.functions.retain(|name, _| catalog.has(name));
-        let mut seen: HashMap<&FunctionName, (Option<Millis>, bool)> = HashMap::new();
+        let mut seen: HashMap<&FunctionId, (Option<Millis>, bool)> = HashMap::new();
         for instance in fleet.instances.values() {
             let (last, in_use) = seen.entry(&instance.function).or_default();
             // An instance started ahead has not been used yet, whatever its worker reports of its start.
@@ -141,7 +141,7 @@ impl Retention {
     }
 
     /// Functions of which a call may be expected: [`Retention::expects`] says whether one is.
-    pub(crate) fn expected(&self) -> impl Iterator<Item = &FunctionName> {
+    pub(crate) fn expected(&self) -> impl Iterator<Item = &FunctionId> {
         self.expected.iter()
     }
 
@@ -180,13 +180,7 @@ impl Retention {
     }
 
     /// Minimum number of a version's instances that stay parked or ready even if long unused.
-    pub(crate) fn floor(
-        &self,
-        catalog: &Catalog,
-        function: &FunctionName,
-        version: VersionNumber,
-        now: Millis,
-    ) -> Floor {
+    pub(crate) fn floor(&self, catalog: &Catalog, function: &FunctionId, version: VersionNumber, now: Millis) -> Floor {
         let Some(live) = catalog.serving(function, version) else {
             return Floor::default();
         };
@@ -198,7 +192,7 @@ impl Retention {
 
 impl Floor {
     /// The minimum from the manifest; zero for a version that is not live.
-    pub(crate) fn given(catalog: &Catalog, function: &FunctionName, version: VersionNumber) -> Self {
+    pub(crate) fn given(catalog: &Catalog, function: &FunctionId, version: VersionNumber) -> Self {
         let live = catalog.serving(function, version);
         live.map_or_else(Self::default, |live| Self::of(&live))
     }

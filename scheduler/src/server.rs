@@ -271,7 +271,7 @@ async fn begin(config: Config, store: Store, front: &Front) -> Result<Led, Serve
             "versions that were being prepared when the scheduler ended are marked failed"
         );
     }
-    let mut catalog = Catalog::default();
+    let mut catalog = Catalog::new(store.namespaces().await.map_err(unusable)?);
     for spec in store.live_specs().await.map_err(unusable)? {
         catalog.add(spec);
     }

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use rekindle_wire::FunctionName;
+use rekindle_wire::FunctionId;
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::stats::{Traffic, TrafficAnswer, TrafficReport};
 
@@ -24,24 +24,24 @@ const SILENCE: Millis = Millis(15_000);
 #[derive(Debug, Default)]
 pub(crate) struct Traffics {
     gateways: HashMap<GatewayId, Told>,
-    earlier: BTreeMap<FunctionName, Traffic>,
+    earlier: BTreeMap<FunctionId, Traffic>,
     /// Counts not stored yet. Added-up counts come first: they stand for gateways whose own counts are removed.
-    changed: BTreeSet<(Option<GatewayId>, FunctionName)>,
+    changed: BTreeSet<(Option<GatewayId>, FunctionId)>,
     /// Gateways that were added up since.
     folded: Vec<GatewayId>,
 }
 
 /// Counts of one function, by one gateway or by earlier ones.
-pub(crate) type Counts = (Option<GatewayId>, FunctionName, Traffic);
+pub(crate) type Counts = (Option<GatewayId>, FunctionId, Traffic);
 
 #[derive(Debug, Default)]
 struct Told {
     /// When it last reported; `None` if it was read from the database.
     at: Option<Millis>,
-    functions: BTreeMap<FunctionName, Traffic>,
+    functions: BTreeMap<FunctionId, Traffic>,
     /// Deleted functions that it has not been told about. Its counts for them are of the past, whatever has their names
     /// now.
-    gone: BTreeSet<FunctionName>,
+    gone: BTreeSet<FunctionId>,
 }
 
 impl Traffics {
@@ -50,7 +50,7 @@ impl Traffics {
         &mut self,
         report: TrafficReport,
         now: Millis,
-        exists: impl Fn(&FunctionName) -> bool,
+        exists: impl Fn(&FunctionId) -> bool,
     ) -> TrafficAnswer {
         let TrafficReport { gateway, functions, .. } = report;
         let told = self.gateways.entry(gateway.clone()).or_default();
@@ -135,7 +135,7 @@ impl Traffics {
     }
 
     /// A function's counts over all gateways, with quantiles.
-    pub(crate) fn of(&self, function: &FunctionName) -> Traffic {
+    pub(crate) fn of(&self, function: &FunctionId) -> Traffic {
         let mut sum = self.earlier.get(function).cloned().unwrap_or_default();
         for traffic in self.gateways.values().filter_map(|told| told.functions.get(function)) {
             add(&mut sum, traffic);
@@ -145,7 +145,7 @@ impl Traffics {
     }
 
     /// Drops the counts of a deleted function.
-    pub(crate) fn forget(&mut self, function: &FunctionName) {
+    pub(crate) fn forget(&mut self, function: &FunctionId) {
         self.changed.retain(|(_, name)| name != function);
         self.earlier.remove(function);
         for told in self.gateways.values_mut() {
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn what_was_written_down_is_told_once_by_gateways_that_are_still_there() {
-        let (mut all, hello): (_, FunctionName) = (Traffics::default(), "hello".parse().unwrap());
+        let (mut all, hello): (_, FunctionId) = (Traffics::default(), "hello".parse().unwrap());
         let gateways: Vec<_> = (0..GATEWAYS_MAX + 2).map(|_| GatewayId::generate()).collect();
         let mut written = BTreeMap::new();
         let mut write = |all: &mut Traffics, most| {

@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 use rekindle_wire::ApiError;
-use rekindle_wire::FunctionName;
+use rekindle_wire::FunctionId;
 use rekindle_wire::internal::Placement;
 use tokio::sync::oneshot;
 
@@ -32,7 +32,7 @@ pub(crate) struct Waiter {
 /// All waiting asks.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    functions: HashMap<FunctionName, FunctionQueue>,
+    functions: HashMap<FunctionId, FunctionQueue>,
     /// Number of times that room was given.
     turn: u64,
 }
@@ -52,7 +52,7 @@ impl FunctionQueue {
 
 impl Queue {
     /// Queues an ask, or returns it if the function's queue is full.
-    pub(crate) fn push(&mut self, function: &FunctionName, waiter: Waiter) -> Result<(), Waiter> {
+    pub(crate) fn push(&mut self, function: &FunctionId, waiter: Waiter) -> Result<(), Waiter> {
         let queue = &mut self.functions.entry(function.clone()).or_default().asks;
         queue.retain(|w| !w.answer.is_closed());
         if queue.len() >= PER_FUNCTION {
@@ -68,13 +68,13 @@ impl Queue {
     }
 
     /// Number of asks that wait for a function.
-    pub(crate) fn waiting_for(&self, function: &FunctionName) -> usize {
+    pub(crate) fn waiting_for(&self, function: &FunctionId) -> usize {
         self.functions.get(function).map_or(0, |w| w.open().count())
     }
 
     /// Functions with waiting asks, in the order of their turns. `held` returns how much memory each has, and is called
     /// only if there are several.
-    pub(crate) fn turns<'a>(&mut self, held: impl Fn() -> HashMap<&'a FunctionName, u64>) -> FairOrder {
+    pub(crate) fn turns<'a>(&mut self, held: impl Fn() -> HashMap<&'a FunctionId, u64>) -> FairOrder {
         self.functions.retain(|_, waiting| {
             waiting.asks.retain(|w| !w.answer.is_closed());
             !waiting.asks.is_empty()
@@ -94,23 +94,23 @@ impl Queue {
     }
 
     /// Whether an ask already waits for the function: a new one must not overtake it.
-    pub(crate) fn is_waited_for(&self, function: &FunctionName) -> bool {
+    pub(crate) fn is_waited_for(&self, function: &FunctionId) -> bool {
         self.functions.get(function).is_some_and(|w| w.open().next().is_some())
     }
 
     /// Takes the ask that has waited longest.
-    pub(crate) fn pop(&mut self, function: &FunctionName) -> Option<Waiter> {
+    pub(crate) fn pop(&mut self, function: &FunctionId) -> Option<Waiter> {
         self.functions.get_mut(function)?.asks.pop_front()
     }
 
     /// Returns an ask that could not be served to its place.
-    pub(crate) fn put_back(&mut self, function: &FunctionName, waiter: Waiter) {
+    pub(crate) fn put_back(&mut self, function: &FunctionId, waiter: Waiter) {
         let waiting = self.functions.entry(function.clone()).or_default();
         waiting.asks.push_front(waiter);
     }
 
     /// Records that the function was given room. Returns its new place among equals.
-    pub(crate) fn was_given_room(&mut self, function: &FunctionName) -> u64 {
+    pub(crate) fn was_given_room(&mut self, function: &FunctionId) -> u64 {
         self.turn += 1;
         if let Some(waiting) = self.functions.get_mut(function) {
             waiting.served = self.turn;
@@ -122,18 +122,18 @@ impl Queue {
 /// The order in which functions take turns.
 #[derive(Debug, Default)]
 pub(crate) struct FairOrder {
-    next: BinaryHeap<Reverse<(u64, u64, FunctionName)>>,
+    next: BinaryHeap<Reverse<(u64, u64, FunctionId)>>,
 }
 
 impl FairOrder {
     /// Adds a function that holds `held` bytes and was last given room at `served`.
-    pub(crate) fn push(&mut self, function: FunctionName, held: u64, served: u64) {
+    pub(crate) fn push(&mut self, function: FunctionId, held: u64, served: u64) {
         self.next.push(Reverse((held, served, function)));
     }
 
     /// Removes and returns the function whose turn it is, with `held` and `served`. It takes part again once it is
     /// pushed.
-    pub(crate) fn pop(&mut self) -> Option<(FunctionName, u64, u64)> {
+    pub(crate) fn pop(&mut self) -> Option<(FunctionId, u64, u64)> {
         self.next
             .pop()
             .map(|Reverse((held, served, function))| (function, held, served))
@@ -146,7 +146,7 @@ mod tests {
 
     use super::*;
 
-    fn name(n: usize) -> FunctionName {
+    fn name(n: usize) -> FunctionId {
         format!("f-{n}").parse().unwrap()
     }
 

@@ -8,7 +8,7 @@ use rekindle_relay::InProcessRoles;
 use rekindle_wire::headers;
 use rekindle_wire::internal::{PrepareRequest, StartInstance};
 use rekindle_wire::migration::{Departed, Expected, Leave, SourceOrder};
-use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId, MigrationId};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId, MigrationId};
 use serde::Serialize;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
@@ -164,7 +164,7 @@ impl WorkerClient {
     }
 
     /// Stops a function's instances and removes its logs.
-    pub(crate) async fn remove_function(&self, address: &str, function: &FunctionName) -> Result<(), WorkerError> {
+    pub(crate) async fn remove_function(&self, address: &str, function: &FunctionId) -> Result<(), WorkerError> {
         let url = format!("http://{address}/functions/{function}");
         self.send(address, self.transport.http().delete(url).timeout(STOP_LIMIT))
             .await
@@ -184,7 +184,7 @@ impl WorkerClient {
     pub(crate) async fn logs(
         &self,
         address: &str,
-        function: &FunctionName,
+        function: &FunctionId,
         tail: usize,
         follow: bool,
     ) -> Result<reqwest::Response, WorkerError> {

@@ -11,7 +11,7 @@ use std::fmt;
 
 use rekindle_wire::internal::LayerRef;
 use rekindle_wire::manifest::Runtime;
-use rekindle_wire::{FunctionName, SnapshotId, VersionNumber};
+use rekindle_wire::{FunctionId, SnapshotId, VersionNumber};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -107,7 +107,7 @@ pub enum Origin {
     /// An instance of a function. The snapshot lives as long as the version does.
     Function {
         /// The function.
-        function: FunctionName,
+        function: FunctionId,
         /// The version.
         version: VersionNumber,
         /// The runtime's root filesystem.
@@ -121,7 +121,7 @@ pub enum Origin {
         /// The runtime.
         runtime: Runtime,
         /// The function whose versions may start from it. `None` for all functions.
-        function: Option<FunctionName>,
+        function: Option<FunctionId>,
         /// The runtime's root filesystem.
         rootfs: LayerRef,
         /// The user of its processes.

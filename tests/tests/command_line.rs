@@ -114,6 +114,26 @@ fn deleting_what_is_not_there_says_so_and_asks_nobody() {
 }
 
 #[test]
+fn an_unknown_namespace_is_told_of_with_those_there_are() {
+    for arguments in [
+        &["-n", "team", "list"][..],
+        &["invoke", "told", "-n", "team"],
+        &["logs", "told.team"],
+        &["delete", "told", "--yes", "--namespace", "team"],
+    ] {
+        let refused = shared().cli(arguments);
+        assert!(!refused.status.success(), "{arguments:?}");
+        let told = err(&refused);
+        assert!(
+            told.contains("no namespace \"team\": use one of default"),
+            "{arguments:?}: {told}"
+        );
+    }
+    let listed = shared().cli(&["list", "-n", "default", "--json"]);
+    assert!(listed.status.success(), "{}", err(&listed));
+}
+
+#[test]
 fn a_function_that_does_not_boot_is_told_of_in_words() {
     for (name, code, told) in [
         (

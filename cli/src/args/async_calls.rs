@@ -1,10 +1,10 @@
 //! The options of `fn async`.
 
 use clap::{Args, Subcommand, ValueEnum};
+use rekindle_wire::CallId;
 use rekindle_wire::asynchronous::CallState;
-use rekindle_wire::{CallId, FunctionName};
 
-use super::Listing;
+use super::{FunctionArg, Listing};
 
 /// `fn async`.
 #[derive(Debug, Clone, Args)]
@@ -52,7 +52,7 @@ pub(crate) enum AsyncCommand {
     #[command(visible_alias = "ls")]
     List {
         /// Only this function's calls.
-        name: Option<FunctionName>,
+        name: Option<FunctionArg>,
         /// Only calls in this state.
         #[arg(long, value_enum)]
         state: Option<State>,
@@ -84,7 +84,7 @@ pub(crate) enum AsyncCommand {
         id: Option<CallId>,
         /// All dead letters of this function.
         #[arg(long, value_name = "FUNCTION", conflicts_with = "id")]
-        dead_of: Option<FunctionName>,
+        dead_of: Option<FunctionArg>,
     },
     /// Delete a call; a waiting one is not run any more.
     #[command(visible_alias = "delete")]

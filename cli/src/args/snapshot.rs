@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use rekindle_wire::{FunctionName, SnapshotId};
+use rekindle_wire::SnapshotId;
 
-use super::{Listing, Places, S3Args};
+use super::{FunctionArg, Listing, Places, S3Args};
 
 /// `fn snapshot`.
 #[derive(Debug, Clone, Args)]
@@ -120,7 +120,7 @@ The platform does so by itself after an upgrade that outdates snapshots. The ver
 do instances that run.")]
     Renew {
         /// The function.
-        name: FunctionName,
+        name: FunctionArg,
         #[command(flatten)]
         listing: Listing,
     },

@@ -43,6 +43,24 @@ fn a_name_no_function_can_have_is_a_usage_error_with_the_rule() {
 }
 
 #[test]
+fn a_function_is_named_alone_in_the_namespace_of_the_option_or_with_its_own() {
+    let namespaced = |words: &[&str]| {
+        let cli = Cli::try_parse_from(std::iter::once(&"fn").chain(words)).unwrap();
+        let Command::Describe(args) = cli.command else {
+            panic!("not understood");
+        };
+        args.name.within(&cli.client.namespace.unwrap_or_default()).to_string()
+    };
+    assert_eq!(namespaced(&["describe", "hello"]), "hello");
+    assert_eq!(namespaced(&["describe", "hello", "-n", "team"]), "hello.team");
+    assert_eq!(namespaced(&["--namespace", "team", "describe", "hello"]), "hello.team");
+    assert_eq!(namespaced(&["-n", "team", "describe", "hello.other"]), "hello.other");
+    assert_eq!(namespaced(&["-n", "team", "describe", "hello.default"]), "hello");
+    let error = parse(&["describe", "hello", "-n", "a--b"]).unwrap_err();
+    assert!(error.to_string().contains("use 1 to 63"), "{error}");
+}
+
+#[test]
 fn an_event_has_no_path_of_its_own() {
     let error = parse(&["invoke", "a", "--event", "--path", "/x"]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ArgumentConflict);

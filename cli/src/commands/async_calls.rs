@@ -25,7 +25,10 @@ pub(crate) async fn run(client: &Client, command: &AsyncCommand) -> Result<ExitC
             limit,
             listing,
         } => {
-            let calls = client.calls(name.as_ref(), state.map(|s| s.state()), *limit).await?;
+            let function = name.as_ref().map(|name| client.function_id(name));
+            let calls = client
+                .calls(function.as_ref(), state.map(|s| s.state()), *limit)
+                .await?;
             match listing.json {
                 true => show::print_json(&calls)?,
                 false => table(&calls),
@@ -47,7 +50,8 @@ pub(crate) async fn run(client: &Client, command: &AsyncCommand) -> Result<ExitC
             let Some(name) = dead_of else {
                 bail!("say which: an id, or --dead-of FUNCTION")
             };
-            let calls = client.retry_dead_calls(name).await?.calls;
+            let name = client.function_id(name);
+            let calls = client.retry_dead_calls(&name).await?.calls;
             say!(
                 "{} of {name} queued anew",
                 show::count(usize::try_from(calls).unwrap_or(usize::MAX), "dead letter")

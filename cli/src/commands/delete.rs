@@ -11,7 +11,7 @@ use crate::out;
 
 /// Removes a function, after asking.
 pub(crate) async fn run(client: &Client, args: &DeleteArgs) -> Result<ExitCode> {
-    let name = &args.name;
+    let name = &client.function_id(&args.name);
     if !args.yes {
         // No question about a function that does not exist.
         client.function(name).await?;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use rekindle_wire::api::{InstanceState, StartKind, VersionInfo};
-use rekindle_wire::{FunctionName, headers, manifest};
+use rekindle_wire::{FunctionId, headers, manifest};
 use reqwest::Method;
 use serde::Serialize;
 
@@ -146,7 +146,7 @@ async fn live(client: &Client, version: VersionInfo, quiet: bool) -> Result<Life
     })
 }
 
-async fn invoke(client: &Client, name: &FunctionName, force: Option<StartKind>) -> Result<Row> {
+async fn invoke(client: &Client, name: &FunctionId, force: Option<StartKind>) -> Result<Row> {
     let mut request = client
         .request(Method::GET, &format!("/function/{name}"))
         .timeout(CALL_LIMIT);
@@ -179,7 +179,7 @@ async fn invoke(client: &Client, name: &FunctionName, force: Option<StartKind>) 
     })
 }
 
-async fn until_zero(client: &Client, name: &FunctionName, limit: Duration) -> Result<()> {
+async fn until_zero(client: &Client, name: &FunctionId, limit: Duration) -> Result<()> {
     let deadline = Instant::now() + limit;
     loop {
         let instances = client.instances().await?;

@@ -14,7 +14,7 @@ use crate::show;
 
 /// Prints a function with its versions and instances.
 pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode> {
-    let detail = client.function(&args.name).await?;
+    let detail = client.function(&client.function_id(&args.name)).await?;
     if args.listing.json {
         show::print_json(&detail)?;
         return Ok(ExitCode::SUCCESS);

@@ -16,7 +16,8 @@ const LINE_MAX: usize = 256 << 10;
 
 /// Prints a function's output, and follows it if asked to.
 pub(crate) async fn run(client: &Client, args: &LogsArgs) -> Result<ExitCode> {
-    let mut response = client.logs(&args.name, args.tail, args.follow).await?;
+    let name = client.function_id(&args.name);
+    let mut response = client.logs(&name, args.tail, args.follow).await?;
     let mut pending = Vec::new();
     let mut printed = false;
     while let Some(part) = response.chunk().await.context("the log broke off")? {
@@ -35,10 +36,7 @@ pub(crate) async fn run(client: &Client, args: &LogsArgs) -> Result<ExitCode> {
     }
     printed |= print(&pending, args.listing.json)? == Printed::Line;
     if !printed && args.tail > 0 {
-        eprintln!(
-            "{} has written nothing: its output comes here as it is invoked (`fn invoke {}`)",
-            args.name, args.name
-        );
+        eprintln!("{name} has written nothing: its output comes here as it is invoked (`fn invoke {name}`)");
     }
     Ok(ExitCode::SUCCESS)
 }

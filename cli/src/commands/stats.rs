@@ -12,7 +12,7 @@ use crate::show::{self, Tone};
 
 /// Prints the statistics of one function.
 pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode> {
-    let stats = client.function_stats(&args.name).await?;
+    let stats = client.function_stats(&client.function_id(&args.name)).await?;
     if args.listing.json {
         show::print_json(&stats)?;
         return Ok(ExitCode::SUCCESS);

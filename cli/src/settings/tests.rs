@@ -151,6 +151,22 @@ fn clients_do_not_read_it() {
 }
 
 #[test]
+fn the_namespace_of_clients_is_at_the_top_and_no_option_of_a_role() {
+    let of = |text: &str| Settings::parse(PathBuf::from("rekindle.toml"), text).unwrap();
+    assert_eq!(of("").namespace().unwrap(), Namespace::default());
+    let team = of("namespace = \"team\"\nmemory = \"1GiB\"\n");
+    assert_eq!(team.namespace().unwrap().as_str(), "team");
+    assert!(!team.of(&root(), "worker").unwrap().contains_key("namespace"));
+    for wrong in ["namespace = \"Team\"", "namespace = [\"team\"]"] {
+        let error = format!("{:#}", of(wrong).namespace().unwrap_err());
+        assert!(
+            error.contains("rekindle.toml: namespace") && error.contains("use 1 to 63"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn a_named_file_must_be_there() {
     let words = ["fn", "up", "--config", "/no/such/rekindle.toml"].map(OsString::from);
     let error = complete(&root(), words.into()).unwrap_err();

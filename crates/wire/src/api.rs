@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::error::ApiError;
-use crate::ids::{FunctionName, InstanceId, SnapshotId, VersionNumber, WorkerId};
+use crate::ids::{FunctionId, InstanceId, SnapshotId, VersionNumber, WorkerId};
 use crate::manifest::Manifest;
 use crate::migration::Departed;
 use crate::renewal::{MadeWith, Renewal};
@@ -192,7 +192,7 @@ pub struct Repeating {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct VersionInfo {
     /// The function.
-    pub function: FunctionName,
+    pub function: FunctionId,
     /// Its number.
     pub version: VersionNumber,
     /// Its state.
@@ -221,8 +221,8 @@ pub struct VersionInfo {
 /// A function in a listing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FunctionSummary {
-    /// Its name.
-    pub name: FunctionName,
+    /// Its id.
+    pub name: FunctionId,
     /// The version that serves invocations.
     pub live: Option<VersionNumber>,
     /// The newest version.
@@ -288,7 +288,7 @@ pub struct InstanceInfo {
     /// Its id.
     pub id: InstanceId,
     /// The function.
-    pub function: FunctionName,
+    pub function: FunctionId,
     /// The version.
     pub version: VersionNumber,
     /// The worker it runs on.

@@ -19,7 +19,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
 
 use crate::error::ApiError;
-use crate::ids::{CallId, FunctionName, GatewayId};
+use crate::ids::{CallId, FunctionId, GatewayId};
 
 /// Maximum size of an asynchronous invocation's body, and of a stored response body, in bytes.
 pub const BODY_MAX: usize = 1 << 20;
@@ -149,7 +149,7 @@ pub struct NewCall {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<CallId>,
     /// The function.
-    pub function: FunctionName,
+    pub function: FunctionId,
     /// The request.
     pub request: StoredRequest,
     /// Its body.
@@ -207,7 +207,7 @@ pub struct ClaimedCall {
     /// Number of the attempt, from 1. Later messages about it must state this number.
     pub attempt: u32,
     /// The function.
-    pub function: FunctionName,
+    pub function: FunctionId,
     /// The request.
     pub request: StoredRequest,
     /// Its body.
@@ -295,7 +295,7 @@ pub struct CallResult {
     /// The call.
     pub id: CallId,
     /// The function.
-    pub function: FunctionName,
+    pub function: FunctionId,
     /// Its state.
     pub state: CallState,
     /// Number of attempts so far.
@@ -312,7 +312,7 @@ pub struct AsyncCall {
     /// Its id.
     pub id: CallId,
     /// The function.
-    pub function: FunctionName,
+    pub function: FunctionId,
     /// Its state.
     pub state: CallState,
     /// The request's method.

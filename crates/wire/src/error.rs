@@ -51,6 +51,8 @@ error_codes! {
     Unauthorized = ("unauthorized", UNAUTHORIZED),
     /// There is no function with this name, or no live version of it.
     FunctionNotFound = ("function_not_found", NOT_FOUND),
+    /// There is no namespace with this name.
+    NamespaceNotFound = ("namespace_not_found", NOT_FOUND),
     /// There is no such path, version or instance.
     NotFound = ("not_found", NOT_FOUND),
     /// The connection was made to a different host, with a different certificate, than the request is for.

@@ -12,6 +12,12 @@ use uuid::Uuid;
 /// Maximum length of a function name: it must fit in a DNS label with a prefix.
 pub const FUNCTION_NAME_MAX: usize = 48;
 
+/// Maximum length of a namespace: it is a DNS label.
+pub const NAMESPACE_MAX: usize = 63;
+
+/// The namespace of whatever names none.
+const DEFAULT_NAMESPACE: &str = "default";
+
 /// Why a name or id was rejected.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ParseIdError {
@@ -20,9 +26,55 @@ pub enum ParseIdError {
         "function name \"{0}\" is not usable: use 1 to {FUNCTION_NAME_MAX} of a-z, 0-9 and '-', starting with a letter and not ending with '-'"
     )]
     FunctionName(String),
+    /// A namespace is empty, too long, or has a character that is not valid in a host name.
+    #[error(
+        "namespace \"{0}\" is not usable: use 1 to {NAMESPACE_MAX} of a-z, 0-9 and '-', starting with a letter, not ending with '-' and without \"--\""
+    )]
+    Namespace(String),
     /// An id lacks its prefix or does not have the prefix's format.
     #[error("\"{0}\" is not an id of the form {1}-…")]
     Id(String, &'static str),
+}
+
+/// Whether the text is `[a-z][a-z0-9-]*` without a hyphen at its end.
+fn is_label(text: &str, max: usize) -> bool {
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    (1..=max).contains(&text.len())
+        && text.starts_with(|c: char| c.is_ascii_lowercase())
+        && !text.ends_with('-')
+        && text.chars().all(allowed)
+}
+
+/// Implements conversions of a type that is a text, given its `FromStr`.
+macro_rules! text_type {
+    ($name:ident) => {
+        impl $name {
+            /// The text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = ParseIdError;
+
+            fn try_from(text: String) -> Result<Self, Self::Error> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(named: $name) -> Self {
+                named.as_str().to_owned()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
 }
 
 /// A function's name: `[a-z][a-z0-9-]*`, at most [`FUNCTION_NAME_MAX`] characters, because it must fit in a host name.
@@ -31,47 +83,86 @@ pub enum ParseIdError {
 #[schema(value_type = String, example = "hello")]
 pub struct FunctionName(Arc<str>);
 
-impl FunctionName {
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
+text_type!(FunctionName);
 
 impl FromStr for FunctionName {
     type Err = ParseIdError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        let good = (1..=FUNCTION_NAME_MAX).contains(&text.len())
-            && text.starts_with(|c: char| c.is_ascii_lowercase())
-            && !text.ends_with('-')
-            && text.chars().all(allowed);
-        if good {
-            Ok(Self(text.into()))
-        } else {
-            Err(ParseIdError::FunctionName(text.to_owned()))
+        match is_label(text, FUNCTION_NAME_MAX) {
+            true => Ok(Self(text.into())),
+            false => Err(ParseIdError::FunctionName(text.to_owned())),
         }
     }
 }
 
-impl TryFrom<String> for FunctionName {
-    type Error = ParseIdError;
+/// A set of functions, within which each has its own name: like a function's name, at most [`NAMESPACE_MAX`] characters
+/// and without `--`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schema(value_type = String, example = "default")]
+pub struct Namespace(Arc<str>);
 
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
+text_type!(Namespace);
+
+impl Default for Namespace {
+    fn default() -> Self {
+        Self(DEFAULT_NAMESPACE.into())
     }
 }
 
-impl From<FunctionName> for String {
-    fn from(name: FunctionName) -> Self {
-        name.0.as_ref().to_owned()
+impl FromStr for Namespace {
+    type Err = ParseIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match is_label(text, NAMESPACE_MAX) && !text.contains("--") {
+            true => Ok(Self(text.into())),
+            false => Err(ParseIdError::Namespace(text.to_owned())),
+        }
     }
 }
 
-impl fmt::Display for FunctionName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+/// A function's identity. As text it is `NAME` in the default namespace and `NAME.NAMESPACE` in any other, as in its
+/// host. That is safe in a path, a file's name and a key of the store, and is parsed back; `NAME.default` is `NAME`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schema(value_type = String, example = "hello")]
+pub struct FunctionId(Arc<str>);
+
+text_type!(FunctionId);
+
+impl FunctionId {
+    /// The function with this name in this namespace.
+    pub fn new(namespace: &Namespace, name: &FunctionName) -> Self {
+        match namespace.as_str() {
+            DEFAULT_NAMESPACE => Self(Arc::clone(&name.0)),
+            namespace => Self(format!("{name}.{namespace}").into()),
+        }
+    }
+
+    /// Its name, unique in its namespace.
+    pub fn name(&self) -> &str {
+        self.parts().0
+    }
+
+    /// Its namespace.
+    pub fn namespace(&self) -> &str {
+        self.parts().1
+    }
+
+    fn parts(&self) -> (&str, &str) {
+        self.0.split_once('.').unwrap_or((&self.0, DEFAULT_NAMESPACE))
+    }
+}
+
+impl FromStr for FunctionId {
+    type Err = ParseIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('.') {
+            None => Ok(Self::new(&Namespace::default(), &text.parse()?)),
+            Some((name, namespace)) => Ok(Self::new(&namespace.parse()?, &name.parse()?)),
+        }
     }
 }
 
@@ -115,12 +206,9 @@ macro_rules! prefixed_id {
             pub fn generate() -> Self {
                 Self(format!(concat!($prefix, "-{}"), $digits()).into())
             }
-
-            /// The id as text.
-            pub fn as_str(&self) -> &str {
-                &self.0
-            }
         }
+
+        text_type!($name);
 
         impl FromStr for $name {
             type Err = ParseIdError;
@@ -134,26 +222,6 @@ macro_rules! prefixed_id {
                     }
                     _ => Err(ParseIdError::Id(text.to_owned(), $prefix)),
                 }
-            }
-        }
-
-        impl TryFrom<String> for $name {
-            type Error = ParseIdError;
-
-            fn try_from(text: String) -> Result<Self, Self::Error> {
-                text.parse()
-            }
-        }
-
-        impl From<$name> for String {
-            fn from(id: $name) -> Self {
-                id.0.as_ref().to_owned()
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
             }
         }
     };
@@ -223,6 +291,41 @@ mod tests {
         for name in ["", "Hello", "a_b", "-a", "a-", "1a", "a.b", "../a", &"a".repeat(49)] {
             let error = name.parse::<FunctionName>().unwrap_err().to_string();
             assert!(error.contains("use 1 to 48"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_functions_id_is_its_name_alone_in_the_default_namespace() {
+        let table = [
+            ("hello", "hello", "default", "hello"),
+            ("hello.default", "hello", "default", "hello"),
+            ("hello.team-a", "hello", "team-a", "hello.team-a"),
+            ("default.team", "default", "team", "default.team"),
+        ];
+        for (text, name, namespace, printed) in table {
+            let id: FunctionId = text.parse().unwrap();
+            assert_eq!((id.name(), id.namespace(), id.as_str()), (name, namespace, printed));
+            let composed = FunctionId::new(&namespace.parse().unwrap(), &name.parse().unwrap());
+            assert_eq!(id, composed);
+            let json = serde_json::to_string(&id).unwrap();
+            assert_eq!(json, format!("{printed:?}"));
+            assert_eq!(serde_json::from_str::<FunctionId>(&json).unwrap(), id);
+        }
+        let longest = format!("{}.{}", "a".repeat(FUNCTION_NAME_MAX), "b".repeat(NAMESPACE_MAX));
+        assert_eq!(longest.parse::<FunctionId>().unwrap().as_str(), longest);
+        for text in [
+            "",
+            ".",
+            "a.",
+            ".a",
+            "a.b.c",
+            "a/b",
+            "a.b--c",
+            "a.B",
+            "a. b",
+            &format!("a.{}", "b".repeat(64)),
+        ] {
+            assert!(text.parse::<FunctionId>().is_err(), "{text}");
         }
     }
 

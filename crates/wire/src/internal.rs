@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{InstanceInfo, SnapshotSummary, StartKind, VersionState};
 use crate::error::ApiError;
-use crate::ids::{FunctionName, GatewayId, InstanceId, SnapshotId, VersionNumber, WorkerId};
+use crate::ids::{FunctionId, GatewayId, InstanceId, SnapshotId, VersionNumber, WorkerId};
 use crate::manifest::Manifest;
 use crate::processor::InstructionSets;
 use crate::renewal::MadeWith;
@@ -79,7 +79,7 @@ pub enum Sharing {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct VersionSpec {
     /// The function.
-    pub function: FunctionName,
+    pub function: FunctionId,
     /// The version.
     pub version: VersionNumber,
     /// Its manifest.
@@ -109,7 +109,7 @@ pub struct PlacementRequest {
     /// The requesting gateway, which will hold the lease.
     pub gateway: GatewayId,
     /// The function.
-    pub function: FunctionName,
+    pub function: FunctionId,
     /// Instances of the function on which the gateway holds a lease. It wants another one. If the scheduler lists a
     /// lease of the gateway that the gateway does not know of (a lost response), it is granted again.
     #[serde(default)]
@@ -218,7 +218,7 @@ pub struct PrepareRequest {
     /// The id of the booted instance, which keeps running afterwards.
     pub instance: InstanceId,
     /// The function.
-    pub function: FunctionName,
+    pub function: FunctionId,
     /// The version.
     pub version: VersionNumber,
     /// The user id of its processes.
@@ -394,7 +394,7 @@ pub struct DamagedSnapshot {
     /// The snapshot.
     pub snapshot: SnapshotId,
     /// The function that it belongs to.
-    pub function: FunctionName,
+    pub function: FunctionId,
     /// The version that it belongs to.
     pub version: VersionNumber,
     /// What is wrong with it.
@@ -421,7 +421,7 @@ pub struct RefusedSnapshot {
     /// The snapshot.
     pub snapshot: SnapshotId,
     /// The function that it belongs to.
-    pub function: FunctionName,
+    pub function: FunctionId,
     /// The version that it belongs to.
     pub version: VersionNumber,
     /// The image and field at fault.

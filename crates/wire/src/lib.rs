@@ -25,4 +25,6 @@ pub mod renewal;
 pub mod stats;
 
 pub use error::{ApiError, ErrorCode};
-pub use ids::{CallId, FunctionName, InstanceId, MigrationId, SnapshotId, VersionNumber, WorkerId};
+pub use ids::{
+    CallId, FunctionId, FunctionName, InstanceId, MigrationId, Namespace, SnapshotId, VersionNumber, WorkerId,
+};

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::api::{InstanceInfo, SnapshotSummary, WorkerInfo};
-use crate::ids::{FunctionName, GatewayId};
+use crate::ids::{FunctionId, GatewayId};
 
 /// A histogram of latencies: the number of invocations that took at most this many microseconds and more than the
 /// previous bound. The last bound may be [`u64::MAX`]: beyond the measured range. Only bounds with a count are present.
@@ -96,7 +96,7 @@ pub struct TrafficReport {
     /// The gateway. It has a new id after each start.
     pub gateway: GatewayId,
     /// All counts of these functions.
-    pub functions: BTreeMap<FunctionName, Traffic>,
+    pub functions: BTreeMap<FunctionId, Traffic>,
 }
 
 /// The scheduler's response to a traffic report.
@@ -106,7 +106,7 @@ pub struct TrafficAnswer {
     pub known: bool,
     /// Functions that no longer exist.
     #[serde(default)]
-    pub gone: Vec<FunctionName>,
+    pub gone: Vec<FunctionId>,
 }
 
 /// Fill levels of a worker's pools and caches, and counters since its start.
@@ -158,7 +158,7 @@ pub struct WorkerStats {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FunctionStats {
     /// The function.
-    pub name: FunctionName,
+    pub name: FunctionId,
     /// Outcomes of its invocations by start kind. `none` has those that found no instance.
     pub starts: Traffic,
     /// Its instances.

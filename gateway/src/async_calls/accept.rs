@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Ur
 use rekindle_wire::asynchronous::{BODY_MAX, Encoded, Headers, NewCall, StoredRequest};
 use rekindle_wire::headers::{ASYNC_ID, CALLBACK_URL, IDEMPOTENCY_KEY};
 use rekindle_wire::manifest::{ByteSize, check_callback};
-use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionName};
+use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionId};
 use tracing::Instrument as _;
 
 use super::Targets;
@@ -20,7 +20,7 @@ use crate::scheduler::SchedulerClient;
 
 /// An asynchronous invocation as the router understood it.
 pub(crate) struct Asked {
-    pub(crate) function: FunctionName,
+    pub(crate) function: FunctionId,
     /// Path and query below the function; starts with `/`.
     pub(crate) path: String,
     /// `http`, or `event`.

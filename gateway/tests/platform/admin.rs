@@ -56,6 +56,64 @@ async fn a_deploy_is_prepared_stored_and_listed() {
 }
 
 #[tokio::test]
+async fn the_default_namespace_may_be_named_and_an_unknown_one_is_told_from_an_unknown_function() {
+    let platform = Platform::start().await;
+    let deployed = platform.deploy("hello", "").await;
+    for (path, code) in [
+        ("functions/hello", None),
+        ("functions/hello/versions/1", None),
+        ("functions/hello/stats", None),
+        ("functions/hello/logs", None),
+        ("functions/nobody", Some(ErrorCode::FunctionNotFound)),
+    ] {
+        for prefix in ["/v1", "/v1/namespaces/default"] {
+            let call = platform.admin(Method::GET, &format!("{prefix}/{path}"));
+            let answer = call.send().await.unwrap();
+            match code {
+                None => assert_eq!(answer.status(), 200, "{prefix}/{path}"),
+                Some(code) => assert_eq!(error(answer).await.code, code, "{prefix}/{path}"),
+            }
+        }
+    }
+    assert_eq!(deployed.function.as_str(), "hello");
+    let admin = |method: Method, path: &str| platform.admin(method, path);
+    let host = |name: &str| {
+        let call = platform.http.get(&platform.url);
+        call.header("host", name)
+    };
+    for call in [
+        admin(Method::GET, "/v1/namespaces/team/functions"),
+        admin(Method::POST, "/v1/namespaces/team/functions"),
+        admin(Method::GET, "/v1/namespaces/team/functions/hello"),
+        admin(Method::DELETE, "/v1/namespaces/team/functions/hello"),
+        admin(Method::GET, "/v1/namespaces/team/functions/hello/logs"),
+        admin(Method::POST, "/v1/namespaces/team/functions/hello/invocations"),
+        admin(
+            Method::POST,
+            "/v1/namespaces/team/functions/hello/invocations?async=true",
+        ),
+        platform.function("hello.team"),
+        platform
+            .http
+            .post(format!("{}/async-function/hello.team", platform.url)),
+        host("hello.team.localhost"),
+    ] {
+        let asked = format!("{call:?}");
+        let refused = error(call.send().await.unwrap()).await;
+        assert_eq!(refused.code, ErrorCode::NamespaceNotFound, "{asked}");
+        assert!(refused.message.contains("use one of default"), "{refused}");
+    }
+    for call in [platform.function("hello.default"), host("hello.default.localhost")] {
+        assert_eq!(call.send().await.unwrap().status(), 200);
+    }
+    let bad = admin(Method::GET, "/v1/namespaces/Team/functions")
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(error(bad).await.code, ErrorCode::BadRequest);
+}
+
+#[tokio::test]
 async fn a_bad_manifest_is_refused_with_its_line() {
     let platform = Platform::start().await;
     let refused = error(
@@ -198,6 +256,8 @@ async fn the_description_names_every_path_with_its_errors() {
         "/v1/functions/{name}/versions/{version}",
         "/v1/functions/{name}/logs",
         "/v1/functions/{name}/invocations",
+        "/v1/namespaces/{namespace}/functions",
+        "/v1/namespaces/{namespace}/functions/{name}/invocations",
         "/v1/status",
         "/v1/instances",
         "/v1/instances/{id}",

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use rekindle_gateway::KeyHash;
 use rekindle_scheduler::{Collecting, ObjectError, ObjectStore, Rule, Seen};
 use rekindle_wire::api::{Collected, FunctionDetail, Status, VersionInfo, VersionState};
-use rekindle_wire::{ApiError, FunctionName, SnapshotId, VersionNumber};
+use rekindle_wire::{ApiError, FunctionId, SnapshotId, VersionNumber};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -102,7 +102,7 @@ impl ObjectStore for Objects {
         Box::pin(async { Ok(owner) })
     }
 
-    fn end_deploy<'a>(&'a self, _: &'a FunctionName, _: VersionNumber) -> BoxFuture<'a, Result<(), ObjectError>> {
+    fn end_deploy<'a>(&'a self, _: &'a FunctionId, _: VersionNumber) -> BoxFuture<'a, Result<(), ObjectError>> {
         Box::pin(async { Ok(()) })
     }
 }

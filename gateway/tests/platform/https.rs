@@ -282,7 +282,7 @@ async fn hosts_that_are_reserved_or_two_are_refused_by_name() {
     for host in [
         "3--hello.example.org",
         "v3--hello.example.org",
-        "hello.team.example.org",
+        "3--hello.team.example.org",
     ] {
         let stream = TcpStream::connect(site.plain).await.unwrap();
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();

@@ -25,14 +25,14 @@ use rekindle_wire::internal::{
 };
 use rekindle_wire::lease::Fence;
 use rekindle_wire::processor::InstructionSets;
-use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId, VersionNumber, WorkerId};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId, VersionNumber, WorkerId};
 use serde_json::json;
 use tokio::net::TcpListener;
 
 use crate::harness::TOKEN;
 
 pub(crate) struct Running {
-    function: FunctionName,
+    function: FunctionId,
     version: VersionNumber,
     started: StartKind,
     ready_at: Instant,
@@ -50,7 +50,7 @@ pub(crate) struct Inner {
     /// Starts asked for, in order.
     pub(crate) starts: Mutex<Vec<StartInstance>>,
     pub(crate) prepared: Mutex<Vec<PrepareRequest>>,
-    pub(crate) removed: Mutex<Vec<FunctionName>>,
+    pub(crate) removed: Mutex<Vec<FunctionId>>,
     pub(crate) start_delay_ms: AtomicU64,
     pub(crate) prepare_hangs: AtomicBool,
     pub(crate) prepare_fails: AtomicBool,
@@ -153,7 +153,7 @@ impl Inner {
         self.instances.lock().len()
     }
 
-    fn add(&self, id: InstanceId, function: FunctionName, version: VersionNumber, started: StartKind) {
+    fn add(&self, id: InstanceId, function: FunctionId, version: VersionNumber, started: StartKind) {
         let delay = Duration::from_millis(self.start_delay_ms.load(Ordering::SeqCst));
         let running = Running {
             function,
@@ -318,7 +318,7 @@ async fn prepare(State(worker): State<Arc<Inner>>, Json(request): Json<PrepareRe
 
 async fn logs(
     State(worker): State<Arc<Inner>>,
-    Path(_): Path<FunctionName>,
+    Path(_): Path<FunctionId>,
     Query(query): Query<HashMap<String, String>>,
 ) -> Response {
     let line = |text: &str, unix_ms| {
@@ -340,7 +340,7 @@ async fn logs(
     Body::from_stream(lines).into_response()
 }
 
-async fn remove(State(worker): State<Arc<Inner>>, Path(name): Path<FunctionName>) -> StatusCode {
+async fn remove(State(worker): State<Arc<Inner>>, Path(name): Path<FunctionId>) -> StatusCode {
     worker.instances.lock().retain(|_, i| i.function != name);
     worker.removed.lock().push(name);
     StatusCode::NO_CONTENT

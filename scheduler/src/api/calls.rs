@@ -11,10 +11,10 @@ use rekindle_wire::asynchronous::{
     AcceptedCall, AsyncCall, CallOutcome, CallResult, CallState, CallbackOutcome, Changed, ClaimRequest, Claims,
     NewCall, Renewal,
 };
-use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionName};
+use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionId};
 use serde::Deserialize;
 
-use super::{Refused, bad_json, bad_path, bad_query, from_store};
+use super::{Named, Refused, bad_json, bad_path, bad_query, from_store};
 use crate::async_calls;
 use crate::state::{Scheduler, unix_ms};
 use crate::store::Wanted;
@@ -92,7 +92,7 @@ pub(super) async fn result(
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Filter {
-    function: Option<FunctionName>,
+    function: Option<FunctionId>,
     state: Option<CallState>,
     before: Option<CallId>,
     limit: Option<u32>,
@@ -142,9 +142,8 @@ pub(super) async fn retry(State(scheduler): State<Scheduler>, id: Id) -> Result<
 /// Queues all dead letters of a function again.
 pub(super) async fn retry_dead(
     State(scheduler): State<Scheduler>,
-    name: Result<Path<FunctionName>, PathRejection>,
+    Named(name): Named,
 ) -> Result<Json<Changed>, Refused> {
-    let Path(name) = name.map_err(bad_path)?;
     let calls = scheduler
         .store
         .retry_dead_calls(&name, unix_ms())

@@ -1,4 +1,4 @@
-//! `POST /v1/functions`: makes a new version from a folder, or only if the folder has changed.
+//! `POST /v1/functions` and `POST /v1/namespaces/{namespace}/functions`: makes a new version from a folder, or only if the folder has changed.
 
 use axum::Json;
 use axum::body::Body;
@@ -6,10 +6,10 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use http::StatusCode;
 use rekindle_wire::api::VersionInfo;
-use rekindle_wire::{ApiError, ErrorCode, FunctionName};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId};
 use serde::Deserialize;
 
-use super::{Refused, bad_query, from_store};
+use super::{InNamespace, Refused, bad_query, from_store};
 use crate::objects::source_key;
 use crate::prepare::{self, chain};
 use crate::state::{DEPLOYS_MAX, Scheduler, unix_s};
@@ -25,6 +25,7 @@ pub(super) struct Wanted {
 /// changed folder only, and the newest version was made from this one, it answers 200 with that version.
 pub(super) async fn deploy(
     State(scheduler): State<Scheduler>,
+    InNamespace(namespace): InNamespace,
     wanted: Result<Query<Wanted>, QueryRejection>,
     body: Body,
 ) -> Result<(StatusCode, Json<VersionInfo>), Refused> {
@@ -37,13 +38,13 @@ pub(super) async fn deploy(
         )
     })?;
     let upload = upload::receive(body, &scheduler.config.spool).await?;
-    check_name(&scheduler, &upload.manifest.name).await?;
+    let function = FunctionId::new(&namespace, &upload.manifest.name);
+    check_name(&scheduler, &function).await?;
     let key = source_key(&upload.digest);
-    if wanted.if_changed {
-        let name = &upload.manifest.name;
-        if let Some(version) = scheduler.store.unchanged(name, &key).await.map_err(from_store)? {
-            return Ok((StatusCode::OK, Json(version)));
-        }
+    if wanted.if_changed
+        && let Some(version) = scheduler.store.unchanged(&function, &key).await.map_err(from_store)?
+    {
+        return Ok((StatusCode::OK, Json(version)));
     }
     // A delete must not mistake the folder for an unused one.
     let nobody_deletes = scheduler.sources.read().await;
@@ -57,7 +58,7 @@ pub(super) async fn deploy(
     })?;
     let version = scheduler
         .store
-        .add_version(&upload.manifest, &key, unix_s())
+        .add_version(&function, &upload.manifest, &key, unix_s())
         .await
         .map_err(from_store)?;
     drop(nobody_deletes);
@@ -68,8 +69,8 @@ pub(super) async fn deploy(
 
 /// Refuses names with `--` for new functions: they are reserved for what a host name may carry in addition to a
 /// function. Existing functions with such a name keep it.
-async fn check_name(scheduler: &Scheduler, name: &FunctionName) -> Result<(), Refused> {
-    if !name.as_str().contains("--") || !scheduler.store.versions(name, 1).await.map_err(from_store)?.is_empty() {
+async fn check_name(scheduler: &Scheduler, name: &FunctionId) -> Result<(), Refused> {
+    if !name.name().contains("--") || !scheduler.store.versions(name, 1).await.map_err(from_store)?.is_empty() {
         return Ok(());
     }
     Err(ApiError::new(

@@ -1,4 +1,4 @@
-//! `/v1/functions`: listing, describing, deleting.
+//! `/v1/functions` and `/v1/namespaces/{namespace}/functions`: listing, describing, deleting.
 
 use std::future::Future;
 use std::time::Duration;
@@ -8,9 +8,11 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use http::StatusCode;
 use rekindle_wire::api::{FunctionDetail, FunctionSummary, VersionInfo};
-use rekindle_wire::{ApiError, ErrorCode, FunctionName, VersionNumber};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId, VersionNumber};
 
-use super::{Refused, bad_path, from_store};
+use serde::Deserialize;
+
+use super::{InNamespace, Named, Refused, bad_path, from_store};
 use crate::objects::ObjectError;
 use crate::placing::pump;
 use crate::renewal;
@@ -20,16 +22,18 @@ const VERSIONS_SHOWN: u32 = 50;
 /// Pause before each further attempt to remove an object.
 const DELETE_PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
 
-pub(super) async fn list(State(scheduler): State<Scheduler>) -> Result<Json<Vec<FunctionSummary>>, Refused> {
-    let newest = scheduler.store.newest_versions().await.map_err(from_store)?;
+pub(super) async fn list(
+    State(scheduler): State<Scheduler>,
+    InNamespace(namespace): InNamespace,
+) -> Result<Json<Vec<FunctionSummary>>, Refused> {
+    let newest = scheduler.store.newest_versions(&namespace).await.map_err(from_store)?;
     Ok(Json(newest.iter().map(|v| summary(&scheduler, v)).collect()))
 }
 
 pub(super) async fn detail(
     State(scheduler): State<Scheduler>,
-    name: Result<Path<FunctionName>, PathRejection>,
+    Named(name): Named,
 ) -> Result<Json<FunctionDetail>, Refused> {
-    let Path(name) = name.map_err(bad_path)?;
     let versions = scheduler
         .store
         .versions(&name, VERSIONS_SHOWN)
@@ -43,11 +47,17 @@ pub(super) async fn detail(
     }))
 }
 
+#[derive(Debug, Deserialize)]
+pub(super) struct Numbered {
+    version: u32,
+}
+
 pub(super) async fn version(
     State(scheduler): State<Scheduler>,
-    path: Result<Path<(FunctionName, u32)>, PathRejection>,
+    Named(name): Named,
+    numbered: Result<Path<Numbered>, PathRejection>,
 ) -> Result<Json<VersionInfo>, Refused> {
-    let Path((name, number)) = path.map_err(bad_path)?;
+    let Path(Numbered { version: number }) = numbered.map_err(bad_path)?;
     let version = scheduler
         .store
         .version(&name, VersionNumber(number))
@@ -65,19 +75,14 @@ pub(super) async fn version(
 /// Requests a new snapshot of the live version.
 pub(super) async fn renew_snapshot(
     State(scheduler): State<Scheduler>,
-    name: Result<Path<FunctionName>, PathRejection>,
+    Named(name): Named,
 ) -> Result<(StatusCode, Json<VersionInfo>), Refused> {
-    let Path(name) = name.map_err(bad_path)?;
     let version = renewal::ask(&scheduler, &name).await?;
     Ok((StatusCode::ACCEPTED, Json(version)))
 }
 
 /// Removes a function: from placement first, then its instances, its rows, and its objects in the store.
-pub(super) async fn delete(
-    State(scheduler): State<Scheduler>,
-    name: Result<Path<FunctionName>, PathRejection>,
-) -> Result<StatusCode, Refused> {
-    let Path(name) = name.map_err(bad_path)?;
+pub(super) async fn delete(State(scheduler): State<Scheduler>, Named(name): Named) -> Result<StatusCode, Refused> {
     // The rows go first: what is left after a crash in between is garbage, not half a function.
     let leftovers = scheduler
         .store
@@ -188,7 +193,7 @@ fn summary(scheduler: &Scheduler, newest: &VersionInfo) -> FunctionSummary {
     }
 }
 
-pub(crate) fn unknown(name: &FunctionName) -> ApiError {
+pub(crate) fn unknown(name: &FunctionId) -> ApiError {
     ApiError::new(
         ErrorCode::FunctionNotFound,
         format!("no function \"{name}\": `fn list` shows what is deployed"),

@@ -1,21 +1,21 @@
 //! `GET /v1/functions/{name}/logs`: what instances wrote, from all workers, as lines of JSON.
 
 use axum::body::Body;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt as _, TryStreamExt as _};
 use http::header::CONTENT_TYPE;
 use rekindle_wire::api::LogLine;
-use rekindle_wire::{ApiError, ErrorCode, FunctionName};
+use rekindle_wire::{ApiError, ErrorCode};
 use serde::Deserialize;
 use tokio_util::codec::{FramedRead, LinesCodec};
 use tokio_util::io::StreamReader;
 
 use super::functions::unknown;
-use super::{Refused, bad_path, bad_query, from_store};
+use super::{Named, Refused, bad_query, from_store};
 use crate::state::Scheduler;
 
 const TAIL_DEFAULT: usize = 100;
@@ -34,10 +34,9 @@ type Lines = BoxStream<'static, String>;
 
 pub(super) async fn logs(
     State(scheduler): State<Scheduler>,
-    name: Result<Path<FunctionName>, PathRejection>,
+    Named(name): Named,
     wanted: Result<Query<Wanted>, QueryRejection>,
 ) -> Result<Response, Refused> {
-    let Path(name) = name.map_err(bad_path)?;
     let Query(wanted) = wanted.map_err(bad_query)?;
     let tail = wanted.tail.unwrap_or(TAIL_DEFAULT).min(TAIL_MAX);
     if scheduler.store.versions(&name, 1).await.map_err(from_store)?.is_empty() {

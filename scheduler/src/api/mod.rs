@@ -14,14 +14,17 @@ pub(crate) mod revocations;
 mod stats;
 mod workers;
 
+use axum::RequestPartsExt as _;
 use axum::Router;
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::extract::{DefaultBodyLimit, FromRequestParts, Path, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{delete, get, post, put};
 use http::HeaderValue;
-use rekindle_wire::{ApiError, ErrorCode, headers};
+use http::request::Parts;
+use rekindle_wire::{ApiError, ErrorCode, FunctionId, FunctionName, Namespace, headers};
+use serde::Deserialize;
 use tracing::Instrument as _;
 
 use crate::prepare::chain;
@@ -33,13 +36,9 @@ const BODY_MAX: usize = 8 << 20;
 
 /// All routes.
 pub(crate) fn router(scheduler: Scheduler) -> Router {
-    let deploy = Router::new().route("/v1/functions", post(deploy::deploy));
-    let rest = Router::new()
-        .route("/v1/functions", get(functions::list))
-        .route("/v1/functions/{name}", get(functions::detail).delete(functions::delete))
-        .route("/v1/functions/{name}/versions/{version}", get(functions::version))
-        .route("/v1/functions/{name}/logs", get(logs::logs))
-        .route("/v1/functions/{name}/snapshot/renew", post(functions::renew_snapshot))
+    let of_functions = PREFIXES.into_iter().map(functions_below);
+    let rest = of_functions
+        .fold(Router::new(), Router::merge)
         .route("/v1/status", get(instances::status))
         .route("/v1/instances", get(instances::list))
         .route("/v1/instances/{id}", delete(instances::stop))
@@ -48,7 +47,6 @@ pub(crate) fn router(scheduler: Scheduler) -> Router {
         .route("/v1/async", get(calls::list))
         .route("/v1/async/{id}", get(calls::show).delete(calls::remove))
         .route("/v1/async/{id}/retry", post(calls::retry))
-        .route("/v1/functions/{name}/async/retry", post(calls::retry_dead))
         .route("/internal/async/calls", post(calls::accept))
         .route("/internal/async/claims", post(calls::claim))
         .route("/internal/async/renewals", post(calls::renew))
@@ -65,11 +63,7 @@ pub(crate) fn router(scheduler: Scheduler) -> Router {
         .route("/internal/heartbeat", post(internal::heartbeat))
         .route("/internal/renew", post(members::renew))
         .layer(DefaultBodyLimit::max(BODY_MAX));
-    deploy
-        // The deploy enforces its own limit.
-        .layer(DefaultBodyLimit::disable())
-        .merge(rest)
-        .fallback(async || ApiError::new(ErrorCode::NotFound, "no such path: see /v1/openapi.json"))
+    rest.fallback(async || ApiError::new(ErrorCode::NotFound, "no such path: see /v1/openapi.json"))
         .method_not_allowed_fallback(async || {
             ApiError::new(
                 ErrorCode::BadRequest,
@@ -77,7 +71,6 @@ pub(crate) fn router(scheduler: Scheduler) -> Router {
             )
         })
         .route("/v1/stats", get(stats::all))
-        .route("/v1/functions/{name}/stats", get(stats::one))
         .route("/internal/traffic", post(stats::traffic))
         .route("/v1/metrics", get(metrics::own))
         .route("/v1/workers/{id}/metrics", get(metrics::of_worker))
@@ -90,6 +83,60 @@ pub(crate) fn router(scheduler: Scheduler) -> Router {
         .route("/readyz", get(async || "leads"))
         .with_state(scheduler.clone())
         .merge(members::joining(&scheduler.config))
+}
+
+/// What the paths of functions begin with: in the default namespace, and in any.
+const PREFIXES: [&str; 2] = ["/v1", "/v1/namespaces/{namespace}"];
+
+/// The routes of functions.
+fn functions_below(prefix: &str) -> Router<Scheduler> {
+    let all = format!("{prefix}/functions");
+    let one = format!("{all}/{{name}}");
+    // The deploy enforces its own limit.
+    let deploy = post(deploy::deploy).layer(DefaultBodyLimit::disable());
+    Router::new()
+        .route(&all, deploy.get(functions::list))
+        .route(&one, get(functions::detail).delete(functions::delete))
+        .route(&format!("{one}/versions/{{version}}"), get(functions::version))
+        .route(&format!("{one}/logs"), get(logs::logs))
+        .route(&format!("{one}/snapshot/renew"), post(functions::renew_snapshot))
+        .route(&format!("{one}/async/retry"), post(calls::retry_dead))
+        .route(&format!("{one}/stats"), get(stats::one))
+}
+
+/// The namespace that a path names, which exists.
+struct InNamespace(Namespace);
+
+impl FromRequestParts<Scheduler> for InNamespace {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, scheduler: &Scheduler) -> Result<Self, ApiError> {
+        #[derive(Deserialize)]
+        struct Params {
+            #[serde(default)]
+            namespace: Namespace,
+        }
+        let Path(Params { namespace }) = parts.extract().await.map_err(bad_path)?;
+        scheduler.state().catalog.check_namespace(namespace.as_str())?;
+        Ok(Self(namespace))
+    }
+}
+
+/// The function that a path names, in a namespace that exists.
+struct Named(FunctionId);
+
+impl FromRequestParts<Scheduler> for Named {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, scheduler: &Scheduler) -> Result<Self, ApiError> {
+        #[derive(Deserialize)]
+        struct Params {
+            name: FunctionName,
+        }
+        let InNamespace(namespace) = InNamespace::from_request_parts(parts, scheduler).await?;
+        let Path(Params { name }) = parts.extract().await.map_err(bad_path)?;
+        Ok(Self(FunctionId::new(&namespace, &name)))
+    }
 }
 
 /// Checks the cluster's token, which a scraper sends as its bearer token.

@@ -4,12 +4,12 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Json;
-use axum::extract::rejection::{JsonRejection, PathRejection};
-use axum::extract::{Path, State};
-use rekindle_wire::FunctionName;
+use axum::extract::State;
+use axum::extract::rejection::JsonRejection;
+use rekindle_wire::FunctionId;
 use rekindle_wire::stats::{FunctionStats, Stats, TrafficAnswer, TrafficReport, WorkerStats};
 
-use super::{Refused, bad_json, bad_path, from_store, functions};
+use super::{Named, Refused, bad_json, from_store, functions};
 use crate::state::{ClusterState, Scheduler};
 
 pub(super) async fn traffic(
@@ -52,9 +52,8 @@ pub(super) async fn all(State(scheduler): State<Scheduler>) -> Json<Stats> {
 
 pub(super) async fn one(
     State(scheduler): State<Scheduler>,
-    name: Result<Path<FunctionName>, PathRejection>,
+    Named(name): Named,
 ) -> Result<Json<FunctionStats>, Refused> {
-    let Path(name) = name.map_err(bad_path)?;
     let live = scheduler.state().catalog.live(&name).map(|live| live.spec.version);
     let version = match live {
         Some(version) => scheduler.store.version(&name, version).await.map_err(from_store)?,
@@ -67,7 +66,7 @@ pub(super) async fn one(
     Ok(Json(stats))
 }
 
-fn of(scheduler: &Scheduler, state: &ClusterState, name: &FunctionName) -> FunctionStats {
+fn of(scheduler: &Scheduler, state: &ClusterState, name: &FunctionId) -> FunctionStats {
     FunctionStats {
         name: name.clone(),
         starts: state.traffic.of(name),

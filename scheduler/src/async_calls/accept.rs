@@ -14,13 +14,16 @@ use crate::store::NewRow;
 /// Stores a call. It is durable once this returns.
 ///
 /// # Errors
-/// - `function_not_found`, `too_large`, `bad_request`
+/// - `namespace_not_found`, `function_not_found`, `too_large`, `bad_request`
 /// - `throttled` if its queue is full
 /// - `conflict` if its idempotency key was that of another request of the same owner
 pub(crate) async fn accept(scheduler: &Scheduler, mut new: NewCall) -> Result<AcceptedCall, Refused> {
     check(&new)?;
-    let live = scheduler.state().catalog.live(&new.function);
-    let live = live.ok_or_else(|| crate::api::unknown_function(&new.function))?;
+    let live = {
+        let catalog = &scheduler.state().catalog;
+        let live = catalog.live(&new.function);
+        live.ok_or_else(|| catalog.missing(&new.function))?
+    };
     let policy = &live.spec.manifest.asynchronous;
     let now = unix_ms();
     let (owner, digest) = (owner(&new), digest(&new));

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rekindle_wire::asynchronous::{CLAIM_MAX, ClaimRequest, ClaimedCall, ClaimedCallback, Claims, Renewal};
-use rekindle_wire::{ApiError, ErrorCode, FunctionName};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId};
 
 use super::sealing::{self, Message};
 use super::{CLAIM_HOLDS, TICK, WAIT_LIMIT};
@@ -41,7 +41,7 @@ async fn take(scheduler: &Scheduler, request: &ClaimRequest) -> Result<Claims, S
     let (now, now_unix_ms) = (scheduler.now(), unix_ms());
     let shares = {
         let state = scheduler.state();
-        let at_once = |name: &FunctionName| match state.catalog.live(name) {
+        let at_once = |name: &FunctionId| match state.catalog.live(name) {
             Some(live) => u64::from(live.spec.manifest.max_instances) * u64::from(live.spec.manifest.concurrency),
             None => UNKNOWN_AT_ONCE,
         };

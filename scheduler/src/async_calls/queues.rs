@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rekindle_wire::FunctionName;
+use rekindle_wire::FunctionId;
 
 use crate::fleet::Millis;
 use crate::store::{self, Due};
@@ -45,7 +45,7 @@ struct Level {
 /// The counts.
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
-    functions: BTreeMap<FunctionName, Level>,
+    functions: BTreeMap<FunctionId, Level>,
     handed_out: u64,
     /// Number of changes, so that older counts do not replace newer ones.
     changes: u64,
@@ -54,7 +54,7 @@ pub(crate) struct Queues {
 
 impl Queues {
     /// Whether one more call may wait.
-    pub(super) fn admit(&self, function: &FunctionName, bytes: u64) -> Result<(), Full> {
+    pub(super) fn admit(&self, function: &FunctionId, bytes: u64) -> Result<(), Full> {
         let all = self.all();
         let own = self.functions.get(function).map_or(Due::default(), |l| l.due);
         if own.queued >= PER_FUNCTION {
@@ -79,7 +79,7 @@ impl Queues {
     }
 
     /// Counts an accepted call.
-    pub(super) fn added(&mut self, function: &FunctionName, bytes: u64, now_unix_ms: i64) {
+    pub(super) fn added(&mut self, function: &FunctionId, bytes: u64, now_unix_ms: i64) {
         self.changes += 1;
         let level = self.functions.entry(function.clone()).or_default();
         if level.due.queued + level.due.running == 0 {
@@ -91,7 +91,7 @@ impl Queues {
     }
 
     /// Counts claimed calls: `taken` of the `wanted` ones.
-    pub(super) fn claimed(&mut self, function: &FunctionName, taken: u64, wanted: u32, now: Millis) {
+    pub(super) fn claimed(&mut self, function: &FunctionId, taken: u64, wanted: u32, now: Millis) {
         self.changes += 1;
         let Some(level) = self.functions.get_mut(function) else {
             return;
@@ -106,7 +106,7 @@ impl Queues {
     }
 
     /// Counts a call of `bytes` bytes that has ended: it neither runs nor waits.
-    pub(super) fn ended(&mut self, function: &FunctionName, bytes: u64) {
+    pub(super) fn ended(&mut self, function: &FunctionId, bytes: u64) {
         self.changes += 1;
         if let Some(level) = self.functions.get_mut(function) {
             level.due.running = level.due.running.saturating_sub(1);
@@ -115,7 +115,7 @@ impl Queues {
     }
 
     /// Counts a call that runs no more and waits again.
-    pub(super) fn waits_again(&mut self, function: &FunctionName) {
+    pub(super) fn waits_again(&mut self, function: &FunctionId) {
         self.changes += 1;
         if let Some(level) = self.functions.get_mut(function) {
             level.due.running = level.due.running.saturating_sub(1);
@@ -158,20 +158,15 @@ impl Queues {
     }
 
     /// The counts of each function.
-    pub(crate) fn each(&self) -> impl Iterator<Item = (&FunctionName, &Due)> {
+    pub(crate) fn each(&self) -> impl Iterator<Item = (&FunctionId, &Due)> {
         self.functions.iter().map(|(name, level)| (name, &level.due))
     }
 
     /// How many calls of which functions a gateway with `room` gets. `at_once` says how many of a function may run at
     /// once.
-    pub(super) fn share(
-        &self,
-        room: u32,
-        now: Millis,
-        at_once: impl Fn(&FunctionName) -> u64,
-    ) -> Vec<(FunctionName, u32)> {
+    pub(super) fn share(&self, room: u32, now: Millis, at_once: impl Fn(&FunctionId) -> u64) -> Vec<(FunctionId, u32)> {
         struct Share<'a> {
-            name: &'a FunctionName,
+            name: &'a FunctionId,
             running: u64,
             left: u64,
             served: u64,

@@ -93,8 +93,8 @@ async fn sweep(scheduler: &Scheduler) -> Result<bool, StoreError> {
         );
         let expired = scheduler.store.expire_calls(now, &error).await?;
         for function in &expired {
-            tracing::warn!(function, "an asynchronous invocation is given up, as it is too old");
-            metrics.dead(function, ErrorCode::Expired.as_str());
+            tracing::warn!(%function, "an asynchronous invocation is given up, as it is too old");
+            metrics.dead(function.as_str(), ErrorCode::Expired.as_str());
         }
         if !expired.is_empty() {
             scheduler.calls.callbacks.store(true, Ordering::Relaxed);

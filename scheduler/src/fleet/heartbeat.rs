@@ -11,7 +11,7 @@ use std::collections::HashSet;
 
 use rekindle_wire::api::{InstanceInfo, InstanceState};
 use rekindle_wire::internal::Heartbeat;
-use rekindle_wire::{FunctionName, InstanceId, VersionNumber};
+use rekindle_wire::{FunctionId, InstanceId, VersionNumber};
 
 use super::{Fleet, Instance, LiveVersion, Millis, Stage, UNSEEN, Worker};
 
@@ -32,7 +32,7 @@ impl Fleet {
         &mut self,
         beat: &Heartbeat,
         now: Millis,
-        known: impl Fn(&FunctionName, VersionNumber) -> Known,
+        known: impl Fn(&FunctionId, VersionNumber) -> Known,
     ) -> Vec<InstanceId> {
         if self.expelled.contains(&beat.worker) {
             // The heartbeat was in flight when the worker was revoked.
@@ -106,7 +106,7 @@ impl Fleet {
         beat: &Heartbeat,
         info: &InstanceInfo,
         now: Millis,
-        known: &impl Fn(&FunctionName, VersionNumber) -> Known,
+        known: &impl Fn(&FunctionId, VersionNumber) -> Known,
         stop: &mut Vec<InstanceId>,
     ) {
         let (version, live) = match known(&info.function, info.version) {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
 
 use rekindle_wire::ids::GatewayId;
-use rekindle_wire::{FunctionName, InstanceId, VersionNumber, WorkerId};
+use rekindle_wire::{FunctionId, InstanceId, VersionNumber, WorkerId};
 
 use super::sites::{Share, Sites, Zone};
 use super::{Instance, Map, Millis, Stage};
@@ -19,7 +19,7 @@ pub(crate) struct Instances {
 
 #[derive(Debug, Default)]
 struct Index {
-    functions: Map<FunctionName, BTreeMap<VersionNumber, OfVersion>>,
+    functions: Map<FunctionId, BTreeMap<VersionNumber, OfVersion>>,
     sites: Sites,
     /// Leased instances, ordered by when the lease ends.
     leases: BTreeSet<(Millis, InstanceId)>,
@@ -55,7 +55,7 @@ pub(crate) struct OfVersion {
 /// What the indexes hold about one instance.
 #[derive(Debug, Clone, PartialEq)]
 struct Entry {
-    function: FunctionName,
+    function: FunctionId,
     version: VersionNumber,
     worker: WorkerId,
     zone: Zone,
@@ -303,12 +303,12 @@ impl Instances {
     }
 
     /// The instances of a version.
-    pub(crate) fn of_version(&self, function: &FunctionName, version: VersionNumber) -> Option<&OfVersion> {
+    pub(crate) fn of_version(&self, function: &FunctionId, version: VersionNumber) -> Option<&OfVersion> {
         self.index.functions.get(function)?.get(&version)
     }
 
     /// The instances of a function, whatever their version.
-    pub(crate) fn ids_of(&self, function: &FunctionName) -> Vec<InstanceId> {
+    pub(crate) fn ids_of(&self, function: &FunctionId) -> Vec<InstanceId> {
         let versions = self.index.functions.get(function).into_iter().flatten();
         versions.flat_map(|(_, v)| v.ids.iter().cloned()).collect()
     }

@@ -2,7 +2,7 @@
 //! fleet, in milliseconds saved for each byte set aside. It also records its decisions for the metrics.
 
 use rekindle_retention::{Clock, Figures, Rung, Worth};
-use rekindle_wire::{FunctionName, InstanceId, VersionNumber, WorkerId};
+use rekindle_wire::{FunctionId, InstanceId, VersionNumber, WorkerId};
 
 use super::membership::{SHORTAGE, Worker};
 use super::retire::Retiree;
@@ -178,11 +178,7 @@ impl Fleet {
 
     /// For each worker short of memory, evicts the next few unused instances, those worth least first. Of each version,
     /// as many stay as `floor` says.
-    pub(crate) fn relieve(
-        &mut self,
-        now: Millis,
-        floor: impl Fn(&FunctionName, VersionNumber) -> Floor,
-    ) -> Vec<Retiree> {
+    pub(crate) fn relieve(&mut self, now: Millis, floor: impl Fn(&FunctionId, VersionNumber) -> Floor) -> Vec<Retiree> {
         let short = |w: &Worker| w.alive && w.guard.is_short();
         let short: Vec<WorkerId> = self
             .workers
@@ -211,7 +207,7 @@ impl Fleet {
         &self,
         worker: &WorkerId,
         now: Millis,
-        floor: impl Fn(&FunctionName, VersionNumber) -> Floor,
+        floor: impl Fn(&FunctionId, VersionNumber) -> Floor,
     ) -> Vec<(Worth, InstanceId)> {
         let may_go = |i: &Instance| i.is_free() && i.retire_after <= now;
         let mut unused: Vec<_> = self.instances.on(worker).filter(|(_, i)| may_go(i)).collect();
@@ -301,7 +297,7 @@ mod tests {
         fleet.heartbeat(&beat, now, |_, _| Known::Unknown);
     }
 
-    fn no_floor(_: &FunctionName, _: VersionNumber) -> Floor {
+    fn no_floor(_: &FunctionId, _: VersionNumber) -> Floor {
         Floor::default()
     }
 
@@ -337,7 +333,7 @@ mod tests {
         let (mut fleet, all) = idle(&[("held", 300 << 20), ("used", 200 << 20), ("free", 1 << 20)]);
         fleet.grant(&"i-used".parse().unwrap(), &"g-1".parse().unwrap(), &all[1], Millis(1));
         press(&mut fleet, 50.0, Millis(10));
-        let floor = |function: &FunctionName, _| Floor {
+        let floor = |function: &FunctionId, _| Floor {
             warm: usize::from(function.as_str() == "held"),
             parked: 0,
         };

@@ -40,7 +40,7 @@ use rekindle_retention::Clock;
 use rekindle_wire::api::{InstanceInfo, InstanceState, StartKind};
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::internal::VersionSpec;
-use rekindle_wire::{FunctionName, InstanceId, VersionNumber, WorkerId};
+use rekindle_wire::{FunctionId, InstanceId, VersionNumber, WorkerId};
 
 use crate::placement::cost;
 use crate::renewal::NO_VERSION;
@@ -131,7 +131,7 @@ pub(crate) struct Lease {
 /// One running copy of a version.
 #[derive(Debug, Clone)]
 pub(crate) struct Instance {
-    pub(crate) function: FunctionName,
+    pub(crate) function: FunctionId,
     pub(crate) version: VersionNumber,
     pub(crate) worker: WorkerId,
     /// Zone of its worker.
@@ -233,7 +233,7 @@ pub(crate) struct Fleet {
     /// Ended leases whose instance is gone and whose gateway has not been told, each with its expiry.
     ended: BTreeMap<GatewayId, Vec<(InstanceId, Millis)>>,
     /// Number of pool starts that became useful, by version.
-    filled: HashMap<(FunctionName, VersionNumber), u64>,
+    filled: HashMap<(FunctionId, VersionNumber), u64>,
     /// Greedy-dual's clock.
     clock: Clock,
     /// Reservation of a worker for a function that waits for room.
@@ -260,7 +260,7 @@ impl Fleet {
     }
 
     /// Number of instances of one version, in any stage.
-    pub(crate) fn count(&self, function: &FunctionName, version: VersionNumber) -> usize {
+    pub(crate) fn count(&self, function: &FunctionId, version: VersionNumber) -> usize {
         self.instances.of_version(function, version).map_or(0, |v| v.ids.len())
     }
 
@@ -343,7 +343,7 @@ impl Fleet {
     }
 
     /// Instances as shown to users, oldest first; of one function or of all.
-    pub(crate) fn instance_infos(&self, only: Option<&FunctionName>, now: Millis) -> Vec<InstanceInfo> {
+    pub(crate) fn instance_infos(&self, only: Option<&FunctionId>, now: Millis) -> Vec<InstanceInfo> {
         let wanted = self
             .instances
             .iter()

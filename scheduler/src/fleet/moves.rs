@@ -1,7 +1,7 @@
 //! Instances that move to another worker.
 
 use rekindle_wire::migration::MigrationKind;
-use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId, VersionNumber, WorkerId};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId, VersionNumber, WorkerId};
 
 use super::membership::Worker;
 use super::sites::Site;
@@ -30,7 +30,7 @@ pub(crate) struct PlannedMove {
     /// Its id on the target.
     pub(crate) arrives: InstanceId,
     /// The function it runs.
-    pub(crate) function: FunctionName,
+    pub(crate) function: FunctionId,
     /// Version of the function.
     pub(crate) version: VersionNumber,
 }

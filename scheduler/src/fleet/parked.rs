@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use rekindle_wire::api::StartKind;
-use rekindle_wire::{FunctionName, InstanceId, VersionNumber, WorkerId};
+use rekindle_wire::{FunctionId, InstanceId, VersionNumber, WorkerId};
 
 use super::keeping::Ahead;
 use super::{Fleet, LiveVersion, Millis, Stage};
@@ -73,7 +73,7 @@ impl Fleet {
     }
 
     /// Forgets the counts of versions that are no longer live.
-    pub(crate) fn keep_filled(&mut self, is_live: impl Fn(&FunctionName, VersionNumber) -> bool) {
+    pub(crate) fn keep_filled(&mut self, is_live: impl Fn(&FunctionId, VersionNumber) -> bool) {
         self.filled.retain(|(function, version), _| is_live(function, *version));
     }
 
@@ -87,7 +87,7 @@ impl Fleet {
 /// When each pool may start its next instance.
 #[derive(Debug, Default)]
 pub(crate) struct Pools {
-    next: HashMap<(FunctionName, VersionNumber), Next>,
+    next: HashMap<(FunctionId, VersionNumber), Next>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -123,7 +123,7 @@ impl Pools {
     }
 
     /// Forgets versions that are no longer live.
-    pub(crate) fn keep(&mut self, is_live: impl Fn(&FunctionName, VersionNumber) -> bool) {
+    pub(crate) fn keep(&mut self, is_live: impl Fn(&FunctionId, VersionNumber) -> bool) {
         self.next.retain(|(function, version), _| is_live(function, *version));
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use rekindle_wire::{FunctionName, InstanceId, VersionNumber};
+use rekindle_wire::{FunctionId, InstanceId, VersionNumber};
 
 use super::keeping::Decided;
 use super::{Fleet, Instance, Millis, Stage};
@@ -27,7 +27,7 @@ pub(crate) struct Retiree {
 impl Fleet {
     /// Instances that are due. They count as stopping from now on, until [`Self::kept`], [`Self::parked`] or
     /// [`Self::forget`] is called. `floor` says how many of each version always stay.
-    pub(crate) fn due(&mut self, now: Millis, floor: impl Fn(&FunctionName, VersionNumber) -> Floor) -> Vec<Retiree> {
+    pub(crate) fn due(&mut self, now: Millis, floor: impl Fn(&FunctionId, VersionNumber) -> Floor) -> Vec<Retiree> {
         let mut unused: Vec<_> = self
             .instances
             .iter()
@@ -64,7 +64,7 @@ impl Fleet {
     }
 
     /// Number of ready and of parked instances for each version, without those that are leaving.
-    pub(super) fn staying_by_version(&self) -> HashMap<(&FunctionName, VersionNumber), Floor> {
+    pub(super) fn staying_by_version(&self) -> HashMap<(&FunctionId, VersionNumber), Floor> {
         let mut stay: HashMap<_, Floor> = HashMap::new();
         for instance in self.instances.values().filter(|i| !self.is_leaving(i)) {
             let stay = stay.entry((&instance.function, instance.version)).or_default();
@@ -140,7 +140,7 @@ impl Fleet {
 
     /// Makes a version live: its first instance takes invocations from now on, instances of other versions finish and
     /// go.
-    pub(crate) fn switch_to(&mut self, function: &FunctionName, live: VersionNumber, now: Millis) {
+    pub(crate) fn switch_to(&mut self, function: &FunctionId, live: VersionNumber, now: Millis) {
         for id in self.instances.ids_of(function) {
             let Some(mut instance) = self.instances.get_mut(&id) else {
                 continue;

@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use rekindle_wire::{FunctionName, InstanceId, WorkerId};
+use rekindle_wire::{FunctionId, InstanceId, WorkerId};
 
 use super::keeping::Decided;
 use super::{Fleet, Instance, LiveVersion, Millis, Worker};
@@ -19,7 +19,7 @@ const TURN: Millis = Millis(1_000);
 /// A worker reserved for one function.
 #[derive(Debug, Clone)]
 struct KeptFor {
-    function: FunctionName,
+    function: FunctionId,
     worker: WorkerId,
 }
 
@@ -31,8 +31,8 @@ pub(crate) struct Claims {
 
 impl Fleet {
     /// Memory held by each function's instances, without those that are leaving, bytes.
-    pub(crate) fn held(&self) -> HashMap<&FunctionName, u64> {
-        let mut held: HashMap<&FunctionName, u64> = HashMap::new();
+    pub(crate) fn held(&self) -> HashMap<&FunctionId, u64> {
+        let mut held: HashMap<&FunctionId, u64> = HashMap::new();
         for instance in self.instances.values().filter(|i| !i.draining) {
             *held.entry(&instance.function).or_default() += instance.set_aside();
         }
@@ -40,18 +40,18 @@ impl Fleet {
     }
 
     /// Whether the worker is reserved for another function.
-    pub(crate) fn is_kept_from(&self, function: &FunctionName, worker: &WorkerId) -> bool {
+    pub(crate) fn is_kept_from(&self, function: &FunctionId, worker: &WorkerId) -> bool {
         let kept = self.claims.kept.as_ref();
         kept.is_some_and(|kept| kept.function != *function && kept.worker == *worker)
     }
 
     /// Ends the function's claim: it has what it waited for, or does not wait any more.
-    pub(crate) fn end_claim(&mut self, function: &FunctionName) {
+    pub(crate) fn end_claim(&mut self, function: &FunctionId) {
         self.claims.kept.take_if(|kept| kept.function == *function);
     }
 
     /// The function that holds the claim.
-    pub(crate) fn claimant(&self) -> Option<&FunctionName> {
+    pub(crate) fn claimant(&self) -> Option<&FunctionId> {
         self.claims.kept.as_ref().map(|kept| &kept.function)
     }
 
@@ -65,7 +65,7 @@ impl Fleet {
             Some(kept) if kept.function == *function => false,
             Some(kept) => {
                 let held = self.held();
-                let of = |function: &FunctionName| held.get(function).copied().unwrap_or(0);
+                let of = |function: &FunctionId| held.get(function).copied().unwrap_or(0);
                 of(function) < of(&kept.function)
             }
         };
@@ -122,7 +122,7 @@ impl Fleet {
 
     fn may_yield(&self, live: &LiveVersion, worker: &WorkerId, now: Millis) -> Option<InstanceId> {
         let held = self.held();
-        let of = |function: &FunctionName| held.get(function).copied().unwrap_or(0);
+        let of = |function: &FunctionId| held.get(function).copied().unwrap_or(0);
         let own = of(&live.spec.function);
         let may = |i: &Instance| {
             let granted = i.lease.as_ref().map(|l| l.granted_at);

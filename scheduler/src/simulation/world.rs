@@ -7,7 +7,7 @@ use std::time::Instant;
 use rekindle_wire::api::{InstanceState, StartKind};
 use rekindle_wire::internal::Placement;
 use rekindle_wire::migration::MigrationKind;
-use rekindle_wire::{FunctionName, InstanceId, WorkerId};
+use rekindle_wire::{FunctionId, InstanceId, WorkerId};
 
 use super::gateways::{Gateway, Slot};
 use super::hosts::{Host, Link, Real};
@@ -100,7 +100,7 @@ pub(super) struct World {
     heat: Heat,
     hosts: Vec<Host>,
     host_of: HashMap<WorkerId, usize>,
-    function_of: HashMap<FunctionName, usize>,
+    function_of: HashMap<FunctionId, usize>,
     gateways: Vec<Gateway>,
     waiting: BTreeMap<usize, VecDeque<QueuedRequest>>,
     /// When the next request comes, milliseconds.
@@ -564,7 +564,7 @@ impl World {
     /// Like the scheduler's own, except that functions do not take turns.
     fn pump(&mut self) {
         let claimant = self.fleet.claimant().cloned();
-        let waits = |name: &FunctionName| self.waiting.contains_key(&self.function_of[name]);
+        let waits = |name: &FunctionId| self.waiting.contains_key(&self.function_of[name]);
         if let Some(claimant) = claimant.filter(|name| !waits(name)) {
             self.fleet.end_claim(&claimant);
         }

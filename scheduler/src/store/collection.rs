@@ -3,22 +3,22 @@
 use std::collections::HashSet;
 
 use rekindle_wire::internal::VersionSpec;
-use rekindle_wire::{FunctionName, VersionNumber};
+use rekindle_wire::{FunctionId, VersionNumber};
 use uuid::Uuid;
 
-use super::{Store, StoreError, failed, unreadable};
+use super::{Store, StoreError, failed, function_id, unreadable};
 
 /// A version that is kept.
 #[derive(Debug)]
 pub(crate) struct Kept {
-    pub(crate) function: FunctionName,
+    pub(crate) function: FunctionId,
     pub(crate) version: VersionNumber,
     /// Its specification once it is live; `None` while its deploy is in progress.
     pub(crate) spec: Option<VersionSpec>,
 }
 
 /// Versions beyond the newest `$1` of their function, without the live one and those in progress.
-const TOO_OLD: &str = "SELECT f.name, v.function_id, v.number FROM ( \
+const TOO_OLD: &str = "SELECT f.namespace, f.name, v.function_id, v.number FROM ( \
      SELECT function_id, number, state, \
      ROW_NUMBER() OVER (PARTITION BY function_id ORDER BY number DESC) AS place, \
      MAX(CASE WHEN state = 'live' THEN number END) OVER (PARTITION BY function_id) AS serving FROM versions \
@@ -49,15 +49,15 @@ impl Store {
 
     /// Every version that is live or in progress.
     pub(crate) async fn kept(&self) -> Result<Vec<Kept>, StoreError> {
-        let rows: Vec<(String, i64, String, Option<String>)> = sqlx::query_as(
-            "SELECT f.name, v.number, v.state, v.spec FROM versions v JOIN functions f ON f.id = v.function_id \
+        let rows: Vec<(String, String, i64, String, Option<String>)> = sqlx::query_as(
+            "SELECT f.namespace, f.name, v.number, v.state, v.spec FROM versions v JOIN functions f ON f.id = v.function_id \
              WHERE v.state <> 'failed'",
         )
         .fetch_all(&self.pool)
         .await
         .map_err(failed("read the versions"))?;
-        let kept = rows.into_iter().map(|(name, number, state, spec)| {
-            let (function, version) = named(&name, number)?;
+        let kept = rows.into_iter().map(|(namespace, name, number, state, spec)| {
+            let (function, version) = named(&namespace, &name, number)?;
             let spec = spec.filter(|_| state == "live").map(|s| serde_json::from_str(&s));
             Ok(Kept {
                 function,
@@ -78,25 +78,27 @@ impl Store {
     }
 
     /// Versions beyond the newest `keep` of their function, without the live one and those in progress.
-    pub(crate) async fn too_old(&self, keep: u32) -> Result<Vec<(FunctionName, VersionNumber)>, StoreError> {
-        let rows: Vec<(String, i64, i64)> = sqlx::query_as(TOO_OLD)
+    pub(crate) async fn too_old(&self, keep: u32) -> Result<Vec<(FunctionId, VersionNumber)>, StoreError> {
+        let rows: Vec<(String, String, i64, i64)> = sqlx::query_as(TOO_OLD)
             .bind(i64::from(keep))
             .fetch_all(&self.pool)
             .await
             .map_err(failed("look for old versions"))?;
-        rows.into_iter().map(|(name, _, number)| named(&name, number)).collect()
+        rows.into_iter()
+            .map(|(namespace, name, _, number)| named(&namespace, &name, number))
+            .collect()
     }
 
     /// Removes those versions and returns them.
-    pub(crate) async fn remove_too_old(&self, keep: u32) -> Result<Vec<(FunctionName, VersionNumber)>, StoreError> {
+    pub(crate) async fn remove_too_old(&self, keep: u32) -> Result<Vec<(FunctionId, VersionNumber)>, StoreError> {
         let doing = "remove old versions";
         let mut tx = self.begin(doing).await?;
-        let rows: Vec<(String, i64, i64)> = sqlx::query_as(TOO_OLD)
+        let rows: Vec<(String, String, i64, i64)> = sqlx::query_as(TOO_OLD)
             .bind(i64::from(keep))
             .fetch_all(&mut *tx)
             .await
             .map_err(failed(doing))?;
-        for (_, function, number) in &rows {
+        for (_, _, function, number) in &rows {
             for statement in [
                 "DELETE FROM renewals WHERE function_id = $1 AND number = $2",
                 "DELETE FROM versions WHERE function_id = $1 AND number = $2",
@@ -110,12 +112,14 @@ impl Store {
             }
         }
         tx.commit().await.map_err(failed(doing))?;
-        rows.into_iter().map(|(name, _, number)| named(&name, number)).collect()
+        rows.into_iter()
+            .map(|(namespace, name, _, number)| named(&namespace, &name, number))
+            .collect()
     }
 }
 
-pub(super) fn named(name: &str, number: i64) -> Result<(FunctionName, VersionNumber), StoreError> {
-    let function = name.parse().map_err(unreadable("functions.name"))?;
+pub(super) fn named(namespace: &str, name: &str, number: i64) -> Result<(FunctionId, VersionNumber), StoreError> {
+    let function = function_id(namespace, name)?;
     let version = u32::try_from(number).map_err(unreadable("versions.number"))?;
     Ok((function, VersionNumber(version)))
 }

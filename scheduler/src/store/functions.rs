@@ -1,8 +1,10 @@
 //! Functions: created with their first version, removed with all of them.
 
-use rekindle_wire::{ApiError, ErrorCode, FunctionName, SnapshotId};
+use std::collections::BTreeSet;
 
-use super::{Store, StoreError, failed, unreadable};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId, Namespace, SnapshotId};
+
+use super::{Store, StoreError, failed, function_id, unreadable};
 
 /// What a deleted function leaves in the object store.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -14,14 +16,27 @@ pub(crate) struct Leftovers {
 }
 
 impl Store {
-    /// Every function's name and id.
-    pub(crate) async fn functions(&self) -> Result<Vec<(FunctionName, i64)>, StoreError> {
-        let rows: Vec<(String, i64)> = sqlx::query_as("SELECT name, id FROM functions ORDER BY name")
+    /// Every namespace.
+    pub(crate) async fn namespaces(&self) -> Result<BTreeSet<Namespace>, StoreError> {
+        let names: Vec<String> = sqlx::query_scalar("SELECT name FROM namespaces")
             .fetch_all(&self.pool)
             .await
-            .map_err(failed("list the functions"))?;
+            .map_err(failed("list the namespaces"))?;
+        let parsed = names
+            .iter()
+            .map(|name| name.parse().map_err(unreadable("namespaces.name")));
+        parsed.collect()
+    }
+
+    /// Every function, with the number that its user id follows from.
+    pub(crate) async fn functions(&self) -> Result<Vec<(FunctionId, i64)>, StoreError> {
+        let rows: Vec<(String, String, i64)> =
+            sqlx::query_as("SELECT namespace, name, id FROM functions ORDER BY namespace, name")
+                .fetch_all(&self.pool)
+                .await
+                .map_err(failed("list the functions"))?;
         rows.into_iter()
-            .map(|(name, id)| Ok((name.parse().map_err(unreadable("functions.name"))?, id)))
+            .map(|(namespace, name, id)| Ok((function_id(&namespace, &name)?, id)))
             .collect()
     }
 
@@ -39,13 +54,14 @@ impl Store {
     /// that name. Refused while a version is being prepared.
     pub(crate) async fn delete_function(
         &self,
-        name: &FunctionName,
+        name: &FunctionId,
         now_unix_ms: i64,
     ) -> Result<Option<Leftovers>, StoreError> {
         let doing = "delete a function";
         let mut tx = self.begin(doing).await?;
-        let id: Option<i64> = sqlx::query_scalar("SELECT id FROM functions WHERE name = $1")
-            .bind(name.as_str())
+        let id: Option<i64> = sqlx::query_scalar("SELECT id FROM functions WHERE namespace = $1 AND name = $2")
+            .bind(name.namespace())
+            .bind(name.name())
             .fetch_optional(&mut *tx)
             .await
             .map_err(failed(doing))?;
@@ -89,8 +105,9 @@ impl Store {
                 .await
                 .map_err(failed(doing))?;
         }
-        sqlx::query("DELETE FROM runtime_snapshots WHERE function = $1")
-            .bind(name.as_str())
+        sqlx::query("DELETE FROM runtime_snapshots WHERE namespace = $1 AND function = $2")
+            .bind(name.namespace())
+            .bind(name.name())
             .execute(&mut *tx)
             .await
             .map_err(failed(doing))?;

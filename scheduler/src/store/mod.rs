@@ -28,6 +28,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use rekindle_wire::FunctionId;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::any::AnyPoolOptions;
@@ -130,7 +131,7 @@ pub(crate) enum StoreError {
     },
     /// A version of the function is still being prepared, or the function is being deleted.
     #[error("a version of {0} is being prepared")]
-    Busy(rekindle_wire::FunctionName),
+    Busy(FunctionId),
 }
 
 /// The scheduler's database.
@@ -236,6 +237,13 @@ fn unreadable<E: std::error::Error + Send + Sync + 'static>(column: &'static str
         column,
         source: Box::new(source),
     }
+}
+
+/// The function that two columns name.
+fn function_id(namespace: &str, name: &str) -> Result<FunctionId, StoreError> {
+    let namespace = namespace.parse().map_err(unreadable("functions.namespace"))?;
+    let name = name.parse().map_err(unreadable("functions.name"))?;
+    Ok(FunctionId::new(&namespace, &name))
 }
 
 /// A value as it is stored in a column.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rekindle_wire::api::SnapshotSummary;
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::renewal::{MadeWith, Renewal, RenewalReason};
-use rekindle_wire::{FunctionName, SnapshotId, VersionNumber};
+use rekindle_wire::{FunctionId, SnapshotId, VersionNumber};
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
@@ -51,17 +51,17 @@ impl Store {
     /// The snapshots of the live versions, with the tools that made them.
     pub(crate) async fn serving_snapshots(
         &self,
-    ) -> Result<Vec<(FunctionName, VersionNumber, Option<MadeWith>)>, StoreError> {
-        let rows: Vec<(String, i64, String)> = sqlx::query_as(
-            "SELECT f.name, v.number, v.snapshot FROM versions v JOIN functions f ON f.id = v.function_id \
+    ) -> Result<Vec<(FunctionId, VersionNumber, Option<MadeWith>)>, StoreError> {
+        let rows: Vec<(String, String, i64, String)> = sqlx::query_as(
+            "SELECT f.namespace, f.name, v.number, v.snapshot FROM versions v JOIN functions f ON f.id = v.function_id \
              WHERE v.snapshot IS NOT NULL AND v.number = \
              (SELECT MAX(n.number) FROM versions n WHERE n.function_id = v.function_id AND n.state = 'live')",
         )
         .fetch_all(&self.pool)
         .await
         .map_err(failed("read what snapshots were made with"))?;
-        let serving = rows.into_iter().map(|(name, number, snapshot)| {
-            let (function, version) = super::collection::named(&name, number)?;
+        let serving = rows.into_iter().map(|(namespace, name, number, snapshot)| {
+            let (function, version) = super::collection::named(&namespace, &name, number)?;
             let snapshot: SnapshotSummary = parsed("versions.snapshot", &snapshot)?;
             Ok((function, version, snapshot.made_with))
         });
@@ -72,7 +72,7 @@ impl Store {
     /// lets this request restart it. Returns whether anything has changed.
     pub(crate) async fn want_renewal(
         &self,
-        (function, version): (&FunctionName, VersionNumber),
+        (function, version): (&FunctionId, VersionNumber),
         (reason, why): (RenewalReason, &str),
         (now_unix_s, due_unix_s): (i64, i64),
         anew: Anew,
@@ -93,7 +93,7 @@ impl Store {
         let done = sqlx::query(sqlx::AssertSqlSafe(format!(
             "INSERT INTO renewals (function_id, number, reason, why, since_unix_s, due_unix_s, attempts) \
              SELECT v.function_id, v.number, $1, $2, $3, $4, 0 FROM versions v \
-             WHERE v.number = $5 AND v.function_id = (SELECT id FROM functions WHERE name = $6) \
+             WHERE v.number = $5 AND v.function_id = (SELECT id FROM functions WHERE namespace = $6 AND name = $7) \
              ON CONFLICT (function_id, number) {conflict}"
         )))
         .bind(reason.as_str())
@@ -101,7 +101,8 @@ impl Store {
         .bind(now_unix_s)
         .bind(due_unix_s)
         .bind(i64::from(version.0))
-        .bind(function.as_str())
+        .bind(function.namespace())
+        .bind(function.name())
         .execute(&self.writes)
         .await
         .map_err(failed("note a snapshot that is to be made anew"))?;
@@ -132,12 +133,13 @@ impl Store {
     }
 
     /// Drops the renewal of a version that no longer serves.
-    pub(crate) async fn drop_renewal(&self, function: &FunctionName, version: VersionNumber) -> Result<(), StoreError> {
+    pub(crate) async fn drop_renewal(&self, function: &FunctionId, version: VersionNumber) -> Result<(), StoreError> {
         sqlx::query(
-            "DELETE FROM renewals WHERE number = $1 AND function_id = (SELECT id FROM functions WHERE name = $2)",
+            "DELETE FROM renewals WHERE number = $1 AND function_id = (SELECT id FROM functions WHERE namespace = $2 AND name = $3)",
         )
         .bind(i64::from(version.0))
-        .bind(function.as_str())
+        .bind(function.namespace())
+        .bind(function.name())
         .execute(&self.writes)
         .await
         .map_err(failed("drop a snapshot that was to be made anew"))?;
@@ -147,20 +149,21 @@ impl Store {
     /// Records a failed attempt. The next one is due at `due`, unless there have been too many.
     pub(crate) async fn renewal_failed(
         &self,
-        (function, version): (&FunctionName, VersionNumber),
+        (function, version): (&FunctionId, VersionNumber),
         attempts: u32,
         error: &str,
         due_unix_s: i64,
     ) -> Result<(), StoreError> {
         sqlx::query(
             "UPDATE renewals SET attempts = $1, error = $2, due_unix_s = $3 \
-             WHERE number = $4 AND function_id = (SELECT id FROM functions WHERE name = $5)",
+             WHERE number = $4 AND function_id = (SELECT id FROM functions WHERE namespace = $5 AND name = $6)",
         )
         .bind(i64::from(attempts))
         .bind(error)
         .bind(due_unix_s)
         .bind(i64::from(version.0))
-        .bind(function.as_str())
+        .bind(function.namespace())
+        .bind(function.name())
         .execute(&self.writes)
         .await
         .map_err(failed("note why a snapshot could not be made anew"))?;
@@ -179,8 +182,9 @@ impl Store {
         let doing = "exchange a snapshot";
         let mut tx = self.begin(doing).await?;
         let number = i64::from(spec.version.0);
-        let function: Option<i64> = sqlx::query_scalar("SELECT id FROM functions WHERE name = $1")
-            .bind(spec.function.as_str())
+        let function: Option<i64> = sqlx::query_scalar("SELECT id FROM functions WHERE namespace = $1 AND name = $2")
+            .bind(spec.function.namespace())
+            .bind(spec.function.name())
             .fetch_optional(&mut *tx)
             .await
             .map_err(failed(doing))?;
@@ -240,14 +244,15 @@ impl Store {
     }
 
     /// Versions whose snapshot is to be renewed: one that is being published may not be recorded yet.
-    pub(crate) async fn renewing(&self) -> Result<Vec<(FunctionName, VersionNumber)>, StoreError> {
-        let rows: Vec<(String, i64)> =
-            sqlx::query_as("SELECT f.name, r.number FROM renewals r JOIN functions f ON f.id = r.function_id")
-                .fetch_all(&self.pool)
-                .await
-                .map_err(failed("read whose snapshots are to be made anew"))?;
+    pub(crate) async fn renewing(&self) -> Result<Vec<(FunctionId, VersionNumber)>, StoreError> {
+        let rows: Vec<(String, String, i64)> = sqlx::query_as(
+            "SELECT f.namespace, f.name, r.number FROM renewals r JOIN functions f ON f.id = r.function_id",
+        )
+        .fetch_all(&self.pool)
+        .await
+        .map_err(failed("read whose snapshots are to be made anew"))?;
         rows.into_iter()
-            .map(|(name, number)| super::collection::named(&name, number))
+            .map(|(namespace, name, number)| super::collection::named(&namespace, &name, number))
             .collect()
     }
 
@@ -310,7 +315,10 @@ mod tests {
     }
 
     async fn live(store: &Store, name: &str, id: &str, form: Option<u32>) -> VersionSpec {
-        let added = store.add_version(&parsed(name), "sources/a", 7).await.unwrap();
+        let added = store
+            .add_version(&name.parse().unwrap(), &parsed(name), "sources/a", 7)
+            .await
+            .unwrap();
         let mut spec = spec(name, added.info.version.0, 10, 1, 1);
         spec.snapshot = Some(id.parse().unwrap());
         let no_phases: [PhaseTime; 0] = [];

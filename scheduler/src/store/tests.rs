@@ -1,7 +1,8 @@
 //! Each database by itself, closed and opened again: a file, and one on a PostgreSQL server of the tests' own.
 
 use rekindle_wire::api::{PhaseTime, VersionState};
-use rekindle_wire::{ApiError, ErrorCode, VersionNumber};
+use rekindle_wire::internal::VersionSpec;
+use rekindle_wire::{ApiError, ErrorCode, Namespace, VersionNumber};
 
 use super::*;
 use crate::fixture::{parsed, spec};
@@ -90,11 +91,12 @@ on_either! {
     what_was_counted_is_there_after_a_restart_until_its_function_goes,
     digests_of_snapshots_are_kept_until_they_are_lost,
     who_is_revoked_stays_revoked,
+    functions_of_one_name_in_two_namespaces_have_nothing_in_common,
 }
 
 async fn add_live(store: &Store, name: &str, snapshot: Option<&str>) -> u32 {
     let added = store
-        .add_version(&parsed(name), &format!("sources/{name}"), 7)
+        .add_version(&name.parse().unwrap(), &parsed(name), &format!("sources/{name}"), 7)
         .await
         .unwrap();
     let mut spec = spec(name, added.info.version.0, 10, 1, 1);
@@ -165,6 +167,86 @@ async fn who_is_revoked_stays_revoked(place: &Place) {
     assert_eq!(all, [(worker, 7), (gateway, 8)]);
 }
 
+async fn functions_of_one_name_in_two_namespaces_have_nothing_in_common(place: &Place) {
+    let store = open(place).await;
+    let ids: [FunctionId; 2] = ["hello", "hello.team"].map(|id| id.parse().unwrap());
+    let [own, other] = &ids;
+    let nowhere = store.add_version(other, &parsed("hello"), "sources/b", 7).await;
+    assert!(nowhere.is_err(), "there is no such namespace");
+    sqlx::query("INSERT INTO namespaces (name, created_unix_s) VALUES ('team', 7)")
+        .execute(&store.writes)
+        .await
+        .unwrap();
+    let namespaces = store.namespaces().await.unwrap();
+    assert_eq!(namespaces, ["default", "team"].map(|name| name.parse().unwrap()).into());
+    let runtime = rekindle_wire::manifest::Runtime::Python;
+    let named = |id: &str| rekindle_wire::internal::RuntimeSnapshot {
+        snapshot: id.parse().unwrap(),
+        rootfs: spec("hello", 1, 10, 1, 1).rootfs,
+        digest: None,
+    };
+    let snapshots = ["s-1", "s-2"];
+    let of = |traffic: u64| {
+        let stats = rekindle_wire::stats::StartStats {
+            answered: traffic,
+            ..Default::default()
+        };
+        rekindle_wire::stats::Traffic::from([("warm".to_owned(), stats)])
+    };
+    for (n, (id, snapshot)) in ids.iter().zip(snapshots).enumerate() {
+        let source = format!("sources/{n}");
+        let added = store.add_version(id, &parsed("hello"), &source, 7).await.unwrap();
+        assert_eq!((&added.info.function, added.info.version), (id, VersionNumber(1)));
+        let spec = VersionSpec {
+            function: id.clone(),
+            snapshot: Some(snapshot.parse().unwrap()),
+            ..spec("hello", 1, 10, 1, 1)
+        };
+        store.set_live(&spec, None, None, &[]).await.unwrap();
+        assert!(store.unchanged(id, &source).await.unwrap().is_some());
+        store
+            .keep_runtime_snapshot(runtime, Some(id), &named(snapshot))
+            .await
+            .unwrap();
+        store
+            .note_usage(&[(None, id.clone(), of(n as u64))], &[], &[])
+            .await
+            .unwrap();
+        let call = super::calls::tests::new(id.as_str(), Some("key"), 0);
+        assert_eq!(store.add_call(&call).await.unwrap(), None, "the other's key is another");
+    }
+    let listed = store.newest_versions(&"team".parse().unwrap()).await.unwrap();
+    assert_eq!(listed.iter().map(|v| &v.function).collect::<Vec<_>>(), [other]);
+    let functions = store.functions().await.unwrap();
+    assert_eq!(functions.iter().map(|(id, _)| id).collect::<Vec<_>>(), [own, other]);
+    assert_ne!(functions[0].1, functions[1].1, "each has a user of its own");
+    assert_eq!(store.call_queues().await.unwrap().len(), 2);
+    let wanted = Wanted {
+        function: Some(other.clone()),
+        limit: 9,
+        ..Wanted::default()
+    };
+    let calls = store.calls(&wanted).await.unwrap();
+    assert_eq!(calls.iter().map(|call| &call.function).collect::<Vec<_>>(), [other]);
+
+    let left = store.delete_function(own, 7).await.unwrap().unwrap();
+    assert_eq!(left.snapshots, ["s-1".parse().unwrap()]);
+    assert_eq!(store.versions(own, 9).await.unwrap(), []);
+    assert_eq!(store.versions(other, 9).await.unwrap().len(), 1);
+    assert_eq!(store.runtime_snapshot(runtime, Some(own)).await.unwrap(), None);
+    assert_eq!(
+        store.runtime_snapshot(runtime, Some(other)).await.unwrap(),
+        Some(named("s-2"))
+    );
+    assert_eq!(store.invocation_counts().await.unwrap(), [(None, other.clone(), of(1))]);
+    let claimed = store.claim_calls(other, 9, "g-1", 50, 90).await.unwrap();
+    assert_eq!(claimed.len(), 1);
+    assert!(
+        store.claim_calls(own, 9, "g-1", 50, 90).await.unwrap().is_empty(),
+        "given up"
+    );
+}
+
 async fn what_was_stored_is_there_after_a_restart(place: &Place) {
     let store = open(place).await;
     assert_eq!(add_live(&store, "hello", None).await, 1);
@@ -177,7 +259,7 @@ async fn what_was_stored_is_there_after_a_restart(place: &Place) {
     assert_eq!(versions[0].phases[0].ms, 1.5);
     assert_eq!(versions[0].manifest, parsed("hello"));
     assert_eq!(store.live_specs().await.unwrap().len(), 2);
-    assert_eq!(store.newest_versions().await.unwrap().len(), 1);
+    assert_eq!(store.newest_versions(&Namespace::default()).await.unwrap().len(), 1);
 }
 
 async fn only_the_newest_live_whole_version_of_the_same_folder_is_unchanged(place: &Place) {
@@ -191,7 +273,10 @@ async fn only_the_newest_live_whole_version_of_the_same_folder_is_unchanged(plac
     assert_eq!(unchanged("sources/other").await, None, "another function's folder");
     assert_eq!(store.unchanged(&other, "sources/hello").await.unwrap(), None);
     // Another folder, in preparation.
-    let next = store.add_version(&parsed("hello"), "sources/next", 8).await.unwrap();
+    let next = store
+        .add_version(&"hello".parse().unwrap(), &parsed("hello"), "sources/next", 8)
+        .await
+        .unwrap();
     assert_eq!(unchanged("sources/hello").await, None, "no longer the newest");
     assert_eq!(unchanged("sources/next").await, None, "not live yet");
     let spec = spec("hello", next.info.version.0, 10, 1, 1);
@@ -221,12 +306,17 @@ async fn functions_are_added_and_deleted_at_once(place: &Place) {
 async fn a_version_being_prepared_blocks_another_and_a_delete_and_fails_at_a_restart(place: &Place) {
     let store = open(place).await;
     let name = "hello".parse().unwrap();
-    let added = store.add_version(&parsed("hello"), "sources/a", 7).await.unwrap();
+    let added = store
+        .add_version(&"hello".parse().unwrap(), &parsed("hello"), "sources/a", 7)
+        .await
+        .unwrap();
     store
         .set_state(&name, added.info.version, VersionState::Building, &[])
         .await
         .unwrap();
-    let again = store.add_version(&parsed("hello"), "sources/b", 8).await;
+    let again = store
+        .add_version(&"hello".parse().unwrap(), &parsed("hello"), "sources/b", 8)
+        .await;
     assert!(matches!(again, Err(StoreError::Busy(_))), "{again:?}");
     assert!(matches!(
         store.delete_function(&name, 0).await,
@@ -240,7 +330,7 @@ async fn a_version_being_prepared_blocks_another_and_a_delete_and_fails_at_a_res
     assert!(error.message.contains("deploy again"), "{error}");
     assert_eq!(
         store
-            .add_version(&parsed("hello"), "sources/b", 8)
+            .add_version(&"hello".parse().unwrap(), &parsed("hello"), "sources/b", 8)
             .await
             .unwrap()
             .info
@@ -252,13 +342,22 @@ async fn a_version_being_prepared_blocks_another_and_a_delete_and_fails_at_a_res
 
 async fn neither_a_uid_nor_a_version_number_is_given_twice(place: &Place) {
     let store = open(place).await;
-    let first = store.add_version(&parsed("a"), "sources/a", 7).await.unwrap();
+    let first = store
+        .add_version(&"a".parse().unwrap(), &parsed("a"), "sources/a", 7)
+        .await
+        .unwrap();
     let error = ApiError::new(ErrorCode::BuildFailed, "no");
     let name = "a".parse().unwrap();
     store.set_failed(&name, first.info.version, &error, &[]).await.unwrap();
-    let other = store.add_version(&parsed("b"), "sources/b", 7).await.unwrap();
+    let other = store
+        .add_version(&"b".parse().unwrap(), &parsed("b"), "sources/b", 7)
+        .await
+        .unwrap();
     assert!(store.delete_function(&name, 0).await.unwrap().is_some());
-    let again = store.add_version(&parsed("a"), "sources/a", 7).await.unwrap();
+    let again = store
+        .add_version(&"a".parse().unwrap(), &parsed("a"), "sources/a", 7)
+        .await
+        .unwrap();
     assert_eq!((first.uid, other.uid), (100_001, 100_002));
     assert_eq!(again.uid, 100_003);
     assert_eq!(again.info.version.0, 2);
@@ -268,7 +367,10 @@ async fn a_deleted_function_leaves_what_nobody_else_uses(place: &Place) {
     let store = open(place).await;
     add_live(&store, "a", Some("s-1")).await;
     add_live(&store, "a", Some("s-2")).await;
-    let shared = store.add_version(&parsed("b"), "sources/a", 7).await.unwrap();
+    let shared = store
+        .add_version(&"b".parse().unwrap(), &parsed("b"), "sources/a", 7)
+        .await
+        .unwrap();
     let left = store.delete_function(&"a".parse().unwrap(), 0).await.unwrap().unwrap();
     assert_eq!(left.snapshots, ["s-1".parse().unwrap(), "s-2".parse().unwrap()]);
     assert!(left.source_keys.is_empty(), "b uses the same upload");
@@ -285,14 +387,14 @@ async fn a_deleted_function_leaves_what_nobody_else_uses(place: &Place) {
 
 async fn old_versions_go_but_not_the_one_that_serves_nor_one_under_way(place: &Place) {
     let store = open(place).await;
-    let name: rekindle_wire::FunctionName = "a".parse().unwrap();
+    let name: FunctionId = "a".parse().unwrap();
     for _ in 0..3 {
         add_live(&store, "a", Some("s-1")).await;
     }
     let error = ApiError::new(ErrorCode::BuildFailed, "no");
     for _ in 0..3 {
         let failed = store
-            .add_version(&parsed("a"), "sources/a", 7)
+            .add_version(&"a".parse().unwrap(), &parsed("a"), "sources/a", 7)
             .await
             .unwrap()
             .info
@@ -300,7 +402,7 @@ async fn old_versions_go_but_not_the_one_that_serves_nor_one_under_way(place: &P
         store.set_failed(&name, failed, &error, &[]).await.unwrap();
     }
     add_live(&store, "b", None).await;
-    let old = |versions: Vec<(rekindle_wire::FunctionName, VersionNumber)>| -> Vec<u32> {
+    let old = |versions: Vec<(FunctionId, VersionNumber)>| -> Vec<u32> {
         let mut numbers: Vec<_> = versions.into_iter().map(|(_, v)| v.0).collect();
         numbers.sort_unstable();
         numbers
@@ -308,7 +410,10 @@ async fn old_versions_go_but_not_the_one_that_serves_nor_one_under_way(place: &P
     assert_eq!(old(store.too_old(2).await.unwrap()), [1, 2, 4], "the third serves");
     assert_eq!(store.too_old(10).await.unwrap(), []);
     // The seventh is in preparation: it is among the newest, and is kept however few those are.
-    store.add_version(&parsed("a"), "sources/a", 7).await.unwrap();
+    store
+        .add_version(&"a".parse().unwrap(), &parsed("a"), "sources/a", 7)
+        .await
+        .unwrap();
     assert_eq!(old(store.remove_too_old(1).await.unwrap()), [1, 2, 4, 5, 6]);
     assert_eq!(store.remove_too_old(1).await.unwrap(), []);
     let kept = store.kept().await.unwrap();
@@ -345,7 +450,7 @@ async fn what_was_counted_is_there_after_a_restart_until_its_function_goes(place
         beyond: 1,
         far: vec![300],
     };
-    let name: rekindle_wire::FunctionName = "hello".parse().unwrap();
+    let name: FunctionId = "hello".parse().unwrap();
     let counts = [
         of(Some(&one), "hello", 1),
         of(Some(&two), "hello", 2),
@@ -424,6 +529,8 @@ async fn what_any_earlier_version_wrote_is_there_after_an_upgrade(place: &Place)
                 1,
                 "INSERT INTO workers (id, address, incarnation, since_unix_s) VALUES ('w-1', 'a:1', '9', 7)",
             ),
+            (1, "INSERT INTO functions (name, created_unix_s) VALUES ('gone', 7)"),
+            (1, "DELETE FROM functions WHERE name = 'gone'"),
             (2, "INSERT INTO platform (id) VALUES ('p-old')"),
             (
                 4,
@@ -432,6 +539,36 @@ async fn what_any_earlier_version_wrote_is_there_after_an_upgrade(place: &Place)
             (
                 5,
                 "INSERT INTO leader (one, holder, address, until_unix_ms, term) VALUES (1, 'a', 'a:1', 7, 12)",
+            ),
+            (
+                6,
+                "INSERT INTO invocation_counts (function_id, gateway, counts) \
+                 SELECT id, '', '{\"warm\": {\"answered\": 2, \"latencies\": {}}}' FROM functions",
+            ),
+            (
+                6,
+                "INSERT INTO idle_times (function_id, histogram) \
+                 SELECT id, '{\"bin_ms\": 60000, \"counts\": {\"5\": 1}, \"beyond\": 1, \"far\": []}' FROM functions",
+            ),
+            (7, "INSERT INTO master_key (one, id) VALUES (1, 'key')"),
+            (
+                8,
+                "INSERT INTO runtime_snapshots (runtime, function, named) VALUES \
+                 ('python', '', '{\"snapshot\": \"s-2\", \"rootfs\": {\"digest\": \"\", \"tar_bytes\": 0}}'), \
+                 ('python', 'hello', '{\"snapshot\": \"s-3\", \"rootfs\": {\"digest\": \"\", \"tar_bytes\": 0}}')",
+            ),
+            (
+                9,
+                "INSERT INTO renewals (function_id, number, reason, why, since_unix_s, due_unix_s, attempts) \
+                 SELECT id, 3, 'asked', 'why', 7, 7, 1 FROM functions",
+            ),
+            (
+                9,
+                "INSERT INTO replaced_snapshots (snapshot, function_id, since_unix_s) SELECT 's-1', id, 7 FROM functions",
+            ),
+            (
+                10,
+                "INSERT INTO revocations (role, name, since_unix_s) VALUES ('worker', 'w-9', 7)",
             ),
         ];
         for (_, statement) in rows.iter().filter(|(from, _)| *from <= earlier) {
@@ -472,7 +609,28 @@ async fn what_any_earlier_version_wrote_is_there_after_an_upgrade(place: &Place)
             .unwrap();
         assert_eq!(version.manifest, parsed("hello"), "from {earlier}");
         assert_eq!(store.platform_id().await.unwrap() == "p-old", earlier >= 2);
+        let (hello, python) = ("hello".parse().unwrap(), rekindle_wire::manifest::Runtime::Python);
+        let new = store
+            .add_version(&"new".parse().unwrap(), &parsed("new"), "sources/new", 7)
+            .await;
+        assert_eq!(new.unwrap().uid, 100_003, "no number is given twice");
         assert_eq!(add_live(&store, "hello", None).await, 4);
+        let counts = store.invocation_counts().await.unwrap();
+        assert_eq!(counts.first().map(|(_, of, _)| of), (earlier >= 6).then_some(&hello));
+        let idle = store.idle_times().await.unwrap();
+        assert_eq!(idle.first().map(|(of, _)| of), (earlier >= 6).then_some(&hello));
+        let key = if earlier >= 7 { "key" } else { "new key" };
+        assert_eq!(store.master_key("new key").await.unwrap(), key);
+        for (of, snapshot) in [(None, "s-2"), (Some(&hello), "s-3")] {
+            let named = store.runtime_snapshot(python, of).await.unwrap();
+            let named = named.map(|named| named.snapshot.to_string());
+            assert_eq!(named.as_deref(), (earlier >= 8).then_some(snapshot));
+        }
+        let renewing = store.renewing().await.unwrap();
+        assert_eq!(renewing.first(), (earlier >= 9).then_some(&(hello, VersionNumber(3))));
+        let replaced = store.replaced().await.unwrap();
+        assert_eq!(replaced.first(), (earlier >= 9).then_some(&("s-1".parse().unwrap(), 7)));
+        assert_eq!(store.revocations().await.unwrap().len(), usize::from(earlier >= 10));
         let queues = store.call_queues().await.unwrap();
         assert_eq!(queues.len(), usize::from(earlier >= 3), "from {earlier}");
         if earlier >= 3 {

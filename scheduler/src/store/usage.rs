@@ -1,42 +1,45 @@
 //! What was observed of functions' calls, for a scheduler that starts.
 
 use rekindle_retention::Noted;
-use rekindle_wire::FunctionName;
+use rekindle_wire::FunctionId;
 use rekindle_wire::ids::GatewayId;
 
-use super::{Store, StoreError, failed, json, parsed, unreadable};
+use super::{Store, StoreError, failed, function_id, json, parsed, unreadable};
 use crate::traffic::Counts;
 
 impl Store {
     /// Every count.
     pub(crate) async fn invocation_counts(&self) -> Result<Vec<Counts>, StoreError> {
-        let rows: Vec<(String, String, String)> = sqlx::query_as(
-            "SELECT name, gateway, counts FROM invocation_counts JOIN functions ON functions.id = function_id",
+        let rows: Vec<(String, String, String, String)> = sqlx::query_as(
+            "SELECT namespace, name, gateway, counts FROM invocation_counts JOIN functions ON functions.id = function_id",
         )
         .fetch_all(&self.pool)
         .await
         .map_err(failed("read what was counted"))?;
-        let read = |(name, gateway, counts): (String, String, String)| {
+        let read = |(namespace, name, gateway, counts): (String, String, String, String)| {
             let gateway = match gateway.as_str() {
                 "" => None,
                 id => Some(id.parse().map_err(unreadable("invocation_counts.gateway"))?),
             };
-            let name = name.parse().map_err(unreadable("functions.name"))?;
+            let name = function_id(&namespace, &name)?;
             Ok((gateway, name, parsed("invocation_counts.counts", &counts)?))
         };
         Ok(rows.into_iter().map(read).filter_map(readable).collect())
     }
 
     /// Every histogram of idle times.
-    pub(crate) async fn idle_times(&self) -> Result<Vec<(FunctionName, Noted)>, StoreError> {
-        let rows: Vec<(String, String)> =
-            sqlx::query_as("SELECT name, histogram FROM idle_times JOIN functions ON functions.id = function_id")
-                .fetch_all(&self.pool)
-                .await
-                .map_err(failed("read idle times"))?;
-        let read = |(name, histogram): (String, String)| {
-            let name = name.parse().map_err(unreadable("functions.name"))?;
-            Ok((name, parsed("idle_times.histogram", &histogram)?))
+    pub(crate) async fn idle_times(&self) -> Result<Vec<(FunctionId, Noted)>, StoreError> {
+        let rows: Vec<(String, String, String)> = sqlx::query_as(
+            "SELECT namespace, name, histogram FROM idle_times JOIN functions ON functions.id = function_id",
+        )
+        .fetch_all(&self.pool)
+        .await
+        .map_err(failed("read idle times"))?;
+        let read = |(namespace, name, histogram): (String, String, String)| {
+            Ok((
+                function_id(&namespace, &name)?,
+                parsed("idle_times.histogram", &histogram)?,
+            ))
         };
         Ok(rows.into_iter().map(read).filter_map(readable).collect())
     }
@@ -47,7 +50,7 @@ impl Store {
         &self,
         counts: &[Counts],
         folded: &[GatewayId],
-        learned: &[(FunctionName, Noted)],
+        learned: &[(FunctionId, Noted)],
     ) -> Result<(), StoreError> {
         let doing = "note what was counted";
         let mut tx = self.begin(doing).await?;
@@ -60,23 +63,26 @@ impl Store {
         }
         for (gateway, name, traffic) in counts {
             sqlx::query(
-                "INSERT INTO invocation_counts (function_id, gateway, counts) SELECT id, $1, $2 FROM functions WHERE name = $3 \
+                "INSERT INTO invocation_counts (function_id, gateway, counts) \
+                 SELECT id, $1, $2 FROM functions WHERE namespace = $3 AND name = $4 \
                  ON CONFLICT (function_id, gateway) DO UPDATE SET counts = excluded.counts",
             )
             .bind(gateway.as_ref().map_or("", GatewayId::as_str))
             .bind(json(traffic)?)
-            .bind(name.as_str())
+            .bind(name.namespace())
+            .bind(name.name())
             .execute(&mut *tx)
             .await
             .map_err(failed(doing))?;
         }
         for (name, noted) in learned {
             sqlx::query(
-                "INSERT INTO idle_times (function_id, histogram) SELECT id, $1 FROM functions WHERE name = $2 \
+                "INSERT INTO idle_times (function_id, histogram) SELECT id, $1 FROM functions WHERE namespace = $2 AND name = $3 \
                  ON CONFLICT (function_id) DO UPDATE SET histogram = excluded.histogram",
             )
             .bind(json(noted)?)
-            .bind(name.as_str())
+            .bind(name.namespace())
+            .bind(name.name())
             .execute(&mut *tx)
             .await
             .map_err(failed(doing))?;

@@ -5,11 +5,11 @@ use std::sync::LazyLock;
 use rekindle_wire::api::{PhaseTime, SnapshotSummary, VersionInfo, VersionState};
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::manifest::Manifest;
-use rekindle_wire::{ApiError, ErrorCode, FunctionName, VersionNumber};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId, Namespace, VersionNumber};
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
-use super::{Store, StoreError, failed, json, parsed, renewals, unreadable};
+use super::{Store, StoreError, failed, function_id, json, parsed, renewals, unreadable};
 
 /// User ids on the workers start after this.
 const FIRST_UID: i64 = 100_000;
@@ -25,7 +25,7 @@ pub(crate) struct NewVersion {
 /// The query for rows of versions, up to its condition.
 static COLUMNS: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "SELECT f.name, v.number, v.state, v.created_unix_s, v.manifest, v.error, v.snapshot, v.snapshot_error, \
+        "SELECT f.namespace, f.name, v.number, v.state, v.created_unix_s, v.manifest, v.error, v.snapshot, v.snapshot_error, \
          v.phases, {} \
          FROM versions v JOIN functions f ON f.id = v.function_id {}",
         renewals::COLUMNS,
@@ -34,24 +34,29 @@ static COLUMNS: LazyLock<String> = LazyLock::new(|| {
 });
 
 impl Store {
-    /// Adds the next version of the function that `manifest` names, and the function if it is new.
+    /// Adds the next version of a function, and the function if it is new.
     pub(crate) async fn add_version(
         &self,
+        function: &FunctionId,
         manifest: &Manifest,
         source_key: &str,
         now_unix_s: i64,
     ) -> Result<NewVersion, StoreError> {
         let doing = "add a version";
-        let name = manifest.name.as_str();
         let mut tx = self.begin(doing).await?;
-        sqlx::query("INSERT INTO functions (name, created_unix_s) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING")
-            .bind(name)
-            .bind(now_unix_s)
-            .execute(&mut *tx)
-            .await
-            .map_err(failed(doing))?;
-        let id: i64 = sqlx::query_scalar("SELECT id FROM functions WHERE name = $1")
-            .bind(name)
+        sqlx::query(
+            "INSERT INTO functions (namespace, name, created_unix_s) VALUES ($1, $2, $3) \
+             ON CONFLICT (namespace, name) DO NOTHING",
+        )
+        .bind(function.namespace())
+        .bind(function.name())
+        .bind(now_unix_s)
+        .execute(&mut *tx)
+        .await
+        .map_err(failed(doing))?;
+        let id: i64 = sqlx::query_scalar("SELECT id FROM functions WHERE namespace = $1 AND name = $2")
+            .bind(function.namespace())
+            .bind(function.name())
             .fetch_one(&mut *tx)
             .await
             .map_err(failed(doing))?;
@@ -63,13 +68,14 @@ impl Store {
         .await
         .map_err(failed(doing))?;
         if under_way > 0 {
-            return Err(StoreError::Busy(manifest.name.clone()));
+            return Err(StoreError::Busy(function.clone()));
         }
         let number: i64 = sqlx::query_scalar(
-            "INSERT INTO version_numbers (name, last) VALUES ($1, 1) \
-             ON CONFLICT (name) DO UPDATE SET last = version_numbers.last + 1 RETURNING last",
+            "INSERT INTO version_numbers (namespace, name, last) VALUES ($1, $2, 1) \
+             ON CONFLICT (namespace, name) DO UPDATE SET last = version_numbers.last + 1 RETURNING last",
         )
-        .bind(name)
+        .bind(function.namespace())
+        .bind(function.name())
         .fetch_one(&mut *tx)
         .await
         .map_err(failed(doing))?;
@@ -89,7 +95,7 @@ impl Store {
         tx.commit().await.map_err(failed(doing))?;
         Ok(NewVersion {
             info: VersionInfo {
-                function: manifest.name.clone(),
+                function: function.clone(),
                 version: VersionNumber(u32::try_from(number).map_err(unreadable("versions.number"))?),
                 state: VersionState::Queued,
                 created_unix_s: now_unix_s,
@@ -107,19 +113,20 @@ impl Store {
     /// Records a version's progress. A state that is final stays: a preparation that was cut off may still write.
     pub(crate) async fn set_state(
         &self,
-        function: &FunctionName,
+        function: &FunctionId,
         version: VersionNumber,
         state: VersionState,
         phases: &[PhaseTime],
     ) -> Result<(), StoreError> {
         sqlx::query(
             "UPDATE versions SET state = $1, phases = $2 \
-             WHERE number = $3 AND state NOT IN ('live', 'failed') AND function_id = (SELECT id FROM functions WHERE name = $4)",
+             WHERE number = $3 AND state NOT IN ('live', 'failed') AND function_id = (SELECT id FROM functions WHERE namespace = $4 AND name = $5)",
         )
         .bind(state.as_str())
         .bind(json(phases)?)
         .bind(i64::from(version.0))
-        .bind(function.as_str())
+        .bind(function.namespace())
+        .bind(function.name())
         .execute(&self.writes)
         .await
         .map_err(failed("note a version's state"))?;
@@ -136,14 +143,15 @@ impl Store {
     ) -> Result<(), StoreError> {
         sqlx::query(
             "UPDATE versions SET state = 'live', spec = $1, snapshot = $2, snapshot_error = $3, phases = $4 \
-             WHERE number = $5 AND state <> 'failed' AND function_id = (SELECT id FROM functions WHERE name = $6)",
+             WHERE number = $5 AND state <> 'failed' AND function_id = (SELECT id FROM functions WHERE namespace = $6 AND name = $7)",
         )
         .bind(json(spec)?)
         .bind(snapshot.map(json).transpose()?)
         .bind(snapshot_error)
         .bind(json(phases)?)
         .bind(i64::from(spec.version.0))
-        .bind(spec.function.as_str())
+        .bind(spec.function.namespace())
+        .bind(spec.function.name())
         .execute(&self.writes)
         .await
         .map_err(failed("make a version live"))?;
@@ -155,11 +163,12 @@ impl Store {
     pub(crate) async fn keep_digest(&self, spec: &VersionSpec) -> Result<(), StoreError> {
         sqlx::query(
             "UPDATE versions SET spec = $1 WHERE number = $2 AND state = 'live' AND snapshot_error IS NULL \
-             AND function_id = (SELECT id FROM functions WHERE name = $3)",
+             AND function_id = (SELECT id FROM functions WHERE namespace = $3 AND name = $4)",
         )
         .bind(json(spec)?)
         .bind(i64::from(spec.version.0))
-        .bind(spec.function.as_str())
+        .bind(spec.function.namespace())
+        .bind(spec.function.name())
         .execute(&self.writes)
         .await
         .map_err(failed("keep the digest of a snapshot"))?;
@@ -170,12 +179,13 @@ impl Store {
     pub(crate) async fn lose_snapshot(&self, spec: &VersionSpec, why: &str) -> Result<(), StoreError> {
         sqlx::query(
             "UPDATE versions SET spec = $1, snapshot = NULL, snapshot_error = $2 \
-             WHERE number = $3 AND state = 'live' AND function_id = (SELECT id FROM functions WHERE name = $4)",
+             WHERE number = $3 AND state = 'live' AND function_id = (SELECT id FROM functions WHERE namespace = $4 AND name = $5)",
         )
         .bind(json(spec)?)
         .bind(why)
         .bind(i64::from(spec.version.0))
-        .bind(spec.function.as_str())
+        .bind(spec.function.namespace())
+        .bind(spec.function.name())
         .execute(&self.writes)
         .await
         .map_err(failed("note a damaged snapshot"))?;
@@ -185,19 +195,20 @@ impl Store {
     /// Records that the version failed.
     pub(crate) async fn set_failed(
         &self,
-        function: &FunctionName,
+        function: &FunctionId,
         version: VersionNumber,
         error: &ApiError,
         phases: &[PhaseTime],
     ) -> Result<(), StoreError> {
         sqlx::query(
             "UPDATE versions SET state = 'failed', error = $1, phases = $2 \
-             WHERE number = $3 AND function_id = (SELECT id FROM functions WHERE name = $4)",
+             WHERE number = $3 AND function_id = (SELECT id FROM functions WHERE namespace = $4 AND name = $5)",
         )
         .bind(json(error)?)
         .bind(json(phases)?)
         .bind(i64::from(version.0))
-        .bind(function.as_str())
+        .bind(function.namespace())
+        .bind(function.name())
         .execute(&self.writes)
         .await
         .map_err(failed("note why a version failed"))?;
@@ -222,14 +233,15 @@ impl Store {
     /// One version; `None` if there is none of that number.
     pub(crate) async fn version(
         &self,
-        function: &FunctionName,
+        function: &FunctionId,
         version: VersionNumber,
     ) -> Result<Option<VersionInfo>, StoreError> {
         let row = sqlx::query(sqlx::AssertSqlSafe(format!(
-            "{} WHERE f.name = $1 AND v.number = $2",
+            "{} WHERE f.namespace = $1 AND f.name = $2 AND v.number = $3",
             *COLUMNS
         )))
-        .bind(function.as_str())
+        .bind(function.namespace())
+        .bind(function.name())
         .bind(i64::from(version.0))
         .fetch_optional(&self.pool)
         .await
@@ -238,10 +250,14 @@ impl Store {
     }
 
     /// The newest versions of a function, newest first; empty if there is no such function.
-    pub(crate) async fn versions(&self, function: &FunctionName, limit: u32) -> Result<Vec<VersionInfo>, StoreError> {
-        let sql = format!("{} WHERE f.name = $1 ORDER BY v.number DESC LIMIT $2", *COLUMNS);
+    pub(crate) async fn versions(&self, function: &FunctionId, limit: u32) -> Result<Vec<VersionInfo>, StoreError> {
+        let sql = format!(
+            "{} WHERE f.namespace = $1 AND f.name = $2 ORDER BY v.number DESC LIMIT $3",
+            *COLUMNS
+        );
         let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(function.as_str())
+            .bind(function.namespace())
+            .bind(function.name())
             .bind(i64::from(limit))
             .fetch_all(&self.pool)
             .await
@@ -253,16 +269,17 @@ impl Store {
     /// without the snapshot it asked for.
     pub(crate) async fn unchanged(
         &self,
-        function: &FunctionName,
+        function: &FunctionId,
         source_key: &str,
     ) -> Result<Option<VersionInfo>, StoreError> {
         let sql = format!(
-            "{} WHERE f.name = $1 AND v.source_key = $2 AND v.state = 'live' AND v.snapshot_error IS NULL \
+            "{} WHERE f.namespace = $1 AND f.name = $2 AND v.source_key = $3 AND v.state = 'live' AND v.snapshot_error IS NULL \
              AND v.number = (SELECT MAX(n.number) FROM versions n WHERE n.function_id = v.function_id)",
             *COLUMNS
         );
         let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(function.as_str())
+            .bind(function.namespace())
+            .bind(function.name())
             .bind(source_key)
             .fetch_optional(&self.pool)
             .await
@@ -270,14 +287,16 @@ impl Store {
         row.map(|r| from_row(&r)).transpose()
     }
 
-    /// The newest version of every function.
-    pub(crate) async fn newest_versions(&self) -> Result<Vec<VersionInfo>, StoreError> {
+    /// The newest version of every function in a namespace, by name.
+    pub(crate) async fn newest_versions(&self, namespace: &Namespace) -> Result<Vec<VersionInfo>, StoreError> {
         let sql = format!(
-            "{} WHERE v.number = (SELECT MAX(n.number) FROM versions n WHERE n.function_id = v.function_id) \
+            "{} WHERE f.namespace = $1 \
+             AND v.number = (SELECT MAX(n.number) FROM versions n WHERE n.function_id = v.function_id) \
              ORDER BY f.name",
             *COLUMNS
         );
         let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(namespace.as_str())
             .fetch_all(&self.pool)
             .await
             .map_err(failed("read the newest versions"))?;
@@ -307,7 +326,7 @@ fn from_row(row: &AnyRow) -> Result<VersionInfo, StoreError> {
         .find(|s| s.as_str() == state)
         .ok_or_else(|| unreadable("versions.state")(std::io::Error::other(state)))?;
     Ok(VersionInfo {
-        function: text("name")?.parse().map_err(unreadable("functions.name"))?,
+        function: function_id(&text("namespace")?, &text("name")?)?,
         version: VersionNumber(u32::try_from(number("number")?).map_err(unreadable("versions.number"))?),
         state,
         created_unix_s: number("created_unix_s")?,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use rekindle_wire::{FunctionName, SnapshotId, VersionNumber};
+use rekindle_wire::{FunctionId, SnapshotId, VersionNumber};
 
 use super::objects::Objects;
 use crate::keys;
@@ -15,9 +15,9 @@ use crate::snapshot::{OpenError, page_maps_of, read_manifest};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Of {
     /// A version.
-    Version(FunctionName, VersionNumber),
+    Version(FunctionId, VersionNumber),
     /// A runtime, for the versions of one function or of all functions.
-    Runtime(Option<FunctionName>),
+    Runtime(Option<FunctionId>),
     /// Nothing, because it was imported.
     Import,
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use futures::stream::{self, StreamExt};
 use parking_lot::Mutex;
-use rekindle_wire::{FunctionName, SnapshotId, VersionNumber};
+use rekindle_wire::{FunctionId, SnapshotId, VersionNumber};
 use uuid::Uuid;
 
 use super::names::{self, NamesError};
@@ -63,7 +63,7 @@ impl Owner {
     }
 
     /// A deploy. It relies on layers until its version is recorded.
-    pub fn deploy(function: &FunctionName, version: VersionNumber) -> Self {
+    pub fn deploy(function: &FunctionId, version: VersionNumber) -> Self {
         Self(format!("v-{function}-{version}"))
     }
 

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use rekindle_wire::internal::LayerRef;
-use rekindle_wire::{FunctionName, VersionNumber};
+use rekindle_wire::{FunctionId, VersionNumber};
 
 use super::model::{Broken, Dice, Model, World};
 use super::*;
@@ -59,7 +59,7 @@ type Versions = Arc<Mutex<BTreeMap<u32, Version>>>;
 /// For each manifest ever put, the objects that it refers to and consists of.
 type Truth = Arc<Mutex<BTreeMap<SnapshotId, BTreeSet<String>>>>;
 
-fn function() -> FunctionName {
+fn function() -> FunctionId {
     "f".parse().unwrap()
 }
 

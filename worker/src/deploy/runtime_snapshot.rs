@@ -26,7 +26,7 @@ use rekindle_verify::verify;
 use rekindle_wire::headers::HOOK_PREFIX;
 use rekindle_wire::internal::{LayerRef, RuntimeSnapshot, Sharing, VersionSpec};
 use rekindle_wire::manifest::Runtime;
-use rekindle_wire::{ApiError, ErrorCode, FunctionName};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId};
 
 use crate::criu::prepared_restore::PreparedRestore;
 use crate::criu::restore::{Restore, failed};
@@ -69,7 +69,7 @@ const READ_AT_START: [&str; 12] = [
 pub struct Scope {
     runtime: Runtime,
     /// The function whose versions share it; `None` for all.
-    function: Option<FunctionName>,
+    function: Option<FunctionId>,
     /// The snapshot that the scheduler knows.
     known: Option<RuntimeSnapshot>,
     /// The snapshot that was used or made.

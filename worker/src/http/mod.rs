@@ -21,7 +21,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use rekindle_identity::{Caller, Listener, Role, TlsError, Transport};
 use rekindle_wire::headers::{CLUSTER_TOKEN, bearer};
 use rekindle_wire::internal::{PrepareRequest, StartInstance};
-use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId};
 use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
@@ -318,7 +318,7 @@ fn default_tail() -> usize {
 
 async fn read_logs(
     State(worker): State<Arc<Worker>>,
-    Path(function): Path<FunctionName>,
+    Path(function): Path<FunctionId>,
     Query(query): Query<LogQuery>,
 ) -> Response {
     let failed = |e| unavailable("read the logs", &e).into_response();
@@ -336,7 +336,7 @@ async fn read_logs(
 
 async fn delete_function(
     State(worker): State<Arc<Worker>>,
-    Path(name): Path<FunctionName>,
+    Path(name): Path<FunctionId>,
 ) -> Result<StatusCode, ApiError> {
     for instance in worker.all_instances() {
         if instance.spec.function == name {

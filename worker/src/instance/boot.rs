@@ -233,11 +233,11 @@ pub(crate) fn environment(spec: &VersionSpec) -> Vec<String> {
     let mib = manifest.memory.0 >> 20;
     let mut env = base_environment();
     env.extend([
-        format!("FN_NAME={}", spec.function),
+        format!("FN_NAME={}", spec.function.name()),
         format!("FN_VERSION={}", spec.version),
         format!("FN_MEMORY_MIB={mib}"),
         format!("FN_TIMEOUT_S={}", manifest.timeout_ms.div_ceil(1000)),
-        format!("AWS_LAMBDA_FUNCTION_NAME={}", spec.function),
+        format!("AWS_LAMBDA_FUNCTION_NAME={}", spec.function.name()),
         format!("AWS_LAMBDA_FUNCTION_VERSION={}", spec.version),
         format!("AWS_LAMBDA_FUNCTION_MEMORY_SIZE={mib}"),
     ]);

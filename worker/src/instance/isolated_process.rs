@@ -126,7 +126,7 @@ pub async fn isolate(worker: &Worker, instance: &Instance, group: &str) -> Resul
     };
     instance.uses([rootfs, app]);
     let setup = Setup {
-        hostname: spec.function.to_string(),
+        hostname: spec.function.name().to_owned(),
         tmp_bytes: spec.manifest.tmp.0,
         shm_bytes: shm_limit(spec),
         resolv_conf: (egress && worker.network.is_some()).then(resolv_conf),

@@ -11,7 +11,7 @@ use std::time::Duration;
 use rekindle_snapshotter::{Store, StoreEvent};
 use rekindle_telemetry::TraceRef;
 use rekindle_telemetry::metrics::{Counter, Desc, Family, Histogram, HistogramValue, Registry, S3Metrics, buckets};
-use rekindle_wire::FunctionName;
+use rekindle_wire::FunctionId;
 use rekindle_wire::api::{SnapshotSummary, StartKind};
 use rekindle_wire::migration::{Departed, MigrationKind};
 use rekindle_wire::stats::WorkerLevels;
@@ -209,13 +209,13 @@ impl Metrics {
     }
 
     /// Records that the function's response began.
-    pub fn invoked(&self, function: &FunctionName, start: StartKind, took: Duration) {
+    pub fn invoked(&self, function: &FunctionId, start: StartKind, took: Duration) {
         let series = self.invoke.with([function.as_str(), start.as_str()]);
         series.record_in(took, TraceRef::of(&Span::current()));
     }
 
     /// Records that an instance is ready after `took`.
-    pub fn ready(&self, function: &FunctionName, start: StartKind, took: Duration) {
+    pub fn ready(&self, function: &FunctionId, start: StartKind, took: Duration) {
         let series = self.init.with([function.as_str(), start.as_str()]);
         series.record_in(took, TraceRef::of(&Span::current()));
     }
@@ -338,7 +338,7 @@ impl Metrics {
     }
 
     /// Drops the metrics of a function that is gone.
-    pub fn forget(&self, function: &FunctionName) {
+    pub fn forget(&self, function: &FunctionId) {
         self.registry.forget(FUNCTION, function.as_str());
     }
 }

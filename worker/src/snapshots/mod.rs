@@ -31,7 +31,7 @@ use rekindle_snapshotter::{
     WorkingSetPage, keys, load_working_set, store_working_set,
 };
 use rekindle_verify::{VerifyError, verify};
-use rekindle_wire::{FunctionName, SnapshotId};
+use rekindle_wire::{FunctionId, SnapshotId};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
@@ -142,7 +142,7 @@ pub struct OpenSnapshot {
 
 impl OpenSnapshot {
     /// Returns whether it is of an instance of this function.
-    fn is_of(&self, name: &FunctionName) -> bool {
+    fn is_of(&self, name: &FunctionId) -> bool {
         matches!(&self.snapshot.manifest.origin, Origin::Function { function, .. } if function == name)
     }
 
@@ -575,7 +575,7 @@ impl Snapshots {
 
     /// Forgets all snapshots of a function that was deleted, in the same way. Nothing of them is stored afterwards: the
     /// call waits for stores in progress. Blocks.
-    pub fn forget_function(&self, function: &FunctionName) {
+    pub fn forget_function(&self, function: &FunctionId) {
         for snapshot in self.tier.of_function(function) {
             self.forget(&snapshot.id);
             drop(snapshot.storing.blocking_lock());

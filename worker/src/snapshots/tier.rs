@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rekindle_snapshotter::{GreedyDual, Region};
-use rekindle_wire::{FunctionName, SnapshotId};
+use rekindle_wire::{FunctionId, SnapshotId};
 use tokio::sync::OnceCell;
 
 use super::OpenSnapshot;
@@ -178,7 +178,7 @@ impl Tier {
     }
 
     /// Returns the open snapshots of a function.
-    pub(super) fn of_function(&self, function: &FunctionName) -> Vec<Arc<OpenSnapshot>> {
+    pub(super) fn of_function(&self, function: &FunctionId) -> Vec<Arc<OpenSnapshot>> {
         let open = self.open.lock();
         let open = open.values().filter_map(|cell| cell.get());
         open.filter(|snapshot| snapshot.is_of(function)).cloned().collect()

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, bail};
 use rekindle_wire::api::{VersionInfo, VersionState, WorkerState};
 use rekindle_wire::manifest::{self, Manifest};
-use rekindle_wire::{ApiError, ErrorCode, FunctionName};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId};
 
 use super::describe::{phases_line, rehearsal_line, reseeded_line, snapshot_line};
 use crate::args::DeployArgs;
@@ -87,13 +87,13 @@ pub(crate) async fn deploy(
 
 /// Notes which folder this user deployed the function from. Returns the previous one, if it is another and still has
 /// the function's manifest: two folders with one name are a slip. Any failure counts as no previous folder.
-fn remember(function: &FunctionName, folder: &Path) -> Option<PathBuf> {
+fn remember(function: &FunctionId, folder: &Path) -> Option<PathBuf> {
     let state = env::var_os("XDG_STATE_HOME").map(PathBuf::from);
     let state = state.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".local/state")))?;
     remember_in(&state.join("rekindle/deployed"), function, folder)
 }
 
-fn remember_in(notes: &Path, function: &FunctionName, folder: &Path) -> Option<PathBuf> {
+fn remember_in(notes: &Path, function: &FunctionId, folder: &Path) -> Option<PathBuf> {
     let folder = folder.canonicalize().ok()?;
     let note = notes.join(function.as_str());
     let before = fs::read(&note).ok().map(|path| PathBuf::from(OsString::from_vec(path)));
@@ -101,7 +101,7 @@ fn remember_in(notes: &Path, function: &FunctionName, folder: &Path) -> Option<P
     fs::write(&note, folder.as_os_str().as_bytes()).ok()?;
     let before = before.filter(|before| *before != folder)?;
     let manifest = fs::read_to_string(before.join(manifest::FILE_NAME)).ok()?;
-    (manifest::parse(&manifest).ok()?.name == *function).then_some(before)
+    (manifest::parse(&manifest).ok()?.name.as_str() == function.name()).then_some(before)
 }
 
 /// The function's folder: `path`, or its parent if `path` is the manifest itself.

@@ -14,7 +14,7 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Response, StatusCode};
 
 use crate::args::InvokeArgs;
-use crate::client::Client;
+use crate::client::{Client, function_path};
 use crate::out;
 use crate::show::{self, Tone};
 
@@ -30,10 +30,11 @@ pub(crate) async fn run(client: &Client, args: &InvokeArgs) -> Result<ExitCode> 
         None if args.event || body.is_some() => Method::POST,
         None => Method::GET,
     };
+    let (function, below) = (client.function_id(&args.name), args.path.trim_start_matches('/'));
     let path = match (args.event, args.asynchronous) {
-        (true, later) => format!("/v1/functions/{}/invocations?async={later}", args.name),
-        (false, true) => format!("/async-function/{}/{}", args.name, args.path.trim_start_matches('/')),
-        (false, false) => format!("/function/{}/{}", args.name, args.path.trim_start_matches('/')),
+        (true, later) => format!("{}/invocations?async={later}", function_path(&function)),
+        (false, true) => format!("/async-function/{function}/{below}"),
+        (false, false) => format!("/function/{function}/{below}"),
     };
     // Anybody may call a function, but events and forced starts need the key.
     let request = if args.event || args.start.is_some() {

@@ -3,14 +3,15 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use rekindle_wire::FunctionName;
 
+use crate::args::FunctionArg;
 use crate::client::Client;
 use crate::show;
 
 /// Renews the snapshot of a function's live version.
-pub(super) async fn run(client: &Client, name: &FunctionName, json: bool) -> Result<ExitCode> {
-    let version = client.renew_snapshot(name).await?;
+pub(super) async fn run(client: &Client, name: &FunctionArg, json: bool) -> Result<ExitCode> {
+    let name = client.function_id(name);
+    let version = client.renew_snapshot(&name).await?;
     if json {
         show::print_json(&version)?;
     } else {

@@ -1,11 +1,11 @@
 //! How calls end, are queued again and expire; and what happens to their callbacks.
 
 use rekindle_wire::asynchronous::StoredAnswer;
-use rekindle_wire::{ApiError, CallId, FunctionName};
+use rekindle_wire::{ApiError, CallId, FunctionId};
 use sqlx::{Any, Transaction};
 
 use super::rows::{CallRow, Stored};
-use crate::store::{Store, StoreError, failed, json};
+use crate::store::{Store, StoreError, failed, function_id, json};
 
 /// What happens to a call after an attempt. The response's secret headers are passed separately, sealed.
 #[derive(Debug, Clone, PartialEq)]
@@ -94,17 +94,21 @@ impl Store {
 
     /// Gives up queued calls that are too old: with their last attempt's error, or with `error`. Returns their
     /// functions.
-    pub(crate) async fn expire_calls(&self, now_unix_ms: i64, error: &ApiError) -> Result<Vec<String>, StoreError> {
-        sqlx::query_scalar(
+    pub(crate) async fn expire_calls(&self, now_unix_ms: i64, error: &ApiError) -> Result<Vec<FunctionId>, StoreError> {
+        let names: Vec<(String, String)> = sqlx::query_as(
             "UPDATE async_calls SET state = 'dead', error = COALESCE(error, $1), finished_unix_ms = $2, \
              callback_due_unix_ms = CASE WHEN callback IS NULL THEN NULL ELSE $2 END \
-             WHERE state = 'queued' AND expires_unix_ms <= $2 RETURNING function",
+             WHERE state = 'queued' AND expires_unix_ms <= $2 RETURNING namespace, function",
         )
         .bind(json(error)?)
         .bind(now_unix_ms)
         .fetch_all(&self.writes)
         .await
-        .map_err(failed("give up old calls"))
+        .map_err(failed("give up old calls"))?;
+        names
+            .iter()
+            .map(|(namespace, name)| function_id(namespace, name))
+            .collect()
     }
 
     /// Queues a dead call again, as if it came now. Returns `false` if it is not dead.
@@ -119,13 +123,16 @@ impl Store {
     }
 
     /// Queues all dead calls of a function again. Returns how many.
-    pub(crate) async fn retry_dead_calls(&self, function: &FunctionName, now_unix_ms: i64) -> Result<u64, StoreError> {
-        let done = sqlx::query(sqlx::AssertSqlSafe(format!("{ANEW} AND function = $2")))
-            .bind(now_unix_ms)
-            .bind(function.as_str())
-            .execute(&self.writes)
-            .await
-            .map_err(failed("queue calls anew"))?;
+    pub(crate) async fn retry_dead_calls(&self, function: &FunctionId, now_unix_ms: i64) -> Result<u64, StoreError> {
+        let done = sqlx::query(sqlx::AssertSqlSafe(format!(
+            "{ANEW} AND namespace = $2 AND function = $3"
+        )))
+        .bind(now_unix_ms)
+        .bind(function.namespace())
+        .bind(function.name())
+        .execute(&self.writes)
+        .await
+        .map_err(failed("queue calls anew"))?;
         Ok(done.rows_affected())
     }
 
@@ -161,7 +168,7 @@ impl Store {
             "DELETE FROM async_calls WHERE id IN (SELECT id FROM ( \
              SELECT id, own, SUM(size) OVER (ORDER BY own, id) AS so_far FROM ( \
              SELECT id, bytes + 512 AS size, \
-             SUM(bytes + 512) OVER (PARTITION BY function ORDER BY finished_unix_ms DESC, id DESC) AS own \
+             SUM(bytes + 512) OVER (PARTITION BY namespace, function ORDER BY finished_unix_ms DESC, id DESC) AS own \
              FROM async_calls WHERE state = $1) each_function) newest WHERE own > $2 OR so_far > $3)",
         )
         .bind(state)
@@ -176,18 +183,19 @@ impl Store {
     /// Gives up a deleted function's calls.
     pub(in crate::store) async fn abandon_calls(
         tx: &mut Transaction<'static, Any>,
-        function: &FunctionName,
+        function: &FunctionId,
         error: &ApiError,
         now_unix_ms: i64,
     ) -> Result<(), StoreError> {
         sqlx::query(
             "UPDATE async_calls SET state = 'dead', holder = NULL, error = $1, finished_unix_ms = $2, \
              callback_due_unix_ms = CASE WHEN callback IS NULL THEN NULL ELSE $2 END \
-             WHERE function = $3 AND state IN ('queued', 'running')",
+             WHERE namespace = $3 AND function = $4 AND state IN ('queued', 'running')",
         )
         .bind(json(error)?)
         .bind(now_unix_ms)
-        .bind(function.as_str())
+        .bind(function.namespace())
+        .bind(function.name())
         .execute(&mut **tx)
         .await
         .map_err(failed("give a function's calls up"))?;

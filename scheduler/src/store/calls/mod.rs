@@ -7,9 +7,9 @@ mod rows;
 pub(super) mod tests;
 
 use rekindle_wire::asynchronous::{CallState, ClaimedCall, Encoded};
-use rekindle_wire::{CallId, FunctionName};
+use rekindle_wire::{CallId, FunctionId};
 
-use super::{Store, StoreError, failed, unreadable};
+use super::{Store, StoreError, failed, function_id, unreadable};
 pub(crate) use endings::Ended;
 pub(crate) use rows::{CallRow, Stored, Wanted};
 
@@ -17,7 +17,7 @@ pub(crate) use rows::{CallRow, Stored, Wanted};
 #[derive(Debug, Clone)]
 pub(crate) struct NewRow {
     pub(crate) id: CallId,
-    pub(crate) function: FunctionName,
+    pub(crate) function: FunctionId,
     pub(crate) idempotency_key: Option<String>,
     /// Owner of its idempotency key.
     pub(crate) owner: String,
@@ -67,7 +67,7 @@ pub(crate) struct Due {
 }
 
 /// The counts of every function that has any calls.
-pub(crate) type Queues = Vec<(FunctionName, Due)>;
+pub(crate) type Queues = Vec<(FunctionId, Due)>;
 
 impl Store {
     /// Stores a call; it is durable once this returns. Returns the earlier call if its id, or its owner's idempotency
@@ -77,12 +77,12 @@ impl Store {
         let added = sqlx::query(
             "INSERT INTO async_calls (id, function, state, idempotency_key, digest, accepted_unix_ms, due_unix_ms, \
              expires_unix_ms, max_attempts, attempts, failures, request, body, bytes, callback, callback_attempts, owner, \
-             request_sealed) \
-             VALUES ($1, $2, 'queued', $3, $4, $5, $5, $6, $7, 0, 0, $8, $9, $10, $11, 0, $12, $13) \
+             request_sealed, namespace) \
+             VALUES ($1, $2, 'queued', $3, $4, $5, $5, $6, $7, 0, 0, $8, $9, $10, $11, 0, $12, $13, $14) \
              ON CONFLICT DO NOTHING",
         )
         .bind(new.id.as_str())
-        .bind(new.function.as_str())
+        .bind(new.function.name())
         .bind(new.idempotency_key.as_deref())
         .bind(&new.digest)
         .bind(new.accepted_unix_ms)
@@ -94,6 +94,7 @@ impl Store {
         .bind(new.callback.as_deref())
         .bind(&new.owner)
         .bind(new.request_sealed.as_deref())
+        .bind(new.function.namespace())
         .execute(&self.writes)
         .await
         .map_err(failed(doing))?;
@@ -112,12 +113,13 @@ impl Store {
         let doing = "look for an earlier call";
         let found: Option<(String, String)> = sqlx::query_as(
             "SELECT id, digest FROM async_calls \
-             WHERE id = $3 OR (function = $1 AND idempotency_key = $2 AND owner = $4) LIMIT 1",
+             WHERE id = $3 OR (namespace = $5 AND function = $1 AND idempotency_key = $2 AND owner = $4) LIMIT 1",
         )
-        .bind(new.function.as_str())
+        .bind(new.function.name())
         .bind(new.idempotency_key.as_deref())
         .bind(new.id.as_str())
         .bind(&new.owner)
+        .bind(new.function.namespace())
         .fetch_optional(&self.pool)
         .await
         .map_err(failed(doing))?;
@@ -129,7 +131,7 @@ impl Store {
     /// Gives `holder` up to `limit` due calls of a function, until `until_unix_ms`.
     pub(crate) async fn claim_calls(
         &self,
-        function: &FunctionName,
+        function: &FunctionId,
         limit: u32,
         holder: &str,
         now_unix_ms: i64,
@@ -137,15 +139,16 @@ impl Store {
     ) -> Result<Vec<Claimed>, StoreError> {
         let sql = format!(
             "UPDATE async_calls SET state = 'running', attempts = attempts + 1, holder = $1, due_unix_ms = $2 WHERE id IN ( \
-             SELECT id FROM async_calls WHERE state = 'queued' AND function = $3 AND due_unix_ms <= $4 \
-             ORDER BY due_unix_ms LIMIT $5{}) RETURNING id, attempts, request, body, \
+             SELECT id FROM async_calls WHERE state = 'queued' AND namespace = $3 AND function = $4 \
+             AND due_unix_ms <= $5 ORDER BY due_unix_ms LIMIT $6{}) RETURNING id, attempts, request, body, \
              request_sealed",
             self.dialect.skip_locked()
         );
         let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
             .bind(holder)
             .bind(until_unix_ms)
-            .bind(function.as_str())
+            .bind(function.namespace())
+            .bind(function.name())
             .bind(now_unix_ms)
             .bind(i64::from(limit))
             .fetch_all(&self.writes)
@@ -203,10 +206,10 @@ impl Store {
     }
 
     /// Queues calls again whose holders were not heard from in time. Returns their functions, once for each such call.
-    pub(crate) async fn release_lost_calls(&self, now_unix_ms: i64) -> Result<Vec<FunctionName>, StoreError> {
-        let names: Vec<String> = sqlx::query_scalar(
+    pub(crate) async fn release_lost_calls(&self, now_unix_ms: i64) -> Result<Vec<FunctionId>, StoreError> {
+        let names: Vec<(String, String)> = sqlx::query_as(
             "UPDATE async_calls SET state = 'queued', holder = NULL WHERE state = 'running' AND due_unix_ms <= $1 \
-             RETURNING function",
+             RETURNING namespace, function",
         )
         .bind(now_unix_ms)
         .fetch_all(&self.writes)
@@ -214,22 +217,23 @@ impl Store {
         .map_err(failed("release lost calls"))?;
         names
             .iter()
-            .map(|n| n.parse().map_err(unreadable("async_calls.function")))
+            .map(|(namespace, name)| function_id(namespace, name))
             .collect()
     }
 
     /// The counts of calls to run.
     pub(crate) async fn call_queues(&self) -> Result<Queues, StoreError> {
-        let rows: Vec<(String, String, i64, i64, i64)> = sqlx::query_as(
-            "SELECT function, state, COUNT(*), CAST(SUM(bytes) AS BIGINT), MIN(accepted_unix_ms) FROM async_calls \
-             WHERE state IN ('queued', 'running') GROUP BY function, state ORDER BY function",
+        let rows: Vec<(String, String, String, i64, i64, i64)> = sqlx::query_as(
+            "SELECT namespace, function, state, COUNT(*), CAST(SUM(bytes) AS BIGINT), MIN(accepted_unix_ms) \
+             FROM async_calls WHERE state IN ('queued', 'running') \
+             GROUP BY namespace, function, state ORDER BY namespace, function",
         )
         .fetch_all(&self.pool)
         .await
         .map_err(failed("count calls"))?;
         let mut queues = Queues::new();
-        for (name, state, count, bytes, oldest) in rows {
-            let name: FunctionName = name.parse().map_err(unreadable("async_calls.function"))?;
+        for (namespace, name, state, count, bytes, oldest) in rows {
+            let name = function_id(&namespace, &name)?;
             if queues.last().is_none_or(|(last, _)| *last != name) {
                 let oldest_unix_ms = oldest;
                 queues.push((

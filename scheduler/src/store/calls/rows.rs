@@ -3,12 +3,12 @@
 use rekindle_wire::asynchronous::{
     AsyncCall, CallResult, CallState, CallbackInfo, Encoded, StoredAnswer, StoredRequest,
 };
-use rekindle_wire::{ApiError, CallId, FunctionName};
+use rekindle_wire::{ApiError, CallId, FunctionId};
 use serde::de::DeserializeOwned;
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
-use crate::store::{Store, StoreError, failed, parsed, unreadable};
+use crate::store::{Store, StoreError, failed, function_id, parsed, unreadable};
 
 /// A call without its bodies.
 #[derive(Debug, Clone)]
@@ -28,10 +28,10 @@ pub(crate) struct Stored {
 }
 
 impl CallRow {
-    const COLUMNS: &str = "id, function, state, idempotency_key, accepted_unix_ms, due_unix_ms, expires_unix_ms, max_attempts, \
+    const COLUMNS: &str = "id, namespace, function, state, idempotency_key, accepted_unix_ms, due_unix_ms, expires_unix_ms, max_attempts, \
         attempts, failures, request, error, answer, bytes, finished_unix_ms, callback, callback_state, callback_attempts, \
         callback_error";
-    pub(super) const WITH_ANSWER: &str = "id, function, state, idempotency_key, accepted_unix_ms, due_unix_ms, expires_unix_ms, \
+    pub(super) const WITH_ANSWER: &str = "id, namespace, function, state, idempotency_key, accepted_unix_ms, due_unix_ms, expires_unix_ms, \
         max_attempts, attempts, failures, request, error, answer, bytes, finished_unix_ms, callback, callback_state, \
         callback_attempts, callback_error, answer_body, answer_sealed";
 
@@ -53,10 +53,7 @@ impl CallRow {
                 error: row.maybe("callback_error")?,
             }),
         };
-        let function: FunctionName = row
-            .text("function")?
-            .parse()
-            .map_err(unreadable("async_calls.function"))?;
+        let function = function_id(&row.text("namespace")?, &row.text("function")?)?;
         Ok(Self {
             call: AsyncCall {
                 id: row.id("id")?,
@@ -123,7 +120,7 @@ impl Stored {
 /// Which calls to list.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Wanted {
-    pub(crate) function: Option<FunctionName>,
+    pub(crate) function: Option<FunctionId>,
     pub(crate) state: Option<CallState>,
     /// Only calls older than this one.
     pub(crate) before: Option<CallId>,
@@ -156,12 +153,13 @@ impl Store {
     /// Calls, newest first.
     pub(crate) async fn calls(&self, wanted: &Wanted) -> Result<Vec<AsyncCall>, StoreError> {
         let sql = format!(
-            "SELECT {} FROM async_calls WHERE ($1 = '' OR function = $1) AND ($2 = '' OR state = $2) AND id < $3 \
-             ORDER BY id DESC LIMIT $4",
+            "SELECT {} FROM async_calls WHERE ($1 = '' OR (namespace = $1 AND function = $2)) AND ($3 = '' OR state = $3) \
+             AND id < $4 ORDER BY id DESC LIMIT $5",
             CallRow::COLUMNS
         );
         let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(wanted.function.as_ref().map_or("", FunctionName::as_str))
+            .bind(wanted.function.as_ref().map_or("", FunctionId::namespace))
+            .bind(wanted.function.as_ref().map_or("", FunctionId::name))
             .bind(wanted.state.map_or("", CallState::as_str))
             // Ids begin with an a.
             .bind(wanted.before.as_ref().map_or("b", CallId::as_str))

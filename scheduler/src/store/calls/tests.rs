@@ -1,7 +1,7 @@
 //! Asynchronous invocations in each database: claims, fences, endings, expiry.
 
 use rekindle_wire::asynchronous::{CallState, Encoded, Headers, StoredAnswer, StoredRequest};
-use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionName};
+use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionId};
 
 use super::*;
 use crate::store::tests::each_database;
@@ -48,7 +48,7 @@ async fn state(store: &Store, id: &CallId) -> Option<CallState> {
     store.call(id).await.unwrap().map(|c| c.call.state)
 }
 
-fn hello() -> FunctionName {
+fn hello() -> FunctionId {
     "hello".parse().unwrap()
 }
 
@@ -206,7 +206,7 @@ async fn what_is_too_old_or_has_lost_its_function_dies_and_can_be_queued_anew() 
         tx.commit().await.unwrap();
         assert_eq!(state(&store, &of_gone.id).await, Some(CallState::Dead));
         assert!(store.expire_calls(999, &no()).await.unwrap().is_empty());
-        assert_eq!(store.expire_calls(1_000, &no()).await.unwrap(), ["hello"]);
+        assert_eq!(store.expire_calls(1_000, &no()).await.unwrap(), [hello()]);
         assert_eq!(state(&store, &old.id).await, Some(CallState::Dead));
         assert!(store.retry_call(&old.id, 5_000).await.unwrap());
         assert!(!store.retry_call(&old.id, 5_000).await.unwrap(), "it waits already");

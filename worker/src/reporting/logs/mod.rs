@@ -24,7 +24,7 @@ use std::sync::Arc;
 use futures::stream::Stream;
 use parking_lot::Mutex;
 use rekindle_wire::api::LogLine;
-use rekindle_wire::{FunctionName, InstanceId, VersionNumber};
+use rekindle_wire::{FunctionId, InstanceId, VersionNumber};
 
 use files::{FilesSnapshot, LogFiles};
 use writer::{FunctionLog, Writer};
@@ -80,7 +80,7 @@ pub struct Logs {
     directory: Arc<Path>,
     limits: LogLimits,
     writer: Writer,
-    functions: Arc<Mutex<HashMap<FunctionName, Arc<FunctionLog>>>>,
+    functions: Arc<Mutex<HashMap<FunctionId, Arc<FunctionLog>>>>,
 }
 
 impl Logs {
@@ -104,7 +104,7 @@ impl Logs {
         })
     }
 
-    fn log(&self, function: &FunctionName) -> Arc<FunctionLog> {
+    fn log(&self, function: &FunctionId) -> Arc<FunctionLog> {
         let mut functions = self.functions.lock();
         let new = || {
             let directory = self.directory.join(function.as_str());
@@ -120,11 +120,11 @@ impl Logs {
     }
 
     /// Returns the sink for the lines of an instance.
-    pub fn sink(&self, function: &FunctionName, version: VersionNumber, instance: InstanceId) -> Sink {
+    pub fn sink(&self, function: &FunctionId, version: VersionNumber, instance: InstanceId) -> Sink {
         Sink::new(self.writer.clone(), self.log(function), version, instance, self.limits)
     }
 
-    fn failed<'a>(&'a self, action: &'static str, function: &'a FunctionName) -> impl Fn(io::Error) -> LogError + 'a {
+    fn failed<'a>(&'a self, action: &'static str, function: &'a FunctionId) -> impl Fn(io::Error) -> LogError + 'a {
         move |source| LogError {
             action,
             path: self.directory.join(function.as_str()),
@@ -136,7 +136,7 @@ impl Logs {
     ///
     /// # Errors
     /// Returns an error when the files cannot be read. A function without logs has no lines.
-    pub async fn read(&self, function: &FunctionName, tail: usize) -> Result<Vec<LogLine>, LogError> {
+    pub async fn read(&self, function: &FunctionId, tail: usize) -> Result<Vec<LogLine>, LogError> {
         self.writer.flush().await;
         let failed = self.failed("read", function);
         let snapshot = self.log(function).snapshot().map_err(&failed)?;
@@ -150,7 +150,7 @@ impl Logs {
     /// Returns an error when the files cannot be read.
     pub async fn follow(
         &self,
-        function: &FunctionName,
+        function: &FunctionId,
         tail: usize,
     ) -> Result<impl Stream<Item = LogLine> + Send + 'static + use<>, LogError> {
         let failed = self.failed("read", function);
@@ -163,7 +163,7 @@ impl Logs {
     ///
     /// # Errors
     /// Returns an error when the files cannot be removed.
-    pub async fn delete(&self, function: &FunctionName) -> Result<(), LogError> {
+    pub async fn delete(&self, function: &FunctionId) -> Result<(), LogError> {
         let log = self.log(function);
         self.functions.lock().remove(function);
         self.writer.delete(log).await.map_err(self.failed("delete", function))

@@ -12,7 +12,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 struct Fixture {
     directory: tempfile::TempDir,
     logs: Logs,
-    function: FunctionName,
+    function: FunctionId,
 }
 
 fn fixture(limits: LogLimits) -> Fixture {

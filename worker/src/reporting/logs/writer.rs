@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 
 use parking_lot::Mutex;
-use rekindle_wire::FunctionName;
+use rekindle_wire::FunctionId;
 use rekindle_wire::api::LogLine;
 use tokio::sync::{broadcast, oneshot};
 
@@ -22,7 +22,7 @@ const FOLLOW_LINES: usize = 1024;
 /// One function's logs: its files, and those who follow them.
 #[derive(Debug)]
 pub(super) struct FunctionLog {
-    function: FunctionName,
+    function: FunctionId,
     state: Mutex<State>,
 }
 
@@ -37,7 +37,7 @@ struct State {
 }
 
 impl FunctionLog {
-    pub(super) fn new(function: FunctionName, files: LogFiles) -> Self {
+    pub(super) fn new(function: FunctionId, files: LogFiles) -> Self {
         let state = State {
             files,
             followers: None,
