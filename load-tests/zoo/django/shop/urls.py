@@ -1,0 +1,7 @@
+"""Paths."""
+
+from django.urls import path
+
+from .views import sold
+
+urlpatterns = [path("", sold)]
