@@ -59,6 +59,7 @@ fn instances_are_kept_evicted_shared_out_and_started_ahead_as_the_policy_says() 
             ("FN_IDLE_BIN".into(), "100ms".into()),
         ],
         args: vec!["--memory".into(), MEMORY.into()],
+        ..Options::default()
     });
     under_pressure_what_is_worth_least_goes_first_and_starts_do_not_fail(&platform, figures.path());
     a_burst_does_not_keep_another_function_from_its_turn(&platform);

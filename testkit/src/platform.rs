@@ -1,25 +1,23 @@
 //! A platform under test: `fn up --foreground` with directories, port and control groups of its own.
 
-use std::fs::{self, File};
+use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc;
+use std::process::ExitStatus;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sched::{CloneFlags, setns};
+use anyhow::{Context as _, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use parking::Parked;
 use tempfile::TempDir;
 
-use crate::{Client, binaries, leftovers};
+use crate::binaries::{self, Programs};
+use crate::child::{self, Parked, STOP_LIMIT};
+use crate::{Client, leftovers};
 
 /// Limit to be ready: it imports the root filesystems at its first start.
 const READY_LIMIT: Duration = Duration::from_secs(90);
-/// Limit for an orderly stop.
-const STOP_LIMIT: Duration = Duration::from_secs(45);
 
 /// How to start a platform.
 #[derive(Debug, Clone)]
@@ -28,13 +26,33 @@ pub struct Options {
     pub env: Vec<(String, String)>,
     /// Further arguments of `fn up`.
     pub args: Vec<String>,
+    /// What it logs (`RUST_LOG`); by default what a platform in use does.
+    pub log: Option<&'static str>,
+    /// The directory of its programs; by default as [`Programs::find`] finds it.
+    pub programs: Option<PathBuf>,
+    /// The directory of the root filesystems' archives; by default they are built if needed.
+    pub runtimes: Option<PathBuf>,
+}
+
+impl Options {
+    /// A platform as its operator starts it, without the tests' own settings.
+    pub fn plain() -> Self {
+        Self {
+            env: Vec::new(),
+            args: Vec::new(),
+            log: None,
+            programs: None,
+            runtimes: None,
+        }
+    }
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
-            env: Vec::new(),
             args: vec!["--memory".into(), "12GiB".into()],
+            log: Some("warn,rekindle=info"),
+            ..Self::plain()
         }
     }
 }
@@ -44,6 +62,7 @@ pub struct Platform {
     root: TempDir,
     port: u16,
     options: Options,
+    programs: Programs,
     client: Client,
     running: Option<Parked>,
 }
@@ -53,42 +72,6 @@ impl std::ops::Deref for Platform {
 
     fn deref(&self) -> &Client {
         &self.client
-    }
-}
-
-pub(crate) mod parking {
-    //! Children that die with the test. The kernel's parent-death signal is tied to the thread that started the child,
-    //! and tests' threads end early. So a dedicated thread starts it and stays.
-
-    use super::*;
-
-    pub(crate) struct Parked {
-        pub(crate) child: Child,
-        _thread: mpsc::SyncSender<()>,
-    }
-
-    impl Parked {
-        pub(crate) fn start(command: Command) -> Self {
-            Self::start_in(None, command)
-        }
-
-        /// Starts a child in this network namespace, or where the caller is.
-        pub(crate) fn start_in(namespace: Option<File>, mut command: Command) -> Self {
-            let (started, child) = mpsc::sync_channel(1);
-            let (stay, end) = mpsc::sync_channel::<()>(1);
-            thread::spawn(move || {
-                if let Some(namespace) = namespace {
-                    setns(namespace, CloneFlags::CLONE_NEWNET).unwrap();
-                }
-                started.send(command.spawn().unwrap()).unwrap();
-                // Until the handle is dropped.
-                let _gone = end.recv();
-            });
-            Self {
-                child: child.recv().unwrap(),
-                _thread: stay,
-            }
-        }
     }
 }
 
@@ -103,15 +86,24 @@ impl Platform {
     /// # Panics
     /// If it does not become ready; the message has the end of its log.
     pub fn start_with(options: Options) -> Self {
-        let root = tempfile::Builder::new().prefix("rk").tempdir().unwrap();
-        fs::create_dir(root.path().join("cache")).unwrap();
-        std::os::unix::fs::symlink(binaries::runtimes(), root.path().join("cache/runtimes")).unwrap();
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
+        Self::try_start(options).unwrap_or_else(|e| panic!("{e:#}"))
+    }
+
+    /// Starts one and waits until it is ready.
+    ///
+    /// # Errors
+    /// If it does not become ready; the message has the end of its log.
+    pub fn try_start(options: Options) -> Result<Self> {
+        let programs = Programs::find(options.programs.as_deref())?;
+        let root = tempfile::Builder::new().prefix("rk").tempdir();
+        let root = root.context("no temporary directory")?;
+        fs::create_dir(root.path().join("cache")).context("no cache can be made")?;
+        let runtimes = options.runtimes.as_deref().unwrap_or_else(|| binaries::runtimes());
+        std::os::unix::fs::symlink(runtimes, root.path().join("cache/runtimes"))
+            .context("the runtimes cannot be linked")?;
+        let port = free_port()?;
         let client = Client::new(
+            programs.clone(),
             format!("http://127.0.0.1:{port}"),
             root.path().join("data/admin.key"),
             vec![root.path().join("log")],
@@ -120,11 +112,12 @@ impl Platform {
             root,
             port,
             options,
+            programs,
             client,
             running: None,
         };
-        platform.restart();
-        platform
+        platform.try_restart()?;
+        Ok(platform)
     }
 
     /// Starts it again after it was stopped or killed, with the same directories.
@@ -133,31 +126,35 @@ impl Platform {
     /// If it does not become ready.
     #[track_caller]
     pub fn restart(&mut self) {
+        self.try_restart().unwrap_or_else(|e| panic!("{e:#}"));
+    }
+
+    /// Starts it again after it was stopped or killed, with the same directories.
+    ///
+    /// # Errors
+    /// If it does not become ready.
+    pub fn try_restart(&mut self) -> Result<()> {
         assert!(self.running.is_none(), "it runs already");
-        let log = File::options().create(true).append(true).open(self.log_path()).unwrap();
-        let mut command = Command::new("setpriv");
+        let mut command = child::command(&self.programs.cli(), self.root.path(), &self.root.path().join("log"))?;
         command
-            .args(["--pdeathsig", "TERM"])
-            .arg(binaries::directory().join("fn"))
             .args(["up", "--foreground", "--listen", &format!("127.0.0.1:{}", self.port)])
             .args(&self.options.args)
-            .env("FN_DATA", self.directory("data"))
-            .env("FN_CACHE", self.directory("cache"))
-            .env("FN_RUN", self.directory("run"))
-            .env("RUST_LOG", "warn,rekindle=info")
-            .envs(self.options.env.iter().map(|(k, v)| (k, v)))
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log);
-        self.running = Some(Parked::start(command));
+            .envs(self.options.log.map(|log| ("RUST_LOG", log)))
+            .envs(self.options.env.iter().map(|(k, v)| (k, v)));
+        let parked = Parked::start(None, command).context("setpriv (util-linux) cannot be started")?;
+        let running = self.running.insert(parked);
         let end = Instant::now() + READY_LIMIT;
         loop {
-            if self.request("GET", "/readyz").try_send().is_ok_and(|a| a.status == 200) {
-                return;
+            let ready = self.client.request("GET", "/readyz").try_send();
+            if ready.is_ok_and(|a| a.status == 200) {
+                return Ok(());
             }
-            let ended = self.child().try_wait().unwrap();
+            let ended = running.child.try_wait().context("its end cannot be awaited")?;
             if ended.is_some() || Instant::now() > end {
-                panic!("the platform does not get ready ({ended:?}):\n{}", self.log_tail(60));
+                bail!(
+                    "the platform does not get ready ({ended:?}):\n{}",
+                    self.client.log_tail(60)
+                );
             }
             thread::sleep(Duration::from_millis(30));
         }
@@ -167,10 +164,6 @@ impl Platform {
     pub fn set_env(&mut self, name: &str, value: &str) {
         self.options.env.retain(|(known, _)| known != name);
         self.options.env.push((name.to_owned(), value.to_owned()));
-    }
-
-    fn child(&mut self) -> &mut Child {
-        &mut self.running.as_mut().unwrap().child
     }
 
     /// Stops it in an orderly way.
@@ -191,29 +184,18 @@ impl Platform {
 
     #[track_caller]
     fn signal(&mut self, signal: Signal) -> ExitStatus {
-        let pid = self.pid();
-        kill(Pid::from_raw(pid), signal).unwrap();
-        let child = self.child();
-        let end = Instant::now() + STOP_LIMIT;
-        while Instant::now() < end {
-            if let Some(status) = child.try_wait().unwrap() {
-                self.running = None;
-                return status;
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
-        self.running = None;
-        panic!(
-            "it did not end within {STOP_LIMIT:?} of {signal}:\n{}",
-            self.log_tail(60)
-        );
+        let status = self.running.take().unwrap().end(signal);
+        status.unwrap_or_else(|| {
+            panic!(
+                "it did not end within {STOP_LIMIT:?} of {signal}:\n{}",
+                self.log_tail(60)
+            )
+        })
     }
 
     /// Its process id.
     pub fn pid(&self) -> i32 {
-        self.running.as_ref().unwrap().child.id().cast_signed()
+        self.running.as_ref().unwrap().pid()
     }
 
     /// Its own directory, which is in the path of everything it mounts.
@@ -231,14 +213,21 @@ impl Platform {
         self.port
     }
 
-    fn log_path(&self) -> PathBuf {
-        self.root.path().join("log")
-    }
-
     /// Removes everything that its worker could fetch again. It must be stopped.
     pub fn empty_cache(&self) {
         assert!(self.running.is_none());
         fs::remove_dir_all(self.directory("cache").join("worker")).unwrap();
+    }
+
+    /// Removes what its worker keeps of snapshots; layers stay unpacked. It must be stopped.
+    pub fn forget_snapshots(&self) {
+        assert!(self.running.is_none());
+        for entry in fs::read_dir(self.directory("cache").join("worker")).unwrap().flatten() {
+            let path = entry.path();
+            if path.is_dir() && !path.ends_with("layers") {
+                fs::remove_dir_all(&path).unwrap();
+            }
+        }
     }
 
     /// Number of the platform's threads whose names begin like this.
@@ -255,11 +244,12 @@ impl Platform {
     pub fn leftovers(&self) -> Vec<String> {
         leftovers::of(self.root.path(), &self.directory("run"))
     }
-}
 
-impl Platform {
     /// Stops it through a shared reference, at the end of a test binary.
-    pub(crate) fn end_shared(&self) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// If it does not end well, or leaves something behind.
+    pub fn end_shared(&self) -> Result<(), String> {
         let pid = Pid::from_raw(self.pid());
         kill(pid, Signal::SIGTERM).map_err(|e| e.to_string())?;
         let end = Instant::now() + STOP_LIMIT;
@@ -281,18 +271,21 @@ impl Platform {
 
 impl Drop for Platform {
     fn drop(&mut self) {
-        if let Some(mut parked) = self.running.take() {
+        if let Some(parked) = self.running.take() {
             // A failed test has reported that; this only cleans up.
-            let _gone = kill(Pid::from_raw(parked.child.id().cast_signed()), Signal::SIGTERM);
-            let end = Instant::now() + STOP_LIMIT;
-            while Instant::now() < end && parked.child.try_wait().is_ok_and(|s| s.is_none()) {
-                thread::sleep(Duration::from_millis(10));
-            }
-            let _ended = parked.child.kill();
-            let _reaped = parked.child.wait();
+            let _ended = parked.end(Signal::SIGTERM);
         }
         if thread::panicking() {
             eprintln!("--- the end of the platform's log ---\n{}", self.log_tail(40));
         }
     }
+}
+
+/// A port of loopback that is free now.
+///
+/// # Errors
+/// If there is none.
+pub fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port")?;
+    Ok(listener.local_addr().context("no free port")?.port())
 }

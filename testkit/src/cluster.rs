@@ -1,23 +1,23 @@
-//! A platform of several hosts: one process for each role, each on a host of its own ([`crate::hub`]) in directories of
-//! its own. They are started by the commands in docs/how-to/run-a-cluster.md with the addresses replaced. The first of
+//! A platform of several hosts: one process for each role, each on a host of its own ([`crate::hub`]), or all on this
+//! one at different addresses of loopback, in directories of its own. They are started by the commands in docs/how-to/run-a-cluster.md with the addresses replaced. The first of
 //! each role is named by its [`Role`], further ones by [`Role::nth`].
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use rekindle_wire::api::WorkerInfo;
 use tempfile::TempDir;
 
+use crate::binaries::{self, Programs};
+use crate::child::{self, Parked, STOP_LIMIT};
 use crate::hub::{self, Host};
-use crate::platform::parking::Parked;
-use crate::{Client, binaries, leftovers, until};
+use crate::{Client, leftovers, until};
 
 const LIMIT: Duration = Duration::from_secs(90);
 const GUIDE: &str = include_str!("../../docs/how-to/run-a-cluster.md");
@@ -109,6 +109,12 @@ pub struct Size {
     pub guarded: bool,
     /// Processes whose caches are on a disk of their own, with its size in MiB, as on a host where others may fill it.
     pub disks: Vec<(Place, u32)>,
+    /// Whether all processes are on this host, without network namespaces.
+    pub on_this_host: bool,
+    /// The directory of the programs; by default as [`Programs::find`] finds it.
+    pub programs: Option<PathBuf>,
+    /// The directory of the root filesystems' archives; by default they are built if needed.
+    pub runtimes: Option<PathBuf>,
 }
 
 impl Default for Size {
@@ -122,6 +128,9 @@ impl Default for Size {
             env: Vec::new(),
             guarded: false,
             disks: Vec::new(),
+            on_this_host: false,
+            programs: None,
+            runtimes: None,
         }
     }
 }
@@ -133,7 +142,9 @@ pub struct Cluster {
     credentials: Vec<(String, String)>,
     size: Size,
     subnet: String,
-    hosts: BTreeMap<Place, Host>,
+    programs: Programs,
+    /// Without a host: on this one.
+    hosts: BTreeMap<Place, Option<Host>>,
     clients: Vec<Client>,
     running: BTreeMap<Place, Parked>,
     /// When a role was last started.
@@ -164,9 +175,16 @@ impl Cluster {
     /// # Panics
     /// If a role does not come up.
     pub fn start_sized(endpoint: String, credentials: Vec<(String, String)>, size: Size) -> Self {
-        hub::enter();
+        let programs = Programs::find(size.programs.as_deref()).unwrap_or_else(|e| panic!("{e:#}"));
         let root = tempfile::Builder::new().prefix("rk").tempdir().unwrap();
-        let subnet = hub::subnet();
+        let subnet = match size.on_this_host {
+            // Processes have different numbers, so two such platforms seldom meet.
+            true => format!("127.77.{}", std::process::id() % 250),
+            false => hub::subnet(),
+        };
+        if !size.on_this_host {
+            hub::enter();
+        }
         let several = |role: Role, count: u8| (0..count).map(move |n| role.nth(n));
         let mut places: Vec<Place> = several(Role::Scheduler, size.schedulers).collect();
         places.extend(several(Role::Worker, size.workers));
@@ -189,21 +207,25 @@ impl Cluster {
             .unwrap();
         }
         let logs: Vec<PathBuf> = places.iter().map(|p| directory(p).join("log")).collect();
-        let host = |place: &Place| Host::new(format!("{subnet}.{}", place.last()).parse().unwrap());
-        let hosts: BTreeMap<Place, Host> = places.iter().map(|p| (*p, host(p))).collect();
+        let address = |place: &Place| format!("{subnet}.{}", place.last());
+        let host = |place: &Place| (!size.on_this_host).then(|| Host::new(address(place).parse().unwrap()));
+        let hosts: BTreeMap<Place, Option<Host>> = places.iter().map(|p| (*p, host(p))).collect();
         let client = |place: Place| {
-            let url = format!("http://{}:{}", hosts[&place].address(), Role::Gateway.port());
-            Client::new(url, directory(&place).join("data/admin.key"), logs.clone())
+            let url = format!("http://{}:{}", address(&place), Role::Gateway.port());
+            let key = directory(&place).join("data/admin.key");
+            Client::new(programs.clone(), url, key, logs.clone())
         };
         let clients = several(Role::Gateway, size.gateways).map(client).collect();
-        let runtimes = directory(&Role::Worker.nth(0)).join("cache/runtimes");
-        std::os::unix::fs::symlink(binaries::runtimes(), runtimes).unwrap();
+        let link = directory(&Role::Worker.nth(0)).join("cache/runtimes");
+        let runtimes = size.runtimes.as_deref().unwrap_or_else(|| binaries::runtimes());
+        std::os::unix::fs::symlink(runtimes, link).unwrap();
         let mut cluster = Self {
             root,
             endpoint,
             credentials,
             size,
             subnet,
+            programs,
             hosts,
             clients,
             running: BTreeMap::new(),
@@ -252,7 +274,7 @@ impl Cluster {
     /// If it fails.
     #[track_caller]
     pub fn on_scheduler(&self, args: &[&str]) -> String {
-        let mut command = Command::new(binaries::directory().join("fn"));
+        let mut command = Command::new(self.programs.cli());
         let command = command
             .args(args)
             .env("FN_DATA", self.directory(Role::Scheduler, "data"));
@@ -270,8 +292,8 @@ impl Cluster {
 
     fn import_runtimes(&self) {
         let command = self.command(Role::Worker.nth(0), "fn runtimes import");
-        let namespace = self.hosts[&Role::Worker.nth(0)].namespace();
-        let status = Parked::start_in(Some(namespace), command).child.wait().unwrap();
+        let namespace = self.hosts[&Role::Worker.nth(0)].as_ref().map(Host::namespace);
+        let status = Parked::start(namespace, command).unwrap().child.wait().unwrap();
         assert!(status.success(), "{}", self.log_tail(30));
     }
 
@@ -303,15 +325,15 @@ impl Cluster {
         if let Some(token) = self.join_token(place) {
             command.env("FN_JOIN", token);
         }
-        let host = &self.hosts[&place];
-        let parked = Parked::start_in(Some(host.namespace()), command);
+        let namespace = self.hosts[&place].as_ref().map(Host::namespace);
+        let parked = Parked::start(namespace, command).unwrap();
         self.launched = Instant::now();
-        let at = (host.address(), place.role.port());
+        let at = self.address(place).parse().unwrap();
         assert!(self.running.insert(place, parked).is_none(), "{place:?} runs already");
         until(&format!("{place:?} listens"), LIMIT, || {
             let ended = self.running.get_mut(&place).unwrap().child.try_wait().unwrap();
             assert_eq!(ended, None, "{place:?} ended:\n{}", self.clients[0].log_tail(60));
-            TcpStream::connect_timeout(&at.into(), Duration::from_secs(1)).ok()
+            TcpStream::connect_timeout(&at, Duration::from_secs(1)).ok()
         });
     }
 
@@ -384,26 +406,15 @@ impl Cluster {
             let more = self.size.args.iter().filter(|(role, _)| *role == place.role);
             words.extend(more.map(|(_, word)| word.clone()));
         }
-        let log = self.root.path().join(place.name()).join("log");
-        let log = File::options().create(true).append(true).open(log).unwrap();
-        let mut command = Command::new("setpriv");
+        let (own, data) = (self.root.path().join(place.name()), self.directory(place, "data"));
+        let mut command = child::command(&self.programs.cli(), &own, &own.join("log")).unwrap();
         command
-            .args(["--pdeathsig", "TERM"])
-            .arg(binaries::directory().join("fn"))
             .args(words)
-            .env("RUST_LOG", "warn,rekindle=info")
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log);
-        let data = self.directory(place, "data");
-        for (name, path) in [
-            ("FN_DATA", data.clone()),
-            ("FN_CACHE", self.directory(place, "cache")),
-            ("FN_RUN", self.directory(place, "run")),
-            ("FN_CLUSTER_TOKEN_FILE", data.join("cluster.token")),
-            ("FN_ADMIN_KEY_FILE", data.join("admin.key")),
-        ] {
-            command.env(name, path);
+            .env("FN_CLUSTER_TOKEN_FILE", data.join("cluster.token"))
+            .env("FN_ADMIN_KEY_FILE", data.join("admin.key"));
+        // A measured platform logs as one in use.
+        if !self.size.on_this_host {
+            command.env("RUST_LOG", "warn,rekindle=info");
         }
         // All load of a test comes from one address, which must have no limits of its own.
         command.env("FN_CLIENT_EXEMPT", "0.0.0.0/0");
@@ -434,7 +445,7 @@ impl Cluster {
 
     /// A role's host, which may be cut off and mended.
     pub fn host(&self, place: impl Into<Place>) -> &Host {
-        &self.hosts[&place.into()]
+        self.hosts[&place.into()].as_ref().expect("a host of its own")
     }
 
     /// The platform as users of this gateway see it.
@@ -444,7 +455,7 @@ impl Cluster {
 
     /// A role's process.
     pub fn pid(&self, place: impl Into<Place>) -> i32 {
-        self.running[&place.into()].child.id().cast_signed()
+        self.running[&place.into()].pid()
     }
 
     /// Kills a role, without any chance to clean up.
@@ -470,11 +481,8 @@ impl Cluster {
 
     #[track_caller]
     fn signal(&mut self, place: Place, signal: Signal) -> ExitStatus {
-        let mut parked = self.running.remove(&place).unwrap();
-        kill(Pid::from_raw(parked.child.id().cast_signed()), signal).unwrap();
-        until(&format!("the end of {place:?}"), LIMIT, || {
-            parked.child.try_wait().unwrap()
-        })
+        let status = self.running.remove(&place).unwrap().end(signal);
+        status.unwrap_or_else(|| panic!("{place:?} did not end within {STOP_LIMIT:?} of {signal}"))
     }
 
     /// What is left of a stopped platform; empty if all is well.
@@ -486,10 +494,9 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        for parked in self.running.values_mut().rev() {
+        while let Some((_, parked)) = self.running.pop_last() {
             // A failed test has reported that; this only cleans up.
-            let _gone = kill(Pid::from_raw(parked.child.id().cast_signed()), Signal::SIGTERM);
-            let _reaped = parked.child.wait();
+            let _ended = parked.end(Signal::SIGTERM);
         }
         if std::thread::panicking() {
             eprintln!("--- the ends of the roles' logs ---\n{}", self.log_tail(60));

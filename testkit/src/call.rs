@@ -8,7 +8,7 @@ use reqwest::Method;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 
-use crate::RUNTIME;
+use crate::block_on;
 
 /// More than any limit of the platform in these tests: anything slower hangs.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -67,7 +67,7 @@ impl Call {
     /// # Errors
     /// If there is no response.
     pub fn try_send(self) -> Result<Reply, reqwest::Error> {
-        RUNTIME.block_on(async {
+        block_on(async {
             let answer = self.request.send().await?;
             let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
             Ok(Reply {

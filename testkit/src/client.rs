@@ -3,18 +3,25 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rekindle_wire::api::{FunctionSummary, InstanceInfo, LogLine, VersionInfo};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use rekindle_wire::api::{FunctionSummary, InstanceInfo, LogLine, Status, VersionInfo};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::{Call, Folder, Reply, binaries, until};
+use crate::binaries::Programs;
+use crate::{Call, Folder, Reply, until};
 
 /// Limit for one deploy, which may fetch and unpack numpy.
 const DEPLOY_LIMIT_S: u32 = 180;
+/// Limit for an instance to go.
+const GONE_LIMIT: Duration = Duration::from_secs(10);
 
 /// A platform's address, its admin key, and its logs.
+#[derive(Debug, Clone)]
 pub struct Client {
+    programs: Programs,
     url: String,
     key_file: PathBuf,
     logs: Vec<PathBuf>,
@@ -22,8 +29,13 @@ pub struct Client {
 
 impl Client {
     /// A client for the gateway at `url`; its key and logs may be created later.
-    pub(crate) fn new(url: String, key_file: PathBuf, logs: Vec<PathBuf>) -> Self {
-        Self { url, key_file, logs }
+    pub fn new(programs: Programs, url: String, key_file: PathBuf, logs: Vec<PathBuf>) -> Self {
+        Self {
+            programs,
+            url,
+            key_file,
+            logs,
+        }
     }
 
     /// The address of its gateway.
@@ -51,8 +63,35 @@ impl Client {
 
     /// Runs `fn` against it.
     pub fn cli(&self, args: &[&str]) -> Output {
-        let mut command = Command::new(binaries::directory().join("fn"));
-        self.know(command.args(args)).stdin(Stdio::null()).output().unwrap()
+        self.programs
+            .client(&self.url, &self.key())
+            .args(args)
+            .output()
+            .unwrap()
+    }
+
+    /// Runs `fn` against it, and parses the JSON it prints.
+    ///
+    /// # Errors
+    /// What `fn` says, with the end of the platform's log.
+    pub fn cli_json<T: DeserializeOwned>(&self, args: &[&str]) -> Result<T> {
+        let (output, line) = (self.cli(args), args.join(" "));
+        if !output.status.success() {
+            let told = String::from_utf8_lossy(&output.stderr);
+            bail!("fn {line}: {}\n{}", told.trim(), self.log_tail(20));
+        }
+        serde_json::from_slice(&output.stdout).with_context(|| format!("fn {line}: not understood"))
+    }
+
+    /// The program `fn`, and when that was built.
+    pub fn program(&self) -> String {
+        let path = self.programs.cli();
+        let built = fs::metadata(&path).and_then(|m| m.modified());
+        let built = built.map_or_else(
+            |_| "some time".to_owned(),
+            |at| humantime::format_rfc3339_seconds(at).to_string(),
+        );
+        format!("{}, built {built}", path.display())
     }
 
     /// Runs `fn` against it on a terminal of 120 columns and 40 lines, with both ends of that as pipes. Prints "as
@@ -61,23 +100,20 @@ impl Client {
     /// # Panics
     /// If it cannot be started.
     pub fn on_terminal(&self, args: &str) -> Child {
-        let program = binaries::directory().join("fn");
+        let program = self.programs.cli();
         let run = format!("{} {args}", program.display());
         let line =
             format!("stty rows 40 cols 120; was=$(stty -g); {run} && [ \"$was\" = \"$(stty -g)\" ] && echo as before");
-        let mut command = Command::new("script");
-        self.know(command.args(["--quiet", "--return", "--command", &line, "/dev/null"]))
+        Command::new("script")
+            .args(["--quiet", "--return", "--command", &line, "/dev/null"])
+            .env("FN_URL", self.url())
+            .env("FN_KEY", self.key())
+            .env("NO_COLOR", "1")
             .env("TERM", "xterm")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap()
-    }
-
-    /// Passes the platform's address and key to a command.
-    fn know<'a>(&self, command: &'a mut Command) -> &'a mut Command {
-        let command = command.env("FN_URL", self.url()).env("FN_KEY", self.key());
-        command.env("NO_COLOR", "1")
     }
 
     /// Deploys a function by `fn deploy` and returns its live version, which has a snapshot if it asked for one.
@@ -86,12 +122,19 @@ impl Client {
     /// If it does not go live.
     #[track_caller]
     pub fn deploy(&self, folder: &Folder) -> VersionInfo {
-        match self.try_deploy(folder) {
-            Ok(version) => {
-                assert_eq!(version.snapshot_error, None, "{}", self.log_tail(30));
-                version
-            }
-            Err(message) => panic!("{message}\n{}", self.log_tail(60)),
+        self.deployed(folder).unwrap_or_else(|e| panic!("{e:#}"))
+    }
+
+    /// Deploys a function and returns its live version, which has a snapshot if it asked for one.
+    ///
+    /// # Errors
+    /// If it does not go live; the message has the end of the platform's log.
+    pub fn deployed(&self, folder: &Folder) -> Result<VersionInfo> {
+        let version = self.try_deploy(folder).map_err(|message| anyhow!(message));
+        let version = version.with_context(|| format!("the end of the platform's log:\n{}", self.log_tail(60)))?;
+        match &version.snapshot_error {
+            Some(error) => bail!("{} has no snapshot: {error}", folder.path().display()),
+            None => Ok(version),
         }
     }
 
@@ -116,7 +159,61 @@ impl Client {
 
     /// Its instances.
     pub fn instances(&self) -> Vec<InstanceInfo> {
-        serde_json::from_value(self.admin("GET", "/v1/instances").send().ok().json()).unwrap()
+        self.value("/v1/instances").unwrap()
+    }
+
+    /// The value at this path of the admin API.
+    ///
+    /// # Errors
+    /// If the platform does not answer, or with something else.
+    pub fn value<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        let answer = self
+            .admin("GET", path)
+            .try_send()
+            .with_context(|| format!("{path}: no answer"))?;
+        ensure!(answer.status == 200, "{path}: {}: {}", answer.status, answer.text());
+        serde_json::from_slice(&answer.body).with_context(|| format!("{path}: not understood"))
+    }
+
+    /// Number of workers that are heard from; `None` if the gateway does not say.
+    pub fn workers_alive(&self) -> Option<usize> {
+        let status: Status = self.value("/v1/status").ok()?;
+        Some(status.workers.iter().filter(|w| w.alive).count())
+    }
+
+    /// Removes an instance and waits until it is gone, so that its end affects no measurement.
+    ///
+    /// # Errors
+    /// If it stays.
+    pub fn remove_instance(&self, instance: &str) -> Result<()> {
+        let path = format!("/v1/instances/{instance}");
+        let gone = self
+            .admin("DELETE", &path)
+            .try_send()
+            .context("an instance cannot be deleted")?;
+        let known = gone.status < 300 || gone.status == 404;
+        ensure!(known, "{path}: cannot be deleted: {}: {}", gone.status, gone.text());
+        let deadline = Instant::now() + GONE_LIMIT;
+        loop {
+            let all: Vec<InstanceInfo> = self.value("/v1/instances")?;
+            if all.iter().all(|i| i.id.as_str() != instance) {
+                return Ok(());
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "instance {instance} is still there after {GONE_LIMIT:?}"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Removes every instance and waits until they are gone.
+    ///
+    /// # Errors
+    /// If one stays.
+    pub fn remove_instances(&self) -> Result<()> {
+        let all: Vec<InstanceInfo> = self.value("/v1/instances")?;
+        all.iter().try_for_each(|i| self.remove_instance(i.id.as_str()))
     }
 
     /// The instances of one function.

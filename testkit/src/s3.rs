@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use rekindle_s3_local::{Config, serve};
 use rekindle_snapshotter::{Store, StoreConfig, Timeouts};
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use crate::{Options, RUNTIME};
+use crate::{Options, block_on};
 
 const KEY: &str = "tests";
 const SECRET: &str = "secret-of-the-tests";
@@ -100,7 +100,7 @@ impl ObjectStore {
             asked: Mutex::default(),
         });
         let lined = Arc::clone(&shared);
-        let (server, line) = RUNTIME.block_on(async move {
+        let (server, line) = block_on(async move {
             let listener = TcpListener::bind((address, 0)).await.unwrap();
             let server = listener.local_addr().unwrap();
             tokio::spawn(async move { serve(config, listener, std::future::pending()).await.unwrap() });
@@ -130,9 +130,14 @@ impl ObjectStore {
     /// Options for a platform that uses it, over the line.
     pub fn options(&self) -> Options {
         let mut options = Options::default();
+        self.be_used_by(&mut options);
+        options
+    }
+
+    /// Makes a platform with these options use it, over the line.
+    pub fn be_used_by(&self, options: &mut Options) {
         options.args.extend(["--s3-endpoint".to_owned(), self.endpoint()]);
         options.env.extend(environment(KEY, SECRET));
-        options
     }
 
     /// Changes what the line does, also for open connections.
@@ -173,7 +178,7 @@ impl ObjectStore {
             encryption: rekindle_snapshotter::store::Encryption::AsBucket,
             timeouts: Timeouts::default(),
         };
-        RUNTIME.block_on(Store::connect(config)).unwrap()
+        block_on(Store::connect(config)).unwrap()
     }
 }
 
@@ -219,7 +224,7 @@ async fn carry(client: TcpStream, server: SocketAddr, shared: &Shared) -> std::i
     server.set_nodelay(true)?;
     client.set_nodelay(true)?;
     let (mut from_client, mut to_client) = client.into_split();
-    let (mut from_server, mut to_server) = server.into_split();
+    let (from_server, mut to_server) = server.into_split();
     let asking = async {
         let mut buffer = vec![0; 64 << 10];
         loop {
@@ -259,9 +264,37 @@ async fn carry(client: TcpStream, server: SocketAddr, shared: &Shared) -> std::i
             to_server.write_all(&buffer[..read]).await?;
         }
     };
-    let answering = tokio::io::copy(&mut from_server, &mut to_client);
+    let mut from_server = BufReader::with_capacity(256 << 10, from_server);
+    let answering = tokio::io::copy_buf(&mut from_server, &mut to_client);
     tokio::select! {
         asked = asking => asked,
         answered = answering => answered.map(drop),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+
+    use super::*;
+
+    #[test]
+    fn every_request_on_a_connection_waits_once() {
+        let store = ObjectStore::start();
+        let delay = Duration::from_millis(60);
+        store.set_delay(delay);
+        let mut connection = std::net::TcpStream::connect(store.line).unwrap();
+        for _ in 0..2 {
+            let began = Instant::now();
+            // Unsigned, so refused; that is a response all the same.
+            connection
+                .write_all(b"GET /rekindle/x HTTP/1.1\r\nhost: x\r\n\r\n")
+                .unwrap();
+            let mut buffer = [0; 4096];
+            let read = connection.read(&mut buffer).unwrap();
+            let answer = String::from_utf8_lossy(&buffer[..read]);
+            assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
+            assert!(began.elapsed() >= delay);
+        }
     }
 }
