@@ -1,24 +1,22 @@
 //! The command line of `rekindle-bench`.
 
-use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
+use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
+use crate::checkpoint::CheckpointArgs;
 use crate::clones::ClonesArgs;
 use crate::cluster::{PlacementArgs, SimulateArgs};
 use crate::codec::CodecArgs;
 use crate::compare::CompareArgs;
 use crate::first::FirstArgs;
-use crate::freeze::FreezeArgs;
 use crate::idle::IdleArgs;
 use crate::idle::process::ProcessArgs as IdleProcessArgs;
-use crate::load::{LoadArgs, LoadReportArgs, TraceArgs};
+use crate::load::{LoadArgs, TraceArgs};
 use crate::many::ManyArgs;
 use crate::migration::MigrationArgs;
 use crate::pager::PagerArgs;
 use crate::pager::process::ProcessArgs;
-use crate::phases::PhasesArgs;
 use crate::policy::PolicyArgs;
 use crate::sandboxes::SandboxesArgs;
 use crate::sandboxes::floor::FloorArgs;
@@ -67,10 +65,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MS", value_delimiter = ',', default_values = ["0", "10", "30"], value_parser = clap::value_parser!(u64).range(0..=1000))]
     pub(crate) delays: Vec<u64>,
     /// Draw the plots into this directory too, besides the one of the samples.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, global = true, value_name = "DIR")]
     pub(crate) plots: Option<PathBuf>,
-    /// Where to write the samples; by default load-tests/results/DATE-REVISION.json.
-    #[arg(long, value_name = "PATH")]
+    /// Where to write the record; by default load-tests/results/DATE-REVISION-PART.json.
+    #[arg(long, global = true, value_name = "PATH")]
     pub(crate) json: Option<PathBuf>,
     /// The CRIU binary of the peers and of the platform.
     #[arg(
@@ -103,26 +101,30 @@ pub(crate) enum Command {
     /// The process that starts the peers, pid 1 of namespaces of its own.
     #[command(hide = true)]
     PeerHost(PeerHostArgs),
-    /// Compare two records, or two builds in one run.
+    /// Compare two records of the same part, or two builds in one run.
     Compare(CompareArgs),
+    /// Print a record's tables and draw its plots again.
+    #[command(alias = "load-report")]
+    Report(ReportArgs),
     /// Measure page faults before a first response, and the memory of clones side by side.
     Clones(ClonesArgs),
     /// Measure the pause of instances that move between two workers, as their source and a client see it.
     Migration(MigrationArgs),
     /// Break down the time of a restored, a parked and a warm invocation, with the bounds of each part.
-    Phases(PhasesArgs),
+    Phases,
     /// Measure how many warm invocations a second one core handles, compared with the function asked directly.
     Throughput(ThroughputArgs),
-    /// Measure how long an instance is frozen for its snapshot, compared with CRIU's own dump.
-    Freeze(FreezeArgs),
-    /// Measure what snapshots share in the store, for each way of sharing their runtime's.
-    Sharing(SharingArgs),
-    /// Measure many restores at once: latency, and processor time of each.
-    Many(ManyArgs),
     /// Measure the first restore after a deploy, compared with the tenth.
     First(FirstArgs),
     /// Measure what the platform holds after many versions of a function, and after its delete.
     Versions(VersionsArgs),
+    /// Measure how long an instance stands still for its checkpoint, compared with CRIU's own dump.
+    #[command(alias = "freeze")]
+    Checkpoint(CheckpointArgs),
+    /// Measure what snapshots share in the store, for each way of sharing their runtime's.
+    Sharing(SharingArgs),
+    /// Measure many restores at once: latency, and processor time of each.
+    Many(ManyArgs),
     /// Measure the cost of sandboxes, compared with the bare floor of this machine.
     Sandboxes(SandboxesArgs),
     /// The bare floor: namespaces, another root, exit.
@@ -136,8 +138,6 @@ pub(crate) enum Command {
     Simulate(SimulateArgs),
     /// Run k6's scenarios and write a report.
     Load(LoadArgs),
-    /// Write the page and the plots of a load again.
-    LoadReport(LoadReportArgs),
     /// Print a trace of the store that `make traces` started.
     Trace(TraceArgs),
     /// Measure page faults alone: workloads on memory that the pager serves, compared with plain memory.
@@ -152,6 +152,13 @@ pub(crate) enum Command {
     /// A process whose memory the pager serves.
     #[command(hide = true)]
     PagerProcess(ProcessArgs),
+}
+
+/// `rekindle-bench report`.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct ReportArgs {
+    /// The record.
+    pub(crate) record: PathBuf,
 }
 
 /// `rekindle-bench peer-host`.
@@ -198,36 +205,9 @@ impl Args {
     }
 }
 
-/// The project's checkout: the one in which this is run, otherwise the one in which it was built, which may have been
-/// moved since.
-pub(crate) fn checkout() -> &'static Path {
-    static CHECKOUT: LazyLock<PathBuf> = LazyLock::new(|| {
-        let built_in = || Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
-        let here = std::env::current_dir().ok();
-        let found = here.as_deref().and_then(checkout_above);
-        found.unwrap_or_else(built_in).to_owned()
-    });
-    &CHECKOUT
-}
-
-/// The checkout that contains `dir`.
-fn checkout_above(dir: &Path) -> Option<&Path> {
-    dir.ancestors().find(|dir| dir.join("load-tests/jaeger.yaml").is_file())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_checkout_is_the_one_that_it_is_run_in() {
-        let elsewhere = tempfile::tempdir().unwrap();
-        let deep = elsewhere.path().join("load-tests/results");
-        std::fs::create_dir_all(&deep).unwrap();
-        assert_eq!(checkout_above(&deep), None);
-        std::fs::write(elsewhere.path().join("load-tests/jaeger.yaml"), "").unwrap();
-        assert_eq!(checkout_above(&deep), Some(elsewhere.path()));
-    }
 
     #[test]
     fn chosen_subjects_come_in_the_order_of_the_tables() {
@@ -241,5 +221,13 @@ mod tests {
     fn without_a_choice_everything_is_measured() {
         let args = Args::try_parse_from(["rekindle-bench"]).unwrap();
         assert_eq!(args.subjects(), Subject::ALL);
+    }
+
+    #[test]
+    fn parts_take_the_options_of_all_and_their_earlier_names() {
+        let args = Args::try_parse_from(["rekindle-bench", "--runs", "3", "freeze", "--json", "/tmp/x"]).unwrap();
+        assert!(matches!(args.command, Some(Command::Checkpoint(_))) && args.json.is_some());
+        let args = Args::try_parse_from(["rekindle-bench", "load-report", "record.json"]).unwrap();
+        assert!(matches!(args.command, Some(Command::Report(_))));
     }
 }

@@ -25,7 +25,7 @@ const TOLD_MAX: usize = 300;
 /// A connection over loopback.
 pub(crate) struct Connection {
     sender: SendRequest<Empty<Bytes>>,
-    port: u16,
+    address: SocketAddr,
 }
 
 /// A response, read to its last byte.
@@ -39,11 +39,15 @@ pub(crate) struct Reply {
 impl Connection {
     /// Connects to a port of this machine.
     pub(crate) async fn open(port: u16) -> Result<Self> {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        Self::open_at(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await
+    }
+
+    /// Connects to an address of this machine.
+    pub(crate) async fn open_at(address: SocketAddr) -> Result<Self> {
         let stream = TcpStream::connect(address)
             .await
             .with_context(|| format!("{address}: no connection"))?;
-        Self::over(stream, port).await
+        Self::over(stream, address).await
     }
 
     /// Connects as soon as the port is open. `still` is called between attempts and fails if that can no longer happen.
@@ -52,7 +56,7 @@ impl Connection {
         let deadline = Instant::now() + LIMIT;
         loop {
             match TcpStream::connect(address).await {
-                Ok(stream) => return Self::over(stream, port).await,
+                Ok(stream) => return Self::over(stream, address).await,
                 Err(e) if e.kind() == ErrorKind::ConnectionRefused && Instant::now() < deadline => still()?,
                 Err(e) => return Err(e).with_context(|| format!("{address}: no connection")),
             }
@@ -61,7 +65,7 @@ impl Connection {
         }
     }
 
-    async fn over(stream: TcpStream, port: u16) -> Result<Self> {
+    async fn over(stream: TcpStream, address: SocketAddr) -> Result<Self> {
         stream.set_nodelay(true).context("no TCP_NODELAY")?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream))
             .await
@@ -70,7 +74,7 @@ impl Connection {
             // A caller that waits for a response on it learns how it ended.
             let _ended = connection.await;
         });
-        Ok(Self { sender, port })
+        Ok(Self { sender, address })
     }
 
     /// Sends a request without a body and reads the whole response.
@@ -78,7 +82,7 @@ impl Connection {
         let mut request = Request::builder()
             .method(method.clone())
             .uri(path)
-            .header(HOST, format!("127.0.0.1:{}", self.port));
+            .header(HOST, self.address.to_string());
         if method == Method::POST {
             request = request.header(CONTENT_LENGTH, 0);
         }
@@ -98,8 +102,8 @@ impl Connection {
             })
         };
         match tokio::time::timeout(LIMIT, exchange).await {
-            Ok(outcome) => outcome.with_context(|| format!("{method} {path} at port {}", self.port)),
-            Err(_) => bail!("{method} {path} at port {}: no answer within {LIMIT:?}", self.port),
+            Ok(outcome) => outcome.with_context(|| format!("{method} {path} at {}", self.address)),
+            Err(_) => bail!("{method} {path} at {}: no answer within {LIMIT:?}", self.address),
         }
     }
 }

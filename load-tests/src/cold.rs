@@ -2,21 +2,21 @@
 //! (the root filesystem and the function's files stay unpacked). It is started again, on a store whose every request
 //! takes longer by a delay. The delays alternate.
 
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
-use http::Method;
-use rekindle_wire::headers::{FORCE_START, START};
+use anyhow::Result;
+use rekindle_testkit::s3::ObjectStore;
+use rekindle_testkit::{Platform, until};
 
 use crate::args::Args;
-use crate::client::Connection;
-use crate::platform::Platform;
-use crate::record::Cold;
-use crate::slow_store::SlowStore;
-use crate::subject::Sample;
+use crate::ours::Ours;
+use crate::platform;
+use crate::record::{Plot, PlotKind, Record, Row};
+use crate::rounds::FIRST_RESPONSE;
+use crate::table::number;
 use crate::workload::Workload;
 
+const TABLE: &str = "Restored by a host that had nothing of the snapshot";
 /// Restores before the first measured one: the working set is merged over three.
 const RESTORES_BEFORE: usize = 4;
 /// Time for what a restore leaves to be done: its working set stored, its template filled.
@@ -26,68 +26,63 @@ const READY_LIMIT: Duration = Duration::from_secs(30);
 const POOL_FILLS: Duration = Duration::from_millis(700);
 
 /// Measures as many restores for each delay as requested.
-pub(crate) async fn measure(args: &Args, workload: Workload, folder: &Path) -> Result<Vec<Cold>> {
-    let objects = tempfile::Builder::new()
-        .prefix("rekindle-bench-store-")
-        .tempdir()
-        .context("no temporary directory")?;
-    let store = SlowStore::start(objects.path())?;
-    let environment = store.environment();
-    let settings: Vec<(&str, &str)> = environment.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-    let mut platform = Platform::start_with(args, &settings).await?;
-    platform.deploy(folder)?;
+pub(crate) async fn measure(args: &Args, record: &mut Record, workload: Workload) -> Result<()> {
+    let store = ObjectStore::start();
+    let mut options = platform::options(args, &[])?;
+    store.be_used_by(&mut options);
+    let mut platform = Platform::try_start(options)?;
+    platform.deployed(&workload.prepare()?)?;
+    let ours = Ours::of(&platform, &workload.name());
     for _ in 0..RESTORES_BEFORE {
-        restored(&platform, workload).await?;
+        // The last of them settles too.
+        ours.fresh("restored").await?;
         tokio::time::sleep(SETTLED).await;
     }
-    let mut out: Vec<Cold> = args
-        .delays
-        .iter()
-        .map(|delay_ms| Cold {
-            workload,
-            delay_ms: *delay_ms,
-            samples: Vec::new(),
-            errors: Vec::new(),
-        })
-        .collect();
+    let row = |delay: u64| Row::of(TABLE, &[("added to each request of the store, ms", &delay)]);
+    let first = args.delays.first().copied().unwrap_or_default();
+    record.baseline("added to each request of the store, ms", first);
     for round in 0..args.cold {
-        for cold in &mut out {
-            platform.restart_without_snapshots().await?;
-            until_ready(&platform).await?;
-            store.delay(cold.delay_ms);
-            let sample = restored(&platform, workload).await;
-            store.delay(0);
+        for delay in &args.delays {
+            platform.stop();
+            platform.forget_snapshots();
+            platform.try_restart()?;
+            until("the worker reports", READY_LIMIT, || {
+                (platform.workers_alive() == Some(1)).then_some(())
+            });
+            tokio::time::sleep(POOL_FILLS).await;
+            store.set_delay(Duration::from_millis(*delay));
+            let sample = ours.fresh("restored").await;
+            store.set_delay(Duration::ZERO);
+            let row = row(*delay);
             match sample {
-                Ok(sample) => cold.samples.push(sample),
-                Err(error) => cold.errors.push(format!("{error:#}")),
+                Ok(sample) => record.push(&row, FIRST_RESPONSE, "ms", sample.ms),
+                Err(error) => record
+                    .series(&row, FIRST_RESPONSE, "ms")
+                    .errors
+                    .push(format!("{error:#}")),
             }
         }
         eprintln!("cold: round {} of {}", round + 1, args.cold);
     }
-    Ok(out)
-}
-
-async fn restored(platform: &Platform, workload: Workload) -> Result<Sample> {
-    let admin = platform.admin()?;
-    let headers = [admin.authorization(), (FORCE_START, "restored")];
-    let path = format!("/function/{}/", workload.name());
-    let triggered = Instant::now();
-    let mut connection = Connection::open(platform.port()).await?;
-    let answer = connection.call(Method::GET, &path, &headers).await?;
-    let ms = triggered.elapsed().as_secs_f64() * 1_000.0;
-    let answer = answer.of_function()?;
-    if answer.header(START) != "restored" {
-        bail!("the instance was {}, not restored", answer.header(START));
+    let p50 = |record: &Record, delay: u64| record.median(&row(delay), FIRST_RESPONSE);
+    for delay in &args.delays {
+        if let (Some(base), Some(own), 1..) = (p50(record, first), p50(record, *delay), *delay) {
+            let over = own - base;
+            let target = format!("a cold restore with {delay} ms added is at most two of them slower, ms");
+            record.bar(&target, number(over), over <= 2.0 * *delay as f64);
+        }
     }
-    Ok(Sample {
-        ms,
-        phases: answer.phases(),
-    })
-}
-
-/// Waits until the worker is there and has had the time to fill its pool.
-async fn until_ready(platform: &Platform) -> Result<()> {
-    platform.admin()?.until_alive(1, READY_LIMIT).await?;
-    tokio::time::sleep(POOL_FILLS).await;
+    record.plots.push(Plot {
+        file: "cold".to_owned(),
+        title: format!(
+            "{}: restored by a host that had nothing of the snapshot",
+            workload.title()
+        ),
+        only: Vec::new(),
+        kind: PlotKind::Dots {
+            table: TABLE.to_owned(),
+            measures: vec![FIRST_RESPONSE.to_owned()],
+        },
+    });
     Ok(())
 }

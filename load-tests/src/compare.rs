@@ -1,31 +1,25 @@
-//! `rekindle-bench compare A B`: how much faster or slower is B? A and B are either two records of `make bench`, or the
+//! `rekindle-bench compare A B`: how much more or less is B? A and B are either two records of the same part, or the
 //! directories of two builds. Builds are measured in one run, in turn, which is the honest way: any drift affects both.
-//! Two records are of two moments; the subjects that are not ours show what the machine itself did between them.
+//! Two records are of two moments; series that are not ours show what the machine itself did between them.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, bail};
-use comfy_table::presets::ASCII_MARKDOWN;
-use comfy_table::{CellAlignment, Table};
-use serde::Serialize;
+use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::args::Args;
-use crate::machine;
 use crate::ours::Ours;
-use crate::platform::Platform;
-use crate::record::{Measured, Outcome, Record, Taken, told, write_json};
-use crate::report::{ms, within};
-use crate::rounds::{self, REGIMES, Regime};
-use crate::stats::{Ratio, figures, ratio};
+use crate::platform;
+use crate::record::{Record, Series, told};
+use crate::rounds::{self, REGIMES};
+use crate::stats::{ROUNDS_MIN, Ratio, ratio};
 use crate::subject::Subject;
+use crate::table::{Grid, beside, notes, within};
 
 /// Compares two records, or two builds in one run.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "\
 Examples:
-  rekindle-bench compare before.json after.json           two records of `make bench`
+  rekindle-bench compare before.json after.json           two records of the same part
   rekindle-bench compare /tmp/a/release target/release    two builds, in turn in one run
   make bench-compare A=main~5 B=HEAD                      builds two revisions, then that")]
 pub(crate) struct CompareArgs {
@@ -47,236 +41,223 @@ pub(crate) struct CompareArgs {
 /// The conclusion that the ratio allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
-    Faster,
-    Slower,
+    Less,
+    More,
     NoDifference,
     TooFewRounds,
 }
 
-/// A bootstrap over fewer rounds is unreliable.
-const ROUNDS_MIN: usize = 10;
-
-/// A comparison of two builds, as it is stored.
-#[derive(Debug, Serialize)]
-struct Comparison {
-    #[serde(flatten)]
-    taken: Taken,
-    names: [String; 2],
-    programs: [String; 2],
-    workload: String,
-    /// First those of A, then those of B, regime by regime.
-    regimes: Vec<[Measured; 2]>,
-}
-
 /// Compares; the outcome is no failure, whatever it is.
-pub(crate) async fn run(args: &Args, compare: &CompareArgs) -> Result<ExitCode> {
+pub(crate) async fn run(args: &Args, compare: &CompareArgs) -> Result<()> {
     match (compare.a.is_dir(), compare.b.is_dir()) {
-        (false, false) => records(compare)?,
+        (false, false) => {
+            let (a, b) = (Record::read(&compare.a)?, Record::read(&compare.b)?);
+            print(&a, &b)?;
+            println!(
+                "\nnote: two runs at two times: where what did not change differs too, the machine did; \
+                 `make bench-compare` of two revisions measures in turn"
+            );
+        }
         (true, true) => builds(args, compare).await?,
         _ => bail!("one is a directory and the other is not: name two records, or two directories with programs"),
     }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn records(compare: &CompareArgs) -> Result<()> {
-    let (a, b) = (Record::read(&compare.a)?, Record::read(&compare.b)?);
-    println!("A: {} at {} on {}", a.revision, a.date, a.machine);
-    println!("B: {} at {} on {}", b.revision, b.date, b.machine);
-    let mut common = 0;
-    for worked in &a.workloads {
-        let Some(other) = b.workloads.iter().find(|w| w.workload == worked.workload) else {
-            continue;
-        };
-        for measured in &worked.regimes {
-            if let Some(theirs) = other.regimes.iter().find(|m| m.regime == measured.regime) {
-                common += 1;
-                println!(
-                    "\n{}, {}, ms\n{}",
-                    worked.workload.title(),
-                    measured.regime.title(),
-                    table(measured, theirs)
-                );
-            }
-        }
-    }
-    if common == 0 {
-        bail!("the two records have no workload in common");
-    }
-    println!(
-        "\nnote: two runs at two times: where the peers and the plain start differ too, the machine did; `make bench-compare` of two revisions measures in turn"
-    );
     Ok(())
 }
 
+/// Prints what two records have in common, table by table.
+fn print(a: &Record, b: &Record) -> Result<()> {
+    ensure!(a.part == b.part, "A is a record of {}, and B of {}", a.part, b.part);
+    for (name, record) in [("A", a), ("B", b)] {
+        let program = record.program.as_deref().unwrap_or("none");
+        let (revision, date) = (&record.revision, &record.date);
+        println!(
+            "{name}: {revision} at {date} on {}; platform: {program}",
+            record.machine
+        );
+    }
+    let tables = tables(a, b);
+    ensure!(!tables.is_empty(), "the two records have nothing in common");
+    for grid in tables {
+        println!("\n{grid}");
+    }
+    for (name, record) in [("A", a), ("B", b)] {
+        for note in notes(record) {
+            println!("note: {name}: {note}");
+        }
+    }
+    Ok(())
+}
+
+/// A table for each that both have, with a row for each series.
+fn tables(a: &Record, b: &Record) -> Vec<Grid> {
+    let mut grids: Vec<Grid> = Vec::new();
+    for first in a.series.iter().filter(|s| s.at.is_empty()) {
+        let Some(row) = b
+            .series
+            .iter()
+            .find(|s| s.is_like(first))
+            .and_then(|second| row(first, second))
+        else {
+            continue;
+        };
+        let at = grids.iter().position(|g| g.title == first.table).unwrap_or_else(|| {
+            grids.push(Grid {
+                title: first.table.clone(),
+                words: 2,
+                head: [
+                    "", "measure", "runs", "A p50", "B p50", "A p99", "B p99", "B / A", "B is",
+                ]
+                .map(str::to_owned)
+                .to_vec(),
+                rows: Vec::new(),
+            });
+            grids.len() - 1
+        });
+        grids[at].rows.push(row);
+    }
+    grids
+}
+
+fn row(first: &Series, second: &Series) -> Option<Vec<String>> {
+    let labels: Vec<&str> = first.labels.iter().map(|(_, value)| value.as_str()).collect();
+    let (own, theirs) = (first.values.figures()?, second.values.figures()?);
+    let ratio = ratio(&first.values, &second.values)?;
+    let verdict = Verdict::of(ratio, first.values.rounds().min(second.values.rounds()));
+    let is_time = ["s", "ms", "µs", "ns"].contains(&first.unit.as_str());
+    Some(vec![
+        labels.join(", "),
+        first.title(),
+        format!("{}/{}", own.count, theirs.count),
+        within(own.median),
+        within(theirs.median),
+        crate::table::number(own.p99),
+        crate::table::number(theirs.p99),
+        beside(ratio),
+        verdict.told(is_time).to_owned(),
+    ])
+}
+
+/// Measures both builds in turn: which is first alternates from round to round.
 async fn builds(args: &Args, compare: &CompareArgs) -> Result<()> {
     let workload = *args.workloads().first().context("no workload")?;
-    let folders = tempfile::tempdir().context("no temporary directory")?;
-    let folder = workload.prepare(folders.path())?;
-    let parked = workload.prepare_parked(&folder);
-    let taken = Taken::now();
-    let start = async |bin: &Path| {
+    let folder = workload.prepare()?;
+    let subjects: Vec<Subject> = args.subjects().into_iter().filter(|s| s.is_ours()).collect();
+    let start = |bin: &Path| {
         let args = Args {
             bin: Some(bin.to_owned()),
             ..args.clone()
         };
-        let platform = Platform::start(&args).await?;
-        platform.deploy(&folder)?;
-        if args.subjects().contains(&Subject::Parked) {
+        let platform = platform::start(&args, &[])?;
+        platform.deployed(&folder)?;
+        if subjects.contains(&Subject::Parked) {
             // A revision without parked instances has none to compare, which its runs show.
-            let _known = parked.as_ref().map(|folder| platform.deploy(folder));
+            let _known = workload
+                .prepare_parked(&folder)
+                .and_then(|folder| platform.deployed(&folder));
         }
         anyhow::Ok(platform)
     };
+    let mut records = [Record::begin("compare"), Record::begin("compare")];
     let platforms = [
-        start(&compare.a)
-            .await
-            .with_context(|| format!("A, {}", compare.a.display()))?,
-        start(&compare.b)
-            .await
-            .with_context(|| format!("B, {}", compare.b.display()))?,
+        start(&compare.a).with_context(|| format!("A, {}", compare.a.display()))?,
+        start(&compare.b).with_context(|| format!("B, {}", compare.b.display()))?,
     ];
-    let mut clients = [
-        Ours::of(&platforms[0], &workload.name())?,
-        Ours::of(&platforms[1], &workload.name())?,
-    ];
-    let mut comparison = Comparison {
-        taken,
-        names: [named(&compare.name_a, &compare.a), named(&compare.name_b, &compare.b)],
-        programs: [platforms[0].program(), platforms[1].program()],
-        workload: workload.title(),
-        regimes: Vec::new(),
-    };
+    let name = workload.name();
+    let mut clients = [Ours::of(&platforms[0], &name), Ours::of(&platforms[1], &name)];
+    let names = [(&compare.name_a, &compare.a), (&compare.name_b, &compare.b)];
+    for ((record, platform), (name, path)) in records.iter_mut().zip(&platforms).zip(names) {
+        let name = name.clone().unwrap_or_else(|| path.display().to_string());
+        record.program = Some(format!("{name}: {}", platform.program()));
+    }
     for regime in REGIMES {
-        comparison
-            .regimes
-            .push(in_turn(args, compare.rounds, regime, &mut clients).await);
-    }
-    let path = comparison.taken.place(args.json.as_deref(), "-compare");
-    write_json(&comparison, &path)?;
-    println!(
-        "A: {}: {}\nB: {}: {}",
-        comparison.names[0], comparison.programs[0], comparison.names[1], comparison.programs[1]
-    );
-    println!(
-        "on {}; others kept {:.0} % of it busy in the second before",
-        comparison.taken.machine,
-        comparison.taken.busy_before * 100.0
-    );
-    for [a, b] in &comparison.regimes {
-        println!("\n{}, {}, ms\n{}", comparison.workload, a.regime.title(), table(a, b));
-        if let Some(fixed) = figures(a.cpu_loop_ms.iter().copied()) {
-            println!(
-                "a fixed CPU loop, once each round: p50 {}, p99 {} ms",
-                ms(fixed.p50),
-                ms(fixed.p99)
-            );
-        }
-    }
-    println!("\nsamples: {}", told(&path));
-    Ok(())
-}
-
-/// Runs both in each round; which is first alternates from round to round.
-async fn in_turn(args: &Args, rounds: u32, regime: Regime, clients: &mut [Ours; 2]) -> [Measured; 2] {
-    let subjects: Vec<Subject> = args.subjects().into_iter().filter(|s| s.is_ours()).collect();
-    let empty = || Measured {
-        regime,
-        outcomes: subjects.iter().map(|s| Outcome::of(*s, None)).collect(),
-        cpu_loop_ms: Vec::new(),
-    };
-    let mut out = [empty(), empty()];
-    for round in 0..args.warmup + rounds {
-        let counts = round >= args.warmup;
-        for (n, subject) in subjects.iter().enumerate() {
-            let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
-            for side in order {
-                if out[side].outcomes[n].missing.is_some() {
-                    continue;
-                }
-                for _ in 0..regime.runs_in_round(*subject) {
-                    tokio::time::sleep(regime.pause()).await;
-                    let sample = clients[side].run(*subject).await;
-                    rounds::take(&mut out[side].outcomes[n], sample, counts);
+        let mut given_up = [vec![0; subjects.len()], vec![0; subjects.len()]];
+        for round in 0..args.warmup + compare.rounds {
+            let counts = round >= args.warmup;
+            for (n, subject) in subjects.iter().enumerate() {
+                let row = rounds::row(workload, regime, *subject);
+                for side in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
+                    let failures = &mut given_up[side][n];
+                    let run = async || clients[side].run(*subject).await;
+                    rounds::turn(&mut records[side], &row, (regime, *subject), counts, failures, run).await;
                 }
             }
+            if counts {
+                records.iter_mut().for_each(Record::cpu_loop);
+            }
         }
-        if counts {
-            out[0].cpu_loop_ms.push(machine::cpu_loop());
-        }
     }
-    out
-}
-
-fn named(name: &Option<String>, path: &Path) -> String {
-    name.clone().unwrap_or_else(|| path.display().to_string())
-}
-
-fn table(a: &Measured, b: &Measured) -> Table {
-    let mut table = Table::new();
-    table.load_style(ASCII_MARKDOWN);
-    table.set_header(["", "runs", "A p50", "B p50", "A p99", "B p99", "B / A", "B is"]);
-    for Outcome { subject, .. } in &a.outcomes {
-        let [first, second] = [a, b].map(|m| m.samples(*subject).map(|s| s.ms).collect::<Vec<f64>>());
-        let ratio = ratio(&first, &second, a.regime.runs_in_round(*subject));
-        let (Some(own), Some(theirs), Some(ratio)) = (a.figures(*subject), b.figures(*subject), ratio) else {
-            table.add_row([subject.title(), "missing"]);
-            continue;
-        };
-        table.add_row([
-            subject.title().to_owned(),
-            format!("{}/{}", own.count, theirs.count),
-            within(own.median),
-            within(theirs.median),
-            ms(own.p99),
-            ms(theirs.p99),
-            format!("{:.3} [{:.3}, {:.3}]", ratio.value, ratio.low, ratio.high),
-            Verdict::of(ratio, own.count.min(theirs.count) / a.regime.runs_in_round(*subject)).to_string(),
-        ]);
+    records.iter_mut().for_each(Record::end);
+    println!();
+    print(&records[0], &records[1])?;
+    for (record, suffix) in records.iter().zip(["a", "b"]) {
+        let path = record.place(args.json.as_deref());
+        let path = path.with_extension(format!("{suffix}.json"));
+        record.write(&path)?;
+        println!("samples: {}", told(&path));
     }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
+    Ok(())
 }
 
 impl Verdict {
     /// Concludes only what holds over the whole interval.
     fn of(ratio: Ratio, rounds: usize) -> Self {
-        match ratio {
-            _ if rounds < ROUNDS_MIN => Self::TooFewRounds,
-            r if r.high < 1.0 => Self::Faster,
-            r if r.low > 1.0 => Self::Slower,
-            _ => Self::NoDifference,
+        match ratio.interval {
+            Some((_, high)) if rounds >= ROUNDS_MIN && high < 1.0 => Self::Less,
+            Some((low, _)) if rounds >= ROUNDS_MIN && low > 1.0 => Self::More,
+            Some(_) if rounds >= ROUNDS_MIN => Self::NoDifference,
+            _ => Self::TooFewRounds,
         }
     }
-}
 
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Faster => "faster",
-            Self::Slower => "slower",
+    fn told(self, is_time: bool) -> &'static str {
+        match self {
+            Self::Less if is_time => "faster",
+            Self::More if is_time => "slower",
+            Self::Less => "less",
+            Self::More => "more",
             Self::NoDifference => "no different",
             Self::TooFewRounds => "? (below 10 rounds)",
-        })
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::Row;
 
     #[test]
     fn only_what_the_whole_interval_says_is_said() {
-        let verdict = |low, high| Verdict::of(Ratio { value: 1.0, low, high }, 40);
-        assert_eq!(verdict(0.8, 0.97), Verdict::Faster);
-        assert_eq!(verdict(1.01, 1.2), Verdict::Slower);
-        assert_eq!(verdict(0.99, 1.2), Verdict::NoDifference);
-        let few = Ratio {
-            value: 2.0,
-            low: 1.5,
-            high: 3.0,
+        let of = |low, high, rounds| {
+            let interval = Some((low, high));
+            Verdict::of(Ratio { value: 1.0, interval }, rounds)
         };
-        assert_eq!(Verdict::of(few, 4), Verdict::TooFewRounds);
+        assert_eq!(of(0.8, 0.97, 40), Verdict::Less);
+        assert_eq!(of(1.01, 1.2, 40), Verdict::More);
+        assert_eq!(of(0.99, 1.2, 40), Verdict::NoDifference);
+        assert_eq!(of(1.5, 3.0, 4), Verdict::TooFewRounds);
+        let unknown = Ratio {
+            value: 2.0,
+            interval: None,
+        };
+        assert_eq!(Verdict::of(unknown, 40), Verdict::TooFewRounds);
+    }
+
+    #[test]
+    fn two_records_are_compared_where_they_have_the_same_series() {
+        let record = |scale: f64, row: &Row| {
+            let mut record = Record::begin("many");
+            record.extend(row, "answer", "ms", (0..20).map(|n| scale * (10.0 + f64::from(n % 3))));
+            record.push(row, "restores", "a second", 100.0 * scale);
+            record
+        };
+        let row = Row::of("At once", &[("at once", &8)]);
+        let grids = tables(&record(1.0, &row), &record(2.0, &row));
+        assert_eq!(grids.len(), 1);
+        assert_eq!(grids[0].rows[0][..2], ["8", "answer, ms"]);
+        assert_eq!(grids[0].rows[0][8], "slower");
+        assert_eq!(grids[0].rows[1][7..], ["2.00", "? (below 10 rounds)"]);
+        let other = Row::of("At once", &[("at once", &16)]);
+        assert!(tables(&record(1.0, &row), &record(2.0, &other)).is_empty());
     }
 }

@@ -2,14 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use http::Method;
-use rekindle_wire::api::InstanceState;
+use rekindle_testkit::{Client, Platform};
+use rekindle_wire::api::{InstanceInfo, InstanceState};
 use rekindle_wire::headers::{FORCE_START, INSTANCE, START};
 
-use crate::admin::Admin;
-use crate::client::Connection;
-use crate::platform::Platform;
+use crate::client::{Connection, Reply};
 use crate::subject::{Sample, Subject};
 
 /// Limit to be idle for a second, be noticed, and be frozen.
@@ -18,25 +17,38 @@ const PARKED_LIMIT: Duration = Duration::from_secs(30);
 /// A client of a platform on which the function is live.
 pub(crate) struct Ours {
     port: u16,
-    admin: Admin,
-    /// Path of the function.
-    path: String,
-    /// Name of the function that is parked when it is idle.
-    parked: String,
+    admin: Client,
+    authorization: String,
+    function: String,
     /// Kept open, as clients do; for warm invocations.
     kept: Option<Connection>,
 }
 
+/// The first response of a fresh instance.
+pub(crate) struct Started {
+    /// Its time and phases.
+    pub(crate) sample: Sample,
+    /// The response.
+    pub(crate) reply: Reply,
+}
+
+impl Started {
+    /// The instance that gave it.
+    pub(crate) fn instance(&self) -> &str {
+        self.reply.header(INSTANCE)
+    }
+}
+
 impl Ours {
     /// A client of this platform for a function that is live there.
-    pub(crate) fn of(platform: &Platform, function: &str) -> Result<Self> {
-        Ok(Self {
+    pub(crate) fn of(platform: &Platform, function: &str) -> Self {
+        Self {
             port: platform.port(),
-            admin: platform.admin()?,
-            path: format!("/function/{function}/"),
-            parked: format!("{function}-parked"),
+            admin: Client::clone(platform),
+            authorization: format!("Bearer {}", platform.key()),
+            function: function.to_owned(),
             kept: None,
-        })
+        }
     }
 
     /// One run. Whatever was started for it is gone when this returns.
@@ -50,83 +62,90 @@ impl Ours {
         }
     }
 
-    /// A fresh instance on a fresh connection, as for the peers.
-    async fn fresh(&self, start: &str) -> Result<Sample> {
-        let headers = [self.admin.authorization(), (FORCE_START, start)];
+    /// A request for a fresh instance of any function, `booted` or `restored`, on a fresh connection, as for the peers.
+    /// The instance stays.
+    pub(crate) async fn start(&self, start: &str, function: &str, path: &str) -> Result<Started> {
+        let headers = [("authorization", self.authorization.as_str()), (FORCE_START, start)];
+        let path = format!("/function/{function}{path}");
         let triggered = Instant::now();
         let mut connection = Connection::open(self.port).await?;
-        let answer = connection.call(Method::GET, &self.path, &headers).await?;
-        let ms = triggered.elapsed().as_secs_f64() * 1_000.0;
-        let answer = answer.of_function()?;
-        if answer.header(START) != start {
-            bail!("the instance was {}, not {start}", answer.header(START));
-        }
-        self.admin.delete(answer.header(INSTANCE)).await?;
-        Ok(Sample {
-            ms,
-            phases: answer.phases(),
-        })
+        let reply = connection.call(Method::GET, &path, &headers).await?;
+        let sample = Sample::since(triggered, &reply);
+        let how = reply.header(START);
+        ensure!(
+            reply.status.is_success() && how == start,
+            "{} ({how}, not {start}): {}",
+            reply.status,
+            reply.text()
+        );
+        Ok(Started { sample, reply })
+    }
+
+    /// A fresh instance, gone when this returns.
+    pub(crate) async fn fresh(&self, start: &str) -> Result<Sample> {
+        let started = self.start(start, &self.function, "/").await?;
+        self.admin.remove_instance(started.instance())?;
+        started.reply.of_function()?;
+        Ok(started.sample)
     }
 
     /// An instance that was idle for a second and then frozen, on a fresh connection. It stays, and is parked again by
     /// the next round.
     async fn parked(&self) -> Result<Sample> {
-        let path = format!("/function/{}/", self.parked);
+        let function = format!("{}-parked", self.function);
+        let path = format!("/function/{function}/");
         let mut connection = Connection::open(self.port).await?;
-        self.until_parked(&mut connection, &path).await?;
+        self.until_parked(&mut connection, &function, &path).await?;
         let triggered = Instant::now();
         let mut fresh = Connection::open(self.port).await?;
         let answer = fresh.call(Method::GET, &path, &[]).await?;
-        let ms = triggered.elapsed().as_secs_f64() * 1_000.0;
-        let answer = answer.of_function()?;
-        if answer.header(START) != "parked" {
-            bail!("the instance was {}, not parked", answer.header(START));
-        }
-        Ok(Sample {
-            ms,
-            phases: answer.phases(),
-        })
+        started(triggered, answer, "parked")
     }
 
     /// Waits until an instance is parked and none is in its place. Makes one if there is none at all.
-    async fn until_parked(&self, connection: &mut Connection, path: &str) -> Result<()> {
+    async fn until_parked(&self, connection: &mut Connection, function: &str, path: &str) -> Result<()> {
         let deadline = Instant::now() + PARKED_LIMIT;
         loop {
-            let own = self.admin.instances(&self.parked).await?;
+            let mut own: Vec<InstanceInfo> = self.admin.value("/v1/instances")?;
+            own.retain(|i| i.function.as_str() == function);
             if own.is_empty() {
                 connection.call(Method::GET, path, &[]).await?.of_function()?;
             } else if own.iter().all(|i| i.state == InstanceState::Parked) {
                 return Ok(());
             }
-            if Instant::now() > deadline {
-                bail!("no instance of {} is parked within {PARKED_LIMIT:?}", self.parked);
-            }
+            ensure!(
+                Instant::now() < deadline,
+                "no instance of {function} is parked within {PARKED_LIMIT:?}"
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
     /// An existing instance on an existing connection.
     async fn warm(&mut self) -> Result<Sample> {
+        let path = format!("/function/{}/", self.function);
         let mut connection = match self.kept.take() {
             Some(connection) => connection,
             None => {
                 let mut connection = Connection::open(self.port).await?;
                 // The first starts the instance, and is not measured.
-                connection.call(Method::GET, &self.path, &[]).await?.of_function()?;
+                connection.call(Method::GET, &path, &[]).await?.of_function()?;
                 connection
             }
         };
         let triggered = Instant::now();
-        let answer = connection.call(Method::GET, &self.path, &[]).await?;
-        let ms = triggered.elapsed().as_secs_f64() * 1_000.0;
-        let answer = answer.of_function()?;
-        if answer.header(START) != "warm" {
-            bail!("the instance was {}, not warm", answer.header(START));
-        }
+        let answer = connection.call(Method::GET, &path, &[]).await?;
+        let sample = started(triggered, answer, "warm")?;
         self.kept = Some(connection);
-        Ok(Sample {
-            ms,
-            phases: answer.phases(),
-        })
+        Ok(sample)
     }
+}
+
+/// The sample of a response, if it is the function's and its instance was started like this.
+fn started(triggered: Instant, answer: Reply, start: &str) -> Result<Sample> {
+    let sample = Sample::since(triggered, &answer);
+    let answer = answer.of_function()?;
+    let how = answer.header(START);
+    ensure!(how == start, "the instance was {how}, not {start}");
+    Ok(sample)
 }

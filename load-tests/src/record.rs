@@ -1,25 +1,29 @@
-//! The record of a measurement: every sample, and what is needed to interpret it. Written as JSON.
+//! The record of a measurement, the same for all parts: who measured what, where and when, and a list of series.
+//! Written as JSON, from which tables, plots and comparisons are made.
 
+use std::fmt::Display;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
-use std::{fmt, fs};
 
 use anyhow::{Context as _, Result};
-use rekindle_wire::api::SnapshotSummary;
+use rekindle_testkit::binaries::checkout;
 use serde::{Deserialize, Serialize};
 
-use crate::args::{Args, checkout};
 use crate::machine::{self, Machine};
-use crate::peers::Prepared;
-use crate::rounds::Regime;
-use crate::stats::{Figures, figures_of_rounds};
-use crate::subject::{Sample, Subject};
-use crate::workload::Workload;
+use crate::stats::Values;
 
-/// One run of this program.
+/// Share of all cores above which others were busy before we began.
+const QUIET_BUSY: f64 = 0.1;
+/// Ratio of p99 to p50 of the fixed loop above which the machine was not steady.
+const STEADY_SPREAD: f64 = 1.25;
+
+/// One run of one part of this program.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Record {
+    /// The part: `starts`, `many`, ...
+    pub(crate) part: String,
     /// Commit of the checkout, with `-dirty` if something in it is not committed; `docs`, where benches draw, does not
     /// count.
     pub(crate) revision: String,
@@ -36,132 +40,138 @@ pub(crate) struct Record {
     pub(crate) load_before: f64,
     /// Load average at the end; includes the measurement itself.
     pub(crate) load_after: f64,
-    /// Number of counted rounds.
-    pub(crate) rounds: u32,
-    /// Number of rounds before them.
-    pub(crate) warmup_rounds: u32,
-    /// Results, workload by workload.
-    pub(crate) workloads: Vec<Worked>,
-    /// Restores of a host that had nothing of the snapshot, delay by delay.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) cold: Vec<Cold>,
-}
-
-/// One workload.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Worked {
-    /// The workload.
-    pub(crate) workload: Workload,
-    /// The peers' programs.
-    pub(crate) peers: Prepared,
-    /// The platform's snapshot of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) snapshot: Option<SnapshotSummary>,
-    /// Results by regime.
-    pub(crate) regimes: Vec<Measured>,
-    /// Why nothing was measured.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) missing: Option<String>,
-}
-
-/// Cold restores with one delay.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Cold {
-    /// The workload.
-    pub(crate) workload: Workload,
-    /// Extra time of each request to the store, milliseconds.
-    pub(crate) delay_ms: u64,
-    /// Samples in order.
-    pub(crate) samples: Vec<Sample>,
-    /// Errors of failed runs.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) errors: Vec<String>,
-}
-
-impl Worked {
-    /// An empty record.
-    pub(crate) fn of(workload: Workload) -> Self {
-        Self {
-            workload,
-            peers: Prepared::default(),
-            snapshot: None,
-            regimes: Vec::new(),
-            missing: None,
-        }
-    }
-
-    /// The record of a workload that could not be measured.
-    pub(crate) fn missing(workload: Workload, why: String) -> Self {
-        let missing = Some(why);
-        Self {
-            missing,
-            ..Self::of(workload)
-        }
-    }
-}
-
-/// One regime.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Measured {
-    /// The regime.
-    pub(crate) regime: Regime,
-    /// Outcomes in the order of the tables.
-    pub(crate) outcomes: Vec<Outcome>,
-    /// Duration of a fixed piece of work, once each round.
+    /// Duration of a fixed piece of work, once each round, milliseconds.
     pub(crate) cpu_loop_ms: Vec<f64>,
+    /// What was asked for, and the programs of others.
+    pub(crate) facts: Vec<(String, String)>,
+    /// With which rows of a table others are compared: a label and its value.
+    pub(crate) baselines: Vec<(String, String)>,
+    /// Everything that was measured.
+    pub(crate) series: Vec<Series>,
+    /// Plots of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) plots: Vec<Plot>,
+    /// What follows from it, such as targets that were met.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) findings: Vec<String>,
+    /// Why this program ends with a failure.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) failures: Vec<String>,
+    /// Longer texts by their titles.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) texts: Vec<(String, String)>,
 }
 
-/// One subject in one regime.
+/// The same thing, measured again and again: one cell of a table.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Outcome {
-    /// The subject.
-    pub(crate) subject: Subject,
-    /// Counted samples, in order.
-    pub(crate) samples: Vec<Sample>,
+pub(crate) struct Series {
+    /// Title of the table.
+    pub(crate) table: String,
+    /// What distinguishes the table's rows, in the order of its columns.
+    pub(crate) labels: Vec<(String, String)>,
+    /// What was measured: a column.
+    pub(crate) name: String,
+    /// Its unit.
+    pub(crate) unit: String,
+    /// The samples, in order.
+    #[serde(flatten)]
+    pub(crate) values: Values,
+    /// Seconds at which each sample was taken, if they are levels over time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) at: Vec<f64>,
     /// Errors of failed runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) errors: Vec<String>,
     /// Why it was not measured, or not to the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) missing: Option<String>,
-    #[serde(skip)]
-    pub(crate) failures_in_row: u32,
 }
 
-impl Outcome {
-    /// An empty outcome.
-    pub(crate) fn of(subject: Subject, missing: Option<&str>) -> Self {
-        let missing = missing.map(str::to_owned);
+/// A plot of some series.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Plot {
+    /// Name of its file.
+    pub(crate) file: String,
+    /// Title above it.
+    pub(crate) title: String,
+    /// Only series with these labels.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) only: Vec<(String, String)>,
+    /// What is drawn.
+    pub(crate) kind: PlotKind,
+}
+
+/// What a plot shows.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum PlotKind {
+    /// A row for each combination of labels, with dots for these measures of a table: one measure with its median and
+    /// tail, several with their medians.
+    Dots { table: String, measures: Vec<String> },
+    /// A line for each value of the label `by`: medians of `y` over `x`, which is a label or another measure.
+    Lines { x: String, y: String, by: String },
+    /// Levels of a table over the seconds at which they were taken, a line for each value of the label `by`.
+    Levels { table: String, by: String },
+    /// Cumulative shares of a table's samples, a line for each value of the label `by`.
+    Shares { table: String, by: String },
+}
+
+/// A row of a table: its title, and the labels of this row.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Row {
+    table: String,
+    labels: Vec<(String, String)>,
+}
+
+impl Row {
+    /// The row of this table with these labels.
+    pub(crate) fn of(table: impl Display, labels: &[(&str, &dyn Display)]) -> Self {
+        let labels = labels
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), value.to_string()));
         Self {
-            subject,
-            samples: Vec::new(),
-            errors: Vec::new(),
-            missing,
-            failures_in_row: 0,
+            table: table.to_string(),
+            labels: labels.collect(),
         }
     }
 }
 
-impl Measured {
-    /// The figures of a subject; `None` if it was not measured.
-    pub(crate) fn figures(&self, subject: Subject) -> Option<Figures> {
-        let samples: Vec<f64> = self.samples(subject).map(|s| s.ms).collect();
-        figures_of_rounds(&samples, self.regime.runs_in_round(subject))
+impl Row {
+    /// A row of another table with one label more; that table's title is this one's with `part`.
+    pub(crate) fn below(&self, part: &str, label: &str, value: &str) -> Self {
+        let mut labels = self.labels.clone();
+        labels.push((label.to_owned(), value.to_owned()));
+        let table = format!("{}: {part}", self.table);
+        Self { table, labels }
+    }
+}
+
+impl Series {
+    /// The value of a label; empty without it.
+    pub(crate) fn label(&self, name: &str) -> &str {
+        let found = self.labels.iter().find(|(n, _)| n == name);
+        found.map_or("", |(_, value)| value)
     }
 
-    /// The samples of a subject, milliseconds; empty if it was not measured.
-    pub(crate) fn samples(&self, subject: Subject) -> impl Iterator<Item = &Sample> {
-        self.outcomes
-            .iter()
-            .filter(move |o| o.subject == subject)
-            .flat_map(|o| &o.samples)
+    /// The title of its column.
+    pub(crate) fn title(&self) -> String {
+        match self.unit.is_empty() {
+            true => self.name.clone(),
+            false => format!("{}, {}", self.name, self.unit),
+        }
+    }
+
+    /// Whether it is the same measure of the same thing, maybe in another record.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        self.table == other.table && self.labels == other.labels && self.name == other.name
     }
 }
 
 impl Record {
-    /// The record of a measurement that begins now.
-    pub(crate) fn begin(args: &Args) -> Self {
+    /// The record of a measurement that begins now. Watches for a second how busy the machine is.
+    pub(crate) fn begin(part: &str) -> Self {
         Self {
+            part: part.to_owned(),
             revision: revision(),
             program: None,
             date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
@@ -169,28 +179,98 @@ impl Record {
             busy_before: machine::busy(Duration::from_secs(1)),
             load_before: machine::load(),
             load_after: 0.0,
-            rounds: args.runs,
-            warmup_rounds: args.warmup,
-            workloads: Vec::new(),
-            cold: Vec::new(),
+            cpu_loop_ms: vec![machine::cpu_loop()],
+            facts: Vec::new(),
+            baselines: Vec::new(),
+            series: Vec::new(),
+            plots: Vec::new(),
+            findings: Vec::new(),
+            failures: Vec::new(),
+            texts: Vec::new(),
         }
     }
 
     /// Completes the record when the measurement has ended.
     pub(crate) fn end(&mut self) {
+        self.cpu_loop_ms.push(machine::cpu_loop());
         self.load_after = machine::load();
     }
 
-    /// The subjects of which a run failed.
-    pub(crate) fn failures(&self) -> impl Iterator<Item = Subject> {
-        let mut failed: Vec<Subject> = Vec::new();
-        let regimes = self.workloads.iter().flat_map(|w| &w.regimes);
-        for outcome in regimes.flat_map(|r| &r.outcomes) {
-            if !outcome.errors.is_empty() && !failed.contains(&outcome.subject) {
-                failed.push(outcome.subject);
+    /// Runs the fixed loop, which shows how steady the machine is: once each round.
+    pub(crate) fn cpu_loop(&mut self) {
+        self.cpu_loop_ms.push(machine::cpu_loop());
+    }
+
+    /// Notes what was asked for, or another's program.
+    pub(crate) fn fact(&mut self, name: &str, value: impl Display) {
+        self.facts.push((name.to_owned(), value.to_string()));
+    }
+
+    /// Compares the rows of tables with the one that has this label.
+    pub(crate) fn baseline(&mut self, label: &str, value: impl Display) {
+        self.baselines.push((label.to_owned(), value.to_string()));
+    }
+
+    /// The series of a row's measure.
+    pub(crate) fn series(&mut self, row: &Row, name: &str, unit: &str) -> &mut Series {
+        let known = |s: &Series| s.name == name && s.table == row.table && s.labels == row.labels;
+        let at = self.series.iter().position(known).unwrap_or_else(|| {
+            self.series.push(Series {
+                table: row.table.clone(),
+                labels: row.labels.clone(),
+                name: name.to_owned(),
+                unit: unit.to_owned(),
+                values: Values::default(),
+                at: Vec::new(),
+                errors: Vec::new(),
+                missing: None,
+            });
+            self.series.len() - 1
+        });
+        &mut self.series[at]
+    }
+
+    /// Adds a sample.
+    pub(crate) fn push(&mut self, row: &Row, name: &str, unit: &str, sample: f64) {
+        self.series(row, name, unit).values.push(sample);
+    }
+
+    /// Adds samples.
+    pub(crate) fn extend(&mut self, row: &Row, name: &str, unit: &str, samples: impl IntoIterator<Item = f64>) {
+        let values = &mut self.series(row, name, unit).values;
+        samples.into_iter().for_each(|sample| values.push(sample));
+    }
+
+    /// Notes that `block` samples of each round were taken one after the other, in a row and in the rows below it.
+    pub(crate) fn in_blocks(&mut self, row: &Row, block: usize) {
+        for series in &mut self.series {
+            if series.table.starts_with(&row.table) && series.labels.starts_with(&row.labels) {
+                series.values.block = block;
             }
         }
-        failed.into_iter()
+    }
+
+    /// The median of a row's measure, if it was measured.
+    pub(crate) fn median(&self, row: &Row, name: &str) -> Option<f64> {
+        Some(self.series_of(row, name)?.values.figures()?.p50)
+    }
+
+    /// The series of a row's measure, if there is one.
+    pub(crate) fn series_of(&self, row: &Row, name: &str) -> Option<&Series> {
+        let known = |s: &&Series| s.name == name && s.table == row.table && s.labels == row.labels;
+        self.series.iter().find(known)
+    }
+
+    /// Notes whether a target was met.
+    pub(crate) fn bar(&mut self, target: &str, value: impl Display, met: bool) {
+        let word = if met { "met" } else { "MISSED" };
+        self.findings.push(format!("bar: {target}: {value}: {word}"));
+    }
+
+    /// Whether nothing else was running, as far as the record shows.
+    pub(crate) fn was_quiet(&self) -> bool {
+        let fixed = Values::of(self.cpu_loop_ms.clone()).figures();
+        self.busy_before <= QUIET_BUSY && fixed.is_none_or(|f| f.p99 / f.p50 <= STEADY_SPREAD)
     }
 
     /// Reads a record.
@@ -198,90 +278,35 @@ impl Record {
         let text = fs::read_to_string(path).with_context(|| format!("{}: cannot be read", path.display()))?;
         serde_json::from_str(&text).with_context(|| {
             format!(
-                "{}: no record of `make bench`, or one of an earlier shape",
+                "{}: no record of rekindle-bench, or one of an earlier shape",
                 path.display()
             )
         })
     }
 
-    /// Writes it. Returns its path.
-    pub(crate) fn write(&self, args: &Args) -> Result<PathBuf> {
-        let path = place(args.json.as_deref(), &self.date, &self.revision, "");
-        write_json(self, &path)?;
-        Ok(path)
+    /// Where to write it: to `asked`, otherwise among the results, by its date, its revision and its part.
+    pub(crate) fn place(&self, asked: Option<&Path>) -> PathBuf {
+        let by_name = || {
+            let stamp = self.date.replace(['-', ':'], "");
+            let name = format!("{stamp}-{}-{}.json", self.revision, self.part);
+            checkout().join("load-tests/results").join(name)
+        };
+        asked.map_or_else(by_name, Path::to_path_buf)
     }
-}
 
-/// Revision, time and place at which figures were taken.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Taken {
-    /// Commit of the checkout, with `-dirty` if something in it is not committed; `docs`, where benches draw, does not
-    /// count.
-    pub(crate) revision: String,
-    /// When it began, RFC 3339 in UTC.
-    pub(crate) date: String,
-    /// The machine.
-    pub(crate) machine: Machine,
-    /// Share of all cores that others kept busy in the second before.
-    pub(crate) busy_before: f64,
-}
-
-impl Taken {
-    /// The values here and now. Watches for a second how busy the machine is.
-    pub(crate) fn now() -> Self {
-        Self {
-            revision: revision(),
-            date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
-            machine: Machine::this(),
-            busy_before: machine::busy(Duration::from_secs(1)),
+    /// Writes it.
+    pub(crate) fn write(&self, path: &Path) -> Result<()> {
+        if let Some(dir) = path.parent() {
+            fs::create_dir_all(dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
         }
-    }
-
-    /// Where to write its record: see [`place`].
-    pub(crate) fn place(&self, asked: Option<&Path>, kind: &str) -> PathBuf {
-        place(asked, &self.date, &self.revision, kind)
+        let mut text = serde_json::to_string_pretty(self).context("the record is not JSON")?;
+        text.push('\n');
+        fs::write(path, text).with_context(|| format!("{}: cannot be written", path.display()))
     }
 }
 
-impl fmt::Display for Taken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            revision,
-            date,
-            machine,
-            ..
-        } = self;
-        write!(
-            f,
-            "{revision} at {date} on {machine}, {:.0} % busy before by others",
-            self.busy_before * 100.0
-        )
-    }
-}
-
-/// Where to write a record: to `asked`, otherwise among the results, by its date, its revision and its `kind`.
-pub(crate) fn place(asked: Option<&Path>, date: &str, revision: &str, kind: &str) -> PathBuf {
-    let by_name = || {
-        let stamp = date.replace(['-', ':'], "");
-        let results = checkout().join("load-tests/results");
-        results.join(format!("{stamp}-{revision}{kind}.json"))
-    };
-    asked.map_or_else(by_name, Path::to_path_buf)
-}
-
-/// Writes a record.
-pub(crate) fn write_json(record: &impl Serialize, path: &Path) -> Result<()> {
-    if let Some(dir) = path.parent() {
-        fs::create_dir_all(dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
-    }
-    let mut text = serde_json::to_string_pretty(record).context("the record is not JSON")?;
-    text.push('\n');
-    fs::write(path, text).with_context(|| format!("{}: cannot be written", path.display()))
-}
-
-/// Commit of the checkout, with `-dirty` if something in it is not committed; `docs`, where benches draw, does not
-/// count.
-pub(crate) fn revision() -> String {
+/// Commit of the checkout, with `-dirty` if something in it is not committed.
+fn revision() -> String {
     let git = |args: &[&str]| {
         let output = Command::new("git").arg("-C").arg(checkout()).args(args).output().ok()?;
         output

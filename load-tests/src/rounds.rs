@@ -3,22 +3,37 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use serde::{Deserialize, Serialize};
 
 use crate::args::Args;
-use crate::machine;
 use crate::ours::Ours;
 use crate::peers::Peers;
-use crate::record::{Measured, Outcome};
+use crate::record::{Record, Row};
 use crate::subject::{Sample, Subject};
+use crate::workload::Workload;
 
 /// A subject that fails this often in a row is given up.
 const FAILURES_MAX: u32 = 3;
+/// The phases of `Server-Timing` in the order in which they happen; others come after them.
+const PHASES: [&str; 12] = [
+    "route",
+    "place",
+    "open",
+    "sandbox",
+    "start",
+    "thaw",
+    "listen",
+    "criu",
+    "working-set",
+    "after-restore",
+    "restore",
+    "function",
+];
+/// What is measured.
+pub(crate) const FIRST_RESPONSE: &str = "trigger to the last byte of the first response";
 
 /// How long the machine was idle before a trigger. After some idle time cores and caches are slow to wake, so a figure
 /// means nothing without its regime.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Regime {
     /// Not at all: the end of the last run is followed by the next trigger.
     BackToBack,
@@ -39,7 +54,7 @@ impl Regime {
     }
 
     /// Pause before each run.
-    pub(crate) fn pause(self) -> Duration {
+    fn pause(self) -> Duration {
         match self {
             Self::BackToBack => Duration::ZERO,
             Self::AfterIdle => Duration::from_millis(80),
@@ -47,7 +62,7 @@ impl Regime {
     }
 
     /// Number of runs in a round: a running subject responds so fast that one run a round would show mostly noise.
-    pub(crate) fn runs_in_round(self, subject: Subject) -> usize {
+    fn runs_in_round(self, subject: Subject) -> usize {
         match (subject.is_running(), self) {
             (false, _) => 1,
             (true, Self::BackToBack) => 10,
@@ -56,61 +71,102 @@ impl Regime {
     }
 }
 
+/// The title of the table of a workload in a regime.
+pub(crate) fn table(workload: Workload, regime: Regime) -> String {
+    format!("{}, {}", workload.title(), regime.title())
+}
+
+/// The row of a subject in that table.
+pub(crate) fn row(workload: Workload, regime: Regime, subject: Subject) -> Row {
+    let (language, subject) = (workload.language.name(), subject.title());
+    let labels: [(&str, &dyn std::fmt::Display); 4] = [
+        ("language", &language),
+        ("MiB touched", &workload.mib),
+        ("regime", &regime.title()),
+        ("subject", &subject),
+    ];
+    Row::of(table(workload, regime), &labels)
+}
+
 /// Measures the chosen subjects in one regime.
 pub(crate) async fn run(
     args: &Args,
+    record: &mut Record,
+    workload: Workload,
     regime: Regime,
-    chosen: &[Subject],
     ours: &mut Option<Ours>,
     peers: &mut Peers,
-) -> Measured {
-    let mut outcomes: Vec<Outcome> = chosen.iter().map(|s| Outcome::of(*s, peers.missing(*s))).collect();
-    let mut cpu_loop_ms = Vec::new();
+) {
+    let chosen = args.subjects();
+    for subject in &chosen {
+        let missing = peers.missing(*subject).map(str::to_owned);
+        record
+            .series(&row(workload, regime, *subject), FIRST_RESPONSE, "ms")
+            .missing = missing;
+    }
+    let mut failures = vec![0; chosen.len()];
     for round in 0..args.warmup + args.runs {
         let counts = round >= args.warmup;
-        for outcome in outcomes.iter_mut().filter(|o| o.missing.is_none()) {
-            for _ in 0..regime.runs_in_round(outcome.subject) {
-                tokio::time::sleep(regime.pause()).await;
-                let sample = once(outcome.subject, ours, peers).await;
-                take(outcome, sample, counts);
-            }
+        for (subject, failures) in chosen.iter().zip(&mut failures) {
+            let row = row(workload, regime, *subject);
+            let once = async || match subject.is_ours() {
+                true => ours.as_mut().context("there is no platform")?.run(*subject).await,
+                false => peers.run(*subject).await,
+            };
+            turn(record, &row, (regime, *subject), counts, failures, once).await;
         }
         if counts {
-            cpu_loop_ms.push(machine::cpu_loop());
+            record.cpu_loop();
         }
     }
     eprintln!("{}: measured", regime.title());
-    Measured {
-        regime,
-        outcomes,
-        cpu_loop_ms,
-    }
 }
 
-async fn once(subject: Subject, ours: &mut Option<Ours>, peers: &mut Peers) -> Result<Sample> {
-    match subject.is_ours() {
-        true => ours.as_mut().context("there is no platform")?.run(subject).await,
-        false => peers.run(subject).await,
+/// A subject's runs in one round. `failures` counts those in a row.
+pub(crate) async fn turn(
+    record: &mut Record,
+    row: &Row,
+    (regime, subject): (Regime, Subject),
+    counts: bool,
+    failures: &mut u32,
+    mut run: impl AsyncFnMut() -> Result<Sample>,
+) {
+    let runs = regime.runs_in_round(subject);
+    for _ in 0..runs {
+        if record.series(row, FIRST_RESPONSE, "ms").missing.is_some() {
+            return;
+        }
+        tokio::time::sleep(regime.pause()).await;
+        let sample = run().await;
+        take(record, row, subject, sample, counts, failures);
     }
+    record.in_blocks(row, runs);
 }
 
 /// Records the sample if it counts, and every failure, warm-up or not.
-pub(crate) fn take(outcome: &mut Outcome, sample: Result<Sample>, counts: bool) {
+fn take(record: &mut Record, row: &Row, subject: Subject, sample: Result<Sample>, counts: bool, failures: &mut u32) {
     match sample {
         Ok(sample) => {
-            outcome.failures_in_row = 0;
+            *failures = 0;
             if counts {
-                outcome.samples.push(sample);
+                record.push(row, FIRST_RESPONSE, "ms", sample.ms);
+                let mut phases: Vec<(String, f64)> = sample.phases.into_iter().collect();
+                phases.sort_by_key(|(name, _)| PHASES.iter().position(|p| p == name).unwrap_or(PHASES.len()));
+                for (phase, ms) in phases {
+                    let row = row.below("Server-Timing (phases may overlap)", "phase", &phase);
+                    record.push(&row, "took", "ms", ms);
+                }
             }
         }
         Err(error) => {
             let error = format!("{error:#}");
-            eprintln!("{}: {error}", outcome.subject.name());
-            outcome.failures_in_row += 1;
-            if outcome.failures_in_row >= FAILURES_MAX {
-                outcome.missing = Some(format!("given up after {FAILURES_MAX} failures in a row: {error}"));
+            eprintln!("{}: {error}", subject.name());
+            *failures += 1;
+            let series = record.series(row, FIRST_RESPONSE, "ms");
+            if *failures >= FAILURES_MAX {
+                series.missing = Some(format!("given up after {FAILURES_MAX} failures in a row: {error}"));
             }
-            outcome.errors.push(error);
+            series.errors.push(error);
         }
     }
 }
@@ -121,36 +177,47 @@ mod tests {
 
     use super::*;
 
+    fn sample(ms: f64) -> Result<Sample> {
+        let phases = [("criu".to_owned(), ms / 2.0), ("route".to_owned(), 1.0)].into();
+        Ok(Sample { ms, phases })
+    }
+
     #[test]
     fn warm_up_runs_do_not_count_but_their_failures_do() {
-        let mut outcome = Outcome::of(Subject::Plain, None);
-        take(
-            &mut outcome,
-            Ok(Sample {
-                ms: 900.0,
-                ..Sample::default()
-            }),
-            false,
-        );
-        take(&mut outcome, Err(anyhow!("no answer")), false);
-        take(
-            &mut outcome,
-            Ok(Sample {
-                ms: 100.0,
-                ..Sample::default()
-            }),
-            true,
-        );
-        assert_eq!(outcome.samples.iter().map(|s| s.ms).collect::<Vec<_>>(), [100.0]);
-        assert_eq!((outcome.errors.len(), outcome.missing), (1, None));
+        let (mut record, row, mut failures) = (Record::begin("starts"), Row::of("Starts", &[]), 0);
+        for (outcome, counts) in [
+            (sample(900.0), false),
+            (Err(anyhow!("no answer")), false),
+            (sample(100.0), true),
+        ] {
+            take(&mut record, &row, Subject::Plain, outcome, counts, &mut failures);
+        }
+        let series = record.series(&row, FIRST_RESPONSE, "ms");
+        assert_eq!(series.values.samples, [100.0]);
+        assert_eq!((series.errors.len(), &series.missing), (1, &None));
+        let phases: Vec<(&str, &[f64])> = record.series[1..]
+            .iter()
+            .map(|s| (s.label("phase"), &s.values.samples[..]))
+            .collect();
+        assert_eq!(phases, [("route", &[1.0][..]), ("criu", &[50.0])], "as they happen");
+        record.in_blocks(&row, 10);
+        assert!(record.series.iter().all(|s| s.values.block == 10));
     }
 
     #[test]
     fn what_fails_again_and_again_is_given_up() {
-        let mut outcome = Outcome::of(Subject::Criu, None);
+        let (mut record, row, mut failures) = (Record::begin("starts"), Row::of("Starts", &[]), 0);
         for _ in 0..FAILURES_MAX {
-            take(&mut outcome, Err(anyhow!("exit status: 1")), true);
+            take(
+                &mut record,
+                &row,
+                Subject::Criu,
+                Err(anyhow!("exit status: 1")),
+                true,
+                &mut failures,
+            );
         }
-        assert!(outcome.missing.unwrap().ends_with("exit status: 1"));
+        let missing = record.series[0].missing.clone();
+        assert!(missing.unwrap().ends_with("exit status: 1"));
     }
 }

@@ -1,9 +1,12 @@
 //! What is measured, by name, and the result of one run.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+
+use crate::client::Reply;
 
 /// One way to get the function's first response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
@@ -56,7 +59,7 @@ impl Subject {
         Self::CriuWaiting,
     ];
 
-    /// Subjects with which an instance's freeze is compared (`rekindle-bench freeze`).
+    /// Subjects with which an instance's freeze is compared (`rekindle-bench checkpoint`).
     pub(crate) const DUMPS: [Self; 2] = [Self::CriuDump, Self::CriuDumpWaiting];
 
     /// All other subjects, in the order of the tables.
@@ -142,4 +145,19 @@ pub(crate) struct Sample {
     /// The phases of `Server-Timing`, milliseconds.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) phases: BTreeMap<String, f64>,
+}
+
+impl Sample {
+    /// What began at the trigger and ended with this response, just now.
+    pub(crate) fn since(triggered: Instant, reply: &Reply) -> Self {
+        Self {
+            ms: ms_since(triggered),
+            phases: reply.phases(),
+        }
+    }
+}
+
+/// Milliseconds since then.
+pub(crate) fn ms_since(began: Instant) -> f64 {
+    began.elapsed().as_secs_f64() * 1_000.0
 }

@@ -1,24 +1,18 @@
 //! What is started: a function in one language with so much touched memory, on the root filesystem of the platform's
 //! runtime.
 
-use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
-use serde::{Deserialize, Serialize};
-
-use crate::args::checkout;
-use crate::folder;
+use rekindle_testkit::Folder;
 
 /// Memory of an instance besides the touched memory, MiB: the interpreter, its heap, and the cost of a copy.
 const BESIDE_MIB: u32 = 192;
 
 /// The function's language.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Language {
     /// functions/samples/touch-python
     Python,
@@ -29,7 +23,7 @@ pub(crate) enum Language {
 }
 
 /// A language and a size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Workload {
     /// The function's language.
     pub(crate) language: Language,
@@ -83,39 +77,30 @@ impl Workload {
         format!("{}-parked", self.name())
     }
 
-    /// Makes the folder of the parked function from the other's. Returns its path.
-    pub(crate) fn prepare_parked(self, folder: &Path) -> Result<PathBuf> {
-        let to = folder.with_file_name(self.parked_name());
-        folder::copy(folder, &to)?;
-        folder::rename(&to, &self.parked_name(), &[("idle", "\"1s\""), ("park", "\"1h\"")])?;
-        Ok(to)
+    /// The folder of the parked function, made from the other's.
+    pub(crate) fn prepare_parked(self, folder: &Folder) -> Result<Folder> {
+        let parked = Folder::copy(folder.path())?;
+        parked.set(&self.parked_name(), &[("idle", "\"1s\""), ("park", "\"1h\"")])?;
+        Ok(parked)
     }
 
-    /// Makes the function's folder below `dir`, as it is deployed. Returns its path.
-    pub(crate) fn prepare(self, dir: &Path) -> Result<PathBuf> {
-        let from = match self.language {
+    /// The function's folder, as it is deployed.
+    pub(crate) fn prepare(self) -> Result<Folder> {
+        let folder = Folder::of(match self.language {
             Language::Python => "functions/samples/touch-python",
             Language::Node => "load-tests/functions/touch-node",
             Language::Static => "load-tests/functions/touch-static",
-        };
-        let to = dir.join(self.name());
-        folder::copy(&checkout().join(from), &to)?;
+        })?;
         if self.language == Language::Static {
-            let built = Command::new(to.join("build.sh")).status();
+            let built = Command::new(folder.path().join("build.sh")).status();
             if !built.context("build.sh cannot be started")?.success() {
-                bail!("{}: the static binary cannot be built (see above)", to.display());
+                bail!("the static binary cannot be built (see above)");
             }
         }
         let memory = format!("\"{}MiB\"", self.memory_mib());
-        folder::rename(&to, &self.name(), &[("memory", memory.as_str())])?;
-        let manifest = to.join("fn.toml");
-        let size = format!("\n[env]\nTOUCH_MIB = \"{}\"\n", self.mib);
-        let appended = fs::OpenOptions::new()
-            .append(true)
-            .open(&manifest)
-            .and_then(|mut f| f.write_all(size.as_bytes()));
-        appended.with_context(|| format!("{}: cannot be written", manifest.display()))?;
-        Ok(to)
+        folder.set(&self.name(), &[("memory", memory.as_str())])?;
+        folder.edit(|text| format!("{text}\n[env]\nTOUCH_MIB = \"{}\"\n", self.mib))?;
+        Ok(folder)
     }
 
     /// The memory limit of an instance, MiB.
@@ -171,16 +156,15 @@ mod tests {
 
     #[test]
     fn a_prepared_folder_has_its_own_name_size_and_memory() {
-        let dir = tempfile::tempdir().unwrap();
+        let read = |folder: &Folder| std::fs::read_to_string(folder.path().join("fn.toml")).unwrap();
         for language in [Language::Python, Language::Node] {
             let workload = Workload { language, mib: 128 };
-            let folder = workload.prepare(dir.path()).unwrap();
-            let text = fs::read_to_string(folder.join("fn.toml")).unwrap();
-            let manifest = rekindle_wire::manifest::parse(&text).unwrap();
+            let folder = workload.prepare().unwrap();
+            let manifest = rekindle_wire::manifest::parse(&read(&folder)).unwrap();
             assert_eq!(manifest.name.as_str(), workload.name());
             assert_eq!(manifest.memory.0, 320 << 20);
             assert_eq!(manifest.env["TOUCH_MIB"], "128");
-            let parked = fs::read_to_string(workload.prepare_parked(&folder).unwrap().join("fn.toml")).unwrap();
+            let parked = read(&workload.prepare_parked(&folder).unwrap());
             assert_eq!(rekindle_wire::manifest::parse(&parked).unwrap().idle_ms, 1_000);
         }
     }

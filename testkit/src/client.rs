@@ -152,6 +152,17 @@ impl Client {
         }
     }
 
+    /// Removes a function with all its versions.
+    ///
+    /// # Errors
+    /// What `fn` says.
+    pub fn delete(&self, function: &str) -> Result<()> {
+        let output = self.cli(&["delete", "--yes", function]);
+        let told = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "fn delete {function}: {}", told.trim());
+        Ok(())
+    }
+
     /// Its functions.
     pub fn functions(&self) -> Vec<FunctionSummary> {
         serde_json::from_value(self.admin("GET", "/v1/functions").send().ok().json()).unwrap()

@@ -1,5 +1,5 @@
-//! The end-to-end tests' own part of their harness, beside [`rekindle_testkit`], which starts platforms: ways to examine
-//! one from outside. It blocks; tests are plain functions and run in parallel on threads.
+//! The end-to-end tests' own part of their harness, beside [`rekindle_testkit`], which starts platforms: ways to
+//! examine one from outside. It blocks; tests are plain functions and run in parallel on threads.
 //!
 //! - [`mod@shared`]: one platform for all tests of a binary.
 //! - [`unlike`]: the random numbers of copies, compared.

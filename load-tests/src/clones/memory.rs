@@ -4,14 +4,13 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
-use serde::Serialize;
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 /// The sandbox's own first process, which is not the function's.
 const INIT: &str = "rekindle-init";
 
 /// Memory of an instance, all its processes but init together, bytes.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Held {
     /// Mapped and in memory.
     pub(super) resident: u64,

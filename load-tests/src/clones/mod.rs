@@ -3,21 +3,24 @@
 //! GiB.
 
 mod memory;
-mod report;
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow, bail};
-use rekindle_wire::api::InstanceState;
-use serde::Serialize;
+use anyhow::{Context as _, Result, bail};
+use rekindle_testkit::{Folder, Platform};
+use rekindle_wire::api::{InstanceInfo, InstanceState};
 
-use crate::args::{Args, checkout};
-use crate::folder;
-use crate::host::Host;
-use crate::platform::Platform;
-use crate::record::{self, Taken};
+use crate::args::Args;
+use crate::ours::Ours;
+use crate::platform;
+use crate::record::{Record, Row};
+use crate::table::number;
 use memory::{Held, of_instance};
+
+const FAULTS_TABLE: &str = "Page faults until the first response, restore by restore";
+const CLONES_TABLE: &str = "Memory of a clone that has answered once; the template is on the host once";
+const PARKED_TABLE: &str = "Memory of a parked instance";
+const GIB: f64 = 1024.0;
 
 /// Settings deployed in place of the samples' own: as many instances at once as requested, and none retired meanwhile.
 const SETTINGS: [(&str, &str); 3] = [
@@ -48,131 +51,116 @@ pub(crate) struct ClonesArgs {
     /// How many clones are held at once, one number after the other.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 10, 100])]
     counts: Vec<usize>,
-    /// Where to write the figures; by default load-tests/results/DATE-REVISION-clones.json.
-    #[arg(long, value_name = "PATH")]
-    json: Option<PathBuf>,
 }
 
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct Record {
-    #[serde(flatten)]
-    taken: Taken,
-    samples: Vec<Sample>,
-}
-
-/// A sample's figures.
-#[derive(Debug, Clone, Serialize)]
-struct Sample {
-    name: String,
-    /// Memory in its snapshot, bytes.
-    memory_bytes: u64,
-    /// Faults until the first response of each restore, in order: three that are recorded, then two that map ahead.
-    faults: Vec<u64>,
-    clones: Vec<Clones>,
-    /// Frozen after they answered once.
-    parked: Clones,
-    /// Restored ahead and frozen.
-    ahead: Clones,
-}
-
-/// Clones that were held at once.
-#[derive(Debug, Clone, Serialize)]
-struct Clones {
-    count: usize,
-    /// Memory of each once all exist.
-    each: Vec<Held>,
-    /// Memory of the template, shared by all: it is on the host once, bytes.
-    template_bytes: u64,
-}
-
-/// Measures, writes the record and prints the tables.
-pub(crate) async fn run(args: &Args, clones: &ClonesArgs) -> Result<()> {
-    let mut record = Record {
-        taken: Taken::now(),
-        samples: Vec::new(),
-    };
+/// Measures.
+pub(crate) async fn run(args: &Args, clones: &ClonesArgs) -> Result<Record> {
+    let mut record = Record::begin("clones");
     for name in &clones.samples {
         eprintln!("{name}");
         // One platform each, so that nothing of another sample counts.
-        let platform = Platform::start(args).await?;
-        let sample = measure(&platform, name, &clones.counts).await;
-        record.samples.push(sample.with_context(|| format!("sample {name}"))?);
+        let platform = platform::start(args, &[])?;
+        record.program = Some(platform.program());
+        let measured = measure(&mut record, &platform, name, &clones.counts).await;
+        measured.with_context(|| format!("sample {name}"))?;
+        record.cpu_loop();
     }
-    let path = record.taken.place(clones.json.as_deref(), "-clones");
-    record::write_json(&record, &path)?;
-    report::print(&record);
-    println!("\nfigures: {}", record::told(&path));
-    Ok(())
+    Ok(record)
 }
 
-async fn measure(platform: &Platform, name: &str, counts: &[usize]) -> Result<Sample> {
-    let scratch = tempfile::tempdir().context("no temporary directory")?;
-    let folder = scratch.path().join("function");
-    folder::copy(&checkout().join("functions/samples").join(name), &folder)?;
-    folder::rename(&folder, FUNCTION, &SETTINGS)?;
-    let version = platform.deploy(&folder)?;
-    let memory_bytes = version.snapshot.map_or(0, |s| s.memory_bytes);
-    let host = Host::of(platform).await?;
-    host.admin.delete_all().await?;
-    let mut faults = Vec::new();
-    for _ in 0..RECORDED + 2 {
-        let before = host.metric(FAULTS).await?;
-        let instance = host.restore(FUNCTION).await?;
-        faults.push((host.metric(FAULTS).await? - before) as u64);
-        host.admin.delete(&instance).await?;
+async fn measure(record: &mut Record, platform: &Platform, name: &str, counts: &[usize]) -> Result<()> {
+    let folder = Folder::of(&format!("functions/samples/{name}"))?;
+    folder.set(FUNCTION, &SETTINGS)?;
+    let snapshot = platform.deployed(&folder)?.snapshot;
+    let ours = Ours::of(platform, FUNCTION);
+    platform.remove_instances()?;
+    let sample = Row::of(FAULTS_TABLE, &[("sample", &name)]);
+    for restore in 1..=RECORDED + 2 {
+        let before = platform.worker_metric(FAULTS);
+        let started = ours.start("restored", FUNCTION, "/").await?;
+        let faults = platform.worker_metric(FAULTS) - before;
+        platform.remove_instance(started.instance())?;
+        let column = match restore {
+            1..=RECORDED => format!("restore {restore}"),
+            _ => "with its working set".to_owned(),
+        };
+        record.push(&sample, &column, "", faults);
     }
-    let mut held = Vec::new();
+    record.push(
+        &sample,
+        "in its snapshot",
+        "MiB",
+        mib(snapshot.map_or(0, |s| s.memory_bytes)),
+    );
+    let mut template = 0.0;
     for count in counts {
         eprintln!("  {count} clones");
         let mut instances = Vec::with_capacity(*count);
         for _ in 0..*count {
-            instances.push(host.restore(FUNCTION).await?);
+            instances.push(ours.start("restored", FUNCTION, "/").await?);
         }
-        let each = instances.iter().map(|id| of_instance(id)).collect::<Result<_>>()?;
-        let template_bytes = host.metric("rekindle_templates_memory_bytes").await? as u64;
-        held.push(Clones {
-            count: *count,
-            each,
-            template_bytes,
-        });
-        host.admin.delete_all().await?;
+        let row = Row::of(CLONES_TABLE, &[("sample", &name), ("clones", count)]);
+        for started in &instances {
+            hold(record, &row, of_instance(started.instance())?);
+        }
+        template = platform.worker_metric("rekindle_templates_memory_bytes") / 1_048_576.0;
+        record.push(&row, "template", "MiB", template);
+        platform.remove_instances()?;
     }
-    // Of one version: a later one has a template of its own.
-    let template_bytes = held.last().map_or(0, |h: &Clones| h.template_bytes);
     let many = PARKED.to_string();
     let idle = [("idle", "\"1s\""), ("park", "\"600s\"")];
-    let mut sets = Vec::new();
-    for (settings, used) in [(&idle[..], true), (&[("min_parked", many.as_str())][..], false)] {
-        folder::rename(&folder, FUNCTION, settings)?;
-        platform.deploy(&folder)?;
-        host.admin.delete_all().await?;
-        let each = parked(&host, used).await?;
-        sets.push(Clones {
-            count: each.len(),
-            each,
-            template_bytes,
-        });
-        host.admin.delete_all().await?;
+    for (how, settings, used) in [
+        ("after a request", &idle[..], true),
+        ("ahead", &[("min_parked", many.as_str())][..], false),
+    ] {
+        folder.set(FUNCTION, settings)?;
+        platform.deployed(&folder)?;
+        platform.remove_instances()?;
+        let row = Row::of(PARKED_TABLE, &[("sample", &name), ("parked", &how)]);
+        for held in parked(platform, &ours, used).await? {
+            hold(record, &row, held);
+        }
+        // Of one version: a later one has a template of its own.
+        record.push(&row, "template", "MiB", template);
+        if let Some(charged) = record.median(&row, "charged") {
+            let (beside, alone) = (
+                number(((GIB - template) / charged).floor()),
+                number((GIB / charged).floor()),
+            );
+            let finding =
+                format!("{name}, parked {how}: {beside} fit in 1 GiB beside their template, {alone} without it");
+            record.findings.push(finding);
+        }
+        platform.remove_instances()?;
     }
-    let [parked, ahead] = sets.try_into().map_err(|_| anyhow!("not both kinds"))?;
-    Ok(Sample {
-        name: name.to_owned(),
-        memory_bytes,
-        faults,
-        clones: held,
-        parked,
-        ahead,
-    })
+    Ok(())
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / 1_048_576.0
+}
+
+/// Records the memory of an instance.
+fn hold(record: &mut Record, row: &Row, held: Held) {
+    for (name, bytes) in [
+        ("charged", held.charged),
+        ("of it the kernel's", held.kernel),
+        ("resident", held.resident),
+        ("private", held.private),
+        ("PSS", held.proportional),
+    ] {
+        record.push(row, name, "MiB", mib(bytes));
+    }
 }
 
 /// Memory of this many parked instances: ones that have answered once, or ones that the platform made ahead.
-async fn parked(host: &Host, used: bool) -> Result<Vec<Held>> {
+async fn parked(platform: &Platform, ours: &Ours, used: bool) -> Result<Vec<Held>> {
     for _ in 0..if used { PARKED } else { 0 } {
-        host.restore(FUNCTION).await?;
+        ours.start("restored", FUNCTION, "/").await?;
     }
     let deadline = Instant::now() + PARKED_LIMIT;
     loop {
-        let all = host.admin.instances(FUNCTION).await?;
+        let all: Vec<InstanceInfo> = platform.value("/v1/instances")?;
         let parked: Vec<_> = all.iter().filter(|i| i.state == InstanceState::Parked).collect();
         if parked.len() >= PARKED {
             return parked.iter().map(|i| of_instance(i.id.as_str())).collect();

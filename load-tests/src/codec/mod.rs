@@ -13,7 +13,6 @@ mod ours;
 mod patterns;
 mod peer;
 mod process;
-mod report;
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -23,10 +22,9 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 use rekindle_snapshotter::{Acceleration, Codec, RegionSize};
-use serde::Serialize;
 
 use crate::args::Args;
-use crate::record::{self, Taken};
+use crate::record::{Record, Row};
 use memory::Memory;
 use ours::Store;
 use patterns::Pattern;
@@ -55,68 +53,56 @@ pub(crate) struct CodecArgs {
     /// Directory of the dump, the store and the peer's files.
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     scratch: PathBuf,
-    /// Where to write the figures; by default load-tests/results/DATE-REVISION-codec.json.
-    #[arg(long, value_name = "PATH")]
-    json: Option<PathBuf>,
 }
 
-/// One pattern in one mode.
-#[derive(Debug, Clone, Serialize)]
-struct Row {
-    pattern: Pattern,
-    region: String,
-    memory_bytes: u64,
-    sha256_before: String,
-    sha256_after: String,
-    ours: ours::Figures,
-    peer: peer::Figures,
-}
+/// Titles of the tables.
+const STORED: &str = "Bytes stored";
+const CAPTURE: &str = "From the dump to where it is stored";
+const RESTORE: &str = "From there to plain memory";
+/// Who stores it, and by which way.
+const OURS: &str = "ours";
+const OURS_CACHED: &str = "ours, from the cache";
+const PEER: &str = "liblz4";
+const PEER_SHIPPED: &str = "liblz4, by the same store";
+const PEER_FILE: &str = "liblz4, by a file";
 
-#[derive(Debug, Clone, Serialize)]
-struct Record {
-    #[serde(flatten)]
-    taken: Taken,
-    mib: u64,
-    rounds: u32,
-    acceleration: u8,
-    rows: Vec<Row>,
-    /// Reading and writing each pattern once, seconds.
-    copies: Vec<(Pattern, f64)>,
-    processes: Vec<process::Row>,
-}
-
-/// Measures, writes, prints.
-pub(crate) fn run(all: &Args, args: &CodecArgs) -> Result<()> {
-    let mut record = Record {
-        taken: Taken::now(),
-        mib: args.mib.next_multiple_of(4),
-        rounds: args.rounds,
-        acceleration: args.acceleration.get(),
-        rows: Vec::new(),
-        copies: Vec::new(),
-        processes: Vec::new(),
-    };
+/// Measures.
+pub(crate) fn run(all: &Args, args: &CodecArgs) -> Result<Record> {
+    let mut record = Record::begin("codec");
+    record.fact(
+        "memory",
+        format!(
+            "{} MiB of each pattern, acceleration {}",
+            args.mib.next_multiple_of(4),
+            args.acceleration
+        ),
+    );
+    record.fact(
+        "peer",
+        "liblz4 as CRIU 4.3 uses it: one thread, to a file and back, and \
+         by way of the S3 server to which ours is published",
+    );
+    for base in [PEER, PEER_SHIPPED, PEER_FILE] {
+        record.baseline("by", base);
+    }
     let chosen = if args.patterns.is_empty() {
         Pattern::ALL.to_vec()
     } else {
         args.patterns.clone()
     };
-    for pattern in chosen {
-        measure(&mut record, args, pattern)?;
+    for pattern in &chosen {
+        measure(&mut record, args, *pattern)?;
+        record.cpu_loop();
     }
     if args.process > 0 {
-        record.processes = process::run(all, args.process, &args.regions, args.acceleration)?;
+        process::run(&mut record, all, args.process, &args.regions, args.acceleration)?;
     }
-    let path = record.taken.place(args.json.as_deref(), "-codec");
-    record::write_json(&record, &path)?;
-    report::print(&record);
-    println!("\nfigures: {}", record::told(&path));
-    let changed = record.rows.iter().any(|row| row.sha256_before != row.sha256_after)
-        || record.processes.iter().any(|row| row.sha256_before != row.sha256_after);
-    if changed {
-        bail!("memory did not come back as it was");
-    }
-    Ok(())
+    bars(&mut record, args, &chosen);
+    Ok(record)
+}
+
+fn row(table: &str, pattern: Pattern, region: RegionSize, by: &str) -> Row {
+    Row::of(table, &[("pattern", &pattern.name()), ("region", &region), ("by", &by)])
 }
 
 fn measure(record: &mut Record, args: &CodecArgs, pattern: Pattern) -> Result<()> {
@@ -125,45 +111,104 @@ fn measure(record: &mut Record, args: &CodecArgs, pattern: Pattern) -> Result<()
         .tempdir_in(&args.scratch);
     let scratch = scratch.with_context(|| format!("{}: no directory can be made there", args.scratch.display()))?;
     let dump = scratch.path().join("dump");
-    let bytes = record.mib << 20;
+    let bytes = args.mib.next_multiple_of(4) << 20;
     dump::write(&dump, pattern, bytes)?;
     let memory = dump.join(dump::PAGES);
     let before = sha256(Stdio::from(File::open(&memory)?))?;
     let plain = Arc::new(Memory::new(usize::try_from(bytes)?));
-    record.copies.push((pattern, peer::copy(&memory, scratch.path())?));
-    for size in &args.regions {
-        eprintln!("{}, {size}", pattern.name());
+    let copied = peer::copy(&memory, scratch.path())?;
+    record.push(
+        &Row::of("Plain copy", &[("pattern", &pattern.name())]),
+        "took",
+        "s",
+        copied,
+    );
+    for region in &args.regions {
+        eprintln!("{}, {region}", pattern.name());
         let codec = Codec {
-            region: *size,
+            region: *region,
             acceleration: args.acceleration,
         };
-        let (mut ours, mut peers, mut after) = (Vec::new(), Vec::new(), before.clone());
+        let row = |table, by| row(table, pattern, *region, by);
         for _ in 0..args.rounds {
             let store = Store::start(&scratch.path().join("store"))?;
             plain.clear();
-            ours.push(store.measure(&dump, codec, &plain)?);
-            let found = sha256_of(&plain)?;
-            if found != before {
-                after = found;
+            let ours = store.measure(&dump, codec, &plain)?;
+            if sha256_of(&plain)? != before {
+                let failure = format!("{}, {region}: memory did not come back as it was", pattern.name());
+                record.failures.push(failure);
             }
-            peers.push(peer::measure(&memory, scratch.path(), codec, &store, &plain)?);
+            let peer = peer::measure(&memory, scratch.path(), codec, &store, &plain)?;
             drop(store);
             std::fs::remove_dir_all(scratch.path().join("store")).context("the store cannot be removed")?;
             if sha256_of(&plain)? != before {
-                bail!("{}, {size}: the peer gave back other bytes", pattern.name());
+                bail!("{}, {region}: the peer gave back other bytes", pattern.name());
+            }
+            for (by, bytes) in [(OURS, ours.stored_bytes), (PEER, peer.stored_bytes)] {
+                record.push(&row(STORED, by), "stored", "MiB", mib(bytes));
+            }
+            record.push(&row(STORED, OURS), "of it payloads", "MiB", mib(ours.payload_bytes));
+            for (table, by, elapsed) in [
+                (CAPTURE, OURS, ours.capture),
+                (CAPTURE, PEER_SHIPPED, peer.shipped),
+                (CAPTURE, PEER_FILE, peer.capture),
+                (RESTORE, OURS, ours.restore),
+                (RESTORE, OURS_CACHED, ours.restore_cached),
+                (RESTORE, PEER_SHIPPED, peer.fetched),
+                (RESTORE, PEER_FILE, peer.restore),
+            ] {
+                record.push(&row(table, by), "took", "s", elapsed.seconds);
+                record.push(&row(table, by), "CPU", "s", elapsed.cpu_s);
             }
         }
-        record.rows.push(Row {
-            pattern,
-            region: size.to_string(),
-            memory_bytes: bytes,
-            sha256_before: before.clone(),
-            sha256_after: after,
-            ours: ours::median(ours).context("no rounds")?,
-            peer: peer::median(peers).context("no rounds")?,
-        });
     }
     Ok(())
+}
+
+/// The target: at one block size no larger than liblz4 as CRIU uses it, and faster.
+fn bars(record: &mut Record, args: &CodecArgs, patterns: &[Pattern]) {
+    let all = mib(args.mib << 20);
+    let cases = || patterns.iter().flat_map(|p| args.regions.iter().map(move |r| (*p, *r)));
+    let p50 = |record: &Record, (pattern, region), table, name, by| {
+        record
+            .median(&row(table, pattern, region, by), name)
+            .unwrap_or_default()
+    };
+    // Capture and restore together.
+    let both = |record: &Record, case, capture, restore| {
+        p50(record, case, CAPTURE, "took", capture) + p50(record, case, RESTORE, "took", restore)
+    };
+    type Missed<'a> = &'a dyn Fn(&Record, (Pattern, RegionSize)) -> bool;
+    let targets: [(&str, Missed); 3] = [
+        // For pure zeros both store next to nothing.
+        ("no larger than liblz4 at the same block size", &|record, case| {
+            let of = |by| p50(record, case, STORED, "stored", by);
+            of(OURS) > of(PEER).max(all / 1000.0)
+        }),
+        (
+            "capture to the store and restore from it together faster than liblz4's by the same store",
+            &|record, case| both(record, case, OURS, OURS) > both(record, case, PEER_SHIPPED, PEER_SHIPPED),
+        ),
+        (
+            "capture, and restore from the cache, together faster than liblz4's to a file and \
+             back, which hashes, sends and shares nothing",
+            &|record, case| both(record, case, OURS, OURS_CACHED) > both(record, case, PEER_FILE, PEER_FILE),
+        ),
+    ];
+    for (target, missed) in targets {
+        let missed = cases().filter(|case| missed(record, *case));
+        let missed: Vec<String> = missed.map(|(p, r)| format!("{} {r}", p.name())).collect();
+        let value = match missed.is_empty() {
+            true => "by all".to_owned(),
+            false => format!("not by {}", missed.join(", ")),
+        };
+        record.bar(target, value, missed.is_empty());
+    }
+}
+
+/// Bytes in MiB.
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }
 
 fn sha256_of(memory: &Memory) -> Result<String> {
@@ -197,6 +242,7 @@ struct Clock {
 }
 
 /// Time and processor time since a start.
+#[derive(Debug, Clone, Copy)]
 struct Elapsed {
     seconds: f64,
     cpu_s: f64,
@@ -223,11 +269,4 @@ fn cpu_seconds() -> f64 {
     usage.map_or(f64::NAN, |usage| {
         seconds(usage.user_time()) + seconds(usage.system_time())
     })
-}
-
-/// The middle item when sorted by `key`.
-fn middle<T>(mut items: Vec<T>, key: impl Fn(&T) -> f64) -> Option<T> {
-    items.sort_by(|a, b| key(a).total_cmp(&key(b)));
-    let at = items.len() / 2;
-    (at < items.len()).then(|| items.swap_remove(at))
 }

@@ -13,36 +13,28 @@ use rekindle_snapshotter::{
     publish,
 };
 use rekindle_wire::SnapshotId;
-use serde::Serialize;
 use tokio::runtime::Runtime;
 
 use super::dump::ADDRESS;
 use super::memory::Memory;
-use super::{Clock, middle};
+use super::{Clock, Elapsed};
 
 /// The peer's object.
 const SHIPPED: &str = "shipped";
 
 /// The measurements.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Figures {
     /// Payloads with the page map and everything else.
     pub(super) stored_bytes: u64,
     /// Payloads alone.
     pub(super) payload_bytes: u64,
     /// From the dump to a published snapshot.
-    pub(super) capture_s: f64,
+    pub(super) capture: Elapsed,
     /// From a store to plain memory.
-    pub(super) restore_s: f64,
+    pub(super) restore: Elapsed,
     /// From the host's chunk cache to plain memory.
-    pub(super) restore_cached_s: f64,
-    /// Processor seconds of these three.
-    pub(super) cpu_s: [f64; 3],
-}
-
-/// The middle one by its capture.
-pub(super) fn median(figures: Vec<Figures>) -> Option<Figures> {
-    middle(figures, |f| f.capture_s)
+    pub(super) restore_cached: Elapsed,
 }
 
 /// An S3 server in this process, and a store on it.
@@ -144,10 +136,9 @@ impl Store {
         Ok(Figures {
             stored_bytes: published.new_bytes,
             payload_bytes: totals.stored_bytes - totals.shared_bytes,
-            capture_s: captured.seconds,
-            restore_s: restored.seconds,
-            restore_cached_s: had_again.seconds,
-            cpu_s: [captured.cpu_s, restored.cpu_s, had_again.cpu_s],
+            capture: captured,
+            restore: restored,
+            restore_cached: had_again,
         })
     }
 }

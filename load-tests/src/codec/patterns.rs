@@ -5,15 +5,13 @@ use std::io::{BufWriter, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use serde::Serialize;
 
 const PAGE: usize = 4096;
 /// Where to look for binaries.
 const BINARIES: [&str; 4] = ["/usr/bin", "/usr/lib", "/usr/local", "/root/.rustup"];
 
 /// The content of memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Pattern {
     /// Zeros.
     Zero,

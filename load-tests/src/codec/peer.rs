@@ -11,35 +11,27 @@ use anyhow::{Context as _, Result, bail};
 use lz4::block::{CompressionMode, compress_to_buffer, decompress_to_buffer};
 use rekindle_snapshotter::Codec;
 use rekindle_snapshotter::codec::is_zero;
-use serde::Serialize;
 
 use super::memory::Memory;
 use super::ours::Store;
-use super::{Clock, middle};
+use super::{Clock, Elapsed};
 
 /// Buffer between the file and us.
 const BUFFER: usize = 4 << 20;
 
 /// The measurements.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Figures {
     /// Blocks and their sizes.
     pub(super) stored_bytes: u64,
     /// From the dump to a file on tmpfs.
-    pub(super) capture_s: f64,
+    pub(super) capture: Elapsed,
     /// From that file to plain memory.
-    pub(super) restore_s: f64,
+    pub(super) restore: Elapsed,
     /// From the dump to an object of the store to which ours is published: to a file, then from there.
-    pub(super) shipped_s: f64,
+    pub(super) shipped: Elapsed,
     /// From that object to plain memory: to a file, then from there.
-    pub(super) fetched_s: f64,
-    /// Processor seconds of these four.
-    pub(super) cpu_s: [f64; 4],
-}
-
-/// The middle one by its capture.
-pub(super) fn median(figures: Vec<Figures>) -> Option<Figures> {
-    middle(figures, |f| f.capture_s)
+    pub(super) fetched: Elapsed,
 }
 
 /// Seconds to read the memory and write it to another file.
@@ -83,11 +75,10 @@ pub(super) fn measure(from: &Path, scratch: &Path, codec: Codec, store: &Store, 
     let payload: u64 = sizes.iter().map(|size| *size as u64).sum();
     Ok(Figures {
         stored_bytes: payload + sizes.len() as u64 * 4,
-        capture_s: captured.seconds,
-        restore_s: restored.seconds,
-        shipped_s: shipped.seconds,
-        fetched_s: fetched.seconds,
-        cpu_s: [captured.cpu_s, restored.cpu_s, shipped.cpu_s, fetched.cpu_s],
+        capture: captured,
+        restore: restored,
+        shipped,
+        fetched,
     })
 }
 

@@ -1,21 +1,18 @@
 //! The patterns in a real process: deployed, checkpointed, published and restored by the platform, in each mode. The
 //! function returns the SHA-256 of its memory, from before the checkpoint and as it is now.
 
-use std::fs;
-use std::path::Path;
-use std::time::Instant;
-
-use anyhow::{Context as _, Result, bail};
-use http::{Method, StatusCode};
+use anyhow::{Context as _, Result};
 use rekindle_snapshotter::{Acceleration, RegionSize};
-use rekindle_wire::headers::{FORCE_START, INSTANCE, START};
-use serde::{Deserialize, Serialize};
+use rekindle_testkit::Folder;
+use serde::Deserialize;
 
+use super::mib;
 use crate::args::Args;
-use crate::client::Connection;
-use crate::platform::Platform;
-use crate::stats::figures;
+use crate::ours::Ours;
+use crate::platform;
+use crate::record::{Record, Row};
 
+const FUNCTION: &str = "pattern";
 /// Restores whose first response is timed in each mode.
 const RUNS: usize = 15;
 
@@ -66,22 +63,6 @@ def handler(event, context):
     return {"bytes": [part[PART // 2] for part in PARTS]}
 "#;
 
-/// One mode.
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct Row {
-    pub(super) region: String,
-    pub(super) sha256_before: String,
-    pub(super) sha256_after: String,
-    pub(super) memory_bytes: u64,
-    pub(super) stored_bytes: u64,
-    pub(super) frozen_ms: f64,
-    /// From the request to the first response of a restored instance: median and greatest of [`RUNS`].
-    pub(super) first_p50_ms: f64,
-    pub(super) first_max_ms: f64,
-    /// From the request to the SHA-256 of all memory, every page through the pager.
-    pub(super) all_ms: f64,
-}
-
 #[derive(Deserialize)]
 struct Digests {
     before: String,
@@ -89,76 +70,70 @@ struct Digests {
 }
 
 /// Measures each of these region sizes on a platform of its own.
-pub(super) fn run(args: &Args, mib: u64, regions: &[RegionSize], acceleration: Acceleration) -> Result<Vec<Row>> {
+pub(super) fn run(
+    record: &mut Record,
+    args: &Args,
+    mib: u64,
+    regions: &[RegionSize],
+    acceleration: Acceleration,
+) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("the async runtime could not be started")?;
-    let folder = tempfile::tempdir().context("no temporary directory")?;
-    write_function(folder.path(), mib)?;
-    let mut rows = Vec::new();
-    for region in regions {
-        eprintln!("a process of {mib} MiB, {region}");
-        let row = runtime.block_on(Box::pin(measure(args, folder.path(), *region, acceleration)));
-        rows.push(row.with_context(|| format!("a process of {mib} MiB, {region}"))?);
-    }
-    Ok(rows)
-}
-
-fn write_function(dir: &Path, mib: u64) -> Result<()> {
     let manifest = format!(
-        "name = \"pattern\"\nruntime = \"python\"\nentry = \"main.handler\"\nmemory = \"{}MiB\"\ntimeout = \"60s\"\n\
+        "name = \"{FUNCTION}\"\nruntime = \"python\"\nentry = \"main.handler\"\nmemory = \"{}MiB\"\ntimeout = \"60s\"\n\
          concurrency = 1\nidle = \"60s\"\n\n[[warmup]]\nmethod = \"GET\"\npath = \"/\"\n",
         mib * 2 + 256
     );
-    for (name, content) in [
-        ("fn.toml", manifest.as_str()),
-        ("main.py", PROGRAM),
-        ("mib", &mib.to_string()),
-    ] {
-        fs::write(dir.join(name), content).with_context(|| format!("{name} cannot be written"))?;
+    let folder = Folder::with_manifest(&manifest)
+        .file("main.py", PROGRAM)
+        .file("mib", &mib.to_string());
+    for region in regions {
+        eprintln!("a process of {mib} MiB, {region}");
+        let measured = runtime.block_on(Box::pin(measure(record, args, &folder, *region, acceleration)));
+        measured.with_context(|| format!("a process of {mib} MiB, {region}"))?;
     }
     Ok(())
 }
 
-async fn measure(args: &Args, folder: &Path, region: RegionSize, acceleration: Acceleration) -> Result<Row> {
+async fn measure(
+    record: &mut Record,
+    args: &Args,
+    folder: &Folder,
+    region: RegionSize,
+    acceleration: Acceleration,
+) -> Result<()> {
     let (size, acceleration) = (region.to_string(), acceleration.to_string());
     let settings = [("FN_REGION", size.as_str()), ("FN_ACCELERATION", acceleration.as_str())];
-    let platform = Platform::start_with(args, &settings).await?;
-    let version = platform.deploy(folder)?;
-    let snapshot = version.snapshot.context("the version has no snapshot")?;
-    let admin = platform.admin()?;
-    let headers = [admin.authorization(), (FORCE_START, "restored")];
+    let platform = platform::start(args, &settings)?;
+    record.program = Some(platform.program());
+    let snapshot = platform
+        .deployed(folder)?
+        .snapshot
+        .context("the version has no snapshot")?;
+    let ours = Ours::of(&platform, FUNCTION);
     let call = async |path: &str| {
-        let triggered = Instant::now();
-        let mut connection = Connection::open(platform.port()).await?;
-        let answer = connection
-            .call(Method::GET, &format!("/function/pattern{path}"), &headers)
-            .await?;
-        let ms = triggered.elapsed().as_secs_f64() * 1_000.0;
-        if answer.status != StatusCode::OK {
-            bail!("{}: {}", answer.status, answer.text());
-        }
-        if answer.header(START) != "restored" {
-            bail!("the instance was {}, not restored", answer.header(START));
-        }
-        admin.delete(answer.header(INSTANCE)).await?;
-        anyhow::Ok((ms, String::from_utf8_lossy(&answer.body).into_owned()))
+        let started = ours.start("restored", FUNCTION, path).await?;
+        platform.remove_instance(started.instance())?;
+        anyhow::Ok(started)
     };
-    let (all_ms, digests) = call("/digest").await?;
-    let digests: Digests = serde_json::from_str(&digests).with_context(|| format!("no digests: {digests}"))?;
-    let mut first = Vec::with_capacity(RUNS);
-    for _ in 0..RUNS {
-        first.push(call("/").await?.0);
+    let row = Row::of(
+        "A real process, a fifth of each pattern, through the platform",
+        &[("region", &region)],
+    );
+    // Every page through the pager.
+    let all = call("/digest").await?;
+    let digests: Digests = serde_json::from_slice(&all.reply.body).context("no digests")?;
+    if digests.before != digests.after {
+        record
+            .failures
+            .push(format!("a process, {region}: memory did not come back as it was"));
     }
-    let first = figures(first).context("no runs")?;
-    Ok(Row {
-        region: size.clone(),
-        sha256_before: digests.before,
-        sha256_after: digests.after,
-        memory_bytes: snapshot.memory_bytes,
-        stored_bytes: snapshot.stored_bytes,
-        frozen_ms: snapshot.frozen_ms,
-        first_p50_ms: first.p50,
-        first_max_ms: first.p99,
-        all_ms,
-    })
+    for _ in 0..RUNS {
+        record.push(&row, "first response", "ms", call("/").await?.sample.ms);
+    }
+    record.push(&row, "all of it", "ms", all.sample.ms);
+    record.push(&row, "frozen", "ms", snapshot.frozen_ms);
+    record.push(&row, "memory", "MiB", mib(snapshot.memory_bytes));
+    record.push(&row, "stored", "MiB", mib(snapshot.stored_bytes));
+    Ok(())
 }

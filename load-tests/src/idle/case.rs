@@ -14,21 +14,19 @@ use rekindle_worker::idle::kernel;
 use rekindle_worker::idle::policy::{Ledger, Use};
 use rekindle_worker::idle::throttle::Throttle;
 use rekindle_worker::idle::visit::visit;
-use serde::Serialize;
 
-use super::IdleArgs;
 use super::group::Group;
 use super::process::Seen;
-use crate::pager::case::Latency;
+use super::{BACK, BACKGROUND, IdleArgs, KERNEL, OUT, RESIDENT, THROUGHPUT, TOOK, TOUCHES, WORK};
 use crate::pager::child::Restored;
 use crate::pager::kinds::{Workload, name};
+use crate::record::{Record, Row};
 
 /// Interval between two samples of the process's memory.
 const SAMPLING: Duration = Duration::from_millis(50);
 
 /// How idle memory is evicted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     /// It is not.
     Stays,
@@ -59,49 +57,22 @@ impl Way {
     }
 }
 
-/// One workload in one way; lists have an entry for each round.
-#[derive(Debug, Clone, Serialize)]
+/// One workload in one way.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Case {
     pub(super) workload: Workload,
     pub(super) way: Way,
-    /// Units of work a second.
-    pub(super) throughput: Vec<f64>,
-    /// Average private memory that the process had resident, MiB.
-    pub(super) resident: Vec<f64>,
-    /// Processor time of eviction over the time of the workload: of the evictor's thread, or of whoever set the limit.
-    pub(super) background: Vec<f64>,
-    /// Processor time of the process in the kernel, over the time of the workload.
-    pub(super) kernel: Vec<f64>,
-    /// Share of its working time that the process spent in touches of evicted pages.
-    pub(super) touching: Vec<f64>,
-    /// Touches of evicted pages.
-    pub(super) brought: Latency,
-    /// Faults that brought a page.
-    pub(super) faults: Vec<u64>,
-    /// Pages compressed and brought back, in the whole machine.
-    pub(super) out: Vec<u64>,
-    pub(super) back: Vec<u64>,
 }
 
 impl Case {
-    pub(super) fn new(workload: Workload, way: Way) -> Result<Self> {
-        Ok(Self {
-            workload,
-            way,
-            throughput: Vec::new(),
-            resident: Vec::new(),
-            background: Vec::new(),
-            kernel: Vec::new(),
-            touching: Vec::new(),
-            brought: Latency::new()?,
-            faults: Vec::new(),
-            out: Vec::new(),
-            back: Vec::new(),
-        })
+    /// Its row in a table.
+    pub(super) fn row(self, table: &str) -> Row {
+        let workload = name(self.workload);
+        Row::of(table, &[("workload", &workload), ("idle memory", &self.way.told())])
     }
 
-    /// Runs one round; the kernel alone may keep `limit` bytes.
-    pub(super) fn run(&mut self, args: &IdleArgs, after: Duration, limit: u64) -> Result<()> {
+    /// Runs one round; the kernel alone may keep `limit` bytes. Returns how many were in memory on average.
+    pub(super) fn run(self, record: &mut Record, args: &IdleArgs, after: Duration, limit: u64) -> Result<u64> {
         let mut process = Restored::start(&[
             "idle-process".to_owned(),
             "--workload".to_owned(),
@@ -139,17 +110,27 @@ impl Case {
         let seen: Seen = serde_json::from_str(&line?).context("the process does not say what it saw")?;
         process.end()?;
         drop(group);
-        self.throughput.push(seen.units as f64 / seen.seconds);
-        self.resident.push(resident);
-        self.background.push(background.as_secs_f64() / took);
-        self.kernel.push(seen.kernel / took);
         let touching: u64 = seen.brought.iter().map(|(ns, count)| ns * count).sum();
-        self.touching.push(touching as f64 / 1e9 / seen.seconds);
-        self.brought.add(&seen.brought)?;
-        self.faults.push(seen.faults);
-        self.out.push(counter("pswpout ")? - before.0);
-        self.back.push(counter("pswpin ")? - before.1);
-        Ok(())
+        let row = self.row(WORK);
+        for (name, unit, value) in [
+            (THROUGHPUT, "a second", seen.units as f64 / seen.seconds),
+            (RESIDENT, "MiB", resident),
+            // Of the evictor's thread, or of whoever set the limit.
+            (BACKGROUND, "% of a processor", background.as_secs_f64() / took * 100.0),
+            (KERNEL, "% of a processor", seen.kernel / took * 100.0),
+            ("its time in touches", "%", touching as f64 / 1e7 / seen.seconds),
+            ("faults", "", seen.faults as f64),
+            // In the whole machine.
+            (OUT, "pages", (counter("pswpout ")? - before.0) as f64),
+            (BACK, "pages", (counter("pswpin ")? - before.1) as f64),
+        ] {
+            record.push(&row, name, unit, value);
+        }
+        if !seen.brought.is_empty() {
+            let brought = seen.brought.iter().map(|(ns, count)| (*ns as f64 / 1e3, *count));
+            record.series(&self.row(TOUCHES), TOOK, "µs").values.add(brought);
+        }
+        Ok((resident * 1_048_576.0) as u64)
     }
 }
 

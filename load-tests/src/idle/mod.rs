@@ -10,23 +10,17 @@
 
 mod case;
 mod group;
-mod plots;
 pub(crate) mod process;
-mod report;
 
 use std::fs;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use rekindle_worker::idle::canary::Canary;
 use rekindle_worker::idle::zram::{self, Device, Owner, Places};
-use serde::Serialize;
 
-use crate::machine;
-use crate::pager::case::Latency;
 use crate::pager::kinds::{Workload, name};
-use crate::record::{self, Taken};
+use crate::record::{Plot, PlotKind, Record, Row};
 use case::{Case, Way};
 
 /// Owner of the device, in case this program is killed.
@@ -59,28 +53,18 @@ pub(crate) struct IdleArgs {
     /// Share of a processor for the evictor; a worker's has a twentieth.
     #[arg(long, value_name = "SHARE", default_value_t = 0.05)]
     share: f64,
-    /// Draw the plots into this directory.
-    #[arg(long, value_name = "DIR")]
-    plots: Option<PathBuf>,
-    /// Where to write the figures; by default load-tests/results/DATE-REVISION-idle.json.
-    #[arg(long, value_name = "PATH")]
-    json: Option<PathBuf>,
 }
 
-#[derive(Debug, Clone, Serialize)]
-struct Record {
-    #[serde(flatten)]
-    taken: Taken,
-    rounds: u32,
-    millis: u64,
-    pages: u64,
-    after_ms: u64,
-    share: f64,
-    /// A touch of an evicted page without other activity, microseconds.
-    restore: Latency,
-    cpu_loop_ms: Vec<f64>,
-    cases: Vec<Case>,
-}
+/// Titles of the tables, and what is in them.
+const WORK: &str = "Work done while idle memory goes";
+const TOUCHES: &str = "Touches of evicted pages";
+const THROUGHPUT: &str = "throughput";
+const RESIDENT: &str = "in memory";
+const BACKGROUND: &str = "CPU of who evicts";
+const KERNEL: &str = "CPU in the kernel";
+const OUT: &str = "compressed";
+const BACK: &str = "restored";
+const TOOK: &str = "took";
 
 /// Swap that exists as long as this value.
 struct Swap(Device);
@@ -93,8 +77,8 @@ impl Drop for Swap {
     }
 }
 
-/// Measures, writes, prints.
-pub(crate) fn run(args: &IdleArgs) -> Result<()> {
+/// Measures.
+pub(crate) fn run(args: &IdleArgs) -> Result<Record> {
     let (places, owner) = (Places::default(), Owner::of(OWNER));
     zram::sweep(&places, owner)?;
     let others = fs::read_to_string("/proc/swaps").context("no /proc/swaps")?;
@@ -104,49 +88,57 @@ pub(crate) fn run(args: &IdleArgs) -> Result<()> {
     );
     let swap = Swap(Device::make(&places, owner, args.pages * rekindle_pager::PAGE * 2)?);
     let canary = Canary::new()?;
-    let mut record = Record {
-        taken: Taken::now(),
-        rounds: args.rounds,
-        millis: args.millis,
-        pages: args.pages,
-        after_ms: args.after,
-        share: args.share,
-        restore: Latency::new()?,
-        cpu_loop_ms: Vec::new(),
-        cases: Vec::new(),
-    };
-    for workload in WORKLOADS {
-        for way in Way::known() {
-            record.cases.push(Case::new(workload, way)?);
-        }
-    }
+    let mut record = Record::begin("idle");
+    record.fact(
+        "runs",
+        format!(
+            "{} rounds of {} ms, {} MiB each, of which a quarter is in use; what is untouched for {} ms goes",
+            args.rounds,
+            args.millis,
+            args.pages * 4 / 1024,
+            args.after
+        ),
+    );
+    record.baseline("idle memory", Way::Stays.told());
+    let quiet = Row::of("A touch of an evicted page while nothing else is done", &[]);
     for round in 0..args.rounds {
         eprintln!("round {} of {}", round + 1, args.rounds);
-        record.cpu_loop_ms.push(machine::cpu_loop());
+        record.cpu_loop();
         for _ in 0..QUIET_FAULTS {
-            for took in canary.sing() {
-                record.restore.add(&[(u64::try_from(took.as_nanos())?, 1)])?;
-            }
+            let sung = canary.sing().into_iter().map(|took| (took.as_nanos() as f64 / 1e3, 1));
+            record.series(&quiet, TOOK, "µs").values.add(sung);
         }
         let mut left = args.pages * rekindle_pager::PAGE;
-        for case in &mut record.cases {
-            // The kernel may keep what the evictor kept just before, with the same workload.
-            case.run(args, Duration::from_millis(args.after), left)
-                .with_context(|| format!("{} {}", name(case.workload), case.way.told()))?;
-            left = case.resident.last().map_or(left, |mib| (mib * 1048576.0) as u64);
+        for workload in WORKLOADS {
+            for way in Way::known() {
+                let case = Case { workload, way };
+                // The kernel may keep what the evictor kept just before, with the same workload.
+                let ran = case.run(&mut record, args, Duration::from_millis(args.after), left);
+                left = ran.with_context(|| format!("{} {}", name(workload), way.told()))?;
+            }
         }
     }
-    record.restore.read();
-    for case in &mut record.cases {
-        case.brought.read();
-    }
     drop(swap);
-    let path = record.taken.place(args.json.as_deref(), "-idle");
-    record::write_json(&record, &path)?;
-    report::print(&record);
-    if let Some(directory) = &args.plots {
-        plots::draw(&record, directory)?;
+    for (file, title, table, measures) in [
+        (
+            "idle-throughput",
+            "Throughput while idle memory goes",
+            WORK,
+            vec![THROUGHPUT],
+        ),
+        ("idle-cpu", "Processor time for it", WORK, vec![BACKGROUND, KERNEL]),
+        ("idle-faults", "Touches of evicted pages", TOUCHES, vec![TOOK]),
+        ("idle-pages", "Pages in a run", WORK, vec![OUT, BACK]),
+    ] {
+        record.plots.push(Plot {
+            file: file.to_owned(),
+            title: title.to_owned(),
+            only: Vec::new(),
+            kind: PlotKind::Dots {
+                table: table.to_owned(),
+                measures: measures.into_iter().map(str::to_owned).collect(),
+            },
+        });
     }
-    println!("\nfigures: {}", record::told(&path));
-    Ok(())
+    Ok(record)
 }

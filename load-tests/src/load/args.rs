@@ -1,4 +1,4 @@
-//! `rekindle-bench load` and `load-report`.
+//! `rekindle-bench load` and `trace`.
 
 use std::path::PathBuf;
 
@@ -35,16 +35,6 @@ pub(crate) struct LoadArgs {
     /// The k6 binary; by default the one on PATH or the one that scripts/install-k6.sh has built.
     #[arg(long, value_name = "PATH")]
     pub(crate) k6: Option<PathBuf>,
-    /// Where to write the report; by default load-tests/results/DATE-REVISION-load.
-    #[arg(long, value_name = "DIR")]
-    pub(crate) out: Option<PathBuf>,
-}
-
-/// Writes the page and the plots of a load again.
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct LoadReportArgs {
-    /// The record.json of the load.
-    pub(crate) record: PathBuf,
 }
 
 /// Prints a trace of the store that `make traces` started.

@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use http::Method;
+use rekindle_testkit::binaries::checkout;
+use rekindle_testkit::platform::free_port;
 
-use crate::args::checkout;
-use crate::children;
 use crate::client::Connection;
-use crate::platform::free_port;
 
 const READY_LIMIT: Duration = Duration::from_secs(30);
 /// The port of `make traces`, and so of `fn up --traces`.
@@ -61,7 +60,7 @@ impl Jaeger {
                 bail!(
                     "{}: jaeger does not answer at port {query} {ended}:\n{}",
                     program.display(),
-                    children::log_tail(log.path())
+                    std::fs::read_to_string(log.path()).unwrap_or_default()
                 );
             }
             tokio::time::sleep(Duration::from_millis(50)).await;

@@ -8,11 +8,11 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::SystemTime;
 
 use anyhow::{Context as _, Result, bail};
-use serde::{Deserialize, Serialize};
+use rekindle_testkit::binaries::checkout;
+use serde::Deserialize;
 
 use super::points::Tally;
 use super::scenario::Scenario;
-use crate::args::checkout;
 
 /// k6's exit code if all went well but a threshold was crossed.
 const THRESHOLD_CROSSED: i32 = 99;
@@ -27,8 +27,8 @@ pub(super) struct K6 {
 }
 
 /// A limit that the scenario sets.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Threshold {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Threshold {
     /// The metric.
     pub(crate) metric: String,
     /// The limit as k6 writes it.

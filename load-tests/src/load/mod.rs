@@ -1,44 +1,36 @@
-//! `rekindle-bench load`: a platform under k6's scenarios, and the report of it.
+//! `rekindle-bench load`: a platform under k6's scenarios.
 //!
 //! ```text
 //! jaeger <──spans── target (own or running) ── folders deployed ──> for each scenario: k6 ──samples──> points ─┐
-//!                                                                    pool ──levels───────────┴─> record.json ─> plots ─> index.html
+//!                                                                    pool ──levels───────────┴─> the record
 //! ```
 
 mod args;
-mod folders;
-mod histogram;
 mod jaeger;
 mod k6;
-mod page;
-mod plots;
 mod points;
 mod pool;
-mod record;
 mod scenario;
 mod target;
 mod trace;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::Path;
-use std::process::ExitCode;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Instant, SystemTime};
 
-use anyhow::{Context as _, Result};
-use tempfile::TempDir;
+use anyhow::{Context as _, Result, ensure};
+use rekindle_testkit::Folder;
 
-pub(crate) use args::{LoadArgs, LoadReportArgs, TraceArgs};
+pub(crate) use args::{LoadArgs, TraceArgs};
 use jaeger::Jaeger;
 use k6::K6;
-pub(crate) use pool::gauges;
-use record::{LoadRecord, Ran};
 use scenario::{MANY, Scenario};
 use target::Target;
-use trace::Trace;
 
 use crate::args::Args;
-use crate::record::{told, write_json};
+use crate::record::{Plot, PlotKind, Record, Row};
 
 /// A load would fill any store, so one trace in a hundred is kept. A client that asks for its own trace gets it.
 const SAMPLED: [(&str, &str); 2] = [
@@ -47,9 +39,17 @@ const SAMPLED: [(&str, &str); 2] = [
 ];
 /// The setting with the number of functions of `popularity`.
 const MANY_SETTING: &str = "MANY";
+/// Levels over time.
+const THROUGHPUT: &str = "throughput";
+const POOL: &str = "instances";
+const QUEUES: &str = "in flight and waiting";
+const MEMORY: &str = "memory of instances and templates";
 
-/// Runs the load and writes its report. The exit code is a failure if a threshold was crossed.
-pub(crate) async fn run(args: &Args, load: &LoadArgs) -> Result<ExitCode> {
+/// Functions that are deployed, by name.
+type Folders = BTreeMap<String, Folder>;
+
+/// Runs the load. It failed if a threshold was crossed.
+pub(crate) async fn run(args: &Args, load: &LoadArgs) -> Result<Record> {
     let k6 = K6::find(load.k6.as_deref(), &args.cache)?;
     let chosen = if load.scenarios.is_empty() {
         Scenario::ALL.to_vec()
@@ -59,17 +59,17 @@ pub(crate) async fn run(args: &Args, load: &LoadArgs) -> Result<ExitCode> {
     // These have a platform of their own, after the others.
     let (on_two, scenarios): (Vec<Scenario>, Vec<Scenario>) =
         chosen.iter().copied().partition(|s| s.takes_two_workers());
-    let mut record = LoadRecord::begin();
-    eprintln!(
-        "{} for {} each, on {}",
-        names(&chosen),
-        humantime::format_duration(load.duration),
-        record.machine
+    let mut record = Record::begin("load");
+    record.fact("client", format!("{}, on the same machine", k6.version()));
+    record.fact("each scenario", humantime::format_duration(load.duration));
+    for (name, value) in &load.settings {
+        record.fact(name, value);
+    }
+    record.fact(
+        "note",
+        "k6, the platform and its functions share the cores: a latency holds waiting \
+         for the client's and other functions' work too",
     );
-    let folders = tempfile::Builder::new()
-        .prefix("rekindle-load-")
-        .tempdir()
-        .context("no temporary directory")?;
     let jaeger = match load.port {
         Some(_) => Jaeger::running().await,
         None => Jaeger::start(&args.cache).await?,
@@ -82,162 +82,174 @@ pub(crate) async fn run(args: &Args, load: &LoadArgs) -> Result<ExitCode> {
             .collect(),
         None => Vec::new(),
     };
-    record.k6 = k6.version().to_owned();
-    record.duration_s = load.duration.as_secs_f64();
-    record.settings.clone_from(&load.settings);
-
-    let mut outcome = Ok(());
+    let mut traced = false;
     for scenarios in [&scenarios, &on_two] {
-        let Some(first) = scenarios.first().filter(|_| outcome.is_ok()) else {
-            continue;
-        };
+        let Some(first) = scenarios.first() else { continue };
         let target = match first.takes_two_workers() {
-            true => Target::of_two_workers(args, &settings).await?,
-            false => Target::of(args, load, &settings).await?,
+            true => Target::of_two_workers(args, &settings)?,
+            false => Target::of(args, load, &settings)?,
         };
-        if record.platform.is_empty() {
-            record.platform = target.told();
-        }
+        record.program.get_or_insert_with(|| target.told());
         let environment = environment(load, &target)?;
-        let deployed = deploy(&target, scenarios, many(&environment)?, folders.path())?;
-        outcome = measure(&mut record, load, &k6, &target, scenarios, &environment, &folders).await;
-        if record.trace.is_err() {
-            record.trace = traced(jaeger.as_ref(), &target, deployed.first().map_or("", String::as_str)).await;
+        let folders = deploy(&target, scenarios, many(&environment)?)?;
+        for scenario in scenarios {
+            let measured = measure(&mut record, load, &k6, &target, *scenario, &environment, &folders).await;
+            // Scenarios that ran before a failed one are in the record all the same.
+            if let Err(error) = measured {
+                record.failures.push(format!("{}: {error:#}", scenario.name()));
+            }
         }
-        for function in &deployed {
+        if let (Some(jaeger), false, Some(function)) = (&jaeger, traced, folders.keys().next()) {
+            traced = true;
+            trace(&mut record, jaeger, &target, function).await;
+        }
+        for function in folders.keys() {
             // Leftovers of a load do no harm: a failed removal is reported, but is no failure.
             if let Err(error) = target.remove(function) {
                 eprintln!("{error:#}");
             }
         }
     }
-    record.end();
-    let dir = record.place(load.out.as_deref());
-    write(&record, &dir)?;
-    page::print(&record);
-    println!("\nreport: {}", told(&dir.join("index.html")));
-    // Scenarios that ran before a failed one are in the report all the same.
-    outcome?;
-    let is_traced = match &record.trace {
-        Ok(trace) if trace.lacks.is_empty() => true,
-        Ok(trace) => {
-            eprintln!("the trace of a restored invocation lacks: {}", trace.lacks.join(", "));
-            false
-        }
-        // Without a trace store there is no trace, which the report says.
-        Err(_) if jaeger.is_none() => true,
-        Err(why) => {
-            eprintln!("no trace of a restored invocation: {why}");
-            false
-        }
-    };
-    let crossed: Vec<String> = record
-        .crossed()
-        .map(|(s, t)| format!("{}: {} {}", s.name(), t.metric, t.limit))
-        .collect();
-    if !crossed.is_empty() {
-        eprintln!("thresholds crossed:\n  {}", crossed.join("\n  "));
+    if jaeger.is_none() {
+        record.findings.push(
+            "no trace read back: there is no trace store: scripts/install-jaeger.sh builds \
+             one (for a running platform: `make traces`, then `fn up --traces`)"
+                .to_owned(),
+        );
     }
-    Ok(if crossed.is_empty() && is_traced {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
-}
-
-/// `rekindle-bench load-report`: writes the page and the plots again, from a record.
-pub(crate) fn report(args: &LoadReportArgs) -> Result<()> {
-    let path = &args.record;
-    let text = fs::read_to_string(path).with_context(|| format!("{}: cannot be read", path.display()))?;
-    let record: LoadRecord =
-        serde_json::from_str(&text).with_context(|| format!("{}: no record of a load", path.display()))?;
-    let dir = path.parent().unwrap_or(Path::new("."));
-    page::write(&record, dir)?;
-    println!("report: {}", told(&dir.join("index.html")));
-    Ok(())
+    Ok(record)
 }
 
 /// `rekindle-bench trace`: a trace as text, from the store that `make traces` started.
-pub(crate) async fn show_trace(args: &TraceArgs) -> Result<ExitCode> {
+pub(crate) async fn show_trace(args: &TraceArgs) -> Result<()> {
     let jaeger = Jaeger::running()
         .await
         .context("no trace store answers on this machine: start it with `make traces`")?;
     let trace = trace::stored(&jaeger, args.id.as_deref()).await?;
     println!("trace {}\n{}", trace.id, trace.text());
-    Ok(ExitCode::SUCCESS)
-}
-
-fn write(record: &LoadRecord, dir: &Path) -> Result<()> {
-    write_json(record, &dir.join("record.json"))?;
-    page::write(record, dir)
-}
-
-async fn measure(
-    record: &mut LoadRecord,
-    load: &LoadArgs,
-    k6: &K6,
-    target: &Target,
-    scenarios: &[Scenario],
-    environment: &BTreeMap<String, String>,
-    folders: &TempDir,
-) -> Result<()> {
-    for scenario in scenarios {
-        let mut environment = environment.clone();
-        if matches!(scenario, Scenario::Deploys | Scenario::Moves) {
-            let function = &scenario.wants(0)[0].name;
-            let archive = folders::pack(&folders.path().join(function))?;
-            environment.insert("ARCHIVE".to_owned(), archive.display().to_string());
-        }
-        eprintln!("{}", scenario.name());
-        let (stop, stopped) = tokio::sync::watch::channel(false);
-        let (began, started) = (SystemTime::now(), Instant::now());
-        let (k6, scenario, otlp) = (k6.clone(), *scenario, load.otlp.clone());
-        let dir = folders.path().to_owned();
-        let running = tokio::task::spawn_blocking(move || k6.run(scenario, &environment, otlp.as_deref(), &dir, began));
-        let watching = pool::watch(target, stopped);
-        let ran = async {
-            let outcome = running.await.context("k6 was not waited for")?;
-            // There is no receiver only if the watching has ended already.
-            let _listening = stop.send(true);
-            outcome
-        };
-        let (outcome, levels) = tokio::join!(ran, watching);
-        let k6::Outcome { tally, thresholds, log } =
-            outcome.with_context(|| format!("scenario {}", scenario.name()))?;
-        eprintln!(
-            "{}: {} answers, {} failures",
-            scenario.name(),
-            tally.answers(),
-            tally.failures()
-        );
-        record.scenarios.push(Ran {
-            scenario,
-            took_s: started.elapsed().as_secs_f64(),
-            tally,
-            thresholds,
-            levels,
-            log,
-        });
-    }
     Ok(())
 }
 
-/// The trace of one restored invocation, or why there is none.
-async fn traced(jaeger: Option<&Jaeger>, target: &Target, function: &str) -> Result<Trace, String> {
-    let Some(jaeger) = jaeger else {
-        return Err("no trace store: scripts/install-jaeger.sh builds one (for a running platform: `make traces`, then `fn up --traces`)".to_owned());
+async fn measure(
+    record: &mut Record,
+    load: &LoadArgs,
+    k6: &K6,
+    target: &Target,
+    scenario: Scenario,
+    environment: &BTreeMap<String, String>,
+    folders: &Folders,
+) -> Result<()> {
+    let name = scenario.name();
+    let dir = tempfile::tempdir().context("no temporary directory")?;
+    let mut environment = environment.clone();
+    if matches!(scenario, Scenario::Deploys | Scenario::Moves) {
+        let folder = folders.get(&scenario.wants(0)[0].name).context("it was not deployed")?;
+        let archive = pack(folder.path(), dir.path())?;
+        environment.insert("ARCHIVE".to_owned(), archive.display().to_string());
+    }
+    eprintln!("{name}");
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let (began, started) = (SystemTime::now(), Instant::now());
+    let (k6, otlp, at) = (k6.clone(), load.otlp.clone(), dir.path().to_owned());
+    let running = tokio::task::spawn_blocking(move || k6.run(scenario, &environment, otlp.as_deref(), &at, began));
+    let ran = async {
+        let outcome = running.await.context("k6 was not waited for")?;
+        // There is no receiver only if the watching has ended already.
+        let _listening = stop.send(true);
+        outcome
     };
-    trace::of_restored(jaeger, target, function)
-        .await
-        .map_err(|e| format!("{e:#}"))
+    let (outcome, levels) = tokio::join!(ran, pool::watch(target, stopped));
+    let k6::Outcome { tally, thresholds, log } = outcome?;
+    let (answers, failures) = (tally.answers(), tally.failures());
+    eprintln!("{name}: {answers} answers, {failures} failures");
+    let row = Row::of("Scenarios", &[("scenario", &name), ("what it does", &scenario.about())]);
+    record.push(&row, "answers", "", answers as f64);
+    record.push(&row, "failures", "", failures as f64);
+    record.push(&row, "time", "s", started.elapsed().as_secs_f64());
+    tally.record(record, name);
+    pool::record(record, name, &levels);
+    for threshold in thresholds {
+        record.bar(
+            &format!("{name}: {} {}", threshold.metric, threshold.limit),
+            "as k6 says",
+            threshold.met,
+        );
+        if !threshold.met {
+            record.failures.push(format!(
+                "threshold crossed: {name}: {} {}",
+                threshold.metric, threshold.limit
+            ));
+        }
+    }
+    if !log.is_empty() {
+        record.texts.push((format!("{name}: k6's log"), log.join("\n")));
+    }
+    plots(record, scenario);
+    record.cpu_loop();
+    Ok(())
+}
+
+fn plots(record: &mut Record, scenario: Scenario) {
+    let name = scenario.name();
+    let table = |what: &str| format!("{name}: {what}");
+    let (latency, by) = (table("latency"), "start".to_owned());
+    let mut plot = |file: &str, title: String, kind| {
+        record.plots.push(Plot {
+            file: format!("{name}-{file}"),
+            title,
+            only: Vec::new(),
+            kind,
+        });
+    };
+    plot("latency", latency.clone(), PlotKind::Shares { table: latency, by });
+    for (file, what, by) in [
+        ("throughput", THROUGHPUT, "start"),
+        ("pool", POOL, "of"),
+        ("queues", QUEUES, "of"),
+        ("memory", MEMORY, "of"),
+    ] {
+        let (table, by) = (table(what), by.to_owned());
+        plot(file, table.clone(), PlotKind::Levels { table, by });
+    }
+}
+
+/// Reads back the trace of one restored invocation.
+async fn trace(record: &mut Record, jaeger: &Jaeger, target: &Target, function: &str) {
+    match trace::of_restored(jaeger, target, function).await {
+        Ok(trace) => {
+            let whole = trace.lacks.is_empty();
+            let target = "a restored invocation's trace is whole: every span leads to the client's, and \
+                          gateway, scheduler, worker and CRIU are in it";
+            record.bar(
+                target,
+                if whole {
+                    "read back".to_owned()
+                } else {
+                    trace.lacks.join(", ")
+                },
+                whole,
+            );
+            if !whole {
+                record.failures.push(format!(
+                    "the trace of a restored invocation lacks: {}",
+                    trace.lacks.join(", ")
+                ));
+            }
+            let title = format!("Trace {} of a restored invocation, as Jaeger has it", trace.id);
+            record.texts.push((title, trace.text()));
+        }
+        Err(error) => record
+            .failures
+            .push(format!("no trace of a restored invocation: {error:#}")),
+    }
 }
 
 /// k6's environment: the platform, the duration, and the settings.
 fn environment(load: &LoadArgs, target: &Target) -> Result<BTreeMap<String, String>> {
     let seconds = load.duration.as_secs().max(1);
     let mut out = BTreeMap::from([
-        ("FN_URL".to_owned(), target.url()),
-        ("FN_KEY".to_owned(), target.key.clone()),
+        ("FN_URL".to_owned(), target.client.url()),
+        ("FN_KEY".to_owned(), target.client.key()),
         ("PREFIX".to_owned(), scenario::PREFIX.to_owned()),
         ("DURATION".to_owned(), format!("{seconds}s")),
         (MANY_SETTING.to_owned(), MANY.to_string()),
@@ -252,19 +264,36 @@ fn many(environment: &BTreeMap<String, String>) -> Result<usize> {
         .with_context(|| format!("{MANY_SETTING}={text} is not a number"))
 }
 
-/// Deploys everything that the scenarios call, once each. Returns the functions' names.
-fn deploy(target: &Target, scenarios: &[Scenario], many: usize, dir: &Path) -> Result<BTreeSet<String>> {
-    let mut deployed = BTreeSet::new();
+/// Deploys everything that the scenarios call, once each: copies of folders of the checkout under names of the load's
+/// own, so that no other function is touched.
+fn deploy(target: &Target, scenarios: &[Scenario], many: usize) -> Result<Folders> {
+    let mut folders = Folders::new();
     for wanted in scenarios.iter().flat_map(|s| s.wants(many)) {
-        if deployed.insert(wanted.name.clone()) {
-            let folder = folders::prepare(&wanted, dir)?;
+        if let Entry::Vacant(vacant) = folders.entry(wanted.name.clone()) {
+            let folder = Folder::of(wanted.folder)?;
+            folder.set(&wanted.name, &wanted.settings)?;
             target.deploy(&folder)?;
+            vacant.insert(folder);
         }
     }
-    eprintln!("deployed {} functions", deployed.len());
-    Ok(deployed)
+    eprintln!("deployed {} functions", folders.len());
+    Ok(folders)
 }
 
-fn names(scenarios: &[Scenario]) -> String {
-    scenarios.iter().map(|s| s.name()).collect::<Vec<_>>().join(", ")
+/// Packs a folder for the API, into `dir`. Returns the archive.
+fn pack(folder: &Path, dir: &Path) -> Result<PathBuf> {
+    let archive = dir.join("function.tar.gz");
+    let status = Command::new("tar")
+        .arg("-czf")
+        .arg(&archive)
+        .arg("-C")
+        .arg(folder)
+        .arg(".")
+        .status();
+    ensure!(
+        status.context("tar cannot be started")?.success(),
+        "{}: cannot be packed",
+        folder.display()
+    );
+    Ok(archive)
 }

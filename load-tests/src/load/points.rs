@@ -2,52 +2,43 @@
 //! of start kinds, phases and seconds, not by the number of requests.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use super::histogram::Histogram;
+use super::THROUGHPUT;
+use crate::record::{Record, Row};
+use crate::stats::Rounded;
 
 /// Maximum number of distinct errors (or functions); further ones are `other`.
 const KINDS_MAX: usize = 40;
 /// Maximum number of seconds of a load: a day.
 const SECONDS_MAX: usize = 86_400;
+/// What failures are called among the kinds of start.
+const FAILURES: &str = "failures";
 /// Prefix of our lines; k6's own metrics, most of the lines, are skipped unread.
 const OURS: &str = "{\"metric\":\"fn_";
 
-/// Results of one second.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Second {
-    /// Successful responses by start kind.
-    pub(crate) answers: BTreeMap<String, u64>,
-    /// Failures by code.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) errors: BTreeMap<String, u64>,
-}
-
 /// All measurements of a scenario.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Tally {
-    /// From sending a request to the last byte of its response, by start kind.
-    pub(crate) latency: BTreeMap<String, Histogram>,
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Tally {
+    /// From sending a request to the last byte of its response, by start kind, microseconds.
+    latency: BTreeMap<String, Rounded>,
     /// From sending a request to the first byte of its response, by start kind.
-    pub(crate) first_byte: BTreeMap<String, Histogram>,
+    first_byte: BTreeMap<String, Rounded>,
     /// Phases of `Server-Timing`, by start kind and phase.
-    pub(crate) phases: BTreeMap<String, BTreeMap<String, Histogram>>,
+    phases: BTreeMap<String, BTreeMap<String, Rounded>>,
     /// Failures by code.
-    pub(crate) errors: BTreeMap<String, u64>,
+    errors: BTreeMap<String, u64>,
     /// Successful responses by function and start kind.
-    pub(crate) functions: BTreeMap<String, BTreeMap<String, u64>>,
+    functions: BTreeMap<String, BTreeMap<String, u64>>,
     /// From a deploy's upload until its version served, milliseconds.
-    pub(crate) deploys_ms: Vec<f64>,
+    deploys_ms: Vec<f64>,
     /// From requesting a migration until the instance served elsewhere, milliseconds.
-    #[serde(default)]
-    pub(crate) moves_ms: Vec<f64>,
-    /// Bytes of bodies by direction.
-    pub(crate) body_bytes: BTreeMap<String, f64>,
-    /// Second by second from the start.
-    pub(crate) seconds: Vec<Second>,
+    moves_ms: Vec<f64>,
+    /// Second by second from the start: successful responses by start kind, and failures.
+    seconds: Vec<BTreeMap<String, u64>>,
 }
 
 #[derive(Deserialize)]
@@ -73,7 +64,7 @@ struct Data<'a> {
 impl Tally {
     /// Adds one line of k6's JSON output. Lines that are not ours change nothing; one of ours that cannot be parsed is
     /// an error.
-    pub(crate) fn take(&mut self, line: &str, began: SystemTime) -> Result<(), serde_json::Error> {
+    pub(super) fn take(&mut self, line: &str, began: SystemTime) -> Result<(), serde_json::Error> {
         if !line.starts_with(OURS) || !line.contains("\"type\":\"Point\"") {
             return Ok(());
         }
@@ -82,65 +73,114 @@ impl Tally {
             return Ok(());
         };
         let tags = data.tags.unwrap_or_default();
-        let tag = |name: &str| tags.get(name).map_or("unknown", |v| v.as_ref());
+        let tag = |name: &str| tags.get(name).map_or("unknown", |v| v.as_ref()).to_owned();
+        // `as` saturates: what is negative or no number counts as none.
+        let us = (data.value * 1_000.0).round() as u64;
         match metric.as_ref() {
             "fn_latency" => {
                 let start = tag("start");
-                self.latency.entry(start.to_owned()).or_default().record(data.value);
-                if let Some(second) = self.second(&data.time, began) {
-                    *second.answers.entry(start.to_owned()).or_default() += 1;
-                }
-                let function = known(&self.functions, tag("fn"));
-                *self
-                    .functions
-                    .entry(function)
-                    .or_default()
-                    .entry(start.to_owned())
-                    .or_default() += 1;
+                self.latency.entry(start.clone()).or_default().count(us);
+                self.in_second(&data.time, began, &start);
+                let function = known(&self.functions, &tag("fn"));
+                *self.functions.entry(function).or_default().entry(start).or_default() += 1;
             }
-            "fn_first_byte" => self
-                .first_byte
-                .entry(tag("start").to_owned())
-                .or_default()
-                .record(data.value),
+            "fn_first_byte" => self.first_byte.entry(tag("start")).or_default().count(us),
             "fn_phase" => {
-                let phases = self.phases.entry(tag("start").to_owned()).or_default();
-                let phase = known(phases, tag("phase"));
-                phases.entry(phase).or_default().record(data.value);
+                let phases = self.phases.entry(tag("start")).or_default();
+                let phase = known(phases, &tag("phase"));
+                phases.entry(phase).or_default().count(us);
             }
             "fn_errors" => {
-                let code = known(&self.errors, tag("code"));
-                *self.errors.entry(code.clone()).or_default() += 1;
-                if let Some(second) = self.second(&data.time, began) {
-                    *second.errors.entry(code).or_default() += 1;
-                }
+                let code = known(&self.errors, &tag("code"));
+                *self.errors.entry(code).or_default() += 1;
+                self.in_second(&data.time, began, FAILURES);
             }
             "fn_deploy" => self.deploys_ms.push(data.value),
             "fn_move" => self.moves_ms.push(data.value),
-            "fn_body_bytes" => *self.body_bytes.entry(tag("direction").to_owned()).or_default() += data.value,
             _ => {}
         }
         Ok(())
     }
 
     /// Number of successful responses.
-    pub(crate) fn answers(&self) -> u64 {
-        self.latency.values().map(Histogram::count).sum()
+    pub(super) fn answers(&self) -> u64 {
+        self.latency.values().map(Rounded::len).sum()
     }
 
     /// Number of failures.
-    pub(crate) fn failures(&self) -> u64 {
+    pub(super) fn failures(&self) -> u64 {
         self.errors.values().sum()
     }
 
-    /// The second in which a sample was taken; `None` before the beginning, and after a day.
-    fn second(&mut self, time: &str, began: SystemTime) -> Option<&mut Second> {
-        let at = humantime::parse_rfc3339(time).ok()?.duration_since(began).ok()?;
-        let n = usize::try_from(at.as_secs()).ok().filter(|n| *n < SECONDS_MAX)?;
-        if self.seconds.len() <= n {
-            self.seconds.resize_with(n + 1, Second::default);
+    /// Counts what happened in the second of a sample; none before the beginning, and after a day.
+    fn in_second(&mut self, time: &str, began: SystemTime, what: &str) {
+        let at = humantime::parse_rfc3339(time)
+            .ok()
+            .and_then(|at| at.duration_since(began).ok());
+        let second = at.and_then(|at| usize::try_from(at.as_secs()).ok());
+        if let Some(n) = second.filter(|n| *n < SECONDS_MAX) {
+            if self.seconds.len() <= n {
+                self.seconds.resize_with(n + 1, BTreeMap::new);
+            }
+            *self.seconds[n].entry(what.to_owned()).or_default() += 1;
         }
-        self.seconds.get_mut(n)
+    }
+
+    /// Puts everything into a record.
+    pub(super) fn record(&self, record: &mut Record, scenario: &str) {
+        for (table, measured) in [("latency", &self.latency), ("first byte", &self.first_byte)] {
+            for (start, distribution) in measured {
+                let row = Row::of(format!("{scenario}: {table}"), &[("start", start)]);
+                record
+                    .series(&row, "request sent to answer", "ms")
+                    .values
+                    .add(distribution.over(1e3));
+            }
+        }
+        for (start, phases) in &self.phases {
+            for (phase, distribution) in phases {
+                let labels: [(&str, &dyn std::fmt::Display); 2] = [("start", start), ("phase", phase)];
+                let row = Row::of(
+                    format!("{scenario}: phases of Server-Timing, which may overlap"),
+                    &labels,
+                );
+                record.series(&row, "took", "ms").values.add(distribution.over(1e3));
+            }
+        }
+        for (code, times) in &self.errors {
+            let row = Row::of(format!("{scenario}: failures"), &[("failure", code)]);
+            record.push(&row, "times", "", *times as f64);
+        }
+        for (function, starts) in self.functions.iter().filter(|_| self.functions.len() > 1) {
+            let row = Row::of(format!("{scenario}: answers by function"), &[("function", function)]);
+            for (start, count) in starts {
+                record.push(&row, start, "", *count as f64);
+            }
+        }
+        for (what, samples) in [
+            ("deploys, from the upload until the version serves", &self.deploys_ms),
+            (
+                "migrations, from the order until the instance serves elsewhere",
+                &self.moves_ms,
+            ),
+        ] {
+            if !samples.is_empty() {
+                let row = Row::of(format!("{scenario}: meanwhile"), &[("what", &what)]);
+                record.extend(&row, "took", "ms", samples.iter().copied());
+            }
+        }
+        let kinds: BTreeSet<&String> = self.seconds.iter().flat_map(BTreeMap::keys).collect();
+        for kind in kinds {
+            let series = record.series(
+                &Row::of(format!("{scenario}: {THROUGHPUT}"), &[("start", kind)]),
+                "answers",
+                "a second",
+            );
+            for (second, counts) in self.seconds.iter().enumerate() {
+                series.at.push(second as f64);
+                series.values.push(counts.get(kind).copied().unwrap_or_default() as f64);
+            }
+        }
     }
 }
 
@@ -181,9 +221,17 @@ mod tests {
             point("http_req_duration", 12, 99.0, r#""name":"a""#),
         ]);
         assert_eq!((tally.answers(), tally.seconds.len()), (2, 3));
-        assert_eq!(tally.seconds[2].answers, BTreeMap::from([("restored".to_owned(), 1)]));
-        assert_eq!(tally.phases["restored"]["criu"].count(), 1);
+        assert_eq!(tally.seconds[2], BTreeMap::from([("restored".to_owned(), 1)]));
+        assert_eq!(tally.phases["restored"]["criu"].len(), 1);
         assert_eq!(tally.functions["a"].len(), 2);
+        let mut record = Record::begin("load");
+        tally.record(&mut record, "steady");
+        let restored = Row::of("steady: latency", &[("start", &"restored")]);
+        assert_eq!(record.median(&restored, "request sent to answer"), Some(20.0));
+        let throughput = record
+            .series_of(&Row::of("steady: throughput", &[("start", &"warm")]), "answers")
+            .unwrap();
+        assert_eq!(throughput.values.samples, [1.0, 0.0, 0.0]);
     }
 
     #[test]

@@ -1,15 +1,17 @@
 //! The platform's own view while a load runs: its instances by state, a few times a second, and twice a second its
 //! roles' metrics.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use http::Method;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::target::Target;
+use super::{MEMORY, POOL, QUEUES};
 use crate::client::Connection;
+use crate::record::{Record, Row};
 
 /// Interval between two samples.
 const EVERY: Duration = Duration::from_millis(250);
@@ -28,32 +30,58 @@ const GATEWAY_GAUGES: [(&str, &str); 2] = [
 ];
 const SCHEDULER_GAUGES: [(&str, &str); 1] = [("rekindle_scheduler_waiting", QUEUED)];
 /// Empty sandboxes that are ready.
-pub(crate) const SANDBOXES: &str = "empty sandboxes ready";
+const SANDBOXES: &str = "empty sandboxes ready";
 /// Memory of templates and images, bytes.
-pub(crate) const TEMPLATES: &str = "templates, shared by all clones";
+const TEMPLATES: &str = "templates, shared by all clones";
 /// Memory charged to instances, bytes.
-pub(crate) const INSTANCES_MEMORY: &str = "charged to instances";
+const INSTANCES_MEMORY: &str = "charged to instances";
 /// Invocations in flight at the gateway.
-pub(crate) const IN_FLIGHT: &str = "in flight at the gateway";
+const IN_FLIGHT: &str = "in flight at the gateway";
 /// Those that wait for a slot.
-pub(crate) const WAITING: &str = "waiting for a slot at the gateway";
+const WAITING: &str = "waiting for a slot at the gateway";
 /// Invocations in the scheduler's queue.
-pub(crate) const QUEUED: &str = "queued at the scheduler";
+const QUEUED: &str = "queued at the scheduler";
 /// Maximum number of samples kept for one scenario.
 const LEVELS_MAX: usize = 400_000;
 
 /// Levels at one moment.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Level {
-    /// Milliseconds since the scenario began.
-    pub(crate) at_ms: f64,
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Level {
+    /// Seconds since the scenario began.
+    at: f64,
     /// Instances by state; a ready one is `busy` or `idle`.
-    pub(crate) instances: BTreeMap<String, u64>,
+    instances: BTreeMap<String, u64>,
     /// Memory charged to all instances, MiB.
-    pub(crate) memory_mib: f64,
+    memory_mib: f64,
     /// The roles' metrics, over all workers; only in some of the samples.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) gauges: BTreeMap<String, f64>,
+    gauges: BTreeMap<String, f64>,
+}
+
+/// Puts a scenario's levels into a record.
+pub(super) fn record(record: &mut Record, scenario: &str, levels: &[Level]) {
+    const MIB: f64 = 1_048_576.0;
+    let mut put = |table: &str, name: &str, unit: &str, of: &dyn Fn(&Level) -> Option<f64>| {
+        let told: Vec<(f64, f64)> = levels.iter().filter_map(|l| Some((l.at, of(l)?))).collect();
+        if !told.is_empty() {
+            let row = Row::of(format!("{scenario}: {table}"), &[("of", &name)]);
+            let series = record.series(&row, table, unit);
+            (series.at, series.values.samples) = told.into_iter().unzip();
+        }
+    };
+    let states: BTreeSet<&String> = levels.iter().flat_map(|l| l.instances.keys()).collect();
+    for state in states {
+        put(POOL, state, "", &|l| {
+            Some(l.instances.get(state).copied().unwrap_or_default() as f64)
+        });
+    }
+    put(POOL, SANDBOXES, "", &|l| l.gauges.get(SANDBOXES).copied());
+    for name in [IN_FLIGHT, WAITING, QUEUED] {
+        put(QUEUES, name, "", &|l| l.gauges.get(name).copied());
+    }
+    for name in [INSTANCES_MEMORY, TEMPLATES] {
+        put(MEMORY, name, "MiB", &|l| Some(l.gauges.get(name)? / MIB));
+    }
+    put(MEMORY, "by the instances' own report", "MiB", &|l| Some(l.memory_mib));
 }
 
 /// The part of `/v1/status` that is read. It has a shape of its own, so that a platform of another revision can be
@@ -93,8 +121,8 @@ pub(super) async fn watch(target: &Target, mut stop: tokio::sync::watch::Receive
         let with_metrics = levels.len() % METRICS_EVERY == 0;
         match look(target, &mut connection, with_metrics).await {
             Ok(level) if levels.len() < LEVELS_MAX => {
-                let at_ms = began.elapsed().as_secs_f64() * 1_000.0;
-                levels.push(Level { at_ms, ..level });
+                let at = began.elapsed().as_secs_f64();
+                levels.push(Level { at, ..level });
             }
             Ok(_) => {}
             Err(_) => connection = None,
@@ -105,9 +133,9 @@ pub(super) async fn watch(target: &Target, mut stop: tokio::sync::watch::Receive
 async fn look(target: &Target, kept: &mut Option<Connection>, with_metrics: bool) -> Result<Level> {
     let connection = match kept {
         Some(connection) => connection,
-        None => kept.insert(Connection::open(target.port).await?),
+        None => kept.insert(Connection::open_at(target.address()?).await?),
     };
-    let authorization = format!("Bearer {}", target.key);
+    let authorization = format!("Bearer {}", target.client.key());
     let headers = [("authorization", authorization.as_str())];
     let mut ask = async |path: &str| {
         let answer = connection.call(Method::GET, path, &headers).await?;
@@ -138,7 +166,7 @@ async fn look(target: &Target, kept: &mut Option<Connection>, with_metrics: bool
 }
 
 /// Adds the wanted gauges, which have no labels, from Prometheus' text format.
-pub(crate) fn gauges(text: &str, wanted: &[(&str, &str)], into: &mut BTreeMap<String, f64>) {
+fn gauges(text: &str, wanted: &[(&str, &str)], into: &mut BTreeMap<String, f64>) {
     for line in text.lines() {
         let Some((name, value)) = line.split_once(' ') else {
             continue;
@@ -182,7 +210,8 @@ mod tests {
 
     #[test]
     fn the_metrics_it_reads_are_documented() {
-        let documented = std::fs::read_to_string(crate::args::checkout().join("docs/reference/metrics.md")).unwrap();
+        let documented =
+            std::fs::read_to_string(rekindle_testkit::binaries::checkout().join("docs/reference/metrics.md")).unwrap();
         for (name, _) in WORKER_GAUGES.iter().chain(&GATEWAY_GAUGES).chain(&SCHEDULER_GAUGES) {
             assert!(
                 documented.contains(&format!("| `{name}` |")),

@@ -1,11 +1,6 @@
 //! The scenarios by name, and the functions that each calls. load-tests/k6/ has what they do.
 
-use std::path::PathBuf;
-
 use clap::ValueEnum;
-use serde::{Deserialize, Serialize};
-
-use crate::args::checkout;
 
 /// Prefix of the names of all functions that a load deploys.
 pub(crate) const PREFIX: &str = "load-";
@@ -13,8 +8,7 @@ pub(crate) const PREFIX: &str = "load-";
 pub(crate) const MANY: usize = 12;
 
 /// One of load-tests/k6/*.js.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Scenario {
     /// One small function at a constant rate.
     Steady,
@@ -37,8 +31,8 @@ pub(crate) enum Scenario {
 pub(crate) struct Wanted {
     /// Name with the prefix.
     pub(crate) name: String,
-    /// The folder from which it is made.
-    pub(crate) folder: PathBuf,
+    /// The folder of the checkout from which it is made.
+    pub(crate) folder: &'static str,
     /// Settings that replace those of the folder's fn.toml, as literal values.
     pub(crate) settings: Vec<(&'static str, &'static str)>,
 }
@@ -96,9 +90,9 @@ impl Scenario {
 
     /// The functions it calls.
     pub(crate) fn wants(self, many: usize) -> Vec<Wanted> {
-        let sample = |name: &str, folder: &str, settings: &[(&'static str, &'static str)]| Wanted {
+        let sample = |name: &str, folder: &'static str, settings: &[(&'static str, &'static str)]| Wanted {
             name: format!("{PREFIX}{name}"),
-            folder: checkout().join(folder),
+            folder,
             settings: settings.to_vec(),
         };
         match self {
@@ -122,6 +116,8 @@ impl Scenario {
 
 #[cfg(test)]
 mod tests {
+    use rekindle_testkit::binaries::checkout;
+
     use super::*;
 
     #[test]
@@ -130,7 +126,7 @@ mod tests {
             let file = checkout().join(format!("load-tests/k6/{}.js", scenario.name()));
             assert!(file.is_file(), "{} is missing", file.display());
             for wanted in scenario.wants(3) {
-                assert!(wanted.folder.join("fn.toml").is_file(), "{wanted:?}");
+                assert!(checkout().join(wanted.folder).join("fn.toml").is_file(), "{wanted:?}");
                 assert!(wanted.name.starts_with(PREFIX), "{wanted:?}");
             }
         }

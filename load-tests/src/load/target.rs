@@ -1,103 +1,102 @@
 //! The platform under load: one of its own, with one worker or two, or the one that already runs.
 
 use std::fs;
-use std::path::Path;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, ensure};
+use rekindle_testkit::binaries::Programs;
+use rekindle_testkit::s3::ObjectStore;
+use rekindle_testkit::{Client, Cluster, Folder, Platform};
+use tempfile::NamedTempFile;
 
 use super::args::LoadArgs;
 use crate::args::Args;
-use crate::hosts::Hosts;
-use crate::platform::{Platform, Programs};
+use crate::platform;
 
 /// The admin key of `make up`'s platform.
 const KEY_FILE: &str = "/var/lib/rekindle/admin.key";
 
 /// A platform on this machine.
-pub(crate) struct Target {
-    /// Port of its gateway.
-    pub(crate) port: u16,
-    /// The admin key.
-    pub(crate) key: String,
-    programs: Programs,
-    // Stopped when dropped.
-    own: Option<Own>,
+pub(super) struct Target {
+    pub(super) client: Client,
+    // Stopped, or removed, when dropped.
+    kept: Kept,
 }
 
-enum Own {
+enum Kept {
     /// All roles in one process.
-    One(Platform),
+    One { _platform: Platform },
     /// Each in a process of its own, with two workers.
-    Two { _stopped_when_dropped: Hosts },
+    Two { _cluster: Cluster, _store: ObjectStore },
+    /// One that runs; the key that was given.
+    Running { _key: Option<NamedTempFile> },
 }
 
 impl Target {
     /// The running platform if its port is given, otherwise one of its own with these settings in its environment.
-    pub(super) async fn of(args: &Args, load: &LoadArgs, settings: &[(&str, &str)]) -> Result<Self> {
-        let programs = Programs::find(args)?;
+    pub(super) fn of(args: &Args, load: &LoadArgs, settings: &[(&str, &str)]) -> Result<Self> {
         let Some(port) = load.port else {
-            let platform = Platform::start_with(args, settings).await?;
+            let platform = platform::start(args, settings)?;
             return Ok(Self {
-                port: platform.port(),
-                key: platform.key()?,
-                programs,
-                own: Some(Own::One(platform)),
+                client: Client::clone(&platform),
+                kept: Kept::One { _platform: platform },
             });
         };
-        let key = match &load.key {
-            Some(key) => key.clone(),
-            None => fs::read_to_string(KEY_FILE)
-                .with_context(|| format!("{KEY_FILE}: no admin key there: give the platform's with --key"))?,
-        };
+        let (mut file, mut given) = (PathBuf::from(KEY_FILE), None);
+        if let Some(key) = &load.key {
+            let own = NamedTempFile::new().context("no file for the key")?;
+            fs::write(own.path(), key).context("the key cannot be written")?;
+            file = own.path().to_owned();
+            given = Some(own);
+        }
+        ensure!(
+            file.exists(),
+            "{KEY_FILE}: no admin key there: give the platform's with --key"
+        );
+        let programs = Programs::find(args.bin.as_deref())?;
         Ok(Self {
-            port,
-            key: key.trim().to_owned(),
-            programs,
-            own: None,
+            client: Client::new(programs, format!("http://127.0.0.1:{port}"), file, Vec::new()),
+            kept: Kept::Running { _key: given },
         })
     }
 
     /// A platform of its own with two workers, whatever already runs.
-    pub(super) async fn of_two_workers(args: &Args, settings: &[(&str, &str)]) -> Result<Self> {
-        let hosts = Hosts::start(args, settings).await?;
+    pub(super) fn of_two_workers(args: &Args, settings: &[(&str, &str)]) -> Result<Self> {
+        let (cluster, store) = platform::cluster(args, settings)?;
         Ok(Self {
-            port: hosts.port(),
-            key: hosts.key()?,
-            programs: Programs::find(args)?,
-            own: Some(Own::Two {
-                _stopped_when_dropped: hosts,
-            }),
+            client: Client::clone(&cluster),
+            kept: Kept::Two {
+                _cluster: cluster,
+                _store: store,
+            },
         })
     }
 
-    /// Its address.
-    pub(super) fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+    /// The address of its gateway.
+    pub(super) fn address(&self) -> Result<SocketAddr> {
+        platform::address(&self.client)
     }
 
     /// Deploys the function in this folder and waits until its snapshot is live.
-    pub(super) fn deploy(&self, folder: &Path) -> Result<()> {
-        let version = self.programs.deploy(&self.url(), &self.key, folder)?;
-        match version.snapshot_error {
-            Some(error) => bail!("{} has no snapshot: {error}", folder.display()),
-            None => Ok(()),
-        }
+    pub(super) fn deploy(&self, folder: &Folder) -> Result<()> {
+        self.client.deployed(folder).map(drop)
     }
 
     /// Removes a function with all its versions; on a platform of its own it goes with the platform.
     pub(super) fn remove(&self, function: &str) -> Result<()> {
-        match self.own {
-            Some(_) => Ok(()),
-            None => self.programs.delete(&self.url(), &self.key, function),
+        match self.kept {
+            Kept::Running { .. } => self.client.delete(function),
+            _ => Ok(()),
         }
     }
 
     /// Its description for readers of the report.
     pub(super) fn told(&self) -> String {
-        match &self.own {
-            Some(Own::One(platform)) => format!("one of its own: {}", platform.program()),
-            Some(Own::Two { .. }) => "one of its own with two workers".to_owned(),
-            None => format!("the one that runs at {}", self.url()),
+        match &self.kept {
+            Kept::One { .. } => format!("one of its own: {}", self.client.program()),
+            Kept::Two { .. } => format!("one of its own with two workers: {}", self.client.program()),
+            Kept::Running { .. } => format!("the one that runs at {}", self.client.url()),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use http::Method;
 use rekindle_wire::headers::{FORCE_START, START, TRACEPARENT};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::jaeger::Jaeger;
 use super::target::Target;
@@ -26,7 +26,7 @@ const SPANS: [&str; 5] = ["sandbox", "criu", "handshake", "working set", "functi
 const LOOKED_AT: u32 = 100;
 
 /// The trace, as the report shows it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Trace {
     /// Its id.
     pub(crate) id: String,
@@ -37,7 +37,7 @@ pub(crate) struct Trace {
 }
 
 /// A span with its position in the tree.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Shown {
     depth: usize,
     name: String,
@@ -96,14 +96,14 @@ pub(super) async fn of_restored(jaeger: &Jaeger, target: &Target, function: &str
             .context("the clock is before 1970")?
             .as_nanos()
     );
-    let authorization = format!("Bearer {}", target.key);
+    let authorization = format!("Bearer {}", target.client.key());
     let parent = format!("00-{id}-{CLIENT_SPAN}-01");
     let headers = [
         ("authorization", authorization.as_str()),
         (FORCE_START, "restored"),
         (TRACEPARENT, parent.as_str()),
     ];
-    let mut connection = Connection::open(target.port).await?;
+    let mut connection = Connection::open_at(target.address()?).await?;
     let answer = connection
         .call(Method::GET, &format!("/function/{function}/"), &headers)
         .await?;

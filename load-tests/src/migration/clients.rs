@@ -1,5 +1,6 @@
 //! Clients that send requests continuously, and notice if a response is late or missing.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -30,11 +31,11 @@ pub(super) struct Asked {
 
 impl Clients {
     /// Starts `count` clients, each on a thread and a connection of its own.
-    pub(super) fn start(count: usize, port: u16, path: &str) -> Self {
+    pub(super) fn start(count: usize, address: SocketAddr, path: &str) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let one = |_| {
             let (stop, path) = (Arc::clone(&stop), path.to_owned());
-            std::thread::spawn(move || ask(port, &path, &stop))
+            std::thread::spawn(move || ask(address, &path, &stop))
         };
         let threads = (0..count).map(one).collect();
         Self { stop, threads }
@@ -52,12 +53,12 @@ impl Clients {
     }
 }
 
-fn ask(port: u16, path: &str, stop: &AtomicBool) -> Result<Vec<Asked>> {
+fn ask(address: SocketAddr, path: &str, stop: &AtomicBool) -> Result<Vec<Asked>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime
         .context("the async runtime could not be started")?
         .block_on(async {
-            let mut connection = Connection::open(port).await?;
+            let mut connection = Connection::open_at(address).await?;
             let mut all = Vec::new();
             while !stop.load(Ordering::Relaxed) {
                 let at = Instant::now();
@@ -70,7 +71,7 @@ fn ask(port: u16, path: &str, stop: &AtomicBool) -> Result<Vec<Asked>> {
                 };
                 all.push(Asked { at, took, failed });
                 if answer.is_err() {
-                    connection = Connection::open(port).await?;
+                    connection = Connection::open_at(address).await?;
                 }
                 if took < EVERY {
                     std::thread::sleep(EVERY - took);

@@ -4,23 +4,21 @@
 //! processors: what they do at the same time takes longer than on two hosts.
 
 mod clients;
-mod report;
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use http::Method;
+use rekindle_testkit::{Client, Cluster, Folder};
 use rekindle_wire::api::Migration;
 use rekindle_wire::headers::FORCE_START;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use crate::admin::Admin;
-use crate::args::{Args, checkout};
+use crate::args::Args;
 use crate::client::Connection;
-use crate::folder;
-use crate::hosts::Hosts;
-use crate::record::{self, Taken};
+use crate::platform;
+use crate::record::{Record, Row};
+use crate::subject::ms_since;
 use clients::Clients;
 
 const FUNCTION: &str = "moving";
@@ -47,54 +45,10 @@ pub(crate) struct MigrationArgs {
     /// Round trips of each, by a client and under load.
     #[arg(long, value_name = "N", default_value_t = 10)]
     rounds: usize,
-    /// Where to write the figures; by default load-tests/results/DATE-REVISION-migration.json.
-    #[arg(long, value_name = "PATH")]
-    json: Option<PathBuf>,
 }
 
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct Record {
-    #[serde(flatten)]
-    taken: Taken,
-    cases: Vec<Case>,
-}
-
-/// A size, mostly clean or all written.
-#[derive(Debug, Clone, Serialize)]
-struct Case {
-    mib: u32,
-    written: bool,
-    /// Moves while one client sends a request every millisecond.
-    moves: Vec<Move>,
-    /// From the order to move until it was back, milliseconds.
-    round_trips_ms: Vec<f64>,
-    /// Moves under constant load.
-    loaded: Vec<Move>,
-    /// Copies made under the same load, while the original continued.
-    copies: Vec<Move>,
-    /// Requests under constant load, and why some of them failed.
-    requests: usize,
-    failed: Vec<String>,
-}
-
-/// One move. Milliseconds.
-#[derive(Debug, Clone, Serialize)]
-struct Move {
-    settle: f64,
-    checkpoint: f64,
-    restore: f64,
-    resume: f64,
-    /// The pause as the source saw it.
-    pause: f64,
-    /// The longest response time of a client during the move.
-    client: f64,
-    /// Until all memory was there.
-    behind: f64,
-    /// The whole move, including preparation.
-    whole: f64,
-    written_mib: f64,
-    images_kib: f64,
-}
+/// Title of the tables about the whole.
+const WHOLE: &str = "The whole";
 
 #[derive(Debug, Deserialize)]
 struct Said {
@@ -102,93 +56,96 @@ struct Said {
     crc32: Option<u64>,
 }
 
-/// Measures, writes the record and prints the tables.
-pub(crate) async fn run(args: &Args, migration: &MigrationArgs) -> Result<()> {
-    let mut record = Record {
-        taken: Taken::now(),
-        cases: Vec::new(),
-    };
-    let hosts = Hosts::start(args, &[]).await?;
+/// A size, mostly clean or all written.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    mib: u32,
+    written: bool,
+}
+
+impl Case {
+    /// Its row in a table.
+    fn row(self, table: &str) -> Row {
+        let memory = if self.written { "all written" } else { "mostly clean" };
+        Row::of(table, &[("MiB", &self.mib), ("memory", &memory)])
+    }
+}
+
+/// Measures.
+pub(crate) async fn run(args: &Args, migration: &MigrationArgs) -> Result<Record> {
+    let mut record = Record::begin("migration");
+    record.fact("constant load", format!("{LOAD} clients"));
+    let (cluster, _store) = platform::cluster(args, &[])?;
+    record.program = Some(cluster.program());
     for mib in &migration.sizes {
-        deploy(&hosts, *mib)?;
+        deploy(&cluster, *mib)?;
         for written in [false, true] {
-            eprintln!("{mib} MiB, {}", if written { "all written" } else { "mostly clean" });
-            let case = measure(&hosts, *mib, written, migration.rounds).await;
-            record.cases.push(case.with_context(|| hosts.log_tail())?);
+            let case = Case { mib: *mib, written };
+            eprintln!("{case:?}");
+            let measured = measure(&mut record, &cluster, case, migration.rounds).await;
+            measured.with_context(|| cluster.log_tail(20))?;
         }
-        hosts.delete(FUNCTION)?;
+        cluster.delete(FUNCTION)?;
     }
-    let path = record.taken.place(migration.json.as_deref(), "-migration");
-    record::write_json(&record, &path)?;
-    report::print(&record);
-    println!("\nfigures: {}", record::told(&path));
-    Ok(())
+    Ok(record)
 }
 
-fn deploy(hosts: &Hosts, mib: u32) -> Result<()> {
-    let scratch = tempfile::tempdir().context("no temporary directory")?;
-    let folder = scratch.path().join("function");
-    folder::copy(&checkout().join("load-tests/functions/moving"), &folder)?;
+fn deploy(cluster: &Cluster, mib: u32) -> Result<()> {
+    let folder = Folder::of("load-tests/functions/moving")?;
     let memory = format!("\"{}MiB\"", mib + BESIDE_MIB);
-    folder::rename(&folder, FUNCTION, &[("memory", &memory)])?;
-    let manifest = folder.join("fn.toml");
-    let text = std::fs::read_to_string(&manifest).context("fn.toml cannot be read")?;
-    std::fs::write(&manifest, format!("{text}\n[env]\nMOVING_MIB = \"{mib}\"\n"))
-        .context("fn.toml cannot be written")?;
-    match hosts.deploy(&folder)?.snapshot_error {
-        Some(error) => bail!("no snapshot: {error}"),
-        None => Ok(()),
-    }
+    folder.set(FUNCTION, &[("memory", &memory)])?;
+    folder.edit(|text| format!("{text}\n[env]\nMOVING_MIB = \"{mib}\"\n"))?;
+    cluster.deployed(&folder).map(drop)
 }
 
-async fn measure(hosts: &Hosts, mib: u32, written: bool, rounds: usize) -> Result<Case> {
-    let admin = hosts.admin()?;
-    admin.delete_all().await?;
-    let first = said(hosts, "/", &[admin.authorization(), (FORCE_START, "restored")]).await?;
-    let before = said(hosts, if written { "/write" } else { "/digest" }, &[]).await?;
-    let mut case = Case {
-        mib,
-        written,
-        moves: Vec::new(),
-        round_trips_ms: Vec::new(),
-        loaded: Vec::new(),
-        copies: Vec::new(),
-        requests: 0,
-        failed: Vec::new(),
-    };
+async fn measure(record: &mut Record, cluster: &Cluster, case: Case, rounds: usize) -> Result<()> {
+    cluster.remove_instances()?;
+    let authorization = format!("Bearer {}", cluster.key());
+    let fresh = [("authorization", authorization.as_str()), (FORCE_START, "restored")];
+    let first = said(cluster, "/", &fresh).await?;
+    let before = said(cluster, if case.written { "/write" } else { "/digest" }, &[]).await?;
     // Both hosts have had the instance once: no first fetch of the function's files is measured.
     for _ in 0..2 {
-        migrate(hosts, Clients::start(0, hosts.port(), ""), Kind::Move).await?;
+        migrate(&mut record.clone(), cluster, 0, &case.row("warm-up"), Kind::Move).await?;
     }
-    let path = format!("/function/{FUNCTION}/");
+    let (moves, loaded) = (
+        case.row("Moves, while one client asks every millisecond"),
+        case.row("Moves under constant load"),
+    );
+    let (copies, whole) = (
+        case.row("Copies under the same load, the original going on"),
+        case.row(WHOLE),
+    );
     for _ in 0..rounds {
         let started = Instant::now();
         for _ in 0..2 {
-            let (moved, _) = migrate(hosts, Clients::start(1, hosts.port(), &path), Kind::Move).await?;
-            case.moves.push(moved);
+            migrate(record, cluster, 1, &moves, Kind::Move).await?;
         }
-        case.round_trips_ms
-            .push(started.elapsed().as_secs_f64() * 1e3 - 4.0 * CALM.as_secs_f64() * 1e3);
+        let there_and_back = ms_since(started) - 4.0 * CALM.as_secs_f64() * 1e3;
+        record.push(&whole, "there and back", "ms", there_and_back);
+        record.cpu_loop();
     }
+    let (mut requests, mut failed) = (0, 0);
     for _ in 0..rounds {
-        for kind in [Kind::Move, Kind::Copy] {
-            let (moved, asked) = migrate(hosts, Clients::start(LOAD, hosts.port(), &path), kind).await?;
-            match kind {
-                Kind::Move => case.loaded.push(moved),
-                Kind::Copy => case.copies.push(moved),
+        for (row, kind) in [(&loaded, Kind::Move), (&copies, Kind::Copy)] {
+            let asked = migrate(record, cluster, LOAD, row, kind).await?;
+            requests += asked.len();
+            for why in asked.into_iter().filter_map(|a| a.failed) {
+                failed += 1;
+                record.series(row, "pause", "ms").errors.push(why);
             }
-            case.requests += asked.len();
-            case.failed.extend(asked.into_iter().filter_map(|a| a.failed));
         }
     }
-    let after = said(hosts, "/digest", &[]).await?;
+    record.push(&whole, "requests under load", "", requests as f64);
+    record.push(&whole, "failed", "", f64::from(failed));
+    let after = said(cluster, "/digest", &[]).await?;
     ensure!(after.crc32 == before.crc32, "its memory has changed on the way");
     ensure!(after.count > first.count, "its count began anew");
-    Ok(case)
+    Ok(())
 }
 
-async fn said(hosts: &Hosts, path: &str, headers: &[(&str, &str)]) -> Result<Said> {
-    let mut connection = Connection::open(hosts.port()).await?;
+async fn said(cluster: &Cluster, path: &str, headers: &[(&str, &str)]) -> Result<Said> {
+    let mut connection = Connection::open_at(platform::address(cluster)?).await?;
     let answer = connection
         .call(Method::GET, &format!("/function/{FUNCTION}{path}"), headers)
         .await?;
@@ -207,25 +164,31 @@ enum Kind {
     Copy,
 }
 
-/// Moves the instance to the other worker, or copies it there, while these clients send requests.
-async fn migrate(hosts: &Hosts, clients: Clients, kind: Kind) -> Result<(Move, Vec<clients::Asked>)> {
-    let admin = hosts.admin()?;
-    let instances = admin.instances(FUNCTION).await?;
+/// Moves the instance to the other worker, or copies it there, while so many clients send requests.
+async fn migrate(
+    record: &mut Record,
+    cluster: &Cluster,
+    clients: usize,
+    row: &Row,
+    kind: Kind,
+) -> Result<Vec<clients::Asked>> {
+    let clients = Clients::start(clients, platform::address(cluster)?, &format!("/function/{FUNCTION}/"));
+    let instances = cluster.instances_of(FUNCTION);
     let [instance] = &instances[..] else {
         bail!("{} instances instead of one", instances.len());
     };
-    let before = behind(&admin).await?;
+    let before = behind(cluster);
     std::thread::sleep(CALM);
     let began = Instant::now();
     let mut command = vec!["migrate", instance.id.as_str(), "--json"];
     command.extend((kind == Kind::Copy).then_some("--clone"));
-    let moved: Migration = hosts.command_line(&command)?;
+    let moved: Migration = cluster.cli_json(&command)?;
     let ended = Instant::now();
     std::thread::sleep(CALM);
     let asked = clients.stop()?;
     let deadline = Instant::now() + BEHIND_LIMIT;
-    let behind = loop {
-        let now = behind(&admin).await?;
+    let behind_ms = loop {
+        let now = behind(cluster);
         if now.1 > before.1 {
             break (now.0 - before.0) * 1e3;
         }
@@ -233,33 +196,32 @@ async fn migrate(hosts: &Hosts, clients: Clients, kind: Kind) -> Result<(Move, V
         std::thread::sleep(Duration::from_millis(20));
     };
     if kind == Kind::Copy {
-        admin.delete(moved.instance.as_str()).await?;
+        cluster.remove_instance(moved.instance.as_str())?;
     }
     let during = asked.iter().filter(|a| a.at < ended && a.at + a.took > began);
     let client = during.map(|a| a.took.as_secs_f64() * 1e3).fold(0.0, f64::max);
     let times = &moved.departed;
-    let moved = Move {
-        settle: times.settle_ms,
-        checkpoint: times.checkpoint_ms,
-        restore: times.restore_ms,
-        resume: times.resume_ms,
-        pause: times.pause_ms,
-        client,
-        behind,
-        whole: moved.took_ms,
-        written_mib: times.written_pages as f64 / 256.0,
-        images_kib: times.image_bytes as f64 / 1024.0,
-    };
-    Ok((moved, asked))
+    for (name, unit, value) in [
+        // As the source saw it.
+        ("pause", "ms", times.pause_ms),
+        ("settle", "ms", times.settle_ms),
+        ("checkpoint", "ms", times.checkpoint_ms),
+        ("restore", "ms", times.restore_ms),
+        ("resume", "ms", times.resume_ms),
+        ("a client's longest answer", "ms", client),
+        ("with getting ready", "ms", moved.took_ms),
+        // Until all memory was there.
+        ("memory behind", "ms", behind_ms),
+        ("written", "MiB", times.written_pages as f64 / 256.0),
+        ("images", "KiB", times.image_bytes as f64 / 1024.0),
+    ] {
+        record.push(row, name, unit, value);
+    }
+    Ok(asked)
 }
 
 /// Seconds that memory was behind on both workers, and how often it was.
-async fn behind(admin: &Admin) -> Result<(f64, f64)> {
-    let mut both = (0.0, 0.0);
-    for worker in admin.workers().await? {
-        let found = admin.metrics(&worker, &BEHIND).await?;
-        both.0 += found.get(BEHIND[0]).copied().unwrap_or(0.0);
-        both.1 += found.get(BEHIND[1]).copied().unwrap_or(0.0);
-    }
-    Ok(both)
+fn behind(client: &Client) -> (f64, f64) {
+    let sum = |name| client.metric_of_each(name).iter().sum();
+    (sum(BEHIND[0]), sum(BEHIND[1]))
 }

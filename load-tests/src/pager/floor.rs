@@ -5,13 +5,12 @@ use std::io::{Read as _, Write as _, pipe};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use hdrhistogram::Histogram;
 
 /// Exchanges in a measurement.
-const EXCHANGES: u32 = 2_000;
+const EXCHANGES: usize = 2_000;
 
-/// Records nanoseconds.
-pub(crate) fn measure(histogram: &mut Histogram<u64>) -> Result<()> {
+/// Microseconds of each.
+pub(super) fn measure() -> Result<Vec<f64>> {
     let (mut asked, mut asking) = pipe().context("no pipe")?;
     let (mut answered, mut answering) = pipe().context("no pipe")?;
     let other = std::thread::spawn(move || {
@@ -19,14 +18,15 @@ pub(crate) fn measure(histogram: &mut Histogram<u64>) -> Result<()> {
         while asked.read_exact(&mut word).is_ok() && answering.write_all(&word).is_ok() {}
     });
     let mut word = [0];
+    let mut took = Vec::with_capacity(EXCHANGES);
     for _ in 0..EXCHANGES {
         let started = Instant::now();
         asking.write_all(&word)?;
         answered.read_exact(&mut word)?;
-        histogram.record(u64::try_from(started.elapsed().as_nanos())?)?;
+        took.push(started.elapsed().as_secs_f64() * 1e6);
     }
     drop(asking);
     // It ends when the pipe is closed.
     drop(other.join());
-    Ok(())
+    Ok(took)
 }

@@ -1,11 +1,9 @@
 //! What is measured of the pager: the workloads, and the ways in which their memory is provided.
 
 use clap::ValueEnum;
-use serde::{Deserialize, Serialize};
 
 /// What a process does with its restored memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum Workload {
     /// Bursts of touches, most of them on pages it has, with 5 ms of idle between.
@@ -21,8 +19,7 @@ pub(crate) enum Workload {
 }
 
 /// How the memory is provided.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum Way {
     /// Plain anonymous memory, without content and without a pager.

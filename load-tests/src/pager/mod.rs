@@ -7,23 +7,18 @@
 //!      └ the real pager  <── userfaultfd ──────┘
 //! ```
 
-pub(crate) mod case;
+mod case;
 pub(crate) mod child;
 pub(crate) mod content;
 mod floor;
 pub(crate) mod kinds;
 pub(crate) mod process;
-mod report;
 pub(crate) mod workload;
 
-use std::path::PathBuf;
-
 use anyhow::{Context as _, Result};
-use serde::Serialize;
 
-use crate::machine;
-use crate::record::{self, Taken};
-use case::{Case, Latency};
+use crate::record::{Record, Row};
+use case::Case;
 use child::Busy;
 use kinds::{Way, Workload, name};
 
@@ -48,73 +43,60 @@ pub(crate) struct PagerArgs {
     /// Only on the machine as it is, not again with every core kept busy by others.
     #[arg(long)]
     idle_only: bool,
-    /// Where to write the figures; by default load-tests/results/DATE-REVISION-pager.json.
-    #[arg(long, value_name = "PATH")]
-    json: Option<PathBuf>,
 }
 
-#[derive(Debug, Clone, Serialize)]
-struct Record {
-    #[serde(flatten)]
-    taken: Taken,
-    rounds: u32,
-    millis: u64,
-    pages: u64,
-    /// A bare message to another thread and its answer: idle, busy.
-    floor: Vec<Latency>,
-    cpu_loop_ms: Vec<f64>,
-    cases: Vec<Case>,
-}
-
-/// Measures, writes, prints.
-pub(crate) fn run(args: &PagerArgs) -> Result<()> {
+/// Measures.
+pub(crate) fn run(args: &PagerArgs) -> Result<Record> {
     let (workloads, ways) = (chosen(&args.workloads, &Workload::ALL), chosen(&args.ways, &Way::ALL));
-    let mut record = Record {
-        taken: Taken::now(),
-        rounds: args.rounds,
-        millis: args.millis,
-        pages: args.pages.next_multiple_of(16),
-        floor: Vec::new(),
-        cpu_loop_ms: Vec::new(),
-        cases: Vec::new(),
-    };
+    let mut record = Record::begin("pager");
+    let pages = args.pages.next_multiple_of(16);
+    record.fact(
+        "runs",
+        format!(
+            "{} rounds of {} ms, {} MiB restored",
+            args.rounds,
+            args.millis,
+            pages * 4 / 1024
+        ),
+    );
+    record.baseline("memory", name(Way::Anonymous));
+    record.baseline("memory", name(Way::File));
     let regimes: &[bool] = if args.idle_only { &[false] } else { &[false, true] };
     for busy in regimes {
-        let others = busy.then(|| Busy::start(record.taken.machine.cores)).transpose()?;
-        let mut floor = Latency::new()?;
-        let first = record.cases.len();
-        for workload in &workloads {
-            for way in &ways {
-                record.cases.push(Case::new(*workload, *way, *busy)?);
-            }
-        }
+        let others = busy.then(|| Busy::start(record.machine.cores)).transpose()?;
+        let machine = match busy {
+            true => "every core kept busy by others",
+            false => "the machine as it is",
+        };
         for round in 0..args.rounds {
-            eprintln!(
-                "round {} of {}{}",
-                round + 1,
-                args.rounds,
-                if *busy { ", busy" } else { "" }
-            );
-            record.cpu_loop_ms.push(machine::cpu_loop());
-            floor::measure(&mut floor.histogram)?;
-            for case in &mut record.cases[first..] {
-                case.run(record.pages, record.millis)
-                    .with_context(|| format!("{} by {}", name(case.workload), name(case.way)))?;
+            eprintln!("round {} of {}, {machine}", round + 1, args.rounds);
+            if !busy {
+                record.cpu_loop();
             }
+            for workload in &workloads {
+                for way in &ways {
+                    let case = Case {
+                        workload: *workload,
+                        way: *way,
+                        machine,
+                    };
+                    let ran = case.run(&mut record, pages, args.millis);
+                    ran.with_context(|| format!("{} by {}", name(*workload), name(*way)))?;
+                }
+            }
+            let row = Row::of(
+                "A word to a sleeping thread and its answer, by pipes",
+                &[("machine", &machine)],
+            );
+            let took = floor::measure()?;
+            record
+                .series(&row, "took", "µs")
+                .values
+                .add(took.into_iter().map(|us| (us, 1)));
         }
-        floor.read();
-        record.floor.push(floor);
         drop(others);
     }
-    for case in &mut record.cases {
-        case.first_touches.read();
-        case.waited.read();
-    }
-    let path = record.taken.place(args.json.as_deref(), "-pager");
-    record::write_json(&record, &path)?;
-    report::print(&record);
-    println!("\nfigures: {}", record::told(&path));
-    Ok(())
+    Ok(record)
 }
 
 fn chosen<T: Copy>(named: &[T], all: &[T]) -> Vec<T> {

@@ -6,29 +6,9 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use http::Method;
-use serde::Serialize;
 
 use crate::client::Connection;
-
-/// Samples of each floor, milliseconds.
-#[derive(Debug, Clone, Default, Serialize)]
-pub(super) struct Floors {
-    /// The function as a process on the host, asked directly.
-    pub(super) direct: Vec<f64>,
-    /// An HTTP exchange on a kept connection.
-    pub(super) hop: Vec<f64>,
-    /// An HTTP exchange on a new connection.
-    pub(super) connected: Vec<f64>,
-}
-
-impl Floors {
-    /// Adds another's samples.
-    pub(super) fn add(&mut self, other: Self) {
-        self.direct.extend(other.direct);
-        self.hop.extend(other.hop);
-        self.connected.extend(other.connected);
-    }
-}
+use crate::subject::ms_since;
 
 /// Answers every request with the same few bytes, one thread for each connection.
 pub(super) struct Echo {
@@ -77,8 +57,4 @@ impl Echo {
         connection.call(Method::GET, "/", &[]).await?;
         Ok(ms_since(began))
     }
-}
-
-fn ms_since(began: Instant) -> f64 {
-    began.elapsed().as_secs_f64() * 1_000.0
 }

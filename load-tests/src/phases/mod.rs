@@ -3,115 +3,104 @@
 
 mod floor;
 mod parts;
-mod report;
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-
-use anyhow::{Context as _, Result, bail};
-use serde::Serialize;
+use anyhow::{Result, bail};
 
 use crate::args::Args;
 use crate::ours::Ours;
 use crate::peers::Peers;
-use crate::platform::Platform;
-use crate::record::{self, Taken};
+use crate::platform;
+use crate::record::{Record, Row};
 use crate::subject::{Sample, Subject};
 use crate::workload::{Language, Workload};
-use floor::Floors;
+use parts::{CRIU, Part, RESTORE, WHOLE_CRIU, WHOLE_RESTORE, split};
 
 /// The subjects that are broken down.
 const OURS: [Subject; 3] = [Subject::Restored, Subject::Parked, Subject::Warm];
 /// How often a round repeats short runs.
 const SHORT_RUNS: usize = 5;
+const FLOORS: &str = "Floors";
 
-/// `rekindle-bench phases`.
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct PhasesArgs {
-    /// Where to write the figures; by default load-tests/results/DATE-REVISION-phases.json.
-    #[arg(long, value_name = "PATH")]
-    json: Option<PathBuf>,
-}
-
-#[derive(Debug, Clone, Serialize)]
-struct Record {
-    #[serde(flatten)]
-    taken: Taken,
-    samples: BTreeMap<Subject, Vec<Sample>>,
-    floors: Floors,
-}
-
-/// Measures, writes and prints.
-pub(crate) async fn run(args: &Args, phases: &PhasesArgs) -> Result<()> {
-    let mut record = Record {
-        taken: Taken::now(),
-        samples: BTreeMap::new(),
-        floors: Floors::default(),
-    };
+/// Measures.
+pub(crate) async fn run(args: &Args) -> Result<Record> {
+    let mut record = Record::begin("phases");
     let workload = Workload {
         language: Language::Python,
         mib: 64,
     };
-    let folders = tempfile::tempdir().context("no temporary directory")?;
-    let folder = workload.prepare(folders.path())?;
-    let mut peers = Peers::start(args, &[Subject::Direct], workload, &folder).await;
+    let folder = workload.prepare()?;
+    let mut peers = Peers::start(args, &[Subject::Direct], workload, folder.path()).await;
     if let Some(why) = peers.missing(Subject::Direct) {
         bail!("the function cannot be asked directly: {why}");
     }
-    let platform = Platform::start(args).await?;
-    platform.deploy(&folder)?;
-    platform.deploy(&workload.prepare_parked(&folder)?)?;
-    let mut ours = Ours::of(&platform, &workload.name())?;
-    let echo = floor::Echo::start().await?;
-    let mut measuring = Measuring {
-        ours: &mut ours,
-        peers: &mut peers,
-        echo,
-    };
-    for round in 0..args.warmup + args.runs {
-        let counts = (round >= args.warmup).then_some(&mut record);
-        measuring.round(counts).await?;
+    let platform = platform::start(args, &[])?;
+    record.program = Some(platform.program());
+    platform.deployed(&folder)?;
+    platform.deployed(&workload.prepare_parked(&folder)?)?;
+    let mut ours = Ours::of(&platform, &workload.name());
+    let mut echo = floor::Echo::start().await?;
+    // Nobody reads what does not count.
+    let mut uncounted = record.clone();
+    for _ in 0..args.warmup {
+        round(&mut uncounted, &mut ours, &mut peers, &mut echo).await?;
+    }
+    for _ in 0..args.runs {
+        round(&mut record, &mut ours, &mut peers, &mut echo).await?;
+        record.cpu_loop();
+    }
+    for table in [Subject::Warm.title(), FLOORS] {
+        record.in_blocks(&Row::of(table, &[]), SHORT_RUNS);
     }
     peers.stop();
-    let path = record.taken.place(phases.json.as_deref(), "-phases");
-    record::write_json(&record, &path)?;
-    report::print(&record);
-    println!("\nfigures: {}", record::told(&path));
-    Ok(())
+    Ok(record)
 }
 
-struct Measuring<'a> {
-    ours: &'a mut Ours,
-    peers: &'a mut Peers,
-    echo: floor::Echo,
-}
-
-impl Measuring<'_> {
-    /// Runs one of each, and a few of the short ones; recorded if it counts.
-    async fn round(&mut self, mut counts: Option<&mut Record>) -> Result<()> {
-        for subject in OURS {
-            let runs = if subject.is_running() { SHORT_RUNS } else { 1 };
-            for _ in 0..runs {
-                let sample = self.ours.run(subject).await?;
-                if let Some(record) = counts.as_deref_mut() {
-                    record.samples.entry(subject).or_default().push(sample);
+/// Runs one of each, and a few of the short ones.
+async fn round(record: &mut Record, ours: &mut Ours, peers: &mut Peers, echo: &mut floor::Echo) -> Result<()> {
+    for subject in OURS {
+        for _ in 0..if subject.is_running() { SHORT_RUNS } else { 1 } {
+            let sample = ours.run(subject).await?;
+            add(record, subject.title(), &sample, sample.ms, &parts::of(subject));
+            if subject == Subject::Restored {
+                for (title, name, inner) in [
+                    ("of it the restore, from its order on", WHOLE_RESTORE, &RESTORE[..]),
+                    ("of that CRIU", WHOLE_CRIU, &CRIU[..]),
+                ] {
+                    let whole = sample.phases.get(name).copied().unwrap_or_default();
+                    add(record, title, &sample, whole, inner);
                 }
             }
         }
-        // Each several times in a row, like the invocations above: other work in between leaves caches cold.
-        let mut floors = Floors::default();
-        for _ in 0..SHORT_RUNS {
-            floors.direct.push(self.peers.run(Subject::Direct).await?.ms);
-        }
-        for _ in 0..SHORT_RUNS {
-            floors.hop.push(self.echo.exchange().await?);
-        }
-        for _ in 0..SHORT_RUNS {
-            floors.connected.push(self.echo.exchange_anew().await?);
-        }
-        if let Some(record) = counts {
-            record.floors.add(floors);
-        }
-        Ok(())
     }
+    // Each several times in a row, like the invocations above: other work in between leaves caches cold.
+    let mut floors = Vec::new();
+    for _ in 0..SHORT_RUNS {
+        floors.push(("the function asked directly", peers.run(Subject::Direct).await?.ms));
+    }
+    for _ in 0..SHORT_RUNS {
+        floors.push(("exchange over loopback, kept connection", echo.exchange().await?));
+    }
+    for _ in 0..SHORT_RUNS {
+        floors.push(("exchange over loopback, new connection", echo.exchange_anew().await?));
+    }
+    for (name, ms) in floors {
+        let row = Row::of(FLOORS, &[("floor", &name)]);
+        record.push(&row, "took", "ms", ms);
+    }
+    Ok(())
+}
+
+/// Adds the parts of a sample whose whole is `whole` milliseconds.
+fn add(record: &mut Record, table: &str, sample: &Sample, whole: f64, parts: &[Part]) {
+    let row = |phase: &str, bound: &str, floor: &str| {
+        Row::of(table, &[("phase", &phase), ("bound by", &bound), ("floor", &floor)])
+    };
+    for ((name, what, bound, floor), ms) in parts.iter().zip(split(sample, whole, parts)) {
+        let title = match name.is_empty() {
+            true => (*what).to_owned(),
+            false => format!("{name}: {what}"),
+        };
+        record.push(&row(&title, bound, floor.name()), "took", "ms", ms);
+    }
+    record.push(&row("whole", "", ""), "took", "ms", whole);
 }

@@ -18,6 +18,19 @@ pub(super) enum Floor {
     Least,
 }
 
+impl Floor {
+    /// Its name among the floors, where it is measured.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Hop => "kept connection",
+            Self::NewConnection => "new connection",
+            Self::Direct => "asked directly",
+            Self::Nothing => "0",
+            Self::Least => "the least seen",
+        }
+    }
+}
+
 /// A part: its name in `Server-Timing`, what it is, what bounds it, its floor.
 pub(super) type Part = (&'static str, &'static str, &'static str, Floor);
 

@@ -5,15 +5,14 @@
 mod contender;
 mod random;
 mod replay;
-mod report;
 mod trace;
 
-use std::fs;
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 
+use crate::record::{Plot, PlotKind, Record, Row};
+use crate::table::number;
 use contender::Contender;
 use replay::{Outcome, PARKED_SHARE, Run, replay};
 
@@ -36,39 +35,18 @@ pub(crate) struct PolicyArgs {
     /// Seed of the trace.
     #[arg(long, value_name = "N", default_value_t = 2020)]
     seed: u64,
-    /// Draw the plot into this directory.
-    #[arg(long, value_name = "DIR")]
-    plots: Option<PathBuf>,
 }
 
-/// A contender with its outcome.
-struct Row {
-    name: String,
-    outcome: Outcome,
-}
+/// Titles of the tables.
+const POLICIES: &str = "Policies";
+const BOUNDED: &str = "Ours with a limit on what idle instances hold";
+const FIXED_TIMES: &str = "Fixed times";
+const COLD: &str = "cold starts";
+const HELD: &str = "memory of idle instances on average";
 
-/// All replays.
-struct Results {
-    replayed: usize,
-    /// The policies side by side.
-    table: Vec<Row>,
-    /// Ours with less and less memory for idle instances, as shares of what fixed ten minutes take.
-    bounded: Vec<(f64, Outcome)>,
-    /// Fixed times, by minutes.
-    fixed: Vec<(u32, Outcome)>,
-    fixed_parked: Vec<(u32, Outcome)>,
-}
-
-impl Results {
-    fn fixed_ten(&self) -> &Outcome {
-        let ten = self.fixed.iter().find(|(minutes, _)| *minutes == 10);
-        &ten.unwrap_or(&self.fixed[0]).1
-    }
-}
-
-/// Replays the trace, prints the tables and draws the plot.
-pub(crate) fn run(args: &PolicyArgs) -> Result<()> {
-    let began = Instant::now();
+/// Replays the trace.
+pub(crate) fn run(args: &PolicyArgs) -> Result<Record> {
+    let mut record = Record::begin("policy");
     let all = trace::functions(args.functions as usize, args.seed);
     let functions: Vec<_> = all.into_iter().filter(|f| f.interval >= INTERVAL_LEAST).collect();
     if functions.is_empty() {
@@ -86,50 +64,115 @@ pub(crate) fn run(args: &PolicyArgs) -> Result<()> {
     };
     let of = |contender, most| charged(contender, most, PARKED_SHARE);
     let free = |contender| of(contender, f64::INFINITY);
-    let minutes = [1, 2, 5, 10, 20, 30, 60, 120, 240];
-    let fixed: Vec<_> = minutes.map(|m| (m, free(Contender::Fixed(m * MINUTE)))).into();
-    let fixed_parked: Vec<_> = minutes
-        .map(|m| (m, free(Contender::FixedParked(MINUTE, m * MINUTE))))
-        .into();
-    let row = |name: &str, outcome| Row {
-        name: name.to_owned(),
-        outcome,
-    };
     let ten = free(FIXED);
     let held = ten.memory();
+    record.fact(
+        "trace",
+        format!(
+            "seed {}: {} functions, of which {} are called less than twice a minute; {} uses in {} days",
+            args.seed,
+            args.functions,
+            functions.len(),
+            ten.uses,
+            args.days
+        ),
+    );
+    record.baseline("policy", "fixed 10 minutes");
     let ours = free(Contender::Ours);
-    let bounded = [0.5, 0.2, 0.1, 0.05, 0.02, 0.01];
-    let mut bounded: Vec<_> = bounded.map(|share| (share, of(Contender::Ours, share * held))).into();
-    // At equal memory: ours may never hold more than fixed ten minutes hold on average.
-    bounded.insert(0, (1.0, of(Contender::Ours, held)));
-    let results = Results {
-        replayed: functions.len(),
-        table: vec![
-            row("nothing kept", free(Contender::Fixed(Duration::ZERO))),
-            row("fixed 10 minutes", ten),
-            row(
-                "ready for 1 minute, parked until 10",
-                free(Contender::FixedParked(MINUTE, 10 * MINUTE)),
+    for (policy, outcome) in [
+        ("nothing kept", free(Contender::Fixed(Duration::ZERO))),
+        ("fixed 10 minutes", ten.clone()),
+        (
+            "ready for 1 minute, parked until 10",
+            free(Contender::FixedParked(MINUTE, 10 * MINUTE)),
+        ),
+        ("hybrid histogram, nothing parked", free(Contender::Histogram)),
+        ("ours", ours.clone()),
+        // As if the template, which it does not share, existed only for it.
+        (
+            "ours, a parked one charged half",
+            charged(Contender::Ours, f64::INFINITY, 0.5),
+        ),
+    ] {
+        let row = Row::of(POLICIES, &[("policy", &policy)]);
+        add(&mut record, &row, &outcome);
+        let share = |count: u64, of: u64| percent(count as f64 / of.max(1) as f64);
+        for (name, value) in [
+            ("parked", share(outcome.parked, outcome.uses)),
+            ("warm", share(outcome.warm, outcome.uses)),
+            ("cold of a function p50", percent(outcome.cold_share(0.5))),
+            ("cold p75", percent(outcome.cold_share(0.75))),
+            ("cold p90", percent(outcome.cold_share(0.9))),
+            (
+                "pre-warmed that were used",
+                share(outcome.prewarm_used, outcome.prewarmed),
             ),
-            row("hybrid histogram, nothing parked", free(Contender::Histogram)),
-            row("ours", ours),
-            // As if the template, which it does not share, existed only for it.
-            row(
-                "ours, a parked one charged half",
-                charged(Contender::Ours, f64::INFINITY, 0.5),
-            ),
-        ],
-        bounded,
-        fixed,
-        fixed_parked,
-    };
-    report::print(args, &results);
-    if let Some(dir) = &args.plots {
-        let file = dir.join("policy.svg");
-        let svg = report::plot(args, &results)?;
-        fs::write(&file, svg).with_context(|| format!("{}: cannot be written", file.display()))?;
-        println!("\nplot: {}", file.display());
+        ] {
+            record.push(&row, name, "%", value);
+        }
     }
-    eprintln!("replayed in {:.0} s", began.elapsed().as_secs_f64());
-    Ok(())
+    // First at equal memory: ours may never hold more than fixed ten minutes hold on average.
+    let line = ("policy", "ours, with less and less memory");
+    for share in [1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01] {
+        let outcome = of(Contender::Ours, share * held);
+        let row = Row::of(
+            BOUNDED,
+            &[("at most, of what fixed 10 holds", &share), (line.0, &line.1)],
+        );
+        add(&mut record, &row, &outcome);
+        record.push(&row, "steps down for room", "", outcome.evicted as f64);
+        if share == 1.0 {
+            record.findings.push(format!(
+                "at no more memory than fixed 10 minutes: {} of its cold starts, {} of its memory",
+                number(outcome.cold as f64 / ten.cold.max(1) as f64),
+                number(outcome.memory() / held)
+            ));
+        }
+    }
+    add(
+        &mut record,
+        &Row::of(
+            BOUNDED,
+            &[("at most, of what fixed 10 holds", &"no limit"), (line.0, &line.1)],
+        ),
+        &ours,
+    );
+    for minutes in [1, 2, 5, 10, 20, 30, 60, 120, 240] {
+        for (policy, contender) in [
+            ("fixed, 1 minute to 4 hours", Contender::Fixed(minutes * MINUTE)),
+            (
+                "ready for 1 minute, then parked, likewise",
+                Contender::FixedParked(MINUTE, minutes * MINUTE),
+            ),
+        ] {
+            let row = Row::of(FIXED_TIMES, &[("minutes", &minutes), ("policy", &policy)]);
+            add(&mut record, &row, &free(contender));
+        }
+    }
+    record.plots.push(Plot {
+        file: "policy".to_owned(),
+        title: "Cold starts over memory that idle instances hold".to_owned(),
+        only: Vec::new(),
+        kind: PlotKind::Lines {
+            x: HELD.to_owned(),
+            y: COLD.to_owned(),
+            by: "policy".to_owned(),
+        },
+    });
+    Ok(record)
+}
+
+/// Records what a policy costs and gives.
+fn add(record: &mut Record, row: &Row, outcome: &Outcome) {
+    record.push(
+        row,
+        COLD,
+        "% of uses",
+        percent(outcome.cold as f64 / outcome.uses.max(1) as f64),
+    );
+    record.push(row, HELD, "GB", outcome.memory() / 1e9);
+}
+
+fn percent(share: f64) -> f64 {
+    100.0 * share
 }

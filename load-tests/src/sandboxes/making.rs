@@ -10,14 +10,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use rekindle_criu::{Prestart, Session};
 use rekindle_init::protocol::{Layers, Machine, Setup};
+use rekindle_testkit::binaries::Programs;
 use rekindle_worker::host::cgroup::{CGROUP_ROOT, Cgroups, Limits};
 use rekindle_worker::host::network::{Egress, Network};
 use rekindle_worker::host::sandbox::{CriuUse, Sandbox, Zygote};
-use serde::Serialize;
 use tempfile::TempDir;
 
 use crate::args::Args;
-use crate::platform::Programs;
 
 /// Limits of a sandbox here.
 pub(super) const LIMITS: Limits = Limits {
@@ -41,7 +40,7 @@ pub(super) enum Way {
 }
 
 /// The milliseconds of each step of one sandbox, in order.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Steps {
     /// Its control group is made or reused, with limits.
     pub(super) group: f64,
@@ -65,6 +64,20 @@ impl Steps {
     /// From nothing to furnished.
     pub(super) fn made(&self) -> f64 {
         self.group + self.namespaces + self.criu + self.link + self.assign + self.furnish
+    }
+
+    /// Each step by its name.
+    pub(super) fn told(&self) -> [(&'static str, f64); 8] {
+        [
+            ("control group: have it again, limit", self.group),
+            ("init: fork, join the group, namespaces, loopback", self.namespaces),
+            ("CRIU: start, hear from it", self.criu),
+            ("link to the router, packet filter", self.link),
+            ("control group: rename, limit", self.assign),
+            ("files: mounts, pivot_root", self.furnish),
+            ("kill, reap", self.end),
+            ("control group: clean, keep", self.remove),
+        ]
     }
 
     /// The steps that the bare floor has too, without CRIU and the link: from nothing to gone.
@@ -106,7 +119,11 @@ impl Place {
         Ok(Self {
             cgroups,
             parent,
-            zygote: Arc::new(Zygote::new(Programs::find(args)?.init(), stage.path().to_owned(), criu)),
+            zygote: Arc::new(Zygote::new(
+                Programs::find(args.bin.as_deref())?.init(),
+                stage.path().to_owned(),
+                criu,
+            )),
             _stage: stage,
             // Nothing is restored in them.
             prestart: Prestart {

@@ -10,21 +10,18 @@
 
 pub(crate) mod floor;
 mod making;
-mod report;
 mod row;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use serde::Serialize;
 
 use crate::args::Args;
 use crate::machine;
-use crate::record::{self, Taken};
-use making::{Place, Steps, Way};
-use row::Row;
+use crate::record::{Record, Row};
+use crate::table::number;
+use making::{Place, Way};
 
 /// `rekindle-bench sandboxes`.
 #[derive(Debug, Clone, clap::Args)]
@@ -44,41 +41,25 @@ pub(crate) struct SandboxesArgs {
     /// Without links to a router: the host's network is left alone.
     #[arg(long)]
     no_egress: bool,
-    /// Where to write the figures; by default load-tests/results/DATE-REVISION-sandboxes.json.
-    #[arg(long, value_name = "PATH")]
-    json: Option<PathBuf>,
 }
 
-#[derive(Debug, Clone, Serialize)]
-struct Record {
-    #[serde(flatten)]
-    taken: Taken,
-    /// The bare floor, milliseconds of each: without a network namespace, with one, and with a control group too.
-    floors: [Vec<f64>; 3],
-    /// Ours with the same parts as the last of these.
-    lean: Vec<Steps>,
-    /// The same in control groups that are reused.
-    again: Vec<Steps>,
-    /// Ours as the pool makes them.
-    whole: Vec<Steps>,
-    crowds: Vec<Crowd>,
-    row: Option<Row>,
-}
+/// Titles of the tables.
+const ALONE: &str = "One at a time";
+const STEPS: &str = "Steps of ours as the pool makes them";
+const AT_ONCE: &str = "Many at once, from nothing to gone";
+/// The kinds of bare floors.
+const FLOORS: [&str; 3] = [
+    "bare floor: clone, pivot_root, exit",
+    "… with a network namespace",
+    "… and a control group",
+];
+/// Ours of the same parts, in control groups that are used again.
+const AGAIN: &str = "… in a control group that is used again";
+/// Target for a new one, as a multiple of the bare floor of the same parts.
+const NEW_BAR: f64 = 1.5;
 
-/// Sandboxes made several at once.
-#[derive(Debug, Clone, Serialize)]
-struct Crowd {
-    at_once: usize,
-    floor_a_second: f64,
-    lean_a_second: f64,
-    whole_a_second: f64,
-    /// Processor time of the whole machine for each, milliseconds, including what others used meanwhile.
-    lean_cpu_ms: f64,
-    whole_cpu_ms: f64,
-}
-
-/// Measures, writes and prints.
-pub(crate) fn run(args: &Args, sandboxes: &SandboxesArgs) -> Result<()> {
+/// Measures.
+pub(crate) fn run(args: &Args, sandboxes: &SandboxesArgs) -> Result<Record> {
     // Several threads, as in the worker: a removal that blocks delays no other task.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -92,41 +73,50 @@ pub(crate) fn run(args: &Args, sandboxes: &SandboxesArgs) -> Result<()> {
     })
 }
 
-async fn measure(args: &Args, sandboxes: &SandboxesArgs) -> Result<()> {
-    let mut record = Record {
-        taken: Taken::now(),
-        floors: Default::default(),
-        lean: Vec::new(),
-        again: Vec::new(),
-        whole: Vec::new(),
-        crowds: Vec::new(),
-        row: None,
-    };
+async fn measure(args: &Args, sandboxes: &SandboxesArgs) -> Result<Record> {
+    let mut record = Record::begin("sandboxes");
+    record.baseline("", FLOORS[2]);
     let place = Arc::new(Place::make(args, !sandboxes.no_egress).await?);
+    let alone = |name: &str| Row::of(ALONE, &[("", &name)]);
     // In turn, so that any drift affects all.
     for _ in 0..sandboxes.count.div_ceil(ROUND) {
-        for (kind, floor) in record.floors.iter_mut().enumerate() {
-            floor.extend(floors(&place, kind, 1, FLOOR_MS).await?.into_iter().take(ROUND));
+        for (kind, name) in FLOORS.into_iter().enumerate() {
+            let taken = floors(&place, kind, 1, FLOOR_MS).await?.into_iter().take(ROUND);
+            record.extend(&alone(name), "took", "ms", taken);
         }
         for _ in 0..ROUND {
-            record.lean.push(place.once(Way::Lean).await?);
-            record.again.push(place.once(Way::Again).await?);
-            record.whole.push(place.once(Way::Whole).await?);
+            let lean = place.once(Way::Lean).await?;
+            record.push(
+                &alone("ours, of the same parts, from nothing to gone"),
+                "took",
+                "ms",
+                lean.lean(),
+            );
+            let again = place.once(Way::Again).await?;
+            record.push(&alone(AGAIN), "took", "ms", again.lean());
+            let whole = place.once(Way::Whole).await?;
+            let name = "ours, with CRIU and a link, from nothing to furnished";
+            record.push(&alone(name), "took", "ms", whole.made());
+            for (step, ms) in whole.told() {
+                record.push(&Row::of(STEPS, &[("step", &step)]), "took", "ms", ms);
+            }
         }
+        record.cpu_loop();
     }
     for at_once in &sandboxes.at_once {
         eprintln!("{at_once} at once");
-        record.crowds.push(crowd(&place, *at_once, sandboxes.millis).await?);
+        crowd(&mut record, &place, *at_once, sandboxes.millis).await?;
     }
     if sandboxes.row > 0 {
         eprintln!("{} in a row", sandboxes.row);
-        record.row = Some(row::run(&place, sandboxes.row).await?);
+        row::run(&mut record, &place, sandboxes.row).await?;
     }
-    let path = record.taken.place(sandboxes.json.as_deref(), "-sandboxes");
-    record::write_json(&record, &path)?;
-    report::print(&record);
-    println!("\nfigures: {}", record::told(&path));
-    Ok(())
+    let p50 = |name: &str| record.median(&alone(name), "took");
+    if let (Some(floor), Some(ours)) = (p50(FLOORS[2]), p50(AGAIN)) {
+        let target = format!("a new one costs at most {NEW_BAR} times the bare floor of the same parts");
+        record.bar(&target, number(ours / floor), ours / floor <= NEW_BAR);
+    }
+    Ok(record)
 }
 
 /// Sandboxes of a kind before the next kind's turn.
@@ -151,18 +141,18 @@ async fn floors(place: &Arc<Place>, kind: usize, at_once: usize, millis: u64) ->
     measured.await?
 }
 
-async fn crowd(place: &Arc<Place>, at_once: usize, millis: u64) -> Result<Crowd> {
+async fn crowd(record: &mut Record, place: &Arc<Place>, at_once: usize, millis: u64) -> Result<()> {
     let bare = floors(place, 2, at_once, millis).await?.len();
-    let (lean_a_second, lean_cpu_ms) = ours(place, Way::Again, at_once, millis).await?;
-    let (whole_a_second, whole_cpu_ms) = ours(place, Way::Whole, at_once, millis).await?;
-    Ok(Crowd {
-        at_once,
-        floor_a_second: bare as f64 * 1e3 / millis as f64,
-        lean_a_second,
-        whole_a_second,
-        lean_cpu_ms,
-        whole_cpu_ms,
-    })
+    let row = Row::of(AT_ONCE, &[("at once", &at_once)]);
+    record.push(&row, "bare floor", "a second", bare as f64 * 1e3 / millis as f64);
+    for (way, name) in [(Way::Again, "ours, lean"), (Way::Whole, "ours, whole")] {
+        let (a_second, cpu_ms) = ours(place, way, at_once, millis).await?;
+        record.push(&row, name, "a second", a_second);
+        // Including what others used meanwhile.
+        record.push(&row, &format!("CPU of each, {name}"), "ms", cpu_ms);
+    }
+    record.cpu_loop();
+    Ok(())
 }
 
 /// Ours, by `at_once` concurrent tasks: how many a second, and the machine's processor time for each.
