@@ -1,8 +1,9 @@
-//! Takes a checkpoint of a running instance with CRIU. Snapshots of functions and of runtimes, and migrations, take this
-//! one path:
+//! Takes a checkpoint of a running instance with CRIU. Snapshots of functions and of runtimes, and migrations, take
+//! this one path:
 //!
 //! ```text
-//! start criu outside ─> freeze, no strays ─> criu goes inside, dumps ──post-dump──> edit, verify, compare, save ─> they go on, or stay stopped
+//! start criu outside ─> freeze, no strays ─> criu goes inside, dumps
+//!                                              └─post-dump─> edit, verify, compare, save ─> go on, or stay stopped
 //! ```
 
 use std::fs::File;
@@ -130,8 +131,8 @@ impl DumpingCriu {
         })
     }
 
-    /// Dumps. While the processes are stopped, `edit` may change the images before they are verified, and `look` runs at
-    /// the end. Blocks.
+    /// Dumps. While the processes are stopped, `edit` may change the images before they are verified, and `look` runs
+    /// at the end. Blocks.
     ///
     /// # Errors
     /// See [`DumpError`]. The instance keeps running then.

@@ -1,5 +1,5 @@
-//! The CRIU that waits in an empty sandbox: for any order, or, if everything it asks the kernel for is known, prestarted
-//! for its first image.
+//! The CRIU that waits in an empty sandbox: for any order, or, if everything it asks the kernel for is known,
+//! prestarted for its first image.
 
 use std::time::Duration;
 
