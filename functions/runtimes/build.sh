@@ -1,10 +1,16 @@
 #!/usr/bin/env bash
-# Builds a runtime's root filesystem: a minimal Debian 12 tree, packed as a tar whose bytes depend only on the package
-# versions and the files beside this script. Needs root (chroot), mmdebstrap and, for node, a C compiler.
-# usage: build.sh [--force] NAME OUT.tar      NAME is base, python or node; or build, the tools that install dependencies
+# Builds a runtime's root filesystem: a minimal Debian tree, packed as a tar whose bytes depend only on the package
+# versions and the files beside this script. Needs root (chroot), mmdebstrap and, for node, a C compiler; for node20 and later, npm.
+# usage: build.sh [--force] NAME OUT.tar
+#        NAME is base, python or node; a file of versions/, such as python3.13; or build, the tools that install dependencies
 #
 # Does nothing when OUT.tar was built from the same inputs; --force takes up newer Debian packages.
 # A runtime is: the packages and overlay of base/, then its own packages and overlay, then its own `finish TREE`.
+# A file of versions/ says what differs in a version of a runtime:
+#   runtime=python      whose overlay and `finish` it has
+#   suite=trixie        the Debian release that the tree is of; without it Debian 12
+#   packages=(...)      the Debian packages of its interpreter, instead of the runtime's own
+#   npm=NAME@VERSION    the npm package that has its interpreter as bin/node, and sha256= of that package's archive
 set -euo pipefail
 
 fail() { echo "build.sh: $*" >&2; exit 1; }
@@ -14,18 +20,25 @@ if [ "${1:-}" = --force ]; then force=1; shift; fi
 name=$1
 here=$(cd "$(dirname "$0")" && pwd)
 out=$(realpath -m "$2")
-[[ $name =~ ^[a-z]+$ && -f $here/$name/packages ]] || fail "no runtime '$name': choose one of $(cd "$here" && dirname -- */packages | paste -sd ' ')"
+known() { (cd "$here" && { dirname -- */packages; ls versions; } | paste -sd ' '); }
+runtime=$name suite=bookworm packages=() npm='' sha256='' version=()
+if [[ $name =~ ^[a-z]+[0-9.]+$ && -f $here/versions/$name ]]; then
+    # shellcheck source=/dev/null
+    . "$here/versions/$name"
+    version=("versions/$name")
+elif ! [[ $name =~ ^[a-z]+$ && -f $here/$name/packages ]]; then
+    fail "no runtime '$name': choose one of $(known)"
+fi
 
-release=bookworm
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 # One fixed time for every file: archives stay equal, and CRIU sees the same mtimes on every host.
 epoch=1700000000
 parts=(base)
-[ "$name" = base ] || parts+=("$name")
+[ "$name" = base ] || parts+=("$runtime")
 
 # Names, modes and contents of everything that goes in, so that a touched but unchanged file rebuilds nothing.
 fingerprint() {
-    (cd "$here" && find build.sh "${parts[@]}" \( -name __pycache__ -prune \) -o \( -type f -printf '%p %m\n' \) | LC_ALL=C sort |
+    (cd "$here" && find build.sh "${parts[@]}" "${version[@]}" \( -name __pycache__ -prune \) -o \( -type f -printf '%p %m\n' \) | LC_ALL=C sort |
         while read -r path mode; do echo "$path $mode $(sha256sum < "$path")"; done) | sha256sum | cut -d ' ' -f 1
 }
 inputs=$(fingerprint)
@@ -39,19 +52,32 @@ if [ $force = 0 ] && [ -f "$out" ] && [ "$(cat "$out.stamp" 2>/dev/null)" = "$in
 fi
 [ "$(id -u)" = 0 ] || fail "building a root filesystem needs root; run it with sudo"
 command -v mmdebstrap >/dev/null || fail "mmdebstrap is missing; run 'apt-get install mmdebstrap'"
-
-# The Debian mirrors this machine already uses, without any other repository it may have. main only.
-sources=$(apt-get indextargets --format '$(REPO_URI) $(CODENAME) $(ORIGIN)' 'Created-By: Packages' 2>/dev/null |
-    awk -v release=$release -v keyring=$keyring \
-        '$3 == "Debian" && ($2 == release || $2 ~ "^" release "-(updates|security)$") { print "deb [signed-by=" keyring "]", $1, $2, "main" }' |
-    LC_ALL=C sort -u)
-grep -q " $release main" <<< "$sources" || fail "apt knows no Debian $release mirror; run 'apt-get update' first"
+[ -z "$npm" ] || command -v npm >/dev/null || fail "npm is missing, which fetches Node.js; run 'apt-get install npm'"
 
 names_in() { sed -e 's/#.*//' -e '/^ *$/d' "$@"; }
+names=$(names_in "$here/base/packages")
+if [ ${#version[@]} -gt 0 ]; then
+    names+=$'\n'$(printf '%s\n' "${packages[@]}")
+elif [ "$name" != base ]; then
+    names+=$'\n'$(names_in "$here/$name/packages")
+fi
+
+# The Debian mirrors this machine already uses, without any other repository it may have. main only. A mirror has all releases.
+sources_of() {
+    apt-get indextargets --format '$(REPO_URI) $(CODENAME) $(ORIGIN)' 'Created-By: Packages' 2>/dev/null |
+        awk -v suite="$1" -v keyring=$keyring \
+            '$3 == "Debian" && $2 ~ /^[a-z]+(-updates|-security)?$/ { sub("^[a-z]+", suite, $2); print "deb [signed-by=" keyring "]", $1, $2, "main" }' |
+        LC_ALL=C sort -u
+}
+# A package may be of another release: NAME/SUITE.
+sources=$(for one in "$suite" $(grep -o '/[a-z]*' <<< "$names" | tr -d / | sort -u); do sources_of "$one"; done)
+# A mirror that is kept at one day is older than its lists say they may be, which this machine's apt allows or not.
+eval "$(apt-config shell check_age Acquire::Check-Valid-Until)"
+grep -q " $suite main" <<< "$sources" || fail "apt knows no Debian mirror; run 'apt-get update' first"
+
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 tree=$work/tree
-include=$(cd "$here" && names_in "${parts[@]/%//packages}" | paste -sd ,)
 architecture=$(dpkg --print-architecture)
 names_in "$here/base/pretend-installed" |
     sed "s/.*/Package: &\nStatus: install ok installed\nArchitecture: $architecture\nMulti-Arch: foreign\nVersion: 999\n/" > "$work/status"
@@ -59,11 +85,12 @@ names_in "$here/base/pretend-installed" |
 echo "$name: fetching packages"
 # `extract` only unpacks: no maintainer script runs, so nothing depends on this machine. /bin, /sbin and /lib are links into
 # /usr, as on any installed Debian 12.
-mmdebstrap --quiet --variant=extract --mode=root --format=directory --skip=cleanup/apt --include="$include" \
+mmdebstrap --quiet --variant=extract --mode=root --format=directory --skip=cleanup/apt --include="$(xargs <<< "$names")" \
     --aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Retries "3"' \
+    --aptopt="APT::Default-Release \"/^$suite(|-updates|-security)\$/\"" --aptopt="Acquire::Check-Valid-Until \"${check_age:-true}\"" \
     --setup-hook='cd "$1" && mkdir -p usr/bin usr/sbin usr/lib usr/lib64 && for d in bin sbin lib lib64; do ln -s usr/$d $d; done' \
     --setup-hook="cp '$work/status' \"\$1/var/lib/dpkg/status\"" \
-    $release "$tree" - <<< "$sources" > "$work/log" 2>&1 || { cat "$work/log" >&2; fail "mmdebstrap could not build the tree"; }
+    "$suite" "$tree" - <<< "$sources" > "$work/log" 2>&1 || { cat "$work/log" >&2; fail "mmdebstrap could not build the tree"; }
 
 in_tree() { chroot "$tree" /usr/bin/env -i PATH=/usr/bin:/bin LANG=C.UTF-8 "$@"; }
 
@@ -81,6 +108,14 @@ rm -rf "$tree"/usr/share/{doc,doc-base,man,info,locale,i18n,lintian,bug,common-l
 mkdir -p "$tree"/{app,tmp,proc,dev,run,sys,root,var/tmp}
 ln -s /run "$tree/var/run"
 
+if [ -n "$npm" ]; then
+    archive=$work/$(cd "$work" && npm pack --silent "$npm") || fail "npm could not fetch $npm"
+    echo "$sha256 $archive" | sha256sum --check --quiet || fail "$npm is not the archive that $version expects"
+    mkdir "$work/package" && tar -xf "$archive" -C "$work/package" --strip-components=1
+    install -D -t "$tree/usr/bin" "$work/package/bin/node"
+    install -D -m 644 -t "$tree/opt/rekindle/licenses/node" "$work/package/LICENSE"
+    echo "${npm/@/ }" >> "$tree/opt/rekindle/packages"
+fi
 for part in "${parts[@]}"; do
     [ ! -d "$here/$part/overlay" ] || cp -a --no-preserve=ownership,timestamps "$here/$part/overlay/." "$tree/"
 done
