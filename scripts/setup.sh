@@ -2,7 +2,7 @@
 # Installs what Rekindle needs on Debian 12, and nothing twice. Quick when there is nothing to do.
 # usage: setup.sh packages     what building and running need, from apt
 #        setup.sh test-packages  what the tests need beside that
-#        setup.sh runtimes     the runtimes' root filesystems
+#        setup.sh runtimes [NAME...]  the runtimes' root filesystems; others by name: setup.sh runtimes python3.14 node24
 #        setup.sh criu         CRIU, proved by a real checkpoint (needs the built `fn`)
 #        setup.sh host         both
 set -euo pipefail
@@ -78,9 +78,15 @@ criu() {
 }
 
 runtimes() {
-    local name
+    local name names=("$@")
+    [ $# -gt 0 ] || names=(base python node build)
     mkdir -p "$cache/runtimes"
-    for name in base python node build; do
+    for name in "${names[@]}"; do
+        # These names of fn.toml are of archives without a version.
+        case $name in
+        python3.11) name=python ;;
+        node18) name=node ;;
+        esac
         "$here/../functions/runtimes/build.sh" "$name" "$cache/runtimes/$name.tar"
     done
 }
@@ -88,7 +94,7 @@ runtimes() {
 case ${1:-} in
 packages) packages ;;
 test-packages) packages; test_packages ;;
-runtimes) runtimes ;;
+runtimes) shift; runtimes "$@" ;;
 criu) criu ;;
 host) criu; runtimes ;;
 *)

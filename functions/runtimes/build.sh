@@ -110,7 +110,7 @@ ln -s /run "$tree/var/run"
 
 if [ -n "$npm" ]; then
     archive=$work/$(cd "$work" && npm pack --silent "$npm") || fail "npm could not fetch $npm"
-    echo "$sha256 $archive" | sha256sum --check --quiet || fail "$npm is not the archive that $version expects"
+    echo "$sha256 $archive" | sha256sum --check --quiet || fail "$npm is not the archive that versions/$name expects"
     mkdir "$work/package" && tar -xf "$archive" -C "$work/package" --strip-components=1
     install -D -t "$tree/usr/bin" "$work/package/bin/node"
     install -D -m 644 -t "$tree/opt/rekindle/licenses/node" "$work/package/LICENSE"
@@ -128,7 +128,8 @@ mkdir -p "$tree"/etc/ssl/certs "$tree"/usr/lib/ssl
 ln -sf /etc/ssl/certs "$tree/usr/lib/ssl/certs"
 ln -sf /etc/ssl/certs/ca-certificates.crt "$tree/usr/lib/ssl/cert.pem"
 rm -rf "$tree/usr/share/ca-certificates" "$tree/usr/sbin/update-ca-certificates"
-chroot "$tree" /usr/bin/busybox --list | while read -r applet; do
+# Not to its dpkg, which some releases have: there is no package state.
+chroot "$tree" /usr/bin/busybox --list | grep -vx dpkg | while read -r applet; do
     [ -e "$tree/usr/bin/$applet" ] || [ -e "$tree/usr/sbin/$applet" ] || ln -s busybox "$tree/usr/bin/$applet"
 done
 for part in "${parts[@]}"; do

@@ -9,6 +9,9 @@ from pathlib import Path
 
 FUNCTIONS = Path(__file__).parents[2]
 BUILD = FUNCTIONS / "runtimes/build.sh"
+PYTHONS = {"python": "3.11", "python3.13": "3.13", "python3.14": "3.14"}
+NODES = {"node": "18", "node20": "20", "node22": "22", "node24": "24"}
+NAMES = ("base", *PYTHONS, *NODES)
 
 
 def build(*arguments):
@@ -20,7 +23,7 @@ class RootFilesystems(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.work = Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
-        for name in ("base", "python", "node"):
+        for name in NAMES:
             build(name, cls.work / f"{name}.tar")
             (cls.work / name).mkdir()
             subprocess.run(["tar", "-xf", cls.work / f"{name}.tar", "-C", cls.work / name], check=True)
@@ -35,7 +38,7 @@ class RootFilesystems(unittest.TestCase):
         return result.stdout
 
     def test_a_second_build_gives_the_same_bytes_and_a_third_does_nothing(self):
-        for name in ("base", "python", "node"):
+        for name in ("base", "python", "python3.14", "node24"):
             again = self.work / f"{name}-again.tar"
             build("--force", name, again)
             self.assertEqual(0, subprocess.run(["cmp", self.work / f"{name}.tar", again]).returncode, name)
@@ -43,7 +46,7 @@ class RootFilesystems(unittest.TestCase):
             again.unlink()
 
     def test_hold_what_a_function_needs_and_nothing_of_the_host(self):
-        for name in ("base", "python", "node"):
+        for name in NAMES:
             with tarfile.open(self.work / f"{name}.tar") as archive:
                 members = {member.name: member for member in archive}
             for folder in ("app", "tmp", "proc", "dev", "run", "sys"):
@@ -76,16 +79,44 @@ class RootFilesystems(unittest.TestCase):
             "data = open(s.__cached__, 'rb').read(8);"
             "print(sys.version_info[:2], data[4:8])"
         )
-        printed = self.inside("python", "env", "PYTHONPATH=/opt/rekindle/python", "python3", "-c", script)
-        # Flags 1: the pyc is hash-based and never checked against its source.
-        self.assertEqual("(3, 11) b'\\x01\\x00\\x00\\x00'\n", printed)
-        sources = [path for path in (self.work / "python/usr/lib/python3.11").rglob("*.py")]
-        missing = [path for path in sources if not Path(path.parent, "__pycache__", f"{path.stem}.cpython-311.pyc").exists()]
-        self.assertEqual([], missing)
+        for name, version in PYTHONS.items():
+            printed = self.inside(name, "env", "PYTHONPATH=/opt/rekindle/python", "/usr/bin/python3", "-c", script)
+            major, minor = version.split(".")
+            # Flags 1: the pyc is hash-based and never checked against its source.
+            self.assertEqual(f"({major}, {minor}) b'\\x01\\x00\\x00\\x00'\n", printed)
+            sources = [path for path in (self.work / name / f"usr/lib/python{version}").rglob("*.py")]
+            compiled = f"cpython-{major}{minor}.pyc"
+            missing = [path for path in sources if not Path(path.parent, "__pycache__", f"{path.stem}.{compiled}").exists()]
+            self.assertEqual([], missing)
 
     def test_node_runs_and_can_reseed_openssl(self):
         script = "require('/opt/rekindle/node/reseed.node').add(Buffer.from('x')); console.log(process.versions.node.split('.')[0], typeof require('rekindle').afterRestore)"
-        self.assertEqual("18 function\n", self.inside("node", "sh", "-c", f"cd /app && node -e \"{script}\""))
+        for name, version in NODES.items():
+            self.assertEqual(f"{version} function\n", self.inside(name, "sh", "-c", f"cd /app && /usr/bin/node -e \"{script}\""))
+            self.assertEqual(name != "node", (self.work / name / "opt/rekindle/licenses/node/LICENSE").exists())
+
+    def test_what_installs_dependencies_runs_on_every_interpreter(self):
+        build("build", self.work / "build.tar")
+        for name in (*PYTHONS, *NODES):
+            with tempfile.TemporaryDirectory() as both:
+                subprocess.run(["cp", "-a", f"{self.work / name}/.", both], check=True)
+                subprocess.run(["tar", "-xf", self.work / "build.tar", "-C", both], check=True)
+                program = ["/usr/bin/python3", "-I", "-m", "pip"] if name in PYTHONS else ["/usr/bin/npm"]
+                result = subprocess.run(
+                    ["chroot", both, "/usr/bin/env", "-i", "PATH=/usr/bin:/bin", "HOME=/tmp", *program, "--version"],
+                    capture_output=True, text=True,
+                )
+                self.assertEqual(0, result.returncode, f"{name}: {result.stderr}")
+
+    def test_an_archive_that_is_not_the_expected_one_is_refused(self):
+        copy = self.work / "runtimes"
+        subprocess.run(["cp", "-a", BUILD.parent, copy], check=True)
+        version = copy / "versions/node24"
+        version.write_text(version.read_text().replace("sha256=", "sha256=0"))
+        result = subprocess.run([copy / "build.sh", "node24", self.work / "other.tar"], capture_output=True, text=True)
+        self.assertEqual(1, result.returncode)
+        self.assertIn("is not the archive that versions/node24 expects", result.stderr)
+        self.assertFalse((self.work / "other.tar").exists())
 
 
 if __name__ == "__main__":
