@@ -158,7 +158,7 @@ pub(crate) enum Command {
     Scheduler(SchedulerArgs),
     /// Run only a worker.
     Worker(WorkerArgs),
-    /// Import root filesystems of the runtimes into a cluster's store.
+    /// List the versions of the runtimes; import their root filesystems into a cluster's store.
     Runtimes(RuntimesArgs),
     /// Show the life of a function in one table: booted, warm, gone, restored.
     #[command(hide = true)]
@@ -685,6 +685,11 @@ pub(crate) enum RuntimesCommand {
         places: Places,
         #[command(flatten)]
         s3: S3Args,
+    },
+    /// List the versions of the runtimes: until when their projects repair them, and which are built on this machine.
+    List {
+        #[command(flatten)]
+        places: Places,
     },
 }
 

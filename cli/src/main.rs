@@ -81,6 +81,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Worker(args) => up::role::worker(&args),
         Command::Runtimes(args) => match args.command {
             RuntimesCommand::Import { places, s3 } => up::runtimes::run(&places, &s3),
+            RuntimesCommand::List { places } => Ok(up::runtimes::list(&places.cache)),
         },
         Command::Backup(args) => commands::backup::backup(&args),
         Command::RestoreBackup(args) => commands::backup::restore(&args),

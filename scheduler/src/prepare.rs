@@ -15,7 +15,7 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use rekindle_wire::api::{PhaseTime, SnapshotSummary, StartKind, VersionInfo, VersionState};
 use rekindle_wire::internal::{LayerRef, PrepareEvent, PrepareRequest, RuntimeSnapshot, Sharing, VersionSpec};
-use rekindle_wire::manifest::Runtime;
+use rekindle_wire::manifest::Base;
 use rekindle_wire::processor::InstructionSets;
 use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId};
 use tokio::sync::{OwnedSemaphorePermit, SemaphorePermit};
@@ -226,7 +226,7 @@ impl<'a> Preparation<'a> {
             manifest: manifest.clone(),
             source_key: self.source_key.to_owned(),
             sharing: scheduler.config.sharing,
-            runtime_snapshot: runtime_snapshot(scheduler, function, manifest.runtime).await,
+            runtime_snapshot: runtime_snapshot(scheduler, function, manifest.base).await,
             built: None,
         };
         let mut told = Told::order(scheduler, address, &request)
@@ -263,7 +263,7 @@ impl<'a> Preparation<'a> {
                         ));
                     }
                     if let Some(named) = runtime_snapshot {
-                        keep_runtime_snapshot(scheduler, function, manifest.runtime, &named).await;
+                        keep_runtime_snapshot(scheduler, function, manifest.base, &named).await;
                     }
                     return Ok(Done {
                         instance: self.instance.clone(),
@@ -364,7 +364,7 @@ fn shares(sharing: Sharing, function: &FunctionId) -> Option<Option<&FunctionId>
 pub(crate) async fn runtime_snapshot(
     scheduler: &Scheduler,
     function: &FunctionId,
-    runtime: Runtime,
+    runtime: Base,
 ) -> Option<RuntimeSnapshot> {
     let of = shares(scheduler.config.sharing, function)?;
     let unread = |error: &StoreError| {
@@ -382,7 +382,7 @@ pub(crate) async fn runtime_snapshot(
 pub(crate) async fn keep_runtime_snapshot(
     scheduler: &Scheduler,
     function: &FunctionId,
-    runtime: Runtime,
+    runtime: Base,
     named: &RuntimeSnapshot,
 ) {
     let Some(of) = shares(scheduler.config.sharing, function) else {

@@ -420,7 +420,7 @@ async fn follow(
         manifest: spec.manifest.clone(),
         source_key: String::new(),
         sharing: scheduler.config.sharing,
-        runtime_snapshot: runtime_snapshot(scheduler, &spec.function, spec.manifest.runtime).await,
+        runtime_snapshot: runtime_snapshot(scheduler, &spec.function, spec.manifest.base).await,
         built: Some(BuiltLayers {
             rootfs: spec.rootfs.clone(),
             layer: spec.layer.clone(),
@@ -444,7 +444,7 @@ async fn follow(
                 ..
             } => {
                 if let Some(named) = runtime_snapshot {
-                    keep_runtime_snapshot(scheduler, &spec.function, spec.manifest.runtime, &named).await;
+                    keep_runtime_snapshot(scheduler, &spec.function, spec.manifest.base, &named).await;
                 }
                 return Ok((made, snapshot));
             }

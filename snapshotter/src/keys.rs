@@ -1,6 +1,6 @@
 //! Keys of the objects in the store. Every key of the format is built here and nowhere else.
 
-use rekindle_wire::manifest::Runtime;
+use rekindle_wire::manifest::Base;
 use rekindle_wire::{FunctionId, SnapshotId};
 
 use crate::digest::Digest;
@@ -68,7 +68,7 @@ pub fn layer(digest: &Digest) -> String {
 }
 
 /// The snapshot that versions of a runtime start from: those of all functions, or of one function.
-pub fn runtime_snapshot(runtime: Runtime, function: Option<&FunctionId>) -> String {
+pub fn runtime_snapshot(runtime: Base, function: Option<&FunctionId>) -> String {
     let runtime = runtime.as_str();
     match function {
         None => format!("{RUNTIME_SNAPSHOTS}{runtime}.json"),

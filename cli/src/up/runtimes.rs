@@ -49,20 +49,45 @@ pub(crate) fn run(places: &Places, s3: &S3Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// `fn runtimes list`: every root filesystem, and whether its archive is in `<cache>/runtimes/`.
+pub(crate) fn list(cache: &Path) -> ExitCode {
+    let mut table = show::table(["NAME", "INTERPRETER", "SUPPORTED UNTIL", "BUILT"]);
+    for base in Base::ALL {
+        let interpreter = base.interpreter();
+        let archive = fs::metadata(archive(cache, base.as_str()));
+        table.add_row([
+            interpreter.map_or(base.as_str(), |is| is.versioned).to_owned(),
+            interpreter.map_or("-", |is| is.version).to_owned(),
+            interpreter.map_or("-", |is| is.supported_until).to_owned(),
+            archive.map_or_else(
+                |_| format!("no: scripts/setup.sh runtimes {}", base.as_str()),
+                |archive| show::bytes(archive.len()),
+            ),
+        ]);
+    }
+    show::print_table(&table);
+    ExitCode::SUCCESS
+}
+
+fn archive(cache: &Path, name: &str) -> PathBuf {
+    cache.join("runtimes").join(format!("{name}.tar"))
+}
+
 /// Imports every archive in `<cache>/runtimes/`. Missing ones are skipped, but at least one must exist.
 pub(crate) async fn import(store: &Store, cache: &Path) -> Result<Vec<(&'static str, RuntimeAlias)>> {
-    let folder = cache.join("runtimes");
     let mut imported = Vec::new();
+    let usual = Base::USUAL.map(Base::as_str);
     for name in Base::ALL.map(Base::as_str).into_iter().chain([BUILD_TOOLS]) {
-        let tar = folder.join(format!("{name}.tar"));
+        let tar = archive(cache, name);
         if tar.exists() {
             imported.push((name, Box::pin(import_one(store, name, &tar)).await?));
-        } else {
+        } else if name == BUILD_TOOLS || usual.contains(&name) {
             let file = tar.display();
             tracing::warn!(target: super::LOG, %file, "this runtime is not built: functions that need it cannot be deployed");
         }
     }
     if imported.is_empty() {
+        let folder = cache.join("runtimes");
         bail!("{}: no runtime is built: run scripts/setup.sh host", folder.display());
     }
     Ok(imported)

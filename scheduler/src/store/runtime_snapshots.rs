@@ -2,7 +2,7 @@
 
 use rekindle_wire::FunctionId;
 use rekindle_wire::internal::RuntimeSnapshot;
-use rekindle_wire::manifest::Runtime;
+use rekindle_wire::manifest::Base;
 
 use super::{Store, StoreError, failed, json, parsed};
 
@@ -13,7 +13,7 @@ impl Store {
     /// The runtime snapshot of a function, or of all.
     pub(crate) async fn runtime_snapshot(
         &self,
-        runtime: Runtime,
+        runtime: Base,
         function: Option<&FunctionId>,
     ) -> Result<Option<RuntimeSnapshot>, StoreError> {
         let named: Option<String> = sqlx::query_scalar(
@@ -31,7 +31,7 @@ impl Store {
     /// Records that versions begin as this one from now on.
     pub(crate) async fn keep_runtime_snapshot(
         &self,
-        runtime: Runtime,
+        runtime: Base,
         function: Option<&FunctionId>,
         named: &RuntimeSnapshot,
     ) -> Result<(), StoreError> {

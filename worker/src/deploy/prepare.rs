@@ -260,8 +260,8 @@ pub(crate) async fn runtime_alias(worker: &Worker, name: &str) -> Result<Runtime
             StoreError::NotFound { .. } => ApiError::new(
                 ErrorCode::BuildFailed,
                 format!(
-                    "{}; the operator must build the runtimes (scripts/setup.sh host) and import them (fn runtimes \
-                    import)",
+                    "{}; the operator must build it (scripts/setup.sh runtimes {name}) and import it (start fn up \
+                    again, or run fn runtimes import)",
                     error.message
                 ),
             ),

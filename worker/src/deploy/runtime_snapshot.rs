@@ -25,7 +25,7 @@ use rekindle_snapshotter::{Snapshot, StoreError, keys};
 use rekindle_verify::verify;
 use rekindle_wire::headers::HOOK_PREFIX;
 use rekindle_wire::internal::{LayerRef, RuntimeSnapshot, Sharing, VersionSpec};
-use rekindle_wire::manifest::Runtime;
+use rekindle_wire::manifest::{Base, Runtime};
 use rekindle_wire::{ApiError, ErrorCode, FunctionId};
 
 use crate::criu::prepared_restore::PreparedRestore;
@@ -68,6 +68,8 @@ const READ_AT_START: [&str; 12] = [
 #[derive(Debug, Clone)]
 pub struct Scope {
     runtime: Runtime,
+    /// The root filesystem that has the runtime's interpreter.
+    base: Base,
     /// The function whose versions share it; `None` for all.
     function: Option<FunctionId>,
     /// The snapshot that the scheduler knows.
@@ -91,6 +93,7 @@ impl Scope {
         let begins = manifest.snapshot && manifest.runtime != Runtime::Http && !manifest.env.keys().any(read_at_start);
         begins.then_some(Self {
             runtime: manifest.runtime,
+            base: manifest.base,
             function,
             known,
             begun: Arc::default(),
@@ -113,7 +116,7 @@ impl Scope {
     }
 
     fn key(&self) -> String {
-        keys::runtime_snapshot(self.runtime, self.function.as_ref())
+        keys::runtime_snapshot(self.base, self.function.as_ref())
     }
 }
 
@@ -291,9 +294,11 @@ async fn make(
     };
     let made = instance.phase("runtime snapshot", made).await;
     // The booted runtime continues without a snapshot; the next deploy tries again.
-    made.inspect(|snapshot| tracing::info!(snapshot = %snapshot.id(), runtime = scope.runtime.as_str(), "a runtime has a snapshot"))
-        .inspect_err(|error: &ApiError| tracing::warn!(%error, "there is no snapshot of a runtime"))
-        .ok()
+    made.inspect(
+        |snapshot| tracing::info!(snapshot = %snapshot.id(), runtime = scope.base.as_str(), "a runtime has a snapshot"),
+    )
+    .inspect_err(|error: &ApiError| tracing::warn!(%error, "there is no snapshot of a runtime"))
+    .ok()
 }
 
 /// Records that the instance with these parts started from `snapshot`.
@@ -425,6 +430,10 @@ mod tests {
         let own = Scope::of(Sharing::Versions, &version, None).unwrap();
         assert_eq!(own.key(), format!("runtime-snapshots/python/{}.json", version.function));
         assert!(Scope::of(Sharing::None, &version, None).is_none());
+        let mut newer = version.clone();
+        newer.manifest.base = Base::Python313;
+        let newer = Scope::of(Sharing::Functions, &newer, None).unwrap();
+        assert_eq!(newer.key(), "runtime-snapshots/python3.13.json");
         for (name, begins) in [
             ("NODE_ENV", true),
             ("GREETING", true),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rekindle_init::protocol::Spawn;
 use rekindle_wire::internal::VersionSpec;
-use rekindle_wire::manifest::{Base, Runtime};
+use rekindle_wire::manifest::Runtime;
 use rekindle_wire::{ApiError, ErrorCode};
 
 use crate::host::sandbox::{FunctionState, Sandbox};
@@ -258,7 +258,7 @@ pub(crate) fn environment(spec: &VersionSpec) -> Vec<String> {
     );
     let mut own: BTreeMap<_, _> = manifest.env.iter().map(|(k, v)| (k.as_str(), v.clone())).collect();
     // The command of the runtime `node` loads the agent already.
-    if manifest.runtime == Runtime::Http && manifest.base == Base::Node {
+    if manifest.runtime == Runtime::Http && manifest.base.runtime() == Some(Runtime::Node) {
         for (name, agent) in AGENTS {
             let more = own.remove(name).map(|value| format!(" {value}"));
             own.insert(name, format!("{agent}{}", more.unwrap_or_default()));

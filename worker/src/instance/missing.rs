@@ -29,7 +29,7 @@ pub(crate) fn library<'a>(lines: impl IntoIterator<Item = &'a str>) -> Option<&'
 pub(crate) async fn advice(worker: &Worker, manifest: &Manifest, library: &str) -> String {
     let mut others = Vec::new();
     if manifest.runtime == Runtime::Http {
-        for base in Base::ALL.into_iter().filter(|base| *base != manifest.base) {
+        for base in Base::USUAL.into_iter().filter(|base| *base != manifest.base) {
             if has(worker, base, library).await {
                 others.push(format!("set base = \"{}\", which has it", base.as_str()));
             }

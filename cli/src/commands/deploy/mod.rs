@@ -127,10 +127,14 @@ fn read_manifest(folder: &Path) -> Result<Manifest> {
         );
         anyhow!(e).context(context)
     })?;
-    manifest::parse(&text).map_err(|e| {
+    let manifest = manifest::parse(&text).map_err(|e| {
         let message = format!("{}: {e}", folder.display());
-        ApiError::new(ErrorCode::InvalidManifest, message).into()
-    })
+        ApiError::new(ErrorCode::InvalidManifest, message)
+    })?;
+    if let Some(advice) = manifest::advice(&text) {
+        eprintln!("{} {advice}", show::tinted_err("runtime:", Tone::Warning));
+    }
+    Ok(manifest)
 }
 
 /// Runs the manifest's build command in the folder. Its output goes to standard error.

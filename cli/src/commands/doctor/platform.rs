@@ -39,10 +39,12 @@ fn runtimes(cache: &Path) -> Check {
     let folder = cache.join("runtimes");
     let mut found = Vec::new();
     let mut lacking = Vec::new();
+    let usual = Base::USUAL.map(Base::as_str);
     for name in Base::ALL.map(Base::as_str).into_iter().chain([BUILD_TOOLS]) {
         match fs::metadata(folder.join(format!("{name}.tar"))) {
             Ok(meta) => found.push(format!("{name} {}", show::bytes(meta.len()))),
-            Err(_) => lacking.push(name),
+            Err(_) if name == BUILD_TOOLS || usual.contains(&name) => lacking.push(name),
+            Err(_) => {}
         }
     }
     if lacking.is_empty() {

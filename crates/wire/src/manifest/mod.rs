@@ -1,9 +1,9 @@
 //! `fn.toml`: a developer's description of a function. Parsing checks everything that can be checked without running
 //! the function. An error names the line and the fix.
 
-mod units;
-
+mod base;
 mod control;
+mod units;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,6 +14,7 @@ use toml::Spanned;
 use utoipa::ToSchema;
 
 use crate::ids::FunctionName;
+pub use base::{Base, Interpreter, advice};
 pub use units::{ByteSize, ParseUnitError, parse_duration};
 
 /// The file's name in a function's folder.
@@ -178,32 +179,6 @@ impl Runtime {
     }
 }
 
-/// A root filesystem that the platform builds from packages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Base {
-    /// A C library and a shell.
-    Base,
-    /// `base` and CPython.
-    Python,
-    /// `base` and Node.js.
-    Node,
-}
-
-impl Base {
-    /// Every root filesystem.
-    pub const ALL: [Self; 3] = [Self::Base, Self::Python, Self::Node];
-
-    /// Its name in `fn.toml`, which is also that of its archive.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Base => "base",
-            Self::Python => "python",
-            Self::Node => "node",
-        }
-    }
-}
-
 /// A function's access to the network.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -324,7 +299,7 @@ pub struct ManifestError {
 #[serde(deny_unknown_fields)]
 struct Raw {
     name: Spanned<String>,
-    runtime: Runtime,
+    runtime: Spanned<String>,
     entry: Option<Spanned<String>>,
     command: Option<Spanned<Vec<String>>>,
     base: Option<Spanned<Base>>,
@@ -460,8 +435,8 @@ impl Checker<'_> {
             Ok(name) => name,
             Err(e) => return self.refuse(Some(raw.name.span()), format!("{e}")),
         };
-        let (entry, command) = self.start(raw.runtime, raw.entry, raw.command)?;
-        let base = self.base(raw.runtime, raw.base)?;
+        let (runtime, base) = self.runtime(&raw.runtime, raw.base)?;
+        let (entry, command) = self.start(runtime, raw.entry, raw.command)?;
         let memory = self.size("memory", raw.memory, ByteSize(256 << 20), &MEMORY)?;
         let tmp = self.size("tmp", raw.tmp, ByteSize(64 << 20), &TMP)?;
         let cpu = match raw.cpu {
@@ -500,7 +475,7 @@ impl Checker<'_> {
         }
         Ok(Manifest {
             name,
-            runtime: raw.runtime,
+            runtime,
             entry,
             command,
             base,
@@ -524,7 +499,7 @@ impl Checker<'_> {
             asynchronous: self.asynchronous(raw.asynchronous.unwrap_or_default())?,
             env: self.env(raw.env)?,
             warmup: self.warmup(raw.warmup)?,
-            hooks: self.hooks(raw.runtime, raw.hooks)?,
+            hooks: self.hooks(runtime, raw.hooks)?,
             build_command: raw.build.map(|b| b.command),
         })
     }
@@ -581,15 +556,26 @@ impl Checker<'_> {
         }
     }
 
-    fn base(&self, runtime: Runtime, base: Option<Spanned<Base>>) -> Result<Base, ManifestError> {
-        match (runtime, base) {
-            (Runtime::Http, base) => Ok(base.map_or(Base::Base, Spanned::into_inner)),
+    fn runtime(&self, name: &Spanned<String>, base: Option<Spanned<Base>>) -> Result<(Runtime, Base), ManifestError> {
+        let text = name.get_ref().as_str();
+        match (
+            Base::of_runtime(text).and_then(|base| Some((base.runtime()?, base))),
+            base,
+        ) {
+            (None, base) if text == "http" => Ok((Runtime::Http, base.map_or(Base::Base, Spanned::into_inner))),
+            (None, _) => {
+                let interpreters = Base::ALL.into_iter().filter_map(Base::interpreter);
+                let known: Vec<_> = interpreters.map(|interpreter| interpreter.versioned).collect();
+                self.refuse(
+                    Some(name.span()),
+                    format!("runtime = \"{text}\" is not known: use http, {}", known.join(", ")),
+                )
+            }
             (_, Some(base)) => self.refuse(
                 Some(base.span()),
                 "base is for runtime = \"http\" only: remove the line",
             ),
-            (Runtime::Python, None) => Ok(Base::Python),
-            (Runtime::Node, None) => Ok(Base::Node),
+            (Some(found), None) => Ok(found),
         }
     }
 

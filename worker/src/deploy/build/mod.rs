@@ -31,7 +31,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use rekindle_confined::upload;
 use rekindle_wire::ErrorCode;
-use rekindle_wire::manifest::{Base, Manifest};
+use rekindle_wire::manifest::{Base, Manifest, Runtime};
 use tokio::task::spawn_blocking;
 use tracing::Instrument as _;
 use uuid::Uuid;
@@ -158,10 +158,10 @@ impl BuildOrder<'_> {
         (self.roots)(root).await.map_err(RootError::Missing)
     }
 
-    /// Returns a runtime's root filesystem with the tools under it.
-    async fn tools_for(&self, base: Base) -> Result<Vec<PathBuf>, RootError> {
+    /// Returns the function's root filesystem with the tools under it.
+    async fn tools(&self) -> Result<Vec<PathBuf>, RootError> {
         Ok(vec![
-            self.root(Root::Runtime(base)).await?,
+            self.root(Root::Runtime(self.manifest.base)).await?,
             self.root(Root::Tools).await?,
         ])
     }
@@ -239,7 +239,7 @@ impl BuildError {
             Self::Python(PythonError::Disk { .. }) | Self::Node(NodeError::Disk { .. }) => Internal,
             Self::Pack(PackError::Read(..) | PackError::Write(..)) => Internal,
             // If the worker's disk is full, it is not the function's fault.
-            Self::Python(PythonError::Failed { output }) | Self::Node(NodeError::Failed { output })
+            Self::Python(PythonError::Failed { output, .. }) | Self::Node(NodeError::Failed { output })
                 if installer::had_no_room(output) =>
             {
                 Internal
@@ -306,8 +306,8 @@ async fn build_in(order: &BuildOrder<'_>, room: &Arc<Room>, progress: &Progress<
     unpack(order, room).instrument(unpacking).await?;
     let found = entry::check(manifest, &room.app())?;
 
-    let packages = match manifest.base {
-        Base::Python => {
+    let packages = match manifest.base.runtime() {
+        Some(Runtime::Python) => {
             let directory = order.work_dir.join(DEPS_CACHE);
             let cache = DepsCache::open(directory, limits.cache_bytes, order.counts.clone()).map_err(|source| {
                 BuildError::WorkDir {
@@ -320,11 +320,11 @@ async fn build_in(order: &BuildOrder<'_>, room: &Arc<Room>, progress: &Progress<
             python::compile_app(order, room).await?;
             packages
         }
-        Base::Node => {
+        Some(Runtime::Node) => {
             node::install(order, room, progress).await?;
             None
         }
-        Base::Base => None,
+        Some(Runtime::Http) | None => None,
     };
     if found == Found::WithDependencies {
         let packages = packages.as_ref().map(python::Packages::path);

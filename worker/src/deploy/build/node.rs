@@ -5,7 +5,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rekindle_confined::is_control;
-use rekindle_wire::manifest::Base;
 use serde_json::Value;
 
 use super::installer::{Installer, InstallerError, wanted_compiler};
@@ -115,7 +114,7 @@ pub(super) async fn install(order: &BuildOrder<'_>, room: &Room, progress: &Prog
     let finished = Installer {
         order,
         room,
-        root: order.tools_for(Base::Node).await?,
+        root: order.tools().await?,
         network: Some(&network),
         program: "/usr/bin/npm",
         arguments: verb.iter().chain(&options).map(ToString::to_string).collect(),

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use rekindle_confined::Shown;
-use rekindle_wire::manifest::Base;
 
 use super::cache::{CachedTree, DepsCache};
 use super::installer::{APP, DEPS, Installer, InstallerError, tree_bytes, wanted_compiler};
@@ -36,10 +35,12 @@ pub enum PythonError {
     Root(#[from] RootError),
     /// pip failed.
     #[error(
-        "pip could not install requirements.txt (for Python 3.11 on Linux): {output}{}",
+        "pip could not install requirements.txt (for {interpreter} on Linux): {output}{}",
         wanted_compiler(.output)
     )]
     Failed {
+        /// The interpreter's name and version.
+        interpreter: &'static str,
         /// The end of pip's output.
         output: String,
     },
@@ -87,7 +88,7 @@ pub(super) async fn install(
         let path = path.to_owned();
         move |source| PythonError::Disk { action, path, source }
     };
-    let root = order.tools_for(Base::Python).await?;
+    let root = order.tools().await?;
     let configured = Configured::read();
     let key = cache_key(&wanted, &room.app(), &root, &configured).map_err(failed("read", &room.app()))?;
     if let Some(tree) = cache.get(&key).map_err(failed("look for", &order.work_dir))? {
@@ -114,7 +115,9 @@ pub(super) async fn install(
     let began = Instant::now();
     let finished = installer.run().await?;
     if !finished.success {
+        let interpreter = order.manifest.base.interpreter();
         return Err(PythonError::Failed {
+            interpreter: interpreter.map_or("Python", |interpreter| interpreter.version),
             output: finished.output,
         });
     }
@@ -194,7 +197,7 @@ fn cache_key(wanted: &Requirements, app: &Path, root: &[PathBuf], configured: &C
 
 /// Compiles the modules of the uploaded folder with its runtime's interpreter.
 pub(super) async fn compile_app(order: &BuildOrder<'_>, room: &Room) -> Result<(), PythonError> {
-    let root = vec![order.root(Root::Runtime(Base::Python)).await?];
+    let root = vec![order.root(Root::Runtime(order.manifest.base)).await?];
     compile(order, room, root, APP, APP).await
 }
 
