@@ -179,7 +179,7 @@ async fn functions_of_one_name_in_two_namespaces_have_nothing_in_common(place: &
         .unwrap();
     let namespaces = store.namespaces().await.unwrap();
     assert_eq!(namespaces, ["default", "team"].map(|name| name.parse().unwrap()).into());
-    let runtime = rekindle_wire::manifest::Runtime::Python;
+    let runtime = rekindle_wire::manifest::Base::Python;
     let named = |id: &str| rekindle_wire::internal::RuntimeSnapshot {
         snapshot: id.parse().unwrap(),
         rootfs: spec("hello", 1, 10, 1, 1).rootfs,
@@ -609,7 +609,7 @@ async fn what_any_earlier_version_wrote_is_there_after_an_upgrade(place: &Place)
             .unwrap();
         assert_eq!(version.manifest, parsed("hello"), "from {earlier}");
         assert_eq!(store.platform_id().await.unwrap() == "p-old", earlier >= 2);
-        let (hello, python) = ("hello".parse().unwrap(), rekindle_wire::manifest::Runtime::Python);
+        let (hello, python) = ("hello".parse().unwrap(), rekindle_wire::manifest::Base::Python);
         let new = store
             .add_version(&"new".parse().unwrap(), &parsed("new"), "sources/new", 7)
             .await;
