@@ -1,0 +1,103 @@
+//! The hollow process: waits in an empty sandbox for a restore program, runs it, and is then the snapshot's process.
+//!
+//! ```text
+//! start ──> own code in anonymous memory, the function's user, no rights but those to choose ids and clocks
+//!   └─ wait for a program and its files ──> run its operations ──> each thread: depart ──> the snapshot's code
+//! ```
+//!
+//! It has no C library, no allocator, no thread-local storage and no relocations: everything it needs is in its window
+//! of addresses, so all other memory can go. Every system call in this program is the program's purpose; what it does
+//! to memory outside the window is what the compiler checked.
+#![no_std]
+#![no_main]
+
+mod depart;
+mod identity;
+mod order;
+mod run;
+mod sys;
+mod threads;
+
+use restore_program::{Program, window};
+
+use crate::sys::{call, exit, nr};
+
+/// The stack on which programs are run: the kernel's is unmapped by then.
+const STACK_BYTES: usize = 0x8000;
+
+#[repr(C, align(4096))]
+struct Stack([u8; STACK_BYTES]);
+static mut STACK: Stack = Stack([0; STACK_BYTES]);
+
+core::arch::global_asm!(
+    ".globl _start",
+    "_start:",
+    // On the kernel's stack, while the own is replaced.
+    "xor ebp, ebp",
+    "and rsp, -16",
+    "call {settle}",
+    "lea rsp, [{stack} + {bytes}]",
+    "call {begin}",
+    "ud2",
+    settle = sym settle,
+    stack = sym STACK,
+    bytes = const STACK_BYTES,
+    begin = sym begin,
+);
+
+unsafe extern "C" {
+    static code_start: u8;
+    static data_start: u8;
+    static data_end: u8;
+}
+
+/// Replaces this program's pages of its file with equal ones of no file: while a process maps its program's file, the
+/// kernel lets it have no other program.
+fn leave_file() -> Result<(), sys::Errno> {
+    let [code, data, end] = [&raw const code_start, &raw const data_start, &raw const data_end].map(|at| at as u64);
+    for (start, length, protection) in [(code, data - code, 5), (data, end - data, 3)] {
+        let copy = call!(nr::MMAP, 0, length, 3, 0x22, u64::MAX, 0)?;
+        // SAFETY: the copy is a fresh mapping of this length. What is written after the copy is made, is made again:
+        // nothing is until the copy is in place.
+        unsafe { core::ptr::copy_nonoverlapping(start as *const u8, copy as *mut u8, length as usize) };
+        call!(nr::MPROTECT, copy, length, protection)?;
+        // May move, to a fixed address.
+        call!(nr::MREMAP, copy, length, length, 3, start)?;
+    }
+    Ok(())
+}
+
+extern "C" fn settle() {
+    if leave_file().is_err() {
+        exit(101);
+    }
+}
+
+extern "C" fn begin() -> ! {
+    if identity::prepare().is_err() {
+        exit(102);
+    }
+    let Ok(order) = order::receive() else { exit(103) };
+    let began = sys::now();
+    let Ok(bytes) = order.map() else { exit(104) };
+    let Ok(program) = Program::parse(bytes) else { exit(105) };
+    // SAFETY: the caller's page is mapped there, of this size, and only this thread writes to these fields.
+    let report = unsafe { &mut *(window::REPORT as *mut restore_program::Report) };
+    report.began = began;
+    match run::run(program, order, report) {
+        Ok(()) => depart::first(program, report),
+        Err((at, error)) => {
+            (report.failed, report.error) = (at, error.0);
+            exit(106)
+        }
+    }
+}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    exit(107)
+}
+
+/// The core library names it, though nothing here unwinds.
+#[unsafe(no_mangle)]
+extern "C" fn rust_eh_personality() {}

@@ -1,0 +1,105 @@
+//! The message that a hollow process waits for.
+
+use restore_program::window;
+
+use crate::sys::{EINVAL, Errno, Outcome, call, nr};
+
+/// The descriptor of the control socket at the start.
+const CONTROL: u64 = 3;
+/// Maximum number of descriptors: program, pages, report, template, and outputs.
+const DESCRIPTORS_MAX: usize = 8;
+/// Descriptors before the outputs.
+const FIRST_OUTPUT: usize = 4;
+
+/// The descriptors of an order.
+pub(crate) struct Order {
+    pub(crate) control: u64,
+    descriptors: [u64; DESCRIPTORS_MAX],
+    count: usize,
+    bytes: u64,
+}
+
+#[repr(C)]
+struct Message {
+    name: u64,
+    name_bytes: u32,
+    parts: *mut [u64; 2],
+    part_count: u64,
+    control: *mut u8,
+    control_bytes: u64,
+    flags: u32,
+}
+
+#[repr(C, align(8))]
+struct Rights([u8; 16 + 4 * DESCRIPTORS_MAX]);
+
+/// Waits for an order: eight bytes with the size of the program, and the descriptors.
+pub(crate) fn receive() -> Result<Order, Errno> {
+    let mut bytes = 0u64;
+    let mut part = [&raw mut bytes as u64, 8];
+    let mut rights = Rights([0; 16 + 4 * DESCRIPTORS_MAX]);
+    let mut message = Message {
+        name: 0,
+        name_bytes: 0,
+        parts: &raw mut part,
+        part_count: 1,
+        control: rights.0.as_mut_ptr(),
+        control_bytes: rights.0.len() as u64,
+        flags: 0,
+    };
+    if call!(nr::RECVMSG, CONTROL, &raw mut message, 0)? != 8 {
+        return Err(EINVAL);
+    }
+    // SAFETY: the kernel has written the message and the rights, whose layouts are its own.
+    let (length, bytes) = unsafe { (rights.0.as_ptr().cast::<u64>().read(), (&raw const bytes).read_volatile()) };
+    let count = (length.saturating_sub(16) / 4) as usize;
+    if !(FIRST_OUTPUT..=DESCRIPTORS_MAX).contains(&count) {
+        return Err(EINVAL);
+    }
+    let mut descriptors = [0; DESCRIPTORS_MAX];
+    for (at, descriptor) in descriptors.iter_mut().take(count).enumerate() {
+        // SAFETY: within the array, aligned to 4.
+        *descriptor = u64::from(unsafe { rights.0.as_ptr().add(16 + 4 * at).cast::<u32>().read() });
+    }
+    Ok(Order { control: CONTROL, descriptors, count, bytes })
+}
+
+impl Order {
+    pub(crate) fn pages(&self) -> u64 {
+        self.descriptors[1]
+    }
+
+    pub(crate) fn template(&self) -> u64 {
+        self.descriptors[3]
+    }
+
+    pub(crate) fn output(&self, index: u64) -> Result<u64, Errno> {
+        let outputs = self.descriptors.get(FIRST_OUTPUT..self.count).unwrap_or_default();
+        outputs.get(index as usize).copied().ok_or(EINVAL)
+    }
+
+    /// Maps the program and the page for reports.
+    pub(crate) fn map(&self) -> Result<&'static [u8], Errno> {
+        if self.bytes > window::END - window::PROGRAM {
+            return Err(EINVAL);
+        }
+        // Fixed and populated, as nothing else is there: private and read-only, shared.
+        call!(nr::MMAP, window::PROGRAM, self.bytes, 1, 0x8012, self.descriptors[0], 0)?;
+        call!(nr::MMAP, window::REPORT, 4096, 3, 0x8011, self.descriptors[2], 0)?;
+        // SAFETY: it has just been mapped, and nothing changes it.
+        Ok(unsafe { core::slice::from_raw_parts(window::PROGRAM as *const u8, self.bytes as usize) })
+    }
+
+    /// Moves all descriptors to numbers from `floor` on, and closes everything below.
+    pub(crate) fn make_room(&mut self, floor: u64) -> Outcome {
+        const DUPFD_CLOEXEC: u64 = 1030;
+        for descriptor in &mut self.descriptors[..self.count] {
+            *descriptor = call!(nr::FCNTL, *descriptor, DUPFD_CLOEXEC, floor)?;
+        }
+        self.control = call!(nr::FCNTL, self.control, DUPFD_CLOEXEC, floor)?;
+        match floor {
+            0 => Ok(0),
+            _ => call!(nr::CLOSE_RANGE, 0, floor - 1, 0),
+        }
+    }
+}
