@@ -27,6 +27,9 @@ fn set(rights: u64) -> Outcome {
 
 /// Becomes the function's user, for good, before anything of a function is known.
 pub(crate) fn prepare() -> Outcome {
+    // Signals wait until each thread has its own mask.
+    let all = u64::MAX;
+    call!(nr::RT_SIGPROCMASK, 2, &raw const all, 0, 8)?;
     call!(nr::SETSID)?;
     call!(nr::PRCTL, option::NO_NEW_PRIVS, 1)?;
     let mut right = 0;

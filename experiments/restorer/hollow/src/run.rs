@@ -93,7 +93,11 @@ impl Run {
             }
             Code::Copy => call!(nr::DUP3, b, a, if c != 0 { CLOEXEC } else { 0 }),
             Code::Pipe => self.pair(a, b, [c, d], |ends| call!(nr::PIPE2, ends, 0)),
-            Code::SocketPair => self.pair(a, b, [0, 0], |ends| call!(nr::SOCKETPAIR, c, d, 0, ends)),
+            Code::Fill => match call!(nr::WRITE, a, self.part(b, c)?.as_ptr(), c)? {
+                written if written == c => Ok(0),
+                _ => Err(EINVAL),
+            },
+            Code::SocketPair => self.pair(a, b, [e, f], |ends| call!(nr::SOCKETPAIR, c, d, 0, ends)),
             Code::Socket => place_new(call!(nr::SOCKET, b, c, d)?, a),
             Code::SocketOption => {
                 let value = d as u32;

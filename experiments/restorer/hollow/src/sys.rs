@@ -20,6 +20,7 @@ pub(crate) mod nr {
     pub(crate) const MPROTECT: u64 = 10;
     pub(crate) const MUNMAP: u64 = 11;
     pub(crate) const RT_SIGACTION: u64 = 13;
+    pub(crate) const RT_SIGPROCMASK: u64 = 14;
     pub(crate) const MREMAP: u64 = 25;
     pub(crate) const MADVISE: u64 = 28;
     pub(crate) const SETITIMER: u64 = 38;

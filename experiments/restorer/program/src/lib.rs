@@ -106,9 +106,11 @@ pub enum Code {
     /// Make a pipe. `a`: number of the end to read from. Number of the end to write to, flags of the first, of the
     /// second.
     Pipe,
+    /// Write into a pipe. `a`: number of the end to write to. Offset of the bytes, their number.
+    Fill,
     /// Make a socket. `a`: number. Domain, type with flags, protocol.
     Socket,
-    /// Make a pair of sockets. `a`: number. Number of the second, domain, type with flags.
+    /// Make a pair of sockets. `a`: number. Number of the second, domain, type, close-on-exec of each as in `open`.
     SocketPair,
     /// Set an option of a socket, of four bytes. `a`: number. Level, name, value.
     SocketOption,

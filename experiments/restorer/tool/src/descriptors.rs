@@ -22,7 +22,6 @@ const SOCKET: u64 = 1;
 
 /// Adds the operations of stage 6.
 pub fn compile(b: &mut Builder, images: &Images, process: &Process) -> Result<()> {
-    ensure!(!images.has_pipe_data, "pipes with data");
     let files = &images.verified.files;
     let entry = |id: u32| files.get(&id).context("a descriptor without a file");
     // By file: the first descriptor of it, which the others are copies of.
@@ -30,9 +29,14 @@ pub fn compile(b: &mut Builder, images: &Images, process: &Process) -> Result<()
     let of = |wanted: u32| process.descriptors.values().find(|d| d.id == wanted);
     for (number, descriptor) in process.descriptors.iter() {
         let close = u64::from(descriptor.flags & 1);
-        if let Some(original) = first.get(&descriptor.id) {
-            b.op(Code::Copy, *number, [u64::from(*original), close]);
-            continue;
+        match first.get(&descriptor.id) {
+            // The other end of what was made before.
+            Some(original) if original == number => continue,
+            Some(original) => {
+                b.op(Code::Copy, *number, [u64::from(*original), close]);
+                continue;
+            }
+            None => {}
         }
         first.insert(descriptor.id, *number);
         let file = entry(descriptor.id)?;
@@ -80,6 +84,10 @@ fn make<'a>(
         let that = (other.fd, u64::from(other_file.flags & !ACCESS | (other.flags & 1) * CLOEXEC));
         let (read, write) = if pipe.flags & ACCESS == 0 { (this, that) } else { (that, this) };
         b.op(Code::Pipe, read.0, [write.0.into(), read.1, write.1]);
+        if let Some(bytes) = images.pipe_data.get(&pipe.pipe_id).filter(|bytes| !bytes.is_empty()) {
+            let at = b.data(bytes);
+            b.op(Code::Fill, write.0, [at, bytes.len() as u64]);
+        }
         return Ok(());
     }
     if let Some(event) = &file.efd {
@@ -101,7 +109,9 @@ fn make<'a>(
         };
         first.insert(other.id, other.fd);
         ensure!(entry.uflags & NONBLOCK == socket.uflags & NONBLOCK, "a pair of sockets of which one waits");
-        b.op(Code::SocketPair, number, [other.fd.into(), 1, u64::from(socket.kind) | flags(socket.flags)]);
+        let kind = u64::from(socket.kind | socket.uflags & NONBLOCK);
+        let closing = |on: u32| u64::from(on * CLOEXEC);
+        b.op(Code::SocketPair, number, [other.fd.into(), 1, kind, closing(close), closing(other.flags & 1)]);
         return Ok(());
     }
     bail!("descriptor {number} is of kind {}", file.kind)

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use prost::Message;
-use rekindle_verify::messages::{FileEntry, PagemapHead, PagemapRun, Seccomp};
+use rekindle_verify::messages::{FileEntry, PagemapHead, PagemapRun, PipeData, Seccomp};
 use rekindle_verify::{Expected, Limit, RESOURCES, Verified, verify_images};
 
 /// Bytes of a page.
@@ -21,8 +21,8 @@ pub struct Images {
     pub verified: Verified,
     pub filters: Vec<Vec<u8>>,
     pub memory: BTreeMap<u32, Memory>,
-    /// Data of pipes, which the compiler does not know yet.
-    pub has_pipe_data: bool,
+    /// What is in pipes, by their numbers.
+    pub pipe_data: BTreeMap<u32, Vec<u8>>,
 }
 
 /// Pages of a process, by number: how many, and where in the pages' file.
@@ -52,6 +52,20 @@ fn messages<M: Message + Default>(bytes: &[u8]) -> Result<Vec<M>> {
     while let Some((length, after)) = rest.split_first_chunk::<4>() {
         let (message, after) = after.split_at_checked(u32::from_le_bytes(*length) as usize).context("cut off")?;
         found.push(M::decode(message)?);
+        rest = after;
+    }
+    Ok(found)
+}
+
+/// Messages with data after each.
+fn pipe_data(image: &[u8]) -> Result<BTreeMap<u32, Vec<u8>>> {
+    let mut rest = image.get(8..).context("no magic numbers")?;
+    let mut found = BTreeMap::new();
+    while let Some((length, after)) = rest.split_first_chunk::<4>() {
+        let (message, after) = after.split_at_checked(u32::from_le_bytes(*length) as usize).context("cut off")?;
+        let pipe = PipeData::decode(message)?;
+        let (bytes, after) = after.split_at_checked(pipe.bytes as usize).context("cut off")?;
+        found.insert(pipe.pipe_id, bytes.to_vec());
         rest = after;
     }
     Ok(found)
@@ -124,7 +138,6 @@ pub fn load(dir: &Path) -> Result<Images> {
         }
         memory.insert(pid, Memory { runs, pages: dir.join(format!("pages-{}.img", head.pages_id)) });
     }
-    // Magic numbers only, if there is none.
-    let has_pipe_data = files.get("pipes-data.img").is_some_and(|image| image.len() > 8);
-    Ok(Images { verified, filters, memory, has_pipe_data })
+    let pipe_data = files.get("pipes-data.img").map_or_else(|| Ok(BTreeMap::new()), |image| pipe_data(image))?;
+    Ok(Images { verified, filters, memory, pipe_data })
 }
