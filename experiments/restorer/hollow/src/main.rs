@@ -77,6 +77,9 @@ extern "C" fn begin() -> ! {
     if identity::prepare().is_err() {
         exit(102);
     }
+    if order::send_userfault().is_err() {
+        exit(108);
+    }
     let Ok(order) = order::receive() else { exit(103) };
     let began = sys::now();
     let Ok(bytes) = order.map() else { exit(104) };

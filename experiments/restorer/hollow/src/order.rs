@@ -11,6 +11,32 @@ const DESCRIPTORS_MAX: usize = 8;
 /// Descriptors before the outputs.
 const FIRST_OUTPUT: usize = 4;
 
+/// The descriptor of `/dev/userfaultfd` at the start.
+const DEVICE: u64 = 4;
+
+/// Makes a userfaultfd of this memory, which becomes the function's, and sends it. Nothing is left of it here.
+pub(crate) fn send_userfault() -> Outcome {
+    const NEW: u64 = 0xaa00;
+    const CLOEXEC_NONBLOCK: u64 = 0o2_004_000;
+    let userfault = call!(nr::IOCTL, DEVICE, NEW, CLOEXEC_NONBLOCK)?;
+    let mut byte = 0u8;
+    let mut part = [&raw mut byte as u64, 1];
+    // SOL_SOCKET, SCM_RIGHTS.
+    let mut rights = [20, 1 | 1 << 32, userfault];
+    let message = Message {
+        name: 0,
+        name_bytes: 0,
+        parts: &raw mut part,
+        part_count: 1,
+        control: rights.as_mut_ptr().cast(),
+        control_bytes: size_of_val(&rights) as u64,
+        flags: 0,
+    };
+    call!(nr::SENDMSG, CONTROL, &raw const message, 0)?;
+    call!(nr::CLOSE, userfault)?;
+    call!(nr::CLOSE, DEVICE)
+}
+
 /// The descriptors of an order.
 pub(crate) struct Order {
     pub(crate) control: u64,

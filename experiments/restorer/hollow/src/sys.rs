@@ -21,12 +21,14 @@ pub(crate) mod nr {
     pub(crate) const MUNMAP: u64 = 11;
     pub(crate) const RT_SIGACTION: u64 = 13;
     pub(crate) const RT_SIGPROCMASK: u64 = 14;
+    pub(crate) const IOCTL: u64 = 16;
     pub(crate) const MREMAP: u64 = 25;
     pub(crate) const MADVISE: u64 = 28;
     pub(crate) const SETITIMER: u64 = 38;
     pub(crate) const SOCKET: u64 = 41;
     pub(crate) const RECVFROM: u64 = 45;
     pub(crate) const SENDTO: u64 = 44;
+    pub(crate) const SENDMSG: u64 = 46;
     pub(crate) const RECVMSG: u64 = 47;
     pub(crate) const BIND: u64 = 49;
     pub(crate) const LISTEN: u64 = 50;

@@ -41,6 +41,8 @@ pub enum Pages {
     Eager,
     /// All restores map one file.
     Template,
+    /// The same, and a pager fills that file.
+    Paged,
 }
 
 /// Compiles the only process of `images`. `file` reads a file of the function's root.

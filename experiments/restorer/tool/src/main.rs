@@ -8,7 +8,9 @@ mod descriptors;
 mod frame;
 mod images;
 mod memory;
+mod pager;
 mod print;
+mod rights;
 mod run;
 mod sandbox;
 
@@ -20,19 +22,25 @@ use crate::compile::Pages;
 use crate::run::Job;
 use crate::sandbox::Layers;
 
-const USAGE: &str = "usage: restorer print|check|run IMAGES ROOTFS APP [eager|template] [RUNS] [PATH]
+const USAGE: &str = "usage: restorer print|check|run IMAGES ROOTFS APP [eager|template|paged] [RUNS] [PATH]
   print  the program
   check  restores once, and compares memory, mappings and registers with the images before the first instruction
-  run    restores RUNS times, requests PATH of each, and prints the times of all stages";
+  run    restores RUNS times, requests PATH of each, and prints the times of all stages
+       restorer rights
+  tries each step of a restore with different rights";
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.iter().eq(["rights"]) {
+        return rights::print();
+    }
     let [command, images, rootfs, app, rest @ ..] = arguments.as_slice() else {
         bail!("{USAGE}");
     };
     let pages = match rest.first().map(String::as_str) {
         None | Some("template") => Pages::Template,
         Some("eager") => Pages::Eager,
+        Some("paged") => Pages::Paged,
         Some(_) => bail!("{USAGE}"),
     };
     let hollow = std::env::current_exe()?.with_file_name("hollow");

@@ -112,7 +112,7 @@ impl Plan<'_> {
         let runs: Vec<_> = self.memory.within(first..end).collect();
         let plain = vma.flags & GROWS_DOWN == 0 && vma.madv.unwrap_or(0) & 1 << WIPE_ON_FORK == 0;
         let flags = u64::from(vma.flags & !0x20);
-        if pages == Pages::Template && plain && !runs.is_empty() {
+        if pages != Pages::Eager && plain && !runs.is_empty() {
             let at = self.template.pages;
             self.template.copied.extend(runs.iter().map(|(page, count, from)| (at + page - first, *count, *from)));
             self.template.pages += end - first;

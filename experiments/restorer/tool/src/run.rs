@@ -13,6 +13,7 @@ use restore_program::Report;
 
 use crate::compile::{Compiled, Pages, STAGES, compile};
 use crate::images::{Images, PAGE, load};
+use crate::pager::{Pager, ranges};
 use crate::sandbox::{self, Layers, Sandbox};
 
 /// What restores of one snapshot share.
@@ -23,6 +24,7 @@ pub struct Job {
     program: File,
     pages: File,
     template: File,
+    how: Pages,
     stage: PathBuf,
 }
 
@@ -39,7 +41,7 @@ fn memory_file(name: &std::ffi::CStr) -> Result<File> {
 
 impl Job {
     /// Compiles, and fills the template.
-    pub fn prepare(dir: &Path, layers: Layers, pages: Pages) -> Result<Self> {
+    pub fn prepare(dir: &Path, layers: Layers, how: Pages) -> Result<Self> {
         let images = load(dir).context("load the images")?;
         let read = |path: &[u8], offset: u64, bytes: u64| {
             let path = String::from_utf8_lossy(path).into_owned();
@@ -56,7 +58,7 @@ impl Job {
             Ok(buffer)
         };
         let began = Instant::now();
-        let compiled = compile(&images, pages, &read).context("compile")?;
+        let compiled = compile(&images, how, &read).context("compile")?;
         eprintln!("compiled in {:?}, {} bytes", began.elapsed(), compiled.program.len());
         let mut program = memory_file(c"program")?;
         program.write_all(&compiled.program)?;
@@ -78,7 +80,7 @@ impl Job {
         // Not of a disk while it is measured.
         let mut pages = memory_file(c"pages")?;
         std::io::copy(&mut File::open(&memory.pages)?, &mut pages)?;
-        Ok(Self { images, layers, compiled, program, pages, template, stage })
+        Ok(Self { images, layers, compiled, program, pages, template, how, stage })
     }
 }
 
@@ -99,6 +101,7 @@ pub struct Restore {
     report: *mut Report,
     pub ordered: u64,
     outputs: [OwnedFd; 2],
+    pub pager: Option<Pager>,
 }
 
 impl Drop for Restore {
@@ -125,7 +128,12 @@ fn pipe() -> Result<[OwnedFd; 2]> {
 impl Restore {
     /// Makes a sandbox, orders the restore, and waits until everything is in place.
     pub fn begin(job: &Job) -> Result<Self> {
-        let sandbox = sandbox::make(&job.stage, &job.layers)?;
+        let mut sandbox = sandbox::make(&job.stage, &job.layers)?;
+        let userfault = sandbox.userfault.take();
+        // A template of its own, so that each restore finds it empty.
+        let empty = memory_file(c"template")?;
+        empty.set_len(job.compiled.template.pages * PAGE)?;
+        let template = if job.how == Pages::Paged { &empty } else { &job.template };
         let report = memory_file(c"report")?;
         report.set_len(PAGE)?;
         // SAFETY: a fresh mapping of a page.
@@ -144,13 +152,13 @@ impl Restore {
             job.program.as_raw_fd(),
             job.pages.as_raw_fd(),
             report.as_raw_fd(),
-            job.template.as_raw_fd(),
+            template.as_raw_fd(),
             write.as_raw_fd(),
             write.as_raw_fd(),
         ];
         let ordered = now();
         sandbox::order(&sandbox.control, job.compiled.program.len() as u64, &parts)?;
-        let restore = Self { sandbox, report: mapped.cast(), ordered, outputs: [read, write] };
+        let mut restore = Self { sandbox, report: mapped.cast(), ordered, outputs: [read, write], pager: None };
         let mut byte = 0u8;
         // SAFETY: room for one byte.
         let read = unsafe { libc::recv(restore.sandbox.control.as_raw_fd(), (&raw mut byte).cast(), 1, 0) };
@@ -161,6 +169,10 @@ impl Restore {
             let code = op.and_then(|op| restore_program::Code::of(op.code));
             let error = std::io::Error::from_raw_os_error(report.error);
             bail!("operation {}, {code:?} {op:x?}: {error}", report.failed);
+        }
+        if let (Pages::Paged, Some(userfault)) = (job.how, userfault) {
+            let ranges = ranges(&job.compiled.program);
+            restore.pager = Some(Pager::start(userfault, ranges, &job.template, template)?);
         }
         Ok(restore)
     }
@@ -224,6 +236,7 @@ fn summary(name: &str, mut nanoseconds: Vec<u64>) {
 /// Restores `runs` times, and prints the time of each stage, best and median, in microseconds.
 pub fn measure(job: &Job, runs: usize, path: Option<&str>) -> Result<()> {
     let mut stages = vec![Vec::new(); STAGES.len()];
+    let (mut registered, mut faults) = (vec![], vec![]);
     let (mut arrived, mut departed, mut whole, mut answered) = (vec![], vec![], vec![], vec![]);
     for run in 0..runs {
         let restore = Restore::begin(job).with_context(|| format!("run {run}"))?;
@@ -250,6 +263,10 @@ pub fn measure(job: &Job, runs: usize, path: Option<&str>) -> Result<()> {
             }
             answered.push(took.as_nanos() as u64);
         }
+        if let Some(pager) = &restore.pager {
+            registered.push(pager.registered.as_nanos() as u64);
+            faults.push(pager.faults() as u64 * 1000);
+        }
     }
     println!("| stage, us of {runs} | best | median |\n|---|---|---|");
     summary("order until it runs", arrived);
@@ -259,5 +276,7 @@ pub fn measure(job: &Job, runs: usize, path: Option<&str>) -> Result<()> {
     summary("threads go, first departs", departed);
     summary("all, from the order's arrival", whole);
     summary("first response after it", answered);
+    summary("of that the pager: register", registered);
+    summary("faults until then (number)", faults);
     Ok(())
 }

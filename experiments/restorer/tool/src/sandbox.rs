@@ -37,6 +37,8 @@ pub struct Sandbox {
     pub function: i32,
     /// The other end of the hollow process's control socket.
     pub control: OwnedFd,
+    /// A fresh userfaultfd of its memory.
+    pub userfault: Option<OwnedFd>,
 }
 
 impl Drop for Sandbox {
@@ -91,17 +93,18 @@ pub fn mount_layers(stage: &Path, layers: &Layers) -> Result<()> {
 pub fn make(stage: &Path, layers: &Layers) -> Result<Sandbox> {
     let (control, inside) = pair()?;
     let (mut ours, mut theirs) = UnixStream::pair()?;
+    let device = fs::File::options().read(true).write(true).open("/dev/userfaultfd").context("userfaultfd")?;
     // SAFETY: a fork into new namespaces. This program has one thread when it makes sandboxes.
     let init = unsafe { libc::syscall(libc::SYS_clone, NAMESPACES | libc::SIGCHLD, 0, 0, 0, 0) };
     if check(init, "clone")? == 0 {
         drop(ours);
-        let done = become_init(stage, layers, inside.as_raw_fd(), &mut theirs);
+        let done = become_init(stage, layers, inside.as_raw_fd(), device.as_raw_fd(), &mut theirs);
         eprintln!("sandbox: {:#}", done.err().unwrap_or_else(|| anyhow::anyhow!("init ended")));
         std::process::exit(1);
     }
     let init = init as i32;
     drop(theirs);
-    let mut sandbox = Sandbox { init, function: 0, control };
+    let mut sandbox = Sandbox { init, function: 0, control, userfault: None };
     for map in ["uid_map", "gid_map"] {
         fs::write(format!("/proc/{init}/{map}"), format!("0 {FIRST_ID} 65536\n"))?;
     }
@@ -109,10 +112,12 @@ pub fn make(stage: &Path, layers: &Layers) -> Result<Sandbox> {
     ours.read_exact(&mut [0]).context("the sandbox failed")?;
     let children = fs::read_to_string(format!("/proc/{init}/task/{init}/children"))?;
     sandbox.function = children.trim().parse().context("the hollow process")?;
+    drop(inside);
+    sandbox.userfault = Some(receive_descriptor(&sandbox.control)?);
     Ok(sandbox)
 }
 
-fn become_init(stage: &Path, layers: &Layers, control: RawFd, told: &mut UnixStream) -> Result<()> {
+fn become_init(stage: &Path, layers: &Layers, control: RawFd, device: RawFd, told: &mut UnixStream) -> Result<()> {
     told.read_exact(&mut [0])?;
     // SAFETY: plain system calls of a process with one thread.
     unsafe {
@@ -154,7 +159,10 @@ fn become_init(stage: &Path, layers: &Layers, control: RawFd, told: &mut UnixStr
     if check(made, "clone3 with an id")? == 0 {
         // SAFETY: the descriptors are open; the strings are constants.
         unsafe {
+            let device = libc::fcntl(device, libc::F_DUPFD, 10);
             check(libc::dup2(control, 3).into(), "dup2")?;
+            check(libc::dup2(device, 4).into(), "dup2")?;
+            libc::close(device);
             let nothing: [*const libc::c_char; 1] = [null()];
             let name: [*const libc::c_char; 2] = [c"hollow".as_ptr(), null()];
             let (fd, empty) = (hollow.as_raw_fd(), c"".as_ptr());
@@ -191,6 +199,23 @@ fn loopback_up() -> Result<()> {
         libc::close(socket);
     }
     Ok(())
+}
+
+/// Receives a descriptor.
+fn receive_descriptor(control: &OwnedFd) -> Result<OwnedFd> {
+    let (mut byte, mut rights) = (0u8, [0u64; 4]);
+    let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    // SAFETY: the message's parts outlive the call; a received descriptor is owned from here on.
+    unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
+        (message.msg_control, message.msg_controllen) = (rights.as_mut_ptr().cast(), size_of_val(&rights));
+        let read = libc::recvmsg(control.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC);
+        check(read as i64, "receive the userfaultfd")?;
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        ensure!(read == 1 && !header.is_null(), "the hollow process ended early");
+        Ok(OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned()))
+    }
 }
 
 /// Sends a hollow process its order.
