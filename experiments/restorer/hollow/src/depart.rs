@@ -1,36 +1,35 @@
 //! The last step of each thread: `rt_sigreturn` loads its registers from its frame.
 //!
 //! The frames and the code that issues the call cannot be unmapped by the process itself: whoever unmaps them would
-//! still need them. So this *residue* stays, and everything else of the window goes with the last thread.
+//! still need them. So this *residue* stays, and the window goes with the last thread.
 //!
 //! ```text
 //! residue: code (r-x) | counter, frame, frame, … (rw-)
 //! ```
 
-use restore_program::{PAGE, Program, Report, Thread, frame, window};
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use restore_program::{PAGE, Program, RESIDUE_MAX, Report, Thread, frame, window};
 
 use crate::run::whole_pages;
 use crate::sys::{EINVAL, Outcome, call, nr, now};
 use crate::threads::{self, become_thread};
 
-/// Where the counter is.
-const COUNTER: u64 = window::RESIDUE + PAGE;
-/// Where frames begin.
+/// Address of the residue.
+static RESIDUE: AtomicU64 = AtomicU64::new(0);
+/// Offset of the counter.
+const COUNTER: u64 = PAGE;
+/// Offset of the first frame.
 const FRAMES: u64 = COUNTER + 64;
 
 core::arch::global_asm!(
-    // Frame in r12, counter in r13, end of the residue in r14. It is copied to the residue, and needs no stack.
+    // Frame in r12, counter in r13. It is copied to the residue, and needs no stack.
     ".globl depart_start",
     "depart_start:",
     "lock dec dword ptr [r13]",
     "jnz 1f",
     "mov edi, {start}",
-    "mov esi, {before}",
-    "mov eax, 11",
-    "syscall",
-    "mov rdi, r14",
-    "mov esi, {end}",
-    "sub rsi, r14",
+    "mov esi, {length}",
     "mov eax, 11",
     "syscall",
     "1: mov rsp, r12",
@@ -40,8 +39,7 @@ core::arch::global_asm!(
     ".globl depart_end",
     "depart_end:",
     start = const window::START,
-    before = const window::RESIDUE - window::START,
-    end = const window::END,
+    length = const window::END - window::START,
 );
 
 unsafe extern "C" {
@@ -62,26 +60,30 @@ const fn residue_bytes(frames: u64) -> u64 {
 }
 
 /// Lays out the residue.
-pub(crate) fn lay_out(program: Program<'static>) -> Outcome {
+pub(crate) fn lay_out(program: Program<'static>, residue: u64) -> Outcome {
     let (first, bytes) = frames(program).ok_or(EINVAL)?;
     let length = residue_bytes(bytes);
-    if length > window::RESIDUE_MAX {
+    if length > RESIDUE_MAX {
         return Err(EINVAL);
     }
-    call!(nr::MMAP, window::RESIDUE, length, 3, 0x8032, u64::MAX, 0)?;
+    // Only where nothing is.
+    if call!(nr::MMAP, residue, length, 3, 0x10_8022, u64::MAX, 0)? != residue {
+        return Err(EINVAL);
+    }
+    RESIDUE.store(residue, Ordering::Release);
     let all = program.part(first, bytes).map_err(|_| EINVAL)?;
     let (code, code_end) = (&raw const depart_start, &raw const depart_end);
     // SAFETY: what is written was just mapped, and is long enough. Frames are in the order of threads.
     unsafe {
-        core::ptr::copy_nonoverlapping(code, window::RESIDUE as *mut u8, code_end as usize - code as usize);
-        core::ptr::copy_nonoverlapping(all.as_ptr(), FRAMES as *mut u8, all.len());
-        (COUNTER as *mut u32).write(program.threads().len() as u32);
+        core::ptr::copy_nonoverlapping(code, residue as *mut u8, code_end as usize - code as usize);
+        core::ptr::copy_nonoverlapping(all.as_ptr(), (residue + FRAMES) as *mut u8, all.len());
+        ((residue + COUNTER) as *mut u32).write(program.threads().len() as u32);
         for thread in program.threads() {
-            let at = FRAMES + u64::from(thread.frame.at) - first;
+            let at = residue + FRAMES + u64::from(thread.frame.at) - first;
             ((at + frame::STATE_ADDRESS as u64) as *mut u64).write(at + frame::STATE as u64);
         }
     }
-    call!(nr::MPROTECT, window::RESIDUE, PAGE, 5)
+    call!(nr::MPROTECT, residue, PAGE, 5)
 }
 
 /// Ends the first thread's restore: from here on the process is the snapshot's.
@@ -110,15 +112,15 @@ pub(crate) fn one(thread: &Thread) -> ! {
     let Ok(program) = program else {
         crate::sys::exit(114)
     };
-    let Some((first, bytes)) = frames(program) else {
+    let Some((first, _)) = frames(program) else {
         crate::sys::exit(114)
     };
-    let residue_end = window::RESIDUE + residue_bytes(bytes);
-    let at = FRAMES + u64::from(thread.frame.at) - first;
+    let residue = RESIDUE.load(Ordering::Acquire);
+    let at = residue + FRAMES + u64::from(thread.frame.at) - first;
     // SAFETY: the code is there, and the frame; nothing of this program is used any more.
     unsafe {
-        core::arch::asm!("jmp {code}", code = in(reg) window::RESIDUE, in("r12") at, in("r13") COUNTER,
-            in("r14") residue_end, options(noreturn));
+        core::arch::asm!("jmp {code}", code = in(reg) residue, in("r12") at, in("r13") residue + COUNTER,
+            options(noreturn));
     }
 }
 

@@ -10,6 +10,9 @@ const CHECKPOINT_RESTORE: u64 = 1 << 40;
 /// To make and enter a time namespace with clocks of its own, and to choose process ids.
 const AHEAD: u64 = SYS_ADMIN | SYS_TIME | CHECKPOINT_RESTORE;
 
+/// `CLONE_NEWTIME`.
+pub(crate) const NEW_TIME: u64 = 0x80;
+
 mod option {
     pub(super) const DUMPABLE: u64 = 4;
     pub(super) const KEEPCAPS: u64 = 8;
@@ -42,7 +45,8 @@ pub(crate) fn prepare() -> Outcome {
     call!(nr::SETRESUID, USER, USER, USER)?;
     call!(nr::PRCTL, option::KEEPCAPS, 0)?;
     call!(nr::PRCTL, option::DUMPABLE, 1)?;
-    set(AHEAD)
+    set(AHEAD)?;
+    call!(nr::UNSHARE, NEW_TIME)
 }
 
 /// Keeps only the right to choose ids and the program.

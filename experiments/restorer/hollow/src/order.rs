@@ -42,7 +42,7 @@ pub(crate) struct Order {
     pub(crate) control: u64,
     descriptors: [u64; DESCRIPTORS_MAX],
     count: usize,
-    bytes: u64,
+    order: restore_program::Order,
 }
 
 #[repr(C)]
@@ -59,10 +59,11 @@ struct Message {
 #[repr(C, align(8))]
 struct Rights([u8; 16 + 4 * DESCRIPTORS_MAX]);
 
-/// Waits for an order: eight bytes with the size of the program, and the descriptors.
+/// Waits for an order: where and how large things are, and the descriptors.
 pub(crate) fn receive() -> Result<Order, Errno> {
-    let mut bytes = 0u64;
-    let mut part = [&raw mut bytes as u64, 8];
+    let mut order = restore_program::Order::default();
+    let bytes = size_of_val(&order) as u64;
+    let mut part = [&raw mut order as u64, bytes];
     let mut rights = Rights([0; 16 + 4 * DESCRIPTORS_MAX]);
     let mut message = Message {
         name: 0,
@@ -73,11 +74,11 @@ pub(crate) fn receive() -> Result<Order, Errno> {
         control_bytes: rights.0.len() as u64,
         flags: 0,
     };
-    if call!(nr::RECVMSG, CONTROL, &raw mut message, 0)? != 8 {
+    if call!(nr::RECVMSG, CONTROL, &raw mut message, 0)? != bytes {
         return Err(EINVAL);
     }
     // SAFETY: the kernel has written the message and the rights, whose layouts are its own.
-    let (length, bytes) = unsafe { (rights.0.as_ptr().cast::<u64>().read(), (&raw const bytes).read_volatile()) };
+    let (length, order) = unsafe { (rights.0.as_ptr().cast::<u64>().read(), (&raw const order).read_volatile()) };
     let count = (length.saturating_sub(16) / 4) as usize;
     if !(FIRST_OUTPUT..=DESCRIPTORS_MAX).contains(&count) {
         return Err(EINVAL);
@@ -87,12 +88,16 @@ pub(crate) fn receive() -> Result<Order, Errno> {
         // SAFETY: within the array, aligned to 4.
         *descriptor = u64::from(unsafe { rights.0.as_ptr().add(16 + 4 * at).cast::<u32>().read() });
     }
-    Ok(Order { control: CONTROL, descriptors, count, bytes })
+    Ok(Order { control: CONTROL, descriptors, count, order })
 }
 
 impl Order {
     pub(crate) fn pages(&self) -> u64 {
         self.descriptors[1]
+    }
+
+    pub(crate) fn residue(&self) -> u64 {
+        self.order.residue
     }
 
     pub(crate) fn template(&self) -> u64 {
@@ -106,14 +111,14 @@ impl Order {
 
     /// Maps the program and the page for reports.
     pub(crate) fn map(&self) -> Result<&'static [u8], Errno> {
-        if self.bytes > window::END - window::PROGRAM {
+        if self.order.bytes > window::END - window::PROGRAM {
             return Err(EINVAL);
         }
         // Fixed and populated, as nothing else is there: private and read-only, shared.
-        call!(nr::MMAP, window::PROGRAM, self.bytes, 1, 0x8012, self.descriptors[0], 0)?;
+        call!(nr::MMAP, window::PROGRAM, self.order.bytes, 1, 0x8012, self.descriptors[0], 0)?;
         call!(nr::MMAP, window::REPORT, 4096, 3, 0x8011, self.descriptors[2], 0)?;
         // SAFETY: it has just been mapped, and nothing changes it.
-        Ok(unsafe { core::slice::from_raw_parts(window::PROGRAM as *const u8, self.bytes as usize) })
+        Ok(unsafe { core::slice::from_raw_parts(window::PROGRAM as *const u8, self.order.bytes as usize) })
     }
 
     /// Moves all descriptors to numbers from `floor` on, and closes everything below.

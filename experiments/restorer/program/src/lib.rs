@@ -19,13 +19,9 @@ pub const PAGE: u64 = 4096;
 
 /// Addresses that belong to the hollow process until the end. No mapping of a snapshot may be there.
 pub mod window {
-    /// Start: the lowest address that a process without privileges may map.
+    /// Start: the lowest address that a process may map where `vm.mmap_min_addr` is as usual.
     pub const START: u64 = 0x1_0000;
-    /// What is left behind: code that ends each thread, the counter and the frames.
-    pub const RESIDUE: u64 = 0x8_0000;
-    /// Maximum size of the residue.
-    pub const RESIDUE_MAX: u64 = 0x8_0000;
-    /// Threads' stacks.
+    /// Threads' stacks. Below is the hollow process itself.
     pub const STACKS: u64 = 0x10_0000;
     /// Size of a thread's stack.
     pub const STACK: u64 = 0x1000;
@@ -34,9 +30,23 @@ pub mod window {
     /// Where times are reported: a page shared with the caller.
     pub const REPORT: u64 = 0x18_0000;
     /// The program.
-    pub const PROGRAM: u64 = 0x20_0000;
-    /// End: programs that are not position-independent begin here.
-    pub const END: u64 = 0x40_0000;
+    pub const PROGRAM: u64 = 0x18_1000;
+    /// End: the lowest address at which linkers place programs.
+    pub const END: u64 = 0x20_0000;
+}
+
+/// Maximum size of the residue: code that ends each thread, a counter, and the frames. Whoever orders a restore chooses
+/// its place, where the snapshot has no mapping.
+pub const RESIDUE_MAX: u64 = 0x8_0000;
+
+/// What a hollow process is sent, besides descriptors.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Order {
+    /// Size of the program in bytes.
+    pub bytes: u64,
+    /// Address of the residue.
+    pub residue: u64,
 }
 
 /// A part of the program: offset of its first byte, and number of elements.
@@ -142,8 +152,10 @@ pub enum Code {
     Personality,
     /// Make all threads but the first.
     Threads,
-    /// Say that all is mapped, and wait to be told to go on.
-    Mapped,
+    /// Say that all is mapped.
+    Tell,
+    /// Wait to be told to go on.
+    Wait,
     /// Install a filter in all threads. `a`: number of instructions. Their offset.
     Filter,
     /// Register for barriers. `a`: command.

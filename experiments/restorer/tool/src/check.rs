@@ -52,7 +52,7 @@ pub fn once(job: &Job) -> Result<()> {
         status(&mut found, pid, *task, &thread.core, job.images.filters.len())?;
     }
     process_status(&mut found, pid, process)?;
-    mappings(&mut found, pid, process)?;
+    mappings(&mut found, pid, process, restore.residue)?;
     memory(&mut found, job, pid)?;
     descriptors(&mut found, pid, process)?;
     println!("| compared | number | differ |\n|---|---|---|");
@@ -263,7 +263,7 @@ fn process_status(found: &mut Findings, pid: i32, process: &Process) -> Result<(
 }
 
 /// Bounds and protection of mappings, as runs of equal protection: what lies behind them differs by design.
-fn mappings(found: &mut Findings, pid: i32, process: &Process) -> Result<()> {
+fn mappings(found: &mut Findings, pid: i32, process: &Process, residue: u64) -> Result<()> {
     let letter = |on: bool, letter: char| if on { letter } else { '-' };
     let rights = |vma: &Vma| -> String {
         let shared = if vma.flags & 0xf == 1 { 's' } else { 'p' };
@@ -288,7 +288,7 @@ fn mappings(found: &mut Findings, pid: i32, process: &Process) -> Result<()> {
         let (bounds, rights) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
         let (start, end) = bounds.split_once('-').context("maps")?;
         let (start, end) = (u64::from_str_radix(start, 16)?, u64::from_str_radix(end, 16)?);
-        if end <= restore_program::window::END {
+        if (residue..residue + restore_program::RESIDUE_MAX).contains(&start) {
             println!("residue {line}");
         } else {
             now.push((start, end, rights.to_owned()));

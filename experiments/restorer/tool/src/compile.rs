@@ -14,18 +14,19 @@ use crate::images::Images;
 use crate::{descriptors, frame, memory};
 
 /// The end of each stage, as a restore reports it.
-pub const STAGES: [&str; 11] = [
+pub const STAGES: [&str; 12] = [
     "set up, clocks",
     "unmap",
     "map",
     "read pages",
     "protect",
     "vdso, mm",
+    "tell that all is mapped",
     "descriptors",
     "signals, limits",
     "threads",
-    "told to go on",
     "filter",
+    "wait to be told to go on",
 ];
 
 /// A program, and what its process maps besides files.
@@ -64,22 +65,24 @@ pub fn compile(images: &Images, pages: Pages, file: &memory::ReadFile<'_>) -> Re
     b.op(Code::Vdso, 0, [vvar]);
     memory_fields(&mut b, images, process)?;
     b.op(Code::Stage, 5, []);
-    descriptors::compile(&mut b, images, process)?;
+    b.op(Code::Tell, 0, []);
     b.op(Code::Stage, 6, []);
-    task(&mut b, &process.threads[0].core)?;
+    descriptors::compile(&mut b, images, process)?;
     b.op(Code::Stage, 7, []);
+    task(&mut b, &process.threads[0].core)?;
+    b.op(Code::Stage, 8, []);
     for thread in &process.threads {
         add_thread(&mut b, &thread.core, thread.tid)?;
     }
     b.op(Code::Threads, 0, []);
-    b.op(Code::Stage, 8, []);
-    b.op(Code::Mapped, 0, []);
     b.op(Code::Stage, 9, []);
     if let [filter] = images.filters.as_slice() {
         let at = b.data(filter);
         b.op(Code::Filter, (filter.len() / 8) as u32, [at]);
     }
     b.op(Code::Stage, 10, []);
+    b.op(Code::Wait, 0, []);
+    b.op(Code::Stage, 11, []);
     let program = b.finish(descriptors_end);
     ensure!((program.len() as u64) < window::END - window::PROGRAM, "the program is too large");
     Ok(Compiled { program, template })

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use restore_program::Report;
+use restore_program::{Order, RESIDUE_MAX, Report};
 
 use crate::compile::{Compiled, Pages, STAGES, compile};
 use crate::images::{Images, PAGE, load};
@@ -95,11 +95,32 @@ impl Drop for Job {
     }
 }
 
+impl Job {
+    /// A place at random where the snapshot has no mapping.
+    fn free_place(&self) -> Result<u64> {
+        const LOWEST: u64 = 0x10_0000_0000;
+        const RANGE: u64 = 0x7000_0000_0000;
+        let vmas = self.images.verified.processes.iter().flat_map(|p| p.memory.iter().flat_map(|m| &m.vmas));
+        let vmas: Vec<_> = vmas.collect();
+        loop {
+            let mut random = 0u64;
+            // SAFETY: room for eight bytes.
+            let got = unsafe { libc::getrandom((&raw mut random).cast(), 8, 0) };
+            ensure!(got == 8, "getrandom");
+            let start = LOWEST + random % RANGE / PAGE * PAGE;
+            if vmas.iter().all(|vma| start >= vma.end || start + RESIDUE_MAX <= vma.start) {
+                return Ok(start);
+            }
+        }
+    }
+}
+
 /// A restore that has come to where it waits to be told to go on.
 pub struct Restore {
     pub sandbox: Sandbox,
     report: *mut Report,
     pub ordered: u64,
+    pub residue: u64,
     outputs: [OwnedFd; 2],
     pub pager: Option<Pager>,
 }
@@ -157,8 +178,10 @@ impl Restore {
             write.as_raw_fd(),
         ];
         let ordered = now();
-        sandbox::order(&sandbox.control, job.compiled.program.len() as u64, &parts)?;
-        let mut restore = Self { sandbox, report: mapped.cast(), ordered, outputs: [read, write], pager: None };
+        let bytes = job.compiled.program.len() as u64;
+        let residue = job.free_place()?;
+        sandbox::order(&sandbox.control, Order { bytes, residue }, &parts)?;
+        let mut restore = Self { sandbox, report: mapped.cast(), ordered, residue, outputs: [read, write], pager: None };
         let mut byte = 0u8;
         // SAFETY: room for one byte.
         let read = unsafe { libc::recv(restore.sandbox.control.as_raw_fd(), (&raw mut byte).cast(), 1, 0) };

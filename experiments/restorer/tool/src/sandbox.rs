@@ -10,6 +10,7 @@ use std::path::Path;
 use std::ptr::null;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use restore_program::Order;
 
 /// The host's id of the sandbox's root.
 const FIRST_ID: u32 = 3_000_000;
@@ -219,9 +220,9 @@ fn receive_descriptor(control: &OwnedFd) -> Result<OwnedFd> {
 }
 
 /// Sends a hollow process its order.
-pub fn order(control: &OwnedFd, program_bytes: u64, descriptors: &[RawFd]) -> Result<()> {
+pub fn order(control: &OwnedFd, order: Order, descriptors: &[RawFd]) -> Result<()> {
     ensure!(descriptors.len() <= 8, "too many descriptors");
-    let mut part = libc::iovec { iov_base: (&raw const program_bytes).cast_mut().cast(), iov_len: 8 };
+    let mut part = libc::iovec { iov_base: (&raw const order).cast_mut().cast(), iov_len: size_of_val(&order) };
     let mut rights = [0u64; 8];
     let bytes = size_of_val(descriptors) as u32;
     // SAFETY: the message's parts outlive the call, and there is room for the descriptors.
