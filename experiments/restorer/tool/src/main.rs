@@ -10,6 +10,7 @@ mod images;
 mod memory;
 mod pager;
 mod print;
+mod residue;
 mod rights;
 mod run;
 mod sandbox;
@@ -22,9 +23,10 @@ use crate::compile::Pages;
 use crate::run::Job;
 use crate::sandbox::Layers;
 
-const USAGE: &str = "usage: restorer print|check|run IMAGES ROOTFS APP [eager|template|paged] [RUNS] [PATH]
+const USAGE: &str = "usage: restorer print|check|hold|run IMAGES ROOTFS APP [eager|template|paged] [RUNS] [PATH]
   print  the program
   check  restores once, and compares memory, mappings and registers with the images before the first instruction
+  hold   restores once, removes the residue, prints the process's id, and waits for the end of its input
   run    restores RUNS times, requests PATH of each, and prints the times of all stages
        restorer rights
   tries each step of a restore with different rights";
@@ -50,6 +52,7 @@ fn main() -> Result<()> {
     match command.as_str() {
         "print" => print::program(&job.compiled.program),
         "check" => check::once(&job),
+        "hold" => run::hold(&job),
         "run" => {
             let runs = rest.get(1).map_or(Ok(50), |runs| runs.parse())?;
             run::measure(&job, runs, rest.get(2).map(String::as_str))

@@ -14,6 +14,7 @@ use restore_program::{Order, RESIDUE_MAX, Report};
 use crate::compile::{Compiled, Pages, STAGES, compile};
 use crate::images::{Images, PAGE, load};
 use crate::pager::{Pager, ranges};
+use crate::residue;
 use crate::sandbox::{self, Layers, Sandbox};
 
 /// What restores of one snapshot share.
@@ -208,6 +209,29 @@ impl Restore {
         Ok(())
     }
 
+    /// Removes what is left of the hollow process. It may take a moment until the function waits again.
+    pub fn remove_residue(&self) -> Result<Duration> {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", self.sandbox.function))?;
+        let within = |line: &&str| {
+            let start = line.split('-').next().and_then(|start| u64::from_str_radix(start, 16).ok());
+            start.is_some_and(|start| (self.residue..self.residue + RESIDUE_MAX).contains(&start))
+        };
+        ensure!(maps.lines().filter(within).count() == 2, "the residue is not there");
+        let mut tries = 0;
+        loop {
+            if !residue::is_left(self.sandbox.function, self.residue..self.residue + RESIDUE_MAX)? && tries < 1000 {
+                tries += 1;
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            }
+            match residue::remove(self.sandbox.function, self.residue, RESIDUE_MAX) {
+                Err(_) if tries < 50 => std::thread::sleep(Duration::from_millis(1)),
+                done => break done,
+            }
+            tries += 1;
+        }
+    }
+
     /// What it has reported so far.
     pub fn report(&self) -> Report {
         // SAFETY: mapped as long as `self` is. The other side may write to it meanwhile, which is harmless for numbers.
@@ -256,10 +280,24 @@ fn summary(name: &str, mut nanoseconds: Vec<u64>) {
     }
 }
 
+/// Restores once, and holds the process until standard input ends.
+pub fn hold(job: &Job) -> Result<()> {
+    let restore = Restore::begin(job)?;
+    restore.go()?;
+    std::thread::sleep(Duration::from_millis(50));
+    restore.remove_residue()?;
+    println!("{}", restore.sandbox.function);
+    for line in std::io::stdin().lines() {
+        let (status, body, _) = restore.request(&line?)?;
+        println!("{status} {body}");
+    }
+    Ok(())
+}
+
 /// Restores `runs` times, and prints the time of each stage, best and median, in microseconds.
 pub fn measure(job: &Job, runs: usize, path: Option<&str>) -> Result<()> {
     let mut stages = vec![Vec::new(); STAGES.len()];
-    let (mut registered, mut faults) = (vec![], vec![]);
+    let (mut registered, mut faults, mut removed) = (vec![], vec![], vec![]);
     let (mut arrived, mut departed, mut whole, mut answered) = (vec![], vec![], vec![], vec![]);
     for run in 0..runs {
         let restore = Restore::begin(job).with_context(|| format!("run {run}"))?;
@@ -285,6 +323,9 @@ pub fn measure(job: &Job, runs: usize, path: Option<&str>) -> Result<()> {
                 println!("{status}\n{body}\n");
             }
             answered.push(took.as_nanos() as u64);
+            removed.push(restore.remove_residue()?.as_nanos() as u64);
+            let (status, ..) = restore.request(path).context("after the residue was removed")?;
+            ensure!(status.contains("200"), "{status} after the residue was removed");
         }
         if let Some(pager) = &restore.pager {
             registered.push(pager.registered.as_nanos() as u64);
@@ -299,6 +340,7 @@ pub fn measure(job: &Job, runs: usize, path: Option<&str>) -> Result<()> {
     summary("threads go, first departs", departed);
     summary("all, from the order's arrival", whole);
     summary("first response after it", answered);
+    summary("the residue's removal, after it", removed);
     summary("of that the pager: register", registered);
     summary("faults until then (number)", faults);
     Ok(())

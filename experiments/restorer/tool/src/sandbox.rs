@@ -141,6 +141,11 @@ fn become_init(stage: &Path, layers: &Layers, control: RawFd, device: RawFd, tol
         fs::write(&at, "")?;
         mount(&format!("/dev/{device}"), &at, None, libc::MS_BIND, "")?;
     }
+    if let Some(criu) = std::env::var_os("CRIU") {
+        // For who wants to dump what was restored.
+        mount(criu.to_str().context("CRIU")?, &format!("{root}/opt"), None, libc::MS_BIND | libc::MS_REC, "")?;
+        mount("tmpfs", &format!("{root}/run"), Some("tmpfs"), quiet, "mode=777")?;
+    }
     let (root, put) = (CString::new(root)?, c".");
     // SAFETY: plain system calls.
     unsafe {
