@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use restore_program::{PAGE, Program, RESIDUE_MAX, Report, Thread, frame, window};
 
 use crate::run::whole_pages;
-use crate::sys::{EINVAL, Outcome, call, nr, now};
+use crate::sys::{EINVAL, Outcome, call, now, nr, processor};
 use crate::threads::{self, become_thread};
 
 /// Address of the residue.
@@ -95,12 +95,19 @@ pub(crate) fn first(program: Program<'static>, report: &mut Report) -> ! {
     };
     threads::release();
     let done = call!(nr::ARCH_PRCTL, SET_FS, thread.fs)
-        .and_then(|_| if thread.gs == 0 { Ok(0) } else { call!(nr::ARCH_PRCTL, SET_GS, thread.gs) })
+        .and_then(|_| {
+            if thread.gs == 0 {
+                Ok(0)
+            } else {
+                call!(nr::ARCH_PRCTL, SET_GS, thread.gs)
+            }
+        })
         .and_then(|_| call!(nr::SET_TID_ADDRESS, thread.clear_tid))
         .and_then(|_| become_thread(thread));
     if done.is_err() {
         crate::sys::exit(113);
     }
+    report.processor = processor() - report.processor;
     report.departed = now();
     one(thread)
 }
@@ -108,10 +115,13 @@ pub(crate) fn first(program: Program<'static>, report: &mut Report) -> ! {
 /// Loads a thread's registers.
 pub(crate) fn one(thread: &Thread) -> ! {
     // SAFETY: the program is mapped at its place, and has been checked.
-    let program = unsafe { Program::parse(core::slice::from_raw_parts(window::PROGRAM as *const u8, program_bytes())) };
-    let Ok(program) = program else {
-        crate::sys::exit(114)
+    let program = unsafe {
+        Program::parse(core::slice::from_raw_parts(
+            window::PROGRAM as *const u8,
+            program_bytes(),
+        ))
     };
+    let Ok(program) = program else { crate::sys::exit(114) };
     let Some((first, _)) = frames(program) else {
         crate::sys::exit(114)
     };

@@ -81,12 +81,12 @@ extern "C" fn begin() -> ! {
         exit(108);
     }
     let Ok(order) = order::receive() else { exit(103) };
-    let began = sys::now();
+    let (began, processor) = (sys::now(), sys::processor());
     let Ok(bytes) = order.map() else { exit(104) };
     let Ok(program) = Program::parse(bytes) else { exit(105) };
     // SAFETY: the caller's page is mapped there, of this size, and only this thread writes to these fields.
     let report = unsafe { &mut *(window::REPORT as *mut restore_program::Report) };
-    report.began = began;
+    (report.began, report.processor) = (began, processor);
     match run::run(program, order, report) {
         Ok(()) => depart::first(program, report),
         Err((at, error)) => {

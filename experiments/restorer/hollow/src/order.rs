@@ -78,7 +78,12 @@ pub(crate) fn receive() -> Result<Order, Errno> {
         return Err(EINVAL);
     }
     // SAFETY: the kernel has written the message and the rights, whose layouts are its own.
-    let (length, order) = unsafe { (rights.0.as_ptr().cast::<u64>().read(), (&raw const order).read_volatile()) };
+    let (length, order) = unsafe {
+        (
+            rights.0.as_ptr().cast::<u64>().read(),
+            (&raw const order).read_volatile(),
+        )
+    };
     let count = (length.saturating_sub(16) / 4) as usize;
     if !(FIRST_OUTPUT..=DESCRIPTORS_MAX).contains(&count) {
         return Err(EINVAL);
@@ -88,7 +93,12 @@ pub(crate) fn receive() -> Result<Order, Errno> {
         // SAFETY: within the array, aligned to 4.
         *descriptor = u64::from(unsafe { rights.0.as_ptr().add(16 + 4 * at).cast::<u32>().read() });
     }
-    Ok(Order { control: CONTROL, descriptors, count, order })
+    Ok(Order {
+        control: CONTROL,
+        descriptors,
+        count,
+        order,
+    })
 }
 
 impl Order {
@@ -115,7 +125,15 @@ impl Order {
             return Err(EINVAL);
         }
         // Fixed and populated, as nothing else is there: private and read-only, shared.
-        call!(nr::MMAP, window::PROGRAM, self.order.bytes, 1, 0x8012, self.descriptors[0], 0)?;
+        call!(
+            nr::MMAP,
+            window::PROGRAM,
+            self.order.bytes,
+            1,
+            0x8012,
+            self.descriptors[0],
+            0
+        )?;
         call!(nr::MMAP, window::REPORT, 4096, 3, 0x8011, self.descriptors[2], 0)?;
         // SAFETY: it has just been mapped, and nothing changes it.
         Ok(unsafe { core::slice::from_raw_parts(window::PROGRAM as *const u8, self.order.bytes as usize) })

@@ -5,7 +5,7 @@ use core::mem::offset_of;
 use restore_program::{Code, Op, PAGE, Program, Report, source, window};
 
 use crate::order::Order;
-use crate::sys::{EINVAL, ENOEXEC, Errno, Outcome, call, nr, now};
+use crate::sys::{EINVAL, ENOEXEC, Errno, Outcome, call, now, nr};
 use crate::{depart, identity, threads};
 
 /// The end of addresses of user space, with four levels of page tables.
@@ -34,7 +34,11 @@ const DUPFD_CLOEXEC: u64 = 1030;
 pub(crate) fn run(program: Program<'static>, mut order: Order, report: &mut Report) -> Result<(), (u32, Errno)> {
     let end = u64::from(program.header().descriptors_end);
     order.make_room(end).map_err(|e| (0, e))?;
-    let mut run = Run { program, order, file: NONE };
+    let mut run = Run {
+        program,
+        order,
+        file: NONE,
+    };
     for (at, op) in (1..).zip(program.ops()) {
         let done = match Code::of(op.code) {
             Some(Code::Stage) => report.stages.get_mut(op.a as usize).ok_or(EINVAL).map(|stage| {
@@ -47,7 +51,9 @@ pub(crate) fn run(program: Program<'static>, mut order: Order, report: &mut Repo
         done.map_err(|e| (at, e))?;
     }
     // Everything of ours goes: files, control socket.
-    call!(nr::CLOSE_RANGE, end, u32::MAX, 0).map(drop).map_err(|e| (u32::MAX, e))
+    call!(nr::CLOSE_RANGE, end, u32::MAX, 0)
+        .map(drop)
+        .map_err(|e| (u32::MAX, e))
 }
 
 impl Run {
@@ -153,7 +159,13 @@ impl Run {
         const NO_MAGIC_LINKS: u64 = 2;
         const NO_SYMLINKS: u64 = 4;
         let how = [flags, 0, NO_MAGIC_LINKS | NO_SYMLINKS];
-        call!(nr::OPENAT2, HERE, self.part(path, length)?.as_ptr(), how.as_ptr(), size_of_val(&how))
+        call!(
+            nr::OPENAT2,
+            HERE,
+            self.part(path, length)?.as_ptr(),
+            how.as_ptr(),
+            size_of_val(&how)
+        )
     }
 
     /// Reads pages from consecutive places in their file to where these parts say.
@@ -263,7 +275,10 @@ struct Text {
 
 impl Default for Text {
     fn default() -> Self {
-        Self { buffer: [0; 128], length: 0 }
+        Self {
+            buffer: [0; 128],
+            length: 0,
+        }
     }
 }
 

@@ -103,11 +103,21 @@ macro_rules! call {
 }
 pub(crate) use call;
 
+/// Nanoseconds of a clock.
+fn time_of(clock: u64) -> u64 {
+    let mut time = [0u64; 2];
+    let _ = call!(nr::CLOCK_GETTIME, clock, time.as_mut_ptr());
+    time[0] * 1_000_000_000 + time[1]
+}
+
 /// Nanoseconds of `CLOCK_REALTIME`, which no time namespace moves.
 pub(crate) fn now() -> u64 {
-    let mut time = [0u64; 2];
-    let _ = call!(nr::CLOCK_GETTIME, 0u64, time.as_mut_ptr());
-    time[0] * 1_000_000_000 + time[1]
+    time_of(0)
+}
+
+/// Processor time of this process, in nanoseconds.
+pub(crate) fn processor() -> u64 {
+    time_of(2)
 }
 
 /// Ends the process.
@@ -124,7 +134,9 @@ pub(crate) fn exit(code: i32) -> ! {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, count: usize) -> *mut u8 {
     // SAFETY: as the caller's.
-    unsafe { asm!("rep movsb", inout("rcx") count => _, inout("rdi") to => _, inout("rsi") from => _, options(nostack)) };
+    unsafe {
+        asm!("rep movsb", inout("rcx") count => _, inout("rdi") to => _, inout("rsi") from => _, options(nostack))
+    };
     to
 }
 

@@ -59,7 +59,15 @@ pub(crate) fn make(program: Program<'static>) -> Outcome {
     if others.len() as u64 >= window::THREADS_MAX {
         return Err(EINVAL);
     }
-    call!(nr::MMAP, window::STACKS, whole_pages(others.len() as u64 * window::STACK), 3, 0x32, u64::MAX, 0)?;
+    call!(
+        nr::MMAP,
+        window::STACKS,
+        whole_pages(others.len() as u64 * window::STACK),
+        3,
+        0x32,
+        u64::MAX,
+        0
+    )?;
     let mut stack = window::STACKS;
     for thread in others {
         let top = stack + window::STACK - 16;

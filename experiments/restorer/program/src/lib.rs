@@ -9,6 +9,9 @@
 //! checks only that offsets lie within it.
 #![no_std]
 
+#[cfg(test)]
+mod tests;
+
 /// The first bytes of a program: "RKRP".
 pub const MAGIC: u32 = u32::from_le_bytes(*b"RKRP");
 /// The version of the format. Programs are compiled on the host that runs them, so a hollow process knows only one.
@@ -167,7 +170,9 @@ impl Code {
     pub fn of(number: u32) -> Option<Self> {
         const LAST: u32 = Code::Barrier as u32;
         // SAFETY: the numbers from 1 to the last are all taken, and the type is a `u32`.
-        (1..=LAST).contains(&number).then(|| unsafe { core::mem::transmute(number) })
+        (1..=LAST)
+            .contains(&number)
+            .then(|| unsafe { core::mem::transmute(number) })
     }
 }
 
@@ -243,6 +248,8 @@ pub struct Report {
     pub stages: [u64; STAGES],
     /// When the first thread was about to run.
     pub departed: u64,
+    /// Processor time from then on, of all threads, in nanoseconds.
+    pub processor: u64,
     /// The operation that failed, counted from 1. 0 if none.
     pub failed: u32,
     /// The kernel's error.
@@ -312,7 +319,9 @@ impl<'a> Program<'a> {
     /// If it reaches beyond the end.
     pub fn part(&self, at: u64, length: u64) -> Result<&'a [u8], Malformed> {
         let start = usize::try_from(at).map_err(|_| Malformed)?;
-        let end = start.checked_add(usize::try_from(length).map_err(|_| Malformed)?).ok_or(Malformed)?;
+        let end = start
+            .checked_add(usize::try_from(length).map_err(|_| Malformed)?)
+            .ok_or(Malformed)?;
         self.bytes.get(start..end).ok_or(Malformed)
     }
 }

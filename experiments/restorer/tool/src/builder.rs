@@ -21,7 +21,11 @@ impl Builder {
     pub fn op<const N: usize>(&mut self, code: Code, a: u32, given: [u64; N]) {
         let mut args = [0; 5];
         args[..N].copy_from_slice(&given);
-        self.ops.push(Op { code: code as u32, a, args });
+        self.ops.push(Op {
+            code: code as u32,
+            a,
+            args,
+        });
     }
 
     /// Adds data, and returns its offset in the program.
@@ -45,7 +49,10 @@ impl Builder {
 
     /// Adds a thread with its frame.
     pub fn thread(&mut self, mut thread: Thread, frame: &[u8]) {
-        thread.frame = Span { at: self.data(frame) as u32, count: frame.len() as u32 };
+        thread.frame = Span {
+            at: self.data(frame) as u32,
+            count: frame.len() as u32,
+        };
         self.threads.push(thread);
     }
 
@@ -58,11 +65,23 @@ impl Builder {
         let header = Header {
             magic: MAGIC,
             version: VERSION,
-            ops: Span { at: ops as u32, count: self.ops.len() as u32 },
-            threads: Span { at: threads as u32, count: self.threads.len() as u32 },
+            ops: Span {
+                at: ops as u32,
+                count: self.ops.len() as u32,
+            },
+            threads: Span {
+                at: threads as u32,
+                count: self.threads.len() as u32,
+            },
             size: size as u32,
             descriptors_end,
         };
-        [bytes_of(&[header]), &self.data, bytes_of(&self.ops), bytes_of(&self.threads)].concat()
+        [
+            bytes_of(&[header]),
+            &self.data,
+            bytes_of(&self.ops),
+            bytes_of(&self.threads),
+        ]
+        .concat()
     }
 }

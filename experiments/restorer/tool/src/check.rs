@@ -47,7 +47,9 @@ pub fn once(job: &Job) -> Result<()> {
     until_returned(&tasks.values().copied().collect())?;
     let mut found = Findings::default();
     for thread in &process.threads {
-        let task = tasks.get(&thread.tid).with_context(|| format!("no thread {}", thread.tid))?;
+        let task = tasks
+            .get(&thread.tid)
+            .with_context(|| format!("no thread {}", thread.tid))?;
         registers(&mut found, *task, thread)?;
         status(&mut found, pid, *task, &thread.core, job.images.filters.len())?;
     }
@@ -59,7 +61,10 @@ pub fn once(job: &Job) -> Result<()> {
     for (what, (compared, differ)) in &found.compared {
         println!("| {what} | {compared} | {differ} |");
     }
-    ensure!(found.compared.values().all(|(_, differ)| *differ == 0), "the restored process differs from its images");
+    ensure!(
+        found.compared.values().all(|(_, differ)| *differ == 0),
+        "the restored process differs from its images"
+    );
     Ok(())
 }
 
@@ -69,7 +74,11 @@ fn tasks(pid: i32) -> Result<BTreeMap<u32, i32>> {
     for entry in fs::read_dir(format!("/proc/{pid}/task")).context("the process is gone")? {
         let task: i32 = entry?.file_name().to_string_lossy().parse()?;
         let status = fs::read_to_string(format!("/proc/{pid}/task/{task}/status")).unwrap_or_default();
-        let inner = field(&status, "NSpid").split_whitespace().last().unwrap_or_default().to_owned();
+        let inner = field(&status, "NSpid")
+            .split_whitespace()
+            .last()
+            .unwrap_or_default()
+            .to_owned();
         tasks.insert(inner.parse()?, task);
     }
     Ok(tasks)
@@ -124,7 +133,9 @@ fn until_returned(tasks: &BTreeSet<i32>) -> Result<()> {
 }
 
 fn field<'a>(status: &'a str, name: &str) -> &'a str {
-    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.unwrap_or_default().trim()
 }
 
@@ -133,24 +144,52 @@ fn registers(found: &mut Findings, task: i32, thread: &Thread) -> Result<()> {
     // SAFETY: traces our own descendant, which is stopped; the buffers outlive the calls.
     let (general, extended) = unsafe {
         let mut general: libc::user_regs_struct = std::mem::zeroed();
-        ensure!(libc::ptrace(libc::PTRACE_GETREGS, task, 0, &raw mut general) == 0, "registers");
+        ensure!(
+            libc::ptrace(libc::PTRACE_GETREGS, task, 0, &raw mut general) == 0,
+            "registers"
+        );
         let mut extended = vec![0u8; 4096];
-        let mut part = libc::iovec { iov_base: extended.as_mut_ptr().cast(), iov_len: extended.len() };
-        ensure!(libc::ptrace(libc::PTRACE_GETREGSET, task, XSTATE, &raw mut part) == 0, "extended state");
+        let mut part = libc::iovec {
+            iov_base: extended.as_mut_ptr().cast(),
+            iov_len: extended.len(),
+        };
+        ensure!(
+            libc::ptrace(libc::PTRACE_GETREGSET, task, XSTATE, &raw mut part) == 0,
+            "extended state"
+        );
         extended.truncate(part.iov_len);
         (general, extended)
     };
     let (g, info) = (general, thread.core.thread_info.as_ref().context("registers")?);
     let r = &info.gpregs;
     let pairs = [
-        ("r15", g.r15, r.r15), ("r14", g.r14, r.r14), ("r13", g.r13, r.r13), ("r12", g.r12, r.r12), ("bp", g.rbp, r.bp),
-        ("bx", g.rbx, r.bx), ("r11", g.r11, r.r11), ("r10", g.r10, r.r10), ("r9", g.r9, r.r9), ("r8", g.r8, r.r8),
-        ("ax", g.rax, r.ax), ("cx", g.rcx, r.cx), ("dx", g.rdx, r.dx), ("si", g.rsi, r.si), ("di", g.rdi, r.di),
-        ("ip", g.rip, r.ip), ("cs", g.cs, r.cs), ("flags", g.eflags, r.flags), ("sp", g.rsp, r.sp), ("ss", g.ss, r.ss),
-        ("fs_base", g.fs_base, r.fs_base), ("gs_base", g.gs_base, r.gs_base),
+        ("r15", g.r15, r.r15),
+        ("r14", g.r14, r.r14),
+        ("r13", g.r13, r.r13),
+        ("r12", g.r12, r.r12),
+        ("bp", g.rbp, r.bp),
+        ("bx", g.rbx, r.bx),
+        ("r11", g.r11, r.r11),
+        ("r10", g.r10, r.r10),
+        ("r9", g.r9, r.r9),
+        ("r8", g.r8, r.r8),
+        ("ax", g.rax, r.ax),
+        ("cx", g.rcx, r.cx),
+        ("dx", g.rdx, r.dx),
+        ("si", g.rsi, r.si),
+        ("di", g.rdi, r.di),
+        ("ip", g.rip, r.ip),
+        ("cs", g.cs, r.cs),
+        ("flags", g.eflags, r.flags),
+        ("sp", g.rsp, r.sp),
+        ("ss", g.ss, r.ss),
+        ("fs_base", g.fs_base, r.fs_base),
+        ("gs_base", g.gs_base, r.gs_base),
     ];
     for (name, is, was) in pairs {
-        found.hold("registers", is == was, || format!("thread {} {name} is {is:x}, was {was:x}", thread.tid));
+        found.hold("registers", is == was, || {
+            format!("thread {} {name} is {is:x}, was {was:x}", thread.tid)
+        });
     }
     // The frame has the state as the images do; the kernel gives it in the same layout.
     let built = frame::build(&thread.core, 0)?;
@@ -158,16 +197,25 @@ fn registers(found: &mut Findings, task: i32, thread: &Thread) -> Result<()> {
     let present = |state: &[u8]| u64::from_le_bytes(std::array::from_fn(|at| state[512 + at]));
     let (was, is) = (present(state), present(&extended));
     for (name, bit, range) in [
-        ("x87", 1 << 0, 32..160), ("control", 1 << 0, 0..24), ("xmm", 1 << 1, 160..416), ("mxcsr", 1 << 1, 24..28),
+        ("x87", 1 << 0, 32..160),
+        ("control", 1 << 0, 0..24),
+        ("xmm", 1 << 1, 160..416),
+        ("mxcsr", 1 << 1, 24..28),
         ("ymm", 1 << 2, 576..832),
     ] {
         // A component in its initial state may be left out.
         let zero = vec![0; range.len()];
         let of = |state: &'_ [u8], present: u64| {
-            if present & bit != 0 || bit == 1 || name == "mxcsr" { state[range.clone()].to_vec() } else { zero.clone() }
+            if present & bit != 0 || bit == 1 || name == "mxcsr" {
+                state[range.clone()].to_vec()
+            } else {
+                zero.clone()
+            }
         };
         let (is, was) = (of(&extended, is), of(state, was));
-        found.hold("extended state", is == was, || format!("thread {} {name}: {is:x?}, was {was:x?}", thread.tid));
+        found.hold("extended state", is == was, || {
+            format!("thread {} {name}: {is:x?}, was {was:x?}", thread.tid)
+        });
     }
     Ok(())
 }
@@ -175,8 +223,14 @@ fn registers(found: &mut Findings, task: i32, thread: &Thread) -> Result<()> {
 fn status(found: &mut Findings, pid: i32, task: i32, core: &Core, filters: usize) -> Result<()> {
     let status = fs::read_to_string(format!("/proc/{pid}/task/{task}/status"))?;
     let thread = core.thread_core.as_ref().context("thread")?;
-    let mask = core.tc.as_ref().map_or(thread.blk_sigset.unwrap_or(0), |tc| tc.blk_sigset);
-    let name = core.tc.as_ref().map_or(thread.comm.clone().unwrap_or_default(), |tc| tc.comm.clone());
+    let mask = core
+        .tc
+        .as_ref()
+        .map_or(thread.blk_sigset.unwrap_or(0), |tc| tc.blk_sigset);
+    let name = core
+        .tc
+        .as_ref()
+        .map_or(thread.comm.clone().unwrap_or_default(), |tc| tc.comm.clone());
     let name = String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned();
     for (what, expected) in [
         ("SigBlk", format!("{mask:016x}")),
@@ -193,7 +247,9 @@ fn status(found: &mut Findings, pid: i32, task: i32, core: &Core, filters: usize
         ("Groups", String::new()),
     ] {
         let is = field(&status, what);
-        found.hold("thread's status", is == expected, || format!("{what} is {is:?}, was {expected:?}"));
+        found.hold("thread's status", is == expected, || {
+            format!("{what} is {is:?}, was {expected:?}")
+        });
     }
     robust_and_rseq(found, task, core)
 }
@@ -205,7 +261,9 @@ fn robust_and_rseq(found: &mut Findings, task: i32, core: &Core) -> Result<()> {
     let (mut head, mut length) = (0u64, 0u64);
     // SAFETY: the kernel writes two numbers.
     unsafe { libc::syscall(libc::SYS_get_robust_list, task, &raw mut head, &raw mut length) };
-    found.hold("robust lists", head == thread.futex_rla, || format!("{head:x}, was {:x}", thread.futex_rla));
+    found.hold("robust lists", head == thread.futex_rla, || {
+        format!("{head:x}, was {:x}", thread.futex_rla)
+    });
     let mut area = [0u64; 3];
     // SAFETY: traces our own descendant, which is stopped; the kernel writes three numbers.
     unsafe { libc::ptrace(GET_RSEQ, task, size_of_val(&area), area.as_mut_ptr()) };
@@ -220,7 +278,11 @@ trait Privileges {
 
 impl Privileges for rekindle_verify::messages::ThreadCore {
     fn no_new_privs(&self) -> String {
-        self.creds.as_ref().and_then(|creds| creds.no_new_privs).unwrap_or(0).to_string()
+        self.creds
+            .as_ref()
+            .and_then(|creds| creds.no_new_privs)
+            .unwrap_or(0)
+            .to_string()
     }
 }
 
@@ -237,25 +299,38 @@ fn process_status(found: &mut Findings, pid: i32, process: &Process) -> Result<(
     }
     for (what, expected) in [("SigIgn", ignored), ("SigCgt", caught)] {
         let (is, expected) = (field(&status, what), format!("{expected:016x}"));
-        found.hold("signal handlers", is == expected, || format!("{what} is {is}, was {expected}"));
+        found.hold("signal handlers", is == expected, || {
+            format!("{what} is {is}, was {expected}")
+        });
     }
     let mm = process.memory.as_ref().context("memory")?;
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
     // From field 3 on: proc(5).
     for (name, number, was) in [
-        ("startcode", 26, mm.mm_start_code), ("endcode", 27, mm.mm_end_code), ("startstack", 28, mm.mm_start_stack),
-        ("start_data", 45, mm.mm_start_data), ("end_data", 46, mm.mm_end_data), ("start_brk", 47, mm.mm_start_brk),
-        ("arg_start", 48, mm.mm_arg_start), ("arg_end", 49, mm.mm_arg_end), ("env_start", 50, mm.mm_env_start),
+        ("startcode", 26, mm.mm_start_code),
+        ("endcode", 27, mm.mm_end_code),
+        ("startstack", 28, mm.mm_start_stack),
+        ("start_data", 45, mm.mm_start_data),
+        ("end_data", 46, mm.mm_end_data),
+        ("start_brk", 47, mm.mm_start_brk),
+        ("arg_start", 48, mm.mm_arg_start),
+        ("arg_end", 49, mm.mm_arg_end),
+        ("env_start", 50, mm.mm_env_start),
         ("env_end", 51, mm.mm_env_end),
     ] {
         let is: u64 = fields[number - 3].parse()?;
-        found.hold("memory's fields", is == was, || format!("{name} is {is:x}, was {was:x}"));
+        found.hold("memory's fields", is == was, || {
+            format!("{name} is {is:x}, was {was:x}")
+        });
     }
     let auxv: Vec<u8> = mm.mm_saved_auxv.iter().flat_map(|word| word.to_le_bytes()).collect();
     let is = fs::read(format!("/proc/{pid}/auxv"))?;
     // The kernel ends with the first null entry.
-    let end = is.chunks(16).position(|entry| entry[..8] == [0; 8]).map_or(is.len(), |at| at * 16);
+    let end = is
+        .chunks(16)
+        .position(|entry| entry[..8] == [0; 8])
+        .map_or(is.len(), |at| at * 16);
     let same = end > 64 && auxv.get(..end) == is.get(..end);
     found.hold("auxiliary vector", same, || format!("{is:x?}, was {auxv:x?}"));
     println!("exe {}", fs::read_link(format!("/proc/{pid}/exe"))?.display());
@@ -268,7 +343,9 @@ fn mappings(found: &mut Findings, pid: i32, process: &Process, residue: u64) -> 
     let rights = |vma: &Vma| -> String {
         let shared = if vma.flags & 0xf == 1 { 's' } else { 'p' };
         let (r, w, x) = (vma.prot & 1 != 0, vma.prot & 2 != 0, vma.prot & 4 != 0);
-        [letter(r, 'r'), letter(w, 'w'), letter(x, 'x'), shared].iter().collect()
+        [letter(r, 'r'), letter(w, 'w'), letter(x, 'x'), shared]
+            .iter()
+            .collect()
     };
     let join = |all: Vec<(u64, u64, String)>| {
         let mut joined: Vec<(u64, u64, String)> = Vec::new();
@@ -298,7 +375,9 @@ fn mappings(found: &mut Findings, pid: i32, process: &Process, residue: u64) -> 
     for mapping in was.union(&now) {
         let (is, had) = (now.contains(mapping), was.contains(mapping));
         let (start, end, rights) = mapping;
-        found.hold("mappings", is == had, || format!("{start:x}-{end:x} {rights}: is {is}, was {had}"));
+        found.hold("mappings", is == had, || {
+            format!("{start:x}-{end:x} {rights}: is {is}, was {had}")
+        });
     }
     Ok(())
 }
@@ -317,9 +396,13 @@ fn memory(found: &mut Findings, job: &Job, pid: i32) -> Result<()> {
     for (first, (count, at)) in &memory.runs {
         for page in 0..*count {
             let address = (first + page) * PAGE;
-            is.read_exact_at(&mut a, address).with_context(|| format!("read {address:x}"))?;
+            is.read_exact_at(&mut a, address)
+                .with_context(|| format!("read {address:x}"))?;
             was.read_exact_at(&mut b, (at + page) * PAGE)?;
-            let within = |byte: usize| rseq.iter().any(|area| (*area..area + 32).contains(&(address + byte as u64)));
+            let within = |byte: usize| {
+                rseq.iter()
+                    .any(|area| (*area..area + 32).contains(&(address + byte as u64)))
+            };
             let same = a == b || (0..PAGE as usize).all(|byte| a[byte] == b[byte] || within(byte));
             found.hold("pages", same, || format!("page {address:x} differs"));
         }

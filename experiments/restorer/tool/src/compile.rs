@@ -84,7 +84,10 @@ pub fn compile(images: &Images, pages: Pages, file: &memory::ReadFile<'_>) -> Re
     b.op(Code::Wait, 0, []);
     b.op(Code::Stage, 11, []);
     let program = b.finish(descriptors_end);
-    ensure!((program.len() as u64) < window::END - window::PROGRAM, "the program is too large");
+    ensure!(
+        (program.len() as u64) < window::END - window::PROGRAM,
+        "the program is too large"
+    );
     Ok(Compiled { program, template })
 }
 
@@ -105,7 +108,10 @@ fn kernel_pages(vmas: &[Vma]) -> Result<u64> {
     let end = of(VVAR | VDSO).map(|vma| vma.end).max().context("no vdso")?;
     let vdso = of(VDSO).map(|vma| vma.start).next().context("no vdso")?;
     let own = own_kernel_pages()?;
-    ensure!(own == (vdso - start, end - start), "the snapshot's vdso is another kernel's");
+    ensure!(
+        own == (vdso - start, end - start),
+        "the snapshot's vdso is another kernel's"
+    );
     Ok(start)
 }
 
@@ -113,10 +119,16 @@ fn kernel_pages(vmas: &[Vma]) -> Result<u64> {
 fn own_kernel_pages() -> Result<(u64, u64)> {
     let maps = std::fs::read_to_string("/proc/self/maps")?;
     let mut found = BTreeMap::new();
-    for line in maps.lines().filter(|line| line.contains("[vdso]") || line.contains("[vvar")) {
+    for line in maps
+        .lines()
+        .filter(|line| line.contains("[vdso]") || line.contains("[vvar"))
+    {
         let (start, rest) = line.split_once('-').context("maps")?;
         let end = rest.split(' ').next().context("maps")?;
-        found.insert(u64::from_str_radix(start, 16)?, (u64::from_str_radix(end, 16)?, line.contains("[vdso]")));
+        found.insert(
+            u64::from_str_radix(start, 16)?,
+            (u64::from_str_radix(end, 16)?, line.contains("[vdso]")),
+        );
     }
     let start = *found.keys().next().context("no vdso")?;
     let end = found.values().map(|(end, _)| *end).max().context("no vdso")?;
@@ -127,7 +139,12 @@ fn own_kernel_pages() -> Result<(u64, u64)> {
 /// The kernel's `prctl_mm_map`.
 fn memory_fields(b: &mut Builder, images: &Images, process: &Process) -> Result<()> {
     let mm = process.memory.as_ref().context("the process is dead")?;
-    let program = &images.verified.files.get(&mm.exe_file_id).and_then(|f| f.reg.as_ref()).context("no program")?;
+    let program = &images
+        .verified
+        .files
+        .get(&mm.exe_file_id)
+        .and_then(|f| f.reg.as_ref())
+        .context("no program")?;
     b.path(Code::Open, 0, &program.name);
     let auxv = b.longs(&mm.mm_saved_auxv);
     let fields = [
@@ -159,7 +176,10 @@ const UNHANDLED: [u32; 2] = [9, 19];
 
 fn task(b: &mut Builder, core: &Core) -> Result<()> {
     let tc = core.tc.as_ref().context("the first thread has no task")?;
-    ensure!(tc.signals_s.as_ref().is_none_or(|s| s.signals.is_empty()), "signals are pending");
+    ensure!(
+        tc.signals_s.as_ref().is_none_or(|s| s.signals.is_empty()),
+        "signals are pending"
+    );
     ensure!(tc.stop_signo.unwrap_or(0) == 0, "the process is stopped");
     for (signal, action) in (1..=64).filter(|s| !UNHANDLED.contains(s)).zip(&tc.sigactions) {
         if (action.sigaction, action.flags) != (0, 0) {
@@ -195,13 +215,28 @@ fn task(b: &mut Builder, core: &Core) -> Result<()> {
 fn add_thread(b: &mut Builder, core: &Core, tid: u32) -> Result<()> {
     let info = core.thread_info.as_ref().context("a thread has no registers")?;
     let thread = core.thread_core.as_ref().context("a thread has no core")?;
-    ensure!(thread.signals_p.as_ref().is_none_or(|s| s.signals.is_empty()), "thread {tid} has pending signals");
-    ensure!((thread.sched_nice, thread.sched_policy) == (Some(0), Some(0)), "thread {tid} has another priority");
+    ensure!(
+        thread.signals_p.as_ref().is_none_or(|s| s.signals.is_empty()),
+        "thread {tid} has pending signals"
+    );
+    ensure!(
+        (thread.sched_nice, thread.sched_policy) == (Some(0), Some(0)),
+        "thread {tid} has another priority"
+    );
     let rseq = thread.rseq_entry.as_ref();
-    ensure!(rseq.is_none_or(|r| r.rseq_cs_pointer.unwrap_or(0) == 0), "thread {tid} is in a restartable sequence");
-    let mask = core.tc.as_ref().map_or(thread.blk_sigset.unwrap_or(0), |tc| tc.blk_sigset);
+    ensure!(
+        rseq.is_none_or(|r| r.rseq_cs_pointer.unwrap_or(0) == 0),
+        "thread {tid} is in a restartable sequence"
+    );
+    let mask = core
+        .tc
+        .as_ref()
+        .map_or(thread.blk_sigset.unwrap_or(0), |tc| tc.blk_sigset);
     let mut name = [0; 16];
-    let comm = core.tc.as_ref().map_or(thread.comm.as_deref().unwrap_or_default(), |tc| &tc.comm);
+    let comm = core
+        .tc
+        .as_ref()
+        .map_or(thread.comm.as_deref().unwrap_or_default(), |tc| &tc.comm);
     let length = comm.len().min(15);
     name[..length].copy_from_slice(&comm[..length]);
     let thread = Thread {
@@ -220,4 +255,3 @@ fn add_thread(b: &mut Builder, core: &Core, tid: u32) -> Result<()> {
     b.thread(thread, &frame::build(core, mask)?);
     Ok(())
 }
-

@@ -44,7 +44,11 @@ pub fn compile(b: &mut Builder, images: &Images, process: &Process) -> Result<()
     }
     for (number, descriptor) in process.descriptors.iter().filter(|(n, d)| first.get(&d.id) == Some(n)) {
         for watch in entry(descriptor.id)?.epfd.iter().flat_map(|poll| &poll.tfd) {
-            b.op(Code::Watch, *number, [watch.tfd.into(), watch.events.into(), watch.data]);
+            b.op(
+                Code::Watch,
+                *number,
+                [watch.tfd.into(), watch.events.into(), watch.data],
+            );
         }
     }
     let directories = process.directories.as_ref().context("no directories")?;
@@ -63,7 +67,7 @@ fn make<'a>(
     of: &impl Fn(u32) -> Option<&'a Descriptor>,
 ) -> Result<()> {
     let (number, close) = (descriptor.fd, descriptor.flags & 1);
-    let flags = |status: u32| u64::from(status & NONBLOCK | close * CLOEXEC);
+    let flags = |status: u32| u64::from(status & NONBLOCK | (close * CLOEXEC));
     if let Some(regular) = &file.reg {
         ensure!(regular.fown.signum == 0, "a file that sends signals");
         b.path(Code::Open, regular.flags & !(0o100 | 0o200 | 0o1000), &regular.name);
@@ -72,17 +76,31 @@ fn make<'a>(
     }
     if let Some(pipe) = &file.pipe {
         let others = images.verified.files.values().filter(|f| f.id != file.id);
-        let other = others.filter(|f| f.pipe.as_ref().is_some_and(|p| p.pipe_id == pipe.pipe_id)).find_map(|f| of(f.id));
+        let other = others
+            .filter(|f| f.pipe.as_ref().is_some_and(|p| p.pipe_id == pipe.pipe_id))
+            .find_map(|f| of(f.id));
         let Some(other) = other else {
             ensure!(matches!(number, 1 | 2), "descriptor {number} is half a pipe");
             b.op(Code::Output, number, [u64::from(number - 1), close.into()]);
             return Ok(());
         };
         first.insert(other.id, other.fd);
-        let other_file = images.verified.files.get(&other.id).and_then(|f| f.pipe.as_ref()).context("half a pipe")?;
-        let this = (number, u64::from(pipe.flags & !ACCESS | close * CLOEXEC));
-        let that = (other.fd, u64::from(other_file.flags & !ACCESS | (other.flags & 1) * CLOEXEC));
-        let (read, write) = if pipe.flags & ACCESS == 0 { (this, that) } else { (that, this) };
+        let other_file = images
+            .verified
+            .files
+            .get(&other.id)
+            .and_then(|f| f.pipe.as_ref())
+            .context("half a pipe")?;
+        let this = (number, u64::from(pipe.flags & !ACCESS | (close * CLOEXEC)));
+        let that = (
+            other.fd,
+            u64::from(other_file.flags & !ACCESS | ((other.flags & 1) * CLOEXEC)),
+        );
+        let (read, write) = if pipe.flags & ACCESS == 0 {
+            (this, that)
+        } else {
+            (that, this)
+        };
         b.op(Code::Pipe, read.0, [write.0.into(), read.1, write.1]);
         if let Some(bytes) = images.pipe_data.get(&pipe.pipe_id).filter(|bytes| !bytes.is_empty()) {
             let at = b.data(bytes);
@@ -102,24 +120,46 @@ fn make<'a>(
         return inet(b, number, flags(socket.flags), socket);
     }
     if let Some(socket) = &file.usk {
-        let peer = images.verified.files.values().find(|f| f.usk.as_ref().is_some_and(|u| u.ino == socket.peer));
+        let peer = images
+            .verified
+            .files
+            .values()
+            .find(|f| f.usk.as_ref().is_some_and(|u| u.ino == socket.peer));
         let peer = peer.and_then(|f| Some((of(f.id)?, f.usk.as_ref()?)));
         let (Some((other, entry)), true) = (peer, socket.name.is_empty()) else {
             bail!("descriptor {number} is a unix socket with a name or no peer");
         };
         first.insert(other.id, other.fd);
-        ensure!(entry.uflags & NONBLOCK == socket.uflags & NONBLOCK, "a pair of sockets of which one waits");
+        ensure!(
+            entry.uflags & NONBLOCK == socket.uflags & NONBLOCK,
+            "a pair of sockets of which one waits"
+        );
         let kind = u64::from(socket.kind | socket.uflags & NONBLOCK);
         let closing = |on: u32| u64::from(on * CLOEXEC);
-        b.op(Code::SocketPair, number, [other.fd.into(), 1, kind, closing(close), closing(other.flags & 1)]);
+        b.op(
+            Code::SocketPair,
+            number,
+            [other.fd.into(), 1, kind, closing(close), closing(other.flags & 1)],
+        );
         return Ok(());
     }
     bail!("descriptor {number} is of kind {}", file.kind)
 }
 
 fn inet(b: &mut Builder, number: u32, flags: u64, socket: &InetSocket) -> Result<()> {
-    ensure!(matches!(socket.state, LISTENING | CLOSED), "descriptor {number} is a connected socket");
-    b.op(Code::Socket, number, [socket.family.into(), u64::from(socket.kind) | flags, socket.proto.into()]);
+    ensure!(
+        matches!(socket.state, LISTENING | CLOSED),
+        "descriptor {number} is a connected socket"
+    );
+    b.op(
+        Code::Socket,
+        number,
+        [
+            socket.family.into(),
+            u64::from(socket.kind) | flags,
+            socket.proto.into(),
+        ],
+    );
     let options = [
         (SOCKET, 2, socket.opts.reuseaddr.unwrap_or(false)),
         (SOCKET, 15, socket.opts.so_reuseport.unwrap_or(false)),

@@ -46,7 +46,10 @@ pub fn build(core: &Core, mask: u64) -> Result<Vec<u8>> {
     let thread = core.thread_core.as_ref().context("a thread has no core")?;
     let (r, f) = (&info.gpregs, &info.fpregs);
     let features = enabled() & FEATURES;
-    let extended = (2..10).filter(|n| features & 1 << n != 0).map(component).map(|(at, bytes)| at + bytes);
+    let extended = (2..10)
+        .filter(|n| features & 1 << n != 0)
+        .map(component)
+        .map(|(at, bytes)| at + bytes);
     let state_bytes = extended.fold(LEGACY + HEADER, usize::max);
     let mut frame = vec![0; (STATE + state_bytes + 4).next_multiple_of(64)];
     put(&mut frame, 0, &FLAGS.to_le_bytes());
@@ -72,7 +75,13 @@ pub fn build(core: &Core, mask: u64) -> Result<Vec<u8>> {
     put(state, 32, &words(&f.st_space));
     put(state, 160, &words(&f.xmm_space));
     let present = f.xsave.as_ref().map_or(3, |x| x.xstate_bv) & features;
-    let software = [MAGIC_1, (state_bytes + 4) as u32, features as u32, (features >> 32) as u32, state_bytes as u32];
+    let software = [
+        MAGIC_1,
+        (state_bytes + 4) as u32,
+        features as u32,
+        (features >> 32) as u32,
+        state_bytes as u32,
+    ];
     put(state, 464, &words(&software));
     put(state, state_bytes, &MAGIC_2.to_le_bytes());
     put(state, LEGACY, &present.to_le_bytes());

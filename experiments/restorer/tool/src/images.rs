@@ -35,7 +35,9 @@ impl Memory {
     /// The runs in a range of page numbers, cut to it.
     pub fn within(&self, range: Range<u64>) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
         let before = self.runs.range(..range.start).next_back();
-        let from = before.filter(|(first, (count, _))| *first + count > range.start).map_or(range.start, |(f, _)| *f);
+        let from = before
+            .filter(|(first, (count, _))| *first + count > range.start)
+            .map_or(range.start, |(f, _)| *f);
         let (start, end) = (range.start, range.end);
         self.runs.range(from..end).map(move |(first, (count, at))| {
             let skip = start.saturating_sub(*first);
@@ -50,7 +52,9 @@ fn messages<M: Message + Default>(bytes: &[u8]) -> Result<Vec<M>> {
     let mut rest = bytes.get(8..).context("it has no magic numbers")?;
     let mut found = Vec::new();
     while let Some((length, after)) = rest.split_first_chunk::<4>() {
-        let (message, after) = after.split_at_checked(u32::from_le_bytes(*length) as usize).context("cut off")?;
+        let (message, after) = after
+            .split_at_checked(u32::from_le_bytes(*length) as usize)
+            .context("cut off")?;
         found.push(M::decode(message)?);
         rest = after;
     }
@@ -62,7 +66,9 @@ fn pipe_data(image: &[u8]) -> Result<BTreeMap<u32, Vec<u8>>> {
     let mut rest = image.get(8..).context("no magic numbers")?;
     let mut found = BTreeMap::new();
     while let Some((length, after)) = rest.split_first_chunk::<4>() {
-        let (message, after) = after.split_at_checked(u32::from_le_bytes(*length) as usize).context("cut off")?;
+        let (message, after) = after
+            .split_at_checked(u32::from_le_bytes(*length) as usize)
+            .context("cut off")?;
         let pipe = PipeData::decode(message)?;
         let (bytes, after) = after.split_at_checked(pipe.bytes as usize).context("cut off")?;
         found.insert(pipe.pipe_id, bytes.to_vec());
@@ -87,7 +93,12 @@ fn expected(files: &[FileEntry], filters: &[Vec<u8>], others: Vec<String>) -> Ex
         oom_score_adj_min: 0,
         pids: 300..=4_194_303,
         port_min: 1024,
-        output_pipes: files.iter().filter(|f| f.kind == PIPE).filter_map(written).filter(|p| !within.contains(p)).collect(),
+        output_pipes: files
+            .iter()
+            .filter(|f| f.kind == PIPE)
+            .filter_map(written)
+            .filter(|p| !within.contains(p))
+            .collect(),
         other_files: others,
         travelling: None,
     }
@@ -100,7 +111,11 @@ pub fn load(dir: &Path) -> Result<Images> {
     for entry in fs::read_dir(dir)? {
         let name = entry?.file_name().to_string_lossy().into_owned();
         let is_image = name.ends_with(".img") || name == "stats-dump";
-        let bytes = if name.starts_with("pages-") || !is_image { Vec::new() } else { fs::read(dir.join(&name))? };
+        let bytes = if name.starts_with("pages-") || !is_image {
+            Vec::new()
+        } else {
+            fs::read(dir.join(&name))?
+        };
         if is_image {
             files.insert(name, bytes);
         } else {
@@ -110,12 +125,18 @@ pub fn load(dir: &Path) -> Result<Images> {
     let of = |name: &str| files.get(name).with_context(|| format!("{name} is missing"));
     let listed: Vec<FileEntry> = messages(of("files.img")?)?;
     let filters = match files.get("seccomp.img") {
-        Some(image) => messages::<Seccomp>(image)?.pop().map(|s| s.seccomp_filters).unwrap_or_default(),
+        Some(image) => messages::<Seccomp>(image)?
+            .pop()
+            .map(|s| s.seccomp_filters)
+            .unwrap_or_default(),
         None => Vec::new(),
     };
     ensure!(filters.iter().all(|f| f.prev.is_none()), "a thread has several filters");
     let filters: Vec<Vec<u8>> = filters.into_iter().map(|f| f.filter).collect();
-    let images = files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
+    let images = files
+        .iter()
+        .map(|(name, bytes)| (name.as_str(), bytes.as_slice()))
+        .collect();
     let verified = verify_images(&images, &expected(&listed, &filters, others))?;
     let mut memory = BTreeMap::new();
     for process in &verified.processes {
@@ -136,8 +157,21 @@ pub fn load(dir: &Path) -> Result<Images> {
             runs.insert(run.vaddr / PAGE, (count, at));
             at += count;
         }
-        memory.insert(pid, Memory { runs, pages: dir.join(format!("pages-{}.img", head.pages_id)) });
+        memory.insert(
+            pid,
+            Memory {
+                runs,
+                pages: dir.join(format!("pages-{}.img", head.pages_id)),
+            },
+        );
     }
-    let pipe_data = files.get("pipes-data.img").map_or_else(|| Ok(BTreeMap::new()), |image| pipe_data(image))?;
-    Ok(Images { verified, filters, memory, pipe_data })
+    let pipe_data = files
+        .get("pipes-data.img")
+        .map_or_else(|| Ok(BTreeMap::new()), |image| pipe_data(image))?;
+    Ok(Images {
+        verified,
+        filters,
+        memory,
+        pipe_data,
+    })
 }

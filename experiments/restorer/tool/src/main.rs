@@ -47,7 +47,11 @@ fn main() -> Result<()> {
     };
     let hollow = std::env::current_exe()?.with_file_name("hollow");
     let hollow = hollow.to_str().context("path")?.to_owned();
-    let layers = Layers { rootfs: rootfs.clone(), app: app.clone(), hollow };
+    let layers = Layers {
+        rootfs: rootfs.clone(),
+        app: app.clone(),
+        hollow,
+    };
     let job = Job::prepare(&PathBuf::from(images), layers, pages)?;
     match command.as_str() {
         "print" => print::program(&job.compiled.program),

@@ -68,9 +68,19 @@ pub fn compile(
 ) -> Result<Template> {
     let mm = process.memory.as_ref().context("the process is dead")?;
     let memory = images.memory.get(&process.tree.pid).context("no pagemap")?;
-    let mut plan = Plan { b, memory, template: Template::default(), read: Vec::new(), protect: Vec::new(), open: None };
+    let mut plan = Plan {
+        b,
+        memory,
+        template: Template::default(),
+        read: Vec::new(),
+        protect: Vec::new(),
+        open: None,
+    };
     for vma in &mm.vmas {
-        ensure!(vma.start >= window::END || vma.end <= window::START, "a mapping is in the restorer's window");
+        ensure!(
+            vma.start >= window::END || vma.end <= window::START,
+            "a mapping is in the restorer's window"
+        );
         if vma.status & KERNELS != 0 {
             continue;
         }
@@ -114,20 +124,28 @@ impl Plan<'_> {
         let flags = u64::from(vma.flags & !0x20);
         if pages != Pages::Eager && plain && !runs.is_empty() {
             let at = self.template.pages;
-            self.template.copied.extend(runs.iter().map(|(page, count, from)| (at + page - first, *count, *from)));
+            self.template.copied.extend(
+                runs.iter()
+                    .map(|(page, count, from)| (at + page - first, *count, *from)),
+            );
             self.template.pages += end - first;
             let args = [vma.start, vma.end - vma.start, vma.prot.into(), flags, at * PAGE];
             self.b.op(Code::Map, source::TEMPLATE, args);
         } else {
             let protection = self.readable(vma, &runs);
-            self.b.op(Code::Map, source::ANONYMOUS, [vma.start, vma.end - vma.start, protection, flags, 0]);
+            self.b.op(
+                Code::Map,
+                source::ANONYMOUS,
+                [vma.start, vma.end - vma.start, protection, flags, 0],
+            );
         }
     }
 
     /// Notes that these pages are read into a mapping. Returns the protection that it is made with.
     fn readable(&mut self, vma: &Vma, runs: &[(u64, u64, u64)]) -> u64 {
         let protection = u64::from(vma.prot);
-        self.read.extend(runs.iter().map(|(page, count, from)| (page * PAGE, *count, *from)));
+        self.read
+            .extend(runs.iter().map(|(page, count, from)| (page * PAGE, *count, *from)));
         if runs.is_empty() || protection & WRITE != 0 {
             return protection;
         }
@@ -137,9 +155,18 @@ impl Plan<'_> {
 
     fn file(&mut self, images: &Images, vma: &Vma, pages: Pages, file: &ReadFile<'_>) -> Result<()> {
         let id = u32::try_from(vma.shmid)?;
-        let named = images.verified.files.get(&id).and_then(|f| f.reg.as_ref()).context("no such file")?;
+        let named = images
+            .verified
+            .files
+            .get(&id)
+            .and_then(|f| f.reg.as_ref())
+            .context("no such file")?;
         let flags = vma.fdflags.unwrap_or(0);
-        if self.open.as_ref().is_none_or(|(path, with)| (path, *with) != (&named.name, flags)) {
+        if self
+            .open
+            .as_ref()
+            .is_none_or(|(path, with)| (path, *with) != (&named.name, flags))
+        {
             self.close();
             self.b.path(Code::Open, flags & 3, &named.name);
             self.open = Some((named.name.clone(), flags));
@@ -148,7 +175,11 @@ impl Plan<'_> {
         let runs: Vec<_> = self.memory.within(first..end).collect();
         let of_file = |b: &mut Builder, from: u64, to: u64, protection: u64| {
             let offset = vma.pgoff + from * PAGE - vma.start;
-            b.op(Code::Map, source::FILE, [from * PAGE, (to - from) * PAGE, protection, vma.flags.into(), offset]);
+            b.op(
+                Code::Map,
+                source::FILE,
+                [from * PAGE, (to - from) * PAGE, protection, vma.flags.into(), offset],
+            );
         };
         if pages == Pages::Eager || runs.is_empty() {
             if vma.status & status::FILE_SHARED != 0 && !runs.is_empty() {
@@ -166,11 +197,20 @@ impl Plan<'_> {
                 of_file(self.b, at, from, vma.prot.into());
             }
             let place = self.template.pages;
-            let args = [from * PAGE, (to - from) * PAGE, vma.prot.into(), vma.flags.into(), place * PAGE];
+            let args = [
+                from * PAGE,
+                (to - from) * PAGE,
+                vma.prot.into(),
+                vma.flags.into(),
+                place * PAGE,
+            ];
             self.b.op(Code::Map, source::TEMPLATE, args);
             let between = file(&named.name, vma.pgoff + from * PAGE - vma.start, (to - from) * PAGE)?;
             self.template.folded.push((place, between));
-            self.template.copied.extend(fold.iter().map(|(page, count, image)| (place + page - from, *count, *image)));
+            self.template.copied.extend(
+                fold.iter()
+                    .map(|(page, count, image)| (place + page - from, *count, *image)),
+            );
             self.template.pages += to - from;
             at = to;
         }
@@ -190,7 +230,10 @@ impl Plan<'_> {
                 follows
             });
             let (now, later) = rest.split_at(together.count());
-            let parts: Vec<u64> = now.iter().flat_map(|(address, count, _)| [*address, count * PAGE]).collect();
+            let parts: Vec<u64> = now
+                .iter()
+                .flat_map(|(address, count, _)| [*address, count * PAGE])
+                .collect();
             let bytes = now.iter().map(|(_, count, _)| count * PAGE).sum();
             let at = self.b.longs(&parts);
             self.b.op(Code::Read, now.len() as u32, [at, from * PAGE, bytes]);

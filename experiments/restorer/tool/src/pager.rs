@@ -21,8 +21,13 @@ const FAULT: u8 = 0x12;
 
 /// The ranges of a program that map the template: address, length, offset.
 pub fn ranges(program: &[u8]) -> Vec<(u64, u64, u64)> {
-    let Ok(program) = Program::parse(program) else { return Vec::new() };
-    let maps = program.ops().iter().filter(|op| op.code == Code::Map as u32 && op.a == source::TEMPLATE);
+    let Ok(program) = Program::parse(program) else {
+        return Vec::new();
+    };
+    let maps = program
+        .ops()
+        .iter()
+        .filter(|op| op.code == Code::Map as u32 && op.a == source::TEMPLATE);
     let mut ranges: Vec<(u64, u64, u64)> = Vec::new();
     for op in maps {
         let [start, length, _, _, offset] = op.args;
@@ -48,7 +53,11 @@ pub struct Pager {
 fn tell(userfault: RawFd, request: u64, arguments: &mut [u64]) -> i32 {
     // SAFETY: the caller's numbers are the request's structure, which outlives the call.
     let done = unsafe { libc::ioctl(userfault, request, arguments.as_mut_ptr()) };
-    if done < 0 { std::io::Error::last_os_error().raw_os_error().unwrap_or(-1) } else { 0 }
+    if done < 0 {
+        std::io::Error::last_os_error().raw_os_error().unwrap_or(-1)
+    } else {
+        0
+    }
 }
 
 impl Pager {
@@ -59,7 +68,11 @@ impl Pager {
         let error = tell(userfault.as_raw_fd(), API, &mut [0xaa, EVENTS, 0]);
         ensure!(error == 0, "agree on events: {error}");
         for (start, length, _) in &ranges {
-            let error = tell(userfault.as_raw_fd(), REGISTER, &mut [*start, *length, MISSING_AND_MINOR, 0]);
+            let error = tell(
+                userfault.as_raw_fd(),
+                REGISTER,
+                &mut [*start, *length, MISSING_AND_MINOR, 0],
+            );
             ensure!(error == 0, "register {start:x}: {error}");
         }
         let registered = began.elapsed();
@@ -72,17 +85,26 @@ impl Pager {
                 if let Some(address) = fault(userfault.as_raw_fd()) {
                     counted.fetch_add(1, Ordering::Relaxed);
                     let page = address & !(PAGE - 1);
-                    let Some((start, (_, offset))) = offsets.range(..=page).next_back() else { continue };
+                    let Some((start, (_, offset))) = offsets.range(..=page).next_back() else {
+                        continue;
+                    };
                     let at = offset + page - start;
                     let mut bytes = [0; PAGE as usize];
-                    let copied = full.read_exact_at(&mut bytes, at).and_then(|()| template.write_all_at(&bytes, at));
+                    let copied = full
+                        .read_exact_at(&mut bytes, at)
+                        .and_then(|()| template.write_all_at(&bytes, at));
                     if copied.is_ok() {
                         tell(userfault.as_raw_fd(), CONTINUE, &mut [page, PAGE, 0, 0]);
                     }
                 }
             }
         });
-        Ok(Self { stop, faults, thread: Some(thread), registered })
+        Ok(Self {
+            stop,
+            faults,
+            thread: Some(thread),
+            registered,
+        })
     }
 
     /// Number of faults so far.
@@ -102,7 +124,11 @@ impl Drop for Pager {
 
 /// Waits for an event, for a moment. Returns the address if it is a fault.
 fn fault(userfault: RawFd) -> Option<u64> {
-    let mut waits = libc::pollfd { fd: userfault, events: libc::POLLIN, revents: 0 };
+    let mut waits = libc::pollfd {
+        fd: userfault,
+        events: libc::POLLIN,
+        revents: 0,
+    };
     let mut message = [0u64; 4];
     // SAFETY: the structures outlive the calls.
     unsafe {

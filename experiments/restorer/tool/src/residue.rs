@@ -16,7 +16,10 @@ fn wait(pid: i32) -> Result<()> {
     let mut status = 0;
     // SAFETY: room for a status.
     let waited = unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL) };
-    ensure!(waited == pid && libc::WIFSTOPPED(status), "the process ended: {status:#x}");
+    ensure!(
+        waited == pid && libc::WIFSTOPPED(status),
+        "the process ended: {status:#x}"
+    );
     Ok(())
 }
 
@@ -27,13 +30,19 @@ const ENDING: [&str; 3] = ["232", "281", "441"];
 /// seen waiting elsewhere since.
 pub fn is_left(pid: i32, residue: Range<u64>) -> Result<bool> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
-    let first = maps.split('-').next().and_then(|start| u64::from_str_radix(start, 16).ok());
+    let first = maps
+        .split('-')
+        .next()
+        .and_then(|start| u64::from_str_radix(start, 16).ok());
     if first.is_none_or(|first| first < window::END) {
         return Ok(false);
     }
     for entry in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let call = std::fs::read_to_string(entry?.path().join("syscall")).unwrap_or_default();
-        let at = call.rsplit(" 0x").next().and_then(|at| u64::from_str_radix(at.trim(), 16).ok());
+        let at = call
+            .rsplit(" 0x")
+            .next()
+            .and_then(|at| u64::from_str_radix(at.trim(), 16).ok());
         if at.is_none_or(|at| residue.contains(&at)) {
             return Ok(false);
         }

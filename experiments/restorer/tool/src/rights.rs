@@ -14,7 +14,11 @@ const COLUMNS: [(&str, bool, Standing); 6] = [
     ("host's user", false, Standing::User(0)),
     ("user inside", true, Standing::User(0)),
     ("user inside, CHECKPOINT_RESTORE", true, Standing::User(1 << 40)),
-    ("and SYS_ADMIN, SYS_TIME", true, Standing::User(1 << 40 | 1 << 21 | 1 << 25)),
+    (
+        "and SYS_ADMIN, SYS_TIME",
+        true,
+        Standing::User(1 << 40 | 1 << 21 | 1 << 25),
+    ),
     ("root inside", true, Standing::Root),
 ];
 
@@ -31,20 +35,44 @@ type Step = (&'static str, fn() -> c_int);
 const NEW_TIME: c_int = 0x80;
 
 fn errno(result: c_long) -> c_int {
-    if result < 0 { std::io::Error::last_os_error().raw_os_error().unwrap_or(-1) } else { 0 }
+    if result < 0 {
+        std::io::Error::last_os_error().raw_os_error().unwrap_or(-1)
+    } else {
+        0
+    }
 }
 
 /// `prctl_mm_map` of this process as it is.
 fn memory_map(program: Option<&std::ffi::CStr>) -> c_int {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields: Vec<u64> = stat.rsplit(") ").next().unwrap_or("").split(' ').map(|f| f.parse().unwrap_or(0)).collect();
+    let fields: Vec<u64> = stat
+        .rsplit(") ")
+        .next()
+        .unwrap_or("")
+        .split(' ')
+        .map(|f| f.parse().unwrap_or(0))
+        .collect();
     let f = |number: usize| fields[number - 3];
     // SAFETY: plain calls; the structure outlives its call.
     unsafe {
         let brk = libc::sbrk(0) as u64;
         let program = program.map_or(-1, |path| libc::open(path.as_ptr(), libc::O_RDONLY));
         let last = u64::from(program as u32) << 32;
-        let map = [f(26), f(27), f(45), f(46), f(47), brk, f(28), f(48), f(49), f(50), f(51), 0, last];
+        let map = [
+            f(26),
+            f(27),
+            f(45),
+            f(46),
+            f(47),
+            brk,
+            f(28),
+            f(48),
+            f(49),
+            f(50),
+            f(51),
+            0,
+            last,
+        ];
         errno(libc::prctl(35, 14, map.as_ptr(), size_of_val(&map), 0).into())
     }
 }
@@ -68,7 +96,9 @@ fn choose_id() -> c_int {
 }
 
 fn write_to(path: &str, text: &str) -> c_int {
-    fs::write(path, text).err().map_or(0, |e| e.raw_os_error().unwrap_or(-1))
+    fs::write(path, text)
+        .err()
+        .map_or(0, |e| e.raw_os_error().unwrap_or(-1))
 }
 
 fn clocks(enter: bool) -> c_int {
@@ -150,8 +180,16 @@ fn register(features: u64) -> c_int {
 }
 
 fn filter(no_new_privs: bool) -> c_int {
-    let allow = [libc::sock_filter { code: 6, jt: 0, jf: 0, k: 0x7fff_0000 }];
-    let program = libc::sock_fprog { len: 1, filter: allow.as_ptr().cast_mut() };
+    let allow = [libc::sock_filter {
+        code: 6,
+        jt: 0,
+        jf: 0,
+        k: 0x7fff_0000,
+    }];
+    let program = libc::sock_fprog {
+        len: 1,
+        filter: allow.as_ptr().cast_mut(),
+    };
     // SAFETY: plain calls; the program outlives its call.
     unsafe {
         if no_new_privs {
@@ -164,7 +202,10 @@ fn filter(no_new_privs: bool) -> c_int {
 fn limit(which: libc::__rlimit_resource_t, change: fn(u64) -> u64) -> c_int {
     // SAFETY: plain calls.
     unsafe {
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        let mut limit = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
         libc::getrlimit(which, &raw mut limit);
         limit.rlim_max = change(limit.rlim_max);
         limit.rlim_cur = limit.rlim_cur.min(limit.rlim_max);
@@ -192,7 +233,14 @@ fn bind_low() -> c_int {
         let socket = libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0);
         let mut address: libc::sockaddr_in = std::mem::zeroed();
         (address.sin_family, address.sin_port) = (libc::AF_INET as u16, 81u16.to_be());
-        errno(libc::bind(socket, (&raw const address).cast(), size_of::<libc::sockaddr_in>() as u32).into())
+        errno(
+            libc::bind(
+                socket,
+                (&raw const address).cast(),
+                size_of::<libc::sockaddr_in>() as u32,
+            )
+            .into(),
+        )
     }
 }
 
@@ -204,7 +252,12 @@ fn pending() -> c_int {
         libc::sigprocmask(libc::SIG_BLOCK, &raw const set, null_mut());
         let mut information = [0i32; 32];
         (information[0], information[2]) = (libc::SIGALRM, 0x80);
-        errno(libc::syscall(libc::SYS_rt_sigqueueinfo, libc::getpid(), libc::SIGALRM, information.as_ptr()))
+        errno(libc::syscall(
+            libc::SYS_rt_sigqueueinfo,
+            libc::getpid(),
+            libc::SIGALRM,
+            information.as_ptr(),
+        ))
     }
 }
 
@@ -227,28 +280,40 @@ const STEPS: &[Step] = &[
     ("`mremap` of vdso and vvar", || kernel_pages(true)),
     ("`arch_prctl(ARCH_MAP_VDSO_64)` after `munmap`", || kernel_pages(false)),
     ("`PR_SET_MM_MAP`, same program", || memory_map(None)),
-    ("`PR_SET_MM_MAP`, another program, own still mapped", || memory_map(Some(c"/bin/true"))),
+    ("`PR_SET_MM_MAP`, another program, own still mapped", || {
+        memory_map(Some(c"/bin/true"))
+    }),
     ("`PR_SET_MM`, one field", || {
         // SAFETY: a plain call.
         errno(unsafe { libc::prctl(35, 6, libc::sbrk(0), 0, 0) }.into())
     }),
     ("`clone3` with `set_tid`", choose_id),
-    ("write `ns_last_pid`", || write_to("/proc/sys/kernel/ns_last_pid", "900")),
+    ("write `ns_last_pid`", || {
+        write_to("/proc/sys/kernel/ns_last_pid", "900")
+    }),
     ("`unshare(CLONE_NEWTIME)`, offsets", || clocks(false)),
     ("… and `setns` to it", || clocks(true)),
     ("`userfaultfd`", || userfault(Some(0)).err().unwrap_or(0)),
-    ("`userfaultfd`, user faults only", || userfault(Some(1)).err().unwrap_or(0)),
+    ("`userfaultfd`, user faults only", || {
+        userfault(Some(1)).err().unwrap_or(0)
+    }),
     ("open `/dev/userfaultfd` (mode 0600)", || {
         // SAFETY: a plain call.
         errno(unsafe { libc::open(c"/dev/userfaultfd".as_ptr(), libc::O_RDWR) }.into())
     }),
-    ("`USERFAULTFD_IOC_NEW` on a given descriptor", || userfault(None).err().unwrap_or(0)),
-    ("`UFFDIO_API` with remap, remove, unmap; register", || register(1 << 2 | 1 << 3 | 1 << 6)),
+    ("`USERFAULTFD_IOC_NEW` on a given descriptor", || {
+        userfault(None).err().unwrap_or(0)
+    }),
+    ("`UFFDIO_API` with remap, remove, unmap; register", || {
+        register(1 << 2 | 1 << 3 | 1 << 6)
+    }),
     ("`UFFDIO_API` with fork events", || register(1 << 1)),
     ("`seccomp` with `no_new_privs`, all threads", || filter(true)),
     ("`seccomp` without", || filter(false)),
     ("lower a hard limit", || limit(libc::RLIMIT_NOFILE, |max| max.min(1024))),
-    ("raise a hard limit", || limit(libc::RLIMIT_CORE, |_| u64::MAX).max(limit(libc::RLIMIT_NOFILE, |max| max + 1))),
+    ("raise a hard limit", || {
+        limit(libc::RLIMIT_CORE, |_| u64::MAX).max(limit(libc::RLIMIT_NOFILE, |max| max + 1))
+    }),
     ("`setpriority` -1", || {
         // SAFETY: a plain call.
         errno(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -1) }.into())
@@ -292,7 +357,13 @@ fn column(user: bool, standing: Standing) -> Result<Vec<c_int>> {
             libc::setresgid(0, 0, 0);
             libc::setresuid(0, 0, 0);
             libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0);
-            libc::mount(c"none".as_ptr(), c"/".as_ptr(), null(), libc::MS_REC | libc::MS_PRIVATE, null());
+            libc::mount(
+                c"none".as_ptr(),
+                c"/".as_ptr(),
+                null(),
+                libc::MS_REC | libc::MS_PRIVATE,
+                null(),
+            );
             libc::mount(c"proc".as_ptr(), c"/proc".as_ptr(), c"proc".as_ptr(), 0, null());
             for (_, step) in STEPS {
                 if libc::fork() == 0 {
@@ -301,7 +372,11 @@ fn column(user: bool, standing: Standing) -> Result<Vec<c_int>> {
                 }
                 let mut status = 0;
                 libc::wait(&raw mut status);
-                let error = if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -libc::WTERMSIG(status) };
+                let error = if libc::WIFEXITED(status) {
+                    libc::WEXITSTATUS(status)
+                } else {
+                    -libc::WTERMSIG(status)
+                };
                 theirs.write_all(&error.to_le_bytes())?;
             }
         }
@@ -318,7 +393,10 @@ fn column(user: bool, standing: Standing) -> Result<Vec<c_int>> {
     ours.read_to_end(&mut bytes)?;
     // SAFETY: reaps our own child.
     unsafe { libc::waitpid(init as i32, null_mut(), 0) };
-    Ok(bytes.chunks_exact(4).map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
+    Ok(bytes
+        .chunks_exact(4)
+        .map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+        .collect())
 }
 
 /// Prints what each step answers to whom.
@@ -340,10 +418,17 @@ pub fn print() -> Result<()> {
                 // SAFETY: the kernel's name for an error is a constant string.
                 let name = unsafe { strerrorname_np(error) };
                 // SAFETY: as above.
-                if name.is_null() { error.to_string() } else { unsafe { std::ffi::CStr::from_ptr(name) }.to_string_lossy().into() }
+                if name.is_null() {
+                    error.to_string()
+                } else {
+                    unsafe { std::ffi::CStr::from_ptr(name) }.to_string_lossy().into()
+                }
             }
         };
-        let cells: Vec<String> = columns.iter().map(|c| c.get(at).map_or_else(|| "?".to_owned(), told)).collect();
+        let cells: Vec<String> = columns
+            .iter()
+            .map(|c| c.get(at).map_or_else(|| "?".to_owned(), told))
+            .collect();
         println!("| {name} | {} |", cells.join(" | "));
     }
     Ok(())

@@ -81,7 +81,16 @@ impl Job {
         // Not of a disk while it is measured.
         let mut pages = memory_file(c"pages")?;
         std::io::copy(&mut File::open(&memory.pages)?, &mut pages)?;
-        Ok(Self { images, layers, compiled, program, pages, template, how, stage })
+        Ok(Self {
+            images,
+            layers,
+            compiled,
+            program,
+            pages,
+            template,
+            how,
+            stage,
+        })
     }
 }
 
@@ -101,7 +110,12 @@ impl Job {
     fn free_place(&self) -> Result<u64> {
         const LOWEST: u64 = 0x10_0000_0000;
         const RANGE: u64 = 0x7000_0000_0000;
-        let vmas = self.images.verified.processes.iter().flat_map(|p| p.memory.iter().flat_map(|m| &m.vmas));
+        let vmas = self
+            .images
+            .verified
+            .processes
+            .iter()
+            .flat_map(|p| p.memory.iter().flat_map(|m| &m.vmas));
         let vmas: Vec<_> = vmas.collect();
         loop {
             let mut random = 0u64;
@@ -109,7 +123,10 @@ impl Job {
             let got = unsafe { libc::getrandom((&raw mut random).cast(), 8, 0) };
             ensure!(got == 8, "getrandom");
             let start = LOWEST + random % RANGE / PAGE * PAGE;
-            if vmas.iter().all(|vma| start >= vma.end || start + RESIDUE_MAX <= vma.start) {
+            if vmas
+                .iter()
+                .all(|vma| start >= vma.end || start + RESIDUE_MAX <= vma.start)
+            {
                 return Ok(start);
             }
         }
@@ -135,7 +152,9 @@ impl Drop for Restore {
 
 /// Nanoseconds of `CLOCK_REALTIME`.
 pub fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_nanos() as u64)
 }
 
 fn pipe() -> Result<[OwnedFd; 2]> {
@@ -159,7 +178,16 @@ impl Restore {
         let report = memory_file(c"report")?;
         report.set_len(PAGE)?;
         // SAFETY: a fresh mapping of a page.
-        let mapped = unsafe { libc::mmap(std::ptr::null_mut(), PAGE as usize, 3, libc::MAP_SHARED, report.as_raw_fd(), 0) };
+        let mapped = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                PAGE as usize,
+                3,
+                libc::MAP_SHARED,
+                report.as_raw_fd(),
+                0,
+            )
+        };
         ensure!(mapped != libc::MAP_FAILED, "map the report");
         // It has come to its socket, so that only the restore is measured.
         let waits = format!("/proc/{}/wchan", sandbox.function);
@@ -178,11 +206,34 @@ impl Restore {
             write.as_raw_fd(),
             write.as_raw_fd(),
         ];
+        if std::env::var_os("VERBOSE").is_some() {
+            let smaps = fs::read_to_string(format!("/proc/{}/smaps_rollup", sandbox.function))?;
+            let status = fs::read_to_string(format!("/proc/{}/status", sandbox.function))?;
+            let told = |text: &str, name: &str| {
+                text.lines()
+                    .find(|l| l.starts_with(name))
+                    .unwrap_or_default()
+                    .to_owned()
+            };
+            println!(
+                "waiting: {} {} {}",
+                told(&smaps, "Rss"),
+                told(&smaps, "Pss"),
+                told(&status, "VmPTE")
+            );
+        }
         let ordered = now();
         let bytes = job.compiled.program.len() as u64;
         let residue = job.free_place()?;
         sandbox::order(&sandbox.control, Order { bytes, residue }, &parts)?;
-        let mut restore = Self { sandbox, report: mapped.cast(), ordered, residue, outputs: [read, write], pager: None };
+        let mut restore = Self {
+            sandbox,
+            report: mapped.cast(),
+            ordered,
+            residue,
+            outputs: [read, write],
+            pager: None,
+        };
         let mut byte = 0u8;
         // SAFETY: room for one byte.
         let read = unsafe { libc::recv(restore.sandbox.control.as_raw_fd(), (&raw mut byte).cast(), 1, 0) };
@@ -213,7 +264,10 @@ impl Restore {
     pub fn remove_residue(&self) -> Result<Duration> {
         let maps = fs::read_to_string(format!("/proc/{}/maps", self.sandbox.function))?;
         let within = |line: &&str| {
-            let start = line.split('-').next().and_then(|start| u64::from_str_radix(start, 16).ok());
+            let start = line
+                .split('-')
+                .next()
+                .and_then(|start| u64::from_str_radix(start, 16).ok());
             start.is_some_and(|start| (self.residue..self.residue + RESIDUE_MAX).contains(&start))
         };
         ensure!(maps.lines().filter(within).count() == 2, "the residue is not there");
@@ -266,9 +320,15 @@ impl Restore {
             stream.read_to_string(&mut answer).context("read")?;
             let took = began.elapsed();
             let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-            Ok((head.lines().next().unwrap_or_default().to_owned(), body.to_owned(), took))
+            Ok((
+                head.lines().next().unwrap_or_default().to_owned(),
+                body.to_owned(),
+                took,
+            ))
         });
-        asked.join().map_err(|_| anyhow::anyhow!("the request's thread panicked"))?
+        asked
+            .join()
+            .map_err(|_| anyhow::anyhow!("the request's thread panicked"))?
     }
 }
 
@@ -297,7 +357,7 @@ pub fn hold(job: &Job) -> Result<()> {
 /// Restores `runs` times, and prints the time of each stage, best and median, in microseconds.
 pub fn measure(job: &Job, runs: usize, path: Option<&str>) -> Result<()> {
     let mut stages = vec![Vec::new(); STAGES.len()];
-    let (mut registered, mut faults, mut removed) = (vec![], vec![], vec![]);
+    let (mut registered, mut faults, mut removed, mut processor) = (vec![], vec![], vec![], vec![]);
     let (mut arrived, mut departed, mut whole, mut answered) = (vec![], vec![], vec![], vec![]);
     for run in 0..runs {
         let restore = Restore::begin(job).with_context(|| format!("run {run}"))?;
@@ -316,8 +376,11 @@ pub fn measure(job: &Job, runs: usize, path: Option<&str>) -> Result<()> {
         }
         departed.push(report.departed - last);
         whole.push(report.departed - report.began);
+        processor.push(report.processor);
         if let Some(path) = path {
-            let (status, body, took) = restore.request(path).with_context(|| format!("run {run}: {}", restore.said()))?;
+            let (status, body, took) = restore
+                .request(path)
+                .with_context(|| format!("run {run}: {}", restore.said()))?;
             ensure!(status.contains("200"), "{status}: {body}");
             if run == 0 {
                 println!("{status}\n{body}\n");
@@ -339,6 +402,7 @@ pub fn measure(job: &Job, runs: usize, path: Option<&str>) -> Result<()> {
     }
     summary("threads go, first departs", departed);
     summary("all, from the order's arrival", whole);
+    summary("its processor time", processor);
     summary("first response after it", answered);
     summary("the residue's removal, after it", removed);
     summary("of that the pager: register", registered);

@@ -74,7 +74,10 @@ fn pair() -> Result<(OwnedFd, OwnedFd)> {
     // SAFETY: the kernel writes two descriptors, which are owned from here on.
     unsafe {
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-        check(libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()).into(), "socketpair")?;
+        check(
+            libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()).into(),
+            "socketpair",
+        )?;
         Ok((OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])))
     }
 }
@@ -83,7 +86,10 @@ fn pair() -> Result<(OwnedFd, OwnedFd)> {
 /// sandboxes' root cannot reach them by their paths.
 pub fn mount_layers(stage: &Path, layers: &Layers) -> Result<()> {
     // SAFETY: this program has one thread so far.
-    check(unsafe { libc::unshare(libc::CLONE_NEWNS) }.into(), "make a mount namespace")?;
+    check(
+        unsafe { libc::unshare(libc::CLONE_NEWNS) }.into(),
+        "make a mount namespace",
+    )?;
     let root = stage.to_str().context("stage")?;
     mount("none", "/", None, libc::MS_REC | libc::MS_PRIVATE, "")?;
     mount(&layers.rootfs, root, None, libc::MS_BIND, "")?;
@@ -94,18 +100,30 @@ pub fn mount_layers(stage: &Path, layers: &Layers) -> Result<()> {
 pub fn make(stage: &Path, layers: &Layers) -> Result<Sandbox> {
     let (control, inside) = pair()?;
     let (mut ours, mut theirs) = UnixStream::pair()?;
-    let device = fs::File::options().read(true).write(true).open("/dev/userfaultfd").context("userfaultfd")?;
+    let device = fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/userfaultfd")
+        .context("userfaultfd")?;
     // SAFETY: a fork into new namespaces. This program has one thread when it makes sandboxes.
     let init = unsafe { libc::syscall(libc::SYS_clone, NAMESPACES | libc::SIGCHLD, 0, 0, 0, 0) };
     if check(init, "clone")? == 0 {
         drop(ours);
         let done = become_init(stage, layers, inside.as_raw_fd(), device.as_raw_fd(), &mut theirs);
-        eprintln!("sandbox: {:#}", done.err().unwrap_or_else(|| anyhow::anyhow!("init ended")));
+        eprintln!(
+            "sandbox: {:#}",
+            done.err().unwrap_or_else(|| anyhow::anyhow!("init ended"))
+        );
         std::process::exit(1);
     }
     let init = init as i32;
     drop(theirs);
-    let mut sandbox = Sandbox { init, function: 0, control, userfault: None };
+    let mut sandbox = Sandbox {
+        init,
+        function: 0,
+        control,
+        userfault: None,
+    };
     for map in ["uid_map", "gid_map"] {
         fs::write(format!("/proc/{init}/{map}"), format!("0 {FIRST_ID} 65536\n"))?;
     }
@@ -134,7 +152,13 @@ fn become_init(stage: &Path, layers: &Layers, control: RawFd, device: RawFd, tol
     let quiet = libc::MS_NOSUID | libc::MS_NODEV;
     mount("proc", &format!("{root}/proc"), Some("proc"), quiet, "")?;
     mount("tmpfs", &format!("{root}/tmp"), Some("tmpfs"), quiet, "mode=1777")?;
-    mount("tmpfs", &format!("{root}/dev"), Some("tmpfs"), libc::MS_NOSUID, "mode=755")?;
+    mount(
+        "tmpfs",
+        &format!("{root}/dev"),
+        Some("tmpfs"),
+        libc::MS_NOSUID,
+        "mode=755",
+    )?;
     fs::create_dir(format!("{root}/dev/shm"))?;
     for device in ["null", "zero", "full", "random", "urandom"] {
         let at = format!("{root}/dev/{device}");
@@ -143,14 +167,26 @@ fn become_init(stage: &Path, layers: &Layers, control: RawFd, device: RawFd, tol
     }
     if let Some(criu) = std::env::var_os("CRIU") {
         // For who wants to dump what was restored.
-        mount(criu.to_str().context("CRIU")?, &format!("{root}/opt"), None, libc::MS_BIND | libc::MS_REC, "")?;
+        mount(
+            criu.to_str().context("CRIU")?,
+            &format!("{root}/opt"),
+            None,
+            libc::MS_BIND | libc::MS_REC,
+            "",
+        )?;
         mount("tmpfs", &format!("{root}/run"), Some("tmpfs"), quiet, "mode=777")?;
+        // What it knows of the kernel: it cannot find that out here.
+        let probe = std::env::var_os("CRIU_PROBE").context("CRIU_PROBE")?;
+        fs::write(format!("{root}/run/criu.kdat"), fs::read(probe)?)?;
     }
     let (root, put) = (CString::new(root)?, c".");
     // SAFETY: plain system calls.
     unsafe {
         check(libc::chdir(root.as_ptr()).into(), "chdir")?;
-        check(libc::syscall(libc::SYS_pivot_root, put.as_ptr(), put.as_ptr()), "pivot_root")?;
+        check(
+            libc::syscall(libc::SYS_pivot_root, put.as_ptr(), put.as_ptr()),
+            "pivot_root",
+        )?;
         check(libc::umount2(put.as_ptr(), libc::MNT_DETACH).into(), "umount")?;
         check(libc::chdir(c"/".as_ptr()).into(), "chdir")?;
     }
@@ -172,7 +208,14 @@ fn become_init(stage: &Path, layers: &Layers, control: RawFd, device: RawFd, tol
             let nothing: [*const libc::c_char; 1] = [null()];
             let name: [*const libc::c_char; 2] = [c"hollow".as_ptr(), null()];
             let (fd, empty) = (hollow.as_raw_fd(), c"".as_ptr());
-            libc::syscall(libc::SYS_execveat, fd, empty, name.as_ptr(), nothing.as_ptr(), libc::AT_EMPTY_PATH);
+            libc::syscall(
+                libc::SYS_execveat,
+                fd,
+                empty,
+                name.as_ptr(),
+                nothing.as_ptr(),
+                libc::AT_EMPTY_PATH,
+            );
         }
         bail!("exec: {}", std::io::Error::last_os_error());
     }
@@ -201,7 +244,10 @@ fn loopback_up() -> Result<()> {
         let mut request: libc::ifreq = std::mem::zeroed();
         (request.ifr_name[0], request.ifr_name[1]) = (b'l' as i8, b'o' as i8);
         request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
-        check(libc::ioctl(socket, libc::SIOCSIFFLAGS, &raw const request).into(), "loopback")?;
+        check(
+            libc::ioctl(socket, libc::SIOCSIFFLAGS, &raw const request).into(),
+            "loopback",
+        )?;
         libc::close(socket);
     }
     Ok(())
@@ -210,7 +256,10 @@ fn loopback_up() -> Result<()> {
 /// Receives a descriptor.
 fn receive_descriptor(control: &OwnedFd) -> Result<OwnedFd> {
     let (mut byte, mut rights) = (0u8, [0u64; 4]);
-    let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let mut part = libc::iovec {
+        iov_base: (&raw mut byte).cast(),
+        iov_len: 1,
+    };
     // SAFETY: the message's parts outlive the call; a received descriptor is owned from here on.
     unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
@@ -220,14 +269,19 @@ fn receive_descriptor(control: &OwnedFd) -> Result<OwnedFd> {
         check(read as i64, "receive the userfaultfd")?;
         let header = libc::CMSG_FIRSTHDR(&raw const message);
         ensure!(read == 1 && !header.is_null(), "the hollow process ended early");
-        Ok(OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned()))
+        Ok(OwnedFd::from_raw_fd(
+            libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned(),
+        ))
     }
 }
 
 /// Sends a hollow process its order.
 pub fn order(control: &OwnedFd, order: Order, descriptors: &[RawFd]) -> Result<()> {
     ensure!(descriptors.len() <= 8, "too many descriptors");
-    let mut part = libc::iovec { iov_base: (&raw const order).cast_mut().cast(), iov_len: size_of_val(&order) };
+    let mut part = libc::iovec {
+        iov_base: (&raw const order).cast_mut().cast(),
+        iov_len: size_of_val(&order),
+    };
     let mut rights = [0u64; 8];
     let bytes = size_of_val(descriptors) as u32;
     // SAFETY: the message's parts outlive the call, and there is room for the descriptors.
@@ -240,6 +294,10 @@ pub fn order(control: &OwnedFd, order: Order, descriptors: &[RawFd]) -> Result<(
         ((*header).cmsg_level, (*header).cmsg_type) = (libc::SOL_SOCKET, libc::SCM_RIGHTS);
         (*header).cmsg_len = libc::CMSG_LEN(bytes) as usize;
         std::ptr::copy_nonoverlapping(descriptors.as_ptr(), libc::CMSG_DATA(header).cast(), descriptors.len());
-        check(libc::sendmsg(control.as_raw_fd(), &raw const message, 0) as i64, "send the order").map(drop)
+        check(
+            libc::sendmsg(control.as_raw_fd(), &raw const message, 0) as i64,
+            "send the order",
+        )
+        .map(drop)
     }
 }
