@@ -77,7 +77,8 @@ fn memory_map(program: Option<&std::ffi::CStr>) -> c_int {
     }
 }
 
-fn choose_id() -> c_int {
+/// Makes a child with a chosen id, and has it do something.
+fn choose_id(then: fn() -> c_int) -> c_int {
     let ids = [777i32];
     // SAFETY: an all-zero structure is valid; a fork of a process with one thread.
     unsafe {
@@ -85,11 +86,11 @@ fn choose_id() -> c_int {
         (arguments.set_tid, arguments.set_tid_size) = (ids.as_ptr() as u64, 1);
         arguments.exit_signal = libc::SIGCHLD as u64;
         match libc::syscall(libc::SYS_clone3, &raw const arguments, size_of::<libc::clone_args>()) {
-            0 => libc::_exit(0),
+            0 => libc::_exit(then()),
             made => {
-                let error = errno(made);
-                libc::waitpid(-1, null_mut(), 0);
-                error
+                let (error, mut status) = (errno(made), 0);
+                libc::waitpid(-1, &raw mut status, 0);
+                error.max(libc::WEXITSTATUS(status))
             }
         }
     }
@@ -287,7 +288,14 @@ const STEPS: &[Step] = &[
         // SAFETY: a plain call.
         errno(unsafe { libc::prctl(35, 6, libc::sbrk(0), 0, 0) }.into())
     }),
-    ("`clone3` with `set_tid`", choose_id),
+    ("`clone3` with `set_tid`", || choose_id(|| 0)),
+    ("… and in that child `setsid`", || {
+        // SAFETY: a plain call.
+        choose_id(|| errno(unsafe { libc::setsid() }.into()))
+    }),
+    ("… and `USERFAULTFD_IOC_NEW` on a given descriptor", || {
+        choose_id(|| userfault(None).err().unwrap_or(0))
+    }),
     ("write `ns_last_pid`", || {
         write_to("/proc/sys/kernel/ns_last_pid", "900")
     }),

@@ -316,8 +316,14 @@ impl Restore {
             let mut stream = TcpStream::connect(("127.0.0.1", PORT)).context("connect")?;
             stream.set_read_timeout(Some(Duration::from_secs(5)))?;
             write!(stream, "GET {path} HTTP/1.1\r\nhost: f\r\nconnection: close\r\n\r\n")?;
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).context("read")?;
+            let (mut answer, mut buffer) = (Vec::new(), [0; 4096]);
+            while !is_whole(&answer) {
+                match stream.read(&mut buffer).context("read")? {
+                    0 => break,
+                    read => answer.extend_from_slice(&buffer[..read]),
+                }
+            }
+            let answer = String::from_utf8_lossy(&answer);
             let took = began.elapsed();
             let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
             Ok((
@@ -330,6 +336,18 @@ impl Restore {
             .join()
             .map_err(|_| anyhow::anyhow!("the request's thread panicked"))?
     }
+}
+
+/// Whether this is a whole response with a length.
+fn is_whole(answer: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(answer).to_lowercase();
+    let Some((head, body)) = text.split_once("\r\n\r\n") else {
+        return false;
+    };
+    let length = head
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
+    length.is_some_and(|length: usize| body.len() >= length)
 }
 
 fn summary(name: &str, mut nanoseconds: Vec<u64>) {
