@@ -17,6 +17,8 @@ use crate::threads::{self, become_thread};
 
 /// Address of the residue.
 static RESIDUE: AtomicU64 = AtomicU64::new(0);
+/// Address of a frame in the residue, less its offset in the program.
+static FIRST: AtomicU64 = AtomicU64::new(0);
 /// Offset of the counter.
 const COUNTER: u64 = PAGE;
 /// Offset of the first frame.
@@ -71,6 +73,7 @@ pub(crate) fn lay_out(program: Program<'static>, residue: u64) -> Outcome {
         return Err(EINVAL);
     }
     RESIDUE.store(residue, Ordering::Release);
+    FIRST.store(residue + FRAMES - first, Ordering::Release);
     let all = program.part(first, bytes).map_err(|_| EINVAL)?;
     let (code, code_end) = (&raw const depart_start, &raw const depart_end);
     // SAFETY: what is written was just mapped, and is long enough. Frames are in the order of threads.
@@ -114,27 +117,11 @@ pub(crate) fn first(program: Program<'static>, report: &mut Report) -> ! {
 
 /// Loads a thread's registers.
 pub(crate) fn one(thread: &Thread) -> ! {
-    // SAFETY: the program is mapped at its place, and has been checked.
-    let program = unsafe {
-        Program::parse(core::slice::from_raw_parts(
-            window::PROGRAM as *const u8,
-            program_bytes(),
-        ))
-    };
-    let Ok(program) = program else { crate::sys::exit(114) };
-    let Some((first, _)) = frames(program) else {
-        crate::sys::exit(114)
-    };
     let residue = RESIDUE.load(Ordering::Acquire);
-    let at = residue + FRAMES + u64::from(thread.frame.at) - first;
+    let at = FIRST.load(Ordering::Acquire) + u64::from(thread.frame.at);
     // SAFETY: the code is there, and the frame; nothing of this program is used any more.
     unsafe {
         core::arch::asm!("jmp {code}", code = in(reg) residue, in("r12") at, in("r13") residue + COUNTER,
             options(noreturn));
     }
-}
-
-fn program_bytes() -> usize {
-    // SAFETY: a program is mapped there, and begins with its header.
-    unsafe { (*(window::PROGRAM as *const restore_program::Header)).size as usize }
 }

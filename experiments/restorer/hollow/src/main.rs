@@ -18,7 +18,7 @@ mod run;
 mod sys;
 mod threads;
 
-use restore_program::{Program, window};
+use restore_program::{Program, REPORT_BYTES, Report, window};
 
 use crate::sys::{call, exit, nr};
 
@@ -77,16 +77,27 @@ extern "C" fn begin() -> ! {
     if identity::prepare().is_err() {
         exit(102);
     }
-    if order::send_userfault().is_err() {
+    if order::introduce().is_err() {
         exit(108);
     }
     let Ok(order) = order::receive() else { exit(103) };
     let (began, processor) = (sys::now(), sys::processor());
     let Ok(bytes) = order.map() else { exit(104) };
     let Ok(program) = Program::parse(bytes) else { exit(105) };
-    // SAFETY: the caller's page is mapped there, of this size, and only this thread writes to these fields.
-    let report = unsafe { &mut *(window::REPORT as *mut restore_program::Report) };
-    (report.began, report.processor) = (began, processor);
+    let mut order = order;
+    if order.make_room(program.header().shared_end.into()).is_err() {
+        exit(108);
+    }
+    become_process(program, 0, order, (began, processor))
+}
+
+/// Runs the program of process `number`, and is that process then. `since`: when it began, and the processor time by
+/// then.
+fn become_process(program: Program<'static>, number: u32, order: order::Order, since: (u64, u64)) -> ! {
+    let place = window::REPORT + u64::from(number) * REPORT_BYTES;
+    // SAFETY: the caller's page is mapped there, each process has a place of its own on it, and its first thread writes.
+    let report = unsafe { &mut *(place as *mut Report) };
+    (report.began, report.processor) = since;
     match run::run(program, order, report) {
         Ok(()) => depart::first(program, report),
         Err((at, error)) => {

@@ -14,13 +14,14 @@ const FIRST_OUTPUT: usize = 4;
 /// The descriptor of `/dev/userfaultfd` at the start.
 const DEVICE: u64 = 4;
 
-/// Makes a userfaultfd of this memory, which becomes the function's, and sends it. Nothing is left of it here.
-pub(crate) fn send_userfault() -> Outcome {
+/// Makes a userfaultfd of this memory, which becomes the function's, and sends it with the process's id (0 for the
+/// first). Nothing is left of it here.
+fn send_userfault(control: u64, device: u64, process: u32) -> Outcome {
     const NEW: u64 = 0xaa00;
     const CLOEXEC_NONBLOCK: u64 = 0o2_004_000;
-    let userfault = call!(nr::IOCTL, DEVICE, NEW, CLOEXEC_NONBLOCK)?;
-    let mut byte = 0u8;
-    let mut part = [&raw mut byte as u64, 1];
+    let userfault = call!(nr::IOCTL, device, NEW, CLOEXEC_NONBLOCK)?;
+    let mut process = process;
+    let mut part = [&raw mut process as u64, 4];
     // SOL_SOCKET, SCM_RIGHTS.
     let mut rights = [20, 1 | 1 << 32, userfault];
     let message = Message {
@@ -32,14 +33,20 @@ pub(crate) fn send_userfault() -> Outcome {
         control_bytes: size_of_val(&rights) as u64,
         flags: 0,
     };
-    call!(nr::SENDMSG, CONTROL, &raw const message, 0)?;
-    call!(nr::CLOSE, userfault)?;
-    call!(nr::CLOSE, DEVICE)
+    call!(nr::SENDMSG, control, &raw const message, 0)?;
+    call!(nr::CLOSE, userfault)
+}
+
+/// Sends the first process's userfaultfd, while nothing of a function is known.
+pub(crate) fn introduce() -> Outcome {
+    send_userfault(CONTROL, DEVICE, 0)
 }
 
 /// The descriptors of an order.
+#[derive(Clone, Copy)]
 pub(crate) struct Order {
     pub(crate) control: u64,
+    device: u64,
     descriptors: [u64; DESCRIPTORS_MAX],
     count: usize,
     order: restore_program::Order,
@@ -95,6 +102,7 @@ pub(crate) fn receive() -> Result<Order, Errno> {
     }
     Ok(Order {
         control: CONTROL,
+        device: DEVICE,
         descriptors,
         count,
         order,
@@ -104,6 +112,11 @@ pub(crate) fn receive() -> Result<Order, Errno> {
 impl Order {
     pub(crate) fn pages(&self) -> u64 {
         self.descriptors[1]
+    }
+
+    /// Sends the userfaultfd of a child.
+    pub(crate) fn introduce(&self, process: u32) -> Outcome {
+        send_userfault(self.control, self.device, process)
     }
 
     pub(crate) fn residue(&self) -> u64 {
@@ -145,7 +158,9 @@ impl Order {
         for descriptor in &mut self.descriptors[..self.count] {
             *descriptor = call!(nr::FCNTL, *descriptor, DUPFD_CLOEXEC, floor)?;
         }
-        self.control = call!(nr::FCNTL, self.control, DUPFD_CLOEXEC, floor)?;
+        for own in [&mut self.control, &mut self.device] {
+            *own = call!(nr::FCNTL, *own, DUPFD_CLOEXEC, floor)?;
+        }
         match floor {
             0 => Ok(0),
             _ => call!(nr::CLOSE_RANGE, 0, floor - 1, 0),

@@ -5,7 +5,7 @@ use core::mem::offset_of;
 use restore_program::{Code, Op, PAGE, Program, Report, source, window};
 
 use crate::order::Order;
-use crate::sys::{EINVAL, ENOEXEC, Errno, Outcome, call, now, nr};
+use crate::sys::{EINVAL, ENOEXEC, Errno, Outcome, call, now, nr, processor};
 use crate::{depart, identity, threads};
 
 /// The end of addresses of user space, with four levels of page tables.
@@ -31,9 +31,8 @@ const DUPFD_CLOEXEC: u64 = 1030;
 ///
 /// # Errors
 /// The number of the operation that failed, from 1, and the kernel's error.
-pub(crate) fn run(program: Program<'static>, mut order: Order, report: &mut Report) -> Result<(), (u32, Errno)> {
+pub(crate) fn run(program: Program<'static>, order: Order, report: &mut Report) -> Result<(), (u32, Errno)> {
     let end = u64::from(program.header().descriptors_end);
-    order.make_room(end).map_err(|e| (0, e))?;
     let mut run = Run {
         program,
         order,
@@ -129,6 +128,9 @@ impl Run {
             }
             Code::Control => call!(nr::PRCTL, a, b, c, d, e),
             Code::Personality => call!(nr::PERSONALITY, a),
+            Code::Child => self.child(op.a),
+            Code::Session => call!(nr::SETSID),
+            Code::Group => call!(nr::SETPGID, 0, a),
             Code::Threads => {
                 depart::lay_out(self.program, self.order.residue())?;
                 threads::make(self.program)
@@ -150,6 +152,20 @@ impl Run {
                 call!(nr::SECCOMP, 1, 1, filter.as_ptr())
             }
             Code::Barrier => call!(nr::MEMBARRIER, a, 0, 0),
+        }
+    }
+
+    /// Makes a child with its id, hollow as this process is. In the child it does not return.
+    fn child(&self, number: u32) -> Outcome {
+        let program = self.program.of(number).ok_or(EINVAL)?;
+        let id = program.threads().first().ok_or(EINVAL)?.id;
+        if threads::fork(id)? != 0 {
+            return Ok(0);
+        }
+        let since = (now(), processor());
+        match self.order.introduce(id) {
+            Ok(_) => crate::become_process(program, number, self.order, since),
+            Err(_) => crate::sys::exit(109),
         }
     }
 
@@ -229,7 +245,7 @@ impl Run {
         make(ends.as_mut_ptr())?;
         let mut above = [0; 2];
         for (above, end) in above.iter_mut().zip(ends) {
-            *above = call!(nr::FCNTL, end, DUPFD_CLOEXEC, self.program.header().descriptors_end)?;
+            *above = call!(nr::FCNTL, end, DUPFD_CLOEXEC, self.program.header().shared_end)?;
             call!(nr::CLOSE, end)?;
         }
         for ((end, number), status) in above.into_iter().zip([first, second]).zip(status) {

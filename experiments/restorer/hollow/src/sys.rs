@@ -40,6 +40,8 @@ pub(crate) mod nr {
     pub(crate) const SETGROUPS: u64 = 116;
     pub(crate) const SETRESUID: u64 = 117;
     pub(crate) const SETRESGID: u64 = 119;
+    pub(crate) const SETPGID: u64 = 109;
+    pub(crate) const CLONE3: u64 = 435;
     pub(crate) const SETSID: u64 = 112;
     pub(crate) const CAPSET: u64 = 126;
     pub(crate) const PERSONALITY: u64 = 135;

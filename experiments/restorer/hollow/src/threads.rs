@@ -50,6 +50,18 @@ unsafe extern "C" {
     fn restorer_clone(arguments: *const CloneArguments, size: usize) -> i64;
 }
 
+/// Forks a child with this id. Returns 0 in the child.
+pub(crate) fn fork(id: u32) -> Outcome {
+    const CHILD_ENDED: u64 = 17;
+    let arguments = CloneArguments {
+        exit_signal: CHILD_ENDED,
+        ids: &raw const id as u64,
+        id_count: 1,
+        ..CloneArguments::default()
+    };
+    call!(nr::CLONE3, &raw const arguments, size_of::<CloneArguments>())
+}
+
 /// Makes all threads but the first. They wait.
 pub(crate) fn make(program: Program<'static>) -> Outcome {
     let others = program.threads().get(1..).unwrap_or_default();

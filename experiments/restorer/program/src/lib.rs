@@ -1,7 +1,7 @@
 //! The restore program: a flat list of operations that turns a hollow process into a snapshot's process.
 //!
 //! ```text
-//! Header | Op[ops] | Thread[threads] | data: paths, frames, tables, filters
+//! Header | data: paths, frames, tables, filters | Process, Op, Thread tables
 //! ```
 //!
 //! Everything is little-endian, 8-byte aligned and of fixed size. What an operation refers to is at an offset from the
@@ -70,14 +70,26 @@ pub struct Header {
     pub magic: u32,
     /// [`VERSION`].
     pub version: u32,
-    /// Operations ([`Op`]).
-    pub ops: Span,
-    /// Threads ([`Thread`]). The first is the process's first.
-    pub threads: Span,
+    /// Processes ([`Process`]). The first is the one that becomes the hollow process; parents come first.
+    pub processes: Span,
     /// Size of the program in bytes.
     pub size: u32,
     /// Descriptors of the function are below this number.
     pub descriptors_end: u32,
+    /// Descriptors that processes share are below this number until each has its own.
+    pub shared_end: u32,
+    /// Nothing.
+    pub unused: u32,
+}
+
+/// A process.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Process {
+    /// Operations ([`Op`]).
+    pub ops: Span,
+    /// Threads ([`Thread`]). The first is the process's first.
+    pub threads: Span,
 }
 
 /// What an operation does. Arguments are named in the order of [`Op::args`]; `a` is [`Op::a`].
@@ -153,6 +165,12 @@ pub enum Code {
     Control,
     /// Set the personality. `a`: it.
     Personality,
+    /// Make a child. `a`: its number in the program.
+    Child,
+    /// Begin a session.
+    Session,
+    /// Join a process group. `a`: its number, or 0 for an own one.
+    Group,
     /// Make all threads but the first.
     Threads,
     /// Say that all is mapped.
@@ -235,6 +253,11 @@ pub mod frame {
     pub const STATE_ADDRESS: usize = 40 + 23 * 8;
 }
 
+/// Distance of the reports of processes on the shared page, in bytes.
+pub const REPORT_BYTES: u64 = 256;
+/// Maximum number of processes.
+pub const PROCESSES_MAX: usize = 16;
+
 /// Number of stages.
 pub const STAGES: usize = 16;
 
@@ -260,11 +283,12 @@ pub struct Report {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Malformed;
 
-/// A program in memory.
+/// A program in memory, as one of its processes runs it.
 #[derive(Debug, Clone, Copy)]
 pub struct Program<'a> {
     bytes: &'a [u8],
     header: Header,
+    process: Process,
 }
 
 impl<'a> Program<'a> {
@@ -282,10 +306,23 @@ impl<'a> Program<'a> {
         if header.magic != MAGIC || header.version != VERSION {
             return Err(Malformed);
         }
-        let program = Self { bytes, header };
-        program.table::<Op>(header.ops)?;
-        program.table::<Thread>(header.threads)?;
-        Ok(program)
+        let program = Self {
+            bytes,
+            header,
+            process: Process::default(),
+        };
+        program.of(0).ok_or(Malformed)
+    }
+
+    /// The program of another process.
+    pub fn of(self, process: u32) -> Option<Self> {
+        let process = *self
+            .table::<Process>(self.header.processes)
+            .ok()?
+            .get(process as usize)?;
+        self.table::<Op>(process.ops).ok()?;
+        self.table::<Thread>(process.threads).ok()?;
+        Some(Self { process, ..self })
     }
 
     fn table<T>(&self, span: Span) -> Result<&'a [T], Malformed> {
@@ -305,12 +342,12 @@ impl<'a> Program<'a> {
 
     /// The operations.
     pub fn ops(&self) -> &'a [Op] {
-        self.table(self.header.ops).unwrap_or_default()
+        self.table(self.process.ops).unwrap_or_default()
     }
 
     /// The threads.
     pub fn threads(&self) -> &'a [Thread] {
-        self.table(self.header.threads).unwrap_or_default()
+        self.table(self.process.threads).unwrap_or_default()
     }
 
     /// A part of the program.

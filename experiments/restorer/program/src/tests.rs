@@ -3,21 +3,16 @@ use super::*;
 #[repr(C, align(8))]
 struct Aligned([u8; 256]);
 
-/// A program with one operation and no thread.
+/// Bytes of the program.
+const SIZE: usize = size_of::<Header>() + size_of::<Process>() + size_of::<Op>();
+
+/// A program of one process with one operation and no thread.
 fn program() -> Aligned {
-    let (header, op) = (size_of::<Header>(), size_of::<Op>());
-    let words = [
-        MAGIC,
-        VERSION,
-        header as u32,
-        1,
-        (header + op) as u32,
-        0,
-        (header + op) as u32,
-        4,
-        Code::Clear as u32,
-    ];
+    let (processes, op) = (size_of::<Header>(), size_of::<Header>() + size_of::<Process>());
+    let header = [MAGIC, VERSION, processes as u32, 1, SIZE as u32, 4, 4, 0];
+    let process = [op as u32, 1, SIZE as u32, 0];
     let mut bytes = Aligned([0; 256]);
+    let words = header.into_iter().chain(process).chain([Code::Clear as u32]);
     for (place, word) in bytes.0.chunks_exact_mut(4).zip(words) {
         place.copy_from_slice(&word.to_le_bytes());
     }
@@ -31,6 +26,7 @@ fn a_program_is_read_as_it_was_written() {
     assert_eq!(program.ops().len(), 1);
     assert_eq!(Code::of(program.ops()[0].code), Some(Code::Clear));
     assert!(program.threads().is_empty());
+    assert!(program.of(1).is_none());
     assert_eq!(program.header().descriptors_end, 4);
 }
 
@@ -38,14 +34,13 @@ fn a_program_is_read_as_it_was_written() {
 fn what_reaches_beyond_the_end_is_no_program() {
     for cut in 0..program().0.len() {
         let bytes = program();
-        let size = u32::from_le_bytes(bytes.0[24..28].try_into().unwrap()) as usize;
-        assert_eq!(Program::parse(&bytes.0[..cut]).is_ok(), cut >= size, "{cut} bytes");
+        assert_eq!(Program::parse(&bytes.0[..cut]).is_ok(), cut >= SIZE, "{cut} bytes");
     }
 }
 
 #[test]
 fn no_change_of_a_word_makes_a_part_reach_beyond_the_end() {
-    for place in 0..8 {
+    for place in 0..12 {
         for word in [0, 1, 7, 200, u32::MAX - 7, u32::MAX] {
             let mut bytes = program();
             bytes.0[place * 4..place * 4 + 4].copy_from_slice(&word.to_le_bytes());

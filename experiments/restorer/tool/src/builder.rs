@@ -1,11 +1,13 @@
-//! Puts a program together: header, data, operations, threads.
+//! Puts a program together: header, data, tables.
 
-use restore_program::{Code, Header, MAGIC, Op, Span, Thread, VERSION};
+use restore_program::{Code, Header, MAGIC, Op, Process, Span, Thread, VERSION};
 
 /// A program under construction.
 #[derive(Default)]
 pub struct Builder {
     data: Vec<u8>,
+    /// Operations and threads of processes that are done.
+    processes: Vec<(Vec<Op>, Vec<Thread>)>,
     ops: Vec<Op>,
     threads: Vec<Thread>,
 }
@@ -56,32 +58,39 @@ impl Builder {
         self.threads.push(thread);
     }
 
-    /// The program.
-    pub fn finish(mut self, descriptors_end: u32) -> Vec<u8> {
-        self.data.resize(self.data.len().next_multiple_of(8), 0);
-        let ops = size_of::<Header>() + self.data.len();
-        let threads = ops + size_of_val(self.ops.as_slice());
-        let size = threads + size_of_val(self.threads.as_slice());
+    /// Begins the next process.
+    pub fn next_process(&mut self) {
+        self.processes
+            .push((std::mem::take(&mut self.ops), std::mem::take(&mut self.threads)));
+    }
+
+    /// The program. Descriptors of the function end at the first number, those shared meanwhile at the second.
+    pub fn finish(mut self, descriptors_end: u32, shared_end: u32) -> Vec<u8> {
+        self.next_process();
+        let mut processes = Vec::new();
+        for (ops, threads) in std::mem::take(&mut self.processes) {
+            let span = |at: u64, count: usize| Span {
+                at: at as u32,
+                count: count as u32,
+            };
+            let (ops, threads) = (
+                span(self.data(bytes_of(&ops)), ops.len()),
+                span(self.data(bytes_of(&threads)), threads.len()),
+            );
+            processes.push(Process { ops, threads });
+        }
         let header = Header {
             magic: MAGIC,
             version: VERSION,
-            ops: Span {
-                at: ops as u32,
-                count: self.ops.len() as u32,
+            processes: Span {
+                at: self.data(bytes_of(&processes)) as u32,
+                count: processes.len() as u32,
             },
-            threads: Span {
-                at: threads as u32,
-                count: self.threads.len() as u32,
-            },
-            size: size as u32,
+            size: (size_of::<Header>() + self.data.len()) as u32,
             descriptors_end,
+            shared_end,
+            unused: 0,
         };
-        [
-            bytes_of(&[header]),
-            &self.data,
-            bytes_of(&self.ops),
-            bytes_of(&self.threads),
-        ]
-        .concat()
+        [bytes_of(&[header]), &self.data].concat()
     }
 }

@@ -37,26 +37,39 @@ impl Findings {
 /// Restores once and compares.
 pub fn once(job: &Job) -> Result<()> {
     let restore = Restore::begin(job)?;
-    let pid = restore.sandbox.function;
-    let process = &job.images.verified.processes[0];
-    let tasks = tasks(pid)?;
-    for task in tasks.values() {
+    let pids = processes(restore.sandbox.function)?;
+    let (mut tasks, mut all) = (BTreeMap::new(), BTreeSet::new());
+    for (inner, pid) in &pids {
+        let of = self::tasks(*pid)?;
+        all.extend(of.values().copied());
+        tasks.insert(*inner, of);
+    }
+    for task in &all {
         seize(*task)?;
     }
     restore.go()?;
-    until_returned(&tasks.values().copied().collect())?;
+    until_returned(&all)?;
     let mut found = Findings::default();
-    for thread in &process.threads {
-        let task = tasks
-            .get(&thread.tid)
-            .with_context(|| format!("no thread {}", thread.tid))?;
-        registers(&mut found, *task, thread)?;
-        status(&mut found, pid, *task, &thread.core, job.images.filters.len())?;
+    for process in &job.images.verified.processes {
+        let inner = process.tree.pid;
+        let (pid, tasks) = pids
+            .get(&inner)
+            .zip(tasks.get(&inner))
+            .with_context(|| format!("no process {inner}"))?;
+        let first = process.threads[0].core.thread_core.as_ref();
+        let filters = usize::from(first.is_some_and(|thread| thread.seccomp_filter.is_some()));
+        for thread in &process.threads {
+            let task = tasks
+                .get(&thread.tid)
+                .with_context(|| format!("no thread {}", thread.tid))?;
+            registers(&mut found, *task, thread)?;
+            status(&mut found, *pid, *task, &thread.core, filters)?;
+        }
+        process_status(&mut found, *pid, process)?;
+        mappings(&mut found, *pid, process, restore.residue)?;
+        memory(&mut found, job, *pid, process)?;
+        descriptors(&mut found, *pid, process)?;
     }
-    process_status(&mut found, pid, process)?;
-    mappings(&mut found, pid, process, restore.residue)?;
-    memory(&mut found, job, pid)?;
-    descriptors(&mut found, pid, process)?;
     println!("| compared | number | differ |\n|---|---|---|");
     for (what, (compared, differ)) in &found.compared {
         println!("| {what} | {compared} | {differ} |");
@@ -66,6 +79,27 @@ pub fn once(job: &Job) -> Result<()> {
         "the restored process differs from its images"
     );
     Ok(())
+}
+
+/// The host's ids of a process and its descendants by their ids inside.
+fn processes(first: i32) -> Result<BTreeMap<u32, i32>> {
+    let (mut found, mut left) = (BTreeMap::new(), vec![first]);
+    while let Some(pid) = left.pop() {
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        found.insert(
+            field(&status, "NSpid")
+                .split_whitespace()
+                .last()
+                .unwrap_or_default()
+                .parse()?,
+            pid,
+        );
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
+        for child in children.split_whitespace() {
+            left.push(child.parse()?);
+        }
+    }
+    Ok(found)
 }
 
 /// The host's ids of a process's threads by their ids inside.
@@ -303,6 +337,18 @@ fn process_status(found: &mut Findings, pid: i32, process: &Process) -> Result<(
             format!("{what} is {is}, was {expected}")
         });
     }
+    let tree = &process.tree;
+    let inner = |name: &str| {
+        field(&status, name)
+            .split_whitespace()
+            .last()
+            .and_then(|id| id.parse().ok())
+    };
+    for (name, was) in [("NSpid", tree.pid), ("NSpgid", tree.pgid), ("NSsid", tree.sid)] {
+        found.hold("family", inner(name) == Some(was), || {
+            format!("{name} is {:?}, was {was}", inner(name))
+        });
+    }
     let mm = process.memory.as_ref().context("memory")?;
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
@@ -383,11 +429,11 @@ fn mappings(found: &mut Findings, pid: i32, process: &Process, residue: u64) -> 
 }
 
 /// Every page of the images, byte for byte.
-fn memory(found: &mut Findings, job: &Job, pid: i32) -> Result<()> {
-    let memory = job.images.memory.values().next().context("memory")?;
-    let (is, was) = (File::open(format!("/proc/{pid}/mem"))?, File::open(&memory.pages)?);
+fn memory(found: &mut Findings, job: &Job, pid: i32, process: &Process) -> Result<()> {
+    let memory = job.images.memory.get(&process.tree.pid).context("memory")?;
+    let (is, was) = (File::open(format!("/proc/{pid}/mem"))?, &job.pages);
     // The kernel writes the processor's number into areas for restartable sequences.
-    let rseq: BTreeSet<u64> = job.images.verified.processes[0]
+    let rseq: BTreeSet<u64> = process
         .threads
         .iter()
         .filter_map(|t| Some(t.core.thread_core.as_ref()?.rseq_entry.as_ref()?.rseq_abi_pointer))

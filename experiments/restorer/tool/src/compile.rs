@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, bail, ensure};
 use rekindle_verify::Process;
 use rekindle_verify::messages::{Core, Vma};
-use restore_program::{Code, Thread, window};
+use restore_program::{Code, PROCESSES_MAX, Thread, window};
 
 use crate::builder::Builder;
 use crate::images::Images;
@@ -46,49 +46,124 @@ pub enum Pages {
     Paged,
 }
 
-/// Compiles the only process of `images`. `file` reads a file of the function's root.
+/// Compiles the processes of `images`. `file` reads a file of the function's root.
 pub fn compile(images: &Images, pages: Pages, file: &memory::ReadFile<'_>) -> Result<Compiled> {
-    let [process] = images.verified.processes.as_slice() else {
-        bail!("{} processes", images.verified.processes.len());
-    };
-    let mm = process.memory.as_ref().context("the process is dead")?;
-    let mut b = Builder::default();
-    let descriptors_end = process.descriptors.keys().last().map_or(3, |last| last + 1).max(3);
-
+    let processes = images.verified.processes.as_slice();
+    ensure!(processes.len() <= PROCESSES_MAX, "{} processes", processes.len());
+    share_nothing(processes)?;
+    let (mut b, mut template) = (Builder::default(), memory::Template::default());
     clocks(&mut b, images);
     b.op(Code::Identity, 0, []);
+    let tables = descriptors::Tables::of(images);
+    // A single process makes its descriptors while its memory is registered; several inherit what they share.
+    if processes.len() > 1 {
+        descriptors::make_shared(&mut b, images, &tables)?;
+    }
+    for (number, process) in processes.iter().enumerate() {
+        if number > 0 {
+            b.next_process();
+        }
+        one(&mut b, images, number, pages, file, &mut template, &tables)
+            .with_context(|| format!("process {}", process.tree.pid))?;
+    }
+    let program = b.finish(tables.end, tables.shared_end);
+    let room = window::END - window::PROGRAM;
+    ensure!((program.len() as u64) < room, "the program is too large");
+    Ok(Compiled { program, template })
+}
+
+/// Processes that share more than files are not known here.
+fn share_nothing(processes: &[Process]) -> Result<()> {
+    let ids = processes
+        .iter()
+        .map(|p| p.ids.as_ref().context("a dead process"))
+        .collect::<Result<Vec<_>>>()?;
+    for (at, a) in ids.iter().enumerate() {
+        for b in &ids[at + 1..] {
+            let apart = (
+                a.vm_id != b.vm_id,
+                a.files_id != b.files_id,
+                a.fs_id != b.fs_id,
+                a.sighand_id != b.sighand_id,
+            );
+            ensure!(
+                apart == (true, true, true, true),
+                "processes share memory, descriptors, directories or handlers"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn one(
+    b: &mut Builder,
+    images: &Images,
+    number: usize,
+    pages: Pages,
+    file: &memory::ReadFile<'_>,
+    template: &mut memory::Template,
+    tables: &descriptors::Tables,
+) -> Result<()> {
+    let processes = images.verified.processes.as_slice();
+    let process = &processes[number];
+    let mm = process.memory.as_ref().context("the process is dead")?;
+    family(b, processes, number)?;
     b.op(Code::Stage, 0, []);
     b.op(Code::Clear, 0, []);
     b.op(Code::Stage, 1, []);
-    let template = memory::compile(&mut b, images, process, pages, file)?;
+    memory::compile(b, images, process, pages, file, template)?;
     let vvar = kernel_pages(&mm.vmas)?;
     b.op(Code::Vdso, 0, [vvar]);
-    memory_fields(&mut b, images, process)?;
+    memory_fields(b, images, process)?;
     b.op(Code::Stage, 5, []);
     b.op(Code::Tell, 0, []);
     b.op(Code::Stage, 6, []);
-    descriptors::compile(&mut b, images, process)?;
+    if processes.len() > 1 {
+        descriptors::take_shared(b, images, process, tables)?;
+    } else {
+        descriptors::make_own(b, images, process)?;
+    }
+    descriptors::directories(b, images, process)?;
     b.op(Code::Stage, 7, []);
-    task(&mut b, &process.threads[0].core)?;
+    task(b, &process.threads[0].core)?;
     b.op(Code::Stage, 8, []);
     for thread in &process.threads {
-        add_thread(&mut b, &thread.core, thread.tid)?;
+        add_thread(b, &thread.core, thread.tid)?;
     }
     b.op(Code::Threads, 0, []);
     b.op(Code::Stage, 9, []);
-    if let [filter] = images.filters.as_slice() {
+    let first = process.threads[0].core.thread_core.as_ref();
+    if let Some(filter) = first.and_then(|thread| thread.seccomp_filter) {
+        let filter = images.filters.get(filter as usize).context("no such filter")?;
         let at = b.data(filter);
         b.op(Code::Filter, (filter.len() / 8) as u32, [at]);
     }
     b.op(Code::Stage, 10, []);
     b.op(Code::Wait, 0, []);
     b.op(Code::Stage, 11, []);
-    let program = b.finish(descriptors_end);
-    ensure!(
-        (program.len() as u64) < window::END - window::PROGRAM,
-        "the program is too large"
-    );
-    Ok(Compiled { program, template })
+    Ok(())
+}
+
+/// Session and group, then children: a session cannot begin once a process leads a group.
+fn family(b: &mut Builder, processes: &[Process], number: usize) -> Result<()> {
+    let tree = &processes[number].tree;
+    if number > 0 {
+        let parent = processes
+            .iter()
+            .find(|p| p.tree.pid == tree.ppid)
+            .context("a process without its parent")?;
+        match (tree.sid, tree.pgid) {
+            (sid, pgid) if sid == tree.pid && pgid == tree.pid => b.op(Code::Session, 0, []),
+            (sid, pgid) if sid == parent.tree.sid && pgid == tree.pid => b.op(Code::Group, 0, []),
+            (sid, pgid) if sid == parent.tree.sid && pgid == parent.tree.pgid => {}
+            _ => bail!("its session or group is neither its own nor its parent's"),
+        }
+    }
+    for at in (0..processes.len()).filter(|at| processes[*at].tree.ppid == tree.pid) {
+        ensure!(at > 0, "the first process has a parent");
+        b.op(Code::Child, at as u32, []);
+    }
+    Ok(())
 }
 
 fn clocks(b: &mut Builder, images: &Images) {

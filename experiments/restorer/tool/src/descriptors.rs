@@ -20,8 +20,74 @@ const INET: u32 = 2;
 const INET6: u32 = 10;
 const SOCKET: u64 = 1;
 
-/// Adds the operations of stage 6.
-pub fn compile(b: &mut Builder, images: &Images, process: &Process) -> Result<()> {
+/// Which numbers descriptors have.
+pub struct Tables {
+    /// One past the highest of any process.
+    pub end: u32,
+    /// Numbers from `end` on of files that processes share until each has its own, by file.
+    shared: BTreeMap<u32, Descriptor>,
+    /// One past the highest of these.
+    pub shared_end: u32,
+}
+
+impl Tables {
+    pub fn of(images: &Images) -> Self {
+        let processes = images.verified.processes.iter();
+        let all: Vec<&Descriptor> = processes.clone().flat_map(|p| p.descriptors.values()).collect();
+        let end = all.iter().map(|d| d.fd + 1).max().unwrap_or(0).max(3);
+        let mut shared = BTreeMap::new();
+        if processes.len() > 1 {
+            for descriptor in all {
+                let fd = end + shared.len() as u32;
+                shared.entry(descriptor.id).or_insert(Descriptor {
+                    fd,
+                    flags: 0,
+                    ..descriptor.clone()
+                });
+            }
+        }
+        let shared_end = end + shared.len() as u32;
+        Self {
+            end,
+            shared,
+            shared_end,
+        }
+    }
+}
+
+/// Makes all files of several processes, in the first, before it has children.
+pub fn make_shared(b: &mut Builder, images: &Images, tables: &Tables) -> Result<()> {
+    let mut first = BTreeMap::new();
+    let of = |wanted: u32| tables.shared.get(&wanted);
+    for (id, descriptor) in &tables.shared {
+        if first.insert(*id, descriptor.fd).is_none() {
+            let file = images.verified.files.get(id).context("a descriptor without a file")?;
+            make(b, images, descriptor, file, &mut first, &of)?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives a process its descriptors of what was made before.
+pub fn take_shared(b: &mut Builder, images: &Images, process: &Process, tables: &Tables) -> Result<()> {
+    for (number, descriptor) in process.descriptors.iter() {
+        let made = tables
+            .shared
+            .get(&descriptor.id)
+            .context("a descriptor without a file")?;
+        b.op(Code::Copy, *number, [made.fd.into(), u64::from(descriptor.flags & 1)]);
+    }
+    let has_epoll = process
+        .descriptors
+        .values()
+        .any(|d| images.verified.files.get(&d.id).is_some_and(|f| f.epfd.is_some()));
+    ensure!(!has_epoll, "several processes, and an epoll");
+    // The shared numbers go with everything of the restorer's, at the end.
+    Ok(())
+}
+
+/// Makes the descriptors of a single process.
+pub fn make_own(b: &mut Builder, images: &Images, process: &Process) -> Result<()> {
     let files = &images.verified.files;
     let entry = |id: u32| files.get(&id).context("a descriptor without a file");
     // By file: the first descriptor of it, which the others are copies of.
@@ -51,9 +117,18 @@ pub fn compile(b: &mut Builder, images: &Images, process: &Process) -> Result<()
             );
         }
     }
+    Ok(())
+}
+
+/// The working directory and the mask for new files.
+pub fn directories(b: &mut Builder, images: &Images, process: &Process) -> Result<()> {
     let directories = process.directories.as_ref().context("no directories")?;
-    let directory = entry(directories.cwd_id)?.reg.as_ref().context("no directory")?;
-    b.path(Code::Directory, 0, &directory.name);
+    let directory = images
+        .verified
+        .files
+        .get(&directories.cwd_id)
+        .and_then(|f| f.reg.as_ref());
+    b.path(Code::Directory, 0, &directory.context("no directory")?.name);
     b.op(Code::Umask, directories.umask.unwrap_or(0o22), []);
     Ok(())
 }
@@ -80,8 +155,10 @@ fn make<'a>(
             .filter(|f| f.pipe.as_ref().is_some_and(|p| p.pipe_id == pipe.pipe_id))
             .find_map(|f| of(f.id));
         let Some(other) = other else {
-            ensure!(matches!(number, 1 | 2), "descriptor {number} is half a pipe");
-            b.op(Code::Output, number, [u64::from(number - 1), close.into()]);
+            let all = images.verified.processes.iter().flat_map(|p| p.descriptors.values());
+            let output = all.filter(|d| d.id == file.id).find(|d| matches!(d.fd, 1 | 2));
+            let output = output.with_context(|| format!("descriptor {number} is half a pipe"))?;
+            b.op(Code::Output, number, [u64::from(output.fd - 1), close.into()]);
             return Ok(());
         };
         first.insert(other.id, other.fd);

@@ -21,14 +21,15 @@ pub struct Images {
     pub verified: Verified,
     pub filters: Vec<Vec<u8>>,
     pub memory: BTreeMap<u32, Memory>,
+    /// The pages' files of all processes, one after the other.
+    pub pages: Vec<PathBuf>,
     /// What is in pipes, by their numbers.
     pub pipe_data: BTreeMap<u32, Vec<u8>>,
 }
 
-/// Pages of a process, by number: how many, and where in the pages' file.
+/// Pages of a process, by number: how many, and where in the pages' files of all.
 pub struct Memory {
     pub runs: BTreeMap<u64, (u64, u64)>,
-    pub pages: PathBuf,
 }
 
 impl Memory {
@@ -138,7 +139,7 @@ pub fn load(dir: &Path) -> Result<Images> {
         .map(|(name, bytes)| (name.as_str(), bytes.as_slice()))
         .collect();
     let verified = verify_images(&images, &expected(&listed, &filters, others))?;
-    let mut memory = BTreeMap::new();
+    let (mut memory, mut pages, mut at) = (BTreeMap::new(), Vec::new(), 0);
     for process in &verified.processes {
         let pid = process.tree.pid;
         let image = of(&format!("pagemap-{pid}.img"))?;
@@ -147,7 +148,7 @@ pub fn load(dir: &Path) -> Result<Images> {
             PagemapHead::decode(rest.get(..u32::from_le_bytes(*length) as usize)?).ok()
         });
         let head = head.context("a pagemap has no head")?;
-        let (mut runs, mut at) = (BTreeMap::new(), 0);
+        let mut runs = BTreeMap::new();
         // The first is the head, which decodes as another message and is passed over.
         for run in messages::<PagemapRun>(&[&image[..8], &image[8 + 4 + head.encoded_len()..]].concat())? {
             let count = run.nr_pages.unwrap_or(run.compat_nr_pages.into());
@@ -157,13 +158,8 @@ pub fn load(dir: &Path) -> Result<Images> {
             runs.insert(run.vaddr / PAGE, (count, at));
             at += count;
         }
-        memory.insert(
-            pid,
-            Memory {
-                runs,
-                pages: dir.join(format!("pages-{}.img", head.pages_id)),
-            },
-        );
+        memory.insert(pid, Memory { runs });
+        pages.push(dir.join(format!("pages-{}.img", head.pages_id)));
     }
     let pipe_data = files
         .get("pipes-data.img")
@@ -172,6 +168,7 @@ pub fn load(dir: &Path) -> Result<Images> {
         verified,
         filters,
         memory,
+        pages,
         pipe_data,
     })
 }

@@ -50,7 +50,7 @@ pub struct Template {
 struct Plan<'a> {
     b: &'a mut Builder,
     memory: &'a Memory,
-    template: Template,
+    template: &'a mut Template,
     /// Pages to be read: address, number, page in the pages' file.
     read: Vec<(u64, u64, u64)>,
     /// Mappings that are written to before they have their protection.
@@ -65,13 +65,14 @@ pub fn compile(
     process: &Process,
     pages: Pages,
     file: &ReadFile<'_>,
-) -> Result<Template> {
+    template: &mut Template,
+) -> Result<()> {
     let mm = process.memory.as_ref().context("the process is dead")?;
     let memory = images.memory.get(&process.tree.pid).context("no pagemap")?;
     let mut plan = Plan {
         b,
         memory,
-        template: Template::default(),
+        template,
         read: Vec::new(),
         protect: Vec::new(),
         open: None,
@@ -107,7 +108,7 @@ pub fn compile(
         }
     }
     plan.b.op(Code::Stage, 4, []);
-    Ok(plan.template)
+    Ok(())
 }
 
 impl Plan<'_> {

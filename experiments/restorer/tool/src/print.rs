@@ -7,10 +7,16 @@ use restore_program::{Code, Program};
 pub fn program(bytes: &[u8]) -> Result<()> {
     let program = Program::parse(bytes).map_err(|_| anyhow!("no program"))?;
     let header = program.header();
-    println!(
-        "{} bytes, {} operations, descriptors below {}",
-        header.size, header.ops.count, header.descriptors_end
-    );
+    let (bytes, processes, end) = (header.size, header.processes.count, header.descriptors_end);
+    println!("{bytes} bytes, {processes} processes, descriptors below {end}");
+    for number in 0..processes {
+        println!("process {number}");
+        one(program.of(number).ok_or_else(|| anyhow!("no process"))?);
+    }
+    Ok(())
+}
+
+fn one(program: Program<'_>) {
     for op in program.ops() {
         let code = Code::of(op.code).map_or_else(|| "?".to_owned(), |code| format!("{code:?}"));
         let paths = matches!(Code::of(op.code), Some(Code::Open | Code::Directory));
@@ -36,5 +42,4 @@ pub fn program(bytes: &[u8]) -> Result<()> {
             thread.frame.count
         );
     }
-    Ok(())
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use restore_program::{Order, RESIDUE_MAX, Report};
+use restore_program::{Order, REPORT_BYTES, RESIDUE_MAX, Report};
 
 use crate::compile::{Compiled, Pages, STAGES, compile};
 use crate::images::{Images, PAGE, load};
@@ -23,7 +23,7 @@ pub struct Job {
     pub layers: Layers,
     pub compiled: Compiled,
     program: File,
-    pages: File,
+    pub pages: File,
     template: File,
     how: Pages,
     stage: PathBuf,
@@ -63,8 +63,11 @@ impl Job {
         eprintln!("compiled in {:?}, {} bytes", began.elapsed(), compiled.program.len());
         let mut program = memory_file(c"program")?;
         program.write_all(&compiled.program)?;
-        let memory = images.memory.values().next().context("no memory")?;
-        let source = File::open(&memory.pages)?;
+        // Not of a disk while it is measured.
+        let mut pages = memory_file(c"pages")?;
+        for file in &images.pages {
+            std::io::copy(&mut File::open(file)?, &mut pages)?;
+        }
         let template = memory_file(c"template")?;
         template.set_len(compiled.template.pages * PAGE)?;
         for (at, bytes) in &compiled.template.folded {
@@ -72,15 +75,12 @@ impl Job {
         }
         for (at, count, from) in &compiled.template.copied {
             let mut bytes = vec![0; (count * PAGE) as usize];
-            source.read_exact_at(&mut bytes, from * PAGE)?;
+            pages.read_exact_at(&mut bytes, from * PAGE)?;
             template.write_all_at(&bytes, at * PAGE)?;
         }
         let stage = std::env::temp_dir().join(format!("restorer-{}", std::process::id()));
         fs::create_dir_all(&stage)?;
         sandbox::mount_layers(&stage, &layers)?;
-        // Not of a disk while it is measured.
-        let mut pages = memory_file(c"pages")?;
-        std::io::copy(&mut File::open(&memory.pages)?, &mut pages)?;
         Ok(Self {
             images,
             layers,
@@ -136,6 +136,7 @@ impl Job {
 /// A restore that has come to where it waits to be told to go on.
 pub struct Restore {
     pub sandbox: Sandbox,
+    processes: usize,
     report: *mut Report,
     pub ordered: u64,
     pub residue: u64,
@@ -228,22 +229,28 @@ impl Restore {
         sandbox::order(&sandbox.control, Order { bytes, residue }, &parts)?;
         let mut restore = Self {
             sandbox,
+            processes: job.images.verified.processes.len(),
             report: mapped.cast(),
             ordered,
             residue,
             outputs: [read, write],
             pager: None,
         };
-        let mut byte = 0u8;
-        // SAFETY: room for one byte.
-        let read = unsafe { libc::recv(restore.sandbox.control.as_raw_fd(), (&raw mut byte).cast(), 1, 0) };
-        if read != 1 {
-            let report = restore.report();
+        // Each child sends its userfaultfd, and each process says once that it has mapped all.
+        let processes = job.images.verified.processes.len();
+        let read = (0..2 * processes - 1).take_while(|_| restore.hears()).count();
+        if read != 2 * processes - 1 {
+            let reports = (0..processes).map(|process| (process, restore.report_of(process)));
+            let (process, report) = reports.max_by_key(|(_, r)| r.failed).context("no process")?;
             let op = restore_program::Program::parse(&job.compiled.program).ok();
+            let op = op.and_then(|p| p.of(process as u32));
             let op = op.and_then(|p| p.ops().get((report.failed as usize).checked_sub(1)?).copied());
             let code = op.and_then(|op| restore_program::Code::of(op.code));
             let error = std::io::Error::from_raw_os_error(report.error);
-            bail!("operation {}, {code:?} {op:x?}: {error}", report.failed);
+            bail!(
+                "process {process}, operation {}, {code:?} {op:x?}: {error}",
+                report.failed
+            );
         }
         if let (Pages::Paged, Some(userfault)) = (job.how, userfault) {
             let ranges = ranges(&job.compiled.program);
@@ -254,9 +261,11 @@ impl Restore {
 
     /// Lets it go on.
     pub fn go(&self) -> Result<()> {
-        // SAFETY: sends one byte.
-        let sent = unsafe { libc::send(self.sandbox.control.as_raw_fd(), c"g".as_ptr().cast(), 1, 0) };
-        ensure!(sent == 1, "let it go on");
+        for _ in 0..self.processes {
+            // SAFETY: sends one byte.
+            let sent = unsafe { libc::send(self.sandbox.control.as_raw_fd(), c"g".as_ptr().cast(), 1, 0) };
+            ensure!(sent == 1, "let it go on");
+        }
         Ok(())
     }
 
@@ -288,8 +297,21 @@ impl Restore {
 
     /// What it has reported so far.
     pub fn report(&self) -> Report {
+        self.report_of(0)
+    }
+
+    fn report_of(&self, process: usize) -> Report {
+        let place = process * REPORT_BYTES as usize;
         // SAFETY: mapped as long as `self` is. The other side may write to it meanwhile, which is harmless for numbers.
-        unsafe { self.report.read_volatile() }
+        unsafe { self.report.byte_add(place).read_volatile() }
+    }
+
+    /// Waits for a message; a descriptor with it is closed. `false` if there comes none any more.
+    fn hears(&self) -> bool {
+        let mut byte = 0u8;
+        let fd = self.sandbox.control.as_raw_fd();
+        // SAFETY: room for one byte. What else a message has is discarded.
+        unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, 0) > 0 }
     }
 
     /// What the function has written to its outputs.

@@ -44,10 +44,15 @@ pub struct Sandbox {
 
 impl Drop for Sandbox {
     fn drop(&mut self) {
-        // SAFETY: kills and reaps our own child.
+        // SAFETY: kills and reaps our own child, which ends only when those that we trace in it are reaped, too.
         unsafe {
             libc::kill(self.init, libc::SIGKILL);
-            libc::waitpid(self.init, std::ptr::null_mut(), 0);
+            loop {
+                let reaped = libc::waitpid(-1, std::ptr::null_mut(), libc::__WALL);
+                if reaped == self.init || reaped < 0 {
+                    break;
+                }
+            }
         }
     }
 }
