@@ -39,10 +39,20 @@ pub fn once(job: &Job) -> Result<()> {
     let restore = Restore::begin(job)?;
     let pids = processes(restore.sandbox.function)?;
     let (mut tasks, mut all) = (BTreeMap::new(), BTreeSet::new());
-    for (inner, pid) in &pids {
-        let of = self::tasks(*pid)?;
+    for process in &job.images.verified.processes {
+        let inner = process.tree.pid;
+        let pid = *pids.get(&inner).with_context(|| format!("no process {inner}"))?;
+        // Threads are made while memory is registered.
+        let mut of = self::tasks(pid)?;
+        for _ in 0..5000 {
+            if of.len() == process.threads.len() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            of = self::tasks(pid)?;
+        }
         all.extend(of.values().copied());
-        tasks.insert(*inner, of);
+        tasks.insert(inner, of);
     }
     for task in &all {
         seize(*task)?;
