@@ -1,4 +1,4 @@
-"""A function with a child and a grandchild in a session of its own. Each has a thread, and answers through a pair of sockets."""
+"""A function with a child and a grandchild in a session of its own. Each has a thread, and answers by a socket."""
 
 import json
 import os
@@ -49,4 +49,5 @@ def handler(event, context):
     for end in (ours, ours2):
         end.send(b"?")
         said.append(json.loads(end.recv(1000)))
-    return {"statusCode": 200, "headers": {"content-type": "application/json"}, "body": json.dumps({"pid": os.getpid(), "said": said})}
+    body = json.dumps({"pid": os.getpid(), "said": said})
+    return {"statusCode": 200, "headers": {"content-type": "application/json"}, "body": body}

@@ -9,11 +9,9 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use restore_program::{PAGE, Program, RESIDUE_MAX, Report, Thread, frame, window};
+use restore_program::{PAGE, Program, RESIDUE_MAX, Thread, frame, whole_pages, window};
 
-use crate::run::whole_pages;
-use crate::sys::{EINVAL, Outcome, call, now, nr, processor};
-use crate::threads::{self, become_thread};
+use crate::sys::{EINVAL, Outcome, call, nr};
 
 /// Address of the residue.
 static RESIDUE: AtomicU64 = AtomicU64::new(0);
@@ -87,32 +85,6 @@ pub(crate) fn lay_out(program: Program<'static>, residue: u64) -> Outcome {
         }
     }
     call!(nr::MPROTECT, residue, PAGE, 5)
-}
-
-/// Ends the first thread's restore: from here on the process is the snapshot's.
-pub(crate) fn first(program: Program<'static>, report: &mut Report) -> ! {
-    const SET_FS: u64 = 0x1002;
-    const SET_GS: u64 = 0x1001;
-    let Some(thread) = program.threads().first() else {
-        crate::sys::exit(112)
-    };
-    threads::release();
-    let done = call!(nr::ARCH_PRCTL, SET_FS, thread.fs)
-        .and_then(|_| {
-            if thread.gs == 0 {
-                Ok(0)
-            } else {
-                call!(nr::ARCH_PRCTL, SET_GS, thread.gs)
-            }
-        })
-        .and_then(|_| call!(nr::SET_TID_ADDRESS, thread.clear_tid))
-        .and_then(|_| become_thread(thread));
-    if done.is_err() {
-        crate::sys::exit(113);
-    }
-    report.processor = processor() - report.processor;
-    report.departed = now();
-    one(thread)
 }
 
 /// Loads a thread's registers.

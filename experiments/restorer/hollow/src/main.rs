@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! start ──> own code in anonymous memory, the function's user, no rights but those to choose ids and clocks
-//!   └─ wait for a program and its files ──> run its operations ──> each thread: depart ──> the snapshot's code
+//!   └─ wait for a program ──> run its operations ──> each thread departs ──> the snapshot's code
 //! ```
 //!
 //! It has no C library, no allocator, no thread-local storage and no relocations: everything it needs is in its window
@@ -95,11 +95,11 @@ extern "C" fn begin() -> ! {
 /// then.
 fn become_process(program: Program<'static>, number: u32, order: order::Order, since: (u64, u64)) -> ! {
     let place = window::REPORT + u64::from(number) * REPORT_BYTES;
-    // SAFETY: the caller's page is mapped there, each process has a place of its own on it, and its first thread writes.
+    // SAFETY: the caller's page is mapped there. Each process has a place of its own, where its first thread writes.
     let report = unsafe { &mut *(place as *mut Report) };
     (report.began, report.processor) = since;
     match run::run(program, order, report) {
-        Ok(()) => depart::first(program, report),
+        Ok(()) => threads::depart(program, report),
         Err((at, error)) => {
             (report.failed, report.error) = (at, error.0);
             exit(106)

@@ -2,7 +2,7 @@
 
 use core::mem::offset_of;
 
-use restore_program::{Code, Op, PAGE, Program, Report, source, window};
+use restore_program::{Code, Op, Program, Report, source, window};
 
 use crate::order::Order;
 use crate::sys::{EINVAL, ENOEXEC, Errno, Outcome, call, now, nr, processor};
@@ -210,7 +210,7 @@ impl Run {
         call!(nr::PRCTL, SET_MM, SET_MM_MAP, &raw const map, size_of::<Map>(), 0)
     }
 
-    /// Sets the clocks of the time namespace that was made ahead, so that they go on from the checkpoint, and enters it.
+    /// Sets the clocks of the time namespace that was made ahead, so that they go on from the checkpoint. Enters it.
     fn clocks(&self, values: u64) -> Outcome {
         use identity::NEW_TIME;
         const WRITE_ONLY: u64 = 1;
@@ -276,11 +276,6 @@ fn place_new(descriptor: u64, number: u64) -> Outcome {
     const GETFD: u64 = 1;
     let close_on_exec = call!(nr::FCNTL, descriptor, GETFD)? != 0;
     place(descriptor, number, close_on_exec)
-}
-
-/// Bytes in whole pages.
-pub(crate) const fn whole_pages(bytes: u64) -> u64 {
-    bytes.div_ceil(PAGE) * PAGE
 }
 
 /// A short text.

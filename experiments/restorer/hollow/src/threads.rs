@@ -2,10 +2,9 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use restore_program::{Program, Thread, window};
+use restore_program::{Program, Report, Thread, whole_pages, window};
 
-use crate::run::whole_pages;
-use crate::sys::{EINVAL, Outcome, call, exit, nr};
+use crate::sys::{EINVAL, Outcome, call, exit, now, nr, processor};
 use crate::{depart, identity};
 
 /// Set when threads may go.
@@ -107,10 +106,36 @@ pub(crate) fn make(program: Program<'static>) -> Outcome {
 }
 
 /// Lets the threads go.
-pub(crate) fn release() {
+fn release() {
     const WAKE: u64 = 1 | 128;
     GO.store(1, Ordering::Release);
     let _ = call!(nr::FUTEX, GO.as_ptr(), WAKE, i32::MAX);
+}
+
+/// Ends the first thread's restore: from here on the process is the snapshot's.
+pub(crate) fn depart(program: Program<'static>, report: &mut Report) -> ! {
+    const SET_FS: u64 = 0x1002;
+    const SET_GS: u64 = 0x1001;
+    let Some(thread) = program.threads().first() else {
+        exit(112)
+    };
+    release();
+    let done = call!(nr::ARCH_PRCTL, SET_FS, thread.fs)
+        .and_then(|_| {
+            if thread.gs == 0 {
+                Ok(0)
+            } else {
+                call!(nr::ARCH_PRCTL, SET_GS, thread.gs)
+            }
+        })
+        .and_then(|_| call!(nr::SET_TID_ADDRESS, thread.clear_tid))
+        .and_then(|_| become_thread(thread));
+    if done.is_err() {
+        exit(113);
+    }
+    report.processor = processor() - report.processor;
+    report.departed = now();
+    depart::one(thread)
 }
 
 extern "C" fn begin(thread: *const Thread) -> ! {
@@ -130,7 +155,7 @@ extern "C" fn begin(thread: *const Thread) -> ! {
 }
 
 /// What each thread has of its own, besides what is in its frame and what it was made with. Its rights go last.
-pub(crate) fn become_thread(thread: &Thread) -> Outcome {
+fn become_thread(thread: &Thread) -> Outcome {
     const NAME: u64 = 15;
     const DEATH_SIGNAL: u64 = 1;
     /// Bytes of the head of a list of robust futexes.

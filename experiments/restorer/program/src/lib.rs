@@ -20,6 +20,11 @@ pub const VERSION: u32 = 1;
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
 
+/// Bytes in whole pages.
+pub const fn whole_pages(bytes: u64) -> u64 {
+    bytes.div_ceil(PAGE) * PAGE
+}
+
 /// Addresses that belong to the hollow process until the end. No mapping of a snapshot may be there.
 pub mod window {
     /// Start: the lowest address that a process may map where `vm.mmap_min_addr` is as usual.

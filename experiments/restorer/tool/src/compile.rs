@@ -11,6 +11,7 @@ use restore_program::{Code, PROCESSES_MAX, Thread, window};
 
 use crate::builder::Builder;
 use crate::images::Images;
+use crate::memory::Pages;
 use crate::{descriptors, frame, memory};
 
 /// The end of each stage, as a restore reports it.
@@ -33,17 +34,6 @@ pub const STAGES: [&str; 12] = [
 pub struct Compiled {
     pub program: Vec<u8>,
     pub template: memory::Template,
-}
-
-/// Where memory without a file comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pages {
-    /// Each restore reads its own copy.
-    Eager,
-    /// All restores map one file.
-    Template,
-    /// The same, and a pager fills that file.
-    Paged,
 }
 
 /// Compiles the processes of `images`. `file` reads a file of the function's root.

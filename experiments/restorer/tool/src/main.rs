@@ -19,7 +19,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::compile::Pages;
+use crate::memory::Pages;
 use crate::run::Job;
 use crate::sandbox::Layers;
 

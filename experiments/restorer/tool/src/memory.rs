@@ -6,7 +6,6 @@ use rekindle_verify::messages::Vma;
 use restore_program::{Code, PAGE, source, window};
 
 use crate::builder::Builder;
-use crate::compile::Pages;
 use crate::images::{Images, Memory};
 
 /// CRIU's status flags of mappings.
@@ -32,6 +31,17 @@ const WIPE_ON_FORK: u32 = 18;
 const GAP_MAX: u64 = 16;
 /// Maximum number of parts that the kernel reads in one call.
 const PARTS_MAX: usize = 1024;
+
+/// Where memory without a file comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pages {
+    /// Each restore reads its own copy.
+    Eager,
+    /// All restores map one file.
+    Template,
+    /// The same, and a pager fills that file.
+    Paged,
+}
 
 /// Reads pages of a file of the function's root: path, offset, bytes.
 pub type ReadFile<'a> = dyn Fn(&[u8], u64, u64) -> Result<Vec<u8>> + 'a;

@@ -1,5 +1,5 @@
-//! Removes the residue of a restore, once a thread of its process waits in a system call that the kernel restarts: it is
-//! made to issue one more.
+//! Removes the residue of a restore, once a thread waits in a system call that the kernel restarts. It is made to issue
+//! one more.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};

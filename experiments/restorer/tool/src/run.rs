@@ -11,8 +11,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, Result, bail, ensure};
 use restore_program::{Order, REPORT_BYTES, RESIDUE_MAX, Report};
 
-use crate::compile::{Compiled, Pages, STAGES, compile};
+use crate::compile::{Compiled, STAGES, compile};
 use crate::images::{Images, PAGE, load};
+use crate::memory::Pages;
 use crate::pager::{Pager, ranges};
 use crate::residue;
 use crate::sandbox::{self, Layers, Sandbox};
