@@ -137,8 +137,9 @@ packages test-packages:
 setup: build
 	@scripts/setup.sh host
 
+# With TEST_ARGS, what cargo makes of them; otherwise every test.
 test-rust: setup
-	cargo test --release --locked --workspace --no-fail-fast $(CARGO_ARGS) $(TEST_ARGS)
+	$(if $(TEST_ARGS),cargo test --release --locked --workspace --no-fail-fast $(CARGO_ARGS) $(TEST_ARGS),scripts/run-tests.py $(CARGO_ARGS))
 
 test-functions: setup
 	functions/tests/run.sh
