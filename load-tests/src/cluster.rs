@@ -14,7 +14,8 @@ struct SizeArgs {
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     workers: u32,
     /// Number of functions.
-    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 50_000)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     functions: u32,
     /// Skew of functions' popularity: the n-th is called as often as 1/n to this power.
     #[arg(long, value_name = "POWER", default_value_t = 1.0)]

@@ -43,7 +43,8 @@ fn page(record: &Record) -> Result<String> {
     let (part, revision) = (escaped(&record.part), escaped(&record.revision));
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{part}, {revision}</title>\
-         <meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}</style></head>\n<body><h1>{part}</h1>\n{}",
+         <meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}</style></head>\n\
+         <body><h1>{part}</h1>\n{}",
         html(&grid)
     );
     // Writing to a String does not fail.

@@ -2,12 +2,12 @@
 //! work that precedes the first image:
 //!
 //! ```text
-//! worker                                   criu
-//!   │── restore from DIR ─────────────────>│  looks at the kernel and the processor, 1 ms
+//! worker                          criu
+//!   │── restore from DIR ────────>│  looks at the kernel and the processor, 1 ms
 //!   │                       DIR/inventory.img, a FIFO: waits for its first byte
 //!   │        (a function is to be restored)
 //!   │── links its images into DIR,
-//!   │── writes the inventory ─────────────>│  continues as usual
+//!   │── writes the inventory ────>│  continues as usual
 //! ```
 
 use std::fs::{File, OpenOptions, Permissions, set_permissions};

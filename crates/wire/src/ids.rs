@@ -28,7 +28,8 @@ pub enum ParseIdError {
     FunctionName(String),
     /// A namespace is empty, too long, or has a character that is not valid in a host name.
     #[error(
-        "namespace \"{0}\" is not usable: use 1 to {NAMESPACE_MAX} of a-z, 0-9 and '-', starting with a letter, not ending with '-' and without \"--\""
+        "namespace \"{0}\" is not usable: use 1 to {NAMESPACE_MAX} of a-z, 0-9 and '-', starting with a letter, not \
+        ending with '-' and without \"--\""
     )]
     Namespace(String),
     /// An id lacks its prefix or does not have the prefix's format.

@@ -1,4 +1,5 @@
-//! `POST /v1/functions` and `POST /v1/namespaces/{namespace}/functions`: makes a new version from a folder, or only if the folder has changed.
+//! `POST /v1/functions` and `POST /v1/namespaces/{namespace}/functions`: makes a new version from a folder, or only if
+//! the folder has changed.
 
 use axum::Json;
 use axum::body::Body;

@@ -50,7 +50,8 @@ impl Store {
     /// Every version that is live or in progress.
     pub(crate) async fn kept(&self) -> Result<Vec<Kept>, StoreError> {
         let rows: Vec<(String, String, i64, String, Option<String>)> = sqlx::query_as(
-            "SELECT f.namespace, f.name, v.number, v.state, v.spec FROM versions v JOIN functions f ON f.id = v.function_id \
+            "SELECT f.namespace, f.name, v.number, v.state, v.spec FROM versions v JOIN functions f ON f.id = \
+            v.function_id \
              WHERE v.state <> 'failed'",
         )
         .fetch_all(&self.pool)

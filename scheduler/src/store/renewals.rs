@@ -135,7 +135,8 @@ impl Store {
     /// Drops the renewal of a version that no longer serves.
     pub(crate) async fn drop_renewal(&self, function: &FunctionId, version: VersionNumber) -> Result<(), StoreError> {
         sqlx::query(
-            "DELETE FROM renewals WHERE number = $1 AND function_id = (SELECT id FROM functions WHERE namespace = $2 AND name = $3)",
+            "DELETE FROM renewals WHERE number = $1 AND function_id = (SELECT id FROM functions WHERE namespace = $2 \
+            AND name = $3)",
         )
         .bind(i64::from(version.0))
         .bind(function.namespace())

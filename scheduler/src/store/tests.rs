@@ -564,7 +564,8 @@ async fn what_any_earlier_version_wrote_is_there_after_an_upgrade(place: &Place)
             ),
             (
                 9,
-                "INSERT INTO replaced_snapshots (snapshot, function_id, since_unix_s) SELECT 's-1', id, 7 FROM functions",
+                "INSERT INTO replaced_snapshots (snapshot, function_id, since_unix_s) SELECT 's-1', id, 7 FROM \
+                functions",
             ),
             (
                 10,

@@ -11,7 +11,8 @@ impl Store {
     /// Every count.
     pub(crate) async fn invocation_counts(&self) -> Result<Vec<Counts>, StoreError> {
         let rows: Vec<(String, String, String, String)> = sqlx::query_as(
-            "SELECT namespace, name, gateway, counts FROM invocation_counts JOIN functions ON functions.id = function_id",
+            "SELECT namespace, name, gateway, counts FROM invocation_counts JOIN functions ON functions.id = \
+            function_id",
         )
         .fetch_all(&self.pool)
         .await
@@ -77,7 +78,8 @@ impl Store {
         }
         for (name, noted) in learned {
             sqlx::query(
-                "INSERT INTO idle_times (function_id, histogram) SELECT id, $1 FROM functions WHERE namespace = $2 AND name = $3 \
+                "INSERT INTO idle_times (function_id, histogram) SELECT id, $1 FROM functions WHERE namespace = $2 \
+                AND name = $3 \
                  ON CONFLICT (function_id) DO UPDATE SET histogram = excluded.histogram",
             )
             .bind(json(noted)?)

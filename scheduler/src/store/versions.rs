@@ -25,7 +25,8 @@ pub(crate) struct NewVersion {
 /// The query for rows of versions, up to its condition.
 static COLUMNS: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "SELECT f.namespace, f.name, v.number, v.state, v.created_unix_s, v.manifest, v.error, v.snapshot, v.snapshot_error, \
+        "SELECT f.namespace, f.name, v.number, v.state, v.created_unix_s, v.manifest, v.error, v.snapshot, \
+        v.snapshot_error, \
          v.phases, {} \
          FROM versions v JOIN functions f ON f.id = v.function_id {}",
         renewals::COLUMNS,
@@ -120,7 +121,8 @@ impl Store {
     ) -> Result<(), StoreError> {
         sqlx::query(
             "UPDATE versions SET state = $1, phases = $2 \
-             WHERE number = $3 AND state NOT IN ('live', 'failed') AND function_id = (SELECT id FROM functions WHERE namespace = $4 AND name = $5)",
+             WHERE number = $3 AND state NOT IN ('live', 'failed') \
+             AND function_id = (SELECT id FROM functions WHERE namespace = $4 AND name = $5)",
         )
         .bind(state.as_str())
         .bind(json(phases)?)
@@ -143,7 +145,8 @@ impl Store {
     ) -> Result<(), StoreError> {
         sqlx::query(
             "UPDATE versions SET state = 'live', spec = $1, snapshot = $2, snapshot_error = $3, phases = $4 \
-             WHERE number = $5 AND state <> 'failed' AND function_id = (SELECT id FROM functions WHERE namespace = $6 AND name = $7)",
+             WHERE number = $5 AND state <> 'failed' \
+             AND function_id = (SELECT id FROM functions WHERE namespace = $6 AND name = $7)",
         )
         .bind(json(spec)?)
         .bind(snapshot.map(json).transpose()?)
@@ -179,7 +182,8 @@ impl Store {
     pub(crate) async fn lose_snapshot(&self, spec: &VersionSpec, why: &str) -> Result<(), StoreError> {
         sqlx::query(
             "UPDATE versions SET spec = $1, snapshot = NULL, snapshot_error = $2 \
-             WHERE number = $3 AND state = 'live' AND function_id = (SELECT id FROM functions WHERE namespace = $4 AND name = $5)",
+             WHERE number = $3 AND state = 'live' \
+             AND function_id = (SELECT id FROM functions WHERE namespace = $4 AND name = $5)",
         )
         .bind(json(spec)?)
         .bind(why)
@@ -273,7 +277,8 @@ impl Store {
         source_key: &str,
     ) -> Result<Option<VersionInfo>, StoreError> {
         let sql = format!(
-            "{} WHERE f.namespace = $1 AND f.name = $2 AND v.source_key = $3 AND v.state = 'live' AND v.snapshot_error IS NULL \
+            "{} WHERE f.namespace = $1 AND f.name = $2 AND v.source_key = $3 AND v.state = 'live' AND \
+            v.snapshot_error IS NULL \
              AND v.number = (SELECT MAX(n.number) FROM versions n WHERE n.function_id = v.function_id)",
             *COLUMNS
         );

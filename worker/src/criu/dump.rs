@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! start criu outside ─> freeze, no strays ─> criu goes inside, dumps
-//!                                              └─post-dump─> edit, verify, compare, save ─> go on, or stay stopped
+//!                                     └─post-dump─> edit, verify, compare, save ─> go on, or stay stopped
 //! ```
 
 use std::fs::File;

@@ -4,7 +4,8 @@
 //! ```text
 //! images linked, pager started ──> run criu ─┬─ private files, clocks, descriptors are laid out
 //!                                            │  criu reads the images ──pre-restore: all is laid out?
-//!                                            │  ──post-restore: memory, locks, links ──pre-resume: memory is there, last work
+//!                                            │  ──post-restore: memory, locks, links
+//!                                            │  ──pre-resume: memory is there, last work
 //!                                            └─> the processes run ──> criu ends
 //! ```
 //!

@@ -28,7 +28,8 @@ const LIMIT: Duration = Duration::from_secs(20);
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 const TARGET_MIB: u64 = 16;
 /// The fault may be CRIU's or the kernel's.
-const PAGER_FIX: &str = "run scripts/install-criu.sh /usr/local/lib/rekindle/criu, or name a working one with --criu; if \
+const PAGER_FIX: &str = "run scripts/install-criu.sh /usr/local/lib/rekindle/criu, or name a working one with \
+--criu; if \
                          that fails here too, use a kernel whose userfaultfd works (`fn doctor` says what it has). \
                          Nothing can be restored on this machine until then";
 

@@ -116,7 +116,8 @@ pub fn advice(text: &str) -> Option<String> {
         .interpreter()
         .filter(|is| is.versioned != name)?;
     Some(format!(
-        "runtime = \"{name}\" is {}, which its project repairs until {}: write \"{}\", or a newer one of `fn runtimes list`",
+        "runtime = \"{name}\" is {}, which its project repairs until {}: write \"{}\", or a newer one of `fn \
+        runtimes list`",
         is.version, is.supported_until, is.versioned
     ))
 }

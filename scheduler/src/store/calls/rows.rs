@@ -28,10 +28,12 @@ pub(crate) struct Stored {
 }
 
 impl CallRow {
-    const COLUMNS: &str = "id, namespace, function, state, idempotency_key, accepted_unix_ms, due_unix_ms, expires_unix_ms, max_attempts, \
+    const COLUMNS: &str = "id, namespace, function, state, idempotency_key, accepted_unix_ms, due_unix_ms, \
+    expires_unix_ms, max_attempts, \
         attempts, failures, request, error, answer, bytes, finished_unix_ms, callback, callback_state, callback_attempts, \
         callback_error";
-    pub(super) const WITH_ANSWER: &str = "id, namespace, function, state, idempotency_key, accepted_unix_ms, due_unix_ms, expires_unix_ms, \
+    pub(super) const WITH_ANSWER: &str = "id, namespace, function, state, idempotency_key, accepted_unix_ms, \
+    due_unix_ms, expires_unix_ms, \
         max_attempts, attempts, failures, request, error, answer, bytes, finished_unix_ms, callback, callback_state, \
         callback_attempts, callback_error, answer_body, answer_sealed";
 
@@ -153,7 +155,8 @@ impl Store {
     /// Calls, newest first.
     pub(crate) async fn calls(&self, wanted: &Wanted) -> Result<Vec<AsyncCall>, StoreError> {
         let sql = format!(
-            "SELECT {} FROM async_calls WHERE ($1 = '' OR (namespace = $1 AND function = $2)) AND ($3 = '' OR state = $3) \
+            "SELECT {} FROM async_calls WHERE ($1 = '' OR (namespace = $1 AND function = $2)) AND ($3 = '' OR state \
+            = $3) \
              AND id < $4 ORDER BY id DESC LIMIT $5",
             CallRow::COLUMNS
         );
