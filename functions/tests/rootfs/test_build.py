@@ -101,7 +101,9 @@ class RootFilesystems(unittest.TestCase):
             with tempfile.TemporaryDirectory() as both:
                 subprocess.run(["cp", "-a", f"{self.work / name}/.", both], check=True)
                 subprocess.run(["tar", "-xf", self.work / "build.tar", "-C", both], check=True)
-                program = ["/usr/bin/python3", "-I", "-m", "pip"] if name in PYTHONS else ["/usr/bin/npm"]
+                # setuptools builds the packages that bring no wheel.
+                script = "from setuptools import build_meta; import runpy; runpy.run_module('pip', run_name='__main__')"
+                program = ["/usr/bin/python3", "-I", "-c", script] if name in PYTHONS else ["/usr/bin/npm"]
                 result = subprocess.run(
                     ["chroot", both, "/usr/bin/env", "-i", "PATH=/usr/bin:/bin", "HOME=/tmp", *program, "--version"],
                     capture_output=True, text=True,
