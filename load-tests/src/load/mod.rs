@@ -1,8 +1,8 @@
 //! `rekindle-bench load`: a platform under k6's scenarios.
 //!
 //! ```text
-//! jaeger <─spans─ target ── folders deployed ─> each scenario: k6 ─samples─> points ─┐
-//!                                                              pool ─levels──────────┴─> the record
+//! jaeger <─spans─ target ── folders deployed ─> each scenario: k6 ─samples─> points ─> the record
+//!                    └─ pool ─levels─> the record
 //! ```
 
 mod args;
