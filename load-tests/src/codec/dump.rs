@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use rekindle_criu::images::testing::{framed, varint};
 
 use super::patterns::Pattern;
 
@@ -21,10 +22,10 @@ pub(super) fn write(dir: &Path, pattern: Pattern, bytes: u64) -> Result<()> {
     // Present, and lazy.
     let run = [varint(1, ADDRESS), varint(2, 0), varint(4, 6), varint(5, bytes / 4096)].concat();
     for (name, image) in [
-        ("inventory.img", framed(0x5831_3116, &[varint(1, 2)])?),
-        ("pstree.img", framed(0x5027_3030, &[varint(1, 7)])?),
-        ("mm-7.img", framed(0x5749_2820, &[mm])?),
-        ("pagemap-7.img", framed(0x5608_4025, &[varint(1, 1), run])?),
+        ("inventory.img", framed(0x5831_3116, &[varint(1, 2)])),
+        ("pstree.img", framed(0x5027_3030, &[varint(1, 7)])),
+        ("mm-7.img", framed(0x5749_2820, &[mm])),
+        ("pagemap-7.img", framed(0x5608_4025, &[varint(1, 1), run])),
     ] {
         fs::write(dir.join(name), image).with_context(|| format!("{name} cannot be written"))?;
     }
@@ -33,26 +34,4 @@ pub(super) fn write(dir: &Path, pattern: Pattern, bytes: u64) -> Result<()> {
     pattern
         .write(&file, bytes)
         .with_context(|| format!("{}: cannot be written", path.display()))
-}
-
-/// Length-framed messages after CRIU's magic numbers.
-fn framed(kind: u32, messages: &[Vec<u8>]) -> Result<Vec<u8>> {
-    let mut out = 0x5456_4319_u32.to_le_bytes().to_vec();
-    out.extend_from_slice(&kind.to_le_bytes());
-    for message in messages {
-        out.extend_from_slice(&u32::try_from(message.len())?.to_le_bytes());
-        out.extend_from_slice(message);
-    }
-    Ok(out)
-}
-
-/// A protobuf field of number `tag` with a varint.
-fn varint(tag: u8, mut value: u64) -> Vec<u8> {
-    let mut out = vec![tag << 3];
-    while value >= 0x80 {
-        out.push((value & 0x7f) as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-    out
 }
