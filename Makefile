@@ -167,7 +167,7 @@ docs: $(MDBOOK) docs-check ## build the book of docs/ into target/book
 $(MDBOOK):
 	cargo install --locked --root $(TOOLS) --version '^0.5' mdbook
 
-layers: ## the worker's lower rooms import nothing from higher ones
+layers: ## no new circle of imports in any crate, and none from a lower room of the worker to a higher one
 	@scripts/check-layers.py
 
 docs-check: ## links, contents and language of every *.md, and the commands they show
