@@ -58,7 +58,7 @@ pub struct DumpOrder {
     /// freezes it again at the end. Without a control group, processes are stopped one after the other, and those
     /// outside the tree go on.
     pub freezer: Option<String>,
-    /// Files that CRIU must not look up by path, as [`external_file`] names them.
+    /// Files that CRIU must not look up by path, as [`external_file`](crate::descriptors::external_file) names them.
     pub external: Vec<String>,
     /// A directory below the image directory. CRIU assumes that it has the contents of every page not marked as changed
     /// since, so the dump only records which pages exist. See [`parent_images`](crate::images::parent_images).
