@@ -220,7 +220,7 @@ pub(crate) struct CollectingArgs {
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct SharingArgs {
     /// Which versions begin as the same snapshot of their runtime: none, the versions of a function, or all functions
-    /// of a runtime. Their own snapshots then take a tenth in the store, but share one memory layout and one hash
+    /// of a namespace. Their own snapshots then take a tenth in the store, but share one memory layout and one hash
     /// secret.
     #[arg(long, value_name = "WHAT", env = "FN_SHARE_MEMORY", value_enum, default_value_t = ShareMemory::None)]
     pub(crate) share_memory: ShareMemory,
@@ -233,7 +233,7 @@ pub(crate) enum ShareMemory {
     None,
     /// The versions of one function.
     Versions,
-    /// All functions of a runtime: for a cluster with one tenant.
+    /// All functions of a namespace with the same runtime.
     Functions,
 }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use rekindle_wire::api::{PhaseTime, SnapshotSummary, StartKind, VersionInfo, VersionState};
-use rekindle_wire::internal::{LayerRef, PrepareEvent, PrepareRequest, RuntimeSnapshot, Sharing, VersionSpec};
+use rekindle_wire::internal::{LayerRef, PrepareEvent, PrepareRequest, RuntimeSnapshot, VersionSpec};
 use rekindle_wire::manifest::Base;
 use rekindle_wire::processor::InstructionSets;
 use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId};
@@ -351,22 +351,13 @@ impl<'a> Preparation<'a> {
     }
 }
 
-/// Whose runtime snapshot a function's versions begin as: its own, or the one shared by all. `None` if they share none.
-fn shares(sharing: Sharing, function: &FunctionId) -> Option<Option<&FunctionId>> {
-    match sharing {
-        Sharing::None => None,
-        Sharing::Versions => Some(Some(function)),
-        Sharing::Functions => Some(None),
-    }
-}
-
 /// The runtime snapshot that a version of this function begins as, if there is one.
 pub(crate) async fn runtime_snapshot(
     scheduler: &Scheduler,
     function: &FunctionId,
     runtime: Base,
 ) -> Option<RuntimeSnapshot> {
-    let of = shares(scheduler.config.sharing, function)?;
+    let sharers = scheduler.config.sharing.sharers(function)?;
     let unread = |error: &StoreError| {
         let error = error as &dyn std::error::Error;
         tracing::warn!(
@@ -374,7 +365,7 @@ pub(crate) async fn runtime_snapshot(
             "which snapshot of its runtime a version begins as could not be read"
         );
     };
-    let known = scheduler.store.runtime_snapshot(runtime, of).await;
+    let known = scheduler.store.runtime_snapshot(runtime, sharers).await;
     known.inspect_err(unread).ok().flatten()
 }
 
@@ -385,10 +376,10 @@ pub(crate) async fn keep_runtime_snapshot(
     runtime: Base,
     named: &RuntimeSnapshot,
 ) {
-    let Some(of) = shares(scheduler.config.sharing, function) else {
+    let Some(sharers) = scheduler.config.sharing.sharers(function) else {
         return;
     };
-    if let Err(error) = scheduler.store.keep_runtime_snapshot(runtime, of, named).await {
+    if let Err(error) = scheduler.store.keep_runtime_snapshot(runtime, sharers, named).await {
         let error = &error as &dyn std::error::Error;
         tracing::warn!(
             error,

@@ -1,7 +1,8 @@
 //! Keys of the objects in the store. Every key of the format is built here and nowhere else.
 
+use rekindle_wire::internal::Sharers;
 use rekindle_wire::manifest::Base;
-use rekindle_wire::{FunctionId, SnapshotId};
+use rekindle_wire::{DEFAULT_NAMESPACE, SnapshotId};
 
 use crate::digest::Digest;
 
@@ -67,12 +68,14 @@ pub fn layer(digest: &Digest) -> String {
     format!("layers/{digest}.tar.zst")
 }
 
-/// The snapshot that versions of a runtime start from: those of all functions, or of one function.
-pub fn runtime_snapshot(runtime: Base, function: Option<&FunctionId>) -> String {
+/// The snapshot that versions of a runtime start from: those of one function, or of all functions of a namespace.
+pub fn runtime_snapshot(runtime: Base, sharers: Sharers<'_>) -> String {
     let runtime = runtime.as_str();
-    match function {
-        None => format!("{RUNTIME_SNAPSHOTS}{runtime}.json"),
-        Some(function) => format!("{RUNTIME_SNAPSHOTS}{runtime}/{function}.json"),
+    match sharers {
+        Sharers::Function(id) => format!("{RUNTIME_SNAPSHOTS}{runtime}/{id}.json"),
+        Sharers::Namespace(DEFAULT_NAMESPACE) => format!("{RUNTIME_SNAPSHOTS}{runtime}.json"),
+        // No function's id begins with a dot.
+        Sharers::Namespace(namespace) => format!("{RUNTIME_SNAPSHOTS}{runtime}/.{namespace}.json"),
     }
 }
 

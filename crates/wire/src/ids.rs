@@ -16,7 +16,7 @@ pub const FUNCTION_NAME_MAX: usize = 48;
 pub const NAMESPACE_MAX: usize = 63;
 
 /// The namespace of whatever names none.
-const DEFAULT_NAMESPACE: &str = "default";
+pub const DEFAULT_NAMESPACE: &str = "default";
 
 /// Why a name or id was rejected.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

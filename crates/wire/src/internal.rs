@@ -71,8 +71,28 @@ pub enum Sharing {
     None,
     /// The versions of one function.
     Versions,
-    /// The versions of all functions of the runtime: they share one memory layout and one hash secret.
+    /// The versions of all functions of a namespace with that runtime: they share one memory layout and one hash secret.
     Functions,
+}
+
+/// The functions whose versions start from one snapshot of their runtime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharers<'a> {
+    /// One function.
+    Function(&'a FunctionId),
+    /// All functions of a namespace.
+    Namespace(&'a str),
+}
+
+impl Sharing {
+    /// Those that share with this function, if any do.
+    pub fn sharers(self, function: &FunctionId) -> Option<Sharers<'_>> {
+        match self {
+            Self::None => None,
+            Self::Versions => Some(Sharers::Function(function)),
+            Self::Functions => Some(Sharers::Namespace(function.namespace())),
+        }
+    }
 }
 
 /// Everything that a worker must know to start an instance of a version. Immutable once the version is live.

@@ -26,5 +26,6 @@ pub mod stats;
 
 pub use error::{ApiError, ErrorCode};
 pub use ids::{
-    CallId, FunctionId, FunctionName, InstanceId, MigrationId, Namespace, SnapshotId, VersionNumber, WorkerId,
+    CallId, DEFAULT_NAMESPACE, FunctionId, FunctionName, InstanceId, MigrationId, Namespace, SnapshotId, VersionNumber,
+    WorkerId,
 };

@@ -1,8 +1,8 @@
 //! Each database by itself, closed and opened again: a file, and one on a PostgreSQL server of the tests' own.
 
 use rekindle_wire::api::{PhaseTime, VersionState};
-use rekindle_wire::internal::VersionSpec;
-use rekindle_wire::{ApiError, ErrorCode, Namespace, VersionNumber};
+use rekindle_wire::internal::{Sharers, VersionSpec};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId, Namespace, VersionNumber};
 
 use super::*;
 use crate::fixture::{parsed, spec};
@@ -122,23 +122,24 @@ async fn digests_of_snapshots_are_kept_until_they_are_lost(place: &Place) {
         rootfs: spec.rootfs.clone(),
         digest: Some(digest.to_owned()),
     };
+    let all = Sharers::Namespace("default");
     for digest in ["cd", "ef"] {
-        store
-            .keep_runtime_snapshot(runtime, None, &named(digest))
-            .await
-            .unwrap();
+        store.keep_runtime_snapshot(runtime, all, &named(digest)).await.unwrap();
     }
     store
-        .keep_runtime_snapshot(runtime, Some(&name), &named("01"))
+        .keep_runtime_snapshot(runtime, Sharers::Function(&name), &named("01"))
         .await
         .unwrap();
     store.close().await;
 
     let store = open(place).await;
     assert_eq!(store.live_specs().await.unwrap(), [spec.clone()]);
-    let kept = async |function| store.runtime_snapshot(runtime, function).await.unwrap();
-    assert_eq!(kept(None).await, Some(named("ef")));
-    assert_eq!(kept(Some(&name)).await, Some(named("01")));
+    let own = Sharers::Function(&name);
+    let kept = async |sharers| store.runtime_snapshot(runtime, sharers).await.unwrap();
+    assert_eq!(kept(all).await, Some(named("ef")));
+    assert_eq!(kept(own).await, Some(named("01")));
+    let team = Sharers::Namespace("team");
+    assert_eq!(kept(team).await, None, "another namespace shares nothing");
     // A digest that comes late does not bring a lost snapshot back.
     let mut lost = spec.clone();
     (lost.snapshot, lost.snapshot_digest) = (None, None);
@@ -146,8 +147,8 @@ async fn digests_of_snapshots_are_kept_until_they_are_lost(place: &Place) {
     store.keep_digest(&spec).await.unwrap();
     assert_eq!(store.live_specs().await.unwrap(), [lost]);
     store.delete_function(&name, 7).await.unwrap();
-    assert_eq!(kept(Some(&name)).await, None);
-    assert_eq!(kept(None).await, Some(named("ef")), "it is every function's");
+    assert_eq!(kept(own).await, None);
+    assert_eq!(kept(all).await, Some(named("ef")), "it is every function's");
 }
 
 async fn who_is_revoked_stays_revoked(place: &Place) {
@@ -205,7 +206,7 @@ async fn functions_of_one_name_in_two_namespaces_have_nothing_in_common(place: &
         store.set_live(&spec, None, None, &[]).await.unwrap();
         assert!(store.unchanged(id, &source).await.unwrap().is_some());
         store
-            .keep_runtime_snapshot(runtime, Some(id), &named(snapshot))
+            .keep_runtime_snapshot(runtime, Sharers::Function(id), &named(snapshot))
             .await
             .unwrap();
         store
@@ -233,11 +234,9 @@ async fn functions_of_one_name_in_two_namespaces_have_nothing_in_common(place: &
     assert_eq!(left.snapshots, ["s-1".parse().unwrap()]);
     assert_eq!(store.versions(own, 9).await.unwrap(), []);
     assert_eq!(store.versions(other, 9).await.unwrap().len(), 1);
-    assert_eq!(store.runtime_snapshot(runtime, Some(own)).await.unwrap(), None);
-    assert_eq!(
-        store.runtime_snapshot(runtime, Some(other)).await.unwrap(),
-        Some(named("s-2"))
-    );
+    let kept = async |id: &FunctionId| store.runtime_snapshot(runtime, Sharers::Function(id)).await.unwrap();
+    assert_eq!(kept(own).await, None);
+    assert_eq!(kept(other).await, Some(named("s-2")));
     assert_eq!(store.invocation_counts().await.unwrap(), [(None, other.clone(), of(1))]);
     let claimed = store.claim_calls(other, 9, "g-1", 50, 90).await.unwrap();
     assert_eq!(claimed.len(), 1);
@@ -622,8 +621,9 @@ async fn what_any_earlier_version_wrote_is_there_after_an_upgrade(place: &Place)
         assert_eq!(idle.first().map(|(of, _)| of), (earlier >= 6).then_some(&hello));
         let key = if earlier >= 7 { "key" } else { "new key" };
         assert_eq!(store.master_key("new key").await.unwrap(), key);
-        for (of, snapshot) in [(None, "s-2"), (Some(&hello), "s-3")] {
-            let named = store.runtime_snapshot(python, of).await.unwrap();
+        let all = Sharers::Namespace("default");
+        for (sharers, snapshot) in [(all, "s-2"), (Sharers::Function(&hello), "s-3")] {
+            let named = store.runtime_snapshot(python, sharers).await.unwrap();
             let named = named.map(|named| named.snapshot.to_string());
             assert_eq!(named.as_deref(), (earlier >= 8).then_some(snapshot));
         }

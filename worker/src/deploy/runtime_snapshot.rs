@@ -70,8 +70,10 @@ pub struct Scope {
     runtime: Runtime,
     /// The root filesystem that has the runtime's interpreter.
     base: Base,
-    /// The function whose versions share it; `None` for all.
+    /// The function whose versions share it; `None` for all of a namespace.
     function: Option<FunctionId>,
+    /// Where its name is in the store.
+    key: String,
     /// The snapshot that the scheduler knows.
     known: Option<RuntimeSnapshot>,
     /// The snapshot that was used or made.
@@ -82,19 +84,16 @@ impl Scope {
     /// Returns the scope of this version, with the snapshot `known` to the scheduler, if any. Returns `None` if the
     /// version should not or cannot start from a snapshot.
     pub fn of(sharing: Sharing, spec: &VersionSpec, known: Option<RuntimeSnapshot>) -> Option<Self> {
-        let function = match sharing {
-            Sharing::None => return None,
-            Sharing::Versions => Some(spec.function.clone()),
-            Sharing::Functions => None,
-        };
         let manifest = &spec.manifest;
+        let key = keys::runtime_snapshot(manifest.base, sharing.sharers(&spec.function)?);
         let read_at_start = |name: &String| READ_AT_START.iter().any(|known| name.starts_with(known));
         // Without a snapshot of its own it has nothing to share, and an `http` function's program is its own.
         let begins = manifest.snapshot && manifest.runtime != Runtime::Http && !manifest.env.keys().any(read_at_start);
         begins.then_some(Self {
             runtime: manifest.runtime,
             base: manifest.base,
-            function,
+            function: (sharing == Sharing::Versions).then(|| spec.function.clone()),
+            key,
             known,
             begun: Arc::default(),
         })
@@ -113,10 +112,6 @@ impl Scope {
         };
         // It starts once.
         drop(self.begun.set(begun));
-    }
-
-    fn key(&self) -> String {
-        keys::runtime_snapshot(self.base, self.function.as_ref())
     }
 }
 
@@ -233,14 +228,14 @@ fn of_today(worker: &Worker, snapshot: &Snapshot, dir: &Path) -> Result<(), Stri
 
 /// Returns the named snapshot, if it is one of this root filesystem and can be opened.
 async fn named(worker: &Worker, scope: &Scope, rootfs: &LayerRef) -> Option<Snapshot> {
-    let key = scope.key();
+    let key = scope.key.as_str();
     let unusable = |error: &(dyn std::error::Error + 'static)| {
         tracing::warn!(key, error, "the snapshot of a runtime cannot be used: another is made");
     };
     let named: RuntimeSnapshot = match &scope.known {
         // This holds whatever the store names by now.
         Some(known) => known.clone(),
-        None => match worker.config.store.get(&key).await {
+        None => match worker.config.store.get(key).await {
             Ok(bytes) => serde_json::from_slice(&bytes).inspect_err(|e| unusable(e)).ok()?,
             Err(StoreError::NotFound { .. }) => return None,
             Err(error) => {
@@ -287,7 +282,7 @@ async fn make(
             digest: Some(published.digest.to_string()),
         };
         let bytes = serde_json::to_vec(&named).map_err(|e| unavailable("name the runtime's snapshot", &e))?;
-        let put = worker.config.store.put(&scope.key(), Bytes::from(bytes)).await;
+        let put = worker.config.store.put(&scope.key, Bytes::from(bytes)).await;
         put.map_err(|e| unavailable("name the runtime's snapshot", &e))?;
         let opened = Snapshot::open(&worker.config.store, &published.id).await;
         opened.map_err(|e| unavailable("open the runtime's snapshot", &e))
@@ -426,14 +421,18 @@ mod tests {
     fn what_is_read_at_start_begins_from_nothing() {
         let version = spec();
         let all = Scope::of(Sharing::Functions, &version, None).unwrap();
-        assert_eq!(all.key(), "runtime-snapshots/python.json");
+        assert_eq!(all.key, "runtime-snapshots/python.json");
         let own = Scope::of(Sharing::Versions, &version, None).unwrap();
-        assert_eq!(own.key(), format!("runtime-snapshots/python/{}.json", version.function));
+        assert_eq!(own.key, format!("runtime-snapshots/python/{}.json", version.function));
         assert!(Scope::of(Sharing::None, &version, None).is_none());
+        let mut of_team = version.clone();
+        of_team.function = format!("{}.team", version.function).parse().unwrap();
+        let team = Scope::of(Sharing::Functions, &of_team, None).unwrap();
+        assert_eq!(team.key, "runtime-snapshots/python/.team.json");
         let mut newer = version.clone();
         newer.manifest.base = Base::Python313;
         let newer = Scope::of(Sharing::Functions, &newer, None).unwrap();
-        assert_eq!(newer.key(), "runtime-snapshots/python3.13.json");
+        assert_eq!(newer.key, "runtime-snapshots/python3.13.json");
         for (name, begins) in [
             ("NODE_ENV", true),
             ("GREETING", true),
