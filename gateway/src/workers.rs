@@ -7,7 +7,7 @@ use axum::body::Body;
 use http::{Request, Response, Uri};
 use parking_lot::Mutex;
 use rekindle_identity::{Connector, Member, Role, TlsError};
-use rekindle_relay::{ConnectionPool, HeadLimits, InProcessRoles, SendError};
+use rekindle_relay::{ConnectionPool, HeadLimits, InProcessRoles, KeepAlive, SendError};
 use tower::{Service, ServiceExt as _};
 
 use crate::scheduler;
@@ -62,7 +62,7 @@ impl Workers {
             let mut pools = self.pools.lock();
             let of_worker = pools.entry(address.clone());
             of_worker
-                .or_insert_with(|| ConnectionPool::new(HeadLimits::PLATFORM))
+                .or_insert_with(|| ConnectionPool::new(HeadLimits::PLATFORM, KeepAlive::Unlimited))
                 .clone()
         };
         let connect = || async {

@@ -8,6 +8,9 @@
 //! Most exchanges are short. If the caller that waits for the response drives the connection, no hand-over between
 //! tasks is needed. A hand-over costs more than the exchange itself if it wakes another thread. An idle connection is
 //! only checked when it is wanted: one that was closed meanwhile is skipped.
+//!
+//! A destination with a keep-alive timeout may close an idle connection while a request is on its way. A safe request
+//! without a body is then sent once more. Every other request gets a connection that was in use a moment ago.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -18,6 +21,7 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Request, Response, Uri};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use hyper::client::conn::http1::{self, Connection, SendRequest};
@@ -32,6 +36,10 @@ pub use reply::Reply;
 
 /// How long an idle connection is kept.
 const IDLE: Duration = Duration::from_secs(60);
+
+/// How long a connection may have been idle for a request that cannot be sent twice. Servers close idle connections
+/// after two seconds at the earliest, most after five.
+const IDLE_BRIEF: Duration = Duration::from_secs(1);
 
 /// Maximum number of idle connections per destination: as many as were recently in use at once, within reason.
 const IDLE_MOST: usize = 256;
@@ -85,6 +93,15 @@ impl HeadLimits {
     };
 }
 
+/// Whether the destination closes idle connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeepAlive {
+    /// It keeps them for longer than the pool does.
+    Unlimited,
+    /// It closes them after a time that is not known.
+    Timeout,
+}
+
 /// A pool of connections to one destination. Clones share it.
 pub struct ConnectionPool<T>
 where
@@ -92,6 +109,7 @@ where
 {
     idle: Arc<Mutex<Vec<PooledConnection<T>>>>,
     limits: HeadLimits,
+    keep_alive: KeepAlive,
 }
 
 impl<T> Clone for ConnectionPool<T>
@@ -102,6 +120,7 @@ where
         Self {
             idle: Arc::clone(&self.idle),
             limits: self.limits,
+            keep_alive: self.keep_alive,
         }
     }
 }
@@ -123,10 +142,11 @@ where
     T: Read + Write + Unpin + Send + 'static,
 {
     /// An empty pool with these limits on responses.
-    pub fn new(limits: HeadLimits) -> Self {
+    pub fn new(limits: HeadLimits, keep_alive: KeepAlive) -> Self {
         Self {
             idle: Arc::default(),
             limits,
+            keep_alive,
         }
     }
 
@@ -146,19 +166,39 @@ where
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         address(&mut request);
+        let resendable = self.keep_alive == KeepAlive::Timeout && is_resendable(&request);
+        let idle = match self.keep_alive {
+            KeepAlive::Timeout if !resendable => IDLE_BRIEF,
+            _ => IDLE,
+        };
+        // Why a reused connection gave no response.
+        let mut broken = None;
         loop {
-            let (mut connection, is_new) = match self.take() {
-                Some(connection) => (connection, false),
-                None => (PooledConnection::open(&connect, self.limits).await?, true),
+            let reused = if broken.is_none() { self.take(idle) } else { None };
+            let is_new = reused.is_none();
+            let mut connection = match reused {
+                Some(connection) => connection,
+                None => match PooledConnection::open(&connect, self.limits).await {
+                    Ok(connection) => connection,
+                    // The function has ended, which is why the connection broke.
+                    Err(error) => return Err(broken.unwrap_or(error)),
+                },
             };
+            let copy = (resendable && !is_new).then(|| copy_head(&request));
             match connection.exchange(request).await {
                 // A head that arrives in large pieces is parsed before its length is checked.
                 Ok(answer) if head_bytes(answer.headers()) > self.limits.bytes => return Err(SendError::HeadTooLarge),
                 Ok(answer) => return Ok(answer.map(|body| Reply::new(body, connection, self.clone()))),
-                Err(mut error) => match error.take_message() {
+                Err(mut error) => match (error.take_message(), copy) {
                     // The connection was closed while idle, and the request has not been seen.
-                    Some(unsent) if !is_new => request = unsent,
-                    _ => return Err(error.into_error().into()),
+                    (Some(unsent), _) if !is_new => request = unsent,
+                    (_, copy) => match (error.into_error().into(), copy) {
+                        (error @ SendError::Broken(_), Some(copy)) => {
+                            broken = Some(error);
+                            request = copy;
+                        }
+                        (error, _) => return Err(error),
+                    },
                 },
             }
         }
@@ -177,13 +217,15 @@ where
         self.idle.lock().clear();
     }
 
-    /// The most recently used connection that is usable.
-    fn take(&self) -> Option<PooledConnection<T>> {
+    /// The most recently used connection that is usable and was idle for at most `limit`. Closes those that were idle
+    /// for longer: a server of one thread serves no other connection before they end.
+    fn take(&self, limit: Duration) -> Option<PooledConnection<T>> {
         let mut idle = self.idle.lock();
         let mut busy = Vec::new();
         let mut found = None;
         while let Some(mut connection) = idle.pop() {
             match connection.is_ready() {
+                true if connection.since.elapsed() > limit => {}
                 true => {
                     found = Some(connection);
                     break;
@@ -218,6 +260,20 @@ fn head_bytes(headers: &HeaderMap) -> usize {
         .iter()
         .map(|(name, value)| name.as_str().len() + value.len() + 4)
         .sum()
+}
+
+/// Whether a request may reach the destination twice. The first time it was not answered.
+fn is_resendable(request: &Request<Body>) -> bool {
+    request.method().is_safe() && request.body().is_end_stream()
+}
+
+/// A copy of a request without a body.
+fn copy_head(request: &Request<Body>) -> Request<Body> {
+    let mut copy = Request::new(Body::empty());
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.headers_mut() = request.headers().clone();
+    copy
 }
 
 /// Rewrites the request's head to the form used on a connection.

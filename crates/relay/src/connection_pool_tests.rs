@@ -13,15 +13,28 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 /// Answers each request with `answer` of its head. The flag says whether the connection stays open.
 async fn server(answer: impl Fn(&str) -> (Vec<u8>, bool) + Send + Sync + 'static) -> (u16, Arc<AtomicUsize>) {
+    let answer = Arc::new(answer);
+    server_of_connections(move || {
+        let answer = Arc::clone(&answer);
+        move |head: &str| answer(head)
+    })
+    .await
+}
+
+/// Like [`server`], with an `answer` for each connection.
+async fn server_of_connections<A>(of_connection: impl Fn() -> A + Send + 'static) -> (u16, Arc<AtomicUsize>)
+where
+    A: FnMut(&str) -> (Vec<u8>, bool) + Send + 'static,
+{
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let (connections, answer) = (Arc::new(AtomicUsize::new(0)), Arc::new(answer));
+    let connections = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&connections);
     tokio::spawn(async move {
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
             counted.fetch_add(1, Ordering::SeqCst);
-            let answer = Arc::clone(&answer);
+            let mut answer = of_connection();
             tokio::spawn(async move {
                 let (mut head, mut byte) = (Vec::new(), [0]);
                 while stream.read(&mut byte).await.unwrap_or(0) == 1 {
@@ -48,8 +61,18 @@ fn of(text: &str) -> Vec<u8> {
 type Socket = TokioIo<TcpStream>;
 
 async fn get(pool: &ConnectionPool<Socket>, port: u16, path: &str) -> Result<Bytes, SendError> {
+    ask(pool, port, "GET", path, Body::empty()).await
+}
+
+async fn ask(
+    pool: &ConnectionPool<Socket>,
+    port: u16,
+    method: &str,
+    path: &str,
+    body: Body,
+) -> Result<Bytes, SendError> {
     let uri = format!("http://127.0.0.1:{port}{path}");
-    let request = Request::get(uri).body(Body::empty()).unwrap();
+    let request = Request::builder().method(method).uri(uri).body(body).unwrap();
     let connect = || async move { TcpStream::connect(("127.0.0.1", port)).await.map(TokioIo::new) };
     let answer = tokio::time::timeout(LIMIT, pool.send(request, connect))
         .await
@@ -61,7 +84,7 @@ async fn get(pool: &ConnectionPool<Socket>, port: u16, path: &str) -> Result<Byt
 #[tokio::test]
 async fn a_connection_is_used_again_after_a_whole_answer() {
     let (port, connections) = server(|head| (of(head.lines().next().unwrap_or_default()), true)).await;
-    let pool = ConnectionPool::new(HeadLimits::FUNCTION);
+    let pool = ConnectionPool::new(HeadLimits::FUNCTION, KeepAlive::Unlimited);
     for n in 0..10 {
         let body = get(&pool, port, &format!("/{n}?q")).await.unwrap();
         assert_eq!(body, format!("GET /{n}?q HTTP/1.1"));
@@ -75,7 +98,7 @@ async fn a_connection_is_used_again_after_a_whole_answer() {
 #[tokio::test]
 async fn an_answer_without_a_body_gives_its_connection_back_at_once() {
     let (port, connections) = server(|_| (b"HTTP/1.1 204 No Content\r\n\r\n".to_vec(), true)).await;
-    let pool = ConnectionPool::new(HeadLimits::FUNCTION);
+    let pool = ConnectionPool::new(HeadLimits::FUNCTION, KeepAlive::Unlimited);
     for _ in 0..3 {
         assert_eq!(get(&pool, port, "/").await.unwrap(), "");
     }
@@ -86,7 +109,7 @@ async fn an_answer_without_a_body_gives_its_connection_back_at_once() {
 async fn a_long_answer_is_driven_by_a_task_and_its_connection_used_again() {
     let long = "x".repeat(8 << 20);
     let (port, connections) = server(move |_| (of(&long), true)).await;
-    let pool = ConnectionPool::new(HeadLimits::FUNCTION);
+    let pool = ConnectionPool::new(HeadLimits::FUNCTION, KeepAlive::Unlimited);
     for _ in 0..3 {
         assert_eq!(get(&pool, port, "/").await.unwrap().len(), 8 << 20);
         // Its task ends after the last byte of the response was read.
@@ -104,7 +127,7 @@ async fn a_long_answer_is_driven_by_a_task_and_its_connection_used_again() {
 async fn a_connection_that_was_closed_meanwhile_is_passed_over() {
     // It announces that the connection stays open, but closes it.
     let (port, connections) = server(|_| (of("bye"), false)).await;
-    let pool: ConnectionPool<Socket> = ConnectionPool::new(HeadLimits::FUNCTION);
+    let pool: ConnectionPool<Socket> = ConnectionPool::new(HeadLimits::FUNCTION, KeepAlive::Unlimited);
     for n in 1..=3 {
         assert_eq!(get(&pool, port, "/").await.unwrap(), "bye");
         assert_eq!(connections.load(Ordering::SeqCst), n);
@@ -118,10 +141,98 @@ async fn a_connection_that_was_closed_meanwhile_is_passed_over() {
     }
 }
 
+/// A server that answers one request on each connection. When the second request arrives, it closes the connection, as
+/// a server does whose keep-alive timeout fires at that moment. Returns also how many requests it has read.
+async fn closes_at_the_second() -> (u16, Arc<AtomicUsize>, Arc<AtomicUsize>) {
+    let requests = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&requests);
+    let (port, connections) = server_of_connections(move || {
+        let (counted, mut first) = (Arc::clone(&counted), true);
+        move |_: &str| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            match std::mem::replace(&mut first, false) {
+                true => (of("first"), true),
+                false => (Vec::new(), false),
+            }
+        }
+    })
+    .await;
+    (port, connections, requests)
+}
+
+#[tokio::test]
+async fn a_safe_request_is_sent_once_more_if_the_connection_closes_under_it() {
+    let (port, connections, requests) = closes_at_the_second().await;
+    let pool = ConnectionPool::new(HeadLimits::FUNCTION, KeepAlive::Timeout);
+    for method in ["GET", "OPTIONS", "TRACE", "GET"] {
+        let answer = ask(&pool, port, method, "/", Body::empty()).await.unwrap();
+        assert_eq!(answer, "first");
+    }
+    assert_eq!(connections.load(Ordering::SeqCst), 4);
+    assert_eq!(requests.load(Ordering::SeqCst), 1 + 3 * 2);
+}
+
+#[tokio::test]
+async fn a_request_that_may_act_is_not_sent_twice() {
+    let (port, _, requests) = closes_at_the_second().await;
+    let pool = ConnectionPool::new(HeadLimits::FUNCTION, KeepAlive::Timeout);
+    for (n, (method, body)) in [("POST", ""), ("DELETE", ""), ("GET", "with a body")]
+        .into_iter()
+        .enumerate()
+    {
+        get(&pool, port, "/").await.unwrap();
+        let answer = ask(&pool, port, method, "/", Body::from(body)).await;
+        assert!(matches!(answer, Err(SendError::Broken(_))), "{method}: {answer:?}");
+        assert_eq!(requests.load(Ordering::SeqCst), 2 * (n + 1), "{method}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_may_act_gets_no_connection_that_was_idle_for_long() {
+    let (port, connections, _) = closes_at_the_second().await;
+    let pool = ConnectionPool::new(HeadLimits::FUNCTION, KeepAlive::Timeout);
+    for n in 1..=3 {
+        assert_eq!(
+            ask(&pool, port, "POST", "/", Body::from("acts")).await.unwrap(),
+            "first"
+        );
+        assert_eq!(connections.load(Ordering::SeqCst), n);
+        let mut idle = pool.idle.lock();
+        assert_eq!(idle.len(), 1, "the one that was idle for too long is closed");
+        idle[0].since -= IDLE_BRIEF + Duration::from_millis(1);
+    }
+}
+
+#[tokio::test]
+async fn a_request_is_not_sent_again_over_a_connection_that_has_just_been_opened() {
+    let (port, connections) = server(|_| (Vec::new(), false)).await;
+    let pool = ConnectionPool::new(HeadLimits::FUNCTION, KeepAlive::Timeout);
+    assert!(matches!(get(&pool, port, "/").await, Err(SendError::Broken(_))));
+    assert_eq!(connections.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_function_that_ends_under_a_request_is_told_as_a_broken_connection() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let ends = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut head = [0; 1024];
+        assert!(stream.read(&mut head).await.unwrap() > 0);
+        stream.write_all(&of("first")).await.unwrap();
+        assert!(stream.read(&mut head).await.unwrap() > 0);
+        drop(listener);
+    });
+    let pool = ConnectionPool::new(HeadLimits::FUNCTION, KeepAlive::Timeout);
+    get(&pool, port, "/").await.unwrap();
+    assert!(matches!(get(&pool, port, "/").await, Err(SendError::Broken(_))));
+    ends.await.unwrap();
+}
+
 #[tokio::test]
 async fn an_answer_that_nobody_reads_closes_its_connection() {
     let (port, connections) = server(|_| (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf".to_vec(), true)).await;
-    let pool: ConnectionPool<Socket> = ConnectionPool::new(HeadLimits::FUNCTION);
+    let pool: ConnectionPool<Socket> = ConnectionPool::new(HeadLimits::FUNCTION, KeepAlive::Unlimited);
     let connect = || async move { TcpStream::connect(("127.0.0.1", port)).await.map(TokioIo::new) };
     for n in 1..=2 {
         let request = Request::get("http://function/").body(Body::empty()).unwrap();
@@ -136,7 +247,7 @@ async fn who_cannot_be_reached_is_told_apart_from_who_does_not_answer() {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = free.local_addr().unwrap().port();
     drop(free);
-    let pool = ConnectionPool::new(HeadLimits::FUNCTION);
+    let pool = ConnectionPool::new(HeadLimits::FUNCTION, KeepAlive::Unlimited);
     assert!(matches!(get(&pool, port, "/").await, Err(SendError::Connect(_))));
     let (port, _) = server(|_| (Vec::new(), false)).await;
     assert!(matches!(get(&pool, port, "/").await, Err(SendError::Broken(_))));
@@ -160,7 +271,7 @@ async fn what_is_no_answer_is_told_apart_from_a_broken_connection() {
         (answer, false)
     })
     .await;
-    let pool: ConnectionPool<Socket> = ConnectionPool::new(HeadLimits::FUNCTION);
+    let pool: ConnectionPool<Socket> = ConnectionPool::new(HeadLimits::FUNCTION, KeepAlive::Unlimited);
     assert!(matches!(get(&pool, port, "/many").await, Err(SendError::HeadTooLarge)));
     assert!(matches!(get(&pool, port, "/long").await, Err(SendError::HeadTooLarge)));
     assert!(matches!(get(&pool, port, "/other").await, Err(SendError::Malformed(_))));

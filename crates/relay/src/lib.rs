@@ -16,7 +16,7 @@ mod waking;
 pub mod world;
 
 pub use answer::{End, Held, TrackedBody};
-pub use connection_pool::{ConnectionPool, HeadLimits, Reply, SendError};
+pub use connection_pool::{ConnectionPool, HeadLimits, KeepAlive, Reply, SendError};
 pub use detach_on_drop::DetachOnDrop;
 pub use headers::strip_hop_by_hop;
 pub use in_process::{InProcessRegistration, InProcessRoles, InProcessService};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use hyper_util::rt::TokioIo;
-use rekindle_relay::{ConnectionPool, HeadLimits, Reply, SendError};
+use rekindle_relay::{ConnectionPool, HeadLimits, KeepAlive, Reply, SendError};
 use tokio::net::TcpStream;
 
 use crate::host::sandbox::Sandbox;
@@ -26,7 +26,7 @@ impl FunctionClient {
     pub fn new(sandbox: &Arc<Sandbox>) -> Self {
         Self {
             sandbox: Arc::clone(sandbox),
-            pool: ConnectionPool::new(HeadLimits::FUNCTION),
+            pool: ConnectionPool::new(HeadLimits::FUNCTION, KeepAlive::Timeout),
         }
     }
 
