@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Expected, Images, Limit, RESOURCES, verify_images};
+use crate::{Expected, Images, Limit, RESOURCES, Verified, verify_images};
 
 /// Maximum number of files in an input.
 const FILES_MAX: usize = 256;
@@ -40,12 +40,8 @@ pub(crate) fn expected() -> Expected {
 /// If they permit more.
 #[must_use]
 pub fn verify(bytes: &[u8]) -> bool {
-    let Some(files) = files(bytes) else { return false };
-    let expected = expected();
-    let Ok(verified) = verify_images(&files, &expected) else {
-        return false;
-    };
-    assert!(verified.filters.iter().all(|filter| expected.filters.contains(filter)));
+    let Some(verified) = verified(bytes) else { return false };
+    assert!(verified.filters.iter().all(|filter| filter.filter == FILTER));
     let threads = verified.processes.iter().flat_map(|process| &process.threads);
     for creds in threads.filter_map(|thread| thread.core.thread_core.as_ref()?.creds.as_ref()) {
         let ids = [
@@ -70,6 +66,12 @@ pub fn verify(bytes: &[u8]) -> bool {
         assert_eq!((creds.no_new_privs, creds.groups.len()), (Some(1), 0));
     }
     true
+}
+
+/// The images of an input, if they are accepted.
+#[must_use]
+pub fn verified(bytes: &[u8]) -> Option<Verified> {
+    verify_images(&files(bytes)?, &expected()).ok()
 }
 
 fn files(mut bytes: &[u8]) -> Option<Images<'_>> {

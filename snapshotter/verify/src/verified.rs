@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::messages::{
-    Core, Descriptor, FileEntry, FileLock, Fs, GhostFile, Inventory, MemFdInode, Mm, ObjectIds, Remap, TimeOffsets,
-    TreeEntry,
+    Core, Descriptor, FileEntry, FileLock, Fs, GhostFile, Inventory, MemFdInode, Mm, ObjectIds, Remap, SeccompFilter,
+    TimeOffsets, TreeEntry,
 };
 
 /// Checked images.
@@ -27,8 +27,12 @@ pub struct Verified {
     pub locks: Vec<FileLock>,
     /// Clocks, by the number of their image.
     pub clocks: BTreeMap<u32, TimeOffsets>,
-    /// BLAKE3 of the threads' filters.
-    pub filters: BTreeSet<[u8; 32]>,
+    /// The threads' filters. A thread refers to its last one by index.
+    pub filters: Vec<SeccompFilter>,
+    /// What is in pipes, by their numbers.
+    pub pipes: BTreeMap<u32, PipeContent>,
+    /// Ids of the unix sockets with packets that were not read.
+    pub queues: BTreeSet<u32>,
     pub(crate) opened: BTreeSet<OpenedPath>,
 }
 
@@ -56,6 +60,15 @@ pub struct Thread {
     pub tid: u32,
     /// Its state. In the first thread, also the process's state.
     pub core: Core,
+}
+
+/// What is in a pipe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PipeContent {
+    /// The pipe's room in bytes, if it is stated.
+    pub room: Option<u32>,
+    /// The bytes that were not read.
+    pub bytes: Vec<u8>,
 }
 
 /// A path that CRIU opens or creates as root. The file there must be the one that the processes had.

@@ -150,7 +150,11 @@ impl Rights {
         let limits = tasks.filter_map(|t| t.rlimits.as_ref()).flat_map(|l| &l.rlimits);
         Self {
             users: users.collect(),
-            filters: verified.filters.clone(),
+            filters: verified
+                .filters
+                .iter()
+                .map(|f| *blake3::hash(&f.filter).as_bytes())
+                .collect(),
             limits: limits.map(|l| (l.cur, l.max)).collect(),
             nice: thread_cores().filter_map(|t| t.sched_nice).collect(),
             modes: thread_cores().map(|t| t.seccomp_mode).collect(),

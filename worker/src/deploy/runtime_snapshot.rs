@@ -219,7 +219,7 @@ fn of_today(worker: &Worker, snapshot: &Snapshot, dir: &Path) -> Result<(), Stri
     let mut filters = verified
         .filters
         .iter()
-        .map(|digest| blake3::Hash::from(*digest).to_hex());
+        .map(|filter| blake3::hash(&filter.filter).to_hex());
     match filters.find(|filter| filter.as_str() != wanted) {
         None => Ok(()),
         Some(other) => Err(format!("its filter is {other}")),

@@ -87,7 +87,7 @@ pub(crate) fn check(images: &Images<'_>, expected: &Expected) -> Result<Verified
     descriptors::check(context, &files, &ids, &mut processes, &mut opened)?;
     let locks = descriptors::check_locks(context, &processes)?;
     memory::check(context, &files, &mut processes, &mut opened)?;
-    queues::check(context, &files, &mut opened)?;
+    let (pipes, queues) = queues::check(context, &files, &mut opened)?;
     let shared = pagemaps::check(context, &files, &processes)?;
     let tables: BTreeSet<u32> = ids.values().map(|ids| ids.files_id).collect();
     let known = |kind: &Kind| match kind {
@@ -114,6 +114,8 @@ pub(crate) fn check(images: &Images<'_>, expected: &Expected) -> Result<Verified
         locks,
         clocks,
         filters,
+        pipes,
+        queues,
         opened,
     })
 }

@@ -1,13 +1,13 @@
 //! Data in flight: bytes in pipes, and packets in sockets with the files that they carry.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Context;
 use super::files::OpenFiles;
 use crate::error::VerifyError;
 use crate::frames::{Reader, magic};
 use crate::messages::{PipeData, QueuedPacket};
-use crate::verified::OpenedPath;
+use crate::verified::{OpenedPath, PipeContent};
 
 /// Maximum size of a pipe without a capability, in bytes.
 const PIPE_BYTES_MAX: u32 = 1 << 20;
@@ -15,40 +15,50 @@ const PIPE_BYTES_MAX: u32 = 1 << 20;
 const RIGHTS_MAX: usize = 253;
 const SCM_RIGHTS: u32 = 1;
 
+/// The contents of pipes, and the sockets with packets.
 pub(super) fn check(
     context: Context<'_>,
     files: &OpenFiles,
     opened: &mut BTreeSet<OpenedPath>,
-) -> Result<(), VerifyError> {
+) -> Result<(BTreeMap<u32, PipeContent>, BTreeSet<u32>), VerifyError> {
     let entries = files.entries.values();
     let pipes: BTreeSet<u32> = entries.clone().filter_map(|e| Some(e.pipe.as_ref()?.pipe_id)).collect();
     let fifos: BTreeSet<u32> = entries.filter_map(|e| Some(e.fifo.as_ref()?.pipe_id)).collect();
-    check_pipes(context, "pipes-data.img", magic::PIPES_DATA, &pipes)?;
+    let contents = check_pipes(context, "pipes-data.img", magic::PIPES_DATA, &pipes)?;
     check_pipes(context, "fifo-data.img", magic::FIFO_DATA, &fifos)?;
-    check_packets(context, files, opened)
+    Ok((contents, check_packets(context, files, opened)?))
 }
 
-fn check_pipes(context: Context<'_>, name: &str, kind: u32, known: &BTreeSet<u32>) -> Result<(), VerifyError> {
+fn check_pipes(
+    context: Context<'_>,
+    name: &str,
+    kind: u32,
+    known: &BTreeSet<u32>,
+) -> Result<BTreeMap<u32, PipeContent>, VerifyError> {
+    let mut contents = BTreeMap::new();
     let Some(mut reader) = Reader::open(context.images, name, kind)? else {
-        return Ok(());
+        return Ok(contents);
     };
     while let Some((at, PipeData { pipe_id, bytes, size })) = reader.next::<PipeData>()? {
         at.hold(known.contains(&pipe_id), "pipe_id", pipe_id)?;
         let room = size.unwrap_or(PIPE_BYTES_MAX);
         at.hold(room <= PIPE_BYTES_MAX, "size", size)?;
         at.hold(bytes <= room, "bytes", bytes)?;
-        reader.data(bytes.into())?;
+        let bytes = reader.data(bytes.into())?.to_vec();
+        let content = PipeContent { room: size, bytes };
+        at.hold(contents.insert(pipe_id, content).is_none(), "pipe_id", pipe_id)?;
     }
-    Ok(())
+    Ok(contents)
 }
 
 fn check_packets(
     context: Context<'_>,
     files: &OpenFiles,
     opened: &mut BTreeSet<OpenedPath>,
-) -> Result<(), VerifyError> {
+) -> Result<BTreeSet<u32>, VerifyError> {
+    let mut queues = BTreeSet::new();
     let Some(mut reader) = Reader::open(context.images, "sk-queues.img", magic::SOCKET_QUEUES)? else {
-        return Ok(());
+        return Ok(queues);
     };
     while let Some((at, packet)) = reader.next::<QueuedPacket>()? {
         let QueuedPacket { id_for, length, scm } = packet;
@@ -66,6 +76,7 @@ fn check_packets(
             }
         }
         reader.data(length.into())?;
+        queues.insert(id_for);
     }
-    Ok(())
+    Ok(queues)
 }

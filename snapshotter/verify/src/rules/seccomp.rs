@@ -4,8 +4,6 @@
 //! same filters, CRIU records them for the first thread only, with the flag that makes the kernel apply them to the
 //! others.
 
-use std::collections::BTreeSet;
-
 use super::Context;
 use crate::error::{Place, VerifyError};
 use crate::frames::{magic, required};
@@ -21,17 +19,17 @@ const FLAG_LOG: u32 = 1 << 1;
 /// Maximum number of filters of all processes together.
 const FILTERS_MAX: usize = 65_536;
 
-/// The digests of all filters.
-pub(super) fn check(context: Context<'_>, processes: &[Process]) -> Result<BTreeSet<[u8; 32]>, VerifyError> {
+/// All filters.
+pub(super) fn check(context: Context<'_>, processes: &[Process]) -> Result<Vec<SeccompFilter>, VerifyError> {
     let (at, seccomp) = required::<Seccomp>(context.images, "seccomp.img", magic::SECCOMP)?;
     let filters = seccomp.seccomp_filters;
     at.hold(filters.len() <= FILTERS_MAX, "seccomp_filters", filters.len())?;
-    let (mut digests, mut of_all) = (BTreeSet::new(), Vec::with_capacity(filters.len()));
+    let mut of_all = Vec::with_capacity(filters.len());
     for (index, filter) in filters.iter().enumerate() {
         let SeccompFilter { filter, prev, flags } = filter;
-        let digest = *blake3::hash(filter).as_bytes();
-        let known = context.expected.filters.contains(&digest);
-        at.hold(known, "filter", blake3::hash(filter).to_hex())?;
+        let digest = blake3::hash(filter);
+        let known = context.expected.filters.contains(digest.as_bytes());
+        at.hold(known, "filter", digest.to_hex())?;
         // Only backwards references: CRIU follows them to the end.
         let before = |prev: u32| usize::try_from(prev).is_ok_and(|prev| prev < index);
         at.hold(prev.is_none_or(before), "prev", prev)?;
@@ -39,12 +37,11 @@ pub(super) fn check(context: Context<'_>, processes: &[Process]) -> Result<BTree
         at.hold(allowed, "flags", flags)?;
         let earlier = prev.and_then(|prev| of_all.get(usize::try_from(prev).ok()?).copied());
         of_all.push(flags.unwrap_or(0) & FLAG_ALL_THREADS != 0 && earlier.unwrap_or(true));
-        digests.insert(digest);
     }
     for process in processes.iter().filter(|p| context.tree.is_living(p.tree.pid)) {
         check_threads(process, &of_all)?;
     }
-    Ok(digests)
+    Ok(filters)
 }
 
 /// `of_all` states for each filter whether it, and those before it, apply to all threads of a process.
