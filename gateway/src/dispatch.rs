@@ -211,6 +211,10 @@ impl Dispatch {
         let mut to_worker = parts.headers;
         let body = self.intake.receive(&to_worker, body, self.max_body).await?;
         headers::strip_request(&mut to_worker);
+        if call.invocation == "event" || call.attempt.is_some() {
+            // No client's connection waits for it.
+            headers::strip_upgrade(&mut to_worker);
+        }
         headers::set_forwarded(&mut to_worker, call.peer);
         headers::set(&mut to_worker, REQUEST_ID, &call.request_id);
         headers::set(&mut to_worker, INVOCATION, call.invocation);
@@ -278,5 +282,5 @@ fn finish(call: &Call, answer: Answered, phases: &Phases) -> (Response<Body>, St
     span.record("faas.version", leased.version.0);
     span.record("faas.start", start.as_str());
     span.record("faas.coldstart", start.is_cold());
-    (Response::from_parts(parts, Body::new(body)), start)
+    (Response::from_parts(parts, body), start)
 }

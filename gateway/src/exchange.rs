@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use http::{HeaderValue, Response};
-use rekindle_relay::{End, TrackedBody};
+use rekindle_relay::{End, TrackedBody, Tunnel};
 use rekindle_wire::api::StartKind;
 use rekindle_wire::headers::TIME_LEFT_MS;
 use rekindle_wire::internal::start_limit;
@@ -60,7 +60,7 @@ pub(crate) enum AttemptOutcome {
 
 /// A response that has begun.
 pub(crate) struct Answered {
-    pub(crate) response: Response<TrackedBody<Body, InFlight>>,
+    pub(crate) response: Response<Body>,
     pub(crate) leased: LeasedInstance,
     /// How the invocation was to start.
     pub(crate) start: StartKind,
@@ -190,7 +190,7 @@ impl Exchange {
 
     fn answered(
         self,
-        response: Response<Body>,
+        mut response: Response<Body>,
         leased: LeasedInstance,
         start: StartKind,
         took: Duration,
@@ -208,8 +208,16 @@ impl Exchange {
             _place: self.place,
             _span: Span::current(),
         };
+        let response = match Tunnel::take(&mut response) {
+            // It has no deadline, and the function is at work until it is closed.
+            Some(tunnel) => {
+                response.extensions_mut().insert(tunnel.holding(held));
+                response.map(|_| Body::empty())
+            }
+            None => response.map(|body| Body::new(TrackedBody::wrap(body, deadline, held))),
+        };
         Answered {
-            response: response.map(|body| TrackedBody::wrap(body, deadline, held)),
+            response,
             leased,
             start,
             took,

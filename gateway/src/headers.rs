@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use http::header::{CONTENT_SECURITY_POLICY, DATE, HOST};
+use http::header::{CONNECTION, CONTENT_SECURITY_POLICY, DATE, HOST, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use rekindle_relay::{HeadLimits, strip_hop_by_hop};
+use rekindle_relay::{HeadLimits, strip_hop_by_hop_but_upgrade};
 use rekindle_wire::headers::{
     ASYNC_ATTEMPT, ASYNC_ID, CLUSTER_TOKEN, DEADLINE_MS, FORCE_START, INSTANCE, INVOCATION, REQUEST_ID, SERVER_TIMING,
     START,
@@ -37,9 +37,10 @@ pub(crate) fn check_size(headers: &HeaderMap) -> Result<(), ApiError> {
     Err(ApiError::new(ErrorCode::HeadersTooLarge, what))
 }
 
-/// Removes headers that belong to one connection, and those that only the platform may set.
+/// Removes headers that belong to one connection, but for a change of its protocol, and those that only the platform
+/// may set.
 fn strip(headers: &mut HeaderMap) {
-    strip_hop_by_hop(headers);
+    strip_hop_by_hop_but_upgrade(headers);
     let ours: Vec<HeaderName> = headers
         .keys()
         .filter(|n| n.as_str().starts_with(PLATFORM_PREFIX))
@@ -64,6 +65,12 @@ pub(crate) fn strip_request(headers: &mut HeaderMap) {
     for name in alike {
         headers.remove(name);
     }
+}
+
+/// Removes a change of protocol.
+pub(crate) fn strip_upgrade(headers: &mut HeaderMap) {
+    headers.remove(CONNECTION);
+    headers.remove(UPGRADE);
 }
 
 /// Whether a function may mistake the header for one of the platform's: CGI, WSGI and their heirs do not distinguish

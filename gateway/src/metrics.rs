@@ -111,6 +111,12 @@ const CONNECTIONS: Desc = Desc::new(
     &[],
     "Connections of clients.",
 );
+const TUNNELS: Desc = Desc::new(
+    "rekindle.gateway.tunnels",
+    "{connection}",
+    &[],
+    "Connections of clients that a function changed to another protocol, such as WebSocket.",
+);
 const HANDSHAKES: Desc = Desc::new(
     "rekindle.gateway.handshakes",
     "{handshake}",
@@ -171,6 +177,8 @@ pub(crate) struct Metrics {
     refused: Family<Counter, 1>,
     handshakes: Family<Counter, 1>,
     certificate_reads: Family<Counter, 1>,
+    /// Cloned for each tunnel while it is open.
+    pub(crate) tunnels: Arc<()>,
     known: RwLock<HashSet<FunctionId>>,
 }
 
@@ -189,6 +197,7 @@ impl Metrics {
             refused: registry.family(&REFUSED),
             handshakes: registry.family(&HANDSHAKES),
             certificate_reads: registry.family(&CERTIFICATE_READS),
+            tunnels: Arc::default(),
             known: RwLock::default(),
             registry,
         }
@@ -212,6 +221,10 @@ impl Metrics {
         registry.observe_one(Kind::Gauge, &IN_FLIGHT, taken(in_flight, limit));
         registry.observe_one(Kind::Gauge, &IN_FLIGHT_LIMIT, move || limit as f64);
         registry.observe_one(Kind::Gauge, &CONNECTIONS, taken(connections, sockets));
+        let tunnels = Arc::downgrade(&self.tunnels);
+        // One is the registry's owner.
+        let open = move || tunnels.strong_count().saturating_sub(1) as f64;
+        registry.observe_one(Kind::Gauge, &TUNNELS, open);
         let (memory, bodies) = (limits.body_memory_bytes, bodies.clone());
         registry.observe_one(Kind::Gauge, &BODY_MEMORY, move || bodies.used() as f64);
         registry.observe_one(Kind::Gauge, &BODY_MEMORY_LIMIT, move || memory as f64);

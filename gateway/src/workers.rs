@@ -8,11 +8,9 @@ use http::{Request, Response, Uri};
 use parking_lot::Mutex;
 use rekindle_identity::{Connector, Member, Role, TlsError};
 use rekindle_relay::{ConnectionPool, HeadLimits, InProcessRoles, KeepAlive, SendError};
-use tower::{Service, ServiceExt as _};
+use tower::ServiceExt as _;
 
 use crate::scheduler;
-
-type Stream = <Connector as Service<Uri>>::Response;
 
 /// All workers. Clones share their connections.
 #[derive(Clone)]
@@ -20,7 +18,7 @@ pub(crate) struct Workers {
     connector: Connector,
     scheme: &'static str,
     in_process: InProcessRoles,
-    pools: Arc<Mutex<HashMap<Arc<str>, ConnectionPool<Stream>>>>,
+    pools: Arc<Mutex<HashMap<Arc<str>, ConnectionPool>>>,
 }
 
 impl Workers {

@@ -207,13 +207,15 @@ impl Listener {
 /// Serves one connection to its end, or, once `ended` fires, to the end of the request in flight.
 async fn serve_connection<S>(connection: Connection, answer: S, mut ended: watch::Receiver<()>)
 where
-    S: HttpService<Incoming, ResBody = Body>,
+    S: HttpService<Incoming, ResBody = Body> + Send,
+    S::Future: Send,
     S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let mut http = http1::Builder::new();
     let mut served = pin!(
         http.max_headers(HEADERS_MAX)
             .serve_connection(TokioIo::new(connection), answer)
+            .with_upgrades()
     );
     let result = tokio::select! {
         result = &mut served => result,

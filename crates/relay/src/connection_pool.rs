@@ -24,7 +24,7 @@ use http::{HeaderMap, HeaderValue, Request, Response, Uri};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
-use hyper::client::conn::http1::{self, Connection, SendRequest};
+use hyper::client::conn::http1::{self, SendRequest};
 use hyper::rt::{Read, Write};
 use parking_lot::Mutex;
 
@@ -103,44 +103,26 @@ pub enum KeepAlive {
 }
 
 /// A pool of connections to one destination. Clones share it.
-pub struct ConnectionPool<T>
-where
-    T: Read + Write + Unpin + Send + 'static,
-{
-    idle: Arc<Mutex<Vec<PooledConnection<T>>>>,
+#[derive(Clone)]
+pub struct ConnectionPool {
+    idle: Arc<Mutex<Vec<PooledConnection>>>,
     limits: HeadLimits,
     keep_alive: KeepAlive,
 }
 
-impl<T> Clone for ConnectionPool<T>
-where
-    T: Read + Write + Unpin + Send + 'static,
-{
-    fn clone(&self) -> Self {
-        Self {
-            idle: Arc::clone(&self.idle),
-            limits: self.limits,
-            keep_alive: self.keep_alive,
-        }
-    }
-}
+/// What reads and writes on a connection, until it ends or changes its protocol.
+type Driver = Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>;
 
 /// A connection of the pool.
-pub(crate) struct PooledConnection<T>
-where
-    T: Read + Write + Unpin + Send + 'static,
-{
+pub(crate) struct PooledConnection {
     sender: SendRequest<Body>,
     /// `None` once a task drives it.
-    connection: Option<Connection<T, Body>>,
+    connection: Option<Driver>,
     waking: Waking,
     since: Instant,
 }
 
-impl<T> ConnectionPool<T>
-where
-    T: Read + Write + Unpin + Send + 'static,
-{
+impl ConnectionPool {
     /// An empty pool with these limits on responses.
     pub fn new(limits: HeadLimits, keep_alive: KeepAlive) -> Self {
         Self {
@@ -156,13 +138,14 @@ where
     ///
     /// # Errors
     /// If no connection can be made, or the connection breaks.
-    pub async fn send<F, E>(
+    pub async fn send<F, T, E>(
         &self,
         mut request: Request<Body>,
         connect: impl Fn() -> F,
-    ) -> Result<Response<Reply<T>>, SendError>
+    ) -> Result<Response<Reply>, SendError>
     where
         F: Future<Output = Result<T, E>>,
+        T: Read + Write + Unpin + Send + 'static,
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         address(&mut request);
@@ -219,7 +202,7 @@ where
 
     /// The most recently used connection that is usable and was idle for at most `limit`. Closes those that were idle
     /// for longer: a server of one thread serves no other connection before they end.
-    fn take(&self, limit: Duration) -> Option<PooledConnection<T>> {
+    fn take(&self, limit: Duration) -> Option<PooledConnection> {
         let mut idle = self.idle.lock();
         let mut busy = Vec::new();
         let mut found = None;
@@ -240,7 +223,7 @@ where
     }
 
     /// Keeps a connection for another request.
-    pub(crate) fn keep(&self, mut connection: PooledConnection<T>) {
+    pub(crate) fn keep(&self, mut connection: PooledConnection) {
         connection.since = Instant::now();
         connection.waking.rest();
         let old = connection.since.checked_sub(IDLE);
@@ -288,13 +271,11 @@ fn address(request: &mut Request<Body>) {
     *request.uri_mut() = path.map_or_else(|| Uri::from_static("/"), Uri::from);
 }
 
-impl<T> PooledConnection<T>
-where
-    T: Read + Write + Unpin + Send + 'static,
-{
-    async fn open<F, E>(connect: &impl Fn() -> F, limits: HeadLimits) -> Result<Self, SendError>
+impl PooledConnection {
+    async fn open<F, T, E>(connect: &impl Fn() -> F, limits: HeadLimits) -> Result<Self, SendError>
     where
         F: Future<Output = Result<T, E>>,
+        T: Read + Write + Unpin + Send + 'static,
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let stream = connect().await.map_err(|e| SendError::Connect(e.into()))?;
@@ -306,7 +287,7 @@ where
         let (sender, connection) = shaken.map_err(|e| SendError::Connect(e.into()))?;
         Ok(Self {
             sender,
-            connection: Some(connection),
+            connection: Some(Box::pin(connection.with_upgrades())),
             waking: Waking::default(),
             since: Instant::now(),
         })
@@ -366,11 +347,8 @@ where
     }
 }
 
-fn drive<T>(connection: &mut Option<Connection<T, Body>>, cx: &mut Context<'_>)
-where
-    T: Read + Write + Unpin + Send + 'static,
-{
-    let over = connection.as_mut().map(|driven| Pin::new(driven).poll(cx));
+fn drive(connection: &mut Option<Driver>, cx: &mut Context<'_>) {
+    let over = connection.as_mut().map(|driven| driven.as_mut().poll(cx));
     // Its result is reported to whoever waits for a response on it.
     if let Some(Poll::Ready(_)) = over {
         *connection = None;

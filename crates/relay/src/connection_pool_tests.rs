@@ -58,19 +58,11 @@ fn of(text: &str) -> Vec<u8> {
     format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{text}", text.len()).into_bytes()
 }
 
-type Socket = TokioIo<TcpStream>;
-
-async fn get(pool: &ConnectionPool<Socket>, port: u16, path: &str) -> Result<Bytes, SendError> {
+async fn get(pool: &ConnectionPool, port: u16, path: &str) -> Result<Bytes, SendError> {
     ask(pool, port, "GET", path, Body::empty()).await
 }
 
-async fn ask(
-    pool: &ConnectionPool<Socket>,
-    port: u16,
-    method: &str,
-    path: &str,
-    body: Body,
-) -> Result<Bytes, SendError> {
+async fn ask(pool: &ConnectionPool, port: u16, method: &str, path: &str, body: Body) -> Result<Bytes, SendError> {
     let uri = format!("http://127.0.0.1:{port}{path}");
     let request = Request::builder().method(method).uri(uri).body(body).unwrap();
     let connect = || async move { TcpStream::connect(("127.0.0.1", port)).await.map(TokioIo::new) };
@@ -127,7 +119,7 @@ async fn a_long_answer_is_driven_by_a_task_and_its_connection_used_again() {
 async fn a_connection_that_was_closed_meanwhile_is_passed_over() {
     // It announces that the connection stays open, but closes it.
     let (port, connections) = server(|_| (of("bye"), false)).await;
-    let pool: ConnectionPool<Socket> = ConnectionPool::new(HeadLimits::FUNCTION, KeepAlive::Unlimited);
+    let pool: ConnectionPool = ConnectionPool::new(HeadLimits::FUNCTION, KeepAlive::Unlimited);
     for n in 1..=3 {
         assert_eq!(get(&pool, port, "/").await.unwrap(), "bye");
         assert_eq!(connections.load(Ordering::SeqCst), n);
@@ -232,7 +224,7 @@ async fn a_function_that_ends_under_a_request_is_told_as_a_broken_connection() {
 #[tokio::test]
 async fn an_answer_that_nobody_reads_closes_its_connection() {
     let (port, connections) = server(|_| (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf".to_vec(), true)).await;
-    let pool: ConnectionPool<Socket> = ConnectionPool::new(HeadLimits::FUNCTION, KeepAlive::Unlimited);
+    let pool: ConnectionPool = ConnectionPool::new(HeadLimits::FUNCTION, KeepAlive::Unlimited);
     let connect = || async move { TcpStream::connect(("127.0.0.1", port)).await.map(TokioIo::new) };
     for n in 1..=2 {
         let request = Request::get("http://function/").body(Body::empty()).unwrap();
@@ -271,7 +263,7 @@ async fn what_is_no_answer_is_told_apart_from_a_broken_connection() {
         (answer, false)
     })
     .await;
-    let pool: ConnectionPool<Socket> = ConnectionPool::new(HeadLimits::FUNCTION, KeepAlive::Unlimited);
+    let pool: ConnectionPool = ConnectionPool::new(HeadLimits::FUNCTION, KeepAlive::Unlimited);
     assert!(matches!(get(&pool, port, "/many").await, Err(SendError::HeadTooLarge)));
     assert!(matches!(get(&pool, port, "/long").await, Err(SendError::HeadTooLarge)));
     assert!(matches!(get(&pool, port, "/other").await, Err(SendError::Malformed(_))));

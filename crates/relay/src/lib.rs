@@ -12,11 +12,13 @@ mod connection_pool;
 mod detach_on_drop;
 mod headers;
 mod in_process;
+mod tunnel;
 mod waking;
 pub mod world;
 
 pub use answer::{End, Held, TrackedBody};
 pub use connection_pool::{ConnectionPool, HeadLimits, KeepAlive, Reply, SendError};
 pub use detach_on_drop::DetachOnDrop;
-pub use headers::strip_hop_by_hop;
+pub use headers::{strip_hop_by_hop, strip_hop_by_hop_but_upgrade};
 pub use in_process::{InProcessRegistration, InProcessRoles, InProcessService};
+pub use tunnel::Tunnel;

@@ -33,7 +33,8 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use rekindle_relay::HeadLimits;
+use parking_lot::Mutex;
+use rekindle_relay::{HeadLimits, Tunnel};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -179,16 +180,27 @@ async fn http1<A: Answering>(
         answering,
         via,
         phase,
+        metrics,
         mut ended,
         ..
     } = serving;
     let cut = CancellationToken::new();
     let cutting = cut.clone();
-    let service = service_fn(move |request: Request<Incoming>| {
+    // The other end of the connection once it has changed its protocol.
+    let changed = Arc::new(Mutex::new(None));
+    let changing = Arc::clone(&changed);
+    let tunnels = Arc::clone(&metrics.tunnels);
+    let service = service_fn(move |mut request: Request<Incoming>| {
         let (answering, cutting, phase, via) = (answering.clone(), cutting.clone(), phase.clone(), via.clone());
+        let (changing, tunnels) = (Arc::clone(&changing), Arc::clone(&tunnels));
         async move {
-            let busy = phase.busy();
-            let (answer, client) = answering.answer(request.map(Body::new), &via, cutting).await;
+            let busy = phase.clone().busy();
+            let near = hyper::upgrade::on(&mut request);
+            let (mut answer, client) = answering.answer(request.map(Body::new), &via, cutting).await;
+            if let Some(tunnel) = Tunnel::take(&mut answer) {
+                let tunnel = tunnel.holding((phase.busy(), client.clone(), tunnels));
+                *changing.lock() = Some((tunnel, near));
+            }
             Ok::<_, Infallible>(answer.map(|body| Watched::new(body, busy, client)))
         }
     });
@@ -197,7 +209,8 @@ async fn http1<A: Answering>(
         .header_read_timeout(IDLE_LIMIT)
         .max_headers(HEADERS_MAX)
         .max_buf_size(BUFFER_MAX)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
     tokio::pin!(connection);
     let serving = async {
         tokio::select! {
@@ -209,8 +222,18 @@ async fn http1<A: Answering>(
         }
     };
     tokio::select! {
-        result = serving => result.map(|()| Ended::Closed),
+        result = serving => result?,
         // The client did not read a response to its end in time.
-        () = cut.cancelled() => Ok(Ended::Cut("an answer's deadline")),
+        () = cut.cancelled() => return Ok(Ended::Cut("an answer's deadline")),
+    }
+    let Some((tunnel, near)) = changed.lock().take() else {
+        return Ok(Ended::Closed);
+    };
+    tokio::select! {
+        passed = tunnel.join(near) => match passed {
+            Ok(()) => Ok(Ended::Closed),
+            Err(_) => Ok(Ended::Cut("its tunnel broke or was silent")),
+        },
+        _ = ended.changed() => Ok(Ended::Cut("the gateway ends")),
     }
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use axum::body::Body;
 use hyper_util::rt::TokioIo;
 use rekindle_relay::{ConnectionPool, HeadLimits, KeepAlive, Reply, SendError};
-use tokio::net::TcpStream;
 
 use crate::host::sandbox::Sandbox;
 
@@ -13,12 +12,12 @@ use crate::host::sandbox::Sandbox;
 pub const PORT: u16 = 8080;
 
 /// The body of a function's response.
-pub type FunctionBody = Reply<TokioIo<TcpStream>>;
+pub type FunctionBody = Reply;
 
 /// Sends requests into one sandbox.
 pub struct FunctionClient {
     sandbox: Arc<Sandbox>,
-    pool: ConnectionPool<TokioIo<TcpStream>>,
+    pool: ConnectionPool,
 }
 
 impl FunctionClient {

@@ -7,9 +7,11 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
+use http::header::UPGRADE;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Uri};
+use hyper::upgrade::OnUpgrade;
 use rekindle_pager::PageRef;
-use rekindle_relay::{DetachOnDrop, End, Held, TrackedBody, strip_hop_by_hop};
+use rekindle_relay::{DetachOnDrop, End, Held, TrackedBody, Tunnel, strip_hop_by_hop_but_upgrade};
 use rekindle_wire::api::StartKind;
 use rekindle_wire::internal::start_limit;
 use rekindle_wire::{ApiError, ErrorCode, InstanceId, headers};
@@ -174,6 +176,8 @@ impl Exchange {
     async fn run(self, mut request: Request<Body>) -> Result<Response<Body>, ApiError> {
         let sent = Instant::now();
         let parts = self.parts;
+        let near = request.extensions_mut().remove::<OnUpgrade>();
+        let may_change = request.headers().contains_key(UPGRADE);
         // The span lasts until the first byte of the response.
         let span = tracing::debug_span!(
             "function",
@@ -194,7 +198,7 @@ impl Exchange {
         let answered = tokio::time::timeout_at(self.deadline, &mut sending)
             .instrument(span.clone())
             .await;
-        let answer = match answered {
+        let mut answer = match answered {
             Ok(Ok(answer)) => answer,
             Ok(Err(e)) => {
                 failed_as("broken");
@@ -214,6 +218,11 @@ impl Exchange {
                 ));
             }
         };
+        let tunnel = Tunnel::take(&mut answer);
+        if tunnel.is_some() && !may_change {
+            failed_as("malformed");
+            return Err(self.instance.unasked_change());
+        }
         let function = sent.elapsed();
         span.record("http.response.status_code", answer.status().as_u16());
         if answer.status().is_server_error() {
@@ -232,6 +241,9 @@ impl Exchange {
             headers::TIME_LEFT_MS,
             HeaderValue::from(u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
         );
+        if let Some(tunnel) = tunnel {
+            return Ok(changed(answer, tunnel.holding(self.in_flight), near));
+        }
         Ok(answer.map(|body| {
             Body::new(TrackedBody::wrap(
                 body,
@@ -240,6 +252,21 @@ impl Exchange {
             ))
         }))
     }
+}
+
+/// The response that changes the protocol of a connection. A gateway on another host is joined here; one in this
+/// process gets the function's end.
+fn changed(answer: Response<FunctionBody>, tunnel: Tunnel, near: Option<OnUpgrade>) -> Response<Body> {
+    let mut answer = answer.map(|_| Body::empty());
+    match near {
+        None => drop(answer.extensions_mut().insert(tunnel)),
+        Some(near) => drop(tokio::spawn(async move {
+            if let Err(error) = tunnel.join(near).await {
+                tracing::debug!(%error, "a tunnel ended early");
+            }
+        })),
+    }
+    answer
 }
 
 /// Keeps the request in flight until the last byte of the response.
@@ -288,7 +315,7 @@ fn inward(
     for name in internal {
         head.headers.remove(name);
     }
-    strip_hop_by_hop(&mut head.headers);
+    strip_hop_by_hop_but_upgrade(&mut head.headers);
     if http_body::Body::size_hint(&body).exact().is_none() {
         // Set explicitly, because a GET would otherwise lose its body.
         head.headers
@@ -324,7 +351,7 @@ fn outward(
     function: Duration,
 ) -> Response<FunctionBody> {
     let (mut head, body) = answer.into_parts();
-    strip_hop_by_hop(&mut head.headers);
+    strip_hop_by_hop_but_upgrade(&mut head.headers);
     // Only the platform may set this header.
     head.headers.remove(headers::PLATFORM_ERROR);
     let ms = |d: Duration| d.as_secs_f64() * 1e3;

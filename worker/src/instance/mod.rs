@@ -485,6 +485,13 @@ impl Instance {
         }
     }
 
+    /// Builds the response for a request whose instance changes to another protocol without being asked.
+    pub fn unasked_change(&self) -> ApiError {
+        let message = "an answer has status 101, and the request asked for no other protocol";
+        self.sink.platform(message);
+        ApiError::new(ErrorCode::InvalidResponse, message)
+    }
+
     /// Returns its state, as shown in listings.
     pub fn state(&self) -> InstanceState {
         match &*self.stage.borrow() {

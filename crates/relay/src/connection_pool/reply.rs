@@ -6,26 +6,19 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use hyper::rt::{Read, Write};
 
 use super::{ConnectionPool, PooledConnection};
 
 /// The body of a response. If it is dropped before its end, its connection is closed.
-pub struct Reply<T>
-where
-    T: Read + Write + Unpin + Send + 'static,
-{
+pub struct Reply {
     body: Incoming,
     /// `None` once the body has ended.
-    connection: Option<PooledConnection<T>>,
-    home: ConnectionPool<T>,
+    connection: Option<PooledConnection>,
+    home: ConnectionPool,
 }
 
-impl<T> Reply<T>
-where
-    T: Read + Write + Unpin + Send + 'static,
-{
-    pub(crate) fn new(body: Incoming, connection: PooledConnection<T>, home: ConnectionPool<T>) -> Self {
+impl Reply {
+    pub(crate) fn new(body: Incoming, connection: PooledConnection, home: ConnectionPool) -> Self {
         let mut reply = Self {
             body,
             connection: Some(connection),
@@ -51,10 +44,7 @@ where
     }
 }
 
-impl<T> Body for Reply<T>
-where
-    T: Read + Write + Unpin + Send + 'static,
-{
+impl Body for Reply {
     type Data = Bytes;
     type Error = hyper::Error;
 
