@@ -1,0 +1,5 @@
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let _taken = rekindle_restore_compiler::fuzz::compile_images(bytes);
+});

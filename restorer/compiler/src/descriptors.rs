@@ -1,0 +1,263 @@
+//! The open files of processes.
+
+use std::collections::BTreeMap;
+
+use rekindle_restore_program::Code;
+use rekindle_verify::messages::{Descriptor, FileEntry, Pipe, RegularFile};
+use rekindle_verify::{Process, Verified};
+
+use crate::builder::Builder;
+use crate::flags::{ACCESS, ASYNC, LARGE_FILE, PLAIN, WRITE_ONLY, is_owned_by_nobody, made_with};
+use crate::{Refusal, Source, sockets};
+
+/// Bytes of a pipe, unless it was given another room.
+const PIPE_BYTES: u32 = 65_536;
+
+/// Which numbers descriptors have.
+pub(crate) struct Tables {
+    /// One past the highest of any process.
+    pub(crate) end: u32,
+    /// Numbers from `end` on of files that processes share until each has its own, by file.
+    shared: BTreeMap<u32, Descriptor>,
+    /// One past the highest of these.
+    pub(crate) shared_end: u32,
+}
+
+impl Tables {
+    pub(crate) fn of(images: &Verified) -> Self {
+        let all = || images.processes.iter().flat_map(|process| process.descriptors.values());
+        let end = all().map(|d| d.fd + 1).max().unwrap_or(0).max(3);
+        let mut shared = BTreeMap::new();
+        if images.processes.len() > 1 {
+            for descriptor in all() {
+                let fd = end + shared.len() as u32;
+                shared.entry(descriptor.id).or_insert_with(|| Descriptor {
+                    fd,
+                    flags: 0,
+                    ..descriptor.clone()
+                });
+            }
+        }
+        let shared_end = end + shared.len() as u32;
+        Self {
+            end,
+            shared,
+            shared_end,
+        }
+    }
+}
+
+/// Makes all files of several processes, in the first, before it has children.
+pub(crate) fn make_shared(b: &mut Builder, source: Source<'_>, tables: &Tables) -> Result<(), Refusal> {
+    let files = &source.images.files;
+    if let Some(d) = tables
+        .shared
+        .values()
+        .find(|d| files.get(&d.id).is_some_and(|f| f.epfd.is_some()))
+    {
+        return Err(Refusal::Descriptor(d.fd, "an epoll of several processes"));
+    }
+    let mut maker = Maker::new(b, source, tables.shared.clone());
+    tables
+        .shared
+        .values()
+        .try_for_each(|descriptor| maker.make(descriptor).map(drop))
+}
+
+/// Gives a process its descriptors of what was made before. The shared numbers go with everything of the restorer's.
+pub(crate) fn take_shared(b: &mut Builder, process: &Process, tables: &Tables) -> Result<(), Refusal> {
+    for (number, descriptor) in process.descriptors.iter() {
+        let missing = Refusal::Descriptor(*number, "of no file");
+        let made = tables.shared.get(&descriptor.id).ok_or(missing)?;
+        b.op(Code::Copy, *number, [made.fd.into(), u64::from(descriptor.flags & 1)]);
+    }
+    Ok(())
+}
+
+/// Makes the descriptors of a single process.
+pub(crate) fn make_own(b: &mut Builder, source: Source<'_>, process: &Process) -> Result<(), Refusal> {
+    // By file: the first descriptor of it, which the others are copies of.
+    let mut first: BTreeMap<u32, Descriptor> = BTreeMap::new();
+    for descriptor in process.descriptors.values() {
+        first.entry(descriptor.id).or_insert_with(|| descriptor.clone());
+    }
+    let mut maker = Maker::new(b, source, first);
+    for descriptor in process.descriptors.values() {
+        let made = maker.make(descriptor)?;
+        if made != descriptor.fd {
+            let args = [made.into(), u64::from(descriptor.flags & 1)];
+            maker.b.op(Code::Copy, descriptor.fd, args);
+        }
+    }
+    // What is watched is there by now.
+    for poll in maker.of.values() {
+        let watches = source.images.files.get(&poll.id).and_then(|file| file.epfd.as_ref());
+        for watch in watches.iter().flat_map(|poll| &poll.tfd) {
+            // The number was that of the watched file at the checkpoint: CRIU compares both.
+            if !process.descriptors.contains_key(&watch.tfd) {
+                return Err(Refusal::Descriptor(poll.fd, "an epoll that watches what is not open"));
+            }
+            let args = [watch.tfd.into(), watch.events.into(), watch.data];
+            maker.b.op(Code::Watch, poll.fd, args);
+        }
+    }
+    Ok(())
+}
+
+/// The working directory and the mask for new files.
+pub(crate) fn directories(b: &mut Builder, images: &Verified, process: &Process) -> Result<(), Refusal> {
+    let missing = || Refusal::Process(process.tree.pid, "no working directory");
+    let directories = process.directories.as_ref().ok_or_else(missing)?;
+    let directory = images.files.get(&directories.cwd_id).and_then(|file| file.reg.as_ref());
+    b.path(Code::Directory, 0, &directory.ok_or_else(missing)?.name);
+    b.op(Code::Umask, directories.umask.unwrap_or(0o22), []);
+    Ok(())
+}
+
+/// Makes files at their numbers.
+struct Maker<'a> {
+    b: &'a mut Builder,
+    source: Source<'a>,
+    /// The descriptor that each file is made as.
+    of: BTreeMap<u32, Descriptor>,
+    /// Files that are made.
+    made: BTreeMap<u32, u32>,
+}
+
+impl<'a> Maker<'a> {
+    fn new(b: &'a mut Builder, source: Source<'a>, of: BTreeMap<u32, Descriptor>) -> Self {
+        Self {
+            b,
+            source,
+            of,
+            made: BTreeMap::new(),
+        }
+    }
+
+    /// Makes the file of a descriptor, unless it is made. Returns the number that it has.
+    fn make(&mut self, descriptor: &Descriptor) -> Result<u32, Refusal> {
+        if let Some(number) = self.made.get(&descriptor.id) {
+            return Ok(*number);
+        }
+        self.made.insert(descriptor.id, descriptor.fd);
+        let refuse = |what| Refusal::Descriptor(descriptor.fd, what);
+        let file = self.source.images.files.get(&descriptor.id);
+        let file = file.ok_or_else(|| refuse("of no file"))?;
+        self.file(descriptor, file).map_err(refuse)?;
+        Ok(descriptor.fd)
+    }
+
+    /// Makes a file, or returns what it is.
+    fn file(&mut self, descriptor: &Descriptor, file: &FileEntry) -> Result<(), &'static str> {
+        let (number, close) = (descriptor.fd, descriptor.flags & 1);
+        if let Some(regular) = &file.reg {
+            return self.regular(number, close, regular);
+        }
+        if let Some(pipe) = &file.pipe {
+            return self.pipe(descriptor, pipe);
+        }
+        if let Some(event) = &file.efd {
+            let is_plain = event.flags & !PLAIN == 0 && is_owned_by_nobody(&event.fown);
+            if !is_plain || u32::try_from(event.counter).is_err() {
+                return Err("an event counter with unusual flags or a large count");
+            }
+            let flags = made_with(event.flags, close);
+            self.b.op(Code::EventFd, number, [event.counter, flags.into()]);
+            return Ok(());
+        }
+        if let Some(poll) = &file.epfd {
+            if poll.flags & !(ACCESS | LARGE_FILE) != 0 || !is_owned_by_nobody(&poll.fown) {
+                return Err("an epoll with unusual flags");
+            }
+            self.b.op(Code::Epoll, number, [made_with(0, close).into()]);
+            return Ok(());
+        }
+        if let Some(socket) = &file.isk {
+            return sockets::inet(self.b, number, close, socket);
+        }
+        if let Some(socket) = &file.usk {
+            let other = sockets::unix(self.b, self.source.images, descriptor, socket, &self.of)?;
+            self.made.insert(other.id, other.fd);
+            return Ok(());
+        }
+        Err(kind_of(file))
+    }
+
+    fn regular(&mut self, number: u32, close: u32, file: &RegularFile) -> Result<(), &'static str> {
+        const KIND: u32 = 0o170_000;
+        const KINDS: [u32; 3] = [0o100_000, 0o040_000, 0o020_000];
+        if !is_owned_by_nobody(&file.fown) || file.flags & ASYNC != 0 {
+            return Err("a file that sends signals");
+        }
+        if file.ext == Some(true) || !file.mode.is_some_and(|mode| KINDS.contains(&(mode & KIND))) {
+            return Err("neither a regular file, a directory nor a device");
+        }
+        self.b.path(Code::Open, file.flags, &file.name);
+        self.b.op(Code::Keep, number, [file.pos, close.into()]);
+        Ok(())
+    }
+
+    fn pipe(&mut self, descriptor: &Descriptor, pipe: &Pipe) -> Result<(), &'static str> {
+        if !is_owned_by_nobody(&pipe.fown) || pipe.flags & !PLAIN != 0 {
+            return Err("a pipe with unusual flags");
+        }
+        let (number, close) = (descriptor.fd, descriptor.flags & 1);
+        if let Some(output) = self.source.outputs.get(&pipe.pipe_id) {
+            if pipe.flags & ACCESS != WRITE_ONLY {
+                return Err("an output that is read");
+            }
+            let flags = pipe.flags | made_with(0, close);
+            self.b.op(Code::Output, number, [(*output).into(), flags.into()]);
+            return Ok(());
+        }
+        let files = self.source.images.files.values();
+        let ends: Vec<&Pipe> = files
+            .filter_map(|f| f.pipe.as_ref())
+            .filter(|p| p.pipe_id == pipe.pipe_id)
+            .collect();
+        let other = ends.iter().find(|end| end.id != pipe.id);
+        let is_pair = |other: &&&Pipe| (pipe.flags ^ other.flags) & ACCESS == WRITE_ONLY && ends.len() == 2;
+        let other = other
+            .filter(is_pair)
+            .ok_or("a pipe without just one end to read and one to write")?;
+        if other.flags & !PLAIN != 0 || !is_owned_by_nobody(&other.fown) {
+            return Err("a pipe with unusual flags");
+        }
+        let to = self.of.get(&other.id).ok_or("a pipe whose other end has no number")?;
+        self.made.insert(to.id, to.fd);
+        let this = (number, made_with(pipe.flags, close));
+        let that = (to.fd, made_with(other.flags, to.flags));
+        let (read, write) = if pipe.flags & ACCESS == WRITE_ONLY {
+            (that, this)
+        } else {
+            (this, that)
+        };
+        self.b
+            .op(Code::Pipe, read.0, [write.0.into(), read.1.into(), write.1.into()]);
+        let Some(content) = self.source.images.pipes.get(&pipe.pipe_id) else {
+            return Ok(());
+        };
+        if content.room.is_some_and(|room| room != PIPE_BYTES) || content.bytes.len() > PIPE_BYTES as usize {
+            return Err("a pipe of unusual size");
+        }
+        if !content.bytes.is_empty() {
+            let at = self.b.data(&content.bytes);
+            self.b.op(Code::Fill, write.0, [at, content.bytes.len() as u64]);
+        }
+        Ok(())
+    }
+}
+
+/// What a file is that has no operation.
+fn kind_of(file: &FileEntry) -> &'static str {
+    match file {
+        FileEntry { fifo: Some(_), .. } => "a named pipe",
+        FileEntry { nlsk: Some(_), .. } => "a netlink socket",
+        FileEntry { sgfd: Some(_), .. } => "a signalfd",
+        FileEntry { tfd: Some(_), .. } => "a timerfd",
+        FileEntry { ify: Some(_), .. } => "an inotify",
+        FileEntry { memfd: Some(_), .. } => "a memory file",
+        FileEntry { pidfd: Some(_), .. } => "a pidfd",
+        _ => "of an unknown kind",
+    }
+}

@@ -1,0 +1,225 @@
+//! Compiles verified images into a restore program, once for each snapshot and host.
+//!
+//! What has no operation is refused by name, and the snapshot is CRIU's to restore. So every field of the images that a
+//! restore must bring back is either compiled here or refused; none is passed over.
+//!
+//! - `family`: processes, sessions, groups, clocks
+//! - `memory`: mappings, pages, the kernel's own pages
+//! - `descriptors`, `sockets`: open files
+//! - `task`, `frame`: signals, timers, limits, threads, registers
+//! - [`mod@print`]: a program as text
+
+mod builder;
+mod descriptors;
+mod family;
+mod flags;
+mod frame;
+#[doc(hidden)]
+pub mod fuzz;
+mod host;
+mod memory;
+pub mod print;
+mod sockets;
+mod task;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use rekindle_restore_program::{Code, PROCESSES_MAX, RESIDUE_MAX, window};
+use rekindle_verify::{Process, Verified};
+
+use builder::Builder;
+use descriptors::Tables;
+pub use host::{Host, HostError};
+
+/// Why images are not compiled.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// It concerns the snapshot as a whole.
+    #[error("the snapshot has {0}")]
+    Snapshot(&'static str),
+    /// It concerns a process.
+    #[error("process {0} has {1}")]
+    Process(u32, &'static str),
+    /// It concerns a thread.
+    #[error("thread {0} has {1}")]
+    Thread(u32, &'static str),
+    /// It concerns a mapping.
+    #[error("the mapping at {0:#x} is {1}")]
+    Mapping(u64, &'static str),
+    /// It concerns a descriptor.
+    #[error("descriptor {0} is {1}")]
+    Descriptor(u32, &'static str),
+}
+
+/// Consecutive pages of a process, and where they are in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageRun {
+    /// Number of the first page.
+    pub first: u64,
+    /// Number of pages.
+    pub pages: u64,
+    /// The file's page at the first.
+    pub at: u64,
+}
+
+impl PageRun {
+    fn end(&self) -> u64 {
+        self.first + self.pages
+    }
+}
+
+/// Where a process's memory comes from on this host.
+#[derive(Debug, Clone, Default)]
+pub struct Memory {
+    /// What maps its template, by address.
+    pub template: Vec<PageRun>,
+    /// What each restore reads into its own memory from the pages' file, by address.
+    pub eager: Vec<PageRun>,
+}
+
+/// What is compiled.
+#[derive(Debug, Clone, Copy)]
+pub struct Source<'a> {
+    /// The checked images.
+    pub images: &'a Verified,
+    /// The memory of each process, in the order of the images. Templates are numbered in this order.
+    pub memory: &'a [Memory],
+    /// The pages' file.
+    pub pages: &'a [u8],
+    /// The function's outputs: indices by the numbers of their pipes.
+    pub outputs: &'a BTreeMap<u32, u32>,
+    /// This host.
+    pub host: &'a Host,
+}
+
+/// A program, and what is needed to run it.
+#[derive(Debug, Clone)]
+pub struct Compiled {
+    /// The program's bytes.
+    pub program: Vec<u8>,
+    /// Ids of its processes, in order.
+    pub pids: Vec<u32>,
+    /// Addresses that its processes use.
+    mapped: Vec<Range<u64>>,
+}
+
+impl Compiled {
+    /// An address for the residue where no process has a mapping, from random numbers. `None` if none is found.
+    pub fn residue(&self, random: impl Iterator<Item = u64>) -> Option<u64> {
+        /// Far from where kernels place programs, heaps and stacks by themselves.
+        const PLACES: Range<u64> = 1 << 40..0x5000_0000_0000;
+        const TRIES: usize = 64;
+        let pages = (PLACES.end - PLACES.start - RESIDUE_MAX) / rekindle_restore_program::PAGE;
+        let mut drawn = random
+            .take(TRIES)
+            .map(|number| PLACES.start + number % pages * rekindle_restore_program::PAGE);
+        drawn.find(|at| {
+            let apart = |mapped: &Range<u64>| mapped.end <= *at || at + RESIDUE_MAX <= mapped.start;
+            self.mapped.iter().all(apart)
+        })
+    }
+}
+
+/// Compiles images.
+///
+/// # Errors
+/// Names what a restore program cannot restore.
+pub fn compile(source: Source<'_>) -> Result<Compiled, Refusal> {
+    let images = source.images;
+    let processes = images.processes.as_slice();
+    if processes.is_empty() || processes.len() > PROCESSES_MAX || processes.len() != source.memory.len() {
+        return Err(Refusal::Snapshot("no process, or too many"));
+    }
+    refuse_what_all_share(images)?;
+    family::share_nothing(processes)?;
+    let mut b = Builder::default();
+    family::clocks(&mut b, images)?;
+    b.op(Code::Identity, 0, []);
+    let tables = Tables::of(images);
+    // A single process makes its descriptors while its memory is registered. Several inherit what they share.
+    if processes.len() > 1 {
+        descriptors::make_shared(&mut b, source, &tables)?;
+    }
+    for number in 0..processes.len() {
+        if number > 0 {
+            b.next_process();
+        }
+        one(&mut b, source, number, &tables)?;
+    }
+    let program = b.finish(tables.end, tables.shared_end);
+    if program.len() as u64 > window::END - window::PROGRAM {
+        return Err(Refusal::Snapshot("more than a program has room for"));
+    }
+    let mappings = processes
+        .iter()
+        .filter_map(|p| p.memory.as_ref())
+        .flat_map(|mm| &mm.vmas);
+    Ok(Compiled {
+        program,
+        pids: processes.iter().map(|p| p.tree.pid).collect(),
+        mapped: mappings.map(|vma| vma.start..vma.end).collect(),
+    })
+}
+
+fn refuse_what_all_share(images: &Verified) -> Result<(), Refusal> {
+    for (is_there, what) in [
+        (!images.locks.is_empty(), "locks of files"),
+        (!images.ghosts.is_empty(), "unlinked files"),
+        (!images.remaps.is_empty(), "files that lost their names"),
+        (!images.memory_files.is_empty(), "memory files"),
+        (!images.queues.is_empty(), "packets in sockets"),
+    ] {
+        if is_there {
+            return Err(Refusal::Snapshot(what));
+        }
+    }
+    Ok(())
+}
+
+fn one(b: &mut Builder, source: Source<'_>, number: usize, tables: &Tables) -> Result<(), Refusal> {
+    let processes = source.images.processes.as_slice();
+    let process = &processes[number];
+    family::compile(b, processes, number)?;
+    b.op(Code::Clear, 0, []);
+    memory::compile(b, source, number)?;
+    b.op(Code::Tell, 0, []);
+    if processes.len() > 1 {
+        descriptors::take_shared(b, process, tables)?;
+    } else {
+        descriptors::make_own(b, source, process)?;
+    }
+    descriptors::directories(b, source.images, process)?;
+    task::compile(b, process)?;
+    for thread in &process.threads {
+        task::thread(b, source, thread)?;
+    }
+    b.op(Code::Threads, 0, []);
+    filter(b, source.images, process)?;
+    b.op(Code::Wait, 0, []);
+    Ok(())
+}
+
+/// One filter, which applies to all threads.
+fn filter(b: &mut Builder, images: &Verified, process: &Process) -> Result<(), Refusal> {
+    /// `SECCOMP_FILTER_FLAG_TSYNC`.
+    const ALL_THREADS: u32 = 1;
+    let cores = process.threads.iter().map(|thread| thread.core.thread_core.as_ref());
+    let mut indices = cores.map(|core| core.and_then(|core| core.seccomp_filter));
+    let of = |index: u32| images.filters.get(usize::try_from(index).ok()?);
+    let missing = Refusal::Process(process.tree.pid, "no filter");
+    let first = indices.next().flatten().and_then(of).ok_or(missing)?;
+    let others = indices.flatten().map(of);
+    let is_same = others
+        .into_iter()
+        .all(|other| other.is_some_and(|other| other.filter == first.filter));
+    let is_plain = |flags: u32| flags & !ALL_THREADS == 0;
+    if first.prev.is_some() || !is_same || !first.flags.is_none_or(is_plain) {
+        return Err(Refusal::Process(process.tree.pid, "several filters"));
+    }
+    let at = b.data(&first.filter);
+    b.op(Code::Filter, (first.filter.len() / 8) as u32, [at]);
+    Ok(())
+}

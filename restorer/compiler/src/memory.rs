@@ -1,0 +1,277 @@
+//! The mappings of a process, and where their pages come from.
+
+use rekindle_restore_program::{Code, PAGE, source, window};
+use rekindle_verify::Process;
+use rekindle_verify::messages::{Mm, Vma};
+
+use crate::builder::Builder;
+use crate::{Memory, PageRun, Refusal, Source};
+
+/// CRIU's status flags of mappings.
+mod status {
+    pub(super) const VSYSCALL: u32 = 1 << 2;
+    pub(super) const VDSO: u32 = 1 << 3;
+    pub(super) const FILE_PRIVATE: u32 = 1 << 6;
+    pub(super) const FILE_SHARED: u32 = 1 << 7;
+    pub(super) const ANON_SHARED: u32 = 1 << 8;
+    pub(super) const VVAR: u32 = 1 << 12;
+    pub(super) const MEMFD: u32 = 1 << 14;
+    /// Not a mapping, but guard pages inside one.
+    pub(super) const GUARD: u32 = 1 << 16;
+}
+
+/// The kernel's own.
+const KERNELS: u32 = status::VSYSCALL | status::VDSO | status::VVAR;
+const WRITE: u64 = 2;
+const MAP_TYPE: u32 = 0xf;
+const MAP_PRIVATE: u32 = 2;
+const MAP_ANONYMOUS: u32 = 0x20;
+const MAP_LOCKED: u32 = 0x2000;
+/// `MADV_GUARD_INSTALL`.
+const GUARD_INSTALL: u32 = 102;
+/// Maximum number of parts that the kernel reads in one call.
+const PARTS_MAX: usize = 1024;
+
+/// Adds the operations that make a process's memory.
+pub(crate) fn compile(b: &mut Builder, source: Source<'_>, number: usize) -> Result<(), Refusal> {
+    let process = &source.images.processes[number];
+    let dead = Refusal::Process(process.tree.pid, "ended and is not yet reaped");
+    let mm = process.memory.as_ref().ok_or(dead)?;
+    let mut plan = Plan {
+        b,
+        source,
+        memory: &source.memory[number],
+        template: source::TEMPLATE + number as u32,
+        read: Vec::new(),
+        protect: Vec::new(),
+        open: None,
+    };
+    let (guards, mappings): (Vec<_>, Vec<_>) = mm.vmas.iter().partition(|vma| vma.status & status::GUARD != 0);
+    let mappings: Vec<&Vma> = mappings.into_iter().filter(|vma| vma.status & KERNELS == 0).collect();
+    for vma in &mappings {
+        plan.mapping(vma)?;
+    }
+    plan.close();
+    plan.reads();
+    for (start, length, protection) in std::mem::take(&mut plan.protect) {
+        plan.b.op(Code::Protect, 0, [start, length, protection]);
+    }
+    for vma in mappings {
+        for advice in (0..64).filter(|bit| vma.madv.unwrap_or(0) & 1 << bit != 0) {
+            plan.b.op(Code::Advise, advice, [vma.start, vma.end - vma.start]);
+        }
+    }
+    for guard in guards {
+        plan.b
+            .op(Code::Advise, GUARD_INSTALL, [guard.start, guard.end - guard.start]);
+    }
+    kernel_pages(b, source, number, mm)?;
+    fields(b, source, process, mm)
+}
+
+/// Mappings that are being compiled.
+struct Plan<'a> {
+    b: &'a mut Builder,
+    source: Source<'a>,
+    memory: &'a Memory,
+    /// The process's template, as the source of a mapping.
+    template: u32,
+    /// Pages to be read.
+    read: Vec<PageRun>,
+    /// Mappings that are written to before they have their protection: address, bytes, protection.
+    protect: Vec<(u64, u64, u64)>,
+    /// The open file: its id and the flags it is opened with.
+    open: Option<(u32, u32)>,
+}
+
+/// The runs in these pages, cut to them.
+fn within(runs: &[PageRun], first: u64, end: u64) -> impl Iterator<Item = PageRun> {
+    let from = runs.partition_point(|run| run.end() <= first);
+    let inside = runs[from..].iter().take_while(move |run| run.first < end);
+    inside.map(move |run| {
+        let start = run.first.max(first);
+        PageRun {
+            first: start,
+            pages: run.end().min(end) - start,
+            at: run.at + (start - run.first),
+        }
+    })
+}
+
+impl Plan<'_> {
+    fn mapping(&mut self, vma: &Vma) -> Result<(), Refusal> {
+        let refuse = |what| Err(Refusal::Mapping(vma.start, what));
+        if vma.start < window::END && window::START < vma.end {
+            return refuse("where the restorer itself is");
+        }
+        if vma.status & status::MEMFD != 0 {
+            return refuse("a memory file");
+        }
+        if vma.status & status::ANON_SHARED != 0 {
+            return refuse("shared memory");
+        }
+        if vma.flags & MAP_LOCKED != 0 {
+            return refuse("locked");
+        }
+        let is_shared = vma.status & status::FILE_SHARED != 0;
+        let is_of_file = is_shared || vma.status & status::FILE_PRIVATE != 0;
+        if !is_shared && vma.flags & MAP_TYPE != MAP_PRIVATE {
+            return refuse("droppable");
+        }
+        let (first, end) = (vma.start / PAGE, vma.end / PAGE);
+        let is_stored = within(&self.memory.eager, first, end).next().is_some();
+        let is_of_template = within(&self.memory.template, first, end).next().is_some();
+        if is_shared && (is_stored || is_of_template) {
+            return refuse("shared, and has pages of its own");
+        }
+        if is_of_file {
+            self.open(vma)?;
+        } else {
+            self.close();
+        }
+        let mut at = first;
+        for part in within(&self.memory.template, first, end) {
+            self.own(vma, at, part.first);
+            let (address, length) = (part.first * PAGE, part.pages * PAGE);
+            let flags = u64::from(vma.flags & !MAP_ANONYMOUS);
+            let args = [address, length, vma.prot.into(), flags, part.at * PAGE];
+            self.b.op(Code::Map, self.template, args);
+            at = part.end();
+        }
+        self.own(vma, at, end);
+        Ok(())
+    }
+
+    /// Maps pages of a mapping that are not the template's, and notes what is read there.
+    fn own(&mut self, vma: &Vma, first: u64, end: u64) {
+        if first >= end {
+            return;
+        }
+        let (address, length) = (first * PAGE, (end - first) * PAGE);
+        let before = self.read.len();
+        self.read.extend(within(&self.memory.eager, first, end));
+        let mut protection = u64::from(vma.prot);
+        if self.read.len() > before && protection & WRITE == 0 {
+            self.protect.push((address, length, protection));
+            protection |= WRITE;
+        }
+        let flags = u64::from(vma.flags & !MAP_ANONYMOUS);
+        let (from, offset) = if self.open.is_some() {
+            (source::FILE, vma.pgoff + (address - vma.start))
+        } else {
+            (source::ANONYMOUS, 0)
+        };
+        self.b.op(Code::Map, from, [address, length, protection, flags, offset]);
+    }
+
+    fn open(&mut self, vma: &Vma) -> Result<(), Refusal> {
+        let missing = Refusal::Mapping(vma.start, "of no file with a name");
+        let id = u32::try_from(vma.shmid).map_err(|_| missing.clone())?;
+        let wanted = (id, vma.fdflags.unwrap_or(0));
+        if self.open != Some(wanted) {
+            self.close();
+            let file = self.source.images.files.get(&id).and_then(|file| file.reg.as_ref());
+            let file = file.filter(|file| file.ext != Some(true)).ok_or(missing)?;
+            self.b.path(Code::Open, wanted.1, &file.name);
+            self.open = Some(wanted);
+        }
+        Ok(())
+    }
+
+    fn close(&mut self) {
+        if self.open.take().is_some() {
+            self.b.op(Code::Close, 0, []);
+        }
+    }
+
+    /// Reads what is to be read, in few calls: each reads consecutive pages of the file.
+    fn reads(&mut self) {
+        let runs = std::mem::take(&mut self.read);
+        for together in runs.chunk_by(|run, next| run.at + run.pages == next.at) {
+            for parts in together.chunks(PARTS_MAX) {
+                let iovecs: Vec<u64> = parts
+                    .iter()
+                    .flat_map(|run| [run.first * PAGE, run.pages * PAGE])
+                    .collect();
+                let pages: u64 = parts.iter().map(|run| run.pages).sum();
+                let at = self.b.longs(&iovecs);
+                let args = [at, parts[0].at * PAGE, pages * PAGE];
+                self.b.op(Code::Read, parts.len() as u32, args);
+            }
+        }
+    }
+}
+
+/// The kernel's own pages. They must be this kernel's, byte for byte: the process knows addresses in them.
+fn kernel_pages(b: &mut Builder, source: Source<'_>, number: usize, mm: &Mm) -> Result<(), Refusal> {
+    let pid = source.images.processes[number].tree.pid;
+    let own = mm
+        .vmas
+        .iter()
+        .filter(|vma| vma.status & (status::VVAR | status::VDSO) != 0);
+    let vdso = mm.vmas.iter().find(|vma| vma.status & status::VDSO != 0);
+    let (start, end) = (own.clone().map(|v| v.start).min(), own.map(|v| v.end).max());
+    let Some(((start, end), vdso)) = start.zip(end).zip(vdso) else {
+        return Err(Refusal::Process(pid, "no vdso"));
+    };
+    let host = source.host;
+    let is_placed = (vdso.start - start, end - start) == (host.vdso_offset, host.own_bytes);
+    if !is_placed || vdso.end - vdso.start != host.vdso.len() as u64 || start < window::END {
+        return Err(Refusal::Process(pid, "a vdso of another kernel"));
+    }
+    let (first, end) = (vdso.start / PAGE, vdso.end / PAGE);
+    let runs = within(&source.memory[number].eager, first, end);
+    let mut compared = 0;
+    for run in runs {
+        let (at, bytes) = ((run.at * PAGE) as usize, (run.pages * PAGE) as usize);
+        let own = ((run.first - first) * PAGE) as usize;
+        let stored = source.pages.get(at..at + bytes);
+        if stored.is_none() || stored != host.vdso.get(own..own + bytes) {
+            return Err(Refusal::Process(pid, "a vdso of another kernel"));
+        }
+        compared += run.pages;
+    }
+    if compared != end - first {
+        return Err(Refusal::Process(pid, "a vdso whose bytes are not in its images"));
+    }
+    b.op(Code::Vdso, 0, [start]);
+    Ok(())
+}
+
+/// The fields of the memory descriptor: the kernel's `prctl_mm_map`.
+fn fields(b: &mut Builder, source: Source<'_>, process: &Process, mm: &Mm) -> Result<(), Refusal> {
+    const THP_DISABLE: u32 = 41;
+    let refuse = |what| Refusal::Process(process.tree.pid, what);
+    if mm.dumpable.is_some_and(|dumpable| dumpable != 1) {
+        return Err(refuse("memory that may not be dumped"));
+    }
+    let program = source
+        .images
+        .files
+        .get(&mm.exe_file_id)
+        .and_then(|file| file.reg.as_ref());
+    let program = program.ok_or_else(|| refuse("no program"))?;
+    b.path(Code::Open, 0, &program.name);
+    let auxv = b.longs(&mm.mm_saved_auxv);
+    let map = b.longs(&[
+        mm.mm_start_code,
+        mm.mm_end_code,
+        mm.mm_start_data,
+        mm.mm_end_data,
+        mm.mm_start_brk,
+        mm.mm_brk,
+        mm.mm_start_stack,
+        mm.mm_arg_start,
+        mm.mm_arg_end,
+        mm.mm_env_start,
+        mm.mm_env_end,
+        0,
+        mm.mm_saved_auxv.len() as u64 * 8,
+    ]);
+    b.op(Code::Memory, 0, [map, auxv]);
+    b.op(Code::Close, 0, []);
+    if mm.thp_disabled == Some(true) {
+        b.op(Code::Control, THP_DISABLE, [1]);
+    }
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! What a process and its threads have besides memory and files.
+
+use rekindle_restore_program::{Code, Thread, window};
+use rekindle_verify::Process;
+
+use crate::builder::Builder;
+use crate::{Refusal, Source, frame};
+
+const ALIVE: u32 = 1;
+/// `SIGKILL`, `SIGSTOP`: they have no handlers, and no place in the list.
+const UNHANDLED: [u32; 2] = [9, 19];
+/// `PR_SET_CHILD_SUBREAPER`.
+const CHILD_SUBREAPER: u32 = 36;
+
+/// Adds a process's handlers, timers and limits.
+pub(crate) fn compile(b: &mut Builder, process: &Process) -> Result<(), Refusal> {
+    let refuse = |what| Refusal::Process(process.tree.pid, what);
+    if process.threads.len() > window::THREADS_MAX {
+        return Err(refuse("too many threads"));
+    }
+    let task = process.threads.first().and_then(|thread| thread.core.tc.as_ref());
+    let task = task.ok_or_else(|| refuse("no first thread"))?;
+    if task.task_state != ALIVE {
+        return Err(refuse("been stopped"));
+    }
+    if task.signals_s.as_ref().is_some_and(|queue| !queue.signals.is_empty()) {
+        return Err(refuse("pending signals"));
+    }
+    if task.oom_score_adj.unwrap_or(0) != 0 {
+        return Err(refuse("an adjusted score for when memory is short"));
+    }
+    for (signal, action) in (1..=64).filter(|s| !UNHANDLED.contains(s)).zip(&task.sigactions) {
+        if (action.sigaction, action.flags, action.mask) != (0, 0, 0) {
+            let at = b.longs(&[action.sigaction, action.flags, action.restorer, action.mask]);
+            b.op(Code::Handle, signal, [at]);
+        }
+    }
+    if let Some(timers) = &task.timers {
+        if !timers.posix.is_empty() {
+            return Err(refuse("POSIX timers"));
+        }
+        for (which, timer) in [&timers.real, &timers.virt, &timers.prof].into_iter().enumerate() {
+            if (timer.vsec, timer.vusec) != (0, 0) {
+                let at = b.longs(&[timer.isec, timer.iusec, timer.vsec, timer.vusec]);
+                b.op(Code::IntervalTimer, which as u32, [at]);
+            }
+        }
+    }
+    for (which, limit) in task.rlimits.iter().flat_map(|l| &l.rlimits).enumerate() {
+        b.op(Code::Limit, which as u32, [limit.cur, limit.max]);
+    }
+    if task.child_subreaper == Some(true) {
+        b.op(Code::Control, CHILD_SUBREAPER, [1]);
+    }
+    let barriers = task.membarrier_registration_mask.unwrap_or(0);
+    for command in (0..32).map(|bit| 1 << bit).filter(|command| barriers & command != 0) {
+        b.op(Code::Barrier, command, []);
+    }
+    Ok(())
+}
+
+/// Adds a thread.
+pub(crate) fn thread(b: &mut Builder, source: Source<'_>, thread: &rekindle_verify::Thread) -> Result<(), Refusal> {
+    let refuse = |what| Refusal::Thread(thread.tid, what);
+    let core = &thread.core;
+    let (Some(info), Some(of_thread)) = (&core.thread_info, &core.thread_core) else {
+        return Err(refuse("no registers"));
+    };
+    if of_thread
+        .signals_p
+        .as_ref()
+        .is_some_and(|queue| !queue.signals.is_empty())
+    {
+        return Err(refuse("pending signals"));
+    }
+    let scheduling = (
+        of_thread.sched_nice,
+        of_thread.sched_policy,
+        of_thread.sched_prio.unwrap_or(0),
+    );
+    if scheduling != (Some(0), Some(0), 0) {
+        return Err(refuse("a priority of its own"));
+    }
+    let rseq = of_thread.rseq_entry.as_ref();
+    if rseq.is_some_and(|rseq| rseq.rseq_cs_pointer.unwrap_or(0) != 0) {
+        return Err(refuse("a restartable sequence in progress"));
+    }
+    let task = core.tc.as_ref();
+    let mask = task.map_or(of_thread.blk_sigset.unwrap_or(0), |task| task.blk_sigset);
+    let comm = task.map_or(of_thread.comm.as_deref().unwrap_or_default(), |task| &task.comm);
+    let mut name = [0; 16];
+    let length = comm.len().min(name.len() - 1);
+    name[..length].copy_from_slice(&comm[..length]);
+    let record = Thread {
+        fs: info.gpregs.fs_base,
+        gs: info.gpregs.gs_base,
+        clear_tid: info.clear_tid_addr,
+        robust: of_thread.futex_rla,
+        rseq: rseq.map_or(0, |rseq| rseq.rseq_abi_pointer),
+        rseq_bytes: rseq.map_or(0, |rseq| rseq.rseq_abi_size),
+        rseq_signature: rseq.map_or(0, |rseq| rseq.signature),
+        id: thread.tid,
+        death_signal: of_thread.pdeath_sig.unwrap_or(0),
+        name,
+        ..Thread::default()
+    };
+    let frame = frame::build(info, of_thread, mask, source.host).map_err(refuse)?;
+    b.thread(record, &frame);
+    Ok(())
+}

@@ -1,0 +1,386 @@
+//! For everything that has no operation, images that have it. They begin as the verifier's good images, less what is
+//! refused.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use rekindle_restore_program::{Code, Program};
+use rekindle_verify::Verified;
+use rekindle_verify::messages::*;
+
+use crate::fuzz::{compile_images, compiled, read, reduced};
+use crate::print::Printed;
+
+fn seed() -> Vec<u8> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/verify/good");
+    std::fs::read(path).unwrap()
+}
+
+/// All that the verifier's good images have.
+fn everything() -> Verified {
+    rekindle_verify::fuzz::verified(&seed()).unwrap()
+}
+
+/// Descriptors by what they are.
+const OUTPUT: u32 = 3;
+const PAIR: u32 = 6;
+const INET: u32 = 8;
+const EPOLL: u32 = 9;
+const EVENT: u32 = 10;
+
+/// Images that are compiled: a process with two threads.
+fn good() -> Verified {
+    reduced(everything())
+}
+
+fn mm(images: &mut Verified) -> &mut Mm {
+    images.processes[0].memory.as_mut().unwrap()
+}
+
+/// The mapping without a file.
+fn mapping(images: &mut Verified) -> &mut Vma {
+    &mut mm(images).vmas[1]
+}
+
+fn task(images: &mut Verified) -> &mut TaskCore {
+    images.processes[0].threads[0].core.tc.as_mut().unwrap()
+}
+
+fn thread(images: &mut Verified) -> &mut ThreadCore {
+    images.processes[0].threads[1].core.thread_core.as_mut().unwrap()
+}
+
+/// The file behind a descriptor.
+fn file(images: &mut Verified, descriptor: u32) -> &mut FileEntry {
+    let id = images.processes[0].descriptors[&descriptor].id;
+    images.files.get_mut(&id).unwrap()
+}
+
+fn inet(images: &mut Verified) -> &mut InetSocket {
+    file(images, INET).isk.as_mut().unwrap()
+}
+
+fn unix(images: &mut Verified) -> &mut UnixSocket {
+    file(images, PAIR).usk.as_mut().unwrap()
+}
+
+/// Opens a file of the good images as a descriptor.
+fn open(images: &mut Verified, id: u32) {
+    let descriptor = everything().processes[0]
+        .descriptors
+        .values()
+        .find(|d| d.id == id)
+        .unwrap()
+        .clone();
+    Arc::make_mut(&mut images.processes[0].descriptors).insert(descriptor.fd, descriptor);
+}
+
+fn refusal(change: impl FnOnce(&mut Verified)) -> String {
+    let mut images = good();
+    change(&mut images);
+    compiled(&images).map_or_else(|refusal| refusal.to_string(), |_| "compiled".to_owned())
+}
+
+fn codes(images: &Verified) -> Vec<Code> {
+    let compiled = compiled(images).unwrap();
+    let program = Program::parse(&compiled.program).unwrap();
+    program.ops().map(|op| Code::of(op.code).unwrap()).collect()
+}
+
+#[test]
+fn the_seed_is_compiled() {
+    assert!(compile_images(&seed()));
+}
+
+#[test]
+fn good_images_become_a_program() {
+    let compiled = compiled(&good()).unwrap();
+    let program = Program::parse(&compiled.program).unwrap();
+    assert_eq!(
+        program.threads().map(|thread| thread.id).collect::<Vec<_>>(),
+        [501, 502]
+    );
+    assert_eq!(program.header().descriptors_end, EVENT + 1);
+    let codes = codes(&good());
+    let at = |code| codes.iter().position(|c| *c == code).unwrap();
+    let order = [
+        Code::Clear,
+        Code::Map,
+        Code::Read,
+        Code::Memory,
+        Code::Tell,
+        Code::Keep,
+        Code::Threads,
+        Code::Wait,
+    ];
+    assert!(order.map(at).is_sorted(), "{codes:?}");
+    assert_eq!(codes.iter().filter(|c| **c == Code::SocketPair).count(), 1);
+    assert_eq!(codes.iter().filter(|c| **c == Code::Output).count(), 1);
+    let text = Printed::parse(&compiled.program).unwrap().to_string();
+    assert!(
+        text.contains("/usr/bin/python3") && text.contains("thread 502 python3"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_images_share_and_has_no_operation_is_refused() {
+    assert_refused([
+        ("the snapshot has locks of files", |i| i.locks = everything().locks),
+        ("the snapshot has unlinked files", |i| i.ghosts = everything().ghosts),
+        ("the snapshot has files that lost their names", |i| {
+            i.remaps = everything().remaps
+        }),
+        ("the snapshot has memory files", |i| {
+            i.memory_files = everything().memory_files
+        }),
+        ("the snapshot has packets in sockets", |i| {
+            i.queues = everything().queues
+        }),
+    ]);
+}
+
+#[test]
+fn files_without_an_operation_are_refused_by_their_kind() {
+    for (id, what) in [
+        (8, "a pipe without just one end to read and one to write"),
+        (9, "a unix socket that is not one of a pair"),
+        (15, "a signalfd"),
+        (16, "a timerfd"),
+        (17, "an inotify"),
+        (18, "a memory file"),
+        (19, "a pidfd"),
+        (20, "a netlink socket"),
+    ] {
+        let refusal = refusal(|images| open(images, id));
+        assert_eq!(refusal, format!("descriptor {} is {what}", id - 4));
+    }
+}
+
+/// What is said, and the change.
+type Case = (&'static str, fn(&mut Verified));
+
+fn assert_refused<const N: usize>(cases: [Case; N]) {
+    for (what, change) in cases {
+        assert_eq!(refusal(change), what);
+    }
+}
+
+#[test]
+fn mappings_without_an_operation_are_refused() {
+    assert_refused([
+        ("the mapping at 0x10000 is where the restorer itself is", |i| {
+            mapping(i).start = 0x1_0000
+        }),
+        ("the mapping at 0x420000 is locked", |i| mapping(i).flags |= 0x2000),
+        ("the mapping at 0x420000 is droppable", |i| mapping(i).flags = 0x28),
+        ("the mapping at 0x420000 is shared memory", |i| {
+            mapping(i).status = 0x101
+        }),
+        ("the mapping at 0x420000 is a memory file", |i| {
+            mapping(i).status = 0x4081
+        }),
+        ("process 501 has memory that may not be dumped", |i| {
+            mm(i).dumpable = Some(0)
+        }),
+        ("process 501 has no vdso", |i| mm(i).vmas.truncate(2)),
+        ("process 501 has a vdso of another kernel", |i| {
+            mm(i).vmas[2].end += 0x1000
+        }),
+        ("process 501 has a vdso whose bytes are not in its images", |i| {
+            let vdso = &mut mm(i).vmas[2];
+            (vdso.start, vdso.end) = (vdso.start + 0x1000, vdso.end + 0x1000);
+        }),
+    ]);
+}
+
+#[test]
+fn sockets_that_would_lose_something_are_refused() {
+    assert_refused([
+        ("descriptor 8 is a connected socket", |i| inet(i).state = 1),
+        ("descriptor 8 is a socket that was shut down", |i| {
+            inet(i).shutdown = Some(1)
+        }),
+        ("descriptor 8 is a socket with a time limit", |i| {
+            inet(i).opts.so_rcv_tmo_sec = 1
+        }),
+        ("descriptor 8 is a socket whose buffers have a size of their own", |i| {
+            inet(i).opts.so_buf_lock = Some(1);
+        }),
+        ("descriptor 8 is a socket that lingers, or with a filter", |i| {
+            inet(i).opts.so_linger = Some(0)
+        }),
+        ("descriptor 8 is a socket with unusual options of IP", |i| {
+            inet(i).ip_opts.as_mut().unwrap().tos = Some(8);
+        }),
+        ("descriptor 8 is a socket with unusual flags", |i| {
+            inet(i).fown.signum = 1
+        }),
+        ("descriptor 6 is a unix socket with packets, or shut down", |i| {
+            unix(i).backlog = 1
+        }),
+        ("descriptor 6 is a unix socket with a name", |i| {
+            unix(i).name = b"\0name".to_vec()
+        }),
+    ]);
+}
+
+#[test]
+fn files_that_would_lose_something_are_refused() {
+    assert_refused([
+        ("descriptor 1 is a file that sends signals", |i| {
+            file(i, 1).reg.as_mut().unwrap().fown.signum = 1;
+        }),
+        (
+            "descriptor 1 is neither a regular file, a directory nor a device",
+            |i| {
+                file(i, 1).reg.as_mut().unwrap().mode = Some(0o140_644);
+            },
+        ),
+        ("descriptor 3 is a pipe with unusual flags", |i| {
+            file(i, OUTPUT).pipe.as_mut().unwrap().flags = 0o40_001
+        }),
+        ("descriptor 9 is an epoll that watches what is not open", |i| {
+            file(i, EPOLL).epfd.as_mut().unwrap().tfd[0].tfd = 99;
+        }),
+        (
+            "descriptor 10 is an event counter with unusual flags or a large count",
+            |i| {
+                file(i, EVENT).efd.as_mut().unwrap().counter = 1 << 32;
+            },
+        ),
+    ]);
+}
+
+#[test]
+fn what_processes_and_threads_would_lose_is_refused() {
+    let signal = || {
+        Some(SignalQueue {
+            signals: vec![SignalInfo { siginfo: vec![0; 128] }],
+        })
+    };
+    assert_eq!(
+        refusal(|images| task(images).signals_s = signal()),
+        "process 501 has pending signals"
+    );
+    assert_eq!(
+        refusal(|images| thread(images).signals_p = signal()),
+        "thread 502 has pending signals"
+    );
+    assert_refused([
+        ("process 501 has been stopped", |i| task(i).task_state = 3),
+        ("process 501 has an adjusted score for when memory is short", |i| {
+            task(i).oom_score_adj = Some(1)
+        }),
+        ("process 501 has POSIX timers", |i| {
+            task(i).timers.as_mut().unwrap().posix.push(PosixTimer::default());
+        }),
+        ("process 501 has several filters", |i| i.filters[0].flags = Some(2)),
+        ("process 501 has several filters", |i| i.filters[0].prev = Some(0)),
+        ("process 501 has a session or group of another process", |i| {
+            i.processes[0].tree.sid = 1
+        }),
+        ("thread 502 has a priority of its own", |i| {
+            thread(i).sched_nice = Some(5)
+        }),
+        ("thread 502 has a restartable sequence in progress", |i| {
+            thread(i).rseq_entry.as_mut().unwrap().rseq_cs_pointer = Some(1);
+        }),
+        ("thread 502 has state that this processor does not have", |i| {
+            let info = i.processes[0].threads[1].core.thread_info.as_mut().unwrap();
+            info.fpregs.xsave.as_mut().unwrap().xstate_bv = 1 << 5;
+        }),
+        ("the snapshot has processes with different clocks", |i| {
+            i.clocks.insert(7, TimeOffsets::default());
+        }),
+    ]);
+}
+
+#[test]
+fn processes_that_share_memory_or_have_ended_are_refused() {
+    let all = everything().processes;
+    let with = |process: usize| refusal(|images| images.processes.push(all[process].clone()));
+    let [dead, alive] = [503, 504].map(|pid| all.iter().position(|p| p.tree.pid == pid).unwrap());
+    assert_eq!(with(dead), "process 503 has ended and is not yet reaped");
+    assert_eq!(
+        with(alive),
+        "process 504 has memory, descriptors, directories or handlers of another process"
+    );
+}
+
+#[test]
+fn a_child_takes_descriptors_that_its_parent_made() {
+    let mut images = good();
+    Arc::make_mut(&mut images.processes[0].descriptors).remove(&EPOLL);
+    let mut child = images.processes[0].clone();
+    (child.tree.pid, child.tree.ppid) = (504, 501);
+    child.threads.truncate(1);
+    child.threads[0].tid = 504;
+    let ids = child.ids.as_mut().unwrap();
+    (ids.vm_id, ids.files_id, ids.fs_id, ids.sighand_id) = (90, 90, 90, 90);
+    images.processes.push(child);
+    let compiled = compiled(&images).unwrap();
+    let first = Program::parse(&compiled.program).unwrap();
+    let of = |program: Program<'_>, code: Code| program.ops().filter(|op| op.code == code as u32).count();
+    let child = first.of(1).unwrap();
+    assert_eq!((of(first, Code::Child), of(child, Code::Child)), (1, 0));
+    assert_eq!((of(first, Code::SocketPair), of(child, Code::SocketPair)), (1, 0));
+    assert_eq!((of(first, Code::Copy), of(child, Code::Copy)), (8, 8));
+    assert_eq!(compiled.pids, [501, 504]);
+}
+
+#[test]
+fn guard_pages_and_options_of_sockets_are_compiled() {
+    let mut images = good();
+    let guard = Vma {
+        start: 0x42_0000,
+        end: 0x42_1000,
+        status: 1 << 16,
+        fd: -1,
+        ..Vma::default()
+    };
+    mm(&mut images).vmas.push(guard);
+    unix(&mut images).opts.so_passcred = Some(true);
+    inet(&mut images).flags = 0o4_002;
+    let compiled = compiled(&images).unwrap();
+    let program = Program::parse(&compiled.program).unwrap();
+    let find = |code: Code| program.ops().filter(move |op| op.code == code as u32);
+    assert!(find(Code::Advise).any(|op| (op.a, op.args[0]) == (102, 0x42_0000)));
+    assert!(find(Code::SocketOption).any(|op| (op.a, op.args[..3] == [1, 16, 1]) == (PAIR, true)));
+    assert!(find(Code::Socket).any(|op| op.args[1] & 0o4_000 != 0));
+}
+
+#[test]
+fn the_residue_is_where_no_process_has_a_mapping() {
+    let mut compiled = compiled(&good()).unwrap();
+    let first = compiled.residue(std::iter::once(7)).unwrap();
+    assert!(first.is_multiple_of(4096));
+    compiled.mapped.push(first + 4096..first + 8192);
+    assert_eq!(compiled.residue(std::iter::once(7)), None);
+    assert!(compiled.residue([7, 1 << 40].into_iter()).is_some());
+}
+
+proptest! {
+    #[test]
+    fn damaged_images_and_programs_do_no_harm(
+        damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+    ) {
+        let damaged = |mut bytes: Vec<u8>| {
+            for (at, value) in &damage {
+                let at = at.index(bytes.len());
+                bytes[at] = *value;
+            }
+            bytes
+        };
+        let _compiled = compile_images(&damaged(seed()));
+        let _read = read(&damaged(compiled(&good()).unwrap().program));
+    }
+}
+
+/// Writes the seed of the target that reads programs: `cargo test -p rekindle-restore-compiler -- --ignored seeds`.
+#[test]
+#[ignore = "writes a seed"]
+fn seeds() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/program/good");
+    std::fs::write(path, compiled(&good()).unwrap().program).unwrap();
+}

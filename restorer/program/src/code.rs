@@ -1,0 +1,107 @@
+//! The operations.
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What an operation does. Arguments are named in the order of [`Op::args`](crate::Op::args); `a` is
+        /// [`Op::a`](crate::Op::a).
+        #[repr(u32)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Code {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Code {
+            /// All of them, by number.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+        }
+    };
+}
+
+codes! {
+    /// Unmap everything outside the window.
+    Clear,
+    /// Open a file for the operations that follow. `a`: flags. Path, its length with the zero at its end.
+    Open,
+    /// Close that file.
+    Close,
+    /// Map memory at its place. `a`: [`source`](crate::source). Address, length, protection, flags, offset.
+    Map,
+    /// Read pages. `a`: number of `iovec`s. Offset of the `iovec`s, offset in the pages' file, bytes.
+    Read,
+    /// Change protection. Address, length, protection.
+    Protect,
+    /// Give advice. `a`: the advice. Address, length.
+    Advise,
+    /// Map the kernel's own pages. Address of the first.
+    Vdso,
+    /// Set the fields of the memory descriptor. The open file becomes the program. Offset of `prctl_mm_map`, offset of
+    /// the auxiliary vector.
+    Memory,
+    /// Make a time namespace with these clocks and enter it. Offset of seconds and nanoseconds of `CLOCK_MONOTONIC`,
+    /// then of `CLOCK_BOOTTIME`.
+    Clocks,
+    /// Give up all rights but that to choose ids and the program.
+    Identity,
+    /// Keep the open file as a descriptor. `a`: number. Position, close-on-exec.
+    Keep,
+    /// Open an output of the function anew. `a`: number. Index of the output, flags.
+    Output,
+    /// Copy a descriptor. `a`: new number. Old number, close-on-exec.
+    Copy,
+    /// Make a pipe. `a`: number of the end to read from. Number of the end to write to, flags of the first, of the
+    /// second.
+    Pipe,
+    /// Write into a pipe. `a`: number of the end to write to. Offset of the bytes, their number.
+    Fill,
+    /// Make a socket. `a`: number. Domain, type with flags, protocol.
+    Socket,
+    /// Make a pair of sockets. `a`: number. Number of the second, domain, type, close-on-exec of each as in `open`.
+    SocketPair,
+    /// Set an option of a socket, of four bytes. `a`: number. Level, name, value.
+    SocketOption,
+    /// Bind a socket. `a`: number. Offset of the address, its length.
+    Bind,
+    /// Listen. `a`: number. Backlog.
+    Listen,
+    /// Make an event counter. `a`: number. Count, flags.
+    EventFd,
+    /// Make an epoll. `a`: number. Flags.
+    Epoll,
+    /// Watch a descriptor. `a`: number of the epoll. Watched number, events, data.
+    Watch,
+    /// Go to a directory. Path, its length with the zero at its end.
+    Directory,
+    /// Set the mask for new files. `a`: mask.
+    Umask,
+    /// Handle a signal. `a`: its number. Offset of the kernel's `sigaction`.
+    Handle,
+    /// Set an interval timer. `a`: which. Offset of its `itimerval`.
+    IntervalTimer,
+    /// Set a limit. `a`: which. Soft, hard.
+    Limit,
+    /// Call `prctl`. `a`: option. Its arguments.
+    Control,
+    /// Make a child. `a`: its number in the program.
+    Child,
+    /// Begin a session.
+    Session,
+    /// Join a process group. `a`: its number, or 0 for an own one.
+    Group,
+    /// Make all threads but the first.
+    Threads,
+    /// Say that all is mapped.
+    Tell,
+    /// Wait to be told to go on.
+    Wait,
+    /// Install a filter in all threads. `a`: number of instructions. Their offset.
+    Filter,
+    /// Register for barriers. `a`: command.
+    Barrier,
+}
+
+impl Code {
+    /// The operation with this number.
+    pub fn of(number: u32) -> Option<Self> {
+        Self::ALL.get(number as usize).copied()
+    }
+}
