@@ -13,6 +13,7 @@ use super::{FunctionArg, Listing, Places, S3Args};
 Examples:
   fn snapshot list                            every snapshot in the platform's store
   fn snapshot inspect s-0198c0de --svg map.svg  what is in it, and a picture of its memory
+  fn snapshot inspect s-0198c0de --program    what restores it here, operation by operation
   fn snapshot export s-0198c0de images        what CRIU wrote, for stock `criu restore`
   fn snapshot import images --name nightly    plain, compressed or incremental images into the store
   fn snapshot delete s-0198c0de               remove one that was imported
@@ -46,6 +47,9 @@ pub(crate) enum SnapshotCommand {
         /// Draw the memory map.
         #[arg(long, value_name = "FILE")]
         svg: Option<PathBuf>,
+        /// Print the program that this host would restore the snapshot by, or why CRIU restores it.
+        #[arg(long, conflicts_with_all = ["svg", "json"])]
+        program: bool,
         #[command(flatten)]
         listing: Listing,
         #[command(flatten)]

@@ -9,6 +9,7 @@ pub(crate) mod lost_locks;
 mod memory_fs;
 mod notes;
 mod originals;
+mod program;
 mod template;
 mod tier;
 mod working_set;
@@ -45,6 +46,7 @@ pub use memory_fs::{MemoryFs, MemoryFsError};
 pub use notes::ProcessGenerators;
 pub use notes::{AfterRestore, CaptureNotes, FILE as NOTES_FILE, FILES_ARCHIVE, NotesError, PipeNote};
 pub use originals::Originals;
+pub use program::{NoProgram, ShowError, show as show_program};
 pub use template::{ProcessMemory, Template, TemplateError};
 use tier::Tier;
 pub use tier::{MemoryTier, TemplateUse};
@@ -370,17 +372,7 @@ impl Snapshots {
         let opening = self.openings.fetch_add(1, Ordering::Relaxed);
         let images_dir = ImagesDir::claim(self.dir.join(format!("{id}-{opening}")));
         let writing = |e| SnapshotError::Images(id.clone(), e);
-        snapshot.write_images(&images_dir).await.map_err(writing)?;
-        // The images that are separate objects are fetched at once: one round trip.
-        let extras = snapshot.extra_files().map(|name| {
-            let path = images_dir.join(name);
-            let snapshot = &snapshot;
-            async move { snapshot.write_extra(name, &path).await }
-        });
-        // All of them finish, even if one fails: the directory must not be removed while something is being written
-        // there.
-        let written: Result<(), OpenError> = futures::future::join_all(extras).await.into_iter().collect();
-        written.map_err(writing)?;
+        write_images(&snapshot, &images_dir).await.map_err(writing)?;
         let mut notes = CaptureNotes::read(&images_dir).map_err(|e| SnapshotError::Notes(id.clone(), e))?;
         // The files checked here are the files restored: nobody else writes to the directory.
         let recorded_uid = edit::user_of(&images_dir, uid).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
@@ -637,6 +629,18 @@ impl Room {
         let made = tokio::task::spawn_blocking(move || tier.make_room(&id, bytes));
         made.await.unwrap_or(false)
     }
+}
+
+/// Writes a snapshot's images to `dir`, which does not exist yet.
+async fn write_images(snapshot: &Snapshot, dir: &Path) -> Result<(), OpenError> {
+    snapshot.write_images(dir).await?;
+    // The images that are separate objects are fetched at once: one round trip.
+    let extras = snapshot.extra_files().map(|name| {
+        let path = dir.join(name);
+        async move { snapshot.write_extra(name, &path).await }
+    });
+    // All of them finish, even if one fails: the directory must not be removed while something is being written there.
+    futures::future::join_all(extras).await.into_iter().collect()
 }
 
 /// Returns the size of the files in `dir`.

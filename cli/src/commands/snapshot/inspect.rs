@@ -1,6 +1,7 @@
 //! `fn snapshot inspect`.
 
 use std::fs;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
@@ -9,6 +10,7 @@ use anyhow::{Context as _, Result, anyhow};
 use rekindle_snapshotter::inspect;
 use rekindle_snapshotter::inspect::{DirectoryInspection, Inspection, ProcessView, draw, inspect_directory};
 use rekindle_wire::SnapshotId;
+use rekindle_worker::snapshots::show_program;
 
 use crate::args::{Listing, StoreArgs};
 use crate::show;
@@ -44,6 +46,27 @@ pub(super) async fn run(what: &str, svg: Option<&Path>, listing: Listing, store:
     } else {
         print_directory(&found);
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the program that this host would restore a snapshot by.
+pub(super) async fn program(what: &str, store: &StoreArgs) -> Result<ExitCode> {
+    let id: SnapshotId = what
+        .parse()
+        .map_err(|_| anyhow!("{what}: not a snapshot's id (see `fn snapshot list`)"))?;
+    let scratch = std::env::temp_dir().join(format!("fn-program-{}", std::process::id()));
+    let making = || format!("{}: cannot be made", scratch.display());
+    // The images have a function's memory.
+    fs::DirBuilder::new()
+        .mode(0o700)
+        .create(&scratch)
+        .with_context(making)?;
+    let store = super::open(store).await?;
+    let shown = Box::pin(show_program(&store, &id, &scratch)).await;
+    let removed = fs::remove_dir_all(&scratch).with_context(|| format!("{}: cannot be removed", scratch.display()));
+    let text = shown?;
+    removed?;
+    text.lines().for_each(|line| say!("{line}"));
     Ok(ExitCode::SUCCESS)
 }
 

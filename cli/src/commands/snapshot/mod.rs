@@ -46,9 +46,16 @@ async fn run(client: &ClientArgs, command: &SnapshotCommand) -> Result<ExitCode>
         SnapshotCommand::List { store, listing } => list::run(&open(store).await?, *listing).await,
         SnapshotCommand::Inspect {
             what,
+            program: true,
+            store,
+            ..
+        } => inspect::program(what, store).await,
+        SnapshotCommand::Inspect {
+            what,
             svg,
             listing,
             store,
+            ..
         } => inspect::run(what, svg.as_deref(), *listing, store).await,
         SnapshotCommand::Export { id, dir, store } => exchange::export_to(&open(store).await?, id, dir).await,
         SnapshotCommand::Import {

@@ -1,0 +1,146 @@
+//! A snapshot's restore program: its images, compiled for this host.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use rekindle_criu::descriptors::{OUTPUT_STREAMS, pipe_number};
+use rekindle_criu::images::{ImageError, PagemapImage, TemplateLayout};
+use rekindle_init::protocol::FUNCTION_UID;
+use rekindle_pager::PAGE;
+use rekindle_restore_compiler::print::Printed;
+use rekindle_restore_compiler::{Compiled, Host, HostError, Memory, PageRun, Refusal, Source, compile};
+use rekindle_snapshotter::{OpenError, Snapshot, Store};
+use rekindle_verify::{Verified, VerifyError, verify};
+use rekindle_wire::SnapshotId;
+
+use super::edit::{self, EditError};
+use super::expected::expected;
+use super::notes::{CaptureNotes, NotesError, PipeNote};
+use super::{ImagesDir, write_images};
+
+/// This host, or why there are no programs for it.
+static HOST: LazyLock<Result<Host, HostError>> = LazyLock::new(Host::current);
+
+/// Why a snapshot has no restore program.
+#[derive(Debug, thiserror::Error)]
+pub enum NoProgram {
+    /// This host cannot run programs.
+    #[error("this host has no restore programs")]
+    Host(#[source] &'static HostError),
+    /// It has something that no program restores.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// A pagemap or its pages cannot be read.
+    #[error("{}", .0.display())]
+    File(PathBuf, #[source] io::Error),
+    /// A pagemap is malformed.
+    #[error("{}", .0.display())]
+    Pagemap(PathBuf, #[source] ImageError),
+}
+
+/// Returns the function's outputs, by the numbers of their pipes.
+pub(super) fn outputs(pipes: &[PipeNote]) -> BTreeMap<u32, u32> {
+    let indexed = pipes.iter().filter_map(|note| {
+        let index = OUTPUT_STREAMS.iter().position(|stream| *stream == note.stream)?;
+        Some((pipe_number(&note.key)?, index as u32))
+    });
+    indexed.collect()
+}
+
+/// Compiles the images in `dir`, which were edited to map templates with this layout, by process id. `images` are
+/// those images before.
+///
+/// # Errors
+/// Returns an error when something has no operation, or a pagemap or its pages cannot be read.
+pub(super) fn of(
+    dir: &Path,
+    images: &Verified,
+    layouts: &BTreeMap<u32, &TemplateLayout>,
+    outputs: &BTreeMap<u32, u32>,
+) -> Result<Compiled, NoProgram> {
+    let host = HOST.as_ref().map_err(NoProgram::Host)?;
+    let (mut pages, mut memory) = (Vec::new(), Vec::new());
+    for process in images.processes.iter().filter(|process| process.memory.is_some()) {
+        let pid = process.tree.pid;
+        let areas = layouts.get(&pid).into_iter().flat_map(|layout| &layout.mappings);
+        let template = areas.map(|area| PageRun {
+            first: area.first.0,
+            pages: area.pages,
+            at: area.at,
+        });
+        memory.push(Memory {
+            template: template.collect(),
+            eager: read_eager(dir, pid, &mut pages)?,
+        });
+    }
+    Ok(compile(Source {
+        images,
+        memory: &memory,
+        pages: &pages,
+        outputs,
+        host,
+    })?)
+}
+
+/// Appends the pages that CRIU reads of a process to `all`. Returns where they are.
+fn read_eager(dir: &Path, pid: u32, all: &mut Vec<u8>) -> Result<Vec<PageRun>, NoProgram> {
+    let read = |path: &Path| std::fs::read(path).map_err(|e| NoProgram::File(path.to_owned(), e));
+    let path = dir.join(format!("pagemap-{pid}.img"));
+    let pagemap = PagemapImage::parse(&read(&path)?).map_err(|e| NoProgram::Pagemap(path, e))?;
+    let (mut at, mut runs) = (all.len() as u64 / PAGE, Vec::new());
+    for entry in pagemap.entries.iter().filter(|entry| !entry.lazy) {
+        let (first, pages) = (entry.first.0, entry.pages);
+        runs.push(PageRun { first, pages, at });
+        at += pages;
+    }
+    let path = dir.join(format!("pages-{}.img", pagemap.pages_id));
+    all.extend(read(&path)?);
+    if all.len() as u64 != at * PAGE {
+        let why = io::Error::new(io::ErrorKind::InvalidData, "its pages are not those of its pagemap");
+        return Err(NoProgram::File(path, why));
+    }
+    Ok(runs)
+}
+
+/// Why a snapshot's program cannot be shown.
+#[derive(Debug, thiserror::Error)]
+pub enum ShowError {
+    /// The snapshot cannot be read.
+    #[error("open snapshot {0}")]
+    Open(SnapshotId, #[source] OpenError),
+    /// Its notes cannot be read.
+    #[error("read the notes of snapshot {0}")]
+    Notes(SnapshotId, #[source] NotesError),
+    /// Its images are not a function's.
+    #[error("the images of snapshot {0} are not a function's")]
+    Refused(SnapshotId, #[source] VerifyError),
+    /// Its images cannot be edited.
+    #[error("edit the images of snapshot {0}")]
+    Edit(SnapshotId, #[source] EditError),
+    /// It has no program.
+    #[error("snapshot {0} is restored by CRIU")]
+    NoProgram(SnapshotId, #[source] NoProgram),
+}
+
+/// Compiles a snapshot as this host would, and returns the program as text. Its images are in the directory `scratch`
+/// meanwhile.
+///
+/// # Errors
+/// Returns an error when the snapshot cannot be read, or has no program.
+pub async fn show(store: &Store, id: &SnapshotId, scratch: &Path) -> Result<String, ShowError> {
+    let opening = |e| ShowError::Open(id.clone(), e);
+    let snapshot = Snapshot::open(store, id).await.map_err(opening)?;
+    let dir = ImagesDir::claim(scratch.join(id.as_str()));
+    write_images(&snapshot, &dir).await.map_err(opening)?;
+    let notes = CaptureNotes::read(&dir).map_err(|e| ShowError::Notes(id.clone(), e))?;
+    let verified = verify(&dir, &expected(FUNCTION_UID, &notes.pipes));
+    let verified = verified.map_err(|e| ShowError::Refused(id.clone(), e))?;
+    let edited = edit::use_templates(&dir, &snapshot.processes).map_err(|e| ShowError::Edit(id.clone(), e))?;
+    let layouts = std::iter::zip(&snapshot.processes, &edited).map(|(process, edited)| (process.pid, &edited.layout));
+    let program = of(&dir, &verified, &layouts.collect(), &outputs(&notes.pipes));
+    let program = program.map_err(|e| ShowError::NoProgram(id.clone(), e))?;
+    let printed = Printed::parse(&program.program);
+    Ok(printed.map_or_else(|_| String::new(), |printed| printed.to_string()))
+}
