@@ -238,6 +238,8 @@ impl Session {
                 };
             }
             let stage = match response.notify.and_then(|n| n.script).unwrap_or_default().as_str() {
+                // It asks for files that it cannot know, of which we have none.
+                "query-ext-files" => Stage::Seized,
                 "post-dump" => Stage::PostDump,
                 "pre-restore" => Stage::PreRestore,
                 "post-restore" => Stage::PostRestore,

@@ -6,6 +6,8 @@ use std::time::Duration;
 /// A point in a dump or restore at which CRIU stops and waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stage {
+    /// Dump: every process that CRIU found is seized, and nothing was put into any.
+    Seized,
     /// Dump: everything is written and the processes are still stopped.
     PostDump,
     /// Restore: the images have been read, and nothing has been restored yet.

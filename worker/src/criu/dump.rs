@@ -56,8 +56,8 @@ pub enum DumpError {
         #[source]
         source: CriuError,
     },
-    /// CRIU has succeeded without the stage at which its images are checked.
-    #[error("criu did not say when it had dumped, so its images are unchecked")]
+    /// CRIU went on without a stage at which something is checked.
+    #[error("criu did not say when it had seized the processes, or dumped them, so its images are unchecked")]
     Unchecked,
     /// The function cannot be checkpointed in its present state.
     #[error(transparent)]
@@ -166,12 +166,20 @@ impl DumpingCriu {
             let saved = runtime.block_on(parts.sandbox.save_files(&archive))?;
             Ok::<_, StageError>((saved, look()))
         });
-        let mut done = None;
+        let (mut seized, mut done) = (false, None);
         let dumped = self.dumper.session.dump(&order, |stage| {
-            if *stage == Stage::PostDump
-                && let Some(work) = work.take()
-            {
-                done = Some(quiesced.hold(runtime, work)?);
+            match stage {
+                Stage::Seized => {
+                    quiesced.seized(runtime)?;
+                    seized = true;
+                }
+                Stage::PostDump if !seized => return Err(DumpError::Unchecked.into()),
+                Stage::PostDump => {
+                    if let Some(work) = work.take() {
+                        done = Some(quiesced.hold(runtime, work)?);
+                    }
+                }
+                _ => {}
             }
             Ok(())
         });

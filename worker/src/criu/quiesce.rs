@@ -3,7 +3,8 @@
 //! ```text
 //! running ──freeze──> frozen ──no strays?──> criu seizes every task, then thaws; at its end freezes ──dropped──> running, or stopped
 //!                        │└──a stray, or too late: thawed, no checkpoint
-//!                        └──some are stopped: thawed; criu seizes the tree; frozen ──no strays?──> compared, saved, thawed
+//!                        └──some are stopped: thawed; criu seizes the tree; frozen ──no strays?──> thawed; criu dumps;
+//!                                                            frozen ──no strays?──> compared, saved, thawed
 //! ```
 //!
 //! The freezer holds everything in the function's control group, including processes outside the tree that CRIU dumps.
@@ -107,6 +108,15 @@ impl QuiescedFunction {
             None => Some(Frozen::without_strays(&self.cgroup, &self.sandbox, runtime)?),
         };
         work()
+    }
+
+    /// Called once CRIU has seized every process it found, before it puts anything into one. What is not seized by then
+    /// could write to that. Nothing else can make a process any more.
+    ///
+    /// # Errors
+    /// Reports a process that CRIU has not seen.
+    pub(crate) fn seized(&self, runtime: &Handle) -> Result<(), QuiesceError> {
+        self.hold(runtime, || Ok(()))
     }
 
     /// Opens the freezer, which becomes CRIU's third descriptor.

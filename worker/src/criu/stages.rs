@@ -131,7 +131,7 @@ impl Stages {
                 // CRIU lets the processes run even if this fails.
                 ready.inspect_err(|_| self.sandbox.kill())
             }
-            Stage::PostDump | Stage::Other(_) => Ok(()),
+            Stage::Seized | Stage::PostDump | Stage::Other(_) => Ok(()),
         });
         self.record_phases(began);
         if restored.is_err() {
