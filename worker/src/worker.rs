@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -143,6 +143,7 @@ impl Worker {
     /// # Errors
     /// Returns an error when the host lacks something; the message says what.
     pub async fn start(mut config: WorkerConfig) -> Result<Arc<Self>, StartError> {
+        raise_open_files();
         let peers = crate::reporting::heartbeat::client().map_err(StartError::Client)?;
         let peers = Transport::new(peers, config.member.as_deref(), Role::Worker).map_err(StartError::Tls)?;
         let metrics = Metrics::default();
@@ -403,4 +404,17 @@ struct Probe {
 struct DumpProbe {
     bytes: Arc<[u8]>,
     tracking: Tracking,
+}
+
+/// Raises the host's limit of open files, where systemd has not done so at boot. Control groups charge and limit the
+/// memory of open files, so this limit only lets a few functions use up what all others need.
+fn raise_open_files() {
+    let limit = Path::new("/proc/sys/fs/file-max");
+    let is_raised = |now: String| now.trim().parse().is_ok_and(|now: u64| now >= 1 << 40);
+    if std::fs::read_to_string(limit).is_ok_and(is_raised) {
+        return;
+    }
+    if let Err(error) = std::fs::write(limit, i64::MAX.to_string()) {
+        tracing::warn!(%error, "the host's limit of open files (fs.file-max) stays: functions can use up all of them");
+    }
 }

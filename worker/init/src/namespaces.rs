@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use nix::errno::Errno;
-use nix::unistd::{Gid, Pid, Uid, setgroups, sethostname, setresgid, setresuid};
+use nix::unistd::{Gid, Pid, Uid, seteuid, setgroups, sethostname, setresgid, setresuid};
 
 use crate::protocol::IDS;
 
@@ -53,10 +53,19 @@ const SANDBOX: c_int = libc::CLONE_NEWUSER
 /// child. The child is pid 1 of the new pid namespace. Like the caller, it is a child of the worker, so the caller may
 /// exit.
 ///
+/// The user namespace belongs to the host's user `owner`, to whom the kernel charges what the sandbox has of inotify
+/// instances, queued signals, message queues and locked memory. Root would pay for all sandboxes together.
+///
 /// # Errors
 /// If the kernel refuses. Nothing is left behind then.
-pub fn fork_into_sandbox() -> Result<Option<Pid>, NamespaceError> {
-    clone_beside(SANDBOX).map_err(|e| match e {
+pub fn fork_into_sandbox(owner: Uid) -> Result<Option<Pid>, NamespaceError> {
+    let root = Uid::from_raw(0);
+    seteuid(owner).map_err(|e| NamespaceError::Call("become a sandbox's owner", e))?;
+    let forked = clone_beside(SANDBOX);
+    if !matches!(forked, Ok(None)) {
+        seteuid(root).map_err(|e| NamespaceError::Call("become root again", e))?;
+    }
+    forked.map_err(|e| match e {
         Errno::ENOSPC | Errno::EUSERS => NamespaceError::TooMany(e),
         e => NamespaceError::Call("fork pid 1 of a sandbox", e),
     })

@@ -24,7 +24,7 @@ use std::path::Path;
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use nix::unistd::{Pid, chdir, pipe};
+use nix::unistd::{Pid, Uid, chdir, pipe};
 use rustix::fs::CWD;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
@@ -110,7 +110,7 @@ fn make(order: &Make, inside: OwnedFd) -> Result<Made, OutsideError> {
     share_stage()?;
     let (waits, tells) = pipe().map_err(|e| OutsideError::Call("make a pipe", e))?;
     let (mut waits, mut tells) = (File::from(waits), File::from(tells));
-    let Some(init) = fork_into_sandbox()? else {
+    let Some(init) = fork_into_sandbox(Uid::from_raw(order.first_id))? else {
         drop(tells);
         waits
             .read_exact(&mut [0])

@@ -6,7 +6,10 @@ use std::str::FromStr;
 use super::{EARLIER, Filter};
 
 /// The programs of earlier filters by digest, in the format of [`super::program`].
-const KEPT: [(&str, &[u8]); 1] = [(EARLIER[0], include_bytes!("earlier/5155094d.bpf"))];
+const KEPT: [(&str, &[u8]); 2] = [
+    (EARLIER[0], include_bytes!("earlier/5155094d.bpf")),
+    (EARLIER[1], include_bytes!("earlier/e37c87f7.bpf")),
+];
 /// Minimum number of digits of a digest that identify a filter.
 const DIGITS_LEAST: usize = 8;
 

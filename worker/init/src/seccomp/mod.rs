@@ -32,9 +32,12 @@ impl Filter {
     }
 }
 
-/// BLAKE3 of the filters of earlier versions, as [`program`] encodes them, which snapshots may still have: those built
-/// from the list of rejected calls, until November 2026.
-pub const EARLIER: [&str; 1] = ["5155094d354131b4e489d9e794d3a91f46f10d4b95c2db91f04cf214e3478f1d"];
+/// BLAKE3 of the filters of earlier versions, as [`program`] encodes them, which snapshots may still have: built from
+/// the list of rejected calls, until November 2026; with `io_setup` and programs for sockets permitted.
+pub const EARLIER: [&str; 2] = [
+    "5155094d354131b4e489d9e794d3a91f46f10d4b95c2db91f04cf214e3478f1d",
+    "e37c87f78128a25cc6d29e7389ce142371b90da687d15afdcdf06245b22cdffc",
+];
 
 /// The filter as the kernel keeps it and as CRIU stores it in its seccomp image. It is an array of
 /// `struct sock_filter`, eight bytes each (code 2, jump if true 1, jump if false 1, constant 4), little-endian. Filters

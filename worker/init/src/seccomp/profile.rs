@@ -51,7 +51,7 @@ const ALLOWED: &[i64] = calls![
     SYS_select SYS_pselect6 SYS_poll SYS_ppoll SYS_epoll_create SYS_epoll_create1 SYS_epoll_ctl
     SYS_epoll_wait SYS_epoll_pwait SYS_epoll_pwait2 SYS_pipe SYS_pipe2 SYS_eventfd SYS_eventfd2 SYS_signalfd SYS_signalfd4
     SYS_timerfd_create SYS_timerfd_settime SYS_timerfd_gettime
-    SYS_io_setup SYS_io_destroy SYS_io_submit SYS_io_cancel SYS_io_getevents SYS_IO_PGETEVENTS
+    SYS_io_destroy SYS_io_submit SYS_io_cancel SYS_io_getevents SYS_IO_PGETEVENTS
     // memory
     SYS_brk SYS_mmap SYS_munmap SYS_mremap SYS_mprotect SYS_pkey_mprotect SYS_pkey_free SYS_msync SYS_mincore
     SYS_mlock SYS_mlock2 SYS_munlock SYS_mlockall SYS_munlockall SYS_memfd_create SYS_remap_file_pages SYS_membarrier
@@ -61,7 +61,7 @@ const ALLOWED: &[i64] = calls![
     SYS_mq_open SYS_mq_unlink SYS_mq_timedsend SYS_mq_timedreceive SYS_mq_notify SYS_mq_getsetattr
     // sockets, once one exists
     SYS_bind SYS_listen SYS_accept SYS_accept4 SYS_connect SYS_shutdown SYS_getsockname SYS_getpeername
-    SYS_setsockopt SYS_getsockopt SYS_sendto SYS_recvfrom SYS_sendmsg SYS_recvmsg SYS_sendmmsg SYS_recvmmsg
+    SYS_getsockopt SYS_sendto SYS_recvfrom SYS_sendmsg SYS_recvmsg SYS_sendmmsg SYS_recvmmsg
     // processes and threads
     SYS_fork SYS_vfork SYS_execve SYS_execveat SYS_exit SYS_exit_group SYS_wait4 SYS_waitid
     SYS_getpid SYS_getppid SYS_gettid SYS_set_tid_address SYS_getpgid SYS_setpgid SYS_getpgrp SYS_getsid SYS_setsid
@@ -111,7 +111,7 @@ const REFUSED: &[i64] = calls![
 
 // Known calls that fail with `ENOSYS` because they are in no list. Programs try them and do without:
 // - clone3: its flags are in memory, which a filter cannot read; C libraries then use clone.
-// - io_uring_*: a ring cannot be part of a snapshot.
+// - io_uring_*: a ring cannot be part of a snapshot. io_setup: all functions of a host would share one number of requests.
 // - pkey_alloc: a checkpoint does not hold protection keys. V8 requests one where the processor has them, and a copy of
 //   its process could not change its code's protection any more.
 // - landlock_*, mseal, map_shadow_stack, lsm_*: a copy would silently lack their effects.
@@ -121,6 +121,7 @@ const REFUSED: &[i64] = calls![
 const CHECKED: &[(i64, Rule)] = &[
     (SYS_socket, Rule::First(SOCKET, REFUSE)),
     (SYS_socketpair, Rule::First(SOCKET_PAIR, REFUSE)),
+    (SYS_setsockopt, Rule::First(SOCKET_OPTION, Verdict::Allow)),
     (SYS_clone, Rule::First(CLONE, REFUSE)),
     (SYS_ioctl, Rule::First(IOCTL, Verdict::Allow)),
     (SYS_prctl, Rule::First(PRCTL, INVALID)),
@@ -169,6 +170,24 @@ const SOCKET_PAIR: &[Clause] = &[allow(&[is(0, &[AF_UNIX as u32])])];
 const INET: &[u32] = &[AF_INET as u32, AF_INET6 as u32];
 const STREAM: &[u32] = &[SOCK_STREAM as u32];
 const DATAGRAM: &[u32] = &[SOCK_DGRAM as u32];
+
+/// All except programs for a socket. They take memory from a budget of the whole host's, which filters of system calls
+/// need, too: without any left no function would start.
+const SOCKET_OPTION: &[Clause] = &[Clause {
+    when: &[
+        is(1, &[SOL_SOCKET as u32]),
+        is(
+            2,
+            &[
+                SO_ATTACH_FILTER as u32,
+                SO_ATTACH_BPF as u32,
+                SO_ATTACH_REUSEPORT_CBPF as u32,
+                SO_ATTACH_REUSEPORT_EBPF as u32,
+            ],
+        ),
+    ],
+    verdict: REFUSE,
+}];
 
 /// The type of a socket without `SOCK_CLOEXEC` and `SOCK_NONBLOCK`, masked as in the kernel.
 const fn kind(values: &'static [u32]) -> Condition {

@@ -401,6 +401,20 @@ fn multipath_sockets_are_refused_and_plain_ones_are_not() {
 }
 
 #[test]
+fn what_all_functions_of_a_host_share_is_taken_by_none() {
+    // On a descriptor that is none, so that what is permitted gets that error.
+    let option = |level: i32, name: i32| (SYS_setsockopt, u64::MAX, level as u64, name as u64);
+    let answers = under_the_filter([
+        option(SOL_SOCKET, SO_ATTACH_FILTER),
+        option(SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF),
+        option(SOL_SOCKET, SO_REUSEADDR),
+        option(IPPROTO_TCP, SO_ATTACH_FILTER),
+        (SYS_io_setup, 1, 0, 0),
+    ]);
+    assert_eq!(answers, [EPERM, EPERM, EBADF, EBADF, ENOSYS]);
+}
+
+#[test]
 fn memory_is_not_freed_lazily() {
     // With a length of zero, so that nothing happens where it is permitted.
     let advice = [MADV_FREE, MADV_DONTNEED, MADV_NORMAL].map(|advice| (SYS_madvise, 0, 0, advice as u64));
