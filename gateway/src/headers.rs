@@ -3,20 +3,21 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use http::header::{CONNECTION, CONTENT_SECURITY_POLICY, DATE, HOST, UPGRADE};
+use http::header::{
+    CONNECTION, CONTENT_SECURITY_POLICY, DATE, FORWARDED, HOST, SET_COOKIE, STRICT_TRANSPORT_SECURITY, UPGRADE,
+};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use rekindle_relay::{HeadLimits, strip_hop_by_hop_but_upgrade};
-use rekindle_wire::headers::{
-    ASYNC_ATTEMPT, ASYNC_ID, CLUSTER_TOKEN, DEADLINE_MS, FORCE_START, INSTANCE, INVOCATION, REQUEST_ID, SERVER_TIMING,
-    START,
-};
+use rekindle_wire::headers::{CLUSTER_TOKEN, INSTANCE, REQUEST_ID, SERVER_TIMING, START};
 use rekindle_wire::ids::RequestId;
 use rekindle_wire::{ApiError, ErrorCode, FunctionId};
 
 const REQUEST_ID_MAX: usize = 128;
 const PLATFORM_PREFIX: &str = "x-rekindle-";
+/// Prefix of what a function is told. A hook believes it.
+const FUNCTION_PREFIX: &str = "x-fn-";
 /// Prefixes of headers that the platform sets, or by which it tells functions something.
-const TOLD_BY: [&str; 3] = ["x-fn-", PLATFORM_PREFIX, "x-forwarded-"];
+const TOLD_BY: [&str; 3] = [FUNCTION_PREFIX, PLATFORM_PREFIX, "x-forwarded-"];
 
 /// The protocol that the client speaks to whoever first takes its request.
 pub(crate) const FORWARDED_PROTO: &str = "x-forwarded-proto";
@@ -54,12 +55,9 @@ fn strip(headers: &mut HeaderMap) {
 /// Cleans a client's headers on their way in.
 pub(crate) fn strip_request(headers: &mut HeaderMap) {
     strip(headers);
-    for name in [DEADLINE_MS, INVOCATION, FORCE_START, ASYNC_ID, ASYNC_ATTEMPT] {
-        headers.remove(name);
-    }
     let alike: Vec<HeaderName> = headers
         .keys()
-        .filter(|n| looks_like_ours(n.as_str()))
+        .filter(|n| n.as_str().starts_with(FUNCTION_PREFIX) || looks_like_ours(n.as_str()))
         .cloned()
         .collect();
     for name in alike {
@@ -100,9 +98,63 @@ pub(crate) fn strip_answer(headers: &mut HeaderMap) {
 const SANDBOX: HeaderValue =
     HeaderValue::from_static("sandbox allow-downloads allow-forms allow-modals allow-popups allow-scripts");
 
-/// Isolates pages of a response from those of other functions on the same host.
-pub(crate) fn keep_apart(headers: &mut HeaderMap) {
+/// What a response says of its whole host, which is not one function's.
+const OF_THE_HOST: [HeaderName; 5] = [
+    STRICT_TRANSPORT_SECURITY,
+    HeaderName::from_static("alt-svc"),
+    HeaderName::from_static("clear-site-data"),
+    HeaderName::from_static("nel"),
+    HeaderName::from_static("report-to"),
+];
+
+/// Isolates a response from those of other functions on the same host: its pages, what it says of the host, and, for a
+/// function's own path, its cookies, which the browser then sends to that path alone.
+pub(crate) fn keep_apart(headers: &mut HeaderMap, path: Option<&str>) {
     headers.append(CONTENT_SECURITY_POLICY, SANDBOX);
+    for name in OF_THE_HOST {
+        headers.remove(name);
+    }
+    let cookies = headers.get_all(SET_COOKIE).iter();
+    let own: Vec<HeaderValue> = cookies.filter_map(|cookie| cookie_below(cookie, path?)).collect();
+    headers.remove(SET_COOKIE);
+    for cookie in own {
+        headers.append(SET_COOKIE, cookie);
+    }
+}
+
+/// A cookie for this path and what is below it, instead of other paths and hosts. `None` for one that cannot be so
+/// (RFC 6265bis, 4.1.3.2: the name says that it is for all paths).
+fn cookie_below(cookie: &HeaderValue, path: &str) -> Option<HeaderValue> {
+    let text = std::str::from_utf8(cookie.as_bytes()).ok()?;
+    let mut parts = text.split(';').map(str::trim);
+    let pair = parts.next()?;
+    if pair.to_ascii_lowercase().starts_with("__host-") {
+        return None;
+    }
+    let mut own = pair.to_owned();
+    let mut below = path.to_owned();
+    for part in parts {
+        let (name, value) = part.split_once('=').unwrap_or((part, ""));
+        match name.trim().to_ascii_lowercase().as_str() {
+            "domain" => {}
+            "path" => {
+                let asked = value.trim();
+                let is_below = asked
+                    .strip_prefix(path)
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+                below = match (is_below, asked.strip_prefix('/')) {
+                    (true, _) => asked.to_owned(),
+                    (false, Some("") | None) => path.to_owned(),
+                    (false, Some(inner)) => format!("{path}/{inner}"),
+                };
+            }
+            _ => {
+                own.push_str("; ");
+                own.push_str(part);
+            }
+        }
+    }
+    HeaderValue::from_str(&format!("{own}; Path={below}")).ok()
 }
 
 /// Says that a host must be contacted only over TLS for `age` (RFC 6797).
@@ -142,6 +194,20 @@ pub(crate) fn set_prefix(headers: &mut HeaderMap, function: &FunctionId) {
     let before = before.trim_end_matches('/');
     if let Ok(prefix) = HeaderValue::from_str(&format!("{before}/function/{function}")) {
         headers.insert(name, prefix);
+    }
+}
+
+/// The prefix that a function is told, see [`set_prefix`].
+pub(crate) fn prefix(headers: &HeaderMap) -> Option<String> {
+    headers.get("x-forwarded-prefix")?.to_str().ok().map(str::to_owned)
+}
+
+/// Removes what a client says of whom it speaks for.
+pub(crate) fn strip_forwarded(headers: &mut HeaderMap) {
+    let forwarded = |name: &&HeaderName| name.as_str().starts_with("x-forwarded-") || *name == FORWARDED;
+    let sent: Vec<HeaderName> = headers.keys().filter(forwarded).cloned().collect();
+    for name in sent {
+        headers.remove(name);
     }
 }
 
@@ -192,6 +258,52 @@ mod tests {
             ("accept", "*/*"),
         ]);
         strip_request(&mut h);
+        assert_eq!(h.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["accept"]);
+    }
+
+    #[test]
+    fn a_cookie_of_a_function_at_a_path_stays_below_that_path() {
+        let below = |cookie: &'static str| {
+            let mut h = headers(&[
+                ("set-cookie", cookie),
+                ("clear-site-data", "*"),
+                ("alt-svc", "h3=\":1\""),
+            ]);
+            keep_apart(&mut h, Some("/function/a"));
+            assert!(!h.contains_key("clear-site-data") && !h.contains_key("alt-svc"));
+            h.get(SET_COOKIE).map(|v| v.to_str().unwrap().to_owned())
+        };
+        for (sent, kept) in [
+            ("id=1", "id=1; Path=/function/a"),
+            ("id=1; Path=/; HttpOnly", "id=1; HttpOnly; Path=/function/a"),
+            ("id=1; path=/login", "id=1; Path=/function/a/login"),
+            ("id=1; Path=/function/a/b", "id=1; Path=/function/a/b"),
+            ("id=1; Path=/function/ab", "id=1; Path=/function/a/function/ab"),
+            (
+                "id=a=b; Domain=.example.org;Max-Age=9",
+                "id=a=b; Max-Age=9; Path=/function/a",
+            ),
+        ] {
+            assert_eq!(below(sent).as_deref(), Some(kept));
+        }
+        assert_eq!(below("__Host-id=1; Path=/; Secure"), None);
+        let mut result = headers(&[("set-cookie", "id=1")]);
+        keep_apart(&mut result, None);
+        assert!(!result.contains_key(SET_COOKIE));
+    }
+
+    #[test]
+    fn a_client_does_not_say_what_the_platform_tells_nor_for_whom_it_speaks() {
+        let mut h = headers(&[("x-fn-reseeded", "openssl"), ("x-fn-anything", "1"), ("accept", "*/*")]);
+        strip_request(&mut h);
+        assert_eq!(h.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["accept"]);
+        let mut h = headers(&[
+            ("x-forwarded-host", "evil.example"),
+            ("x-forwarded-prefix", "//evil.example"),
+            ("forwarded", "for=1.2.3.4"),
+            ("accept", "*/*"),
+        ]);
+        strip_forwarded(&mut h);
         assert_eq!(h.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["accept"]);
     }
 

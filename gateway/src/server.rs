@@ -397,6 +397,9 @@ impl Answering for Gateway {
         connection: CancellationToken,
     ) -> (Response<Body>, Option<Arc<Held>>) {
         let request_id = headers::request_id(request.headers());
+        if !self.clients.may_speak_for_others(via.peer) {
+            headers::strip_forwarded(request.headers_mut());
+        }
         if via.certificate.is_some() {
             headers::set(request.headers_mut(), FORWARDED_PROTO, "https");
         }
@@ -534,6 +537,7 @@ impl Gateway {
                 if by != By::Host {
                     headers::set_prefix(request.headers_mut(), &name);
                 }
+                let prefix = headers::prefix(request.headers());
                 let may_be_reserved = by == By::Host && name.name().contains("--");
                 let served = self.dispatch.serve(call(name, path, "http", force), request).await;
                 let mut answer = match served {
@@ -549,7 +553,7 @@ impl Gateway {
                     By::ApiPath => true,
                 };
                 if is_apart {
-                    headers::keep_apart(answer.headers_mut());
+                    headers::keep_apart(answer.headers_mut(), prefix.as_deref());
                 }
                 Ok(answer)
             }
@@ -565,7 +569,7 @@ impl Gateway {
                 let result = async_calls::result(&self.scheduler, &id, request.uri().query(), request_id).await;
                 let mut answer = result?;
                 if self.paths != Paths::Trusted {
-                    headers::keep_apart(answer.headers_mut());
+                    headers::keep_apart(answer.headers_mut(), None);
                 }
                 Ok(answer)
             }

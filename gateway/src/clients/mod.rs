@@ -168,6 +168,13 @@ impl Clients {
         }
     }
 
+    /// Whether this peer may say for whom it sends a request (`X-Forwarded-*`): a trusted proxy, or a process on the
+    /// gateway's own machine.
+    pub(crate) fn may_speak_for_others(&self, peer: IpAddr) -> bool {
+        let peer = peer.to_canonical();
+        peer.is_loopback() || self.is_trusted(peer)
+    }
+
     fn is_trusted(&self, address: IpAddr) -> bool {
         self.limits.trusted_proxies.iter().any(|net| net.contains(&address))
     }

@@ -10,10 +10,12 @@ use axum::body::Body;
 use http::header::UPGRADE;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Uri};
 use hyper::upgrade::OnUpgrade;
+use percent_encoding::percent_decode_str;
 use rekindle_pager::PageRef;
 use rekindle_relay::{DetachOnDrop, End, Held, TrackedBody, Tunnel, strip_hop_by_hop_but_upgrade};
 use rekindle_wire::api::StartKind;
 use rekindle_wire::internal::start_limit;
+use rekindle_wire::manifest::Hooks;
 use rekindle_wire::{ApiError, ErrorCode, InstanceId, headers};
 use tokio::time::Instant as Deadline;
 use tracing::{Instrument, Span};
@@ -86,6 +88,13 @@ async fn forward(
         .headers()
         .get(headers::LEASE)
         .map(|v| v.to_str().unwrap_or_default());
+    if is_hook(&instance.spec.manifest.hooks, &path) {
+        let message = format!(
+            "{path:?} is a hook of {}: only the platform calls it",
+            instance.spec.function
+        );
+        return Err(ApiError::new(ErrorCode::NotFound, message));
+    }
     let (in_flight, first) = match instance.usage.enter(instance.spec.manifest.concurrency, lease) {
         Entry::Entered(in_flight, first) => (in_flight, first),
         Entry::Full => return Err(busy()),
@@ -132,6 +141,20 @@ async fn forward(
     // The function does not notice that the caller has gone. It keeps running, and counts as in flight for as long as
     // it does.
     DetachOnDrop::new(exchange.run(request)).await
+}
+
+/// Whether a function may take this path, with a query, for one of its hooks. Servers decode paths before they compare
+/// them, and some ignore case or repeated slashes.
+fn is_hook(hooks: &Hooks, path: &str) -> bool {
+    let plain = |path: &str| -> Vec<String> {
+        let path = path.split('?').next().unwrap_or_default();
+        let path = percent_decode_str(path).decode_utf8_lossy().to_lowercase();
+        let parts = path.split('/').filter(|part| !matches!(*part, "" | "."));
+        parts.map(str::to_owned).collect()
+    };
+    let hooks = [&hooks.before_snapshot, &hooks.after_restore];
+    let mut hooks = hooks.into_iter().flatten().peekable();
+    hooks.peek().is_some() && hooks.any(|hook| plain(hook) == plain(path))
 }
 
 /// The response to a request beyond the instance's concurrency limit. The gateway places the request again.
@@ -411,4 +434,30 @@ pub(crate) fn record_touched(parts: &RunningInstance) -> Option<Arc<OpenSnapshot
     let written = |pages: &[PageRef]| parts.sandbox.written(pages);
     let is_unsent = snapshot.record(begun, &touched, written, faults);
     is_unsent.then(|| Arc::clone(snapshot))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hook_is_known_however_its_path_is_written() {
+        let hooks = Hooks {
+            before_snapshot: Some("/hooks/before".to_owned()),
+            after_restore: Some("/hooks/after-restore".to_owned()),
+        };
+        for path in [
+            "/hooks/before",
+            "/hooks/after-restore?x=1",
+            "//hooks/./after-restore/",
+            "/Hooks/after%2Drestore",
+            "/hooks%2fbefore",
+        ] {
+            assert!(is_hook(&hooks, path), "{path}");
+        }
+        for path in ["/", "/hooks", "/hooks/before/more", "/other?/hooks/before"] {
+            assert!(!is_hook(&hooks, path), "{path}");
+        }
+        assert!(!is_hook(&Hooks::default(), "/"));
+    }
 }
