@@ -190,3 +190,33 @@ fn parsed(date: &str) -> (String, u32) {
         .fold(0, |sum, part| sum * 60 + part.parse::<u32>().unwrap());
     (words[3].to_owned(), second)
 }
+
+#[test]
+fn the_platform_s_own_requests_are_for_localhost_and_a_refused_one_is_told() {
+    let code = "\
+import rekindle
+def handler(event, context):
+    print('host', event['headers']['host'], flush=True)
+    return {'statusCode': 403 if event['rawPath'] == '/private' else 200}
+";
+    let folder = Folder::python(
+        "refused",
+        "[[warmup]]\npath = \"/\"\n[[warmup]]\npath = \"/private\"",
+        code,
+    );
+    let told = shared().cli(&["deploy", folder.path().to_str().unwrap()]);
+    let told = String::from_utf8(told.stdout).unwrap();
+    assert!(
+        told.contains("refused: GET /private was answered 403 Forbidden"),
+        "{told}"
+    );
+    assert!(!told.contains("GET / was answered"), "{told}");
+    let described = String::from_utf8(shared().cli(&["describe", "refused"]).stdout).unwrap();
+    assert!(
+        described.contains("refused: GET /private was answered 403"),
+        "{described}"
+    );
+    shared().until_logged("refused", "warm-up request GET /private was answered 403");
+    shared().until_logged("refused", "host localhost");
+    assert_eq!(shared().fresh("restored", "refused", "/").ok().start(), "restored");
+}

@@ -61,6 +61,9 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
         say!("network    {}", m.network.as_str());
         if let Some(snapshot) = &shown.snapshot {
             say!("snapshot   {}", snapshot_line(snapshot));
+            for refused in &snapshot.refused_warmups {
+                say!("warm-up    refused: {refused}");
+            }
             if let Some(rehearsal) = &snapshot.rehearsal {
                 say!("rehearsal  {}", rehearsal_line(rehearsal));
                 if let Some(warning) = &rehearsal.warning {

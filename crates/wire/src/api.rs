@@ -156,6 +156,9 @@ pub struct SnapshotSummary {
     /// Result of restoring it once before it served. `None` if that was not done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rehearsal: Option<Rehearsal>,
+    /// Warm-up requests that were answered 4xx before it was taken, each with its status.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused_warmups: Vec<String>,
 }
 
 /// A snapshot's first restore, which its deploy makes before the version goes live.

@@ -312,6 +312,7 @@ mod tests {
             }),
             randomness: None,
             rehearsal: None,
+            refused_warmups: Vec::new(),
         }
     }
 

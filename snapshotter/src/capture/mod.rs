@@ -337,6 +337,7 @@ impl Manifest {
             made_with: None,
             randomness: None,
             rehearsal: None,
+            refused_warmups: Vec::new(),
         }
     }
 }

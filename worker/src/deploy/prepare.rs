@@ -110,7 +110,10 @@ async fn run(
     // A connection has just shown that it listens. A request beside that connection would make the bootstrap start
     // another thread, which all copies would have.
     quiet(&parts).await;
-    warm_up::send_all(&instance, &parts, &spec.manifest.warmup).await?;
+    let refused_warmups = warm_up::send_all(&instance, &parts, &spec.manifest.warmup).await?;
+    for refused in &refused_warmups {
+        instance.sink.platform(format!("warm-up request {refused}"));
+    }
     // The next caller finds it warm: its start belongs to the deploy.
     instance.usage.note_served();
     let (mut snapshot, mut snapshot_error, mut no_room) = (None, None, false);
@@ -119,10 +122,14 @@ async fn run(
         match capture(worker, &instance, &parts).await {
             Ok(published) => {
                 refuse_repeating(&spec, &published.summary)?;
+                let summary = SnapshotSummary {
+                    refused_warmups,
+                    ..published.summary
+                };
                 spec.snapshot = Some(published.id);
                 spec.snapshot_digest = Some(published.digest.to_string());
                 spec.instruction_sets = worker.config.offer.instruction_sets;
-                match rehearsed(worker, &spec, published.summary, events).await? {
+                match rehearsed(worker, &spec, summary, events).await? {
                     Ok(summary) => snapshot = Some(summary),
                     // The version goes without it, since each start would try the snapshot and then boot. Collection
                     // removes the snapshot.

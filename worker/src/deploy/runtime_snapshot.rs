@@ -37,7 +37,7 @@ use crate::instance::boot::{self, boot, boot_unloaded};
 use crate::instance::checkpoint::{Hook, call_hook, checkpoint, quiet};
 use crate::instance::isolated_process::{isolate, unavailable};
 use crate::instance::randomness;
-use crate::instance::{Instance, MemoryOrigin, RunningInstance};
+use crate::instance::{Instance, MemoryOrigin, RunningInstance, own_url};
 use crate::snapshots::expected::expected;
 use crate::snapshots::{CaptureNotes, EditError, become_user, clocks, let_be_read};
 use crate::worker::Worker;
@@ -353,7 +353,7 @@ async fn load(worker: &Worker, instance: &Instance, parts: &RunningInstance) -> 
         .map(|(name, value)| (name.to_owned(), value.into()))
         .collect();
     let order = serde_json::json!({ "env": environment }).to_string();
-    let request = http::Request::post(format!("http://function{path}"))
+    let request = http::Request::post(own_url(&path))
         .header(http::header::CONTENT_LENGTH, order.len())
         .header(http::header::CONTENT_TYPE, "application/json")
         .body(Body::from(order))

@@ -5,14 +5,14 @@ use http::StatusCode;
 use rekindle_wire::manifest::WarmupRequest;
 use rekindle_wire::{ApiError, ErrorCode};
 
-use crate::instance::{Instance, RunningInstance};
+use crate::instance::{Instance, RunningInstance, own_url};
 
 /// Size at which a response is cut, in bytes.
 const BODY_MAX: usize = 16 << 20;
 /// How much of a failed response is shown, in bytes.
 const SHOWN: usize = 1000;
 
-/// Sends all requests, one after the other.
+/// Sends all requests, one after the other. Returns those that were answered 4xx, each with its status.
 ///
 /// # Errors
 /// Returns `boot_failed` for the first request with a 5xx status or without a response.
@@ -20,19 +20,22 @@ pub(crate) async fn send_all(
     instance: &Instance,
     parts: &RunningInstance,
     requests: &[WarmupRequest],
-) -> Result<(), ApiError> {
+) -> Result<Vec<String>, ApiError> {
+    let mut refused = Vec::new();
     for request in requests {
-        let failed = |why: String| {
-            let WarmupRequest { method, path, .. } = request;
-            ApiError::new(ErrorCode::BootFailed, format!("warm-up request {method} {path} {why}"))
-        };
+        let WarmupRequest { method, path, .. } = request;
+        let failed =
+            |why: String| ApiError::new(ErrorCode::BootFailed, format!("warm-up request {method} {path} {why}"));
         let (status, body) = send(instance, parts, request).await.map_err(failed)?;
         if status.is_server_error() {
             let shown = String::from_utf8_lossy(&body[..body.len().min(SHOWN)]);
             return Err(failed(format!("was answered {status}: {shown}")));
         }
+        if status.is_client_error() {
+            refused.push(format!("{method} {path} was answered {status}"));
+        }
     }
-    Ok(())
+    Ok(refused)
 }
 
 /// Sends one request, and waits for its response as long as an invocation may take. The error is the end of a sentence.
@@ -43,7 +46,7 @@ pub(crate) async fn send(
 ) -> Result<(StatusCode, Bytes), String> {
     let request = http::Request::builder()
         .method(warmup.method.as_str())
-        .uri(format!("http://function{}", warmup.path))
+        .uri(own_url(&warmup.path))
         .header("x-request-id", "warm-up")
         .header("content-type", "application/json")
         .body(Body::from(warmup.body.clone()))

@@ -26,7 +26,7 @@ use tracing::{Instrument as _, Span};
 use crate::criu::dump::{Dump, DumpError, DumpingCriu};
 use crate::instance::isolated_process::{memory_limit, shm_limit};
 use crate::instance::randomness::{self, SearchError};
-use crate::instance::{Instance, RunningInstance};
+use crate::instance::{Instance, RunningInstance, own_url};
 use crate::snapshots::dump_dir::DumpDir;
 use crate::snapshots::expected::expected;
 use crate::snapshots::{AfterRestore, CaptureNotes, FILES_ARCHIVE, NOTES_FILE, join_time};
@@ -134,7 +134,7 @@ pub async fn call_hook(instance: &Instance, parts: &RunningInstance, hook: Hook)
 }
 
 async fn send_hook(instance: &Instance, parts: &RunningInstance, path: &str, span: &Span) -> Result<Bytes, String> {
-    let mut request = http::Request::post(format!("http://function{path}"))
+    let mut request = http::Request::post(own_url(path))
         .header(http::header::CONTENT_LENGTH, 0)
         .header(rekindle_wire::headers::INSTANCE, instance.id.as_str());
     let reseeded = parts

@@ -11,6 +11,11 @@ use crate::host::sandbox::Sandbox;
 /// The port on which every function serves HTTP inside its sandbox.
 pub const PORT: u16 = 8080;
 
+/// Where the platform's own requests go. Frameworks check the host, and most allow this one.
+pub(crate) fn own_url(path: &str) -> String {
+    format!("http://localhost{path}")
+}
+
 /// The body of a function's response.
 pub type FunctionBody = Reply;
 

@@ -21,7 +21,7 @@ use tokio::time::Instant as Deadline;
 use tracing::{Instrument, Span};
 
 use crate::instance::restore::record_first_fault;
-use crate::instance::{Entry, FunctionBody, InFlight, Instance, RunningInstance, gone, overdue};
+use crate::instance::{Entry, FunctionBody, InFlight, Instance, RunningInstance, gone, overdue, own_url};
 use crate::snapshots::OpenSnapshot;
 use crate::worker::Worker;
 
@@ -324,8 +324,7 @@ fn inward(
     deadline: Deadline,
 ) -> Result<Request<Body>, ApiError> {
     let (mut head, body) = request.into_parts();
-    let uri = format!("http://function{path}");
-    head.uri = uri
+    head.uri = own_url(path)
         .parse::<Uri>()
         .map_err(|e| ApiError::new(ErrorCode::BadRequest, format!("path {path:?} cannot be requested: {e}")))?;
     head.version = http::Version::HTTP_11;

@@ -49,6 +49,7 @@ use crate::instance::isolated_process::Output;
 use crate::migration::WrittenPages;
 use crate::reporting::logs::Sink;
 use crate::snapshots::{OpenSnapshot, PipeNote, WorkingSetUse};
+pub(crate) use client::own_url;
 pub use client::{FunctionBody, FunctionClient, PORT};
 pub(crate) use end::tear_down;
 use end::watch_end;

@@ -227,6 +227,9 @@ fn print(client: &Client, version: &VersionInfo, took: Duration) {
     say!("  phases    {}", phases_line(version));
     if let Some(snapshot) = &version.snapshot {
         say!("  snapshot  {}", snapshot_line(snapshot));
+        for refused in &snapshot.refused_warmups {
+            say!("  warm-up   {} {refused}", show::tinted("refused:", Tone::Warning));
+        }
         if let Some(rehearsal) = &snapshot.rehearsal {
             say!("  rehearsal {}", rehearsal_line(rehearsal));
             if let Some(warning) = &rehearsal.warning {
