@@ -36,14 +36,18 @@ pub enum SpawnError {
 
 pub use rekindle_confined::{MEMLOCK, MESSAGE_QUEUES};
 
-const SEARCH: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/bin"];
+/// Where a program is looked up if the environment has no `PATH`.
+const SEARCH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// The path of `program` as the function will see it. Relative paths start at `cwd`.
-fn locate(program: &str, cwd: &str) -> Result<String, SpawnError> {
+/// The path of `program` as the function will see it. A name is looked up in `PATH`. Relative paths start at `cwd`.
+fn locate(program: &str, cwd: &str, env: &[String]) -> Result<String, SpawnError> {
+    let at = |path: &Path| Path::new(cwd).join(path).to_string_lossy().into_owned();
     let candidates: Vec<String> = if program.contains('/') {
-        vec![Path::new(cwd).join(program).to_string_lossy().into_owned()]
+        vec![at(Path::new(program))]
     } else {
-        SEARCH.iter().map(|d| format!("{d}/{program}")).collect()
+        let path = env.iter().rev().find_map(|variable| variable.strip_prefix("PATH="));
+        let directories = path.unwrap_or(SEARCH).split(':');
+        directories.map(|d| at(&Path::new(d).join(program))).collect()
     };
     let executable = |path: &String| {
         use std::os::unix::fs::PermissionsExt;
@@ -88,7 +92,7 @@ pub(crate) fn fork_as(pid: Option<i32>) -> io::Result<i32> {
 /// its standard error and appears as exit code 127.
 pub fn spawn(order: &Spawn, stdout: &OwnedFd, stderr: &OwnedFd, group: &OwnedFd) -> Result<i32, SpawnError> {
     let first = order.argv.first().ok_or_else(|| SpawnError::NotFound(String::new()))?;
-    let program = CString::new(locate(first, &order.cwd)?).map_err(|_| SpawnError::Nul)?;
+    let program = CString::new(locate(first, &order.cwd, &order.env)?).map_err(|_| SpawnError::Nul)?;
     let argv = c_strings(order.argv.iter())?;
     let env = c_strings(order.env.iter())?;
     // Before the fork: the child only makes system calls.
@@ -243,6 +247,24 @@ pub(crate) fn place_fds(fds: &[(BorrowedFd<'_>, i32)]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_is_looked_up_in_the_function_s_path() {
+        let directory = tempfile::tempdir().unwrap();
+        let cwd = directory.path().to_str().unwrap();
+        let program = directory.path().join("bin/serve");
+        std::fs::create_dir(directory.path().join("bin")).unwrap();
+        std::fs::write(&program, "").unwrap();
+        let found = |program: &str, path: &str| locate(program, cwd, &[path.to_owned()]).ok();
+        let expected = program.to_str().map(str::to_owned);
+        assert_eq!(found("serve", "PATH=bin"), None, "it is not executable");
+        std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        assert_eq!(found("serve", &format!("PATH=/nowhere:{cwd}/bin")), expected);
+        assert_eq!(found("serve", "PATH=bin"), expected);
+        assert_eq!(found("bin/serve", "PATH="), expected);
+        assert_eq!(found("serve", "HOME=/tmp"), None);
+        assert!(found("sh", "HOME=/tmp").is_some());
+    }
 
     #[test]
     fn crashes_start_no_program_and_the_limit_holds_for_children() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rekindle_init::protocol::Spawn;
 use rekindle_wire::internal::VersionSpec;
-use rekindle_wire::manifest::Runtime;
+use rekindle_wire::manifest::{Base, Runtime};
 use rekindle_wire::{ApiError, ErrorCode};
 
 use crate::host::sandbox::{FunctionState, Sandbox};
@@ -48,7 +48,7 @@ pub(crate) async fn boot_unloaded(
     worker: &Arc<Worker>,
     instance: &Arc<Instance>,
 ) -> Result<Arc<RunningInstance>, ApiError> {
-    let mut env = base_environment();
+    let mut env = base_environment(instance.spec.manifest.base);
     env.push("FN_LOAD=later".to_owned());
     boot_with(worker, instance, env).await
 }
@@ -216,10 +216,14 @@ fn reference(text: &str) -> (usize, &str) {
     }
 }
 
-/// Returns the environment variables common to all functions.
-fn base_environment() -> Vec<String> {
+/// Where Python looks for modules in an `http` function, after the function's own `PYTHONPATH`. Versions that were built
+/// before the first of these names was given have the second.
+const PYTHON_PATH: &str = "/app/.rekindle/site-packages:/app/.rekindle/python:/opt/rekindle/python";
+
+/// Returns the environment variables common to all functions of a root filesystem.
+fn base_environment(base: Base) -> Vec<String> {
     vec![
-        "PATH=/usr/local/bin:/usr/bin:/bin".to_owned(),
+        format!("PATH={}", base.search_path()),
         "HOME=/tmp".to_owned(),
         "TMPDIR=/tmp".to_owned(),
         "LANG=C.UTF-8".to_owned(),
@@ -231,7 +235,7 @@ fn base_environment() -> Vec<String> {
 pub(crate) fn environment(spec: &VersionSpec) -> Vec<String> {
     let manifest = &spec.manifest;
     let mib = manifest.memory.0 >> 20;
-    let mut env = base_environment();
+    let mut env = base_environment(manifest.base);
     env.extend([
         format!("FN_NAME={}", spec.function.name()),
         format!("FN_VERSION={}", spec.version),
@@ -244,8 +248,11 @@ pub(crate) fn environment(spec: &VersionSpec) -> Vec<String> {
     if let Some(entry) = &manifest.entry {
         env.push(format!("FN_HANDLER={entry}"));
     }
+    let mut own: BTreeMap<_, _> = manifest.env.iter().map(|(k, v)| (k.as_str(), v.clone())).collect();
     if manifest.runtime == Runtime::Http {
-        env.push("PYTHONPATH=/app/.rekindle/python:/opt/rekindle/python".to_owned());
+        let first = own.remove("PYTHONPATH").filter(|path| !path.is_empty());
+        let first = first.map(|path| path + ":").unwrap_or_default();
+        env.push(format!("PYTHONPATH={first}{PYTHON_PATH}"));
         env.push("PYTHONUNBUFFERED=1".to_owned());
     }
     // For programs that ask the kernel on which processors they may run. The kernel names all processors of the host.
@@ -256,7 +263,6 @@ pub(crate) fn environment(spec: &VersionSpec) -> Vec<String> {
             .filter(|name| !manifest.env.contains_key(*name))
             .map(|name| format!("{name}={processors}")),
     );
-    let mut own: BTreeMap<_, _> = manifest.env.iter().map(|(k, v)| (k.as_str(), v.clone())).collect();
     // The command of the runtime `node` loads the agent already.
     if manifest.runtime == Runtime::Http && manifest.base.runtime() == Some(Runtime::Node) {
         for (name, agent) in AGENTS {
@@ -264,13 +270,65 @@ pub(crate) fn environment(spec: &VersionSpec) -> Vec<String> {
             own.insert(name, format!("{agent}{}", more.unwrap_or_default()));
         }
     }
+    // Programs take the first of two values.
+    env.retain(|variable| variable.split_once('=').is_none_or(|(name, _)| !own.contains_key(name)));
     env.extend(own.into_iter().map(|(name, value)| format!("{name}={value}")));
     env
 }
 
 #[cfg(test)]
 mod tests {
+    use rekindle_wire::VersionNumber;
+    use rekindle_wire::internal::LayerRef;
+    use rekindle_wire::manifest::parse;
+    use rekindle_wire::processor::InstructionSets;
+
     use super::*;
+
+    fn spec(settings: &str) -> VersionSpec {
+        let text = format!("name = \"hello\"\nruntime = \"http\"\ncommand = [\"serve\"]\n{settings}");
+        let layer = LayerRef {
+            digest: "0".repeat(64),
+            tar_bytes: 1,
+        };
+        VersionSpec {
+            function: "hello".parse().unwrap(),
+            version: VersionNumber(1),
+            manifest: parse(&text).unwrap(),
+            uid: 100_001,
+            rootfs: layer.clone(),
+            layer,
+            snapshot: None,
+            snapshot_digest: None,
+            instruction_sets: InstructionSets::default(),
+        }
+    }
+
+    #[test]
+    fn a_variable_has_one_value_which_is_the_function_s_own() {
+        let has = |settings: &str, name: &str| {
+            let environment = environment(&spec(settings));
+            let values = environment
+                .iter()
+                .filter_map(|variable| variable.strip_prefix(name)?.strip_prefix('='));
+            values.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let usual = "/usr/local/bin:/usr/bin:/bin";
+        assert_eq!(has("", "PATH"), [usual]);
+        assert_eq!(
+            has("base = \"python\"", "PATH"),
+            [format!("/app/.rekindle/python/bin:{usual}")]
+        );
+        assert_eq!(
+            has("base = \"node22\"", "PATH"),
+            [format!("/app/node_modules/.bin:{usual}")]
+        );
+        let own = "[env]\nPATH = \"/app/bin\"\nPYTHONPATH = \"/app/src\"\nHOME = \"/app\"";
+        assert_eq!(has(own, "PATH"), ["/app/bin"]);
+        assert_eq!(has(own, "HOME"), ["/app"]);
+        assert_eq!(has(own, "PYTHONPATH"), [format!("/app/src:{PYTHON_PATH}")]);
+        assert_eq!(has("", "PYTHONPATH"), [PYTHON_PATH]);
+    }
 
     #[test]
     fn a_command_has_what_the_environment_has() {

@@ -99,6 +99,15 @@ impl Base {
         self.interpreter().map(|interpreter| interpreter.runtime)
     }
 
+    /// Where its functions look for programs, as in `PATH`: first where an installer puts those of packages.
+    pub fn search_path(self) -> &'static str {
+        match self.runtime() {
+            Some(Runtime::Python) => "/app/.rekindle/python/bin:/usr/local/bin:/usr/bin:/bin",
+            Some(Runtime::Node) => "/app/node_modules/.bin:/usr/local/bin:/usr/bin:/bin",
+            Some(Runtime::Http) | None => "/usr/local/bin:/usr/bin:/bin",
+        }
+    }
+
     /// The root filesystem of a runtime with this name in `fn.toml`.
     pub fn of_runtime(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|base| {

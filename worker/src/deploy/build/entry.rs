@@ -1,10 +1,16 @@
 //! Checks that the entry named in `fn.toml` exists. The rules are the runtimes' own (`handler.py`, `handler.js`).
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use rekindle_wire::manifest::{Manifest, Runtime};
+
+use super::PYTHON_PACKAGES;
+
+/// How many programs an error lists.
+const LISTED: usize = 20;
 
 /// The function's files cannot be started as its manifest says.
 #[derive(Debug, thiserror::Error)]
@@ -16,8 +22,18 @@ pub struct EntryError(String);
 pub(super) enum Found {
     /// It exists.
     Yes,
-    /// It is not in the uploaded folder, but may come with a dependency.
-    WithDependencies,
+    /// It is not in the uploaded folder, but may come with a dependency or the root filesystem.
+    Elsewhere,
+}
+
+/// What a build has made.
+pub(super) struct Built<'a> {
+    /// The uploaded folder, with `node_modules`.
+    pub(super) app: &'a Path,
+    /// The installed python packages.
+    pub(super) packages: Option<&'a Path>,
+    /// The root filesystem.
+    pub(super) root: &'a Path,
 }
 
 /// Looks for the entry in the uploaded folder `app`, before anything is installed.
@@ -30,7 +46,7 @@ pub(super) fn check(manifest: &Manifest, app: &Path) -> Result<Found, EntryError
                 return Ok(Found::Yes);
             }
             if app.join("requirements.txt").is_file() {
-                return Ok(Found::WithDependencies);
+                return Ok(Found::Elsewhere);
             }
             Err(python_missing(entry, &module))
         }
@@ -39,21 +55,25 @@ pub(super) fn check(manifest: &Manifest, app: &Path) -> Result<Found, EntryError
     }
 }
 
-/// Looks for the entry again, now in the installed packages as well.
-pub(super) fn check_installed(manifest: &Manifest, app: &Path, packages: Option<&Path>) -> Result<(), EntryError> {
+/// Looks for the entry again, now in the installed packages and the root filesystem as well.
+pub(super) fn check_built(manifest: &Manifest, built: &Built<'_>) -> Result<(), EntryError> {
     let entry = manifest.entry.as_deref().unwrap_or_default();
-    if manifest.runtime == Runtime::Node {
-        let module = node_module(entry);
-        return if node_file(app, module) {
-            Ok(())
-        } else {
-            Err(node_missing(entry, module))
-        };
-    }
-    let module = python_module(entry);
-    match packages {
-        Some(packages) if python_file(packages, &module) => Ok(()),
-        _ => Err(python_missing(entry, &module)),
+    match manifest.runtime {
+        Runtime::Python => {
+            let module = python_module(entry);
+            match built.packages {
+                Some(packages) if python_file(packages, &module) => Ok(()),
+                _ => Err(python_missing(entry, &module)),
+            }
+        }
+        Runtime::Node => {
+            let module = node_module(entry);
+            match node_file(built.app, module) {
+                true => Ok(()),
+                false => Err(node_missing(entry, module)),
+            }
+        }
+        Runtime::Http => built_command(manifest, built),
     }
 }
 
@@ -91,7 +111,7 @@ fn node(entry: &str, app: &Path) -> Result<Found, EntryError> {
         return Ok(Found::Yes);
     }
     if module.starts_with("node_modules/") && app.join("package.json").is_file() {
-        return Ok(Found::WithDependencies);
+        return Ok(Found::Elsewhere);
     }
     Err(node_missing(entry, module))
 }
@@ -120,20 +140,42 @@ fn node_missing(entry: &str, module: &str) -> EntryError {
     ))
 }
 
-fn command(manifest: &Manifest, app: &Path) -> Result<Found, EntryError> {
+/// Returns a command's program, relative to `/app` if it is below that. Names are looked up and stay as they are.
+fn program(manifest: &Manifest) -> &str {
     let program = manifest.command.first().map_or("", String::as_str);
-    let Some(relative) = program
-        .strip_prefix("/app/")
-        .or_else(|| (!program.starts_with('/')).then_some(program))
-    else {
-        return Ok(Found::Yes);
-    };
-    if !program.contains('/') {
-        // It is looked up in the root filesystem.
+    let relative = program.strip_prefix("/app/").unwrap_or(program);
+    relative.trim_start_matches("./")
+}
+
+fn command(manifest: &Manifest, app: &Path) -> Result<Found, EntryError> {
+    let program = program(manifest);
+    if program.starts_with('/') {
         return Ok(Found::Yes);
     }
-    let relative = relative.trim_start_matches("./");
-    let Ok(metadata) = fs::metadata(app.join(relative)) else {
+    if !manifest.command[0].contains('/') {
+        // Only the built function has all of the default path.
+        let is_default = !manifest.env.contains_key("PATH");
+        return Ok(if is_default { Found::Elsewhere } else { Found::Yes });
+    }
+    if !app.join(program).exists() && comes_with_dependencies(manifest, app, program) {
+        return Ok(Found::Elsewhere);
+    }
+    executable(manifest, app, program)
+}
+
+/// Returns whether a path of the function is one that an installer makes.
+fn comes_with_dependencies(manifest: &Manifest, app: &Path, path: &str) -> bool {
+    let (directory, list) = match manifest.base.runtime() {
+        Some(Runtime::Python) => (PYTHON_PACKAGES, "requirements.txt"),
+        Some(Runtime::Node) => ("node_modules", "package.json"),
+        Some(Runtime::Http) | None => return false,
+    };
+    Path::new(path).starts_with(directory) && app.join(list).is_file()
+}
+
+fn executable(manifest: &Manifest, app: &Path, path: &str) -> Result<Found, EntryError> {
+    let program = &manifest.command[0];
+    let Ok(metadata) = fs::metadata(app.join(path)) else {
         return Err(EntryError(format!(
             "command starts {program}, which is not in the function's folder: build it before the deploy (build.command in fn.toml), check .fnignore, or correct command"
         )));
@@ -145,8 +187,51 @@ fn command(manifest: &Manifest, app: &Path) -> Result<Found, EntryError> {
     }
     if metadata.permissions().mode() & 0o100 == 0 {
         return Err(EntryError(format!(
-            "command starts {program}, which is not executable: run `chmod +x {relative}` and deploy again"
+            "command starts {program}, which is not executable: run `chmod +x {path}` and deploy again"
         )));
     }
     Ok(Found::Yes)
+}
+
+fn built_command(manifest: &Manifest, built: &Built<'_>) -> Result<(), EntryError> {
+    let program = program(manifest);
+    let exists = |path: &str| match path.strip_prefix("/app/").unwrap_or(path) {
+        absolute if absolute.starts_with('/') => built.root.join(absolute.trim_start_matches('/')).exists(),
+        relative => match (Path::new(relative).strip_prefix(PYTHON_PACKAGES), built.packages) {
+            (Ok(within), Some(packages)) => packages.join(within).is_file(),
+            _ => built.app.join(relative).is_file(),
+        },
+    };
+    let is_there = match program.contains('/') {
+        true => exists(program),
+        false => manifest
+            .base
+            .search_path()
+            .split(':')
+            .any(|directory| exists(&format!("{directory}/{program}"))),
+    };
+    if is_there {
+        return Ok(());
+    }
+    let brought = brought(built);
+    let brought = match brought.is_empty() {
+        true => "no programs".to_owned(),
+        false => brought.into_iter().take(LISTED).collect::<Vec<_>>().join(", "),
+    };
+    Err(EntryError(format!(
+        "command starts {}, which neither the root filesystem \"{}\" nor an installed package has: the packages \
+         bring {brought}; add the package that has it, or correct command in fn.toml",
+        manifest.command[0],
+        manifest.base.as_str()
+    )))
+}
+
+/// Returns the names of the programs that installed packages bring.
+fn brought(built: &Built<'_>) -> BTreeSet<String> {
+    let python = built.packages.map(|packages| packages.join("bin"));
+    let directories = python.into_iter().chain([built.app.join("node_modules/.bin")]);
+    directories
+        .flat_map(|directory| fs::read_dir(directory).into_iter().flatten().flatten())
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect()
 }

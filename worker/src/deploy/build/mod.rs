@@ -40,7 +40,7 @@ use crate::host::cgroup::Limits;
 use crate::host::confined::{ConfinedError, Confinement};
 use allow::Allowed;
 use cache::DepsCache;
-use entry::Found;
+use entry::{Built, Found};
 use installer::Network;
 use operator::Configured;
 use proxy::{Proxy, ProxyLimits};
@@ -196,6 +196,9 @@ pub enum BuildError {
     /// The entry does not exist.
     #[error(transparent)]
     Entry(#[from] EntryError),
+    /// The root filesystem is not available.
+    #[error(transparent)]
+    Root(#[from] RootError),
     /// The python packages failed.
     #[error(transparent)]
     Python(#[from] PythonError),
@@ -244,7 +247,7 @@ impl BuildError {
             {
                 Internal
             }
-            Self::Python(_) | Self::Node(_) | Self::Pack(_) => BuildFailed,
+            Self::Root(_) | Self::Python(_) | Self::Node(_) | Self::Pack(_) => BuildFailed,
             Self::WorkDir { .. } | Self::CutOff(_) => Internal,
         }
     }
@@ -326,9 +329,13 @@ async fn build_in(order: &BuildOrder<'_>, room: &Arc<Room>, progress: &Progress<
         }
         Some(Runtime::Http) | None => None,
     };
-    if found == Found::WithDependencies {
-        let packages = packages.as_ref().map(python::Packages::path);
-        entry::check_installed(manifest, &room.app(), packages)?;
+    if found == Found::Elsewhere {
+        let built = Built {
+            app: &room.app(),
+            packages: packages.as_ref().map(python::Packages::path),
+            root: &order.root(Root::Runtime(manifest.base)).await?,
+        };
+        entry::check_built(manifest, &built)?;
     }
 
     progress("packing the layer");

@@ -179,6 +179,7 @@ fn wheel(name: &str, requires: &str) -> Vec<u8> {
          z = zipfile.ZipFile('w', 'w')\n\
          d = '{name}-1.0.dist-info/'\n\
          z.writestr('{name}.py', 'VALUE = 42\\n')\n\
+         z.writestr(d + 'entry_points.txt', '[console_scripts]\\n{name} = {name}:main\\n')\n\
          z.writestr(d + 'METADATA', 'Metadata-Version: 2.1\\nName: {name}\\nVersion: 1.0\\n{requires}')\n\
          z.writestr(d + 'WHEEL', 'Wheel-Version: 1.0\\nGenerator: test\\n\
          Root-Is-Purelib: true\\nTag: py3-none-any\\n')\n\
@@ -292,7 +293,7 @@ async fn entries_of_every_form_are_found() {
         (node("lib.handler"), Tar::default().file("lib/index.js", "")),
         (http("./server"), program("server")),
         (http("bin/server"), program("bin/server")),
-        (http("python3"), Tar::default().file("x", "")),
+        (http("sh"), Tar::default().file("x", "")),
         (http("/usr/bin/env"), Tar::default().file("x", "")),
     ];
     for (manifest, tar) in cases {
@@ -300,6 +301,68 @@ async fn entries_of_every_form_are_found() {
             .await
             .unwrap_or_else(|e| panic!("{manifest}: {e}"));
     }
+}
+
+#[tokio::test]
+async fn a_command_may_be_a_program_of_a_python_package() {
+    let Some(shop) = Workshop::open() else { return };
+    let wheel = wheel("demo", "");
+    let command = |program: &str| {
+        format!("runtime = \"http\"\nbase = \"python\"\ncommand = [\"{program}\", \"--port\", \"$PORT\"]\n")
+    };
+    let folder = || {
+        let list = Tar::default().file("requirements.txt", "--no-index\n./demo-1.0-py3-none-any.whl\n");
+        list.entry("demo-1.0-py3-none-any.whl", EntryType::Regular, "", 0o644, &wheel)
+    };
+    for program in [
+        "demo",
+        ".rekindle/python/bin/demo",
+        "./.rekindle/python/bin/demo",
+        "/app/.rekindle/python/bin/demo",
+        "python3",
+        "sh",
+    ] {
+        let layer = shop.build(&command(program), folder()).await;
+        let layer = layer.unwrap_or_else(|e| panic!("{program}: {e}"));
+        let script = content(&layer, ".rekindle/python/bin/demo").unwrap();
+        assert!(script.starts_with("#!/usr/bin/python3\n"), "{script}");
+    }
+    for program in ["uvicorn", ".rekindle/python/bin/uvicorn", "node"] {
+        let error = shop.build(&command(program), folder()).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::InvalidManifest, "{error}");
+        let told = error.to_string();
+        assert!(
+            told.contains(&format!("command starts {program}")) && told.contains("packages bring demo;"),
+            "{told}"
+        );
+    }
+    // Somewhere else, which only the function knows.
+    let elsewhere = format!("{}[env]\nPATH = \"/app/tools\"\n", command("uvicorn"));
+    shop.build(&elsewhere, folder()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_command_may_be_a_program_of_a_node_package() {
+    let Some(shop) = Workshop::open() else { return };
+    let command = |program: &str| format!("runtime = \"http\"\nbase = \"node\"\ncommand = [\"{program}\"]\n");
+    let inner = serde_json::json!({"name": "inner", "version": "1.0.0", "bin": {"serve-inner": "cli.js"}}).to_string();
+    let folder = || {
+        Tar::default()
+            .file("package.json", "{\"dependencies\": {\"inner\": \"file:./inner\"}}")
+            .file("inner/package.json", &inner)
+            .file("inner/cli.js", "#!/usr/bin/env node\n")
+    };
+    for program in ["serve-inner", "node_modules/.bin/serve-inner", "node"] {
+        match shop.build(&command(program), folder()).await {
+            Err(e) if unreachable_registry(&e) => return,
+            built => drop(built.unwrap_or_else(|e| panic!("{program}: {e}"))),
+        }
+    }
+    let error = shop
+        .build(&command("node_modules/.bin/next"), folder())
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("packages bring serve-inner;"), "{error}");
 }
 
 #[tokio::test]
