@@ -60,6 +60,9 @@ pub use room::sweep;
 
 /// The directory of python packages, relative to `/app`.
 pub const PYTHON_PACKAGES: &str = ".rekindle/python";
+/// The name by which modules are imported from it, and what it links to. Programs tell packages from their user's
+/// modules by `site-packages` in the path.
+const SITE_PACKAGES: [&str; 2] = [".rekindle/site-packages", "python"];
 
 const DEPS_CACHE: &str = "deps-cache";
 /// Bytes of installed dependencies that are kept in the directory of builds. Blocks.
@@ -350,7 +353,8 @@ async fn build_in(order: &BuildOrder<'_>, room: &Arc<Room>, progress: &Progress<
         if let Some(packages) = &packages {
             trees.push((Path::new(PYTHON_PACKAGES), packages.path()));
         }
-        pack::pack(&trees, &to, &limits).inspect_err(|_| {
+        let links = packages.iter().map(|_| SITE_PACKAGES.map(Path::new));
+        pack::pack(&trees, links, &to, &limits).inspect_err(|_| {
             // What is left is swept at the worker's next start.
             let _ = std::fs::remove_file(&to);
         })

@@ -52,8 +52,13 @@ pub enum PackError {
 }
 
 /// Packs trees, each under its name in the tar. An empty name stands for the tar's root; directories above a name are
-/// created. Blocks.
-pub(super) fn pack(trees: &[(&Path, &Path)], out: &Path, limits: &BuildLimits) -> Result<(), PackError> {
+/// created. Then adds links, each with its target. Blocks.
+pub(super) fn pack<'a>(
+    trees: &[(&Path, &Path)],
+    links: impl Iterator<Item = [&'a Path; 2]>,
+    out: &Path,
+    limits: &BuildLimits,
+) -> Result<(), PackError> {
     let wrong = |e| PackError::Write(out.to_owned(), e);
     let file = File::create(out).map_err(wrong)?;
     let builder = Builder::new(BufWriter::with_capacity(1 << 20, file));
@@ -70,6 +75,9 @@ pub(super) fn pack(trees: &[(&Path, &Path)], out: &Path, limits: &BuildLimits) -
             packing.directory(directory)?;
         }
         packing.tree(tree, tree, name)?;
+    }
+    for [name, target] in links {
+        packing.symbolic(name, target)?;
     }
     packing.builder.into_inner().and_then(|mut w| w.flush()).map_err(wrong)
 }
@@ -159,6 +167,10 @@ impl Packing<'_> {
             LinkError::Outside => PackError::Link(name.to_owned()),
             LinkError::Kernel(e) => PackError::Read(path.to_owned(), e),
         })?;
+        self.symbolic(name, &target)
+    }
+
+    fn symbolic(&mut self, name: &Path, target: &Path) -> Result<(), PackError> {
         let mut header = self.header(EntryType::Symlink, 0o777, 0)?;
         let appended = self.builder.append_link(&mut header, name, target);
         appended.map_err(|e| PackError::Write(self.out.to_owned(), e))

@@ -397,6 +397,7 @@ async fn a_wheel_in_the_folder_is_installed_and_compiled_and_the_second_time_cac
     };
     let names = names(&first);
     assert!(names.contains(&".rekindle/python/demo.py".to_owned()), "{names:?}");
+    assert!(names.contains(&".rekindle/site-packages".to_owned()), "{names:?}");
     for compiled in [
         ".rekindle/python/__pycache__/demo.cpython-311.pyc",
         "__pycache__/main.cpython-311.pyc",
