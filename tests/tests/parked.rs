@@ -130,3 +130,78 @@ fn neither_a_stop_nor_kill_9_leaves_anything_of_a_parked_instance() {
     platform.stop();
     assert_eq!(platform.leftovers(), Vec::<String>::new());
 }
+
+/// A master that forks workers and watches them, as gunicorn's does: each reports when it wakes, and one that has not
+/// reported for two seconds is late. The master has a socket of its own; the workers answer requests.
+const MASTER: &str = r#"
+import os, select, socket, time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+LIMIT, EVERY = 2.0, 0.2
+late = '/tmp/late'
+open(late, 'w').close()
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = open(late).read().encode()
+        self.send_response(200)
+        self.send_header('content-length', str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *_):
+        pass
+
+server = HTTPServer(('127.0.0.1', int(os.environ['PORT'])), Handler)
+server.socket.setblocking(False)
+reports = {}
+for n in range(6):
+    read, write = os.pipe()
+    if os.fork() == 0:
+        while True:
+            os.write(write, b'.')
+            # Some work before it reports would be the application's.
+            if select.select([server.socket], [], [], EVERY)[0]:
+                try:
+                    server.handle_request()
+                except BlockingIOError:
+                    pass
+    os.set_blocking(read, False)
+    reports[read] = time.monotonic()
+while True:
+    time.sleep(EVERY)
+    now = time.monotonic()
+    for read in reports:
+        try:
+            os.read(read, 4096)
+            reports[read] = now
+        except BlockingIOError:
+            if now - reports[read] > LIMIT:
+                with open(late, 'a') as out:
+                    out.write('%.1f ' % (now - reports[read]))
+"#;
+
+#[test]
+fn workers_report_before_their_master_looks_after_it() {
+    let platform = shared();
+    let settings = "idle = \"1s\"\npark = \"120s\"\nmax_instances = 1";
+    platform.deploy(&Folder::server("park-master", settings, MASTER));
+    for _ in 0..4 {
+        assert_eq!(
+            platform.get("park-master", "/").ok().text(),
+            "",
+            "late before it was parked"
+        );
+        parked(platform, "park-master", 1);
+        // Time that it does not have, and that its clock shows.
+        thread::sleep(Duration::from_secs(3));
+        assert_eq!(platform.get("park-master", "/").ok().start(), "parked");
+        thread::sleep(Duration::from_millis(700));
+        let late = platform.get("park-master", "/").ok();
+        assert_eq!(
+            (late.start(), late.text()),
+            ("warm", String::new()),
+            "workers that the master calls late"
+        );
+    }
+    platform.admin("DELETE", "/v1/functions/park-master").send();
+}

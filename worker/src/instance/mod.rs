@@ -24,6 +24,7 @@ pub mod parking;
 pub mod randomness;
 pub mod restore;
 pub mod start;
+mod thaw_order;
 mod usage;
 
 use std::future::Future;
@@ -53,6 +54,7 @@ pub(crate) use client::own_url;
 pub use client::{FunctionBody, FunctionClient, PORT};
 pub(crate) use end::tear_down;
 use end::watch_end;
+use thaw_order::Children;
 pub use usage::{Entry, InFlight, Usage};
 
 /// How long a stop waits for a start to end. A killed start ends within milliseconds, but a download runs to its end.
@@ -81,6 +83,8 @@ pub struct RunningInstance {
     pub working_set: Option<WorkingSetUse>,
     /// Whether it is frozen or about to be.
     pub frozen: AtomicBool,
+    /// While it is parked: those of its processes that go on before their parents.
+    children: Mutex<Option<Children>>,
 }
 
 /// Where the memory of an instance came from. Nothing is known of one that was booted.
@@ -118,6 +122,7 @@ impl RunningInstance {
             base: OnceLock::new(),
             working_set: origin.working_set,
             frozen: AtomicBool::new(false),
+            children: Mutex::default(),
         }))
     }
 
@@ -139,7 +144,7 @@ impl RunningInstance {
         if !self.is_frozen() {
             return;
         }
-        match self.cgroup.thaw() {
+        match self.cgroup.thaw().and_then(|()| self.cgroup.release()) {
             Ok(()) => self.say_thawed(),
             Err(e) => tracing::error!(group = self.cgroup.name(), error = %e, "a parked instance cannot be thawed"),
         }

@@ -16,6 +16,7 @@ use tracing::Instrument as _;
 use super::{Instance, InstanceStage, RunningInstance, gone};
 use crate::host::cgroup::FreezeError;
 use crate::instance::isolated_process::unavailable;
+use crate::instance::thaw_order::hold_parents;
 
 /// The outcome of parking an instance.
 #[derive(Debug)]
@@ -52,7 +53,12 @@ impl Instance {
         parts.client.close_idle();
         let freezing = Arc::clone(&parts);
         // The task does not panic, so the only possible failure is the shutdown of the runtime.
-        let frozen = tokio::task::spawn_blocking(move || freezing.cgroup.freeze()).await;
+        let freeze = move || {
+            freezing.cgroup.freeze()?;
+            *freezing.children.lock() = hold_parents(&freezing.cgroup);
+            Ok(())
+        };
+        let frozen = tokio::task::spawn_blocking(freeze).await;
         match frozen {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
@@ -73,7 +79,7 @@ impl Instance {
     ///
     /// # Errors
     /// Returns `instance_gone` when it is to stop, or `unavailable` when the kernel refuses.
-    pub async fn unpark(&self, parts: &RunningInstance) -> Result<Option<Duration>, ApiError> {
+    pub async fn unpark(self: &Arc<Self>, parts: &Arc<RunningInstance>) -> Result<Option<Duration>, ApiError> {
         if !parts.is_frozen() {
             return Ok(None);
         }
@@ -81,7 +87,7 @@ impl Instance {
         self.thaw(parts).instrument(span).await.map(Some)
     }
 
-    async fn thaw(&self, parts: &RunningInstance) -> Result<Duration, ApiError> {
+    async fn thaw(self: &Arc<Self>, parts: &Arc<RunningInstance>) -> Result<Duration, ApiError> {
         let since = Instant::now();
         let _alone = self.parking.lock().await;
         if !parts.is_frozen() {
@@ -93,6 +99,9 @@ impl Instance {
             ApiError::new(ErrorCode::Unavailable, told.message)
         })?;
         parts.say_thawed();
+        if let Some(children) = parts.children.lock().take() {
+            tokio::spawn(children.first(Arc::clone(self), Arc::clone(parts)));
+        }
         match self.step(|s| matches!(s, InstanceStage::Parked), InstanceStage::Ready) {
             true => Ok(since.elapsed()),
             false => Err(gone()),

@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 
 use super::files::{self, FileError};
 use super::limits::{DiskLimit, Limits};
-use super::{FUNCTION, KillError, poll_until, v1, v2};
+use super::{FUNCTION, HELD, KillError, poll_until, v1, v2};
 
 /// The file with the processes of a group.
 pub(super) const PROCS: &str = "cgroup.procs";
@@ -66,6 +66,11 @@ impl Layout {
         }
     }
 
+    /// Returns the directory of the function's processes that stay frozen longer than the others. It rarely exists.
+    pub(super) fn held(&self) -> PathBuf {
+        self.function().join(HELD)
+    }
+
     pub(super) fn limit(&self, limits: &Limits) -> Result<(), FileError> {
         match self {
             Self::V1(d) => d.limit(limits),
@@ -99,7 +104,9 @@ impl Layout {
         for directory in self.all() {
             pids.extend(files::read_pids(&directory.join(PROCS))?);
         }
-        pids.extend(files::read_pids(&self.function().join(PROCS))?);
+        for directory in [self.function(), self.held()] {
+            pids.extend(files::read_pids(&directory.join(PROCS))?);
+        }
         pids.sort_unstable();
         pids.dedup();
         Ok(pids)
@@ -163,12 +170,24 @@ impl Layout {
 
     /// Removes the directories. They must contain no processes, and no groups except the function's.
     pub(super) fn remove(&self, limit: Duration) -> Result<(), FileError> {
+        remove_directory(&self.held(), limit)?;
         remove_directory(&self.function(), limit)?;
         for directory in self.all() {
             remove_directory(&directory, limit)?;
         }
         Ok(())
     }
+}
+
+/// Moves processes to a group. Those that have ended are left out.
+pub(super) fn move_to(directory: &Path, pids: &[i32]) -> Result<(), FileError> {
+    for pid in pids {
+        match files::write(&directory.join(PROCS), &pid.to_string()) {
+            Err(e) if e.source.raw_os_error() == Some(libc::ESRCH) => {}
+            moved => moved?,
+        }
+    }
+    Ok(())
 }
 
 /// Removes a directory. The kernel releases a dead process's group a moment after the process is gone from

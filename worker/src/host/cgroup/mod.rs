@@ -40,6 +40,8 @@ pub use sweep::{SweepError, Swept};
 /// function is ever frozen. On v1 it exists in the freezer's hierarchy alone, on v2 without controllers, so all limits
 /// stay the instance's.
 const FUNCTION: &str = "function";
+/// The group below it of processes that stay frozen longer than the others.
+const HELD: &str = "held";
 /// Where the kernel's cgroup filesystem is mounted.
 pub const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 /// The parent of all groups of a worker.
@@ -408,6 +410,43 @@ impl Cgroup {
             Layout::V1(d) => d.thaw(),
             Layout::V2(d) => d.thaw(),
         }
+    }
+
+    /// Returns the ids of the function's processes.
+    ///
+    /// # Errors
+    /// Returns an error when the kernel's file cannot be read.
+    pub fn function_pids(&self) -> Result<Vec<i32>, FileError> {
+        files::read_pids(&self.function().join(PROCS))
+    }
+
+    /// Holds processes of the frozen function back: they stay frozen when it is thawed, until [`Self::release`]. Blocks
+    /// for some milliseconds.
+    ///
+    /// # Errors
+    /// Returns an error when the kernel refuses. Some may be held then.
+    pub fn hold(&self, pids: &[i32]) -> Result<(), FileError> {
+        let held = self.layout.held();
+        files::make_all(&held)?;
+        match &self.layout {
+            Layout::V1(_) => files::write(&held.join(v1::STATE), v1::FROZEN)?,
+            Layout::V2(_) => files::write(&held.join(v2::FREEZE), "1")?,
+        }
+        layout::move_to(&held, pids)
+    }
+
+    /// Lets held processes go on with the others. Blocks for some milliseconds if there are any.
+    ///
+    /// # Errors
+    /// Returns an error when the kernel refuses.
+    pub fn release(&self) -> Result<(), FileError> {
+        let held = self.layout.held();
+        if !held.exists() {
+            return Ok(());
+        }
+        // None of them can fork before it is moved.
+        layout::move_to(&self.function(), &files::read_pids(&held.join(PROCS))?)?;
+        remove_directory(&held, REMOVE_LIMIT)
     }
 
     /// Removes the group, which must contain no processes any more. Tries for at most [`REMOVE_LIMIT`].

@@ -346,6 +346,80 @@ fn a_frozen_process_does_nothing_until_thawed_and_can_be_killed() {
     group.remove().unwrap();
 }
 
+/// Returns the processor time of a process in ticks, or `None` if it is gone.
+fn ticks(pid: i32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.split_whitespace().nth(11)?.parse().ok()
+}
+
+/// Waits until each process runs, and returns whether all did.
+fn all_run(pids: &[i32]) -> bool {
+    let before: Vec<_> = pids.iter().map(|pid| ticks(*pid).unwrap()).collect();
+    poll_until(Duration::from_secs(20), Duration::from_millis(5), || {
+        pids.iter()
+            .zip(&before)
+            .all(|(pid, before)| ticks(*pid).unwrap() > before + 1)
+    })
+}
+
+/// A parent that is held stays frozen while its child runs, and can be killed or let go of.
+fn holds_a_parent(group: &Cgroup) {
+    let mut child = shell(group, "while :; do :; done & while :; do :; done")
+        .spawn()
+        .unwrap();
+    let parent = i32::try_from(child.id()).unwrap();
+    assert!(poll_until(Duration::from_secs(10), Duration::from_millis(2), || {
+        group.function_pids().unwrap().len() == 2
+    }));
+    let mut pids = group.function_pids().unwrap();
+    pids.retain(|pid| *pid != parent);
+    let other = pids[0];
+    assert!(all_run(&[parent, other]));
+    for end in ["released", "killed"] {
+        group.freeze().unwrap();
+        group.hold(&[parent]).unwrap();
+        assert_eq!(group.function_pids().unwrap(), [other]);
+        group.thaw().unwrap();
+        let held_at = ticks(parent).unwrap();
+        assert!(all_run(&[other]));
+        assert!(ticks(parent).unwrap() <= held_at + 1, "what is held runs");
+        if end == "released" {
+            group.release().unwrap();
+            assert!(all_run(&[parent, other]));
+            assert!(!group.function().join(HELD).exists());
+        }
+    }
+    group.kill().unwrap();
+    assert!(!wait(&mut child).success());
+}
+
+#[test]
+fn a_held_parent_stands_still_while_its_child_runs() {
+    let Some(real) = Real::new() else { return };
+    let group = real.groups.create("held", LIMITS).unwrap();
+    holds_a_parent(&group);
+    group.remove().unwrap();
+}
+
+#[test]
+fn a_held_parent_stands_still_in_a_real_v2_group() {
+    let Some(mount) = v2_mount() else {
+        skipped("needs root and a cgroup2 mount");
+        return;
+    };
+    let directory = v2::Directory(mount.join(format!("rekindle-test-v2-held-{}", std::process::id())));
+    fs::create_dir_all(directory.function()).unwrap();
+    let group = Cgroup {
+        name: "v2-held".to_owned(),
+        layout: Layout::V2(directory.clone()),
+        removed: false,
+        home: Weak::new(),
+    };
+    holds_a_parent(&group);
+    group.remove().unwrap();
+    assert!(!directory.0.exists());
+}
+
 #[test]
 fn sweep_kills_what_a_dead_worker_left() {
     let Some(real) = Real::new() else { return };

@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use super::files::{self, FileError};
 use super::limits::{CPU_PERIOD_US, Device, DiskLimit, Limits};
-use super::{DetectError, DeviceError, DiskError, FREEZE_LIMIT, FUNCTION, FreezeError, poll_until};
+use super::{DetectError, DeviceError, DiskError, FREEZE_LIMIT, FUNCTION, FreezeError, HELD, poll_until};
 
 const MEMORY: &str = "memory";
 const CPU: &str = "cpu";
 const PIDS: &str = "pids";
 const FREEZER: &str = "freezer";
+/// The file that freezes a group, and what is written to it.
+pub(super) const STATE: &str = "freezer.state";
+pub(super) const FROZEN: &str = "FROZEN";
 /// Optional: reads from the disk are limited where it exists.
 const BLKIO: &str = "blkio";
 /// Optional as well: a sandbox has no node of another device.
@@ -108,7 +111,7 @@ impl Directories {
     }
 
     fn state(&self) -> PathBuf {
-        self.function().join("freezer.state")
+        self.function().join(STATE)
     }
 
     /// Returns every directory once.
@@ -211,7 +214,7 @@ impl Directories {
         let frozen = poll_until(FREEZE_LIMIT, Duration::from_micros(100), || {
             // Written again each time: a process that forked meanwhile leaves the state at FREEZING until someone
             // looks.
-            let now = files::write(&state, "FROZEN").and_then(|()| files::read(&state));
+            let now = files::write(&state, FROZEN).and_then(|()| files::read(&state));
             match now {
                 Ok(text) => text.trim() == "FROZEN",
                 Err(e) => {
@@ -240,7 +243,9 @@ impl Directories {
 
     /// A frozen process dies of SIGKILL only once it is thawed.
     pub(super) fn let_die(&self) {
-        let _ = files::write_if_present(&self.state(), "THAWED");
+        for group in [self.function(), self.function().join(HELD)] {
+            let _ = files::write_if_present(&group.join(STATE), "THAWED");
+        }
     }
 }
 

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use super::files::{self, FileError};
 use super::limits::{CPU_PERIOD_US, DiskLimit, Limits};
-use super::{DetectError, DiskError, FREEZE_LIMIT, FUNCTION, FreezeError, poll_until};
+use super::{DetectError, DiskError, FREEZE_LIMIT, FUNCTION, FreezeError, HELD, poll_until};
 
 /// Required controllers. Freezing needs no controller here.
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
 /// The limit of swap in bytes, apart from memory.
 const SWAP_MAX: &str = "memory.swap.max";
+/// The file that freezes a group.
+pub(super) const FREEZE: &str = "cgroup.freeze";
 /// Minimum quota that the kernel accepts, in microseconds.
 const QUOTA_MIN_US: u64 = 1_000;
 
@@ -198,7 +200,7 @@ impl Directory {
     }
 
     pub(super) fn freeze(&self) -> Result<(), FreezeError> {
-        files::write(&self.function().join("cgroup.freeze"), "1")?;
+        files::write(&self.function().join(FREEZE), "1")?;
         let events = self.function().join("cgroup.events");
         let mut failed = None;
         let frozen = poll_until(FREEZE_LIMIT, Duration::from_micros(100), || {
@@ -222,10 +224,12 @@ impl Directory {
 
     /// A frozen process that is killed need not be thawed to die here. Without `cgroup.kill`, this makes sure of it.
     pub(super) fn let_die(&self) {
-        let _ = files::write_if_present(&self.function().join("cgroup.freeze"), "0");
+        for group in [self.function(), self.function().join(HELD)] {
+            let _ = files::write_if_present(&group.join(FREEZE), "0");
+        }
     }
 
     pub(super) fn thaw(&self) -> Result<(), FileError> {
-        files::write(&self.function().join("cgroup.freeze"), "0")
+        files::write(&self.function().join(FREEZE), "0")
     }
 }
