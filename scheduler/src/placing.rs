@@ -61,6 +61,9 @@ pub(crate) async fn placement(scheduler: &Scheduler, request: PlacementRequest) 
 
 async fn answer(scheduler: &Scheduler, request: PlacementRequest, was_queued: &mut bool) -> PlacementResult {
     let function = request.function;
+    if request.force == Some(StartKind::Restored) {
+        check_snapshot(scheduler, &function).await?;
+    }
     let wait = Duration::from_millis(request.wait_ms).min(WAIT_LIMIT);
     let (answer, placed) = oneshot::channel();
     let waiter = Waiter {
@@ -317,17 +320,34 @@ impl Launch {
     }
 }
 
+/// Says why a version has no snapshot, if it should be restored.
+async fn check_snapshot(scheduler: &Scheduler, function: &FunctionId) -> Result<(), ApiError> {
+    let live = scheduler.state().catalog.live(function);
+    let Some(live) = live.filter(|live| live.spec.snapshot.is_none()) else {
+        return Ok(());
+    };
+    let version = scheduler.store.version(function, live.spec.version).await;
+    // Without the store, it is said without the reason.
+    let why = version.ok().flatten().and_then(|version| version.snapshot_error);
+    Err(no_snapshot(&live, why.as_deref()))
+}
+
+fn no_snapshot(live: &LiveVersion, why: Option<&str>) -> ApiError {
+    let why = why.unwrap_or("set snapshot = true in fn.toml and deploy again");
+    ApiError::new(
+        ErrorCode::BadRequest,
+        format!(
+            "version {} of {} has no snapshot to restore, but can be \"booted\": {why}",
+            live.spec.version, live.spec.function
+        ),
+    )
+}
+
 fn check_force(live: &LiveVersion, force: Option<StartKind>) -> Result<(), ApiError> {
     match force {
         None | Some(StartKind::Booted) => Ok(()),
         Some(StartKind::Restored) if live.spec.snapshot.is_some() => Ok(()),
-        Some(StartKind::Restored) => Err(ApiError::new(
-            ErrorCode::BadRequest,
-            format!(
-                "version {} of {} has no snapshot to restore: set snapshot = true in fn.toml and deploy again, or ask for \"booted\"",
-                live.spec.version, live.spec.function
-            ),
-        )),
+        Some(StartKind::Restored) => Err(no_snapshot(live, None)),
         Some(kind) => Err(ApiError::new(
             ErrorCode::BadRequest,
             format!("a start cannot be forced to be \"{kind}\": use booted or restored"),

@@ -82,7 +82,12 @@ pub(crate) fn refill(scheduler: &Scheduler) {
         scheduler.tasks.spawn(async move {
             let Err(error) = here.workers.start(&address, &start).await else { return };
             let id = &start.instance;
-            tracing::warn!(instance = %id, error = &error as &dyn std::error::Error, "an instance could not be started ahead");
+            match error.is_leaving() {
+                true => tracing::debug!(instance = %id, "not started ahead: its worker is shutting down"),
+                false => {
+                    tracing::warn!(instance = %id, error = &error as &dyn std::error::Error, "an instance could not be started ahead");
+                }
+            }
             drop(here.state().fleet.forget(id, here.now()));
             pump(&here);
         });

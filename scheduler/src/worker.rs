@@ -44,8 +44,13 @@ impl WorkerError {
     pub(crate) fn may_do_elsewhere(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
-            Self::Refused { status, .. } => *status == StatusCode::SERVICE_UNAVAILABLE,
+            Self::Refused { .. } => self.is_leaving(),
         }
+    }
+
+    /// Whether the worker takes nothing new, as it is shutting down.
+    pub(crate) fn is_leaving(&self) -> bool {
+        matches!(self, Self::Refused { status, .. } if *status == StatusCode::SERVICE_UNAVAILABLE)
     }
 }
 

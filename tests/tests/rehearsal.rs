@@ -107,6 +107,9 @@ def handler(event, context):
         "{why}"
     );
     assert_eq!(shared().fresh("booted", "stuck", "/").ok().start(), "booted");
+    let refused = shared().fresh("restored", "stuck", "/");
+    assert_eq!(refused.status, 400, "{}", refused.text());
+    assert!(refused.text().contains("no licence here"), "{}", refused.text());
     assert_eq!(
         shared().worker_metric("rekindle_rehearsals_total{outcome=\"failed\"}"),
         2.0
