@@ -77,6 +77,14 @@ fn every_folder() -> Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
+/// The path of the function's first warm-up request with `GET`, or `/`.
+fn first_path(folder: &Path) -> Result<String> {
+    let text = std::fs::read_to_string(folder.join("fn.toml")).context("fn.toml cannot be read")?;
+    let manifest = rekindle_wire::manifest::parse(&text).context("fn.toml is not valid")?;
+    let first = manifest.rehearsed().into_iter().find(|request| request.method == "GET");
+    Ok(first.map_or_else(|| "/".to_owned(), |request| request.path))
+}
+
 /// Measures each restore after a deploy of this folder under this name. It is deleted afterwards.
 async fn after_a_deploy(
     record: &mut Record,
@@ -90,8 +98,9 @@ async fn after_a_deploy(
     platform.deployed(&copy)?;
     platform.remove_instances()?;
     let ours = Ours::of(platform, name);
+    let path = first_path(copy.path())?;
     for n in 0..RESTORES {
-        let started = ours.start("restored", name, "/").await;
+        let started = ours.start("restored", name, &path).await;
         let started = started.with_context(|| format!("{name} after its deploy"))?;
         platform.remove_instance(started.instance())?;
         let which = match n {
