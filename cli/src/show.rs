@@ -9,7 +9,19 @@ use anyhow::{Context as _, Result};
 use comfy_table::{ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rekindle_wire::ApiError;
+use rekindle_wire::manifest::{Base, Runtime};
 use serde::Serialize;
+
+/// A runtime with the version of its interpreter: `python3.13`, or `http, node22` for a server of the function's own.
+pub(crate) fn runtime(runtime: Runtime, base: Option<Base>) -> String {
+    let versioned = base
+        .and_then(Base::interpreter)
+        .map(|interpreter| interpreter.versioned);
+    match (runtime, versioned) {
+        (Runtime::Http, Some(versioned)) => format!("{}, {versioned}", runtime.as_str()),
+        (_, versioned) => versioned.unwrap_or(runtime.as_str()).to_owned(),
+    }
+}
 
 /// A colour by its meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -236,6 +248,15 @@ mod tests {
     use rekindle_wire::ErrorCode;
 
     use super::*;
+
+    #[test]
+    fn a_runtime_is_shown_with_its_version() {
+        assert_eq!(runtime(Runtime::Python, Some(Base::Python313)), "python3.13");
+        assert_eq!(runtime(Runtime::Node, Some(Base::Node)), "node18");
+        assert_eq!(runtime(Runtime::Http, Some(Base::Node22)), "http, node22");
+        assert_eq!(runtime(Runtime::Http, Some(Base::Base)), "http");
+        assert_eq!(runtime(Runtime::Python, None), "python");
+    }
 
     #[test]
     fn sizes_and_times_have_the_unit_that_fits() {

@@ -25,7 +25,7 @@ pub(crate) async fn run(client: &Client, args: Listing) -> Result<ExitCode> {
             f.name.to_string(),
             f.live.map_or_else(|| "-".to_owned(), |v| v.to_string()),
             format!("{} {}", f.newest, f.state),
-            f.runtime.as_str().to_owned(),
+            show::runtime(f.runtime, f.base),
             show::bytes(f.memory_bytes),
             f.instances.to_string(),
             client.address(&f.path),

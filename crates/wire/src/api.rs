@@ -234,6 +234,9 @@ pub struct FunctionSummary {
     pub state: VersionState,
     /// Its runtime's name.
     pub runtime: crate::manifest::Runtime,
+    /// Its root filesystem, which says the version of its interpreter. `None` from an earlier version of the platform.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<crate::manifest::Base>,
     /// Memory limit of an instance in bytes.
     pub memory_bytes: u64,
     /// Instances running now.

@@ -187,6 +187,7 @@ fn summary(scheduler: &Scheduler, newest: &VersionInfo) -> FunctionSummary {
         newest: newest.version,
         state: newest.state,
         runtime: manifest.runtime,
+        base: Some(manifest.base),
         memory_bytes: manifest.memory.0,
         instances: u32::try_from(instances.len()).unwrap_or(u32::MAX),
         path: format!("/function/{}", newest.function),
