@@ -13,10 +13,15 @@ use rekindle_wire::api::{
     Revocation, RevokeRequest, Status, VersionInfo, WorkerInfo,
 };
 use rekindle_wire::asynchronous::{AsyncCall, CallState, Changed};
+use rekindle_wire::interface::Endpoint;
+use rekindle_wire::interface::users::{
+    Collect, DeleteFunction, Deploy, DescribeFunction, DescribeVersion, DrainWorker, ListCalls, ListFunctions,
+    ListInstances, ListRevocations, ListWorkers, MigrateInstance, ReadFunctionStats, ReadLogs, ReadStats, ReadStatus,
+    RemoveCall, RenewSnapshot, RetryCall, RetryCalls, Revoke, ShowCall, UndrainWorker,
+};
 use rekindle_wire::stats::{FunctionStats, Stats};
 use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionId, InstanceId, Namespace, VersionNumber, headers};
 use reqwest::{Method, RequestBuilder, Response};
-use serde::de::DeserializeOwned;
 
 use crate::args::{ClientArgs, FunctionArg};
 use crate::settings;
@@ -150,13 +155,24 @@ impl Client {
         })
     }
 
-    async fn json<T: DeserializeOwned>(&self, method: Method, path: &str) -> Result<T> {
-        let request = self.request(method, path).timeout(CALL_TIMEOUT);
+    /// A call of an operation, within a time limit.
+    async fn call<E: Endpoint>(&self, at: &E, body: &E::Body, limit: Duration) -> Result<E::Answer> {
+        let request = self.request(E::OPERATION.method, &at.uri()).timeout(limit);
+        let request = match E::encode(body) {
+            body if body.is_empty() => request,
+            body => request.header("content-type", "application/json").body(body),
+        };
         let response = self.checked(self.send(request).await?).await?;
-        response
-            .json()
+        let body = response
+            .bytes()
             .await
-            .with_context(|| format!("{path}: the answer is not what this version of fn understands"))
+            .with_context(|| format!("the answer of {} broke off", self.base))?;
+        E::decode(&body).with_context(|| format!("{}: the answer is not what this version of fn understands", at.uri()))
+    }
+
+    /// A call without a body.
+    async fn ask<E: Endpoint<Body = ()>>(&self, at: &E) -> Result<E::Answer> {
+        self.call(at, &(), CALL_TIMEOUT).await
     }
 
     /// The response if it is a success, otherwise the [`ApiError`] it carries.
@@ -188,68 +204,74 @@ impl Client {
 
     /// Workers, functions and instances.
     pub(crate) async fn status(&self) -> Result<Status> {
-        self.json(Method::GET, "/v1/status").await
+        self.ask(&ReadStatus {}).await
     }
 
     /// Every function of the namespace.
     pub(crate) async fn functions(&self) -> Result<Vec<FunctionSummary>> {
-        self.json(Method::GET, &functions_path(self.namespace.as_str())).await
+        let namespace = self.other_namespace();
+        self.ask(&ListFunctions { namespace }).await
     }
 
     /// One function.
     pub(crate) async fn function(&self, name: &FunctionId) -> Result<FunctionDetail> {
-        self.json(Method::GET, &function_path(name)).await
+        let (name, namespace) = name.split();
+        self.ask(&DescribeFunction { name, namespace }).await
     }
 
     /// Statistics of the platform.
     pub(crate) async fn stats(&self) -> Result<Stats> {
-        self.json(Method::GET, "/v1/stats").await
+        self.ask(&ReadStats {}).await
     }
 
     /// Statistics of one function.
     pub(crate) async fn function_stats(&self, name: &FunctionId) -> Result<FunctionStats> {
-        self.json(Method::GET, &format!("{}/stats", function_path(name))).await
+        let (name, namespace) = name.split();
+        self.ask(&ReadFunctionStats { name, namespace }).await
     }
 
     /// One version.
     pub(crate) async fn version(&self, name: &FunctionId, version: VersionNumber) -> Result<VersionInfo> {
-        self.json(Method::GET, &format!("{}/versions/{version}", function_path(name)))
-            .await
+        let (name, namespace) = name.split();
+        let version = DescribeVersion {
+            name,
+            version,
+            namespace,
+        };
+        self.ask(&version).await
     }
 
     /// Every running instance.
     pub(crate) async fn instances(&self) -> Result<Vec<InstanceInfo>> {
-        self.json(Method::GET, "/v1/instances").await
+        self.ask(&ListInstances {}).await
     }
 
     /// Every worker.
     pub(crate) async fn workers(&self) -> Result<Vec<WorkerInfo>> {
-        self.json(Method::GET, "/v1/workers").await
+        self.ask(&ListWorkers {}).await
     }
 
     /// Starts or ends the draining of the worker with this name.
     pub(crate) async fn drain(&self, name: &str, drained: bool) -> Result<WorkerInfo> {
-        let method = if drained { Method::PUT } else { Method::DELETE };
-        self.json(method, &format!("/v1/workers/{name}/drain")).await
+        let name = name.to_owned();
+        match drained {
+            true => self.ask(&DrainWorker { name }).await,
+            false => self.ask(&UndrainWorker { name }).await,
+        }
     }
 
     /// Revokes a member's certificates.
     pub(crate) async fn revoke(&self, role: Role, name: &str) -> Result<Revocation> {
-        let call = self.request(Method::POST, "/v1/revocations").timeout(CALL_TIMEOUT);
-        let call = call.json(&RevokeRequest {
+        let request = RevokeRequest {
             role: role.to_string(),
             name: name.to_owned(),
-        });
-        let response = self.checked(self.send(call).await?).await?;
-        response
-            .json()
-            .await
-            .context("the answer is not what this version of fn understands")
+        };
+        self.call(&Revoke {}, &request, CALL_TIMEOUT).await
     }
 
     /// The revoked members.
     pub(crate) async fn revocations(&self) -> Result<Vec<Revocation>> {
-        self.json(Method::GET, "/v1/revocations").await
+        self.ask(&ListRevocations {}).await
     }
 
     /// Asynchronous invocations, newest first.
@@ -259,86 +281,69 @@ impl Client {
         state: Option<CallState>,
         limit: u32,
     ) -> Result<Vec<AsyncCall>> {
-        let mut path = format!("/v1/async?limit={limit}");
-        if let Some(name) = function {
-            path.push_str(&format!("&function={name}"));
-        }
-        if let Some(state) = state {
-            path.push_str(&format!("&state={state}"));
-        }
-        self.json(Method::GET, &path).await
+        let wanted = ListCalls {
+            function: function.cloned(),
+            state,
+            before: None,
+            limit: Some(limit),
+        };
+        self.ask(&wanted).await
     }
 
     /// One asynchronous invocation.
-    pub(crate) async fn call(&self, id: &CallId) -> Result<AsyncCall> {
-        self.json(Method::GET, &format!("/v1/async/{id}")).await
+    pub(crate) async fn async_call(&self, id: &CallId) -> Result<AsyncCall> {
+        self.ask(&ShowCall { id: id.clone() }).await
     }
 
     /// Queues a dead letter again.
     pub(crate) async fn retry_call(&self, id: &CallId) -> Result<AsyncCall> {
-        self.json(Method::POST, &format!("/v1/async/{id}/retry")).await
+        self.ask(&RetryCall { id: id.clone() }).await
     }
 
     /// Queues all dead letters of a function again.
     pub(crate) async fn retry_dead_calls(&self, name: &FunctionId) -> Result<Changed> {
-        self.json(Method::POST, &format!("{}/async/retry", function_path(name)))
-            .await
+        let (name, namespace) = name.split();
+        self.ask(&RetryCalls { name, namespace }).await
     }
 
     /// Renews the snapshot of a function's live version.
     pub(crate) async fn renew_snapshot(&self, name: &FunctionId) -> Result<VersionInfo> {
-        self.json(Method::POST, &format!("{}/snapshot/renew", function_path(name)))
-            .await
+        let (name, namespace) = name.split();
+        self.ask(&RenewSnapshot { name, namespace }).await
     }
 
     /// Deletes a call.
     pub(crate) async fn remove_call(&self, id: &CallId) -> Result<()> {
-        self.remove(&format!("/v1/async/{id}")).await
+        self.ask(&RemoveCall { id: id.clone() }).await
     }
 
     /// Moves an instance, or a copy of it.
     pub(crate) async fn migrate(&self, instance: &InstanceId, request: &MigrateRequest) -> Result<Migration> {
         let limit = MOVE_TIMEOUT + Duration::from_millis(request.settle_ms.unwrap_or(0));
-        let call = self
-            .request(Method::POST, &format!("/v1/instances/{instance}/migrate"))
-            .json(request)
-            .timeout(limit);
-        let response = self.checked(self.send(call).await?).await?;
-        response
-            .json()
-            .await
-            .context("the answer is not what this version of fn understands")
+        let id = instance.clone();
+        self.call(&MigrateInstance { id }, request, limit).await
     }
 
     /// Removes a function.
     pub(crate) async fn delete(&self, name: &FunctionId) -> Result<()> {
-        self.remove(&function_path(name)).await
-    }
-
-    async fn remove(&self, path: &str) -> Result<()> {
-        let request = self.request(Method::DELETE, path).timeout(CALL_TIMEOUT);
-        self.checked(self.send(request).await?).await.map(drop)
+        let (name, namespace) = name.split();
+        self.ask(&DeleteFunction { name, namespace }).await
     }
 
     /// Asks the platform to remove unneeded objects from its object store.
     pub(crate) async fn collect(&self, request: &CollectRequest) -> Result<Collected> {
-        let request = self
-            .request(Method::POST, "/v1/collections")
-            .timeout(COLLECT_TIMEOUT)
-            .json(request);
-        let response = self.checked(self.send(request).await?).await?;
-        response
-            .json()
-            .await
-            .context("the answer to the collection is not what this version of fn understands")
+        self.call(&Collect {}, request, COLLECT_TIMEOUT).await
     }
 
     /// Uploads a packed folder of `length` bytes into the namespace. Returns the version it became, and whether that is
     /// new: without `force` an unchanged folder makes none.
     pub(crate) async fn deploy(&self, body: reqwest::Body, length: u64, force: bool) -> Result<(VersionInfo, bool)> {
-        let path = format!("{}?if_changed={}", functions_path(self.namespace.as_str()), !force);
+        let deploy = Deploy {
+            namespace: self.other_namespace(),
+            if_changed: Some(!force),
+        };
         let request = self
-            .request(Method::POST, &path)
+            .request(Deploy::OPERATION.method, &deploy.uri())
             .header("content-type", "application/gzip")
             .header("content-length", length)
             .body(body);
@@ -351,26 +356,24 @@ impl Client {
 
     /// Opens the log: one JSON [`LogLine`] a line.
     pub(crate) async fn logs(&self, name: &FunctionId, tail: u32, follow: bool) -> Result<Response> {
-        let path = format!("{}/logs?tail={tail}&follow={follow}", function_path(name));
-        let mut request = self.request(Method::GET, &path);
+        let (name, namespace) = name.split();
+        let logs = ReadLogs {
+            name,
+            namespace,
+            tail: usize::try_from(tail).ok(),
+            follow: Some(follow),
+        };
+        let mut request = self.request(ReadLogs::OPERATION.method, &logs.uri());
         if !follow {
             request = request.timeout(CALL_TIMEOUT);
         }
         self.checked(self.send(request).await?).await
     }
-}
 
-/// Path of a namespace's functions. That of the default one is known to gateways of earlier versions, too.
-fn functions_path(namespace: &str) -> String {
-    match namespace == Namespace::default().as_str() {
-        true => "/v1/functions".to_owned(),
-        false => format!("/v1/namespaces/{namespace}/functions"),
+    /// The namespace, unless it is the default one: gateways of earlier versions know of no other.
+    fn other_namespace(&self) -> Option<Namespace> {
+        Some(self.namespace.clone()).filter(|named| *named != Namespace::default())
     }
-}
-
-/// Path of a function in the admin API.
-pub(crate) fn function_path(function: &FunctionId) -> String {
-    format!("{}/{}", functions_path(function.namespace()), function.name())
 }
 
 /// Parses one line of a log.

@@ -10,6 +10,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use rekindle_relay::{HeadLimits, strip_hop_by_hop_but_upgrade};
 use rekindle_wire::headers::{CLUSTER_TOKEN, INSTANCE, REQUEST_ID, SERVER_TIMING, START};
 use rekindle_wire::ids::RequestId;
+use rekindle_wire::interface::version;
 use rekindle_wire::{ApiError, ErrorCode, FunctionId};
 
 const REQUEST_ID_MAX: usize = 128;
@@ -229,9 +230,10 @@ pub(crate) fn set(headers: &mut HeaderMap, name: &'static str, value: &str) {
     }
 }
 
-/// Sets the cluster's secret.
+/// Sets the cluster's secret, and the versions of the interfaces that this build understands.
 pub(crate) fn set_token(headers: &mut HeaderMap, token: &HeaderValue) {
     headers.insert(HeaderName::from_static(CLUSTER_TOKEN), token.clone());
+    headers.extend([version::header()]);
 }
 
 #[cfg(test)]

@@ -205,6 +205,9 @@ pub(crate) fn forced(headers: &HeaderMap) -> Result<Option<StartKind>, ApiError>
 
 #[cfg(test)]
 mod tests {
+    use rekindle_wire::interface::Operation;
+    use rekindle_wire::interface::users::{ADMIN, GATEWAY};
+
     use super::*;
 
     use http::header::HOST;
@@ -388,5 +391,30 @@ mod tests {
             by: By::Host,
         });
         assert_eq!(found("hello.example.org", PEER, "/v1/status"), at_function);
+    }
+
+    #[test]
+    fn what_is_described_is_found_and_answered_by_who_serves_it() {
+        let at = |operation: &Operation| {
+            let path = [
+                ("{name}", "hello"),
+                ("{path}", "x"),
+                ("{version}", "1"),
+                ("{id}", "a-1"),
+            ]
+            .iter()
+            .fold(operation.path.to_owned(), |path, (name, value)| {
+                path.replace(name, value)
+            });
+            let request = Request::builder().method(&operation.method).uri(path).body(()).unwrap();
+            route(&request, None, PEER, &Hosts::default())
+        };
+        for operation in ADMIN {
+            assert_eq!(at(operation), Ok(Route::Admin), "{operation:?}");
+        }
+        for operation in GATEWAY {
+            let found = at(operation);
+            assert!(found.is_ok() && found != Ok(Route::Admin), "{operation:?}: {found:?}");
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, Uri};
+use http::{HeaderValue, Request, Response, Uri};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -20,11 +20,14 @@ use rekindle_wire::asynchronous::{
 };
 use rekindle_wire::headers::STANDBY;
 use rekindle_wire::ids::GatewayId;
+use rekindle_wire::interface::Endpoint;
+use rekindle_wire::interface::scheduler::{
+    AcceptCall, AwaitRecalls, ClaimCalls, EndCall, EndCallback, Place, ReadResult, RenewCalls, ReportLeases,
+    ReportTraffic,
+};
 use rekindle_wire::internal::{LeaseAnswer, LeaseReport, Placement, PlacementRequest};
 use rekindle_wire::stats::{TrafficAnswer, TrafficReport};
 use rekindle_wire::{ApiError, CallId, ErrorCode};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tracing::Instrument as _;
 
@@ -206,63 +209,60 @@ impl SchedulerClient {
             rekindle.role = "gateway",
             server.address = self.first().1,
         );
-        self.call(Method::POST, "/internal/placements", Some(request), limit)
-            .instrument(span)
-            .await
+        self.call(&Place {}, request, limit).instrument(span).await
     }
 
     /// Reports leases.
     pub(crate) async fn report(&self, report: &LeaseReport) -> Result<LeaseAnswer, ApiError> {
-        self.call(Method::POST, "/internal/leases", Some(report), REPORT_LIMIT)
-            .await
+        self.call(&ReportLeases {}, report, REPORT_LIMIT).await
     }
 
     /// Reports counts.
     pub(crate) async fn tell(&self, report: &TrafficReport) -> Result<TrafficAnswer, ApiError> {
-        self.call(Method::POST, "/internal/traffic", Some(report), CALL_LIMIT)
-            .await
+        self.call(&ReportTraffic {}, report, CALL_LIMIT).await
     }
 
     /// Waits for recalled leases.
     pub(crate) async fn recalls(&self, gateway: &GatewayId, wait: Duration) -> Result<LeaseAnswer, ApiError> {
-        let path = format!("/internal/recalls?gateway={gateway}&wait_ms={}", wait.as_millis());
-        self.call(Method::GET, &path, None::<&()>, wait + CALL_LIMIT).await
+        let recalls = AwaitRecalls {
+            gateway: gateway.clone(),
+            wait_ms: u64::try_from(wait.as_millis()).ok(),
+        };
+        self.call(&recalls, &(), wait + CALL_LIMIT).await
     }
 
     /// Stores an asynchronous invocation.
     pub(crate) async fn accept_call(&self, call: &NewCall) -> Result<AcceptedCall, ApiError> {
-        self.call(Method::POST, "/internal/async/calls", Some(call), KEEP_LIMIT)
-            .await
+        self.call(&AcceptCall {}, call, KEEP_LIMIT).await
     }
 
     /// Waits for asynchronous invocations to run.
     pub(crate) async fn claim_calls(&self, request: &ClaimRequest, wait: Duration) -> Result<Claims, ApiError> {
-        self.call(Method::POST, "/internal/async/claims", Some(request), wait + KEEP_LIMIT)
-            .await
+        self.call(&ClaimCalls {}, request, wait + KEEP_LIMIT).await
     }
 
     /// Reports which calls are still running.
     pub(crate) async fn renew_calls(&self, renewal: &Renewal) -> Result<(), ApiError> {
-        self.call(Method::POST, "/internal/async/renewals", Some(renewal), CALL_LIMIT)
-            .await
+        self.call(&RenewCalls {}, renewal, CALL_LIMIT).await
     }
 
     /// Reports the outcome of an attempt at a call.
     pub(crate) async fn end_call(&self, outcome: &CallOutcome) -> Result<(), ApiError> {
-        self.call(Method::POST, "/internal/async/outcomes", Some(outcome), KEEP_LIMIT)
-            .await
+        self.call(&EndCall {}, outcome, KEEP_LIMIT).await
     }
 
     /// Reports the outcome of an attempt at a callback.
     pub(crate) async fn end_callback(&self, outcome: &CallbackOutcome) -> Result<(), ApiError> {
-        self.call(Method::POST, "/internal/async/callbacks", Some(outcome), KEEP_LIMIT)
-            .await
+        self.call(&EndCallback {}, outcome, KEEP_LIMIT).await
     }
 
     /// Asks for the result of a call.
     pub(crate) async fn call_result(&self, id: &CallId, wait: Duration) -> Result<CallResult, ApiError> {
-        let path = format!("/internal/async/results/{id}?wait_ms={}", wait.as_millis());
-        self.call(Method::GET, &path, None::<&()>, wait + KEEP_LIMIT).await
+        let result = ReadResult {
+            id: id.clone(),
+            wait_ms: u64::try_from(wait.as_millis()).ok(),
+        };
+        self.call(&result, &(), wait + KEEP_LIMIT).await
     }
 
     /// Whether a leading scheduler answers.
@@ -310,33 +310,18 @@ impl SchedulerClient {
         }
     }
 
-    async fn call<T: DeserializeOwned>(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<&impl Serialize>,
-        limit: Duration,
-    ) -> Result<T, ApiError> {
-        let body = match body {
-            Some(body) => Bytes::from(serde_json::to_vec(body).map_err(|e| self.unreachable(self.first().1, &e))?),
-            None => Bytes::new(),
-        };
-        self.of_any(limit, |address| self.ask(address, &method, path, body.clone()))
+    async fn call<E: Endpoint>(&self, at: &E, body: &E::Body, limit: Duration) -> Result<E::Answer, ApiError> {
+        let (path, body) = (at.uri(), Bytes::from(E::encode(body)));
+        self.of_any(limit, |address| self.ask::<E>(address, &path, body.clone()))
             .await
             .flatten()
     }
 
     /// Asks the scheduler at this address.
-    async fn ask<T: DeserializeOwned>(
-        &self,
-        address: String,
-        method: &Method,
-        path: &str,
-        body: Bytes,
-    ) -> Asked<Result<T, ApiError>> {
+    async fn ask<E: Endpoint>(&self, address: String, path: &str, body: Bytes) -> Asked<Result<E::Answer, ApiError>> {
         let address = address.as_str();
         let mut request = Request::new(Body::from(body));
-        *request.method_mut() = method.clone();
+        *request.method_mut() = E::OPERATION.method;
         *request.uri_mut() = match self.uri(address, path) {
             Ok(uri) => uri,
             Err(error) => return Asked::Answered(Err(error)),
@@ -363,7 +348,7 @@ impl SchedulerClient {
             Err(error) => return Asked::Answered(Err(self.unreachable(address, &*error))),
         };
         Asked::Answered(if status.is_success() {
-            serde_json::from_slice(&body).map_err(|e| self.unreachable(address, &e))
+            E::decode(&body).map_err(|e| self.unreachable(address, &e))
         } else {
             Err(serde_json::from_slice(&body).unwrap_or_else(|_| {
                 // An intermediary sends these when there is no scheduler behind it.

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use rekindle_identity::{CallError, Issuing, Role, TlsError, Transport};
 use rekindle_relay::InProcessRoles;
-use rekindle_wire::headers;
+use rekindle_wire::headers::CLUSTER_TOKEN;
+use rekindle_wire::interface::{Endpoint, worker as operations};
 use rekindle_wire::internal::{PrepareRequest, StartInstance};
 use rekindle_wire::migration::{Departed, Expected, Leave, SourceOrder};
 use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId, MigrationId};
-use serde::Serialize;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 const CALL_LIMIT: Duration = Duration::from_secs(5);
@@ -28,6 +28,13 @@ pub(crate) enum WorkerError {
         #[source]
         source: CallError,
     },
+    /// The worker's answer is not of this interface.
+    #[error("worker {address} gave an answer that cannot be read")]
+    Unread {
+        address: String,
+        #[source]
+        source: serde_json::Error,
+    },
     /// The worker refused.
     #[error("worker {address} answered {status}: {message}")]
     Refused {
@@ -43,7 +50,7 @@ impl WorkerError {
     /// Whether another worker may succeed: this one cannot be reached, or is shutting down.
     pub(crate) fn may_do_elsewhere(&self) -> bool {
         match self {
-            Self::Unreachable { .. } => true,
+            Self::Unreachable { .. } | Self::Unread { .. } => true,
             Self::Refused { .. } => self.is_leaving(),
         }
     }
@@ -90,63 +97,40 @@ impl WorkerClient {
 
     /// Asks for an instance. The worker answers before it is ready.
     pub(crate) async fn start(&self, address: &str, start: &StartInstance) -> Result<(), WorkerError> {
-        let call = self.post(address, "/instances", start).timeout(CALL_LIMIT);
-        self.send(address, call).await.map(drop)
+        self.ask(address, &operations::Start {}, start, CALL_LIMIT).await
     }
 
     /// Stops an instance; with `if_idle`, only if it serves nothing.
-    pub(crate) async fn stop(
-        &self,
-        address: &str,
-        instance: &InstanceId,
-        if_idle: bool,
-    ) -> Result<Halted, WorkerError> {
-        let query = if if_idle { "?if_idle=true" } else { "" };
-        let url = format!("http://{address}/instances/{instance}{query}");
-        self.halt(address, self.transport.http().delete(url).timeout(STOP_LIMIT))
-            .await
+    pub(crate) async fn stop(&self, address: &str, id: &InstanceId, if_idle: bool) -> Result<Halted, WorkerError> {
+        let stop = operations::Stop {
+            id: id.clone(),
+            if_idle: Some(if_idle),
+        };
+        halted(self.ask(address, &stop, &(), STOP_LIMIT).await)
     }
 
     /// Parks an instance that serves nothing.
-    pub(crate) async fn park(&self, address: &str, instance: &InstanceId) -> Result<Halted, WorkerError> {
-        let url = format!("http://{address}/instances/{instance}/park");
-        self.halt(address, self.transport.http().post(url).timeout(CALL_LIMIT))
-            .await
-    }
-
-    async fn halt(&self, address: &str, call: reqwest::RequestBuilder) -> Result<Halted, WorkerError> {
-        match self.send(address, call).await {
-            Ok(_) => Ok(Halted::Done),
-            Err(WorkerError::Refused { status, .. })
-                if status == StatusCode::NOT_FOUND || status == StatusCode::GONE =>
-            {
-                Ok(Halted::Gone)
-            }
-            Err(WorkerError::Refused { status, .. }) if status == StatusCode::CONFLICT => Ok(Halted::Busy),
-            Err(error) => Err(error),
-        }
+    pub(crate) async fn park(&self, address: &str, id: &InstanceId) -> Result<Halted, WorkerError> {
+        let park = operations::Park { id: id.clone() };
+        halted(self.ask(address, &park, &(), CALL_LIMIT).await)
     }
 
     /// Tells a worker that an instance will arrive from another worker.
     pub(crate) async fn expect(&self, address: &str, id: &MigrationId, expected: &Expected) -> Result<(), WorkerError> {
-        let url = format!("http://{address}/arrivals/{id}/expected");
-        let call = self.transport.http().put(url).json(expected).timeout(CALL_LIMIT);
-        self.send(address, call).await.map(drop)
+        let expect = operations::ExpectArrival { id: id.clone() };
+        self.ask(address, &expect, expected, CALL_LIMIT).await
     }
 
     /// Prepares the migration source and target of an instance.
     pub(crate) async fn depart(&self, address: &str, order: &SourceOrder) -> Result<(), WorkerError> {
-        let call = self.post(address, "/departures", order).timeout(MOVE_LIMIT);
-        self.send(address, call).await.map(drop)
+        let depart = operations::PrepareDeparture {};
+        self.ask(address, &depart, order, MOVE_LIMIT).await
     }
 
     /// Cancels such a move; best effort.
     pub(crate) async fn stay(&self, address: &str, id: &MigrationId) {
-        let url = format!("http://{address}/departures/{id}");
-        if let Err(error) = self
-            .send(address, self.transport.http().delete(url).timeout(CALL_LIMIT))
-            .await
-        {
+        let stay = operations::CancelDeparture { id: id.clone() };
+        if let Err(error) = self.ask(address, &stay, &(), CALL_LIMIT).await {
             tracing::debug!(%id, %error, "a move is not given up; it will be, by itself");
         }
     }
@@ -159,21 +143,14 @@ impl WorkerClient {
         leave: &Leave,
         settle: Duration,
     ) -> Result<Departed, WorkerError> {
-        let path = format!("/departures/{id}/leave");
-        let call = self.post(address, &path, leave).timeout(MOVE_LIMIT + settle);
-        let unreadable = |source: reqwest::Error| WorkerError::Unreachable {
-            address: address.to_owned(),
-            source: source.into(),
-        };
-        self.send(address, call).await?.json().await.map_err(unreadable)
+        let departure = operations::Leave { id: id.clone() };
+        self.ask(address, &departure, leave, MOVE_LIMIT + settle).await
     }
 
     /// Stops a function's instances and removes its logs.
-    pub(crate) async fn remove_function(&self, address: &str, function: &FunctionId) -> Result<(), WorkerError> {
-        let url = format!("http://{address}/functions/{function}");
-        self.send(address, self.transport.http().delete(url).timeout(STOP_LIMIT))
-            .await
-            .map(drop)
+    pub(crate) async fn remove_function(&self, address: &str, name: &FunctionId) -> Result<(), WorkerError> {
+        let remove = operations::RemoveFunction { name: name.clone() };
+        self.ask(address, &remove, &(), STOP_LIMIT).await
     }
 
     /// Begins to prepare a version. The response body is lines of events, and has no time limit of its own here.
@@ -182,7 +159,8 @@ impl WorkerClient {
         address: &str,
         request: &PrepareRequest,
     ) -> Result<reqwest::Response, WorkerError> {
-        self.send(address, self.post(address, "/prepare", request)).await
+        let prepare = operations::Prepare {};
+        self.send(address, self.call(address, &prepare, request)).await
     }
 
     /// A function's log lines on one worker.
@@ -193,8 +171,12 @@ impl WorkerClient {
         tail: usize,
         follow: bool,
     ) -> Result<reqwest::Response, WorkerError> {
-        let url = format!("http://{address}/logs/{function}?tail={tail}&follow={follow}");
-        let call = self.transport.http().get(url);
+        let logs = operations::ReadLogs {
+            function: function.clone(),
+            tail: Some(tail),
+            follow: Some(follow),
+        };
+        let call = self.call(address, &logs, &());
         let call = if follow { call } else { call.timeout(CALL_LIMIT) };
         self.send(address, call).await
     }
@@ -209,6 +191,7 @@ impl WorkerClient {
             .transport
             .http()
             .get(format!("http://{address}/metrics"))
+            .header(CLUSTER_TOKEN, &self.token)
             .timeout(CALL_LIMIT);
         if let Some(accept) = accept {
             call = call.header(http::header::ACCEPT, accept);
@@ -216,13 +199,33 @@ impl WorkerClient {
         self.send(address, call).await
     }
 
-    fn post(&self, address: &str, path: &str, body: &impl Serialize) -> reqwest::RequestBuilder {
-        self.transport.http().post(format!("http://{address}{path}")).json(body)
+    fn call<E: Endpoint>(&self, address: &str, at: &E, body: &E::Body) -> reqwest::RequestBuilder {
+        let call = self.transport.call(address, at, body);
+        call.header(CLUSTER_TOKEN, &self.token)
+    }
+
+    /// Calls an operation, and reads its answer.
+    async fn ask<E: Endpoint>(
+        &self,
+        address: &str,
+        at: &E,
+        body: &E::Body,
+        limit: Duration,
+    ) -> Result<E::Answer, WorkerError> {
+        let call = self.call(address, at, body).timeout(limit);
+        let answer = self.send(address, call).await?;
+        let body = answer.bytes().await.map_err(|source| WorkerError::Unreachable {
+            address: address.to_owned(),
+            source: source.into(),
+        })?;
+        E::decode(&body).map_err(|source| WorkerError::Unread {
+            address: address.to_owned(),
+            source,
+        })
     }
 
     async fn send(&self, address: &str, call: reqwest::RequestBuilder) -> Result<reqwest::Response, WorkerError> {
         let mut headers = HeaderMap::new();
-        headers.insert(HeaderName::from_static(headers::CLUSTER_TOKEN), self.token.clone());
         rekindle_telemetry::inject(&mut headers);
         let unreachable = |source| WorkerError::Unreachable {
             address: address.to_owned(),
@@ -246,5 +249,17 @@ impl WorkerClient {
             code,
             message,
         })
+    }
+}
+
+/// What became of an instance that was to be stopped or parked.
+fn halted(answer: Result<(), WorkerError>) -> Result<Halted, WorkerError> {
+    match answer {
+        Ok(()) => Ok(Halted::Done),
+        Err(WorkerError::Refused { status, .. }) if status == StatusCode::NOT_FOUND || status == StatusCode::GONE => {
+            Ok(Halted::Gone)
+        }
+        Err(WorkerError::Refused { status, .. }) if status == StatusCode::CONFLICT => Ok(Halted::Busy),
+        Err(error) => Err(error),
     }
 }

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
 use rekindle_wire::asynchronous::{AsyncCall, CallState};
+use rekindle_wire::interface::Endpoint as _;
+use rekindle_wire::interface::users::ReadCallResult;
 use rekindle_wire::{CallId, headers};
-use reqwest::Method;
 
 use super::invoke::{InvokeOutcome, copy, platform_error};
 use crate::args::AsyncCommand;
@@ -35,7 +36,7 @@ pub(crate) async fn run(client: &Client, command: &AsyncCommand) -> Result<ExitC
             }
         }
         AsyncCommand::Show { id, listing } => {
-            let call = client.call(id).await?;
+            let call = client.async_call(id).await?;
             match listing.json {
                 true => show::print_json(&call)?,
                 false => describe(&call),
@@ -145,8 +146,12 @@ async fn result(client: &Client, id: &CallId, wait: Duration) -> Result<ExitCode
     let until = Instant::now() + wait;
     loop {
         let left = until.saturating_duration_since(Instant::now()).as_secs().min(WAIT_MAX);
+        let result = ReadCallResult {
+            id: id.clone(),
+            wait: Some(left),
+        };
         let request = client
-            .anonymous(Method::GET, &format!("/async-results/{id}?wait={left}"))
+            .anonymous(ReadCallResult::OPERATION.method, &result.uri())
             .timeout(Duration::from_secs(left + 30));
         let response = client.send(request).await?;
         let state = response

@@ -29,8 +29,9 @@ use tokio_rustls::server::TlsStream;
 use tower::Service as _;
 
 use crate::member::Member;
-use crate::peer::{Peer, Role};
+use crate::peer::Peer;
 use crate::revoked::{Kept, NotRevoked, Revoked};
+use rekindle_wire::interface::Role;
 
 /// Time limit of a handshake.
 const LIMIT: Duration = Duration::from_secs(5);

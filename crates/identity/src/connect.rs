@@ -20,8 +20,9 @@ use tower::Service;
 
 use crate::authority::fingerprint;
 use crate::member::Member;
-use crate::peer::Role;
+use crate::peer::server_name_of;
 use crate::revoked::{Kept, Revoked};
+use rekindle_wire::interface::Role;
 
 type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -177,7 +178,13 @@ impl ServerCertVerifier for Expected {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         let verify = |by: &WebPkiServerVerifier| {
-            by.verify_server_cert(end_entity, intermediates, &self.role.server_name(), ocsp_response, now)
+            by.verify_server_cert(
+                end_entity,
+                intermediates,
+                &server_name_of(self.role),
+                ocsp_response,
+                now,
+            )
         };
         match &self.trust {
             Trust::Roots(roots, revoked) => {

@@ -9,8 +9,9 @@ use crate::accept::Caller;
 use crate::authority::{Authority, AuthorityError};
 use crate::join::{JoinAnswer, JoinRequest, RenewRequest};
 use crate::member::{Member, MemberError};
-use crate::peer::{Peer, Role};
+use crate::peer::Peer;
 use crate::token::TokenError;
+use rekindle_wire::interface::Role;
 
 /// Pause after a failed renewal, and minimum pause between two renewals.
 const PAUSE: Duration = Duration::from_millis(200);

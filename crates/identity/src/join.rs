@@ -6,14 +6,17 @@ use std::time::Duration;
 
 use http_body_util::BodyExt as _;
 use rekindle_wire::ApiError;
+use rekindle_wire::headers::CLUSTER_TOKEN;
+use rekindle_wire::interface::Endpoint;
 use serde::{Deserialize, Serialize};
 
 use crate::connect;
 use crate::member::{Member, MemberError};
-use crate::peer::{Peer, Role};
+use crate::peer::Peer;
 use crate::revoked::Revocations;
 use crate::token::Token;
 use crate::transport::{self, CallError, Transport};
+use rekindle_wire::interface::Role;
 
 const LIMIT: Duration = Duration::from_secs(10);
 /// Pause after a failed renewal.
@@ -25,7 +28,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// Minimum interval of renewals, however short the validity of certificates.
 const SHORTEST: Duration = Duration::from_millis(200);
 
-/// A host's request to become a member: `POST /join`, without a certificate.
+/// A host's request to become a member.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct JoinRequest {
     /// The join token.
@@ -38,7 +41,7 @@ pub struct JoinRequest {
     pub request: String,
 }
 
-/// A member's request for a new certificate: `POST /internal/renew`.
+/// A member's request for a new certificate.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RenewRequest {
     /// The certificate signing request, PEM.
@@ -54,6 +57,25 @@ pub struct JoinAnswer {
     pub authority: String,
     /// The secret that every call carries.
     pub cluster_token: String,
+}
+
+rekindle_wire::endpoints! {
+    /// How hosts become members of a cluster and stay it. The scheduler serves these.
+    MEMBERSHIP:
+
+    /// Makes a host a member. It has a token, and no certificate yet.
+    [] POST "/join" Join {} (JoinRequest) => OK JoinAnswer;
+
+    /// Renews a member's certificate.
+    [Worker Gateway] POST "/internal/renew" RenewCertificate {} (RenewRequest) => OK JoinAnswer;
+
+    /// Waits until more members are revoked than the caller knows.
+    [Worker Gateway] GET "/internal/revocations" AwaitRevocations {
+        /// Number of revoked members that the caller knows.
+        revision: u64;
+        /// For how long, in milliseconds. By default not at all.
+        wait_ms: u64
+    } () => OK Revocations;
 }
 
 /// Why a host could not join, or a member's certificate could not be renewed.
@@ -102,7 +124,7 @@ pub async fn join(
 }
 
 async fn join_at(address: &str, token: &Token, peer: &Peer, directory: &Path) -> Result<(Member, String), JoinError> {
-    let url = format!("https://{address}/join");
+    let url = format!("https://{address}{}", Join {}.uri());
     let (key, request) = Member::request(directory)?;
     let asked = JoinRequest {
         token: token.to_string(),
@@ -112,10 +134,11 @@ async fn join_at(address: &str, token: &Token, peer: &Peer, directory: &Path) ->
     };
     let client = transport::client(connect::joining(token.fingerprint.clone())?);
     let call = async {
-        let body = serde_json::to_vec(&asked).unwrap_or_default();
-        let request = http::Request::post(&url)
+        let request = http::Request::builder()
+            .method(Join::OPERATION.method)
+            .uri(&url)
             .header(http::header::CONTENT_TYPE, "application/json")
-            .body(reqwest::Body::from(body))
+            .body(reqwest::Body::from(Join::encode(&asked)))
             .map_err(CallError::Request)?;
         let (head, body) = client.request(request).await.map_err(CallError::Guarded)?.into_parts();
         let body = body.collect().await.map_err(|e| CallError::Body(e.into()))?.to_bytes();
@@ -125,38 +148,36 @@ async fn join_at(address: &str, token: &Token, peer: &Peer, directory: &Path) ->
     let (status, body) = called
         .unwrap_or(Err(CallError::TimedOut(LIMIT)))
         .map_err(|source| JoinError::Call { url, source })?;
-    let answer: JoinAnswer = read(status.is_success(), &body)?;
+    let answer = read::<Join>(status.is_success(), &body)?;
     let member = Member::keep(directory, &key, &answer.certificate, &answer.authority)?;
     Ok((member, answer.cluster_token))
 }
 
-fn read<T: serde::de::DeserializeOwned>(is_success: bool, body: &[u8]) -> Result<T, JoinError> {
+fn read<E: Endpoint>(is_success: bool, body: &[u8]) -> Result<E::Answer, JoinError> {
     let refused = || match serde_json::from_slice::<ApiError>(body) {
         Ok(error) => JoinError::Refused(error.message),
         Err(_) => JoinError::Refused(String::from_utf8_lossy(&body[..body.len().min(200)]).into_owned()),
     };
     match is_success {
-        true => serde_json::from_slice(body).map_err(|_| refused()),
+        true => E::decode(body).map_err(|_| refused()),
         false => Err(refused()),
     }
 }
 
-/// Sends a member's call to the scheduler, and parses the response.
-async fn exchange<T: serde::de::DeserializeOwned>(
+/// Sends a member's call to the scheduler at this address, and parses the response.
+async fn exchange<E: Endpoint>(
     transport: &Transport,
-    url: &str,
+    address: &str,
     call: reqwest::RequestBuilder,
-    cluster_token: &str,
-) -> Result<T, JoinError> {
+) -> Result<E::Answer, JoinError> {
     let unreachable = |source| JoinError::Call {
-        url: url.to_owned(),
+        url: format!("https://{address}{}", E::OPERATION.path),
         source,
     };
-    let call = call.header(rekindle_wire::headers::CLUSTER_TOKEN, cluster_token);
     let answer = transport.send(call).await.map_err(unreachable)?;
     let is_success = answer.status().is_success();
     let body = answer.bytes().await.map_err(|e| unreachable(e.into()))?;
-    read(is_success, &body)
+    read::<E>(is_success, &body)
 }
 
 impl Member {
@@ -194,10 +215,12 @@ impl Member {
 
     /// Waits for news, for a limited time.
     async fn ask_revoked(&self, address: &str, transport: &Transport, token: &str) -> Result<Revocations, JoinError> {
-        let (known, wait_ms) = (self.revoked().revision(), TOLD_AFTER.as_millis());
-        let url = format!("https://{address}/internal/revocations?revision={known}&wait_ms={wait_ms}");
-        let call = transport.http().get(&url).timeout(TOLD_AFTER + LIMIT);
-        exchange(transport, &url, call, token).await
+        let news = AwaitRevocations {
+            revision: self.revoked().revision(),
+            wait_ms: u64::try_from(TOLD_AFTER.as_millis()).ok(),
+        };
+        let call = transport.call(address, &news, &()).header(CLUSTER_TOKEN, token);
+        exchange::<AwaitRevocations>(transport, address, call.timeout(TOLD_AFTER + LIMIT)).await
     }
 
     async fn keep_renewed(&self, addresses: &str, transport: &Transport, cluster_token: &str) {
@@ -229,14 +252,10 @@ impl Member {
     }
 
     async fn renew(&self, address: &str, transport: &Transport, cluster_token: &str) -> Result<(), JoinError> {
-        let url = format!("https://{address}/internal/renew");
         let (key, request) = Self::request(self.directory())?;
-        let call = transport
-            .http()
-            .post(&url)
-            .timeout(LIMIT)
-            .json(&RenewRequest { request });
-        let answer: JoinAnswer = exchange(transport, &url, call, cluster_token).await?;
+        let call = transport.call(address, &RenewCertificate {}, &RenewRequest { request });
+        let call = call.header(CLUSTER_TOKEN, cluster_token);
+        let answer = exchange::<RenewCertificate>(transport, address, call.timeout(LIMIT)).await?;
         Ok(self.replace(&key, &answer.certificate)?)
     }
 }

@@ -38,10 +38,13 @@ pub use accept::{Caller, Connection, Listener, inside};
 pub use authority::{Authority, AuthorityError};
 pub use connect::{Connector, connector};
 pub use issue::Issuing;
-pub use join::{JoinAnswer, JoinError, JoinRequest, RenewRequest, join};
+pub use join::{
+    AwaitRevocations, Join, JoinAnswer, JoinError, JoinRequest, MEMBERSHIP, RenewCertificate, RenewRequest, join,
+};
 pub use member::{Member, MemberError};
-pub use peer::{Peer, Role};
+pub use peer::Peer;
 pub use public::PublicError;
+pub use rekindle_wire::interface::Role;
 pub use revoked::{Kept, Revocations, Revoked};
 pub use rustls::Error as TlsError;
 pub use token::{Token, TokenError, Tokens};

@@ -1,8 +1,8 @@
 //! The role and name in a certificate.
 
 use std::fmt;
-use std::str::FromStr;
 
+use rekindle_wire::interface::Role;
 use rustls::pki_types::{CertificateDer, ServerName};
 use serde::{Deserialize, Serialize};
 use x509_parser::extensions::GeneralName;
@@ -10,59 +10,19 @@ use x509_parser::extensions::GeneralName;
 /// Suffix of every name. No real host's name has it.
 const SUFFIX: &str = "rekindle";
 
-/// A role in the platform.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Role {
-    /// Decides who does what, and signs certificates.
-    Scheduler,
-    /// Accepts requests.
-    Gateway,
-    /// Runs functions.
-    Worker,
+/// The name in every certificate of a role.
+fn name_of(role: Role) -> String {
+    format!("{role}.{SUFFIX}")
 }
 
-impl Role {
-    /// The role as one word.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Scheduler => "scheduler",
-            Self::Gateway => "gateway",
-            Self::Worker => "worker",
-        }
-    }
-
-    /// The name in every certificate of the role.
-    pub(crate) fn name(self) -> String {
-        format!("{}.{SUFFIX}", self.as_str())
-    }
-
-    /// The same name in the form that a TLS client checks.
-    pub(crate) fn server_name(self) -> ServerName<'static> {
-        let name = match self {
-            Self::Scheduler => "scheduler.rekindle",
-            Self::Gateway => "gateway.rekindle",
-            Self::Worker => "worker.rekindle",
-        };
-        ServerName::DnsName(rustls::pki_types::DnsName::try_from_str(name).unwrap_or_else(|_| unreachable!("{name}")))
-    }
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for Role {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        [Self::Scheduler, Self::Gateway, Self::Worker]
-            .into_iter()
-            .find(|r| r.as_str() == text)
-            .ok_or_else(|| format!("\"{text}\" is not a role: use worker or gateway"))
-    }
+/// The same name in the form that a TLS client checks.
+pub(crate) fn server_name_of(role: Role) -> ServerName<'static> {
+    let name = match role {
+        Role::Scheduler => "scheduler.rekindle",
+        Role::Gateway => "gateway.rekindle",
+        Role::Worker => "worker.rekindle",
+    };
+    ServerName::DnsName(rustls::pki_types::DnsName::try_from_str(name).unwrap_or_else(|_| unreachable!("{name}")))
 }
 
 /// The peer at the other end of a connection, according to a certificate of the cluster's authority.
@@ -77,7 +37,7 @@ pub struct Peer {
 impl Peer {
     /// The names in its certificate.
     pub(crate) fn names(&self) -> Vec<String> {
-        vec![format!("{}.{}", self.name, self.role.name()), self.role.name()]
+        vec![format!("{}.{}", self.name, name_of(self.role)), name_of(self.role)]
     }
 
     /// Reads it from a verified certificate. `None` if the certificate names no role.

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::files::{self, FileError};
-use crate::peer::Role;
+use rekindle_wire::interface::Role;
 
 const PREFIX: &str = "rkj";
 /// Hexadecimal digits of 32 bytes.

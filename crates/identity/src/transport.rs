@@ -4,17 +4,19 @@ use std::path::Path;
 use std::time::Duration;
 
 use axum::body::Body;
+use http::header::CONTENT_TYPE;
 use http::uri::Scheme;
 use http_body_util::BodyExt as _;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rekindle_relay::InProcessRoles;
+use rekindle_wire::interface::{Endpoint, version};
 
 use crate::connect::{Connector, connector};
 use crate::member::Member;
-use crate::peer::Role;
 use crate::public::{self, PublicError};
+use rekindle_wire::interface::Role;
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -141,6 +143,20 @@ impl Transport {
     /// The client that requests are built with.
     pub fn http(&self) -> &reqwest::Client {
         &self.plain
+    }
+
+    /// A call of a role's operation at this address, `host:port`, without the cluster's token. It names the versions
+    /// that this build understands.
+    pub fn call<E: Endpoint>(&self, address: &str, at: &E, body: &E::Body) -> reqwest::RequestBuilder {
+        let (name, versions) = version::header();
+        let call = self
+            .plain
+            .request(E::OPERATION.method, format!("http://{address}{}", at.uri()))
+            .header(name, versions);
+        match E::encode(body) {
+            body if body.is_empty() => call,
+            body => call.header(CONTENT_TYPE, "application/json").body(body),
+        }
     }
 
     /// Sends a request to its address, with the scheme replaced by the one used here. With a time limit, the whole

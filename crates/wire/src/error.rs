@@ -102,6 +102,8 @@ error_codes! {
     InstanceBusy = ("instance_busy", CONFLICT),
     /// Another gateway has a newer lease on the instance. The gateway places the request again. Not visible to users.
     LeaseEnded = ("lease_ended", CONFLICT),
+    /// Two roles are of releases that do not understand each other.
+    VersionMismatch = ("version_mismatch", SERVICE_UNAVAILABLE),
     /// A bug in the platform.
     Internal = ("internal", INTERNAL_SERVER_ERROR),
 }

@@ -52,6 +52,8 @@ pub const LEASE: &str = "x-rekindle-lease";
 pub const STANDBY: &str = "x-rekindle-standby";
 /// Between roles: the cluster's secret.
 pub const CLUSTER_TOKEN: &str = "x-rekindle-token";
+/// Between roles: the versions of the interfaces that the caller understands, see [`crate::interface::version`].
+pub const INTERFACE_VERSIONS: &str = "x-rekindle-interface";
 /// Prefix of paths on which a runtime serves the platform itself (snapshot hooks). Never reachable from outside.
 pub const HOOK_PREFIX: &str = "/.rekindle/";
 

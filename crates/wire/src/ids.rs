@@ -151,6 +151,13 @@ impl FunctionId {
         self.parts().1
     }
 
+    /// Its name and its namespace, if that is not the default one: as in a path of the admin API.
+    pub fn split(&self) -> (FunctionName, Option<Namespace>) {
+        let (name, namespace) = self.parts();
+        let in_other = (namespace != DEFAULT_NAMESPACE).then(|| Namespace(namespace.into()));
+        (FunctionName(name.into()), in_other)
+    }
+
     fn parts(&self) -> (&str, &str) {
         self.0.split_once('.').unwrap_or((&self.0, DEFAULT_NAMESPACE))
     }

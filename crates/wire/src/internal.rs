@@ -1,20 +1,4 @@
-//! The protocol between gateway, scheduler and worker. Every call carries the cluster's secret in
-//! [`crate::headers::CLUSTER_TOKEN`]. Errors are [`crate::ApiError`] as JSON.
-//!
-//! | caller → callee | call | body → response |
-//! |---|---|---|
-//! | gateway → scheduler | `POST /internal/placements` | [`PlacementRequest`] → [`Placement`] |
-//! | gateway → scheduler | `POST /internal/leases` | [`LeaseReport`] → [`LeaseAnswer`] |
-//! | gateway → scheduler | `GET /internal/recalls?gateway=ID&wait_ms=N` | → [`LeaseAnswer`], on a recall |
-//! | gateway → scheduler | `POST /internal/traffic` | [`TrafficReport`](crate::stats::TrafficReport) → [`TrafficAnswer`](crate::stats::TrafficAnswer) |
-//! | gateway → scheduler | `ANY /v1/…` | the admin API, forwarded after the key was checked |
-//! | worker → scheduler | `POST /internal/heartbeat` | [`Heartbeat`] → [`HeartbeatAnswer`] |
-//! | scheduler → worker | `POST /instances` | [`StartInstance`] → 202, before the instance is ready |
-//! | scheduler → worker | `DELETE /instances/{id}?if_idle=true` | → 204, or 409 `conflict` while it serves a request |
-//! | scheduler → worker | `POST /prepare` | [`PrepareRequest`] → lines of [`PrepareEvent`] |
-//! | scheduler → worker | `GET /logs/{function}?tail=N&follow=BOOL` | → lines of [`crate::api::LogLine`] |
-//! | scheduler → worker | `DELETE /functions/{name}` | stops its instances, removes its logs → 204 |
-//! | gateway → worker | `ANY /invoke/{instance}/{path}` | the invocation; streams both ways |
+//! Messages between gateway, scheduler and worker. [`crate::interface`] says which operation takes which.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

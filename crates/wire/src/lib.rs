@@ -8,14 +8,16 @@
 //! - [`api`]: the public admin API under `/v1/`.
 //! - [`asynchronous`]: invocations that are accepted now and run later.
 //! - [`stats`]: figures about invocations and workers.
-//! - [`internal`]: interfaces of scheduler and worker, used by the platform only; [`lease`]: fencing of leases on an
-//!   instance; [`migration`]: interfaces for migrating an instance.
+//! - [`interface`]: the HTTP interfaces, operation by operation.
+//! - [`internal`]: messages between roles; [`lease`]: fencing of leases on an instance; [`migration`]: messages about
+//!   migrating an instance.
 
 pub mod api;
 pub mod asynchronous;
 pub mod error;
 pub mod headers;
 pub mod ids;
+pub mod interface;
 pub mod internal;
 pub mod lease;
 pub mod manifest;

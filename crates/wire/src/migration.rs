@@ -1,21 +1,4 @@
-//! Migration of an instance to another host: the protocol between scheduler and workers.
-//!
-//! | caller → callee | call | body → response |
-//! |---|---|---|
-//! | scheduler → target | `PUT /arrivals/{id}/expected` | [`Expected`] → 204: other arrivals are rejected |
-//! | scheduler → source | `POST /departures` | [`SourceOrder`] → 204: target prepared, instance continues |
-//! | scheduler → source | `POST /departures/{id}/leave` | [`Leave`] → [`Departed`]: the copy runs |
-//! | scheduler → source | `DELETE /departures/{id}` | cancelled before it left → 204 |
-//! | source → target | `POST /arrivals` | [`TargetOrder`] → 204: a sandbox and the snapshot's template are ready |
-//! | source → target | `POST /arrivals/{id}/images` | a bundle → [`Standing`]: the processes are held |
-//! | source → target | `POST /arrivals/{id}/go` | → [`TargetState`]: they run and accept requests |
-//! | source → target | `GET /arrivals/{id}` | → [`TargetState`] |
-//! | source → target | `DELETE /arrivals/{id}` | it must not run → 204, or 409 `conflict` if it does |
-//! | target → source | `GET /departures/{id}/pages` | → all written pages, in order |
-//! | target → source | `GET /departures/{id}/pages/{page}` | → the block with this page, for a page fault |
-//! | target → source | `POST /departures/{id}/done` | every page has arrived → 204; the source releases the rest |
-//!
-//! If `POST /departures/{id}/leave` fails, the instance continues as before.
+//! Messages about migrating an instance to another host. [`crate::interface::worker`] says in which order they are sent.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,20 +1,15 @@
-//! `/v1/async`: asynchronous invocations for their operator. `/internal/async/…`: gateways submit them, claim them to
-//! run them, and report the outcomes.
+//! Asynchronous invocations for their operator. Gateways submit them, claim them to run them, and report
+//! the outcomes.
 
 use std::time::Duration;
 
-use axum::Json;
-use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
-use http::StatusCode;
-use rekindle_wire::asynchronous::{
-    AcceptedCall, AsyncCall, CallOutcome, CallResult, CallState, CallbackOutcome, Changed, ClaimRequest, Claims,
-    NewCall, Renewal,
-};
-use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionId};
-use serde::Deserialize;
+use rekindle_wire::asynchronous::{AcceptedCall, AsyncCall, CallResult, Changed, Claims};
+use rekindle_wire::interface::Call;
+use rekindle_wire::interface::scheduler::{AcceptCall, ClaimCalls, EndCall, EndCallback, ReadResult, RenewCalls};
+use rekindle_wire::interface::users::{ListCalls, RemoveCall, RetryCall, RetryCalls, ShowCall};
+use rekindle_wire::{ApiError, CallId, ErrorCode};
 
-use super::{Named, Refused, bad_json, bad_path, bad_query, from_store};
+use super::{Refused, from_store, named};
 use crate::async_calls;
 use crate::state::{Scheduler, unix_ms};
 use crate::store::Wanted;
@@ -22,99 +17,47 @@ use crate::store::Wanted;
 const LISTED: u32 = 100;
 const LISTED_MAX: u32 = 1_000;
 
-type Body<T> = Result<Json<T>, JsonRejection>;
-type Id = Result<Path<CallId>, PathRejection>;
-
-pub(super) async fn accept(
-    State(scheduler): State<Scheduler>,
-    call: Body<NewCall>,
-) -> Result<(StatusCode, Json<AcceptedCall>), Refused> {
-    let Json(call) = call.map_err(bad_json)?;
-    let accepted = async_calls::accept(&scheduler, call).await?;
-    Ok((StatusCode::ACCEPTED, Json(accepted)))
+pub(super) async fn accept(scheduler: Scheduler, call: Call<AcceptCall>) -> Result<AcceptedCall, Refused> {
+    async_calls::accept(&scheduler, call.body).await
 }
 
-pub(super) async fn claim(
-    State(scheduler): State<Scheduler>,
-    request: Body<ClaimRequest>,
-) -> Result<Json<Claims>, Refused> {
-    let Json(request) = request.map_err(bad_json)?;
-    async_calls::claim(&scheduler, &request)
+pub(super) async fn claim(scheduler: Scheduler, call: Call<ClaimCalls>) -> Result<Claims, Refused> {
+    async_calls::claim(&scheduler, &call.body).await.map_err(from_store)
+}
+
+pub(super) async fn renew(scheduler: Scheduler, call: Call<RenewCalls>) -> Result<(), Refused> {
+    async_calls::renew(&scheduler, &call.body).await.map_err(from_store)
+}
+
+pub(super) async fn end(scheduler: Scheduler, call: Call<EndCall>) -> Result<(), Refused> {
+    async_calls::end(&scheduler, call.body).await.map_err(from_store)
+}
+
+pub(super) async fn end_callback(scheduler: Scheduler, call: Call<EndCallback>) -> Result<(), Refused> {
+    async_calls::end_callback(&scheduler, call.body)
         .await
-        .map(Json)
         .map_err(from_store)
 }
 
-pub(super) async fn renew(State(scheduler): State<Scheduler>, renewal: Body<Renewal>) -> Result<Json<()>, Refused> {
-    let Json(renewal) = renewal.map_err(bad_json)?;
-    async_calls::renew(&scheduler, &renewal)
-        .await
-        .map(Json)
-        .map_err(from_store)
-}
-
-pub(super) async fn end(State(scheduler): State<Scheduler>, outcome: Body<CallOutcome>) -> Result<Json<()>, Refused> {
-    let Json(outcome) = outcome.map_err(bad_json)?;
-    async_calls::end(&scheduler, outcome)
-        .await
-        .map(Json)
-        .map_err(from_store)
-}
-
-pub(super) async fn end_callback(
-    State(scheduler): State<Scheduler>,
-    outcome: Body<CallbackOutcome>,
-) -> Result<Json<()>, Refused> {
-    let Json(outcome) = outcome.map_err(bad_json)?;
-    async_calls::end_callback(&scheduler, outcome)
-        .await
-        .map(Json)
-        .map_err(from_store)
-}
-
-#[derive(Debug, Default, Deserialize)]
-pub(super) struct Wait {
-    #[serde(default)]
-    wait_ms: u64,
-}
-
-pub(super) async fn result(
-    State(scheduler): State<Scheduler>,
-    id: Id,
-    wait: Result<Query<Wait>, QueryRejection>,
-) -> Result<Json<CallResult>, Refused> {
-    let Path(id) = id.map_err(bad_path)?;
-    let Query(wait) = wait.map_err(bad_query)?;
-    let wait = Duration::from_millis(wait.wait_ms);
+pub(super) async fn result(scheduler: Scheduler, call: Call<ReadResult>) -> Result<CallResult, Refused> {
+    let ReadResult { id, wait_ms } = call.at;
+    let wait = Duration::from_millis(wait_ms.unwrap_or(0));
     let result = async_calls::result(&scheduler, &id, wait).await.map_err(from_store)?;
-    result.map(Json).ok_or_else(|| async_calls::unknown(&id))
+    result.ok_or_else(|| async_calls::unknown(&id))
 }
 
-#[derive(Debug, Deserialize)]
-pub(super) struct Filter {
-    function: Option<FunctionId>,
-    state: Option<CallState>,
-    before: Option<CallId>,
-    limit: Option<u32>,
-}
-
-pub(super) async fn list(
-    State(scheduler): State<Scheduler>,
-    filter: Result<Query<Filter>, QueryRejection>,
-) -> Result<Json<Vec<AsyncCall>>, Refused> {
-    let Query(filter) = filter.map_err(bad_query)?;
+pub(super) async fn list(scheduler: Scheduler, call: Call<ListCalls>) -> Result<Vec<AsyncCall>, Refused> {
     let wanted = Wanted {
-        function: filter.function,
-        state: filter.state,
-        before: filter.before,
-        limit: filter.limit.unwrap_or(LISTED).min(LISTED_MAX),
+        function: call.at.function,
+        state: call.at.state,
+        before: call.at.before,
+        limit: call.at.limit.unwrap_or(LISTED).min(LISTED_MAX),
     };
-    scheduler.store.calls(&wanted).await.map(Json).map_err(from_store)
+    scheduler.store.calls(&wanted).await.map_err(from_store)
 }
 
-pub(super) async fn show(State(scheduler): State<Scheduler>, id: Id) -> Result<Json<AsyncCall>, Refused> {
-    let Path(id) = id.map_err(bad_path)?;
-    known(&scheduler, &id).await.map(Json)
+pub(super) async fn show(scheduler: Scheduler, call: Call<ShowCall>) -> Result<AsyncCall, Refused> {
+    known(&scheduler, &call.at.id).await
 }
 
 async fn known(scheduler: &Scheduler, id: &CallId) -> Result<AsyncCall, Refused> {
@@ -123,11 +66,11 @@ async fn known(scheduler: &Scheduler, id: &CallId) -> Result<AsyncCall, Refused>
 }
 
 /// Queues a dead letter again.
-pub(super) async fn retry(State(scheduler): State<Scheduler>, id: Id) -> Result<Json<AsyncCall>, Refused> {
-    let Path(id) = id.map_err(bad_path)?;
+pub(super) async fn retry(scheduler: Scheduler, call: Call<RetryCall>) -> Result<AsyncCall, Refused> {
+    let id = call.at.id;
     if scheduler.store.retry_call(&id, unix_ms()).await.map_err(from_store)? {
         scheduler.calls.note_queued();
-        return known(&scheduler, &id).await.map(Json);
+        return known(&scheduler, &id).await;
     }
     let call = known(&scheduler, &id).await?;
     Err(ApiError::new(
@@ -140,25 +83,23 @@ pub(super) async fn retry(State(scheduler): State<Scheduler>, id: Id) -> Result<
 }
 
 /// Queues all dead letters of a function again.
-pub(super) async fn retry_dead(
-    State(scheduler): State<Scheduler>,
-    Named(name): Named,
-) -> Result<Json<Changed>, Refused> {
+pub(super) async fn retry_dead(scheduler: Scheduler, call: Call<RetryCalls>) -> Result<Changed, Refused> {
+    let name = named(&scheduler, &call.at.name, call.at.namespace)?;
     let calls = scheduler
         .store
         .retry_dead_calls(&name, unix_ms())
         .await
         .map_err(from_store)?;
     scheduler.calls.note_queued();
-    Ok(Json(Changed { calls }))
+    Ok(Changed { calls })
 }
 
 /// Deletes a call; a waiting one is not run any more.
-pub(super) async fn remove(State(scheduler): State<Scheduler>, id: Id) -> Result<StatusCode, Refused> {
-    let Path(id) = id.map_err(bad_path)?;
+pub(super) async fn remove(scheduler: Scheduler, call: Call<RemoveCall>) -> Result<(), Refused> {
+    let id = call.at.id;
     if scheduler.store.remove_call(&id).await.map_err(from_store)? {
         scheduler.calls.note_queued();
-        return Ok(StatusCode::NO_CONTENT);
+        return Ok(());
     }
     let call = known(&scheduler, &id).await?;
     Err(ApiError::new(

@@ -1,21 +1,17 @@
-//! `POST /v1/collections`: removes unneeded objects from the object store.
+//! Removes unneeded objects from the object store.
 
-use axum::Json;
-use axum::extract::State;
-use axum::extract::rejection::JsonRejection;
 use rekindle_wire::api::{CollectRequest, Collected};
+use rekindle_wire::interface::Call;
+use rekindle_wire::interface::users::Collect;
 use rekindle_wire::{ApiError, ErrorCode};
 
-use super::{Refused, bad_json, from_store};
+use super::{Refused, from_store};
 use crate::collection::{self, CollectionError};
 use crate::prepare::chain;
 use crate::state::Scheduler;
 
-pub(super) async fn collect(
-    State(scheduler): State<Scheduler>,
-    request: Result<Json<CollectRequest>, JsonRejection>,
-) -> Result<Json<Collected>, Refused> {
-    let Json(CollectRequest { dry_run, take_over }) = request.map_err(bad_json)?;
+pub(super) async fn collect(scheduler: Scheduler, call: Call<Collect>) -> Result<Collected, Refused> {
+    let CollectRequest { dry_run, take_over } = call.body;
     let here = scheduler.clone();
     // In a task of its own: it must not stop half-way because the client went away.
     let task = scheduler
@@ -27,7 +23,7 @@ pub(super) async fn collect(
             "the collection was given up: see the scheduler's log",
         )
     })?;
-    done.map(Json).map_err(refused)
+    done.map_err(refused)
 }
 
 fn refused(error: CollectionError) -> ApiError {

@@ -1,36 +1,28 @@
-//! `POST /v1/functions` and `POST /v1/namespaces/{namespace}/functions`: makes a new version from a folder, or only if
-//! the folder has changed.
+//! Deploys: make a new version from a folder, or only if the folder has changed.
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use http::StatusCode;
 use rekindle_wire::api::VersionInfo;
+use rekindle_wire::interface::Params;
+use rekindle_wire::interface::users::Deploy;
 use rekindle_wire::{ApiError, ErrorCode, FunctionId};
-use serde::Deserialize;
 
-use super::{InNamespace, Refused, bad_query, from_store};
+use super::{Refused, from_store, known};
 use crate::objects::source_key;
 use crate::prepare::{self, chain};
 use crate::state::{DEPLOYS_MAX, Scheduler, unix_s};
 use crate::upload;
 
-#[derive(Debug, Deserialize)]
-pub(super) struct Wanted {
-    #[serde(default)]
-    if_changed: bool,
-}
-
 /// Takes the folder as `.tar.gz` and answers 202 with the version, which is then prepared. If the request is for a
 /// changed folder only, and the newest version was made from this one, it answers 200 with that version.
 pub(super) async fn deploy(
     State(scheduler): State<Scheduler>,
-    InNamespace(namespace): InNamespace,
-    wanted: Result<Query<Wanted>, QueryRejection>,
+    Params(wanted): Params<Deploy>,
     body: Body,
 ) -> Result<(StatusCode, Json<VersionInfo>), Refused> {
-    let Query(wanted) = wanted.map_err(bad_query)?;
+    let namespace = known(&scheduler, wanted.namespace)?;
     // Before the upload, which is the larger part of the work.
     let place = scheduler.deploys.clone().try_acquire_owned().map_err(|_| {
         ApiError::new(
@@ -42,7 +34,7 @@ pub(super) async fn deploy(
     let function = FunctionId::new(&namespace, &upload.manifest.name);
     check_name(&scheduler, &function).await?;
     let key = source_key(&upload.digest);
-    if wanted.if_changed
+    if wanted.if_changed.unwrap_or(false)
         && let Some(version) = scheduler.store.unchanged(&function, &key).await.map_err(from_store)?
     {
         return Ok((StatusCode::OK, Json(version)));

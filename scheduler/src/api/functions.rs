@@ -1,18 +1,16 @@
-//! `/v1/functions` and `/v1/namespaces/{namespace}/functions`: listing, describing, deleting.
+//! Functions: listing, describing, deleting.
 
 use std::future::Future;
 use std::time::Duration;
 
-use axum::Json;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
-use http::StatusCode;
 use rekindle_wire::api::{FunctionDetail, FunctionSummary, VersionInfo};
-use rekindle_wire::{ApiError, ErrorCode, FunctionId, VersionNumber};
+use rekindle_wire::interface::Call;
+use rekindle_wire::interface::users::{
+    DeleteFunction, DescribeFunction, DescribeVersion, ListFunctions, RenewSnapshot,
+};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId};
 
-use serde::Deserialize;
-
-use super::{InNamespace, Named, Refused, bad_path, from_store};
+use super::{Refused, from_store, known, named};
 use crate::objects::ObjectError;
 use crate::placing::pump;
 use crate::renewal;
@@ -22,67 +20,48 @@ const VERSIONS_SHOWN: u32 = 50;
 /// Pause before each further attempt to remove an object.
 const DELETE_PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
 
-pub(super) async fn list(
-    State(scheduler): State<Scheduler>,
-    InNamespace(namespace): InNamespace,
-) -> Result<Json<Vec<FunctionSummary>>, Refused> {
+pub(super) async fn list(scheduler: Scheduler, call: Call<ListFunctions>) -> Result<Vec<FunctionSummary>, Refused> {
+    let namespace = known(&scheduler, call.at.namespace)?;
     let newest = scheduler.store.newest_versions(&namespace).await.map_err(from_store)?;
-    Ok(Json(newest.iter().map(|v| summary(&scheduler, v)).collect()))
+    Ok(newest.iter().map(|v| summary(&scheduler, v)).collect())
 }
 
-pub(super) async fn detail(
-    State(scheduler): State<Scheduler>,
-    Named(name): Named,
-) -> Result<Json<FunctionDetail>, Refused> {
+pub(super) async fn detail(scheduler: Scheduler, call: Call<DescribeFunction>) -> Result<FunctionDetail, Refused> {
+    let name = named(&scheduler, &call.at.name, call.at.namespace)?;
     let versions = scheduler
         .store
         .versions(&name, VERSIONS_SHOWN)
         .await
         .map_err(from_store)?;
     let newest = versions.first().ok_or_else(|| unknown(&name))?;
-    Ok(Json(FunctionDetail {
+    Ok(FunctionDetail {
         summary: summary(&scheduler, newest),
         instances: scheduler.state().fleet.instance_infos(Some(&name), scheduler.now()),
         versions,
-    }))
+    })
 }
 
-#[derive(Debug, Deserialize)]
-pub(super) struct Numbered {
-    version: u32,
-}
-
-pub(super) async fn version(
-    State(scheduler): State<Scheduler>,
-    Named(name): Named,
-    numbered: Result<Path<Numbered>, PathRejection>,
-) -> Result<Json<VersionInfo>, Refused> {
-    let Path(Numbered { version: number }) = numbered.map_err(bad_path)?;
-    let version = scheduler
-        .store
-        .version(&name, VersionNumber(number))
-        .await
-        .map_err(from_store)?;
-    let version = version.ok_or_else(|| {
+pub(super) async fn version(scheduler: Scheduler, call: Call<DescribeVersion>) -> Result<VersionInfo, Refused> {
+    let name = named(&scheduler, &call.at.name, call.at.namespace)?;
+    let number = call.at.version;
+    let version = scheduler.store.version(&name, number).await.map_err(from_store)?;
+    version.ok_or_else(|| {
         ApiError::new(
             ErrorCode::NotFound,
             format!("function {name} has no version {number}: `fn describe {name}` lists them"),
         )
-    })?;
-    Ok(Json(version))
+    })
 }
 
 /// Requests a new snapshot of the live version.
-pub(super) async fn renew_snapshot(
-    State(scheduler): State<Scheduler>,
-    Named(name): Named,
-) -> Result<(StatusCode, Json<VersionInfo>), Refused> {
-    let version = renewal::ask(&scheduler, &name).await?;
-    Ok((StatusCode::ACCEPTED, Json(version)))
+pub(super) async fn renew_snapshot(scheduler: Scheduler, call: Call<RenewSnapshot>) -> Result<VersionInfo, Refused> {
+    let name = named(&scheduler, &call.at.name, call.at.namespace)?;
+    renewal::ask(&scheduler, &name).await
 }
 
 /// Removes a function: from placement first, then its instances, its rows, and its objects in the store.
-pub(super) async fn delete(State(scheduler): State<Scheduler>, Named(name): Named) -> Result<StatusCode, Refused> {
+pub(super) async fn delete(scheduler: Scheduler, call: Call<DeleteFunction>) -> Result<(), Refused> {
+    let name = named(&scheduler, &call.at.name, call.at.namespace)?;
     // The rows go first: what is left after a crash in between is garbage, not half a function.
     let leftovers = scheduler
         .store
@@ -129,7 +108,7 @@ pub(super) async fn delete(State(scheduler): State<Scheduler>, Named(name): Name
         here.collector.note_deleted();
     });
     drop(cleaning.await);
-    Ok(StatusCode::NO_CONTENT)
+    Ok(())
 }
 
 /// Removes an uploaded folder that no version uses. A deploy of the same folder stores it before its version is

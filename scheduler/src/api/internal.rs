@@ -1,19 +1,13 @@
-//! `/internal/…`: gateways ask for slots and report their leases, workers report what runs.
+//! Gateways ask for slots and report their leases, workers report what runs.
 
 use std::time::Duration;
 
-use axum::Json;
-use axum::extract::rejection::{JsonRejection, QueryRejection};
-use axum::extract::{ConnectInfo, Query, State};
-use rekindle_identity::Caller;
-use rekindle_wire::ids::GatewayId;
-use rekindle_wire::internal::{
-    DamagedSnapshot, Heartbeat, HeartbeatAnswer, LeaseAnswer, LeaseReport, Placement, PlacementRequest, Presence,
-};
-use serde::Deserialize;
+use rekindle_wire::interface::Call;
+use rekindle_wire::interface::scheduler::{AwaitRecalls, Beat, Place, ReportLeases};
+use rekindle_wire::internal::{DamagedSnapshot, HeartbeatAnswer, LeaseAnswer, Placement, Presence};
 use tracing::Span;
 
-use super::{Refused, bad_json, bad_query, members};
+use super::{Refused, members};
 use crate::evacuation::evacuate;
 use crate::placing::{self, pump};
 use crate::reaper;
@@ -23,11 +17,8 @@ use crate::state::{Scheduler, unix_s};
 /// Longest time that a watch is kept open.
 const WATCH_LIMIT: Duration = Duration::from_secs(30);
 
-pub(super) async fn placements(
-    State(scheduler): State<Scheduler>,
-    request: Result<Json<PlacementRequest>, JsonRejection>,
-) -> Result<Json<Placement>, Refused> {
-    let Json(request) = request.map_err(bad_json)?;
+pub(super) async fn placements(scheduler: Scheduler, call: Call<Place>) -> Result<Placement, Refused> {
+    let request = call.body;
     let span = Span::current();
     span.record("faas.invoked_name", request.function.as_str());
     let placed = placing::placement(&scheduler, request).await;
@@ -41,14 +32,11 @@ pub(super) async fn placements(
             span.record("otel.status_code", "ERROR");
         }
     }
-    placed.map(Json)
+    placed
 }
 
-pub(super) async fn leases(
-    State(scheduler): State<Scheduler>,
-    report: Result<Json<LeaseReport>, JsonRejection>,
-) -> Result<Json<LeaseAnswer>, Refused> {
-    let Json(report) = report.map_err(bad_json)?;
+pub(super) async fn leases(scheduler: Scheduler, call: Call<ReportLeases>) -> Result<LeaseAnswer, Refused> {
+    let report = call.body;
     let (give_back, stuck) = scheduler.state().fleet.report(&report, scheduler.now());
     for instance in stuck {
         reaper::kill(&scheduler, instance);
@@ -56,41 +44,27 @@ pub(super) async fn leases(
     if !report.returned.is_empty() {
         pump(&scheduler);
     }
-    Ok(Json(LeaseAnswer { give_back }))
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct Watch {
-    gateway: GatewayId,
-    #[serde(default)]
-    wait_ms: u64,
+    Ok(LeaseAnswer { give_back })
 }
 
 /// Answers as soon as a lease of the gateway is recalled, or with nothing when the wait is over.
-pub(super) async fn recalls(
-    State(scheduler): State<Scheduler>,
-    watch: Result<Query<Watch>, QueryRejection>,
-) -> Result<Json<LeaseAnswer>, Refused> {
-    let Query(watch) = watch.map_err(bad_query)?;
-    let wait = Duration::from_millis(watch.wait_ms).min(WATCH_LIMIT);
+pub(super) async fn recalls(scheduler: Scheduler, call: Call<AwaitRecalls>) -> Result<LeaseAnswer, Refused> {
+    let AwaitRecalls { gateway, wait_ms } = call.at;
+    let wait = Duration::from_millis(wait_ms.unwrap_or(0)).min(WATCH_LIMIT);
     let until = tokio::time::Instant::now() + wait;
     loop {
         // Subscribe before the check: a recall in between is not missed.
         let changed = scheduler.recalls.notified();
-        let give_back = scheduler.state().fleet.untold_recalls(&watch.gateway);
+        let give_back = scheduler.state().fleet.untold_recalls(&gateway);
         if !give_back.is_empty() || tokio::time::timeout_at(until, changed).await.is_err() {
-            return Ok(Json(LeaseAnswer { give_back }));
+            return Ok(LeaseAnswer { give_back });
         }
     }
 }
 
-pub(super) async fn heartbeat(
-    State(scheduler): State<Scheduler>,
-    ConnectInfo(caller): ConnectInfo<Caller>,
-    beat: Result<Json<Heartbeat>, JsonRejection>,
-) -> Result<Json<HeartbeatAnswer>, Refused> {
-    let Json(beat) = beat.map_err(bad_json)?;
-    members::check_worker(&caller, beat.worker.as_str())?;
+pub(super) async fn heartbeat(scheduler: Scheduler, call: Call<Beat>) -> Result<HeartbeatAnswer, Refused> {
+    let beat = call.body;
+    members::check_worker(&members::caller(&call.head.extensions), beat.worker.as_str())?;
     for damaged in &beat.damaged {
         lose(&scheduler, damaged).await;
     }
@@ -129,7 +103,7 @@ pub(super) async fn heartbeat(
         }
     }
     pump(&scheduler);
-    Ok(Json(answer))
+    Ok(answer)
 }
 
 /// Boots the version from now on, since its snapshot is damaged.

@@ -1,21 +1,21 @@
-//! `GET /v1/functions/{name}/logs`: what instances wrote, from all workers, as lines of JSON.
+//! What instances wrote, from all workers, as lines of JSON.
 
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt as _, TryStreamExt as _};
 use http::header::CONTENT_TYPE;
 use rekindle_wire::api::LogLine;
+use rekindle_wire::interface::Params;
+use rekindle_wire::interface::users::ReadLogs;
 use rekindle_wire::{ApiError, ErrorCode};
-use serde::Deserialize;
 use tokio_util::codec::{FramedRead, LinesCodec};
 use tokio_util::io::StreamReader;
 
 use super::functions::unknown;
-use super::{Named, Refused, bad_query, from_store};
+use super::{Refused, from_store, named};
 use crate::state::Scheduler;
 
 const TAIL_DEFAULT: usize = 100;
@@ -23,21 +23,14 @@ const TAIL_MAX: usize = 10_000;
 /// A line is at most 16 KiB of text, which JSON may escape to six times that.
 const LINE_MAX: usize = 128 << 10;
 
-#[derive(Debug, Deserialize)]
-pub(super) struct Wanted {
-    tail: Option<usize>,
-    #[serde(default)]
-    follow: bool,
-}
-
 type Lines = BoxStream<'static, String>;
 
 pub(super) async fn logs(
     State(scheduler): State<Scheduler>,
-    Named(name): Named,
-    wanted: Result<Query<Wanted>, QueryRejection>,
+    Params(wanted): Params<ReadLogs>,
 ) -> Result<Response, Refused> {
-    let Query(wanted) = wanted.map_err(bad_query)?;
+    let name = named(&scheduler, &wanted.name, wanted.namespace)?;
+    let follow = wanted.follow.unwrap_or(false);
     let tail = wanted.tail.unwrap_or(TAIL_DEFAULT).min(TAIL_MAX);
     if scheduler.store.versions(&name, 1).await.map_err(from_store)?.is_empty() {
         return Err(unknown(&name));
@@ -51,7 +44,7 @@ pub(super) async fn logs(
     }
     let mut sources = Vec::new();
     for address in addresses {
-        match scheduler.workers.logs(&address, &name, tail, wanted.follow).await {
+        match scheduler.workers.logs(&address, &name, tail, follow).await {
             Ok(answer) => sources.push(lines(answer)),
             Err(error) => {
                 tracing::warn!(%name, error = &error as &dyn std::error::Error, "a worker's log lines are missing");
@@ -64,7 +57,7 @@ pub(super) async fn logs(
             "no worker gave its log lines: try again",
         ));
     }
-    let merged: Lines = if wanted.follow {
+    let merged: Lines = if follow {
         stream::select_all(sources).boxed()
     } else {
         stream::iter(newest(sources, tail).await).boxed()

@@ -1,48 +1,50 @@
-//! Which role may call what, and how hosts become members: `POST /join` with a token, `POST /internal/renew` with the
-//! certificate itself.
+//! Which role may call what, and how hosts become members: with a token first, later with the certificate itself.
 
 use std::sync::Arc;
 
-use axum::extract::rejection::JsonRejection;
-use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
-use axum::routing::post;
-use axum::{Json, Router};
-use rekindle_identity::{Caller, Issuing, JoinAnswer, JoinRequest, RenewRequest, Role};
+use axum::Router;
+use axum::extract::{ConnectInfo, DefaultBodyLimit, MatchedPath, Request};
+use http::Extensions;
+use rekindle_identity::{Caller, Issuing, Join, JoinAnswer, MEMBERSHIP, RenewCertificate, Role};
+use rekindle_wire::interface::scheduler::SCHEDULER;
+use rekindle_wire::interface::{Call, Operation, Routes};
 use rekindle_wire::{ApiError, ErrorCode};
 
-use super::{Refused, bad_json};
+use super::Refused;
 use crate::server::Config;
 use crate::state::Scheduler;
 
 /// A token and a certificate request.
 const JOIN_MAX: usize = 16 << 10;
 
-/// The roles that may call a path, apart from the token that each call carries.
-fn may_call(path: &str) -> &'static [Role] {
-    match path {
-        "/internal/heartbeat" => &[Role::Worker],
-        "/internal/renew" | "/internal/revocations" => &[Role::Worker, Role::Gateway],
-        // Users, who have shown the admin key to a gateway; and a gateway's own calls.
-        _ => &[Role::Gateway],
-    }
+/// The roles that may send a request, apart from the token that each carries.
+fn may_send(request: &Request) -> &'static [Role] {
+    let path = request
+        .extensions()
+        .get::<MatchedPath>()
+        .map_or("", MatchedPath::as_str);
+    let all = [SCHEDULER, MEMBERSHIP];
+    let found = all.iter().find_map(|all| Operation::find(all, request.method(), path));
+    // Users have shown the admin key to a gateway.
+    found.map_or(&[Role::Gateway], |operation| operation.callers)
 }
 
-/// The peer that made a request's connection.
-pub(super) fn caller(request: &Request) -> Caller {
-    let info = request.extensions().get::<ConnectInfo<Caller>>();
+/// The peer that made the connection of a request with these extensions.
+pub(super) fn caller(of: &Extensions) -> Caller {
+    let info = of.get::<ConnectInfo<Caller>>();
     // Every listener sets it; a request without it is a stranger's.
     info.map_or(Caller::Stranger, |ConnectInfo(caller)| caller.clone())
 }
 
 /// Refuses a caller without the role that the path requires, and one revoked since it connected.
 pub(super) fn check(scheduler: &Scheduler, request: &Request) -> Result<(), Refused> {
-    let (caller, path) = (caller(request), request.uri().path());
+    let (caller, path) = (caller(request.extensions()), request.uri().path());
     if let (Caller::Member(peer), Some(issuing)) = (&caller, &scheduler.config.issuing)
         && issuing.member().revoked().has(peer)
     {
         return Err(ApiError::new(ErrorCode::Unauthorized, format!("the {peer} is revoked")));
     }
-    let roles = may_call(path);
+    let roles = may_send(request);
     if caller.is_one_of(roles) {
         return Ok(());
     }
@@ -74,33 +76,25 @@ pub(super) fn check_worker(caller: &Caller, id: &str) -> Result<(), Refused> {
 /// token may have been made on its machine.
 pub(crate) fn joining(config: &Config) -> Router {
     let doorkeeper = Arc::new((config.issuing.clone(), config.cluster_token.clone()));
-    Router::new()
-        .route("/join", post(join).layer(DefaultBodyLimit::max(JOIN_MAX)))
+    let routes = Routes::default().on(join);
+    routes
+        .into_router()
+        .layer(DefaultBodyLimit::max(JOIN_MAX))
         .with_state(doorkeeper)
 }
 
 type Doorkeeper = Arc<(Option<Arc<Issuing>>, String)>;
 
-async fn join(
-    State(doorkeeper): State<Doorkeeper>,
-    asked: Result<Json<JoinRequest>, JsonRejection>,
-) -> Result<Json<JoinAnswer>, Refused> {
-    let Json(asked) = asked.map_err(bad_json)?;
+async fn join(doorkeeper: Doorkeeper, call: Call<Join>) -> Result<JoinAnswer, Refused> {
     let (issuing, cluster_token) = &*doorkeeper;
     let issuing = issuing.as_ref().ok_or_else(no_authority)?;
-    issuing.join(&asked, cluster_token).map(Json)
+    issuing.join(&call.body, cluster_token)
 }
 
-pub(super) async fn renew(
-    State(scheduler): State<Scheduler>,
-    ConnectInfo(caller): ConnectInfo<Caller>,
-    asked: Result<Json<RenewRequest>, JsonRejection>,
-) -> Result<Json<JoinAnswer>, Refused> {
-    let Json(asked) = asked.map_err(bad_json)?;
+pub(super) async fn renew(scheduler: Scheduler, call: Call<RenewCertificate>) -> Result<JoinAnswer, Refused> {
     let issuing = scheduler.config.issuing.as_ref().ok_or_else(no_authority)?;
-    issuing
-        .renew(&caller, &asked, &scheduler.config.cluster_token)
-        .map(Json)
+    let caller = caller(&call.head.extensions);
+    issuing.renew(&caller, &call.body, &scheduler.config.cluster_token)
 }
 
 pub(super) fn no_authority() -> ApiError {

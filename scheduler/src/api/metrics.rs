@@ -1,14 +1,15 @@
 //! `/metrics`, `/v1/metrics` and `/v1/workers/{id}/metrics`: metrics of the scheduler and the workers, for Prometheus.
 //! The last two are for a scraper that reaches only a gateway.
 
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::IntoResponse;
 use http::HeaderMap;
 use http::header::{ACCEPT, CONTENT_TYPE};
-use rekindle_wire::{ApiError, ErrorCode, WorkerId};
+use rekindle_wire::interface::Params;
+use rekindle_wire::interface::users::ReadWorkerMetrics;
+use rekindle_wire::{ApiError, ErrorCode};
 
-use super::{Refused, bad_path};
+use super::Refused;
 use crate::prepare::chain;
 use crate::state::Scheduler;
 
@@ -19,10 +20,9 @@ pub(super) async fn own(State(scheduler): State<Scheduler>, headers: HeaderMap) 
 
 pub(super) async fn of_worker(
     State(scheduler): State<Scheduler>,
-    id: Result<Path<WorkerId>, PathRejection>,
+    Params(ReadWorkerMetrics { id }): Params<ReadWorkerMetrics>,
     headers: HeaderMap,
 ) -> Result<impl IntoResponse, Refused> {
-    let Path(id) = id.map_err(bad_path)?;
     let address = scheduler.state().fleet.workers.get(&id).map(|w| w.address.clone());
     let address = address.ok_or_else(|| {
         ApiError::new(

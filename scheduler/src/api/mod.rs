@@ -14,17 +14,19 @@ pub(crate) mod revocations;
 mod stats;
 mod workers;
 
-use axum::RequestPartsExt as _;
 use axum::Router;
-use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
-use axum::extract::{DefaultBodyLimit, FromRequestParts, Path, Request, State};
+use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::{delete, get, post, put};
+use axum::routing::get;
 use http::HeaderValue;
-use http::request::Parts;
+use rekindle_identity::{AwaitRevocations, Role};
+use rekindle_wire::interface::scheduler::{
+    AwaitRecalls, Beat, ClaimCalls, EndCall, EndCallback, Place, RenewCalls, ReportLeases, ReportTraffic,
+};
+use rekindle_wire::interface::users::{Deploy, ReadLogs, ReadSchedulerMetrics, ReadWorkerMetrics};
+use rekindle_wire::interface::{Endpoint as _, Operation, Routes, version};
 use rekindle_wire::{ApiError, ErrorCode, FunctionId, FunctionName, Namespace, headers};
-use serde::Deserialize;
 use tracing::Instrument as _;
 
 use crate::prepare::chain;
@@ -34,46 +36,31 @@ use crate::store::StoreError;
 /// Heartbeats list every instance of a worker.
 const BODY_MAX: usize = 8 << 20;
 
+/// Operations that are called all the time, whatever is asked of the platform.
+const UNTRACED: [Operation; 9] = [
+    Beat::OPERATION,
+    ReportLeases::OPERATION,
+    AwaitRecalls::OPERATION,
+    AwaitRevocations::OPERATION,
+    ReportTraffic::OPERATION,
+    ClaimCalls::OPERATION,
+    RenewCalls::OPERATION,
+    EndCall::OPERATION,
+    EndCallback::OPERATION,
+];
+
 /// All routes.
 pub(crate) fn router(scheduler: Scheduler) -> Router {
-    let of_functions = PREFIXES.into_iter().map(functions_below);
-    let rest = of_functions
-        .fold(Router::new(), Router::merge)
-        .route("/v1/status", get(instances::status))
-        .route("/v1/instances", get(instances::list))
-        .route("/v1/instances/{id}", delete(instances::stop))
-        .route("/v1/workers", get(workers::list))
-        .route("/v1/workers/{name}/drain", put(workers::drain).delete(workers::undrain))
-        .route("/v1/async", get(calls::list))
-        .route("/v1/async/{id}", get(calls::show).delete(calls::remove))
-        .route("/v1/async/{id}/retry", post(calls::retry))
-        .route("/internal/async/calls", post(calls::accept))
-        .route("/internal/async/claims", post(calls::claim))
-        .route("/internal/async/renewals", post(calls::renew))
-        .route("/internal/async/outcomes", post(calls::end))
-        .route("/internal/async/callbacks", post(calls::end_callback))
-        .route("/internal/async/results/{id}", get(calls::result))
-        .route("/v1/instances/{id}/migrate", post(instances::migrate))
-        .route("/v1/revocations", get(revocations::list).post(revocations::revoke))
-        .route("/internal/revocations", get(revocations::news))
-        .route("/v1/collections", post(collections::collect))
-        .route("/internal/placements", post(internal::placements))
-        .route("/internal/leases", post(internal::leases))
-        .route("/internal/recalls", get(internal::recalls))
-        .route("/internal/heartbeat", post(internal::heartbeat))
-        .route("/internal/renew", post(members::renew))
-        .layer(DefaultBodyLimit::max(BODY_MAX));
-    rest.fallback(async || ApiError::new(ErrorCode::NotFound, "no such path: see /v1/openapi.json"))
+    for_users(for_roles())
+        .into_router()
+        .layer(DefaultBodyLimit::max(BODY_MAX))
+        .fallback(async || ApiError::new(ErrorCode::NotFound, "no such path: see /v1/openapi.json"))
         .method_not_allowed_fallback(async || {
             ApiError::new(
                 ErrorCode::BadRequest,
                 "no such method on this path: see /v1/openapi.json",
             )
         })
-        .route("/v1/stats", get(stats::all))
-        .route("/internal/traffic", post(stats::traffic))
-        .route("/v1/metrics", get(metrics::own))
-        .route("/v1/workers/{id}/metrics", get(metrics::of_worker))
         .layer(from_fn_with_state(scheduler.clone(), admit))
         .route(
             "/metrics",
@@ -85,58 +72,66 @@ pub(crate) fn router(scheduler: Scheduler) -> Router {
         .merge(members::joining(&scheduler.config))
 }
 
-/// What the paths of functions begin with: in the default namespace, and in any.
-const PREFIXES: [&str; 2] = ["/v1", "/v1/namespaces/{namespace}"];
-
-/// The routes of functions.
-fn functions_below(prefix: &str) -> Router<Scheduler> {
-    let all = format!("{prefix}/functions");
-    let one = format!("{all}/{{name}}");
-    // The deploy enforces its own limit.
-    let deploy = post(deploy::deploy).layer(DefaultBodyLimit::disable());
-    Router::new()
-        .route(&all, deploy.get(functions::list))
-        .route(&one, get(functions::detail).delete(functions::delete))
-        .route(&format!("{one}/versions/{{version}}"), get(functions::version))
-        .route(&format!("{one}/logs"), get(logs::logs))
-        .route(&format!("{one}/snapshot/renew"), post(functions::renew_snapshot))
-        .route(&format!("{one}/async/retry"), post(calls::retry_dead))
-        .route(&format!("{one}/stats"), get(stats::one))
+/// The operations for gateways and workers.
+fn for_roles() -> Routes<Scheduler> {
+    Routes::default()
+        .on(internal::placements)
+        .on(internal::leases)
+        .on(internal::recalls)
+        .on(internal::heartbeat)
+        .on(stats::traffic)
+        .on(calls::accept)
+        .on(calls::claim)
+        .on(calls::renew)
+        .on(calls::end)
+        .on(calls::end_callback)
+        .on(calls::result)
+        .on(members::renew)
+        .on(revocations::news)
 }
 
-/// The namespace that a path names, which exists.
-struct InNamespace(Namespace);
-
-impl FromRequestParts<Scheduler> for InNamespace {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, scheduler: &Scheduler) -> Result<Self, ApiError> {
-        #[derive(Deserialize)]
-        struct Params {
-            #[serde(default)]
-            namespace: Namespace,
-        }
-        let Path(Params { namespace }) = parts.extract().await.map_err(bad_path)?;
-        scheduler.state().catalog.check_namespace(namespace.as_str())?;
-        Ok(Self(namespace))
-    }
+/// The operations for users, after `others`.
+fn for_users(others: Routes<Scheduler>) -> Routes<Scheduler> {
+    others
+        // The deploy enforces its own limit.
+        .sized::<Deploy, _, _>(DefaultBodyLimit::disable(), deploy::deploy)
+        .on(functions::list)
+        .on(functions::detail)
+        .on(functions::delete)
+        .on(functions::version)
+        .on(functions::renew_snapshot)
+        .raw::<ReadLogs, _, _>(logs::logs)
+        .on(stats::one)
+        .on(calls::retry_dead)
+        .on(instances::status)
+        .on(stats::all)
+        .on(instances::list)
+        .on(instances::stop)
+        .on(instances::migrate)
+        .on(workers::list)
+        .on(workers::drain)
+        .on(workers::undrain)
+        .raw::<ReadWorkerMetrics, _, _>(metrics::of_worker)
+        .raw::<ReadSchedulerMetrics, _, _>(metrics::own)
+        .on(revocations::revoke)
+        .on(revocations::list)
+        .on(collections::collect)
+        .on(calls::list)
+        .on(calls::show)
+        .on(calls::remove)
+        .on(calls::retry)
 }
 
-/// The function that a path names, in a namespace that exists.
-struct Named(FunctionId);
+/// The namespace that a request names, which exists.
+fn known(scheduler: &Scheduler, named: Option<Namespace>) -> Result<Namespace, Refused> {
+    let namespace = named.unwrap_or_default();
+    scheduler.state().catalog.check_namespace(namespace.as_str())?;
+    Ok(namespace)
+}
 
-impl FromRequestParts<Scheduler> for Named {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, scheduler: &Scheduler) -> Result<Self, ApiError> {
-        #[derive(Deserialize)]
-        struct Params {
-            name: FunctionName,
-        }
-        let InNamespace(namespace) = InNamespace::from_request_parts(parts, scheduler).await?;
-        let Path(Params { name }) = parts.extract().await.map_err(bad_path)?;
-        Ok(Self(FunctionId::new(&namespace, &name)))
-    }
+/// The function that a request names, in a namespace that exists.
+fn named(scheduler: &Scheduler, name: &FunctionName, namespace: Option<Namespace>) -> Result<FunctionId, Refused> {
+    Ok(FunctionId::new(&known(scheduler, namespace)?, name))
 }
 
 /// Checks the cluster's token, which a scraper sends as its bearer token.
@@ -167,23 +162,15 @@ async fn admit(State(scheduler): State<Scheduler>, request: Request, next: Next)
         )
         .into_response();
     }
-    if let Err(refused) = members::check(&scheduler, &request) {
+    let admitted =
+        members::check(&scheduler, &request).and_then(|()| version::check(request.headers(), Role::Scheduler));
+    if let Err(refused) = admitted {
         return refused.into_response();
     }
     let path = request.uri().path();
     let span = match path {
-        "/internal/heartbeat"
-        | "/internal/leases"
-        | "/internal/recalls"
-        | "/internal/revocations"
-        | "/internal/traffic"
-        | "/internal/async/claims"
-        | "/internal/async/renewals"
-        | "/internal/async/outcomes"
-        | "/internal/async/callbacks" => {
-            return next.run(request).await;
-        }
-        "/internal/placements" => tracing::info_span!(
+        path if UNTRACED.iter().any(|operation| operation.path == path) => return next.run(request).await,
+        path if path == Place::OPERATION.path => tracing::info_span!(
             "placement",
             otel.kind = "server",
             rekindle.role = "scheduler",
@@ -209,18 +196,6 @@ pub(crate) type Refused = ApiError;
 
 pub(crate) use functions::unknown as unknown_function;
 
-fn bad_json(rejection: JsonRejection) -> ApiError {
-    ApiError::new(ErrorCode::BadRequest, rejection.body_text())
-}
-
-fn bad_path(rejection: PathRejection) -> ApiError {
-    ApiError::new(ErrorCode::BadRequest, rejection.body_text())
-}
-
-fn bad_query(rejection: QueryRejection) -> ApiError {
-    ApiError::new(ErrorCode::BadRequest, rejection.body_text())
-}
-
 pub(crate) fn from_store(error: StoreError) -> ApiError {
     match error {
         StoreError::Busy(name) => ApiError::new(
@@ -237,5 +212,29 @@ pub(crate) fn from_store(error: StoreError) -> ApiError {
                 format!("{}: see the scheduler's log", chain(&error)),
             )
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use rekindle_identity::{Join, MEMBERSHIP};
+    use rekindle_wire::interface::scheduler::SCHEDULER;
+    use rekindle_wire::interface::users::ADMIN;
+
+    use super::*;
+
+    #[test]
+    fn every_operation_of_the_interface_is_served_and_no_other() {
+        let paths = |all: &[Operation]| {
+            let all = all.iter().map(|o| (o.path, o.method.to_string()));
+            all.collect::<BTreeSet<_>>()
+        };
+        let routes = for_users(for_roles());
+        // A scheduler that stands by lets hosts join too, so that is served apart.
+        let others = MEMBERSHIP.iter().filter(|o| **o != Join::OPERATION).cloned();
+        let defined: Vec<_> = [SCHEDULER, ADMIN].concat().into_iter().chain(others).collect();
+        assert_eq!(paths(routes.operations()), paths(&defined));
     }
 }

@@ -1,19 +1,17 @@
-//! `/v1/revocations`: lists revoked members of the cluster, and revokes one. Members read news from
-//! `/internal/revocations`.
+//! Lists revoked members of the cluster, and revokes one. Members wait for
+//! news.
 
 use std::time::Duration;
 
-use axum::Json;
-use axum::extract::rejection::{JsonRejection, QueryRejection};
-use axum::extract::{Query, State};
-use rekindle_identity::{Issuing, Peer, Revocations, Role};
+use rekindle_identity::{AwaitRevocations, Issuing, Peer, Revocations, Role};
 use rekindle_wire::api::{Revocation, RevokeRequest};
+use rekindle_wire::interface::Call;
+use rekindle_wire::interface::users::{ListRevocations, Revoke};
 use rekindle_wire::{ApiError, ErrorCode};
-use serde::Deserialize;
 
 use super::members::no_authority;
 use super::workers::the_worker;
-use super::{Refused, bad_json, bad_query, from_store};
+use super::{Refused, from_store};
 use crate::placing::pump;
 use crate::state::{Scheduler, unix_s};
 
@@ -24,10 +22,10 @@ const REVOKED_MAX: u64 = 10_000;
 /// Maximum length of a member's name.
 const NAME_MAX: usize = 63;
 
-pub(super) async fn list(State(scheduler): State<Scheduler>) -> Result<Json<Vec<Revocation>>, Refused> {
+pub(super) async fn list(scheduler: Scheduler, _: Call<ListRevocations>) -> Result<Vec<Revocation>, Refused> {
     let revoked = scheduler.store.revocations().await.map_err(from_store)?;
     let told = revoked.into_iter().map(|(peer, since)| told(&peer, since));
-    Ok(Json(told.collect()))
+    Ok(told.collect())
 }
 
 fn told(peer: &Peer, since_unix_s: i64) -> Revocation {
@@ -40,13 +38,9 @@ fn told(peer: &Peer, since_unix_s: i64) -> Revocation {
 
 /// Revokes a member. Once this answers, the scheduler refuses it. The other roles do when they have received the news,
 /// which they wait for.
-pub(super) async fn revoke(
-    State(scheduler): State<Scheduler>,
-    asked: Result<Json<RevokeRequest>, JsonRejection>,
-) -> Result<Json<Revocation>, Refused> {
-    let Json(asked) = asked.map_err(bad_json)?;
+pub(super) async fn revoke(scheduler: Scheduler, call: Call<Revoke>) -> Result<Revocation, Refused> {
     let issuing = scheduler.config.issuing.as_ref().ok_or_else(no_authority)?;
-    let peer = meant(&scheduler, &asked)?;
+    let peer = meant(&scheduler, &call.body)?;
     let revoked = issuing.member().revoked();
     if revoked.revision() >= REVOKED_MAX && !revoked.has(&peer) {
         let message =
@@ -58,7 +52,7 @@ pub(super) async fn revoke(
     take_in(&scheduler, issuing).await?;
     let all = scheduler.store.revocations().await.map_err(from_store)?;
     let since = all.iter().find_map(|(p, since)| (*p == peer).then_some(*since));
-    Ok(Json(told(&peer, since.unwrap_or_else(unix_s))))
+    Ok(told(&peer, since.unwrap_or_else(unix_s)))
 }
 
 /// The member that an operator means. A known worker may be named by its id, its address or its host name, and any
@@ -115,27 +109,20 @@ pub(crate) async fn take_in(scheduler: &Scheduler, issuing: &Issuing) -> Result<
     Ok(())
 }
 
-#[derive(Debug, Deserialize)]
-pub(super) struct Known {
-    revision: u64,
-    #[serde(default)]
-    wait_ms: u64,
-}
-
 /// Answers as soon as more members are revoked than the caller knows, or when the wait is over.
-pub(super) async fn news(
-    State(scheduler): State<Scheduler>,
-    known: Result<Query<Known>, QueryRejection>,
-) -> Result<Json<Revocations>, Refused> {
-    let Query(known) = known.map_err(bad_query)?;
+pub(super) async fn news(scheduler: Scheduler, call: Call<AwaitRevocations>) -> Result<Revocations, Refused> {
+    let AwaitRevocations {
+        revision: known,
+        wait_ms,
+    } = call.at;
     let mut revision = scheduler.revoked.subscribe();
-    let wait = Duration::from_millis(known.wait_ms).min(WAIT_LIMIT);
+    let wait = Duration::from_millis(wait_ms.unwrap_or(0)).min(WAIT_LIMIT);
     // On timeout or shutdown, answers with the current list.
-    drop(tokio::time::timeout(wait, revision.wait_for(|ours| *ours > known.revision)).await);
+    drop(tokio::time::timeout(wait, revision.wait_for(|ours| *ours > known)).await);
     let all = scheduler.store.revocations().await.map_err(from_store)?;
     let members: Vec<Peer> = all.into_iter().map(|(peer, _)| peer).collect();
-    Ok(Json(Revocations {
+    Ok(Revocations {
         revision: members.len() as u64,
         members,
-    }))
+    })
 }

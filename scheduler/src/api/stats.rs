@@ -1,31 +1,24 @@
-//! `/v1/stats` and `/v1/functions/{name}/stats`: numbers about invocations and workers. `/internal/traffic` takes the
-//! gateways' counts.
+//! Numbers about invocations and workers. Gateways report
+//! their counts.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use axum::Json;
-use axum::extract::State;
-use axum::extract::rejection::JsonRejection;
 use rekindle_wire::FunctionId;
-use rekindle_wire::stats::{FunctionStats, Stats, TrafficAnswer, TrafficReport, WorkerStats};
+use rekindle_wire::interface::Call;
+use rekindle_wire::interface::scheduler::ReportTraffic;
+use rekindle_wire::interface::users::{ReadFunctionStats, ReadStats};
+use rekindle_wire::stats::{FunctionStats, Stats, TrafficAnswer, WorkerStats};
 
-use super::{Named, Refused, bad_json, from_store, functions};
+use super::{Refused, from_store, functions, named};
 use crate::state::{ClusterState, Scheduler};
 
-pub(super) async fn traffic(
-    State(scheduler): State<Scheduler>,
-    report: Result<Json<TrafficReport>, JsonRejection>,
-) -> Result<Json<TrafficAnswer>, Refused> {
-    let Json(report) = report.map_err(bad_json)?;
+pub(super) async fn traffic(scheduler: Scheduler, call: Call<ReportTraffic>) -> Result<TrafficAnswer, Refused> {
     let now = scheduler.now();
-    let answer = {
-        let ClusterState { traffic, catalog, .. } = &mut *scheduler.state();
-        traffic.take(report, now, |name| catalog.has(name))
-    };
-    Ok(Json(answer))
+    let ClusterState { traffic, catalog, .. } = &mut *scheduler.state();
+    Ok(traffic.take(call.body, now, |name| catalog.has(name)))
 }
 
-pub(super) async fn all(State(scheduler): State<Scheduler>) -> Json<Stats> {
+pub(super) async fn all(scheduler: Scheduler, _: Call<ReadStats>) -> Result<Stats, Refused> {
     let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let state = scheduler.state();
     let levels = |worker: rekindle_wire::api::WorkerInfo| WorkerStats {
@@ -37,7 +30,7 @@ pub(super) async fn all(State(scheduler): State<Scheduler>) -> Json<Stats> {
             .unwrap_or_default(),
         worker,
     };
-    Json(Stats {
+    Ok(Stats {
         at_unix_ms: i64::try_from(at.as_millis()).unwrap_or(i64::MAX),
         gateways: state.traffic.gateways(scheduler.now()) as u64,
         workers: state
@@ -50,10 +43,8 @@ pub(super) async fn all(State(scheduler): State<Scheduler>) -> Json<Stats> {
     })
 }
 
-pub(super) async fn one(
-    State(scheduler): State<Scheduler>,
-    Named(name): Named,
-) -> Result<Json<FunctionStats>, Refused> {
+pub(super) async fn one(scheduler: Scheduler, call: Call<ReadFunctionStats>) -> Result<FunctionStats, Refused> {
+    let name = named(&scheduler, &call.at.name, call.at.namespace)?;
     let live = scheduler.state().catalog.live(&name).map(|live| live.spec.version);
     let version = match live {
         Some(version) => scheduler.store.version(&name, version).await.map_err(from_store)?,
@@ -63,7 +54,7 @@ pub(super) async fn one(
     let version = version.ok_or_else(|| functions::unknown(&name))?;
     let mut stats = of(&scheduler, &scheduler.state(), &name);
     stats.snapshot = version.snapshot;
-    Ok(Json(stats))
+    Ok(stats)
 }
 
 fn of(scheduler: &Scheduler, state: &ClusterState, name: &FunctionId) -> FunctionStats {

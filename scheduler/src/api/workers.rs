@@ -1,42 +1,30 @@
-//! `/v1/workers`: lists workers, and drains one.
+//! Lists workers, and drains one.
 
-use axum::Json;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
 use rekindle_wire::api::WorkerInfo;
+use rekindle_wire::interface::Call;
+use rekindle_wire::interface::users::{DrainWorker, ListWorkers, UndrainWorker};
 use rekindle_wire::{ApiError, ErrorCode, WorkerId};
 
-use super::{Refused, bad_path, from_store};
+use super::{Refused, from_store};
 use crate::evacuation::evacuate;
 use crate::placing::pump;
 use crate::state::{Scheduler, unix_s};
 
-pub(super) async fn list(State(scheduler): State<Scheduler>) -> Json<Vec<WorkerInfo>> {
-    Json(scheduler.state().fleet.worker_infos(scheduler.now()))
+pub(super) async fn list(scheduler: Scheduler, _: Call<ListWorkers>) -> Result<Vec<WorkerInfo>, Refused> {
+    Ok(scheduler.state().fleet.worker_infos(scheduler.now()))
 }
 
 /// The worker takes nothing new from now on, and its idle instances go. The answer does not wait for that.
-pub(super) async fn drain(
-    State(scheduler): State<Scheduler>,
-    name: Result<Path<String>, PathRejection>,
-) -> Result<Json<WorkerInfo>, Refused> {
-    set_drained(&scheduler, name, true).await
+pub(super) async fn drain(scheduler: Scheduler, call: Call<DrainWorker>) -> Result<WorkerInfo, Refused> {
+    set_drained(&scheduler, &call.at.name, true).await
 }
 
-pub(super) async fn undrain(
-    State(scheduler): State<Scheduler>,
-    name: Result<Path<String>, PathRejection>,
-) -> Result<Json<WorkerInfo>, Refused> {
-    set_drained(&scheduler, name, false).await
+pub(super) async fn undrain(scheduler: Scheduler, call: Call<UndrainWorker>) -> Result<WorkerInfo, Refused> {
+    set_drained(&scheduler, &call.at.name, false).await
 }
 
-async fn set_drained(
-    scheduler: &Scheduler,
-    name: Result<Path<String>, PathRejection>,
-    drained: bool,
-) -> Result<Json<WorkerInfo>, Refused> {
-    let Path(name) = name.map_err(bad_path)?;
-    let id = the_worker(scheduler, &name)?;
+async fn set_drained(scheduler: &Scheduler, name: &str, drained: bool) -> Result<WorkerInfo, Refused> {
+    let id = the_worker(scheduler, name)?;
     // Stored first: what was answered survives a restart.
     let stored = scheduler.store.set_drained(&id, drained, unix_s()).await;
     stored.map_err(from_store)?;
@@ -50,7 +38,7 @@ async fn set_drained(
     };
     scheduler.recalls.notify_waiters();
     pump(scheduler);
-    info.map(Json).ok_or_else(|| unknown(&name))
+    info.ok_or_else(|| unknown(name))
 }
 
 /// The worker that the name refers to.

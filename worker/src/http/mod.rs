@@ -1,4 +1,4 @@
-//! The worker's HTTP interface; see `rekindle_wire::internal` for the table of calls.
+//! The worker's HTTP interface, which `rekindle_wire::interface::worker` defines.
 
 mod migration;
 
@@ -8,21 +8,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::Body;
-use axum::extract::{ConnectInfo, Path, Query, Request, State};
+use axum::extract::{ConnectInfo, MatchedPath, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, delete, get, post};
-use axum::{Json, Router};
+use axum::routing::{any, get};
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue, Method};
 use rekindle_identity::{Caller, Listener, Role, TlsError, Transport};
 use rekindle_wire::headers::{CLUSTER_TOKEN, bearer};
-use rekindle_wire::internal::{PrepareRequest, StartInstance};
-use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId};
-use serde::Deserialize;
+use rekindle_wire::interface::{Call, Operation, Params, Routes, version, worker};
+use rekindle_wire::{ApiError, ErrorCode, InstanceId};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
@@ -41,6 +40,9 @@ use crate::worker::{StartError, Worker};
 /// How long a placement on this worker waits for the first response to a heartbeat, and the interval of checks.
 const KNOWN_LIMIT: Duration = Duration::from_secs(3);
 const KNOWN_LOOK: Duration = Duration::from_millis(20);
+
+/// Number of a log's lines that are read if no number is asked for.
+const TAIL_DEFAULT: usize = 100;
 
 /// Why a worker does not serve.
 #[derive(Debug, thiserror::Error)]
@@ -132,52 +134,59 @@ async fn run(config: WorkerConfig, listener: TcpListener, shutdown: BoxFuture<'s
     Ok(())
 }
 
+/// The operations that are served.
+fn routes() -> Routes<Arc<Worker>> {
+    let routes = Routes::default()
+        .on(start_instance)
+        .on(stop_instance)
+        .on(park_instance)
+        .on(delete_function)
+        .raw::<worker::Prepare, _, _>(prepare_version)
+        .raw::<worker::ReadLogs, _, _>(read_logs);
+    migration::routes(routes)
+}
+
 fn router(worker: Arc<Worker>) -> Router {
-    Router::new()
-        .route("/instances", post(start_instance))
-        .route("/instances/{id}", delete(stop_instance))
-        .route("/instances/{id}/park", post(park_instance))
-        .merge(migration::routes())
+    routes()
+        .into_router()
         .route("/invoke/{instance}", any(invoke_instance))
         .route("/invoke/{instance}/", any(invoke_instance))
         .route("/invoke/{instance}/{*path}", any(invoke_instance))
-        .route("/prepare", post(prepare_version))
-        .route("/logs/{function}", get(read_logs))
-        .route("/functions/{name}", delete(delete_function))
         .layer(middleware::from_fn_with_state(Arc::clone(&worker), authenticate))
         .route("/metrics", get(metrics))
         .route("/healthz", get(|| async { "ok" }))
         .with_state(worker)
 }
 
-/// Returns the roles that may call a path. Each call also needs the token.
-fn may_call(path: &str) -> &'static [Role] {
-    let mut parts = path.split('/').skip(1);
-    match (parts.next(), parts.nth(1)) {
-        (Some("invoke"), _) => &[Role::Gateway],
-        // Calls between workers about a migration. Only the scheduler may order an instance to leave.
-        (Some("arrivals"), Some("expected")) => &[Role::Scheduler],
-        (Some("departures"), Some("pages" | "done")) | (Some("arrivals"), _) => &[Role::Worker],
-        _ => &[Role::Scheduler],
+/// Returns the roles that may call a path, by its template. Each call also needs the token.
+fn may_call(method: &Method, path: &str) -> &'static [Role] {
+    match Operation::find(worker::WORKER, method, path) {
+        Some(operation) => operation.callers,
+        None if path.starts_with("/invoke/") => &[Role::Gateway],
+        None => &[Role::Scheduler],
     }
 }
 
 async fn authenticate(State(worker): State<Arc<Worker>>, request: Request, next: Next) -> Response {
-    let info = request.extensions().get::<ConnectInfo<Caller>>();
+    let extensions = request.extensions();
+    let info = extensions.get::<ConnectInfo<Caller>>();
     // Every listener sets the caller; a request without one comes from a stranger.
     let caller = info.map_or(&Caller::Stranger, |ConnectInfo(caller)| caller);
-    let path = request.uri().path();
-    if !caller.is_one_of(may_call(path)) {
+    let path = extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    if !caller.is_one_of(may_call(request.method(), path)) {
+        let path = request.uri().path();
         tracing::warn!(caller = caller.described(), path, "a call was refused");
         let message = format!("{} may not call {path} of a worker", caller.described());
         return ApiError::new(ErrorCode::Unauthorized, message).into_response();
     }
     let given = request.headers().get(CLUSTER_TOKEN).map(|v| blake3::hash(v.as_bytes()));
     // Hashes of equal length are compared in constant time.
-    if given == Some(blake3::hash(worker.config.token.as_bytes())) {
-        next.run(request).await
-    } else {
-        ApiError::new(ErrorCode::Unauthorized, "the cluster token is missing or wrong").into_response()
+    if given != Some(blake3::hash(worker.config.token.as_bytes())) {
+        return ApiError::new(ErrorCode::Unauthorized, "the cluster token is missing or wrong").into_response();
+    }
+    match version::check(request.headers(), Role::Worker) {
+        Ok(()) => next.run(request).await,
+        Err(error) => error.into_response(),
     }
 }
 
@@ -211,48 +220,35 @@ async fn until_known(worker: &Worker) {
     }
 }
 
-async fn start_instance(
-    State(worker): State<Arc<Worker>>,
-    headers: HeaderMap,
-    Json(order): Json<StartInstance>,
-) -> Result<StatusCode, ApiError> {
+async fn start_instance(worker: Arc<Worker>, call: Call<worker::Start>) -> Result<(), ApiError> {
     check_known(&worker).await?;
-    start::accept(&worker, order, &headers).map(|_| StatusCode::ACCEPTED)
+    start::accept(&worker, call.body, &call.head.headers).map(drop)
 }
 
-#[derive(Deserialize)]
-struct StopQuery {
-    #[serde(default)]
-    if_idle: bool,
-}
-
-async fn stop_instance(
-    State(worker): State<Arc<Worker>>,
-    Path(id): Path<InstanceId>,
-    Query(query): Query<StopQuery>,
-) -> Result<StatusCode, ApiError> {
+async fn stop_instance(worker: Arc<Worker>, call: Call<worker::Stop>) -> Result<(), ApiError> {
+    let worker::Stop { id, if_idle } = call.at;
     let Some(instance) = worker.instance(&id) else {
-        return Ok(StatusCode::NO_CONTENT);
+        return Ok(());
     };
-    if query.if_idle && !instance.retire_if_idle() {
+    let if_idle = if_idle.unwrap_or(false);
+    if if_idle && !instance.retire_if_idle() {
         return Err(ApiError::new(
             ErrorCode::Conflict,
             format!("instance {id} is serving a request"),
         ));
     }
-    instance
-        .stop(if query.if_idle { "it was idle" } else { "asked for" })
-        .await;
+    instance.stop(if if_idle { "it was idle" } else { "asked for" }).await;
     worker.remove(&id);
-    Ok(StatusCode::NO_CONTENT)
+    Ok(())
 }
 
-async fn park_instance(State(worker): State<Arc<Worker>>, Path(id): Path<InstanceId>) -> Result<StatusCode, ApiError> {
+async fn park_instance(worker: Arc<Worker>, call: Call<worker::Park>) -> Result<(), ApiError> {
+    let id = call.at.id;
     let instance = worker.instance(&id).ok_or_else(gone)?;
     let parked = instance.park().await;
     worker.changed.notify_one();
     match parked {
-        Parking::Parked => Ok(StatusCode::NO_CONTENT),
+        Parking::Parked => Ok(()),
         Parking::Gone => Err(gone()),
         Parking::Busy => Err(ApiError::new(
             ErrorCode::Conflict,
@@ -289,55 +285,34 @@ fn target(whole: &str) -> Result<(InstanceId, String), ApiError> {
     Ok((id, format!("{slash}{path}")))
 }
 
-async fn prepare_version(
-    State(worker): State<Arc<Worker>>,
-    headers: HeaderMap,
-    Json(request): Json<PrepareRequest>,
-) -> Response {
+async fn prepare_version(State(worker): State<Arc<Worker>>, call: Call<worker::Prepare>) -> Response {
     if let Err(error) = check_known(&worker).await {
         return error.into_response();
     }
     let (events, received) = tokio::sync::mpsc::channel(16);
-    let span = tracing::info_span!("prepare", "rekindle.role" = "worker", function = %request.function);
-    rekindle_telemetry::set_parent(&span, &headers);
-    tokio::spawn(prepare::prepare(worker, request, events).instrument(span));
+    let span = tracing::info_span!("prepare", "rekindle.role" = "worker", function = %call.body.function);
+    rekindle_telemetry::set_parent(&span, &call.head.headers);
+    tokio::spawn(prepare::prepare(worker, call.body, events).instrument(span));
     lines(ReceiverStream::new(received))
 }
 
-#[derive(Deserialize)]
-struct LogQuery {
-    #[serde(default = "default_tail")]
-    tail: usize,
-    #[serde(default)]
-    follow: bool,
-}
-
-fn default_tail() -> usize {
-    100
-}
-
-async fn read_logs(
-    State(worker): State<Arc<Worker>>,
-    Path(function): Path<FunctionId>,
-    Query(query): Query<LogQuery>,
-) -> Response {
+async fn read_logs(State(worker): State<Arc<Worker>>, Params(wanted): Params<worker::ReadLogs>) -> Response {
     let failed = |e| unavailable("read the logs", &e).into_response();
-    if query.follow {
+    let tail = wanted.tail.unwrap_or(TAIL_DEFAULT);
+    if wanted.follow.unwrap_or(false) {
         worker
             .logs
-            .follow(&function, query.tail)
+            .follow(&wanted.function, tail)
             .await
             .map_or_else(failed, lines)
     } else {
-        let past = worker.logs.read(&function, query.tail).await;
+        let past = worker.logs.read(&wanted.function, tail).await;
         past.map_or_else(failed, |past| lines(futures::stream::iter(past)))
     }
 }
 
-async fn delete_function(
-    State(worker): State<Arc<Worker>>,
-    Path(name): Path<FunctionId>,
-) -> Result<StatusCode, ApiError> {
+async fn delete_function(worker: Arc<Worker>, call: Call<worker::RemoveFunction>) -> Result<(), ApiError> {
+    let name = call.at.name;
     for instance in worker.all_instances() {
         if instance.spec.function == name {
             instance.stop("its function was deleted").await;
@@ -357,8 +332,7 @@ async fn delete_function(
         .logs
         .delete(&name)
         .await
-        .map_err(|e| unavailable("delete the logs", &e))?;
-    Ok(StatusCode::NO_CONTENT)
+        .map_err(|e| unavailable("delete the logs", &e))
 }
 
 /// Builds a body with one JSON object a line.
@@ -376,6 +350,8 @@ fn lines<T: serde::Serialize>(items: impl futures::Stream<Item = T> + Send + 'st
 
 #[cfg(test)]
 mod tests {
+    use rekindle_wire::interface::Endpoint as _;
+
     use super::*;
 
     #[test]
@@ -391,26 +367,36 @@ mod tests {
 
     #[test]
     fn what_a_worker_may_ask_of_another_is_what_a_move_needs() {
-        for path in [
-            "/arrivals",
-            "/arrivals/m-1/images",
-            "/departures/m-1/pages/7",
-            "/departures/m-1/done",
+        let of = |operation: &Operation| (operation.path, may_call(&operation.method, operation.path));
+        for operation in [
+            worker::PrepareArrival::OPERATION,
+            worker::SendImages::OPERATION,
+            worker::ReadPage::OPERATION,
+            worker::EndDeparture::OPERATION,
         ] {
-            assert_eq!(may_call(path), [Role::Worker], "{path}");
+            assert_eq!(of(&operation).1, [Role::Worker], "{}", operation.path);
         }
-        for path in [
-            "/departures",
-            "/departures/m-1",
-            "/departures/m-1/leave",
-            "/arrivals/m-1/expected",
-            "/instances",
-            "/prepare",
-            "/",
+        for operation in [
+            worker::PrepareDeparture::OPERATION,
+            worker::CancelDeparture::OPERATION,
+            worker::Leave::OPERATION,
+            worker::ExpectArrival::OPERATION,
+            worker::Start::OPERATION,
+            worker::Prepare::OPERATION,
         ] {
-            assert_eq!(may_call(path), [Role::Scheduler], "{path}");
+            assert_eq!(of(&operation).1, [Role::Scheduler], "{}", operation.path);
         }
-        assert_eq!(may_call("/invoke/i-1/pages"), [Role::Gateway]);
+        assert_eq!(may_call(&Method::GET, ""), [Role::Scheduler]);
+        assert_eq!(may_call(&Method::GET, "/invoke/{instance}/{*path}"), [Role::Gateway]);
+    }
+
+    #[test]
+    fn every_operation_of_the_interface_is_served() {
+        let paths = |all: &[Operation]| {
+            let all = all.iter().map(|o| (o.path, o.method.to_string()));
+            all.collect::<std::collections::BTreeSet<_>>()
+        };
+        assert_eq!(paths(routes().operations()), paths(worker::WORKER));
     }
 
     #[test]

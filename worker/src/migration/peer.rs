@@ -12,9 +12,12 @@ use rekindle_init::causes::chain;
 use rekindle_pager::{PAGE, SourceError};
 use rekindle_wire::headers::CLUSTER_TOKEN;
 use rekindle_wire::ids::MigrationId;
+use rekindle_wire::interface::Endpoint;
+use rekindle_wire::interface::worker::{
+    Arrive, CancelArrival, EndDeparture, PrepareArrival, ReadArrival, ReadPage, ReadPages, SendImages,
+};
+use rekindle_wire::migration::{Standing, TargetOrder, TargetState};
 use rekindle_wire::{ApiError, ErrorCode};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use super::page_numbering::BLOCK;
 use crate::worker::Worker;
@@ -102,13 +105,9 @@ impl Peer {
         &self.address
     }
 
-    /// Builds a call about this migration. `kind` is `arrivals` or `departures`, and `what` follows its id.
-    fn call(&self, method: reqwest::Method, kind: &str, what: &str) -> reqwest::RequestBuilder {
-        let url = format!("http://{}/{kind}/{}{what}", self.address, self.id);
-        self.transport
-            .http()
-            .request(method, url)
-            .header(CLUSTER_TOKEN, &self.token)
+    fn call<E: Endpoint>(&self, at: &E, body: &E::Body) -> reqwest::RequestBuilder {
+        let call = self.transport.call(&self.address, at, body);
+        call.header(CLUSTER_TOKEN, &self.token)
     }
 
     async fn send(&self, call: reqwest::RequestBuilder) -> Result<reqwest::Response, ApiError> {
@@ -127,36 +126,40 @@ impl Peer {
         Err(serde_json::from_str(&text).unwrap_or_else(|_| plain()))
     }
 
-    /// Sends `body` to `/arrivals`.
-    pub(super) async fn order(&self, body: &impl Serialize, limit: Duration) -> Result<(), ApiError> {
-        let url = format!("http://{}/arrivals", self.address);
-        let call = self.transport.http().post(url).header(CLUSTER_TOKEN, &self.token);
-        self.send(call.json(body).timeout(limit)).await.map(drop)
+    async fn ask<E: Endpoint>(&self, call: reqwest::RequestBuilder, limit: Duration) -> Result<E::Answer, ApiError> {
+        let answer = self.send(call.timeout(limit)).await?;
+        let body = answer.bytes().await.map_err(|e| unreachable(&e))?;
+        E::decode(&body).map_err(|e| unreachable(&e))
     }
 
-    /// Posts bytes to a migration target and reads a JSON response.
-    pub(super) async fn post<T: DeserializeOwned>(
-        &self,
-        what: &str,
-        body: Vec<u8>,
-        limit: Duration,
-    ) -> Result<T, ApiError> {
-        let call = self.call(reqwest::Method::POST, "arrivals", what).body(body);
-        let answer = self.send(call.timeout(limit)).await?;
-        answer.json().await.map_err(|e| unreachable(&e))
+    /// Has a migration target prepared.
+    pub(super) async fn order(&self, order: &TargetOrder, limit: Duration) -> Result<(), ApiError> {
+        let call = self.call(&PrepareArrival {}, order);
+        self.ask::<PrepareArrival>(call, limit).await
     }
 
-    /// Gets the JSON state of a migration target.
-    pub(super) async fn get<T: DeserializeOwned>(&self, limit: Duration) -> Result<T, ApiError> {
-        let call = self.call(reqwest::Method::GET, "arrivals", "");
-        let answer = self.send(call.timeout(limit)).await?;
-        answer.json().await.map_err(|e| unreachable(&e))
+    /// Sends the bundle to a migration target.
+    pub(super) async fn images(&self, bundle: Vec<u8>, limit: Duration) -> Result<Standing, ApiError> {
+        let call = self.call(&SendImages { id: self.id.clone() }, &()).body(bundle);
+        self.ask::<SendImages>(call, limit).await
+    }
+
+    /// Lets a migration target run.
+    pub(super) async fn go(&self, limit: Duration) -> Result<TargetState, ApiError> {
+        let call = self.call(&Arrive { id: self.id.clone() }, &());
+        self.ask::<Arrive>(call, limit).await
+    }
+
+    /// Reads the state of a migration target.
+    pub(super) async fn state(&self, limit: Duration) -> Result<TargetState, ApiError> {
+        let call = self.call(&ReadArrival { id: self.id.clone() }, &());
+        self.ask::<ReadArrival>(call, limit).await
     }
 
     /// Cancels a migration target.
     pub(super) async fn give_up(&self, limit: Duration) -> Result<(), ApiError> {
-        let call = self.call(reqwest::Method::DELETE, "arrivals", "");
-        self.send(call.timeout(limit)).await.map(drop)
+        let call = self.call(&CancelArrival { id: self.id.clone() }, &());
+        self.ask::<CancelArrival>(call, limit).await
     }
 }
 
@@ -173,9 +176,8 @@ impl Source {
         number: u64,
         put: impl FnMut(&Frame<'_>) -> Result<(), SourceError>,
     ) -> Result<(), SourceError> {
-        let call = self
-            .0
-            .call(reqwest::Method::GET, "departures", &format!("/pages/{number}"));
+        let id = self.0.id.clone();
+        let call = self.0.call(&ReadPage { id, number }, &());
         let answer = self.0.send(call.timeout(BLOCK_LIMIT)).await.map_err(lost)?;
         let mut bytes = answer.bytes().await.map_err(|e| lost(unreachable(&e)))?.to_vec();
         take_frames(&mut bytes, put)
@@ -191,11 +193,12 @@ impl Source {
         end: u64,
         mut put: impl FnMut(&Frame<'_>) -> Result<(), SourceError>,
     ) -> Result<(), SourceError> {
-        let call = self.0.call(
-            reqwest::Method::GET,
-            "departures",
-            &format!("/pages?from={number}&to={end}"),
-        );
+        let wanted = ReadPages {
+            id: self.0.id.clone(),
+            to: end,
+            from: Some(number),
+        };
+        let call = self.0.call(&wanted, &());
         let answer = self.0.send(call).await.map_err(lost)?;
         let (mut chunks, mut buffer) = (answer.bytes_stream(), Vec::new());
         loop {
@@ -219,8 +222,9 @@ impl Source {
 
     /// Tells the source that all pages have arrived.
     pub(super) async fn done(&self) -> Result<(), ApiError> {
-        let call = self.0.call(reqwest::Method::POST, "departures", "/done");
-        self.0.send(call.timeout(BLOCK_LIMIT)).await.map(drop)
+        let id = self.0.id.clone();
+        let call = self.0.call(&EndDeparture { id }, &());
+        self.0.ask::<EndDeparture>(call, BLOCK_LIMIT).await
     }
 }
 

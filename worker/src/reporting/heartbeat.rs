@@ -5,7 +5,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rekindle_identity::{CallError, Transport};
+use rekindle_wire::ApiError;
 use rekindle_wire::headers::CLUSTER_TOKEN;
+use rekindle_wire::interface::Endpoint as _;
+use rekindle_wire::interface::scheduler::Beat;
 use rekindle_wire::internal::{Heartbeat, HeartbeatAnswer, Presence};
 
 use crate::deploy::renewal;
@@ -15,6 +18,23 @@ use crate::worker::Worker;
 
 /// How long the scheduler may take to respond.
 const LIMIT: Duration = Duration::from_secs(2);
+
+/// Maximum length of a refusal that is logged, in bytes, if it is not an error of the platform.
+const TOLD_MAX: usize = 200;
+
+/// Why a report was not taken.
+#[derive(Debug, thiserror::Error)]
+enum BeatError {
+    /// The scheduler is unreachable.
+    #[error("the scheduler cannot be asked")]
+    Call(#[from] CallError),
+    /// The scheduler refused.
+    #[error("the scheduler refuses the report: {0}")]
+    Refused(String),
+    /// Its answer is of another version.
+    #[error("the scheduler's answer cannot be read")]
+    Unread(#[source] serde_json::Error),
+}
 
 /// Creates the client for the scheduler. It is on the cluster's own network, so the client ignores proxies in the
 /// environment, which are for the outside.
@@ -27,13 +47,12 @@ pub fn client() -> Result<reqwest::Client, reqwest::Error> {
 
 /// Reports until dropped.
 pub async fn run(worker: Arc<Worker>, client: Transport) {
-    let urls = urls(&worker.config.scheduler_url);
+    let schedulers = addresses(&worker.config.scheduler_url);
     let mut reached = true;
     let mut at = 0;
     loop {
         let said = *worker.presence.lock();
-        let url = &urls[at % urls.len()];
-        match beat(&worker, &client, url).await {
+        match beat(&worker, &client, schedulers[at % schedulers.len()]).await {
             Ok(answer) => {
                 worker
                     .leaving_is_known
@@ -78,18 +97,21 @@ pub async fn run(worker: Arc<Worker>, client: Transport) {
 /// its silence tells the same.
 pub async fn farewell(worker: &Worker, client: &Transport) {
     *worker.presence.lock() = Presence::Left;
-    for url in urls(&worker.config.scheduler_url) {
-        match beat(worker, client, &url).await {
+    for scheduler in addresses(&worker.config.scheduler_url) {
+        match beat(worker, client, scheduler).await {
             Ok(_) => return,
-            Err(e) => tracing::debug!(error = %e, "the scheduler does not hear that the worker stops"),
+            Err(e) => tracing::debug!(
+                error = &e as &dyn std::error::Error,
+                "the scheduler does not hear that the worker stops"
+            ),
         }
     }
 }
 
-/// Returns the addresses of reports. `schedulers` contains one address, or several separated by commas.
-fn urls(schedulers: &str) -> Vec<String> {
-    let addresses = schedulers.trim_start_matches("http://").split(',').map(str::trim);
-    addresses.map(|a| format!("http://{a}/internal/heartbeat")).collect()
+/// Returns the schedulers' addresses. `schedulers` contains one, or several separated by commas.
+fn addresses(schedulers: &str) -> Vec<&str> {
+    let addresses = schedulers.trim_start_matches("http://").split(',');
+    addresses.map(str::trim).collect()
 }
 
 async fn stop(worker: Arc<Worker>, instance: Arc<Instance>) {
@@ -97,7 +119,7 @@ async fn stop(worker: Arc<Worker>, instance: Arc<Instance>) {
     worker.remove(&instance.id);
 }
 
-async fn beat(worker: &Worker, client: &Transport, url: &str) -> Result<HeartbeatAnswer, CallError> {
+async fn beat(worker: &Worker, client: &Transport, scheduler: &str) -> Result<HeartbeatAnswer, BeatError> {
     let number = worker.reports.fetch_add(1, Ordering::Relaxed) + 1;
     let mut instances = worker.all_instances();
     let unlisted = worker.unlisted.lock().clone();
@@ -118,7 +140,7 @@ async fn beat(worker: &Worker, client: &Transport, url: &str) -> Result<Heartbea
         damaged,
         snapshots: renewal::report(worker),
     };
-    let told = tell(worker, client, url, &report).await;
+    let told = tell(worker, client, scheduler, &report).await;
     match &told {
         Ok(answer) => {
             worker.kept.is_known(answer.kept_revision);
@@ -134,12 +156,20 @@ async fn beat(worker: &Worker, client: &Transport, url: &str) -> Result<Heartbea
 async fn tell(
     worker: &Worker,
     client: &Transport,
-    url: &str,
+    scheduler: &str,
     report: &Heartbeat,
-) -> Result<HeartbeatAnswer, CallError> {
-    let call = client.http().post(url).header(CLUSTER_TOKEN, &worker.config.token);
-    let answer = client.send(call.timeout(LIMIT).json(report)).await?;
-    Ok(answer.error_for_status()?.json().await?)
+) -> Result<HeartbeatAnswer, BeatError> {
+    let call = client.call(scheduler, &Beat {}, report);
+    let call = call.header(CLUSTER_TOKEN, &worker.config.token);
+    let answer = client.send(call.timeout(LIMIT)).await?;
+    let is_success = answer.status().is_success();
+    let body = answer.bytes().await.map_err(CallError::Plain)?;
+    if is_success {
+        return Beat::decode(&body).map_err(BeatError::Unread);
+    }
+    let refused = serde_json::from_slice(&body).map(|error: ApiError| error.to_string());
+    let text = || String::from_utf8_lossy(&body[..body.len().min(TOLD_MAX)]).into_owned();
+    Err(BeatError::Refused(refused.unwrap_or_else(|_| text())))
 }
 
 #[cfg(test)]

@@ -9,12 +9,14 @@ use std::time::{Duration, Instant};
 use std::{fs, str};
 
 use anyhow::{Context as _, Result, bail};
+use rekindle_wire::interface::Endpoint as _;
+use rekindle_wire::interface::users::Invoke;
 use rekindle_wire::{ApiError, headers};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Response, StatusCode};
 
 use crate::args::InvokeArgs;
-use crate::client::{Client, function_path};
+use crate::client::Client;
 use crate::out;
 use crate::show::{self, Tone};
 
@@ -32,7 +34,10 @@ pub(crate) async fn run(client: &Client, args: &InvokeArgs) -> Result<ExitCode> 
     };
     let (function, below) = (client.function_id(&args.name), args.path.trim_start_matches('/'));
     let path = match (args.event, args.asynchronous) {
-        (true, later) => format!("{}/invocations?async={later}", function_path(&function)),
+        (true, later) => {
+            let (name, namespace) = function.split();
+            format!("{}?async={later}", Invoke { name, namespace }.uri())
+        }
         (false, true) => format!("/async-function/{function}/{below}"),
         (false, false) => format!("/function/{function}/{below}"),
     };

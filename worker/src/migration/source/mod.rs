@@ -19,7 +19,7 @@ use rekindle_criu::images::parent_images;
 use rekindle_init::protocol::{FUNCTION_PID, FUNCTION_UID};
 use rekindle_verify::PagesIn;
 use rekindle_wire::ids::MigrationId;
-use rekindle_wire::migration::{Departed, Leave, MigrationKind, SourceOrder, Standing, TargetOrder, TargetState};
+use rekindle_wire::migration::{Departed, Leave, MigrationKind, SourceOrder, TargetOrder, TargetState};
 use rekindle_wire::{ApiError, ErrorCode};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
@@ -320,18 +320,18 @@ impl MigrationSource {
             worker.changed.notify_one();
             departed.pause_ms = ms(began);
             let restoring = Instant::now();
-            let _: Standing = self.target.post("/images", bundle, STAND_LIMIT).await?;
+            self.target.images(bundle, STAND_LIMIT).await?;
             departed.restore_ms = ms(restoring);
             let resuming = Instant::now();
-            let _: TargetState = self.target.post("/go", Vec::new(), GO_LIMIT).await?;
+            self.target.go(GO_LIMIT).await?;
             departed.resume_ms = ms(resuming);
             return Ok(departed);
         }
         let restoring = Instant::now();
-        let _: Standing = self.target.post("/images", bundle, STAND_LIMIT).await?;
+        self.target.images(bundle, STAND_LIMIT).await?;
         departed.restore_ms = ms(restoring);
         let resuming = Instant::now();
-        if let Err(error) = self.target.post::<TargetState>("/go", Vec::new(), GO_LIMIT).await {
+        if let Err(error) = self.target.go(GO_LIMIT).await {
             match self.resolve().await {
                 Some(TargetState::Running) => {}
                 Some(_) => return Err(error),
@@ -380,7 +380,7 @@ impl MigrationSource {
     async fn resolve(&self) -> Option<TargetState> {
         let until = Instant::now() + RESOLVE_LIMIT;
         loop {
-            match self.target.get::<TargetState>(Duration::from_secs(1)).await {
+            match self.target.state(Duration::from_secs(1)).await {
                 Ok(TargetState::Waiting) => {
                     if self.target.give_up(Duration::from_secs(1)).await.is_ok() {
                         return Some(TargetState::Failed);

@@ -1,0 +1,58 @@
+//! What gateways and workers ask of the scheduler. Every call carries the cluster's secret in
+//! [`crate::headers::CLUSTER_TOKEN`]. Errors are [`crate::ApiError`] as JSON. What users ask goes through a gateway to
+//! the same address, see [`crate::api`].
+
+use crate::asynchronous::{
+    AcceptedCall, CallOutcome, CallResult, CallbackOutcome, ClaimRequest, Claims, NewCall, Renewal,
+};
+use crate::ids::{CallId, GatewayId};
+use crate::internal::{Heartbeat, HeartbeatAnswer, LeaseAnswer, LeaseReport, Placement, PlacementRequest};
+use crate::stats::{TrafficAnswer, TrafficReport};
+
+crate::endpoints! {
+    /// The scheduler's interface for roles.
+    SCHEDULER:
+
+    /// Asks for an instance to send an invocation to.
+    [Gateway] POST "/internal/placements" Place {} (PlacementRequest) => OK Placement;
+
+    /// Reports leases, and renews them.
+    [Gateway] POST "/internal/leases" ReportLeases {} (LeaseReport) => OK LeaseAnswer;
+
+    /// Waits until a lease is recalled.
+    [Gateway] GET "/internal/recalls" AwaitRecalls {
+        /// The gateway that holds the leases.
+        gateway: GatewayId;
+        /// For how long, in milliseconds. By default not at all.
+        wait_ms: u64
+    } () => OK LeaseAnswer;
+
+    /// Reports counts of invocations.
+    [Gateway] POST "/internal/traffic" ReportTraffic {} (TrafficReport) => OK TrafficAnswer;
+
+    /// Reports what runs on a worker.
+    [Worker] POST "/internal/heartbeat" Beat {} (Heartbeat) => OK HeartbeatAnswer;
+
+    /// Stores an asynchronous invocation.
+    [Gateway] POST "/internal/async/calls" AcceptCall {} (NewCall) => ACCEPTED AcceptedCall;
+
+    /// Waits for asynchronous invocations to run.
+    [Gateway] POST "/internal/async/claims" ClaimCalls {} (ClaimRequest) => OK Claims;
+
+    /// Reports which asynchronous invocations still run.
+    [Gateway] POST "/internal/async/renewals" RenewCalls {} (Renewal) => OK ();
+
+    /// Reports the outcome of an attempt at an asynchronous invocation.
+    [Gateway] POST "/internal/async/outcomes" EndCall {} (CallOutcome) => OK ();
+
+    /// Reports the outcome of an attempt at a callback.
+    [Gateway] POST "/internal/async/callbacks" EndCallback {} (CallbackOutcome) => OK ();
+
+    /// Reads the result of an asynchronous invocation.
+    [Gateway] GET "/internal/async/results/{id}" ReadResult {
+        /// The invocation.
+        id: CallId;
+        /// How long to wait for it, in milliseconds. By default not at all.
+        wait_ms: u64
+    } () => OK CallResult;
+}

@@ -1,0 +1,251 @@
+//! The admin API, which the scheduler serves.
+
+use super::described::{Described, Field, Message, Place, list, one};
+use crate::api::{
+    CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo, LogLine, MigrateRequest, Migration,
+    Revocation, RevokeRequest, Status, VersionInfo, WorkerInfo,
+};
+use crate::asynchronous::{AsyncCall, CallState, Changed};
+use crate::ids::{CallId, FunctionId, FunctionName, InstanceId, Namespace, VersionNumber, WorkerId};
+use crate::stats::{FunctionStats, Stats};
+
+described! {
+    /// What the gateway passes on to the scheduler, once it has checked the admin key.
+    ADMIN, DESCRIBED_ADMIN:
+
+    /// Deploy a folder
+    ///
+    /// The body is a `.tar.gz` of the function's folder with `fn.toml` at its top level, at most 256 MiB. The version is
+    /// prepared after the response: poll it until its state is `live` or `failed`. It serves invocations once it is live;
+    /// until then the previous version does.
+    functions POST "/v1/functions" Deploy {;
+        /// the namespace; `namespace_not_found` (404) if there is none of that name
+        namespace: Namespace,
+        /// make no new version of a folder that the newest, live version was made of
+        if_changed: bool
+    } () => ACCEPTED VersionInfo "accepted"
+    takes "application/gzip" String "the folder"
+    or OK VersionInfo "with `if_changed`: nothing has changed, and this is the newest version"
+    fails
+        InvalidManifest "with the line and the fix",
+        BadRequest,
+        Conflict "a version of the function is being prepared",
+        TooLarge,
+        Throttled "32 deploys are under way",
+        Unavailable "the object store or the scheduler does not answer";
+
+    /// List functions
+    functions GET "/v1/functions" ListFunctions {;
+        /// the namespace; `namespace_not_found` (404) if there is none of that name
+        namespace: Namespace
+    } () => OK [FunctionSummary] "every function of the namespace, by name"
+    fails;
+
+    /// Describe a function
+    functions GET "/v1/functions/{name}" DescribeFunction {
+        /// the function
+        name: FunctionName;
+        /// the namespace; `namespace_not_found` (404) if there is none of that name
+        namespace: Namespace
+    } () => OK FunctionDetail "its versions, newest first, and its instances"
+    fails FunctionNotFound;
+
+    /// Delete a function
+    ///
+    /// Stops its instances and removes all its versions and their snapshots.
+    functions DELETE "/v1/functions/{name}" DeleteFunction {
+        /// the function
+        name: FunctionName;
+        /// the namespace; `namespace_not_found` (404) if there is none of that name
+        namespace: Namespace
+    } () => NO_CONTENT () "it is gone"
+    fails FunctionNotFound, Conflict "a version of it is being prepared";
+
+    /// Describe a version
+    functions GET "/v1/functions/{name}/versions/{version}" DescribeVersion {
+        /// the function
+        name: FunctionName,
+        /// its number
+        version: VersionNumber;
+        /// the namespace; `namespace_not_found` (404) if there is none of that name
+        namespace: Namespace
+    } () => OK VersionInfo "the version"
+    fails NotFound;
+
+    /// Renew a snapshot
+    ///
+    /// Renews the live version's snapshot in the background. The old one serves meanwhile, and running instances
+    /// continue. The version's `renewal` shows the progress.
+    functions POST "/v1/functions/{name}/snapshot/renew" RenewSnapshot {
+        /// the function
+        name: FunctionName;
+        /// the namespace; `namespace_not_found` (404) if there is none of that name
+        namespace: Namespace
+    } () => ACCEPTED VersionInfo "the version, with its `renewal`"
+    fails FunctionNotFound, Conflict "nothing of it is live, or it has no snapshot";
+
+    /// Read a function's log
+    functions GET "/v1/functions/{name}/logs" ReadLogs {
+        /// the function
+        name: FunctionName;
+        /// the namespace; `namespace_not_found` (404) if there is none of that name
+        namespace: Namespace,
+        /// lines from the end, 100 when absent, at most 10000
+        tail: usize,
+        /// keep the answer open and send new lines as they are written
+        follow: bool
+    } () => OK () "one JSON object a line, oldest first"
+    sends "application/x-ndjson" LogLine
+    fails FunctionNotFound, Unavailable "no worker is connected";
+
+    /// A function in numbers
+    functions GET "/v1/functions/{name}/stats" ReadFunctionStats {
+        /// the function
+        name: FunctionName;
+        /// the namespace; `namespace_not_found` (404) if there is none of that name
+        namespace: Namespace
+    } () => OK FunctionStats "its invocations by start kind, its instances, its snapshot"
+    fails FunctionNotFound;
+
+    /// Queue all dead letters of a function again
+    invocations POST "/v1/functions/{name}/async/retry" RetryCalls {
+        /// the function
+        name: FunctionName;
+        /// the namespace; `namespace_not_found` (404) if there is none of that name
+        namespace: Namespace
+    } () => OK Changed "how many"
+    fails;
+
+    /// The platform as a whole
+    platform GET "/v1/status" ReadStatus {} () => OK Status "workers, functions, instances"
+    fails;
+
+    /// The platform in numbers
+    ///
+    /// Counts of all gateways together since their start, by function and start kind; how full the workers' pools and
+    /// caches are.
+    platform GET "/v1/stats" ReadStats {} () => OK Stats "workers and functions"
+    fails;
+
+    /// List instances
+    platform GET "/v1/instances" ListInstances {} () => OK [InstanceInfo] "every instance, oldest first"
+    fails;
+
+    /// Stop an instance
+    ///
+    /// Requests in it end with it.
+    platform DELETE "/v1/instances/{id}" StopInstance {
+        /// the instance
+        id: InstanceId
+    } () => NO_CONTENT () "it is gone"
+    fails NotFound, Unavailable "its worker does not answer";
+
+    /// Move an instance
+    ///
+    /// Moves it to another worker with its memory, or makes a copy there. Invocations wait meanwhile and continue there.
+    /// The response comes when it runs there. Until then it may continue where it was, and after any error except
+    /// `migration_lost` it does.
+    platform POST "/v1/instances/{id}/migrate" MigrateInstance {
+        /// the instance
+        id: InstanceId
+    } (MigrateRequest) => OK Migration "it runs there"
+    fails
+        NotFound "no such instance or worker",
+        Conflict "it is starting, stopping or moving, or an invocation in it did not end in time",
+        MigrationLost "it is gone",
+        NoCapacity "the worker has no room, or there is no other",
+        Unavailable "a worker does not answer";
+
+    /// List workers
+    platform GET "/v1/workers" ListWorkers {}
+    () => OK [WorkerInfo] "every worker that was heard of within the hour, by id"
+    fails;
+
+    /// DrainWorker a worker
+    ///
+    /// The worker is given nothing new, its idle instances go, and gateways send elsewhere; requests in it finish. The
+    /// response does not wait for that: the worker is empty when its state is `drained`. The setting lasts until it is
+    /// undone, whatever is restarted.
+    platform PUT "/v1/workers/{name}/drain" DrainWorker {
+        /// the worker's id, its address with or without the port, or its host's name
+        name: String
+    } () => OK WorkerInfo "the worker as it is now"
+    fails BadRequest "several workers are called that", NotFound;
+
+    /// Use a worker again
+    platform DELETE "/v1/workers/{name}/drain" UndrainWorker {
+        /// the worker's id, its address with or without the port, or its host's name
+        name: String
+    } () => OK WorkerInfo "the worker as it is now"
+    fails BadRequest "several workers are called that", NotFound;
+
+    /// A worker's metrics
+    platform GET "/v1/workers/{id}/metrics" ReadWorkerMetrics {
+        /// the worker
+        id: WorkerId
+    } () => OK () "as `/metrics`"
+    sends "text/plain" String
+    fails NotFound, Unavailable "it does not answer";
+
+    /// The scheduler's metrics
+    platform GET "/v1/metrics" ReadSchedulerMetrics {} () => OK () "as `/metrics`"
+    sends "text/plain" String
+    fails;
+
+    /// Revoke a member of the cluster
+    ///
+    /// Its certificate, and any that it got in the meantime, is refused by all roles from then on, and connections with
+    /// it are closed. A worker's instances are gone, and its host cannot join again under that name. A revocation cannot
+    /// be undone.
+    platform POST "/v1/revocations" Revoke {} (RevokeRequest) => OK Revocation "who is revoked, and since when"
+    fails BadRequest "no member, or a cluster without an authority", Conflict "too many are";
+
+    /// List revoked members
+    platform GET "/v1/revocations" ListRevocations {} () => OK [Revocation] "all of them, the oldest first"
+    fails;
+
+    /// Remove unneeded objects
+    ///
+    /// Removes old versions beyond those kept, and snapshots, chunks, layers and uploaded folders that no version needs.
+    /// The platform also does this automatically. It may take minutes; a client that goes away does not stop it.
+    platform POST "/v1/collections" Collect {} (CollectRequest) => OK Collected "what was removed"
+    fails
+        Conflict "one is under way, or the object store is another scheduler's",
+        Unavailable "the object store does not answer";
+
+    /// List asynchronous calls
+    invocations GET "/v1/async" ListCalls {;
+        /// only this function's: `NAME`, or `NAME.NAMESPACE`
+        function: FunctionId,
+        /// only those in this state
+        state: CallState,
+        /// only those older than this call: the last one of the page before
+        before: CallId,
+        /// how many, 100 when absent, at most 1000
+        limit: u32
+    } () => OK [AsyncCall] "newest first"
+    fails BadRequest;
+
+    /// Describe an asynchronous call
+    invocations GET "/v1/async/{id}" ShowCall {
+        /// the call
+        id: CallId
+    } () => OK AsyncCall "where it stands"
+    fails NotFound;
+
+    /// Delete an asynchronous call
+    ///
+    /// A waiting call is not run any more.
+    invocations DELETE "/v1/async/{id}" RemoveCall {
+        /// the call
+        id: CallId
+    } () => NO_CONTENT () "it is gone"
+    fails NotFound, Conflict "it runs";
+
+    /// Queue a dead letter again
+    invocations POST "/v1/async/{id}/retry" RetryCall {
+        /// the call
+        id: CallId
+    } () => OK AsyncCall "it waits, as if it came now"
+    fails NotFound, Conflict "it is no dead letter";
+}

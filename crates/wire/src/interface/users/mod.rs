@@ -1,0 +1,34 @@
+//! What users ask of the platform: the admin API under `/v1/`, invocations and health. The gateway answers what is in
+//! [`GATEWAY`] itself, and passes what is in [`ADMIN`] on to the scheduler. The OpenAPI document is made of
+//! [`described()`].
+
+#[macro_use]
+mod described;
+mod admin;
+mod gateway;
+
+use crate::interface::Endpoint as _;
+
+pub use admin::*;
+pub use described::{Described, Field, Form, Message, Place, Schemas, one};
+pub use gateway::*;
+
+/// What the paths of functions in the default namespace begin with, and those in any.
+const IN_DEFAULT: &str = "/v1/functions";
+const IN_ANY: &str = "/v1/namespaces/{namespace}/functions";
+
+/// The path of a function's operation in any namespace, besides its short form for the default one.
+pub fn in_namespace(path: &str) -> Option<String> {
+    let rest = path.strip_prefix(IN_DEFAULT)?;
+    Some(format!("{IN_ANY}{rest}"))
+}
+
+/// Every operation, with its description.
+pub fn described() -> impl Iterator<Item = &'static Described> {
+    DESCRIBED_ADMIN.iter().chain(DESCRIBED_GATEWAY)
+}
+
+/// Whether a path needs the admin key.
+pub fn needs_key(path: &str) -> bool {
+    (path.starts_with("/v1/") && path != ReadDescription::OPERATION.path) || path == ReadMetrics::OPERATION.path
+}
