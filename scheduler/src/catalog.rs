@@ -4,14 +4,45 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
+use rekindle_wire::api::StartKind;
 use rekindle_wire::internal::{DamagedSnapshot, VersionSpec};
 use rekindle_wire::{ApiError, ErrorCode, FunctionId, Namespace, SnapshotId, VersionNumber};
 
-use crate::fleet::LiveVersion;
-use crate::fleet::heartbeat::Known;
-
 /// Maximum number of retired snapshots remembered.
 const RETIRED_MAX: usize = 10_000;
+
+/// Version of a renewal's instance: none, so that it takes no invocations and no other instance's place.
+pub(crate) const NO_VERSION: VersionNumber = VersionNumber(0);
+
+/// A live version, as placement needs it.
+#[derive(Debug, Clone)]
+pub(crate) struct LiveVersion {
+    pub(crate) spec: Arc<VersionSpec>,
+}
+
+impl LiveVersion {
+    pub(crate) fn memory(&self) -> u64 {
+        self.spec.manifest.memory.0
+    }
+
+    /// How an instance is started by default.
+    pub(crate) fn natural_start(&self) -> StartKind {
+        match self.spec.snapshot {
+            Some(_) => StartKind::Restored,
+            None => StartKind::Booted,
+        }
+    }
+}
+
+/// What the scheduler's store knows about the version that an unknown instance claims to run.
+pub(crate) enum Known {
+    /// The live version.
+    Live(LiveVersion),
+    /// A version that was live once. Its remaining instances may finish.
+    Older(LiveVersion),
+    /// There is no such version.
+    Unknown,
+}
 
 /// Every version that can serve, or could once.
 #[derive(Debug, Default)]

@@ -2,10 +2,11 @@
 //! deleted. There is one collection at a time. Decision 7 says why it is safe while deploys run; [`Known`] says what is
 //! needed.
 
+pub(crate) mod collector;
+
 use std::collections::HashSet;
 use std::error::Error;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
 use futures::future::BoxFuture;
 use rekindle_snapshotter::Owner;
@@ -13,55 +14,20 @@ use rekindle_snapshotter::collect::{Found, Of, Rule, Seen, Wanted};
 use rekindle_wire::api::{Collected, Swept};
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::{FunctionId, VersionNumber};
-use tokio::sync::{Mutex, Notify};
 use tracing::Instrument as _;
 
-use crate::fleet::Millis;
+use collector::Collecting;
+
+use crate::clock::Millis;
+use crate::clock::unix_s;
 use crate::objects::ObjectError;
-use crate::state::{Scheduler, unix_s};
+use crate::state::Scheduler;
 use crate::store::{Store, StoreError};
 
 /// How long a scheduler leads before it knows which snapshots instances use.
 const USE_IS_KNOWN: Millis = Millis(60_000);
 /// How long starts that began before a snapshot was replaced may still use it, seconds.
 const USE_SETTLES: i64 = 120;
-
-/// When to collect automatically, and what to release.
-#[derive(Debug, Clone)]
-pub struct Collecting {
-    /// Interval between two collections; zero for no automatic ones.
-    pub every: Duration,
-    /// Delay from a delete, or from the start, to the next collection.
-    pub soon: Duration,
-    /// Number of newest versions of a function that are kept; the live one is always kept.
-    pub keep_versions: u32,
-}
-
-impl Default for Collecting {
-    fn default() -> Self {
-        Self {
-            every: Duration::from_secs(3600),
-            soon: Duration::from_secs(180),
-            keep_versions: 10,
-        }
-    }
-}
-
-/// State shared by collections.
-#[derive(Debug, Default)]
-pub(crate) struct Collector {
-    /// Held by the collection in progress.
-    seen: Mutex<Seen>,
-    deleted: Notify,
-    failures: AtomicU64,
-}
-
-impl Collector {
-    /// Signals that something was deleted, so that there will be something to collect.
-    pub(crate) fn note_deleted(&self) {
-        self.deleted.notify_one();
-    }
-}
 
 /// Why a collection failed or was incomplete.
 #[derive(Debug, thiserror::Error)]

@@ -1,9 +1,10 @@
 //! Evacuates draining workers: instances in use migrate to other workers with their state, a few at a time. Instances
 //! that were not used lately are retired instead, as anywhere.
 
-use crate::fleet::Millis;
+use crate::clock::Millis;
+use crate::cluster::ClusterState;
 use crate::migration::move_off;
-use crate::state::{ClusterState, Scheduler};
+use crate::state::Scheduler;
 
 /// Number of instances that leave a worker at once: each makes its requests wait, and takes some of the worker's
 /// processors.

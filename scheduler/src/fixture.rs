@@ -7,8 +7,10 @@ use rekindle_wire::manifest::{self, ByteSize, Manifest};
 use rekindle_wire::processor::InstructionSets;
 use rekindle_wire::{InstanceId, VersionNumber, WorkerId};
 
-use crate::fleet::{Fleet, LiveVersion, Millis, Stage};
-use crate::retention::Floor;
+use crate::catalog::LiveVersion;
+use crate::clock::Millis;
+use crate::fleet::retire::Floor;
+use crate::fleet::{Fleet, Stage};
 
 /// A version's spec with the limits that matter here.
 pub(crate) fn spec(name: &str, version: u32, memory: u64, concurrency: u32, max_instances: u32) -> VersionSpec {
@@ -100,7 +102,7 @@ pub(crate) fn parked(parked: usize) -> Floor {
 pub(crate) fn fleet(capacity: u64) -> Fleet {
     let mut fleet = Fleet::default();
     fleet.heartbeat(&beat(0, 1, capacity, Vec::new()), Millis(0), |_, _| {
-        crate::fleet::heartbeat::Known::Unknown
+        crate::catalog::Known::Unknown
     });
     fleet
 }

@@ -10,13 +10,17 @@
 mod api;
 mod async_calls;
 mod catalog;
+mod clock;
+mod cluster;
 mod collection;
+mod config;
 mod digests;
 mod evacuation;
 #[cfg(test)]
 mod fixture;
 mod fleet;
 mod front;
+mod halting;
 mod leadership;
 mod metrics;
 mod migration;
@@ -31,6 +35,7 @@ mod postgres;
 mod prepare;
 mod reaper;
 mod rebalancing;
+mod refusal;
 mod renewal;
 mod retention;
 mod server;
@@ -43,8 +48,9 @@ mod usage;
 mod waiting;
 mod worker;
 
-pub use collection::Collecting;
+pub use collection::collector::Collecting;
+pub use config::Config;
 pub use objects::{ObjectError, ObjectStore};
 pub use rekindle_snapshotter::collect::{Rule, Seen};
-pub use server::{Config, ServeError, serve};
+pub use server::{ServeError, serve};
 pub use store::{CopyError, Database, check_database, copy_database};

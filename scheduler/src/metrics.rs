@@ -1,22 +1,18 @@
 //! The scheduler's metrics.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rekindle_snapshotter::{StoreEvent, StoreObserver};
-use rekindle_telemetry::metrics::{Counter, Desc, Family, Histogram, Kind, Registry, S3Metrics, observe_process};
-use rekindle_wire::WorkerId;
+use rekindle_telemetry::metrics::{Counter, Desc, Family, Histogram, Registry, S3Metrics};
 use rekindle_wire::api::{Collected, PhaseTime};
-use rekindle_wire::renewal::RenewalReason;
 
-use crate::fleet::Worker;
-use crate::fleet::keeping::Decided;
+use crate::fleet::retire::Decided;
 use crate::objects::ObjectStore;
-use crate::state::{ClusterState, Shared};
 use crate::waiting::PlacementResult;
 
 mod async_calls;
+pub(crate) mod observe;
 
 use async_calls::AsyncMetrics;
 
@@ -41,77 +37,11 @@ const QUEUED: Desc = Desc::new(
     &["outcome"],
     "How long asks waited that had to, until they were `placed` or `refused`.",
 );
-const WAITING: Desc = Desc::new(
-    "rekindle.scheduler.waiting",
-    "{ask}",
-    &[],
-    "Asks that wait for a slot: the queue's depth.",
-);
-const FUNCTIONS: Desc = Desc::new(
-    "rekindle.functions",
-    "{function}",
-    &[],
-    "Functions with a version that could serve.",
-);
-const INSTANCES: Desc = Desc::new(
-    "rekindle.instances",
-    "{instance}",
-    &[FUNCTION, "state"],
-    "Instances: `preparing`, `starting`, `ready`, `parked`, `capturing`, `moving`, `stopping`.",
-);
-const IN_FLIGHT: Desc = Desc::new(
-    "rekindle.instances.in_flight",
-    "{invocation}",
-    &[FUNCTION],
-    "Invocations in a function's instances, as workers last reported.",
-);
-const MEMORY: Desc = Desc::new(
-    "rekindle.instances.memory",
-    "By",
-    &[FUNCTION],
-    "Memory charged to the control groups of a function's instances, as workers last reported. Pages that clones share are charged to one of them.",
-);
-const WORKERS: Desc = Desc::new(
-    "rekindle.workers",
-    "{worker}",
-    &["state"],
-    "Workers: `alive`, or `lost`.",
-);
-const CAPACITY: Desc = Desc::new(
-    "rekindle.worker.memory.capacity",
-    "By",
-    &["worker"],
-    "Memory that a worker may give to instances.",
-);
-const RESERVED: Desc = Desc::new(
-    "rekindle.worker.memory.reserved",
-    "By",
-    &["worker"],
-    "Memory limits of its instances together.",
-);
-const BUSY: Desc = Desc::new(
-    "rekindle.worker.busy",
-    "1",
-    &["worker"],
-    "To what share a worker's instances kept its host's processors busy of late, as it last reported.",
-);
 const REBALANCED: Desc = Desc::new(
     "rekindle.scheduler.rebalanced",
     "{instance}",
     &["outcome"],
     "Instances that were to move off a worker that ran hot: `moved` or `failed`.",
-);
-const REVOKED: Desc = Desc::new(
-    "rekindle.scheduler.revoked",
-    "{member}",
-    &[],
-    "Members of the cluster whose certificates are revoked.",
-);
-const LEASES: Desc = Desc::new(
-    "rekindle.scheduler.leases",
-    "{lease}",
-    &[],
-    "Instances leased to a gateway.",
 );
 const EXPIRED: Desc = Desc::new(
     "rekindle.scheduler.leases_expired",
@@ -124,18 +54,6 @@ const RETENTION: Desc = Desc::new(
     "{decision}",
     &["decision"],
     "What became of instances that nobody used: `parked` or `let_go` after their time, `parked_for_room` or `evicted_for_room` in another's way, `evicted_for_pressure` as their worker was short of memory, `yielded` by a function that held much; `prewarmed` as a call was expected, `prewarm_used` when it came, `prewarm_unused` when it did not.",
-);
-const STALLED: Desc = Desc::new(
-    "rekindle.worker.memory.stalled",
-    "1",
-    &["worker", "tasks"],
-    "Share of the last ten seconds in which tasks on a worker's host waited for memory (PSI): `some` or all of them (`full`).",
-);
-const AVAILABLE: Desc = Desc::new(
-    "rekindle.worker.memory.available",
-    "1",
-    &["worker"],
-    "Share of a worker's memory that can be had without swapping.",
 );
 const DEPLOYS: Desc = Desc::new(
     "rekindle.deploys",
@@ -154,12 +72,6 @@ const RENEWALS: Desc = Desc::new(
     "{snapshot}",
     &["outcome", "reason"],
     "Snapshots of live versions that were to be made anew: `done` or `failed`; the reasons are below the table.",
-);
-const RENEWALS_WAITING: Desc = Desc::new(
-    "rekindle.snapshot_renewals.waiting",
-    "{snapshot}",
-    &["reason", "state"],
-    "Snapshots that are to be made anew, by why: `waiting`, or `given_up` after eight failures.",
 );
 const COLLECTIONS: Desc = Desc::new(
     "rekindle.collections",
@@ -294,112 +206,10 @@ impl Metrics {
     }
 }
 
-/// Registers what is read at each scrape; a dropped scheduler has nothing.
-pub(crate) fn observe(registry: &Registry, scheduler: &Weak<Shared>) {
-    let one = |desc, read: fn(&mut ClusterState) -> f64| {
-        let weak = Weak::clone(scheduler);
-        registry.observe_one(Kind::Gauge, desc, move || {
-            weak.upgrade().map_or(0.0, |s: Arc<Shared>| read(&mut s.state()))
-        });
-    };
-    one(&WAITING, |m| m.queue.len() as f64);
-    one(&FUNCTIONS, |m| m.catalog.len() as f64);
-    one(&LEASES, |m| m.fleet.leased() as f64);
-    let revoked = Weak::clone(scheduler);
-    registry.observe_one(Kind::Gauge, &REVOKED, move || {
-        revoked
-            .upgrade()
-            .map_or(0.0, |s: Arc<Shared>| *s.revoked.borrow() as f64)
-    });
-    let many = |desc, read: fn(&ClusterState) -> BTreeMap<Vec<String>, f64>| {
-        let weak = Weak::clone(scheduler);
-        registry.observe(Kind::Gauge, desc, move || {
-            let read = |s: Arc<Shared>| read(&s.state()).into_iter().collect();
-            weak.upgrade().map(read).unwrap_or_default()
-        });
-    };
-    many(&INSTANCES, |m| {
-        sum(m
-            .fleet
-            .instances
-            .values()
-            .map(|i| (vec![i.function.to_string(), i.stage.as_str().to_owned()], 1.0)))
-    });
-    many(&IN_FLIGHT, |m| {
-        sum(m
-            .fleet
-            .instances
-            .values()
-            .map(|i| (vec![i.function.to_string()], f64::from(i.in_flight))))
-    });
-    many(&MEMORY, |m| {
-        sum(m
-            .fleet
-            .instances
-            .values()
-            .map(|i| (vec![i.function.to_string()], i.memory_now as f64)))
-    });
-    many(&WORKERS, |m| {
-        let none = ["alive", "lost"].map(|state| (vec![state.to_owned()], 0.0));
-        let state = |alive| if alive { "alive" } else { "lost" };
-        let workers = m.fleet.workers.values().map(|w| (vec![state(w.alive).to_owned()], 1.0));
-        sum(none.into_iter().chain(workers))
-    });
-    many(&CAPACITY, |m| {
-        sum(m
-            .fleet
-            .workers
-            .iter()
-            .map(|(id, w)| (vec![id.to_string()], w.capacity as f64)))
-    });
-    many(&STALLED, |m| {
-        let shares = |w: &Worker| [("some", w.pressure.some), ("full", w.pressure.full)];
-        let of = |(id, w): (&WorkerId, &Worker)| {
-            let told = shares(w).into_iter().filter_map(|(tasks, share)| Some((tasks, share?)));
-            let told = told.map(|(tasks, share)| (vec![id.to_string(), tasks.to_owned()], share / 100.0));
-            told.collect::<Vec<_>>()
-        };
-        sum(m.fleet.workers.iter().flat_map(of))
-    });
-    many(&AVAILABLE, |m| {
-        let of = |(id, w): (&WorkerId, &Worker)| Some((vec![id.to_string()], w.pressure.available? / 100.0));
-        sum(m.fleet.workers.iter().filter_map(of))
-    });
-    many(&RESERVED, |m| {
-        sum(m
-            .fleet
-            .workers
-            .keys()
-            .map(|id| (vec![id.to_string()], m.fleet.reserved(id) as f64)))
-    });
-    many(&BUSY, |m| {
-        let workers = m.fleet.workers.iter().filter(|(_, w)| w.alive);
-        sum(workers.map(|(id, w)| (vec![id.to_string()], w.levels.busy)))
-    });
-    let weak = Weak::clone(scheduler);
-    registry.observe(Kind::Gauge, &RENEWALS_WAITING, move || {
-        let waiting = weak.upgrade().map(|s: Arc<Shared>| s.renewals.waiting());
-        let state = |given_up| if given_up { "given_up" } else { "waiting" };
-        let labelled = |((reason, given_up), count): ((RenewalReason, bool), u64)| {
-            (vec![reason.to_string(), state(given_up).to_owned()], count as f64)
-        };
-        waiting.into_iter().flatten().map(labelled).collect()
-    });
-    async_calls::observe(registry, scheduler);
-    observe_process(registry);
-}
-
-fn sum(parts: impl IntoIterator<Item = (Vec<String>, f64)>) -> BTreeMap<Vec<String>, f64> {
-    let mut all = BTreeMap::new();
-    for (labels, value) in parts {
-        *all.entry(labels).or_insert(0.0) += value;
-    }
-    all
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::sync::Weak;
 
     use rekindle_telemetry::metrics::documented;
 
@@ -409,7 +219,7 @@ mod tests {
     fn every_metric_is_documented() {
         let metrics = Metrics::new();
         S3Metrics::new(&metrics.registry);
-        observe(&metrics.registry, &Weak::new());
+        observe::observe(&metrics.registry, &Weak::new());
         let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/metrics.md");
         assert_eq!(documented(&metrics.registry, &document), Ok(()));
     }

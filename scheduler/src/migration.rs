@@ -14,11 +14,12 @@ use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::migration::{Departed, Expected, Leave, MigrationKind, SourceOrder};
 use rekindle_wire::{ApiError, ErrorCode, InstanceId, MigrationId, WorkerId};
 
-use crate::fleet::Millis;
-use crate::fleet::heartbeat::Known;
+use crate::catalog::Known;
+use crate::clock::Millis;
+use crate::cluster::ClusterState;
 use crate::fleet::moves::PlannedMove;
 use crate::placing::pump;
-use crate::state::{ClusterState, Scheduler};
+use crate::state::Scheduler;
 use crate::worker::WorkerError;
 
 /// How long invocations in it may take to end, unless the caller says otherwise.

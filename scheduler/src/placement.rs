@@ -11,7 +11,6 @@
 //! never has more than `max_instances`, and no more memory is set aside on a worker than it has. A decision examines a
 //! bounded number of candidates, or only the function's own.
 
-pub(crate) mod cost;
 pub(crate) mod start;
 
 use std::collections::HashSet;
@@ -20,8 +19,10 @@ use rekindle_wire::api::StartKind;
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::{InstanceId, WorkerId};
 
+use crate::catalog::LiveVersion;
+use crate::clock::Millis;
 use crate::fleet::instances::OfVersion;
-use crate::fleet::{Fleet, Instance, LiveVersion, Millis, Stage};
+use crate::fleet::{Fleet, Instance, Stage, cost};
 
 /// A lease that its gateway does not list is granted again at this age: the response that granted it must have been
 /// lost. Before that it may still be in flight.

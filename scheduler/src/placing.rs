@@ -10,12 +10,16 @@ use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId};
 use tokio::sync::oneshot;
 use tracing::Instrument as _;
 
+use crate::catalog::LiveVersion;
+use crate::cluster::ClusterState;
+use crate::fleet::Stage;
 use crate::fleet::retire::Retiree;
-use crate::fleet::{LiveVersion, Stage};
+use crate::halting;
 use crate::placement::{AVOID_FOR, Ask, Decision, Shortage, place};
-use crate::state::{ClusterState, Scheduler};
+use crate::refusal::NO_WORKER;
+use crate::renewal::refused::note_lacking;
+use crate::state::Scheduler;
 use crate::waiting::{PER_FUNCTION, PlacementResult, Waiter};
-use crate::{reaper, renewal};
 
 /// Longest wait of an ask, whatever the gateway says.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
@@ -135,6 +139,24 @@ pub(crate) fn pump(scheduler: &Scheduler) {
     let mut todo = Todo::default();
     pump_locked(scheduler, &mut scheduler.state(), &mut todo);
     todo.run(scheduler);
+}
+
+/// Retires an instance in a task of its own, and gives what is free then to who waits.
+pub(crate) fn retire(scheduler: &Scheduler, retiree: Retiree) {
+    let here = scheduler.clone();
+    scheduler.tasks.spawn(async move {
+        halting::retire(&here, retiree).await;
+        pump(&here);
+    });
+}
+
+/// Kills an instance in a task of its own, and gives what is free then to who waits.
+pub(crate) fn kill(scheduler: &Scheduler, instance: InstanceId) {
+    let here = scheduler.clone();
+    scheduler.tasks.spawn(async move {
+        halting::kill(&here, &instance).await;
+        pump(&here);
+    });
 }
 
 fn pump_locked(scheduler: &Scheduler, state: &mut ClusterState, todo: &mut Todo) {
@@ -261,7 +283,7 @@ impl Todo {
             scheduler.recalls.notify_waiters();
         }
         for retiree in self.retirees {
-            reaper::retire(scheduler, retiree);
+            retire(scheduler, retiree);
         }
         for launch in self.launches {
             let here = scheduler.clone();
@@ -275,7 +297,7 @@ impl Launch {
     async fn run(mut self, scheduler: &Scheduler) {
         if self.start.start == StartKind::Booted && self.ask.force.is_none() {
             // The version has a snapshot that cannot be restored where there is room.
-            renewal::note_lacking(scheduler, &self.start.spec).await;
+            note_lacking(scheduler, &self.start.spec).await;
         }
         let id = &self.start.instance;
         let span = tracing::info_span!(
@@ -364,9 +386,6 @@ fn queue_full(live: &LiveVersion) -> ApiError {
         ),
     )
 }
-
-/// Message if no worker can take anything.
-pub(crate) const NO_WORKER: &str = "no worker takes anything new: none is connected, or all are drained; see `fn workers`, then `fn undrain` one or start one with `fn worker`";
 
 fn shortage_error(shortage: Shortage, live: &LiveVersion) -> ApiError {
     let spec = &live.spec;

@@ -8,11 +8,14 @@ use rekindle_wire::WorkerId;
 use rekindle_wire::api::StartKind;
 use rekindle_wire::internal::StartInstance;
 
-use crate::fleet::keeping::{Ahead, Decided};
-use crate::fleet::{LiveVersion, Millis};
+use crate::catalog::LiveVersion;
+use crate::clock::Millis;
+use crate::cluster::ClusterState;
+use crate::fleet::keeping::Ahead;
+use crate::fleet::retire::Decided;
 use crate::placement::start::cheapest;
 use crate::placing::pump;
-use crate::state::{ClusterState, Scheduler};
+use crate::state::Scheduler;
 
 /// An instance to start ahead.
 struct Next {

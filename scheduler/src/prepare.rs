@@ -22,11 +22,13 @@ use tokio::sync::{OwnedSemaphorePermit, SemaphorePermit};
 use tokio_util::codec::{FramedRead, LinesCodec, LinesCodecError};
 use tokio_util::io::StreamReader;
 
+use crate::catalog::LiveVersion;
+use crate::clock::Millis;
 use crate::digests;
-use crate::fleet::{LiveVersion, Millis, Stage};
+use crate::fleet::Stage;
 use crate::placement::{Ask, Decision, Shortage, place};
-use crate::placing::{NO_WORKER, pump};
-use crate::reaper;
+use crate::placing::{self, pump};
+use crate::refusal::{NO_WORKER, chain};
 use crate::state::Scheduler;
 use crate::store::{NewVersion, StoreError};
 
@@ -327,7 +329,7 @@ impl<'a> Preparation<'a> {
             };
             scheduler.recalls.notify_waiters();
             if let Some(retiree) = retiree {
-                reaper::retire(scheduler, retiree);
+                placing::retire(scheduler, retiree);
             }
             let too_big = matches!(decision, Decision::TooBig { .. });
             if too_big || Instant::now() >= until {
@@ -443,7 +445,7 @@ pub(crate) async fn until_gone(scheduler: &Scheduler, instance: InstanceId) {
 
 /// Discards the first instance of a version that failed.
 fn abandon(scheduler: &Scheduler, instance: InstanceId) {
-    reaper::kill(scheduler, instance);
+    placing::kill(scheduler, instance);
 }
 
 /// Duration of each phase.
@@ -470,15 +472,4 @@ impl Phases {
         self.leave();
         self.times
     }
-}
-
-/// An error and its causes in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(c) = cause {
-        text = format!("{text}: {c}");
-        cause = c.source();
-    }
-    text
 }

@@ -4,16 +4,13 @@
 
 use std::time::Duration;
 
-use rekindle_wire::InstanceId;
-
+use crate::clock::Millis;
+use crate::cluster::ClusterState;
 use crate::evacuation::evacuate;
-use crate::fleet::Millis;
-use crate::fleet::retire::Retiree;
-use crate::placing::pump;
+use crate::fleet::retire::Floor;
+use crate::placing::{pump, retire};
 use crate::pools::refill;
-use crate::retention::Floor;
-use crate::state::{ClusterState, Scheduler};
-use crate::worker::Halted;
+use crate::state::Scheduler;
 
 /// Accuracy to which an idle time of one second is kept.
 const TICK: Duration = Duration::from_millis(100);
@@ -64,81 +61,4 @@ pub(crate) async fn run(scheduler: Scheduler) {
         }
         refill(&scheduler);
     }
-}
-
-/// Asks a worker to stop or park an instance if it is idle. The fleet already counts it as stopping.
-pub(crate) fn retire(scheduler: &Scheduler, retiree: Retiree) {
-    let here = scheduler.clone();
-    scheduler.tasks.spawn(async move {
-        let Retiree {
-            instance,
-            address,
-            park: to_park,
-        } = retiree;
-        if to_park {
-            return park(&here, &instance, &address).await;
-        }
-        let stopped = here.workers.stop(&address, &instance, true).await;
-        {
-            let mut state = here.state();
-            let now = here.now();
-            match stopped {
-                Ok(Halted::Done | Halted::Gone) => drop(state.fleet.forget(&instance, now)),
-                Ok(Halted::Busy) => state.fleet.kept(&instance, true, now),
-                Err(error) => {
-                    tracing::warn!(%instance, error = &error as &dyn std::error::Error, "an idle instance could not be stopped");
-                    state.fleet.kept(&instance, false, now);
-                }
-            }
-        }
-        pump(&here);
-    });
-}
-
-async fn park(here: &Scheduler, instance: &InstanceId, address: &str) {
-    let halted = here.workers.park(address, instance).await;
-    {
-        let mut state = here.state();
-        let now = here.now();
-        match halted {
-            Ok(Halted::Done) => state.fleet.parked(instance),
-            Ok(Halted::Gone) => drop(state.fleet.forget(instance, now)),
-            Ok(Halted::Busy) => state.fleet.kept(instance, true, now),
-            Err(error) => {
-                tracing::warn!(%instance, error = &error as &dyn std::error::Error, "an idle instance could not be parked");
-                state.fleet.kept(instance, false, now);
-                if let Some(mut instance) = state.fleet.instances.get_mut(instance) {
-                    instance.cannot_park = true;
-                }
-            }
-        }
-    }
-    pump(here);
-}
-
-/// Pause before a worker is asked again to stop an instance.
-const KILL_AGAIN: Duration = Duration::from_secs(1);
-
-/// Stops an instance whatever it does, and repeats that until it is gone. Only then is its memory no longer set aside.
-/// Until then nothing is sent to it. It also counts as gone if its worker is silent or does not list it.
-pub(crate) fn kill(scheduler: &Scheduler, instance: InstanceId) {
-    let here = scheduler.clone();
-    scheduler.tasks.spawn(async move {
-        loop {
-            let Some(address) = here.state().fleet.condemn(&instance) else {
-                break;
-            };
-            match here.workers.stop(&address, &instance, false).await {
-                Ok(_) => {
-                    drop(here.state().fleet.forget(&instance, here.now()));
-                    break;
-                }
-                Err(error) => {
-                    tracing::warn!(%instance, error = &error as &dyn std::error::Error, "an instance could not be stopped; trying again");
-                }
-            }
-            tokio::time::sleep(KILL_AGAIN).await;
-        }
-        pump(&here);
-    });
 }

@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use crate::fleet::Millis;
+use crate::clock::Millis;
+use crate::cluster::ClusterState;
 use crate::fleet::heat::REST;
 use crate::migration::move_off;
-use crate::state::{ClusterState, Scheduler};
+use crate::state::Scheduler;
 
 /// How often to look; workers report as often.
 pub(crate) const EVERY: Duration = Duration::from_secs(1);

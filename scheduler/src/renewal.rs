@@ -13,24 +13,27 @@
 //! them. The booted instance serves no requests and counts towards no version. Instances that began as the old snapshot
 //! continue, and it stays in the store until none is left.
 
-use std::collections::{BTreeMap, HashMap};
+pub(crate) mod refused;
+pub(crate) mod renewals;
+
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use rekindle_wire::api::{SnapshotSummary, StartKind, VersionInfo};
 use rekindle_wire::ids::GatewayId;
-use rekindle_wire::internal::{BuiltLayers, PrepareEvent, PrepareRequest, RefusedSnapshot, VersionSpec};
+use rekindle_wire::internal::{BuiltLayers, PrepareEvent, PrepareRequest, VersionSpec};
 use rekindle_wire::renewal::{MadeWith, RenewalReason};
-use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId, SnapshotId, VersionNumber};
-use tokio::sync::Notify;
+use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId};
 use tracing::Instrument as _;
 
-use crate::api::{from_store, unknown_function};
-use crate::fleet::{LiveVersion, Millis, Stage};
+use crate::catalog::{LiveVersion, NO_VERSION};
+use crate::clock::Millis;
+use crate::clock::unix_s;
+use crate::fleet::Stage;
 use crate::placement::{Ask, Decision, place};
+use crate::placing;
 use crate::prepare::{Told, keep_runtime_snapshot, runtime_snapshot, until_gone};
-use crate::reaper;
-use crate::state::{Scheduler, unix_s};
+use crate::refusal::{from_store, unknown_function};
+use crate::state::Scheduler;
 use crate::store::{ATTEMPTS_MAX, Anew, DueRenewal, StoreError};
 
 /// How often the queue is checked for a renewal that is due.
@@ -44,32 +47,8 @@ const PAUSE_FIRST: i64 = 60;
 const PAUSE_LAST: i64 = 3_600;
 /// Pause before room is looked for again, in seconds. A lack of room is no failure.
 const PAUSE_FOR_ROOM: i64 = 60;
-/// A snapshot refused this soon after it was made would be refused again, seconds.
-const REFUSED_AGAIN: i64 = 3_600;
 /// Number of functions for which the time of the last renewal is remembered.
 const REMEMBERED: usize = 10_000;
-/// Version of a renewal's instance: none, so that it takes no invocations and no other instance's place.
-pub(crate) const NO_VERSION: VersionNumber = VersionNumber(0);
-
-/// State shared by renewals.
-#[derive(Debug, Default)]
-pub(crate) struct Renewals {
-    /// Signalled when a snapshot is to be renewed.
-    wake: Notify,
-    waiting: Mutex<BTreeMap<(RenewalReason, bool), u64>>,
-    /// When each function's snapshot was last renewed.
-    renewed: Mutex<HashMap<FunctionId, i64>>,
-    /// The worker on which the last attempt failed.
-    failed_on: Mutex<HashMap<FunctionId, String>>,
-}
-
-impl Renewals {
-    /// Number of waiting renewals at the last count, by reason and by whether they were given up.
-    pub(crate) fn waiting(&self) -> BTreeMap<(RenewalReason, bool), u64> {
-        self.waiting.lock().clone()
-    }
-}
-
 /// Why an attempt failed.
 #[derive(Debug)]
 struct Failure {
@@ -122,54 +101,6 @@ pub(crate) async fn ask(scheduler: &Scheduler, function: &FunctionId) -> Result<
     scheduler.renewals.wake.notify_one();
     let version = store.version(function, version).await.map_err(from_store)?;
     version.ok_or_else(|| unknown_function(function))
-}
-
-/// Records that a worker refused the images of a snapshot.
-pub(crate) async fn note_refused(scheduler: &Scheduler, refused: &RefusedSnapshot) {
-    let why = format!("a worker refused it: {}", refused.why);
-    want(scheduler, (&refused.function, refused.version), &refused.snapshot, &why).await;
-}
-
-/// Records that a version is booted since no worker with room has all instruction sets of its snapshot's processor. A
-/// snapshot taken on such a worker can be used on all.
-pub(crate) async fn note_lacking(scheduler: &Scheduler, spec: &VersionSpec) {
-    if let Some(snapshot) = &spec.snapshot {
-        let why = "workers with room lack instructions of the processor that it was taken on";
-        want(scheduler, (&spec.function, spec.version), snapshot, why).await;
-    }
-}
-
-async fn want(
-    scheduler: &Scheduler,
-    (function, version): (&FunctionId, VersionNumber),
-    snapshot: &SnapshotId,
-    why: &str,
-) {
-    let serving = scheduler.state().catalog.serving(function, version);
-    // The version has another snapshot by now, or none.
-    if serving.is_none_or(|live| live.spec.snapshot.as_ref() != Some(snapshot)) {
-        return;
-    }
-    let now = unix_s();
-    let again = |renewed: &i64| renewed.saturating_add(REFUSED_AGAIN).max(now);
-    let due = scheduler.renewals.renewed.lock().get(function).map_or(now, again);
-    let cause = (RenewalReason::Refused, why);
-    let noted = scheduler
-        .store
-        .want_renewal((function, version), cause, (now, due), Anew::No)
-        .await;
-    match noted {
-        Ok(true) => {
-            tracing::warn!(%function, %version, %snapshot, why, "a snapshot is refused: another is to be made");
-            scheduler.renewals.wake.notify_one();
-        }
-        Ok(false) => {}
-        // The next start that fails because of it reports it again.
-        Err(error) => {
-            tracing::warn!(%function, error = &error as &dyn std::error::Error, "a refused snapshot could not be \
-                noted");
-        }
-    }
 }
 
 /// Renews snapshots until dropped.
@@ -363,7 +294,7 @@ struct Ended<'a> {
 
 impl Drop for Ended<'_> {
     fn drop(&mut self) {
-        reaper::kill(self.scheduler, self.instance.clone());
+        placing::kill(self.scheduler, self.instance.clone());
     }
 }
 

@@ -11,7 +11,10 @@ use rekindle_wire::stats::{StartStats, Traffic};
 use rekindle_wire::{FunctionId, VersionNumber};
 
 use crate::catalog::Catalog;
-use crate::fleet::{Fleet, LiveVersion, Millis};
+use crate::catalog::LiveVersion;
+use crate::clock::Millis;
+use crate::fleet::Fleet;
+use crate::fleet::retire::Floor;
 use crate::traffic::Traffics;
 
 /// Shortest and longest interval between two looks at all instances.
@@ -39,15 +42,6 @@ pub(crate) struct Retention {
 struct Kept {
     history: History,
     figures: Figures,
-}
-
-/// Minimum number of instances of a version that always stay.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Floor {
-    /// Minimum of ready instances.
-    pub(crate) warm: usize,
-    /// Minimum of parked instances.
-    pub(crate) parked: usize,
 }
 
 impl Retention {
@@ -234,7 +228,8 @@ mod tests {
 
     use super::*;
     use crate::fixture::{fleet, live, parsed, ready, spec, worker};
-    use crate::fleet::keeping::{Ahead, Decided};
+    use crate::fleet::keeping::Ahead;
+    use crate::fleet::retire::Decided;
 
     const HOUR: u64 = 3_600_000;
 

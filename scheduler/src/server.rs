@@ -1,26 +1,22 @@
-//! The scheduler's configuration, start and shutdown.
+//! The scheduler's start and shutdown.
 
 use std::future::Future;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use rekindle_envelope::{KeyId, MasterKey};
+use rekindle_envelope::KeyId;
 use rekindle_identity::{Issuing, Listener};
-use rekindle_relay::InProcessRoles;
-use rekindle_wire::internal::Sharing;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use crate::catalog::Catalog;
-use crate::collection::{self, Collecting};
+use crate::config::Config;
 use crate::front::{self, Front};
 use crate::leadership::Leadership;
-use crate::objects::ObjectStore;
 use crate::state::{Scheduler, Shared};
-use crate::store::{Database, Store, StoreError};
-use crate::{api, async_calls, digests, reaper, rebalancing, renewal, usage};
+use crate::store::{Store, StoreError};
+use crate::{api, async_calls, collection, digests, metrics, reaper, rebalancing, renewal, usage};
 
 /// How long requests and tasks may take to finish at shutdown. A version being prepared is not waited for: it is marked
 /// failed at the next start.
@@ -28,47 +24,6 @@ const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 
 /// How often a standby scheduler reads the list of revoked members.
 const HEAR_EVERY: Duration = Duration::from_secs(1);
-
-/// How to run a scheduler.
-#[derive(Clone)]
-pub struct Config {
-    /// Database of functions, versions and asynchronous invocations.
-    pub database: Database,
-    /// Address at which others reach this scheduler, `host:port`. Standby schedulers report it while this one leads.
-    /// Used only with a shared database.
-    pub address: String,
-    /// Directory for uploads while they are received; it must exist.
-    pub spool: PathBuf,
-    /// The cluster's secret, which every caller must send.
-    pub cluster_token: String,
-    /// Encrypts the secrets in the database. Schedulers that share a database need the same key.
-    pub master_key: MasterKey,
-    /// Store of uploaded folders and snapshots.
-    pub objects: Arc<dyn ObjectStore>,
-    /// When to remove unneeded objects from the store.
-    pub collecting: Collecting,
-    /// Which versions begin as the same snapshot of their runtime.
-    pub sharing: Sharing,
-    /// Bin width in which functions' idle times are counted. All times for which instances are kept are multiples of
-    /// it.
-    pub idle_bin: Duration,
-    /// Share of its processors in use from which a worker counts as hot, so that instances move off it; 0 for never.
-    pub rebalance_at: f64,
-    /// In-process transports to roles of the same process.
-    pub in_process: InProcessRoles,
-    /// The cluster's authority; without one, roles speak plain HTTP with the token alone.
-    pub issuing: Option<Arc<Issuing>>,
-}
-
-impl std::fmt::Debug for Config {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The token stays out of logs.
-        f.debug_struct("Config")
-            .field("database", &self.database)
-            .field("spool", &self.spool)
-            .finish_non_exhaustive()
-    }
-}
 
 /// Why a scheduler could not run.
 #[derive(Debug, thiserror::Error)]
@@ -277,6 +232,7 @@ async fn begin(config: Config, store: Store, front: &Front) -> Result<Led, Serve
     }
     let drained = store.drained().await.map_err(unusable)?;
     let scheduler = Shared::new(config, store, catalog).map_err(ServeError::Tls)?;
+    metrics::observe::observe(&scheduler.metrics.registry, &Arc::downgrade(&scheduler));
     scheduler.state().fleet.set_drained(drained);
     if let Some(issuing) = scheduler.config.issuing.clone() {
         let taken = api::revocations::take_in(&scheduler, &issuing).await;

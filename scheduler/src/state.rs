@@ -2,46 +2,30 @@
 //! and never wait.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
 use rekindle_identity::TlsError;
 use tokio::sync::{Notify, RwLock, Semaphore, watch};
 use tokio_util::task::TaskTracker;
 
-use crate::async_calls::Calls;
+use crate::async_calls::progress::Calls;
 use crate::catalog::Catalog;
-use crate::collection::Collector;
-use crate::fleet::heat::Heat;
-use crate::fleet::parked::Pools;
-use crate::fleet::{Fleet, Millis};
+use crate::clock::Millis;
+use crate::cluster::ClusterState;
+use crate::collection::collector::Collector;
+use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::objects::ObjectStore;
-use crate::renewal::Renewals;
+use crate::renewal::renewals::Renewals;
 use crate::retention::Retention;
-use crate::server::Config;
 use crate::store::Store;
-use crate::traffic::Traffics;
-use crate::usage::Noting;
-use crate::waiting::Queue;
 use crate::worker::WorkerClient;
 
 /// Number of versions prepared at once; the rest wait their turn.
 const PREPARED_AT_ONCE: usize = 2;
 /// Maximum number of deploys in progress, including those that wait their turn.
 pub(crate) const DEPLOYS_MAX: usize = 32;
-
-/// What the scheduler knows of the cluster, in memory.
-#[derive(Debug, Default)]
-pub(crate) struct ClusterState {
-    pub(crate) fleet: Fleet,
-    pub(crate) catalog: Catalog,
-    pub(crate) queue: Queue,
-    pub(crate) pools: Pools,
-    pub(crate) heat: Heat,
-    pub(crate) traffic: Traffics,
-    pub(crate) retention: Retention,
-}
 
 /// The scheduler. Cloned into every handler and task.
 pub(crate) type Scheduler = Arc<Shared>;
@@ -59,7 +43,9 @@ pub(crate) struct Shared {
     pub(crate) renewals: Renewals,
     pub(crate) metrics: Metrics,
     pub(crate) calls: Calls,
-    pub(crate) noting: Noting,
+    /// Held while changes are taken and written. So they are written in the order in which they were taken, and a
+    /// shutdown waits for a write in progress.
+    pub(crate) noting: tokio::sync::Mutex<()>,
     pub(crate) preparing: Semaphore,
     pub(crate) deploys: Arc<Semaphore>,
     /// Held for reading while an uploaded folder has no version yet, and for writing while one is removed.
@@ -74,7 +60,7 @@ impl Shared {
     pub(crate) fn new(config: Config, store: Store, catalog: Catalog) -> Result<Scheduler, TlsError> {
         let metrics = Metrics::new();
         let settings = rekindle_retention::Settings { bin: config.idle_bin };
-        let scheduler = Arc::new(Self {
+        Ok(Arc::new(Self {
             objects: metrics.measured(&config.objects),
             workers: WorkerClient::new(
                 &config.cluster_token,
@@ -89,7 +75,7 @@ impl Shared {
             renewals: Renewals::default(),
             metrics,
             calls: Calls::default(),
-            noting: Noting::default(),
+            noting: tokio::sync::Mutex::default(),
             preparing: Semaphore::new(PREPARED_AT_ONCE),
             deploys: Arc::new(Semaphore::new(DEPLOYS_MAX)),
             sources: RwLock::new(()),
@@ -100,9 +86,7 @@ impl Shared {
                 ..ClusterState::default()
             }),
             started: Instant::now(),
-        });
-        crate::metrics::observe(&scheduler.metrics.registry, &Arc::downgrade(&scheduler));
-        Ok(scheduler)
+        }))
     }
 
     /// The cluster's state. Never hold the lock across an await.
@@ -114,16 +98,4 @@ impl Shared {
     pub(crate) fn now(&self) -> Millis {
         self.started.elapsed().into()
     }
-}
-
-/// Milliseconds since the Unix epoch.
-pub(crate) fn unix_ms() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
-}
-
-/// Seconds since the Unix epoch.
-pub(crate) fn unix_s() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(now.as_secs()).unwrap_or(i64::MAX)
 }

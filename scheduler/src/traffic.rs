@@ -11,7 +11,7 @@ use rekindle_wire::FunctionId;
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::stats::{Traffic, TrafficAnswer, TrafficReport};
 
-use crate::fleet::Millis;
+use crate::clock::Millis;
 
 /// Maximum number of gateways counted separately. Beyond it, those silent longest are added up.
 const GATEWAYS_MAX: usize = 64;

@@ -52,7 +52,7 @@ impl From<UploadError> for ApiError {
             UploadError::Spool { .. } => ErrorCode::Internal,
             UploadError::Entry(_) | UploadError::NoManifest | UploadError::Manifest(_) => ErrorCode::InvalidManifest,
         };
-        Self::new(code, crate::prepare::chain(&error))
+        Self::new(code, crate::refusal::chain(&error))
     }
 }
 

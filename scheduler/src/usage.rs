@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use crate::state::{ClusterState, Scheduler};
+use crate::cluster::ClusterState;
+use crate::state::Scheduler;
 use crate::store::StoreError;
 
 /// Interval between two writes.
@@ -16,11 +17,6 @@ const MOST: usize = 1_000;
 const ROUNDS: u32 = 50;
 /// Limit of the last write.
 const LAST_LIMIT: Duration = Duration::from_secs(2);
-
-/// Held while changes are taken and written. So they are written in the order in which they were taken, and a shutdown
-/// waits for a write in progress.
-#[derive(Debug, Default)]
-pub(crate) struct Noting(tokio::sync::Mutex<()>);
 
 /// Loads what was stored.
 pub(crate) async fn read(scheduler: &Scheduler) -> Result<(), StoreError> {
@@ -65,7 +61,7 @@ pub(crate) async fn note_last(scheduler: &Scheduler) {
 
 /// Writes what has changed.
 async fn note(scheduler: &Scheduler) -> Result<(), StoreError> {
-    let _alone = scheduler.noting.0.lock().await;
+    let _alone = scheduler.noting.lock().await;
     for _ in 0..ROUNDS {
         let (counts, folded, learned) = {
             let mut state = scheduler.state();

@@ -177,7 +177,7 @@ mod tests {
             held: Vec::new(),
             force: None,
             avoid: Vec::new(),
-            avoid_until: crate::fleet::Millis(0),
+            avoid_until: crate::clock::Millis(0),
         };
         (Waiter { ask, answer }, told)
     }

@@ -9,9 +9,11 @@ use rekindle_wire::interface::scheduler::{AcceptCall, ClaimCalls, EndCall, EndCa
 use rekindle_wire::interface::users::{ListCalls, RemoveCall, RetryCall, RetryCalls, ShowCall};
 use rekindle_wire::{ApiError, CallId, ErrorCode};
 
-use super::{Refused, from_store, named};
+use super::named;
 use crate::async_calls;
-use crate::state::{Scheduler, unix_ms};
+use crate::clock::unix_ms;
+use crate::refusal::{Refused, from_store};
+use crate::state::Scheduler;
 use crate::store::Wanted;
 
 const LISTED: u32 = 100;

@@ -5,9 +5,9 @@ use rekindle_wire::interface::Call;
 use rekindle_wire::interface::users::Collect;
 use rekindle_wire::{ApiError, ErrorCode};
 
-use super::{Refused, from_store};
 use crate::collection::{self, CollectionError};
-use crate::prepare::chain;
+use crate::refusal::chain;
+use crate::refusal::{Refused, from_store};
 use crate::state::Scheduler;
 
 pub(super) async fn collect(scheduler: Scheduler, call: Call<Collect>) -> Result<Collected, Refused> {

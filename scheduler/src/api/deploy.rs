@@ -9,10 +9,12 @@ use rekindle_wire::interface::Params;
 use rekindle_wire::interface::users::Deploy;
 use rekindle_wire::{ApiError, ErrorCode, FunctionId};
 
-use super::{Refused, from_store, known};
+use super::known;
+use crate::clock::unix_s;
 use crate::objects::source_key;
-use crate::prepare::{self, chain};
-use crate::state::{DEPLOYS_MAX, Scheduler, unix_s};
+use crate::prepare;
+use crate::refusal::{Refused, chain, from_store};
+use crate::state::{DEPLOYS_MAX, Scheduler};
 use crate::upload;
 
 /// Takes the folder as `.tar.gz` and answers 202 with the version, which is then prepared. If the request is for a

@@ -8,13 +8,15 @@ use rekindle_wire::interface::Call;
 use rekindle_wire::interface::users::{
     DeleteFunction, DescribeFunction, DescribeVersion, ListFunctions, RenewSnapshot,
 };
-use rekindle_wire::{ApiError, ErrorCode, FunctionId};
+use rekindle_wire::{ApiError, ErrorCode};
 
-use super::{Refused, from_store, known, named};
+use super::{known, named};
+use crate::clock::unix_ms;
 use crate::objects::ObjectError;
 use crate::placing::pump;
+use crate::refusal::{Refused, from_store, unknown_function};
 use crate::renewal;
-use crate::state::{Scheduler, unix_ms};
+use crate::state::Scheduler;
 
 const VERSIONS_SHOWN: u32 = 50;
 /// Pause before each further attempt to remove an object.
@@ -33,7 +35,7 @@ pub(super) async fn detail(scheduler: Scheduler, call: Call<DescribeFunction>) -
         .versions(&name, VERSIONS_SHOWN)
         .await
         .map_err(from_store)?;
-    let newest = versions.first().ok_or_else(|| unknown(&name))?;
+    let newest = versions.first().ok_or_else(|| unknown_function(&name))?;
     Ok(FunctionDetail {
         summary: summary(&scheduler, newest),
         instances: scheduler.state().fleet.instance_infos(Some(&name), scheduler.now()),
@@ -68,7 +70,7 @@ pub(super) async fn delete(scheduler: Scheduler, call: Call<DeleteFunction>) -> 
         .delete_function(&name, unix_ms())
         .await
         .map_err(from_store)?;
-    let leftovers = leftovers.ok_or_else(|| unknown(&name))?;
+    let leftovers = leftovers.ok_or_else(|| unknown_function(&name))?;
     let addresses = {
         let mut state = scheduler.state();
         state.catalog.remove(&name);
@@ -171,11 +173,4 @@ fn summary(scheduler: &Scheduler, newest: &VersionInfo) -> FunctionSummary {
         instances: u32::try_from(instances.len()).unwrap_or(u32::MAX),
         path: format!("/function/{}", newest.function),
     }
-}
-
-pub(crate) fn unknown(name: &FunctionId) -> ApiError {
-    ApiError::new(
-        ErrorCode::FunctionNotFound,
-        format!("no function \"{name}\": `fn list` shows what is deployed"),
-    )
 }

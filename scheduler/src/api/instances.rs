@@ -6,9 +6,9 @@ use rekindle_wire::interface::users::{ListInstances, MigrateInstance, ReadStatus
 use rekindle_wire::{ApiError, ErrorCode};
 
 use super::workers::the_worker;
-use super::{Refused, from_store};
 use crate::migration::migrate as migrate_to;
 use crate::placing::pump;
+use crate::refusal::{Refused, from_store};
 use crate::state::Scheduler;
 
 pub(super) async fn status(scheduler: Scheduler, _: Call<ReadStatus>) -> Result<Status, Refused> {

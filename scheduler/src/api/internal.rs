@@ -7,12 +7,13 @@ use rekindle_wire::interface::scheduler::{AwaitRecalls, Beat, Place, ReportLease
 use rekindle_wire::internal::{DamagedSnapshot, HeartbeatAnswer, LeaseAnswer, Placement, Presence};
 use tracing::Span;
 
-use super::{Refused, members};
+use super::members;
+use crate::clock::unix_s;
 use crate::evacuation::evacuate;
 use crate::placing::{self, pump};
-use crate::reaper;
-use crate::renewal::note_refused;
-use crate::state::{Scheduler, unix_s};
+use crate::refusal::Refused;
+use crate::renewal::refused::note_refused;
+use crate::state::Scheduler;
 
 /// Longest time that a watch is kept open.
 const WATCH_LIMIT: Duration = Duration::from_secs(30);
@@ -39,7 +40,7 @@ pub(super) async fn leases(scheduler: Scheduler, call: Call<ReportLeases>) -> Re
     let report = call.body;
     let (give_back, stuck) = scheduler.state().fleet.report(&report, scheduler.now());
     for instance in stuck {
-        reaper::kill(&scheduler, instance);
+        placing::kill(&scheduler, instance);
     }
     if !report.returned.is_empty() {
         pump(&scheduler);

@@ -14,8 +14,9 @@ use rekindle_wire::{ApiError, ErrorCode};
 use tokio_util::codec::{FramedRead, LinesCodec};
 use tokio_util::io::StreamReader;
 
-use super::functions::unknown;
-use super::{Refused, from_store, named};
+use super::named;
+use crate::refusal::unknown_function;
+use crate::refusal::{Refused, from_store};
 use crate::state::Scheduler;
 
 const TAIL_DEFAULT: usize = 100;
@@ -33,7 +34,7 @@ pub(super) async fn logs(
     let follow = wanted.follow.unwrap_or(false);
     let tail = wanted.tail.unwrap_or(TAIL_DEFAULT).min(TAIL_MAX);
     if scheduler.store.versions(&name, 1).await.map_err(from_store)?.is_empty() {
-        return Err(unknown(&name));
+        return Err(unknown_function(&name));
     }
     let addresses = scheduler.state().fleet.addresses();
     if addresses.is_empty() {

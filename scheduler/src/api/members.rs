@@ -10,8 +10,8 @@ use rekindle_wire::interface::scheduler::SCHEDULER;
 use rekindle_wire::interface::{Call, Operation, Routes};
 use rekindle_wire::{ApiError, ErrorCode};
 
-use super::Refused;
-use crate::server::Config;
+use crate::config::Config;
+use crate::refusal::Refused;
 use crate::state::Scheduler;
 
 /// A token and a certificate request.

@@ -9,8 +9,8 @@ use rekindle_wire::interface::Params;
 use rekindle_wire::interface::users::ReadWorkerMetrics;
 use rekindle_wire::{ApiError, ErrorCode};
 
-use super::Refused;
-use crate::prepare::chain;
+use crate::refusal::Refused;
+use crate::refusal::chain;
 use crate::state::Scheduler;
 
 pub(super) async fn own(State(scheduler): State<Scheduler>, headers: HeaderMap) -> impl IntoResponse {

@@ -29,9 +29,7 @@ use rekindle_wire::interface::{Endpoint as _, Operation, Routes, version};
 use rekindle_wire::{ApiError, ErrorCode, FunctionId, FunctionName, Namespace, headers};
 use tracing::Instrument as _;
 
-use crate::prepare::chain;
 use crate::state::Scheduler;
-use crate::store::StoreError;
 
 /// Heartbeats list every instance of a worker.
 const BODY_MAX: usize = 8 << 20;
@@ -123,14 +121,14 @@ fn for_users(others: Routes<Scheduler>) -> Routes<Scheduler> {
 }
 
 /// The namespace that a request names, which exists.
-fn known(scheduler: &Scheduler, named: Option<Namespace>) -> Result<Namespace, Refused> {
+fn known(scheduler: &Scheduler, named: Option<Namespace>) -> Result<Namespace, ApiError> {
     let namespace = named.unwrap_or_default();
     scheduler.state().catalog.check_namespace(namespace.as_str())?;
     Ok(namespace)
 }
 
 /// The function that a request names, in a namespace that exists.
-fn named(scheduler: &Scheduler, name: &FunctionName, namespace: Option<Namespace>) -> Result<FunctionId, Refused> {
+fn named(scheduler: &Scheduler, name: &FunctionName, namespace: Option<Namespace>) -> Result<FunctionId, ApiError> {
     Ok(FunctionId::new(&known(scheduler, namespace)?, name))
 }
 
@@ -189,30 +187,6 @@ async fn admit(State(scheduler): State<Scheduler>, request: Request, next: Next)
     };
     rekindle_telemetry::set_parent(&span, request.headers());
     next.run(request).instrument(span).await
-}
-
-/// An error on its way to the user.
-pub(crate) type Refused = ApiError;
-
-pub(crate) use functions::unknown as unknown_function;
-
-pub(crate) fn from_store(error: StoreError) -> ApiError {
-    match error {
-        StoreError::Busy(name) => ApiError::new(
-            ErrorCode::Conflict,
-            format!("a version of {name} is being prepared: wait for it (`fn describe {name}`) and try again"),
-        ),
-        error => {
-            tracing::error!(
-                error = &error as &dyn std::error::Error,
-                "the scheduler's database failed"
-            );
-            ApiError::new(
-                ErrorCode::Internal,
-                format!("{}: see the scheduler's log", chain(&error)),
-            )
-        }
-    }
 }
 
 #[cfg(test)]

@@ -11,9 +11,10 @@ use rekindle_wire::{ApiError, ErrorCode};
 
 use super::members::no_authority;
 use super::workers::the_worker;
-use super::{Refused, from_store};
+use crate::clock::unix_s;
 use crate::placing::pump;
-use crate::state::{Scheduler, unix_s};
+use crate::refusal::{Refused, from_store};
+use crate::state::Scheduler;
 
 /// Longest time that a member waits for news.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);

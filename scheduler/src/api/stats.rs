@@ -9,8 +9,10 @@ use rekindle_wire::interface::scheduler::ReportTraffic;
 use rekindle_wire::interface::users::{ReadFunctionStats, ReadStats};
 use rekindle_wire::stats::{FunctionStats, Stats, TrafficAnswer, WorkerStats};
 
-use super::{Refused, from_store, functions, named};
-use crate::state::{ClusterState, Scheduler};
+use super::named;
+use crate::cluster::ClusterState;
+use crate::refusal::{Refused, from_store, unknown_function};
+use crate::state::Scheduler;
 
 pub(super) async fn traffic(scheduler: Scheduler, call: Call<ReportTraffic>) -> Result<TrafficAnswer, Refused> {
     let now = scheduler.now();
@@ -51,7 +53,7 @@ pub(super) async fn one(scheduler: Scheduler, call: Call<ReadFunctionStats>) -> 
         // Deployed, but not live yet?
         None => scheduler.store.versions(&name, 1).await.map_err(from_store)?.pop(),
     };
-    let version = version.ok_or_else(|| functions::unknown(&name))?;
+    let version = version.ok_or_else(|| unknown_function(&name))?;
     let mut stats = of(&scheduler, &scheduler.state(), &name);
     stats.snapshot = version.snapshot;
     Ok(stats)

@@ -5,10 +5,11 @@ use rekindle_wire::interface::Call;
 use rekindle_wire::interface::users::{DrainWorker, ListWorkers, UndrainWorker};
 use rekindle_wire::{ApiError, ErrorCode, WorkerId};
 
-use super::{Refused, from_store};
+use crate::clock::unix_s;
 use crate::evacuation::evacuate;
 use crate::placing::pump;
-use crate::state::{Scheduler, unix_s};
+use crate::refusal::{Refused, from_store};
+use crate::state::Scheduler;
 
 pub(super) async fn list(scheduler: Scheduler, _: Call<ListWorkers>) -> Result<Vec<WorkerInfo>, Refused> {
     Ok(scheduler.state().fleet.worker_infos(scheduler.now()))

@@ -7,8 +7,9 @@ use rekindle_wire::{ApiError, CallId, ErrorCode};
 use super::owner::owner;
 use super::queues::Full;
 use super::sealing::{self, Message};
-use crate::api::{Refused, from_store};
-use crate::state::{Scheduler, unix_ms};
+use crate::clock::unix_ms;
+use crate::refusal::{Refused, from_store};
+use crate::state::Scheduler;
 use crate::store::NewRow;
 
 /// Stores a call. It is durable once this returns.

@@ -8,7 +8,8 @@ use rekindle_wire::{ApiError, ErrorCode, FunctionId};
 
 use super::sealing::{self, Message};
 use super::{CLAIM_HOLDS, TICK, WAIT_LIMIT};
-use crate::state::{Scheduler, unix_ms};
+use crate::clock::unix_ms;
+use crate::state::Scheduler;
 use crate::store::{Claimed, Ended, StoreError};
 
 /// Time without news of a callback before it is posted again; a gateway gives up earlier.

@@ -12,22 +12,19 @@ mod claims;
 mod outcomes;
 mod owner;
 mod policy;
+pub(crate) mod progress;
 mod queues;
 mod sealing;
 mod sweep;
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
 use rekindle_wire::asynchronous::CallResult;
 use rekindle_wire::{ApiError, CallId, ErrorCode};
-use tokio::sync::Notify;
 
 pub(crate) use accept::accept;
 pub(crate) use claims::{claim, renew};
 pub(crate) use outcomes::{end, end_callback};
-pub(crate) use queues::Queues;
 pub(crate) use sweep::run;
 
 use sealing::Message;
@@ -41,46 +38,6 @@ const CLAIM_HOLDS: Duration = Duration::from_secs(12);
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
 /// How often the database is checked for what only time has changed.
 const TICK: Duration = Duration::from_millis(250);
-
-/// State shared by the parts.
-#[derive(Debug, Default)]
-pub(crate) struct Calls {
-    queues: Mutex<Queues>,
-    /// One claim at a time: each must see what the one before has taken.
-    claiming: tokio::sync::Mutex<()>,
-    /// There may be callbacks to post.
-    callbacks: AtomicBool,
-    /// Signalled when something can be claimed.
-    work: Notify,
-    /// Signalled when a call has ended.
-    ended: Notify,
-    /// Set at shutdown: nothing is waited for any more.
-    ending: AtomicBool,
-}
-
-impl Calls {
-    /// The counts. Never hold the lock across an await.
-    pub(crate) fn queues(&self) -> MutexGuard<'_, Queues> {
-        self.queues.lock()
-    }
-
-    /// Answers all waiters now, as the scheduler shuts down.
-    pub(crate) fn end_waits(&self) {
-        self.ending.store(true, Ordering::Relaxed);
-        self.work.notify_waiters();
-        self.ended.notify_waiters();
-    }
-
-    fn is_ending(&self) -> bool {
-        self.ending.load(Ordering::Relaxed)
-    }
-
-    /// Records that work was added other than by accepting a call.
-    pub(crate) fn note_queued(&self) {
-        self.queues.lock().note_unknown();
-        self.work.notify_waiters();
-    }
-}
 
 /// The result of a call, waited for at most `wait`.
 ///

@@ -7,7 +7,8 @@ use rekindle_wire::asynchronous::{AttemptOutcome, CallOutcome, CallbackOutcome};
 
 use super::policy;
 use super::sealing::{self, Message};
-use crate::state::{Scheduler, unix_ms};
+use crate::clock::unix_ms;
+use crate::state::Scheduler;
 use crate::store::{Ended, StoreError};
 
 /// Records the end of an attempt. A report of any but the call's latest attempt changes nothing.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rekindle_wire::FunctionId;
 
-use crate::fleet::Millis;
+use crate::clock::Millis;
 use crate::store::{self, Due};
 
 /// Maximum number of waiting calls of one function.

@@ -9,7 +9,8 @@ use rekindle_wire::{ApiError, ErrorCode};
 
 use super::CLAIM_HOLDS;
 use super::claims::ms;
-use crate::state::{Scheduler, unix_ms};
+use crate::clock::unix_ms;
+use crate::state::Scheduler;
 use crate::store::StoreError;
 
 /// Interval between two sweeps, while there is something to do and while there is not.

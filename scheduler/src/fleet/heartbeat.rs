@@ -13,17 +13,9 @@ use rekindle_wire::api::{InstanceInfo, InstanceState};
 use rekindle_wire::internal::Heartbeat;
 use rekindle_wire::{FunctionId, InstanceId, VersionNumber};
 
-use super::{Fleet, Instance, LiveVersion, Millis, Stage, UNSEEN, Worker};
-
-/// What the scheduler's store knows about the version that an unknown instance claims to run.
-pub(crate) enum Known {
-    /// The live version.
-    Live(LiveVersion),
-    /// A version that was live once. Its remaining instances may finish.
-    Older(LiveVersion),
-    /// There is no such version.
-    Unknown,
-}
+use super::{Fleet, Instance, Stage, UNSEEN, Worker};
+use crate::catalog::Known;
+use crate::clock::Millis;
 
 impl Fleet {
     /// Applies a heartbeat and returns the instances that the worker must stop. `known` looks a version up in the

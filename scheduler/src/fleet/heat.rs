@@ -16,7 +16,8 @@ use std::collections::HashMap;
 use rekindle_wire::{InstanceId, WorkerId};
 
 use super::sites::as_f64;
-use super::{Fleet, Instance, Millis, Stage, Worker};
+use super::{Fleet, Instance, Stage, Worker};
+use crate::clock::Millis;
 
 /// Factor above the mean load of all workers from which a worker is hot.
 const ABOVE_MEAN: f64 = 1.3;
@@ -149,11 +150,11 @@ fn is_used(instance: &Instance) -> bool {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::heartbeat::Known;
     use super::super::moves::Move;
     use super::*;
+    use crate::catalog::Known;
+    use crate::catalog::LiveVersion;
     use crate::fixture::{beat, gateway, live, spec, worker};
-    use crate::fleet::LiveVersion;
     use rekindle_wire::api::StartKind;
 
     const HOT_AT: f64 = 0.85;

@@ -8,7 +8,8 @@ use rekindle_wire::ids::GatewayId;
 use rekindle_wire::{FunctionId, InstanceId, VersionNumber, WorkerId};
 
 use super::sites::{Share, Sites, Zone};
-use super::{Instance, Map, Millis, Stage};
+use super::{Instance, Map, Stage};
+use crate::clock::Millis;
 
 /// All instances by id, and their indexes.
 #[derive(Debug, Default)]

@@ -5,9 +5,9 @@ use rekindle_retention::{Clock, Figures, Rung, Worth};
 use rekindle_wire::{FunctionId, InstanceId, VersionNumber, WorkerId};
 
 use super::membership::{SHORTAGE, Worker};
-use super::retire::Retiree;
-use super::{Fleet, Instance, Millis, PARKED_LEAST, Stage};
-use crate::retention::Floor;
+use super::retire::{Decided, Floor, Retiree};
+use super::{Fleet, Instance, PARKED_LEAST, Stage};
+use crate::clock::Millis;
 
 /// Why an instance was started before any request for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,46 +18,6 @@ pub(crate) enum Ahead {
     Floor,
     /// A call is expected.
     Forecast,
-}
-
-/// A decision about an instance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Decided {
-    /// Parked, since it was unused for its idle time.
-    Parked,
-    /// Retired, since it was unused for its idle time.
-    LetGo,
-    /// Parked to make room for another.
-    ParkedForRoom,
-    /// Evicted to make room for another.
-    EvictedForRoom,
-    /// Evicted since its worker is short of memory.
-    EvictedForPressure,
-    /// Takes no new invocations and goes when it has finished, since its function holds much and another holds nothing.
-    Yielded,
-    /// Started since a call is expected.
-    Prewarmed,
-    /// The expected call came.
-    PrewarmUsed,
-    /// The instance went before the expected call came.
-    PrewarmUnused,
-}
-
-impl Decided {
-    /// The decision's name in metrics.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Parked => "parked",
-            Self::LetGo => "let_go",
-            Self::ParkedForRoom => "parked_for_room",
-            Self::EvictedForRoom => "evicted_for_room",
-            Self::EvictedForPressure => "evicted_for_pressure",
-            Self::Yielded => "yielded",
-            Self::Prewarmed => "prewarmed",
-            Self::PrewarmUsed => "prewarm_used",
-            Self::PrewarmUnused => "prewarm_unused",
-        }
-    }
 }
 
 /// What the policy records about one instance.
@@ -261,9 +221,9 @@ mod tests {
     use rekindle_wire::internal::MemoryPressure;
 
     use super::*;
+    use crate::catalog::Known;
+    use crate::catalog::LiveVersion;
     use crate::fixture::{beat, fleet, info, live, ready, spec, worker};
-    use crate::fleet::LiveVersion;
-    use crate::fleet::heartbeat::Known;
 
     /// Instances of functions with the given memory in use, all of them unused.
     fn idle(functions: &[(&str, u64)]) -> (Fleet, Vec<LiveVersion>) {

@@ -15,7 +15,9 @@ use rekindle_wire::api::StartKind;
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::internal::{LeaseReport, Placement};
 
-use super::{Fleet, Instance, Lease, LiveVersion, Millis, Stage};
+use super::{Fleet, Instance, Lease, Stage};
+use crate::catalog::LiveVersion;
+use crate::clock::Millis;
 
 const LONGEST: Millis = Millis(10_000);
 const SHORTEST: Millis = Millis(500);

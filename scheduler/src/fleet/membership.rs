@@ -22,9 +22,10 @@ use rekindle_wire::stats::WorkerLevels;
 use rekindle_wire::{SnapshotId, WorkerId};
 
 use super::sites::{Facts, Want};
-use super::{Fleet, Instance, Millis, REMEMBER_GONE};
+use super::{Fleet, Instance, REMEMBER_GONE};
 use crate::catalog::Retired;
-use crate::placement::cost;
+use crate::clock::Millis;
+use crate::fleet::cost;
 
 /// When a worker is short of memory; see docs/how-to/reduce-memory.md.
 pub(crate) const SHORTAGE: Thresholds = Thresholds::DEFAULT;

@@ -17,6 +17,7 @@
 //! Independently of its stage, an instance may be leased to one gateway (see [`leases`]). It may also be draining: its
 //! version is not the live one, so it finishes what it serves and takes nothing new.
 
+pub(crate) mod cost;
 pub(crate) mod heartbeat;
 pub(crate) mod heat;
 pub(crate) mod instances;
@@ -33,8 +34,6 @@ mod tests;
 pub(crate) mod turns;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
-use std::time::Duration;
 
 use rekindle_retention::Clock;
 use rekindle_wire::api::{InstanceInfo, InstanceState, StartKind};
@@ -42,8 +41,8 @@ use rekindle_wire::ids::GatewayId;
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::{FunctionId, InstanceId, VersionNumber, WorkerId};
 
-use crate::placement::cost;
-use crate::renewal::NO_VERSION;
+use crate::catalog::NO_VERSION;
+use crate::clock::Millis;
 
 /// How long the id of a gone instance is remembered, so that a heartbeat already in flight does not bring it back.
 const REMEMBER_GONE: Millis = Millis(60_000);
@@ -54,33 +53,13 @@ const UNSEEN: Millis = Millis(10_000);
 pub(crate) const PARKED_LEAST: u64 = 4 << 20;
 
 pub(crate) use instances::Instances;
-use keeping::{Ahead, Decided, Keeping};
+use keeping::{Ahead, Keeping};
 pub(crate) use membership::Worker;
+use retire::Decided;
 use sites::{Site, Zone};
 
 /// A map by id. Every placement looks up several ids.
 pub(crate) type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
-
-/// Milliseconds on the scheduler's monotonic clock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub(crate) struct Millis(pub u64);
-
-impl Millis {
-    pub(crate) fn plus(self, other: Self) -> Self {
-        Self(self.0.saturating_add(other.0))
-    }
-
-    /// Time since `earlier`; zero if that lies ahead.
-    pub(crate) fn since(self, earlier: Self) -> Self {
-        Self(self.0.saturating_sub(earlier.0))
-    }
-}
-
-impl From<Duration> for Millis {
-    fn from(d: Duration) -> Self {
-        Self(u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
-    }
-}
 
 /// An instance's stage, as the scheduler sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -196,26 +175,6 @@ impl Instance {
         match self.stage {
             Stage::Parked => self.memory_now.max(PARKED_LEAST).min(self.memory),
             _ => self.memory,
-        }
-    }
-}
-
-/// A live version, as placement needs it.
-#[derive(Debug, Clone)]
-pub(crate) struct LiveVersion {
-    pub(crate) spec: Arc<VersionSpec>,
-}
-
-impl LiveVersion {
-    pub(crate) fn memory(&self) -> u64 {
-        self.spec.manifest.memory.0
-    }
-
-    /// How an instance is started by default.
-    pub(crate) fn natural_start(&self) -> StartKind {
-        match self.spec.snapshot {
-            Some(_) => StartKind::Restored,
-            None => StartKind::Booted,
         }
     }
 }

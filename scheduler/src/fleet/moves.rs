@@ -5,7 +5,9 @@ use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId, VersionNumber, 
 
 use super::membership::Worker;
 use super::sites::Site;
-use super::{Fleet, Instance, Millis, Stage};
+use super::{Fleet, Instance, Stage};
+use crate::catalog::LiveVersion;
+use crate::clock::Millis;
 
 /// How long invocations wait for a moving instance before another is started instead.
 pub(crate) const WORTH_WAITING: Millis = Millis(1_000);
@@ -233,7 +235,7 @@ impl Fleet {
     }
 
     /// Whether an instance of the version will arrive elsewhere soon enough to be worth waiting for.
-    pub(crate) fn is_worth_waiting_for(&self, live: &super::LiveVersion, now: Millis) -> bool {
+    pub(crate) fn is_worth_waiting_for(&self, live: &LiveVersion, now: Millis) -> bool {
         let spec = &live.spec;
         let moving = self
             .instances
@@ -248,8 +250,8 @@ impl Fleet {
 
 #[cfg(test)]
 mod tests {
-    use super::super::heartbeat::Known;
     use super::*;
+    use crate::catalog::Known;
     use crate::fixture::{beat, fleet, info, live, ready, spec, worker};
     use crate::placement::{Ask, Decision, place};
 
@@ -259,7 +261,7 @@ mod tests {
         fleet
     }
 
-    fn hello() -> super::super::LiveVersion {
+    fn hello() -> super::LiveVersion {
         live(spec("hello", 1, 60, 1, 5))
     }
 

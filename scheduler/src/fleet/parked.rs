@@ -6,7 +6,9 @@ use rekindle_wire::api::StartKind;
 use rekindle_wire::{FunctionId, InstanceId, VersionNumber, WorkerId};
 
 use super::keeping::Ahead;
-use super::{Fleet, LiveVersion, Millis, Stage};
+use super::{Fleet, Stage};
+use crate::catalog::LiveVersion;
+use crate::clock::Millis;
 
 /// Minimum pause between two starts for one pool. It doubles after each start that had no effect, up to `PAUSE_MAX`.
 const PAUSE: Millis = Millis(100);

@@ -5,15 +5,63 @@ use std::collections::HashMap;
 
 use rekindle_wire::{FunctionId, InstanceId, VersionNumber};
 
-use super::keeping::Decided;
-use super::{Fleet, Instance, Millis, Stage};
-use crate::retention::Floor;
+use super::{Fleet, Instance, Stage};
+use crate::clock::Millis;
 
 /// How long an instance is left alone after its worker said it was busy.
 const BUSY_PAUSE: Millis = Millis(500);
 
 /// How long an instance started to be parked may stay ready before its worker is asked again to park it.
 const PARK_AGAIN: Millis = Millis(2_000);
+
+/// A decision about an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Decided {
+    /// Parked, since it was unused for its idle time.
+    Parked,
+    /// Retired, since it was unused for its idle time.
+    LetGo,
+    /// Parked to make room for another.
+    ParkedForRoom,
+    /// Evicted to make room for another.
+    EvictedForRoom,
+    /// Evicted since its worker is short of memory.
+    EvictedForPressure,
+    /// Takes no new invocations and goes when it has finished, since its function holds much and another holds nothing.
+    Yielded,
+    /// Started since a call is expected.
+    Prewarmed,
+    /// The expected call came.
+    PrewarmUsed,
+    /// The instance went before the expected call came.
+    PrewarmUnused,
+}
+
+impl Decided {
+    /// The decision's name in metrics.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Parked => "parked",
+            Self::LetGo => "let_go",
+            Self::ParkedForRoom => "parked_for_room",
+            Self::EvictedForRoom => "evicted_for_room",
+            Self::EvictedForPressure => "evicted_for_pressure",
+            Self::Yielded => "yielded",
+            Self::Prewarmed => "prewarmed",
+            Self::PrewarmUsed => "prewarm_used",
+            Self::PrewarmUnused => "prewarm_unused",
+        }
+    }
+}
+
+/// Minimum number of instances of a version that always stay.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Floor {
+    /// Minimum of ready instances.
+    pub(crate) warm: usize,
+    /// Minimum of parked instances.
+    pub(crate) parked: usize,
+}
 
 /// An instance to stop or to park, if its worker finds it idle.
 #[derive(Debug, Clone, PartialEq, Eq)]

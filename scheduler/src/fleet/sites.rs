@@ -8,8 +8,9 @@ use rekindle_wire::internal::Kept;
 use rekindle_wire::processor::InstructionSets;
 use rekindle_wire::{InstanceId, SnapshotId, WorkerId};
 
-use super::{Map, Millis, ring};
+use super::{Map, ring};
 use crate::catalog::Retired;
+use crate::clock::Millis;
 
 /// A zone's name. Workers of one zone fail together.
 pub(crate) type Zone = Arc<str>;

@@ -4,9 +4,9 @@ use rekindle_wire::api::WorkerState;
 use rekindle_wire::internal::{LeaseReport, Presence, ReturnedLease};
 use rekindle_wire::renewal::MadeWith;
 
-use super::heartbeat::Known;
 use super::membership::{GONE, SILENCE};
 use super::*;
+use crate::catalog::{Known, LiveVersion};
 use crate::fixture::{beat, fleet, info, live, parked, ready, spec, worker};
 
 fn gateway(text: &str) -> GatewayId {

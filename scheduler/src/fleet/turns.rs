@@ -10,8 +10,10 @@ use std::collections::HashMap;
 
 use rekindle_wire::{FunctionId, InstanceId, WorkerId};
 
-use super::keeping::Decided;
-use super::{Fleet, Instance, LiveVersion, Millis, Worker};
+use super::retire::Decided;
+use super::{Fleet, Instance, Worker};
+use crate::catalog::LiveVersion;
+use crate::clock::Millis;
 
 /// How long a function may use its last instance before another that has none may take its room.
 const TURN: Millis = Millis(1_000);

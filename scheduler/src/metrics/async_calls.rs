@@ -1,13 +1,10 @@
 //! The scheduler's metrics of asynchronous invocations.
 
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use rekindle_telemetry::metrics::{Counter, Desc, Family, Histogram, Kind, Registry};
+use rekindle_telemetry::metrics::{Counter, Desc, Family, Histogram, Registry};
 
 use super::FUNCTION;
-use crate::state::{Shared, unix_ms};
-use crate::store::Due;
 
 const ACCEPTED: Desc = Desc::new(
     "rekindle.async.accepted",
@@ -39,19 +36,6 @@ const CALLBACKS: Desc = Desc::new(
     &["outcome"],
     "Attempts at callbacks: `delivered`, `again`, or `failed`, the last one.",
 );
-const DEPTH: Desc = Desc::new(
-    "rekindle.async.depth",
-    "{invocation}",
-    &[FUNCTION, "state"],
-    "Asynchronous invocations that are `queued` or `running`.",
-);
-const OLDEST: Desc = Desc::new(
-    "rekindle.async.oldest_age",
-    "s",
-    &[FUNCTION],
-    "The age of the oldest of them.",
-);
-
 /// The instruments.
 pub(crate) struct AsyncMetrics {
     accepted: Family<Counter, 1>,
@@ -96,32 +80,4 @@ impl AsyncMetrics {
     pub(crate) fn called_back(&self, outcome: &'static str) {
         self.callbacks.with([outcome]).inc();
     }
-}
-
-/// A series' labels and its value.
-type Sample = (Vec<String>, f64);
-
-/// Registers what is read at each scrape.
-pub(super) fn observe(registry: &Registry, scheduler: &Weak<Shared>) {
-    let each = |desc, read: fn(&str, &Due) -> Vec<Sample>| {
-        let weak = Weak::clone(scheduler);
-        registry.observe(Kind::Gauge, desc, move || {
-            let read = |s: Arc<Shared>| -> Vec<_> {
-                let queues = s.calls.queues();
-                queues.each().flat_map(|(name, due)| read(name.as_str(), due)).collect()
-            };
-            weak.upgrade().map(read).unwrap_or_default()
-        });
-    };
-    each(&DEPTH, |name, due| {
-        let one = |state: &str, n: u64| (vec![name.to_owned(), state.to_owned()], n as f64);
-        vec![one("queued", due.queued), one("running", due.running)]
-    });
-    each(&OLDEST, |name, due| {
-        let age = match due.queued + due.running {
-            0 => 0.0,
-            _ => unix_ms().saturating_sub(due.oldest_unix_ms).max(0) as f64 / 1e3,
-        };
-        vec![(vec![name.to_owned()], age)]
-    });
 }

@@ -7,11 +7,11 @@ use rekindle_wire::internal::{Kept, LeaseReport, ReturnedLease};
 
 use super::start::{Best, cheapest};
 use super::*;
+use crate::catalog::Known;
 use crate::fixture::{beat, gateway, live, spec, worker};
-use crate::fleet::heartbeat::Known;
+use crate::fleet::cost;
 use crate::fleet::membership::SILENCE;
 use crate::fleet::sites::Tier;
-use crate::placement::cost;
 
 /// Later than any heartbeat of the clusters here.
 const NOW: Millis = Millis(1_000);

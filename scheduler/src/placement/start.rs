@@ -8,10 +8,13 @@ use std::ops::Bound::{Excluded, Unbounded};
 use rekindle_wire::WorkerId;
 use rekindle_wire::api::StartKind;
 
-use super::{Decision, Shortage, cost};
+use super::{Decision, Shortage};
+use crate::catalog::LiveVersion;
+use crate::clock::Millis;
+use crate::fleet::cost;
 use crate::fleet::instances::OfVersion;
 use crate::fleet::sites::{Tier, Want};
-use crate::fleet::{Fleet, LiveVersion, Millis, ring};
+use crate::fleet::{Fleet, ring};
 
 /// Number of a function's places, over all rings.
 const OWN: u64 = 8;

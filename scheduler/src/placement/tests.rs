@@ -9,8 +9,8 @@ use rekindle_wire::migration::MigrationKind;
 use rekindle_wire::processor::InstructionSets;
 
 use super::*;
+use crate::catalog::Known;
 use crate::fixture::{beat, fleet, gateway, info, live, parked, ready, spec, worker};
-use crate::fleet::heartbeat::Known;
 
 fn ask(n: usize) -> Ask {
     Ask {

@@ -6,7 +6,7 @@ use rekindle_wire::InstanceId;
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::internal::{LeaseReport, Placement, ReturnedLease};
 
-use crate::fleet::Millis;
+use crate::clock::Millis;
 
 /// A lease.
 #[derive(Debug, Clone)]

@@ -10,8 +10,9 @@ use rekindle_wire::{InstanceId, SnapshotId, WorkerId};
 
 use super::Setup;
 use super::workload::{Function, parsed};
+use crate::clock::Millis;
+use crate::fleet::PARKED_LEAST;
 use crate::fleet::sites::Tier;
-use crate::fleet::{Millis, PARKED_LEAST};
 
 /// Number of templates that a worker keeps open.
 const TEMPLATES: usize = 200;

@@ -12,7 +12,7 @@
 //!
 //! - Requests are a Poisson process, functions follow Zipf's law, and durations are lognormal.
 //! - An invocation takes as much longer as its worker has more invocations than processors.
-//! - Starts take what `placement::cost` says of the tier that the worker really has.
+//! - Starts take what `fleet::cost` says of the tier that the worker really has.
 
 use serde::Serialize;
 

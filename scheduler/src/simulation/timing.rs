@@ -14,8 +14,9 @@ use super::Setup;
 use super::hosts::Host;
 use super::random::Random;
 use super::workload::{Workload, parsed};
-use crate::fleet::heartbeat::Known;
-use crate::fleet::{Fleet, Millis, Stage};
+use crate::catalog::Known;
+use crate::clock::Millis;
+use crate::fleet::{Fleet, Stage};
 use crate::placement::{Ask, Decision, place};
 
 /// What is timed.

@@ -9,7 +9,7 @@ use rekindle_wire::processor::InstructionSets;
 
 use super::Setup;
 use super::random::{Random, Weighted};
-use crate::fleet::LiveVersion;
+use crate::catalog::LiveVersion;
 
 /// What is called.
 #[derive(Debug)]

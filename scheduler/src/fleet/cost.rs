@@ -3,7 +3,7 @@
 
 use rekindle_wire::api::StartKind;
 
-use crate::fleet::sites::{Tier, as_f64};
+use super::sites::{Tier, as_f64};
 
 /// Thawing a parked instance, compared with a warm one.
 pub(crate) const PARKED: f64 = 1.0;
