@@ -1,3 +1,4 @@
+use super::parse::EXAMPLES;
 use super::*;
 
 const HELLO: &str = "name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\n";

@@ -1,0 +1,495 @@
+//! Parses `fn.toml`, and checks everything that can be checked without running the function. An error names the line
+//! and the fix.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::{
+    Asynchronous, BOOT_TIMEOUT_S, Base, ByteSize, Hooks, Manifest, Network, Runtime, WarmupRequest, check_callback,
+    control, parse_duration, yes,
+};
+
+const MEMORY: Range<u64> = 16 << 20..(64 << 30) + 1;
+const TMP: Range<u64> = 1 << 20..(16 << 30) + 1;
+const TIMEOUT_S: Range<u64> = 1..901;
+const IDLE_S: Range<u64> = 1..86_401;
+const CONCURRENCY: Range<u64> = 1..1_001;
+const INSTANCES: Range<u64> = 1..10_001;
+const KEPT: Range<u64> = 0..1_001;
+const PARK_S: Range<u64> = 0..604_801;
+const WARMUP_MAX: usize = 20;
+const ATTEMPTS: Range<u64> = 1..101;
+const AGE_S: Range<u64> = 1..604_801;
+
+/// Why a manifest was rejected: the place, the problem, and the fix.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("fn.toml{}: {message}", .line.map(|l| format!(", line {l}")).unwrap_or_default())]
+pub struct ManifestError {
+    /// The line at fault, counted from 1, if there is one.
+    pub line: Option<usize>,
+    /// The problem and the fix.
+    pub message: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raw {
+    name: Spanned<String>,
+    runtime: Spanned<String>,
+    entry: Option<Spanned<String>>,
+    command: Option<Spanned<Vec<String>>>,
+    base: Option<Spanned<Base>>,
+    memory: Option<Spanned<String>>,
+    cpu: Option<Spanned<f64>>,
+    timeout: Option<Spanned<String>>,
+    boot_timeout: Option<Spanned<String>>,
+    concurrency: Option<Spanned<u64>>,
+    max_instances: Option<Spanned<u64>>,
+    idle: Option<Spanned<String>>,
+    park: Option<Spanned<String>>,
+    min_warm: Option<Spanned<u64>>,
+    min_parked: Option<Spanned<u64>>,
+    tmp: Option<Spanned<String>>,
+    snapshot: Option<RawSnapshot>,
+    rehearse: Option<bool>,
+    idempotent: Option<bool>,
+    network: Option<Spanned<String>>,
+    #[serde(rename = "async")]
+    asynchronous: Option<RawAsync>,
+    #[serde(default)]
+    env: BTreeMap<String, Spanned<String>>,
+    #[serde(default)]
+    warmup: Vec<Spanned<WarmupRequest>>,
+    hooks: Option<Spanned<Hooks>>,
+    build: Option<RawBuild>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawAsync {
+    max_attempts: Option<Spanned<u64>>,
+    max_age: Option<Spanned<String>>,
+    callback: Option<Spanned<String>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(untagged, expecting = "invalid type: it is true, false or \"unique\"")]
+enum RawSnapshot {
+    Taken(bool),
+    Named(SnapshotName),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum SnapshotName {
+    Unique,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawBuild {
+    command: String,
+}
+
+/// Parses and validates the text of a `fn.toml`.
+///
+/// # Errors
+/// If something is wrong: the first problem, with its line and what to write instead.
+pub fn parse(text: &str) -> Result<Manifest, ManifestError> {
+    let raw: Raw = toml::from_str(text).map_err(|e| {
+        let line = e.span().map(|s| line_of(text, s.start));
+        let mut message = e.message().trim().replace('\n', " ");
+        // A value of another type. In other cases, toml's message states what it expects.
+        if message.starts_with("invalid type")
+            && let Some(example) = line.and_then(|n| example(text.lines().nth(n - 1)?))
+        {
+            message = format!("{message}: write it as in `{example}`");
+        }
+        ManifestError { line, message }
+    })?;
+    if let Some((key, path)) = control::find(text) {
+        let line = text.lines().position(|l| l.contains(key.as_str())).map(|n| n + 1);
+        let message = format!("{path} has a control character: remove it");
+        return Err(ManifestError { line, message });
+    }
+    Checker { text }.check(raw)
+}
+
+/// An example of the key that this line sets.
+fn example(line: &str) -> Option<&'static str> {
+    let key = line.split_once('=')?.0.trim();
+    let word = |example: &&&'static str| example.split(" =").next() == Some(key);
+    EXAMPLES.iter().find(word).copied()
+}
+
+pub(super) const EXAMPLES: &[&str] = &[
+    r#"name = "hello""#,
+    r#"runtime = "python""#,
+    r#"entry = "main.handler""#,
+    r#"command = ["./server", "--quiet"]"#,
+    r#"memory = "256MiB""#,
+    "cpu = 0.5",
+    r#"timeout = "30s""#,
+    r#"boot_timeout = "5m""#,
+    "concurrency = 1",
+    "max_instances = 10",
+    r#"idle = "10m""#,
+    r#"park = "1h""#,
+    "min_warm = 1",
+    "min_parked = 1",
+    r#"tmp = "64MiB""#,
+    "snapshot = true",
+    "rehearse = true",
+    "idempotent = true",
+    r#"network = "egress""#,
+    "max_attempts = 3",
+    r#"max_age = "1h""#,
+];
+
+fn line_of(text: &str, offset: usize) -> usize {
+    text.as_bytes()[..offset.min(text.len())]
+        .iter()
+        .filter(|b| **b == b'\n')
+        .count()
+        + 1
+}
+
+struct Checker<'a> {
+    text: &'a str,
+}
+
+impl Checker<'_> {
+    fn refuse<T>(&self, at: Option<Range<usize>>, message: impl Into<String>) -> Result<T, ManifestError> {
+        Err(ManifestError {
+            line: at.map(|s| line_of(self.text, s.start)),
+            message: message.into(),
+        })
+    }
+
+    fn check(&self, raw: Raw) -> Result<Manifest, ManifestError> {
+        let name = match raw.name.get_ref().parse() {
+            Ok(name) => name,
+            Err(e) => return self.refuse(Some(raw.name.span()), format!("{e}")),
+        };
+        let (runtime, base) = self.runtime(&raw.runtime, raw.base)?;
+        let (entry, command) = self.start(runtime, raw.entry, raw.command)?;
+        let memory = self.size("memory", raw.memory, ByteSize(256 << 20), &MEMORY)?;
+        let tmp = self.size("tmp", raw.tmp, ByteSize(64 << 20), &TMP)?;
+        let cpu = match raw.cpu {
+            None => 1.0,
+            Some(cpu) if (0.05..=64.0).contains(cpu.get_ref()) => *cpu.get_ref(),
+            Some(cpu) => {
+                return self.refuse(
+                    Some(cpu.span()),
+                    format!("cpu = {} is impossible: use 0.05 to 64 cores", cpu.get_ref()),
+                );
+            }
+        };
+        let max_instances = self.count("max_instances", raw.max_instances, 10, &INSTANCES)?;
+        let adaptive = raw.idle.is_none() && raw.park.is_none();
+        let warm_at = raw.min_warm.as_ref().map(Spanned::span);
+        let min_warm = self.count("min_warm", raw.min_warm, 0, &KEPT)?;
+        let parked_at = raw.min_parked.as_ref().map(Spanned::span);
+        let min_parked = self.count("min_parked", raw.min_parked, 0, &KEPT)?;
+        if min_parked > max_instances {
+            return self.refuse(
+                parked_at,
+                format!("min_parked = {min_parked} is more than max_instances = {max_instances}: lower it, or raise max_instances"),
+            );
+        }
+        if min_warm.saturating_add(min_parked) > max_instances {
+            return self.refuse(
+                warm_at,
+                format!("min_warm = {min_warm} and min_parked = {min_parked} are more than max_instances = {max_instances}: lower one, or raise max_instances"),
+            );
+        }
+        if min_parked > 0 && raw.snapshot == Some(RawSnapshot::Taken(false)) {
+            return self.refuse(
+                parked_at,
+                "min_parked needs snapshots, as parked instances are restored ahead: remove snapshot = false, or this line",
+            );
+        }
+        Ok(Manifest {
+            name,
+            runtime,
+            entry,
+            command,
+            base,
+            memory,
+            cpu,
+            timeout_ms: self.seconds("timeout", raw.timeout, 30, &TIMEOUT_S)?,
+            boot_timeout_ms: self.seconds("boot_timeout", raw.boot_timeout, BOOT_TIMEOUT_S, &TIMEOUT_S)?,
+            concurrency: self.count("concurrency", raw.concurrency, 1, &CONCURRENCY)?,
+            max_instances,
+            idle_ms: self.seconds("idle", raw.idle, 300, &IDLE_S)?,
+            park_ms: self.seconds("park", raw.park, 0, &PARK_S)?,
+            adaptive,
+            min_warm,
+            min_parked,
+            tmp,
+            snapshot: raw.snapshot != Some(RawSnapshot::Taken(false)),
+            unique: raw.snapshot == Some(RawSnapshot::Named(SnapshotName::Unique)),
+            rehearse: raw.rehearse.unwrap_or_else(yes),
+            idempotent: raw.idempotent.unwrap_or_default(),
+            network: self.network(raw.network)?,
+            asynchronous: self.asynchronous(raw.asynchronous.unwrap_or_default())?,
+            env: self.env(raw.env)?,
+            warmup: self.warmup(raw.warmup)?,
+            hooks: self.hooks(runtime, raw.hooks)?,
+            build_command: raw.build.map(|b| b.command),
+        })
+    }
+
+    fn start(
+        &self,
+        runtime: Runtime,
+        entry: Option<Spanned<String>>,
+        command: Option<Spanned<Vec<String>>>,
+    ) -> Result<(Option<String>, Vec<String>), ManifestError> {
+        match (runtime, entry, command) {
+            (Runtime::Http, None, Some(command)) if !command.get_ref().is_empty() => {
+                if command.get_ref().iter().any(|a| a.contains('\0')) {
+                    return self.refuse(Some(command.span()), "command contains a NUL character: remove it");
+                }
+                Ok((None, command.into_inner()))
+            }
+            (Runtime::Http, Some(entry), _) => self.refuse(
+                Some(entry.span()),
+                "runtime \"http\" has no entry: write command = [\"./server\"], which must serve HTTP on $PORT",
+            ),
+            (Runtime::Http, None, _) => self.refuse(
+                None,
+                "runtime \"http\" needs command = [\"./server\"], which must serve HTTP on $PORT",
+            ),
+            (_, _, Some(command)) => self.refuse(
+                Some(command.span()),
+                "command is for runtime = \"http\" only: write entry = \"file.function\" instead",
+            ),
+            (_, Some(entry), None) => {
+                let text = entry.get_ref();
+                let good = text.rsplit_once('.').is_some_and(|(file, function)| {
+                    !file.is_empty()
+                        && !function.is_empty()
+                        && !file.starts_with('/')
+                        && !file.split(['/', '.']).any(str::is_empty)
+                        && text.chars().all(|c| c.is_ascii_alphanumeric() || "_./$-".contains(c))
+                });
+                if good {
+                    Ok((Some(entry.into_inner()), Vec::new()))
+                } else {
+                    self.refuse(
+                        Some(entry.span()),
+                        format!(
+                            "entry = \"{text}\" is not a handler: write \"file.function\", for example \"main.handler\""
+                        ),
+                    )
+                }
+            }
+            (_, None, None) => self.refuse(
+                None,
+                "entry is missing: write entry = \"file.function\", for example \"main.handler\"",
+            ),
+        }
+    }
+
+    fn runtime(&self, name: &Spanned<String>, base: Option<Spanned<Base>>) -> Result<(Runtime, Base), ManifestError> {
+        let text = name.get_ref().as_str();
+        match (
+            Base::of_runtime(text).and_then(|base| Some((base.runtime()?, base))),
+            base,
+        ) {
+            (None, base) if text == "http" => Ok((Runtime::Http, base.map_or(Base::Base, Spanned::into_inner))),
+            (None, _) => {
+                let interpreters = Base::ALL.into_iter().filter_map(Base::interpreter);
+                let known: Vec<_> = interpreters.map(|interpreter| interpreter.versioned).collect();
+                self.refuse(
+                    Some(name.span()),
+                    format!("runtime = \"{text}\" is not known: use http, {}", known.join(", ")),
+                )
+            }
+            (_, Some(base)) => self.refuse(
+                Some(base.span()),
+                "base is for runtime = \"http\" only: remove the line",
+            ),
+            (Some(found), None) => Ok(found),
+        }
+    }
+
+    fn network(&self, value: Option<Spanned<String>>) -> Result<Network, ManifestError> {
+        match value.as_ref().map(|v| (v.get_ref().as_str(), v.span())) {
+            None | Some(("egress", _)) => Ok(Network::Egress),
+            Some(("none", _)) => Ok(Network::None),
+            Some((other, span)) => self.refuse(
+                Some(span),
+                format!(
+                    "network = \"{other}\" is not known: use \"egress\" (the world, but nothing private) or \"none\" (its own loopback)"
+                ),
+            ),
+        }
+    }
+
+    fn asynchronous(&self, raw: RawAsync) -> Result<Asynchronous, ManifestError> {
+        let default = Asynchronous::default();
+        let callback = match raw.callback {
+            None => None,
+            Some(url) => match check_callback(url.get_ref()) {
+                Ok(()) => Some(url.into_inner()),
+                Err(why) => return self.refuse(Some(url.span()), why),
+            },
+        };
+        Ok(Asynchronous {
+            max_attempts: self.count("max_attempts", raw.max_attempts, default.max_attempts, &ATTEMPTS)?,
+            max_age_ms: self.seconds("max_age", raw.max_age, default.max_age_ms / 1_000, &AGE_S)?,
+            callback,
+        })
+    }
+
+    fn size(
+        &self,
+        key: &str,
+        value: Option<Spanned<String>>,
+        default: ByteSize,
+        range: &Range<u64>,
+    ) -> Result<ByteSize, ManifestError> {
+        let Some(value) = value else {
+            return Ok(default);
+        };
+        match value.get_ref().parse::<ByteSize>() {
+            Ok(size) if range.contains(&size.0) => Ok(size),
+            Ok(size) => self.refuse(
+                Some(value.span()),
+                format!(
+                    "{key} = \"{size}\" is impossible: use \"{}\" to \"{}\"",
+                    ByteSize(range.start),
+                    ByteSize(range.end - 1)
+                ),
+            ),
+            Err(e) => self.refuse(Some(value.span()), format!("{key}: {e}")),
+        }
+    }
+
+    /// The value in milliseconds. `default` and `range` are in seconds.
+    fn seconds(
+        &self,
+        key: &str,
+        value: Option<Spanned<String>>,
+        default: u64,
+        range: &Range<u64>,
+    ) -> Result<u64, ManifestError> {
+        let Some(value) = value else {
+            return Ok(default * 1_000);
+        };
+        match parse_duration(value.get_ref()) {
+            Ok(d) => match u64::try_from(d.as_millis()) {
+                Ok(ms) if (range.start * 1_000..=(range.end - 1) * 1_000).contains(&ms) => Ok(ms),
+                _ => self.refuse(
+                    Some(value.span()),
+                    format!(
+                        "{key} = \"{}\" is impossible: use \"{}s\" to \"{}s\"",
+                        value.get_ref(),
+                        range.start,
+                        range.end - 1
+                    ),
+                ),
+            },
+            Err(e) => self.refuse(Some(value.span()), format!("{key}: {e}")),
+        }
+    }
+
+    fn count(
+        &self,
+        key: &str,
+        value: Option<Spanned<u64>>,
+        default: u32,
+        range: &Range<u64>,
+    ) -> Result<u32, ManifestError> {
+        match value {
+            None => Ok(default),
+            Some(v) => match u32::try_from(*v.get_ref()) {
+                Ok(n) if range.contains(v.get_ref()) => Ok(n),
+                _ => self.refuse(
+                    Some(v.span()),
+                    format!(
+                        "{key} = {} is impossible: use {} to {}",
+                        v.get_ref(),
+                        range.start,
+                        range.end - 1
+                    ),
+                ),
+            },
+        }
+    }
+
+    fn env(&self, env: BTreeMap<String, Spanned<String>>) -> Result<BTreeMap<String, String>, ManifestError> {
+        let mut out = BTreeMap::new();
+        for (key, value) in env {
+            let good = key.chars().next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+                && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+            if !good {
+                return self.refuse(
+                    Some(value.span()),
+                    format!("env: \"{key}\" is not a variable name: use letters, digits and '_'"),
+                );
+            }
+            if key == "PORT" || key.starts_with("FN_") {
+                return self.refuse(
+                    Some(value.span()),
+                    format!("env: {key} is set by the platform: choose another name"),
+                );
+            }
+            out.insert(key, value.into_inner());
+        }
+        Ok(out)
+    }
+
+    fn warmup(&self, requests: Vec<Spanned<WarmupRequest>>) -> Result<Vec<WarmupRequest>, ManifestError> {
+        if let Some(extra) = requests.get(WARMUP_MAX) {
+            return self.refuse(
+                Some(extra.span()),
+                format!("more than {WARMUP_MAX} warm-up requests: remove some"),
+            );
+        }
+        for request in &requests {
+            let r = request.get_ref();
+            if !r.path.starts_with('/') || r.path.contains(char::is_whitespace) {
+                return self.refuse(
+                    Some(request.span()),
+                    format!("warmup path \"{}\" must start with '/' and have no spaces", r.path),
+                );
+            }
+            if r.method.is_empty() || !r.method.chars().all(|c| c.is_ascii_uppercase()) {
+                return self.refuse(
+                    Some(request.span()),
+                    format!("warmup method \"{}\" is not an HTTP method: use GET, POST, …", r.method),
+                );
+            }
+        }
+        Ok(requests.into_iter().map(Spanned::into_inner).collect())
+    }
+
+    fn hooks(&self, runtime: Runtime, hooks: Option<Spanned<Hooks>>) -> Result<Hooks, ManifestError> {
+        let Some(hooks) = hooks else {
+            return Ok(Hooks::default());
+        };
+        if runtime != Runtime::Http {
+            return self.refuse(
+                Some(hooks.span()),
+                "hooks is for runtime = \"http\" only: python and node register functions, see \
+                 docs/reference/runtime-contract.md",
+            );
+        }
+        let h = hooks.get_ref();
+        for path in [&h.before_snapshot, &h.after_restore].into_iter().flatten() {
+            if !path.starts_with('/') || path.contains(char::is_whitespace) {
+                return self.refuse(
+                    Some(hooks.span()),
+                    format!("hook path \"{path}\" must start with '/' and have no spaces"),
+                );
+            }
+        }
+        Ok(hooks.into_inner())
+    }
+}
