@@ -374,7 +374,7 @@ fn subcommand(root: &Command, words: &[OsString]) -> Option<(String, usize)> {
 
 /// The directory of the platform's data, where the settings file of this host names one.
 pub(crate) fn data_dir() -> Option<PathBuf> {
-    let settings = Settings::find(named_file(&[])).ok().flatten()?;
+    let settings = Settings::find(named_here()).ok().flatten()?;
     let own = settings
         .table
         .get("up")
@@ -388,13 +388,18 @@ pub(crate) fn data_dir() -> Option<PathBuf> {
 /// # Errors
 /// When a file that is named cannot be read, or what it says is no namespace.
 pub(crate) fn namespace() -> Result<Namespace> {
-    let named = named_file(&std::env::args_os().collect::<Vec<_>>());
+    let named = named_here();
     let settings = match Settings::find(named.clone()) {
         Err(error) if named.is_some() => return Err(error),
         // Whoever calls a gateway need not be able to read the host's file.
         found => found.ok().flatten(),
     };
     settings.map_or_else(|| Ok(Namespace::default()), |settings| settings.namespace())
+}
+
+/// The file that this process was told to read.
+fn named_here() -> Option<PathBuf> {
+    named_file(&std::env::args_os().collect::<Vec<_>>())
 }
 
 /// The file that the command line or `FN_CONFIG` names.

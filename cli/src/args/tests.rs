@@ -1,6 +1,7 @@
 use clap::CommandFactory as _;
 use clap::error::ErrorKind;
 
+use super::functions::ForcedStart;
 use super::*;
 
 fn parse(words: &[&str]) -> Result<Command, clap::Error> {

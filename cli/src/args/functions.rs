@@ -1,0 +1,246 @@
+//! Options of commands about functions.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use rekindle_wire::FunctionName;
+
+use super::{FunctionArg, Listing, Places, S3Args};
+
+/// The templates of `fn init`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Template {
+    /// `handler(event, context)` in Python.
+    Python,
+    /// `handler(event, context)` in JavaScript.
+    Node,
+    /// Any command that serves HTTP on $PORT.
+    Http,
+}
+
+impl Template {
+    /// The template's folder under `functions/templates/`.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Python => "python",
+            Self::Node => "node",
+            Self::Http => "http",
+        }
+    }
+}
+
+/// `fn init`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Examples:
+  fn init greet                    Python, in ./greet
+  fn init --runtime node
+  fn init --runtime http api       any HTTP server
+  fn init --name greet My_Folder   a folder whose name is none for a function")]
+pub(crate) struct InitArgs {
+    /// The runtime that the function is written for.
+    #[arg(long, short, value_enum, default_value = "python")]
+    pub(crate) runtime: Template,
+    /// The function's name; by default the folder's.
+    #[arg(long)]
+    pub(crate) name: Option<FunctionName>,
+    /// The folder; made if it does not exist.
+    #[arg(default_value = ".")]
+    pub(crate) dir: PathBuf,
+}
+
+/// `fn deploy`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Examples:
+  fn deploy                        the function in this folder
+  fn deploy functions/samples/hello-python
+  fn deploy --force                although nothing has changed: installs its packages anew
+
+A folder that has not changed since its function's newest version, which is live, makes no new one. What .fnignore names (the syntax of .gitignore) stays behind, as do .git, __pycache__, .venv and node_modules.")]
+pub(crate) struct DeployArgs {
+    /// The function's folder, with its fn.toml.
+    #[arg(default_value = ".")]
+    pub(crate) path: PathBuf,
+    /// Make a new version even if nothing has changed.
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// How long to wait until it is live; by default 900 plus twice the function's boot_timeout.
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) wait: Option<u64>,
+    /// Print the live version as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// How an instance is started if the caller forces it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ForcedStart {
+    /// A fresh instance, booted.
+    Booted,
+    /// A fresh instance, restored from the snapshot.
+    Restored,
+}
+
+impl ForcedStart {
+    /// The value of the request's header.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Booted => "booted",
+            Self::Restored => "restored",
+        }
+    }
+}
+
+/// `fn invoke`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Examples:
+  fn invoke hello
+  fn invoke hello -d '{\"name\":\"Ada\"}' -H 'content-type: application/json'
+  fn invoke hello --event -d @event.json      the body is the event itself
+  fn invoke api --path /users?limit=3 --method DELETE -i
+  fn invoke hello --start restored            a fresh instance from the snapshot
+  fn invoke hello --async -d @order.json      later: prints the id; `fn async result ID --wait 20`
+  fn invoke hello --json | jq .timing         everything about the answer, for programs")]
+pub(crate) struct InvokeArgs {
+    /// The function: NAME, or NAME.NAMESPACE.
+    pub(crate) name: FunctionArg,
+    /// The body: text, @file, or - for standard input.
+    #[arg(short, long, value_name = "BODY|@FILE|-")]
+    pub(crate) data: Option<String>,
+    /// Send the body as the event itself instead of as an HTTP request.
+    #[arg(long, conflicts_with_all = ["path", "method"])]
+    pub(crate) event: bool,
+    /// Path and query, as the function sees them.
+    #[arg(long, default_value = "/")]
+    pub(crate) path: String,
+    /// HTTP method; by default POST if there is a body, otherwise GET.
+    #[arg(long, short = 'X')]
+    pub(crate) method: Option<String>,
+    /// A header to send; may be repeated.
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = header)]
+    pub(crate) headers: Vec<(String, String)>,
+    /// Start a fresh instance in this way instead of using the best one (needs the admin key).
+    #[arg(long, value_enum)]
+    pub(crate) start: Option<ForcedStart>,
+    /// Store the invocation and run it later; prints its id.
+    #[arg(long = "async", conflicts_with_all = ["start", "include"])]
+    pub(crate) asynchronous: bool,
+    /// With --async: a word of your choice. The same call sent again with it is run once.
+    #[arg(long, value_name = "WORD", requires = "asynchronous")]
+    pub(crate) idempotency_key: Option<String>,
+    /// With --async: where to post the result.
+    #[arg(long, value_name = "URL", requires = "asynchronous")]
+    pub(crate) callback: Option<String>,
+    /// Show the response's status and headers.
+    #[arg(short, long)]
+    pub(crate) include: bool,
+    /// Print one JSON object: status, start, instance, timing, headers, and the body (base64 if it is not text).
+    #[arg(long, conflicts_with = "include")]
+    pub(crate) json: bool,
+    /// Do not print how the invocation went.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// How long to wait for the response.
+    #[arg(long, value_name = "SECONDS", default_value_t = 960)]
+    pub(crate) wait: u64,
+}
+
+/// Parses `Name: value`.
+fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text
+        .split_once(':')
+        .ok_or_else(|| format!("\"{text}\" is not a header: write \"name: value\""))?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
+/// `fn describe`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DescribeArgs {
+    /// The function: NAME, or NAME.NAMESPACE.
+    pub(crate) name: FunctionArg,
+    #[command(flatten)]
+    pub(crate) listing: Listing,
+}
+
+/// `fn top`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Examples:
+  fn top                  until q; arrows move, Enter shows how a function's invocations start, s sorts
+  fn top --once           one frame, of the last two seconds; so it is off a terminal too
+  fn top --json | jq '.functions[0]'")]
+pub(crate) struct TopArgs {
+    /// Show one frame and exit.
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Print one frame as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// How often to refresh.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=60))]
+    pub(crate) every: u64,
+}
+
+/// `fn logs`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:\n  fn logs hello --tail 20\n  fn logs hello -f --json")]
+pub(crate) struct LogsArgs {
+    /// The function: NAME, or NAME.NAMESPACE.
+    pub(crate) name: FunctionArg,
+    /// Keep printing new lines.
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Number of lines to begin with.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub(crate) tail: u32,
+    #[command(flatten)]
+    pub(crate) listing: Listing,
+}
+
+/// `fn delete`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DeleteArgs {
+    /// The function: NAME, or NAME.NAMESPACE.
+    pub(crate) name: FunctionArg,
+    /// Do not ask.
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+}
+
+/// `fn demo`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DemoArgs {
+    /// The folder of the function to demonstrate.
+    pub(crate) path: PathBuf,
+    /// Idle time of the function's instance; the one in its own fn.toml may be longer than anyone wants to watch.
+    #[arg(long, value_name = "DURATION", default_value = "3s")]
+    pub(crate) idle: String,
+    #[command(flatten)]
+    pub(crate) listing: Listing,
+}
+
+/// `fn runtimes`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct RuntimesArgs {
+    #[command(subcommand)]
+    pub(crate) command: RuntimesCommand,
+}
+
+/// The commands of `fn runtimes`.
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum RuntimesCommand {
+    /// Import the archives in `<cache>/runtimes/` into the store.
+    Import {
+        #[command(flatten)]
+        places: Places,
+        #[command(flatten)]
+        s3: S3Args,
+    },
+    /// List the versions of the runtimes: until when their projects repair them, and which are built on this machine.
+    List {
+        #[command(flatten)]
+        places: Places,
+    },
+}

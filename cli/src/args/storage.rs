@@ -1,0 +1,52 @@
+//! Options of the object store.
+
+use clap::{Args, ValueEnum};
+use rekindle_snapshotter::store::Encryption;
+
+/// An S3 server instead of the embedded one.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct S3Args {
+    /// An S3 server to use instead of the embedded one; credentials and region come from the usual AWS variables.
+    #[arg(long, value_name = "URL", env = "FN_S3_ENDPOINT")]
+    pub(crate) s3_endpoint: Option<String>,
+    /// The bucket.
+    #[arg(long, value_name = "NAME", env = "FN_S3_BUCKET", default_value = "rekindle")]
+    pub(crate) s3_bucket: String,
+    /// Prefix of all keys in the bucket, so that several clusters may share one.
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "FN_S3_PREFIX",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub(crate) s3_prefix: String,
+    /// How the server encrypts what it stores; by default as the bucket is configured.
+    #[arg(long, value_name = "WORD", env = "FN_S3_SSE", value_enum)]
+    pub(crate) s3_sse: Option<Sse>,
+    /// With --s3-sse aws:kms: the key, if not the bucket's.
+    #[arg(long, value_name = "KEY", env = "FN_S3_SSE_KEY", requires = "s3_sse")]
+    pub(crate) s3_sse_key: Option<String>,
+}
+
+/// How an S3 server encrypts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Sse {
+    /// With keys of its own.
+    #[value(name = "AES256")]
+    Aes256,
+    /// With a key of its key service.
+    #[value(name = "aws:kms")]
+    Kms,
+}
+
+impl S3Args {
+    /// The encryption to request from the server.
+    pub(crate) fn encryption(&self) -> Encryption {
+        match self.s3_sse {
+            None => Encryption::AsBucket,
+            Some(Sse::Aes256) => Encryption::Aes256,
+            Some(Sse::Kms) => Encryption::Kms(self.s3_sse_key.clone()),
+        }
+    }
+}
