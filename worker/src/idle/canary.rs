@@ -8,7 +8,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use rekindle_pager::PAGE;
 
 use super::kernel::evict;
-use super::policy::Run;
+use crate::host::pagemap::Run;
 
 const PAGES: usize = 4;
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 use nix::fcntl::{Flock, FlockArg};
 use rekindle_pager::PAGE;
 
-use super::policy::{Run, Runs};
+use crate::host::pagemap::{Run, Runs};
 
 /// The kernel's interface to DAMON.
 pub const ADMIN: &str = "/sys/kernel/mm/damon/admin";

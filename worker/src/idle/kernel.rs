@@ -15,8 +15,8 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 
 use rekindle_pager::PAGE;
 
-use super::policy::{Run, Runs};
 use crate::host::pagemap;
+use crate::host::pagemap::{Run, Runs};
 
 const PAGEMAP_SCAN: libc::c_ulong = 0xC060_6610;
 const PAGE_IS_FILE: u64 = 1 << 2;

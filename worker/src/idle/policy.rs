@@ -10,9 +10,10 @@
 //! there ──────────► evicted ──────────────────────► there, rests twice as long if it was out for a short while only
 //! ```
 
-pub use crate::host::pagemap::{Run, Runs};
 use std::collections::HashMap;
 use std::time::Duration;
+
+use crate::host::pagemap::{Run, Runs};
 
 /// Pages that are evicted and observed together: 64 KiB.
 pub const BLOCK: u64 = 16;

@@ -4,7 +4,8 @@ use std::io;
 use std::time::Duration;
 
 use super::kernel::Memory;
-use super::policy::{Ledger, Run, Runs, Use};
+use super::policy::{Ledger, Use};
+use crate::host::pagemap::{Run, Runs};
 
 /// Number of pages evicted at once. A request that arrives meanwhile waits no longer than for these.
 const SLICE: u64 = 64;

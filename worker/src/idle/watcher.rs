@@ -19,7 +19,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::IdleSettings;
 use super::damon::{self, Lack, Watch};
-use super::policy::Run;
+use crate::host::pagemap::Run;
 
 /// Interval between attempts to get the use of DAMON.
 const AGAIN: Duration = Duration::from_secs(60);
