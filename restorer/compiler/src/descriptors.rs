@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rekindle_restore_program::Code;
-use rekindle_verify::messages::{Descriptor, FileEntry, Pipe, RegularFile};
+use rekindle_verify::messages::{Descriptor, FileEntry, Pipe, RegularFile, TimerFd};
 use rekindle_verify::{Process, Verified};
 
 use crate::builder::Builder;
@@ -165,6 +165,17 @@ impl<'a> Maker<'a> {
             self.b.op(Code::EventFd, number, [event.counter, flags.into()]);
             return Ok(());
         }
+        if let Some(timer) = &file.tfd {
+            return self.timer(number, close, timer);
+        }
+        if let Some(signals) = &file.sgfd {
+            if signals.flags & !PLAIN != 0 || !is_owned_by_nobody(&signals.fown) {
+                return Err("a signalfd with unusual flags");
+            }
+            let args = [signals.sigmask, made_with(signals.flags, close).into()];
+            self.b.op(Code::SignalFd, number, args);
+            return Ok(());
+        }
         if let Some(poll) = &file.epfd {
             if poll.flags & !(ACCESS | LARGE_FILE) != 0 || !is_owned_by_nobody(&poll.fown) {
                 return Err("an epoll with unusual flags");
@@ -194,6 +205,23 @@ impl<'a> Maker<'a> {
         }
         self.b.path(Code::Open, file.flags, &file.name);
         self.b.op(Code::Keep, number, [file.pos, close.into()]);
+        Ok(())
+    }
+
+    fn timer(&mut self, number: u32, close: u32, timer: &TimerFd) -> Result<(), &'static str> {
+        if timer.flags & !PLAIN != 0 || !is_owned_by_nobody(&timer.fown) {
+            return Err("a timerfd with unusual flags");
+        }
+        let at = self.b.longs(&[timer.isec, timer.insec, timer.vsec, timer.vnsec]);
+        let flags = made_with(timer.flags, close);
+        let args = [
+            timer.clockid.into(),
+            flags.into(),
+            at,
+            timer.settime_flags.into(),
+            timer.ticks,
+        ];
+        self.b.op(Code::TimerFd, number, args);
         Ok(())
     }
 
@@ -253,8 +281,6 @@ fn kind_of(file: &FileEntry) -> &'static str {
     match file {
         FileEntry { fifo: Some(_), .. } => "a named pipe",
         FileEntry { nlsk: Some(_), .. } => "a netlink socket",
-        FileEntry { sgfd: Some(_), .. } => "a signalfd",
-        FileEntry { tfd: Some(_), .. } => "a timerfd",
         FileEntry { ify: Some(_), .. } => "an inotify",
         FileEntry { memfd: Some(_), .. } => "a memory file",
         FileEntry { pidfd: Some(_), .. } => "a pidfd",

@@ -145,8 +145,6 @@ fn files_without_an_operation_are_refused_by_their_kind() {
     for (id, what) in [
         (8, "a pipe without just one end to read and one to write"),
         (9, "a unix socket that is not one of a pair"),
-        (15, "a signalfd"),
-        (16, "a timerfd"),
         (17, "an inotify"),
         (18, "a memory file"),
         (19, "a pidfd"),
@@ -348,6 +346,24 @@ fn guard_pages_and_options_of_sockets_are_compiled() {
     assert!(find(Code::Advise).any(|op| (op.a, op.args[0]) == (102, 0x42_0000)));
     assert!(find(Code::SocketOption).any(|op| (op.a, op.args[..3] == [1, 16, 1]) == (PAIR, true)));
     assert!(find(Code::Socket).any(|op| op.args[1] & 0o4_000 != 0));
+}
+
+#[test]
+fn timers_and_signals_by_descriptor_are_compiled() {
+    let mut images = good();
+    open(&mut images, 15);
+    open(&mut images, 16);
+    let timer = images.files.get_mut(&16).unwrap().tfd.as_mut().unwrap();
+    (timer.flags, timer.settime_flags, timer.ticks, timer.vsec) = (0o4_002, 1, 3, 30);
+    let compiled = compiled(&images).unwrap();
+    let program = Program::parse(&compiled.program).unwrap();
+    let timer = program.ops().find(|op| op.code == Code::TimerFd as u32).unwrap();
+    assert_eq!((timer.a, timer.args[0], timer.args[1]), (12, 1, 0o4_000));
+    assert_eq!(timer.args[3..], [1, 3]);
+    assert_eq!(program.part(timer.args[2] + 16, 8).unwrap(), 30_u64.to_le_bytes());
+    assert!(program.ops().any(|op| (op.code, op.a) == (Code::SignalFd as u32, 11)));
+    images.files.get_mut(&16).unwrap().tfd.as_mut().unwrap().fown.pid = 1;
+    assert!(crate::fuzz::compiled(&images).is_err());
 }
 
 #[test]

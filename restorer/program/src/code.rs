@@ -65,6 +65,11 @@ codes! {
     Listen,
     /// Make an event counter. `a`: number. Count, flags.
     EventFd,
+    /// Make a timer. `a`: number. Clock, flags, offset of its `itimerspec`, flags that it is set with, expirations that
+    /// were not read. With `TFD_TIMER_ABSTIME`, the time left is added to the clock's.
+    TimerFd,
+    /// Make a descriptor of signals. `a`: number. Their mask, flags.
+    SignalFd,
     /// Make an epoll. `a`: number. Flags.
     Epoll,
     /// Watch a descriptor. `a`: number of the epoll. Watched number, events, data.

@@ -32,7 +32,7 @@ use crate::causes::chain;
 use crate::namespaces::{NamespaceError, become_root, fork_into_sandbox, join_cgroups, map_ids, prepare_network};
 use crate::protocol::{Call, Common, Layers, Make, Message, ReceiveError, Reply, Request, receive, send};
 use crate::reactor;
-use crate::{devices, machine};
+use crate::{devices, hollow, machine};
 
 /// The contents of the stage: mount points for the root filesystem, the function's files, CRIU, devices, init's own
 /// files, the sandbox's [`READY`](crate::rootfs::READY), and its own root.
@@ -144,6 +144,7 @@ pub fn prepare(common: &Common) -> Result<(), OutsideError> {
     // A CRIU that probes the kernel uses the network.
     prepare_network()?;
     machine::look_at_processor().map_err(|e| OutsideError::Io("look at the host's processors", e))?;
+    hollow::prepare();
     let stage = common.stage.as_path();
     // A sandbox's root is nobody here, and the umask is arbitrary.
     let for_all = || fs::Permissions::from_mode(0o755);

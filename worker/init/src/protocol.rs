@@ -173,6 +173,12 @@ pub enum Request {
         /// Whether it joins that group.
         joins: bool,
     },
+    /// Before the files are laid out: start the process that restores without CRIU, which then waits for a restore
+    /// program. Attached: its end of the socket to the worker, and the file to which it writes `0` to join the
+    /// function's control group. It ends before another process gets its id: by [`Self::Spawn`] or [`Self::Hold`].
+    Hollow,
+    /// That process is about to get a program with these clocks. From now on it is the function's first process.
+    BeginProgram(Clocks),
     /// Before the files are laid out: show CRIU a probe result, as [`Request::WriteProbe`] stores it, until the
     /// [`Request::Ancestor`] for it. Attached: a descriptor to read the result from.
     ShowProbe,

@@ -28,7 +28,9 @@ use crate::protocol::{
     ReceiveError, Reply, Request, receive, send,
 };
 use crate::strays::StrayError;
-use crate::{ancestor, clocks, criu, descriptors, files, ipc, locks, machine, namespaces, rootfs, spawn, strays};
+use crate::{
+    ancestor, clocks, criu, descriptors, files, hollow, ipc, locks, machine, namespaces, rootfs, spawn, strays,
+};
 
 /// Maximum size of an accepted kernel probe result in bytes. A result is about 1 KiB.
 const PROBE_MAX: usize = 64 * 1024;
@@ -56,6 +58,7 @@ pub fn run(control: &OwnedFd, room: &mut [u8], has_groups: bool) -> io::Result<(
         userfault: userfault.map(OwnedFd::from),
         last_pid: None,
         probe_is_shown: false,
+        hollow: None,
         criu: Vec::new(),
         held: Vec::new(),
         loaded: Loaded::default(),
@@ -124,7 +127,9 @@ fn reap(control: BorrowedFd<'_>, sandbox: &mut Sandbox) -> io::Result<()> {
             Err(e) => return Err(e.into()),
         };
         sandbox.criu.retain(|criu| *criu != pid);
-        if pid == FUNCTION_PID {
+        if sandbox.hollow == Some(pid) {
+            sandbox.hollow = None;
+        } else if pid == FUNCTION_PID {
             send(control, &Message::Ended(cause), &[])?;
         }
     }
@@ -146,6 +151,8 @@ struct Sandbox {
     last_pid: Option<File>,
     /// Whether CRIU sees its probe on the mount that covers the host's /run.
     probe_is_shown: bool,
+    /// The process that waits for a restore program.
+    hollow: Option<i32>,
     /// CRIU's processes that have not ended.
     criu: Vec<i32>,
     /// Descriptors that CRIU opens by number.
@@ -166,6 +173,13 @@ impl Sandbox {
             self.held.push(placed);
         }
         Ok(())
+    }
+
+    /// Ends the process that waits for a restore program: another gets its id.
+    fn end_hollow(&mut self) {
+        if let Some(waits) = self.hollow.take() {
+            hollow::end(waits);
+        }
     }
 
     /// Makes the next process get the first free id after `pid`.
@@ -221,6 +235,7 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
     let within = matches!(
         request,
         Request::Hold { .. }
+            | Request::BeginProgram(_)
             | Request::FollowLinks
             | Request::TakeLocks(_)
             | Request::RefuseStrays
@@ -257,6 +272,7 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
         }
         Request::Spawn(order) => {
             let (stdout, stderr, group) = (next("stdout")?, next("stderr")?, next("control group")?);
+            sandbox.end_hollow();
             sandbox
                 .set_last_pid(FUNCTION_PID - 1)
                 .map_err(plain("set the last process id"))?;
@@ -275,7 +291,25 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
             sandbox.criu.push(criu);
             Ok(Reply::Started(criu))
         }
+        Request::Hollow => {
+            let (control, group) = (next("control socket")?, next("control group")?);
+            let device = sandbox.userfault.as_ref().ok_or("the host has no /dev/userfaultfd")?;
+            let hollow = hollow::start(&control, device, &group).map_err(plain("start the hollow process"))?;
+            sandbox.hollow = Some(hollow);
+            Ok(Reply::Started(hollow))
+        }
+        Request::BeginProgram(clocks) => {
+            sandbox.hollow.take().ok_or("no hollow process waits")?;
+            sandbox
+                .set_last_pid(RESTORED_LAST_PID)
+                .map_err(plain("set the last process id"))?;
+            if let Some(machine) = &sandbox.machine {
+                machine::booted_before(machine, clocks.boottime.0).map_err(|e| chain(&e))?;
+            }
+            Ok(Reply::Done)
+        }
         Request::Hold { clocks } => {
+            sandbox.end_hollow();
             sandbox.hold(fds).map_err(plain("hold descriptors"))?;
             sandbox
                 .set_last_pid(RESTORED_LAST_PID)

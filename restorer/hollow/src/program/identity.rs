@@ -1,0 +1,60 @@
+//! What the process is before it knows its function: the function's user, with the few rights that a restore needs.
+
+use crate::sys::{Outcome, call, nr};
+
+/// The function's user and group in every sandbox.
+const USER: u64 = 1000;
+const SYS_ADMIN: u64 = 1 << 21;
+const SYS_TIME: u64 = 1 << 25;
+const CHECKPOINT_RESTORE: u64 = 1 << 40;
+/// To make and enter a time namespace with clocks of its own, and to choose process ids.
+const AHEAD: u64 = SYS_ADMIN | SYS_TIME | CHECKPOINT_RESTORE;
+
+/// `CLONE_NEWTIME`.
+pub(crate) const NEW_TIME: u64 = 0x80;
+
+mod option {
+    pub(super) const DUMPABLE: u64 = 4;
+    pub(super) const KEEPCAPS: u64 = 8;
+    pub(super) const DROP_BOUNDING: u64 = 24;
+    pub(super) const NO_NEW_PRIVS: u64 = 38;
+}
+
+/// Sets effective and permitted capabilities.
+fn set(rights: u64) -> Outcome {
+    let header = [0x2008_0522u32, 0];
+    let (low, high) = (rights as u32, (rights >> 32) as u32);
+    let data = [low, low, 0, high, high, 0];
+    call!(nr::CAPSET, header.as_ptr(), data.as_ptr())
+}
+
+/// Becomes the function's user, for good, before anything of a function is known.
+pub(crate) fn prepare() -> Outcome {
+    // Signals wait until each thread has its own mask.
+    let all = u64::MAX;
+    call!(nr::RT_SIGPROCMASK, 2, &raw const all, 0, 8)?;
+    call!(nr::SETSID)?;
+    call!(nr::PRCTL, option::NO_NEW_PRIVS, 1)?;
+    let mut right = 0;
+    while call!(nr::PRCTL, option::DROP_BOUNDING, right).is_ok() {
+        right += 1;
+    }
+    call!(nr::PRCTL, option::KEEPCAPS, 1)?;
+    call!(nr::SETGROUPS, 0, 0)?;
+    call!(nr::SETRESGID, USER, USER, USER)?;
+    call!(nr::SETRESUID, USER, USER, USER)?;
+    call!(nr::PRCTL, option::KEEPCAPS, 0)?;
+    call!(nr::PRCTL, option::DUMPABLE, 1)?;
+    set(AHEAD)?;
+    call!(nr::UNSHARE, NEW_TIME)
+}
+
+/// Keeps only the right to choose ids and the program.
+pub(crate) fn keep_choice_of_ids() -> Outcome {
+    set(CHECKPOINT_RESTORE)
+}
+
+/// Keeps nothing. Applies to the calling thread.
+pub(crate) fn drop_all() -> Outcome {
+    set(0)
+}
