@@ -16,6 +16,7 @@ use rekindle_wire::processor::InstructionSets;
 use crate::deploy::build::{BuildLimits, BuildNetwork};
 use crate::host::network::Egress;
 use crate::idle::IdleSettings;
+pub use crate::restorer::Restorer;
 
 /// Environment variable that makes CRIU write more to its logs. From 2 on, logs of restores are kept in `criu-logs` of
 /// the data directory.
@@ -75,6 +76,8 @@ pub struct WorkerConfig {
     pub dump_in_memory_bytes: u64,
     /// CRIU's log level, 0 to 4.
     pub criu_log_level: i32,
+    /// What restores instances.
+    pub restorer: Restorer,
     /// The system call filter of functions.
     pub filter: FilterChoice,
     /// Network egress of sandboxes.
@@ -141,6 +144,7 @@ impl WorkerConfig {
                 .ok()
                 .and_then(|v| v.parse().ok())
                 .unwrap_or(1),
+            restorer: Restorer::default(),
             filter: FilterChoice::default(),
             egress: Egress::default(),
             build_network: BuildNetwork::default(),

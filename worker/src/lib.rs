@@ -32,6 +32,7 @@ pub mod idle;
 pub mod instance;
 pub mod migration;
 pub mod reporting;
+mod restorer;
 pub mod snapshots;
 #[cfg(test)]
 mod testing;

@@ -18,7 +18,7 @@ use rekindle_wire::InstanceId;
 use rekindle_wire::internal::Presence;
 use tokio::sync::Notify;
 
-use crate::config::WorkerConfig;
+use crate::config::{Restorer, WorkerConfig};
 use crate::deploy::layers::Layers;
 use crate::deploy::renewal::Refusals;
 use crate::host::cgroup::Cgroups;
@@ -245,7 +245,8 @@ impl Worker {
                 MemoryFs::new()?,
                 config.template_bytes,
                 Arc::clone(&start_limiter),
-            ),
+            )
+            .compiling(config.restorer == Restorer::Auto),
             pool: Arc::new(SandboxPool::new(
                 cgroups.clone(),
                 Arc::clone(&zygote),
@@ -254,6 +255,7 @@ impl Worker {
                     log_level: config.criu_log_level,
                 },
                 network.clone(),
+                config.restorer == Restorer::Auto,
                 config.empty_sandboxes,
                 config.empty_sandboxes_most,
             )),

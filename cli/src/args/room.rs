@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use rekindle_wire::manifest::{ByteSize, parse_duration};
-use rekindle_worker::config::FilterChoice;
+use rekindle_worker::config::{FilterChoice, Restorer};
 use rekindle_worker::idle::IdleWatch;
 use rekindle_worker::idle::swap::IdleSwap;
 
@@ -38,6 +38,9 @@ pub(crate) struct RoomArgs {
     /// `eviction` for only the evicted pages that come back.
     #[arg(long, value_name = "WHO", env = "FN_IDLE_WATCH", default_value = "kernel")]
     pub(crate) idle_watch: IdleWatch,
+    /// What restores instances: `auto` for restore programs where snapshots have one, or `criu`.
+    #[arg(long, value_name = "WHO", env = "FN_RESTORER", default_value = "criu")]
+    pub(crate) restorer: Restorer,
     /// The system call filter that functions get: `current`, or the first digits of an earlier one's digest, to go back
     /// to it.
     #[arg(

@@ -285,6 +285,7 @@ pub(super) fn worker_config(settings: WorkerSettings<'_>) -> Result<WorkerConfig
         after: room.idle_after,
         watch: room.idle_watch,
     };
+    config.restorer = room.restorer;
     config.filter = room.function_filter;
     if let Some(limit) = room.disk_read {
         config.disk_read_bytes = limit;

@@ -33,6 +33,7 @@ pub(super) async fn run(record: &mut Record, place: &Place, count: usize) -> Res
         Arc::clone(&place.zygote),
         place.prestart.clone(),
         place.network.clone(),
+        false,
         8,
         8,
     );

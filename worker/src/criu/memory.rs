@@ -11,6 +11,7 @@ use rekindle_wire::{ApiError, ErrorCode};
 use super::prepared_restore::PreparedRestore;
 use super::restore::failed;
 use super::stages::{PagedMemory, PagesAhead};
+use crate::host::sandbox::Sandbox;
 use crate::instance::Instance;
 use crate::worker::Worker;
 
@@ -45,9 +46,28 @@ impl PreparedRestore {
     ) -> Result<PagedMemory, ApiError> {
         let (handover, given) = match self.fork_handover.take() {
             Some((ancestor, pid)) => (Handover::Fork(ancestor, pid), Vec::new()),
-            None => (Handover::Given, pages.pids),
+            None => (Handover::Given, pages.pids.clone()),
         };
-        let (judged, sandbox) = (Arc::downgrade(instance), Arc::downgrade(&self.sandbox));
+        let (pager, ahead) = pages.serve(worker, instance, &self.sandbox, handover)?;
+        Ok(PagedMemory { pager, given, ahead })
+    }
+}
+
+impl Pages {
+    /// Starts a pager of these pages for processes in `sandbox`. If a page is lost later, it kills `instance`. Also
+    /// returns which pages to fill ahead.
+    ///
+    /// # Errors
+    /// Returns `restore_failed` when the pager cannot be started.
+    pub(crate) fn serve(
+        self,
+        worker: &Arc<Worker>,
+        instance: &Arc<Instance>,
+        sandbox: &Arc<Sandbox>,
+        handover: Handover,
+    ) -> Result<(Pager, PagesAhead), ApiError> {
+        let pages = self;
+        let (judged, sandbox) = (Arc::downgrade(instance), Arc::downgrade(sandbox));
         let (owner, code) = (pages.owner, pages.code);
         let measuring = Arc::downgrade(worker);
         let on_lost = move |lost: LostPage| {
@@ -75,10 +95,6 @@ impl PreparedRestore {
         });
         let pager = pager.map_err(|e| failed("start the pager", &e))?;
         worker.metrics.pagers.watch(pager.stats());
-        Ok(PagedMemory {
-            pager,
-            given,
-            ahead: pages.ahead,
-        })
+        Ok((pager, pages.ahead))
     }
 }

@@ -73,6 +73,7 @@ impl PreparedRestore {
             sandbox,
             outputs,
             criu,
+            ..
         } = isolated;
         let WaitingCriu {
             session,
@@ -136,6 +137,7 @@ impl PreparedRestore {
             sandbox,
             outputs,
             criu,
+            ..
         } = isolated;
         // That CRIU may wait for other images.
         tokio::task::spawn_blocking(move || criu.dismiss());

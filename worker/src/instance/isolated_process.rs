@@ -15,7 +15,7 @@ use crate::criu::probe;
 use crate::host::cgroup::{Cgroup, Limits};
 use crate::host::network::resolv_conf;
 use crate::host::sandbox::pool::Empty;
-use crate::host::sandbox::{Sandbox, WaitingCriu};
+use crate::host::sandbox::{Hollow, Sandbox, WaitingCriu};
 use crate::snapshots::PipeNote;
 use crate::worker::Worker;
 
@@ -56,6 +56,8 @@ pub struct IsolatedProcess {
     /// A CRIU that waits inside for its order. It has the write ends of `outputs` at
     /// [`OUTPUT_FDS`](rekindle_criu::descriptors::OUTPUT_FDS).
     pub criu: WaitingCriu,
+    /// A process that restores without CRIU, if there is one.
+    pub hollow: Option<Hollow>,
     /// The control group with its limits.
     pub cgroup: Arc<Cgroup>,
 }
@@ -99,6 +101,7 @@ pub async fn isolate(worker: &Worker, instance: &Instance, group: &str) -> Resul
         sandbox,
         link,
         criu,
+        hollow,
         outputs: [stdout, stderr],
     } = empty;
     worker
@@ -118,6 +121,7 @@ pub async fn isolate(worker: &Worker, instance: &Instance, group: &str) -> Resul
         sandbox,
         outputs,
         criu,
+        hollow,
         cgroup: Arc::new(cgroup),
     };
     let layers = Layers {

@@ -7,13 +7,14 @@
 //!                             └─> they run ──> after-restore hook ──> ready; pages follow as they are touched
 //! ```
 //!
+//! A snapshot with a restore program is restored by that (`restorer.rs`), and by CRIU in another sandbox if that fails.
 //! What happens while CRIU restores is in `criu/stages.rs`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use rekindle_init::protocol::FUNCTION_PID;
-use rekindle_pager::{PageSource, Pager};
+use rekindle_pager::{Handover, PageSource, Pager};
 use rekindle_telemetry::record_past;
 use rekindle_wire::{ApiError, ErrorCode, SnapshotId};
 
@@ -22,10 +23,12 @@ use crate::criu::prepared_restore::{Images, PreparedRestore};
 use crate::criu::restore::{EndingCriu, Restore, failed};
 use crate::criu::stages::{LastWork, PagedMemory, StageWork};
 use crate::host::cgroup::Cgroup;
+use crate::host::sandbox::Hollow;
 use crate::instance::checkpoint::{Hook, call_hook};
 use crate::instance::isolated_process::{IsolatedProcess, isolate};
 use crate::instance::{Instance, MemoryOrigin, RunningInstance, randomness};
-use crate::snapshots::{MemoryTier, OpenSnapshot, SnapshotError, WorkingSetUse};
+use crate::restorer::{Restorer, Run};
+use crate::snapshots::{MemoryTier, OpenSnapshot, RestoreProgram, SnapshotError, WorkingSetUse};
 use crate::worker::Worker;
 
 /// Restores `instance` from the snapshot `id` without marking it ready.
@@ -44,10 +47,28 @@ pub async fn restore(
     let isolating = instance.phase("sandbox", isolate(worker, instance, instance.id.as_str()));
     let (opened, isolated) = tokio::join!(opening, isolating);
     let restore = SnapshotRestore::of(worker, instance, opened)?;
-    let isolated = isolated?;
+    let mut isolated = isolated?;
     restore.read_files()?;
     // The permit comes last, when everything is here: a store that is slow to respond must not hold up other starts.
     let permit = instance.phase("turn", worker.start_limiter.take()).await;
+    if let (Some(program), Some(hollow)) = (restore.snapshot.program(), isolated.hollow.take()) {
+        match Box::pin(restore.run_program(Arc::clone(program), hollow, isolated)).await {
+            Ok(running) => {
+                drop(permit);
+                restore.call_hook(&running).await?;
+                restore.report(&running, "given");
+                return Ok(running);
+            }
+            Err(error) => {
+                program.failed();
+                tracing::warn!(instance = %instance.id, %error, "a restore program failed: criu restores its snapshot");
+            }
+        }
+        isolated = instance
+            .phase("sandbox", isolate(worker, instance, instance.id.as_str()))
+            .await?;
+    }
+    tracing::Span::current().record("rekindle.restorer", "criu");
     let mut prepared = restore.link_images(isolated).await?;
     let handover = prepared.handover();
     tracing::Span::current().record("rekindle.handover", handover);
@@ -58,6 +79,7 @@ pub async fn restore(
     // The processes run, or are about to, while CRIU is still finishing.
     tokio::try_join!(restore.call_hook(&running), criu.end())?;
     restore.report(&running, handover);
+    worker.metrics.restored_by(Restorer::Criu);
     Ok(running)
 }
 
@@ -98,6 +120,52 @@ impl<'a> SnapshotRestore<'a> {
         completed.map_err(|e| failed("read the files of the function", &e))
     }
 
+    /// Runs the snapshot's restore program in the hollow process of this sandbox, until the processes run.
+    async fn run_program(
+        &self,
+        program: Arc<RestoreProgram>,
+        hollow: Hollow,
+        isolated: IsolatedProcess,
+    ) -> Result<Arc<RunningInstance>, ApiError> {
+        let IsolatedProcess {
+            sandbox,
+            outputs,
+            criu,
+            cgroup,
+            ..
+        } = isolated;
+        let (pages, working_set) = self.pages()?;
+        let (pager, ahead) = pages.serve(self.worker, self.instance, &sandbox, Handover::Given)?;
+        let ends = outputs.each_ref().map(|output| output.write_end.try_clone());
+        let [stdout, stderr] = ends.map(|end| end.map_err(|e| failed("copy an output", &e)));
+        let run = Run {
+            sandbox: Arc::clone(&sandbox),
+            hollow,
+            outputs: [stdout?, stderr?],
+            snapshot: Arc::clone(&self.snapshot),
+            program,
+            pager,
+            ahead: ahead(),
+            last: self.reseed(&cgroup),
+            record: self.instance.inner_phase_recorder(),
+        };
+        let ran = self.instance.phase("restorer", run.run()).await;
+        // Nobody waits for this CRIU to end.
+        tokio::task::spawn_blocking(move || criu.dismiss());
+        let pager = ran.map_err(|e| {
+            // Before the control group, which must be empty by then.
+            sandbox.kill();
+            failed("run the restore program", &e)
+        })?;
+        let span = tracing::Span::current();
+        span.record("rekindle.restorer", "program");
+        span.record("rekindle.handover", "given");
+        self.worker.metrics.restored_by(Restorer::Auto);
+        let origin = self.origin(working_set);
+        let running = RunningInstance::new(sandbox, cgroup, &outputs, Some(pager), origin);
+        running.map_err(|e| failed("look at the outputs", &e))
+    }
+
     /// Gives CRIU its images.
     async fn link_images(&self, isolated: IsolatedProcess) -> Result<PreparedRestore, ApiError> {
         let images = Images {
@@ -111,6 +179,13 @@ impl<'a> SnapshotRestore<'a> {
 
     /// Starts the pager, which serves the memory from the template.
     fn start_pager(&self, prepared: &mut PreparedRestore) -> Result<(PagedMemory, WorkingSetUse), ApiError> {
+        let (pages, working_set) = self.pages()?;
+        let memory = prepared.start_pager(self.worker, self.instance, pages)?;
+        Ok((memory, working_set))
+    }
+
+    /// Returns where its pages come from.
+    fn pages(&self) -> Result<(Pages, WorkingSetUse), ApiError> {
         let template = &self.snapshot.template;
         let layout = template.layout().ok_or_else(|| {
             let message = "some of its memory is neither anonymous nor of a file: no pager can serve that";
@@ -127,8 +202,15 @@ impl<'a> SnapshotRestore<'a> {
             code: ErrorCode::SnapshotLost,
             ahead: Box::new(|| ahead),
         };
-        let memory = prepared.start_pager(self.worker, self.instance, pages)?;
-        Ok((memory, working_set))
+        Ok((pages, working_set))
+    }
+
+    fn origin(&self, working_set: WorkingSetUse) -> MemoryOrigin {
+        MemoryOrigin {
+            snapshot: Some(Arc::clone(&self.snapshot)),
+            working_set: Some(working_set),
+            arrived: None,
+        }
     }
 
     /// Runs CRIU until the processes are about to run.
@@ -147,11 +229,7 @@ impl<'a> SnapshotRestore<'a> {
                 last: self.reseed(&prepared.cgroup),
                 record: self.instance.inner_phase_recorder(),
             },
-            origin: MemoryOrigin {
-                snapshot: Some(Arc::clone(&self.snapshot)),
-                working_set: Some(working_set),
-                arrived: None,
-            },
+            origin: self.origin(working_set),
         };
         restore.run(self.worker, self.instance, prepared).await
     }

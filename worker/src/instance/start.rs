@@ -208,6 +208,7 @@ async fn measured(
         rekindle.snapshot = instance.spec.snapshot.as_ref().map(|id| id.as_str()),
         rekindle.tier = tracing::field::Empty,
         rekindle.handover = tracing::field::Empty,
+        rekindle.restorer = tracing::field::Empty,
         otel.status_code = tracing::field::Empty,
         error.type = tracing::field::Empty,
     );

@@ -18,6 +18,7 @@ use rekindle_wire::stats::WorkerLevels;
 use tracing::Span;
 
 use crate::deploy::build::BuildCounts;
+use crate::restorer::Restorer;
 use crate::snapshots::MemoryTier;
 use crate::worker::Worker;
 
@@ -58,6 +59,12 @@ const RESTORES: Desc = Desc::new(
     "{restore}",
     &["tier"],
     "Restores that began, by where the snapshot's memory was: in this host's `template`, all of it in its chunk cache on `disk`, or in part only in `s3`.",
+);
+const RESTORED: Desc = Desc::new(
+    "rekindle.restores.completed",
+    "{restore}",
+    &["by"],
+    "Restores after which the processes ran, by what made them: a restore `program`, or `criu`.",
 );
 const GENERATORS: Desc = Desc::new(
     "rekindle.restore.generators",
@@ -146,6 +153,7 @@ pub struct Metrics {
     starts: Family<Counter, 2>,
     start_phase: Family<Histogram, 2>,
     restores: Family<Counter, 1>,
+    restored: Family<Counter, 1>,
     /// Number of generators that restores wrote to.
     pub(crate) generators: Family<Counter, 0>,
     lost: Family<Counter, 0>,
@@ -171,6 +179,7 @@ impl Default for Metrics {
             starts: registry.family(&STARTS),
             start_phase: registry.family(&START_PHASE),
             restores: registry.family(&RESTORES),
+            restored: registry.family(&RESTORED),
             generators: registry.family(&GENERATORS),
             lost: registry.family(&LOST),
             captures: registry.family(&CAPTURES),
@@ -238,6 +247,15 @@ impl Metrics {
     /// Records that a restore begins, with the snapshot's memory in this tier.
     pub fn restoring(&self, tier: MemoryTier) {
         self.restores.with([tier.as_str()]).inc();
+    }
+
+    /// Records what has made the processes of a restore.
+    pub(crate) fn restored_by(&self, restorer: Restorer) {
+        let by = match restorer {
+            Restorer::Auto => "program",
+            Restorer::Criu => "criu",
+        };
+        self.restored.with([by]).inc();
     }
 
     /// Records that a page was not available.

@@ -14,13 +14,14 @@ mod template;
 mod tier;
 mod working_set;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rekindle_criu::images::TemplateLayout;
 use rekindle_init::causes::chain;
 use rekindle_init::locks::Lock;
 use rekindle_init::protocol::{Clocks, FUNCTION_UID};
@@ -31,7 +32,7 @@ use rekindle_snapshotter::{
     Digest, OpenError, PageIndex, Process, Region, RegionReader, Snapshot, Store, UncheckedWorkingSet, WorkingSetPack,
     WorkingSetPage, keys, load_working_set, store_working_set,
 };
-use rekindle_verify::{VerifyError, verify};
+use rekindle_verify::{Verified, VerifyError, verify};
 use rekindle_wire::{FunctionId, SnapshotId};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
@@ -46,7 +47,7 @@ pub use memory_fs::{MemoryFs, MemoryFsError};
 pub use notes::ProcessGenerators;
 pub use notes::{AfterRestore, CaptureNotes, FILE as NOTES_FILE, FILES_ARCHIVE, NotesError, PipeNote};
 pub use originals::Originals;
-pub use program::{NoProgram, ShowError, show as show_program};
+pub use program::{NoProgram, RestoreProgram, ShowError, show as show_program};
 pub use template::{ProcessMemory, Template, TemplateError};
 use tier::Tier;
 pub use tier::{MemoryTier, TemplateUse};
@@ -122,6 +123,8 @@ pub struct OpenSnapshot {
     pub notes: CaptureNotes,
     /// Its memory.
     pub template: Arc<Template>,
+    /// What restores it without CRIU.
+    program: Option<Arc<RestoreProgram>>,
     snapshot: Snapshot,
     /// Addresses that the kernel touches first.
     first: Vec<u64>,
@@ -146,6 +149,11 @@ impl OpenSnapshot {
     /// Returns whether it is of an instance of this function.
     fn is_of(&self, name: &FunctionId) -> bool {
         matches!(&self.snapshot.manifest.origin, Origin::Function { function, .. } if function == name)
+    }
+
+    /// Returns the program that restores it without CRIU, unless it has none or it has failed.
+    pub(crate) fn program(&self) -> Option<&Arc<RestoreProgram>> {
+        self.program.as_ref().filter(|program| program.is_usable())
     }
 
     /// Waits until the template has been filled in the background.
@@ -248,6 +256,8 @@ pub struct Snapshots {
     fetching: Arc<Semaphore>,
     refused_working_sets: Arc<AtomicU64>,
     exchanged: AtomicU64,
+    /// Whether snapshots are compiled into restore programs.
+    compiles: bool,
 }
 
 impl Snapshots {
@@ -276,7 +286,14 @@ impl Snapshots {
             fetching: Arc::new(Semaphore::new(FETCHED_AT_ONCE)),
             refused_working_sets: Arc::default(),
             exchanged: AtomicU64::new(0),
+            compiles: false,
         }
+    }
+
+    /// Compiles snapshots into restore programs, or does not.
+    #[must_use]
+    pub fn compiling(self, compiles: bool) -> Self {
+        Self { compiles, ..self }
     }
 
     /// Returns the number of working sets that were damaged or belonged to another snapshot.
@@ -377,7 +394,9 @@ impl Snapshots {
         // The files checked here are the files restored: nobody else writes to the directory.
         let recorded_uid = edit::user_of(&images_dir, uid).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let verified = verify(&images_dir, &expected(recorded_uid, &notes.pipes));
-        let locks = lost_locks::of(&verified.map_err(|e| SnapshotError::Refused(id.clone(), e))?);
+        let verified = verified.map_err(|e| SnapshotError::Refused(id.clone(), e))?;
+        let locks = lost_locks::of(&verified);
+        let outputs = program::outputs(&notes.pipes);
         let become_function = edit::become_user(&images_dir, recorded_uid, FUNCTION_UID);
         become_function.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let clocks = edit::clocks(&images_dir).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
@@ -386,6 +405,10 @@ impl Snapshots {
         let named = edit::name_outputs(&images_dir, &mut notes.pipes);
         named.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let first = edit::touched_early(&images_dir).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+        let layouts = std::iter::zip(&snapshot.processes, &edited);
+        let layouts: BTreeMap<_, _> = layouts
+            .map(|(process, edited)| (process.pid, edited.layout.clone()))
+            .collect();
         let processes = std::iter::zip(&snapshot.processes, edited).map(|(process, edited)| ProcessMemory {
             pid: process.pid.cast_signed(),
             map: Arc::clone(&process.page_map),
@@ -428,6 +451,11 @@ impl Snapshots {
             edit::make_eager(&images_dir, pid, &early).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         }
         edit::let_be_read(&images_dir).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+        let program = if self.compiles {
+            self.compile(id, &images_dir, &verified, &layouts, &outputs)
+        } else {
+            None
+        };
         let eager_bytes = size_of_pages(&images_dir).map_err(|e| SnapshotError::Measure(id.clone(), e))?;
         let images = size_of(&images_dir).map_err(|e| SnapshotError::Measure(id.clone(), e))?;
         let room = Room {
@@ -446,9 +474,10 @@ impl Snapshots {
             uid,
             clocks,
             images_dir,
-            images: Charge::new(self.tier.level(), images),
+            images: Charge::new(self.tier.level(), images + program.as_ref().map_or(0, |p| p.bytes())),
             notes,
             template,
+            program: program.map(Arc::new),
             first,
             working_set: Mutex::new(working_set),
             storing: tokio::sync::Mutex::default(),
@@ -459,6 +488,28 @@ impl Snapshots {
             locks,
             filling,
         }))
+    }
+
+    /// Compiles a snapshot's images, or says why CRIU restores it.
+    fn compile(
+        &self,
+        id: &SnapshotId,
+        dir: &Path,
+        images: &Verified,
+        layouts: &BTreeMap<u32, TemplateLayout>,
+        outputs: &BTreeMap<u32, u32>,
+    ) -> Option<RestoreProgram> {
+        let name = self.openings.fetch_add(1, Ordering::Relaxed);
+        match RestoreProgram::of(&format!("{id}-{name}"), &self.memory, dir, images, layouts, outputs) {
+            Ok(program) => {
+                tracing::info!(snapshot = %id, bytes = program.bytes(), "compiled");
+                Some(program)
+            }
+            Err(e) => {
+                tracing::info!(snapshot = %id, why = chain(&e), "criu restores this snapshot");
+                None
+            }
+        }
     }
 
     /// Stores the pages that a snapshot's restores touched, in that order, for hosts without any of it. They are merged

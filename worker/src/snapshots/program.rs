@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rekindle_criu::descriptors::{OUTPUT_STREAMS, pipe_number};
 use rekindle_criu::images::{ImageError, PagemapImage, TemplateLayout};
@@ -11,12 +14,14 @@ use rekindle_init::protocol::FUNCTION_UID;
 use rekindle_pager::PAGE;
 use rekindle_restore_compiler::print::Printed;
 use rekindle_restore_compiler::{Compiled, Host, HostError, Memory, PageRun, Refusal, Source, compile};
+use rekindle_restore_program::message::Order;
 use rekindle_snapshotter::{OpenError, Snapshot, Store};
 use rekindle_verify::{Verified, VerifyError, verify};
 use rekindle_wire::SnapshotId;
 
 use super::edit::{self, EditError};
 use super::expected::expected;
+use super::memory_fs::{MemoryFs, MemoryFsError};
 use super::notes::{CaptureNotes, NotesError, PipeNote};
 use super::{ImagesDir, write_images};
 
@@ -38,6 +43,87 @@ pub enum NoProgram {
     /// A pagemap is malformed.
     #[error("{}", .0.display())]
     Pagemap(PathBuf, #[source] ImageError),
+    /// There is no memory for it.
+    #[error(transparent)]
+    Memory(#[from] MemoryFsError),
+    /// It cannot be written to its memory.
+    #[error("write the restore program")]
+    Write(#[source] io::Error),
+}
+
+/// A snapshot's restore program, which all its restores share.
+#[derive(Debug)]
+pub struct RestoreProgram {
+    compiled: Compiled,
+    program: OwnedFd,
+    /// Pages that each restore reads.
+    pages: OwnedFd,
+    bytes: u64,
+    has_failed: AtomicBool,
+}
+
+impl RestoreProgram {
+    /// Compiles the images in `dir`, as [`compile_images`] does, into files on `fs` that begin with this name.
+    ///
+    /// # Errors
+    /// Returns an error when something has no operation, or a file cannot be read or written.
+    pub(super) fn of(
+        name: &str,
+        fs: &MemoryFs,
+        dir: &Path,
+        images: &Verified,
+        layouts: &BTreeMap<u32, TemplateLayout>,
+        outputs: &BTreeMap<u32, u32>,
+    ) -> Result<Self, NoProgram> {
+        let (compiled, pages) = compile_images(dir, images, layouts, outputs)?;
+        let keep = |what: &str, bytes: &[u8]| {
+            let file = fs.create(&format!("{name}-{what}"), bytes.len() as u64)?;
+            file.writable.write_all_at(bytes, 0).map_err(NoProgram::Write)?;
+            Ok::<_, NoProgram>(file.read_only)
+        };
+        Ok(Self {
+            program: keep("program", &compiled.program)?,
+            pages: keep("pages", &pages)?,
+            bytes: (compiled.program.len() + pages.len()) as u64,
+            compiled,
+            has_failed: AtomicBool::new(false),
+        })
+    }
+
+    /// Returns the memory that it takes, in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Returns whether it has not failed.
+    pub(super) fn is_usable(&self) -> bool {
+        !self.has_failed.load(Ordering::Relaxed)
+    }
+
+    /// Records that it has failed. CRIU restores the snapshot from now on.
+    pub(crate) fn failed(&self) {
+        self.has_failed.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the ids of its processes.
+    pub(crate) fn pids(&self) -> &[u32] {
+        &self.compiled.pids
+    }
+
+    /// Returns the first descriptors of an order: the program and its pages.
+    pub(crate) fn files(&self) -> [&OwnedFd; 2] {
+        [&self.program, &self.pages]
+    }
+
+    /// Returns an order to run it. `None` if there is no address for what it leaves behind.
+    pub(crate) fn order(&self) -> Option<Order> {
+        // The low bits of the second half are random.
+        let random = std::iter::repeat_with(|| uuid::Uuid::new_v4().as_u64_pair().1);
+        Some(Order {
+            bytes: self.compiled.program.len() as u64,
+            residue: self.compiled.residue(random)?,
+        })
+    }
 }
 
 /// Returns the function's outputs, by the numbers of their pipes.
@@ -50,16 +136,16 @@ pub(super) fn outputs(pipes: &[PipeNote]) -> BTreeMap<u32, u32> {
 }
 
 /// Compiles the images in `dir`, which were edited to map templates with this layout, by process id. `images` are
-/// those images before.
+/// those images before. Also returns the pages that each restore reads.
 ///
 /// # Errors
 /// Returns an error when something has no operation, or a pagemap or its pages cannot be read.
-pub(super) fn of(
+fn compile_images(
     dir: &Path,
     images: &Verified,
-    layouts: &BTreeMap<u32, &TemplateLayout>,
+    layouts: &BTreeMap<u32, TemplateLayout>,
     outputs: &BTreeMap<u32, u32>,
-) -> Result<Compiled, NoProgram> {
+) -> Result<(Compiled, Vec<u8>), NoProgram> {
     let host = HOST.as_ref().map_err(NoProgram::Host)?;
     let (mut pages, mut memory) = (Vec::new(), Vec::new());
     for process in images.processes.iter().filter(|process| process.memory.is_some()) {
@@ -75,13 +161,14 @@ pub(super) fn of(
             eager: read_eager(dir, pid, &mut pages)?,
         });
     }
-    Ok(compile(Source {
+    let compiled = compile(Source {
         images,
         memory: &memory,
         pages: &pages,
         outputs,
         host,
-    })?)
+    })?;
+    Ok((compiled, pages))
 }
 
 /// Appends the pages that CRIU reads of a process to `all`. Returns where they are.
@@ -138,9 +225,9 @@ pub async fn show(store: &Store, id: &SnapshotId, scratch: &Path) -> Result<Stri
     let verified = verify(&dir, &expected(FUNCTION_UID, &notes.pipes));
     let verified = verified.map_err(|e| ShowError::Refused(id.clone(), e))?;
     let edited = edit::use_templates(&dir, &snapshot.processes).map_err(|e| ShowError::Edit(id.clone(), e))?;
-    let layouts = std::iter::zip(&snapshot.processes, &edited).map(|(process, edited)| (process.pid, &edited.layout));
-    let program = of(&dir, &verified, &layouts.collect(), &outputs(&notes.pipes));
-    let program = program.map_err(|e| ShowError::NoProgram(id.clone(), e))?;
-    let printed = Printed::parse(&program.program);
+    let layouts = std::iter::zip(&snapshot.processes, edited).map(|(process, edited)| (process.pid, edited.layout));
+    let compiled = compile_images(&dir, &verified, &layouts.collect(), &outputs(&notes.pipes));
+    let (compiled, _) = compiled.map_err(|e| ShowError::NoProgram(id.clone(), e))?;
+    let printed = Printed::parse(&compiled.program);
     Ok(printed.map_or_else(|_| String::new(), |printed| printed.to_string()))
 }

@@ -4,6 +4,7 @@
 mod control;
 mod demand;
 pub mod dumper;
+mod hollow;
 mod ids;
 mod netns;
 pub mod pool;
@@ -32,6 +33,7 @@ use tokio::sync::watch;
 use crate::host::pagemap;
 pub use control::ControlError;
 use control::{Control, socket_pair};
+pub use hollow::{Filling, Hollow, HollowError};
 use ids::IdRange;
 pub use ids::IdsError;
 pub use netns::NetworkNamespace;
@@ -246,6 +248,27 @@ impl Sandbox {
         let fds: Vec<_> = fds.iter().copied().chain(group).map(AsFd::as_fd).collect();
         let order = Request::Criu { joins: group.is_some() };
         self.ask("start criu", order, &fds).await.map(drop)
+    }
+
+    /// Starts the hollow process in the function's control group. `control` is its end of the socket to it.
+    ///
+    /// # Errors
+    /// Returns an error when the kernel refuses.
+    async fn start_hollow(&self, control: &OwnedFd, group_procs: &OwnedFd) -> Result<(), SandboxError> {
+        let fds = [control.as_fd(), group_procs.as_fd()];
+        self.ask("start the hollow process", Request::Hollow, &fds)
+            .await
+            .map(drop)
+    }
+
+    /// Makes the hollow process the function's first. It is then ordered to run a program with these clocks.
+    ///
+    /// # Errors
+    /// Returns an error when it has ended.
+    pub async fn begin_program(&self, clocks: Clocks) -> Result<(), SandboxError> {
+        self.ask("begin a restore program", Request::BeginProgram(clocks), &[])
+            .await
+            .map(drop)
     }
 
     /// Makes symbolic links in `/tmp` and `/dev/shm` followable: the function is about to run.

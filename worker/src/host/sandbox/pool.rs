@@ -19,7 +19,7 @@ use rekindle_init::protocol::FUNCTION_UID;
 use tokio::sync::{Notify, Semaphore};
 
 use super::demand::Demand;
-use super::{CriuUse, Sandbox, SandboxError, WaitingCriu, Zygote};
+use super::{CriuUse, Hollow, HollowError, Sandbox, SandboxError, WaitingCriu, Zygote, hollow};
 use crate::host::cgroup::{Cgroup, Cgroups, CreateError, FileError, Limits, SpareCounts};
 use crate::host::network::{Network, RouterError, SandboxLink};
 
@@ -69,6 +69,9 @@ pub enum PoolError {
     /// CRIU does not reply.
     #[error("hear from criu")]
     Silent(#[source] CriuError),
+    /// The hollow process does not start.
+    #[error("start the hollow process")]
+    Hollow(#[source] HollowError),
     /// CRIU does not accept an order ahead.
     #[error("prestart criu")]
     Prestart(#[source] PrestartError),
@@ -87,6 +90,8 @@ pub struct Empty {
     /// A CRIU inside, waiting. It has the write ends of `outputs` at
     /// [`OUTPUT_FDS`](rekindle_criu::descriptors::OUTPUT_FDS), and ends on drop.
     pub criu: WaitingCriu,
+    /// A process that restores without CRIU, if there is one.
+    pub hollow: Option<Hollow>,
     /// Pipes for the function's standard output and standard error, as pairs of read and write ends.
     pub outputs: [(OwnedFd, OwnedFd); 2],
 }
@@ -97,6 +102,8 @@ pub struct SandboxPool {
     zygote: Arc<Zygote>,
     prestart: Prestart,
     network: Option<Arc<Network>>,
+    /// Whether a hollow process waits in each.
+    has_hollow: bool,
     least: usize,
     most: usize,
     demand: Mutex<Demand>,
@@ -142,6 +149,7 @@ impl SandboxPool {
         zygote: Arc<Zygote>,
         prestart: Prestart,
         network: Option<Arc<Network>>,
+        has_hollow: bool,
         least: usize,
         most: usize,
     ) -> Self {
@@ -151,6 +159,7 @@ impl SandboxPool {
             zygote,
             prestart,
             network,
+            has_hollow,
             least,
             most,
             demand: Mutex::default(),
@@ -290,6 +299,14 @@ impl SandboxPool {
             .map_err(|e| PoolError::Pipes(std::io::Error::other(e)))?
             .map_err(PoolError::Silent)?;
         let prestarted = prestarted.transpose().map_err(PoolError::Prestart)?;
+        let hollow = match self.start_hollow(&sandbox, &group_procs).await {
+            Ok(hollow) => hollow,
+            Err(e) => {
+                // CRIU restores into this sandbox.
+                tracing::warn!(error = %chain(&e), "a sandbox has no hollow process");
+                None
+            }
+        };
         let ancestor = sandbox.ancestor().await;
         match &ancestor {
             // A CRIU that was not prestarted does not tell whether the next could be.
@@ -307,8 +324,23 @@ impl SandboxPool {
                 ancestor: ancestor.ok(),
                 prestarted,
             },
+            hollow,
             outputs,
         })
+    }
+
+    /// Starts a process that restores without CRIU, if sandboxes have one.
+    async fn start_hollow(&self, sandbox: &Sandbox, group_procs: &OwnedFd) -> Result<Option<Hollow>, PoolError> {
+        if !self.has_hollow {
+            return Ok(None);
+        }
+        let (ours, theirs) = hollow::pair().map_err(PoolError::Pipes)?;
+        let started = sandbox.start_hollow(&theirs, group_procs).await;
+        started.map_err(PoolError::Sandbox)?;
+        drop(theirs);
+        let met = tokio::task::spawn_blocking(move || Hollow::meet(ours)).await;
+        let met = met.map_err(|e| PoolError::Pipes(std::io::Error::other(e)))?;
+        met.map(Some).map_err(PoolError::Hollow)
     }
 
     /// Creates the directory of a CRIU that is to be prestarted.

@@ -1,0 +1,230 @@
+//! The hollow process that waits in an empty sandbox for a restore program: what the worker has of it, and the
+//! conversation with it. Everything here blocks.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, recvmsg, sendmsg,
+    setsockopt, socketpair, sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike as _};
+use rekindle_pager::Given;
+use rekindle_restore_program::message::{Order, Said};
+
+/// How long it may take for each step. All of them together take about a millisecond.
+const LIMIT: Duration = Duration::from_secs(15);
+
+/// Why it did not do what it should.
+#[derive(Debug, thiserror::Error)]
+pub enum HollowError {
+    /// The socket to it fails.
+    #[error("talk to the hollow process")]
+    Socket(#[source] io::Error),
+    /// It has ended.
+    #[error("the hollow process has ended")]
+    Ended,
+    /// It says something else than it should.
+    #[error("the hollow process is not understood")]
+    Strange,
+    /// An operation of the program failed.
+    #[error("operation {0} of the restore program failed")]
+    Operation(u32, #[source] io::Error),
+}
+
+/// A hollow process that waits. It ends on drop.
+#[derive(Debug)]
+pub struct Hollow {
+    socket: OwnedFd,
+    userfault: OwnedFd,
+}
+
+/// A hollow process that runs a program.
+#[derive(Debug)]
+pub struct Filling {
+    socket: OwnedFd,
+    processes: usize,
+    /// Processes that have everything.
+    ready: usize,
+}
+
+/// Returns a connected pair: the worker's end and the process's.
+pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+    let limit = TimeVal::seconds(LIMIT.as_secs().cast_signed());
+    setsockopt(&ours, sockopt::ReceiveTimeout, &limit)?;
+    setsockopt(&ours, sockopt::SendTimeout, &limit)?;
+    Ok((ours, theirs))
+}
+
+impl Hollow {
+    /// Waits until the process at the other end of `socket` has made its userfaultfd.
+    ///
+    /// # Errors
+    /// Returns an error when it has ended or says something else.
+    pub(super) fn meet(socket: OwnedFd) -> Result<Self, HollowError> {
+        match hear(&socket)? {
+            (Said::Hollow(0), Some(userfault)) => Ok(Self { socket, userfault }),
+            _ => Err(HollowError::Strange),
+        }
+    }
+
+    /// Gives it a program for processes with these ids, and waits until they have all their mappings. `descriptors` are
+    /// those of an [`Order`]. Returns their memory.
+    ///
+    /// # Errors
+    /// Returns an error when an operation fails. Nothing of the processes has run then.
+    pub fn fill(
+        self,
+        order: Order,
+        descriptors: &[BorrowedFd<'_>],
+        pids: &[u32],
+    ) -> Result<(Filling, Vec<Given>), HollowError> {
+        let numbers: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+        let rights = [ControlMessage::ScmRights(&numbers)];
+        let bytes = order.to_bytes();
+        let part = [IoSlice::new(&bytes)];
+        sendmsg::<UnixAddr>(self.socket.as_raw_fd(), &part, &rights, MsgFlags::MSG_NOSIGNAL, None)
+            .map_err(|e| HollowError::Socket(e.into()))?;
+        let mut filling = Filling {
+            socket: self.socket,
+            processes: pids.len(),
+            ready: 0,
+        };
+        let given = |pid: u32, userfault| Given {
+            pid: pid.cast_signed(),
+            userfault,
+        };
+        let mut memory = vec![given(*pids.first().ok_or(HollowError::Strange)?, self.userfault)];
+        let mut mapped = 0;
+        while mapped < pids.len() {
+            match hear(&filling.socket)? {
+                (Said::Hollow(pid), Some(userfault)) if pids.contains(&pid) => memory.push(given(pid, userfault)),
+                (Said::Mapped, None) => mapped += 1,
+                // One of several is further than another.
+                (Said::Ready, None) => filling.ready += 1,
+                (said, _) => return Err(failure(said)),
+            }
+        }
+        if memory.len() != pids.len() {
+            return Err(HollowError::Strange);
+        }
+        Ok((filling, memory))
+    }
+}
+
+impl Filling {
+    /// Waits until the processes have everything.
+    ///
+    /// # Errors
+    /// Returns an error when an operation fails. Nothing of the processes has run then.
+    pub fn ready(&self) -> Result<(), HollowError> {
+        (self.ready..self.processes).try_for_each(|_| match hear(&self.socket)? {
+            (Said::Ready, None) => Ok(()),
+            (said, _) => Err(failure(said)),
+        })
+    }
+
+    /// Lets the processes run.
+    ///
+    /// # Errors
+    /// Returns an error when one of them is gone.
+    pub fn go(self) -> Result<(), HollowError> {
+        (0..self.processes).try_for_each(|_| {
+            let sent = nix::sys::socket::send(self.socket.as_raw_fd(), &[0], MsgFlags::MSG_NOSIGNAL);
+            sent.map(drop).map_err(|e| HollowError::Socket(e.into()))
+        })
+    }
+}
+
+fn failure(said: Said) -> HollowError {
+    match said {
+        Said::Failed(operation, error) => HollowError::Operation(operation, io::Error::from_raw_os_error(error)),
+        _ => HollowError::Strange,
+    }
+}
+
+/// Receives one message.
+#[expect(
+    unsafe_code,
+    reason = "takes ownership of a descriptor the kernel has just made for this process"
+)]
+fn hear(socket: &OwnedFd) -> Result<(Said, Option<OwnedFd>), HollowError> {
+    let mut bytes = [0; Said::BYTES];
+    let mut parts = [IoSliceMut::new(&mut bytes)];
+    let mut space = nix::cmsg_space!([RawFd; 1]);
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+    let received = recvmsg::<UnixAddr>(socket.as_fd().as_raw_fd(), &mut parts, Some(&mut space), flags);
+    let received = received.map_err(|e| HollowError::Socket(e.into()))?;
+    let mut descriptor = None;
+    for control in received.cmsgs().map_err(|e| HollowError::Socket(e.into()))? {
+        if let ControlMessageOwned::ScmRights(raw) = control {
+            for fd in raw {
+                // SAFETY: the kernel created this descriptor for this call, and nothing else owns it.
+                descriptor = Some(unsafe { OwnedFd::from_raw_fd(fd) });
+            }
+        }
+    }
+    match received.bytes {
+        0 => Err(HollowError::Ended),
+        Said::BYTES => Said::from_bytes(bytes)
+            .map(|said| (said, descriptor))
+            .ok_or(HollowError::Strange),
+        _ => Err(HollowError::Strange),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn say(socket: &OwnedFd, said: Said, descriptor: Option<&OwnedFd>) {
+        let numbers: Vec<RawFd> = descriptor.iter().map(|fd| fd.as_raw_fd()).collect();
+        let rights = [ControlMessage::ScmRights(&numbers)];
+        let control: &[ControlMessage<'_>] = if numbers.is_empty() { &[] } else { &rights };
+        let bytes = said.to_bytes();
+        sendmsg::<UnixAddr>(
+            socket.as_raw_fd(),
+            &[IoSlice::new(&bytes)],
+            control,
+            MsgFlags::empty(),
+            None,
+        )
+        .unwrap();
+    }
+
+    #[test]
+    fn what_a_hollow_process_says_in_another_order_is_refused() {
+        let order = Order::default();
+        let met = || {
+            let (ours, theirs) = pair().unwrap();
+            let (pipe, _) = nix::unistd::pipe().unwrap();
+            say(&theirs, Said::Hollow(0), Some(&pipe));
+            (Hollow::meet(ours).unwrap(), theirs, pipe)
+        };
+        let (hollow, theirs, pipe) = met();
+        say(&theirs, Said::Hollow(502), Some(&pipe));
+        for said in [Said::Mapped, Said::Ready, Said::Mapped, Said::Ready] {
+            say(&theirs, said, None);
+        }
+        let (filling, memory) = hollow.fill(order, &[], &[501, 502]).unwrap();
+        assert_eq!(memory.iter().map(|given| given.pid).collect::<Vec<_>>(), [501, 502]);
+        filling.ready().unwrap();
+        filling.go().unwrap();
+
+        let (hollow, theirs, pipe) = met();
+        say(&theirs, Said::Hollow(7), Some(&pipe));
+        let error = hollow.fill(order, &[], &[501]).unwrap_err();
+        assert!(matches!(error, HollowError::Strange));
+
+        let (hollow, theirs, _) = met();
+        say(&theirs, Said::Failed(12, libc::EACCES), None);
+        let error = hollow.fill(order, &[], &[501]).unwrap_err();
+        assert!(matches!(error, HollowError::Operation(12, _)), "{error}");
+
+        let (hollow, theirs, _) = met();
+        drop(theirs);
+        assert!(hollow.fill(order, &[], &[501]).is_err());
+    }
+}

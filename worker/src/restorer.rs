@@ -1,0 +1,169 @@
+//! Restores a snapshot without CRIU: a hollow process in the sandbox runs the snapshot's restore program.
+//!
+//! ```text
+//! private files, clocks ──> order ──> (mappings) ──all is mapped──> register memory, fill the working set
+//!                                        │                                   │ last work
+//!                                        └─ descriptors, threads, filter ────┴─ ready ──> go
+//! ```
+//!
+//! Until `go` nothing of the processes has run, so whatever fails before can be tried by CRIU in another sandbox.
+
+use std::fmt;
+use std::fs::File;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rekindle_criu::StageError;
+use rekindle_pager::{AheadPage, Pager, PagerError, Prepared};
+use rekindle_telemetry::record_past;
+use tokio::runtime::Handle;
+use tokio::task::JoinError;
+use tracing::Span;
+
+use crate::host::sandbox::{Hollow, HollowError, Sandbox, SandboxError};
+use crate::snapshots::{FILES_ARCHIVE, OpenSnapshot, RestoreProgram};
+
+/// How long the pager may take to register the memory and map the working set.
+const PREPARE_LIMIT: Duration = Duration::from_secs(10);
+
+/// What restores instances.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Restorer {
+    /// A restore program, for snapshots that can be compiled. CRIU for others.
+    Auto,
+    /// CRIU.
+    #[default]
+    Criu,
+}
+
+/// It is none of the two.
+#[derive(Debug, thiserror::Error)]
+#[error("say `auto` or `criu`")]
+pub struct UnknownRestorer;
+
+impl FromStr for Restorer {
+    type Err = UnknownRestorer;
+
+    fn from_str(text: &str) -> Result<Self, UnknownRestorer> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "criu" => Ok(Self::Criu),
+            _ => Err(UnknownRestorer),
+        }
+    }
+}
+
+impl fmt::Display for Restorer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Criu => "criu",
+        })
+    }
+}
+
+/// Why a program did not restore its snapshot. Nothing of the processes has run.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RunError {
+    /// A file of the snapshot cannot be opened.
+    #[error("open the private files")]
+    Files(#[source] std::io::Error),
+    /// There is no place for the code that ends each thread's restore.
+    #[error("find a free address")]
+    Address,
+    /// Init refuses a step.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    /// The hollow process fails.
+    #[error(transparent)]
+    Hollow(#[from] HollowError),
+    /// The pager fails.
+    #[error(transparent)]
+    Pager(#[from] PagerError),
+    /// The last work fails.
+    #[error("the last work before it runs")]
+    Last(#[source] StageError),
+    /// The worker stops.
+    #[error("wait for it")]
+    Stopped(#[from] JoinError),
+}
+
+/// A restore by a program.
+pub(crate) struct Run {
+    pub(crate) sandbox: Arc<Sandbox>,
+    pub(crate) hollow: Hollow,
+    /// The function's ends of its outputs.
+    pub(crate) outputs: [OwnedFd; 2],
+    pub(crate) snapshot: Arc<OpenSnapshot>,
+    pub(crate) program: Arc<RestoreProgram>,
+    pub(crate) pager: Pager,
+    /// Pages to fill before the processes run.
+    pub(crate) ahead: Arc<[AheadPage]>,
+    /// Work before the first instruction of the processes.
+    pub(crate) last: Box<dyn FnOnce() -> Result<(), StageError> + Send>,
+    /// Records a phase of the restore.
+    pub(crate) record: Box<dyn Fn(&'static str, Duration) + Send>,
+}
+
+impl Run {
+    /// Runs the program until the processes run. Returns the pager that serves their memory.
+    ///
+    /// # Errors
+    /// Returns an error when something fails before they run. The sandbox is of no use then.
+    pub(crate) async fn run(self) -> Result<Pager, RunError> {
+        let archive = File::open(self.snapshot.images_dir.join(FILES_ARCHIVE)).map_err(RunError::Files)?;
+        let archive = OwnedFd::from(archive);
+        let files = self.sandbox.load_files(&archive);
+        let begun = self.sandbox.begin_program(self.snapshot.clocks);
+        futures::try_join!(files, begun)?;
+        let (runtime, span) = (Handle::current(), Span::current());
+        let filled = tokio::task::spawn_blocking(move || {
+            let _in = span.enter();
+            self.fill(&runtime)
+        });
+        filled.await?
+    }
+
+    fn fill(self, runtime: &Handle) -> Result<Pager, RunError> {
+        let began = Instant::now();
+        let order = self.program.order().ok_or(RunError::Address)?;
+        let own = self.program.files().into_iter().chain(&self.outputs);
+        let templates = self.snapshot.template.files();
+        let descriptors: Vec<BorrowedFd<'_>> = own.chain(templates).map(OwnedFd::as_fd).collect();
+        let (filling, memory) = self.hollow.fill(order, &descriptors, self.program.pids())?;
+        (self.record)("mappings", began.elapsed());
+        let registering = Instant::now();
+        let asked = self.ahead.len();
+        let preparing = self.pager.prepare(memory, self.ahead)?;
+        // The hollow process follows no links.
+        let sandbox = Arc::clone(&self.sandbox);
+        let linked = runtime.spawn(async move { sandbox.follow_links().await });
+        let Prepared { filled, took } = preparing.done(PREPARE_LIMIT)?;
+        let pages = ("rekindle.pages", asked as u64);
+        record_past(&Span::current(), "working set", took.0, took.1, &[pages]);
+        tracing::debug!(asked, mapped = filled, us = took.1.as_micros(), "working set mapped");
+        (self.record)("working-set", registering.elapsed());
+        (self.last)().map_err(RunError::Last)?;
+        let resuming = Instant::now();
+        runtime.block_on(linked)??;
+        filling.ready()?;
+        filling.go()?;
+        (self.record)("resume", resuming.elapsed());
+        Ok(self.pager)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_restorer_is_read_as_it_is_written() {
+        for restorer in [Restorer::Auto, Restorer::Criu] {
+            assert_eq!(restorer.to_string().parse::<Restorer>().unwrap(), restorer);
+        }
+        assert!("init".parse::<Restorer>().is_err());
+    }
+}
