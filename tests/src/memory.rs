@@ -47,7 +47,22 @@ pub fn areas(pid: i32) -> Vec<Area> {
             }),
         }
     }
-    found
+    without_residue(found)
+}
+
+/// Leaves out what a restore program leaves behind: a page of code and its threads' frames, where nothing else is placed
+/// by itself.
+fn without_residue(mut areas: Vec<Area>) -> Vec<Area> {
+    const PLACES: std::ops::Range<usize> = 1 << 40..0x5000_0000_0000;
+    let is_residue = |pair: &[Area]| {
+        let is_code =
+            pair[0].access == "r-xp" && pair[0].end - pair[0].start == PAGE && PLACES.contains(&pair[0].start);
+        is_code && pair[1].access == "rw-p" && pair[0].end == pair[1].start
+    };
+    if let Some(at) = areas.windows(2).position(is_residue) {
+        areas.drain(at..at + 2);
+    }
+    areas
 }
 
 /// What two memories have in common, and where they differ.

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 
 /// What the kernel maps for itself: its addresses depend on the machine.
@@ -16,6 +17,11 @@ const KERNELS: [&str; 4] = ["[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]"];
 const BOOKKEEPING: [&str; 5] = ["um", "uw", "ui", "ac", "sd"];
 const SHARED: [&str; 2] = ["/dev/zero (deleted)", "/memfd:/dev/zero (deleted)"];
 const TEMPLATE: &str = "/s-";
+/// Where a restore program leaves its residue: a page of code that ends each thread's restore, and their frames after it.
+/// Nothing else is placed there by itself.
+const RESIDUES: Range<u64> = 1 << 40..0x5000_0000_0000;
+const RESIDUE_BYTES: u64 = 0x8_0000;
+const PAGE: u64 = 4096;
 /// What glibc reserves for the heap of a thread, bytes.
 const HEAP: u64 = 64 << 20;
 
@@ -101,16 +107,19 @@ fn header(line: &str) -> Option<Mapping> {
 }
 
 /// A difference of one range of addresses.
-pub(super) struct Range {
+pub(super) struct Difference {
     pub(super) told: String,
     /// Bytes of private, non-executable memory that only the copy has; `None` for any other difference.
     pub(super) added: Option<u64>,
 }
 
 /// Where a copy's mappings differ from the original's. How the kernel divides them does not matter.
-pub(super) fn compare(before: &[Mapping], after: &[Mapping]) -> Vec<Range> {
+pub(super) fn compare(before: &[Mapping], after: &[Mapping]) -> Vec<Difference> {
     let own = |m: &&Mapping| !matches!(m.source, Source::Kernel(_));
-    let (before, after): (Vec<_>, Vec<_>) = (before.iter().filter(own).collect(), after.iter().filter(own).collect());
+    let left = residue(before, after);
+    let is_left = |m: &&Mapping| left.as_ref().is_some_and(|left| left.contains(&m.start));
+    let before: Vec<_> = before.iter().filter(own).collect();
+    let after: Vec<_> = after.iter().filter(own).filter(|m| !is_left(m)).collect();
     let cuts: BTreeSet<u64> = before.iter().chain(&after).flat_map(|m| [m.start, m.end]).collect();
     let cuts: Vec<u64> = cuts.into_iter().collect();
     // Each difference with its range, so that neighbours with the same one are merged.
@@ -140,11 +149,23 @@ pub(super) fn compare(before: &[Mapping], after: &[Mapping]) -> Vec<Range> {
             _ => found.push((range[0], range[1], told, added)),
         }
     }
-    let ranges = found.into_iter().map(|(start, end, told, added)| Range {
+    let ranges = found.into_iter().map(|(start, end, told, added)| Difference {
         told: format!("{start:x}-{end:x}: {told}"),
         added: added.then_some(end - start),
     });
     ranges.collect()
+}
+
+/// The residue of the copy's own restore. That of an earlier one is the original's as well.
+fn residue(before: &[Mapping], after: &[Mapping]) -> Option<Range<u64>> {
+    let is = |m: &Mapping, access| m.source == Source::Anonymous && m.access == access;
+    let pairs = after.windows(2).filter(|pair| {
+        let (code, frames) = (&pair[0], &pair[1]);
+        let is_code = is(code, "r-xp") && code.end - code.start == PAGE && RESIDUES.contains(&code.start);
+        is_code && is(frames, "rw-p") && frames.start == code.end && frames.end - code.start <= RESIDUE_BYTES
+    });
+    let mut new = pairs.filter(|pair| before.iter().all(|m| m.start != pair[0].start));
+    new.next().map(|pair| pair[0].start..pair[1].end)
 }
 
 /// Whether an allocator of the C library has taken more of its reserved memory. A thread's heap is in a piece of 64 MiB

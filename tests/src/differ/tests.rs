@@ -84,6 +84,22 @@ fn a_template_stands_for_private_memory_of_the_same_access() {
 }
 
 #[test]
+fn one_residue_of_a_restore_is_a_copy_s_own() {
+    let residue = |at: u64| {
+        [
+            mapping(at, at + 0x1000, "r-xp", Source::Anonymous),
+            mapping(at + 0x1000, at + 0x4000, "rw-p", Source::Anonymous),
+        ]
+    };
+    let (own, other, elsewhere) = (residue(2 << 40), residue(3 << 40), residue(0x7f00_0000_0000));
+    assert_eq!(ranges(&[], &own), [""; 0]);
+    assert_eq!(ranges(&own, &[own.clone(), other.clone()].concat()), [""; 0]);
+    assert_eq!(ranges(&[], &[own.clone(), other].concat()).len(), 2);
+    assert_eq!(ranges(&[], &elsewhere).len(), 2);
+    assert_eq!(ranges(&[], &own[..1]).len(), 1);
+}
+
+#[test]
 fn a_heap_may_grow_into_what_it_had_reserved_and_a_guard_may_not_be_opened() {
     const HEAP: u64 = 64 << 20;
     let at = |base: u64, used: u64| {

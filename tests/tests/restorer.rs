@@ -1,0 +1,122 @@
+//! Restores without CRIU: who makes the processes, what CRIU makes instead, and what is said of it. All other tests of
+//! restores run either way: `FN_RESTORER=auto`, or `criu`.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use rekindle_e2e::{Folder, Options, Platform};
+use serde_json::{Value, json};
+
+/// Restores that were made by a program, and by CRIU.
+fn completed(platform: &Platform) -> [f64; 2] {
+    let by = |by| platform.worker_metric(&format!("rekindle_restores_completed_total{{by=\"{by}\"}}"));
+    ["program", "criu"].map(by)
+}
+
+/// Deploys a function and restores it twice, after its rehearsal. Returns its last response, and how many more restores
+/// each has made.
+fn restored(platform: &Platform, name: &str, code: &str) -> (Value, [f64; 2]) {
+    let before = completed(platform);
+    platform.deploy(&Folder::python(name, "", code));
+    let mut last = Value::Null;
+    for _ in 0..2 {
+        let answer = platform.fresh("restored", name, "/").ok();
+        assert_eq!(answer.start(), "restored");
+        last = answer.json();
+    }
+    let after = completed(platform);
+    (last, [after[0] - before[0], after[1] - before[1]])
+}
+
+/// Threads, a child, timers, signals and descriptors of each kind that programs know.
+const KINDS: &str = r#"
+import ctypes, mmap, os, signal, socket, struct, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+timer = libc.timerfd_create(1, os.O_NONBLOCK)
+assert libc.timerfd_settime(timer, 0, struct.pack("4q", 1, 0, 0, 1), None) == 0
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+signals = libc.signalfd(-1, struct.pack("Q", 1 << (signal.SIGUSR2 - 1)), os.O_NONBLOCK)
+reader, writer = os.pipe()
+os.write(writer, b"in the pipe")
+near, far = socket.socketpair()
+near.setblocking(False)
+counter = os.eventfd(7)
+told = []
+threading.Thread(target=lambda: [told.append(far.recv(9)) for _ in iter(int, 1)], daemon=True).start()
+alarms = []
+signal.signal(signal.SIGALRM, lambda *_: alarms.append(1))
+signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+guarded = mmap.mmap(-1, 1 << 16, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+guarded.write(b"g" * (1 << 16))
+libc.madvise(ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(guarded)) + 8192), 4096, 102)
+down, up = os.pipe(), os.pipe()
+if os.fork() == 0:
+    while os.read(down[0], 1):
+        os.write(up[1], b"child")
+
+def handler(event, context):
+    os.kill(os.getpid(), signal.SIGUSR2)
+    near.send(b"to thread")
+    os.write(down[1], b"?")
+    before = len(alarms)
+    time.sleep(0.5)
+    return {
+        "timer": struct.unpack("Q", os.read(timer, 8))[0] > 0, "signal": os.read(signals, 128)[0] == signal.SIGUSR2,
+        "pipe": os.read(reader, 99).decode(), "thread": told[-1].decode(), "counter": os.eventfd_read(counter),
+        "alarms": len(alarms) > before, "guarded": [guarded[0], guarded[12288]], "child": os.read(up[0], 9).decode(),
+        "rights": [l.split()[1] for l in open("/proc/self/status") if l.startswith(("CapPrm", "CapBnd", "NoNewPrivs"))],
+    }
+"#;
+
+/// Holds a lock, which no program takes.
+const LOCK: &str = r#"
+import fcntl
+held = open("/tmp/lock", "w")
+fcntl.flock(held, fcntl.LOCK_EX)
+
+def handler(event, context):
+    try:
+        with open("/tmp/lock") as other:
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return {"held": False}
+    except BlockingIOError:
+        return {"held": True}
+"#;
+
+#[test]
+fn programs_restore_what_they_can_and_criu_what_is_named() {
+    let options = ["--memory", "12GiB", "--restorer", "auto"];
+    let platform = Platform::start_with(Options {
+        args: options.map(str::to_owned).to_vec(),
+        ..Options::default()
+    });
+
+    let (body, made) = restored(&platform, "kinds", KINDS);
+    let expected = json!({
+        "timer": true, "signal": true, "pipe": "in the pipe", "thread": "to thread", "counter": 7, "alarms": true,
+        "guarded": [103, 103], "child": "child", "rights": ["0000000000000000", "0000000000000000", "1"],
+    });
+    assert_eq!(body, expected);
+    assert_eq!(made, [3.0, 0.0], "{}", platform.log_tail(30));
+
+    let (body, made) = restored(&platform, "locks", LOCK);
+    assert_eq!(body["held"], true, "{body}");
+    assert_eq!(made, [0.0, 3.0]);
+    assert!(platform.log().contains("the snapshot has locks of files"));
+
+    let code = "def handler(event, context):\n    return {}\n";
+    let version = platform.deploy(&Folder::python("printed", "", code));
+    let snapshot = version.snapshot.unwrap().id.to_string();
+    let run = platform.directory("run");
+    let told = platform.cli(&[
+        "snapshot",
+        "inspect",
+        &snapshot,
+        "--program",
+        "--run",
+        run.to_str().unwrap(),
+    ]);
+    let text = String::from_utf8(told.stdout).unwrap();
+    let at = |word: &str| text.find(word).unwrap_or_else(|| panic!("no {word}: {text}"));
+    assert!([" Clear", " Memory", " Tell", " Wait"].map(at).is_sorted(), "{text}");
+    assert!(text.contains("python3") && text.contains("thread 501"), "{text}");
+}
