@@ -8,6 +8,7 @@ use rekindle_verify::{Process, Verified};
 
 use crate::builder::Builder;
 use crate::flags::{ACCESS, ASYNC, LARGE_FILE, PLAIN, WRITE_ONLY, is_owned_by_nobody, made_with};
+use crate::task::left;
 use crate::{Refusal, Source, sockets};
 
 /// Bytes of a pipe, unless it was given another room.
@@ -212,7 +213,8 @@ impl<'a> Maker<'a> {
         if timer.flags & !PLAIN != 0 || !is_owned_by_nobody(&timer.fown) {
             return Err("a timerfd with unusual flags");
         }
-        let at = self.b.longs(&[timer.isec, timer.insec, timer.vsec, timer.vnsec]);
+        let (sec, nsec) = left((timer.vsec, timer.vnsec), (timer.isec, timer.insec));
+        let at = self.b.longs(&[timer.isec, timer.insec, sec, nsec]);
         let flags = made_with(timer.flags, close);
         let args = [
             timer.clockid.into(),

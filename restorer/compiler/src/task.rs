@@ -40,8 +40,9 @@ pub(crate) fn compile(b: &mut Builder, process: &Process) -> Result<(), Refusal>
             return Err(refuse("POSIX timers"));
         }
         for (which, timer) in [&timers.real, &timers.virt, &timers.prof].into_iter().enumerate() {
-            if (timer.vsec, timer.vusec) != (0, 0) {
-                let at = b.longs(&[timer.isec, timer.iusec, timer.vsec, timer.vusec]);
+            let (sec, usec) = left((timer.vsec, timer.vusec), (timer.isec, timer.iusec));
+            if (sec, usec) != (0, 0) {
+                let at = b.longs(&[timer.isec, timer.iusec, sec, usec]);
                 b.op(Code::IntervalTimer, which as u32, [at]);
             }
         }
@@ -57,6 +58,12 @@ pub(crate) fn compile(b: &mut Builder, process: &Process) -> Result<(), Refusal>
         b.op(Code::Barrier, command, []);
     }
     Ok(())
+}
+
+/// What is left of a timer. One that repeats and has just expired is not armed until its signal or count is taken: a
+/// whole interval is left of it then, as CRIU restores it.
+pub(crate) fn left(value: (u64, u64), interval: (u64, u64)) -> (u64, u64) {
+    if value == (0, 0) { interval } else { value }
 }
 
 /// Adds a thread.
