@@ -7,6 +7,7 @@
 //! - [`differ`]: everything else that an instance has, compared with its copies; [`eager`]: the same checkpoint
 //!   restored by stock CRIU.
 //! - [`rekindle_s3_servers`]: stores that are not ours.
+//! - [`websocket`]: a function that serves WebSocket, and a client of it.
 //! - [`collector`]: where traces go; [`world`]: a network of the tests' own.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
@@ -20,6 +21,7 @@ pub mod memory;
 pub mod postgres;
 pub mod shared;
 pub mod unlike;
+pub mod websocket;
 pub mod world;
 
 pub use rekindle_testkit::{

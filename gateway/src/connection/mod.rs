@@ -189,16 +189,15 @@ async fn http1<A: Answering>(
     // The other end of the connection once it has changed its protocol.
     let changed = Arc::new(Mutex::new(None));
     let changing = Arc::clone(&changed);
-    let tunnels = Arc::clone(&metrics.tunnels);
     let service = service_fn(move |mut request: Request<Incoming>| {
         let (answering, cutting, phase, via) = (answering.clone(), cutting.clone(), phase.clone(), via.clone());
-        let (changing, tunnels) = (Arc::clone(&changing), Arc::clone(&tunnels));
+        let (changing, metrics) = (Arc::clone(&changing), Arc::clone(&metrics));
         async move {
             let busy = phase.clone().busy();
             let near = hyper::upgrade::on(&mut request);
             let (mut answer, client) = answering.answer(request.map(Body::new), &via, cutting).await;
             if let Some(tunnel) = Tunnel::take(&mut answer) {
-                let tunnel = tunnel.holding((phase.busy(), client.clone(), tunnels));
+                let tunnel = tunnel.holding((phase.busy(), client.clone(), metrics.tunnels.clone()));
                 *changing.lock() = Some((tunnel, near));
             }
             Ok::<_, Infallible>(answer.map(|body| Watched::new(body, busy, client)))
