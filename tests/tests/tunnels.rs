@@ -14,6 +14,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 fn a_websocket_stays_open_and_its_instance_is_not_idle_meanwhile() {
     let platform = shared();
     platform.deploy(&function(
+        "socket",
         "idle = \"1s\"\npark = \"120s\"\nmax_instances = 1\ntimeout = \"2s\"",
     ));
     platform.remove_instances().unwrap();
