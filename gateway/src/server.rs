@@ -439,7 +439,7 @@ impl Gateway {
                 if by != By::Host {
                     headers::set_prefix(request.headers_mut(), &name);
                 }
-                let prefix = headers::prefix(request.headers());
+                let prefix = headers::prefix(request.headers()).unwrap_or_default();
                 let may_be_reserved = by == By::Host && name.name().contains("--");
                 let served = self.dispatch.serve(call(name, path, "http", force), request).await;
                 let mut answer = match served {
@@ -455,7 +455,7 @@ impl Gateway {
                     By::ApiPath => true,
                 };
                 if is_apart {
-                    headers::keep_apart(answer.headers_mut(), prefix.as_deref());
+                    headers::keep_apart(answer.headers_mut(), &prefix);
                 }
                 Ok(answer)
             }
@@ -471,7 +471,7 @@ impl Gateway {
                 let result = async_calls::result(&self.scheduler, &id, request.uri().query(), request_id).await;
                 let mut answer = result?;
                 if self.paths != Paths::Trusted {
-                    headers::keep_apart(answer.headers_mut(), None);
+                    headers::keep_apart(answer.headers_mut(), request.uri().path());
                 }
                 Ok(answer)
             }

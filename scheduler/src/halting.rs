@@ -28,7 +28,8 @@ pub(crate) async fn retire(here: &Scheduler, retiree: Retiree) {
         Ok(Halted::Done | Halted::Gone) => drop(state.fleet.forget(&instance, now)),
         Ok(Halted::Busy) => state.fleet.kept(&instance, true, now),
         Err(error) => {
-            tracing::warn!(%instance, error = &error as &dyn std::error::Error, "an idle instance could not be stopped");
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(%instance, error, "an idle instance could not be stopped");
             state.fleet.kept(&instance, false, now);
         }
     }
@@ -43,7 +44,8 @@ async fn park(here: &Scheduler, instance: &InstanceId, address: &str) {
         Ok(Halted::Gone) => drop(state.fleet.forget(instance, now)),
         Ok(Halted::Busy) => state.fleet.kept(instance, true, now),
         Err(error) => {
-            tracing::warn!(%instance, error = &error as &dyn std::error::Error, "an idle instance could not be parked");
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(%instance, error, "an idle instance could not be parked");
             state.fleet.kept(instance, false, now);
             if let Some(mut instance) = state.fleet.instances.get_mut(instance) {
                 instance.cannot_park = true;
@@ -65,7 +67,8 @@ pub(crate) async fn kill(here: &Scheduler, instance: &InstanceId) {
                 return;
             }
             Err(error) => {
-                tracing::warn!(%instance, error = &error as &dyn std::error::Error, "an instance could not be stopped; trying again");
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(%instance, error, "an instance could not be stopped; trying again");
             }
         }
         tokio::time::sleep(KILL_AGAIN).await;

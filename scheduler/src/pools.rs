@@ -83,12 +83,15 @@ pub(crate) fn refill(scheduler: &Scheduler) {
     for (address, start) in starts {
         let here = scheduler.clone();
         scheduler.tasks.spawn(async move {
-            let Err(error) = here.workers.start(&address, &start).await else { return };
+            let Err(error) = here.workers.start(&address, &start).await else {
+                return;
+            };
             let id = &start.instance;
             match error.is_leaving() {
                 true => tracing::debug!(instance = %id, "not started ahead: its worker is shutting down"),
                 false => {
-                    tracing::warn!(instance = %id, error = &error as &dyn std::error::Error, "an instance could not be started ahead");
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(instance = %id, error, "an instance could not be started ahead");
                 }
             }
             drop(here.state().fleet.forget(id, here.now()));

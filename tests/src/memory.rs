@@ -50,8 +50,8 @@ pub fn areas(pid: i32) -> Vec<Area> {
     without_residue(found)
 }
 
-/// Leaves out what a restore program leaves behind: a page of code and its threads' frames, where nothing else is placed
-/// by itself.
+/// Leaves out what a restore program leaves behind: a page of code and its threads' frames, where nothing else is
+/// placed by itself.
 fn without_residue(mut areas: Vec<Area>) -> Vec<Area> {
     const PLACES: std::ops::Range<usize> = 1 << 40..0x5000_0000_0000;
     let is_residue = |pair: &[Area]| {

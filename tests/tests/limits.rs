@@ -130,3 +130,26 @@ fn eight_busy_processes_get_no_more_processor_than_a_neighbour_s_two() {
     // By processes it would be four to one.
     assert!((0.5..2.0).contains(&(crowd / couple)), "{crowd} to {couple} ticks");
 }
+
+/// Takes all inotify instances that it gets, which the kernel counts for each user, and keeps them.
+const HOARDS: &str = r#"
+import ctypes
+libc = ctypes.CDLL(None)
+
+def handler(event, context):
+    held = 0
+    while libc.inotify_init1(0) >= 0:
+        held += 1
+    return held
+"#;
+
+#[test]
+fn what_the_kernel_counts_for_each_user_one_function_does_not_take_from_another() {
+    let mut held = Vec::new();
+    for name in ["hoards", "hoards-too"] {
+        let settings = "max_instances = 1\nsnapshot = false\ntimeout = \"60s\"";
+        shared().deploy(&Folder::python(name, settings, HOARDS));
+        held.push(shared().get(name, "/").ok().json());
+    }
+    assert!(held[0].as_u64() > Some(0) && held[0] == held[1], "{held:?}");
+}

@@ -1,4 +1,5 @@
-//! Parked instances: frozen when idle, or restored ahead and frozen; they go on with the next request, with all they had.
+//! Parked instances: frozen when idle, or restored ahead and frozen; they go on with the next request, with all they
+//! had.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 

@@ -1,5 +1,5 @@
-//! What a lazy restore must be: the same bytes as the original, whatever the function does to its memory, for many clones
-//! at once.
+//! What a lazy restore must be: the same bytes as the original, whatever the function does to its memory, for many
+//! clones at once.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -304,7 +304,8 @@ const RSEQ_BYTES: usize = 32;
 /// State of a Mersenne twister: 624 words and an index.
 const GENERATOR_BYTES: usize = 625 * 4;
 
-/// Pages that CRIU itself may read of a small function's memory: those that the kernel touches before a pager can watch.
+/// Pages that CRIU itself may read of a small function's memory: those that the kernel touches before a pager can
+/// watch.
 const EAGER_PAGES: u64 = 16;
 
 #[test]

@@ -102,7 +102,8 @@ pub(crate) struct UpArgs {
     pub(crate) room: RoomArgs,
     /// Send traces by OTLP (gRPC) to this collector; without a value, to the one on this machine, and print where to
     /// look.
-    #[arg(long, value_name = "URL", num_args = 0..=1, require_equals = true, default_missing_value = crate::up::LOCAL_TRACES)]
+    #[arg(long, value_name = "URL", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = crate::up::LOCAL_TRACES)]
     pub(crate) traces: Option<String>,
     #[command(flatten)]
     pub(crate) codec: CodecArgs,
@@ -222,11 +223,13 @@ pub(crate) struct SchedulerArgs {
     pub(crate) retention: RetentionArgs,
     /// Share of a worker's processors that its instances must keep busy before some move to other workers, percent; 0
     /// for never.
-    #[arg(long, value_name = "PERCENT", env = "FN_REBALANCE_AT", default_value_t = 85, value_parser = clap::value_parser!(u8).range(0..=100))]
+    #[arg(long, value_name = "PERCENT", env = "FN_REBALANCE_AT", default_value_t = 85)]
+    #[arg(value_parser = clap::value_parser!(u8).range(0..=100))]
     pub(crate) rebalance_at: u8,
     /// Lifetime of the certificates that it signs, if the cluster has an authority; they are renewed after two thirds
     /// of it.
-    #[arg(long, value_name = "DURATION", default_value = "720h", value_parser = rekindle_wire::manifest::parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "720h")]
+    #[arg(value_parser = rekindle_wire::manifest::parse_duration)]
     pub(crate) certificate_life: std::time::Duration,
 }
 

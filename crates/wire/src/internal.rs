@@ -55,7 +55,8 @@ pub enum Sharing {
     None,
     /// The versions of one function.
     Versions,
-    /// The versions of all functions of a namespace with that runtime: they share one memory layout and one hash secret.
+    /// The versions of all functions of a namespace with that runtime: they share one memory layout and one hash
+    /// secret.
     Functions,
 }
 

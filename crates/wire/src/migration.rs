@@ -1,4 +1,5 @@
-//! Messages about migrating an instance to another host. [`crate::interface::worker`] says in which order they are sent.
+//! Messages about migrating an instance to another host. [`crate::interface::worker`] says in which order they are
+//! sent.
 
 use serde::{Deserialize, Serialize};
 

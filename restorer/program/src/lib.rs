@@ -5,9 +5,9 @@
 //! Header | data: paths, frames, tables, filters | Process, Op and Thread tables
 //! ```
 //!
-//! Everything is little-endian and of fixed size. What an operation refers to is at an offset from the program's start,
-//! so a program can be mapped anywhere. The compiler checks what a program does; its reader checks only that offsets lie
-//! within it.
+//! Everything is little-endian and of fixed size. What an operation refers to is at an offset from the program's
+//! start, so a program can be mapped anywhere. The compiler checks what a program does; its reader checks only that
+//! offsets lie within it.
 #![no_std]
 
 mod code;
@@ -49,8 +49,8 @@ pub mod window {
     pub const END: u64 = 0x20_0000;
 }
 
-/// Maximum size in bytes of the residue: code that ends each thread, a counter, and the frames. Whoever orders a restore
-/// chooses its place, where the snapshot has no mapping.
+/// Maximum size in bytes of the residue: code that ends each thread, a counter, and the frames. Whoever orders a
+/// restore chooses its place, where the snapshot has no mapping.
 pub const RESIDUE_MAX: u64 = 0x8_0000;
 
 /// What [`Code::Map`] maps.

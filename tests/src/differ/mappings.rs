@@ -17,8 +17,8 @@ const KERNELS: [&str; 4] = ["[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]"];
 const BOOKKEEPING: [&str; 5] = ["um", "uw", "ui", "ac", "sd"];
 const SHARED: [&str; 2] = ["/dev/zero (deleted)", "/memfd:/dev/zero (deleted)"];
 const TEMPLATE: &str = "/s-";
-/// Where a restore program leaves its residue: a page of code that ends each thread's restore, and their frames after it.
-/// Nothing else is placed there by itself.
+/// Where a restore program leaves its residue: a page of code that ends each thread's restore, and their frames after
+/// it. Nothing else is placed there by itself.
 const RESIDUES: Range<u64> = 1 << 40..0x5000_0000_0000;
 const RESIDUE_BYTES: u64 = 0x8_0000;
 const PAGE: u64 = 4096;

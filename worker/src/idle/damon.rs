@@ -7,7 +7,8 @@
 //! admin/kdamonds/N ── one kernel thread for each process that is watched
 //!     contexts/0/targets/0/pid_target         the process
 //!     contexts/0/monitoring_attrs             how often it looks, and at how many regions
-//!     contexts/0/schemes/0                    "stat": regions without an access for so many aggregations, told in tried_regions
+//! contexts/0/schemes/0                    "stat": regions without an access for so many aggregations, told in
+//! tried_regions
 //! ```
 
 use std::fs::{self, File, OpenOptions};

@@ -216,8 +216,8 @@ fn reference(text: &str) -> (usize, &str) {
     }
 }
 
-/// Where Python looks for modules in an `http` function, after the function's own `PYTHONPATH`. Versions that were built
-/// before the first of these names was given have the second.
+/// Where Python looks for modules in an `http` function, after the function's own `PYTHONPATH`. Versions that were
+/// built before the first of these names was given have the second.
 const PYTHON_PATH: &str = "/app/.rekindle/site-packages:/app/.rekindle/python:/opt/rekindle/python";
 
 /// Returns the environment variables common to all functions of a root filesystem.

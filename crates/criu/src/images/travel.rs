@@ -181,9 +181,9 @@ fn cut(
     }
 }
 
-/// Changes the paths of files that were dumped under names from
-/// [`external_file`](crate::descriptors::external_file), so that CRIU opens these paths instead. Returns the image, and the ids of the files found in it. One file may have several
-/// ids, because CRIU remembers only a few files.
+/// Changes the paths of files that were dumped under names from [`external_file`](crate::descriptors::external_file),
+/// so that CRIU opens these paths instead. Returns the image, and the ids of the files found in it. One file may have
+/// several ids, because CRIU remembers only a few files.
 ///
 /// # Errors
 /// If the image does not parse.

@@ -1,4 +1,5 @@
-//! The server's side of an interface: parameters and bodies are parsed here, so a handler gets them as they are defined.
+//! The server's side of an interface: parameters and bodies are parsed here, so a handler gets them as they are
+//! defined.
 
 use axum::Router;
 use axum::body::Bytes;

@@ -111,7 +111,8 @@ const REFUSED: &[i64] = calls![
 
 // Known calls that fail with `ENOSYS` because they are in no list. Programs try them and do without:
 // - clone3: its flags are in memory, which a filter cannot read; C libraries then use clone.
-// - io_uring_*: a ring cannot be part of a snapshot. io_setup: all functions of a host would share one number of requests.
+// - io_uring_*: a ring cannot be part of a snapshot. io_setup: all functions of a host would share one number of
+//   requests.
 // - pkey_alloc: a checkpoint does not hold protection keys. V8 requests one where the processor has them, and a copy of
 //   its process could not change its code's protection any more.
 // - landlock_*, mseal, map_shadow_stack, lsm_*: a copy would silently lack their effects.

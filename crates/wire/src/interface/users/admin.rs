@@ -15,9 +15,9 @@ described! {
 
     /// Deploy a folder
     ///
-    /// The body is a `.tar.gz` of the function's folder with `fn.toml` at its top level, at most 256 MiB. The version is
-    /// prepared after the response: poll it until its state is `live` or `failed`. It serves invocations once it is live;
-    /// until then the previous version does.
+    /// The body is a `.tar.gz` of the function's folder with `fn.toml` at its top level, at most 256 MiB. The version
+    /// is prepared after the response: poll it until its state is `live` or `failed`. It serves invocations once it is
+    /// live; until then the previous version does.
     functions POST "/v1/functions" Deploy {;
         /// the namespace; `namespace_not_found` (404) if there is none of that name
         namespace: Namespace,
@@ -142,9 +142,9 @@ described! {
 
     /// Move an instance
     ///
-    /// Moves it to another worker with its memory, or makes a copy there. Invocations wait meanwhile and continue there.
-    /// The response comes when it runs there. Until then it may continue where it was, and after any error except
-    /// `migration_lost` it does.
+    /// Moves it to another worker with its memory, or makes a copy there. Invocations wait meanwhile and continue
+    /// there. The response comes when it runs there. Until then it may continue where it was, and after any error
+    /// except `migration_lost` it does.
     platform POST "/v1/instances/{id}/migrate" MigrateInstance {
         /// the instance
         id: InstanceId
@@ -194,9 +194,9 @@ described! {
 
     /// Revoke a member of the cluster
     ///
-    /// Its certificate, and any that it got in the meantime, is refused by all roles from then on, and connections with
-    /// it are closed. A worker's instances are gone, and its host cannot join again under that name. A revocation cannot
-    /// be undone.
+    /// Its certificate, and any that it got in the meantime, is refused by all roles from then on, and connections
+    /// with it are closed. A worker's instances are gone, and its host cannot join again under that name. A revocation
+    /// cannot be undone.
     platform POST "/v1/revocations" Revoke {} (RevokeRequest) => OK Revocation "who is revoked, and since when"
     fails BadRequest "no member, or a cluster without an authority", Conflict "too many are";
 
@@ -206,8 +206,9 @@ described! {
 
     /// Remove unneeded objects
     ///
-    /// Removes old versions beyond those kept, and snapshots, chunks, layers and uploaded folders that no version needs.
-    /// The platform also does this automatically. It may take minutes; a client that goes away does not stop it.
+    /// Removes old versions beyond those kept, and snapshots, chunks, layers and uploaded folders that no version
+    /// needs. The platform also does this automatically. It may take minutes; a client that goes away does not stop
+    /// it.
     platform POST "/v1/collections" Collect {} (CollectRequest) => OK Collected "what was removed"
     fails
         Conflict "one is under way, or the object store is another scheduler's",

@@ -94,8 +94,8 @@ described! {
 
     /// Get the result of an asynchronous call
     ///
-    /// Whoever knows its id may ask. Header x-fn-async-state: `queued`, `running`, `done`, `dead`. Responses are kept for
-    /// a day.
+    /// Whoever knows its id may ask. Header x-fn-async-state: `queued`, `running`, `done`, `dead`. Responses are kept
+    /// for a day.
     invocations GET "/async-results/{id}" ReadCallResult {
         /// the call
         id: CallId;
