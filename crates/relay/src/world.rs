@@ -51,6 +51,6 @@ mod tests {
 
     #[test]
     fn every_network_is_read() {
-        assert_eq!(NETWORKS.len(), 10);
+        assert_eq!(NETWORKS.len(), 11);
     }
 }

@@ -9,17 +9,21 @@
 //! waking that none has reported for as long, and kills them. They report as soon as they run, so they run first.
 //!
 //! A thaw by itself does not wake a process in `select`: the kernel goes on with the time that was left. A connection
-//! wakes all that wait for one.
+//! wakes all that wait for one, but a process that comes too late to take it waits on. So each gets its own.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::future::join_all;
+
 use super::{Instance, PORT, RunningInstance};
 use crate::host::cgroup::{Cgroup, FileError};
 
 /// How long parents wait for their children at most.
-const LIMIT: Duration = Duration::from_millis(100);
+const LIMIT: Duration = Duration::from_millis(250);
+/// Maximum number of connections that wake them.
+const KNOCKS_MAX: usize = 16;
 /// Interval between checks whether the children sleep.
 const PAUSE: Duration = Duration::from_millis(2);
 /// Number of checks in a row that find them asleep.
@@ -93,9 +97,9 @@ impl Children {
     /// Lets the parents go on once the children have had their turn.
     pub(super) async fn first(self, instance: Arc<Instance>, parts: Arc<RunningInstance>) {
         let until = Instant::now() + LIMIT;
-        let knock = parts.sandbox.connect(PORT);
-        // It need not succeed: what does not listen has no workers that wait for connections.
-        drop(tokio::time::timeout(LIMIT, knock).await);
+        // None need succeed: what does not listen has no workers that wait for connections.
+        let knocks = (0..self.0.len().min(KNOCKS_MAX)).map(|_| parts.sandbox.connect(PORT));
+        drop(tokio::time::timeout(LIMIT, join_all(knocks)).await);
         let mut asleep = 0;
         while asleep < ASLEEP && Instant::now() < until {
             tokio::time::sleep(PAUSE).await;
