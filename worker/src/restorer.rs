@@ -1,9 +1,9 @@
 //! Restores a snapshot without CRIU: a hollow process in the sandbox runs the snapshot's restore program.
 //!
 //! ```text
-//! private files, clocks ──> order ──> (mappings) ──all is mapped──> register memory, fill the working set
-//!                                        │                                   │ last work
-//!                                        └─ descriptors, threads, filter ────┴─ ready ──> go
+//! private files, clocks ─> order ─> (mappings) ─all is mapped─> register memory, fill the working set
+//!                                      │                                 │ last work
+//!                                      └─ descriptors, threads, filter ──┴─ ready ─> go
 //! ```
 //!
 //! Until `go` nothing of the processes has run, so whatever fails before can be tried by CRIU in another sandbox.

@@ -57,7 +57,8 @@ Examples:
   fn deploy functions/samples/hello-python
   fn deploy --force                although nothing has changed: installs its packages anew
 
-A folder that has not changed since its function's newest version, which is live, makes no new one. What .fnignore names (the syntax of .gitignore) stays behind, as do .git, __pycache__, .venv and node_modules.")]
+A folder that has not changed since its function's newest version, which is live, makes no new one. What .fnignore \
+names (the syntax of .gitignore) stays behind, as do .git, __pycache__, .venv and node_modules.")]
 pub(crate) struct DeployArgs {
     /// The function's folder, with its fn.toml.
     #[arg(default_value = ".")]

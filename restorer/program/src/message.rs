@@ -1,13 +1,13 @@
 //! The messages between a hollow process and the worker: one packet each on a socket, with descriptors attached.
 //!
 //! ```text
-//! hollow process                                worker
-//!   │── Hollow, with its userfaultfd ──────────────>│   while nothing of a function is known
-//!   │<── Order, with program, pages, … ─────────────│
-//!   │── Hollow, of each child ─────────────────────>│
-//!   │── Mapped, of each process ───────────────────>│   registers and fills the memory
-//!   │── Ready, of each process ────────────────────>│
-//!   │<── one byte for each process: go on ──────────│
+//! hollow process                        worker
+//!   │── Hollow, with its userfaultfd ──────>│   while nothing of a function is known
+//!   │<── Order, with program, pages, … ─────│
+//!   │── Hollow, of each child ─────────────>│
+//!   │── Mapped, of each process ───────────>│   registers and fills the memory
+//!   │── Ready, of each process ────────────>│
+//!   │<── one byte for each process: go on ──│
 //! ```
 
 /// What a hollow process is sent first. Attached: the program, the pages' file, the function's outputs

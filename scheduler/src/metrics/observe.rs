@@ -54,7 +54,8 @@ const MEMORY: Desc = Desc::new(
     "rekindle.instances.memory",
     "By",
     &[FUNCTION],
-    "Memory charged to the control groups of a function's instances, as workers last reported. Pages that clones share are charged to one of them.",
+    "Memory charged to the control groups of a function's instances, as workers last reported. Pages that clones \
+     share are charged to one of them.",
 );
 const WORKERS: Desc = Desc::new(
     "rekindle.workers",
@@ -72,7 +73,8 @@ const STALLED: Desc = Desc::new(
     "rekindle.worker.memory.stalled",
     "1",
     &["worker", "tasks"],
-    "Share of the last ten seconds in which tasks on a worker's host waited for memory (PSI): `some` or all of them (`full`).",
+    "Share of the last ten seconds in which tasks on a worker's host waited for memory (PSI): `some` or \
+     all of them (`full`).",
 );
 const AVAILABLE: Desc = Desc::new(
     "rekindle.worker.memory.available",

@@ -197,19 +197,26 @@ impl Checker<'_> {
         if min_parked > max_instances {
             return self.refuse(
                 parked_at,
-                format!("min_parked = {min_parked} is more than max_instances = {max_instances}: lower it, or raise max_instances"),
+                format!(
+                    "min_parked = {min_parked} is more than max_instances = {max_instances}: lower it, \
+                     or raise max_instances"
+                ),
             );
         }
         if min_warm.saturating_add(min_parked) > max_instances {
             return self.refuse(
                 warm_at,
-                format!("min_warm = {min_warm} and min_parked = {min_parked} are more than max_instances = {max_instances}: lower one, or raise max_instances"),
+                format!(
+                    "min_warm = {min_warm} and min_parked = {min_parked} are more than \
+                     max_instances = {max_instances}: lower one, or raise max_instances"
+                ),
             );
         }
         if min_parked > 0 && raw.snapshot == Some(RawSnapshot::Taken(false)) {
             return self.refuse(
                 parked_at,
-                "min_parked needs snapshots, as parked instances are restored ahead: remove snapshot = false, or this line",
+                "min_parked needs snapshots, as parked instances are restored ahead: remove snapshot = false, \
+                 or this line",
             );
         }
         Ok(Manifest {
@@ -325,7 +332,8 @@ impl Checker<'_> {
             Some((other, span)) => self.refuse(
                 Some(span),
                 format!(
-                    "network = \"{other}\" is not known: use \"egress\" (the world, but nothing private) or \"none\" (its own loopback)"
+                    "network = \"{other}\" is not known: use \"egress\" (the world, but nothing private) \
+                     or \"none\" (its own loopback)"
                 ),
             ),
         }
