@@ -7,7 +7,7 @@ use http::header::{
     CONNECTION, CONTENT_SECURITY_POLICY, DATE, FORWARDED, HOST, SET_COOKIE, STRICT_TRANSPORT_SECURITY, UPGRADE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
-use rekindle_relay::{HeadLimits, strip_hop_by_hop_but_upgrade};
+use rekindle_relay::{HeadLimits, strip_hop_by_hop_but_upgrade, strip_named};
 use rekindle_wire::headers::{CLUSTER_TOKEN, INSTANCE, REQUEST_ID, SERVER_TIMING, START};
 use rekindle_wire::ids::RequestId;
 use rekindle_wire::interface::version;
@@ -43,27 +43,15 @@ pub(crate) fn check_size(headers: &HeaderMap) -> Result<(), ApiError> {
 /// may set.
 fn strip(headers: &mut HeaderMap) {
     strip_hop_by_hop_but_upgrade(headers);
-    let ours: Vec<HeaderName> = headers
-        .keys()
-        .filter(|n| n.as_str().starts_with(PLATFORM_PREFIX))
-        .cloned()
-        .collect();
-    for name in ours {
-        headers.remove(name);
-    }
+    strip_named(headers, |name| name.starts_with(PLATFORM_PREFIX));
 }
 
 /// Cleans a client's headers on their way in.
 pub(crate) fn strip_request(headers: &mut HeaderMap) {
     strip(headers);
-    let alike: Vec<HeaderName> = headers
-        .keys()
-        .filter(|n| n.as_str().starts_with(FUNCTION_PREFIX) || looks_like_ours(n.as_str()))
-        .cloned()
-        .collect();
-    for name in alike {
-        headers.remove(name);
-    }
+    strip_named(headers, |name| {
+        name.starts_with(FUNCTION_PREFIX) || looks_like_ours(name)
+    });
 }
 
 /// Removes a change of protocol.
@@ -185,31 +173,24 @@ pub(crate) fn set_forwarded(headers: &mut HeaderMap, peer: IpAddr) {
 }
 
 /// Tells a function that is called at a path its prefix, below that of a proxy in front. Frameworks put it before
-/// links.
-pub(crate) fn set_prefix(headers: &mut HeaderMap, function: &FunctionId) {
+/// links. Returns it.
+pub(crate) fn set_prefix(headers: &mut HeaderMap, function: &FunctionId) -> String {
     let name = HeaderName::from_static("x-forwarded-prefix");
     let before = headers
         .get(&name)
         .and_then(|prefix| prefix.to_str().ok())
         .unwrap_or_default();
     let before = before.trim_end_matches('/');
-    if let Ok(prefix) = HeaderValue::from_str(&format!("{before}/function/{function}")) {
+    let prefix = format!("{before}/function/{function}");
+    if let Ok(prefix) = HeaderValue::from_str(&prefix) {
         headers.insert(name, prefix);
     }
-}
-
-/// The prefix that a function is told, see [`set_prefix`].
-pub(crate) fn prefix(headers: &HeaderMap) -> Option<String> {
-    headers.get("x-forwarded-prefix")?.to_str().ok().map(str::to_owned)
+    prefix
 }
 
 /// Removes what a client says of whom it speaks for.
 pub(crate) fn strip_forwarded(headers: &mut HeaderMap) {
-    let forwarded = |name: &&HeaderName| name.as_str().starts_with("x-forwarded-") || *name == FORWARDED;
-    let sent: Vec<HeaderName> = headers.keys().filter(forwarded).cloned().collect();
-    for name in sent {
-        headers.remove(name);
-    }
+    strip_named(headers, |name| name.starts_with("x-forwarded-") || name == FORWARDED);
 }
 
 /// The client's request id if it is usable, otherwise a new one.

@@ -436,10 +436,7 @@ impl Gateway {
                     // The function must not learn the platform's key.
                     request.headers_mut().remove(http::header::AUTHORIZATION);
                 }
-                if by != By::Host {
-                    headers::set_prefix(request.headers_mut(), &name);
-                }
-                let prefix = headers::prefix(request.headers()).unwrap_or_default();
+                let prefix = (by != By::Host).then(|| headers::set_prefix(request.headers_mut(), &name));
                 let may_be_reserved = by == By::Host && name.name().contains("--");
                 let served = self.dispatch.serve(call(name, path, "http", force), request).await;
                 let mut answer = match served {
@@ -454,7 +451,7 @@ impl Gateway {
                     By::Path => self.paths == Paths::Apart,
                     By::ApiPath => true,
                 };
-                if is_apart {
+                if let Some(prefix) = prefix.filter(|_| is_apart) {
                     headers::keep_apart(answer.headers_mut(), &prefix);
                 }
                 Ok(answer)

@@ -12,7 +12,7 @@ const HOP_BY_HOP_TOO: [&str; 4] = [
 ];
 
 /// Removes the hop-by-hop headers, including those listed in `Connection`.
-pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
+fn strip_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
         .iter()
@@ -24,6 +24,14 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
         headers.remove(name);
     }
     for name in HOP_BY_HOP_TOO {
+        headers.remove(name);
+    }
+}
+
+/// Removes the headers whose names `is_unwanted` says yes to.
+pub fn strip_named(headers: &mut HeaderMap, is_unwanted: impl Fn(&str) -> bool) {
+    let unwanted: Vec<HeaderName> = headers.keys().filter(|n| is_unwanted(n.as_str())).cloned().collect();
+    for name in unwanted {
         headers.remove(name);
     }
 }

@@ -19,6 +19,6 @@ pub mod world;
 pub use answer::{End, Held, TrackedBody};
 pub use connection_pool::{ConnectionPool, HeadLimits, KeepAlive, Reply, SendError};
 pub use detach_on_drop::DetachOnDrop;
-pub use headers::{strip_hop_by_hop, strip_hop_by_hop_but_upgrade};
+pub use headers::{strip_hop_by_hop_but_upgrade, strip_named};
 pub use in_process::{InProcessRegistration, InProcessRoles, InProcessService};
 pub use tunnel::Tunnel;

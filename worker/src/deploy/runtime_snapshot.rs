@@ -392,34 +392,12 @@ async fn load(worker: &Worker, instance: &Instance, parts: &RunningInstance) -> 
 
 #[cfg(test)]
 mod tests {
-    use rekindle_wire::VersionNumber;
-    use rekindle_wire::manifest::parse;
-    use rekindle_wire::processor::InstructionSets;
-
     use super::*;
-
-    fn spec() -> VersionSpec {
-        let text = "name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\n";
-        let layer = LayerRef {
-            digest: "0".repeat(64),
-            tar_bytes: 1,
-        };
-        VersionSpec {
-            function: "hello".parse().unwrap(),
-            version: VersionNumber(1),
-            manifest: parse(text).unwrap(),
-            uid: 100_001,
-            rootfs: layer.clone(),
-            layer,
-            snapshot: None,
-            snapshot_digest: None,
-            instruction_sets: InstructionSets::default(),
-        }
-    }
+    use crate::testing::spec;
 
     #[test]
     fn what_is_read_at_start_begins_from_nothing() {
-        let version = spec();
+        let version = spec("runtime = \"python\"\nentry = \"main.handler\"");
         let all = Scope::of(Sharing::Functions, &version, None).unwrap();
         assert_eq!(all.key, "runtime-snapshots/python.json");
         let own = Scope::of(Sharing::Versions, &version, None).unwrap();

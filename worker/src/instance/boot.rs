@@ -278,36 +278,13 @@ pub(crate) fn environment(spec: &VersionSpec) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use rekindle_wire::VersionNumber;
-    use rekindle_wire::internal::LayerRef;
-    use rekindle_wire::manifest::parse;
-    use rekindle_wire::processor::InstructionSets;
-
     use super::*;
-
-    fn spec(settings: &str) -> VersionSpec {
-        let text = format!("name = \"hello\"\nruntime = \"http\"\ncommand = [\"serve\"]\n{settings}");
-        let layer = LayerRef {
-            digest: "0".repeat(64),
-            tar_bytes: 1,
-        };
-        VersionSpec {
-            function: "hello".parse().unwrap(),
-            version: VersionNumber(1),
-            manifest: parse(&text).unwrap(),
-            uid: 100_001,
-            rootfs: layer.clone(),
-            layer,
-            snapshot: None,
-            snapshot_digest: None,
-            instruction_sets: InstructionSets::default(),
-        }
-    }
+    use crate::testing::spec;
 
     #[test]
     fn a_variable_has_one_value_which_is_the_function_s_own() {
         let has = |settings: &str, name: &str| {
-            let environment = environment(&spec(settings));
+            let environment = environment(&spec(&format!("runtime = \"http\"\ncommand = [\"serve\"]\n{settings}")));
             let values = environment
                 .iter()
                 .filter_map(|variable| variable.strip_prefix(name)?.strip_prefix('='));

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
 use http::header::UPGRADE;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Uri};
+use http::{HeaderMap, HeaderValue, Request, Response, Uri};
 use hyper::upgrade::OnUpgrade;
 use percent_encoding::percent_decode_str;
 use rekindle_pager::PageRef;
-use rekindle_relay::{DetachOnDrop, End, Held, TrackedBody, Tunnel, strip_hop_by_hop_but_upgrade};
+use rekindle_relay::{DetachOnDrop, End, Held, TrackedBody, Tunnel, strip_hop_by_hop_but_upgrade, strip_named};
 use rekindle_wire::api::StartKind;
 use rekindle_wire::internal::start_limit;
 use rekindle_wire::manifest::Hooks;
@@ -244,7 +244,8 @@ impl Exchange {
         let tunnel = Tunnel::take(&mut answer);
         if tunnel.is_some() && !may_change {
             failed_as("malformed");
-            return Err(self.instance.unasked_change());
+            let message = "an answer has status 101, and the request asked for no other protocol";
+            return Err(self.instance.invalid_response(message));
         }
         let function = sent.elapsed();
         span.record("http.response.status_code", answer.status().as_u16());
@@ -328,15 +329,7 @@ fn inward(
         .parse::<Uri>()
         .map_err(|e| ApiError::new(ErrorCode::BadRequest, format!("path {path:?} cannot be requested: {e}")))?;
     head.version = http::Version::HTTP_11;
-    let internal: Vec<HeaderName> = head
-        .headers
-        .keys()
-        .filter(|n| n.as_str().starts_with("x-rekindle-"))
-        .cloned()
-        .collect();
-    for name in internal {
-        head.headers.remove(name);
-    }
+    strip_named(&mut head.headers, |name| name.starts_with("x-rekindle-"));
     strip_hop_by_hop_but_upgrade(&mut head.headers);
     if http_body::Body::size_hint(&body).exact().is_none() {
         // Set explicitly, because a GET would otherwise lose its body.

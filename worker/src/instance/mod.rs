@@ -470,31 +470,27 @@ impl Instance {
     /// Builds the response for a request whose instance keeps running.
     fn broke_off(&self, error: &SendError) -> ApiError {
         let HeadLimits { lines, bytes } = HeadLimits::FUNCTION;
-        let invalid = |message: String| {
-            self.sink.platform(&message);
-            ApiError::new(ErrorCode::InvalidResponse, message)
-        };
         match error {
             SendError::Connect(_) => ApiError::new(
                 ErrorCode::FunctionCrashed,
                 "the function takes no connections any more; look at `fn logs`",
             ),
-            SendError::HeadTooLarge => invalid(format!(
+            SendError::HeadTooLarge => self.invalid_response(format!(
                 "an answer's headers are above {} KiB or {lines} lines, which is the limit: put large values into the \
                  body",
                 bytes >> 10
             )),
-            SendError::Malformed(cause) => invalid(format!("an answer is no HTTP/1.1: {cause}")),
+            SendError::Malformed(cause) => self.invalid_response(format!("an answer is no HTTP/1.1: {cause}")),
             SendError::Broken(_) => {
-                invalid("the function closed a connection before it had answered; look at `fn logs`".to_owned())
+                self.invalid_response("the function closed a connection before it had answered; look at `fn logs`")
             }
         }
     }
 
-    /// Builds the response for a request whose instance changes to another protocol without being asked.
-    pub fn unasked_change(&self) -> ApiError {
-        let message = "an answer has status 101, and the request asked for no other protocol";
-        self.sink.platform(message);
+    /// Builds the response for a request whose own response cannot be passed on, and logs why.
+    pub fn invalid_response(&self, message: impl Into<String>) -> ApiError {
+        let message = message.into();
+        self.sink.platform(&message);
         ApiError::new(ErrorCode::InvalidResponse, message)
     }
 
