@@ -8,8 +8,8 @@ use crate::store::StoreError;
 pub(crate) type Refused = ApiError;
 
 /// Message if no worker can take anything.
-pub(crate) const NO_WORKER: &str = "no worker takes anything new: none is connected, or all are drained; see `fn workers`, then \
-                                    `fn undrain` one or start one with `fn worker`";
+pub(crate) const NO_WORKER: &str = "no worker takes anything new: none is connected, or all are drained; see \
+                                    `fn workers`, then `fn undrain` one or start one with `fn worker`";
 
 /// The error for a function of which nothing is known.
 pub(crate) fn unknown_function(name: &FunctionId) -> ApiError {

@@ -4,7 +4,8 @@
 //! running ──freeze──> frozen ──no strays?──> criu seizes every task, then thaws; at its end freezes ──dropped──> running, or stopped
 //!                        │└──a stray, or too late: thawed, no checkpoint
 //!                        └──some are stopped: thawed; criu seizes the tree; then
-//!                              frozen ──no strays?──> thawed; criu dumps; frozen ──no strays?──> compared, saved, thawed
+//!                              frozen ──no strays?──> thawed; criu dumps; then
+//!                              frozen ──no strays?──> compared, saved, thawed
 //! ```
 //!
 //! The freezer holds everything in the function's control group, including processes outside the tree that CRIU dumps.
