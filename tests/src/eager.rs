@@ -8,7 +8,7 @@
 //! ```
 
 use std::fs::{self, File};
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
@@ -140,6 +140,11 @@ impl Eager {
                 std::os::unix::fs::fchown(write, root, root).unwrap();
             }
             std::os::unix::fs::chown(images, root, root).unwrap();
+            // An earlier restore's log belongs to the root of another sandbox.
+            match fs::remove_file(images.join(RESTORE_LOG)) {
+                Err(error) if error.kind() != ErrorKind::NotFound => panic!("{error}"),
+                _ => {}
+            }
             for entry in fs::read_dir(images).unwrap() {
                 fs::set_permissions(entry.unwrap().path(), fs::Permissions::from_mode(0o644)).unwrap();
             }
