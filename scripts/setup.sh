@@ -23,9 +23,9 @@ packages() {
     have_rust=$(cargo --version | cut -d ' ' -f 2)
     [ "$(printf '%s\n' "$wanted_rust" "$have_rust" | sort -V | head -n 1)" = "$wanted_rust" ] ||
         fail "cargo is $have_rust, and $wanted_rust or newer is needed: run 'rustup update stable', then this again"
-    # bindgen (userfaultfd) reads the kernel's headers; SQLite and zstd are linked; patchelf and mmdebstrap make CRIU's
-    # prefix and the runtimes; nft makes the rules of functions' networks.
-    install_missing build-essential pkg-config libsqlite3-dev libzstd-dev libclang-dev patchelf mmdebstrap debian-archive-keyring \
+    # SQLite and zstd are linked; patchelf and mmdebstrap make CRIU's prefix and the runtimes; nft makes the rules of
+    # functions' networks.
+    install_missing build-essential pkg-config libsqlite3-dev libzstd-dev patchelf mmdebstrap debian-archive-keyring \
         iproute2 nftables python3 zstd curl
 }
 

@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io::{BufRead as _, IoSlice, Write as _, stdin};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -16,8 +16,8 @@ use anyhow::{Context as _, Result, ensure};
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
 use rekindle_pager::PAGE;
 use rekindle_pager::handshake::FINISHED;
+use rekindle_pager::userfault::{Register, Userfault};
 use serde::{Deserialize, Serialize};
-use userfaultfd::{FeatureFlags, UffdBuilder};
 
 use super::content::FIRST;
 use super::kinds::{Way, Workload};
@@ -99,21 +99,14 @@ pub(crate) fn counts(histogram: &hdrhistogram::Histogram<u64>) -> Vec<(u64, u64)
 
 /// Does what CRIU does for a lazy process.
 fn hand_over(args: &ProcessArgs, length: usize) -> Result<UnixStream> {
-    let events =
-        FeatureFlags::EVENT_FORK | FeatureFlags::EVENT_REMAP | FeatureFlags::EVENT_REMOVE | FeatureFlags::EVENT_UNMAP;
-    let uffd = UffdBuilder::new()
-        .close_on_exec(true)
-        .non_blocking(true)
-        .user_mode_only(false)
-        .require_features(events)
-        .create()
-        .context("no userfaultfd: this needs root")?;
+    let userfault = Userfault::create().context("no userfaultfd: this needs root")?;
+    userfault.agree_on_events()?;
     if !args.way.is_mapped() {
-        uffd.register((FIRST.page * PAGE) as *mut _, length)?;
+        userfault.register(FIRST.page, length as u64 / PAGE, Register::Missing)?;
     }
     let mut criu = UnixStream::connect(&args.socket)?;
     criu.write_all(&FIRST.pid.to_ne_bytes())?;
-    let fds = [uffd.as_raw_fd()];
+    let fds = [userfault.as_fd().as_raw_fd()];
     let rights = [ControlMessage::ScmRights(&fds)];
     sendmsg::<UnixAddr>(
         criu.as_raw_fd(),

@@ -3,46 +3,13 @@
 //! for the child's memory.
 
 use std::io;
-use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
-
-use userfaultfd::EventBuffer;
 
 use crate::PAGE;
 use crate::address_map::AddressMap;
-use crate::memory::{Happened, Memory};
-
-/// Version of the kernel's interface.
-const API: u64 = 0xaa;
-/// Fork, remap, remove and unmap events, the same that CRIU requests. Children inherit them.
-const EVENTS: u64 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 6;
-
-/// `struct uffdio_api`.
-#[repr(C)]
-struct Agreement {
-    api: u64,
-    features: u64,
-    ioctls: u64,
-}
-
-nix::ioctl_readwrite!(agree, API, 0x3f, Agreement);
-
-/// Negotiates with the kernel the events of a fresh userfaultfd. Only the host's root may request fork events, whatever
-/// memory the userfaultfd belongs to.
-#[expect(
-    unsafe_code,
-    reason = "userfaultfd's own wrapper agrees only on what it has made itself"
-)]
-pub(crate) fn agree_on_events(userfault: &OwnedFd) -> io::Result<()> {
-    let mut agreement = Agreement {
-        api: API,
-        features: EVENTS,
-        ioctls: 0,
-    };
-    // SAFETY: the kernel only reads and writes this structure, whose layout is the kernel's.
-    unsafe { agree(userfault.as_raw_fd(), &raw mut agreement) }?;
-    Ok(())
-}
+use crate::memory::Memory;
+use crate::userfault::{EventBuffer, Happened, Userfault};
 
 /// A memory whose owner's children are reported until this is dropped.
 #[derive(Debug)]
@@ -59,10 +26,11 @@ impl Ancestor {
     /// # Errors
     /// If the kernel refuses.
     pub fn new(userfault: OwnedFd, address: u64) -> io::Result<Self> {
-        agree_on_events(&userfault)?;
+        let userfault = Userfault::from(userfault);
+        userfault.agree_on_events()?;
         let memory = Memory::new(0, 0, userfault, Arc::new(AddressMap::new([].into())));
         let page = address / PAGE;
-        memory.register_anonymous(page, 1).map_err(io::Error::other)?;
+        memory.register_anonymous(page, 1)?;
         Ok(Self { memory, page })
     }
 
@@ -71,11 +39,9 @@ impl Ancestor {
     }
 
     /// Takes the memory of children forked since, without waiting. Each child continues once its memory is taken.
-    pub(crate) fn children(&self, buffer: &mut EventBuffer) -> io::Result<Vec<OwnedFd>> {
+    pub(crate) fn children(&self, buffer: &mut EventBuffer) -> io::Result<Vec<Userfault>> {
         let (mut happened, mut faults) = (Vec::new(), Vec::new());
-        self.memory
-            .read(buffer, &mut happened, &mut faults)
-            .map_err(io::Error::other)?;
+        self.memory.read(buffer, &mut happened, &mut faults)?;
         let forked = happened.into_iter().filter_map(|event| match event {
             Happened::Forked(fd) => Some(fd),
             _ => None,

@@ -11,8 +11,8 @@ use std::time::Instant;
 use nix::sys::eventfd::EventFd;
 use parking_lot::Mutex;
 
-use crate::memory::Fault;
 use crate::source::{PageRef, PageSource};
+use crate::userfault::Fault;
 
 /// Maximum number of threads per instance, and so of pages in flight. Further faults queue. Their number never exceeds
 /// the number of the instance's threads.

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::PAGE;
 use crate::address_map::Origin;
 use crate::fetching::Pending;
-use crate::memory::{Fault, Filled};
+use crate::memory::Filled;
 use crate::pager::LostPage;
 use crate::pin::pin;
 use crate::source::{Held, PageRef};
 use crate::thread::Thread;
+use crate::userfault::Fault;
 
 /// Maximum number of pages recorded as the working set: 1 GiB.
 const RECORD_MAX: usize = 262_144;

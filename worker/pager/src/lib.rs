@@ -12,7 +12,7 @@
 //! - [`source`]: a trait for the origin of pages.
 //! - `pin`: how a source's host evicts pages that may be in use.
 //! - [`handshake`]: the protocol on `lazy-pages.socket`; [`Ancestor`]: the alternative without it.
-//! - [`memory`]: one process's userfaultfd; the only place that makes its system calls.
+//! - [`memory`]: one process's memory; [`userfault`]: its userfaultfd, the only place that makes those system calls.
 //! - [`pager`]: the handle; `thread` reads events (which `poller` waits for), `fill` answers faults, `ahead` fills
 //!   pages that are likely touched next (`streams` detects sequential reads), `fetching` fetches absent pages.
 //! - [`latency`]: the latency of faults.
@@ -33,6 +33,7 @@ mod poller;
 pub mod source;
 mod streams;
 mod thread;
+pub mod userfault;
 
 pub use ancestor::Ancestor;
 pub use latency::Latency;

@@ -4,7 +4,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::EpollTimeout;
-use userfaultfd::EventBuffer;
 
 use crate::address_map::AddressMap;
-use crate::ancestor::{Ancestor, agree_on_events};
+use crate::ancestor::Ancestor;
 use crate::fetching::{Fetching, Pending};
 use crate::handshake::{self, Greeting};
-use crate::memory::{Fault, Happened, Memory};
+use crate::memory::Memory;
 use crate::pager::{Command, Given, Handover, Layout, LostPage, Prepared, Reach};
 use crate::poller::Poller;
 use crate::source::PageSource;
+use crate::userfault::{EventBuffer, Fault, Happened, Userfault};
 
 /// Events read at once.
 const EVENTS: usize = 32;
@@ -259,8 +259,8 @@ impl Thread {
         self.memories.binary_search_by_key(&key, |m| m.key).ok()
     }
 
-    fn add_memory(&mut self, pid: i32, fd: OwnedFd, map: Arc<AddressMap>) -> io::Result<()> {
-        let memory = Memory::new(self.next_key, pid, fd, map);
+    fn add_memory(&mut self, pid: i32, userfault: Userfault, map: Arc<AddressMap>) -> io::Result<()> {
+        let memory = Memory::new(self.next_key, pid, userfault, map);
         self.next_key += 1;
         self.poller.add_memory(memory.fd(), memory.key)?;
         self.memories.push(memory);
@@ -292,7 +292,7 @@ impl Thread {
             match said {
                 Words::Criu(stream) => match handshake::next(stream)? {
                     Greeting::Process(pid, fd) => {
-                        self.take_over(pid, fd)?;
+                        self.take_over(pid, fd.into())?;
                         self.maps.remove(&pid);
                         if let Some((since, took)) = &mut self.reach.stats.marks.lock().handshake {
                             *took = since.elapsed();
@@ -319,16 +319,18 @@ impl Thread {
         Ok(())
     }
 
-    fn take_over(&mut self, pid: i32, fd: OwnedFd) -> io::Result<()> {
+    fn take_over(&mut self, pid: i32, userfault: Userfault) -> io::Result<()> {
         let plain = || AddressMap::new(self.layout.backed_of(pid));
         let map = self.maps.get(&pid).cloned().unwrap_or_else(plain);
-        self.add_memory(pid, fd, Arc::new(map))
+        self.add_memory(pid, userfault, Arc::new(map))
     }
 
     fn take_given(&mut self, given: Vec<Given>) -> Result<(), String> {
         let since = Instant::now();
         for Given { pid, userfault } in given {
-            agree_on_events(&userfault)
+            let userfault = Userfault::from(userfault);
+            userfault
+                .agree_on_events()
                 .and_then(|()| self.take_over(pid, userfault))
                 .map_err(|e| format!("take over the memory of process {pid}: {e}"))?;
             self.reach.stats.marks.lock().handshake = Some((since, since.elapsed()));

@@ -19,11 +19,11 @@ use criu::{LIMIT, map, map_from};
 use memmap2::{MmapOptions, MmapRaw};
 use nix::fcntl::{FallocateFlags, fallocate};
 use parking_lot::Mutex;
+use rekindle_pager::userfault::{Register, Userfault};
 use rekindle_pager::{
     AheadPage, Handover, Held, Layout, PAGE, PageRange, PageRef, PageSource, Pager, PagerConfig, Pin, SourceError,
     unpinned,
 };
-use userfaultfd::Uffd;
 
 const PID: i32 = 501;
 /// Pages of each of the three mappings, and of the room where pages are moved to.
@@ -354,10 +354,9 @@ impl Process {
             taken_back: AtomicU64::new(0),
             ended: AtomicBool::new(false),
         });
-        let uffd = criu::userfaultfd();
-        uffd.register((copied * PAGE) as *mut _, (PAGES * PAGE) as usize)
-            .unwrap();
-        let pager = serve(seed, Arc::clone(&snapshot), &uffd, mapped, folded);
+        let userfault = criu::userfaultfd();
+        userfault.register(copied, PAGES, Register::Missing).unwrap();
+        let pager = serve(seed, Arc::clone(&snapshot), &userfault, mapped, folded);
         let taking = Arc::clone(&snapshot);
         let taker = std::thread::spawn(move || taking.take_back(seed));
         let pages = [mapped, copied]
@@ -493,7 +492,7 @@ unsafe fn is(page: u64, expected: &[u8]) -> bool {
     (0..expected.len()).all(|at| unsafe { ((page * PAGE + at as u64) as *const u8).read_volatile() } == expected[at])
 }
 
-fn serve(seed: u64, snapshot: Arc<Snapshot>, uffd: &Uffd, mapped: u64, folded: u64) -> Pager {
+fn serve(seed: u64, snapshot: Arc<Snapshot>, userfault: &Userfault, mapped: u64, folded: u64) -> Pager {
     let range = |page| PageRange {
         first: PageRef { pid: PID, page },
         pages: PAGES,
@@ -521,7 +520,7 @@ fn serve(seed: u64, snapshot: Arc<Snapshot>, uffd: &Uffd, mapped: u64, folded: u
             written: page % 3 == seed % 3,
         })
         .collect();
-    criu::serve(config, PID, uffd, &ahead)
+    criu::serve(config, PID, userfault, &ahead)
 }
 
 #[test]

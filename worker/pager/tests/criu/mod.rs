@@ -2,22 +2,22 @@
 
 use std::fs::File;
 use std::io::{IoSlice, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
 use rekindle_pager::handshake::FINISHED;
+use rekindle_pager::userfault::Userfault;
 use rekindle_pager::{AheadPage, LostPage, PAGE, Pager, PagerConfig};
-use userfaultfd::{FeatureFlags, Uffd, UffdBuilder};
 
 /// For everything that is waited for.
 pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 
 /// Whether there is a userfaultfd; says so if not.
 pub(crate) fn is_possible() -> bool {
-    if UffdBuilder::new().create().is_ok() {
+    if Userfault::create().is_ok() {
         return true;
     }
     assert!(
@@ -51,16 +51,10 @@ pub(crate) fn map_from(at: u64, pages: u64, flags: i32, fd: i32, offset: i64) ->
 }
 
 /// A userfaultfd as CRIU makes it.
-pub(crate) fn userfaultfd() -> Uffd {
-    let features =
-        FeatureFlags::EVENT_FORK | FeatureFlags::EVENT_REMAP | FeatureFlags::EVENT_REMOVE | FeatureFlags::EVENT_UNMAP;
-    UffdBuilder::new()
-        .close_on_exec(true)
-        .non_blocking(true)
-        .user_mode_only(false)
-        .require_features(features)
-        .create()
-        .unwrap()
+pub(crate) fn userfaultfd() -> Userfault {
+    let userfault = Userfault::create().unwrap();
+    userfault.agree_on_events().unwrap();
+    userfault
 }
 
 /// A child of this process that does this and ends with what it answers, or with the test that made it. Not by the C library's fork, which holds the
@@ -92,17 +86,21 @@ pub(crate) fn abort(lost: LostPage) {
 pub(crate) fn serve(
     config: impl FnOnce(UnixListener) -> PagerConfig,
     pid: i32,
-    uffd: &Uffd,
+    userfault: &Userfault,
     ahead: &[AheadPage],
 ) -> Pager {
-    let dir = std::env::temp_dir().join(format!("rekindle-pager-{}-{}", std::process::id(), uffd.as_raw_fd()));
+    let dir = std::env::temp_dir().join(format!(
+        "rekindle-pager-{}-{}",
+        std::process::id(),
+        userfault.as_fd().as_raw_fd()
+    ));
     let _ = std::fs::remove_file(&dir);
     let listener = UnixListener::bind(&dir).unwrap();
     let pager = Pager::start(config(listener)).unwrap();
     let mut criu = UnixStream::connect(&dir).unwrap();
     std::fs::remove_file(&dir).unwrap();
     criu.write_all(&pid.to_ne_bytes()).unwrap();
-    let fds = [uffd.as_raw_fd()];
+    let fds = [userfault.as_fd().as_raw_fd()];
     let rights = [ControlMessage::ScmRights(&fds)];
     let byte = [IoSlice::new(b"x")];
     sendmsg::<UnixAddr>(criu.as_raw_fd(), &byte, &rights, MsgFlags::empty(), None).unwrap();
