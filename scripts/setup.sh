@@ -32,12 +32,24 @@ packages() {
 test_packages() {
     # Its programs alone; without them the tests that want them say so and are skipped.
     [ "$(id -u)" != 0 ] || "$here/install-postgres.sh"
-    local wanted=(python3-pip libjemalloc2 libfaketime)
+    local wanted=(python3-pip libjemalloc2 libfaketime skopeo buildah)
     command -v shellcheck > /dev/null || wanted+=(shellcheck)
     # Node may come from elsewhere than Debian; then its npm does too.
     command -v node > /dev/null || wanted+=(nodejs)
     command -v npm > /dev/null || wanted+=(npm)
     install_missing "${wanted[@]}"
+    # The program alone: its package would start a registry.
+    local registry=${FN_CACHE:-/var/cache/rekindle}/tools/bin/docker-registry work
+    if [ "$(id -u)" = 0 ] && [ ! -x "$registry" ]; then
+        work=$(mktemp -d)
+        cd "$work"
+        apt-get -qq download docker-registry > /dev/null 2>&1 ||
+            { apt-get -qq update && apt-get -qq download docker-registry > /dev/null 2>&1; }
+        dpkg-deb --extract docker-registry_*.deb .
+        install -D usr/bin/docker-registry "$registry"
+        cd "$here"
+        rm -rf "$work"
+    fi
 }
 
 # Installs those of the packages that are missing.

@@ -12,8 +12,12 @@ use rekindle_wire::ApiError;
 use rekindle_wire::manifest::{Base, Runtime};
 use serde::Serialize;
 
-/// A runtime with the version of its interpreter: `python3.13`, or `http, node22` for a server of the function's own.
-pub(crate) fn runtime(runtime: Runtime, base: Option<Base>) -> String {
+/// A runtime with the version of its interpreter: `python3.13`, `http, node22` for a server of the function's own, or
+/// the name of its container image.
+pub(crate) fn runtime(runtime: Runtime, base: Option<Base>, image: Option<&str>) -> String {
+    if let Some(image) = image {
+        return format!("image {image}");
+    }
     let versioned = base
         .and_then(Base::interpreter)
         .map(|interpreter| interpreter.versioned);
@@ -251,11 +255,15 @@ mod tests {
 
     #[test]
     fn a_runtime_is_shown_with_its_version() {
-        assert_eq!(runtime(Runtime::Python, Some(Base::Python313)), "python3.13");
-        assert_eq!(runtime(Runtime::Node, Some(Base::Node)), "node18");
-        assert_eq!(runtime(Runtime::Http, Some(Base::Node22)), "http, node22");
-        assert_eq!(runtime(Runtime::Http, Some(Base::Base)), "http");
-        assert_eq!(runtime(Runtime::Python, None), "python");
+        assert_eq!(runtime(Runtime::Python, Some(Base::Python313), None), "python3.13");
+        assert_eq!(runtime(Runtime::Node, Some(Base::Node), None), "node18");
+        assert_eq!(runtime(Runtime::Http, Some(Base::Node22), None), "http, node22");
+        assert_eq!(runtime(Runtime::Http, Some(Base::Base), None), "http");
+        assert_eq!(
+            runtime(Runtime::Http, Some(Base::Base), Some("./a.tar")),
+            "image ./a.tar"
+        );
+        assert_eq!(runtime(Runtime::Python, None, None), "python");
     }
 
     #[test]

@@ -27,7 +27,6 @@ use rekindle_init::protocol::{Clocks, FUNCTION_PID, Layers, Machine, Setup, held
 use rekindle_snapshotter::Manifest;
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_worker::host::sandbox::{CriuUse, FunctionState, Sandbox, Zygote};
-use rekindle_worker::instance::PORT;
 use rekindle_worker::snapshots::{CaptureNotes, FILES_ARCHIVE, NOTES_FILE};
 use tempfile::TempDir;
 
@@ -35,6 +34,8 @@ use crate::{Platform, RUNTIME, binaries, host};
 
 const CRIU: &str = "/usr/local/lib/rekindle/criu/criu";
 const LIMIT: Duration = Duration::from_secs(30);
+/// Where a function listens unless its `fn.toml` has another port.
+const PORT: u16 = 8080;
 const TMPFS_BYTES: u64 = 64 << 20;
 
 /// The images that a worker keeps in memory, which only its own mount namespace sees.

@@ -22,7 +22,7 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
     let s = &detail.summary;
     say!("name       {}", s.name);
     say!("url        {}", client.address(&s.path));
-    say!("runtime    {}", show::runtime(s.runtime, s.base));
+    say!("runtime    {}", show::runtime(s.runtime, s.base, s.image.as_deref()));
     say!(
         "live       {}",
         s.live.map_or_else(|| "none".to_owned(), |v| format!("version {v}"))

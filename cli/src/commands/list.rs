@@ -25,7 +25,7 @@ pub(crate) async fn run(client: &Client, args: Listing) -> Result<ExitCode> {
             f.name.to_string(),
             f.live.map_or_else(|| "-".to_owned(), |v| v.to_string()),
             format!("{} {}", f.newest, f.state),
-            show::runtime(f.runtime, f.base),
+            show::runtime(f.runtime, f.base, f.image.as_deref()),
             show::bytes(f.memory_bytes),
             f.instances.to_string(),
             client.address(&f.path),

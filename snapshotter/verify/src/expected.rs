@@ -31,8 +31,6 @@ pub struct Expected {
     pub oom_score_adj_min: i32,
     /// Permitted process and thread ids.
     pub pids: RangeInclusive<u32>,
-    /// The lowest port that may be bound.
-    pub port_min: u16,
     /// Inodes of the pipes that lead out of the sandbox and are only written to: the function's outputs.
     pub output_pipes: Vec<u32>,
     /// Files in the directory that are not images and are not read.

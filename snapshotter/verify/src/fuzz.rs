@@ -27,7 +27,6 @@ pub(crate) fn expected() -> Expected {
         limits,
         oom_score_adj_min: 0,
         pids: 300..=4_194_303,
-        port_min: 1024,
         output_pipes: vec![55],
         other_files: Vec::new(),
         travelling: None,

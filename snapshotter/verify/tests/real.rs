@@ -42,7 +42,6 @@ fn expected(output_pipe: u32) -> Expected {
         limits,
         oom_score_adj_min: 0,
         pids: 300..=4_194_303,
-        port_min: 1024,
         output_pipes: vec![output_pipe],
         other_files: vec!["dump.log".to_owned()],
         travelling: None,

@@ -46,7 +46,7 @@ pub(crate) fn enter(order: &Order) -> Result<(), FilesError> {
     mount(None::<&str>, slash, None::<&str>, private, None::<&str>).map_err(failed("make private", slash))?;
     let root = match &order.work {
         Work::Program(program) => program_files(program)?,
-        Work::Upload { into, .. } | Work::Layer { into, .. } => {
+        Work::Upload { into, .. } | Work::Image { into, .. } | Work::Layer { into, .. } => {
             bind(into, into, QUIET)?;
             into.as_path()
         }

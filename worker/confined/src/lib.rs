@@ -8,13 +8,14 @@
 //!    │              pid 1: its files are laid out   ([`files`])
 //!    │                 │ user namespace, one id; no capabilities, no_new_privs, filter   ([`rights`])
 //!    │                 ▼
-//!    └──Report──────  unpacks ([`upload`], [`layer`]), or starts a program and reaps ([`process`])
+//!    └──Report──  unpacks ([`upload`], [`image`], [`layer`]), or starts a program and reaps ([`process`])
 //! ```
 //!
 //! The process has its own program image. An attacker who takes it over through a bug in a decompressor finds none of
 //! the worker's memory in it.
 
 mod files;
+pub mod image;
 pub mod layer;
 pub mod links;
 mod order;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{layer, upload};
+use crate::{image, layer, upload};
 
 /// The program's argument that selects this mode.
 pub const SUBCOMMAND: &str = "confined";
@@ -35,6 +35,15 @@ pub struct Order {
 pub enum Work {
     /// Unpacks an uploaded folder from standard input.
     Upload {
+        /// Target: an empty directory, which becomes the root.
+        into: PathBuf,
+        /// Limits on the result.
+        limits: upload::Limits,
+    },
+    /// Unpacks a container image.
+    Image {
+        /// The directory of its layout.
+        layout: PathBuf,
         /// Target: an empty directory, which becomes the root.
         into: PathBuf,
         /// Limits on the result.
@@ -87,6 +96,8 @@ pub struct Shown {
 pub enum Report {
     /// An uploaded folder.
     Upload(Result<(), upload::UnpackError>),
+    /// A container image.
+    Image(Result<(), image::ImageError>),
     /// A layer.
     Layer(Result<(), layer::UnpackError>),
 }

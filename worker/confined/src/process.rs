@@ -20,7 +20,7 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, chdir, execve, fork, getppid, pipe2, sethostname};
 
 use crate::order::{ORDER, Order, Program, Report, SET_UP_FAILED, Work};
-use crate::{files, layer, rights, upload};
+use crate::{files, image, layer, rights, upload};
 
 /// Target of unpacking, as the process sees it.
 const ROOT: &str = "/";
@@ -109,6 +109,11 @@ fn inside(
     has_left: OwnedFd,
     mapped: OwnedFd,
 ) -> Result<Infallible, Failed> {
+    // It is outside the root that this process is about to have.
+    let layout = match &order.work {
+        Work::Image { layout, .. } => Some(File::open(layout).map_err(failed("open the image"))?),
+        _ => None,
+    };
     unshare(CloneFlags::CLONE_NEWNS).map_err(failed("leave the host's mounts"))?;
     files::enter(order).map_err(failed("lay out the files"))?;
     sethostname("build").map_err(failed("name the host"))?;
@@ -135,6 +140,10 @@ fn inside(
         (Work::Upload { limits, .. }, _) => {
             report(&Report::Upload(upload::unpack(io::stdin(), Path::new(ROOT), limits)))?
         }
+        (Work::Image { limits, .. }, _) => match layout {
+            Some(layout) => report(&Report::Image(image::unpack(layout.into(), Path::new(ROOT), limits)))?,
+            None => SET_UP_FAILED as u8,
+        },
         (Work::Layer { name, .. }, _) => report(&Report::Layer(layer::unpack(io::stdin(), Path::new(ROOT), name)))?,
         (Work::Program(_), None) => SET_UP_FAILED as u8,
     };

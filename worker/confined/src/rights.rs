@@ -76,7 +76,7 @@ const UNPACKING: &[i64] = &[
 pub(crate) fn filter(work: &Work, functions: &[u8]) -> io::Result<BpfProgram> {
     match work {
         Work::Program(_) => Ok(decode_program(functions)),
-        Work::Upload { .. } | Work::Layer { .. } => {
+        Work::Upload { .. } | Work::Image { .. } | Work::Layer { .. } => {
             let rules = UNPACKING.iter().map(|call| (*call, Vec::new())).collect();
             let arch = std::env::consts::ARCH.try_into().map_err(io::Error::other)?;
             let refused = SeccompAction::Errno(libc::EPERM.unsigned_abs());
@@ -114,7 +114,9 @@ pub(crate) fn limit(work: &Work, crashes_go_to_a_file: bool) -> io::Result<()> {
     ];
     match work {
         Work::Program(program) => limits.push((Resource::RLIMIT_FSIZE, program.file_bytes)),
-        Work::Upload { .. } | Work::Layer { .. } => limits.push((Resource::RLIMIT_AS, UNPACKING_MEMORY)),
+        Work::Upload { .. } | Work::Image { .. } | Work::Layer { .. } => {
+            limits.push((Resource::RLIMIT_AS, UNPACKING_MEMORY));
+        }
     }
     for (resource, most) in limits {
         let (_, hard) = getrlimit(resource)?;

@@ -42,6 +42,10 @@ const LOOPBACK: &str = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loo
 /// A file on the stage that sets the last process id of the writer's pid namespace.
 const LAST_PID: &str = "proc/sys/kernel/ns_last_pid";
 
+/// A file on the stage with the first port that needs no right. Programs of container images listen on port 80, and the
+/// sandbox's ports are its own.
+const LOW_PORTS: &str = "proc/sys/net/ipv4/ip_unprivileged_port_start";
+
 /// Files of /proc on the stage that reveal or reach the host. An empty file covers each of them.
 const MASKED_FILES: [&str; 6] = [
     "proc/kcore",
@@ -69,6 +73,7 @@ pub(crate) fn make_ready(has_groups: bool) -> Result<File, RootfsError> {
         mounted(kind, Some(Path::new(kind)), Path::new(at), Some(kind), flags, options)
     })?;
     tmpfs("run", Path::new("run"), QUIET, "mode=700,size=4m,nr_inodes=256")?;
+    fs::write(LOW_PORTS, "0").map_err(|e| RootfsError::Make(PathBuf::from(LOW_PORTS), e))?;
     let last_pid = OpenOptions::new()
         .write(true)
         .open(LAST_PID)

@@ -93,7 +93,7 @@ impl Restore {
                 "criu did not say when the processes run",
             ));
         };
-        let running = RunningInstance::new(sandbox, cgroup, &outputs, pager, origin);
+        let running = RunningInstance::new(sandbox, cgroup, &outputs, pager, origin, instance.spec.manifest.port);
         Ok((running.map_err(|e| failed("look at the outputs", &e))?, criu))
     }
 

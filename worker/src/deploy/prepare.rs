@@ -219,11 +219,26 @@ async fn build(worker: &Worker, request: &PrepareRequest) -> Result<BuiltLayers,
     // The publication is not finished here. The scheduler finishes it when the version is recorded with its layers.
     let owner = Owner::deploy(&request.function, request.version);
     let publication = Publication::new(worker.config.store.clone(), owner);
-    let (rootfs, layer) = tokio::try_join!(
-        runtime(worker, &publication, request.manifest.base),
-        layer(worker, &publication, request)
-    )?;
+    let manifest = &request.manifest;
+    let runtime = async {
+        match manifest.image {
+            None => runtime(worker, &publication, manifest.base).await.map(Some),
+            Some(_) => Ok(None),
+        }
+    };
+    let (runtime, built) = tokio::try_join!(runtime, tars(worker, request))?;
+    let layer = publish(worker, &publication, &built.layer).await?;
+    let rootfs = match (runtime, &built.rootfs) {
+        (_, Some(image)) => publish(worker, &publication, image).await?,
+        (Some(runtime), None) => runtime,
+        (None, None) => return Err(ApiError::new(ErrorCode::Internal, "the image has no root filesystem")),
+    };
     Ok(BuiltLayers { rootfs, layer })
+}
+
+async fn publish(worker: &Worker, publication: &Publication, tar: &Temporary) -> Result<LayerRef, ApiError> {
+    let published = publish_layer(&worker.config.store, publication, &tar.0).await;
+    published.map_err(|e| unavailable("publish the function's files", &e))
 }
 
 /// Returns the root filesystem of a runtime as the store has it now, protected for this deploy.
@@ -279,8 +294,8 @@ pub(crate) async fn runtime_alias(worker: &Worker, name: &str) -> Result<Runtime
     serde_json::from_slice(&bytes).map_err(|e| unavailable(&format!("read {key}"), &e))
 }
 
-/// Builds the function's own layer from its uploaded folder and publishes it.
-async fn layer(worker: &Worker, publication: &Publication, request: &PrepareRequest) -> Result<LayerRef, ApiError> {
+/// Builds the function's own layer, and its root filesystem if that is an image's, from the uploaded folder.
+async fn tars(worker: &Worker, request: &PrepareRequest) -> Result<BuiltTars, ApiError> {
     let work_dir = worker.config.cache_dir.join("build");
     let source = Temporary(work_dir.join(format!("{}.source.tar.gz", request.instance)));
     let bytes = worker
@@ -320,10 +335,17 @@ async fn layer(worker: &Worker, publication: &Publication, request: &PrepareRequ
         cgroup_procs: cgroup.procs_files(),
     };
     let built = build_layer(&order, |line| tracing::debug!(line, "build")).await;
-    let tar = Temporary(built.map_err(|e| ApiError::new(e.code(), unavailable("build the function", &e).message))?);
-    publish_layer(&worker.config.store, publication, &tar.0)
-        .await
-        .map_err(|e| unavailable("publish the function's files", &e))
+    let tars = built.map_err(|e| ApiError::new(e.code(), unavailable("build the function", &e).message))?;
+    Ok(BuiltTars {
+        layer: Temporary(tars.layer),
+        rootfs: tars.rootfs.map(Temporary),
+    })
+}
+
+/// The tars of a build, removed when dropped.
+struct BuiltTars {
+    layer: Temporary,
+    rootfs: Option<Temporary>,
 }
 
 struct Temporary(PathBuf);

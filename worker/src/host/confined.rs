@@ -12,7 +12,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
-use rekindle_confined::{ORDER, Order, Report, SUBCOMMAND, Work, layer, upload};
+use rekindle_confined::{ORDER, Order, Report, SUBCOMMAND, Work, image, layer, upload};
 use rekindle_init::causes::chain;
 use uuid::Uuid;
 
@@ -99,7 +99,30 @@ impl Confinement {
         command.stdin(archive);
         match report(command, None, time_limit)? {
             Report::Upload(unpacked) => Ok(unpacked),
-            Report::Layer(_) => Err(ConfinedError::NoReport("it answered for a layer".to_owned())),
+            _ => Err(other_work()),
+        }
+    }
+
+    /// Unpacks the container image in the directory `layout` into the empty directory `into`. Both belong to `host_id`.
+    /// Blocks.
+    pub(crate) fn image(
+        &self,
+        layout: &Path,
+        into: &Path,
+        host_id: u32,
+        limits: upload::Limits,
+        time_limit: Duration,
+        cgroup_procs: &[PathBuf],
+    ) -> Result<Result<(), image::ImageError>, ConfinedError> {
+        let work = Work::Image {
+            layout: layout.to_owned(),
+            into: into.to_owned(),
+            limits,
+        };
+        let command = self.command(work, host_id, None, cgroup_procs);
+        match report(command.map_err(ConfinedError::Start)?, None, time_limit)? {
+            Report::Image(unpacked) => Ok(unpacked),
+            _ => Err(other_work()),
         }
     }
 
@@ -135,9 +158,13 @@ impl Confinement {
                 Ok(Ok(()))
             }
             Report::Layer(refused) => Ok(refused),
-            Report::Upload(_) => Err(ConfinedError::NoReport("it answered for a folder".to_owned())),
+            _ => Err(other_work()),
         }
     }
+}
+
+fn other_work() -> ConfinedError {
+    ConfinedError::NoReport("it answered for other work".to_owned())
 }
 
 /// Runs the command to its end, with `input` if it has a pipe for that.

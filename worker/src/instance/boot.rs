@@ -4,16 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rekindle_confined::image::{AGENT, Config};
 use rekindle_init::protocol::Spawn;
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::manifest::{Base, Runtime};
 use rekindle_wire::{ApiError, ErrorCode};
 
+use crate::deploy::build::image;
 use crate::host::sandbox::{FunctionState, Sandbox};
 use crate::host::start_limiter::KEEP;
 use crate::instance::isolated_process::{IsolatedProcess, isolate, processors, unavailable};
 use crate::instance::missing;
-use crate::instance::{Instance, MemoryOrigin, PORT, RunningInstance};
+use crate::instance::{Instance, MemoryOrigin, RunningInstance};
 use crate::reporting::logs::telling::telling;
 use crate::snapshots::expected::OPEN_FILES;
 use crate::worker::Worker;
@@ -24,6 +26,8 @@ const AGENTS: [(&str, &str); 2] = [
     ("NODE_OPTIONS", "--require=/opt/rekindle/node/lib/copies.js"),
     ("BUN_OPTIONS", "--preload=/opt/rekindle/node/lib/copies.js"),
 ];
+/// That agent in the root filesystems of runtimes. Container images have [`AGENT`].
+const RUNTIME_AGENT: &str = "/opt/rekindle/node/lib/copies.js";
 /// Interval between checks whether a booting function listens.
 const KNOCK_EVERY: Duration = Duration::from_millis(2);
 /// How long to wait for the function's last lines of output.
@@ -36,7 +40,21 @@ const TAIL: usize = 12;
 /// # Errors
 /// Returns `boot_failed`, with the function's last lines, when the function ends or does not listen in time.
 pub async fn boot(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<RunningInstance>, ApiError> {
-    boot_with(worker, instance, environment(&instance.spec)).await
+    let spec = &instance.spec;
+    if spec.manifest.image.is_some() {
+        let config = image_config(worker, spec).await?;
+        return boot_with(worker, instance, Program::of_image(spec, config)).await;
+    }
+    boot_with(worker, instance, Program::of(spec, environment(spec))).await
+}
+
+/// Returns how the image of a version wants to be run.
+async fn image_config(worker: &Worker, spec: &VersionSpec) -> Result<Config, ApiError> {
+    let rootfs = worker.layers.get(&spec.rootfs).await;
+    let rootfs = rootfs.map_err(|e| unavailable("fetch the image", &e))?;
+    let config = tokio::task::spawn_blocking(move || image::config(rootfs.path())).await;
+    let config = config.map_err(|e| unavailable("read the image's configuration", &e))?;
+    config.map_err(|e| unavailable("read the image's configuration", &e))
 }
 
 /// Boots the bootstrap of the instance's runtime. It listens but has loaded nothing yet, so it contains nothing of this
@@ -48,15 +66,49 @@ pub(crate) async fn boot_unloaded(
     worker: &Arc<Worker>,
     instance: &Arc<Instance>,
 ) -> Result<Arc<RunningInstance>, ApiError> {
-    let mut env = base_environment(instance.spec.manifest.base);
+    let manifest = &instance.spec.manifest;
+    let mut env = base_environment(manifest.base);
+    env.push(format!("PORT={}", manifest.port));
     env.push("FN_LOAD=later".to_owned());
-    boot_with(worker, instance, env).await
+    boot_with(worker, instance, Program::of(&instance.spec, env)).await
+}
+
+/// What is started in a sandbox.
+struct Program {
+    argv: Vec<String>,
+    env: Vec<String>,
+    cwd: String,
+}
+
+impl Program {
+    /// The program of a runtime, or of a folder.
+    fn of(spec: &VersionSpec, env: Vec<String>) -> Self {
+        Self {
+            argv: command(spec),
+            env,
+            cwd: "/app".to_owned(),
+        }
+    }
+
+    /// The program of a container image. A command of `fn.toml` replaces the image's.
+    fn of_image(spec: &VersionSpec, config: Config) -> Self {
+        let env = image_environment(spec, config.env);
+        let argv = match spec.manifest.command.as_slice() {
+            [] => config.command,
+            command => expanded_command(command, &env),
+        };
+        Self {
+            argv,
+            env,
+            cwd: config.cwd,
+        }
+    }
 }
 
 async fn boot_with(
     worker: &Arc<Worker>,
     instance: &Arc<Instance>,
-    env: Vec<String>,
+    program: Program,
 ) -> Result<Arc<RunningInstance>, ApiError> {
     let spec = &instance.spec;
     let permit = instance.phase("turn", worker.start_limiter.take()).await;
@@ -69,9 +121,9 @@ async fn boot_with(
     let sandbox = &isolated.sandbox;
     let [stdout, stderr] = &isolated.outputs;
     let order = Spawn {
-        argv: command(spec),
-        env,
-        cwd: "/app".to_owned(),
+        argv: program.argv,
+        env: program.env,
+        cwd: program.cwd,
         open_files: OPEN_FILES,
         filter: worker.config.filter.earlier().map(str::to_owned),
     };
@@ -98,14 +150,16 @@ async fn boot_with(
         outputs,
         ..
     } = isolated;
-    let running = RunningInstance::new(sandbox, cgroup, &outputs, None, MemoryOrigin::default());
+    let origin = MemoryOrigin::default();
+    let running = RunningInstance::new(sandbox, cgroup, &outputs, None, origin, spec.manifest.port);
     running.map_err(|e| unavailable("name the output pipes", &e))
 }
 
 async fn listening(worker: &Worker, instance: &Instance, sandbox: &Arc<Sandbox>) -> Result<(), ApiError> {
     let mut state = sandbox.function_state();
+    let port = instance.spec.manifest.port;
     let knock = async {
-        while sandbox.connect(PORT).await.is_err() {
+        while sandbox.connect(port).await.is_err() {
             tokio::time::sleep(KNOCK_EVERY).await;
         }
     };
@@ -116,13 +170,32 @@ async fn listening(worker: &Worker, instance: &Instance, sandbox: &Arc<Sandbox>)
             Ok(FunctionState::Ended(cause)) => format!("{cause} before it served HTTP"),
             _ => "ended before it served HTTP".to_owned(),
         },
-        () = tokio::time::sleep(limit) => format!(
-            "did not accept connections on 127.0.0.1:$PORT ({PORT}) within boot_timeout, {} s: raise that in fn.toml \
-            if it needs longer",
-            limit.as_secs()
+        () = tokio::time::sleep(limit) => String::new(),
+    };
+    let said = match said.is_empty() {
+        false => said,
+        true => format!(
+            "did not accept connections on 127.0.0.1:$PORT ({port}) within boot_timeout, {} s: raise that in fn.toml \
+            if it needs longer{}",
+            limit.as_secs(),
+            other_port(worker, &instance.spec).await
         ),
     };
     Err(not_started(worker, instance, &said).await)
+}
+
+/// Returns what to do if an image says that it listens on another port.
+async fn other_port(worker: &Worker, spec: &VersionSpec) -> String {
+    if spec.manifest.image.is_none() {
+        return String::new();
+    }
+    let ports = image_config(worker, spec).await.map(|config| config.ports);
+    match ports.unwrap_or_default().as_slice() {
+        [port, ..] if *port != spec.manifest.port => {
+            format!(", or set port = {port}, on which the image says that it listens")
+        }
+        _ => String::new(),
+    }
 }
 
 /// Builds the error for a function that did not start, with the lines of its output that probably explain why.
@@ -155,16 +228,19 @@ fn command(spec: &VersionSpec) -> Vec<String> {
             "/opt/rekindle/node/bootstrap.js",
         ],
         Runtime::Http => {
-            let command = &spec.manifest.command;
-            // A shell expands variables itself, by its own rules.
-            if is_script(command) {
-                return command.clone();
-            }
-            let environment = environment(spec);
-            return command.iter().map(|word| expanded(word, &environment)).collect();
+            return expanded_command(&spec.manifest.command, &environment(spec));
         }
     };
     words.iter().map(|w| (*w).to_owned()).collect()
+}
+
+/// Replaces variables in a command.
+fn expanded_command(command: &[String], environment: &[String]) -> Vec<String> {
+    // A shell expands variables itself, by its own rules.
+    if is_script(command) {
+        return command.to_owned();
+    }
+    command.iter().map(|word| expanded(word, environment)).collect()
 }
 
 /// Returns whether a command is a shell with a script in its arguments.
@@ -227,16 +303,15 @@ fn base_environment(base: Base) -> Vec<String> {
         "HOME=/tmp".to_owned(),
         "TMPDIR=/tmp".to_owned(),
         "LANG=C.UTF-8".to_owned(),
-        format!("PORT={PORT}"),
     ]
 }
 
-/// Returns the environment of a function; see docs/reference/runtime-contract.md.
-pub(crate) fn environment(spec: &VersionSpec) -> Vec<String> {
+/// Returns the variables that say what the function is.
+fn own_environment(spec: &VersionSpec) -> Vec<String> {
     let manifest = &spec.manifest;
     let mib = manifest.memory.0 >> 20;
-    let mut env = base_environment(manifest.base);
-    env.extend([
+    let mut env = vec![
+        format!("PORT={}", manifest.port),
         format!("FN_NAME={}", spec.function.name()),
         format!("FN_VERSION={}", spec.version),
         format!("FN_MEMORY_MIB={mib}"),
@@ -244,10 +319,48 @@ pub(crate) fn environment(spec: &VersionSpec) -> Vec<String> {
         format!("AWS_LAMBDA_FUNCTION_NAME={}", spec.function.name()),
         format!("AWS_LAMBDA_FUNCTION_VERSION={}", spec.version),
         format!("AWS_LAMBDA_FUNCTION_MEMORY_SIZE={mib}"),
-    ]);
+    ];
     if let Some(entry) = &manifest.entry {
         env.push(format!("FN_HANDLER={entry}"));
     }
+    env
+}
+
+/// Returns the environment of a container image, given what the image itself sets.
+fn image_environment(spec: &VersionSpec, image: BTreeMap<String, String>) -> Vec<String> {
+    let processors = processors(spec);
+    let usual = [
+        "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
+        "HOME=/tmp".to_owned(),
+        "TMPDIR=/tmp".to_owned(),
+        "LANG=C.UTF-8".to_owned(),
+        format!("GOMAXPROCS={processors}"),
+        format!("OMP_NUM_THREADS={processors}"),
+    ];
+    let pair = |variable: &String| {
+        let (name, value) = variable.split_once('=')?;
+        Some((name.to_owned(), value.to_owned()))
+    };
+    let mut variables: BTreeMap<_, _> = usual.iter().filter_map(pair).collect();
+    variables.extend(image);
+    variables.extend(spec.manifest.env.clone());
+    for (name, option) in AGENTS {
+        let agent = option.replace(RUNTIME_AGENT, &format!("/{AGENT}"));
+        let more = variables.remove(name).map(|value| format!(" {value}"));
+        variables.insert(name.to_owned(), agent + &more.unwrap_or_default());
+    }
+    variables.extend(own_environment(spec).iter().filter_map(pair));
+    variables
+        .into_iter()
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect()
+}
+
+/// Returns the environment of a function; see docs/reference/runtime-contract.md.
+pub(crate) fn environment(spec: &VersionSpec) -> Vec<String> {
+    let manifest = &spec.manifest;
+    let mut env = base_environment(manifest.base);
+    env.extend(own_environment(spec));
     let mut own: BTreeMap<_, _> = manifest.env.iter().map(|(k, v)| (k.as_str(), v.clone())).collect();
     if manifest.runtime == Runtime::Http {
         let first = own.remove("PYTHONPATH").filter(|path| !path.is_empty());

@@ -8,9 +8,6 @@ use rekindle_relay::{ConnectionPool, HeadLimits, KeepAlive, Reply, SendError};
 
 use crate::host::sandbox::Sandbox;
 
-/// The port on which every function serves HTTP inside its sandbox.
-pub const PORT: u16 = 8080;
-
 /// Where the platform's own requests go. Frameworks check the host, and most allow this one.
 pub(crate) fn own_url(path: &str) -> String {
     format!("http://localhost{path}")
@@ -22,14 +19,16 @@ pub type FunctionBody = Reply;
 /// Sends requests into one sandbox.
 pub struct FunctionClient {
     sandbox: Arc<Sandbox>,
+    port: u16,
     pool: ConnectionPool,
 }
 
 impl FunctionClient {
-    /// Creates a client with no connection.
-    pub fn new(sandbox: &Arc<Sandbox>) -> Self {
+    /// Creates a client with no connection, for the function that listens on `port` in the sandbox.
+    pub fn new(sandbox: &Arc<Sandbox>, port: u16) -> Self {
         Self {
             sandbox: Arc::clone(sandbox),
+            port,
             pool: ConnectionPool::new(HeadLimits::FUNCTION, KeepAlive::Timeout),
         }
     }
@@ -39,7 +38,7 @@ impl FunctionClient {
     /// # Errors
     /// Returns an error when no connection can be made, or when the connection breaks.
     pub async fn send(&self, request: http::Request<Body>) -> Result<http::Response<FunctionBody>, SendError> {
-        let connect = || async { self.sandbox.connect(PORT).await.map(TokioIo::new) };
+        let connect = || async { self.sandbox.connect(self.port).await.map(TokioIo::new) };
         self.pool.send(request, connect).await
     }
 

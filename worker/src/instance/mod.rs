@@ -51,7 +51,7 @@ use crate::migration::WrittenPages;
 use crate::reporting::logs::Sink;
 use crate::snapshots::{OpenSnapshot, PipeNote, WorkingSetUse};
 pub(crate) use client::own_url;
-pub use client::{FunctionBody, FunctionClient, PORT};
+pub use client::{FunctionBody, FunctionClient};
 pub(crate) use end::tear_down;
 use end::watch_end;
 use thaw_order::Children;
@@ -99,7 +99,7 @@ pub struct MemoryOrigin {
 }
 
 impl RunningInstance {
-    /// Puts the parts of an instance together.
+    /// Puts the parts of an instance together, whose function listens on `port`.
     ///
     /// # Errors
     /// Returns an error when the outputs cannot be inspected.
@@ -109,10 +109,11 @@ impl RunningInstance {
         outputs: &[Output; 2],
         pager: Option<Pager>,
         origin: MemoryOrigin,
+        port: u16,
     ) -> io::Result<Arc<Self>> {
         let pipes = outputs.iter().map(Output::note).collect::<Result<_, _>>()?;
         Ok(Arc::new(Self {
-            client: FunctionClient::new(&sandbox),
+            client: FunctionClient::new(&sandbox, port),
             sandbox,
             pager,
             cgroup,

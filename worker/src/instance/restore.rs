@@ -162,7 +162,8 @@ impl<'a> SnapshotRestore<'a> {
         span.record("rekindle.handover", "given");
         self.worker.metrics.restored_by(Restorer::Auto);
         let origin = self.origin(working_set);
-        let running = RunningInstance::new(sandbox, cgroup, &outputs, Some(pager), origin);
+        let port = self.instance.spec.manifest.port;
+        let running = RunningInstance::new(sandbox, cgroup, &outputs, Some(pager), origin, port);
         running.map_err(|e| failed("look at the outputs", &e))
     }
 

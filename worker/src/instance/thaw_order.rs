@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 
-use super::{Instance, PORT, RunningInstance};
+use super::{Instance, RunningInstance};
 use crate::host::cgroup::{Cgroup, FileError};
 
 /// How long parents wait for their children at most.
@@ -98,7 +98,8 @@ impl Children {
     pub(super) async fn first(self, instance: Arc<Instance>, parts: Arc<RunningInstance>) {
         let until = Instant::now() + LIMIT;
         // None need succeed: what does not listen has no workers that wait for connections.
-        let knocks = (0..self.0.len().min(KNOCKS_MAX)).map(|_| parts.sandbox.connect(PORT));
+        let port = instance.spec.manifest.port;
+        let knocks = (0..self.0.len().min(KNOCKS_MAX)).map(|_| parts.sandbox.connect(port));
         drop(tokio::time::timeout(LIMIT, join_all(knocks)).await);
         let mut asleep = 0;
         while asleep < ASLEEP && Instant::now() < until {

@@ -15,8 +15,6 @@ use crate::snapshots::{FILES_ARCHIVE, NOTES_FILE, PipeNote};
 pub(crate) const OPEN_FILES: u64 = 1024;
 /// Process ids that CRIU may choose: above those of init, CRIU and their children.
 pub(crate) const PIDS: std::ops::RangeInclusive<u32> = 300..=4_194_304;
-/// Ports below this one require a capability.
-const PORT_MIN: u16 = 1024;
 /// The kernel's numbers of resource limits.
 const CORE: usize = 4;
 const NOFILE: usize = 7;
@@ -52,7 +50,6 @@ pub fn expected(uid: u32, pipes: &[PipeNote]) -> Expected {
         limits,
         oom_score_adj_min: 0,
         pids: PIDS,
-        port_min: PORT_MIN,
         output_pipes: pipes.iter().filter_map(|note| pipe_number(&note.key)).collect(),
         other_files: [NOTES_FILE, FILES_ARCHIVE, DUMP_LOG].map(str::to_owned).to_vec(),
         travelling: None,

@@ -1,6 +1,7 @@
 //! `fn deploy`: reads `fn.toml`, runs its build command, packs the folder, uploads it, and follows the version until it
 //! is live.
 
+mod image;
 mod pack;
 mod upload;
 
@@ -76,7 +77,13 @@ pub(crate) async fn deploy(
     if let Some(command) = &manifest.build_command {
         build(folder, command)?;
     }
-    let packed = pack::pack(folder)?;
+    let packed = match &manifest.image {
+        None => pack::pack(folder)?,
+        Some(image) => {
+            let layout = image::layout(folder, image)?;
+            pack::pack_image(&folder.join(manifest::FILE_NAME), &layout.path)?
+        }
+    };
     let (version, new) = upload::upload(client, packed, force, quiet).await?;
     let mut version = follow(client, version, deadline, quiet).await?;
     match version.error.take() {

@@ -9,6 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use flate2::{Compression, GzBuilder};
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use rekindle_wire::manifest::FILE_NAME;
 use rekindle_wire::{ApiError, ErrorCode};
 use tar::{Builder, EntryType, Header, HeaderMode};
 
@@ -52,6 +53,30 @@ pub(super) fn pack(folder: &Path) -> Result<Packed> {
     let mut found = Vec::new();
     walk(folder, folder, &ignored, &mut found)?;
     found.sort();
+    let found = found.into_iter().map(|inside| (folder.join(&inside), inside));
+    packed(folder, found.collect())
+}
+
+/// Packs `manifest` and the layout of a container image, which workers look for in `image/`. Blocks.
+pub(super) fn pack_image(manifest: &Path, layout: &Path) -> Result<Packed> {
+    let mut found = Vec::new();
+    walk(layout, layout, &Gitignore::empty(), &mut found)?;
+    found.sort();
+    let top = PathBuf::from("image");
+    let mut files = vec![
+        (manifest.to_owned(), PathBuf::from(FILE_NAME)),
+        (layout.to_owned(), top.clone()),
+    ];
+    files.extend(
+        found
+            .into_iter()
+            .map(|inside| (layout.join(&inside), top.join(&inside))),
+    );
+    packed(layout, files)
+}
+
+/// Packs files, each under its path in the folder.
+fn packed(folder: &Path, found: Vec<(PathBuf, PathBuf)>) -> Result<Packed> {
     let mut file = tempfile::tempfile().context("no temporary file could be made")?;
     let (files, plain_bytes) = write(folder, &found, &mut file)?;
     let bytes = file.stream_position().context("the packed folder cannot be measured")?;
@@ -115,16 +140,15 @@ fn walk(top: &Path, folder: &Path, ignored: &Gitignore, found: &mut Vec<PathBuf>
 }
 
 /// Writes the archive. Returns the number of files and the bytes of content.
-fn write(top: &Path, found: &[PathBuf], out: &mut File) -> Result<(usize, u64)> {
+fn write(top: &Path, found: &[(PathBuf, PathBuf)], out: &mut File) -> Result<(usize, u64)> {
     let gzip = GzBuilder::new()
         .mtime(0)
         .operating_system(255)
         .write(out, Compression::new(6));
     let mut archive = Builder::new(gzip);
     let (mut files, mut plain) = (0, 0);
-    for inside in found {
-        let path = top.join(inside);
-        let meta = fs::symlink_metadata(&path).with_context(|| format!("{}: cannot be read", path.display()))?;
+    for (path, inside) in found {
+        let meta = fs::symlink_metadata(path).with_context(|| format!("{}: cannot be read", path.display()))?;
         let mut header = Header::new_gnu();
         header.set_metadata_in_mode(&meta, HeaderMode::Deterministic);
         header.set_mtime(0);
@@ -142,11 +166,11 @@ fn write(top: &Path, found: &[PathBuf], out: &mut File) -> Result<(usize, u64)> 
             } else {
                 0o755
             });
-            let content = File::open(&path).with_context(|| format!("{}: cannot be read", path.display()))?;
+            let content = File::open(path).with_context(|| format!("{}: cannot be read", path.display()))?;
             append(&mut archive, &mut header, inside, content)?;
         } else if meta.is_symlink() {
             files += 1;
-            let target = fs::read_link(&path).with_context(|| format!("{}: cannot be read", path.display()))?;
+            let target = fs::read_link(path).with_context(|| format!("{}: cannot be read", path.display()))?;
             if !stays_inside(inside, &target) {
                 bail!(
                     "{}: the link to {} leads out of the folder: copy the file, or name the link in {IGNORE_FILE}",

@@ -32,6 +32,9 @@ pub struct FunctionSummary {
     /// Its root filesystem, which says the version of its interpreter. `None` from an earlier version of the platform.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<Base>,
+    /// Its container image, as fn.toml names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
     /// Memory limit of an instance in bytes.
     pub memory_bytes: u64,
     /// Instances running now.

@@ -32,6 +32,12 @@ pub struct Manifest {
     /// `http`: the command that serves HTTP on `$PORT`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
+    /// The container image that is its root filesystem, as `fn.toml` names it. `base` has no meaning then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// The port on which it serves HTTP, inside its sandbox.
+    #[serde(default = "port", skip_serializing_if = "is_usual_port")]
+    pub port: u16,
     /// The root filesystem.
     pub base: Base,
     /// Memory limit of an instance in bytes.
@@ -130,6 +136,17 @@ impl Manifest {
             requests => requests.to_vec(),
         }
     }
+}
+
+/// Default port.
+const PORT: u16 = 8080;
+
+fn port() -> u16 {
+    PORT
+}
+
+fn is_usual_port(value: &u16) -> bool {
+    *value == PORT
 }
 
 /// Default boot timeout in seconds.

@@ -8,8 +8,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{
-    Asynchronous, BOOT_TIMEOUT_S, Base, ByteSize, Hooks, Manifest, Network, Runtime, WarmupRequest, check_callback,
-    control, parse_duration, yes,
+    Asynchronous, BOOT_TIMEOUT_S, Base, ByteSize, Hooks, Manifest, Network, PORT, Runtime, WarmupRequest,
+    check_callback, control, parse_duration, yes,
 };
 
 const MEMORY: Range<u64> = 16 << 20..(64 << 30) + 1;
@@ -20,6 +20,9 @@ const CONCURRENCY: Range<u64> = 1..1_001;
 const INSTANCES: Range<u64> = 1..10_001;
 const KEPT: Range<u64> = 0..1_001;
 const PARK_S: Range<u64> = 0..604_801;
+const PORTS: Range<u64> = 1..65_536;
+/// Maximum length of an image's name in bytes.
+const IMAGE_MAX: usize = 512;
 const WARMUP_MAX: usize = 20;
 const ATTEMPTS: Range<u64> = 1..101;
 const AGE_S: Range<u64> = 1..604_801;
@@ -38,7 +41,9 @@ pub struct ManifestError {
 #[serde(deny_unknown_fields)]
 struct Raw {
     name: Spanned<String>,
-    runtime: Spanned<String>,
+    runtime: Option<Spanned<String>>,
+    image: Option<Spanned<String>>,
+    port: Option<Spanned<u64>>,
     entry: Option<Spanned<String>>,
     command: Option<Spanned<Vec<String>>>,
     base: Option<Spanned<Base>>,
@@ -128,6 +133,8 @@ fn example(line: &str) -> Option<&'static str> {
 pub(super) const EXAMPLES: &[&str] = &[
     r#"name = "hello""#,
     r#"runtime = "python""#,
+    r#"image = "./image.tar""#,
+    "port = 8080",
     r#"entry = "main.handler""#,
     r#"command = ["./server", "--quiet"]"#,
     r#"memory = "256MiB""#,
@@ -174,8 +181,24 @@ impl Checker<'_> {
             Ok(name) => name,
             Err(e) => return self.refuse(Some(raw.name.span()), format!("{e}")),
         };
-        let (runtime, base) = self.runtime(&raw.runtime, raw.base)?;
-        let (entry, command) = self.start(runtime, raw.entry, raw.command)?;
+        let image = self.image(raw.image, raw.runtime.as_ref(), raw.base.as_ref())?;
+        let (runtime, base) = match (&image, &raw.runtime) {
+            (Some(_), _) => (Runtime::Http, Base::Base),
+            (None, Some(runtime)) => self.runtime(runtime, raw.base)?,
+            (None, None) => {
+                return self.refuse(
+                    None,
+                    "runtime is missing: write runtime = \"python3.13\" or another of `fn runtimes list`, or image = \
+                     \"REGISTRY/NAME:TAG\"",
+                );
+            }
+        };
+        let (entry, command) = match (&image, raw.entry, raw.command) {
+            // The image has a command of its own.
+            (Some(_), None, None) => (None, Vec::new()),
+            (_, entry, command) => self.start(runtime, entry, command)?,
+        };
+        let port = self.port(runtime, raw.port)?;
         let memory = self.size("memory", raw.memory, ByteSize(256 << 20), &MEMORY)?;
         let tmp = self.size("tmp", raw.tmp, ByteSize(64 << 20), &TMP)?;
         let cpu = match raw.cpu {
@@ -224,6 +247,8 @@ impl Checker<'_> {
             runtime,
             entry,
             command,
+            image,
+            port,
             base,
             memory,
             cpu,
@@ -299,6 +324,59 @@ impl Checker<'_> {
                 None,
                 "entry is missing: write entry = \"file.function\", for example \"main.handler\"",
             ),
+        }
+    }
+
+    fn image(
+        &self,
+        image: Option<Spanned<String>>,
+        runtime: Option<&Spanned<String>>,
+        base: Option<&Spanned<Base>>,
+    ) -> Result<Option<String>, ManifestError> {
+        let Some(image) = image else {
+            return Ok(None);
+        };
+        let beside = runtime.map(Spanned::span).or_else(|| base.map(Spanned::span));
+        if let Some(span) = beside {
+            return self.refuse(
+                Some(span),
+                "an image brings its own runtime and root filesystem: remove this line, or image",
+            );
+        }
+        let text = image.get_ref();
+        let good =
+            (1..=IMAGE_MAX).contains(&text.len()) && !text.contains(char::is_whitespace) && !text.starts_with('-');
+        if !good {
+            return self.refuse(
+                Some(image.span()),
+                format!(
+                    "image = \"{text}\" is not the name of an image: write \"REGISTRY/NAME:TAG\", or a path that \
+                     begins with ./"
+                ),
+            );
+        }
+        Ok(Some(image.into_inner()))
+    }
+
+    fn port(&self, runtime: Runtime, port: Option<Spanned<u64>>) -> Result<u16, ManifestError> {
+        match port {
+            None => Ok(PORT),
+            Some(port) if runtime != Runtime::Http => self.refuse(
+                Some(port.span()),
+                "port is for images and runtime = \"http\" only: remove the line",
+            ),
+            Some(port) => match u16::try_from(*port.get_ref()) {
+                Ok(number) if PORTS.contains(port.get_ref()) => Ok(number),
+                _ => self.refuse(
+                    Some(port.span()),
+                    format!(
+                        "port = {} is impossible: use {} to {}",
+                        port.get_ref(),
+                        PORTS.start,
+                        PORTS.end - 1
+                    ),
+                ),
+            },
         }
     }
 

@@ -221,8 +221,7 @@ pub(super) fn check_inet(context: Context<'_>, at: Place<'_>, socket: &InetSocke
         "isk.state",
         state,
     )?;
-    let bound = *src_port == 0 || (u32::from(context.expected.port_min)..=PORT_MAX).contains(src_port);
-    at.hold(bound, "isk.src_port", src_port)?;
+    at.hold(*src_port <= PORT_MAX, "isk.src_port", src_port)?;
     at.hold(*dst_port <= PORT_MAX, "isk.dst_port", dst_port)?;
     let limit = if *state == LISTENING { BACKLOG_MAX } else { BUFFER_MAX };
     at.hold(*backlog <= limit, "isk.backlog", backlog)?;

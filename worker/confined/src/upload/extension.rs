@@ -11,14 +11,14 @@ const EXTENSION_MAX: u64 = 64 * 1024;
 
 /// Contents of extension records about the next entry.
 #[derive(Default)]
-pub(super) struct Extension {
-    pub(super) path: Option<Vec<u8>>,
-    pub(super) link: Option<Vec<u8>>,
+pub(crate) struct Extension {
+    pub(crate) path: Option<Vec<u8>>,
+    pub(crate) link: Option<Vec<u8>>,
 }
 
 impl Extension {
     /// Reads the entry if it is an extension record. Returns whether it is one.
-    pub(super) fn read<R: Read>(&mut self, entry: &mut Entry<'_, R>) -> Result<bool, UnpackError> {
+    pub(crate) fn read<R: Read>(&mut self, entry: &mut Entry<'_, R>) -> Result<bool, UnpackError> {
         let kind = entry.header().entry_type();
         let known = matches!(
             kind,

@@ -8,7 +8,7 @@
 
 mod extension;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
@@ -27,7 +27,7 @@ use tar::{Archive, Entry, EntryType};
 
 use serde::{Deserialize, Serialize};
 
-use self::extension::Extension;
+pub(crate) use self::extension::Extension;
 use crate::links::{self, LinkError};
 use crate::{Cause, is_control};
 
@@ -108,10 +108,10 @@ pub enum UnpackError {
 }
 
 /// Fails once more than `left` bytes have been read, so that a bomb is not unpacked to its end.
-struct Bounded<R> {
-    inner: R,
-    left: u64,
-    exceeded: Rc<Cell<bool>>,
+pub(crate) struct Bounded<R> {
+    pub(crate) inner: R,
+    pub(crate) left: u64,
+    pub(crate) exceeded: Rc<Cell<bool>>,
 }
 
 impl<R: Read> Read for Bounded<R> {

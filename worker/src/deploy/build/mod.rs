@@ -12,6 +12,7 @@ mod allow;
 mod cache;
 mod counts;
 mod entry;
+pub mod image;
 mod installer;
 mod node;
 mod operator;
@@ -54,6 +55,7 @@ pub(crate) use installer::tree_bytes;
 pub use node::NodeError;
 pub use pack::PackError;
 pub use python::PythonError;
+pub use rekindle_confined::image::ImageError;
 pub use rekindle_confined::upload::UnpackError;
 pub use requirements::RequirementsError;
 pub use room::sweep;
@@ -157,6 +159,12 @@ pub struct BuildOrder<'a> {
 }
 
 impl BuildOrder<'_> {
+    /// Returns a new name for a tar.
+    fn tar(&self) -> PathBuf {
+        self.work_dir
+            .join(format!("{LAYER_PREFIX}{}.tar", Uuid::new_v4().simple()))
+    }
+
     async fn root(&self, root: Root) -> Result<PathBuf, RootError> {
         (self.roots)(root).await.map_err(RootError::Missing)
     }
@@ -193,6 +201,9 @@ pub enum BuildError {
     /// The folder was rejected.
     #[error(transparent)]
     Unpack(#[from] UnpackError),
+    /// The container image was rejected.
+    #[error(transparent)]
+    Image(#[from] ImageError),
     /// The process that should unpack it failed.
     #[error("unpack the folder")]
     Confined(#[from] ConfinedError),
@@ -232,9 +243,10 @@ impl BuildError {
     pub fn code(&self) -> ErrorCode {
         use ErrorCode::{BuildFailed, Internal, InvalidManifest, TooLarge};
         match self {
-            Self::Unpack(UnpackError::TooLarge { .. } | UnpackError::TooMany { .. }) => TooLarge,
-            Self::Unpack(UnpackError::Write(..)) | Self::Confined(_) => Internal,
-            Self::Unpack(_) | Self::Entry(_) => InvalidManifest,
+            Self::Unpack(UnpackError::TooLarge { .. } | UnpackError::TooMany { .. })
+            | Self::Image(ImageError::TooLarge { .. } | ImageError::TooMany { .. }) => TooLarge,
+            Self::Unpack(UnpackError::Write(..)) | Self::Image(ImageError::Write(..)) | Self::Confined(_) => Internal,
+            Self::Unpack(_) | Self::Image(_) | Self::Entry(_) => InvalidManifest,
             Self::Python(PythonError::Installer(e)) | Self::Node(NodeError::Installer(e)) => match e {
                 InstallerError::TimedOut { .. } | InstallerError::TooLarge { .. } => BuildFailed,
                 InstallerError::Start { .. } => Internal,
@@ -256,14 +268,32 @@ impl BuildError {
     }
 }
 
-/// Builds the layer. Returns a tar in `work_dir` whose names are relative to `/app`; the caller removes it. The same
-/// folder and the same packages give the same bytes. Must run as root. `progress` receives each step.
+/// The tars that a build has made. The caller removes them.
+#[derive(Debug, Clone)]
+pub struct Tars {
+    /// The function's own files, with names relative to `/app`.
+    pub layer: PathBuf,
+    /// The root filesystem, if it is a container image's.
+    pub rootfs: Option<PathBuf>,
+}
+
+impl Tars {
+    /// Removes the files. What is left is swept at the worker's next start.
+    fn remove(&self) {
+        for tar in self.rootfs.iter().chain([&self.layer]) {
+            let _ = std::fs::remove_file(tar);
+        }
+    }
+}
+
+/// Builds the layer, and the root filesystem of a container image. Returns tars in `work_dir`. The same folder and the
+/// same packages give the same bytes. Must run as root. `progress` receives each step.
 ///
 /// Dropping the future stops the build and leaves nothing.
 ///
 /// # Errors
 /// See [`BuildError`]; its text is for the user.
-pub async fn build_layer(order: &BuildOrder<'_>, progress: impl Fn(&str) + Send + Sync) -> Result<PathBuf, BuildError> {
+pub async fn build_layer(order: &BuildOrder<'_>, progress: impl Fn(&str) + Send + Sync) -> Result<Tars, BuildError> {
     let work_dir = order.work_dir.clone();
     let failed = |source| BuildError::WorkDir {
         action: "make a build directory in",
@@ -305,11 +335,14 @@ async fn unpack(order: &BuildOrder<'_>, room: &Arc<Room>) -> Result<(), BuildErr
     blocking(unpacked).await?
 }
 
-async fn build_in(order: &BuildOrder<'_>, room: &Arc<Room>, progress: &Progress<'_>) -> Result<PathBuf, BuildError> {
+async fn build_in(order: &BuildOrder<'_>, room: &Arc<Room>, progress: &Progress<'_>) -> Result<Tars, BuildError> {
     let (manifest, limits) = (order.manifest, order.limits);
     progress("unpacking the folder");
     let unpacking = tracing::info_span!("unpack", "rekindle.role" = "worker");
     unpack(order, room).instrument(unpacking).await?;
+    if manifest.image.is_some() {
+        return image::build(order, room, progress).await;
+    }
     let found = entry::check(manifest, &room.app())?;
 
     let packages = match manifest.base.runtime() {
@@ -342,9 +375,7 @@ async fn build_in(order: &BuildOrder<'_>, room: &Arc<Room>, progress: &Progress<
     }
 
     progress("packing the layer");
-    let layer = order
-        .work_dir
-        .join(format!("{LAYER_PREFIX}{}.tar", Uuid::new_v4().simple()));
+    let layer = order.tar();
     let (to, room) = (layer.clone(), Arc::clone(room));
     let packing = tracing::info_span!("pack", "rekindle.role" = "worker");
     let packed = blocking(move || {
@@ -360,7 +391,7 @@ async fn build_in(order: &BuildOrder<'_>, room: &Arc<Room>, progress: &Progress<
         })
     });
     packed.instrument(packing).await??;
-    Ok(layer)
+    Ok(Tars { layer, rootfs: None })
 }
 
 #[cfg(test)]

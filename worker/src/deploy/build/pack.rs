@@ -1,9 +1,10 @@
 //! Packs a function's files as a tar. Its bytes depend only on names, contents, link targets and the execute bit: the
 //! same input gives the same digest on every worker.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use tar::{Builder, EntryType, Header};
@@ -59,16 +60,7 @@ pub(super) fn pack<'a>(
     out: &Path,
     limits: &BuildLimits,
 ) -> Result<(), PackError> {
-    let wrong = |e| PackError::Write(out.to_owned(), e);
-    let file = File::create(out).map_err(wrong)?;
-    let builder = Builder::new(BufWriter::with_capacity(1 << 20, file));
-    let mut packing = Packing {
-        builder,
-        out,
-        limits,
-        bytes: 0,
-        files: 0,
-    };
+    let mut packing = Packing::new(out, limits, Links::Inside)?;
     for (name, tree) in trees {
         let above: Vec<&Path> = name.ancestors().filter(|a| !a.as_os_str().is_empty()).collect();
         for directory in above.into_iter().rev() {
@@ -79,7 +71,40 @@ pub(super) fn pack<'a>(
     for [name, target] in links {
         packing.symbolic(name, target)?;
     }
-    packing.builder.into_inner().and_then(|mut w| w.flush()).map_err(wrong)
+    packing.finish()
+}
+
+/// Packs a root filesystem without the content of its directory `apart`, and that content by itself, each as a tar.
+/// Links may lead anywhere, since the function's root contains them. Blocks.
+pub(super) fn pack_root(
+    root: &Path,
+    apart: &'static str,
+    [out, apart_out]: [&Path; 2],
+    limits: &BuildLimits,
+) -> Result<(), PackError> {
+    let mut packing = Packing::new(
+        out,
+        limits,
+        Links::Anywhere {
+            apart: Path::new(apart),
+        },
+    )?;
+    packing.tree(root, root, Path::new(""))?;
+    packing.finish()?;
+    let nothing = Links::Anywhere { apart: Path::new("/") };
+    let mut packing = Packing::new(apart_out, limits, nothing)?;
+    let content = root.join(apart);
+    packing.tree(&content, &content, Path::new(""))?;
+    packing.finish()
+}
+
+/// Where symbolic links may lead.
+#[derive(Clone, Copy)]
+enum Links<'a> {
+    /// Within the tree, which is mounted somewhere.
+    Inside,
+    /// Anywhere: the tree is a root. The content of one directory is left out.
+    Anywhere { apart: &'a Path },
 }
 
 struct Packing<'a> {
@@ -88,9 +113,30 @@ struct Packing<'a> {
     limits: &'a BuildLimits,
     bytes: u64,
     files: u64,
+    links: Links<'a>,
+    /// Names of files with several names, by device and inode number.
+    named: HashMap<(u64, u64), PathBuf>,
 }
 
-impl Packing<'_> {
+impl<'a> Packing<'a> {
+    fn new(out: &'a Path, limits: &'a BuildLimits, links: Links<'a>) -> Result<Self, PackError> {
+        let file = File::create(out).map_err(|e| PackError::Write(out.to_owned(), e))?;
+        Ok(Self {
+            builder: Builder::new(BufWriter::with_capacity(1 << 20, file)),
+            out,
+            limits,
+            bytes: 0,
+            files: 0,
+            links,
+            named: HashMap::new(),
+        })
+    }
+
+    fn finish(self) -> Result<(), PackError> {
+        let written = self.builder.into_inner().and_then(|mut w| w.flush());
+        written.map_err(|e| PackError::Write(self.out.to_owned(), e))
+    }
+
     fn tree(&mut self, root: &Path, directory: &Path, name: &Path) -> Result<(), PackError> {
         let wrong = |e| PackError::Read(directory.to_owned(), e);
         let entries = fs::read_dir(directory)
@@ -104,7 +150,9 @@ impl Packing<'_> {
             let metadata = fs::symlink_metadata(&path).map_err(|e| PackError::Read(path.clone(), e))?;
             if metadata.is_dir() {
                 self.directory(&name)?;
-                self.tree(root, &path, &name)?;
+                if !matches!(self.links, Links::Anywhere { apart } if apart == name) {
+                    self.tree(root, &path, &name)?;
+                }
             } else if metadata.is_file() {
                 self.file(&path, &name, &metadata)?;
             } else if metadata.is_symlink() {
@@ -146,6 +194,13 @@ impl Packing<'_> {
     }
 
     fn file(&mut self, path: &Path, name: &Path, metadata: &fs::Metadata) -> Result<(), PackError> {
+        if metadata.nlink() > 1 && matches!(self.links, Links::Anywhere { .. }) {
+            let same = (metadata.dev(), metadata.ino());
+            if let Some(first) = self.named.get(&same).cloned() {
+                return self.linked(EntryType::Link, name, &first);
+            }
+            self.named.insert(same, name.to_owned());
+        }
         let mode = if metadata.permissions().mode() & 0o100 == 0 {
             0o644
         } else {
@@ -159,6 +214,9 @@ impl Packing<'_> {
 
     fn link(&mut self, root: &Path, path: &Path, name: &Path) -> Result<(), PackError> {
         let target = fs::read_link(path).map_err(|e| PackError::Read(path.to_owned(), e))?;
+        if matches!(self.links, Links::Anywhere { .. }) {
+            return self.symbolic(name, &target);
+        }
         let in_root = path.strip_prefix(root).unwrap_or(path);
         if !links::stays_inside(in_root, &target) {
             return Err(PackError::Link(name.to_owned()));
@@ -171,7 +229,11 @@ impl Packing<'_> {
     }
 
     fn symbolic(&mut self, name: &Path, target: &Path) -> Result<(), PackError> {
-        let mut header = self.header(EntryType::Symlink, 0o777, 0)?;
+        self.linked(EntryType::Symlink, name, target)
+    }
+
+    fn linked(&mut self, kind: EntryType, name: &Path, target: &Path) -> Result<(), PackError> {
+        let mut header = self.header(kind, 0o777, 0)?;
         let appended = self.builder.append_link(&mut header, name, target);
         appended.map_err(|e| PackError::Write(self.out.to_owned(), e))
     }

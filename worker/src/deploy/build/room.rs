@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! WORK_DIR/build-ID/app   the uploaded folder    deps   python packages    tmp   the installers' own
+//!                   root  a container image's root filesystem
 //! ```
 
 use std::fs;
@@ -31,7 +32,7 @@ impl Room {
         let room = Self { path, id: fresh_id() };
         // Owned by root: the processes that run in it cannot exchange any of these directories for a link.
         fs::set_permissions(&room.path, fs::Permissions::from_mode(0o700))?;
-        for name in ["app", "deps", "tmp", "tmp/home"] {
+        for name in ["app", "deps", "root", "tmp", "tmp/home"] {
             let directory = room.path.join(name);
             fs::create_dir(&directory)?;
             fs::set_permissions(&directory, fs::Permissions::from_mode(0o755))?;
@@ -46,6 +47,10 @@ impl Room {
 
     pub(super) fn deps(&self) -> PathBuf {
         self.path.join("deps")
+    }
+
+    pub(super) fn root(&self) -> PathBuf {
+        self.path.join("root")
     }
 
     pub(super) fn tmp(&self) -> PathBuf {

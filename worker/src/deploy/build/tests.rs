@@ -105,7 +105,9 @@ impl Workshop {
             confinement: Confinement::new(init_binary().unwrap()),
             cgroup_procs: Vec::new(),
         };
-        let built = build_layer(&order, |text| self.told.lock().unwrap().push(text.to_owned())).await;
+        let built = build_layer(&order, |text| self.told.lock().unwrap().push(text.to_owned()))
+            .await
+            .map(|tars| tars.layer);
         let layer = built.map(|path| {
             let bytes = fs::read(&path).unwrap();
             fs::remove_file(path).unwrap();

@@ -1,0 +1,380 @@
+//! Container images as functions: from a Dockerfile, a layout, archives, and a registry, made by real tools.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::fs;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use rekindle_e2e::{Folder, binaries, platform, shared, skip, until};
+use tempfile::TempDir;
+
+const SERVER: &str = r#"
+import json, os, pwd, socket, sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+calls = 0
+
+def written(path):
+    try:
+        open(path, "w").write("x")
+        return "written"
+    except OSError as error:
+        return error.strerror
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        global calls
+        calls += 1
+        found = {
+            "calls": calls,
+            "argv": sys.argv,
+            "env": {name: os.environ.get(name) for name in ("GREETING", "PORT", "FN_NAME", "HOME", "MORE")},
+            "cwd": os.getcwd(),
+            "user": pwd.getpwuid(os.getuid()).pw_name,
+            "host": socket.gethostbyname(socket.gethostname()),
+            "root": written("/srv/x"),
+            "tmp": written("/tmp/x"),
+            "link": os.readlink("/srv/link"),
+        }
+        body = json.dumps(found).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+ThreadingHTTPServer(("0.0.0.0", int(sys.argv[1])), Handler).serve_forever()
+"#;
+
+const DOCKERFILE: &str = r#"
+FROM scratch
+ADD python.tar /
+COPY server.py /srv/app/server.py
+COPY links/ /srv/
+ENV GREETING=hello HOME=/srv
+USER nobody
+WORKDIR /srv/app
+EXPOSE 80
+ENTRYPOINT ["python3", "server.py"]
+CMD ["80"]
+"#;
+
+fn run(command: &mut Command) -> Output {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {told}");
+    output
+}
+
+/// Whether the tools are here; without them the test is skipped.
+fn tools() -> bool {
+    for tool in ["buildah", "skopeo"] {
+        if Command::new(tool).arg("--version").output().is_err() {
+            skip(&format!("{tool} is missing: run scripts/setup.sh test-packages"));
+            return false;
+        }
+    }
+    true
+}
+
+/// A Dockerfile's folder, with the root filesystem of a runtime as `NAME.tar`.
+fn context(folder: Folder, runtime: &str) -> Folder {
+    let tar = format!("{runtime}.tar");
+    fs::copy(binaries::runtimes().join(&tar), folder.path().join(&tar)).unwrap();
+    folder
+}
+
+fn python_context(folder: Folder) -> Folder {
+    let folder = context(
+        folder.file("server.py", SERVER).file("Dockerfile", DOCKERFILE),
+        "python",
+    );
+    let links = folder.path().join("links");
+    fs::create_dir(&links).unwrap();
+    std::os::unix::fs::symlink("/usr/bin/python3", links.join("link")).unwrap();
+    folder
+}
+
+/// The Dockerfile's image as a layout, built once.
+static LAYOUT: LazyLock<TempDir> = LazyLock::new(|| {
+    let folder = python_context(Folder::with_manifest(&manifest("layout", "./Dockerfile", "")));
+    let made = tempfile::tempdir().unwrap();
+    let id = made.path().join("id");
+    run(Command::new("buildah")
+        .args(["build", "--iidfile"])
+        .arg(&id)
+        .arg(folder.path()));
+    let id = fs::read_to_string(id).unwrap();
+    let to = format!("oci:{}:image", made.path().join("layout").display());
+    run(Command::new("buildah").args(["push", id.trim(), &to]));
+    made
+});
+
+fn layout() -> PathBuf {
+    LAYOUT.path().join("layout")
+}
+
+fn manifest(name: &str, image: &str, settings: &str) -> String {
+    format!("name = \"{name}\"\nimage = \"{image}\"\n{settings}\n")
+}
+
+/// Checks an answer of [`SERVER`], booted and restored.
+fn serves(name: &str) {
+    for start in ["booted", "restored"] {
+        let reply = shared().fresh(start, name, "/").ok();
+        assert_eq!(reply.start(), start);
+        let found = reply.json();
+        assert_eq!(found["argv"], serde_json::json!(["server.py", "80"]), "{found}");
+        let env =
+            serde_json::json!({ "GREETING": "hello", "PORT": "80", "FN_NAME": name, "HOME": "/srv", "MORE": "yes" });
+        assert_eq!(found["env"], env);
+        assert_eq!(
+            (found["cwd"].as_str(), found["user"].as_str()),
+            (Some("/srv/app"), Some("fn"))
+        );
+        assert_eq!(
+            (found["host"].as_str(), found["link"].as_str()),
+            (Some("127.0.0.1"), Some("/usr/bin/python3"))
+        );
+        assert_eq!(
+            (found["root"].as_str(), found["tmp"].as_str()),
+            (Some("Read-only file system"), Some("written"))
+        );
+        // A copy goes on from where the warm-up ended.
+        assert_eq!(found["calls"], if start == "booted" { 1 } else { 2 }, "{found}");
+    }
+}
+
+const SETTINGS: &str = "port = 80\n[env]\nMORE = \"yes\"\n[[warmup]]\npath = \"/\"";
+
+#[test]
+fn a_dockerfile_is_built_and_serves_as_its_image_says() {
+    if !tools() {
+        return;
+    }
+    let folder = python_context(Folder::with_manifest(&manifest("image-built", ".", SETTINGS)));
+    shared().deploy(&folder);
+    serves("image-built");
+    let listed = String::from_utf8(shared().cli(&["list"]).stdout).unwrap();
+    assert!(listed.contains("image ."), "{listed}");
+}
+
+#[test]
+fn a_layout_and_archives_of_one_image_are_the_same() {
+    if !tools() {
+        return;
+    }
+    let folder = Folder::with_manifest(&manifest("image-saved", "./image", SETTINGS));
+    let image = folder.path().join("image");
+    run(Command::new("cp").arg("-r").arg(layout()).arg(&image));
+    let first = shared().deploy(&folder);
+    serves("image-saved");
+    // An archive of the layout in the place of the directory: the manifest is the same, and so is the function.
+    let archive = folder.path().join("image.tar");
+    run(Command::new("tar")
+        .arg("-C")
+        .arg(&image)
+        .arg("-cf")
+        .arg(&archive)
+        .arg("."));
+    fs::remove_dir_all(&image).unwrap();
+    fs::rename(&archive, &image).unwrap();
+    assert_eq!(shared().deploy(&folder).version, first.version);
+    let from = format!("oci:{}:image", layout().display());
+    let to = format!("docker-archive:{}:image:1", archive.display());
+    run(Command::new("skopeo").args(["copy", &from, &to]));
+    folder
+        .edit(|_| manifest("image-saved", "./image.tar", SETTINGS))
+        .unwrap();
+    shared().deploy(&folder);
+    serves("image-saved");
+}
+
+/// A registry that wants a password.
+struct Registry {
+    process: Child,
+    home: TempDir,
+    address: String,
+}
+
+impl Registry {
+    fn start() -> Option<Self> {
+        let program = binaries::runtimes().join("../tools/bin/docker-registry");
+        if !program.exists() {
+            skip("docker-registry is missing: run scripts/setup.sh test-packages");
+            return None;
+        }
+        let home = tempfile::tempdir().unwrap();
+        let address = format!("127.0.0.1:{}", platform::free_port().unwrap());
+        let (data, passwords) = (home.path().join("data"), home.path().join("passwords"));
+        // bcrypt of "open sesame".
+        fs::write(
+            &passwords,
+            "ali:$2b$05$d4d8eQzyY6LB5u01QUoXiOD5mmEjV8I0sRqU9g3s1m7J7TWdXcfcu\n",
+        )
+        .unwrap();
+        let config = format!(
+            "version: 0.1\nstorage: {{ filesystem: {{ rootdirectory: \"{}\" }} }}\nhttp: {{ addr: \"{address}\" }}\n\
+            auth: {{ htpasswd: {{ realm: test, path: \"{}\" }} }}\n",
+            data.display(),
+            passwords.display()
+        );
+        let file = home.path().join("config.yml");
+        fs::write(&file, config).unwrap();
+        let mut command = Command::new(program);
+        command
+            .arg("serve")
+            .arg(&file)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let process = command.spawn().unwrap();
+        let containers = home.path().join(".config/containers");
+        fs::create_dir_all(&containers).unwrap();
+        let insecure = format!("[[registry]]\nlocation = \"{address}\"\ninsecure = true\n");
+        fs::write(containers.join("registries.conf"), insecure).unwrap();
+        let registry = Self { process, home, address };
+        until("the registry", Duration::from_secs(20), || {
+            TcpStream::connect(&registry.address).ok()
+        });
+        Some(registry)
+    }
+
+    /// A command of a user who has logged in here, or not yet.
+    fn user(&self, command: &mut Command) -> Output {
+        command
+            .env("HOME", self.home.path())
+            .env("REGISTRY_AUTH_FILE", self.home.path().join("auth.json"));
+        command.stdin(Stdio::null()).output().unwrap()
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn an_image_of_a_registry_is_pulled_with_its_user_s_credentials() {
+    if !tools() {
+        return;
+    }
+    let Some(registry) = Registry::start() else { return };
+    let image = format!("{}/team/app:1", registry.address);
+    let folder = Folder::with_manifest(&manifest("image-pulled", &image, SETTINGS));
+    let deploy = |folder: &Path| {
+        let mut command = binaries::Programs::find(None)
+            .unwrap()
+            .client(&shared().url(), &shared().key());
+        registry.user(command.arg("deploy").arg(folder))
+    };
+    let refused = deploy(folder.path());
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        !refused.status.success() && told.contains("unauthorized") && told.contains("skopeo"),
+        "{told}"
+    );
+    let login = [
+        "login",
+        "--username",
+        "ali",
+        "--password",
+        "open sesame",
+        &registry.address,
+    ];
+    assert!(registry.user(Command::new("skopeo").args(login)).status.success());
+    let from = format!("oci:{}:image", layout().display());
+    let pushed = registry.user(Command::new("skopeo").args(["copy", &from, &format!("docker://{image}")]));
+    assert!(pushed.status.success(), "{}", String::from_utf8_lossy(&pushed.stderr));
+    let deployed = deploy(folder.path());
+    assert!(
+        deployed.status.success(),
+        "{}",
+        String::from_utf8_lossy(&deployed.stderr)
+    );
+    serves("image-pulled");
+    let described = String::from_utf8(shared().cli(&["describe", "image-pulled"]).stdout).unwrap();
+    assert!(described.contains(&image), "{described}");
+}
+
+#[test]
+fn a_wrong_port_is_told_with_the_right_one() {
+    if !tools() {
+        return;
+    }
+    let image = layout();
+    let settings = "boot_timeout = \"3s\"";
+    let folder = Folder::with_manifest(&manifest("image-port", image.to_str().unwrap(), settings));
+    let told = shared().try_deploy(&folder).unwrap_err();
+    assert!(told.contains("(8080)") && told.contains("set port = 80"), "{told}");
+}
+
+#[test]
+fn an_image_s_own_app_directory_and_a_command_of_fn_toml_are_used() {
+    if !tools() {
+        return;
+    }
+    let folder = context(
+        Folder::with_manifest(&manifest("image-app", ".", ""))
+            .file("main.py", SERVER)
+            .file(
+                "Dockerfile",
+                "FROM scratch\nADD python.tar /\nCOPY main.py /app/main.py\nWORKDIR /app\n",
+            ),
+        "python",
+    );
+    let told = shared().try_deploy(&folder).unwrap_err();
+    assert!(told.contains("set command in fn.toml"), "{told}");
+    let code = SERVER
+        .replace("os.readlink(\"/srv/link\")", "\"\"")
+        .replace("\"/srv/x\"", "\"/app/x\"");
+    fs::write(folder.path().join("main.py"), code).unwrap();
+    folder
+        .edit(|_| manifest("image-app", ".", "command = [\"python3\", \"main.py\", \"$PORT\"]"))
+        .unwrap();
+    shared().deploy(&folder);
+    for start in ["booted", "restored"] {
+        let found = shared().fresh(start, "image-app", "/").ok().json();
+        assert_eq!(
+            (found["cwd"].as_str(), found["root"].as_str()),
+            (Some("/app"), Some("Read-only file system"))
+        );
+        assert_eq!(found["argv"], serde_json::json!(["main.py", "8080"]));
+    }
+}
+
+#[test]
+fn copies_of_a_node_image_share_no_random_numbers() {
+    if !tools() {
+        return;
+    }
+    let code = "const { randomUUID, randomBytes } = require('crypto');\n\
+        require('http').createServer((_, answer) => answer.end(JSON.stringify(\n\
+        { uuids: [randomUUID(), randomUUID()], bytes: randomBytes(16).toString('hex'), number: Math.random() }\n\
+        ))).listen(process.env.PORT);\n";
+    let folder = context(
+        Folder::with_manifest(&manifest("image-node", ".", "[[warmup]]\npath = \"/\""))
+            .file("server.js", code)
+            .file(
+                "Dockerfile",
+                "FROM scratch\nADD node.tar /\nCOPY server.js /srv/server.js\nCMD [\"node\", \"/srv/server.js\"]\n",
+            ),
+        "node",
+    );
+    shared().deploy(&folder);
+    let copies: Vec<_> = (0..2)
+        .map(|_| shared().fresh("restored", "image-node", "/").ok().json())
+        .collect();
+    for source in ["uuids", "bytes", "number"] {
+        assert_ne!(copies[0][source], copies[1][source], "{source}");
+    }
+}

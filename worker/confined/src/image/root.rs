@@ -1,0 +1,75 @@
+//! Completes an image's root filesystem with what a sandbox needs in it.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use super::{ImageError, unwritten};
+
+/// Where a sandbox mounts something.
+pub(super) const MOUNT_POINTS: [&str; 7] = ["app", "dev", "etc", "proc", "run", "sys", "tmp"];
+/// Files that a sandbox covers with its own.
+const COVERED: [&str; 2] = ["etc/hosts", "etc/resolv.conf"];
+/// The function's user and group, by the file that names them: an entry, and where that has the id.
+const USER: [(&str, &str, usize); 2] = [
+    ("etc/passwd", "fn:x:1000:1000:function:/tmp:/bin/sh\n", 2),
+    ("etc/group", "fn:x:1000:\n", 2),
+];
+const ID: &str = "1000";
+
+/// Adds mount points, and the function's user if no user has its id.
+pub(super) fn complete(into: &Path) -> Result<(), ImageError> {
+    for name in MOUNT_POINTS {
+        let path = into.join(name);
+        if fs::symlink_metadata(&path).is_ok_and(|m| m.is_dir()) {
+            continue;
+        }
+        if name == "app" && fs::symlink_metadata(&path).is_ok() {
+            return Err(ImageError::Kind {
+                path: name.to_owned(),
+                kind: "no directory, which the platform needs it to be".to_owned(),
+            });
+        }
+        remove(&path)?;
+        fs::create_dir(&path).map_err(|e| unwritten(&path, e))?;
+    }
+    for name in COVERED {
+        let path = into.join(name);
+        if !fs::symlink_metadata(&path).is_ok_and(|m| m.is_file()) {
+            remove(&path)?;
+            fs::write(&path, "").map_err(|e| unwritten(&path, e))?;
+        }
+    }
+    for (name, entry, field) in USER {
+        let path = into.join(name);
+        let mut text = match fs::read(&path) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            Err(_) => String::new(),
+        };
+        if text.lines().any(|line| line.split(':').nth(field) == Some(ID)) {
+            continue;
+        }
+        if !text.is_empty() && !text.ends_with('\n') {
+            text.push('\n');
+        }
+        text.push_str(entry);
+        remove(&path)?;
+        fs::write(&path, text).map_err(|e| unwritten(&path, e))?;
+    }
+    Ok(())
+}
+
+/// Removes a file, a link, or a directory with all that it has, if it is there.
+pub(super) fn remove(path: &Path) -> Result<(), ImageError> {
+    let removed = match fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+        Err(e) => Err(e),
+    };
+    match removed {
+        Err(e) if !matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Err(unwritten(path, e))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,89 @@
+//! Builds the root filesystem of a container image, which is uploaded as an OCI image layout beside `fn.toml`.
+//!
+//! ```text
+//! image/index.json, image/blobs/… ─► unpack, without privileges ─┬─► rootfs tar: all but what is in /app
+//!                                                                └─► layer tar: what is in /app
+//! ```
+//!
+//! So it is mounted as any other function is.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+use std::sync::Arc;
+
+use rekindle_confined::image::{CONFIG, Config, ImageError};
+use rekindle_confined::upload;
+use tracing::Instrument as _;
+
+use super::room::Room;
+use super::{BuildError, BuildOrder, Progress, Tars, blocking, pack};
+
+/// The layout's directory in the uploaded folder.
+const LAYOUT: &str = "image";
+/// The directory that is mounted by itself.
+const APP: &str = "app";
+/// Maximum size of an image's configuration in bytes.
+const CONFIG_MAX: u64 = 4 << 20;
+
+/// Unpacks and packs the image. The folder has been unpacked.
+pub(super) async fn build(
+    order: &BuildOrder<'_>,
+    room: &Arc<Room>,
+    progress: &Progress<'_>,
+) -> Result<Tars, BuildError> {
+    let layout = room.app().join(LAYOUT);
+    if !layout.is_dir() {
+        let what = format!("there is none in {LAYOUT}/ of the upload: deploy it with `fn deploy`");
+        return Err(ImageError::Malformed(what).into());
+    }
+    progress("unpacking the image");
+    let limits = order.limits;
+    let (confinement, groups, unpacked) = (order.confinement.clone(), order.cgroup_procs.clone(), Arc::clone(room));
+    let unpacking = tracing::info_span!("unpack image", "rekindle.role" = "worker");
+    let has_command = !order.manifest.command.is_empty();
+    let unpack = move || -> Result<(), BuildError> {
+        let most = upload::Limits {
+            unpacked_bytes: limits.unpacked_bytes,
+            files: limits.files,
+        };
+        let root = unpacked.root();
+        confinement.image(&layout, &root, unpacked.id, most, limits.install_timeout, &groups)??;
+        let config = config(&root).map_err(|source| BuildError::WorkDir {
+            action: "read the image's configuration in",
+            path: root,
+            source,
+        })?;
+        if config.command.is_empty() && !has_command {
+            let what = "it has neither an entry point nor a command: set command in fn.toml";
+            return Err(ImageError::Malformed(what.to_owned()).into());
+        }
+        Ok(())
+    };
+    blocking(unpack).instrument(unpacking).await??;
+    progress("packing the image");
+    let tars = Tars {
+        layer: order.tar(),
+        rootfs: Some(order.tar()),
+    };
+    let (room, made) = (Arc::clone(room), tars.clone());
+    let packing = tracing::info_span!("pack", "rekindle.role" = "worker");
+    let packed = blocking(move || {
+        let [rootfs, layer] = [made.rootfs.as_deref().unwrap_or(&made.layer), &made.layer];
+        pack::pack_root(&room.root(), APP, [rootfs, layer], &limits).inspect_err(|_| made.remove())
+    });
+    packed.instrument(packing).await??;
+    Ok(tars)
+}
+
+/// Reads how an image wants to be run from its root filesystem. Blocks.
+///
+/// # Errors
+/// If it cannot be read, or is none that [`build`] has made.
+pub fn config(rootfs: &Path) -> io::Result<Config> {
+    let mut bytes = Vec::new();
+    File::open(rootfs.join(CONFIG))?
+        .take(CONFIG_MAX)
+        .read_to_end(&mut bytes)?;
+    serde_json::from_slice(&bytes).map_err(io::Error::other)
+}
