@@ -112,6 +112,7 @@ impl Eager {
             hostname: function.to_string(),
             tmp_bytes: TMPFS_BYTES,
             shm_bytes: TMPFS_BYTES,
+            root_bytes: None,
             resolv_conf: None,
             machine: Machine {
                 memory_bytes: TMPFS_BYTES,

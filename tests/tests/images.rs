@@ -13,7 +13,7 @@ use rekindle_e2e::{Folder, binaries, platform, shared, skip, until};
 use tempfile::TempDir;
 
 const SERVER: &str = r#"
-import json, os, pwd, socket, sys
+import json, os, pwd, shutil, socket, sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 calls = 0
@@ -24,6 +24,32 @@ def written(path):
         return "written"
     except OSError as error:
         return error.strerror
+
+def files():
+    """Changes the root at the first call. What it then has is told at each."""
+    if not os.path.exists("/srv/changed"):
+        os.mkdir("/srv/changed")
+        os.symlink("/usr", "/srv/changed/link")
+        os.rename("/srv/link", "/srv/changed/moved")
+        os.symlink("/usr/bin/python3", "/srv/link")
+        os.remove("/etc/services")
+        shutil.rmtree("/usr/share/zoneinfo/Arctic")
+        os.mkdir("/usr/share/zoneinfo/Arctic")
+        open("/usr/share/zoneinfo/Arctic/new", "w").write("new")
+        open("/etc/passwd", "a").write("guest:x:2000:2000::/:/bin/sh\n")
+    return [
+        sorted(os.listdir("/srv/changed")),
+        os.path.exists("/etc/services"),
+        os.listdir("/usr/share/zoneinfo/Arctic"),
+        open("/etc/passwd").read().count("guest"),
+        os.stat("/usr/bin/env").st_uid,
+        kept.read() if kept.seek(0) == 0 else None,
+    ]
+
+# Open all the time, on the root.
+kept = open("/srv/kept", "w+")
+kept.write("kept")
+kept.flush()
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -41,6 +67,7 @@ class Handler(BaseHTTPRequestHandler):
             "root": written("/srv/x"),
             "tmp": written("/tmp/x"),
             "link": os.readlink("/srv/link"),
+            "files": files(),
         }
         body = json.dumps(found).encode()
         self.send_response(200)

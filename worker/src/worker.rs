@@ -171,7 +171,8 @@ impl Worker {
         close(config.run_dir.join("restores"))?;
         crate::snapshots::dump_dir::prepare(&config.cache_dir)
             .map_err(|e| StartError::Directory(config.cache_dir.clone(), e))?;
-        let layers = make(config.cache_dir.join("layers"))?;
+        // Some belong to an id that a user of the host may have.
+        let layers = close(config.cache_dir.join("layers"))?;
         if let Err(e) = rekindle_snapshotter::layer::remove_unfinished(&layers) {
             tracing::warn!(error = %e, "cannot remove what unfinished layers left");
         }

@@ -155,6 +155,7 @@ impl Place {
             hostname: "bench".to_owned(),
             tmp_bytes: 16 << 20,
             shm_bytes: 16 << 20,
+            root_bytes: None,
             resolv_conf: None,
             machine: Machine {
                 memory_bytes: 128 << 20,

@@ -82,6 +82,8 @@ pub struct Setup {
     pub tmp_bytes: u64,
     /// Size limit of `/dev/shm` in bytes.
     pub shm_bytes: u64,
+    /// Maximum bytes of what is written to the root, or `None` if it is read-only.
+    pub root_bytes: Option<u64>,
     /// Contents of `/etc/resolv.conf`, if different from the root filesystem's.
     pub resolv_conf: Option<String>,
     /// The machine that the sandbox appears to be.

@@ -1,22 +1,23 @@
 //! The files that a function sees:
 //!
 //! ```text
-//! /          the runtime's root filesystem, read-only        /proc   its own processes; the rest masked or read-only
+//! /          the root filesystem, read-only (but an image's) /proc   its own processes; the rest masked or read-only
 //! /app       the function's files, read-only                 /dev    null zero full random urandom tty, fd, shm, pts
 //! /tmp       a private tmpfs with a limit                    /run    root only: CRIU's probe cache
 //! /sys       control groups, processors ([`machine`])        /etc    hosts; resolv.conf, if network egress is possible
 //! ```
 
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, umount2};
 use nix::unistd::{chdir, pivot_root};
 
+use crate::files;
 use crate::machine;
 use crate::mounts::{NO_EXEC, QUIET, RootfsError, bind_read_only, mounted, tmpfs, write};
-use crate::protocol::{CRIU_PROBE_CACHE, Setup};
+use crate::protocol::{CRIU_PROBE_CACHE, FUNCTION_UID, Setup};
 
 /// For mounts with devices of their own.
 const NO_DEVICES: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NOEXEC);
@@ -32,6 +33,9 @@ const PTS: &str = "dev/pts";
 /// A sandbox's own pseudoterminals: anyone may open them, with group `tty`. There are few, since all of a host share
 /// 4,096.
 const PTYS: &str = "newinstance,ptmxmode=0666,mode=0620,gid=5,max=8";
+
+/// Where an overlay prepares what it writes, beside [`files::WRITTEN`].
+const WORK: &str = "run/root/work";
 
 /// Where CRIU looks for its kernel probe while the root is the host's.
 const COVERED: &str = "/run";
@@ -97,8 +101,13 @@ pub(crate) fn enter(setup: &Setup) -> Result<(), RootfsError> {
         let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
         mounted(what, Some(Path::new(from)), at, None, flags, None)
     };
-    bind_tree("root", "root", root)?;
-    bind_tree("app", "app", &root.join("app"))?;
+    match setup.root_bytes {
+        None => {
+            bind_tree("root", "root", root)?;
+            bind_tree("app", "app", &root.join("app"))?;
+        }
+        Some(bytes) => written_apart(root, bytes)?,
+    }
     for ready in READY {
         mounted(
             ready,
@@ -133,6 +142,40 @@ pub(crate) fn enter(setup: &Setup) -> Result<(), RootfsError> {
     Ok(())
 }
 
+/// Lays the root filesystem at `root` so that what the function writes there is kept apart, in memory. No symbolic link
+/// that it makes is followed until [`follow_links`]. The image's own are not, either.
+fn written_apart(root: &Path, bytes: u64) -> Result<(), RootfsError> {
+    let (upper, work) = (Path::new(files::WRITTEN), Path::new(WORK));
+    let apart = upper.parent().unwrap_or(upper);
+    fs::create_dir(apart).map_err(|e| RootfsError::Make(apart.to_owned(), e))?;
+    tmpfs(
+        "what is written",
+        apart,
+        QUIET,
+        &format!("mode=700,size={bytes},nr_inodes=262144"),
+    )?;
+    for directory in [upper, work] {
+        let made = fs::create_dir(directory)
+            .and_then(|()| fs::set_permissions(directory, fs::Permissions::from_mode(0o755)))
+            .and_then(|()| lchown(directory, Some(FUNCTION_UID), Some(FUNCTION_UID)));
+        made.map_err(|e| RootfsError::Make(directory.to_owned(), e))?;
+    }
+    let options = format!(
+        "lowerdir=root,upperdir={},workdir={},userxattr",
+        upper.display(),
+        work.display()
+    );
+    let kind = Path::new("overlay");
+    mounted(
+        "root",
+        Some(kind),
+        root,
+        Some("overlay"),
+        QUIET | NO_LINKS,
+        Some(&options),
+    )
+}
+
 /// Makes symbolic links in `/tmp` and `/dev/shm` work from now on. Until then, they cannot mislead root processes that
 /// open paths there, such as CRIU when it restores a process.
 ///
@@ -140,7 +183,9 @@ pub(crate) fn enter(setup: &Setup) -> Result<(), RootfsError> {
 /// If a mount is refused.
 pub fn follow_links() -> Result<(), RootfsError> {
     let change = MsFlags::MS_BIND | MsFlags::MS_REMOUNT;
+    let root = Path::new("/").join(files::WRITTEN).exists().then_some(("/", QUIET));
     OWN.into_iter()
+        .chain(root)
         .try_for_each(|(at, flags)| mounted("with its links", None, Path::new(at), None, change | flags, None))
 }
 

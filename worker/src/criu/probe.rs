@@ -66,6 +66,7 @@ async fn in_a_sandbox_of_its_own(worker: &Arc<Worker>) -> Result<(), ApiError> {
         hostname: "probe".to_owned(),
         tmp_bytes: SMALL,
         shm_bytes: SMALL,
+        root_bytes: None,
         resolv_conf: None,
         machine: Machine {
             memory_bytes: SMALL,

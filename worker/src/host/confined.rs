@@ -14,6 +14,7 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use rekindle_confined::{ORDER, Order, Report, SUBCOMMAND, Work, image, layer, upload};
 use rekindle_init::causes::chain;
+use rekindle_init::protocol::FUNCTION_UID;
 use uuid::Uuid;
 
 /// The first user id of confined processes on the host, far from those of functions, and the number of these ids.
@@ -126,7 +127,8 @@ impl Confinement {
         }
     }
 
-    /// Unpacks a layer into the empty directory `into`, whose contents then belong to root. Blocks.
+    /// Unpacks a layer into the empty directory `into`, whose contents then belong to root, or those of a container
+    /// image to the id that functions have inside. Blocks.
     ///
     /// # Errors
     /// Returns the archive's errors. A failure to run the process is an error of reading.
@@ -153,8 +155,9 @@ impl Confinement {
         command.stdin(Stdio::piped());
         match report(command, Some(packed), LAYER_LIMIT)? {
             Report::Layer(Ok(())) => {
-                // Nothing runs there any more, so nothing changes meanwhile.
-                give_to_root(into).map_err(ConfinedError::Start)?;
+                // Nothing runs there any more, so nothing changes meanwhile. A function may write to its image's root.
+                let is_image = into.join(image::CONFIG).exists();
+                give_to(into, if is_image { FUNCTION_UID } else { 0 }).map_err(ConfinedError::Start)?;
                 Ok(Ok(()))
             }
             Report::Layer(refused) => Ok(refused),
@@ -232,16 +235,16 @@ pub(crate) fn wait_unreaped(pid: Pid) {
     while let Err(nix::errno::Errno::EINTR) = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) {}
 }
 
-/// Gives a tree to root with its present modes: a change of owner clears some of their bits.
-fn give_to_root(path: &Path) -> io::Result<()> {
+/// Gives a tree to a user and group with its present modes: a change of owner clears some of their bits.
+fn give_to(path: &Path, owner: u32) -> io::Result<()> {
     let metadata = fs::symlink_metadata(path)?;
-    lchown(path, Some(0), Some(0))?;
+    lchown(path, Some(owner), Some(owner))?;
     if metadata.is_file() && metadata.permissions().mode() & 0o6000 != 0 {
         fs::set_permissions(path, metadata.permissions())?;
     }
     if metadata.is_dir() {
         for entry in fs::read_dir(path)? {
-            give_to_root(&entry?.path())?;
+            give_to(&entry?.path(), owner)?;
         }
     }
     Ok(())

@@ -133,6 +133,7 @@ pub async fn isolate(worker: &Worker, instance: &Instance, group: &str) -> Resul
         hostname: spec.function.name().to_owned(),
         tmp_bytes: spec.manifest.tmp.0,
         shm_bytes: shm_limit(spec),
+        root_bytes: spec.manifest.image.as_ref().map(|_| spec.manifest.memory.0),
         resolv_conf: (egress && worker.network.is_some()).then(resolv_conf),
         machine: Machine {
             memory_bytes: spec.manifest.memory.0,

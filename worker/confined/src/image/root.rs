@@ -7,7 +7,7 @@ use std::path::Path;
 use super::{ImageError, unwritten};
 
 /// Where a sandbox mounts something.
-pub(super) const MOUNT_POINTS: [&str; 7] = ["app", "dev", "etc", "proc", "run", "sys", "tmp"];
+pub(super) const MOUNT_POINTS: [&str; 6] = ["dev", "etc", "proc", "run", "sys", "tmp"];
 /// Files that a sandbox covers with its own.
 const COVERED: [&str; 2] = ["etc/hosts", "etc/resolv.conf"];
 /// The function's user and group, by the file that names them: an entry, and where that has the id.
@@ -23,12 +23,6 @@ pub(super) fn complete(into: &Path) -> Result<(), ImageError> {
         let path = into.join(name);
         if fs::symlink_metadata(&path).is_ok_and(|m| m.is_dir()) {
             continue;
-        }
-        if name == "app" && fs::symlink_metadata(&path).is_ok() {
-            return Err(ImageError::Kind {
-                path: name.to_owned(),
-                kind: "no directory, which the platform needs it to be".to_owned(),
-            });
         }
         remove(&path)?;
         fs::create_dir(&path).map_err(|e| unwritten(&path, e))?;

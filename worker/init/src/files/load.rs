@@ -8,15 +8,15 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
 use std::path::{Component, Path, PathBuf};
 
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
-use nix::sys::stat::{Mode, UtimensatFlags, utimensat};
+use nix::sys::stat::{Mode, SFlag, UtimensatFlags, mknod, utimensat};
 use nix::sys::time::TimeSpec;
 use nix::unistd::mkfifo;
 use rustix::fs::{XattrFlags, lsetxattr};
 use tar::{Entry, EntryType};
 
-use super::SAVED;
 use super::numbers::Numbers;
 use super::records::{Records, USER};
+use super::{SAVED, WHITEOUT, WRITTEN};
 
 /// Prefix of the name under which an entry waits in a folder until its directory exists. A number follows.
 const WAITING: &str = ".rekindle-waits-";
@@ -121,7 +121,7 @@ impl Loading<'_> {
             self.waiting.push((name.to_owned(), at.clone()));
             at
         };
-        match records.inode {
+        match records.inode.filter(|_| folder != WRITTEN) {
             Some(inode) => {
                 let numbers = self.numbers(folder)?;
                 numbers.reach(inode)?;
@@ -208,6 +208,8 @@ fn make(entry: &mut Entry<'_, impl Read>, kind: EntryType, at: &Path) -> io::Res
         EntryType::Directory => fs::create_dir(at),
         EntryType::Symlink => symlink(entry.link_name()?.unwrap_or_default(), at),
         EntryType::Fifo => Ok(mkfifo(at, Mode::empty())?),
+        // The only device that needs no right.
+        EntryType::Char => Ok(mknod(at, SFlag::S_IFCHR, Mode::empty(), WHITEOUT)?),
         other => Err(io::Error::other(format!(
             "is of a kind that is never saved ({other:?})"
         ))),

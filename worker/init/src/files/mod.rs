@@ -1,4 +1,5 @@
-//! The private files of a sandbox that belong to a snapshot: `/tmp` and `/dev/shm`, as one tar. Init handles them
+//! The private files of a sandbox that belong to a snapshot, as one tar: `/tmp`, `/dev/shm`, and what was written to
+//! a container image's root. Init handles them
 //! rather than the worker, since a path inside a sandbox is only safe to follow from inside. Named pipes are kept,
 //! since CRIU opens them by name. Sockets are left out, because CRIU recreates them from the processes that hold them.
 //!
@@ -18,8 +19,13 @@ mod save;
 pub use load::{Loaded, load};
 pub use save::{Saved, save};
 
+/// What a function has written to its root, relative to `/`: the upper directory of an overlay. Only sandboxes of
+/// container images have it. Its files keep no inode numbers: the overlay shows others.
+pub const WRITTEN: &str = "run/root/upper";
 /// What is saved, relative to `/`.
-pub const SAVED: [&str; 2] = ["tmp", "dev/shm"];
+pub const SAVED: [&str; 3] = ["tmp", "dev/shm", WRITTEN];
+/// Device number of a file that says that a lower layer's is gone.
+const WHITEOUT: u64 = 0;
 
 #[cfg(test)]
 mod tests;

@@ -9,15 +9,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use nix::dir::Dir;
+use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open, openat, readlinkat};
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
 use rustix::fs::{OFlags, ResolveFlags, fgetxattr, flistxattr, flistxattr_query, openat2};
 use serde::{Deserialize, Serialize};
 use tar::{Builder, EntryType, Header};
 
-use super::SAVED;
 use super::numbers::gaps;
 use super::records::{Attribute, Records, USER};
+use super::{SAVED, WHITEOUT, WRITTEN};
 
 /// Maximum depth of directories. Each is open while its contents are visited.
 const DEPTH_MAX: usize = 128;
@@ -59,7 +60,10 @@ pub fn save(root: &Path, out: OwnedFd) -> io::Result<Saved> {
     let mut archive = Builder::new(BufWriter::new(File::from(out)));
     let mut saved = Saved::default();
     for directory in SAVED {
-        let folder = open(&root.join(directory), CAREFUL | OFlag::O_DIRECTORY, Mode::empty())?;
+        let folder = match open(&root.join(directory), CAREFUL | OFlag::O_DIRECTORY, Mode::empty()) {
+            Err(Errno::ENOENT) if directory == WRITTEN => continue,
+            opened => opened?,
+        };
         let own = fstat(&folder)?;
         describe(&mut archive, &own, Vec::new())?;
         archive.append_data(&mut header(EntryType::Directory, &own), directory, io::empty())?;
@@ -69,6 +73,7 @@ pub fn save(root: &Path, out: OwnedFd) -> io::Result<Saved> {
         // In the order in which a restore creates them.
         files.sort_unstable_by_key(|found| found.stat.st_ino);
         match gaps(files.iter().map(|found| found.stat.st_ino), own.st_ino) {
+            _ if directory == WRITTEN => {}
             Some(skipped) => saved.skipped += skipped,
             None => saved.unreached += 1,
         }
@@ -124,6 +129,7 @@ impl Tree {
                     self.walk(opened, &name, depth + 1)?;
                 }
                 libc::S_IFREG | libc::S_IFLNK | libc::S_IFIFO => self.add(name, stat),
+                libc::S_IFCHR if stat.st_rdev == WHITEOUT => self.add(name, stat),
                 _ => {}
             }
         }
@@ -189,9 +195,18 @@ fn append(
             describe(archive, stat, Vec::new())?;
             archive.append_link(&mut header(EntryType::Symlink, stat), &in_archive, target)
         }
-        _ => {
+        kind => {
+            let kind = match kind {
+                libc::S_IFCHR => EntryType::Char,
+                _ => EntryType::Fifo,
+            };
             describe(archive, stat, Vec::new())?;
-            archive.append_data(&mut header(EntryType::Fifo, stat), &in_archive, io::empty())
+            let mut header = header(kind, stat);
+            if kind == EntryType::Char {
+                header.set_device_major(0)?;
+                header.set_device_minor(0)?;
+            }
+            archive.append_data(&mut header, &in_archive, io::empty())
         }
     }
 }

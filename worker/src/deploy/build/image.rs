@@ -1,11 +1,10 @@
 //! Builds the root filesystem of a container image, which is uploaded as an OCI image layout beside `fn.toml`.
 //!
 //! ```text
-//! image/index.json, image/blobs/… ─► unpack, without privileges ─┬─► rootfs tar: all but what is in /app
-//!                                                                └─► layer tar: what is in /app
+//! image/index.json, image/blobs/… ─► unpack, without privileges ─► rootfs tar
 //! ```
 //!
-//! So it is mounted as any other function is.
+//! The function's own layer is empty, and is not mounted.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -21,8 +20,6 @@ use super::{BuildError, BuildOrder, Progress, Tars, blocking, pack};
 
 /// The layout's directory in the uploaded folder.
 const LAYOUT: &str = "image";
-/// The directory that is mounted by itself.
-const APP: &str = "app";
 /// Maximum size of an image's configuration in bytes.
 const CONFIG_MAX: u64 = 4 << 20;
 
@@ -62,15 +59,17 @@ pub(super) async fn build(
     };
     blocking(unpack).instrument(unpacking).await??;
     progress("packing the image");
+    let (layer, rootfs) = (order.tar(), order.tar());
     let tars = Tars {
-        layer: order.tar(),
-        rootfs: Some(order.tar()),
+        layer: layer.clone(),
+        rootfs: Some(rootfs.clone()),
     };
     let (room, made) = (Arc::clone(room), tars.clone());
     let packing = tracing::info_span!("pack", "rekindle.role" = "worker");
     let packed = blocking(move || {
-        let [rootfs, layer] = [made.rootfs.as_deref().unwrap_or(&made.layer), &made.layer];
-        pack::pack_root(&room.root(), APP, [rootfs, layer], &limits).inspect_err(|_| made.remove())
+        pack::pack(&[], std::iter::empty(), &layer, &limits)
+            .and_then(|()| pack::pack_root(&room.root(), &rootfs, &limits))
+            .inspect_err(|_| made.remove())
     });
     packed.instrument(packing).await??;
     Ok(tars)

@@ -74,37 +74,20 @@ pub(super) fn pack<'a>(
     packing.finish()
 }
 
-/// Packs a root filesystem without the content of its directory `apart`, and that content by itself, each as a tar.
-/// Links may lead anywhere, since the function's root contains them. Blocks.
-pub(super) fn pack_root(
-    root: &Path,
-    apart: &'static str,
-    [out, apart_out]: [&Path; 2],
-    limits: &BuildLimits,
-) -> Result<(), PackError> {
-    let mut packing = Packing::new(
-        out,
-        limits,
-        Links::Anywhere {
-            apart: Path::new(apart),
-        },
-    )?;
+/// Packs a root filesystem. Links may lead anywhere, since the function's root contains them. Blocks.
+pub(super) fn pack_root(root: &Path, out: &Path, limits: &BuildLimits) -> Result<(), PackError> {
+    let mut packing = Packing::new(out, limits, Links::Anywhere)?;
     packing.tree(root, root, Path::new(""))?;
-    packing.finish()?;
-    let nothing = Links::Anywhere { apart: Path::new("/") };
-    let mut packing = Packing::new(apart_out, limits, nothing)?;
-    let content = root.join(apart);
-    packing.tree(&content, &content, Path::new(""))?;
     packing.finish()
 }
 
 /// Where symbolic links may lead.
-#[derive(Clone, Copy)]
-enum Links<'a> {
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Links {
     /// Within the tree, which is mounted somewhere.
     Inside,
-    /// Anywhere: the tree is a root. The content of one directory is left out.
-    Anywhere { apart: &'a Path },
+    /// Anywhere: the tree is a root.
+    Anywhere,
 }
 
 struct Packing<'a> {
@@ -113,13 +96,13 @@ struct Packing<'a> {
     limits: &'a BuildLimits,
     bytes: u64,
     files: u64,
-    links: Links<'a>,
+    links: Links,
     /// Names of files with several names, by device and inode number.
     named: HashMap<(u64, u64), PathBuf>,
 }
 
 impl<'a> Packing<'a> {
-    fn new(out: &'a Path, limits: &'a BuildLimits, links: Links<'a>) -> Result<Self, PackError> {
+    fn new(out: &'a Path, limits: &'a BuildLimits, links: Links) -> Result<Self, PackError> {
         let file = File::create(out).map_err(|e| PackError::Write(out.to_owned(), e))?;
         Ok(Self {
             builder: Builder::new(BufWriter::with_capacity(1 << 20, file)),
@@ -150,9 +133,7 @@ impl<'a> Packing<'a> {
             let metadata = fs::symlink_metadata(&path).map_err(|e| PackError::Read(path.clone(), e))?;
             if metadata.is_dir() {
                 self.directory(&name)?;
-                if !matches!(self.links, Links::Anywhere { apart } if apart == name) {
-                    self.tree(root, &path, &name)?;
-                }
+                self.tree(root, &path, &name)?;
             } else if metadata.is_file() {
                 self.file(&path, &name, &metadata)?;
             } else if metadata.is_symlink() {
@@ -194,7 +175,7 @@ impl<'a> Packing<'a> {
     }
 
     fn file(&mut self, path: &Path, name: &Path, metadata: &fs::Metadata) -> Result<(), PackError> {
-        if metadata.nlink() > 1 && matches!(self.links, Links::Anywhere { .. }) {
+        if metadata.nlink() > 1 && self.links == Links::Anywhere {
             let same = (metadata.dev(), metadata.ino());
             if let Some(first) = self.named.get(&same).cloned() {
                 return self.linked(EntryType::Link, name, &first);
@@ -214,7 +195,7 @@ impl<'a> Packing<'a> {
 
     fn link(&mut self, root: &Path, path: &Path, name: &Path) -> Result<(), PackError> {
         let target = fs::read_link(path).map_err(|e| PackError::Read(path.to_owned(), e))?;
-        if matches!(self.links, Links::Anywhere { .. }) {
+        if self.links == Links::Anywhere {
             return self.symbolic(name, &target);
         }
         let in_root = path.strip_prefix(root).unwrap_or(path);
