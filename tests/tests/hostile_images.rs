@@ -104,7 +104,7 @@ fn no_changed_image_of_a_real_snapshot_gives_a_right() {
         snapshot.manifest.clone()
     });
     let notes = CaptureNotes::read(dir.path()).unwrap();
-    let expected = expected(bounds.user.parse().unwrap(), &notes.pipes);
+    let expected = expected(bounds.user.parse().unwrap(), &notes.pipes, false);
     let images = read(dir.path(), &expected);
     check(&images, &expected).unwrap();
     restore(&platform, &manifest, dir.path(), &bounds, "as it is").unwrap();

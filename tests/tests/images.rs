@@ -47,6 +47,7 @@ def files():
     ]
 
 # Open all the time, on the root.
+os.makedirs("/srv", exist_ok=True)
 kept = open("/srv/kept", "w+")
 kept.write("kept")
 kept.flush()

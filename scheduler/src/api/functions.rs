@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
+use futures::StreamExt as _;
 use rekindle_wire::api::{FunctionDetail, FunctionSummary, VersionInfo};
 use rekindle_wire::interface::Call;
 use rekindle_wire::interface::users::{
@@ -21,6 +22,10 @@ use crate::state::Scheduler;
 const VERSIONS_SHOWN: u32 = 50;
 /// Pause before each further attempt to remove an object.
 const DELETE_PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
+/// Number of snapshots of a deleted function that are removed from the store at once.
+const REMOVED_AT_ONCE: usize = 8;
+/// How long a delete waits for what is removed from workers and the store. The rest goes in the background.
+const CLEANING_WAIT: Duration = Duration::from_secs(10);
 
 pub(super) async fn list(scheduler: Scheduler, call: Call<ListFunctions>) -> Result<Vec<FunctionSummary>, Refused> {
     let namespace = known(&scheduler, call.at.namespace)?;
@@ -98,18 +103,22 @@ pub(super) async fn delete(scheduler: Scheduler, call: Call<DeleteFunction>) -> 
             }
         }
         pump(&here);
-        for snapshot in &leftovers.snapshots {
-            if let Err(error) = insist(|| here.objects.delete_snapshot(snapshot)).await {
-                tracing::warn!(%name, %snapshot, error = &error as &dyn std::error::Error, "a deleted function's snapshot stays in the store");
-            }
-        }
+        let removals = futures::stream::iter(&leftovers.snapshots);
+        removals
+            .for_each_concurrent(REMOVED_AT_ONCE, async |snapshot| {
+                if let Err(error) = insist(|| here.objects.delete_snapshot(snapshot)).await {
+                    tracing::warn!(%name, %snapshot, error = &error as &dyn std::error::Error, "a deleted function's snapshot stays in the store");
+                }
+            })
+            .await;
         for key in &leftovers.source_keys {
             delete_source(&here, key).await;
         }
         // Its chunks and layers, which others may share.
         here.collector.note_deleted();
     });
-    drop(cleaning.await);
+    // The function is gone already. Many versions have more in the store than a client waits for.
+    drop(tokio::time::timeout(CLEANING_WAIT, cleaning).await);
     Ok(())
 }
 

@@ -31,6 +31,8 @@ pub struct Expected {
     pub oom_score_adj_min: i32,
     /// Permitted process and thread ids.
     pub pids: RangeInclusive<u32>,
+    /// Whether the root filesystem is the function's own to write, and not shared.
+    pub writes_root: bool,
     /// Inodes of the pipes that lead out of the sandbox and are only written to: the function's outputs.
     pub output_pipes: Vec<u32>,
     /// Files in the directory that are not images and are not read.

@@ -27,6 +27,7 @@ pub(crate) fn expected() -> Expected {
         limits,
         oom_score_adj_min: 0,
         pids: 300..=4_194_303,
+        writes_root: false,
         output_pipes: vec![55],
         other_files: Vec::new(),
         travelling: None,

@@ -42,6 +42,7 @@ fn expected(output_pipe: u32) -> Expected {
         limits,
         oom_score_adj_min: 0,
         pids: 300..=4_194_303,
+        writes_root: false,
         output_pipes: vec![output_pipe],
         other_files: vec!["dump.log".to_owned()],
         travelling: None,

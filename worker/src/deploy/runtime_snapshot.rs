@@ -214,7 +214,7 @@ fn of_today(worker: &Worker, snapshot: &Snapshot, dir: &Path) -> Result<(), Stri
     notes
         .runs_on(worker.config.offer.instruction_sets)
         .map_err(|e| chain(&e))?;
-    let verified = verify(dir, &expected(uid, &notes.pipes)).map_err(|e| chain(&e))?;
+    let verified = verify(dir, &expected(uid, &notes.pipes, false)).map_err(|e| chain(&e))?;
     let wanted = made_with(worker.config.filter).filter;
     let mut filters = verified
         .filters

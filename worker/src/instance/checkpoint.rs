@@ -325,7 +325,7 @@ async fn dump(
         instruction_sets: worker.config.offer.instruction_sets,
     };
     let dump = Dump {
-        expected: expected(FUNCTION_UID, &parts.pipes),
+        expected: expected(FUNCTION_UID, &parts.pipes, instance.spec.manifest.image.is_some()),
         after: AfterDump::Run,
         templates: Vec::new(),
         parent: None,

@@ -43,7 +43,8 @@ pub async fn restore(
 ) -> Result<Arc<RunningInstance>, ApiError> {
     let _starting = worker.start_limiter.starting();
     let (uid, digest) = (instance.spec.uid, instance.spec.snapshot_digest.as_deref());
-    let opening = instance.phase("open", worker.snapshots.open(id, uid, digest));
+    let writes_root = instance.spec.manifest.image.is_some();
+    let opening = instance.phase("open", worker.snapshots.open(id, uid, writes_root, digest));
     let isolating = instance.phase("sandbox", isolate(worker, instance, instance.id.as_str()));
     let (opened, isolated) = tokio::join!(opening, isolating);
     let restore = SnapshotRestore::of(worker, instance, opened)?;

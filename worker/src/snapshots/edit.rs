@@ -1,6 +1,6 @@
 //! Edits a snapshot's images on this host so that its memory is mapped from the template.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::ops::Range;
@@ -60,13 +60,17 @@ pub(super) struct Edited {
     pub(super) unwritten: Vec<PageIndex>,
 }
 
-/// Replaces the images in `dir` so that processes are restored from templates where possible. Returns the outcome for
-/// each process, in order.
+/// Replaces the images in `dir` so that processes are restored from templates where possible. Files at the paths
+/// `written` are not those of a layer. Returns the outcome for each process, in order.
 ///
 /// # Errors
 /// Returns an error when an image is missing or malformed. Then either no image was replaced, or the directory is
 /// unusable.
-pub(super) fn use_templates(dir: &Path, processes: &[Process]) -> Result<Vec<Edited>, EditError> {
+pub(super) fn use_templates(
+    dir: &Path,
+    processes: &[Process],
+    written: &HashSet<PathBuf>,
+) -> Result<Vec<Edited>, EditError> {
     let image_path = |kind: &str, pid: u32| dir.join(format!("{kind}-{pid}.img"));
     let paths: Vec<_> = (FIRST_TEMPLATE..).map(held_path).take(processes.len()).collect();
     let both = |p: &Process| Ok((read(image_path("mm", p.pid))?, read(image_path("pagemap", p.pid))?));
@@ -86,7 +90,8 @@ pub(super) fn use_templates(dir: &Path, processes: &[Process]) -> Result<Vec<Edi
             path,
         })
         .collect();
-    let edited = map_templates(&files, &asked, is_of_a_layer).map_err(|cause| EditError::Image {
+    let lasting = |path: &str| is_of_a_layer(path) && !written.contains(Path::new(path));
+    let edited = map_templates(&files, &asked, lasting).map_err(|cause| EditError::Image {
         name: "files.img".to_owned(),
         cause,
     })?;

@@ -32,9 +32,10 @@ static FILTERS: LazyLock<Vec<[u8; 32]>> = LazyLock::new(|| {
     known.map(|hash| *hash.as_bytes()).collect()
 });
 
-/// Describes processes of the user `uid` whose outputs are `pipes`.
+/// Describes processes of the user `uid` whose outputs are `pipes`. `writes_root` says that the root filesystem is a
+/// container image's.
 #[must_use]
-pub fn expected(uid: u32, pipes: &[PipeNote]) -> Expected {
+pub fn expected(uid: u32, pipes: &[PipeNote], writes_root: bool) -> Expected {
     let mut limits = [Limit::AtMost(u64::MAX); RESOURCES];
     limits[CORE] = core_limit();
     limits[NOFILE] = Limit::AtMost(OPEN_FILES);
@@ -50,6 +51,7 @@ pub fn expected(uid: u32, pipes: &[PipeNote]) -> Expected {
         limits,
         oom_score_adj_min: 0,
         pids: PIDS,
+        writes_root,
         output_pipes: pipes.iter().filter_map(|note| pipe_number(&note.key)).collect(),
         other_files: [NOTES_FILE, FILES_ARCHIVE, DUMP_LOG].map(str::to_owned).to_vec(),
         travelling: None,
@@ -58,7 +60,13 @@ pub fn expected(uid: u32, pipes: &[PipeNote]) -> Expected {
 
 /// Like `expected`, for an instance that migrates. `templates` are the names of its templates, and `pages` says where
 /// its pages are.
-pub(crate) fn expected_to_travel(uid: u32, pipes: &[PipeNote], templates: &[String], pages: PagesIn) -> Expected {
+pub(crate) fn expected_to_travel(
+    uid: u32,
+    pipes: &[PipeNote],
+    writes_root: bool,
+    templates: &[String],
+    pages: PagesIn,
+) -> Expected {
     let other_files = match pages {
         PagesIn::Dump => vec![FILES_ARCHIVE.to_owned(), DUMP_LOG.to_owned()],
         PagesIn::Eager => vec![FILES_ARCHIVE.to_owned()],
@@ -69,7 +77,7 @@ pub(crate) fn expected_to_travel(uid: u32, pipes: &[PipeNote], templates: &[Stri
             templates: templates.to_vec(),
             pages,
         }),
-        ..expected(uid, pipes)
+        ..expected(uid, pipes, writes_root)
     }
 }
 

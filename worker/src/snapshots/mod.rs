@@ -344,11 +344,15 @@ impl Snapshots {
         &self,
         id: &SnapshotId,
         uid: u32,
+        writes_root: bool,
         ordered: Option<&str>,
     ) -> Result<(Arc<OpenSnapshot>, MemoryTier), SnapshotError> {
         let cell = self.tier.cell(id);
         let was_open = cell.initialized();
-        let snapshot = Arc::clone(cell.get_or_try_init(|| self.load(id, uid, ordered)).await?);
+        let snapshot = Arc::clone(
+            cell.get_or_try_init(|| self.load(id, uid, writes_root, ordered))
+                .await?,
+        );
         // It may have been opened for an order without a digest.
         self.compare(id, snapshot.snapshot.digest, ordered)?;
         if snapshot.uid != uid {
@@ -368,7 +372,13 @@ impl Snapshots {
         Ok((snapshot, found_in))
     }
 
-    async fn load(&self, id: &SnapshotId, uid: u32, ordered: Option<&str>) -> Result<Arc<OpenSnapshot>, SnapshotError> {
+    async fn load(
+        &self,
+        id: &SnapshotId,
+        uid: u32,
+        writes_root: bool,
+        ordered: Option<&str>,
+    ) -> Result<Arc<OpenSnapshot>, SnapshotError> {
         // Everything that can be requested by the snapshot's name is requested at once: one round trip.
         let recorded = load_working_set(&self.store, id);
         let (snapshot, recorded) = tokio::join!(Snapshot::open(&self.store, id), recorded);
@@ -393,14 +403,15 @@ impl Snapshots {
         let mut notes = CaptureNotes::read(&images_dir).map_err(|e| SnapshotError::Notes(id.clone(), e))?;
         // The files checked here are the files restored: nobody else writes to the directory.
         let recorded_uid = edit::user_of(&images_dir, uid).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
-        let verified = verify(&images_dir, &expected(recorded_uid, &notes.pipes));
+        let verified = verify(&images_dir, &expected(recorded_uid, &notes.pipes, writes_root));
         let verified = verified.map_err(|e| SnapshotError::Refused(id.clone(), e))?;
         let locks = lost_locks::of(&verified);
         let outputs = program::outputs(&notes.pipes);
         let become_function = edit::become_user(&images_dir, recorded_uid, FUNCTION_UID);
         become_function.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let clocks = edit::clocks(&images_dir).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
-        let edited = edit::use_templates(&images_dir, &snapshot.processes);
+        let written = originals::written(&images_dir).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+        let edited = edit::use_templates(&images_dir, &snapshot.processes, &written);
         let edited = edited.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let named = edit::name_outputs(&images_dir, &mut notes.pipes);
         named.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
@@ -417,10 +428,13 @@ impl Snapshots {
             unwritten: edited.unwritten,
         });
         let (rootfs, app) = snapshot.layers().ok_or_else(|| SnapshotError::Imported(id.clone()))?;
-        let originals = Originals {
-            rootfs: self.layers_dir.join(&rootfs.digest),
-            app: self.layers_dir.join(&app.digest),
+        let rootfs = self.layers_dir.join(&rootfs.digest);
+        // The `/app` of an image is in its root.
+        let app = match writes_root {
+            true => rootfs.join("app"),
+            false => self.layers_dir.join(&app.digest),
         };
+        let originals = Originals { rootfs, app };
         let runtime = tokio::runtime::Handle::current();
         let template = Template::new(
             id.as_str(),

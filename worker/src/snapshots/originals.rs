@@ -1,12 +1,17 @@
 //! The files behind folded memory. A process that gives up its own copy of a library's data reads them again.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use rekindle_init::files::WRITTEN;
 use rekindle_pager::PAGE;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+
+use super::FILES_ARCHIVE;
+use super::edit::EditError;
 
 /// Where the function's own files are in its sandbox.
 const APP: &str = "/app/";
@@ -26,6 +31,25 @@ pub struct Originals {
 /// restored.
 pub(super) fn is_of_a_layer(path: &str) -> bool {
     path.starts_with('/') && !OWN.iter().any(|own| path.starts_with(own))
+}
+
+/// Returns the paths in a sandbox that its function has written to a container image's root, from the archive among the
+/// images in `dir`: the root itself, if it is an image's. Blocks.
+///
+/// # Errors
+/// Returns an error when the archive cannot be read.
+pub(super) fn written(dir: &Path) -> Result<HashSet<PathBuf>, EditError> {
+    let path = dir.join(FILES_ARCHIVE);
+    let read = || -> io::Result<HashSet<PathBuf>> {
+        let mut written = HashSet::new();
+        for entry in tar::Archive::new(File::open(&path)?).entries_with_seek()? {
+            if let Ok(below) = entry?.path()?.strip_prefix(WRITTEN) {
+                written.insert(Path::new("/").join(below));
+            }
+        }
+        Ok(written)
+    };
+    read().map_err(|e| EditError::File(path.clone(), e))
 }
 
 impl Originals {
@@ -81,6 +105,21 @@ mod tests {
         );
         assert!(originals.page("/app/c.so", 0).is_err());
         assert!(originals.page("/lib/none.so", 0).is_err());
+    }
+
+    #[test]
+    fn what_a_function_has_written_to_its_image_s_root_is_known_by_its_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let archive = File::create(dir.path().join(FILES_ARCHIVE)).unwrap();
+        let mut archive = tar::Builder::new(archive);
+        for name in ["tmp/x", "run/root/upper", "run/root/upper/usr/lib/a.so"] {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(0);
+            archive.append_data(&mut header, name, io::empty()).unwrap();
+        }
+        archive.into_inner().unwrap();
+        let expected = ["/", "/usr/lib/a.so"].map(PathBuf::from);
+        assert_eq!(written(dir.path()).unwrap(), HashSet::from(expected));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use super::edit::{self, EditError};
 use super::expected::expected;
 use super::memory_fs::{MemoryFs, MemoryFsError};
 use super::notes::{CaptureNotes, NotesError, PipeNote};
-use super::{ImagesDir, write_images};
+use super::{ImagesDir, originals, write_images};
 
 /// This host, or why there are no programs for it.
 static HOST: LazyLock<Result<Host, HostError>> = LazyLock::new(Host::current);
@@ -222,9 +222,11 @@ pub async fn show(store: &Store, id: &SnapshotId, scratch: &Path) -> Result<Stri
     let dir = ImagesDir::claim(scratch.join(id.as_str()));
     write_images(&snapshot, &dir).await.map_err(opening)?;
     let notes = CaptureNotes::read(&dir).map_err(|e| ShowError::Notes(id.clone(), e))?;
-    let verified = verify(&dir, &expected(FUNCTION_UID, &notes.pipes));
+    let edit = |e| ShowError::Edit(id.clone(), e);
+    let written = originals::written(&dir).map_err(edit)?;
+    let verified = verify(&dir, &expected(FUNCTION_UID, &notes.pipes, !written.is_empty()));
     let verified = verified.map_err(|e| ShowError::Refused(id.clone(), e))?;
-    let edited = edit::use_templates(&dir, &snapshot.processes).map_err(|e| ShowError::Edit(id.clone(), e))?;
+    let edited = edit::use_templates(&dir, &snapshot.processes, &written).map_err(edit)?;
     let layouts = std::iter::zip(&snapshot.processes, edited).map(|(process, edited)| (process.pid, edited.layout));
     let compiled = compile_images(&dir, &verified, &layouts.collect(), &outputs(&notes.pipes));
     let (compiled, _) = compiled.map_err(|e| ShowError::NoProgram(id.clone(), e))?;

@@ -275,6 +275,7 @@ fn check_regular(context: Context<'_>, at: Place<'_>, file: &RegularFile, is_lin
     if is_external(file) {
         return check_template(context, at, file);
     }
+    let writes_root = context.expected.writes_root;
     let RegularFile {
         id: _,
         flags,
@@ -288,7 +289,7 @@ fn check_regular(context: Context<'_>, at: Place<'_>, file: &RegularFile, is_lin
         build_id,
     } = file;
     at.hold(paths::is_allowed(name), "reg.name", String::from_utf8_lossy(name))?;
-    at.hold(open_flags::may_open(name, *flags), "reg.flags", flags)?;
+    at.hold(open_flags::may_open(name, *flags, writes_root), "reg.flags", flags)?;
     // Only for a file in another mount namespace than CRIU's.
     at.hold(mnt_id.is_none(), "reg.mnt_id", mnt_id)?;
     at.hold(build_id.len() <= BUILD_ID_MAX, "reg.build_id", build_id.len())?;
@@ -296,12 +297,12 @@ fn check_regular(context: Context<'_>, at: Place<'_>, file: &RegularFile, is_lin
     at.hold(i64::try_from(bytes).is_ok(), "reg.size", bytes)?;
     let Some(mode) = mode.filter(|_| !is_link) else {
         let link = is_link && mode.is_none() && size.is_none() && *flags == 0;
-        return at.hold(link && remaps::is_link_name(name), "reg.mode", mode);
+        return at.hold(link && remaps::is_link_name(name, writes_root), "reg.mode", mode);
     };
     let by_path = flags & PATH_ONLY != 0;
     let good = match mode & KIND_OF_MODE {
         libc::S_IFREG | libc::S_IFDIR => !paths::is_device(name),
-        libc::S_IFIFO => paths::is_below_writable(name),
+        libc::S_IFIFO => paths::is_below_writable(name, writes_root),
         libc::S_IFCHR => paths::is_device(name),
         libc::S_IFLNK | libc::S_IFSOCK => by_path && !paths::is_device(name),
         _ => false,

@@ -144,7 +144,7 @@ fn check_mappings(
             locked = locked.saturating_add(vma.end - vma.start);
             at.hold(locked <= lockable, "vmas.flags", (vma, locked))?;
         }
-        check_mapping(at, files, vma, opened)?;
+        check_mapping(context, at, files, vma, opened)?;
     }
     Ok(())
 }
@@ -162,6 +162,7 @@ fn check_guard(at: Place<'_>, vma: &Vma) -> Result<(), VerifyError> {
 }
 
 fn check_mapping(
+    context: Context<'_>,
     at: Place<'_>,
     files: &OpenFiles,
     vma: &Vma,
@@ -213,13 +214,14 @@ fn check_mapping(
         _ => return Err(at.refuse("vmas.status", vma)),
     };
     match fdflags {
-        Some(fdflags) if is_of_file => check_file(at, files, vma, *fdflags, opened),
+        Some(fdflags) if is_of_file => check_file(context, at, files, vma, *fdflags, opened),
         None if !is_of_file => Ok(()),
         _ => Err(at.refuse("vmas.fdflags", vma)),
     }
 }
 
 fn check_file(
+    context: Context<'_>,
     at: Place<'_>,
     files: &OpenFiles,
     vma: &Vma,
@@ -245,7 +247,11 @@ fn check_file(
     let kind = file.mode.unwrap_or(0) & KIND_OF_MODE;
     let mappable = kind == libc::S_IFREG || file.name == b"/dev/zero";
     at.hold(mappable, "vmas.shmid", String::from_utf8_lossy(&file.name))?;
-    at.hold(open_flags::may_open(&file.name, fdflags), "vmas.fdflags", vma)?;
+    at.hold(
+        open_flags::may_open(&file.name, fdflags, context.expected.writes_root),
+        "vmas.fdflags",
+        vma,
+    )?;
     note(opened, OpenedPath::of(file, Purpose::Mapping, fdflags));
     Ok(())
 }

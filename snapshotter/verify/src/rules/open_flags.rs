@@ -26,8 +26,8 @@ const STATUS: u32 =
 const READ_ONLY: u32 = libc::O_RDONLY.cast_unsigned();
 
 /// Whether the file at this path may be opened with these flags.
-pub(super) fn may_open(path: &[u8], flags: u32) -> bool {
-    let own = paths::is_writable(path);
+pub(super) fn may_open(path: &[u8], flags: u32, writes_root: bool) -> bool {
+    let own = paths::is_writable(path, writes_root);
     let allowed = if own { KEPT | KEPT_OF_OWN } else { KEPT };
     let writes = flags & ACCESS != READ_ONLY;
     flags & !allowed == 0 && is_access(flags) && (!writes || own || paths::is_device(path))
@@ -49,6 +49,7 @@ mod tests {
 
     #[test]
     fn only_what_a_function_writes_is_opened_to_be_written() {
+        let may_open = |path: &[u8], flags| super::may_open(path, flags, false);
         let (read, both) = (libc::O_RDONLY.cast_unsigned(), libc::O_RDWR.cast_unsigned());
         assert!(may_open(b"/usr/bin/python3", read) && !may_open(b"/usr/bin/python3", both));
         assert!(may_open(b"/tmp/x", both) && may_open(b"/dev/null", both));
@@ -64,6 +65,7 @@ mod tests {
         }
         assert!(may_open(b"/tmp/x", libc::O_NOATIME.cast_unsigned()));
         assert!(!may_open(b"/etc/x", libc::O_NOATIME.cast_unsigned()));
+        assert!(super::may_open(b"/srv/x", both, true) && !super::may_open(b"/proc/x", both, true));
         assert!(may_be(both | LARGE_FILE) && !may_be(libc::O_CREAT.cast_unsigned()));
     }
 }

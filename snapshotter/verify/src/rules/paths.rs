@@ -49,14 +49,16 @@ fn is_in(path: &[u8], dir: &[u8]) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.first() == Some(&b'/'))
 }
 
-/// A plain path to or in a directory that functions write to.
-pub(super) fn is_writable(path: &[u8]) -> bool {
-    is_plain(path) && WRITABLE.iter().any(|dir| is_in(path, dir))
+/// A plain path to or in a directory that functions write to: with `writes_root`, any that is not the kernel's or the
+/// sandbox's.
+pub(super) fn is_writable(path: &[u8], writes_root: bool) -> bool {
+    let written = WRITABLE.iter().any(|dir| is_in(path, dir));
+    is_plain(path) && (written || (writes_root && !FORBIDDEN.iter().any(|dir| is_in(path, dir))))
 }
 
 /// A plain path below such a directory.
-pub(super) fn is_below_writable(path: &[u8]) -> bool {
-    is_writable(path) && !WRITABLE.contains(&path)
+pub(super) fn is_below_writable(path: &[u8], writes_root: bool) -> bool {
+    is_writable(path, writes_root) && path != b"/" && !WRITABLE.contains(&path)
 }
 
 /// A plain path of a sandbox's processor limit.
@@ -71,7 +73,10 @@ pub(super) fn is_device(path: &[u8]) -> bool {
 /// A plain path that a function may have open.
 pub(super) fn is_allowed(path: &[u8]) -> bool {
     is_plain(path)
-        && (is_writable(path) || is_device(path) || is_limit(path) || !FORBIDDEN.iter().any(|dir| is_in(path, dir)))
+        && (is_writable(path, false)
+            || is_device(path)
+            || is_limit(path)
+            || !FORBIDDEN.iter().any(|dir| is_in(path, dir)))
         && !is_name_of_inherited(path)
 }
 
@@ -129,6 +134,20 @@ mod tests {
             assert!(!is_allowed(path.as_bytes()), "{path}");
         }
         assert!(!is_plain(&[b"/".as_slice(), &[b'a'; PATH_MAX]].concat()));
-        assert!(is_below_writable(b"/tmp/x") && !is_below_writable(b"/tmp") && !is_below_writable(b"/tmpx"));
+        let below = |path: &[u8]| [false, true].map(|writes_root| is_below_writable(path, writes_root));
+        assert_eq!((below(b"/tmp/x"), below(b"/tmp")), ([true; 2], [false; 2]));
+        for path in [b"/tmpx".as_slice(), b"/srv/x", b"/etc/hosts", b"/app/x", b"/usr/bin/x"] {
+            assert_eq!(below(path), [false, true], "{}", String::from_utf8_lossy(path));
+        }
+        for path in [
+            b"/".as_slice(),
+            b"/dev/x",
+            b"/proc/1/x",
+            b"/run/x",
+            b"/sys/x",
+            b"/srv/../dev/x",
+        ] {
+            assert_eq!(below(path), [false; 2], "{}", String::from_utf8_lossy(path));
+        }
     }
 }

@@ -25,9 +25,9 @@ pub(super) fn link_target(remap: &Remap) -> Option<u32> {
 }
 
 /// Whether this is a name that CRIU gives.
-pub(super) fn is_link_name(path: &[u8]) -> bool {
+pub(super) fn is_link_name(path: &[u8], writes_root: bool) -> bool {
     let name = path.rsplit(|c| *c == b'/').next().unwrap_or_default();
-    paths::is_below_writable(path) && name.starts_with(LINK_PREFIX)
+    paths::is_below_writable(path, writes_root) && name.starts_with(LINK_PREFIX)
 }
 
 pub(super) fn check(
@@ -36,14 +36,15 @@ pub(super) fn check(
     opened: &mut BTreeSet<OpenedPath>,
 ) -> Result<(BTreeMap<u32, GhostFile>, Vec<Remap>), VerifyError> {
     let (mut ghosts, mut remaps, mut seen) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
+    let writes_root = context.expected.writes_root;
     for (at, remap) in all::<Remap>(context.images, "remap-fpath.img", magic::REMAPS)? {
         let regular = |id: u32| entries.get(&id).and_then(|entry| entry.reg.as_ref());
-        let original = regular(remap.orig_id).filter(|file| paths::is_below_writable(&file.name));
+        let original = regular(remap.orig_id).filter(|file| paths::is_below_writable(&file.name, writes_root));
         let original = original.ok_or_else(|| at.refuse("orig_id", remap.orig_id))?;
         at.hold(seen.insert(remap.orig_id), "orig_id", remap.orig_id)?;
         match remap.remap_type {
             Some(LINKED) => {
-                let link = regular(remap.remap_id).filter(|file| is_link_name(&file.name));
+                let link = regular(remap.remap_id).filter(|file| is_link_name(&file.name, writes_root));
                 let link = link.ok_or_else(|| at.refuse("remap_id", remap.remap_id))?;
                 note(opened, OpenedPath::plain(link.name.clone(), Purpose::Link));
             }

@@ -166,7 +166,7 @@ pub(super) fn check_unix(
     }
     let path = name.strip_suffix(&[0]).unwrap_or(name);
     at.hold(
-        paths::is_below_writable(path),
+        paths::is_below_writable(path, context.expected.writes_root),
         "usk.name",
         String::from_utf8_lossy(name),
     )?;

@@ -151,11 +151,10 @@ impl Layer<'_> {
             .unwrap_or_default();
         let full = self.into.join(&path);
         match entry.header().entry_type() {
+            EntryType::Directory if fs::symlink_metadata(&full).is_ok_and(|m| m.is_dir()) => {}
             EntryType::Directory => {
-                if !fs::symlink_metadata(&full).is_ok_and(|m| m.is_dir()) {
-                    remove(&full)?;
-                    fs::create_dir(&full).map_err(|e| unwritten(&path, e))?;
-                }
+                remove(&full)?;
+                fs::create_dir(&full).map_err(|e| unwritten(&path, e))?;
             }
             EntryType::Regular | EntryType::Continuous => {
                 remove(&full)?;

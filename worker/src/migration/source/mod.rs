@@ -420,7 +420,13 @@ impl MigrationSource {
         };
         let templates: Vec<String> = templates.map_err(|e| failed("name the templates")(&e))?;
         let dump = Dump {
-            expected: expected_to_travel(FUNCTION_UID, &parts.pipes, &templates, PagesIn::Dump),
+            expected: expected_to_travel(
+                FUNCTION_UID,
+                &parts.pipes,
+                self.instance.spec.manifest.image.is_some(),
+                &templates,
+                PagesIn::Dump,
+            ),
             after: match self.way {
                 MigrationKind::Move => AfterDump::Stop,
                 MigrationKind::Clone(_) => AfterDump::Run,

@@ -38,6 +38,8 @@ pub(super) struct ExpectedImages {
     pub(super) templates: usize,
     /// Maximum memory of the instance, in bytes.
     pub(super) memory: u64,
+    /// Whether the root filesystem is a container image's.
+    pub(super) writes_root: bool,
 }
 
 /// Writes the images into `dir` for CRIU, if they are a function's. Blocks.
@@ -48,7 +50,14 @@ pub(super) fn lay_out(bundle: &[u8], dir: &Path, expected_images: &ExpectedImage
     let mut header = header.map_err(|e| refused(&e))?;
     // The files checked here are the files that are edited and restored: nobody else writes to the directory.
     let began = Instant::now();
-    let expected = expected_to_travel(FUNCTION_UID, &header.pipes, &header.templates, PagesIn::Eager);
+    let writes_root = expected_images.writes_root;
+    let expected = expected_to_travel(
+        FUNCTION_UID,
+        &header.pipes,
+        writes_root,
+        &header.templates,
+        PagesIn::Eager,
+    );
     let locks = lost_locks::of(&verify(dir, &expected).map_err(|e| refused(&e))?);
     tracing::debug!(
         ms = began.elapsed().as_secs_f64() * 1e3,

@@ -161,7 +161,12 @@ pub async fn prepare(worker: &Arc<Worker>, order: TargetOrder) -> Result<(), Api
         }
         let opened = worker
             .snapshots
-            .open(id, spec.uid, spec.snapshot_digest.as_deref())
+            .open(
+                id,
+                spec.uid,
+                spec.manifest.image.is_some(),
+                spec.snapshot_digest.as_deref(),
+            )
             .await;
         let (snapshot, _) = opened.map_err(|e| unavailable("open the snapshot", &e))?;
         Ok::<_, ApiError>(Some(snapshot))
@@ -271,6 +276,7 @@ impl MigrationTarget {
         let expected_images = ExpectedImages {
             templates: base.as_ref().map_or(0, |base| base.template.files().count()),
             memory: memory_limit(&self.order.spec),
+            writes_root: self.order.spec.manifest.image.is_some(),
         };
         let on_disk = tokio::task::spawn_blocking(move || lay_out(&bundle, &path, &expected_images)).await;
         let on_disk = on_disk.map_err(|e| failed("lay out the images")(&e))??;
