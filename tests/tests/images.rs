@@ -13,7 +13,7 @@ use rekindle_e2e::{Folder, binaries, platform, shared, skip, until};
 use tempfile::TempDir;
 
 const SERVER: &str = r#"
-import json, os, pwd, shutil, socket, sys
+import json, mmap, os, pwd, shutil, socket, sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 calls = 0
@@ -44,6 +44,7 @@ def files():
         open("/etc/passwd").read().count("guest"),
         os.stat("/usr/bin/env").st_uid,
         kept.read() if kept.seek(0) == 0 else None,
+        chr(mapped[0]) + chr(mapped[-1]),
     ]
 
 # Open all the time, on the root.
@@ -51,6 +52,12 @@ os.makedirs("/srv", exist_ok=True)
 kept = open("/srv/kept", "w+")
 kept.write("kept")
 kept.flush()
+
+# Mapped for itself, and another than the image's.
+with open("/srv/data", "wb") as data:
+    data.write(b"n" * 3 * 4096)
+with open("/srv/data") as data:
+    mapped = mmap.mmap(data.fileno(), 0, flags=mmap.MAP_PRIVATE)
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -127,6 +134,7 @@ fn python_context(folder: Folder) -> Folder {
     );
     let links = folder.path().join("links");
     fs::create_dir(&links).unwrap();
+    fs::write(links.join("data"), "o".repeat(3 * 4096)).unwrap();
     std::os::unix::fs::symlink("/usr/bin/python3", links.join("link")).unwrap();
     folder
 }
@@ -174,8 +182,10 @@ fn serves(name: &str) {
         );
         assert_eq!(
             (found["root"].as_str(), found["tmp"].as_str()),
-            (Some("Read-only file system"), Some("written"))
+            (Some("written"), Some("written"))
         );
+        let files = serde_json::json!([["link", "moved"], false, ["new"], 1, 1000, "kept", "nn"]);
+        assert_eq!(found["files"], files);
         // A copy goes on from where the warm-up ended.
         assert_eq!(found["calls"], if start == "booted" { 1 } else { 2 }, "{found}");
     }
@@ -364,7 +374,8 @@ fn an_image_s_own_app_directory_and_a_command_of_fn_toml_are_used() {
     assert!(told.contains("set command in fn.toml"), "{told}");
     let code = SERVER
         .replace("os.readlink(\"/srv/link\")", "\"\"")
-        .replace("\"/srv/x\"", "\"/app/x\"");
+        .replace("\"/srv/x\"", "\"/app/x\"")
+        .replace(": files()", ": []");
     fs::write(folder.path().join("main.py"), code).unwrap();
     folder
         .edit(|_| manifest("image-app", ".", "command = [\"python3\", \"main.py\", \"$PORT\"]"))
@@ -374,7 +385,7 @@ fn an_image_s_own_app_directory_and_a_command_of_fn_toml_are_used() {
         let found = shared().fresh(start, "image-app", "/").ok().json();
         assert_eq!(
             (found["cwd"].as_str(), found["root"].as_str()),
-            (Some("/app"), Some("Read-only file system"))
+            (Some("/app"), Some("written"))
         );
         assert_eq!(found["argv"], serde_json::json!(["main.py", "8080"]));
     }

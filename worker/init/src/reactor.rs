@@ -25,7 +25,7 @@ use crate::devices::USERFAULT;
 use crate::files::Loaded;
 use crate::protocol::{
     CRIU_PROBE_CACHE, Call, ExitCause, FUNCTION_PID, FUNCTION_UID, HELD_FD, Machine, Message, RESTORED_LAST_PID,
-    ReceiveError, Reply, Request, receive, send,
+    ReceiveError, Reply, Request, Setup, receive, send,
 };
 use crate::strays::StrayError;
 use crate::{
@@ -53,6 +53,7 @@ pub fn run(control: &OwnedFd, room: &mut [u8], has_groups: bool) -> io::Result<(
     let sandbox = Sandbox {
         has_groups,
         machine: None,
+        uncovered: None,
         ready: None,
         bundle,
         userfault: userfault.map(OwnedFd::from),
@@ -141,6 +142,8 @@ struct Sandbox {
     has_groups: bool,
     /// The machine that it appears to be, once it is furnished.
     machine: Option<Machine>,
+    /// What it is furnished with, while files of `/etc` are yet to be covered.
+    uncovered: Option<Setup>,
     /// CRIU's directory.
     bundle: OwnedFd,
     /// The device that creates userfaultfds.
@@ -162,6 +165,12 @@ struct Sandbox {
 }
 
 impl Sandbox {
+    /// Covers files of `/etc`, if that was left for later.
+    fn cover(&mut self) -> Result<(), String> {
+        let covered = self.uncovered.take().map_or(Ok(()), |setup| rootfs::cover(&setup));
+        covered.map_err(|e| chain(&e))
+    }
+
     /// Keeps `fds` as [`HELD_FD`] and following.
     fn hold(&mut self, fds: impl Iterator<Item = OwnedFd>) -> io::Result<()> {
         self.held.clear();
@@ -268,11 +277,16 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
             sandbox.last_pid = Some(last_pid);
             namespaces::name_host(&setup.hostname).map_err(|e| chain(&e))?;
             sandbox.machine = Some(setup.machine);
+            match setup.root_bytes {
+                None => rootfs::cover(&setup).map_err(|e| chain(&e))?,
+                Some(_) => sandbox.uncovered = Some(setup),
+            }
             Ok(Reply::Done)
         }
         Request::Spawn(order) => {
             let (stdout, stderr, group) = (next("stdout")?, next("stderr")?, next("control group")?);
             sandbox.end_hollow();
+            sandbox.cover()?;
             sandbox
                 .set_last_pid(FUNCTION_PID - 1)
                 .map_err(plain("set the last process id"))?;
@@ -349,6 +363,7 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
         }
         Request::LoadFiles => {
             let loaded = files::load(Path::new("/"), next("archive")?, FUNCTION_UID).map_err(plain("load files"))?;
+            sandbox.cover()?;
             let renumbered = loaded.renumbered;
             sandbox.loaded = loaded;
             Ok(Reply::Loaded(renumbered))

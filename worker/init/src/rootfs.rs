@@ -131,7 +131,15 @@ pub(crate) fn enter(setup: &Setup) -> Result<(), RootfsError> {
     pivot_root(".", ".").map_err(|e| RootfsError::Call("pivot_root", e))?;
     umount2(".", MntFlags::MNT_DETACH).map_err(|e| RootfsError::Call("leave the old root", e))?;
     chdir("/").map_err(|e| RootfsError::Call("chdir to /", e))?;
-    machine::show(&setup.machine)?;
+    machine::show(&setup.machine)
+}
+
+/// Covers files of `/etc` with the sandbox's own. Where the root is written apart, this comes after what is loaded there:
+/// an overlay does not see what is added to a directory that it has looked at.
+///
+/// # Errors
+/// If a mount is refused.
+pub(crate) fn cover(setup: &Setup) -> Result<(), RootfsError> {
     over(
         Path::new("/etc/hosts"),
         &format!("{LOOPBACK}127.0.0.1 {}\n", setup.hostname),
