@@ -94,7 +94,10 @@ fn is_layout(path: &Path) -> Result<bool> {
     let mut archive = tar::Archive::new(file);
     for entry in archive.entries_with_seek().with_context(what)? {
         let entry = entry.with_context(what)?;
-        if entry.path().is_ok_and(|name| name.as_ref() == Path::new(LAYOUT[1])) {
+        if entry
+            .path()
+            .is_ok_and(|name| name.strip_prefix(".").unwrap_or(&name) == Path::new(LAYOUT[1]))
+        {
             return Ok(true);
         }
     }
@@ -198,7 +201,11 @@ mod tests {
             folder.path().join("./layout")
         );
         let mut archive = tar::Builder::new(File::create(folder.path().join("app.tar")).unwrap());
-        archive.append_dir_all(".", &directory).unwrap();
+        for file in LAYOUT {
+            archive
+                .append_path_with_name(directory.join(file), format!("./{file}"))
+                .unwrap();
+        }
         archive.into_inner().unwrap();
         let unpacked = layout(folder.path(), "./app.tar").unwrap();
         assert_eq!(std::fs::read_to_string(unpacked.path.join("index.json")).unwrap(), "{}");
