@@ -74,6 +74,40 @@ fn a_flood_of_lines_is_cut_and_counted_and_the_function_goes_on() {
     shared().get("flood", "/files").ok();
 }
 
+/// Leaves answers of the kernel unread in as many netlink sockets as the path says.
+const UNREAD: &str = r#"
+import socket, struct
+
+def handler(event, context):
+    link = struct.pack("IHHII", 32, 18, 1, 1, 0) + struct.pack("BxHiII", 0, 0, 1, 0, 0)
+    sockets = []
+    for _ in range(int(event["rawPath"].strip("/") or 0)):
+        one = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, 0)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 30)
+        one.bind((0, 0))
+        sockets.append(one)
+        # The kernel says nothing of answers for which there is no room any more.
+        for _ in range(90):
+            try:
+                one.send(link * 64)
+            except OSError:
+                break
+    return [len(sockets), socket.if_nameindex()[0][1]]
+"#;
+
+#[test]
+fn a_function_that_leaves_netlink_messages_unread_is_killed_and_told_so() {
+    shared().deploy(&Folder::python("unread", "", UNREAD));
+    for start in ["booted", "restored"] {
+        let few = shared().fresh(start, "unread", "/1").ok().json();
+        assert_eq!(few[1], "lo", "{few}");
+        let many = shared()
+            .fresh(start, "unread", "/200")
+            .error(502, "function_out_of_memory");
+        assert!(many.message().contains("netlink"), "{}", many.text());
+    }
+}
+
 /// Keeps as many processes busy as the path says, and answers at once.
 const BUSY: &str = r#"
 import os

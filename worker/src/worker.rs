@@ -24,6 +24,7 @@ use crate::deploy::renewal::Refusals;
 use crate::host::cgroup::Cgroups;
 use crate::host::confined::Confinement;
 use crate::host::load::Load;
+use crate::host::netlink_memory;
 use crate::host::network::Network;
 use crate::host::sandbox::Zygote;
 use crate::host::sandbox::pool::SandboxPool;
@@ -287,6 +288,12 @@ impl Worker {
         });
         crate::reporting::metrics::observe(&worker.metrics.registry, &Arc::downgrade(&worker));
         IdleMemory::start(&worker);
+        let watched = Arc::downgrade(&worker);
+        netlink_memory::watch(move |memory| {
+            let instances = watched.upgrade()?.all_instances();
+            instances.iter().for_each(|instance| instance.limit_netlink(memory));
+            Some(())
+        });
         Ok(worker)
     }
 

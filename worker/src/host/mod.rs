@@ -5,6 +5,7 @@ pub(crate) mod breakpoints;
 pub mod cgroup;
 pub mod confined;
 pub mod load;
+pub mod netlink_memory;
 pub mod network;
 pub mod pagemap;
 pub mod pressure;

@@ -8,6 +8,7 @@ use rekindle_wire::{ApiError, ErrorCode};
 use tokio::sync::watch;
 
 use super::{Instance, InstanceStage, RunningInstance};
+use crate::host::netlink_memory::{LIMIT as NETLINK_LIMIT, NetlinkMemory};
 use crate::host::sandbox::FunctionState;
 use crate::worker::Worker;
 
@@ -76,6 +77,24 @@ fn cause(instance: &Instance, parts: &RunningInstance, state: FunctionState) -> 
         ErrorCode::FunctionCrashed,
         format!("the function's process {how}{memory}{tail}"),
     )
+}
+
+impl Instance {
+    /// Kills it if it holds more netlink messages than it may.
+    pub(crate) fn limit_netlink(&self, memory: &NetlinkMemory) {
+        let Some(sandbox) = self.running_sandbox() else { return };
+        // An instance that ends meanwhile holds nothing.
+        let Ok(Some(held)) = memory.beyond(sandbox.init_pid()) else {
+            return;
+        };
+        let message = format!(
+            "the function's netlink sockets held {} MiB of messages that it had not read, more than {} MiB, and it was \
+             killed: read them, or close the sockets",
+            held >> 20,
+            NETLINK_LIMIT >> 20
+        );
+        self.kill(ApiError::new(ErrorCode::FunctionOutOfMemory, message));
+    }
 }
 
 /// Returns whether the kernel may have killed the function for its memory. A function that exits by itself has at most

@@ -406,11 +406,21 @@ impl Instance {
         self.usage.close_if_idle()
     }
 
+    /// Returns its sandbox, also while it starts, unless it is frozen.
+    pub(crate) fn running_sandbox(&self) -> Option<Arc<Sandbox>> {
+        match self.parts() {
+            Some(parts) => (!parts.is_frozen()).then(|| Arc::clone(&parts.sandbox)),
+            None => self.starting_in.lock().upgrade().filter(|_| self.is_starting()),
+        }
+    }
+
     /// Kills it because of `why`, which the callers in flight receive. Does not wait for its end; safe on any thread.
     pub fn kill(&self, why: ApiError) {
         self.verdict.lock().get_or_insert(why);
         if let Some(parts) = self.parts() {
             parts.kill();
+        } else if let Some(sandbox) = self.running_sandbox() {
+            sandbox.kill();
         }
     }
 

@@ -125,6 +125,8 @@ async fn run(worker: &Arc<Worker>, instance: &Arc<Instance>, beginning: &Beginni
             instance.ready(parts, worker).await;
         }
         Err(error) => {
+            // The start itself has only seen its process end.
+            let error = instance.take_verdict().unwrap_or(error);
             span_failed(&error);
             tracing::warn!(instance = %instance.id, %error, "not started");
             instance.failed(error);

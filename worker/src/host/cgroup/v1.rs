@@ -143,7 +143,7 @@ impl Directories {
     pub(super) fn limit(&self, limits: &Limits) -> Result<(), FileError> {
         self.lower_memory(limits.memory_bytes)?;
         files::write_if_present(&self.memory.join("memory.swappiness"), "0")?;
-        // Version 1 charges TCP's buffers only where they have a limit.
+        // Version 1 charges the buffers of TCP and UDP only where they have a limit.
         let tcp = self.memory.join("memory.kmem.tcp.limit_in_bytes");
         files::write_if_present(&tcp, &limits.memory_bytes.to_string())?;
         let quota = limits.cpu_quota_us().max(QUOTA_MIN_US);
