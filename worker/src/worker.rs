@@ -31,6 +31,7 @@ use crate::host::sandbox::pool::SandboxPool;
 use crate::host::start_limiter::StartLimiter;
 use crate::idle::IdleMemory;
 use crate::instance::Instance;
+use crate::instance::boot_pauses::BootPauses;
 use crate::instance::damage::Damage;
 use crate::migration::{MigrationSources, MigrationTargets, Tracking, with_tracking};
 use crate::reporting::kept::KeptReport;
@@ -86,6 +87,8 @@ pub struct Worker {
     pub idle: Arc<IdleMemory>,
     /// Limits how many starts use the processors at once.
     pub start_limiter: Arc<StartLimiter>,
+    /// The pauses of versions whose boots fail.
+    pub boot_pauses: BootPauses,
     /// The functions' logs.
     pub logs: Logs,
     /// Unpacked layers.
@@ -264,6 +267,7 @@ impl Worker {
             zygote,
             idle,
             start_limiter,
+            boot_pauses: BootPauses::default(),
             network,
             cgroups,
             logs,

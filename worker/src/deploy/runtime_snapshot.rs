@@ -23,6 +23,7 @@ use rekindle_snapshotter::interchange::write_whole;
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::{Snapshot, StoreError, keys};
 use rekindle_verify::verify;
+use rekindle_wire::api::StartKind;
 use rekindle_wire::headers::HOOK_PREFIX;
 use rekindle_wire::internal::{LayerRef, RuntimeSnapshot, Sharing, VersionSpec};
 use rekindle_wire::manifest::{Base, Runtime};
@@ -315,7 +316,8 @@ async fn begin_as(
         let what = format!("snapshot {} is no runtime's", snapshot.id());
         return Err(ApiError::new(ErrorCode::RestoreFailed, what));
     };
-    let permit = instance.phase("turn", worker.start_limiter.take()).await;
+    let turn = worker.start_limiter.take(&instance.spec.function, StartKind::Restored);
+    let permit = instance.phase("turn", turn).await;
     let isolated = instance.phase("sandbox", isolate(worker, instance, instance.id.as_str()));
     let isolated = isolated.await?;
     let notes = CaptureNotes::read(scratch.path()).map_err(|e| failed("read the notes", &e))?;

@@ -1,14 +1,23 @@
 //! Limits how many starts use the processors at once. Each start is work for a processor: if sixty-four began together,
-//! each would end only when the last does. So some run, and the others wait in order of arrival.
+//! each would end only when the last does. So some run, and the others wait their turn:
+//!
+//! - The function that has the fewest starts running is next, then the one whose last turn was the longest ago. So a
+//!   function that has many starts delays its own.
+//! - Of equals, a restore is next. It takes tens of milliseconds, and a boot keeps its permit up to [`KEEP`].
+//! - Neither one function's starts nor all boots together take the last permit.
 
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use rekindle_wire::FunctionId;
+use rekindle_wire::api::StartKind;
+use tokio::sync::oneshot;
 
-/// How long a start waits at most. By then the starts ahead of it wait for something other than a processor, and it
-/// runs beside them.
+/// How long a start of a function waits at most while no other of its starts has a permit. By then the starts ahead of
+/// it wait for something other than a processor, and it runs beside them.
 const WAIT_LIMIT: Duration = Duration::from_secs(10);
 /// How long a start keeps its permit while it waits for the function. A function that does not begin must not hold up
 /// others.
@@ -22,8 +31,7 @@ const ANSWERS_IN: Duration = Duration::from_millis(10);
 /// The start limiter of a host.
 #[derive(Debug)]
 pub struct StartLimiter {
-    free: Semaphore,
-    all: usize,
+    turns: Arc<Mutex<Turns>>,
     waiting: AtomicUsize,
     starting: AtomicUsize,
     last_ended: Mutex<Option<Instant>>,
@@ -32,14 +40,142 @@ pub struct StartLimiter {
 
 /// Permits one start. It ends on drop.
 #[derive(Debug)]
-pub struct StartPermit<'a>(#[expect(dead_code, reason = "given back when dropped")] Option<SemaphorePermit<'a>>);
+pub struct StartPermit(Option<Held>);
+
+/// A permit to be given back.
+#[derive(Debug)]
+struct Held {
+    turns: Arc<Mutex<Turns>>,
+    function: FunctionId,
+    kind: StartKind,
+}
+
+/// Who has a permit, and who waits for one.
+#[derive(Debug)]
+struct Turns {
+    all: usize,
+    restores: usize,
+    boots: usize,
+    /// Functions with starts that run or wait.
+    functions: BTreeMap<FunctionId, OfFunction>,
+    /// The number of permits that were given.
+    given: u64,
+}
+
+#[derive(Debug, Default)]
+struct OfFunction {
+    running: usize,
+    /// Its last turn, as a number of [`Turns::given`].
+    last: u64,
+    restores: VecDeque<oneshot::Sender<StartPermit>>,
+    boots: VecDeque<oneshot::Sender<StartPermit>>,
+}
+
+impl OfFunction {
+    fn queue(&mut self, kind: StartKind) -> &mut VecDeque<oneshot::Sender<StartPermit>> {
+        match kind {
+            StartKind::Booted => &mut self.boots,
+            _ => &mut self.restores,
+        }
+    }
+
+    /// Returns the kind of its start that is next, if one waits. `boots` tells whether boots are.
+    fn next(&self, boots: bool) -> Option<StartKind> {
+        match (self.restores.is_empty(), self.boots.is_empty()) {
+            (false, _) => Some(StartKind::Restored),
+            (true, false) if boots => Some(StartKind::Booted),
+            _ => None,
+        }
+    }
+}
+
+impl Turns {
+    /// What one function's starts, or all boots, may have of the permits.
+    fn part(&self) -> usize {
+        (self.all - 1).max(1)
+    }
+
+    fn running(&self) -> usize {
+        self.restores + self.boots
+    }
+
+    /// Returns whose turn it is.
+    fn next(&self) -> Option<(FunctionId, StartKind)> {
+        let (part, boots) = (self.part(), self.boots < self.part());
+        let waiting = self.functions.iter().filter(|(_, of)| of.running < part);
+        let waiting = waiting.filter_map(|(name, of)| Some((name, of, of.next(boots)?)));
+        let next = waiting.min_by_key(|(_, of, kind)| (of.running, *kind == StartKind::Booted, of.last));
+        next.map(|(name, _, kind)| (name.clone(), kind))
+    }
+
+    /// Gives the free permits to those whose turn it is.
+    fn give(&mut self, turns: &Arc<Mutex<Self>>) {
+        while self.running() < self.all
+            && let Some((function, kind)) = self.next()
+        {
+            let of = self.functions.entry(function.clone()).or_default();
+            let Some(waiting) = of.queue(kind).pop_front() else {
+                return;
+            };
+            let held = Held {
+                turns: Arc::clone(turns),
+                function: function.clone(),
+                kind,
+            };
+            match waiting.send(StartPermit(Some(held))) {
+                Ok(()) => {
+                    self.given += 1;
+                    of.running += 1;
+                    of.last = self.given;
+                    *self.count(kind) += 1;
+                }
+                // It has gone. What was sent is no permit yet, and must not give one back.
+                Err(mut unsent) => std::mem::forget(unsent.0.take()),
+            }
+            self.forget(&function);
+        }
+    }
+
+    fn count(&mut self, kind: StartKind) -> &mut usize {
+        match kind {
+            StartKind::Booted => &mut self.boots,
+            _ => &mut self.restores,
+        }
+    }
+
+    /// Forgets a function without starts.
+    fn forget(&mut self, function: &FunctionId) {
+        let is_idle = |of: &OfFunction| of.running == 0 && of.restores.is_empty() && of.boots.is_empty();
+        if self.functions.get(function).is_some_and(is_idle) {
+            self.functions.remove(function);
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut turns = self.turns.lock();
+        *turns.count(self.kind) -= 1;
+        if let Some(of) = turns.functions.get_mut(&self.function) {
+            of.running -= 1;
+        }
+        turns.forget(&self.function);
+        turns.give(&self.turns);
+    }
+}
 
 impl StartLimiter {
     /// Allows `all` starts at once.
     pub fn new(all: usize) -> Self {
-        Self {
-            free: Semaphore::new(all.max(1)),
+        let turns = Turns {
             all: all.max(1),
+            restores: 0,
+            boots: 0,
+            functions: BTreeMap::new(),
+            given: 0,
+        };
+        Self {
+            turns: Arc::new(Mutex::new(turns)),
             waiting: AtomicUsize::new(0),
             starting: AtomicUsize::new(0),
             last_ended: Mutex::default(),
@@ -47,17 +183,35 @@ impl StartLimiter {
         }
     }
 
-    /// Waits for a permit, for some seconds at most.
-    pub async fn take(&self) -> StartPermit<'_> {
+    /// Waits for a permit for a start of this function. After some seconds it waits no longer, unless others of the
+    /// function run.
+    pub async fn take(&self, function: &FunctionId, kind: StartKind) -> StartPermit {
         let _waiting = QueuedStart::begin(&self.waiting);
-        let permit = tokio::time::timeout(self.limit, self.free.acquire()).await;
-        // The semaphore is never closed.
-        StartPermit(permit.ok().and_then(Result::ok))
+        let (sender, mut receiver) = oneshot::channel();
+        {
+            let mut turns = self.turns.lock();
+            let of = turns.functions.entry(function.clone()).or_default();
+            of.queue(kind).push_back(sender);
+            turns.give(&self.turns);
+        }
+        loop {
+            match tokio::time::timeout(self.limit, &mut receiver).await {
+                Ok(permit) => return permit.unwrap_or(StartPermit(None)),
+                Err(_) if self.runs(function) => {}
+                Err(_) => return StartPermit(None),
+            }
+        }
+    }
+
+    /// Returns whether a start of this function has a permit.
+    fn runs(&self, function: &FunctionId) -> bool {
+        let turns = self.turns.lock();
+        turns.functions.get(function).is_some_and(|of| of.running > 0)
     }
 
     /// Returns how many starts have a permit.
     pub fn running(&self) -> usize {
-        self.all - self.free.available_permits().min(self.all)
+        self.turns.lock().running()
     }
 
     /// Records that something starts, with or without a permit, until the returned guard is dropped.
@@ -117,15 +271,25 @@ impl Drop for QueuedStart<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
+
+    fn function(name: &str) -> FunctionId {
+        name.parse().unwrap()
+    }
+
+    async fn take(limiter: &StartLimiter, name: &str, kind: StartKind) -> StartPermit {
+        limiter.take(&function(name), kind).await
+    }
+
+    async fn restore(limiter: &StartLimiter, name: &str) -> StartPermit {
+        take(limiter, name, StartKind::Restored).await
+    }
 
     #[tokio::test]
     async fn what_nobody_waits_for_waits_for_starts_and_not_for_ever() {
         let limiter = StartLimiter::new(2);
         limiter.until_calm(Duration::from_secs(3600)).await;
-        let permit = limiter.take().await;
+        let permit = restore(&limiter, "hello").await;
         let began = std::time::Instant::now();
         limiter.until_calm(Duration::from_millis(30)).await;
         assert!(began.elapsed() >= Duration::from_millis(30));
@@ -157,7 +321,7 @@ mod tests {
             .map(|_| {
                 let (limiter, most) = (Arc::clone(&limiter), Arc::clone(&most));
                 tokio::spawn(async move {
-                    let _permit = limiter.take().await;
+                    let _permit = restore(&limiter, "hello").await;
                     most.fetch_max(limiter.running(), Ordering::Relaxed);
                     tokio::task::yield_now().await;
                 })
@@ -166,7 +330,7 @@ mod tests {
         for start in starts {
             start.await.unwrap();
         }
-        assert_eq!(most.load(Ordering::Relaxed), 4);
+        assert_eq!(most.load(Ordering::Relaxed), 3, "the last is left to others");
         assert_eq!((limiter.running(), limiter.waiting()), (0, 0));
     }
 
@@ -176,8 +340,8 @@ mod tests {
             limit: Duration::from_millis(20),
             ..StartLimiter::new(1)
         };
-        let hanging = limiter.take().await;
-        let (late, waiting) = tokio::join!(limiter.take(), async {
+        let hanging = restore(&limiter, "hello").await;
+        let (late, waiting) = tokio::join!(restore(&limiter, "other"), async {
             tokio::task::yield_now().await;
             limiter.waiting()
         });
@@ -187,14 +351,68 @@ mod tests {
         assert_eq!(limiter.running(), 0);
     }
 
+    /// Takes a permit if there is one now.
+    async fn now(limiter: &StartLimiter, name: &str, kind: StartKind) -> Option<StartPermit> {
+        let taken = tokio::time::timeout(Duration::from_millis(5), take(limiter, name, kind));
+        taken.await.ok()
+    }
+
+    #[tokio::test]
+    async fn many_boots_of_a_function_leave_a_permit_to_others_and_the_next_one_too() {
+        let limiter = StartLimiter::new(4);
+        let mut held = Vec::new();
+        while let Some(permit) = now(&limiter, "never", StartKind::Booted).await {
+            held.push(permit);
+        }
+        assert_eq!((held.len(), limiter.running()), (3, 3));
+        drop(now(&limiter, "hello", StartKind::Restored).await.unwrap());
+        // Boots have their part of the permits. The next that is given back goes to who has none, not to who came first.
+        let own = take(&limiter, "never", StartKind::Booted);
+        let others = take(&limiter, "other", StartKind::Booted);
+        let (mut own, mut others) = (Box::pin(own), Box::pin(others));
+        assert!(futures::poll!(&mut own).is_pending());
+        assert!(futures::poll!(&mut others).is_pending());
+        held.pop();
+        assert!(futures::poll!(&mut own).is_pending());
+        drop(others.await);
+        drop(own.await);
+    }
+
+    #[tokio::test]
+    async fn of_two_functions_that_have_none_the_one_to_restore_is_next() {
+        let limiter = StartLimiter::new(1);
+        let first = restore(&limiter, "hello").await;
+        let boot = take(&limiter, "a", StartKind::Booted);
+        let (mut boot, mut restored) = (Box::pin(boot), Box::pin(restore(&limiter, "b")));
+        assert!(futures::poll!(&mut boot).is_pending());
+        assert!(futures::poll!(&mut restored).is_pending());
+        drop(first);
+        assert!(futures::poll!(&mut boot).is_pending());
+        drop(restored.await);
+        drop(boot.await);
+        assert!(limiter.turns.lock().functions.is_empty());
+    }
+
+    #[tokio::test]
+    async fn who_has_starts_that_run_waits_for_them_however_long_they_take() {
+        let limiter = StartLimiter {
+            limit: Duration::from_millis(2),
+            ..StartLimiter::new(1)
+        };
+        let first = restore(&limiter, "hello").await;
+        let waited = tokio::time::timeout(Duration::from_millis(20), restore(&limiter, "hello"));
+        assert!(waited.await.is_err());
+        drop(first);
+    }
+
     #[tokio::test]
     async fn a_start_that_is_given_up_while_it_waits_is_not_waited_for() {
         let limiter = StartLimiter::new(1);
-        let first = limiter.take().await;
-        let gone = tokio::time::timeout(Duration::from_millis(5), limiter.take()).await;
+        let first = restore(&limiter, "hello").await;
+        let gone = tokio::time::timeout(Duration::from_millis(5), restore(&limiter, "hello")).await;
         assert!(gone.is_err());
         assert_eq!(limiter.waiting(), 0);
         drop(first);
-        drop(limiter.take().await);
+        drop(restore(&limiter, "hello").await);
     }
 }

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rekindle_confined::image::{AGENT, Config};
 use rekindle_init::protocol::Spawn;
+use rekindle_wire::api::StartKind;
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::manifest::{Base, Runtime};
 use rekindle_wire::{ApiError, ErrorCode};
@@ -41,11 +42,18 @@ const TAIL: usize = 12;
 /// Returns `boot_failed`, with the function's last lines, when the function ends or does not listen in time.
 pub async fn boot(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<RunningInstance>, ApiError> {
     let spec = &instance.spec;
-    if spec.manifest.image.is_some() {
-        let config = image_config(worker, spec).await?;
-        return boot_with(worker, instance, Program::of_image(spec, config)).await;
+    let began = Instant::now();
+    worker.boot_pauses.admit(spec, began)?;
+    let program = match &spec.manifest.image {
+        Some(_) => Program::of_image(spec, image_config(worker, spec).await?),
+        None => Program::of(spec, environment(spec)),
+    };
+    let booted = boot_with(worker, instance, program).await;
+    // One that was asked to stop has not failed.
+    if booted.is_ok() || instance.is_starting() {
+        worker.boot_pauses.note(spec, began, Instant::now(), &booted);
     }
-    boot_with(worker, instance, Program::of(spec, environment(spec))).await
+    booted
 }
 
 /// Returns how the image of a version wants to be run.
@@ -111,7 +119,10 @@ async fn boot_with(
     program: Program,
 ) -> Result<Arc<RunningInstance>, ApiError> {
     let spec = &instance.spec;
-    let permit = instance.phase("turn", worker.start_limiter.take()).await;
+    let turn = worker.start_limiter.take(&instance.spec.function, StartKind::Booted);
+    let permit = instance.phase("turn", turn).await;
+    // Others may have failed meanwhile.
+    worker.boot_pauses.admit(spec, Instant::now())?;
     let isolated = instance
         .phase("sandbox", isolate(worker, instance, instance.id.as_str()))
         .await?;

@@ -12,6 +12,7 @@
 //! thaws the instance.
 
 pub mod boot;
+pub mod boot_pauses;
 pub mod checkpoint;
 mod client;
 pub mod damage;

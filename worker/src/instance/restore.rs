@@ -16,6 +16,7 @@ use std::sync::Arc;
 use rekindle_init::protocol::FUNCTION_PID;
 use rekindle_pager::{Handover, PageSource, Pager};
 use rekindle_telemetry::record_past;
+use rekindle_wire::api::StartKind;
 use rekindle_wire::{ApiError, ErrorCode, SnapshotId};
 
 use crate::criu::memory::Pages;
@@ -51,7 +52,8 @@ pub async fn restore(
     let mut isolated = isolated?;
     restore.read_files()?;
     // The permit comes last, when everything is here: a store that is slow to respond must not hold up other starts.
-    let permit = instance.phase("turn", worker.start_limiter.take()).await;
+    let turn = worker.start_limiter.take(&instance.spec.function, StartKind::Restored);
+    let permit = instance.phase("turn", turn).await;
     if let (Some(program), Some(hollow)) = (restore.snapshot.program(), isolated.hollow.take()) {
         match Box::pin(restore.run_program(Arc::clone(program), hollow, isolated)).await {
             Ok(running) => {
