@@ -6,7 +6,8 @@
 //!                          └─► the instance's newest lines, for error messages
 //! ```
 //!
-//! A function is never held up by its logs: every queue is bounded, and lines that do not fit are dropped and reported.
+//! Neither the queues nor the disk hold a function up: lines that do not fit are dropped and reported. Beyond a rate of
+//! bytes its pipes are left unread, so that it waits: reading takes the worker's processor time, not the function's.
 
 mod files;
 mod follow;
@@ -44,6 +45,10 @@ pub struct LogLimits {
     pub lines_per_second: u32,
     /// Maximum burst of lines of one instance.
     pub burst_lines: u32,
+    /// Sustained number of bytes read from one instance in a second.
+    pub bytes_per_second: u32,
+    /// Maximum burst of bytes of one instance.
+    pub burst_bytes: u32,
     /// Number of newest lines of one instance kept in memory.
     pub kept_lines: usize,
 }
@@ -56,6 +61,8 @@ impl Default for LogLimits {
             line_bytes: 16 << 10,
             lines_per_second: 1_000,
             burst_lines: 2_000,
+            bytes_per_second: 4 << 20,
+            burst_bytes: 16 << 20,
             kept_lines: 100,
         }
     }

@@ -27,8 +27,15 @@ impl TokenBucket {
         let passed: Duration = now.saturating_duration_since(self.since);
         self.since = self.since.max(now);
         self.tokens = (self.tokens + passed.as_secs_f64() * self.per_second).min(self.burst);
-        // Never negative, and a burst fits.
+        // The cast saturates: what was spent ahead is none.
         self.tokens as usize
+    }
+
+    /// Takes this many tokens, also those that come back later. Returns how long until they have.
+    pub(super) fn spend(&mut self, tokens: u32, now: Instant) -> Duration {
+        self.available(now);
+        self.tokens -= f64::from(tokens);
+        Duration::from_secs_f64((-self.tokens / self.per_second).max(0.0))
     }
 
     /// Takes one token, if there is one.
@@ -55,6 +62,9 @@ mod tests {
         assert_eq!(bucket.available(start), 0);
         let later = start + Duration::from_millis(500);
         assert_eq!((0..100).filter(|_| bucket.take(later)).count(), 5);
+        assert_eq!(bucket.spend(5, later), Duration::from_millis(500));
+        assert_eq!(bucket.spend(5, later), Duration::from_secs(1));
+        assert_eq!(bucket.spend(0, later + Duration::from_secs(2)), Duration::ZERO);
         let much_later = start + Duration::from_secs(3_600);
         assert_eq!((0..100).filter(|_| bucket.take(much_later)).count(), 20);
     }

@@ -22,6 +22,8 @@ use super::writer::{FunctionLog, Writer};
 pub const PLATFORM: &str = "platform";
 /// Bytes taken from a pipe at once: all that it holds by default.
 const READ_BYTES: usize = 64 * 1024;
+/// What a read counts for at least. Reading a single byte takes a microsecond or more.
+const READ_BYTES_LEAST: u32 = 1024;
 /// How long dropped lines may go unreported, and the minimum interval of notices: few lines of a flood pass, and
 /// notices must not outnumber them.
 const TELL_DROPS: Duration = Duration::from_secs(1);
@@ -47,6 +49,10 @@ struct Inner {
 #[derive(Debug)]
 struct State {
     bucket: TokenBucket,
+    /// Bytes that may be read.
+    bytes: TokenBucket,
+    /// Whether it was said that the function waits for its output to be read.
+    said_it_waits: bool,
     dropped: u64,
     /// When the last notice was.
     told: Option<Instant>,
@@ -61,9 +67,11 @@ impl Sink {
         instance: InstanceId,
         limits: LogLimits,
     ) -> Self {
-        let bucket = TokenBucket::new(limits.lines_per_second, limits.burst_lines, Instant::now());
+        let now = Instant::now();
         let state = Mutex::new(State {
-            bucket,
+            bucket: TokenBucket::new(limits.lines_per_second, limits.burst_lines, now),
+            bytes: TokenBucket::new(limits.bytes_per_second, limits.burst_bytes, now),
+            said_it_waits: false,
             dropped: 0,
             told: None,
             newest: VecDeque::new(),
@@ -82,8 +90,8 @@ impl Sink {
         }
     }
 
-    /// Reads `pipe` (a read end) in a task until nobody holds its write end any more. The pipe is always drained, so
-    /// that the function is never held up by its logs.
+    /// Reads `pipe` (a read end) in a task until nobody holds its write end any more, at most
+    /// [`LogLimits::bytes_per_second`].
     ///
     /// # Errors
     /// Returns an error when `pipe` is not the read end of a pipe. Must be called inside a tokio runtime.
@@ -158,8 +166,12 @@ impl Inner {
             match read {
                 Ok(length) if length > 0 => {
                     self.take_in(stream, &mut splitter, &buffer[..length]);
-                    // A function that never stops writing must leave this thread to others.
-                    tokio::task::yield_now().await;
+                    match self.spend(length) {
+                        // A function that never stops writing must leave this thread to others.
+                        Duration::ZERO => tokio::task::yield_now().await,
+                        // The pipe fills meanwhile, and then the function waits.
+                        wait => tokio::time::sleep(wait).await,
+                    }
                 }
                 // The end, or a failure (never seen with a pipe): nothing more will come.
                 _ => {
@@ -170,6 +182,20 @@ impl Inner {
                 }
             }
         }
+    }
+
+    /// Counts `length` bytes as read. Returns how long to leave the pipes unread.
+    fn spend(&self, length: usize) -> Duration {
+        let read = u32::try_from(length).unwrap_or(u32::MAX).max(READ_BYTES_LEAST);
+        let mut state = self.state.lock();
+        let wait = state.bytes.spend(read, Instant::now());
+        if !wait.is_zero() && !std::mem::replace(&mut state.said_it_waits, true) {
+            drop(state);
+            let kib = self.limits.bytes_per_second >> 10;
+            let said = format!("its output is read at {kib} KiB a second at most, so the function waits as it writes");
+            self.queue(vec![self.line(PLATFORM, said)]);
+        }
+        wait
     }
 
     /// Takes in a part of a stream. Of the lines above the rate limit, only the newest are built; the rest are counted.

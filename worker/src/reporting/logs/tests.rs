@@ -170,6 +170,30 @@ async fn of_a_flood_of_empty_lines_few_are_made_and_all_are_counted() {
 }
 
 #[tokio::test]
+async fn who_writes_faster_than_is_read_waits_and_is_told_once() {
+    let f = fixture(LogLimits {
+        bytes_per_second: 16 << 20,
+        burst_bytes: 1 << 20,
+        ..LogLimits::default()
+    });
+    let sink = f.sink();
+    let mut writer = piped(&sink, "stdout");
+    let began = std::time::Instant::now();
+    let flood = std::thread::spawn(move || {
+        for _ in 0..80 {
+            writer.write_all(&[b'x'; 64 << 10]).unwrap();
+        }
+    });
+    assert!(sink.drained(LIMIT).await);
+    flood.join().unwrap();
+    // 5 MiB: one at once, the others at 16 a second.
+    assert!(began.elapsed() >= Duration::from_millis(240), "{:?}", began.elapsed());
+    let lines = f.logs.read(&f.function, 1_000_000).await.unwrap();
+    let told = lines.iter().filter(|l| l.text.contains("KiB a second at most")).count();
+    assert_eq!(told, 1);
+}
+
+#[tokio::test]
 async fn drops_are_told_of_while_the_function_is_silent() {
     let f = fixture(LogLimits {
         lines_per_second: 1,
