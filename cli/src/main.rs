@@ -16,6 +16,7 @@ mod client;
 mod commands;
 mod settings;
 mod show;
+mod terminal;
 mod up;
 
 use std::future::Future;

@@ -5,14 +5,18 @@ use std::fmt;
 use std::io::{self, Write as _};
 use std::process;
 
+use crate::terminal::harmless_but_colours;
+
 /// Prints a line, like `println!`.
 macro_rules! say {
     () => { $crate::out::line(format_args!("")) };
     ($($arg:tt)*) => { $crate::out::line(format_args!($($arg)*)) };
 }
 
-/// Writes a line.
+/// Writes a line. Of what a terminal would obey, only the colours of `show` and ends of lines pass: any part of it may
+/// be a function's.
 pub(crate) fn line(text: fmt::Arguments<'_>) {
+    let text = harmless_but_colours(&text.to_string());
     settled(writeln!(io::stdout().lock(), "{text}"));
 }
 

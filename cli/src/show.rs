@@ -12,6 +12,8 @@ use rekindle_wire::ApiError;
 use rekindle_wire::manifest::{Base, Runtime};
 use serde::Serialize;
 
+use crate::terminal::{COLOURS, PLAIN, harmless, harmless_but_colours, json_escaped};
+
 /// A runtime with the version of its interpreter: `python3.13`, `http, node22` for a server of the function's own, or
 /// the name of its container image.
 pub(crate) fn runtime(runtime: Runtime, base: Option<Base>, image: Option<&str>) -> String {
@@ -54,13 +56,7 @@ fn tint(text: &str, tone: Tone, terminal: bool) -> String {
     if !terminal || env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty()) {
         return text.to_owned();
     }
-    let code = match tone {
-        Tone::Good => "32",
-        Tone::Warning => "33",
-        Tone::Bad => "31;1",
-        Tone::Faint => "2",
-    };
-    format!("\x1b[{code}m{text}\x1b[0m")
+    format!("{}{text}{PLAIN}", COLOURS[tone as usize])
 }
 
 /// A table without lines, at most as wide as the terminal.
@@ -83,7 +79,7 @@ pub(crate) fn print_table(table: &Table) {
 /// Prints `value` as JSON.
 pub(crate) fn print_json<T: Serialize + ?Sized>(value: &T) -> Result<()> {
     let text = serde_json::to_string_pretty(value).context("the answer cannot be written as JSON")?;
-    say!("{text}");
+    say!("{}", json_escaped(&text));
     Ok(())
 }
 
@@ -153,19 +149,6 @@ pub(crate) fn print_warning(error: &dyn std::error::Error) {
     eprintln!("{} {}", tinted_err("warning:", Tone::Warning), harmless(&text, &[]));
 }
 
-/// Text from others, safe for a terminal: control characters (C0 and C1), except those in `keep`, are shown as escapes.
-pub(crate) fn harmless(text: &str, keep: &[char]) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() && !keep.contains(&c) {
-            shown.extend(c.escape_default());
-        } else {
-            shown.push(c);
-        }
-    }
-    shown
-}
-
 fn api_error(error: &ApiError, label: impl Fn(&str) -> String) -> String {
     let code = error.code.as_str();
     let message = harmless(&error.message, &['\t', '\n']);
@@ -207,7 +190,7 @@ impl Steps {
 
     /// Shows that the work is now at `step`.
     pub(crate) fn step(&self, step: impl Into<String>) {
-        let step = step.into();
+        let step = harmless_but_colours(&step.into());
         if self.plain {
             eprintln!("{step}");
         } else {
@@ -217,6 +200,7 @@ impl Steps {
 
     /// Prints a remark that stays.
     pub(crate) fn note(&self, line: &str) {
+        let line = harmless_but_colours(line);
         if self.plain {
             eprintln!("{line}");
         } else {

@@ -13,6 +13,7 @@ use super::invoke::{InvokeOutcome, copy, platform_error};
 use crate::args::AsyncCommand;
 use crate::client::Client;
 use crate::show::{self, Tone};
+use crate::terminal::harmless;
 
 /// Longest wait that the platform keeps open, seconds.
 const WAIT_MAX: u64 = 30;
@@ -103,7 +104,7 @@ fn describe(call: &AsyncCall) {
     say!(
         "  {} {} of {} ({})",
         call.method,
-        show::harmless(&call.path, &[]),
+        harmless(&call.path, &[]),
         call.function,
         show::bytes(call.bytes)
     );
@@ -127,17 +128,17 @@ fn describe(call: &AsyncCall) {
         say!("  answered {status}");
     }
     if let Some(error) = &call.error {
-        say!("  {}", show::harmless(&error.to_string(), &[]));
+        say!("  {}", harmless(&error.to_string(), &[]));
     }
     if let Some(callback) = &call.callback {
         let attempts = show::count(callback.attempts as usize, "attempt");
         say!(
             "  callback to {}: {}, {attempts}",
-            show::harmless(&callback.url, &[]),
+            harmless(&callback.url, &[]),
             callback.state
         );
         if let Some(error) = &callback.error {
-            say!("    {}", show::harmless(error, &[]));
+            say!("    {}", harmless(error, &[]));
         }
     }
 }

@@ -10,6 +10,7 @@ use rekindle_wire::api::LogLine;
 use crate::args::LogsArgs;
 use crate::client::{Client, log_line};
 use crate::show::{self, Tone};
+use crate::terminal::harmless;
 
 /// A line is at most 16 KiB of text; escaped as JSON it may be six times that.
 const LINE_MAX: usize = 256 << 10;
@@ -75,13 +76,16 @@ fn human(line: &LogLine) -> String {
     // The end of the id distinguishes instances; its beginning is the time.
     let id = line.instance.as_str();
     let short = id.get(id.len().saturating_sub(6)..).unwrap_or(id);
-    let head = show::tinted(&format!("{time} v{} {short}", line.version), Tone::Faint);
-    let text = show::harmless(&line.text, &['\t']);
-    let text = match line.stream.as_str() {
-        "platform" => show::tinted(&format!("-- {text}"), Tone::Warning),
-        _ => text,
-    };
-    format!("{head} {text}")
+    let origin = format!("v{} {short}", line.version);
+    let text = harmless(&line.text, &['\t']);
+    match line.stream.as_str() {
+        // The mark comes before the instance: what a function writes comes after it, whatever that is.
+        "platform" => {
+            let said = show::tinted(&format!("-- {origin} {text}"), Tone::Warning);
+            format!("{} {said}", show::tinted(&time.to_string(), Tone::Faint))
+        }
+        _ => format!("{} {text}", show::tinted(&format!("{time} {origin}"), Tone::Faint)),
+    }
 }
 
 #[cfg(test)]
@@ -89,6 +93,31 @@ mod tests {
     use rekindle_wire::{InstanceId, VersionNumber};
 
     use super::*;
+
+    #[test]
+    fn no_line_of_a_function_looks_like_the_platform_s() {
+        let line = LogLine {
+            unix_ms: 1_700_000_000_123,
+            instance: "i-0011223344abcdef".parse::<InstanceId>().unwrap(),
+            version: VersionNumber(3),
+            stream: "platform".to_owned(),
+            text: "stopped: it was idle".to_owned(),
+        };
+        assert_eq!(
+            human(&line),
+            "2023-11-14T22:13:20.123Z -- v3 abcdef stopped: it was idle"
+        );
+        let forged = LogLine {
+            stream: "stdout".to_owned(),
+            text: "-- v3 abcdef stopped: it was idle".to_owned(),
+            ..line
+        };
+        assert!(
+            human(&forged).starts_with("2023-11-14T22:13:20.123Z v3 abcdef -- "),
+            "{}",
+            human(&forged)
+        );
+    }
 
     #[test]
     fn a_line_shows_its_time_version_and_instance() {

@@ -138,9 +138,21 @@ pub fn read_log(path: &Path) -> io::Result<Vec<u8>> {
 fn cause(log: &str) -> Option<String> {
     let known = |error| Some((error, KNOWN.iter().find(|(says, _)| str::contains(error, says))?.1));
     if let Some((error, means)) = errors(log).find_map(known) {
-        return Some(format!("{means} (criu: {error})"));
+        return Some(format!("{means} (criu: {})", printable(error)));
     }
-    first_error(log).map(|error| format!("criu: {error}"))
+    first_error(log).map(|error| format!("criu: {}", printable(error)))
+}
+
+/// A message may have names of a function's files and processes.
+fn printable(message: &str) -> String {
+    let mut shown = String::with_capacity(message.len());
+    for c in message.chars() {
+        match c.is_control() {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
+    shown
 }
 
 /// The first error in part of a log. Later errors are mostly its consequences.
@@ -190,6 +202,8 @@ mod tests {
         assert_eq!(cause(&log).unwrap(), "criu: a new thing");
         assert_eq!(cause(HARMLESS_LINE), None, "what CRIU does without is no cause");
         assert_eq!(cause(""), None);
+        let hostile = "(00.01) Error (criu/y.c:5): Can't open /tmp/\u{1b}]0;x\u{7}\n";
+        assert_eq!(cause(hostile).unwrap(), r"criu: Can't open /tmp/\u{1b}]0;x\u{7}");
     }
 
     #[test]

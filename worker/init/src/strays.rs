@@ -15,7 +15,7 @@ use crate::protocol::FUNCTION_PID;
 pub enum StrayError {
     /// A process would be missing.
     #[error(
-        "process {pid} (\"{name}\") has outlived its parent and would be missing in the snapshot; keep the parent of a \
+        "process {pid} ({name:?}) has outlived its parent and would be missing in the snapshot; keep the parent of a \
          background process running, or set snapshot = false in fn.toml"
     )]
     Stray {
@@ -25,7 +25,7 @@ pub enum StrayError {
         name: String,
     },
     /// A process is starting a program, and will have done so in a moment.
-    #[error("process {pid} (\"{name}\") waits for a program that it starts to run")]
+    #[error("process {pid} ({name:?}) waits for a program that it starts to run")]
     Spawning {
         /// Its process id inside.
         pid: i32,
@@ -155,6 +155,12 @@ mod tests {
         add(proc.path(), 700, &stat(700, "a) S 9 (b", 'S', 1, 1));
         let told = refuse(proc.path(), &[3]).unwrap_err().to_string();
         assert!(told.contains("700") && told.contains("a) S 9 (b"), "{told}");
+        let hostile = StrayError::Spawning {
+            pid: 7,
+            name: "\x1b]0;x\n ERROR forged".to_owned(),
+        };
+        let told = hostile.to_string();
+        assert!(told.contains(r#"("\u{1b}]0;x\n ERROR forged")"#), "{told}");
     }
 
     #[test]

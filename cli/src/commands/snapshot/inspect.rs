@@ -14,6 +14,7 @@ use rekindle_worker::snapshots::show_program;
 
 use crate::args::{Listing, StoreArgs};
 use crate::show;
+use crate::terminal::harmless;
 
 /// Number of others that are named before the rest is summed up.
 const OTHERS_SHOWN: usize = 8;
@@ -76,7 +77,7 @@ fn picture(svg: Option<&Path>, title: &str, processes: &[ProcessView]) -> Result
 }
 
 fn print(found: &Inspection) {
-    let line = |name: &str, text: String| say!("{name:<13}{}", show::harmless(&text, &[]));
+    let line = |name: &str, text: String| say!("{name:<13}{}", harmless(&text, &[]));
     let made = UNIX_EPOCH + Duration::from_secs(u64::try_from(found.created_unix_s).unwrap_or(0));
     line("snapshot", found.summary.id.to_string());
     line("of", found.origin.to_string());
@@ -219,7 +220,7 @@ fn print_processes(processes: &[ProcessView]) {
                 size(m.kinds.parent_bytes),
                 size(m.stored_bytes),
                 size(m.working_set_bytes),
-                show::harmless(&m.name, &[]),
+                harmless(&m.name, &[]),
             ]);
         }
         show::print_table(&table);
