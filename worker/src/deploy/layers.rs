@@ -144,7 +144,7 @@ impl Layers {
             if digest.parse::<Digest>().is_err() || self.here.lock().cells.contains_key(&digest) {
                 continue;
             }
-            let bytes = tree_bytes(&path, u64::MAX);
+            let bytes = tree_bytes(&path);
             let mut here = self.here.lock();
             // It may have been fetched, and even evicted, meanwhile.
             if !here.cells.contains_key(&digest) && path.is_dir() {

@@ -2,11 +2,9 @@
 //! up.
 
 use std::collections::VecDeque;
-use std::fs;
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,15 +19,15 @@ use tracing::field::Empty;
 
 use super::operator::Configured;
 use super::proxy::{ADDRESS, Proxy};
+use super::space::{Stopped, Watch};
 use super::{BuildOrder, Room};
 use crate::host::confined::wait_unreaped;
+use crate::host::netlink_memory::LIMIT;
 
 /// How much of the end of an installer's output is kept, in bytes.
 const OUTPUT_BYTES: usize = 4 * 1024;
 /// Interval between checks of the space it takes.
 const WATCH_EVERY: Duration = Duration::from_millis(500);
-/// Size counted for a file in addition to its content, in bytes.
-const ENTRY_BYTES: u64 = 1024;
 const PATH: &str = "PATH=/usr/local/bin:/usr/bin:/bin";
 /// Where the sandbox sees the room's directories.
 pub(super) const APP: &str = "/app";
@@ -100,6 +98,35 @@ pub enum InstallerError {
         /// The limit.
         limit: u64,
     },
+    /// It made paths that no program can name.
+    #[error("{program} was stopped since it made directories whose paths are longer than 4,096 bytes")]
+    TooDeep {
+        /// The program.
+        program: String,
+    },
+    /// Its sockets hold too much of the kernel's memory.
+    #[error(
+        "{program} was stopped since its netlink sockets held more than {} MiB of messages that it had not read",
+        LIMIT >> 20
+    )]
+    Hoards {
+        /// The program.
+        program: String,
+    },
+    /// The worker's disk is nearly full.
+    #[error(
+        "{program} was stopped since the disk of {} has less than {} left: the operator has to make room there",
+        .directory.display(),
+        ByteSize(*reserve)
+    )]
+    DiskFull {
+        /// The program.
+        program: String,
+        /// The build's directory.
+        directory: PathBuf,
+        /// What is to stay free.
+        reserve: u64,
+    },
 }
 
 /// Network egress of an installer that has any.
@@ -167,6 +194,11 @@ impl Installer<'_, '_> {
         });
         let deadline = tokio::time::sleep(time_limit);
         tokio::pin!(deadline);
+        let watch = Arc::new(Watch::begin(
+            self.room.path.clone(),
+            self.order.cgroup_procs.clone(),
+            room_bytes,
+        ));
         let mut stopped = None;
         let outcome = loop {
             tokio::select! {
@@ -176,10 +208,9 @@ impl Installer<'_, '_> {
                     running.kill();
                 }
                 () = tokio::time::sleep(WATCH_EVERY), if stopped.is_none() => {
-                    let (room, limit) = (self.room.path.clone(), room_bytes);
-                    let bytes = tokio::task::spawn_blocking(move || tree_bytes(&room, limit)).await.unwrap_or(0);
-                    if bytes > limit {
-                        stopped = Some(Stopped::Large);
+                    let watch = Arc::clone(&watch);
+                    stopped = tokio::task::spawn_blocking(move || watch.look()).await.unwrap_or(None);
+                    if stopped.is_some() {
                         running.kill();
                     }
                 }
@@ -195,6 +226,13 @@ impl Installer<'_, '_> {
             Some(Stopped::Large) => Err(InstallerError::TooLarge {
                 program,
                 limit: room_bytes,
+            }),
+            Some(Stopped::Deep) => Err(InstallerError::TooDeep { program }),
+            Some(Stopped::Hoarding) => Err(InstallerError::Hoards { program }),
+            Some(Stopped::DiskFull) => Err(InstallerError::DiskFull {
+                program,
+                directory: self.room.path.clone(),
+                reserve: watch.reserve,
             }),
             None if status.code() == Some(SET_UP_FAILED) && output.starts_with("cannot confine") => {
                 Err(failed(io::Error::other(output)))
@@ -254,11 +292,6 @@ impl Installer<'_, '_> {
         command.process_group(0).stdin(std::process::Stdio::null());
         Ok(command)
     }
-}
-
-enum Stopped {
-    Late,
-    Large,
 }
 
 /// The process, as long as its id is surely its own.
@@ -333,26 +366,4 @@ fn last_words(from: &mut impl Read) -> String {
         }
     }
     String::from_utf8_lossy(kept.make_contiguous()).trim().to_owned()
-}
-
-/// Returns the bytes that the files in a tree take. Stops counting above `enough`. Files that vanish meanwhile count
-/// nothing.
-pub(crate) fn tree_bytes(directory: &Path, enough: u64) -> u64 {
-    let mut bytes = 0_u64;
-    let mut left = vec![directory.to_owned()];
-    while let Some(directory) = left.pop() {
-        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-            let Ok(metadata) = fs::symlink_metadata(entry.path()) else {
-                continue;
-            };
-            if metadata.is_dir() {
-                left.push(entry.path());
-            }
-            bytes = bytes.saturating_add(metadata.len().max(metadata.blocks() * 512) + ENTRY_BYTES);
-            if bytes > enough {
-                return bytes;
-            }
-        }
-    }
-    bytes
 }

@@ -22,6 +22,7 @@ mod python;
 mod request;
 mod requirements;
 mod room;
+mod space;
 mod upstream;
 
 use std::io;
@@ -51,7 +52,6 @@ pub use allow::{BuildNetwork, Host, ParseHostError};
 pub use counts::BuildCounts;
 pub use entry::EntryError;
 pub use installer::InstallerError;
-pub(crate) use installer::tree_bytes;
 pub use node::NodeError;
 pub use pack::PackError;
 pub use python::PythonError;
@@ -59,6 +59,7 @@ pub use rekindle_confined::image::ImageError;
 pub use rekindle_confined::upload::UnpackError;
 pub use requirements::RequirementsError;
 pub use room::sweep;
+pub(crate) use space::tree_bytes;
 
 /// The directory of python packages, relative to `/app`.
 pub const PYTHON_PACKAGES: &str = ".rekindle/python";
@@ -248,8 +249,11 @@ impl BuildError {
             Self::Unpack(UnpackError::Write(..)) | Self::Image(ImageError::Write(..)) | Self::Confined(_) => Internal,
             Self::Unpack(_) | Self::Image(_) | Self::Entry(_) => InvalidManifest,
             Self::Python(PythonError::Installer(e)) | Self::Node(NodeError::Installer(e)) => match e {
-                InstallerError::TimedOut { .. } | InstallerError::TooLarge { .. } => BuildFailed,
-                InstallerError::Start { .. } => Internal,
+                InstallerError::TimedOut { .. }
+                | InstallerError::TooLarge { .. }
+                | InstallerError::TooDeep { .. }
+                | InstallerError::Hoards { .. } => BuildFailed,
+                InstallerError::Start { .. } | InstallerError::DiskFull { .. } => Internal,
             },
             Self::Python(PythonError::Root(RootError::Network(_)))
             | Self::Node(NodeError::Root(RootError::Network(_))) => Internal,

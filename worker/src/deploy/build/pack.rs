@@ -22,6 +22,9 @@ pub enum PackError {
     /// A file cannot be read.
     #[error("read {}", .0.display())]
     Read(PathBuf, #[source] io::Error),
+    /// A path is longer than the kernel takes.
+    #[error("the folder has paths longer than 4,096 bytes, below \"{0}…\": remove the directories that are so deep")]
+    TooDeep(String),
     /// The tar cannot be written.
     #[error("write {}", .0.display())]
     Write(PathBuf, #[source] io::Error),
@@ -121,7 +124,10 @@ impl<'a> Packing<'a> {
     }
 
     fn tree(&mut self, root: &Path, directory: &Path, name: &Path) -> Result<(), PackError> {
-        let wrong = |e| PackError::Read(directory.to_owned(), e);
+        let wrong = |e: io::Error| match e.kind() {
+            io::ErrorKind::InvalidFilename => PackError::TooDeep(name.to_string_lossy().chars().take(60).collect()),
+            _ => PackError::Read(directory.to_owned(), e),
+        };
         let entries = fs::read_dir(directory)
             .map_err(wrong)?
             .collect::<Result<Vec<_>, _>>()
@@ -130,7 +136,7 @@ impl<'a> Packing<'a> {
         names.sort();
         for entry in names {
             let (path, name) = (directory.join(&entry), name.join(&entry));
-            let metadata = fs::symlink_metadata(&path).map_err(|e| PackError::Read(path.clone(), e))?;
+            let metadata = fs::symlink_metadata(&path).map_err(wrong)?;
             if metadata.is_dir() {
                 self.directory(&name)?;
                 self.tree(root, &path, &name)?;

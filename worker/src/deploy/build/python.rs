@@ -9,9 +9,10 @@ use std::time::Instant;
 use rekindle_confined::Shown;
 
 use super::cache::{CachedTree, DepsCache};
-use super::installer::{APP, DEPS, Installer, InstallerError, tree_bytes, wanted_compiler};
+use super::installer::{APP, DEPS, Installer, InstallerError, wanted_compiler};
 use super::operator::Configured;
 use super::requirements::{self, Requirements, RequirementsError};
+use super::space::tree_bytes;
 use super::{BuildOrder, Progress, Room, Root, RootError};
 
 const PYTHON: &str = "/usr/bin/python3";
@@ -126,7 +127,7 @@ pub(super) async fn install(
     let took = began.elapsed();
     let stored = tokio::task::spawn_blocking({
         let (cache, deps) = (cache.clone(), deps.clone());
-        move || cache.put(&key, &deps, tree_bytes(&deps, u64::MAX), took)
+        move || cache.put(&key, &deps, tree_bytes(&deps), took)
     });
     let stored = stored
         .await

@@ -9,6 +9,7 @@ use tar::EntryType;
 
 use super::installer::Installer;
 use super::*;
+use crate::host::cgroup::{CGROUP_ROOT, Cgroup, Cgroups};
 use crate::testing::{init_binary, skipped};
 use testing::Tar;
 
@@ -863,18 +864,7 @@ except OSError as e: print('large', e.errno)
 #[tokio::test]
 async fn an_installer_is_in_the_group_it_was_given() {
     let Some(shop) = Workshop::open() else { return };
-    let parent = format!("rekindle-build-test-{}", std::process::id());
-    let limits = crate::host::cgroup::Limits {
-        memory_bytes: 512 << 20,
-        cpu_cores: 1.0,
-        pids: 64,
-    };
-    let groups = match crate::host::cgroup::Cgroups::detect_below(Path::new(crate::host::cgroup::CGROUP_ROOT), &parent)
-    {
-        Ok(groups) => groups,
-        Err(e) => return skipped(&e.to_string()),
-    };
-    let group = groups.create("build", limits).unwrap();
+    let Some(group) = group("group") else { return };
     let room = Room::make(&shop.work_dir()).unwrap();
     let procs = group.procs_files();
     let code = "open('/app/ready', 'w').close()\nimport time\ntime.sleep(3)";
@@ -890,6 +880,24 @@ async fn an_installer_is_in_the_group_it_was_given() {
         .all(|p| fs::read_to_string(p).unwrap().lines().count() >= 2);
     assert!(inside, "it is not in its group");
     running.await.unwrap();
+    remove(group);
+}
+
+/// Makes a control group for a build, below one of the test's own.
+fn group(test: &str) -> Option<Cgroup> {
+    let parent = format!("rekindle-build-test-{test}-{}", std::process::id());
+    let limits = crate::host::cgroup::Limits {
+        memory_bytes: 512 << 20,
+        cpu_cores: 1.0,
+        pids: 64,
+    };
+    let groups = Cgroups::detect_below(Path::new(CGROUP_ROOT), &parent);
+    let groups = groups.inspect_err(|e| skipped(&e.to_string())).ok()?;
+    Some(groups.create("build", limits).unwrap())
+}
+
+fn remove(group: Cgroup) {
+    let procs = group.procs_files();
     group.remove().unwrap();
     for procs in &procs {
         let _ = fs::remove_dir(procs.ancestors().nth(2).unwrap());
@@ -968,6 +976,62 @@ async fn an_installer_that_fills_the_disk_is_stopped() {
     let code = "import time\nfor i in range(8): open(str(i), 'w').write('x' * 900000)\ntime.sleep(600)\n";
     let error = run_python(&room, code, Duration::from_secs(60), &[]).await.unwrap_err();
     assert!(matches!(error, InstallerError::TooLarge { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn files_that_an_installer_has_deleted_and_holds_open_are_counted() {
+    let Some(shop) = Workshop::open() else { return };
+    let Some(group) = group("deleted") else { return };
+    let room = Room::make(&shop.work_dir()).unwrap();
+    let code = "\
+import mmap, os, time
+held = []
+for n in range(4):
+    file = open('/app/f', 'w+b')
+    os.unlink('/app/f')
+    os.posix_fallocate(file.fileno(), 0, 900000)
+    # Some are only mapped.
+    held.append(mmap.mmap(file.fileno(), 900000) if n % 2 else file)
+    if n % 2: file.close()
+time.sleep(600)
+";
+    let stopped = run_python(&room, code, Duration::from_secs(60), &group.procs_files()).await;
+    assert!(matches!(stopped, Err(InstallerError::TooLarge { .. })), "{stopped:?}");
+    remove(group);
+}
+
+#[tokio::test]
+async fn directories_deeper_than_a_path_can_be_stop_the_installer_by_name() {
+    let Some(shop) = Workshop::open() else { return };
+    let room = Room::make(&shop.work_dir()).unwrap();
+    let code = "import os, time\nfor i in range(50): os.mkdir('d' * 200); os.chdir('d' * 200)\ntime.sleep(600)\n";
+    let stopped = run_python(&room, code, Duration::from_secs(60), &[]).await;
+    assert!(matches!(stopped, Err(InstallerError::TooDeep { .. })), "{stopped:?}");
+    // It is removed all the same.
+    drop(room);
+    assert_eq!(fs::read_dir(shop.work_dir()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn an_installer_that_leaves_netlink_messages_unread_is_stopped() {
+    let Some(shop) = Workshop::open() else { return };
+    let Some(group) = group("netlink") else { return };
+    let room = Room::make(&shop.work_dir()).unwrap();
+    let code = "\
+import socket, struct, time
+link = struct.pack('IHHII', 32, 18, 1, 1, 0) + struct.pack('BxHiII', 0, 0, 1, 0, 0)
+held = []
+for _ in range(200):
+    one = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, 0)
+    held.append(one)
+    for _ in range(4):
+        try: one.send(link * 64)
+        except OSError: break
+time.sleep(600)
+";
+    let stopped = run_python(&room, code, Duration::from_secs(60), &group.procs_files()).await;
+    assert!(matches!(stopped, Err(InstallerError::Hoards { .. })), "{stopped:?}");
+    remove(group);
 }
 
 #[tokio::test]
