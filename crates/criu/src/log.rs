@@ -6,13 +6,36 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
+use super::RESTORE_LOG;
 use super::stage::CriuError;
 
 /// Bytes of a log that are read. At the highest log level, the log of a large function has some hundred kilobytes.
 const LOG_MAX: u64 = 8 << 20;
 
 /// An error that CRIU logs on every host where it may not raise its own limits. It is harmless.
-const HARMLESS: [&str; 1] = ["Can't setup RLIMIT_NOFILE"];
+const LIMITS: &str = "Can't setup RLIMIT_NOFILE";
+/// An error that a sandbox's CRIU logs at each restore, since it may not suspend filters. It goes on under them.
+const FILTERS: &str = "suspending seccomp failed";
+
+/// What CRIU was to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Work {
+    Restore,
+    Other,
+}
+
+impl Work {
+    fn of_log(path: &Path) -> Self {
+        match path.file_name().is_some_and(|name| name == RESTORE_LOG) {
+            true => Self::Restore,
+            false => Self::Other,
+        }
+    }
+
+    fn fails_by(self, error: &str) -> bool {
+        !error.contains(LIMITS) && (self != Self::Restore || !error.contains(FILTERS))
+    }
+}
 
 /// What parts of CRIU's messages mean for a function, and what to do about them.
 const KNOWN: [(&str, &str); 21] = [
@@ -116,7 +139,7 @@ pub fn cause_of(failure: &CriuError, path: &Path) -> String {
 /// Like `cause_of`, where it is known that CRIU failed.
 pub fn cause_in(path: &Path) -> String {
     let log = read_log(path).unwrap_or_default();
-    cause(&String::from_utf8_lossy(&log)).map_or_else(String::new, |cause| format!("; {cause}"))
+    cause(&String::from_utf8_lossy(&log), Work::of_log(path)).map_or_else(String::new, |cause| format!("; {cause}"))
 }
 
 /// Reads a log that CRIU wrote, 8 MiB of it at most. A sandbox's CRIU may be under the function's control, so no link
@@ -135,12 +158,12 @@ pub fn read_log(path: &Path) -> io::Result<Vec<u8>> {
     Ok(log)
 }
 
-fn cause(log: &str) -> Option<String> {
+fn cause(log: &str, work: Work) -> Option<String> {
     let known = |error| Some((error, KNOWN.iter().find(|(says, _)| str::contains(error, says))?.1));
-    if let Some((error, means)) = errors(log).find_map(known) {
+    if let Some((error, means)) = errors(log, work).find_map(known) {
         return Some(format!("{means} (criu: {})", printable(error)));
     }
-    first_error(log).map(|error| format!("criu: {}", printable(error)))
+    first_error(log, work).map(|error| format!("criu: {}", printable(error)))
 }
 
 /// A message may have names of a function's files and processes.
@@ -156,13 +179,13 @@ fn printable(message: &str) -> String {
 }
 
 /// The first error in part of a log. Later errors are mostly its consequences.
-pub(super) fn first_error(log: &str) -> Option<&str> {
-    errors(log).next()
+pub(super) fn first_error(log: &str, work: Work) -> Option<&str> {
+    errors(log, work).next()
 }
 
-fn errors(log: &str) -> impl Iterator<Item = &str> {
+fn errors(log: &str, work: Work) -> impl Iterator<Item = &str> {
     let messages = log.lines().filter_map(message);
-    messages.filter(|error| !HARMLESS.iter().any(|harmless| error.contains(harmless)))
+    messages.filter(move |error| work.fails_by(error))
 }
 
 /// The text of an error without its time: `(00.012345) Error (criu/file.c:12): says`.
@@ -188,7 +211,7 @@ mod tests {
              (00.012345) Error (criu/sk-unix.c:506): unix: Non-empty write queue on an in-flight socket 0x2b\n\
              (00.013) Error (criu/cr-dump.c:1669): Dump files (pid: 501) failed with -1\n{END}\n"
         );
-        let told = cause(&log).unwrap();
+        let told = cause(&log, Work::Other).unwrap();
         assert!(told.contains("is not accepted yet: accept it"), "{told}");
         assert!(
             told.contains("(criu: unix: Non-empty write queue on an in-flight socket 0x2b)"),
@@ -199,11 +222,28 @@ mod tests {
     #[test]
     fn of_unknown_errors_the_first_is_the_cause_and_not_the_last() {
         let log = format!("{HARMLESS_LINE}\n(00.01) Error (criu/y.c:5): a new thing\n{END}\n");
-        assert_eq!(cause(&log).unwrap(), "criu: a new thing");
-        assert_eq!(cause(HARMLESS_LINE), None, "what CRIU does without is no cause");
-        assert_eq!(cause(""), None);
+        assert_eq!(cause(&log, Work::Other).unwrap(), "criu: a new thing");
+        assert_eq!(
+            cause(HARMLESS_LINE, Work::Other),
+            None,
+            "what CRIU does without is no cause"
+        );
+        assert_eq!(cause("", Work::Other), None);
         let hostile = "(00.01) Error (criu/y.c:5): Can't open /tmp/\u{1b}]0;x\u{7}\n";
-        assert_eq!(cause(hostile).unwrap(), r"criu: Can't open /tmp/\u{1b}]0;x\u{7}");
+        assert_eq!(
+            cause(hostile, Work::Other).unwrap(),
+            r"criu: Can't open /tmp/\u{1b}]0;x\u{7}"
+        );
+    }
+
+    #[test]
+    fn that_filters_cannot_be_suspended_is_a_cause_at_a_checkpoint_only() {
+        let log = "(00.01) Error (compel/src/lib/infect.c:1): suspending seccomp failed: Operation not permitted\n\
+                   (00.02) Error (criu/files-reg.c:2): Can't open file /app/x\n";
+        assert_eq!(cause(log, Work::Restore).unwrap(), "criu: Can't open file /app/x");
+        assert!(cause(log, Work::Other).unwrap().contains("seccomp"));
+        assert_eq!(Work::of_log(&Path::new("/run/x").join(RESTORE_LOG)), Work::Restore);
+        assert_eq!(Work::of_log(Path::new("/run/x/dump.log")), Work::Other);
     }
 
     #[test]

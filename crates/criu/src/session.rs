@@ -17,7 +17,7 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, re
 use prost::Message;
 
 use super::descriptors::{PROBE_IMAGES_FD, own_descriptor};
-use super::log::first_error;
+use super::log::{Work, first_error};
 use super::messages::{CGROUPS_IGNORE, InheritFdMessage, Kind, NETWORK_LOCK_SKIP, Options, Request, Response};
 use super::stage::{CriuError, Stage, StageError};
 use super::{DUMP_LOG, PROBE_LOG, RESTORE_LOG};
@@ -222,6 +222,10 @@ impl Session {
     ) -> Result<Response, CriuError> {
         let mut deadline = Instant::now() + limit;
         let mut stopped_at = None;
+        let work = match what {
+            "restore" => Work::Restore,
+            _ => Work::Other,
+        };
         loop {
             let response = self.receive(deadline, limit)?;
             if response.kind != i32::from(Kind::Notify) {
@@ -230,7 +234,7 @@ impl Session {
                     (None, true) => Ok(response),
                     (None, false) => Err(CriuError::Failed {
                         what,
-                        message: first_error(&response.message.unwrap_or_default())
+                        message: first_error(&response.message.unwrap_or_default(), work)
                             .unwrap_or("see its log")
                             .to_owned(),
                         errno: response.errno.unwrap_or(0),
