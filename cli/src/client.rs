@@ -25,6 +25,7 @@ use reqwest::{Method, RequestBuilder, Response};
 
 use crate::args::{ClientArgs, FunctionArg};
 use crate::settings;
+use crate::up::pid::PidFile;
 
 /// For calls that are answered from memory or from the metadata.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -32,6 +33,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 const COLLECT_TIMEOUT: Duration = Duration::from_secs(900);
 /// For a migration, in addition to the time that invocations may take to end.
 const MOVE_TIMEOUT: Duration = Duration::from_secs(150);
+/// Where a running platform is recorded, unless FN_RUN says otherwise.
+const RUN: &str = "/run/rekindle";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// An error's body is a line of JSON; a server that sends more is not ours.
 const ERROR_BODY_MAX: usize = 64 << 10;
@@ -42,6 +45,8 @@ pub(crate) struct Client {
     http: Transport,
     base: String,
     key: Option<String>,
+    /// The file that the key is from, if it is from one.
+    key_file: Option<PathBuf>,
     /// Token for calls between parts of the platform, which reach each other directly.
     token: Option<String>,
     /// Namespace of what is named without one.
@@ -51,11 +56,11 @@ pub(crate) struct Client {
 impl Client {
     /// A client of the gateway that `args` name. Reads the key file, but does not connect.
     pub(crate) fn new(args: &ClientArgs) -> Result<Self> {
-        let key = match &args.key {
-            Some(key) => Some(key.clone()),
+        let (key_file, key) = match &args.key {
+            Some(key) => (None, Some(key.clone())),
             // A file does not say whose key it holds, so only this machine's gateway is sent it.
-            None if is_local(&args.url) => key_from_files(&key_files())?,
-            None => None,
+            None if is_local(&args.url) => key_from_files(key_files())?.unzip(),
+            None => (None, None),
         };
         let namespace = match &args.namespace {
             Some(namespace) => namespace.clone(),
@@ -63,6 +68,7 @@ impl Client {
         };
         Ok(Self {
             namespace,
+            key_file,
             ..Self::at(&args.url, key, args.ca.as_deref())?
         })
     }
@@ -94,6 +100,7 @@ impl Client {
             http,
             base: url.trim_end_matches('/').to_owned(),
             key: key.map(|k| k.trim().to_owned()),
+            key_file: None,
             token: None,
             namespace: Namespace::default(),
         })
@@ -181,6 +188,9 @@ impl Client {
             return Ok(response);
         }
         let mut error = error_of(response).await;
+        if let (ErrorCode::Unauthorized, Some(file)) = (error.code, &self.key_file) {
+            error.message = format!("{}; the key was read from {}", error.message, file.display());
+        }
         if error.code == ErrorCode::Unauthorized && self.key.is_none() {
             let places: Vec<String> = key_files().iter().map(|p| p.display().to_string()).collect();
             let fix = if is_local(&self.base) {
@@ -417,8 +427,11 @@ fn is_local(url: &str) -> bool {
 
 /// Where a key may be, in order.
 fn key_files() -> Vec<PathBuf> {
+    let run = env::var_os("FN_RUN").map_or_else(|| PathBuf::from(RUN), PathBuf::from);
+    let running = || Some(PidFile::at(&run).running().ok()??.data);
     let data = env::var_os("FN_DATA")
         .map(PathBuf::from)
+        .or_else(running)
         .or_else(crate::settings::data_dir);
     let data = data.unwrap_or_else(|| PathBuf::from("/var/lib/rekindle"));
     let mut files = vec![data.join("admin.key")];
@@ -428,11 +441,11 @@ fn key_files() -> Vec<PathBuf> {
     files
 }
 
-/// The first key found. A file that may not be read counts as none, since its owner is root.
-fn key_from_files(files: &[impl AsRef<Path>]) -> Result<Option<String>> {
-    for file in files.iter().map(AsRef::as_ref) {
-        match fs::read_to_string(file) {
-            Ok(key) => return Ok(Some(key.trim().to_owned())),
+/// The first key found, with its file. A file that may not be read counts as none, since its owner is root.
+fn key_from_files(files: impl IntoIterator<Item = PathBuf>) -> Result<Option<(PathBuf, String)>> {
+    for file in files {
+        match fs::read_to_string(&file) {
+            Ok(key) => return Ok(Some((file, key.trim().to_owned()))),
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {}
             Err(e) => return Err(e).with_context(|| format!("{}: the key cannot be read", file.display())),
         }
@@ -448,11 +461,12 @@ mod tests {
     fn the_first_key_file_that_is_there_is_taken() {
         let dir = tempfile::tempdir().unwrap();
         let (a, b) = (dir.path().join("a"), dir.path().join("b"));
-        assert_eq!(key_from_files(&[&a, &b]).unwrap(), None);
+        let found = || key_from_files([a.clone(), b.clone()]).unwrap();
+        assert_eq!(found(), None);
         fs::write(&b, "second\n").unwrap();
-        assert_eq!(key_from_files(&[&a, &b]).unwrap().as_deref(), Some("second"));
+        assert_eq!(found(), Some((b.clone(), "second".to_owned())));
         fs::write(&a, "first").unwrap();
-        assert_eq!(key_from_files(&[&a, &b]).unwrap().as_deref(), Some("first"));
+        assert_eq!(found(), Some((a.clone(), "first".to_owned())));
     }
 
     #[test]

@@ -192,7 +192,7 @@ async fn platform_error(code: &HeaderValue, answer: Response<Body>, deadline: In
     let mut error = serde_json::from_slice::<ApiError>(&body).unwrap_or_else(|_| {
         ApiError::new(
             code,
-            format!("the worker answered {status} without saying why: see its log"),
+            format!("the worker answered {status} without saying why: see `rekindle.log` in its data, or its journal"),
         )
     });
     error.retry_after_s = retry_after_s.or(error.retry_after_s);

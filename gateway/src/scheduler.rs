@@ -356,7 +356,10 @@ impl SchedulerClient {
                     502..=504 => ErrorCode::Unavailable,
                     _ => ErrorCode::Internal,
                 };
-                ApiError::new(code, format!("the scheduler answered {status}: see its log"))
+                ApiError::new(
+                    code,
+                    format!("the scheduler answered {status}: see `rekindle.log` in its data, or its journal"),
+                )
             }))
         })
     }

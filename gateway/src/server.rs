@@ -500,7 +500,7 @@ impl Gateway {
             Route::Ready if self.scheduler.is_ready().await => Ok("ok".into_response()),
             Route::Ready => Err(ApiError::new(
                 ErrorCode::Unavailable,
-                "the scheduler does not answer: see its log",
+                "the scheduler does not answer: see `rekindle.log` in its data, or its journal",
             )),
         }
     }

@@ -70,7 +70,7 @@ pub(crate) struct DoctorArgs {
     #[arg(long)]
     pub(crate) criu_only: bool,
     /// Where the gateway would listen.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    #[arg(long, value_name = "ADDRESS", env = "FN_LISTEN", default_value = "127.0.0.1:8080")]
     pub(crate) listen: SocketAddr,
     #[command(flatten)]
     pub(crate) listing: Listing,

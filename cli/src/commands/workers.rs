@@ -18,7 +18,9 @@ pub(crate) async fn list(client: &Client, args: Listing) -> Result<ExitCode> {
     if args.json {
         show::print_json(&workers)?;
     } else if workers.is_empty() {
-        say!("no worker is connected: start one with `fn worker`, or see its log");
+        say!(
+            "no worker is connected: start one with `fn worker`, or see its journal (`journalctl -u rekindle-worker`)"
+        );
     } else {
         print(&workers);
     }

@@ -488,8 +488,8 @@ impl Instance {
                 "the function takes no connections any more; look at `fn logs`",
             ),
             SendError::HeadTooLarge => self.invalid_response(format!(
-                "an answer's headers are above {} KiB or {lines} lines, which is the limit: put large values into the \
-                 body",
+                "an answer's headers are above {} KiB or {lines} lines, which is the limit, or its content-length is no \
+                 length: put large values into the body",
                 bytes >> 10
             )),
             SendError::Malformed(cause) => self.invalid_response(format!("an answer is no HTTP/1.1: {cause}")),

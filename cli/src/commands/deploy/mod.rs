@@ -8,12 +8,14 @@ mod upload;
 use std::env;
 use std::ffi::OsString;
 use std::fs;
+use std::net::IpAddr;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use rekindle_relay::world::is_public;
 use rekindle_wire::api::{VersionInfo, VersionState, WorkerState};
 use rekindle_wire::manifest::{self, Manifest};
 use rekindle_wire::{ApiError, ErrorCode, FunctionId};
@@ -141,7 +143,22 @@ fn read_manifest(folder: &Path) -> Result<Manifest> {
     if let Some(advice) = manifest::advice(&text) {
         eprintln!("{} {advice}", show::tinted_err("runtime:", Tone::Warning));
     }
+    if let Some(address) = private_callback(&manifest) {
+        eprintln!(
+            "{} {address} is in a network that callbacks do not reach, unless the gateway has --callback-allow {address}",
+            show::tinted_err("callback:", Tone::Warning)
+        );
+    }
     Ok(manifest)
+}
+
+/// The address in the manifest's `callback`, if it is in a refused network.
+fn private_callback(manifest: &Manifest) -> Option<IpAddr> {
+    let url = reqwest::Url::parse(manifest.asynchronous.callback.as_deref()?).ok()?;
+    let host = url.host_str()?.trim_matches(['[', ']']);
+    host.parse()
+        .ok()
+        .filter(|address: &IpAddr| !is_public(address.to_canonical()))
 }
 
 /// Runs the manifest's build command in the folder. Its output goes to standard error.
@@ -295,6 +312,23 @@ mod tests {
         fs::write(&file, "").unwrap();
         assert_eq!(folder_of(&file), dir.path());
         assert_eq!(folder_of(dir.path()), dir.path());
+    }
+
+    #[test]
+    fn a_callback_to_a_private_address_is_told_before_the_upload() {
+        let told = |callback: &str| {
+            let text =
+                format!("name = \"x\"\nruntime = \"python\"\nentry = \"m.h\"\n[async]\ncallback = \"{callback}\"\n");
+            private_callback(&manifest::parse(&text).unwrap()).map(|address| address.to_string())
+        };
+        assert_eq!(told("http://10.1.2.3:80/x").as_deref(), Some("10.1.2.3"));
+        assert_eq!(told("https://[::1]/").as_deref(), Some("::1"));
+        assert_eq!(
+            told("http://[::ffff:169.254.169.254]/").as_deref(),
+            Some("::ffff:169.254.169.254")
+        );
+        assert_eq!(told("https://8.8.8.8/"), None);
+        assert_eq!(told("https://hooks.example.com/"), None);
     }
 
     #[test]

@@ -24,6 +24,8 @@ const PORTS: Range<u64> = 1..65_536;
 /// Maximum length of an image's name in bytes.
 const IMAGE_MAX: usize = 512;
 const WARMUP_MAX: usize = 20;
+/// `MAX_ARG_STRLEN` of the kernel, in bytes.
+const VARIABLE_MAX: usize = 128 << 10;
 const ATTEMPTS: Range<u64> = 1..101;
 const AGE_S: Range<u64> = 1..604_801;
 
@@ -524,6 +526,16 @@ impl Checker<'_> {
                 return self.refuse(
                     Some(value.span()),
                     format!("env: {key} is set by the platform: choose another name"),
+                );
+            }
+            // With `=` and the byte that ends it.
+            if key.len() + value.get_ref().len() + 2 > VARIABLE_MAX {
+                return self.refuse(
+                    Some(value.span()),
+                    format!(
+                        "env: {key} is longer than the kernel takes, {} KiB: put it into a file of the folder",
+                        VARIABLE_MAX >> 10
+                    ),
                 );
             }
             out.insert(key, value.into_inner());

@@ -157,6 +157,9 @@ fn impossible_limits_are_refused_with_line_and_range() {
         assert!(message.contains("line 4"), "{line}: {message}");
         assert!(message.contains(fix), "{line}: {message}");
     }
+    let variable = |bytes: usize| format!("{HELLO}env = {{ BIG = \"{}\" }}\n", "x".repeat(bytes));
+    parse(&variable((128 << 10) - 5)).unwrap();
+    assert!(refused(&variable((128 << 10) - 4)).contains("put it into a file"));
 }
 
 #[test]
