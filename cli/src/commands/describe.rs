@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::Result;
 use rekindle_wire::VersionNumber;
-use rekindle_wire::api::{Randomness, Rehearsal, SnapshotSummary, VersionInfo, VersionState};
+use rekindle_wire::api::{Randomness, Rehearsal, RestoredBy, SnapshotSummary, VersionInfo, VersionState};
 use rekindle_wire::renewal::Renewal;
 
 use crate::args::DescribeArgs;
@@ -66,6 +66,9 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
             }
             if let Some(rehearsal) = &snapshot.rehearsal {
                 say!("rehearsal  {}", rehearsal_line(rehearsal));
+                if let Some(by) = &rehearsal.restored_by {
+                    say!("restorer   {}", restorer_line(by));
+                }
                 if let Some(warning) = &rehearsal.warning {
                     say!("rehearsal  the copy: {warning}");
                 }
@@ -172,6 +175,14 @@ pub(crate) fn rehearsal_line(r: &Rehearsal) -> String {
         show::millis(r.restore_ms),
         show::count(pages, "page")
     )
+}
+
+/// What restores a snapshot, on one line.
+fn restorer_line(by: &RestoredBy) -> String {
+    match by {
+        RestoredBy::Program => "a restore program".to_owned(),
+        RestoredBy::Criu { because } => format!("CRIU: {because}"),
+    }
 }
 
 /// A snapshot's sizes on one line.

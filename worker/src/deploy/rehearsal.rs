@@ -99,6 +99,7 @@ async fn run(worker: &Arc<Worker>, order: StartInstance) -> Result<Rehearsal, Ap
     Ok(Rehearsal {
         restore_ms: restored.unwrap_or_default().as_secs_f64() * 1e3,
         pages: pages as u64,
+        restored_by: parts.snapshot.as_ref().map(|snapshot| snapshot.restored_by()),
         warning,
     })
 }

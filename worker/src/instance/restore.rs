@@ -57,6 +57,7 @@ pub async fn restore(
     if let (Some(program), Some(hollow)) = (restore.snapshot.program(), isolated.hollow.take()) {
         match Box::pin(restore.run_program(Arc::clone(program), hollow, isolated)).await {
             Ok(running) => {
+                program.succeeded();
                 drop(permit);
                 restore.call_hook(&running).await?;
                 restore.report(&running, "given");

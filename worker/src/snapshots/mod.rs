@@ -33,6 +33,7 @@ use rekindle_snapshotter::{
     WorkingSetPage, keys, load_working_set, store_working_set,
 };
 use rekindle_verify::{Verified, VerifyError, verify};
+use rekindle_wire::api::RestoredBy;
 use rekindle_wire::{FunctionId, SnapshotId};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
@@ -123,8 +124,8 @@ pub struct OpenSnapshot {
     pub notes: CaptureNotes,
     /// Its memory.
     pub template: Arc<Template>,
-    /// What restores it without CRIU.
-    program: Option<Arc<RestoreProgram>>,
+    /// What restores it without CRIU, or why CRIU restores it.
+    program: Result<Arc<RestoreProgram>, String>,
     snapshot: Snapshot,
     /// Addresses that the kernel touches first.
     first: Vec<u64>,
@@ -151,9 +152,21 @@ impl OpenSnapshot {
         matches!(&self.snapshot.manifest.origin, Origin::Function { function, .. } if function == name)
     }
 
-    /// Returns the program that restores it without CRIU, unless it has none or it has failed.
+    /// Returns the program that restores it without CRIU, unless it has none or it has failed recently.
     pub(crate) fn program(&self) -> Option<&Arc<RestoreProgram>> {
-        self.program.as_ref().filter(|program| program.is_usable())
+        self.program.as_ref().ok().filter(|program| program.is_usable())
+    }
+
+    /// Returns what restores it on this host.
+    pub(crate) fn restored_by(&self) -> RestoredBy {
+        let because = match &self.program {
+            Ok(program) if program.is_usable() => return RestoredBy::Program,
+            Ok(_) => "its restore program has failed",
+            Err(why) => why,
+        };
+        RestoredBy::Criu {
+            because: because.to_owned(),
+        }
     }
 
     /// Waits until the template has been filled in the background.
@@ -468,7 +481,7 @@ impl Snapshots {
         let program = if self.compiles {
             self.compile(id, &images_dir, &verified, &layouts, &outputs)
         } else {
-            None
+            Err("this worker has no restore programs".to_owned())
         };
         let eager_bytes = size_of_pages(&images_dir).map_err(|e| SnapshotError::Measure(id.clone(), e))?;
         let images = size_of(&images_dir).map_err(|e| SnapshotError::Measure(id.clone(), e))?;
@@ -488,7 +501,10 @@ impl Snapshots {
             uid,
             clocks,
             images_dir,
-            images: Charge::new(self.tier.level(), images + program.as_ref().map_or(0, |p| p.bytes())),
+            images: Charge::new(
+                self.tier.level(),
+                images + program.as_ref().map_or(0, RestoreProgram::bytes),
+            ),
             notes,
             template,
             program: program.map(Arc::new),
@@ -512,16 +528,17 @@ impl Snapshots {
         images: &Verified,
         layouts: &BTreeMap<u32, TemplateLayout>,
         outputs: &BTreeMap<u32, u32>,
-    ) -> Option<RestoreProgram> {
+    ) -> Result<RestoreProgram, String> {
         let name = self.openings.fetch_add(1, Ordering::Relaxed);
         match RestoreProgram::of(&format!("{id}-{name}"), &self.memory, dir, images, layouts, outputs) {
             Ok(program) => {
                 tracing::info!(snapshot = %id, bytes = program.bytes(), "compiled");
-                Some(program)
+                Ok(program)
             }
             Err(e) => {
-                tracing::info!(snapshot = %id, why = chain(&e), "criu restores this snapshot");
-                None
+                let why = chain(&e);
+                tracing::info!(snapshot = %id, why, "criu restores this snapshot");
+                Err(why)
             }
         }
     }

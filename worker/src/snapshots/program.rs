@@ -6,8 +6,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rekindle_criu::descriptors::{OUTPUT_STREAMS, pipe_number};
 use rekindle_criu::images::{ImageError, PagemapImage, TemplateLayout};
 use rekindle_init::protocol::FUNCTION_UID;
@@ -24,6 +25,11 @@ use super::expected::expected;
 use super::memory_fs::{MemoryFs, MemoryFsError};
 use super::notes::{CaptureNotes, NotesError, PipeNote};
 use super::{ImagesDir, originals, write_images};
+
+/// Pause after a program's first failure. It doubles with each further one.
+const PAUSE: Duration = Duration::from_secs(30);
+/// The longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
 /// This host, or why there are no programs for it.
 static HOST: LazyLock<Result<Host, HostError>> = LazyLock::new(Host::current);
@@ -59,7 +65,28 @@ pub struct RestoreProgram {
     /// Pages that each restore reads.
     pages: OwnedFd,
     bytes: u64,
-    has_failed: AtomicBool,
+    failures: Mutex<Failures>,
+}
+
+/// A program's failures since it last restored its snapshot.
+#[derive(Debug, Default)]
+struct Failures {
+    count: u32,
+    last: Option<Instant>,
+}
+
+impl Failures {
+    fn add(&mut self, now: Instant) {
+        self.count = self.count.saturating_add(1);
+        self.last = Some(now);
+    }
+
+    /// Returns whether the pause after the last one is over.
+    fn are_over(&self, now: Instant) -> bool {
+        let pause = || PAUSE_MAX.min(PAUSE * 2_u32.saturating_pow(self.count.saturating_sub(1)).min(1024));
+        self.last
+            .is_none_or(|last| now.saturating_duration_since(last) >= pause())
+    }
 }
 
 impl RestoreProgram {
@@ -86,7 +113,7 @@ impl RestoreProgram {
             pages: keep("pages", &pages)?,
             bytes: (compiled.program.len() + pages.len()) as u64,
             compiled,
-            has_failed: AtomicBool::new(false),
+            failures: Mutex::default(),
         })
     }
 
@@ -95,14 +122,19 @@ impl RestoreProgram {
         self.bytes
     }
 
-    /// Returns whether it has not failed.
+    /// Returns whether it may be tried: it has not failed, or not recently.
     pub(super) fn is_usable(&self) -> bool {
-        !self.has_failed.load(Ordering::Relaxed)
+        self.failures.lock().are_over(Instant::now())
     }
 
-    /// Records that it has failed. CRIU restores the snapshot from now on.
+    /// Records that it has failed. CRIU restores the snapshot for a while.
     pub(crate) fn failed(&self) {
-        self.has_failed.store(true, Ordering::Relaxed);
+        self.failures.lock().add(Instant::now());
+    }
+
+    /// Records that it has restored its snapshot.
+    pub(crate) fn succeeded(&self) {
+        *self.failures.lock() = Failures::default();
     }
 
     /// Returns the ids of its processes.
@@ -232,4 +264,26 @@ pub async fn show(store: &Store, id: &SnapshotId, scratch: &Path) -> Result<Stri
     let (compiled, _) = compiled.map_err(|e| ShowError::NoProgram(id.clone(), e))?;
     let printed = Printed::parse(&compiled.program);
     Ok(printed.map_or_else(|_| String::new(), |printed| printed.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_fails_is_tried_again_after_ever_longer_pauses() {
+        let (mut failures, mut now) = (Failures::default(), Instant::now());
+        assert!(failures.are_over(now));
+        let mut pauses = Vec::new();
+        for _ in 0..20 {
+            failures.add(now);
+            let pause = (0..)
+                .map(Duration::from_secs)
+                .find(|pause| failures.are_over(now + *pause));
+            pauses.push(pause.unwrap().as_secs());
+            now += Duration::from_secs(1);
+        }
+        assert_eq!(pauses[..4], [30, 60, 120, 240]);
+        assert!(pauses[8..].iter().all(|pause| *pause == 3600), "{pauses:?}");
+    }
 }

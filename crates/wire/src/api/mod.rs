@@ -13,7 +13,9 @@ use crate::manifest::{Base, Runtime};
 use crate::migration::Departed;
 
 pub use instance::{InstanceInfo, InstanceState, StartKind};
-pub use version::{PhaseTime, Randomness, Rehearsal, Repeating, SnapshotSummary, VersionInfo, VersionState};
+pub use version::{
+    PhaseTime, Randomness, Rehearsal, Repeating, RestoredBy, SnapshotSummary, VersionInfo, VersionState,
+};
 pub use worker::{WorkerInfo, WorkerState};
 
 /// A function in a listing.

@@ -117,9 +117,25 @@ pub struct Rehearsal {
     pub restore_ms: f64,
     /// Number of pages in the recorded working set.
     pub pages: u64,
+    /// What restores copies on the host that rehearsed. `None` in rehearsals by earlier workers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restored_by: Option<RestoredBy>,
     /// Requests that the copy answered differently from the original.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
+}
+
+/// What restores a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "by", rename_all = "lowercase")]
+pub enum RestoredBy {
+    /// A restore program.
+    Program,
+    /// CRIU.
+    Criu {
+        /// Why no program does.
+        because: String,
+    },
 }
 
 /// The random number generators in a snapshot.
