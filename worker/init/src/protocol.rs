@@ -65,7 +65,7 @@ pub struct Make {
 }
 
 /// Directories of the host that are mounted in a sandbox, read-only.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layers {
     /// The root filesystem.
     pub rootfs: PathBuf,
@@ -74,7 +74,7 @@ pub struct Layers {
 }
 
 /// What a sandbox is furnished with, besides its [`Layers`].
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setup {
     /// Host name inside.
     pub hostname: String,

@@ -75,18 +75,24 @@ impl PreparedRestore {
             criu,
             ..
         } = isolated;
-        let WaitingCriu {
-            session,
-            ancestor,
-            prestarted,
-        } = criu;
-        let fork_handover = ancestor.zip(images.alone());
-        let (session, fork_handover) = match prestarted {
-            None => {
+        worker.pool.criu_used();
+        let alone = images.alone();
+        let (session, fork_handover) = match criu {
+            Some(WaitingCriu {
+                session,
+                ancestor,
+                prestarted: None,
+            }) => {
                 give_probe(worker, &sandbox).await?;
-                (session, fork_handover)
+                (session, ancestor.zip(alone))
             }
-            Some(prestarted) if fork_handover.is_some() && images.are_named() => {
+            Some(WaitingCriu {
+                session,
+                ancestor: Some(ancestor),
+                prestarted: Some(prestarted),
+            }) if let Some(pid) = alone
+                && images.are_named() =>
+            {
                 let (criu, scratch) = prestarted
                     .fill(session, images.dir, worker.config.restore_limit)
                     .map_err(|e| failed("lay out the images", &e))?;
@@ -94,16 +100,16 @@ impl PreparedRestore {
                     sandbox,
                     outputs,
                     criu,
-                    fork_handover,
+                    fork_handover: Some((ancestor, pid)),
                     scratch,
                     cgroup,
                 });
             }
-            // The memory of another CRIU is different.
-            Some(prestarted) => {
-                drop((fork_handover, prestarted, session));
+            // None waits, or for other images. The memory of another CRIU is different.
+            other => {
+                drop(other);
                 let (session, ancestor) = start(worker, &sandbox, &cgroup, &outputs).await?;
-                (session, Some(ancestor).zip(images.alone()))
+                (session, Some(ancestor).zip(alone))
             }
         };
         let dir = worker.config.run_dir.join("restores").join(images.to);
@@ -140,7 +146,9 @@ impl PreparedRestore {
             ..
         } = isolated;
         // That CRIU may wait for other images.
-        tokio::task::spawn_blocking(move || criu.dismiss());
+        if let Some(criu) = criu {
+            criu.let_go();
+        }
         scratch
             .give_to(sandbox.host_id(0))
             .map_err(|e| failed("lay out the images", &e))?;

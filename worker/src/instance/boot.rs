@@ -126,9 +126,10 @@ async fn boot_with(
     let isolated = instance
         .phase("sandbox", isolate(worker, instance, instance.id.as_str()))
         .await?;
-    // There is nothing to restore. Nobody waits for this CRIU to end.
-    let criu = isolated.criu;
-    tokio::task::spawn_blocking(move || criu.dismiss());
+    // There is nothing to restore.
+    if let Some(criu) = isolated.criu {
+        criu.let_go();
+    }
     let sandbox = &isolated.sandbox;
     let [stdout, stderr] = &isolated.outputs;
     let order = Spawn {

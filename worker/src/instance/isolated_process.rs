@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock};
 
 use rekindle_init::causes::chain;
 use rekindle_init::protocol::{Layers, Machine, Setup};
+use rekindle_wire::api::StartKind;
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::manifest::Network;
 use rekindle_wire::{ApiError, ErrorCode};
@@ -14,8 +15,7 @@ use super::Instance;
 use crate::criu::probe;
 use crate::host::cgroup::{Cgroup, Limits};
 use crate::host::network::resolv_conf;
-use crate::host::sandbox::pool::Empty;
-use crate::host::sandbox::{Hollow, Sandbox, WaitingCriu};
+use crate::host::sandbox::{Furniture, Hollow, Sandbox, WaitingCriu};
 use crate::snapshots::PipeNote;
 use crate::worker::Worker;
 
@@ -53,9 +53,9 @@ pub struct IsolatedProcess {
     pub sandbox: Arc<Sandbox>,
     /// The function's standard output and standard error.
     pub outputs: [Output; 2],
-    /// A CRIU that waits inside for its order. It has the write ends of `outputs` at
+    /// A CRIU that waits inside for its order, if there is one. It has the write ends of `outputs` at
     /// [`OUTPUT_FDS`](rekindle_criu::descriptors::OUTPUT_FDS).
-    pub criu: WaitingCriu,
+    pub criu: Option<WaitingCriu>,
     /// A process that restores without CRIU, if there is one.
     pub hollow: Option<Hollow>,
     /// The control group with its limits.
@@ -94,41 +94,11 @@ pub async fn isolate(worker: &Worker, instance: &Instance, group: &str) -> Resul
         cpu_cores: spec.manifest.cpu,
         pids: PIDS_MAX,
     };
-    let empty = worker.pool.take().await.map_err(|e| unavailable("get a sandbox", &e))?;
-    let Empty {
-        mut cgroup,
-        used_before,
-        sandbox,
-        link,
-        criu,
-        hollow,
-        outputs: [stdout, stderr],
-    } = empty;
-    worker
-        .cgroups
-        .assign(&mut cgroup, group, limits)
-        .map_err(|e| unavailable("limit the sandbox", &e))?;
-    // Control groups cannot be renamed in version 2. There, only this line tells which instance uses a group.
-    tracing::info!(instance = %instance.id, group = cgroup.name(), used_before, "took a sandbox");
-    instance.starts_in(&sandbox)?;
     let egress = spec.manifest.network == Network::Egress;
-    if let (false, Some(network), Some(link)) = (egress, &worker.network, link) {
-        let detached = network.detach(link).await;
-        detached.map_err(|e| unavailable("take the sandbox off the network", &e))?;
-    }
-    let outputs = [output(instance, "stdout", stdout)?, output(instance, "stderr", stderr)?];
-    let isolated = IsolatedProcess {
-        sandbox,
-        outputs,
-        criu,
-        hollow,
-        cgroup: Arc::new(cgroup),
-    };
     let layers = Layers {
         rootfs: rootfs.path().to_owned(),
         app: app.path().to_owned(),
     };
-    instance.uses([rootfs, app]);
     let setup = Setup {
         hostname: spec.function.name().to_owned(),
         tmp_bytes: spec.manifest.tmp.0,
@@ -140,9 +110,41 @@ pub async fn isolate(worker: &Worker, instance: &Instance, group: &str) -> Resul
             processors: processors(spec),
         },
     };
+    let furniture = Furniture::new(layers, setup, egress, [rootfs.clone(), app.clone()]);
+    let ready = worker.pool.take_furnished(&furniture);
+    let is_furnished = ready.is_some();
+    let mut empty = match ready {
+        Some(empty) => empty,
+        None => worker.pool.take().await.map_err(|e| unavailable("get a sandbox", &e))?,
+    };
+    worker
+        .cgroups
+        .assign(&mut empty.cgroup, group, limits)
+        .map_err(|e| unavailable("limit the sandbox", &e))?;
+    // Control groups cannot be renamed in version 2. There, only this line tells which instance uses a group.
+    let (group, used_before) = (empty.cgroup.name(), empty.used_before);
+    tracing::info!(instance = %instance.id, group, used_before, is_furnished, "took a sandbox");
+    instance.starts_in(&empty.sandbox)?;
+    instance.uses([rootfs, app]);
+    if !is_furnished {
+        let furnished = worker.pool.furnish(&mut empty, &furniture).await;
+        furnished.map_err(|e| unavailable("prepare the sandbox", &e))?;
+    }
+    // Layers cannot be evicted while a sandbox waits with them.
+    let layers = worker.layers.usage();
+    if *instance.kind.lock() == StartKind::Restored && layers.bytes * 2 <= layers.limit_bytes {
+        worker.pool.furnish_more(furniture);
+    }
+    let [stdout, stderr] = empty.outputs;
+    let outputs = [output(instance, "stdout", stdout)?, output(instance, "stderr", stderr)?];
+    let isolated = IsolatedProcess {
+        sandbox: empty.sandbox,
+        outputs,
+        criu: empty.criu,
+        hollow: empty.hollow,
+        cgroup: Arc::new(empty.cgroup),
+    };
     let sandbox = &isolated.sandbox;
-    let furnished = sandbox.furnish(layers, setup).await;
-    furnished.map_err(|e| unavailable("furnish the sandbox", &e))?;
     if worker.probe().is_none() {
         probe::give_or_make(worker, instance.id.as_str(), sandbox).await?;
     }

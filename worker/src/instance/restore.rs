@@ -154,8 +154,9 @@ impl<'a> SnapshotRestore<'a> {
             record: self.instance.inner_phase_recorder(),
         };
         let ran = self.instance.phase("restorer", run.run()).await;
-        // Nobody waits for this CRIU to end.
-        tokio::task::spawn_blocking(move || criu.dismiss());
+        if let Some(criu) = criu {
+            criu.let_go();
+        }
         let pager = ran.map_err(|e| {
             // Before the control group, which must be empty by then.
             sandbox.kill();

@@ -4,6 +4,7 @@
 mod control;
 mod demand;
 pub mod dumper;
+mod furnished;
 mod hollow;
 mod ids;
 mod netns;
@@ -33,6 +34,7 @@ use tokio::sync::watch;
 use crate::host::pagemap;
 pub use control::ControlError;
 use control::{Control, socket_pair};
+pub(crate) use furnished::Furniture;
 pub use hollow::{Filling, Hollow, HollowError};
 use ids::IdRange;
 pub use ids::IdsError;

@@ -1,6 +1,10 @@
 //! Empty sandboxes created ahead. Their namespaces and control groups cost the kernel milliseconds: it waits for a
-//! grace period when a process changes its control group. The CRIU that waits for its order costs as much to start.
-//! Nothing of a function is in them yet.
+//! grace period when a process changes its control group. Nothing of a function is in them yet.
+//!
+//! A hollow process waits in each for a restore program. A CRIU costs as much to start as all else: one waits too where
+//! there is no hollow process, and as long as CRIU restores some of the host's snapshots.
+//!
+//! For functions that were restored last, some are furnished ahead, too (`furnished.rs`).
 //!
 //! Of a used sandbox only the control group is used again, once it is clean ([`crate::host::cgroup`]). Everything else
 //! ends with it (decision 18). How many are kept follows recent demand (`demand.rs`).
@@ -19,6 +23,7 @@ use rekindle_init::protocol::FUNCTION_UID;
 use tokio::sync::{Notify, Semaphore};
 
 use super::demand::Demand;
+use super::furnished::{Furnished, Furniture};
 use super::{CriuUse, Hollow, HollowError, Sandbox, SandboxError, WaitingCriu, Zygote, hollow};
 use crate::host::cgroup::{Cgroup, Cgroups, CreateError, FileError, Limits, SpareCounts};
 use crate::host::network::{Network, RouterError, SandboxLink};
@@ -34,6 +39,8 @@ const EMPTY: Limits = Limits {
 const REFILL_AFTER: Duration = Duration::from_millis(20);
 /// How long CRIU may take to start. It takes about 4 ms.
 const CRIU_LIMIT: Duration = Duration::from_secs(10);
+/// How long sandboxes get a CRIU after one has restored a snapshot, where programs restore most.
+const CRIU_FOR: Duration = Duration::from_secs(600);
 /// Number of failed prestarts in a row after which prestarting pauses.
 const PRESTART_FAILURES_MAX: u64 = 5;
 /// How long prestarting pauses before another attempt.
@@ -72,6 +79,12 @@ pub enum PoolError {
     /// The hollow process does not start.
     #[error("start the hollow process")]
     Hollow(#[source] HollowError),
+    /// The sandbox cannot be furnished.
+    #[error("furnish the sandbox")]
+    Furnish(#[source] SandboxError),
+    /// The sandbox cannot be taken off the network.
+    #[error("take the sandbox off the network")]
+    Detach(#[source] RouterError),
     /// CRIU does not accept an order ahead.
     #[error("prestart criu")]
     Prestart(#[source] PrestartError),
@@ -87,9 +100,9 @@ pub struct Empty {
     pub cgroup: Cgroup,
     /// Whether its control group was another sandbox's before.
     pub used_before: bool,
-    /// A CRIU inside, waiting. It has the write ends of `outputs` at
+    /// A CRIU inside, waiting, if it may be needed. It has the write ends of `outputs` at
     /// [`OUTPUT_FDS`](rekindle_criu::descriptors::OUTPUT_FDS), and ends on drop.
-    pub criu: WaitingCriu,
+    pub criu: Option<WaitingCriu>,
     /// A process that restores without CRIU, if there is one.
     pub hollow: Option<Hollow>,
     /// Pipes for the function's standard output and standard error, as pairs of read and write ends.
@@ -111,6 +124,7 @@ pub struct SandboxPool {
     /// Permits for those who create a sandbox, which keeps a processor busy.
     makers: Semaphore,
     ready: Mutex<Vec<Empty>>,
+    furnished: Mutex<Furnished<Empty>>,
     taken: Notify,
     made: AtomicU64,
     from_pool: AtomicU64,
@@ -123,6 +137,8 @@ pub struct SandboxPool {
     last_failure: Mutex<Option<Instant>>,
     /// CRIU's kernel probe, once it has run.
     probe: Mutex<Option<Arc<OwnedFd>>>,
+    /// When CRIU last restored a snapshot.
+    criu_used: Mutex<Option<Instant>>,
 }
 
 /// The pool's level, and what it has supplied.
@@ -166,6 +182,7 @@ impl SandboxPool {
             began: Instant::now(),
             makers: Semaphore::new(MAKERS_A_CORE * cores),
             ready: Mutex::default(),
+            furnished: Mutex::default(),
             taken: Notify::new(),
             made: AtomicU64::new(0),
             from_pool: AtomicU64::new(0),
@@ -175,6 +192,7 @@ impl SandboxPool {
             prestart_failures: AtomicU64::new(0),
             last_failure: Mutex::default(),
             probe: Mutex::default(),
+            criu_used: Mutex::default(),
         }
     }
 
@@ -195,20 +213,54 @@ impl SandboxPool {
         self.demand.lock().wanted(self.began.elapsed(), self.least, self.most)
     }
 
+    /// Takes a sandbox that was furnished like this ahead.
+    pub(crate) fn take_furnished(&self, furniture: &Furniture) -> Option<Empty> {
+        let taken = self.furnished.lock().take(furniture)?;
+        self.note_taken(true);
+        Some(taken)
+    }
+
+    /// Furnishes sandboxes like this ahead, for a while: one was restored into.
+    pub(crate) fn furnish_more(&self, furniture: Furniture) {
+        let surplus = self.furnished.lock().want(furniture, Instant::now());
+        for empty in surplus {
+            // The restore does not wait for it.
+            tokio::spawn(end(empty));
+        }
+    }
+
+    /// Lays out a sandbox's files, and takes it off the network if it is to have none.
+    ///
+    /// # Errors
+    /// Returns an error when a step is refused. The sandbox is of no use then.
+    pub(crate) async fn furnish(&self, empty: &mut Empty, furniture: &Furniture) -> Result<(), PoolError> {
+        if !furniture.egress
+            && let (Some(network), Some(link)) = (&self.network, empty.link.take())
+        {
+            network.detach(link).await.map_err(PoolError::Detach)?;
+        }
+        let furnished = empty.sandbox.furnish(furniture.layers.clone(), furniture.setup.clone());
+        furnished.await.map_err(PoolError::Furnish)
+    }
+
+    fn note_taken(&self, was_ready: bool) {
+        self.demand.lock().taken(self.began.elapsed());
+        self.taken.notify_one();
+        let from = if was_ready {
+            &self.from_pool
+        } else {
+            &self.made_while_waiting
+        };
+        from.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Takes a sandbox that is ready, or creates one.
     ///
     /// # Errors
     /// Returns an error when a sandbox must be created and cannot be.
     pub async fn take(&self) -> Result<Empty, PoolError> {
         let ready = self.ready.lock().pop();
-        self.demand.lock().taken(self.began.elapsed());
-        self.taken.notify_one();
-        let from = if ready.is_some() {
-            &self.from_pool
-        } else {
-            &self.made_while_waiting
-        };
-        from.fetch_add(1, Ordering::Relaxed);
+        self.note_taken(ready.is_some());
         match ready {
             Some(ready) => Ok(ready),
             None => self.make().await,
@@ -269,18 +321,71 @@ impl SandboxPool {
             Ok::<_, PoolError>((read, write))
         };
         let outputs = [pipe()?, pipe()?];
+        let group_procs = cgroup.function_procs().map_err(PoolError::Join)?;
+        let hollow = match self.start_hollow(&sandbox, &group_procs).await {
+            Ok(hollow) => hollow,
+            Err(e) => {
+                tracing::warn!(error = %chain(&e), "a sandbox has no hollow process: criu restores into it");
+                None
+            }
+        };
+        let criu = async {
+            match hollow.is_some() && !self.is_criu_used() {
+                true => Ok(None),
+                false => {
+                    let started = self.start_criu(&sandbox, &name, &outputs, &group_procs, prestarts);
+                    started.await.map(Some)
+                }
+            }
+        };
+        let linked = async {
+            match &self.network {
+                Some(network) => {
+                    let link = network.attach(sandbox.network()).await;
+                    link.map(Some).map_err(PoolError::Network)
+                }
+                None => Ok(None),
+            }
+        };
+        let (criu, link) = tokio::try_join!(criu, linked)?;
+        Ok(Empty {
+            cgroup,
+            used_before,
+            sandbox,
+            link,
+            criu,
+            hollow,
+            outputs,
+        })
+    }
+
+    /// Records that CRIU has restored a snapshot: sandboxes get one again for a while.
+    pub(crate) fn criu_used(&self) {
+        *self.criu_used.lock() = Some(Instant::now());
+    }
+
+    fn is_criu_used(&self) -> bool {
+        self.criu_used.lock().is_some_and(|at| at.elapsed() < CRIU_FOR)
+    }
+
+    /// Starts a CRIU that waits in a sandbox.
+    async fn start_criu(
+        &self,
+        sandbox: &Sandbox,
+        name: &str,
+        outputs: &[(OwnedFd, OwnedFd); 2],
+        group_procs: &OwnedFd,
+        prestarts: bool,
+    ) -> Result<WaitingCriu, PoolError> {
         let probe = self.probe.lock().clone().filter(|_| prestarts);
         let images = match probe {
-            Some(probe) => Some(self.images_dir(&sandbox, &name, &probe).await?),
+            Some(probe) => Some(self.images_dir(sandbox, name, &probe).await?),
             None => None,
         };
         let (criu, theirs) = Session::pair().map_err(PoolError::Pipes)?;
         let mut fds = vec![&theirs, &outputs[0].1, &outputs[1].1];
         fds.extend(images.as_ref().map(|images| &images.opened));
-        let group_procs = cgroup.function_procs().map_err(PoolError::Join)?;
-        let purpose = CriuUse::Restore {
-            group_procs: &group_procs,
-        };
+        let purpose = CriuUse::Restore { group_procs };
         sandbox.start_criu(&fds, purpose).await.map_err(PoolError::Criu)?;
         drop(theirs);
         let prestart = self.prestart.clone();
@@ -290,23 +395,11 @@ impl SandboxPool {
             let prestarted = images.map(|images| prestart.run(&criu, images));
             Ok((criu, prestarted))
         });
-        let link = match &self.network {
-            Some(network) => Some(network.attach(sandbox.network()).await.map_err(PoolError::Network)?),
-            None => None,
-        };
         let (session, prestarted) = answered
             .await
             .map_err(|e| PoolError::Pipes(std::io::Error::other(e)))?
             .map_err(PoolError::Silent)?;
         let prestarted = prestarted.transpose().map_err(PoolError::Prestart)?;
-        let hollow = match self.start_hollow(&sandbox, &group_procs).await {
-            Ok(hollow) => hollow,
-            Err(e) => {
-                // CRIU restores into this sandbox.
-                tracing::warn!(error = %chain(&e), "a sandbox has no hollow process");
-                None
-            }
-        };
         let ancestor = sandbox.ancestor().await;
         match &ancestor {
             // A CRIU that was not prestarted does not tell whether the next could be.
@@ -314,18 +407,10 @@ impl SandboxPool {
             Ok(_) => self.prestart_failures.store(0, Ordering::Relaxed),
             Err(e) => self.note_prestart_failure(e),
         }
-        Ok(Empty {
-            cgroup,
-            used_before,
-            sandbox,
-            link,
-            criu: WaitingCriu {
-                session,
-                ancestor: ancestor.ok(),
-                prestarted,
-            },
-            hollow,
-            outputs,
+        Ok(WaitingCriu {
+            session,
+            ancestor: ancestor.ok(),
+            prestarted,
         })
     }
 
@@ -359,6 +444,7 @@ impl SandboxPool {
     pub async fn keep_filled(self: Arc<Self>) {
         loop {
             self.fill().await;
+            self.furnish_ahead().await;
             let surplus = {
                 let mut ready = self.ready.lock();
                 let wanted = self.wanted();
@@ -393,6 +479,46 @@ impl SandboxPool {
         }
     }
 
+    /// Furnishes what is lacking, and ends what was not wanted for a while.
+    async fn furnish_ahead(&self) {
+        loop {
+            let Some(furniture) = self.furnished.lock().lacking() else {
+                break;
+            };
+            let surplus = match self.make_furnished(&furniture).await {
+                Ok(empty) => self.furnished.lock().add(&furniture, empty).into_iter().collect(),
+                Err(e) => {
+                    tracing::warn!(error = %chain(&e), "cannot furnish a sandbox ahead");
+                    self.furnished.lock().give_up(Some(&furniture), Instant::now())
+                }
+            };
+            for empty in surplus {
+                end(empty).await;
+            }
+            if self.closed.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        let over = match self.closed.load(Ordering::Relaxed) {
+            true => self.furnished.lock().clear(),
+            false => self.furnished.lock().give_up(None, Instant::now()),
+        };
+        for empty in over {
+            end(empty).await;
+        }
+    }
+
+    async fn make_furnished(&self, furniture: &Furniture) -> Result<Empty, PoolError> {
+        let mut empty = self.make().await?;
+        match self.furnish(&mut empty, furniture).await {
+            Ok(()) => Ok(empty),
+            Err(e) => {
+                end(empty).await;
+                Err(e)
+            }
+        }
+    }
+
     async fn make_ready(&self) -> Result<(), PoolError> {
         let empty = self.make().await?;
         if self.closed.load(Ordering::Relaxed) {
@@ -407,7 +533,8 @@ impl SandboxPool {
     pub fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         let all = std::mem::take(&mut *self.ready.lock());
-        for empty in all {
+        let furnished = self.furnished.lock().clear();
+        for empty in all.into_iter().chain(furnished) {
             empty.sandbox.end();
         }
         self.cgroups.close();

@@ -22,8 +22,13 @@ pub struct WaitingCriu {
 }
 
 impl WaitingCriu {
-    /// Dismisses it. Blocks until one that is not prestarted has replied.
-    pub fn dismiss(self) {
+    /// Dismisses it in the background. Nobody waits for its end.
+    pub fn let_go(self) {
+        tokio::task::spawn_blocking(move || self.dismiss());
+    }
+
+    /// Blocks until one that is not prestarted has replied.
+    fn dismiss(self) {
         // It no longer forks for anybody.
         drop(self.ancestor);
         match self.prestarted {

@@ -1,0 +1,169 @@
+//! Sandboxes furnished ahead for the functions that were restored last: mounting a function's files takes about as long
+//! as all else that a restore needs of its sandbox. Nothing of the function runs in them.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rekindle_init::protocol::{Layers, Setup};
+
+/// Number of functions that sandboxes are furnished for.
+const KINDS_MAX: usize = 4;
+/// Number of sandboxes for each.
+const EACH: usize = 2;
+/// How long after a function's last restore they are kept.
+const KEEP: Duration = Duration::from_secs(60);
+
+/// What a sandbox is furnished with: the same for all instances of a version.
+#[derive(Clone)]
+pub(crate) struct Furniture {
+    pub(super) layers: Layers,
+    pub(super) setup: Setup,
+    pub(super) egress: bool,
+    _kept: Arc<dyn Any + Send + Sync>,
+}
+
+impl Furniture {
+    /// The layers to mount, and all else to lay out. With `egress` the sandbox keeps its link to the network. `kept`
+    /// keeps the layers on the host.
+    pub(crate) fn new(layers: Layers, setup: Setup, egress: bool, kept: impl Any + Send + Sync) -> Self {
+        Self {
+            layers,
+            setup,
+            egress,
+            _kept: Arc::new(kept),
+        }
+    }
+
+    fn is_like(&self, other: &Self) -> bool {
+        self.egress == other.egress && self.setup == other.setup && self.layers == other.layers
+    }
+}
+
+/// Furnished sandboxes `S`, by what is in them.
+pub(super) struct Furnished<S>(Vec<Kind<S>>);
+
+struct Kind<S> {
+    furniture: Furniture,
+    used: Instant,
+    ready: Vec<S>,
+}
+
+impl<S> Default for Furnished<S> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<S> Furnished<S> {
+    /// Takes a sandbox furnished like this.
+    pub(super) fn take(&mut self, furniture: &Furniture) -> Option<S> {
+        let kind = self.0.iter_mut().find(|kind| kind.furniture.is_like(furniture));
+        kind.and_then(|kind| kind.ready.pop())
+    }
+
+    /// Records a restore into a sandbox furnished like this. Returns sandboxes that make room for it.
+    pub(super) fn want(&mut self, furniture: Furniture, now: Instant) -> Vec<S> {
+        match self.0.iter_mut().find(|kind| kind.furniture.is_like(&furniture)) {
+            Some(kind) => kind.used = now,
+            None => self.0.push(Kind {
+                furniture,
+                used: now,
+                ready: Vec::new(),
+            }),
+        }
+        self.0.sort_by_key(|kind| std::cmp::Reverse(kind.used));
+        self.0
+            .drain(KINDS_MAX.min(self.0.len())..)
+            .flat_map(|kind| kind.ready)
+            .collect()
+    }
+
+    /// Returns what the next sandbox is to be furnished with, if one is lacking.
+    pub(super) fn lacking(&self) -> Option<Furniture> {
+        let lacking = self.0.iter().find(|kind| kind.ready.len() < EACH);
+        lacking.map(|kind| kind.furniture.clone())
+    }
+
+    /// Adds a sandbox that was furnished like this. Returns it if nobody wants it any more.
+    pub(super) fn add(&mut self, furniture: &Furniture, empty: S) -> Option<S> {
+        match self.0.iter_mut().find(|kind| kind.furniture.is_like(furniture)) {
+            Some(kind) => {
+                kind.ready.push(empty);
+                None
+            }
+            None => Some(empty),
+        }
+    }
+
+    /// Gives up functions of which none was restored for a while, and the one with this furniture. Returns their
+    /// sandboxes.
+    pub(super) fn give_up(&mut self, furniture: Option<&Furniture>, now: Instant) -> Vec<S> {
+        let is_over = |kind: &mut Kind<S>| {
+            now.saturating_duration_since(kind.used) >= KEEP || furniture.is_some_and(|f| kind.furniture.is_like(f))
+        };
+        self.0.extract_if(.., is_over).flat_map(|kind| kind.ready).collect()
+    }
+
+    /// Gives up all.
+    pub(super) fn clear(&mut self) -> Vec<S> {
+        self.0.drain(..).flat_map(|kind| kind.ready).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rekindle_init::protocol::Machine;
+
+    use super::*;
+
+    fn furniture(hostname: &str) -> Furniture {
+        let layers = Layers {
+            rootfs: "/rootfs".into(),
+            app: "/app".into(),
+        };
+        let machine = Machine {
+            memory_bytes: 1,
+            processors: 1,
+        };
+        let setup = Setup {
+            hostname: hostname.to_owned(),
+            tmp_bytes: 1,
+            shm_bytes: 1,
+            root_bytes: None,
+            resolv_conf: None,
+            machine,
+        };
+        Furniture::new(layers, setup, false, ())
+    }
+
+    #[test]
+    fn only_what_is_furnished_alike_is_taken_and_each_kind_has_its_number() {
+        let (mut furnished, now) = (Furnished::default(), Instant::now());
+        assert!(furnished.lacking().is_none());
+        assert!(furnished.want(furniture("one"), now).is_empty());
+        for number in 0..EACH {
+            let lacking = furnished.lacking().unwrap();
+            assert_eq!(furnished.add(&lacking, number), None);
+        }
+        assert!(furnished.lacking().is_none());
+        assert_eq!(furnished.take(&furniture("other")), None);
+        assert!(furnished.take(&furniture("one")).is_some());
+        assert!(furnished.lacking().is_some());
+        assert_eq!(furnished.add(&furniture("other"), 7), Some(7));
+    }
+
+    #[test]
+    fn what_was_not_restored_for_longest_makes_room_and_all_go_after_a_while() {
+        let (mut furnished, began) = (Furnished::default(), Instant::now());
+        for number in 0..=KINDS_MAX {
+            let name = number.to_string();
+            let gone = furnished.want(furniture(&name), began + Duration::from_secs(number as u64));
+            assert_eq!(gone, if number == KINDS_MAX { vec![0] } else { Vec::new() });
+            assert_eq!(furnished.add(&furniture(&name), number), None);
+        }
+        assert_eq!(furnished.give_up(Some(&furniture("2")), began), [2]);
+        assert_eq!(furnished.give_up(None, began + KEEP + Duration::from_secs(1)), [1]);
+        assert_eq!(furnished.clear().len(), KINDS_MAX - 2);
+    }
+}
