@@ -1,13 +1,14 @@
 //! Restores a snapshot without CRIU: a hollow process in the sandbox runs the snapshot's restore program.
 //!
 //! ```text
-//! private files, clocks ─> order ─> (mappings) ─all is mapped─> register memory, fill the working set
-//!                                      │                                 │ last work
-//!                                      └─ descriptors, threads, filter ──┴─ ready ─> go
+//! private files, clocks ─> order ─> (anonymous memory) ─mapped─> register it, fill the working set
+//!                                      │                                    │
+//!                                      └─ files, descriptors, threads, … ───┴─> last work ─ ready ─> go
 //! ```
 //!
 //! Until `go` nothing of the processes has run, so whatever fails before can be tried by CRIU in another sandbox.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -90,6 +91,9 @@ pub(crate) enum RunError {
     Stopped(#[from] JoinError),
 }
 
+/// Work before the first instruction of the processes. It gets their ids on the host, by those in the sandbox.
+pub(crate) type LastWork = Box<dyn FnOnce(HashMap<u32, i32>) -> Result<(), StageError> + Send>;
+
 /// A restore by a program.
 pub(crate) struct Run {
     pub(crate) sandbox: Arc<Sandbox>,
@@ -101,8 +105,7 @@ pub(crate) struct Run {
     pub(crate) pager: Pager,
     /// Pages to fill before the processes run.
     pub(crate) ahead: Arc<[AheadPage]>,
-    /// Work before the first instruction of the processes.
-    pub(crate) last: Box<dyn FnOnce() -> Result<(), StageError> + Send>,
+    pub(crate) last: LastWork,
     /// Records a phase of the restore.
     pub(crate) record: Box<dyn Fn(&'static str, Duration) + Send>,
 }
@@ -132,12 +135,12 @@ impl Run {
         let own = self.program.files().into_iter().chain(&self.outputs);
         let templates = self.snapshot.template.files();
         let descriptors: Vec<BorrowedFd<'_>> = own.chain(templates).map(OwnedFd::as_fd).collect();
-        let (filling, memory) = self.hollow.fill(order, &descriptors, self.program.pids())?;
+        let (mut filling, memory) = self.hollow.fill(order, &descriptors, self.program.pids())?;
         (self.record)("mappings", began.elapsed());
         let registering = Instant::now();
         let asked = self.ahead.len();
         let preparing = self.pager.prepare(memory, self.ahead)?;
-        // The hollow process follows no links.
+        // The hollow process follows no links, whether mounts would let it or not.
         let sandbox = Arc::clone(&self.sandbox);
         let linked = runtime.spawn(async move { sandbox.follow_links().await });
         let Prepared { filled, took } = preparing.done(PREPARE_LIMIT)?;
@@ -145,10 +148,11 @@ impl Run {
         record_past(&Span::current(), "working set", took.0, took.1, &[pages]);
         tracing::debug!(asked, mapped = filled, us = took.1.as_micros(), "working set mapped");
         (self.record)("working-set", registering.elapsed());
-        (self.last)().map_err(RunError::Last)?;
         let resuming = Instant::now();
         runtime.block_on(linked)??;
+        // All memory is mapped by then.
         filling.ready()?;
+        (self.last)(std::mem::take(&mut filling.hosts)).map_err(RunError::Last)?;
         filling.go()?;
         (self.record)("resume", resuming.elapsed());
         Ok(self.pager)

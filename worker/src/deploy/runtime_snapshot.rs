@@ -334,7 +334,10 @@ async fn begin_as(
             locks: Vec::new(),
             eager_bytes: None,
             memory: None,
-            last: Box::new(move || Ok(randomness::write(&cgroup, &notes.generators, &measured.metrics).map(drop)?)),
+            last: Box::new(move || {
+                let hosts = || randomness::processes_in(&cgroup);
+                Ok(randomness::write(hosts, &notes.generators, &measured.metrics).map(drop)?)
+            }),
             record: instance.inner_phase_recorder(),
         },
         origin: MemoryOrigin::default(),

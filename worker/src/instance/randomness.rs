@@ -1,6 +1,7 @@
 //! Gives copies of a snapshot random numbers of their own. The generators are found in the snapshot's images, and every
 //! restore writes to them.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, IoSlice, Read as _};
 use std::path::{Path, PathBuf};
@@ -174,23 +175,38 @@ fn map(path: &Path) -> io::Result<Mmap> {
     unsafe { Mmap::map(&file) }
 }
 
+/// Process ids on the host, by those in a sandbox.
+pub type HostPids = HashMap<u32, i32>;
+
+/// Returns the processes in a control group.
+///
+/// # Errors
+/// Returns an error when the group cannot be read.
+pub fn processes_in(cgroup: &Cgroup) -> Result<HostPids, WriteError> {
+    let hosts = cgroup.pids()?.into_iter();
+    Ok(hosts.filter_map(|host| Some((inner_pid(host)?, host))).collect())
+}
+
 /// Writes to the generators of a copy whose processes have not run their first instruction. Blocks until the pages that
 /// it writes to are present. Returns how long that took.
 ///
 /// # Errors
 /// See [`WriteError`]; the copy must not run then.
-pub fn write(cgroup: &Cgroup, processes: &[ProcessGenerators], metrics: &Metrics) -> Result<Duration, WriteError> {
+pub fn write(
+    hosts: impl FnOnce() -> Result<HostPids, WriteError>,
+    processes: &[ProcessGenerators],
+    metrics: &Metrics,
+) -> Result<Duration, WriteError> {
     let began = Instant::now();
     if processes.is_empty() {
         return Ok(began.elapsed());
     }
-    let hosts = cgroup.pids()?;
+    let hosts = hosts()?;
     let mut device = File::open(DEVICE).map_err(WriteError::Random)?;
     let mut generators = 0;
     for process in processes {
         let pid = process.pid;
-        let mut own = hosts.iter().filter(|host| inner_pid(**host) == Some(pid));
-        let host = Pid::from_raw(*own.next().ok_or(WriteError::Missing(pid))?);
+        let host = Pid::from_raw(*hosts.get(&pid).ok_or(WriteError::Missing(pid))?);
         let writes: Vec<_> = process.generators.iter().flat_map(|found| &found.writes).collect();
         for writes in writes.chunks(AT_ONCE) {
             let mut bytes = Vec::with_capacity(writes.len());

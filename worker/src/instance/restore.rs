@@ -13,6 +13,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use rekindle_criu::StageError;
 use rekindle_init::protocol::FUNCTION_PID;
 use rekindle_pager::{Handover, PageSource, Pager};
 use rekindle_telemetry::record_past;
@@ -22,11 +23,11 @@ use rekindle_wire::{ApiError, ErrorCode, SnapshotId};
 use crate::criu::memory::Pages;
 use crate::criu::prepared_restore::{Images, PreparedRestore};
 use crate::criu::restore::{EndingCriu, Restore, failed};
-use crate::criu::stages::{LastWork, PagedMemory, StageWork};
-use crate::host::cgroup::Cgroup;
+use crate::criu::stages::{PagedMemory, StageWork};
 use crate::host::sandbox::Hollow;
 use crate::instance::checkpoint::{Hook, call_hook};
 use crate::instance::isolated_process::{IsolatedProcess, isolate};
+use crate::instance::randomness::{HostPids, WriteError};
 use crate::instance::{Instance, MemoryOrigin, RunningInstance, randomness};
 use crate::restorer::{Restorer, Run};
 use crate::snapshots::{MemoryTier, OpenSnapshot, RestoreProgram, SnapshotError, WorkingSetUse};
@@ -150,7 +151,10 @@ impl<'a> SnapshotRestore<'a> {
             program,
             pager,
             ahead: ahead(),
-            last: self.reseed(&cgroup),
+            last: {
+                let reseed = self.reseed();
+                Box::new(move |hosts| reseed(move || Ok(hosts)))
+            },
             record: self.instance.inner_phase_recorder(),
         };
         let ran = self.instance.phase("restorer", run.run()).await;
@@ -232,7 +236,10 @@ impl<'a> SnapshotRestore<'a> {
                 locks: self.snapshot.locks.clone(),
                 eager_bytes: Some(self.snapshot.eager_bytes),
                 memory: Some(memory),
-                last: self.reseed(&prepared.cgroup),
+                last: {
+                    let (reseed, cgroup) = (self.reseed(), Arc::clone(&prepared.cgroup));
+                    Box::new(move || reseed(move || randomness::processes_in(&cgroup)))
+                },
                 record: self.instance.inner_phase_recorder(),
             },
             origin: self.origin(working_set),
@@ -241,14 +248,17 @@ impl<'a> SnapshotRestore<'a> {
     }
 
     /// Returns the last work before the processes run: their random number generators get values of their own.
-    fn reseed(&self, cgroup: &Arc<Cgroup>) -> LastWork {
-        let (cgroup, snapshot) = (Arc::clone(cgroup), Arc::clone(&self.snapshot));
+    fn reseed<H>(&self) -> impl FnOnce(H) -> Result<(), StageError> + Send + 'static + use<H>
+    where
+        H: FnOnce() -> Result<HostPids, WriteError>,
+    {
+        let snapshot = Arc::clone(&self.snapshot);
         let (worker, instance) = (Arc::clone(self.worker), Arc::clone(self.instance));
-        Box::new(move || {
-            let took = randomness::write(&cgroup, &snapshot.notes.generators, &worker.metrics)?;
+        move |hosts| {
+            let took = randomness::write(hosts, &snapshot.notes.generators, &worker.metrics)?;
             instance.inner_phases.lock().push(("generators", took));
             Ok(())
-        })
+        }
     }
 
     /// Calls the function's after-restore hook, if it has work to do.

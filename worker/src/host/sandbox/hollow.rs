@@ -1,13 +1,14 @@
 //! The hollow process that waits in an empty sandbox for a restore program: what the worker has of it, and the
 //! conversation with it. Everything here blocks.
 
+use std::collections::HashMap;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use nix::sys::socket::{
-    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, recvmsg, sendmsg,
-    setsockopt, socketpair, sockopt,
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, UnixCredentials,
+    recvmsg, sendmsg, setsockopt, socketpair, sockopt,
 };
 use nix::sys::time::{TimeVal, TimeValLike as _};
 use rekindle_pager::Given;
@@ -38,6 +39,8 @@ pub enum HollowError {
 pub struct Hollow {
     socket: OwnedFd,
     userfault: OwnedFd,
+    /// Its process id on the host.
+    host: i32,
 }
 
 /// A hollow process that runs a program.
@@ -47,6 +50,8 @@ pub struct Filling {
     processes: usize,
     /// Processes that have everything.
     ready: usize,
+    /// Process ids on the host, by those in the sandbox.
+    pub hosts: HashMap<u32, i32>,
 }
 
 /// Returns a connected pair: the worker's end and the process's.
@@ -55,6 +60,8 @@ pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let limit = TimeVal::seconds(LIMIT.as_secs().cast_signed());
     setsockopt(&ours, sockopt::ReceiveTimeout, &limit)?;
     setsockopt(&ours, sockopt::SendTimeout, &limit)?;
+    // The kernel says who sent a message.
+    setsockopt(&ours, sockopt::PassCred, &true)?;
     Ok((ours, theirs))
 }
 
@@ -64,14 +71,19 @@ impl Hollow {
     /// # Errors
     /// Returns an error when it has ended or says something else.
     pub(super) fn meet(socket: OwnedFd) -> Result<Self, HollowError> {
-        match hear(&socket)? {
-            (Said::Hollow(0), Some(userfault)) => Ok(Self { socket, userfault }),
+        let (said, userfault, host) = hear(&socket)?;
+        match (said, userfault) {
+            (Said::Hollow(0), Some(userfault)) => Ok(Self {
+                socket,
+                userfault,
+                host,
+            }),
             _ => Err(HollowError::Strange),
         }
     }
 
-    /// Gives it a program for processes with these ids, and waits until they have all their mappings. `descriptors` are
-    /// those of an [`Order`]. Returns their memory.
+    /// Gives it a program for processes with these ids, and waits until they have all mappings that the pager
+    /// registers. `descriptors` are those of an [`Order`]. Returns their memory.
     ///
     /// # Errors
     /// Returns an error when an operation fails. Nothing of the processes has run then.
@@ -87,20 +99,26 @@ impl Hollow {
         let part = [IoSlice::new(&bytes)];
         sendmsg::<UnixAddr>(self.socket.as_raw_fd(), &part, &rights, MsgFlags::MSG_NOSIGNAL, None)
             .map_err(|e| HollowError::Socket(e.into()))?;
+        let first = *pids.first().ok_or(HollowError::Strange)?;
         let mut filling = Filling {
             socket: self.socket,
             processes: pids.len(),
             ready: 0,
+            hosts: HashMap::from([(first, self.host)]),
         };
         let given = |pid: u32, userfault| Given {
             pid: pid.cast_signed(),
             userfault,
         };
-        let mut memory = vec![given(*pids.first().ok_or(HollowError::Strange)?, self.userfault)];
+        let mut memory = vec![given(first, self.userfault)];
         let mut mapped = 0;
         while mapped < pids.len() {
-            match hear(&filling.socket)? {
-                (Said::Hollow(pid), Some(userfault)) if pids.contains(&pid) => memory.push(given(pid, userfault)),
+            let (said, userfault, host) = hear(&filling.socket)?;
+            match (said, userfault) {
+                (Said::Hollow(pid), Some(userfault)) if pids.contains(&pid) => {
+                    memory.push(given(pid, userfault));
+                    filling.hosts.insert(pid, host);
+                }
                 (Said::Mapped, None) => mapped += 1,
                 // One of several is further than another.
                 (Said::Ready, None) => filling.ready += 1,
@@ -121,8 +139,8 @@ impl Filling {
     /// Returns an error when an operation fails. Nothing of the processes has run then.
     pub fn ready(&self) -> Result<(), HollowError> {
         (self.ready..self.processes).try_for_each(|_| match hear(&self.socket)? {
-            (Said::Ready, None) => Ok(()),
-            (said, _) => Err(failure(said)),
+            (Said::Ready, None, _) => Ok(()),
+            (said, ..) => Err(failure(said)),
         })
     }
 
@@ -145,31 +163,35 @@ fn failure(said: Said) -> HollowError {
     }
 }
 
-/// Receives one message.
+/// Receives one message, with its descriptor and the sender's process id on the host.
 #[expect(
     unsafe_code,
     reason = "takes ownership of a descriptor the kernel has just made for this process"
 )]
-fn hear(socket: &OwnedFd) -> Result<(Said, Option<OwnedFd>), HollowError> {
+fn hear(socket: &OwnedFd) -> Result<(Said, Option<OwnedFd>, i32), HollowError> {
     let mut bytes = [0; Said::BYTES];
     let mut parts = [IoSliceMut::new(&mut bytes)];
-    let mut space = nix::cmsg_space!([RawFd; 1]);
+    let mut space = nix::cmsg_space!([RawFd; 1], UnixCredentials);
     let flags = MsgFlags::MSG_CMSG_CLOEXEC;
     let received = recvmsg::<UnixAddr>(socket.as_fd().as_raw_fd(), &mut parts, Some(&mut space), flags);
     let received = received.map_err(|e| HollowError::Socket(e.into()))?;
-    let mut descriptor = None;
+    let (mut descriptor, mut sender) = (None, None);
     for control in received.cmsgs().map_err(|e| HollowError::Socket(e.into()))? {
-        if let ControlMessageOwned::ScmRights(raw) = control {
-            for fd in raw {
-                // SAFETY: the kernel created this descriptor for this call, and nothing else owns it.
-                descriptor = Some(unsafe { OwnedFd::from_raw_fd(fd) });
+        match control {
+            ControlMessageOwned::ScmRights(raw) => {
+                for fd in raw {
+                    // SAFETY: the kernel created this descriptor for this call, and nothing else owns it.
+                    descriptor = Some(unsafe { OwnedFd::from_raw_fd(fd) });
+                }
             }
+            ControlMessageOwned::ScmCredentials(credentials) => sender = Some(credentials.pid()),
+            _ => {}
         }
     }
-    match received.bytes {
-        0 => Err(HollowError::Ended),
-        Said::BYTES => Said::from_bytes(bytes)
-            .map(|said| (said, descriptor))
+    match (received.bytes, sender) {
+        (0, _) => Err(HollowError::Ended),
+        (Said::BYTES, Some(sender)) => Said::from_bytes(bytes)
+            .map(|said| (said, descriptor, sender))
             .ok_or(HollowError::Strange),
         _ => Err(HollowError::Strange),
     }
@@ -210,6 +232,8 @@ mod tests {
         }
         let (filling, memory) = hollow.fill(order, &[], &[501, 502]).unwrap();
         assert_eq!(memory.iter().map(|given| given.pid).collect::<Vec<_>>(), [501, 502]);
+        let own = std::process::id().cast_signed();
+        assert_eq!(filling.hosts, HashMap::from([(501, own), (502, own)]));
         filling.ready().unwrap();
         filling.go().unwrap();
 
