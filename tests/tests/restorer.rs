@@ -27,13 +27,17 @@ fn restored(platform: &Platform, name: &str, code: &str) -> (Value, [f64; 2]) {
     (last, [after[0] - before[0], after[1] - before[1]])
 }
 
-/// Threads, a child, timers, signals and descriptors of each kind that programs know.
+/// Threads, a child, timers, signals, locks and descriptors of each kind that programs know.
 const KINDS: &str = r#"
-import ctypes, mmap, os, signal, socket, struct, threading, time
+import ctypes, fcntl, mmap, os, select, signal, socket, struct, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
 timer = libc.timerfd_create(1, os.O_NONBLOCK)
 assert libc.timerfd_settime(timer, 0, struct.pack("4q", 1, 0, 0, 1), None) == 0
-signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGUSR2])
+os.kill(os.getpid(), signal.SIGUSR1)
+lock = open("/tmp/lock", "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+fcntl.lockf(lock, fcntl.LOCK_EX, 5, 10)
 signals = libc.signalfd(-1, struct.pack("Q", 1 << (signal.SIGUSR2 - 1)), os.O_NONBLOCK)
 reader, writer = os.pipe()
 os.write(writer, b"in the pipe")
@@ -45,41 +49,56 @@ threading.Thread(target=lambda: [told.append(far.recv(9)) for _ in iter(int, 1)]
 alarms = []
 signal.signal(signal.SIGALRM, lambda *_: alarms.append(1))
 signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+ticks = []
+signal.signal(signal.SIGRTMIN, lambda *_: ticks.append(1))
+for _ in range(2):
+    posix = ctypes.c_void_p()
+    assert libc.timer_create(1, struct.pack("Qii48x", 0, signal.SIGRTMIN, 0), ctypes.byref(posix)) == 0
+assert libc.timer_settime(posix, 0, struct.pack("4q", 0, 10**8, 0, 10**8), None) == 0
 guarded = mmap.mmap(-1, 1 << 16, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 guarded.write(b"g" * (1 << 16))
 libc.madvise(ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(guarded)) + 8192), 4096, 102)
 down, up = os.pipe(), os.pipe()
 if os.fork() == 0:
-    while os.read(down[0], 1):
+    poll = select.epoll()
+    poll.register(down[0], select.EPOLLIN)
+    while poll.poll() and os.read(down[0], 1):
         os.write(up[1], b"child")
+
+def locked():
+    with open("/tmp/lock") as other:
+        try:
+            fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return [l.split()[1:] for l in open("/proc/locks") if f" {os.getpid()} " in l]
 
 def handler(event, context):
     os.kill(os.getpid(), signal.SIGUSR2)
     near.send(b"to thread")
     os.write(down[1], b"?")
-    before = len(alarms)
+    before, posix_before = len(alarms), len(ticks)
     time.sleep(0.5)
     return {
         "timer": struct.unpack("Q", os.read(timer, 8))[0] > 0, "signal": os.read(signals, 128)[0] == signal.SIGUSR2,
         "pipe": os.read(reader, 99).decode(), "thread": told[-1].decode(), "counter": os.eventfd_read(counter),
-        "alarms": len(alarms) > before, "guarded": [guarded[0], guarded[12288]], "child": os.read(up[0], 9).decode(),
+        "alarms": len(alarms) > before,
+        "ticks": len(ticks) > posix_before, "pending": signal.SIGUSR1 in signal.sigpending(),
+        "locks": sorted([l[0], l[-2], l[-1]] for l in locked()),
+        "guarded": [guarded[0], guarded[12288]], "child": os.read(up[0], 9).decode(),
         "rights": [l.split()[1] for l in open("/proc/self/status") if l.startswith(("CapPrm", "CapBnd", "NoNewPrivs"))],
     }
 "#;
 
-/// Holds a lock, which no program takes.
-const LOCK: &str = r#"
-import fcntl
-held = open("/tmp/lock", "w")
-fcntl.flock(held, fcntl.LOCK_EX)
+/// Holds a file without a name, which no program makes.
+const UNLINKED: &str = r#"
+import tempfile
+held = tempfile.TemporaryFile()
+held.write(b"held")
+held.flush()
 
 def handler(event, context):
-    try:
-        with open("/tmp/lock") as other:
-            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return {"held": False}
-    except BlockingIOError:
-        return {"held": True}
+    held.seek(0)
+    return {"held": held.read() == b"held"}
 "#;
 
 #[test]
@@ -92,16 +111,26 @@ fn programs_restore_what_they_can_and_criu_what_is_named() {
 
     let (body, made) = restored(&platform, "kinds", KINDS);
     let expected = json!({
+        "ticks": true, "pending": true, "locks": [["FLOCK", "0", "EOF"], ["POSIX", "10", "14"]],
         "timer": true, "signal": true, "pipe": "in the pipe", "thread": "to thread", "counter": 7, "alarms": true,
         "guarded": [103, 103], "child": "child", "rights": ["0000000000000000", "0000000000000000", "1"],
     });
     assert_eq!(body, expected);
     assert_eq!(made, [3.0, 0.0], "{}", platform.log_tail(30));
 
-    let (body, made) = restored(&platform, "locks", LOCK);
+    let (body, made) = restored(&platform, "unlinked", UNLINKED);
     assert_eq!(body["held"], true, "{body}");
     assert_eq!(made, [0.0, 3.0]);
-    assert!(platform.log().contains("the snapshot has locks of files"));
+    assert!(platform.log().contains("the snapshot has unlinked files"));
+
+    let described = |name: &str| String::from_utf8(platform.cli(&["describe", name]).stdout).unwrap();
+    assert!(
+        described("kinds").contains("a restore program"),
+        "{}",
+        described("kinds")
+    );
+    let why = "CRIU: the snapshot has unlinked files";
+    assert!(described("unlinked").contains(why), "{}", described("unlinked"));
 
     let code = "def handler(event, context):\n    return {}\n";
     let version = platform.deploy(&Folder::python("printed", "", code));
@@ -117,6 +146,6 @@ fn programs_restore_what_they_can_and_criu_what_is_named() {
     ]);
     let text = String::from_utf8(told.stdout).unwrap();
     let at = |word: &str| text.find(word).unwrap_or_else(|| panic!("no {word}: {text}"));
-    assert!([" Clear", " Memory", " Tell", " Wait"].map(at).is_sorted(), "{text}");
+    assert!([" Clear", " Tell", " Memory", " Wait"].map(at).is_sorted(), "{text}");
     assert!(text.contains("python3") && text.contains("thread 501"), "{text}");
 }

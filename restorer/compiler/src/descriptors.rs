@@ -1,8 +1,8 @@
 //! The open files of processes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use rekindle_restore_program::Code;
+use rekindle_restore_program::{Code, lock_of};
 use rekindle_verify::messages::{Descriptor, FileEntry, Pipe, RegularFile, TimerFd};
 use rekindle_verify::{Process, Verified};
 
@@ -10,6 +10,9 @@ use crate::builder::Builder;
 use crate::flags::{ACCESS, ASYNC, LARGE_FILE, PLAIN, WRITE_ONLY, is_owned_by_nobody, made_with};
 use crate::task::left;
 use crate::{Refusal, Source, sockets};
+
+/// The descriptors of a process, by number.
+type Descriptors = BTreeMap<u32, Descriptor>;
 
 /// Bytes of a pipe, unless it was given another room.
 const PIPE_BYTES: u32 = 65_536;
@@ -50,14 +53,6 @@ impl Tables {
 
 /// Makes all files of several processes, in the first, before it has children.
 pub(crate) fn make_shared(b: &mut Builder, source: Source<'_>, tables: &Tables) -> Result<(), Refusal> {
-    let files = &source.images.files;
-    if let Some(d) = tables
-        .shared
-        .values()
-        .find(|d| files.get(&d.id).is_some_and(|f| f.epfd.is_some()))
-    {
-        return Err(Refusal::Descriptor(d.fd, "an epoll of several processes"));
-    }
     let mut maker = Maker::new(b, source, tables.shared.clone());
     tables
         .shared
@@ -90,17 +85,59 @@ pub(crate) fn make_own(b: &mut Builder, source: Source<'_>, process: &Process) -
             maker.b.op(Code::Copy, descriptor.fd, args);
         }
     }
-    // What is watched is there by now.
-    for poll in maker.of.values() {
-        let watches = source.images.files.get(&poll.id).and_then(|file| file.epfd.as_ref());
-        for watch in watches.iter().flat_map(|poll| &poll.tfd) {
+    Ok(())
+}
+
+/// Makes the epolls of a process watch what they watched. All descriptors are in place. Of several processes with the
+/// same epoll, the first does it.
+pub(crate) fn watch(b: &mut Builder, images: &Verified, number: usize) -> Result<(), Refusal> {
+    let own = &images.processes[number].descriptors;
+    let others = || images.processes.iter().map(|process| &process.descriptors);
+    let has = |of: &Descriptors, id: u32| of.values().any(|d| d.id == id);
+    let mut seen = BTreeSet::new();
+    for descriptor in own.values() {
+        let poll = images.files.get(&descriptor.id).and_then(|file| file.epfd.as_ref());
+        let Some(poll) = poll.filter(|_| seen.insert(descriptor.id)) else {
+            continue;
+        };
+        if others().take(number).any(|other| has(other, descriptor.id)) {
+            continue;
+        }
+        for watch in &poll.tfd {
             // The number was that of the watched file at the checkpoint: CRIU compares both.
-            if !process.descriptors.contains_key(&watch.tfd) {
-                return Err(Refusal::Descriptor(poll.fd, "an epoll that watches what is not open"));
+            let refuse = |what| Refusal::Descriptor(descriptor.fd, what);
+            let watched = own.get(&watch.tfd);
+            let watched = watched.ok_or_else(|| refuse("an epoll that watches what is not open"))?;
+            let mut sharing = others().filter(|other| has(other, descriptor.id));
+            if sharing.any(|other| other.get(&watch.tfd).is_some_and(|d| d.id != watched.id)) {
+                return Err(refuse("an epoll of processes with other files by its numbers"));
             }
             let args = [watch.tfd.into(), watch.events.into(), watch.data];
-            maker.b.op(Code::Watch, poll.fd, args);
+            b.op(Code::Watch, descriptor.fd, args);
         }
+    }
+    Ok(())
+}
+
+/// Takes the locks of a process.
+pub(crate) fn locks(b: &mut Builder, images: &Verified, process: &Process) -> Result<(), Refusal> {
+    /// `F_RDLCK` and `F_WRLCK`.
+    const KINDS: [u32; 2] = [0, 1];
+    const OF: [u64; 3] = [lock_of::PROCESS, lock_of::DESCRIPTION, lock_of::RANGE];
+    let own = images
+        .locks
+        .iter()
+        .filter(|lock| lock.pid.cast_unsigned() == process.tree.pid);
+    for lock in own {
+        let number = lock.fd.cast_unsigned();
+        if !KINDS.contains(&lock.kind) || !OF.contains(&lock.flag.into()) {
+            return Err(Refusal::Descriptor(number, "locked in an unusual way"));
+        }
+        if !process.descriptors.contains_key(&number) {
+            return Err(Refusal::Descriptor(number, "locked and not open"));
+        }
+        let (start, length) = (lock.start.cast_unsigned(), lock.len.cast_unsigned());
+        b.op(Code::Lock, number, [lock.kind.into(), start, length, lock.flag.into()]);
     }
     Ok(())
 }

@@ -135,6 +135,10 @@ pub fn compile(source: Source<'_>) -> Result<Compiled, Refusal> {
     }
     refuse_what_all_share(images)?;
     family::share_nothing(processes)?;
+    let owns = |pid: i32| processes.iter().any(|p| p.tree.pid.cast_signed() == pid);
+    if !images.locks.iter().all(|lock| owns(lock.pid)) {
+        return Err(Refusal::Snapshot("locks of none of its processes"));
+    }
     let mut b = Builder::default();
     family::clocks(&mut b, images)?;
     b.op(Code::Identity, 0, []);
@@ -166,7 +170,6 @@ pub fn compile(source: Source<'_>) -> Result<Compiled, Refusal> {
 
 fn refuse_what_all_share(images: &Verified) -> Result<(), Refusal> {
     for (is_there, what) in [
-        (!images.locks.is_empty(), "locks of files"),
         (!images.ghosts.is_empty(), "unlinked files"),
         (!images.remaps.is_empty(), "files that lost their names"),
         (!images.memory_files.is_empty(), "memory files"),
@@ -185,18 +188,23 @@ fn one(b: &mut Builder, source: Source<'_>, number: usize, tables: &Tables) -> R
     family::compile(b, processes, number)?;
     b.op(Code::Clear, 0, []);
     memory::compile(b, source, number)?;
-    b.op(Code::Tell, 0, []);
     if processes.len() > 1 {
         descriptors::take_shared(b, process, tables)?;
+        // A lock of a process goes with any descriptor of its file.
+        b.op(Code::CloseRange, tables.end, [tables.shared_end.into()]);
     } else {
         descriptors::make_own(b, source, process)?;
     }
+    descriptors::watch(b, source.images, number)?;
+    descriptors::locks(b, source.images, process)?;
     descriptors::directories(b, source.images, process)?;
     task::compile(b, process)?;
     for thread in &process.threads {
         task::thread(b, source, thread)?;
     }
     b.op(Code::Threads, 0, []);
+    task::timers(b, process)?;
+    task::pending(b, process)?;
     filter(b, source.images, process)?;
     b.op(Code::Wait, 0, []);
     Ok(())

@@ -20,6 +20,8 @@ mod status {
     pub(super) const GUARD: u32 = 1 << 16;
 }
 
+/// Of a file.
+const FILES: u32 = status::FILE_SHARED | status::FILE_PRIVATE;
 /// The kernel's own.
 const KERNELS: u32 = status::VSYSCALL | status::VDSO | status::VVAR;
 const WRITE: u64 = 2;
@@ -32,7 +34,8 @@ const GUARD_INSTALL: u32 = 102;
 /// Maximum number of parts that the kernel reads in one call.
 const PARTS_MAX: usize = 1024;
 
-/// Adds the operations that make a process's memory.
+/// Adds the operations that make a process's memory. What the pager registers comes first: it does so, and fills it,
+/// while the files are mapped.
 pub(crate) fn compile(b: &mut Builder, source: Source<'_>, number: usize) -> Result<(), Refusal> {
     let process = &source.images.processes[number];
     let dead = Refusal::Process(process.tree.pid, "ended and is not yet reaped");
@@ -48,14 +51,14 @@ pub(crate) fn compile(b: &mut Builder, source: Source<'_>, number: usize) -> Res
     };
     let (guards, mappings): (Vec<_>, Vec<_>) = mm.vmas.iter().partition(|vma| vma.status & status::GUARD != 0);
     let mappings: Vec<&Vma> = mappings.into_iter().filter(|vma| vma.status & KERNELS == 0).collect();
+    let (of_files, anonymous): (Vec<&Vma>, Vec<&Vma>) =
+        mappings.iter().copied().partition(|vma| vma.status & FILES != 0);
     for vma in &mappings {
-        plan.mapping(vma)?;
+        plan.of_template(vma)?;
     }
-    plan.close();
-    plan.reads();
-    for (start, length, protection) in std::mem::take(&mut plan.protect) {
-        plan.b.op(Code::Protect, 0, [start, length, protection]);
-    }
+    plan.own(&anonymous)?;
+    plan.b.op(Code::Tell, 0, []);
+    plan.own(&of_files)?;
     for vma in mappings {
         for advice in (0..64).filter(|bit| vma.madv.unwrap_or(0) & 1 << bit != 0) {
             plan.b.op(Code::Advise, advice, [vma.start, vma.end - vma.start]);
@@ -99,7 +102,8 @@ fn within(runs: &[PageRun], first: u64, end: u64) -> impl Iterator<Item = PageRu
 }
 
 impl Plan<'_> {
-    fn mapping(&mut self, vma: &Vma) -> Result<(), Refusal> {
+    /// Maps the parts of a mapping that are the template's.
+    fn of_template(&mut self, vma: &Vma) -> Result<(), Refusal> {
         let refuse = |what| Err(Refusal::Mapping(vma.start, what));
         if vma.start < window::END && window::START < vma.end {
             return refuse("where the restorer itself is");
@@ -114,39 +118,58 @@ impl Plan<'_> {
             return refuse("locked");
         }
         let is_shared = vma.status & status::FILE_SHARED != 0;
-        let is_of_file = is_shared || vma.status & status::FILE_PRIVATE != 0;
         if !is_shared && vma.flags & MAP_TYPE != MAP_PRIVATE {
             return refuse("droppable");
         }
         let (first, end) = (vma.start / PAGE, vma.end / PAGE);
         let is_stored = within(&self.memory.eager, first, end).next().is_some();
-        let is_of_template = within(&self.memory.template, first, end).next().is_some();
-        if is_shared && (is_stored || is_of_template) {
+        let mut parts = within(&self.memory.template, first, end).peekable();
+        if is_shared && (is_stored || parts.peek().is_some()) {
             return refuse("shared, and has pages of its own");
         }
-        if is_of_file {
-            self.open(vma)?;
-        } else {
-            self.close();
-        }
-        let mut at = first;
-        for part in within(&self.memory.template, first, end) {
-            self.own(vma, at, part.first);
+        for part in parts {
             let (address, length) = (part.first * PAGE, part.pages * PAGE);
             let flags = u64::from(vma.flags & !MAP_ANONYMOUS);
             let args = [address, length, vma.prot.into(), flags, part.at * PAGE];
             self.b.op(Code::Map, self.template, args);
+        }
+        Ok(())
+    }
+
+    /// Maps the other parts of mappings, with what they have of their own.
+    fn own(&mut self, mappings: &[&Vma]) -> Result<(), Refusal> {
+        mappings.iter().try_for_each(|vma| self.own_of(vma))?;
+        self.close();
+        self.reads();
+        for (start, length, protection) in std::mem::take(&mut self.protect) {
+            self.b.op(Code::Protect, 0, [start, length, protection]);
+        }
+        Ok(())
+    }
+
+    fn own_of(&mut self, vma: &Vma) -> Result<(), Refusal> {
+        let (mut at, end) = (vma.start / PAGE, vma.end / PAGE);
+        let mut gaps = Vec::new();
+        for part in within(&self.memory.template, at, end) {
+            gaps.push((at, part.first));
             at = part.end();
         }
-        self.own(vma, at, end);
+        gaps.push((at, end));
+        gaps.retain(|(first, end)| first < end);
+        if gaps.is_empty() {
+            return Ok(());
+        }
+        if vma.status & FILES != 0 {
+            self.open(vma)?;
+        }
+        for (first, end) in gaps {
+            self.gap(vma, first, end);
+        }
         Ok(())
     }
 
     /// Maps pages of a mapping that are not the template's, and notes what is read there.
-    fn own(&mut self, vma: &Vma, first: u64, end: u64) {
-        if first >= end {
-            return;
-        }
+    fn gap(&mut self, vma: &Vma, first: u64, end: u64) {
         let (address, length) = (first * PAGE, (end - first) * PAGE);
         let before = self.read.len();
         self.read.extend(within(&self.memory.eager, first, end));

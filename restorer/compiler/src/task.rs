@@ -23,9 +23,6 @@ pub(crate) fn compile(b: &mut Builder, process: &Process) -> Result<(), Refusal>
     if task.task_state != ALIVE {
         return Err(refuse("been stopped"));
     }
-    if task.signals_s.as_ref().is_some_and(|queue| !queue.signals.is_empty()) {
-        return Err(refuse("pending signals"));
-    }
     if task.oom_score_adj.unwrap_or(0) != 0 {
         return Err(refuse("an adjusted score for when memory is short"));
     }
@@ -36,9 +33,6 @@ pub(crate) fn compile(b: &mut Builder, process: &Process) -> Result<(), Refusal>
         }
     }
     if let Some(timers) = &task.timers {
-        if !timers.posix.is_empty() {
-            return Err(refuse("POSIX timers"));
-        }
         for (which, timer) in [&timers.real, &timers.virt, &timers.prof].into_iter().enumerate() {
             let (sec, usec) = left((timer.vsec, timer.vusec), (timer.isec, timer.iusec));
             if (sec, usec) != (0, 0) {
@@ -60,6 +54,66 @@ pub(crate) fn compile(b: &mut Builder, process: &Process) -> Result<(), Refusal>
     Ok(())
 }
 
+/// Adds a process's POSIX timers, by id. Their threads are there.
+pub(crate) fn timers(b: &mut Builder, process: &Process) -> Result<(), Refusal> {
+    /// The kernel counts ids, so a timer costs two calls for each id below its own.
+    const ID_MAX: u32 = 1024;
+    /// `CLOCK_REALTIME`, `CLOCK_MONOTONIC`, `CLOCK_PROCESS_CPUTIME_ID`, `CLOCK_BOOTTIME`.
+    const CLOCKS: [u32; 4] = [0, 1, 2, 7];
+    /// `SIGEV_SIGNAL`, `SIGEV_NONE`, `SIGEV_THREAD_ID`.
+    const WAYS: [u32; 3] = [0, 1, TO_THREAD];
+    const TO_THREAD: u32 = 4;
+    let refuse = |what| Refusal::Process(process.tree.pid, what);
+    let task = process.threads.first().and_then(|thread| thread.core.tc.as_ref());
+    let timers = task.and_then(|task| task.timers.as_ref());
+    let mut timers: Vec<_> = timers.iter().flat_map(|timers| &timers.posix).collect();
+    timers.sort_by_key(|timer| timer.it_id);
+    let are_many = timers.last().is_some_and(|last| last.it_id > ID_MAX);
+    if are_many || timers.windows(2).any(|pair| pair[0].it_id == pair[1].it_id) {
+        return Err(refuse("POSIX timers with high or equal ids"));
+    }
+    for timer in timers {
+        if !CLOCKS.contains(&timer.clock_id) || !WAYS.contains(&timer.it_sigev_notify) || timer.si_signo > 64 {
+            return Err(refuse("a POSIX timer of an unusual kind"));
+        }
+        let thread = timer.notify_thread_id.unwrap_or(0).cast_unsigned();
+        if timer.it_sigev_notify == TO_THREAD && !process.threads.iter().any(|own| own.tid == thread) {
+            return Err(refuse("a POSIX timer for no thread of its own"));
+        }
+        let how = u64::from(timer.si_signo) | u64::from(timer.it_sigev_notify) << 32;
+        let event = b.longs(&[timer.sival_ptr, how, thread.into(), 0, 0, 0, 0, 0]);
+        let (sec, nsec) = left((timer.vsec, timer.vnsec), (timer.isec, timer.insec));
+        let time = b.longs(&[timer.isec, timer.insec, sec, nsec]);
+        b.op(Code::Timer, timer.it_id, [timer.clock_id.into(), event, time]);
+    }
+    Ok(())
+}
+
+/// Queues what is pending for a process and its first thread, which all signals wait for.
+pub(crate) fn pending(b: &mut Builder, process: &Process) -> Result<(), Refusal> {
+    const SIGNAL_BYTES: usize = 128;
+    let pid = process.tree.pid;
+    let Some(first) = process.threads.first().map(|thread| &thread.core) else {
+        return Ok(());
+    };
+    let of_process = first.tc.as_ref().and_then(|task| task.signals_s.as_ref());
+    let of_thread = first.thread_core.as_ref().and_then(|thread| thread.signals_p.as_ref());
+    for (queue, thread) in [(of_process, 0), (of_thread, pid)] {
+        for signal in queue.iter().flat_map(|queue| &queue.signals) {
+            let number = signal.siginfo.first_chunk().map(|number| u32::from_le_bytes(*number));
+            let number = number.filter(|number| (1..=64).contains(number) && !UNHANDLED.contains(number));
+            match number {
+                Some(number) if signal.siginfo.len() == SIGNAL_BYTES => {
+                    let at = b.data(&signal.siginfo);
+                    b.op(Code::Signal, number, [pid.into(), thread.into(), at]);
+                }
+                _ => return Err(Refusal::Process(pid, "a pending signal of an unknown kind")),
+            }
+        }
+    }
+    Ok(())
+}
+
 /// What is left of a timer. One that repeats and has just expired is not armed until its signal or count is taken: a
 /// whole interval is left of it then, as CRIU restores it.
 pub(crate) fn left(value: (u64, u64), interval: (u64, u64)) -> (u64, u64) {
@@ -73,11 +127,12 @@ pub(crate) fn thread(b: &mut Builder, source: Source<'_>, thread: &rekindle_veri
     let (Some(info), Some(of_thread)) = (&core.thread_info, &core.thread_core) else {
         return Err(refuse("no registers"));
     };
-    if of_thread
+    // A thread can be sent most signals only by itself, and runs no operations.
+    let has_pending = of_thread
         .signals_p
         .as_ref()
-        .is_some_and(|queue| !queue.signals.is_empty())
-    {
+        .is_some_and(|queue| !queue.signals.is_empty());
+    if has_pending && core.tc.is_none() {
         return Err(refuse("pending signals"));
     }
     let scheduling = (

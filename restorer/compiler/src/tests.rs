@@ -46,6 +46,10 @@ fn task(images: &mut Verified) -> &mut TaskCore {
     images.processes[0].threads[0].core.tc.as_mut().unwrap()
 }
 
+fn posix(images: &mut Verified) -> &mut Vec<PosixTimer> {
+    &mut task(images).timers.as_mut().unwrap().posix
+}
+
 fn thread(images: &mut Verified) -> &mut ThreadCore {
     images.processes[0].threads[1].core.thread_core.as_mut().unwrap()
 }
@@ -106,9 +110,8 @@ fn good_images_become_a_program() {
     let order = [
         Code::Clear,
         Code::Map,
-        Code::Read,
-        Code::Memory,
         Code::Tell,
+        Code::Memory,
         Code::Keep,
         Code::Threads,
         Code::Wait,
@@ -126,7 +129,10 @@ fn good_images_become_a_program() {
 #[test]
 fn what_images_share_and_has_no_operation_is_refused() {
     assert_refused([
-        ("the snapshot has locks of files", |i| i.locks = everything().locks),
+        ("the snapshot has locks of none of its processes", |i| {
+            i.locks = everything().locks;
+            i.locks[0].pid = 1;
+        }),
         ("the snapshot has unlinked files", |i| i.ghosts = everything().ghosts),
         ("the snapshot has files that lost their names", |i| {
             i.remaps = everything().remaps
@@ -259,7 +265,7 @@ fn what_processes_and_threads_would_lose_is_refused() {
     };
     assert_eq!(
         refusal(|images| task(images).signals_s = signal()),
-        "process 501 has pending signals"
+        "process 501 has a pending signal of an unknown kind"
     );
     assert_eq!(
         refusal(|images| thread(images).signals_p = signal()),
@@ -270,8 +276,21 @@ fn what_processes_and_threads_would_lose_is_refused() {
         ("process 501 has an adjusted score for when memory is short", |i| {
             task(i).oom_score_adj = Some(1)
         }),
-        ("process 501 has POSIX timers", |i| {
-            task(i).timers.as_mut().unwrap().posix.push(PosixTimer::default());
+        ("process 501 has POSIX timers with high or equal ids", |i| {
+            posix(i).push(PosixTimer::default());
+            posix(i).push(PosixTimer::default());
+        }),
+        ("process 501 has a POSIX timer of an unusual kind", |i| {
+            posix(i).push(PosixTimer {
+                clock_id: 3,
+                ..PosixTimer::default()
+            });
+        }),
+        ("process 501 has a POSIX timer for no thread of its own", |i| {
+            posix(i).push(PosixTimer {
+                it_sigev_notify: 4,
+                ..PosixTimer::default()
+            });
         }),
         ("process 501 has several filters", |i| i.filters[0].flags = Some(2)),
         ("process 501 has several filters", |i| i.filters[0].prev = Some(0)),
@@ -309,7 +328,6 @@ fn processes_that_share_memory_or_have_ended_are_refused() {
 #[test]
 fn a_child_takes_descriptors_that_its_parent_made() {
     let mut images = good();
-    Arc::make_mut(&mut images.processes[0].descriptors).remove(&EPOLL);
     let mut child = images.processes[0].clone();
     (child.tree.pid, child.tree.ppid) = (504, 501);
     child.threads.truncate(1);
@@ -323,8 +341,16 @@ fn a_child_takes_descriptors_that_its_parent_made() {
     let child = first.of(1).unwrap();
     assert_eq!((of(first, Code::Child), of(child, Code::Child)), (1, 0));
     assert_eq!((of(first, Code::SocketPair), of(child, Code::SocketPair)), (1, 0));
-    assert_eq!((of(first, Code::Copy), of(child, Code::Copy)), (8, 8));
+    assert_eq!((of(first, Code::Copy), of(child, Code::Copy)), (9, 9));
+    assert_eq!((of(first, Code::Watch), of(child, Code::Watch)), (1, 0));
     assert_eq!(compiled.pids, [501, 504]);
+    // What the epoll watches has another file's number in the child.
+    let watched = file(&mut images, EPOLL).epfd.as_ref().unwrap().tfd[0].tfd;
+    let other = images.processes[0].descriptors[&INET].id;
+    let descriptors = Arc::make_mut(&mut images.processes[1].descriptors);
+    descriptors.get_mut(&watched).unwrap().id = if watched == INET { other + 1 } else { other };
+    let refusal = crate::fuzz::compiled(&images).unwrap_err().to_string();
+    assert!(refusal.contains("other files by its numbers"), "{refusal}");
 }
 
 #[test]
@@ -381,6 +407,59 @@ fn a_timer_that_repeats_and_has_just_expired_goes_on() {
     };
     assert_eq!(at(Code::TimerFd, 2), 5_u64.to_le_bytes());
     assert_eq!(at(Code::IntervalTimer, 0), 6_u64.to_le_bytes());
+}
+
+#[test]
+fn posix_timers_pending_signals_and_locks_are_compiled() {
+    let mut images = good();
+    let timer = |it_id| PosixTimer {
+        it_id,
+        si_signo: 10,
+        it_sigev_notify: 4,
+        notify_thread_id: Some(502),
+        isec: 3,
+        ..PosixTimer::default()
+    };
+    posix(&mut images).extend([timer(5), timer(2)]);
+    let mut siginfo = vec![0; 128];
+    siginfo[0] = 12;
+    let queue = SignalQueue {
+        signals: vec![SignalInfo { siginfo }],
+    };
+    task(&mut images).signals_s = Some(queue.clone());
+    let first = images.processes[0].threads[0].core.thread_core.as_mut().unwrap();
+    first.signals_p = Some(queue);
+    images.locks = [(1, 0), (2, 1), (1024, 1)]
+        .map(|(flag, kind)| FileLock {
+            flag,
+            kind,
+            pid: 501,
+            fd: 1,
+            start: 8,
+            len: 9,
+        })
+        .to_vec();
+    let compiled = compiled(&images).unwrap();
+    let program = Program::parse(&compiled.program).unwrap();
+    let of = |code: Code| program.ops().filter(move |op| op.code == code as u32);
+    assert_eq!(of(Code::Timer).map(|op| op.a).collect::<Vec<_>>(), [2, 5]);
+    let timer = of(Code::Timer).next().unwrap();
+    let event = program.part(timer.args[1], 24).unwrap();
+    assert_eq!(
+        (event[8], event[12], event[16..18].to_vec()),
+        (10, 4, 502_u16.to_le_bytes().to_vec())
+    );
+    assert_eq!(program.part(timer.args[2] + 16, 8).unwrap(), 3_u64.to_le_bytes());
+    let signals: Vec<_> = of(Code::Signal).map(|op| (op.a, op.args[0], op.args[1])).collect();
+    assert_eq!(signals, [(12, 501, 0), (12, 501, 501)]);
+    let locks: Vec<_> = of(Code::Lock).map(|op| (op.a, op.args)).collect();
+    assert_eq!(
+        locks,
+        [(1, [0, 8, 9, 1, 0]), (1, [1, 8, 9, 2, 0]), (1, [1, 8, 9, 1024, 0])]
+    );
+    images.locks[0].fd = 99;
+    let refusal = crate::fuzz::compiled(&images).unwrap_err().to_string();
+    assert_eq!(refusal, "descriptor 99 is locked and not open");
 }
 
 #[test]

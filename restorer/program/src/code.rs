@@ -94,7 +94,7 @@ codes! {
     Group,
     /// Make all threads but the first.
     Threads,
-    /// Say that all is mapped.
+    /// Say that all is mapped that the pager registers.
     Tell,
     /// Wait to be told to go on.
     Wait,
@@ -102,6 +102,15 @@ codes! {
     Filter,
     /// Register for barriers. `a`: command.
     Barrier,
+    /// Take a lock of a file. `a`: number. Kind and range as in `flock`, CRIU's flag for whose lock it is.
+    Lock,
+    /// Close numbers from `a` on. One past the last.
+    CloseRange,
+    /// Make a POSIX timer with a relative time. `a`: id. Clock, offset of its `sigevent`, offset of its `itimerspec`.
+    Timer,
+    /// Queue a signal to the process or to its first thread. `a`: its number. Process id, thread id or 0, offset of its
+    /// `siginfo`.
+    Signal,
 }
 
 impl Code {

@@ -63,6 +63,16 @@ pub mod source {
     pub const TEMPLATE: u32 = 2;
 }
 
+/// Whose a lock is: CRIU's flags, which are the kernel's.
+pub mod lock_of {
+    /// A process's.
+    pub const PROCESS: u64 = 1;
+    /// An open file's, as a whole.
+    pub const DESCRIPTION: u64 = 2;
+    /// An open file's, for a range.
+    pub const RANGE: u64 = 1024;
+}
+
 /// The layout of a thread's frame.
 pub mod frame {
     /// Offset of the extended state: after `ucontext`, aligned to 64 bytes.

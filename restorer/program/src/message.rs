@@ -53,7 +53,7 @@ pub enum Said {
     /// The process with this id has made its userfaultfd, which is attached. 0 for the first, which does not know its
     /// id yet.
     Hollow(u32),
-    /// It has all its mappings.
+    /// It has all mappings that the pager registers.
     Mapped,
     /// It has everything, and waits to be told to go on.
     Ready,

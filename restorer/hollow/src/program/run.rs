@@ -3,7 +3,7 @@
 use core::mem::offset_of;
 
 use rekindle_restore_program::message::Said;
-use rekindle_restore_program::{Code, Op, Program, source, window};
+use rekindle_restore_program::{Code, Op, Program, lock_of, source, window};
 
 use crate::order::Order;
 use crate::sys::{EINVAL, ENOEXEC, Errno, Outcome, call, nr};
@@ -27,6 +27,8 @@ const CLOEXEC: u64 = 0o2_000_000;
 const SETFD: u64 = 2;
 const SETFL: u64 = 4;
 const DUPFD_CLOEXEC: u64 = 1030;
+/// Bytes of a `siginfo`.
+const SIGNAL_BYTES: u64 = 128;
 
 /// Runs all operations.
 ///
@@ -139,6 +141,16 @@ impl Run {
                 call!(nr::SECCOMP, 1, 1, filter.as_ptr())
             }
             Code::Barrier => call!(nr::MEMBARRIER, a, 0, 0),
+            Code::Lock => lock(a, op.args),
+            Code::CloseRange => call!(nr::CLOSE_RANGE, a, b.wrapping_sub(1), 0),
+            Code::Timer => self.timer(op.a, b, c, d),
+            Code::Signal => {
+                let what = self.part(d, SIGNAL_BYTES)?.as_ptr();
+                match c {
+                    0 => call!(nr::RT_SIGQUEUEINFO, b, a, what),
+                    thread => call!(nr::RT_TGSIGQUEUEINFO, b, thread, a, what),
+                }
+            }
         }
     }
 
@@ -173,6 +185,23 @@ impl Run {
         match expirations {
             0 => Ok(0),
             _ => call!(nr::IOCTL, timer, SET_TICKS, &raw const expirations),
+        }
+    }
+
+    /// Makes a POSIX timer. The kernel counts their ids: those before it are made and deleted.
+    fn timer(&self, wanted: u32, clock: u64, event: u64, time: u64) -> Outcome {
+        let event = self.part(event, 64)?.as_ptr();
+        let time = self.part(time, 32)?.as_ptr();
+        loop {
+            let mut id = 0_u32;
+            call!(nr::TIMER_CREATE, clock, event, &raw mut id)?;
+            if id == wanted {
+                return call!(nr::TIMER_SETTIME, id, 0, time, 0);
+            }
+            call!(nr::TIMER_DELETE, id)?;
+            if id > wanted {
+                return Err(EINVAL);
+            }
         }
     }
 
@@ -272,6 +301,19 @@ impl Run {
             }
         }
         Ok(0)
+    }
+}
+
+/// Takes a lock that nobody else has.
+fn lock(descriptor: u64, [kind, start, length, flag, _]: [u64; 5]) -> Outcome {
+    const SETLK: u64 = 6;
+    const OFD_SETLK: u64 = 37;
+    // The kernel's `flock`. Where it starts is counted from the file's start.
+    let range = [kind, start, length, 0];
+    match flag {
+        lock_of::DESCRIPTION => call!(nr::FLOCK, descriptor, (kind + 1) | 4),
+        lock_of::RANGE => call!(nr::FCNTL, descriptor, OFD_SETLK, range.as_ptr()),
+        _ => call!(nr::FCNTL, descriptor, SETLK, range.as_ptr()),
     }
 }
 

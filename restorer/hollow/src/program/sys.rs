@@ -34,6 +34,7 @@ pub(crate) mod nr {
     pub(crate) const SOCKETPAIR: u64 = 53;
     pub(crate) const SETSOCKOPT: u64 = 54;
     pub(crate) const FCNTL: u64 = 72;
+    pub(crate) const FLOCK: u64 = 73;
     pub(crate) const CHDIR: u64 = 80;
     pub(crate) const UMASK: u64 = 95;
     pub(crate) const SETGROUPS: u64 = 116;
@@ -46,7 +47,11 @@ pub(crate) mod nr {
     pub(crate) const PRCTL: u64 = 157;
     pub(crate) const ARCH_PRCTL: u64 = 158;
     pub(crate) const SETRLIMIT: u64 = 160;
+    pub(crate) const RT_SIGQUEUEINFO: u64 = 129;
     pub(crate) const FUTEX: u64 = 202;
+    pub(crate) const TIMER_CREATE: u64 = 222;
+    pub(crate) const TIMER_SETTIME: u64 = 223;
+    pub(crate) const TIMER_DELETE: u64 = 226;
     pub(crate) const SET_TID_ADDRESS: u64 = 218;
     pub(crate) const CLOCK_GETTIME: u64 = 228;
     pub(crate) const EXIT_GROUP: u64 = 231;
@@ -61,6 +66,7 @@ pub(crate) mod nr {
     pub(crate) const DUP3: u64 = 292;
     pub(crate) const PIPE2: u64 = 293;
     pub(crate) const PREADV: u64 = 295;
+    pub(crate) const RT_TGSIGQUEUEINFO: u64 = 297;
     pub(crate) const SETNS: u64 = 308;
     pub(crate) const SECCOMP: u64 = 317;
     pub(crate) const MEMBARRIER: u64 = 324;
