@@ -607,7 +607,7 @@ fn who_looks_at_processes_on_the_host_changes_none_that_is_being_restored() {
 
 /// Whether the platforms of this run restore by programs, which give the pager all memory themselves.
 fn is_by_program() -> bool {
-    std::env::var("FN_RESTORER").is_ok_and(|restorer| restorer == "auto")
+    std::env::var("FN_RESTORER").as_deref() != Ok("criu")
 }
 
 /// Who told the pager of a restored instance's memory, as the worker logged it.

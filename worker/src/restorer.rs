@@ -33,9 +33,9 @@ const PREPARE_LIMIT: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Restorer {
     /// A restore program, for snapshots that can be compiled. CRIU for others.
+    #[default]
     Auto,
     /// CRIU.
-    #[default]
     Criu,
 }
 

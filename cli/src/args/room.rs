@@ -39,7 +39,7 @@ pub(crate) struct RoomArgs {
     #[arg(long, value_name = "WHO", env = "FN_IDLE_WATCH", default_value = "kernel")]
     pub(crate) idle_watch: IdleWatch,
     /// What restores instances: `auto` for restore programs where snapshots have one, or `criu`.
-    #[arg(long, value_name = "WHO", env = "FN_RESTORER", default_value = "criu")]
+    #[arg(long, value_name = "WHO", env = "FN_RESTORER", default_value = "auto")]
     pub(crate) restorer: Restorer,
     /// The system call filter that functions get: `current`, or the first digits of an earlier one's digest, to go back
     /// to it.
