@@ -1,4 +1,4 @@
-//! What a terminal obeys instead of showing it. Text that the command line prints may be a function's: its output, names
+//! What a terminal obeys instead of showing it. Printed text may be a function's: its output, names
 //! of its files and processes, messages about them.
 
 /// The sequences that begin each tone of `show`, in their order.

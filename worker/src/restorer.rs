@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! private files, clocks ─> order ─> (anonymous memory) ─mapped─> register it, fill the working set
-//!                                      │                                    │
-//!                                      └─ files, descriptors, threads, … ───┴─> last work ─ ready ─> go
+//!                                      │                                 │
+//!                                      └─ files, descriptors, threads ───┴─> last work ─> go
 //! ```
 //!
 //! Until `go` nothing of the processes has run, so whatever fails before can be tried by CRIU in another sandbox.

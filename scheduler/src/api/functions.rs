@@ -107,7 +107,8 @@ pub(super) async fn delete(scheduler: Scheduler, call: Call<DeleteFunction>) -> 
         removals
             .for_each_concurrent(REMOVED_AT_ONCE, async |snapshot| {
                 if let Err(error) = insist(|| here.objects.delete_snapshot(snapshot)).await {
-                    tracing::warn!(%name, %snapshot, error = &error as &dyn std::error::Error, "a deleted function's snapshot stays in the store");
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(%name, %snapshot, error, "a deleted function's snapshot stays in the store");
                 }
             })
             .await;

@@ -134,8 +134,8 @@ pub(crate) fn enter(setup: &Setup) -> Result<(), RootfsError> {
     machine::show(&setup.machine)
 }
 
-/// Covers files of `/etc` with the sandbox's own. Where the root is written apart, this comes after what is loaded there:
-/// an overlay does not see what is added to a directory that it has looked at.
+/// Covers files of `/etc` with the sandbox's own. Where the root is written apart, this comes after what is loaded
+/// there: an overlay does not see what is added to a directory that it has looked at.
 ///
 /// # Errors
 /// If a mount is refused.

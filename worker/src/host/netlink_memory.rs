@@ -54,7 +54,7 @@ impl NetlinkMemory {
         })
     }
 
-    /// Returns how many bytes the network namespace of `pid` holds, if it is more than [`LIMIT`]. Blocks for some 50 µs.
+    /// Returns how many bytes the network namespace of `pid` holds, if it is more than [`LIMIT`]. Blocks for 50 µs.
     /// If there are enough sockets to hold as much, it also walks all netlink sockets of the host.
     ///
     /// # Errors

@@ -366,7 +366,7 @@ mod tests {
         }
         assert_eq!((held.len(), limiter.running()), (3, 3));
         drop(now(&limiter, "hello", StartKind::Restored).await.unwrap());
-        // Boots have their part of the permits. The next that is given back goes to who has none, not to who came first.
+        // Boots have their part of the permits. The next one goes to who has none, not to who came first.
         let own = take(&limiter, "never", StartKind::Booted);
         let others = take(&limiter, "other", StartKind::Booted);
         let (mut own, mut others) = (Box::pin(own), Box::pin(others));

@@ -423,7 +423,8 @@ impl Snapshots {
         let become_function = edit::become_user(&images_dir, recorded_uid, FUNCTION_UID);
         become_function.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let clocks = edit::clocks(&images_dir).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
-        let written = originals::written(&images_dir).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+        let written = originals::written(&images_dir);
+        let written = written.map_err(|e| SnapshotError::Edit(id.clone(), EditError::File(FILES_ARCHIVE.into(), e)))?;
         let edited = edit::use_templates(&images_dir, &snapshot.processes, &written);
         let edited = edited.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let named = edit::name_outputs(&images_dir, &mut notes.pipes);

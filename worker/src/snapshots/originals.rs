@@ -11,7 +11,6 @@ use rekindle_pager::PAGE;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 
 use super::FILES_ARCHIVE;
-use super::edit::EditError;
 
 /// Where the function's own files are in its sandbox.
 const APP: &str = "/app/";
@@ -38,18 +37,14 @@ pub(super) fn is_of_a_layer(path: &str) -> bool {
 ///
 /// # Errors
 /// Returns an error when the archive cannot be read.
-pub(super) fn written(dir: &Path) -> Result<HashSet<PathBuf>, EditError> {
-    let path = dir.join(FILES_ARCHIVE);
-    let read = || -> io::Result<HashSet<PathBuf>> {
-        let mut written = HashSet::new();
-        for entry in tar::Archive::new(File::open(&path)?).entries_with_seek()? {
-            if let Ok(below) = entry?.path()?.strip_prefix(WRITTEN) {
-                written.insert(Path::new("/").join(below));
-            }
+pub(super) fn written(dir: &Path) -> io::Result<HashSet<PathBuf>> {
+    let mut written = HashSet::new();
+    for entry in tar::Archive::new(File::open(dir.join(FILES_ARCHIVE))?).entries_with_seek()? {
+        if let Ok(below) = entry?.path()?.strip_prefix(WRITTEN) {
+            written.insert(Path::new("/").join(below));
         }
-        Ok(written)
-    };
-    read().map_err(|e| EditError::File(path.clone(), e))
+    }
+    Ok(written)
 }
 
 impl Originals {

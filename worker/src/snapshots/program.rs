@@ -24,7 +24,7 @@ use super::edit::{self, EditError};
 use super::expected::expected;
 use super::memory_fs::{MemoryFs, MemoryFsError};
 use super::notes::{CaptureNotes, NotesError, PipeNote};
-use super::{ImagesDir, originals, write_images};
+use super::{FILES_ARCHIVE, ImagesDir, originals, write_images};
 
 /// Pause after a program's first failure. It doubles with each further one.
 const PAUSE: Duration = Duration::from_secs(30);
@@ -255,7 +255,7 @@ pub async fn show(store: &Store, id: &SnapshotId, scratch: &Path) -> Result<Stri
     write_images(&snapshot, &dir).await.map_err(opening)?;
     let notes = CaptureNotes::read(&dir).map_err(|e| ShowError::Notes(id.clone(), e))?;
     let edit = |e| ShowError::Edit(id.clone(), e);
-    let written = originals::written(&dir).map_err(edit)?;
+    let written = originals::written(&dir).map_err(|e| edit(EditError::File(FILES_ARCHIVE.into(), e)))?;
     let verified = verify(&dir, &expected(FUNCTION_UID, &notes.pipes, !written.is_empty()));
     let verified = verified.map_err(|e| ShowError::Refused(id.clone(), e))?;
     let edited = edit::use_templates(&dir, &snapshot.processes, &written).map_err(edit)?;

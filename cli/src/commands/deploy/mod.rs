@@ -145,7 +145,8 @@ fn read_manifest(folder: &Path) -> Result<Manifest> {
     }
     if let Some(address) = private_callback(&manifest) {
         eprintln!(
-            "{} {address} is in a network that callbacks do not reach, unless the gateway has --callback-allow {address}",
+            "{} {address} is in a network that callbacks do not reach, unless the gateway has --callback-allow \
+            {address}",
             show::tinted_err("callback:", Tone::Warning)
         );
     }

@@ -89,7 +89,8 @@ fn threads(groups: &[PathBuf]) -> Vec<i32> {
     listed.lines().filter_map(|line| line.parse().ok()).collect()
 }
 
-/// Returns the bytes on `device` of deleted files that these threads have open or mapped. Stops counting above `enough`.
+/// Returns the bytes on `device` of deleted files that these threads have open or mapped. Stops counting above
+/// `enough`.
 fn deleted_bytes(threads: &[i32], device: u64, enough: u64) -> u64 {
     let (mut seen, mut bytes) = (BTreeSet::new(), 0_u64);
     for thread in threads {

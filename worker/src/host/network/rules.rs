@@ -22,7 +22,7 @@ const REFUSED6: &str = "2001::/32, 2002::/16";
 /// Seconds after which an idle TCP connection is forgotten. The kernel's default of five days would keep the
 /// connections of instances that are long gone, since a sandbox ends without notice to its peers.
 const IDLE_TCP_S: u32 = 1800;
-/// Seconds after which a closed TCP connection is forgotten. A sandbox's limit of connections counts open ones only, and
+/// Seconds after which a closed TCP connection is forgotten. A sandbox's limit of connections counts open ones, and
 /// the host's table is for all: at the kernel's two minutes, twenty sandboxes could fill it.
 const CLOSED_TCP_S: u32 = 10;
 
@@ -32,7 +32,8 @@ fn forgetting(interface: &str) -> (String, String) {
     let families = [("tcp4", "ip", "ipv4"), ("tcp6", "ip6", "ipv6")];
     let objects = families.map(|(name, l3, _)| {
         format!(
-            "    ct timeout {name} {{\n        protocol tcp; l3proto {l3};\n        policy = {{ established : {IDLE_TCP_S}, time_wait : {CLOSED_TCP_S} }}\n    }}\n"
+            "    ct timeout {name} {{\n        protocol tcp; l3proto {l3};\n        policy = \
+            {{ established : {IDLE_TCP_S}, time_wait : {CLOSED_TCP_S} }}\n    }}\n"
         )
     });
     let rules = families.map(|(name, _, family)| {
