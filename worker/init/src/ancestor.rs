@@ -131,6 +131,9 @@ mod tests {
         while of_cat("comm") != "cat\n" {
             std::thread::yield_now();
         }
+        // Once it answers, it has loaded its libraries.
+        waits.stdin.as_ref().unwrap().write_all(b".").unwrap();
+        waits.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let had = descriptors();
         let ancestor = of(pid).unwrap();
         assert_eq!(

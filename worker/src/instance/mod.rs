@@ -488,7 +488,7 @@ impl Instance {
                 "the function takes no connections any more; look at `fn logs`",
             ),
             SendError::HeadTooLarge => self.invalid_response(format!(
-                "an answer's headers are above the limit of {} KiB or {lines} lines, or its content-length is no \
+                "an answer's headers are above {} KiB or {lines} lines, the limit, or its content-length is no \
                  length: put large values into the body",
                 bytes >> 10
             )),

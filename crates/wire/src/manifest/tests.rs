@@ -117,10 +117,11 @@ fn a_value_of_another_type_is_refused_with_one_that_would_do() {
             false => (*example, String::new()),
         };
         let key = top.split('=').next().unwrap().trim();
-        let http = key == "command";
-        let base = match http {
-            true => "name = \"hello\"\nruntime = \"http\"\nbase = \"python\"\n",
-            false => HELLO,
+        let base = match key {
+            "command" => "name = \"hello\"\nruntime = \"http\"\nbase = \"python\"\n",
+            "port" => "name = \"hello\"\nruntime = \"http\"\ncommand = [\"./server\"]\n",
+            "image" => "name = \"hello\"\n",
+            _ => HELLO,
         };
         let rest: Vec<&str> = base.lines().filter(|l| l.split(" =").next() != Some(key)).collect();
         let text = format!("{top}\n{}\n{more}", rest.join("\n"));
@@ -187,4 +188,33 @@ fn a_size_is_read_back_as_written() {
         assert_eq!(text.parse::<ByteSize>().unwrap().to_string(), text);
     }
     assert!("99999999999999999GiB".parse::<ByteSize>().is_err());
+}
+
+#[test]
+fn an_image_brings_its_own_runtime_and_command() {
+    let with = |more: &str| format!("name = \"shop\"\nimage = \"registry.example/shop:1\"\n{more}\n");
+    let manifest = parse(&with("port = 80")).unwrap();
+    let image = manifest.image.as_deref();
+    assert_eq!(
+        (manifest.runtime, image, manifest.port),
+        (Runtime::Http, Some("registry.example/shop:1"), 80)
+    );
+    assert!(manifest.command.is_empty());
+    assert_eq!(parse(&with("command = [\"serve\"]")).unwrap().command, ["serve"]);
+    for (more, expected) in [
+        ("runtime = \"python\"", "remove this line, or image"),
+        ("base = \"node\"", "remove this line, or image"),
+        ("entry = \"main.handler\"", "has no entry"),
+        ("port = 0", "use 1 to 65535"),
+        ("port = 65536", "use 1 to 65535"),
+    ] {
+        let error = refused(&with(more));
+        assert!(error.contains(expected), "{more}: {error}");
+    }
+    for image in ["", "two words", "--quiet"] {
+        let error = refused(&format!("name = \"shop\"\nimage = \"{image}\"\n"));
+        assert!(error.contains("is not the name of an image"), "{image}: {error}");
+    }
+    assert!(refused("name = \"shop\"\n").contains("runtime is missing"));
+    assert!(refused(&format!("{HELLO}port = 80\n")).contains("port is for images"));
 }

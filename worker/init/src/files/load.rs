@@ -125,11 +125,11 @@ impl Loading<'_> {
             Some(inode) => {
                 let numbers = self.numbers(folder)?;
                 numbers.reach(inode)?;
-                make(entry, kind, &at)?;
+                make(entry, kind, folder, &at)?;
                 let is_kept = numbers.given(fs::symlink_metadata(&at)?.ino(), inode);
                 self.loaded.renumbered += u64::from(!is_kept);
             }
-            None => make(entry, kind, &at)?,
+            None => make(entry, kind, folder, &at)?,
         }
         lchown(&at, Some(self.owner), Some(self.owner))?;
         if kind != EntryType::Symlink {
@@ -202,14 +202,14 @@ impl Loading<'_> {
     }
 }
 
-fn make(entry: &mut Entry<'_, impl Read>, kind: EntryType, at: &Path) -> io::Result<()> {
+fn make(entry: &mut Entry<'_, impl Read>, kind: EntryType, folder: &str, at: &Path) -> io::Result<()> {
     match kind {
         EntryType::Regular | EntryType::GNUSparse => entry.unpack(at).map(drop),
         EntryType::Directory => fs::create_dir(at),
         EntryType::Symlink => symlink(entry.link_name()?.unwrap_or_default(), at),
         EntryType::Fifo => Ok(mkfifo(at, Mode::empty())?),
         // The only device that needs no right.
-        EntryType::Char => Ok(mknod(at, SFlag::S_IFCHR, Mode::empty(), WHITEOUT)?),
+        EntryType::Char if folder == WRITTEN => Ok(mknod(at, SFlag::S_IFCHR, Mode::empty(), WHITEOUT)?),
         other => Err(io::Error::other(format!(
             "is of a kind that is never saved ({other:?})"
         ))),

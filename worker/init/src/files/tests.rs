@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{OFlag, open};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use nix::unistd::{Whence, lseek, mkfifo};
 use rustix::fs::{XattrFlags, getxattr, lsetxattr};
 use tar::{EntryType, Header};
@@ -390,4 +390,38 @@ fn a_tree_too_deep_to_be_walked_is_an_error_and_no_overflow() {
     }
     let error = save(&root, File::create(root.join("a.tar")).unwrap().into()).unwrap_err();
     assert!(error.to_string().contains("nested"), "{error}");
+}
+
+#[test]
+fn what_an_image_s_root_no_longer_has_comes_back_as_gone() {
+    if own() != 0 {
+        println!("skipped: only root makes devices everywhere");
+        return;
+    }
+    let (_from, from) = root();
+    let upper = from.join(WRITTEN);
+    fs::create_dir(upper.join("etc")).unwrap();
+    fs::write(upper.join("etc/passwd"), "changed").unwrap();
+    mknod(&upper.join("etc/services"), SFlag::S_IFCHR, Mode::empty(), WHITEOUT).unwrap();
+    let opaque = "user.overlay.opaque";
+    let has_attributes = lsetxattr(upper.join("etc"), opaque, b"y", XattrFlags::CREATE).is_ok();
+    // A device that is no whiteout is not kept, nor is a whiteout elsewhere loaded.
+    mknod(&upper.join("zero"), SFlag::S_IFCHR, Mode::empty(), makedev(1, 5)).unwrap();
+    let archive = archive_of(&from);
+    let (_to, to) = root();
+    load(&to, archive, own()).unwrap();
+    let upper = to.join(WRITTEN);
+    assert_eq!(fs::read_to_string(upper.join("etc/passwd")).unwrap(), "changed");
+    let gone = fs::symlink_metadata(upper.join("etc/services")).unwrap();
+    assert!(gone.file_type().is_char_device() && gone.rdev() == WHITEOUT);
+    assert!(!upper.join("zero").exists());
+    if has_attributes {
+        let mut value = [0; 8];
+        assert_eq!(getxattr(upper.join("etc"), opaque, &mut value[..]), Ok(1));
+    }
+    fs::remove_dir_all(from.join(WRITTEN)).unwrap();
+    mknod(&from.join("tmp/gone"), SFlag::S_IFCHR, Mode::empty(), WHITEOUT).unwrap();
+    let archive = archive_of(&from);
+    let error = load(&root().1, archive, own()).unwrap_err();
+    assert!(error.to_string().contains("never saved"), "{error}");
 }

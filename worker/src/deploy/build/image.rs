@@ -78,7 +78,7 @@ pub(super) async fn build(
 /// Reads how an image wants to be run from its root filesystem. Blocks.
 ///
 /// # Errors
-/// If it cannot be read, or is none that [`build`] has made.
+/// If it cannot be read, or is none that a build has made.
 pub fn config(rootfs: &Path) -> io::Result<Config> {
     let mut bytes = Vec::new();
     File::open(rootfs.join(CONFIG))?
