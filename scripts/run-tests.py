@@ -22,7 +22,7 @@ JOBS = int(os.environ.get("JOBS") or os.cpu_count() or 1)
 # over at the end. The others take less.
 LONG = {
     "renewal": 106, "losses": 98, "failures": 88, "letting_go": 81, "checkpoint": 77, "oracle": 70, "policy": 69,
-    "randomness": 67, "idle_memory": 67, "migration": 60, "memory": 49, "restore": 49, "sharing": 44, "collection": 43,
+    "randomness": 67, "idle_memory": 67, "migration": 60, "images": 50, "memory": 49, "restore": 49, "sharing": 44, "collection": 43,
     "platform": 42, "adversary": 40, "durability": 39, "schedulers": 37, "damage": 36,
 }
 
