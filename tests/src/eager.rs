@@ -30,7 +30,7 @@ use rekindle_worker::host::sandbox::{CriuUse, FunctionState, Sandbox, Zygote};
 use rekindle_worker::snapshots::{CaptureNotes, FILES_ARCHIVE, NOTES_FILE};
 use tempfile::TempDir;
 
-use crate::{Platform, RUNTIME, binaries, host};
+use crate::{Platform, RUNTIME, binaries, host, until};
 
 const CRIU: &str = "/usr/local/lib/rekindle/criu/criu";
 const LIMIT: Duration = Duration::from_secs(30);
@@ -185,7 +185,14 @@ impl Eager {
             _ => Ok(()),
         });
         match restored {
-            Ok(FUNCTION_PID) => Ok(eager),
+            Ok(FUNCTION_PID) => {
+                // CRIU ends once nobody talks to it, and has rights that no copy has.
+                drop(session);
+                until("the end of criu", LIMIT, || {
+                    eager.processes().keys().all(|pid| *pid >= FUNCTION_PID).then_some(())
+                });
+                Ok(eager)
+            }
             other => Err(format!(
                 "{other:?}\n{}",
                 fs::read_to_string(images.join(RESTORE_LOG)).unwrap_or_default()

@@ -51,10 +51,8 @@ const RESTORE: &[&[&str]] = &[
     &["worker:restore", "worker:open", ":s3 get"],
     &["worker:restore", "worker:open", ":s3 read"],
     &["worker:restore", "worker:sandbox"],
-    &["worker:restore", "worker:criu", ":criu until resume"],
-    &["worker:restore", "worker:criu", ":handshake"],
-    &["worker:restore", "worker:criu", ":working set"],
-    &["worker:restore", "worker:criu", ":criu resume"],
+    &["worker:restore", "worker:restorer"],
+    &["worker:restore", "worker:restorer", ":working set"],
     &["worker:restore", ":first fault"],
     &[
         "worker:restore",
@@ -191,7 +189,8 @@ fn the_whole_tree_of_spans_is_told_of_each_kind_of_start() {
     assert_eq!(s3.kind(), SpanKind::Client);
     assert!(attribute(s3, "rekindle.s3.bytes").unwrap().parse::<u64>().unwrap() > 0);
     assert!(attribute(s3, "aws.s3.key").unwrap().starts_with("snapshots/"), "{s3:?}");
-    assert!(attribute(named(&spans, "criu until resume"), "rekindle.eager_bytes").is_some());
+    let restorer = attribute(named(&spans, "restore"), "rekindle.restorer");
+    assert_eq!(restorer.as_deref(), Some("program"));
     // The latency that was counted leads to this trace.
     let metrics = platform
         .admin("GET", "/metrics")
@@ -207,8 +206,8 @@ fn the_whole_tree_of_spans_is_told_of_each_kind_of_start() {
     assert_eq!(metrics.lines().filter(leads).count(), 1, "{metrics}");
     // What lasts inside another ends inside it.
     for (inner, outer) in [
-        ("working set", "criu"),
-        ("criu", "restore"),
+        ("working set", "restorer"),
+        ("restorer", "restore"),
         ("function", "invoke traced"),
     ] {
         let (inner, outer) = (named(&spans, inner), named(&spans, outer));

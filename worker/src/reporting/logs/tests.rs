@@ -134,7 +134,8 @@ async fn too_many_lines_are_dropped_and_counted_but_the_newest_stay_in_memory() 
     let told: usize = lines
         .iter()
         .filter(|l| l.stream == PLATFORM)
-        .map(|l| l.text.split(' ').next().unwrap().parse::<usize>().unwrap())
+        // Others say that the output is read slowly.
+        .filter_map(|l| l.text.split(' ').next()?.parse::<usize>().ok())
         .sum();
     assert_eq!(passed + told, 50_000);
     assert_eq!(sink.tail(1)[0].text, "line 49999");
