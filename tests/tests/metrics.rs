@@ -74,9 +74,7 @@ fn a_worker_measures_starts_restores_faults_and_requests_to_the_store() {
     for phase in [
         "open",
         "sandbox",
-        "criu",
-        "processes",
-        "handshake",
+        "restorer",
         "mappings",
         "working-set",
         "resume",

@@ -67,7 +67,7 @@ impl Place {
 /// Every other layer is compressed by zstd.
 fn packed(mut tar: Tar) -> Vec<u8> {
     tar.0.extend_from_slice(&[0; 1_024]);
-    if tar.0[0] % 2 == 0 {
+    if tar.0[0].is_multiple_of(2) {
         return zstd::encode_all(tar.0.as_slice(), 1).unwrap();
     }
     let mut gz = GzEncoder::new(Vec::new(), Compression::fast());
