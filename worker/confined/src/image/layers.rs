@@ -16,7 +16,7 @@ use tar::{Archive, Entry, EntryType};
 use super::layout::{Blob, Descriptor, Layout};
 use super::root::remove;
 use super::{ImageError, malformed, unwritten};
-use crate::upload::{Bounded, Extension, Limits, UnpackError};
+use crate::upload::{Bounded, Extension, Limits, UnpackError, write_content};
 
 /// Begins the name of a whiteout: what follows is removed.
 const WHITEOUT: &[u8] = b".wh.";
@@ -241,17 +241,7 @@ impl Layer<'_> {
             .mode(mode)
             .open(self.into.join(path));
         let mut file = opened.map_err(|e| unwritten(path, e))?;
-        let mut buffer = vec![0; 64 << 10];
-        let mut left = size;
-        while left > 0 {
-            let length = entry.read(&mut buffer).map_err(malformed)?;
-            if length == 0 {
-                return Err(malformed(format!("{} is cut short", path.display())));
-            }
-            io::Write::write_all(&mut file, &buffer[..length]).map_err(|e| unwritten(path, e))?;
-            left = left.saturating_sub(length as u64);
-        }
-        Ok(())
+        write_content(entry, size, &mut file, path, malformed, |e| unwritten(path, e))
     }
 }
 

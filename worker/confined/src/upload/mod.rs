@@ -296,17 +296,7 @@ impl Unpacking<'_> {
         let size = entry.header().entry_size().map_err(malformed)?;
         self.count_bytes(size)?;
         let mut file = self.new_file(path, entry.header().mode().map_err(malformed)?)?;
-        let mut buffer = vec![0; 64 * 1024];
-        let mut left = size;
-        while left > 0 {
-            let length = entry.read(&mut buffer).map_err(malformed)?;
-            if length == 0 {
-                return Err(malformed(format!("{} is cut short", path.display())));
-            }
-            io::Write::write_all(&mut file, &buffer[..length]).map_err(|e| unwritten(path, e))?;
-            left = left.saturating_sub(length as u64);
-        }
-        Ok(())
+        write_content(entry, size, &mut file, path, malformed, |e| unwritten(path, e))
     }
 
     fn copy_of(&mut self, path: &Path, target: &Path) -> Result<(), UnpackError> {
@@ -343,6 +333,32 @@ impl Unpacking<'_> {
         }
         Ok(())
     }
+}
+
+/// Writes the `size` bytes of an entry's content, whose path is `path`, to `file`.
+///
+/// # Errors
+/// What `malformed` makes of an archive that cannot be read or is cut short, and `unwritten` of a file that cannot be
+/// written.
+pub(crate) fn write_content<E>(
+    entry: &mut impl Read,
+    size: u64,
+    file: &mut File,
+    path: &Path,
+    malformed: impl Fn(String) -> E,
+    unwritten: impl Fn(io::Error) -> E,
+) -> Result<(), E> {
+    let mut buffer = vec![0; 64 * 1024];
+    let mut left = size;
+    while left > 0 {
+        let length = entry.read(&mut buffer).map_err(|e| malformed(e.to_string()))?;
+        if length == 0 {
+            return Err(malformed(format!("{} is cut short", path.display())));
+        }
+        io::Write::write_all(file, &buffer[..length]).map_err(&unwritten)?;
+        left = left.saturating_sub(length as u64);
+    }
+    Ok(())
 }
 
 fn unwritten(path: &Path, cause: io::Error) -> UnpackError {
