@@ -423,7 +423,11 @@ impl Snapshots {
         let become_function = edit::become_user(&images_dir, recorded_uid, FUNCTION_UID);
         become_function.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let clocks = edit::clocks(&images_dir).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
-        let written = originals::written(&images_dir);
+        // Only an image's root is written to.
+        let written = match writes_root {
+            true => originals::written(&images_dir),
+            false => Ok(HashSet::new()),
+        };
         let written = written.map_err(|e| SnapshotError::Edit(id.clone(), EditError::File(FILES_ARCHIVE.into(), e)))?;
         let edited = edit::use_templates(&images_dir, &snapshot.processes, &written);
         let edited = edited.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
