@@ -75,12 +75,12 @@ pub trait ObjectStore: Send + Sync + 'static {
 // Boxed twice: the SDK's futures are over 16 KiB, and would be copied into these.
 impl ObjectStore for Store {
     fn put_file<'a>(&'a self, key: &'a str, path: &'a Path) -> BoxFuture<'a, Result<(), ObjectError>> {
-        let put = Box::pin(Self::put_file(self, key, path));
+        let put = Box::pin((**self).put_file(key, path));
         Box::pin(async move { put.await.map(drop).map_err(failed("store", key)) })
     }
 
     fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), ObjectError>> {
-        let delete = Box::pin(Self::delete(self, key));
+        let delete = Box::pin((**self).delete(key));
         Box::pin(async move { delete.await.map_err(failed("delete", key)) })
     }
 
@@ -114,7 +114,7 @@ impl ObjectStore for Store {
         dry_run: bool,
     ) -> BoxFuture<'a, Result<Collected, ObjectError>> {
         let collected = Box::pin(rekindle_snapshotter::collect::collect(self, seen, rule, dry_run));
-        let what = failed("remove what nobody needs from", self.bucket());
+        let what = failed("remove what nobody needs from", self.place());
         Box::pin(async move { collected.await.map_err(what) })
     }
 
@@ -127,7 +127,7 @@ impl ObjectStore for Store {
     }
 
     fn observed(&self, observer: StoreObserver) -> Option<Arc<dyn ObjectStore>> {
-        Some(Arc::new(Self::observed(self, observer)))
+        Some(Arc::new((**self).observed(observer)))
     }
 
     fn claim<'a>(&'a self, id: &'a str, take_over: bool) -> BoxFuture<'a, Result<String, ObjectError>> {

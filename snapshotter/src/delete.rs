@@ -1,9 +1,9 @@
 //! Deletes a snapshot. Its chunks stay, because other snapshots may refer to them.
 
+use rekindle_store::{Store, StoreError};
 use rekindle_wire::SnapshotId;
 
 use crate::keys;
-use crate::store::{Store, StoreError};
 
 /// Deletes a snapshot: first its manifest, after which it no longer exists, then everything else. A missing snapshot is
 /// not an error. After an error, parts may be left and the call may be repeated.

@@ -1,4 +1,4 @@
-//! The snapshot format and the S3 store that holds it. CRIU writes and reads image directories. Everything between two
+//! The snapshot format, over any object store (`rekindle-store`). CRIU writes and reads image directories. Everything between two
 //! such directories is in this crate.
 //!
 //! ```text
@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Byte layouts are in `docs/reference/snapshot-format.md`. Pure: [`codec`], [`pagemap`], [`manifest`],
-//! [`GreedyDual`]. Only [`store`] talks to S3.
+//! [`GreedyDual`].
 
 mod buffers;
 mod bundle;
@@ -31,7 +31,6 @@ pub mod manifest;
 pub mod pagemap;
 pub mod region_index;
 pub mod snapshot;
-pub mod store;
 #[cfg(test)]
 mod testing;
 pub mod working_set;
@@ -49,8 +48,8 @@ pub use manifest::Manifest;
 pub use pagemap::{PageIndex, PageMap, Region};
 pub use region_index::RegionIndex;
 pub use rekindle_retention::GreedyDual;
+pub use rekindle_store::{Outcome, Store, StoreError, StoreEvent, StoreObserver};
 pub use snapshot::{OpenError, Process, Snapshot, manifest_digest};
-pub use store::{Outcome, Store, StoreConfig, StoreError, StoreEvent, StoreObserver, Timeouts};
 pub use working_set::{
     Recording, Touched, UncheckedWorkingSet, WorkingSetPack, WorkingSetPage, load_working_set, store_working_set,
 };

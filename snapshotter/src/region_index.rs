@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
+use rekindle_store::{Store, StoreError};
 use rekindle_wire::SnapshotId;
 use tokio::sync::OnceCell;
 
@@ -19,7 +20,6 @@ use crate::digest::Digest;
 use crate::keys;
 use crate::pagemap::{ChunkRef, Payload, Region};
 use crate::snapshot::read_page_maps;
-use crate::store::{Store, StoreError};
 
 /// Snapshots whose page maps seed the index.
 const SEED_SNAPSHOTS: usize = 64;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rekindle_criu::images::ImageError;
+use rekindle_store::{Store, StoreError};
 use rekindle_wire::SnapshotId;
 use rekindle_wire::internal::LayerRef;
 
@@ -16,7 +17,6 @@ use crate::digest::Digest;
 use crate::keys;
 use crate::manifest::{ExtraEntry, ExtraPlace, Manifest, ManifestError, Origin, Section};
 use crate::pagemap::{PageMap, ParseError};
-use crate::store::{Store, StoreError};
 
 /// A checkpointed process.
 #[derive(Debug, Clone)]

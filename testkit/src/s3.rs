@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rekindle_s3_local::{Config, serve};
-use rekindle_snapshotter::{Store, StoreConfig, Timeouts};
+use rekindle_snapshotter::Store;
+use rekindle_store_s3::{Encryption, StoreConfig, Timeouts};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -175,10 +176,10 @@ impl ObjectStore {
             region: "us-east-1".to_owned(),
             credentials: Some((KEY.to_owned(), SECRET.to_owned())),
             force_path_style: true,
-            encryption: rekindle_snapshotter::store::Encryption::AsBucket,
+            encryption: Encryption::AsBucket,
             timeouts: Timeouts::default(),
         };
-        block_on(Store::connect(config)).unwrap()
+        block_on(rekindle_store_s3::connect(config))
     }
 }
 

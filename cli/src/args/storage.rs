@@ -1,7 +1,7 @@
 //! Options of the object store.
 
 use clap::{Args, ValueEnum};
-use rekindle_snapshotter::store::Encryption;
+use rekindle_store_s3::Encryption;
 
 /// An S3 server instead of the embedded one.
 #[derive(Debug, Clone, Default, Args)]

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::{env, fs, io};
 
 use anyhow::{Context as _, Result, bail};
-use rekindle_snapshotter::store::Timeouts;
-use rekindle_snapshotter::{Store, StoreConfig};
+use rekindle_snapshotter::Store;
+use rekindle_store_s3::{StoreConfig, Timeouts};
 use serde::{Deserialize, Serialize};
 
 use super::layout::Layout;
@@ -101,7 +101,7 @@ fn recorded(path: &Path) -> Result<Option<Recorded>> {
 async fn connect(endpoint: String, s3: &S3Args, credentials: Option<(String, String)>) -> Result<Store> {
     let (told, bucket) = (endpoint.clone(), &s3.s3_bucket);
     let region = env::var("AWS_REGION").or_else(|_| env::var("AWS_DEFAULT_REGION"));
-    let store = Store::connect(StoreConfig {
+    let store = rekindle_store_s3::connect(StoreConfig {
         endpoint: Some(endpoint),
         bucket: bucket.to_owned(),
         prefix: s3.s3_prefix.clone(),
@@ -111,9 +111,8 @@ async fn connect(endpoint: String, s3: &S3Args, credentials: Option<(String, Str
         encryption: s3.encryption(),
         timeouts: Timeouts::default(),
     })
-    .await
-    .with_context(|| format!("{told}: the object store cannot be used"))?;
-    store.ensure_bucket().await.with_context(|| {
+    .await;
+    store.ensure_place().await.with_context(|| {
         format!("{told}: the bucket {bucket} cannot be used: check the address and the AWS credentials")
     })?;
     Ok(store)

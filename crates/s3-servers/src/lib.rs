@@ -1,9 +1,12 @@
-//! S3 servers that are not ours, as processes of a test's own: what a store must do is what they all do.
+//! S3 servers for tests: ours in the test's process, and others as processes of its own. What a store must do is what
+//! they all do.
 //!
 //! Each is built by a script of its own and named by a variable; a test that has none is skipped and says so, which is a
 //! failure where all must run (`REKINDLE_REQUIRE_ALL=1`).
 
 #![allow(clippy::unwrap_used, reason = "for tests, which end at the first surprise")]
+
+mod testing;
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -14,6 +17,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+
+pub use testing::{TestStore, Wire, config, impatient, noise, other_server};
 
 /// How long one may take until it takes requests.
 const START_LIMIT: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! Our side: the real publish into a real S3 server, and the real reader back.
+//! Our side: the real publish into a store in a directory, and the real reader back.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,9 +9,9 @@ use futures::stream::{self, StreamExt as _};
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::pagemap::ChunkRef;
 use rekindle_snapshotter::{
-    CaptureMeta, CaptureOptions, ChunkCache, Codec, Region, RegionIndex, RegionReader, Snapshot, StoreConfig, Timeouts,
-    publish,
+    CaptureMeta, CaptureOptions, ChunkCache, Codec, Region, RegionIndex, RegionReader, Snapshot, publish,
 };
+use rekindle_store::Directory;
 use rekindle_wire::SnapshotId;
 use tokio::runtime::Runtime;
 
@@ -37,7 +37,7 @@ pub(super) struct Figures {
     pub(super) restore_cached: Elapsed,
 }
 
-/// An S3 server in this process, and a store on it.
+/// A store in a directory, and the runtime of its calls.
 pub(super) struct Store {
     runtime: Runtime,
     store: rekindle_snapshotter::Store,
@@ -45,38 +45,11 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Starts a store with its objects in `dir`. It ends when dropped.
+    /// Opens a store with its objects in `dir`.
     pub(super) fn start(dir: &Path) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         let runtime = runtime.context("the async runtime could not be started")?;
-        let server = rekindle_s3_local::Config {
-            root: dir.join("objects"),
-            access_key: "bench".to_owned(),
-            secret_key: "bench-secret".to_owned(),
-            buckets: Vec::new(),
-        };
-        let store = runtime.block_on(async {
-            let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-                .await
-                .context("no free port")?;
-            let endpoint = format!("http://{}", listener.local_addr().context("no free port")?);
-            tokio::spawn(rekindle_s3_local::serve(server, listener, std::future::pending()));
-            let config = StoreConfig {
-                endpoint: Some(endpoint),
-                bucket: "bench".to_owned(),
-                prefix: String::new(),
-                region: "us-east-1".to_owned(),
-                credentials: Some(("bench".to_owned(), "bench-secret".to_owned())),
-                force_path_style: true,
-                encryption: rekindle_snapshotter::store::Encryption::AsBucket,
-                timeouts: Timeouts::default(),
-            };
-            let store = rekindle_snapshotter::Store::connect(config)
-                .await
-                .context("the store cannot be reached")?;
-            store.ensure_bucket().await.context("the bucket cannot be made")?;
-            anyhow::Ok(store)
-        })?;
+        let store = Directory::open(&dir.join("objects")).context("the store cannot be opened")?;
         let dir = dir.to_owned();
         Ok(Self { runtime, store, dir })
     }

@@ -1,11 +1,11 @@
 //! The last steps: puts the objects that belong to one snapshot only, its manifest last, or removes them again.
 
 use bytes::Bytes;
+use rekindle_store::{Outcome, Store, StoreError};
 
 use super::ExtraFile;
 use crate::keys;
 use crate::manifest::{ExtraPlace, Manifest};
-use crate::store::{Outcome, Store, StoreError};
 
 /// Puts everything except the chunks and the manifest. Returns [`Outcome::AlreadyPresent`] if another snapshot has the
 /// id.

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use rekindle_store_s3::connect;
 
 use super::*;
 use crate::chunks::{ChunkCache, ReadError, RegionReader};
 use crate::codec::PAGE_BYTES;
 use crate::pagemap::PageIndex;
 use crate::snapshot::{OpenError, Snapshot};
-use crate::store::Store;
 use crate::testing::{TestStore, Wire, config, impatient, meta, noise, small_dump};
 use crate::working_set::{Recording, Touched, load_working_set, store_working_set};
 
@@ -223,7 +223,7 @@ async fn many_readers_of_one_chunk_fetch_it_once_and_a_second_reader_finds_it_on
     let captured = capture().await;
     let snapshot = captured.open().await;
     let wire = Wire::to(captured.server.address, u64::MAX).await;
-    let store = Store::connect(config(wire.address)).await.unwrap();
+    let store = connect(config(wire.address)).await;
     let dir = captured.server.scratch("cache");
     let reader = RegionReader::new(store.clone(), ChunkCache::open(&dir, 64 << 20).unwrap());
     let regions = snapshot.processes[0].page_map.regions();
@@ -305,7 +305,7 @@ async fn a_publish_that_is_cut_off_anywhere_leaves_no_snapshot_or_a_whole_one() 
     let memory = noise(1 << 20, 3);
     small_dump(&dump, &memory);
     let unhindered = Wire::to(server.address, u64::MAX).await;
-    let store = Store::connect(impatient(unhindered.address)).await.unwrap();
+    let store = connect(impatient(unhindered.address)).await;
     publish(&store, &RegionIndex::new(), &dump, meta()).await.unwrap();
     let all = unhindered.sent();
     // A chunk of 1 MiB, then the bundle and the manifest in the last few KB, where the cuts are close to each other.
@@ -318,7 +318,7 @@ async fn a_publish_that_is_cut_off_anywhere_leaves_no_snapshot_or_a_whole_one() 
             server.store.delete(&chunk).await.unwrap();
         }
         let wire = Wire::to(server.address, limit).await;
-        let store = Store::connect(impatient(wire.address)).await.unwrap();
+        let store = connect(impatient(wire.address)).await;
         let meta = meta();
         let id = meta.id.clone();
         let result = publish(&store, &RegionIndex::new(), &dump, meta).await;

@@ -3,8 +3,9 @@
 use std::io::Write as _;
 use std::process::Command;
 
+use rekindle_store_s3::connect;
+
 use super::*;
-use crate::store::Store;
 use crate::testing::{TestStore, config, dump_without_pages, meta, noise};
 
 /// Memory of the dump.
@@ -42,7 +43,7 @@ fn write_dump(dir: &Path) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_capture_of_one_gib_needs_less_than_200_mib() {
     if let (Ok(address), Ok(dir)) = (std::env::var(ADDRESS), std::env::var(DIR)) {
-        let store = Store::connect(config(address.parse().unwrap())).await.unwrap();
+        let store = connect(config(address.parse().unwrap())).await;
         let mut meta = meta();
         meta.options.consume = true;
         let before = peak_kib();

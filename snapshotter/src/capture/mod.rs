@@ -34,6 +34,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rekindle_store::{Outcome, Store, StoreError};
 use rekindle_wire::SnapshotId;
 use rekindle_wire::api::SnapshotSummary;
 
@@ -45,7 +46,6 @@ use crate::keys;
 use crate::manifest::{ExtraPlace, Manifest, ManifestError, Origin, Totals, is_file_name};
 use crate::pagemap::{PageMap, PageMapError, Region};
 use crate::region_index::RegionIndex;
-use crate::store::{Outcome, Store, StoreError};
 
 pub use base::BaseMemory;
 use commit::{clear, put_manifest, put_parts};

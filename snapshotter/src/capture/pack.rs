@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use rekindle_store::{Outcome, Store, StoreError};
 use rekindle_wire::SnapshotId;
 
 use super::base::BaseMemory;
@@ -27,7 +28,6 @@ use crate::digest::Digest;
 use crate::keys;
 use crate::pagemap::{Base, ChunkRef, PageIndex, Payload};
 use crate::region_index::{Presence, RegionIndex};
-use crate::store::{Outcome, Store, StoreError};
 
 /// Size at which a chunk is closed. One GET of such a chunk is short, and few are needed. The largest region fills a
 /// chunk.

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use rekindle_store::{Store, StoreError};
 use tokio::sync::Notify;
 
 use super::cache::{CacheUse, ChunkCache};
@@ -26,7 +27,6 @@ use crate::digest::Digest;
 use crate::flights::Flights;
 use crate::keys;
 use crate::pagemap::{ChunkRef, PageIndex, Payload, Region};
-use crate::store::{Store, StoreError};
 
 /// Idle buffers that are kept for whole-chunk reads, of up to 4 MiB each.
 const SCRATCH: usize = 4;

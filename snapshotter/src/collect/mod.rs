@@ -28,13 +28,13 @@ use std::error::Error;
 use std::time::{Duration, Instant, SystemTime};
 
 use futures::stream::{self, StreamExt, TryStreamExt};
+use rekindle_store::{ObjectInfo, StoreError};
 use rekindle_wire::SnapshotId;
 use rekindle_wire::api::{Collected, Swept};
 use uuid::Uuid;
 
 use crate::keys;
 use crate::snapshot::OpenError;
-use crate::store::{ObjectInfo, StoreError};
 
 pub use names::NamesError;
 pub use needs::{Of, Seen};

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use rekindle_store::{ObjectInfo, StoreError};
 
 use super::objects::Objects;
 use crate::keys;
-use crate::store::{ObjectInfo, StoreError};
 
 /// Pseudo-random numbers, determined by the seed (SplitMix64).
 #[derive(Debug, Clone)]
@@ -174,7 +174,7 @@ impl Model {
         StoreError::Timeout {
             operation: "reach",
             key: key.to_owned(),
-            bucket: "model".to_owned(),
+            place: "model".to_owned(),
             after: Duration::ZERO,
         }
     }
@@ -187,7 +187,7 @@ impl Model {
         }
         look(&mut world).ok_or_else(|| StoreError::NotFound {
             key: key.to_owned(),
-            bucket: "model".to_owned(),
+            place: "model".to_owned(),
         })
     }
 

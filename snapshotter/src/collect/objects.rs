@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use crate::store::{ObjectInfo, Store, StoreError};
+use rekindle_store::{ObjectInfo, Store, StoreError};
 
 /// A store as seen by publishers and collections. Writes are visible to every later call, including listings, as in S3
 /// since 2020.
@@ -28,22 +28,22 @@ pub trait Objects: Clone + Send + Sync + 'static {
 
 impl Objects for Store {
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>, StoreError> {
-        Self::list(self, prefix).await
+        (**self).list(prefix).await
     }
 
     async fn get(&self, key: &str) -> Result<Bytes, StoreError> {
-        Self::get(self, key).await
+        (**self).get(key).await
     }
 
     async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
-        Self::get_range(self, key, range).await
+        (**self).get_range(key, range).await
     }
 
     async fn put(&self, key: &str, bytes: Bytes) -> Result<(), StoreError> {
-        Self::put(self, key, bytes).await
+        (**self).put(key, bytes).await
     }
 
     async fn delete_once(&self, key: &str) -> Result<(), StoreError> {
-        Self::delete_once(self, key).await
+        (**self).delete_once(key).await
     }
 }

@@ -15,13 +15,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use futures::stream::{self, StreamExt};
 use parking_lot::Mutex;
+use rekindle_store::{Store, StoreError};
 use rekindle_wire::{FunctionId, SnapshotId, VersionNumber};
 use uuid::Uuid;
 
 use super::names::{self, NamesError};
 use super::objects::Objects;
 use crate::keys;
-use crate::store::{Store, StoreError};
 
 /// Time limit of a publication. What it relies on is safe for [`super::LIFE`], which is far longer.
 pub const PUBLICATION_LIMIT: Duration = Duration::from_secs(6 * 3600);

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
+use rekindle_store::Store;
+use rekindle_store_s3::connect;
 
 use super::model::Dice;
 use super::*;
@@ -12,7 +14,6 @@ use crate::chunks::{ChunkCache, RegionReader};
 use crate::delete::delete;
 use crate::region_index::RegionIndex;
 use crate::snapshot::Snapshot;
-use crate::store::Store;
 use crate::testing::{TestStore, Wire, impatient, meta, noise, small_dump};
 
 /// A rule that keeps these snapshots and knows nothing beyond the store.
@@ -189,7 +190,7 @@ impl Crowd {
             u64::MAX
         };
         let wire = Wire::slow(self.server.address, limit, self.delay).await;
-        let store = Store::connect(impatient(wire.address)).await.unwrap();
+        let store = connect(impatient(wire.address)).await;
         (wire, store)
     }
 

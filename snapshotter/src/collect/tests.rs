@@ -14,6 +14,7 @@ use std::task::{Context, Waker};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
+use rekindle_store::StoreError;
 use rekindle_wire::internal::LayerRef;
 use rekindle_wire::{FunctionId, VersionNumber};
 
@@ -24,7 +25,6 @@ use crate::codec::Encoding;
 use crate::digest::Digest;
 use crate::manifest::{Manifest, Origin, ProcessEntry, Totals};
 use crate::pagemap::{Base, ChunkRef, PageIndex, PageMap, Payload, Region};
-use crate::store::StoreError;
 
 /// Number of distinct contents: few, so that snapshots share them and deleted ones return.
 const CONTENTS: u64 = 5;

@@ -6,6 +6,7 @@ use std::error::Error;
 
 use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt, TryStreamExt};
+use rekindle_store::ObjectInfo;
 use rekindle_wire::SnapshotId;
 use rekindle_wire::internal::{RuntimeAlias, RuntimeSnapshot};
 
@@ -15,7 +16,6 @@ use super::objects::Objects;
 use super::{CALLS_AT_ONCE, CollectError};
 use crate::digest::Digest;
 use crate::keys;
-use crate::store::ObjectInfo;
 
 /// A snapshot that exists.
 #[derive(Debug, Clone)]

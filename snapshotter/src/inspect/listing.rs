@@ -1,13 +1,13 @@
 //! Lists every snapshot in the store by its manifest.
 
 use futures::stream::{self, StreamExt as _};
+use rekindle_store::{Store, StoreError};
 use rekindle_wire::SnapshotId;
 use serde::Serialize;
 
 use crate::keys;
 use crate::manifest::{Origin, Totals};
 use crate::snapshot::{OpenError, read_manifest};
-use crate::store::{Store, StoreError};
 
 /// Concurrent reads of manifests.
 const CALLS_AT_ONCE: usize = 16;

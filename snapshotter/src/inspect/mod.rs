@@ -9,6 +9,7 @@ mod view;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use rekindle_criu::images::{ImageError, StoredPagemap, file_names, parse_mappings};
+use rekindle_store::Store;
 use rekindle_wire::SnapshotId;
 use rekindle_wire::api::SnapshotSummary;
 use serde::Serialize;
@@ -17,7 +18,6 @@ use crate::keys;
 use crate::manifest::Origin;
 use crate::pagemap::{PageIndex, Region};
 use crate::snapshot::{OpenError, Snapshot};
-use crate::store::Store;
 use crate::working_set::load_working_set;
 
 pub use directory::{DirectoryInspection, inspect_directory};

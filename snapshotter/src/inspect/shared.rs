@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use futures::stream::{self, StreamExt as _};
+use rekindle_store::{Store, StoreError};
 use rekindle_wire::SnapshotId;
 use serde::Serialize;
 
@@ -10,7 +11,6 @@ use crate::digest::Digest;
 use crate::keys;
 use crate::pagemap::{PageMap, Region};
 use crate::snapshot::read_page_maps;
-use crate::store::{Store, StoreError};
 
 /// Maximum number of other snapshots inspected, the newest ones. Each costs two calls.
 const OTHERS_MAX: usize = 256;

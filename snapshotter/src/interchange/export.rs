@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use futures::stream::{self, StreamExt as _};
 use rekindle_criu::images::{ImageError, PagemapEntry, PagemapImage};
+use rekindle_store::Store;
 use rekindle_wire::SnapshotId;
 
 use crate::chunks::{CacheError, ChunkCache, ReadError, RegionReader};
 use crate::codec::PAGE_BYTES;
 use crate::pagemap::{PageIndex, PageMap, Region};
 use crate::snapshot::{OpenError, Process, Snapshot};
-use crate::store::Store;
 
 /// Bytes of chunks kept on disk while reading. Each chunk is needed many times, mostly in short succession.
 const CHUNKS_BYTES: u64 = 256 << 20;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rekindle_store::Store;
 use rekindle_wire::SnapshotId;
 
 use super::directory::Directory;
@@ -12,7 +13,6 @@ use super::replace::resume;
 use crate::capture::{CaptureMeta, CaptureOptions, PublishError, Published, publish};
 use crate::manifest::{Origin, is_file_name};
 use crate::region_index::RegionIndex;
-use crate::store::Store;
 
 /// Why a directory could not be imported.
 #[derive(Debug, thiserror::Error)]

@@ -11,6 +11,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
+use rekindle_store::{Store, StoreError};
 use rekindle_wire::internal::LayerRef;
 use uuid::Uuid;
 
@@ -18,7 +19,6 @@ use crate::collect::{Publication, PublicationError};
 use crate::digest::{Digest, ParseDigestError};
 use crate::flights::Flights;
 use crate::keys;
-use crate::store::{Store, StoreError};
 
 pub use rekindle_confined::layer::{Name, UnpackError};
 
@@ -242,8 +242,7 @@ async fn fetch_into(
         path: dir.to_owned(),
         cause: Arc::new(e),
     })?;
-    let (body, bytes) = store.open_stream(&key).await.map_err(failed)?;
-    let (pump, mut reader) = stream::bridge(store, &key, body, bytes);
+    let (pump, mut reader) = stream::bridge(store, &key);
     let (dir, unpack) = (dir.to_owned(), Arc::clone(unpack));
     let name = Name {
         digest: digest.to_string(),

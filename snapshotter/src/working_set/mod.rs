@@ -12,6 +12,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use bytes::Bytes;
+use rekindle_store::{Store, StoreError};
 use rekindle_wire::SnapshotId;
 
 use crate::chunks::{ReadError, RegionReader};
@@ -20,7 +21,6 @@ use crate::hash_tree::{self, Node};
 use crate::keys;
 use crate::pagemap::{PageIndex, Region};
 use crate::snapshot::Snapshot;
-use crate::store::{Store, StoreError};
 
 pub use encoding::PackError;
 

@@ -1,106 +1,18 @@
 //! The store against the embedded server and independent ones, with and without encryption, and against servers that do
 //! not respond.
 
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use contract::keeps_the_contract;
+use rekindle_s3_servers::{Kind, Server, TestStore, Wire, config, impatient, noise, other_server};
+use rekindle_store::StoreError;
+use rekindle_store_s3::{Encryption, connect};
 
-use rekindle_s3_servers::{Kind, Server};
-
-use super::*;
-use crate::testing::{TestStore, Wire, config, impatient, noise, other_server};
-
-/// What we require of every S3 server.
-async fn keeps_the_contract(store: &Store, scratch: &std::path::Path) {
-    store.ensure_bucket().await.unwrap();
-    store.check().await.unwrap();
-
-    // Whole, in part, absent.
-    let body = Bytes::from(noise(100_000, 1));
-    store.put("a/one", body.clone()).await.unwrap();
-    assert_eq!(store.get("a/one").await.unwrap(), body);
-    assert_eq!(store.get_range("a/one", 500..700).await.unwrap(), body.slice(500..700));
-    assert_eq!(
-        store.get_range("a/one", 99_999..100_000).await.unwrap(),
-        body.slice(99_999..)
-    );
-    assert_eq!(store.get_range("a/one", 7..7).await.unwrap(), Bytes::new());
-    assert!(
-        store.get_range("a/one", 99_999..100_001).await.is_err(),
-        "a range beyond the end is no short answer"
-    );
-    assert_eq!(store.head("a/one").await.unwrap().len, 100_000);
-    store.put("a/empty", Bytes::new()).await.unwrap();
-    assert_eq!(store.get("a/empty").await.unwrap(), Bytes::new());
-    for missing in [
-        store.get("a/none").await.map(drop),
-        store.head("a/none").await.map(drop),
-    ] {
-        let missing = missing.unwrap_err();
-        assert!(
-            missing.is_not_found() && missing.to_string().contains("a/none"),
-            "{missing}"
-        );
-    }
-
-    // Exactly one wins.
-    let race = (0..16_u8).map(|n| store.put_if_absent("a/race", Bytes::from(vec![n; 5000])));
-    let outcomes: Vec<_> = futures::future::join_all(race)
-        .await
-        .into_iter()
-        .map(Result::unwrap)
-        .collect();
-    let winners: Vec<_> = (0..16_u8)
-        .filter(|n| outcomes[usize::from(*n)] == Outcome::Created)
-        .collect();
-    assert_eq!(winners.len(), 1, "{outcomes:?}");
-    assert_eq!(store.get("a/race").await.unwrap(), vec![winners[0]; 5000]);
-
-    // Files, in one piece and in parts.
-    for (name, len) in [("small", 10_000), ("large", 35 << 20)] {
-        let (from, to) = (scratch.join(name), scratch.join(format!("{name}.back")));
-        let bytes = noise(len, 2);
-        std::fs::write(&from, &bytes).unwrap();
-        let key = format!("files/{name}");
-        assert_eq!(store.put_file(&key, &from).await.unwrap(), len as u64);
-        assert_eq!(store.get_to_file(&key, &to).await.unwrap(), len as u64);
-        assert!(std::fs::read(&to).unwrap() == bytes, "{name} came back changed");
-        // An existing object is never overwritten, and its contents can be checked.
-        let other = scratch.join(format!("{name}.other"));
-        std::fs::write(&other, noise(len, 3)).unwrap();
-        let put = store.put_file_if_absent(&key, &other).await.unwrap();
-        assert_eq!(put, Outcome::AlreadyPresent, "{name}");
-        assert!(store.has_file(&key, &from).await.unwrap(), "{name} was replaced");
-        assert!(!store.has_file(&key, &other).await.unwrap(), "{name}");
-        std::fs::write(&other, noise(len - 1, 2)).unwrap();
-        assert!(!store.has_file(&key, &other).await.unwrap(), "{name} is longer");
-        let free = format!("once/{name}");
-        let put = store.put_file_if_absent(&free, &from).await.unwrap();
-        assert_eq!(put, Outcome::Created, "{name}");
-        store.delete(&free).await.unwrap();
-    }
-    let nowhere = scratch.join("nowhere");
-    assert!(
-        store
-            .get_to_file("files/none", &nowhere)
-            .await
-            .unwrap_err()
-            .is_not_found()
-    );
-    assert!(!nowhere.exists());
-
-    // Listings.
-    let keys = |found: Vec<ObjectInfo>| found.into_iter().map(|o| (o.key, o.len)).collect::<Vec<_>>();
-    let files = [("files/large".to_owned(), 35 << 20), ("files/small".to_owned(), 10_000)];
-    assert_eq!(keys(store.list("files/").await.unwrap()), files);
-    assert_eq!(store.list("").await.unwrap().len(), 5);
-    assert_eq!(store.list_folders("").await.unwrap(), ["a", "files"]);
-    assert!(store.list("none/").await.unwrap().is_empty());
-
-    store.delete("a/one").await.unwrap();
-    store.delete("a/one").await.unwrap();
-    assert!(store.get("a/one").await.unwrap_err().is_not_found());
-}
+#[path = "../../store/tests/contract/mod.rs"]
+mod contract;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_embedded_server_keeps_the_contract() {
@@ -111,7 +23,7 @@ async fn the_embedded_server_keeps_the_contract() {
 #[tokio::test(flavor = "multi_thread")]
 async fn independent_servers_keep_the_contract() {
     for server in [Kind::Versitygw, Kind::Minio].into_iter().filter_map(other_server) {
-        let store = Store::connect(config(server.address())).await.unwrap();
+        let store = connect(config(server.address())).await;
         keeps_the_contract(&store, server.scratch()).await;
     }
 }
@@ -130,14 +42,9 @@ async fn a_missing_bucket_and_a_wrong_secret_are_told_by_every_server() {
         nowhere.bucket = "nobody-has-made-this".to_owned();
         let mut wrong = config(address);
         wrong.credentials = Some(("test-key".to_owned(), "guess".to_owned()));
-        Store::connect(config(address))
-            .await
-            .unwrap()
-            .ensure_bucket()
-            .await
-            .unwrap();
+        connect(config(address)).await.ensure_place().await.unwrap();
         for config in [nowhere, wrong] {
-            let store = Store::connect(config).await.unwrap();
+            let store = connect(config).await;
             let body = Bytes::from_static(b"1");
             let all = tokio::join!(
                 store.check(),
@@ -146,9 +53,9 @@ async fn a_missing_bucket_and_a_wrong_secret_are_told_by_every_server() {
                 store.put_if_absent("y", body)
             );
             for error in [all.0.err(), all.1.err(), all.2.err(), all.3.err()] {
-                let error = error.unwrap_or_else(|| panic!("{address}: {} was taken", store.bucket()));
+                let error = error.unwrap_or_else(|| panic!("{address}: {store:?} was taken"));
                 assert!(
-                    !error.is_not_found() && error.to_string().contains(store.bucket()),
+                    !error.is_not_found() && error.to_string().contains(store.place()),
                     "{address}: {error}"
                 );
             }
@@ -171,7 +78,7 @@ async fn a_server_that_encrypts_keeps_the_contract_and_no_plain_text() {
         };
         let mut config = config(server.address());
         config.encryption = encryption.clone();
-        let store = Store::connect(config).await.unwrap();
+        let store = connect(config).await;
         keeps_the_contract(&store, server.scratch()).await;
 
         let plain = vec![b"what nobody else shall read".repeat(50), noise(20 << 20, 3)];
@@ -193,11 +100,11 @@ async fn a_key_that_the_server_does_not_have_is_an_error() {
     let Some(server) = other_server(Kind::Minio) else {
         return;
     };
-    let plain = Store::connect(config(server.address())).await.unwrap();
-    plain.ensure_bucket().await.unwrap();
+    let plain = connect(config(server.address())).await;
+    plain.ensure_place().await.unwrap();
     let mut config = config(server.address());
     config.encryption = Encryption::Kms(Some("no-such-key".to_owned()));
-    let store = Store::connect(config).await.unwrap();
+    let store = connect(config).await;
     let error = store.put("x", Bytes::from_static(b"1")).await.unwrap_err();
     assert!(error.to_string().contains('x'), "{error}");
     assert!(plain.get("x").await.unwrap_err().is_not_found());
@@ -214,11 +121,11 @@ async fn encryption_that_a_server_does_not_do_is_an_error() {
     let independent = other_server(Kind::Versitygw);
     let addresses = [Some(embedded.address), independent.as_ref().map(Server::address)];
     for address in addresses.into_iter().flatten() {
-        let plain = Store::connect(config(address)).await.unwrap();
-        plain.ensure_bucket().await.unwrap();
+        let plain = connect(config(address)).await;
+        plain.ensure_place().await.unwrap();
         let mut config = config(address);
         config.encryption = Encryption::Aes256;
-        let store = Store::connect(config).await.unwrap();
+        let store = connect(config).await;
         assert!(store.put("x", Bytes::from_static(b"1")).await.is_err(), "{address}");
         let file = embedded.dir.path().join("large");
         std::fs::File::create(&file).unwrap().set_len(17 << 20).unwrap();
@@ -232,7 +139,7 @@ async fn stores_with_different_prefixes_do_not_see_each_other() {
     let server = TestStore::start().await;
     let mut other = config(server.address);
     other.prefix = "/other/team/".to_owned();
-    let other = Store::connect(other).await.unwrap();
+    let other = connect(other).await;
     server.store.put("x", Bytes::from_static(b"1")).await.unwrap();
     assert!(other.get("x").await.unwrap_err().is_not_found());
     other.put("y", Bytes::from_static(b"2")).await.unwrap();
@@ -245,7 +152,7 @@ async fn a_wrong_secret_is_an_error_that_names_bucket_and_key() {
     let server = TestStore::start().await;
     let mut wrong = config(server.address);
     wrong.credentials = Some(("test-key".to_owned(), "guess".to_owned()));
-    let error = Store::connect(wrong).await.unwrap().get("x").await.unwrap_err();
+    let error = connect(wrong).await.get("x").await.unwrap_err();
     assert!(!error.is_not_found());
     assert!(error.to_string().contains("team/x in bucket rekindle-test"), "{error}");
 }
@@ -253,7 +160,7 @@ async fn a_wrong_secret_is_an_error_that_names_bucket_and_key() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_takes_connections_and_never_answers_is_given_up() {
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let store = Store::connect(impatient(silent.local_addr().unwrap())).await.unwrap();
+    let store = connect(impatient(silent.local_addr().unwrap())).await;
     let started = Instant::now();
     let body = Bytes::from(noise(1000, 1));
     let all = tokio::join!(
@@ -274,7 +181,7 @@ async fn a_body_that_stops_half_way_is_given_up_and_leaves_no_file() {
     let wire = Wire::stalling(server.address, 1 << 20).await;
     let mut slow = impatient(wire.address);
     slow.timeouts.slowest_bytes_per_s = 64 << 20;
-    let store = Store::connect(slow).await.unwrap();
+    let store = connect(slow).await;
     let started = Instant::now();
     let error = store.get("x").await.unwrap_err();
     assert!(matches!(error, StoreError::Timeout { .. }), "{error:?}");
@@ -288,7 +195,7 @@ async fn a_body_that_stops_half_way_is_given_up_and_leaves_no_file() {
 async fn one_client_keeps_its_connections() {
     let server = TestStore::start().await;
     let wire = Wire::to(server.address, u64::MAX).await;
-    let store = Store::connect(config(wire.address)).await.unwrap();
+    let store = connect(config(wire.address)).await;
     store.put("x", Bytes::from_static(b"x")).await.unwrap();
     for _ in 0..20 {
         store.get("x").await.unwrap();

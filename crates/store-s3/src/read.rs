@@ -5,26 +5,26 @@ use std::path::Path;
 use std::time::Instant;
 
 use aws_sdk_s3::operation::get_object::GetObjectOutput;
-use aws_sdk_s3::primitives::ByteStream;
 use bytes::{Bytes, BytesMut};
 use tokio::io::AsyncWriteExt;
 
-use super::list::{ObjectInfo, milliseconds};
-use super::{Store, StoreError, StoreEvent, http_range};
+use rekindle_store::{ObjectInfo, StoreError};
+use tokio::sync::mpsc;
+
+use crate::list::milliseconds;
+use crate::{S3Store, http_range};
 
 /// Maximum attempts to read a body.
 const BODY_ATTEMPTS: u32 = 3;
-/// Maximum size of an object read into memory. Larger ones need [`Store::get_to_file`].
+/// Maximum size of an object read into memory. Larger ones need `get_to_file`.
 const IN_MEMORY_MAX: u64 = 2 << 30;
 
-impl Store {
-    /// The whole object.
-    pub async fn get(&self, key: &str) -> Result<Bytes, StoreError> {
+impl S3Store {
+    pub(crate) async fn get(&self, key: &str) -> Result<Bytes, StoreError> {
         self.read(key, None).await
     }
 
-    /// All bytes of `range`. An empty range needs no call.
-    pub async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
+    pub(crate) async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
         if range.is_empty() {
             return Ok(Bytes::new());
         }
@@ -33,11 +33,10 @@ impl Store {
             return Ok(bytes);
         }
         let what = format!("{} bytes for the range {}..{}", bytes.len(), range.start, range.end);
-        Err(self.wrong_answer(key, what))
+        Err(self.requests.wrong_answer(key, what))
     }
 
-    /// The object's size, or [`StoreError::NotFound`].
-    pub async fn head(&self, key: &str) -> Result<ObjectInfo, StoreError> {
+    pub(crate) async fn head(&self, key: &str) -> Result<ObjectInfo, StoreError> {
         let call = self
             .inner
             .client
@@ -61,8 +60,7 @@ impl Store {
         })
     }
 
-    /// Streams the object into a new file at `path`. On error nothing of it is left. Returns its size.
-    pub async fn get_to_file(&self, key: &str, path: &Path) -> Result<u64, StoreError> {
+    pub(crate) async fn get_to_file(&self, key: &str, path: &Path) -> Result<u64, StoreError> {
         let started = Instant::now();
         let mut attempt = 1;
         loop {
@@ -97,7 +95,7 @@ impl Store {
                 written += piece.len() as u64;
             }
             file.flush().await.map_err(StoreError::file("write", path))?;
-            self.received(written);
+            self.requests.received(written);
             self.check_length(key, written, expected)?;
             Ok(written)
         };
@@ -105,39 +103,24 @@ impl Store {
             .await?
     }
 
-    /// The body as a stream of pieces, and its size, for callers that unpack it as it arrives. To be used within
-    /// [`Store::bounded_transfer`].
-    pub(crate) async fn open_stream(&self, key: &str) -> Result<(ByteStream, u64), StoreError> {
+    pub(crate) async fn get_pieces(&self, key: &str, pieces: mpsc::Sender<Bytes>) -> Result<(), StoreError> {
         let (answer, expected) = self.open(key, None, Instant::now()).await?;
-        Ok((answer.body, expected))
-    }
-
-    /// Limits a transfer of `bytes` to the time that it may take.
-    pub(crate) async fn bounded_transfer(
-        &self,
-        key: &str,
-        bytes: u64,
-        transfer: impl Future<Output = Result<(), StoreError>>,
-    ) -> Result<(), StoreError> {
         let transfer = async {
-            transfer.await?;
-            self.received(bytes);
+            let (mut body, mut sent) = (answer.body, 0);
+            while let Some(piece) = body.next().await {
+                let piece = piece.map_err(|e| self.failed("read", key, e))?;
+                sent += piece.len() as u64;
+                if !piece.is_empty() && pieces.send(piece).await.is_err() {
+                    return Ok(());
+                }
+            }
+            self.requests.received(sent);
+            self.check_length(key, sent, expected)?;
+            // Whether anyone still receives does not matter any more.
+            drop(pieces.send(Bytes::new()).await);
             Ok(())
         };
-        self.bounded("read", key, bytes, transfer).await?
-    }
-
-    /// Reports received bytes of a body. Must be called within the span of the read.
-    fn received(&self, bytes: u64) {
-        tracing::Span::current().record("rekindle.s3.bytes", bytes);
-        self.tell(StoreEvent::Received(bytes));
-    }
-
-    pub(crate) fn body_failed<E>(&self, key: &str, cause: E) -> StoreError
-    where
-        E: std::error::Error + Send + Sync + 'static,
-    {
-        self.failed("read", key, cause)
+        self.bounded("read", key, expected, transfer).await?
     }
 
     async fn read(&self, key: &str, range: Option<&Range<u64>>) -> Result<Bytes, StoreError> {
@@ -162,7 +145,9 @@ impl Store {
     async fn read_once(&self, key: &str, range: Option<&Range<u64>>, started: Instant) -> Result<Bytes, StoreError> {
         let (answer, expected) = self.open(key, range, started).await?;
         if expected > IN_MEMORY_MAX {
-            return Err(self.wrong_answer(key, format!("{expected} bytes are too many to hold in memory")));
+            return Err(self
+                .requests
+                .wrong_answer(key, format!("{expected} bytes are too many to hold in memory")));
         }
         let collect = async {
             let mut body = answer.body;
@@ -174,7 +159,7 @@ impl Store {
                 }
                 bytes.extend_from_slice(&piece);
             }
-            self.received(bytes.len() as u64);
+            self.requests.received(bytes.len() as u64);
             self.check_length(key, bytes.len() as u64, expected)?;
             Ok(bytes.freeze())
         };
@@ -206,7 +191,7 @@ impl Store {
         let expected = answer
             .content_length()
             .and_then(|len| u64::try_from(len).ok())
-            .ok_or_else(|| self.wrong_answer(key, "no content length".to_owned()))?;
+            .ok_or_else(|| self.requests.wrong_answer(key, "no content length".to_owned()))?;
         Ok((answer, expected))
     }
 
@@ -224,13 +209,5 @@ impl Store {
             format!("body has not the {expected} bytes announced (read {found})"),
         );
         Err(self.failed("read", key, short))
-    }
-
-    fn wrong_answer(&self, key: &str, what: String) -> StoreError {
-        StoreError::Answer {
-            key: self.full_key(key),
-            bucket: self.inner.bucket.clone(),
-            what,
-        }
     }
 }

@@ -3,49 +3,49 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A call to the store failed. The message has the key and the bucket, the source has the cause.
+/// A call to the store failed. The message has the key and the place, the source has the cause.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The object does not exist.
-    #[error("object {key} is not in bucket {bucket}")]
+    #[error("object {key} is not in {place}")]
     NotFound {
         /// The full key.
         key: String,
-        /// The bucket.
-        bucket: String,
+        /// Where it is looked for: `bucket NAME` or `directory PATH`.
+        place: String,
     },
-    /// The server refused, or was unreachable in all attempts.
-    #[error("could not {operation} {key} in bucket {bucket}")]
+    /// The store refused, or was unreachable in all attempts.
+    #[error("could not {operation} {key} in {place}")]
     Failed {
         /// The attempted operation.
         operation: &'static str,
         /// The full key.
         key: String,
-        /// The bucket.
-        bucket: String,
-        /// The SDK's error.
+        /// Where it is looked for: `bucket NAME` or `directory PATH`.
+        place: String,
+        /// The client's or the operating system's error.
         #[source]
         cause: Box<dyn std::error::Error + Send + Sync>,
     },
     /// No response within the time limit.
-    #[error("could not {operation} {key} in bucket {bucket} within {after:?}: check that the store answers")]
+    #[error("could not {operation} {key} in {place} within {after:?}: check that the store answers")]
     Timeout {
         /// The attempted operation.
         operation: &'static str,
         /// The full key.
         key: String,
-        /// The bucket.
-        bucket: String,
+        /// Where it is looked for: `bucket NAME` or `directory PATH`.
+        place: String,
         /// The time limit.
         after: Duration,
     },
     /// The response does not match the request.
-    #[error("object {key} in bucket {bucket} came back wrong: {what}")]
+    #[error("object {key} in {place} came back wrong: {what}")]
     Answer {
         /// The full key.
         key: String,
-        /// The bucket.
-        bucket: String,
+        /// Where it is looked for: `bucket NAME` or `directory PATH`.
+        place: String,
         /// The mismatch.
         what: String,
     },
@@ -68,7 +68,17 @@ impl StoreError {
         matches!(self, Self::NotFound { .. })
     }
 
-    pub(super) fn file(operation: &'static str, path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Self {
+    /// One word for it: an outcome of [`crate::StoreEvent::Request`].
+    pub fn outcome(&self) -> &'static str {
+        match self {
+            Self::NotFound { .. } => "not_found",
+            Self::Timeout { .. } => "timeout",
+            _ => "broken",
+        }
+    }
+
+    /// A failed access to a local file.
+    pub fn file(operation: &'static str, path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();
         move |cause| Self::File { operation, path, cause }
     }

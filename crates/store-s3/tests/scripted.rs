@@ -1,6 +1,8 @@
 //! A server that answers by a script, with responses that no real server gives on request: throttling, expired
 //! credentials, a missing bucket. Also shows which requests ask for encryption.
 
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -8,8 +10,8 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
-use super::*;
-use crate::testing::config;
+use rekindle_s3_servers::config;
+use rekindle_store_s3::{Encryption, StoreConfig, connect};
 
 /// Start of the header line that requests encryption.
 const ENCRYPTION: &str = "x-amz-server-side-encryption: ";
@@ -88,13 +90,13 @@ async fn request(socket: &mut tokio::net::TcpStream) -> Option<String> {
 async fn a_throttled_request_is_tried_again_and_not_for_ever() {
     let slow = (503, "SlowDown");
     let (config, heads) = scripted(&[slow, slow]).await;
-    let store = Store::connect(config).await.unwrap();
+    let store = connect(config).await;
     store.put("a", Bytes::from_static(b"x")).await.unwrap();
     assert_eq!(heads.lock().len(), 3);
 
     let (config, heads) = scripted(&[slow; 100]).await;
     let attempts = config.timeouts.attempts as usize;
-    let store = Store::connect(config).await.unwrap();
+    let store = connect(config).await;
     let error = store.put("a", Bytes::from_static(b"x")).await.unwrap_err();
     assert!(format!("{:?}", error).contains("SlowDown"), "{error:?}");
     assert_eq!(heads.lock().len(), attempts);
@@ -104,7 +106,7 @@ async fn a_throttled_request_is_tried_again_and_not_for_ever() {
 async fn credentials_that_have_run_out_and_a_bucket_that_is_gone_are_told_at_once() {
     for (status, code) in [(400, "ExpiredToken"), (403, "AccessDenied"), (404, "NoSuchBucket")] {
         let (config, heads) = scripted(&[(status, code); 100]).await;
-        let store = Store::connect(config).await.unwrap();
+        let store = connect(config).await;
         let error = store.put_if_absent("a", Bytes::from_static(b"x")).await.unwrap_err();
         assert!(format!("{:?}", error).contains(code), "{error:?}");
         assert!(!error.is_not_found(), "{code} is not the object's absence");
@@ -125,7 +127,7 @@ async fn what_is_written_asks_for_the_encryption_that_is_configured_and_has_the_
             encryption: encryption.clone(),
             ..config.clone()
         };
-        let store = Store::connect(config).await.unwrap();
+        let store = connect(config).await;
         store.put("a", Bytes::from_static(b"x")).await.unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(17 << 20).unwrap();

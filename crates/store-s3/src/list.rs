@@ -1,31 +1,20 @@
 //! Lists keys.
 
-use super::{Store, StoreError};
+use rekindle_store::{ObjectInfo, StoreError};
+
+use crate::S3Store;
 
 /// Maximum length of a listing. A longer one is an error rather than unbounded memory.
 const LIST_MAX: usize = 1_000_000;
 
-/// An object in a listing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ObjectInfo {
-    /// Its key, without the store's prefix.
-    pub key: String,
-    /// Size in bytes.
-    pub len: u64,
-    /// Time of the last write by the store's own clock, in milliseconds since the Unix epoch. `None` if the store does
-    /// not report it.
-    pub modified_unix_ms: Option<i64>,
-}
-
-impl Store {
-    /// All objects whose keys start with `prefix`, by key.
-    pub async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>, StoreError> {
+impl S3Store {
+    pub(crate) async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>, StoreError> {
         let mut found = Vec::new();
         let mut token = None;
         loop {
             let page = self.list_page(prefix, None, token.take()).await?;
             for object in page.contents() {
-                let Some(key) = object.key().and_then(|k| k.strip_prefix(&self.inner.prefix)) else {
+                let Some(key) = object.key().and_then(|k| k.strip_prefix(self.requests.prefix())) else {
                     continue;
                 };
                 let len = u64::try_from(object.size().unwrap_or(0)).unwrap_or(0);
@@ -42,9 +31,7 @@ impl Store {
         }
     }
 
-    /// Names of the folders directly below `prefix`, which ends with `/`. The names have neither `prefix` nor a final
-    /// `/`.
-    pub async fn list_folders(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
+    pub(crate) async fn list_folders(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
         let below = self.full_key(prefix);
         let mut found = Vec::new();
         let mut token = None;
@@ -81,11 +68,9 @@ impl Store {
             .next_continuation_token()
             .filter(|_| page.is_truncated() == Some(true));
         if next.is_some() && found >= LIST_MAX {
-            return Err(StoreError::Answer {
-                key: self.full_key(prefix),
-                bucket: self.inner.bucket.clone(),
-                what: format!("a listing of more than {LIST_MAX} keys"),
-            });
+            return Err(self
+                .requests
+                .wrong_answer(prefix, format!("a listing of more than {LIST_MAX} keys")));
         }
         Ok(next.map(str::to_owned))
     }

@@ -1,6 +1,6 @@
 //! Writes objects (whole, conditionally, or from a file in parts) and deletes them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use aws_sdk_s3::config::retry::RetryConfig;
 use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
@@ -10,7 +10,9 @@ use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart, ServerSideEncry
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 
-use super::{Store, StoreError, StoreEvent};
+use rekindle_store::{Outcome, StoreError, read_range};
+
+use crate::S3Store;
 
 /// A larger file is uploaded in parts.
 const PART_BYTES: u64 = 16 << 20;
@@ -21,27 +23,15 @@ const PARTS_AT_ONCE: usize = 4;
 /// Maximum attempts of a conditional put while the server reports a concurrent one.
 const CONFLICT_ATTEMPTS: u32 = 5;
 
-/// Result of a conditional put.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// The object exists now.
-    Created,
-    /// Another object has the key. It was left unchanged.
-    AlreadyPresent,
-}
-
-impl Store {
-    /// Writes an object, replacing any existing one.
-    pub async fn put(&self, key: &str, bytes: Bytes) -> Result<(), StoreError> {
+impl S3Store {
+    pub(crate) async fn put(&self, key: &str, bytes: Bytes) -> Result<(), StoreError> {
         self.put_object(key, bytes, false)
             .await?
             .map(drop)
             .map_err(|e| self.failed("put", key, e))
     }
 
-    /// Writes an object if its key is free. Exactly one of several writers creates it. A retry after a lost response
-    /// may find its own object and return [`Outcome::AlreadyPresent`].
-    pub async fn put_if_absent(&self, key: &str, bytes: Bytes) -> Result<Outcome, StoreError> {
+    pub(crate) async fn put_if_absent(&self, key: &str, bytes: Bytes) -> Result<Outcome, StoreError> {
         let mut attempt = 1;
         loop {
             let error = match self.put_object(key, bytes.clone(), true).await? {
@@ -61,8 +51,8 @@ impl Store {
         }
     }
 
-    /// Writes a file as an object, in parts if it is large. Returns its size. The file must not change meanwhile.
-    pub async fn put_file(&self, key: &str, path: &Path) -> Result<u64, StoreError> {
+    /// In parts if the file is large.
+    pub(crate) async fn put_file(&self, key: &str, path: &Path) -> Result<u64, StoreError> {
         let len = file_len(path).await?;
         if len <= PART_BYTES {
             let bytes = tokio::fs::read(path).await.map_err(StoreError::file("read", path))?;
@@ -73,30 +63,13 @@ impl Store {
         self.put_large(key, path, len, false).await.map(|_| len)
     }
 
-    /// Like [`Self::put_if_absent`], from a file, in parts if it is large.
-    pub async fn put_file_if_absent(&self, key: &str, path: &Path) -> Result<Outcome, StoreError> {
+    pub(crate) async fn put_file_if_absent(&self, key: &str, path: &Path) -> Result<Outcome, StoreError> {
         let len = file_len(path).await?;
         if len <= PART_BYTES {
             let bytes = tokio::fs::read(path).await.map_err(StoreError::file("read", path))?;
             return self.put_if_absent(key, bytes.into()).await;
         }
         self.put_large(key, path, len, true).await
-    }
-
-    /// Whether an object has the same bytes as a file.
-    pub(crate) async fn has_file(&self, key: &str, path: &Path) -> Result<bool, StoreError> {
-        let len = file_len(path).await?;
-        if self.head(key).await?.len != len {
-            return Ok(false);
-        }
-        for offset in (0..len).step_by(usize::try_from(PART_BYTES).unwrap_or(usize::MAX)) {
-            let range = offset..len.min(offset + PART_BYTES);
-            let own = read_range(path.to_owned(), range.clone()).await;
-            if self.get_range(key, range).await? != own.map_err(StoreError::file("read", path))? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
     }
 
     async fn put_large(&self, key: &str, path: &Path, len: u64, if_absent: bool) -> Result<Outcome, StoreError> {
@@ -111,11 +84,8 @@ impl Store {
             .await?
             .map_err(|e| self.failed("put", key, e))?;
         let Some(upload) = started.upload_id() else {
-            return Err(StoreError::Answer {
-                key: self.full_key(key),
-                bucket: self.inner.bucket.clone(),
-                what: "a multipart upload without an id".to_owned(),
-            });
+            let what = "a multipart upload without an id".to_owned();
+            return Err(self.requests.wrong_answer(key, what));
         };
         // Some servers report the encryption once per upload, others for each part.
         let said = started.server_side_encryption();
@@ -143,8 +113,7 @@ impl Store {
         result
     }
 
-    /// Deletes an object. A missing object is not an error.
-    pub async fn delete(&self, key: &str) -> Result<(), StoreError> {
+    pub(crate) async fn delete(&self, key: &str) -> Result<(), StoreError> {
         let call = self
             .inner
             .client
@@ -155,9 +124,7 @@ impl Store {
         done.map(drop).map_err(|e| self.failed("delete", key, e))
     }
 
-    /// Deletes an object with exactly one request. Once this returns, no further request is in flight that the store
-    /// might execute later. A missing object is not an error.
-    pub async fn delete_once(&self, key: &str) -> Result<(), StoreError> {
+    pub(crate) async fn delete_once(&self, key: &str) -> Result<(), StoreError> {
         let call = self
             .inner
             .client
@@ -206,24 +173,23 @@ impl Store {
     /// object unencrypted.
     fn check_encryption(&self, key: &str, said: Option<&ServerSideEncryption>) -> Result<(), StoreError> {
         match self.inner.encryption.algorithm() {
-            Some(asked) if said != Some(&asked) => Err(StoreError::Answer {
-                key: self.full_key(key),
-                bucket: self.inner.bucket.clone(),
-                what: format!(
-                    "it was to be kept encrypted ({}), and the server does not say that it is: leave --s3-sse out, or use a server that encrypts",
+            Some(asked) if said != Some(&asked) => {
+                let what = format!(
+                    "it was to be kept encrypted ({}), and the server does not say that it is: leave --s3-sse out, or \
+                     use a server that encrypts",
                     asked.as_str()
-                ),
-            }),
+                );
+                Err(self.requests.wrong_answer(key, what))
+            }
             _ => Ok(()),
         }
     }
 
     /// Reports the sent bytes of a body once its request has succeeded. Must be called within the request's span.
     async fn sending<T, E>(&self, bytes: u64, call: impl Future<Output = Result<T, E>>) -> Result<T, E> {
-        tracing::Span::current().record("rekindle.s3.bytes", bytes);
         let sent = call.await;
         if sent.is_ok() {
-            self.tell(StoreEvent::Sent(bytes));
+            self.requests.sent(bytes);
         }
         sent
     }
@@ -322,15 +288,4 @@ fn is_present<E: ProvideErrorMetadata>(error: &SdkError<E>) -> bool {
 async fn file_len(path: &Path) -> Result<u64, StoreError> {
     let found = tokio::fs::metadata(path).await;
     Ok(found.map_err(StoreError::file("look at", path))?.len())
-}
-
-async fn read_range(path: PathBuf, range: std::ops::Range<u64>) -> std::io::Result<Vec<u8>> {
-    let read = move || {
-        use std::os::unix::fs::FileExt;
-        let size = usize::try_from(range.end - range.start).map_err(std::io::Error::other)?;
-        let mut bytes = vec![0; size];
-        std::fs::File::open(path)?.read_exact_at(&mut bytes, range.start)?;
-        Ok(bytes)
-    };
-    tokio::task::spawn_blocking(read).await.map_err(std::io::Error::other)?
 }
