@@ -571,7 +571,7 @@ fn corrupt_and_missing_chunks_are_clear_errors_and_harm_nobody_else() {
 }
 
 #[test]
-fn bytes_that_rot_on_the_embedded_store_s_disk_are_never_served() {
+fn bytes_that_rot_on_the_platform_s_own_disk_are_never_served() {
     let mut platform = Platform::start();
     let names = ["rots", "sound"];
     let sums = names.map(|name| {
@@ -581,7 +581,7 @@ fn bytes_that_rot_on_the_embedded_store_s_disk_are_never_served() {
     platform.stop();
     platform.empty_cache();
     // Every chunk rots that came after the other function's, and one byte of each is enough.
-    let objects = platform.directory("data").join("s3/buckets/rekindle/objects");
+    let objects = platform.directory("data").join("s3/objects");
     let mut rotted = 0;
     for entry in fs::read_dir(&objects).unwrap().flatten() {
         if !entry.file_name().to_string_lossy().starts_with("chunks%2F") {

@@ -3,10 +3,11 @@
 use clap::{Args, ValueEnum};
 use rekindle_store_s3::Encryption;
 
-/// An S3 server instead of the embedded one.
+/// An object store other than the platform's own directory.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct S3Args {
-    /// An S3 server to use instead of the embedded one; credentials and region come from the usual AWS variables.
+    /// An S3 server, or a directory (file:///PATH), to use instead of the platform's own; credentials and region come
+    /// from the usual AWS variables.
     #[arg(long, value_name = "URL", env = "FN_S3_ENDPOINT")]
     pub(crate) s3_endpoint: Option<String>,
     /// The bucket.

@@ -1,7 +1,7 @@
 //! `fn backup` and `fn restore-backup`: everything that a platform on one machine must not lose, in one archive.
 //!
 //! The archive is a tar file: `backup.json` first, then the database as of one moment, the keys, the cluster's
-//! authority, and last the embedded object store. Objects are whole files that are replaced, never changed. The
+//! authority, and last the platform's own objects. Objects are whole files that are replaced, never changed. The
 //! database is copied before them, so that everything it names existed then.
 
 use std::fs::{self, File};

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use futures::future::BoxFuture;
 use rekindle_gateway::KeyHash;
 use rekindle_relay::InProcessRoles;
 use rekindle_snapshotter::Store;
@@ -108,8 +107,7 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
     let gateway = args.https.listeners(gateway).await?;
 
     phase(layout, "opening the object store");
-    let connecting = open_store(args, layout, &secrets, roles).await?;
-    let Some(store) = roles.while_running(connecting).await? else {
+    let Some(store) = roles.while_running(Box::pin(open_store(args, layout))).await? else {
         return Ok(false);
     };
 
@@ -190,42 +188,18 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
     Ok(true)
 }
 
-/// Starts the embedded S3 server unless another one is named. The returned future connects.
-async fn open_store<'a>(
-    args: &'a UpArgs,
-    layout: &'a Layout,
-    secrets: &'a Secrets,
-    roles: &mut Roles,
-) -> Result<BoxFuture<'a, Result<Store>>> {
-    let endpoint = match &args.s3.s3_endpoint {
-        Some(_) => None,
-        None => {
-            let (listener, address) = loopback().await?;
-            let config = rekindle_s3_local::Config {
-                root: layout.data.join("s3"),
-                access_key: secrets.s3.0.clone(),
-                secret_key: secrets.s3.1.clone(),
-                buckets: vec![args.s3.s3_bucket.clone()],
-            };
-            roles.start("object store", |stop| {
-                rekindle_s3_local::serve(config, listener, stop.wait())
-            });
-            Some(format!("http://{address}"))
+/// Opens the platform's own store unless another one is named.
+async fn open_store(args: &UpArgs, layout: &Layout) -> Result<Store> {
+    let (store, url) = match &args.s3.s3_endpoint {
+        None => store::own(layout, &args.s3.s3_bucket).await?,
+        Some(url) => {
+            let store = tokio::time::timeout(STORE_LIMIT, store::named(&args.s3, url)).await;
+            let late = || format!("the object store does not answer within {STORE_LIMIT:?}");
+            (store.with_context(late)??, url.clone())
         }
     };
-    Ok(Box::pin(async move {
-        let connect = async {
-            match (&endpoint, &args.s3.s3_endpoint) {
-                (Some(own), _) => store::embedded(own.clone(), &args.s3.s3_bucket, &secrets.s3).await,
-                (None, named) => store::external(&args.s3, named.as_deref().unwrap_or_default()).await,
-            }
-        };
-        let store = tokio::time::timeout(STORE_LIMIT, connect)
-            .await
-            .with_context(|| format!("the object store does not answer within {STORE_LIMIT:?}"))??;
-        store::record(layout, &endpoint, &args.s3)?;
-        Ok(store)
-    }))
+    store::record(layout, &url, &args.s3)?;
+    Ok(store)
 }
 
 async fn loopback() -> Result<(TcpListener, SocketAddr)> {

@@ -52,6 +52,11 @@ impl Layout {
         self.run.join("store.json")
     }
 
+    /// The platform's own objects: snapshots, layers, uploads.
+    pub(crate) fn objects(&self) -> PathBuf {
+        self.data.join("s3")
+    }
+
     /// Uploads while they arrive.
     pub(crate) fn spool(&self) -> PathBuf {
         self.data.join("spool")

@@ -16,6 +16,7 @@ mod isolation;
 pub(crate) mod layout;
 pub(crate) mod leftovers;
 pub(crate) mod membership;
+mod objects;
 pub(crate) mod pid;
 pub(crate) mod role;
 mod roles;

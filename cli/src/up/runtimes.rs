@@ -34,7 +34,7 @@ pub(crate) fn run(places: &Places, s3: &S3Args) -> Result<ExitCode> {
         .build()
         .context("the async runtime could not be started")?;
     let imported = runtime.block_on(async {
-        let store = store::external(s3, &endpoint).await?;
+        let store = store::named(s3, &endpoint).await?;
         Box::pin(import(&store, &layout.cache)).await
     })?;
     for (name, alias) in imported {

@@ -1,5 +1,4 @@
-//! What only this platform may know: the admin key, the secret between its parts, the key to its own S3 server. Each is
-//! made once, as a file that only root can read, and is never logged.
+//! What only this platform may know: the admin key, and the secret between its parts. Each is made once, as a file that only root can read, and is never logged.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write as _};
@@ -12,8 +11,6 @@ use rekindle_envelope::MasterKey;
 use super::layout::make_private;
 use crate::args::SealingArgs;
 
-/// The platform's id at its embedded S3 server.
-const S3_ID: &str = "rekindle";
 /// Default name of the master key's file below the data directory.
 pub(crate) const MASTER_KEY: &str = "master.key";
 /// Anything shorter is not a secret.
@@ -32,8 +29,6 @@ pub(crate) struct Secrets {
     pub(crate) cluster_token: String,
     /// Encrypts secrets in the scheduler's database.
     pub(crate) master_key: MasterKey,
-    /// Id and secret for the embedded S3 server.
-    pub(crate) s3: (String, String),
 }
 
 impl Secrets {
@@ -48,14 +43,8 @@ impl Secrets {
             admin_key_is_new,
             cluster_token: cluster_token(&data.join("cluster.token"))?,
             master_key: master_key(data, sealing)?,
-            s3: (S3_ID.to_owned(), read_or_make(&data.join("s3.key"), "")?),
         })
     }
-}
-
-/// Id and secret for the embedded S3 server of the platform with this data directory.
-pub(crate) fn s3_key(data: &Path) -> Result<(String, String)> {
-    Ok((S3_ID.to_owned(), read(&data.join("s3.key"))?))
 }
 
 /// Reads a secret that must exist.
@@ -138,9 +127,7 @@ mod tests {
         let second = Secrets::in_directory(dir.path(), &SealingArgs::default()).unwrap();
         assert!(first.admin_key_is_new && !second.admin_key_is_new);
         assert_eq!(first.admin_key, second.admin_key);
-        assert_eq!(first.s3, second.s3);
         assert_eq!(first.master_key.id(), second.master_key.id());
-        assert_ne!(first.cluster_token, first.s3.1);
         assert_eq!(first.admin_key.len(), 3 + 64);
         for entry in fs::read_dir(dir.path()).unwrap() {
             let meta = entry.unwrap().metadata().unwrap();

@@ -1,35 +1,45 @@
-//! Which object store the platform uses: the embedded one, or any S3 server by its address. A running platform records
-//! it, so that `fn snapshot` works on the same store without further options. The SDK's futures are large and boxed
-//! here.
+//! Which object store the platform uses: its own directory, or another directory or S3 server by its URL. A running
+//! platform records it, so that `fn snapshot` works on the same store without further options. The SDK's futures are
+//! large and boxed here.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 use anyhow::{Context as _, Result, bail};
-use rekindle_snapshotter::Store;
+use rekindle_store::{Directory, Store};
 use rekindle_store_s3::{StoreConfig, Timeouts};
 use serde::{Deserialize, Serialize};
 
 use super::layout::Layout;
+use super::objects;
 use super::pid::PidFile;
-use super::secrets;
 use crate::args::{Places, S3Args};
 
 /// For servers that ignore it.
 const REGION: &str = "us-east-1";
 
-/// Connects to the embedded server at `endpoint` with its key.
-pub(super) async fn embedded(endpoint: String, bucket: &str, key: &(String, String)) -> Result<Store> {
-    let own = S3Args {
-        s3_bucket: bucket.to_owned(),
-        ..S3Args::default()
-    };
-    Box::pin(connect(endpoint, &own, Some(key.clone()))).await
+/// What the URL of a store in a directory begins with; the rest is its path.
+const FILE: &str = "file://";
+
+/// The platform's own store, and its URL.
+pub(super) async fn own(layout: &Layout, bucket: &str) -> Result<(Store, String)> {
+    let (root, bucket) = (layout.objects(), bucket.to_owned());
+    let url = format!("{FILE}{}", root.display());
+    let store = tokio::task::spawn_blocking(move || objects::open(&root, &bucket)).await;
+    Ok((store.context("interrupted")??, url))
 }
 
-/// Connects to the server that the command line or `FN_S3_ENDPOINT` names, with the usual AWS credentials.
-pub(super) async fn external(args: &S3Args, endpoint: &str) -> Result<Store> {
-    Box::pin(connect(endpoint.to_owned(), args, None)).await
+/// Opens the store that the command line or `FN_S3_ENDPOINT` names: a directory, or an S3 server with the usual AWS
+/// credentials.
+pub(super) async fn named(s3: &S3Args, url: &str) -> Result<Store> {
+    match url.strip_prefix(FILE) {
+        Some(path) => {
+            let path = PathBuf::from(path);
+            let store = tokio::task::spawn_blocking(move || Directory::open(&path)).await;
+            Ok(store.context("interrupted")??)
+        }
+        None => Box::pin(connect(url, s3)).await,
+    }
 }
 
 /// How to reach a running platform's store.
@@ -39,17 +49,14 @@ struct Recorded {
     bucket: String,
     #[serde(default)]
     prefix: String,
-    /// Whether it is the embedded one, whose key is in the data directory.
-    embedded: bool,
 }
 
-/// Records which store the platform uses, for other commands on this machine; `embedded` is the address of its own one.
-pub(super) fn record(layout: &Layout, embedded: &Option<String>, s3: &S3Args) -> Result<()> {
+/// Records which store the platform uses, for other commands on this machine.
+pub(super) fn record(layout: &Layout, url: &str, s3: &S3Args) -> Result<()> {
     let recorded = Recorded {
-        endpoint: embedded.clone().or_else(|| s3.s3_endpoint.clone()).unwrap_or_default(),
+        endpoint: url.to_owned(),
         bucket: s3.s3_bucket.clone(),
         prefix: s3.s3_prefix.clone(),
-        embedded: embedded.is_some(),
     };
     let path = layout.store();
     let new = path.with_extension("new");
@@ -62,27 +69,23 @@ pub(super) fn record(layout: &Layout, embedded: &Option<String>, s3: &S3Args) ->
 /// The store that the command line names, otherwise the one of the platform that runs here.
 pub(crate) async fn of_platform(places: &Places, s3: &S3Args) -> Result<Store> {
     if let Some(endpoint) = &s3.s3_endpoint {
-        return external(s3, endpoint).await;
+        return named(s3, endpoint).await;
     }
     let layout = Layout::of(places).context("the current directory is gone")?;
     let running = PidFile::at(&layout.run).running()?;
-    let (Some(running), Some(recorded)) = (running, recorded(&layout.store())?) else {
+    let (Some(_), Some(recorded)) = (running, recorded(&layout.store())?) else {
         bail!(
             "{}: no platform runs there: start it with `fn up`, or name an object store with --s3-endpoint",
             layout.run.display()
         );
     };
-    if recorded.embedded {
-        let key = secrets::s3_key(&running.data)?;
-        return embedded(recorded.endpoint, &recorded.bucket, &key).await;
-    }
     let s3 = S3Args {
         s3_endpoint: None,
         s3_bucket: recorded.bucket,
         s3_prefix: recorded.prefix,
         ..s3.clone()
     };
-    external(&s3, &recorded.endpoint).await
+    named(&s3, &recorded.endpoint).await
 }
 
 fn recorded(path: &Path) -> Result<Option<Recorded>> {
@@ -98,22 +101,22 @@ fn recorded(path: &Path) -> Result<Option<Recorded>> {
     }
 }
 
-async fn connect(endpoint: String, s3: &S3Args, credentials: Option<(String, String)>) -> Result<Store> {
-    let (told, bucket) = (endpoint.clone(), &s3.s3_bucket);
+async fn connect(endpoint: &str, s3: &S3Args) -> Result<Store> {
+    let bucket = &s3.s3_bucket;
     let region = env::var("AWS_REGION").or_else(|_| env::var("AWS_DEFAULT_REGION"));
     let store = rekindle_store_s3::connect(StoreConfig {
-        endpoint: Some(endpoint),
+        endpoint: Some(endpoint.to_owned()),
         bucket: bucket.to_owned(),
         prefix: s3.s3_prefix.clone(),
         region: region.unwrap_or_else(|_| REGION.to_owned()),
-        credentials,
+        credentials: None,
         force_path_style: true,
         encryption: s3.encryption(),
         timeouts: Timeouts::default(),
     })
     .await;
     store.ensure_place().await.with_context(|| {
-        format!("{told}: the bucket {bucket} cannot be used: check the address and the AWS credentials")
+        format!("{endpoint}: the bucket {bucket} cannot be used: check the address and the AWS credentials")
     })?;
     Ok(store)
 }
