@@ -5,6 +5,8 @@
 mod contract;
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -18,6 +20,57 @@ async fn a_directory_keeps_the_contract() {
     keeps_the_contract(&store, root.path()).await;
     let left = fs::read_dir(root.path().join("store/tmp")).unwrap().count();
     assert_eq!(left, 0, "files are left in tmp");
+}
+
+/// Directory of the child's store.
+const CHILD_ROOT: &str = "REKINDLE_STORE_TEST_CHILD_ROOT";
+const OBJECT: usize = 4 << 20;
+
+/// The writer of the next test, in a process of its own. Without the variable it is no test.
+#[tokio::test(flavor = "multi_thread")]
+async fn child_writer() {
+    let Some(root) = std::env::var_os(CHILD_ROOT) else {
+        return;
+    };
+    let store = Directory::open(root.as_ref()).unwrap();
+    println!("\nwrites");
+    for number in 0.. {
+        let bytes = Bytes::from(vec![(number % 251) as u8; OBJECT]);
+        store.put("replaced", bytes.clone()).await.unwrap();
+        store
+            .put_if_absent(&format!("{}/{number}", std::process::id()), bytes)
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_writer_that_is_killed_leaves_whole_objects_only() {
+    let root = tempfile::tempdir().unwrap();
+    let store = Directory::open(root.path()).unwrap();
+    for round in 0..12 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["child_writer", "--exact", "--nocapture"])
+            .env(CHILD_ROOT, root.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(said.any(|line| line.unwrap() == "writes"));
+        // At another moment each time.
+        std::thread::sleep(Duration::from_millis(5 + 7 * round));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        for object in store.list("").await.unwrap() {
+            let bytes = store.get(&object.key).await.unwrap();
+            assert!(
+                bytes.len() == OBJECT && bytes.iter().all(|b| *b == bytes[0]),
+                "{}",
+                object.key
+            );
+        }
+    }
+    assert!(!store.list("").await.unwrap().is_empty());
 }
 
 /// As `fn up` and `fn snapshot` share one.
