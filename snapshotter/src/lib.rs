@@ -1,5 +1,5 @@
-//! The snapshot format, over any object store (`rekindle-store`). CRIU writes and reads image directories. Everything between two
-//! such directories is in this crate.
+//! The snapshot format, over any object store (`rekindle-store`). CRIU writes and reads image directories. Everything
+//! between two such directories is in this crate.
 //!
 //! ```text
 //!  CRIU dump ──► directory ──► capture::publish ──► chunks/…, snapshots/ID/bundle, then snapshots/ID/manifest.json

@@ -1,4 +1,5 @@
-//! What only this platform may know: the admin key, and the secret between its parts. Each is made once, as a file that only root can read, and is never logged.
+//! What only this platform may know: the admin key, and the secret between its parts. Each is made once, as a file that
+//! only root can read, and is never logged.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write as _};

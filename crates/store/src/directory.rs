@@ -7,8 +7,8 @@
 //!   objects/NAME     one file per object, its bytes and nothing else
 //! ```
 //!
-//! NAME is the key with special bytes escaped ([`crate::key_of`]). All objects are in one directory, so that an fsync of
-//! it makes everything durable that came before: whoever relies on another writer's object makes it durable too.
+//! NAME is the key with special bytes escaped ([`crate::key_of`]). All objects are in one directory, so that an fsync
+//! of it makes everything durable that came before: whoever relies on another writer's object makes it durable too.
 //!
 //! ```text
 //! write ──► tmp/… ──► fdatasync ──► rename to objects/NAME ──► fsync of objects/ ──► answered
