@@ -1,5 +1,5 @@
-//! One trace from the client's own span through every hop to the function: whole where it is sampled, and where it is not sampled but fails or
-//! is slow.
+//! One trace from the client's own span through every hop to the function: whole where it is sampled, and where it is
+//! not sampled but fails or is slow.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -75,7 +75,10 @@ def handler(event, context):
 ";
 
 fn platform(collector: &Collector) -> Platform {
-    let mut options = Options::default();
+    start(collector, Options::default())
+}
+
+fn start(collector: &Collector, mut options: Options) -> Platform {
     for (name, value) in [
         ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", collector.endpoint().as_str()),
         ("OTEL_BSP_SCHEDULE_DELAY", "200"),
@@ -171,7 +174,8 @@ fn has_failed(span: &Span) -> bool {
 fn the_whole_tree_of_spans_is_told_of_each_kind_of_start() {
     hub::enter();
     let collector = Collector::start();
-    let platform = platform(&collector);
+    let store = ObjectStore::start();
+    let platform = start(&collector, store.options());
     platform.deploy(&Folder::python("traced", "rehearse = false", CODE));
 
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
