@@ -1,9 +1,10 @@
 //! Restores a snapshot without CRIU: a hollow process in the sandbox runs the snapshot's restore program.
 //!
 //! ```text
-//! private files, clocks ─> order ─> (anonymous memory) ─mapped─> register it, fill the working set
-//!                                      │                                 │
-//!                                      └─ files, descriptors, threads ───┴─> last work ─> go
+//! order ─> (anonymous memory) ─mapped─> register it, fill the working set
+//!                │                                 │
+//!                ├─ files, descriptors, threads ───┴─> last work ─> go
+//! private files, clocks
 //! ```
 //!
 //! Until `go` nothing of the processes has run, so whatever fails before can be tried by CRIU in another sandbox.
@@ -17,13 +18,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rekindle_criu::StageError;
-use rekindle_pager::{AheadPage, Pager, PagerError, Prepared};
+use rekindle_pager::{AheadPage, Given, Pager, PagerError, Prepared};
 use rekindle_telemetry::record_past;
-use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 use tokio::task::JoinError;
 use tracing::Span;
 
-use crate::host::sandbox::{Hollow, HollowError, Sandbox, SandboxError};
+use crate::host::sandbox::{FilesSignal, Filling, Hollow, HollowError, Ordered, Sandbox, SandboxError};
 use crate::snapshots::{FILES_ARCHIVE, OpenSnapshot, RestoreProgram};
 
 /// How long the pager may take to register the memory and map the working set.
@@ -83,6 +84,9 @@ pub(crate) enum RunError {
     /// The pager fails.
     #[error(transparent)]
     Pager(#[from] PagerError),
+    /// What init was asked for meanwhile has failed.
+    #[error("prepare the sandbox")]
+    Unfurnished,
     /// The last work fails.
     #[error("the last work before it runs")]
     Last(#[source] StageError),
@@ -97,7 +101,6 @@ pub(crate) type LastWork = Box<dyn FnOnce(HashMap<u32, i32>) -> Result<(), Stage
 /// A restore by a program.
 pub(crate) struct Run {
     pub(crate) sandbox: Arc<Sandbox>,
-    pub(crate) hollow: Hollow,
     /// The function's ends of its outputs.
     pub(crate) outputs: [OwnedFd; 2],
     pub(crate) snapshot: Arc<OpenSnapshot>,
@@ -115,43 +118,56 @@ impl Run {
     ///
     /// # Errors
     /// Returns an error when something fails before they run. The sandbox is of no use then.
-    pub(crate) async fn run(self) -> Result<Pager, RunError> {
+    pub(crate) async fn run(self, hollow: Hollow) -> Result<Pager, RunError> {
         let archive = File::open(self.snapshot.images_dir.join(FILES_ARCHIVE)).map_err(RunError::Files)?;
         let archive = OwnedFd::from(archive);
-        let files = self.sandbox.load_files(&archive);
-        let begun = self.sandbox.begin_program(self.snapshot.clocks);
-        futures::try_join!(files, begun)?;
-        let (runtime, span) = (Handle::current(), Span::current());
-        let filled = tokio::task::spawn_blocking(move || {
+        let (sandbox, clocks) = (Arc::clone(&self.sandbox), self.snapshot.clocks);
+        let began = Instant::now();
+        let (ordered, files) = self.order(hollow)?;
+        let (linked, may_follow) = oneshot::channel();
+        let span = Span::current();
+        let filling = tokio::task::spawn_blocking(move || {
             let _in = span.enter();
-            self.fill(&runtime)
+            let (filling, memory) = ordered.mapped(self.program.pids())?;
+            (self.record)("mappings", began.elapsed());
+            self.fill(filling, memory, may_follow)
         });
-        filled.await?
+        let furnish = async {
+            futures::try_join!(sandbox.load_files(&archive), sandbox.begin_program(clocks))?;
+            files.send();
+            // The hollow process follows no links, whether mounts would let it or not.
+            sandbox.follow_links().await?;
+            // If nobody waits for it, filling has failed.
+            let _told = linked.send(());
+            Ok(())
+        };
+        // On failure the hollow process is told to give up, so filling ends.
+        let furnished: Result<(), RunError> = furnish.await;
+        let filled = filling.await?;
+        furnished.and(filled)
     }
 
-    fn fill(self, runtime: &Handle) -> Result<Pager, RunError> {
-        let began = Instant::now();
+    fn order(&self, hollow: Hollow) -> Result<(Ordered, FilesSignal), RunError> {
         let order = self.program.order().ok_or(RunError::Address)?;
         let own = self.program.files().into_iter().chain(&self.outputs);
         let templates = self.snapshot.template.files();
         let descriptors: Vec<BorrowedFd<'_>> = own.chain(templates).map(OwnedFd::as_fd).collect();
-        let (mut filling, memory) = self.hollow.fill(order, &descriptors, self.program.pids())?;
-        (self.record)("mappings", began.elapsed());
+        Ok(hollow.order(order, &descriptors)?)
+    }
+
+    fn fill(self, mut filling: Filling, memory: Vec<Given>, linked: oneshot::Receiver<()>) -> Result<Pager, RunError> {
         let registering = Instant::now();
         let asked = self.ahead.len();
         let preparing = self.pager.prepare(memory, self.ahead)?;
-        // The hollow process follows no links, whether mounts would let it or not.
-        let sandbox = Arc::clone(&self.sandbox);
-        let linked = runtime.spawn(async move { sandbox.follow_links().await });
         let Prepared { filled, took } = preparing.done(PREPARE_LIMIT)?;
         let pages = ("rekindle.pages", asked as u64);
         record_past(&Span::current(), "working set", took.0, took.1, &[pages]);
         tracing::debug!(asked, mapped = filled, us = took.1.as_micros(), "working set mapped");
         (self.record)("working-set", registering.elapsed());
         let resuming = Instant::now();
-        runtime.block_on(linked)??;
         // All memory is mapped by then.
         filling.ready()?;
+        linked.blocking_recv().map_err(|_| RunError::Unfurnished)?;
         (self.last)(std::mem::take(&mut filling.hosts)).map_err(RunError::Last)?;
         filling.go()?;
         (self.record)("resume", resuming.elapsed());

@@ -145,6 +145,7 @@ pub fn compile(source: Source<'_>) -> Result<Compiled, Refusal> {
     let tables = Tables::of(images);
     // A single process makes its descriptors while its memory is registered. Several inherit what they share.
     if processes.len() > 1 {
+        b.op(Code::Files, 0, []);
         descriptors::make_shared(&mut b, source, &tables)?;
     }
     for number in 0..processes.len() {

@@ -58,6 +58,10 @@ pub(crate) fn compile(b: &mut Builder, source: Source<'_>, number: usize) -> Res
     }
     plan.own(&anonymous)?;
     plan.b.op(Code::Tell, 0, []);
+    // Several processes have opened some by then.
+    if source.images.processes.len() == 1 {
+        plan.b.op(Code::Files, 0, []);
+    }
     plan.own(&of_files)?;
     for vma in mappings {
         for advice in (0..64).filter(|bit| vma.madv.unwrap_or(0) & 1 << bit != 0) {

@@ -111,6 +111,7 @@ fn good_images_become_a_program() {
         Code::Clear,
         Code::Map,
         Code::Tell,
+        Code::Files,
         Code::Memory,
         Code::Keep,
         Code::Threads,

@@ -96,6 +96,8 @@ codes! {
     Threads,
     /// Say that all is mapped that the pager registers.
     Tell,
+    /// Wait until the private files are there.
+    Files,
     /// Wait to be told to go on.
     Wait,
     /// Install a filter in all threads. `a`: number of instructions. Their offset.

@@ -4,6 +4,7 @@
 //! hollow process                        worker
 //!   │── Hollow, with its userfaultfd ──────>│   while nothing of a function is known
 //!   │<── Order, with program, pages, … ─────│
+//!   │<── one byte: files are there ─────────│   at any time before `Ready`
 //!   │── Hollow, of each child ─────────────>│
 //!   │── Mapped, of each process ───────────>│   registers and fills the memory
 //!   │── Ready, of each process ────────────>│

@@ -145,7 +145,6 @@ impl<'a> SnapshotRestore<'a> {
         let [stdout, stderr] = ends.map(|end| end.map_err(|e| failed("copy an output", &e)));
         let run = Run {
             sandbox: Arc::clone(&sandbox),
-            hollow,
             outputs: [stdout?, stderr?],
             snapshot: Arc::clone(&self.snapshot),
             program,
@@ -157,7 +156,7 @@ impl<'a> SnapshotRestore<'a> {
             },
             record: self.instance.inner_phase_recorder(),
         };
-        let ran = self.instance.phase("restorer", run.run()).await;
+        let ran = self.instance.phase("restorer", run.run(hollow)).await;
         if let Some(criu) = criu {
             criu.let_go();
         }

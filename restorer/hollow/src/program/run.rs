@@ -131,6 +131,7 @@ impl Run {
                 threads::make(self.program)
             }
             Code::Tell => self.order.say(Said::Mapped),
+            Code::Files => self.order.wait(),
             Code::Wait => {
                 self.order.say(Said::Ready)?;
                 self.order.wait()

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use nix::sys::socket::{
-    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, UnixCredentials,
-    recvmsg, sendmsg, setsockopt, socketpair, sockopt,
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, Shutdown, SockFlag, SockType, UnixAddr,
+    UnixCredentials, recvmsg, send, sendmsg, setsockopt, shutdown, socketpair, sockopt,
 };
 use nix::sys::time::{TimeVal, TimeValLike as _};
 use rekindle_pager::Given;
@@ -42,6 +42,14 @@ pub struct Hollow {
     /// Its process id on the host.
     host: i32,
 }
+
+/// A hollow process that was given a program.
+#[derive(Debug)]
+pub struct Ordered(Hollow);
+
+/// Tells a hollow process that its private files are there. Dropping it makes the process give up.
+#[derive(Debug)]
+pub struct FilesSignal(Option<OwnedFd>);
 
 /// A hollow process that runs a program.
 #[derive(Debug)]
@@ -82,35 +90,47 @@ impl Hollow {
         }
     }
 
-    /// Gives it a program for processes with these ids, and waits until they have all mappings that the pager
-    /// registers. `descriptors` are those of an [`Order`]. Returns their memory.
+    /// Gives it a program, with the descriptors of an [`Order`]. Also returns what tells it that its private files are
+    /// there.
     ///
     /// # Errors
-    /// Returns an error when an operation fails. Nothing of the processes has run then.
-    pub fn fill(
-        self,
-        order: Order,
-        descriptors: &[BorrowedFd<'_>],
-        pids: &[u32],
-    ) -> Result<(Filling, Vec<Given>), HollowError> {
+    /// Returns an error when it is gone.
+    pub fn order(self, order: Order, descriptors: &[BorrowedFd<'_>]) -> Result<(Ordered, FilesSignal), HollowError> {
+        let files = self.socket.try_clone().map_err(HollowError::Socket)?;
         let numbers: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
         let rights = [ControlMessage::ScmRights(&numbers)];
         let bytes = order.to_bytes();
         let part = [IoSlice::new(&bytes)];
         sendmsg::<UnixAddr>(self.socket.as_raw_fd(), &part, &rights, MsgFlags::MSG_NOSIGNAL, None)
             .map_err(|e| HollowError::Socket(e.into()))?;
+        Ok((Ordered(self), FilesSignal(Some(files))))
+    }
+}
+
+impl Ordered {
+    /// Waits until the program's processes, which have these ids, have all mappings that the pager registers. Returns
+    /// their memory.
+    ///
+    /// # Errors
+    /// Returns an error when an operation fails. Nothing of the processes has run then.
+    pub fn mapped(self, pids: &[u32]) -> Result<(Filling, Vec<Given>), HollowError> {
+        let Hollow {
+            socket,
+            userfault,
+            host,
+        } = self.0;
         let first = *pids.first().ok_or(HollowError::Strange)?;
         let mut filling = Filling {
-            socket: self.socket,
+            socket,
             processes: pids.len(),
             ready: 0,
-            hosts: HashMap::from([(first, self.host)]),
+            hosts: HashMap::from([(first, host)]),
         };
         let given = |pid: u32, userfault| Given {
             pid: pid.cast_signed(),
             userfault,
         };
-        let mut memory = vec![given(first, self.userfault)];
+        let mut memory = vec![given(first, userfault)];
         let mut mapped = 0;
         while mapped < pids.len() {
             let (said, userfault, host) = hear(&filling.socket)?;
@@ -132,6 +152,30 @@ impl Hollow {
     }
 }
 
+impl FilesSignal {
+    /// Tells it.
+    pub fn send(mut self) {
+        if let Some(socket) = self.0.take() {
+            // If it is gone, whoever waits for it is told.
+            let _sent = go_on(&socket);
+        }
+    }
+}
+
+impl Drop for FilesSignal {
+    fn drop(&mut self) {
+        if let Some(socket) = self.0.take() {
+            // Whoever waits at either end gets nothing more. It may be gone already.
+            let _ended = shutdown(socket.as_raw_fd(), Shutdown::Both);
+        }
+    }
+}
+
+fn go_on(socket: &OwnedFd) -> Result<(), HollowError> {
+    let sent = send(socket.as_raw_fd(), &[0], MsgFlags::MSG_NOSIGNAL);
+    sent.map(drop).map_err(|e| HollowError::Socket(e.into()))
+}
+
 impl Filling {
     /// Waits until the processes have everything.
     ///
@@ -149,10 +193,7 @@ impl Filling {
     /// # Errors
     /// Returns an error when one of them is gone.
     pub fn go(self) -> Result<(), HollowError> {
-        (0..self.processes).try_for_each(|_| {
-            let sent = nix::sys::socket::send(self.socket.as_raw_fd(), &[0], MsgFlags::MSG_NOSIGNAL);
-            sent.map(drop).map_err(|e| HollowError::Socket(e.into()))
-        })
+        (0..self.processes).try_for_each(|_| go_on(&self.socket))
     }
 }
 
@@ -218,7 +259,11 @@ mod tests {
 
     #[test]
     fn what_a_hollow_process_says_in_another_order_is_refused() {
-        let order = Order::default();
+        let run = |hollow: Hollow, pids: &[u32]| {
+            let (ordered, files) = hollow.order(Order::default(), &[])?;
+            files.send();
+            ordered.mapped(pids)
+        };
         let met = || {
             let (ours, theirs) = pair().unwrap();
             let (pipe, _) = nix::unistd::pipe().unwrap();
@@ -230,7 +275,7 @@ mod tests {
         for said in [Said::Mapped, Said::Ready, Said::Mapped, Said::Ready] {
             say(&theirs, said, None);
         }
-        let (filling, memory) = hollow.fill(order, &[], &[501, 502]).unwrap();
+        let (filling, memory) = run(hollow, &[501, 502]).unwrap();
         assert_eq!(memory.iter().map(|given| given.pid).collect::<Vec<_>>(), [501, 502]);
         let own = std::process::id().cast_signed();
         assert_eq!(filling.hosts, HashMap::from([(501, own), (502, own)]));
@@ -239,16 +284,28 @@ mod tests {
 
         let (hollow, theirs, pipe) = met();
         say(&theirs, Said::Hollow(7), Some(&pipe));
-        let error = hollow.fill(order, &[], &[501]).unwrap_err();
+        let error = run(hollow, &[501]).unwrap_err();
         assert!(matches!(error, HollowError::Strange));
 
         let (hollow, theirs, _) = met();
         say(&theirs, Said::Failed(12, libc::EACCES), None);
-        let error = hollow.fill(order, &[], &[501]).unwrap_err();
+        let error = run(hollow, &[501]).unwrap_err();
         assert!(matches!(error, HollowError::Operation(12, _)), "{error}");
 
         let (hollow, theirs, _) = met();
         drop(theirs);
-        assert!(hollow.fill(order, &[], &[501]).is_err());
+        assert!(run(hollow, &[501]).is_err());
+    }
+
+    #[test]
+    fn whoever_waits_ends_when_the_files_do_not_come() {
+        let (ours, theirs) = pair().unwrap();
+        let (pipe, _) = nix::unistd::pipe().unwrap();
+        say(&theirs, Said::Hollow(0), Some(&pipe));
+        let hollow = Hollow::meet(ours).unwrap();
+        let (ordered, files) = hollow.order(Order::default(), &[]).unwrap();
+        drop(files);
+        let error = ordered.mapped(&[501]).unwrap_err();
+        assert!(matches!(error, HollowError::Ended), "{error}");
     }
 }

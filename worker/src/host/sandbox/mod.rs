@@ -35,7 +35,7 @@ use crate::host::pagemap;
 pub use control::ControlError;
 use control::{Control, socket_pair};
 pub(crate) use furnished::Furniture;
-pub use hollow::{Filling, Hollow, HollowError};
+pub use hollow::{FilesSignal, Filling, Hollow, HollowError, Ordered};
 use ids::IdRange;
 pub use ids::IdsError;
 pub use netns::NetworkNamespace;
@@ -263,7 +263,7 @@ impl Sandbox {
             .map(drop)
     }
 
-    /// Makes the hollow process the function's first. It is then ordered to run a program with these clocks.
+    /// Makes the hollow process, which runs a program with these clocks, the function's first.
     ///
     /// # Errors
     /// Returns an error when it has ended.
