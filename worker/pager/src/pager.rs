@@ -120,7 +120,7 @@ pub enum PagerError {
     #[error("{0}")]
     Register(String),
     /// Processes that share the snapshot's memory were forked since the restore.
-    #[error("it has {0} processes that it made since it was restored")]
+    #[error("of its processes, {0} were made after it was restored")]
     Forked(usize),
 }
 

@@ -75,7 +75,11 @@ impl Pages {
             if let Some(worker) = measuring.upgrade() {
                 worker.metrics.page_lost();
             }
-            let message = format!("memory of {owner} cannot be had, so the instance was killed: {lost}");
+            let message = match code {
+                // Callers see this. Where the memory was to come from is the operator's to know.
+                ErrorCode::MigrationLost => format!("memory of {owner} cannot be had, so the instance was killed"),
+                _ => format!("memory of {owner} cannot be had, so the instance was killed: {lost}"),
+            };
             if let Some(instance) = judged.upgrade() {
                 instance.judge(ApiError::new(code, message));
             }

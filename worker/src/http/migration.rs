@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::body::{Body, Bytes};
-use axum::extract::{DefaultBodyLimit, State};
+use axum::body::Body;
+use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use rekindle_wire::interface::worker as operations;
 use rekindle_wire::interface::{Call, Params, Routes};
@@ -13,9 +13,6 @@ use rekindle_wire::{ApiError, ErrorCode};
 
 use crate::migration::{source, target};
 use crate::worker::Worker;
-
-/// Maximum size of a bundle: images, eager pages, and the instance's files in `/tmp` and `/dev/shm`.
-const PARCEL_MAX: usize = 4 << 30;
 
 pub(super) fn routes(others: Routes<Arc<Worker>>) -> Routes<Arc<Worker>> {
     others
@@ -29,7 +26,7 @@ pub(super) fn routes(others: Routes<Arc<Worker>>) -> Routes<Arc<Worker>> {
         .on(expect)
         .on(state)
         .on(give_up)
-        .sized::<operations::SendImages, _, _>(DefaultBodyLimit::max(PARCEL_MAX), images)
+        .raw::<operations::SendImages, _, _>(images)
         .on(go)
 }
 
@@ -98,7 +95,7 @@ async fn give_up(worker: Arc<Worker>, call: Call<operations::CancelArrival>) -> 
 async fn images(
     State(worker): State<Arc<Worker>>,
     Params(wanted): Params<operations::SendImages>,
-    bundle: Bytes,
+    bundle: Body,
 ) -> Result<Response, ApiError> {
     let target = worker.migration_targets.get(&wanted.id)?;
     let standing = target.images(&worker, bundle).await?;

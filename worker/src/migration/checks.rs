@@ -21,6 +21,8 @@ const PROCESSES_MAX: usize = 65_536;
 const FILES_MAX: usize = 100_000;
 /// How many times its function's memory limit a process can have: once in memory, and for a moment in swap.
 const MEMORIES: u64 = 2;
+/// Maximum size of images apart from memory and files, in bytes: mappings and descriptors.
+const DESCRIPTION_MAX: u64 = 256 << 20;
 /// Maximum number of processes that share one memory and each hold all of it.
 const SHARERS_MAX: usize = 16;
 
@@ -34,6 +36,14 @@ pub(super) enum RefusedError {
         stream: String,
         /// The pipe's name in the images.
         key: String,
+    },
+    /// It is larger than anything that such an instance can have.
+    #[error("its files have {bytes} bytes, more than {max}")]
+    Size {
+        /// All files, in bytes.
+        bytes: u64,
+        /// The most that is accepted, in bytes.
+        max: u64,
     },
     /// Each template must have one name, because templates are identified by their order.
     #[error("it names {named} templates of {there}")]
@@ -78,6 +88,20 @@ pub(super) enum RefusedError {
         /// The size according to the images, in bytes.
         wanted: u64,
     },
+}
+
+/// Checks that the bundle is no larger than an instance with this much memory, in bytes, can have it: all of that in
+/// files and eager pages, and what describes them.
+pub(super) fn check_size(header: &Header, memory: u64) -> Result<(), RefusedError> {
+    let max = memory.saturating_mul(MEMORIES).saturating_add(DESCRIPTION_MAX);
+    let bytes = header
+        .files
+        .iter()
+        .fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes));
+    match bytes <= max {
+        true => Ok(()),
+        false => Err(RefusedError::Size { bytes, max }),
+    }
 }
 
 /// Checks the header of an instance whose snapshot has this number of `templates`.

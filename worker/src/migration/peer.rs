@@ -19,6 +19,7 @@ use rekindle_wire::interface::worker::{
 use rekindle_wire::migration::{Standing, TargetOrder, TargetState};
 use rekindle_wire::{ApiError, ErrorCode};
 
+use super::bundle::Bundle;
 use super::page_numbering::BLOCK;
 use crate::worker::Worker;
 
@@ -139,8 +140,9 @@ impl Peer {
     }
 
     /// Sends the bundle to a migration target.
-    pub(super) async fn images(&self, bundle: Vec<u8>, limit: Duration) -> Result<Standing, ApiError> {
-        let call = self.call(&SendImages { id: self.id.clone() }, &()).body(bundle);
+    pub(super) async fn images(&self, bundle: Bundle, limit: Duration) -> Result<Standing, ApiError> {
+        let call = self.call(&SendImages { id: self.id.clone() }, &());
+        let call = call.body(reqwest::Body::wrap_stream(bundle.into_stream()));
         self.ask::<SendImages>(call, limit).await
     }
 

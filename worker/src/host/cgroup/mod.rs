@@ -310,6 +310,17 @@ impl Cgroup {
         }
     }
 
+    /// Returns how much of its memory is files in memory (`/tmp`, `/dev/shm`) and memory that processes share, in bytes.
+    ///
+    /// # Errors
+    /// Returns an error when the kernel's file cannot be read.
+    pub fn memory_shared(&self) -> Result<u64, FileError> {
+        match &self.layout {
+            Layout::V1(d) => d.memory_shared(),
+            Layout::V2(d) => d.memory_shared(),
+        }
+    }
+
     /// Raises its memory limit for a while, to `bytes` in all. This must not be less than the present limit.
     ///
     /// # Errors

@@ -187,6 +187,10 @@ impl Directories {
         files::read_number(&self.memory.join("memory.usage_in_bytes"))
     }
 
+    pub(super) fn memory_shared(&self) -> Result<u64, FileError> {
+        files::read_key(&self.memory.join("memory.stat"), "total_shmem")
+    }
+
     /// Without this file, a limit of memory would not limit anything: swap would come on top.
     pub(super) fn counts_swap(&self) -> bool {
         self.memory.join("memory.memsw.limit_in_bytes").exists()

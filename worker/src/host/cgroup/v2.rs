@@ -158,6 +158,10 @@ impl Directory {
         files::read_number(&self.file("memory.current"))
     }
 
+    pub(super) fn memory_shared(&self) -> Result<u64, FileError> {
+        files::read_key(&self.file("memory.stat"), "shmem")
+    }
+
     pub(super) fn counts_swap(&self) -> bool {
         self.file(SWAP_MAX).exists()
     }

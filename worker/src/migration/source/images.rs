@@ -6,7 +6,7 @@ use rekindle_criu::images::place_external;
 use rekindle_pager::address_map::AddressMap;
 use rekindle_wire::ApiError;
 
-use super::super::bundle::{Header, pack, pieces};
+use super::super::bundle::{Bundle, Header, pack, pieces};
 use super::super::page_numbering::{PageNumbering, read};
 use super::super::target::eager_name;
 use super::memory::SourcePages;
@@ -22,7 +22,7 @@ pub(super) fn pack_up(
     parts: &RunningInstance,
     templates: Vec<String>,
     maps: &[(i32, AddressMap)],
-) -> Result<(Vec<u8>, SourcePages), ApiError> {
+) -> Result<(Bundle, SourcePages), ApiError> {
     let failed = |e: &dyn std::error::Error| unavailable("pack the instance up", e);
     let files = read(dir, "files.img").map_err(|e| failed(&e))?;
     // The target chooses their paths.

@@ -1,5 +1,6 @@
 //! Images of a migrated instance, checked and laid out for CRIU.
 
+use std::io::Read;
 use std::path::Path;
 use std::time::Instant;
 
@@ -10,7 +11,7 @@ use rekindle_verify::{EAGER_PREFIX, PagesIn, verify};
 use rekindle_wire::ApiError;
 
 use super::super::bundle::{Header, unpack};
-use super::super::checks::{check_header, check_pages};
+use super::super::checks::{check_header, check_pages, check_size};
 use super::super::page_numbering::{PageNumbering, read};
 use crate::criu::restore::failed as restore_failed;
 use crate::instance::isolated_process::unavailable;
@@ -43,10 +44,17 @@ pub(super) struct ExpectedImages {
 }
 
 /// Writes the images into `dir` for CRIU, if they are a function's. Blocks.
-pub(super) fn lay_out(bundle: &[u8], dir: &Path, expected_images: &ExpectedImages) -> Result<ImagesOnDisk, ApiError> {
+pub(super) fn lay_out(
+    bundle: impl Read,
+    dir: &Path,
+    expected_images: &ExpectedImages,
+) -> Result<ImagesOnDisk, ApiError> {
     let failed = |e: &dyn std::error::Error| unavailable("lay out the images", e);
     let refused = |e: &dyn std::error::Error| restore_failed("believe the images of an instance that moves", e);
-    let header = unpack(bundle, dir, |header| check_header(header, expected_images.templates));
+    let header = unpack(bundle, dir, |header| {
+        check_size(header, expected_images.memory)?;
+        check_header(header, expected_images.templates)
+    });
     let mut header = header.map_err(|e| refused(&e))?;
     // The files checked here are the files that are edited and restored: nobody else writes to the directory.
     let began = Instant::now();

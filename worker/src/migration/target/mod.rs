@@ -4,10 +4,13 @@ mod images;
 mod transfer;
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
+use axum::body::Body;
+use futures::TryStreamExt as _;
 use parking_lot::Mutex;
 use rekindle_criu::ScratchDir;
 use rekindle_pager::{AheadPage, Layout, PageRange, PageRef, PageSource};
@@ -19,7 +22,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tracing::Instrument;
 
-use super::bundle::set_pieces;
+use super::bundle::{BlockingReader, set_pieces};
 use super::peer::{Peer, Source};
 use super::written::WrittenPages;
 use crate::criu::memory::Pages;
@@ -238,11 +241,7 @@ impl MigrationTarget {
     ///
     /// # Errors
     /// Returns an error when it cannot be restored; then it never ran.
-    pub async fn images(
-        self: &Arc<Self>,
-        worker: &Arc<Worker>,
-        bundle: axum::body::Bytes,
-    ) -> Result<Standing, ApiError> {
+    pub async fn images(self: &Arc<Self>, worker: &Arc<Worker>, bundle: Body) -> Result<Standing, ApiError> {
         let taken = self.become_busy(|state| match state {
             State::Prepared(_) => Ok(state),
             other => Err(other),
@@ -264,7 +263,7 @@ impl MigrationTarget {
         self: &Arc<Self>,
         worker: &Arc<Worker>,
         prepared: Prepared,
-        bundle: axum::body::Bytes,
+        bundle: Body,
     ) -> Result<Standing, ApiError> {
         // The source's instance is stopped meanwhile.
         let _starting = worker.start_limiter.starting();
@@ -278,7 +277,8 @@ impl MigrationTarget {
             memory: memory_limit(&self.order.spec),
             writes_root: self.order.spec.manifest.image.is_some(),
         };
-        let on_disk = tokio::task::spawn_blocking(move || lay_out(&bundle, &path, &expected_images)).await;
+        let bundle = BlockingReader(bundle.into_data_stream().map_err(io::Error::other).into_async_read());
+        let on_disk = tokio::task::spawn_blocking(move || lay_out(bundle, &path, &expected_images)).await;
         let on_disk = on_disk.map_err(|e| failed("lay out the images")(&e))??;
         let to = format!("{}-images", self.order.id);
         let pids = on_disk.numbering.pids().map_err(|e| failed("serve its memory")(&e))?;
