@@ -15,16 +15,16 @@ use rekindle_init::protocol::{FUNCTION_PID, FUNCTION_UID};
 use rekindle_relay::SendError;
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::{CaptureMeta, CaptureOptions, ExtraFile, Published, publish};
-use rekindle_wire::SnapshotId;
 use rekindle_wire::api::Randomness;
 use rekindle_wire::headers::{HOOK_PREFIX, RESEEDED};
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::manifest::Runtime;
+use rekindle_wire::{ApiError, ErrorCode, SnapshotId};
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::{Instrument as _, Span};
 
 use crate::criu::dump::{Dump, DumpError, DumpingCriu};
-use crate::instance::isolated_process::{memory_limit, shm_limit};
+use crate::instance::isolated_process::memory_limit;
 use crate::instance::randomness::{self, SearchError};
 use crate::instance::{Instance, RunningInstance, own_url};
 use crate::snapshots::dump_dir::DumpDir;
@@ -42,6 +42,12 @@ const QUIET_LIMIT: Duration = Duration::from_millis(500);
 const QUIET_PAUSE: Duration = Duration::from_micros(500);
 /// Maximum number of lines read from a connection table.
 const TABLE_LINES_MAX: usize = 1 << 16;
+/// Memory for what images say beside memory and files, bytes.
+const DESCRIPTION: u64 = 64 << 20;
+/// How long the function may take to be within its memory limit again. The kernel frees what the images took within
+/// milliseconds.
+const LOWER_LIMIT: Duration = Duration::from_secs(3);
+const LOWER_PAUSE: Duration = Duration::from_millis(50);
 /// The loopback addresses as the kernel's tables show them: IPv4, IPv4 mapped to IPv6, and IPv6.
 const LOOPBACKS: [&str; 3] = [
     "0100007F:",
@@ -277,35 +283,75 @@ fn has_connections(path: &Path) -> bool {
 
 /// More memory for the sandbox while its images exist. The images lie on a tmpfs or in the page cache, and what CRIU
 /// and init write there is charged to their own control group. Without the extra memory, a checkpoint would kill a
-/// function that uses more than half of its memory.
+/// function that uses more than half of its memory. The function runs on meanwhile: if it has taken more than its own
+/// limit by the end, it is killed.
 pub(crate) struct RoomForImages {
+    instance: Arc<Instance>,
     parts: Arc<RunningInstance>,
-    limit: u64,
     /// Released after the memory limit is restored.
-    _alone: Option<OwnedSemaphorePermit>,
+    alone: Option<OwnedSemaphorePermit>,
 }
 
 impl RoomForImages {
-    pub(crate) fn give(instance: &Instance, parts: &Arc<RunningInstance>, alone: Option<OwnedSemaphorePermit>) -> Self {
-        let limit = memory_limit(&instance.spec);
-        let files = instance.spec.manifest.tmp.0 + shm_limit(&instance.spec);
-        let raised = limit.saturating_mul(2).saturating_add(files);
+    pub(crate) fn give(
+        instance: &Arc<Instance>,
+        parts: &Arc<RunningInstance>,
+        alone: Option<OwnedSemaphorePermit>,
+    ) -> Self {
+        // Images are no larger than what they are made of: memory and files, which the limit counts.
+        let raised = memory_limit(&instance.spec)
+            .saturating_mul(2)
+            .saturating_add(DESCRIPTION);
         // The checkpoint of a small function succeeds without it.
         if let Err(e) = parts.cgroup.raise_memory(raised) {
             tracing::warn!(instance = %instance.id, error = %e, "no more memory for the checkpoint");
         }
         Self {
+            instance: Arc::clone(instance),
             parts: Arc::clone(parts),
-            limit,
-            _alone: alone,
+            alone,
         }
     }
 }
 
 impl Drop for RoomForImages {
     fn drop(&mut self) {
-        if let Err(e) = self.parts.cgroup.lower_memory(self.limit) {
-            tracing::warn!(error = %e, "an instance keeps the memory it was given for its checkpoint");
+        let limit = memory_limit(&self.instance.spec);
+        let (instance, parts) = (Arc::clone(&self.instance), Arc::clone(&self.parts));
+        match parts.cgroup.lower_memory(limit) {
+            Ok(()) => return,
+            // The instance has ended.
+            Err(e) if e.is_missing() => return,
+            Err(_) => {}
+        }
+        let alone = self.alone.take();
+        let until = Instant::now() + LOWER_LIMIT;
+        let lowering = move || {
+            while Instant::now() < until {
+                std::thread::sleep(LOWER_PAUSE);
+                match parts.cgroup.lower_memory(limit) {
+                    Ok(()) => return,
+                    Err(e) if e.is_missing() => return,
+                    Err(_) => {}
+                }
+            }
+            tracing::warn!(instance = %instance.id, "a function took the memory for its checkpoint's images");
+            instance.kill(ApiError::new(
+                ErrorCode::FunctionOutOfMemory,
+                format!(
+                    "the function used more than its memory limit of {} while its checkpoint was stored, and was \
+                     killed; raise memory in fn.toml",
+                    instance.spec.manifest.memory
+                ),
+            ));
+            drop(alone);
+        };
+        let thread = std::thread::Builder::new().name("memory-limit".to_owned());
+        if thread.spawn(lowering).is_err() {
+            self.instance.kill(ApiError::new(
+                ErrorCode::Unavailable,
+                "the host has no thread to limit the function's memory, and the function was killed: try again",
+            ));
         }
     }
 }
