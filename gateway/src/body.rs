@@ -30,6 +30,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
 
 use crate::budget::{Budget, Room};
+use crate::clients::Held;
 use crate::metrics::Metrics;
 use crate::pace::{MinRate, Pace};
 
@@ -60,7 +61,19 @@ enum First {
     /// The first part is as large as it must be.
     Enough,
     /// The body pauses, and has one of the places for such bodies.
-    Paused(OwnedSemaphorePermit),
+    Paused(EarlyPlace),
+}
+
+/// A place for a body that is passed through before its first part is complete: among all, and among its client's.
+type EarlyPlace = (OwnedSemaphorePermit, Option<Held>);
+
+/// Who sends a body, and how.
+#[derive(Default)]
+pub(crate) struct Sender {
+    /// What its client holds of its limits.
+    pub(crate) client: Option<Arc<Held>>,
+    /// Bytes that it may send before they are read, where that is not limited otherwise.
+    pub(crate) window: u32,
 }
 
 /// Bytes of a body, and the memory reserved for them.
@@ -91,7 +104,8 @@ pub(crate) struct Stream {
     broke_off: AtomicBool,
     hint: SizeHint,
     metrics: Arc<Metrics>,
-    _early: Option<OwnedSemaphorePermit>,
+    _early: Option<EarlyPlace>,
+    _unread: Room,
 }
 
 impl Intake {
@@ -102,7 +116,13 @@ impl Intake {
     /// - `request_timeout` if it comes too slowly
     /// - `bad_request` if it breaks off
     /// - `unavailable` if there is no memory for it
-    pub(crate) async fn receive(&self, headers: &HeaderMap, body: Body, max: u64) -> Result<Upload, ApiError> {
+    pub(crate) async fn receive(
+        &self,
+        headers: &HeaderMap,
+        body: Body,
+        max: u64,
+        sender: &Sender,
+    ) -> Result<Upload, ApiError> {
         let hint = http_body::Body::size_hint(&body);
         let length = headers
             .get(http::header::CONTENT_LENGTH)
@@ -114,8 +134,17 @@ impl Intake {
         if length == Some(0) {
             return Ok(Upload::Kept(Received::default()));
         }
+        let mut unread = self.memory.room();
+        let sent_ahead = length.unwrap_or(u64::MAX).min(sender.window.into());
+        if unread
+            .grow_to(usize::try_from(sent_ahead).unwrap_or(usize::MAX))
+            .is_err()
+        {
+            return Err(self.refused("body_memory", no_memory()));
+        }
         let mut body = Paced::new(body, self.rate);
-        let (first, ending) = self.first(&mut body, KEPT_MAX, length.is_none()).await?;
+        let early = length.is_none().then_some(sender);
+        let (first, ending) = self.first(&mut body, KEPT_MAX, early).await?;
         let left = max
             .checked_sub(first.bytes.len() as u64)
             .ok_or_else(|| too_large(max))?;
@@ -135,6 +164,7 @@ impl Intake {
             hint,
             metrics: self.metrics.clone(),
             _early: early,
+            _unread: unread,
         })))
     }
 
@@ -144,14 +174,19 @@ impl Intake {
     /// As for [`Self::receive`].
     pub(crate) async fn whole(&self, body: Body, max: usize) -> Result<Option<Received>, ApiError> {
         let mut body = Paced::new(body, self.rate);
-        let (received, _) = self.first(&mut body, max + 1, false).await?;
+        let (received, _) = self.first(&mut body, max + 1, None).await?;
         Ok((received.bytes.len() <= max).then_some(received))
     }
 
-    /// Receives the beginning of the body, until there are `enough` bytes of it. If it `may_pause`, also until nothing
-    /// comes for a while.
-    async fn first(&self, body: &mut Paced, enough: usize, may_pause: bool) -> Result<(Received, First), ApiError> {
-        match tokio::time::timeout(FIRST_LIMIT, self.gather(body, enough, may_pause)).await {
+    /// Receives the beginning of the body, until there are `enough` bytes of it. If its sender may have it passed on
+    /// `early`, also until nothing comes for a while.
+    async fn first(
+        &self,
+        body: &mut Paced,
+        enough: usize,
+        early: Option<&Sender>,
+    ) -> Result<(Received, First), ApiError> {
+        match tokio::time::timeout(FIRST_LIMIT, self.gather(body, enough, early)).await {
             Ok(gathered) => gathered,
             Err(_) => Err(self.refused("slow_body", too_slow())),
         }
@@ -161,7 +196,7 @@ impl Intake {
         &self,
         body: &mut Paced,
         enough: usize,
-        mut may_pause: bool,
+        mut early: Option<&Sender>,
     ) -> Result<(Received, First), ApiError> {
         let mut room = self.memory.room();
         let (mut only, mut all) = (Bytes::new(), BytesMut::new());
@@ -173,15 +208,15 @@ impl Intake {
             if length >= enough {
                 break First::Enough;
             }
-            let frame = match may_pause && length > 0 {
-                false => body.frame().await,
-                true => match tokio::time::timeout(PAUSE, body.frame()).await {
+            let frame = match early.filter(|_| length > 0) {
+                None => body.frame().await,
+                Some(sender) => match tokio::time::timeout(PAUSE, body.frame()).await {
                     Ok(frame) => frame,
                     Err(_) => {
-                        may_pause = false;
-                        match self.early.clone().try_acquire_owned() {
-                            Ok(place) => break First::Paused(place),
-                            Err(_) => continue,
+                        early = None;
+                        match self.early_place(sender) {
+                            Some(place) => break First::Paused(place),
+                            None => continue,
                         }
                     }
                 },
@@ -219,6 +254,15 @@ impl Intake {
             _room: Some(room),
         };
         Ok((received, ending))
+    }
+
+    fn early_place(&self, sender: &Sender) -> Option<EarlyPlace> {
+        let of_client = match &sender.client {
+            Some(client) => Some(client.early()?),
+            None => None,
+        };
+        let place = self.early.clone().try_acquire_owned().ok()?;
+        Some((place, of_client))
     }
 
     fn refused(&self, reason: &'static str, error: ApiError) -> ApiError {
@@ -418,11 +462,39 @@ mod tests {
     }
 
     async fn received(intake: &Intake, body: Body, max: u64) -> Result<Upload, ErrorCode> {
-        intake.receive(&HeaderMap::new(), body, max).await.map_err(|e| e.code)
+        let (headers, sender) = (HeaderMap::new(), Sender::default());
+        intake.receive(&headers, body, max, &sender).await.map_err(|e| e.code)
     }
 
     async fn passed_on(upload: &Upload) -> Vec<u8> {
         upload.attempt().collect().await.unwrap().to_bytes().to_vec()
+    }
+
+    #[tokio::test]
+    async fn what_may_be_sent_before_it_is_read_counts_until_the_body_ends() {
+        let intake = intake(1 << 20, Duration::from_secs(20));
+        let sender = Sender {
+            client: None,
+            window: 256 << 10,
+        };
+        let none = HeaderMap::new();
+        let large = || chunks(vec![vec![0; 70_000]; 2]);
+        let mut uploads = Vec::new();
+        for _ in 0..3 {
+            let upload = intake.receive(&none, large(), 1 << 20, &sender).await.unwrap();
+            // What was received is passed on. What the connection may hold is not known to be gone.
+            upload.attempt().frame().await.unwrap().unwrap();
+            uploads.push(upload);
+        }
+        assert!(intake.memory.used() >= 3 * (256 << 10));
+        let refused = intake.receive(&none, large(), 1 << 20, &sender).await;
+        assert_eq!(refused.err().unwrap().code, ErrorCode::Unavailable);
+        let mut small = HeaderMap::new();
+        small.insert(http::header::CONTENT_LENGTH, http::HeaderValue::from_static("100"));
+        let small = intake.receive(&small, chunks(vec![vec![0; 100]]), 1 << 20, &sender);
+        assert!(small.await.is_ok(), "a body is no larger than it says");
+        drop(uploads);
+        assert_eq!(intake.memory.used(), 0);
     }
 
     #[tokio::test]
@@ -504,7 +576,10 @@ mod tests {
         assert_eq!(another, Some(ErrorCode::RequestTimeout));
         drop(early);
         let length: HeaderMap = [(http::header::CONTENT_LENGTH, 9.into())].into_iter().collect();
-        let known = intake.receive(&length, pauses(), 1 << 20).await.err();
+        let known = intake
+            .receive(&length, pauses(), 1 << 20, &Sender::default())
+            .await
+            .err();
         assert_eq!(known.map(|e| e.code), Some(ErrorCode::RequestTimeout));
         assert!(received(&intake, pauses(), 1 << 20).await.is_ok());
     }

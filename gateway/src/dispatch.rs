@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::response::IntoResponse as _;
-use http::{HeaderValue, Request, Response};
+use http::{HeaderValue, Request, Response, Version};
 use rekindle_relay::DetachOnDrop;
 use rekindle_telemetry::TraceRef;
 use rekindle_wire::api::StartKind;
@@ -16,8 +16,9 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
-use crate::body::Intake;
+use crate::body::{Intake, Sender};
 use crate::clients::Held;
+use crate::connection::WINDOW;
 use crate::exchange::{Answered, AttemptOutcome, Exchange, Place, RetryReason};
 use crate::forward::Outgoing;
 use crate::headers;
@@ -209,7 +210,11 @@ impl Dispatch {
     async fn prepare(&self, call: &Call, request: Request<Body>) -> Result<Outgoing, ApiError> {
         let (parts, body) = request.into_parts();
         let mut to_worker = parts.headers;
-        let body = self.intake.receive(&to_worker, body, self.max_body).await?;
+        let sender = Sender {
+            client: call.client.clone(),
+            window: if parts.version == Version::HTTP_2 { WINDOW } else { 0 },
+        };
+        let body = self.intake.receive(&to_worker, body, self.max_body, &sender).await?;
         headers::strip_request(&mut to_worker);
         if call.invocation == "event" || call.attempt.is_some() {
             // No client's connection waits for it.

@@ -163,8 +163,14 @@ pub(crate) fn set_forwarded(headers: &mut HeaderMap, peer: IpAddr) {
     if let Ok(chain) = HeaderValue::from_str(&chain) {
         headers.insert(name, chain);
     }
-    if let Some(host) = headers.get(HOST).cloned() {
-        headers.entry("x-forwarded-host").or_insert(host);
+    match headers.get(HOST).cloned() {
+        Some(host) => {
+            headers.entry("x-forwarded-host").or_insert(host);
+        }
+        // HTTP/1.0 has none, and HTTP/2 may. The function would be told its worker's address.
+        None => {
+            headers.insert(HOST, HeaderValue::from_static("localhost"));
+        }
     }
     // Already set if TLS ends here; a balancer in front may have ended it too.
     headers

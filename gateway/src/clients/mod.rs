@@ -20,6 +20,9 @@ use bucket::Bucket;
 /// Idle entries are removed whenever there are twice as many as after the last time, and at least this many.
 const SWEEP_AT: usize = 1_024;
 
+/// Bodies of one client that are passed to functions though they pause. Each keeps a function's place.
+const EARLY_MAX: u32 = 8;
+
 /// Limits for one client; 0 for no limit.
 #[derive(Debug, Clone)]
 pub struct ClientLimits {
@@ -100,6 +103,7 @@ struct Table {
 struct Client {
     connections: u32,
     in_flight: u32,
+    early: u32,
     bucket: Bucket,
 }
 
@@ -108,7 +112,15 @@ struct Client {
 pub(crate) struct Held {
     clients: Arc<Clients>,
     client: IpAddr,
-    what: Limit,
+    what: InUse,
+}
+
+/// What a client has in use.
+#[derive(Debug, Clone, Copy)]
+enum InUse {
+    Connection,
+    Request,
+    EarlyBody,
 }
 
 impl Clients {
@@ -132,7 +144,7 @@ impl Clients {
             return Err(Limit::Connections);
         }
         entry.connections += 1;
-        Ok(Some(self.held(client, Limit::Connections)))
+        Ok(Some(self.held(client, InUse::Connection)))
     }
 
     /// Counts a request over a connection from `peer`. `None` if it is not counted.
@@ -151,7 +163,7 @@ impl Clients {
             return Err(Limit::Rate);
         }
         entry.in_flight += 1;
-        Ok(Some(self.held(client, Limit::InFlight)))
+        Ok(Some(self.held(client, InUse::Request)))
     }
 
     /// Counts a handshake with `peer`, which costs as much as a request.
@@ -183,7 +195,7 @@ impl Clients {
         self.limits.exempt.iter().any(|net| net.contains(&address))
     }
 
-    fn held(self: &Arc<Self>, client: IpAddr, what: Limit) -> Held {
+    fn held(self: &Arc<Self>, client: IpAddr, what: InUse) -> Held {
         Held {
             clients: Arc::clone(self),
             client,
@@ -202,6 +214,7 @@ impl Table {
         self.clients.entry(client).or_insert_with(|| Client {
             connections: 0,
             in_flight: 0,
+            early: 0,
             bucket: Bucket::full(per_second, now),
         })
     }
@@ -210,7 +223,20 @@ impl Table {
 impl Client {
     /// Whether a new entry would be equal.
     fn is_idle(&self, per_second: u32, now: Instant) -> bool {
-        self.connections == 0 && self.in_flight == 0 && self.bucket.is_full(per_second, now)
+        self.connections == 0 && self.in_flight == 0 && self.early == 0 && self.bucket.is_full(per_second, now)
+    }
+}
+
+impl Held {
+    /// Counts a body of the same client that is passed on though it pauses. `None` if it has too many.
+    pub(crate) fn early(&self) -> Option<Self> {
+        let mut table = self.clients.table.lock();
+        let entry = table.clients.get_mut(&self.client)?;
+        if entry.early >= EARLY_MAX {
+            return None;
+        }
+        entry.early += 1;
+        Some(self.clients.held(self.client, InUse::EarlyBody))
     }
 }
 
@@ -221,8 +247,9 @@ impl Drop for Held {
             return;
         };
         let count = match self.what {
-            Limit::Connections => &mut entry.connections,
-            Limit::InFlight | Limit::Rate => &mut entry.in_flight,
+            InUse::Connection => &mut entry.connections,
+            InUse::Request => &mut entry.in_flight,
+            InUse::EarlyBody => &mut entry.early,
         };
         *count = count.saturating_sub(1);
     }
@@ -243,6 +270,18 @@ mod tests {
 
     fn address(text: &str) -> IpAddr {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn one_client_keeps_few_places_with_bodies_that_pause() {
+        let clients = clients(0, 0, 0);
+        let request = |who: &str| clients.request(address(who), &HeaderMap::new()).unwrap().unwrap();
+        let (greedy, other) = (request("203.0.113.1"), request("203.0.113.2"));
+        let held: Vec<_> = (0..EARLY_MAX).map(|_| greedy.early().unwrap()).collect();
+        assert!(greedy.early().is_none() && request("203.0.113.1").early().is_none());
+        assert!(other.early().is_some());
+        drop(held);
+        assert!(greedy.early().is_some());
     }
 
     #[test]

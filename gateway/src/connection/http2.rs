@@ -38,6 +38,10 @@ const HEAD_MAX: u32 = 128 << 10;
 const RESETS_MAX: usize = 32;
 /// Maximum of a response that waits to be sent, bytes.
 const SEND_MAX: usize = 128 << 10;
+/// Bytes of a request's body that a client may send before they are read here. Each body reserves memory for as many.
+pub(crate) const WINDOW: u32 = 256 << 10;
+/// Bytes of all bodies on a connection that may be sent before they are read.
+const CONNECTION_WINDOW: u32 = 1 << 20;
 /// Clients acknowledge in steps of about this many bytes.
 const STEP_MAX: usize = 32 << 10;
 /// How often to check whether the connection is idle, or a response is not taken.
@@ -91,6 +95,8 @@ pub(super) async fn serve<A: Answering>(
         .max_pending_accept_reset_streams(RESETS_MAX)
         .max_local_error_reset_streams(RESETS_MAX)
         .max_send_buf_size(SEND_MAX)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
         .serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     let mut look = tokio::time::interval(LOOK_EVERY);

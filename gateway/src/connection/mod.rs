@@ -21,6 +21,8 @@ mod phase;
 mod refusal;
 mod unsent;
 
+pub(crate) use http2::WINDOW;
+
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
