@@ -36,7 +36,7 @@ pub use past::record_past;
 const FLUSH_LIMIT: Duration = Duration::from_secs(3);
 
 /// The default filter without `RUST_LOG`: our own information, others' warnings.
-const DEFAULT_FILTER: &str = "warn,rekindle=info";
+const DEFAULT_FILTER: &str = "warn,h2=error,rekindle=info";
 
 /// Why logs and traces could not be set up.
 #[derive(Debug, thiserror::Error)]
