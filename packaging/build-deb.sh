@@ -101,7 +101,7 @@ install -D -m 644 "$here/packaging/deb/lintian-overrides" "$root/usr/share/linti
 document rekindle "$root"
 control rekindle "$root" << END
 Depends: libc6 (>= $libc), libgcc-s1, libsqlite3-0, libzstd1, adduser, iproute2, nftables, patchelf, debian-archive-keyring
-Suggests: awscli, rekindle-runtimes
+Suggests: awscli, rekindle-runtimes, mmdebstrap
 Description: serverless functions that restore instead of booting
  Functions are started once, warmed up, checkpointed with CRIU and restored
  lazily from then on, on plain Linux hosts and any S3 store. This package has

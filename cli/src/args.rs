@@ -33,8 +33,8 @@ pub(crate) use codec::CodecArgs;
 pub(crate) use egress::EgressArgs;
 pub(crate) use function::FunctionArg;
 pub(crate) use functions::{
-    DeleteArgs, DemoArgs, DeployArgs, DescribeArgs, InitArgs, InvokeArgs, LogsArgs, RuntimesArgs, RuntimesCommand,
-    Template, TopArgs,
+    DeleteArgs, DemoArgs, DeployArgs, DescribeArgs, InitArgs, InvokeArgs, LogsArgs, RuntimesAddArgs, RuntimesArgs,
+    RuntimesCommand, RuntimesListArgs, Template, TopArgs,
 };
 pub(crate) use host::{BackupArgs, ConfigArgs, DoctorArgs, DoctorTargetArgs, RestoreBackupArgs};
 pub(crate) use https::HttpsArgs;
@@ -168,7 +168,7 @@ pub(crate) enum Command {
     Scheduler(SchedulerArgs),
     /// Run only a worker.
     Worker(WorkerArgs),
-    /// List the versions of the runtimes; import their root filesystems into a cluster's store.
+    /// List the versions of the runtimes, build them on this machine, import them into a cluster's store.
     Runtimes(RuntimesArgs),
     /// Show the life of a function in one table: booted, warm, gone, restored.
     #[command(hide = true)]

@@ -81,8 +81,10 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Scheduler(args) => up::role::scheduler(&args),
         Command::Worker(args) => up::role::worker(&args),
         Command::Runtimes(args) => match args.command {
-            RuntimesCommand::Import { places, s3 } => up::runtimes::run(&places, &s3),
-            RuntimesCommand::List { places } => Ok(up::runtimes::list(&places.cache)),
+            None => commands::runtimes::list(&args.list),
+            Some(RuntimesCommand::List(args)) => commands::runtimes::list(&args),
+            Some(RuntimesCommand::Add(args)) => commands::runtimes::add(&args),
+            Some(RuntimesCommand::Import { places, s3 }) => up::runtimes::run(&places, &s3),
         },
         Command::Backup(args) => commands::backup::backup(&args),
         Command::RestoreBackup(args) => commands::backup::restore(&args),

@@ -24,10 +24,13 @@ pub(crate) const DEFAULT_FILE: &str = "/etc/rekindle/rekindle.toml";
 pub(crate) const ROLES: [&str; 4] = ["up", "gateway", "scheduler", "worker"];
 /// Other commands that work on a host's platform: keys at the top hold for them, and those of `[up]` that say where the
 /// platform is.
-const TOOLS: [&str; 12] = [
+const TOOLS: [&str; 15] = [
     "down",
     "backup",
     "restore-backup",
+    "runtimes",
+    "runtimes list",
+    "runtimes add",
     "runtimes import",
     "doctor",
     "cluster init",

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use rekindle_wire::FunctionName;
+use rekindle_wire::internal::BUILD_TOOLS;
+use rekindle_wire::manifest::Base;
 
 use super::{FunctionArg, Listing, Places, S3Args};
 
@@ -224,14 +226,21 @@ pub(crate) struct DemoArgs {
 
 /// `fn runtimes`.
 #[derive(Debug, Clone, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct RuntimesArgs {
     #[command(subcommand)]
-    pub(crate) command: RuntimesCommand,
+    pub(crate) command: Option<RuntimesCommand>,
+    #[command(flatten)]
+    pub(crate) list: RuntimesListArgs,
 }
 
 /// The commands of `fn runtimes`.
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum RuntimesCommand {
+    /// List the versions of the runtimes: until when their projects repair them, and which are built on this machine.
+    List(RuntimesListArgs),
+    /// Build versions of the runtimes on this machine, and import them.
+    Add(RuntimesAddArgs),
     /// Import the archives in `<cache>/runtimes/` into the store.
     Import {
         #[command(flatten)]
@@ -239,9 +248,49 @@ pub(crate) enum RuntimesCommand {
         #[command(flatten)]
         s3: S3Args,
     },
-    /// List the versions of the runtimes: until when their projects repair them, and which are built on this machine.
-    List {
-        #[command(flatten)]
-        places: Places,
-    },
+}
+
+/// `fn runtimes list`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct RuntimesListArgs {
+    #[command(flatten)]
+    pub(crate) places: Places,
+    #[command(flatten)]
+    pub(crate) listing: Listing,
+}
+
+/// `fn runtimes add`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Needs root, mmdebstrap, and for Node.js a C compiler and npm. What is built from the same files already is only imported:
+into the store that --s3-endpoint names, otherwise into that of the platform that runs here.
+
+Examples:
+  fn runtimes add python3.13 node24
+  fn runtimes add --force python3.13                        with the newest Debian packages
+  fn runtimes add node24 --s3-endpoint http://10.0.0.9:9000 for a cluster")]
+pub(crate) struct RuntimesAddArgs {
+    /// Names of `fn runtimes list`, or build: pip and npm.
+    #[arg(required = true, value_name = "NAME", value_parser = root_filesystem)]
+    pub(crate) names: Vec<&'static str>,
+    /// Build again what is there.
+    #[arg(long)]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) places: Places,
+    #[command(flatten)]
+    pub(crate) s3: S3Args,
+}
+
+/// The name of the archive that a runtime is in.
+fn root_filesystem(name: &str) -> Result<&'static str, String> {
+    let others = [Base::Base.as_str(), BUILD_TOOLS];
+    let of_runtime = Base::of_runtime(name).map(Base::as_str);
+    of_runtime
+        .or_else(|| others.into_iter().find(|other| *other == name))
+        .ok_or_else(|| {
+            let runtimes = Base::ALL.into_iter().filter_map(Base::interpreter);
+            let names: Vec<_> = runtimes.map(|is| is.versioned).chain(others).collect();
+            format!("choose of {}", names.join(", "))
+        })
 }

@@ -16,6 +16,7 @@ pub(crate) mod invoke;
 pub(crate) mod list;
 pub(crate) mod logs;
 pub(crate) mod migrate;
+pub(crate) mod runtimes;
 pub(crate) mod snapshot;
 pub(crate) mod stats;
 pub(crate) mod status;

@@ -37,39 +37,24 @@ pub(crate) fn run(places: &Places, s3: &S3Args) -> Result<ExitCode> {
         let store = store::named(s3, &endpoint).await?;
         Box::pin(import(&store, &layout.cache)).await
     })?;
-    for (name, alias) in imported {
-        say!(
-            "{} is {} ({}, {})",
-            name,
-            alias.layer.digest,
-            show::bytes(alias.layer.tar_bytes),
-            show::count(alias.packages.len(), "package")
-        );
+    for (name, alias) in &imported {
+        print(name, alias);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// `fn runtimes list`: every root filesystem, and whether its archive is in `<cache>/runtimes/`.
-pub(crate) fn list(cache: &Path) -> ExitCode {
-    let mut table = show::table(["NAME", "INTERPRETER", "SUPPORTED UNTIL", "BUILT"]);
-    for base in Base::ALL {
-        let interpreter = base.interpreter();
-        let archive = fs::metadata(archive(cache, base.as_str()));
-        table.add_row([
-            interpreter.map_or(base.as_str(), |is| is.versioned).to_owned(),
-            interpreter.map_or("-", |is| is.version).to_owned(),
-            interpreter.map_or("-", |is| is.supported_until).to_owned(),
-            archive.map_or_else(
-                |_| format!("no: scripts/setup.sh runtimes {}", base.as_str()),
-                |archive| show::bytes(archive.len()),
-            ),
-        ]);
-    }
-    show::print_table(&table);
-    ExitCode::SUCCESS
+/// Prints what a runtime is now.
+pub(crate) fn print(name: &str, alias: &RuntimeAlias) {
+    say!(
+        "{name} is {} ({}, {})",
+        alias.layer.digest,
+        show::bytes(alias.layer.tar_bytes),
+        show::count(alias.packages.len(), "package")
+    );
 }
 
-fn archive(cache: &Path, name: &str) -> PathBuf {
+/// The archive of a root filesystem.
+pub(crate) fn archive(cache: &Path, name: &str) -> PathBuf {
     cache.join("runtimes").join(format!("{name}.tar"))
 }
 
@@ -93,7 +78,8 @@ pub(crate) async fn import(store: &Store, cache: &Path) -> Result<Vec<(&'static 
     Ok(imported)
 }
 
-async fn import_one(store: &Store, name: &str, tar: &Path) -> Result<RuntimeAlias> {
+/// Stores an archive unless the store has it, and has the runtime's name say so.
+pub(crate) async fn import_one(store: &Store, name: &str, tar: &Path) -> Result<RuntimeAlias> {
     let note = Note::beside(tar);
     let identity = identity(tar)?;
     if let Some(alias) = note.read(&identity)
@@ -199,8 +185,8 @@ impl Note {
     }
 }
 
-/// The archive's list of its content: package to version. Empty if it has none.
-fn packages(tar: &Path) -> io::Result<BTreeMap<String, String>> {
+/// The archive's list of its content: package to version. Empty if it has none. Blocks.
+pub(crate) fn packages(tar: &Path) -> io::Result<BTreeMap<String, String>> {
     let mut archive = tar::Archive::new(File::open(tar)?);
     for entry in archive.entries_with_seek()? {
         let entry = entry?;

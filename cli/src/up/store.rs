@@ -68,16 +68,24 @@ pub(super) fn record(layout: &Layout, url: &str, s3: &S3Args) -> Result<()> {
 
 /// The store that the command line names, otherwise the one of the platform that runs here.
 pub(crate) async fn of_platform(places: &Places, s3: &S3Args) -> Result<Store> {
+    match known(places, s3).await? {
+        Some(store) => Ok(store),
+        None => bail!(
+            "{}: no platform runs there: start it with `fn up`, or name an object store with --s3-endpoint",
+            places.run.display()
+        ),
+    }
+}
+
+/// The same; `None` where neither is.
+pub(crate) async fn known(places: &Places, s3: &S3Args) -> Result<Option<Store>> {
     if let Some(endpoint) = &s3.s3_endpoint {
-        return named(s3, endpoint).await;
+        return named(s3, endpoint).await.map(Some);
     }
     let layout = Layout::of(places).context("the current directory is gone")?;
     let running = PidFile::at(&layout.run).running()?;
     let (Some(_), Some(recorded)) = (running, recorded(&layout.store())?) else {
-        bail!(
-            "{}: no platform runs there: start it with `fn up`, or name an object store with --s3-endpoint",
-            layout.run.display()
-        );
+        return Ok(None);
     };
     let s3 = S3Args {
         s3_endpoint: None,
@@ -85,7 +93,7 @@ pub(crate) async fn of_platform(places: &Places, s3: &S3Args) -> Result<Store> {
         s3_prefix: recorded.prefix,
         ..s3.clone()
     };
-    named(&s3, &recorded.endpoint).await
+    named(&s3, &recorded.endpoint).await.map(Some)
 }
 
 fn recorded(path: &Path) -> Result<Option<Recorded>> {

@@ -281,11 +281,7 @@ pub(crate) async fn runtime_alias(worker: &Worker, name: &str) -> Result<Runtime
         match e {
             StoreError::NotFound { .. } => ApiError::new(
                 ErrorCode::BuildFailed,
-                format!(
-                    "{}; the operator must build it (scripts/setup.sh runtimes {name}) and import it (start fn up \
-                    again, or run fn runtimes import)",
-                    error.message
-                ),
+                format!("{}: the operator must add it: fn runtimes add {name}", error.message),
             ),
             // Another worker may reach the store.
             _ => error,

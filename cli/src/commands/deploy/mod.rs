@@ -23,6 +23,7 @@ use rekindle_wire::{ApiError, ErrorCode, FunctionId};
 use super::describe::{phases_line, rehearsal_line, reseeded_line, snapshot_line};
 use crate::args::DeployArgs;
 use crate::client::Client;
+use crate::commands::runtimes;
 use crate::show::{self, Steps, Tone};
 
 const POLL: Duration = Duration::from_millis(150);
@@ -140,7 +141,7 @@ fn read_manifest(folder: &Path) -> Result<Manifest> {
         let message = format!("{}: {e}", folder.display());
         ApiError::new(ErrorCode::InvalidManifest, message)
     })?;
-    if let Some(advice) = manifest::advice(&text) {
+    if let Some(advice) = manifest::advice(&text, &runtimes::month()) {
         eprintln!("{} {advice}", show::tinted_err("runtime:", Tone::Warning));
     }
     if let Some(address) = private_callback(&manifest) {

@@ -44,6 +44,13 @@ pub struct Interpreter {
     pub supported_until: &'static str,
 }
 
+impl Interpreter {
+    /// Whether its project still repairs it in a month (`YYYY-MM`).
+    pub fn is_supported(&self, month: &str) -> bool {
+        month <= self.supported_until
+    }
+}
+
 impl Base {
     /// Every root filesystem.
     pub const ALL: [Self; 8] = [
@@ -117,17 +124,29 @@ impl Base {
     }
 }
 
-/// What a developer should write instead of the runtime of this `fn.toml`, if its name says no version.
-pub fn advice(text: &str) -> Option<String> {
+/// What a developer should write instead of the runtime of this `fn.toml`, if its name says no version, or its
+/// interpreter's project repairs it no longer. `month` is the current one, as `YYYY-MM`.
+pub fn advice(text: &str, month: &str) -> Option<String> {
     let manifest: toml::Table = toml::from_str(text).ok()?;
     let name = manifest.get("runtime")?.as_str()?;
-    let is = Base::of_runtime(name)?
-        .interpreter()
-        .filter(|is| is.versioned != name)?;
+    let is = Base::of_runtime(name)?.interpreter()?;
+    let supported = is.is_supported(month);
+    if supported && is.versioned == name {
+        return None;
+    }
+    let newest = Base::ALL.into_iter().rev().filter_map(Base::interpreter);
+    let newest = newest
+        .filter(|newest| newest.runtime == is.runtime)
+        .find(|newest| newest.is_supported(month));
+    let instead = match newest {
+        Some(newest) if !supported => newest.versioned,
+        _ => is.versioned,
+    };
+    let verb = if supported { "repairs" } else { "repaired" };
     Some(format!(
-        "runtime = \"{name}\" is {}, which its project repairs until {}: write \"{}\", or a newer one of `fn \
+        "runtime = \"{name}\" is {}, which its project {verb} until {}: write \"{instead}\", or another of `fn \
         runtimes list`",
-        is.version, is.supported_until, is.versioned
+        is.version, is.supported_until
     ))
 }
 
@@ -180,15 +199,23 @@ mod tests {
     }
 
     #[test]
-    fn only_names_without_a_version_are_advised_against() {
-        let told = advice(&written("python")).unwrap();
+    fn names_without_a_version_and_versions_that_are_not_repaired_are_advised_against() {
+        let told = |name: &str| advice(&written(name), "2026-11");
+        let python = told("python").unwrap();
         assert!(
-            told.contains("Python 3.11") && told.contains("write \"python3.11\""),
-            "{told}"
+            python.contains("Python 3.11, which its project repairs until 2027-10: write \"python3.11\""),
+            "{python}"
         );
-        assert!(advice(&written("node")).unwrap().contains("2025-04"));
-        for name in ["python3.11", "python3.14", "node18", "node24", "http"] {
-            assert_eq!(advice(&written(name)), None, "{name}");
+        for name in ["node", "node18"] {
+            let node = told(name).unwrap();
+            assert!(node.contains("repaired until 2025-04: write \"node24\""), "{node}");
         }
+        for name in ["python3.11", "python3.14", "node22", "node24", "http"] {
+            assert_eq!(told(name), None, "{name}");
+        }
+        // In its last month it is repaired; where none is, the version stays.
+        assert_eq!(advice(&written("node22"), "2027-04"), None);
+        let late = advice(&written("node24"), "2040-01").unwrap();
+        assert!(late.contains("write \"node24\""), "{late}");
     }
 }
