@@ -2,6 +2,7 @@
 //! is live.
 
 mod image;
+mod locks;
 mod pack;
 mod upload;
 
@@ -79,6 +80,9 @@ pub(crate) async fn deploy(
     let deadline = begun + limit.unwrap_or(USUAL_WAIT + manifest.boot_timeout() * 2);
     if let Some(command) = &manifest.build_command {
         build(folder, command)?;
+    }
+    if let Some(advice) = locks::advice(folder, &manifest) {
+        eprintln!("{} {advice}", show::tinted_err("packages:", Tone::Warning));
     }
     let packed = match &manifest.image {
         None => pack::pack(folder)?,
