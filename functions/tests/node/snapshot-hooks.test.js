@@ -135,9 +135,9 @@ describe('random numbers', () => {
     const output = run(`
       const fs = require('node:fs');
       let byte = 1;
-      const readSync = fs.readSync;
-      fs.readSync = (fd, buffer, offset, length) => { buffer.fill(byte, offset, offset + length); return length; };
+      // Loaded before, as some versions of Node.js load modules by that function.
       const r = require(${JSON.stringify(random)});
+      fs.readSync = (fd, buffer, offset, length) => { buffer.fill(byte, offset, offset + length); return length; };
       r.install();
       const { random } = Math;
       const draw = () => [random(), random()];
@@ -155,10 +155,14 @@ describe('random numbers', () => {
   test('of OpenSSL can be reseeded through reseed.node', () => {
     const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'reseed-'));
     try {
-      const addon = path.join(folder, 'reseed.node');
-      const source = path.resolve(RUNTIME, '../../../../reseed.c');
-      const { status, stderr } = spawnSync('cc', ['-shared', '-fPIC', '-O2', '-Wall', '-Werror', '-nostdlib', '-o', addon, source], { encoding: 'utf8' });
-      assert.equal(status, 0, stderr);
+      // In a root filesystem it is there, and no compiler.
+      let addon = '/opt/rekindle/node/reseed.node';
+      if (!fs.existsSync(addon)) {
+        addon = path.join(folder, 'reseed.node');
+        const source = path.resolve(RUNTIME, '../../../../reseed.c');
+        const { status, stderr } = spawnSync('cc', ['-shared', '-fPIC', '-O2', '-Wall', '-Werror', '-nostdlib', '-o', addon, source], { encoding: 'utf8' });
+        assert.equal(status, 0, stderr);
+      }
       assert.equal(run(`
         const { add } = require(${JSON.stringify(addon)});
         add(Buffer.from('entropy'));

@@ -6,6 +6,7 @@ import subprocess
 import tarfile
 import tempfile
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 FUNCTIONS = Path(__file__).parents[2]
@@ -104,6 +105,25 @@ class RootFilesystems(unittest.TestCase):
         for name, version in NODES.items():
             self.assertEqual(f"{version} function\n", self.inside(name, "sh", "-c", f"cd /app && /usr/bin/node -e \"{script}\""))
             self.assertEqual(name != "node", (self.work / name / "opt/rekindle/licenses/node/LICENSE").exists())
+
+    def test_the_bootstraps_pass_their_tests_on_every_interpreter(self):
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(self.bootstrap_passes, (*PYTHONS, *NODES)))
+
+    def bootstrap_passes(self, name):
+        tree = self.work / name
+        for part in ("runtimes", "tests"):
+            subprocess.run(["cp", "-a", "--parents", part, tree / "app"], check=True, cwd=FUNCTIONS)
+        language, program = ("python", "python3 -m unittest") if name in PYTHONS else ("node", "node --test")
+        script = 'mount --rbind /dev "$0/dev" && mount -t proc proc "$0/proc" && exec chroot --userspec=1000:1000 "$0" "$@"'
+        environment = ["/usr/bin/env", "-i", "PATH=/usr/bin:/bin", "HOME=/tmp", "LANG=C.UTF-8", "PYTHONDONTWRITEBYTECODE=1"]
+        result = subprocess.run(
+            ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, tree,
+             *environment, "sh", "-c", f"cd /app/tests/{language} && exec {program}"],
+            capture_output=True, text=True,
+        )
+        self.assertEqual(0, result.returncode, f"{name}: {result.stdout[-4000:]}{result.stderr[-4000:]}")
+        self.assertRegex(result.stdout + result.stderr, r"(Ran|tests) [1-9]")
 
     def test_what_installs_dependencies_runs_on_every_interpreter(self):
         build("build", archive("build"))
