@@ -17,6 +17,7 @@ mod host;
 mod https;
 mod migrate;
 mod places;
+mod releases;
 mod retention;
 mod roles;
 mod room;
@@ -40,6 +41,7 @@ pub(crate) use host::{BackupArgs, ConfigArgs, DoctorArgs, DoctorTargetArgs, Rest
 pub(crate) use https::HttpsArgs;
 pub(crate) use migrate::MigrateArgs;
 pub(crate) use places::Places;
+pub(crate) use releases::{RollbackArgs, VersionsArgs};
 pub(crate) use retention::RetentionArgs;
 pub(crate) use roles::{CollectingArgs, DownArgs, GatewayArgs, SchedulerArgs, SealingArgs, UpArgs, WorkerArgs};
 pub(crate) use room::RoomArgs;
@@ -136,6 +138,10 @@ pub(crate) enum Command {
     List(Listing),
     /// Show everything about one function.
     Describe(DescribeArgs),
+    /// List the versions of a function: which are kept, and which serve.
+    Versions(VersionsArgs),
+    /// Have an earlier version of a function serve again, at once.
+    Rollback(RollbackArgs),
     /// Show one function in numbers: invocations by start kind, latencies, snapshot.
     Stats(DescribeArgs),
     /// Show the platform live: rates, latencies, pools.

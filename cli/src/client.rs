@@ -1,6 +1,8 @@
 //! The client of the admin API: the gateway's address, the key, and every call that `fn` makes. A refusal comes back as
 //! [`ApiError`]; if there is no gateway, the error says how to start it.
 
+mod releases;
+
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -346,11 +348,19 @@ impl Client {
     }
 
     /// Uploads a packed folder of `length` bytes into the namespace. Returns the version it became, and whether that is
-    /// new: without `force` an unchanged folder makes none.
-    pub(crate) async fn deploy(&self, body: reqwest::Body, length: u64, force: bool) -> Result<(VersionInfo, bool)> {
+    /// new: without `force` an unchanged folder makes none. Without `traffic` the version before goes on serving.
+    pub(crate) async fn deploy(
+        &self,
+        body: reqwest::Body,
+        length: u64,
+        force: bool,
+        traffic: bool,
+    ) -> Result<(VersionInfo, bool)> {
         let deploy = Deploy {
             namespace: self.other_namespace(),
             if_changed: Some(!force),
+            // Earlier versions of the scheduler know no other than true.
+            traffic: (!traffic).then_some(false),
         };
         let request = self
             .request(Deploy::OPERATION.method, &deploy.uri())

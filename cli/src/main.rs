@@ -110,6 +110,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
         }
         Command::List(args) => block_on(async { commands::list::run(&Client::new(&client)?, args).await }),
         Command::Describe(args) => block_on(async { commands::describe::run(&Client::new(&client)?, &args).await }),
+        Command::Versions(args) => block_on(async { commands::versions::run(&Client::new(&client)?, &args).await }),
+        Command::Rollback(args) => block_on(async { commands::rollback::run(&Client::new(&client)?, &args).await }),
         Command::Logs(args) => block_on(async { commands::logs::run(&Client::new(&client)?, &args).await }),
         Command::Delete(args) => block_on(async { commands::delete::run(&Client::new(&client)?, &args).await }),
         Command::Instances(args) => block_on(async { commands::instances::run(&Client::new(&client)?, args).await }),

@@ -10,7 +10,7 @@ use http::{HeaderValue, Request, Response, Version};
 use rekindle_relay::DetachOnDrop;
 use rekindle_telemetry::TraceRef;
 use rekindle_wire::api::StartKind;
-use rekindle_wire::headers::{ASYNC_ATTEMPT, ASYNC_ID, INSTANCE, INVOCATION, REQUEST_ID, START};
+use rekindle_wire::headers::{ASYNC_ATTEMPT, ASYNC_ID, INSTANCE, INVOCATION, REQUEST_ID, START, VERSION};
 use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionId};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -279,6 +279,7 @@ fn finish(call: &Call, answer: Answered, phases: &Phases) -> (Response<Body>, St
     headers::set(&mut parts.headers, REQUEST_ID, &call.request_id);
     headers::set(&mut parts.headers, START, start.as_str());
     headers::set(&mut parts.headers, INSTANCE, leased.instance.as_str());
+    headers::set(&mut parts.headers, VERSION, &leased.version.to_string());
     if let Some((name, value)) = timing::merged(phases, &worker) {
         parts.headers.insert(name, value);
     }

@@ -8,7 +8,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
 use rekindle_relay::{HeadLimits, strip_hop_by_hop_but_upgrade, strip_named};
-use rekindle_wire::headers::{CLUSTER_TOKEN, INSTANCE, REQUEST_ID, SERVER_TIMING, START};
+use rekindle_wire::headers::{CLUSTER_TOKEN, INSTANCE, REQUEST_ID, SERVER_TIMING, START, VERSION};
 use rekindle_wire::ids::RequestId;
 use rekindle_wire::interface::version;
 use rekindle_wire::{ApiError, ErrorCode, FunctionId};
@@ -73,7 +73,7 @@ fn looks_like_ours(name: &str) -> bool {
 /// Cleans a response's headers on their way out; removes also what the gateway sets itself.
 pub(crate) fn strip_answer(headers: &mut HeaderMap) {
     strip(headers);
-    for name in [START, INSTANCE, REQUEST_ID, SERVER_TIMING] {
+    for name in [START, INSTANCE, VERSION, REQUEST_ID, SERVER_TIMING] {
         headers.remove(name);
     }
     // Servers update it once a second, and copies of a snapshot begin with the value of that time. The connection to

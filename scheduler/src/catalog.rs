@@ -1,12 +1,12 @@
-//! Live versions in memory, so that placement never waits for the database. Loaded at start, changed when a version
-//! goes live or a function is deleted.
+//! The versions that can serve, and their aliases, in memory, so that placement never waits for the database. Loaded at
+//! start, changed when a version is ready, an alias is set, or a function is deleted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use rekindle_wire::api::StartKind;
+use rekindle_wire::api::{Alias, StartKind};
 use rekindle_wire::internal::{DamagedSnapshot, VersionSpec};
-use rekindle_wire::{ApiError, ErrorCode, FunctionId, Namespace, SnapshotId, VersionNumber};
+use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, Namespace, SnapshotId, VersionNumber};
 
 /// Maximum number of retired snapshots remembered.
 const RETIRED_MAX: usize = 10_000;
@@ -36,26 +36,53 @@ impl LiveVersion {
 
 /// What the scheduler's store knows about the version that an unknown instance claims to run.
 pub(crate) enum Known {
-    /// The live version.
+    /// A version that an alias names.
     Live(LiveVersion),
-    /// A version that was live once. Its remaining instances may finish.
+    /// Any other version. Its remaining instances may finish.
     Older(LiveVersion),
     /// There is no such version.
     Unknown,
+}
+
+/// A function's versions and their aliases.
+#[derive(Debug, Default)]
+struct Function {
+    versions: BTreeMap<VersionNumber, Arc<VersionSpec>>,
+    aliases: BTreeMap<AliasName, Alias>,
+}
+
+impl Function {
+    fn version(&self, version: VersionNumber) -> Option<LiveVersion> {
+        let spec = self.versions.get(&version)?.clone();
+        Some(LiveVersion { spec })
+    }
+
+    /// The versions that serve the function's invocations.
+    fn serving(&self) -> impl Iterator<Item = LiveVersion> {
+        let live = self.aliases.iter().find(|(name, _)| name.is_live());
+        let targets = live.into_iter().flat_map(|(_, alias)| &alias.targets);
+        targets.filter_map(|target| self.version(target.version))
+    }
+
+    /// Whether an alias names the version.
+    fn is_named(&self, version: VersionNumber) -> bool {
+        let mut targets = self.aliases.values().flat_map(|alias| &alias.targets);
+        targets.any(|target| target.version == version)
+    }
 }
 
 /// Every version that can serve, or could once.
 #[derive(Debug, Default)]
 pub(crate) struct Catalog {
     namespaces: BTreeSet<Namespace>,
-    functions: HashMap<FunctionId, BTreeMap<VersionNumber, Arc<VersionSpec>>>,
+    functions: HashMap<FunctionId, Function>,
     /// Functions whose live version asks for instances that stand by: few, and queried ten times a second.
     standing: BTreeSet<FunctionId>,
     retired: Retired,
 }
 
-/// Snapshots that no new instance begins as, since their versions were replaced or deleted. Workers need not keep them
-/// open.
+/// Snapshots that few new instances begin as, since no alias names their versions, or none at all. Workers need not keep
+/// them open.
 #[derive(Debug, Default)]
 pub(crate) struct Retired {
     all: HashSet<SnapshotId>,
@@ -75,6 +102,12 @@ impl Retired {
         }
         self.all.insert(snapshot.clone());
         self.order.push_back(snapshot.clone());
+    }
+
+    fn remove(&mut self, snapshot: &SnapshotId) {
+        if self.all.remove(snapshot) {
+            self.order.retain(|id| id != snapshot);
+        }
     }
 
     /// Whether the snapshot is retired.
@@ -119,23 +152,43 @@ impl Catalog {
         self.check_namespace(function.namespace()).err().unwrap_or_else(unknown)
     }
 
+    /// Adds a version that can serve.
     pub(crate) fn add(&mut self, spec: VersionSpec) {
         let function = spec.function.clone();
-        let before = self.live(&function).and_then(|live| live.spec.snapshot.clone());
-        let own = spec.snapshot.clone();
-        let versions = self.functions.entry(function.clone()).or_default();
+        let versions = &mut self.functions.entry(function.clone()).or_default().versions;
         versions.insert(spec.version, Arc::new(spec));
-        let after = self.live(&function).and_then(|live| live.spec.snapshot.clone());
-        // Either the new version replaced it, or a newer version was live before it.
-        for gone in [before, own] {
-            self.retired.add(gone.as_ref().filter(|id| after.as_ref() != Some(*id)));
-        }
-        self.note_standing(&function);
+        self.note_aliases(&function);
     }
 
-    fn note_standing(&mut self, function: &FunctionId) {
-        let says = |live: LiveVersion| live.spec.manifest.min_warm > 0 || live.spec.manifest.min_parked > 0;
-        if self.live(function).is_some_and(says) {
+    /// Adds a version that serves all of its function's invocations from now on.
+    #[cfg(test)]
+    pub(crate) fn release(&mut self, spec: VersionSpec) {
+        let (function, version) = (spec.function.clone(), spec.version);
+        self.add(spec);
+        self.set_alias(&function, Alias::of(AliasName::live(), version));
+    }
+
+    /// Has an alias name these versions, and no others.
+    pub(crate) fn set_alias(&mut self, function: &FunctionId, alias: Alias) {
+        if let Some(known) = self.functions.get_mut(function) {
+            known.aliases.insert(alias.name.clone(), alias);
+        }
+        self.note_aliases(function);
+    }
+
+    /// Follows a change of a function's aliases or versions.
+    fn note_aliases(&mut self, function: &FunctionId) {
+        let Some(known) = self.functions.get(function) else {
+            return;
+        };
+        for (version, spec) in &known.versions {
+            match &spec.snapshot {
+                Some(snapshot) if known.is_named(*version) => self.retired.remove(snapshot),
+                snapshot => self.retired.add(snapshot.as_ref()),
+            }
+        }
+        let stands_by = |live: LiveVersion| live.spec.manifest.min_warm > 0 || live.spec.manifest.min_parked > 0;
+        if known.serving().any(stands_by) {
             self.standing.insert(function.clone());
         } else {
             self.standing.remove(function);
@@ -145,7 +198,8 @@ impl Catalog {
     /// Drops a version's snapshot if it is the damaged one: the version is booted from now on. Returns its
     /// specification if so.
     pub(crate) fn drop_snapshot(&mut self, damaged: &DamagedSnapshot) -> Option<Arc<VersionSpec>> {
-        let spec = self.functions.get_mut(&damaged.function)?.get_mut(&damaged.version)?;
+        let function = self.functions.get_mut(&damaged.function)?;
+        let spec = function.versions.get_mut(&damaged.version)?;
         if spec.snapshot.as_ref() != Some(&damaged.snapshot) {
             return None;
         }
@@ -157,7 +211,7 @@ impl Catalog {
 
     /// Versions whose snapshot is known only by its name.
     pub(crate) fn without_digest(&self) -> Vec<Arc<VersionSpec>> {
-        let versions = self.functions.values().flat_map(BTreeMap::values);
+        let versions = self.functions.values().flat_map(|function| function.versions.values());
         let without = versions.filter(|spec| spec.snapshot.is_some() && spec.snapshot_digest.is_none());
         without.cloned().collect()
     }
@@ -165,7 +219,8 @@ impl Catalog {
     /// Stores the digest of a version's snapshot if the version still has that snapshot. Returns its specification if
     /// so.
     pub(crate) fn set_digest(&mut self, before: &VersionSpec, digest: String) -> Option<Arc<VersionSpec>> {
-        let spec = self.functions.get_mut(&before.function)?.get_mut(&before.version)?;
+        let function = self.functions.get_mut(&before.function)?;
+        let spec = function.versions.get_mut(&before.version)?;
         if spec.snapshot.is_none() || spec.snapshot != before.snapshot {
             return None;
         }
@@ -175,8 +230,8 @@ impl Catalog {
 
     /// Replaces the version's specification by `spec`, if the version exists.
     pub(crate) fn exchange(&mut self, spec: &VersionSpec) {
-        let versions = self.functions.get_mut(&spec.function);
-        if let Some(known) = versions.and_then(|versions| versions.get_mut(&spec.version)) {
+        let function = self.functions.get_mut(&spec.function);
+        if let Some(known) = function.and_then(|function| function.versions.get_mut(&spec.version)) {
             self.retired.add(
                 known
                     .snapshot
@@ -189,14 +244,14 @@ impl Catalog {
 
     /// Drops a version that does not serve.
     pub(crate) fn remove_version(&mut self, function: &FunctionId, version: VersionNumber) {
-        if let Some(versions) = self.functions.get_mut(function) {
-            versions.remove(&version);
+        if let Some(known) = self.functions.get_mut(function) {
+            known.versions.remove(&version);
         }
-        self.note_standing(function);
+        self.note_aliases(function);
     }
 
     pub(crate) fn remove(&mut self, function: &FunctionId) {
-        for spec in self.functions.remove(function).unwrap_or_default().values() {
+        for spec in self.functions.remove(function).unwrap_or_default().versions.values() {
             self.retired.add(spec.snapshot.as_ref());
         }
         self.standing.remove(function);
@@ -224,43 +279,50 @@ impl Catalog {
         self.functions.contains_key(function)
     }
 
-    /// The version that serves a function's invocations: its newest live one.
+    /// The version that serves a function's invocations: of several, that with the largest share.
     pub(crate) fn live(&self, function: &FunctionId) -> Option<LiveVersion> {
-        let (_, spec) = self.functions.get(function)?.last_key_value()?;
-        Some(LiveVersion { spec: spec.clone() })
+        let known = self.functions.get(function)?;
+        let live = known.aliases.get(&AliasName::live())?;
+        known.version(live.main()?)
     }
 
-    /// This version, if it is the one that serves.
+    /// Every version that serves a function's invocations.
+    pub(crate) fn all_live(&self, function: &FunctionId) -> impl Iterator<Item = LiveVersion> {
+        self.functions.get(function).into_iter().flat_map(Function::serving)
+    }
+
+    /// This version, if it is one that serves.
     pub(crate) fn serving(&self, function: &FunctionId, version: VersionNumber) -> Option<LiveVersion> {
-        self.live(function).filter(|live| live.spec.version == version)
+        self.all_live(function).find(|live| live.spec.version == version)
     }
 
-    /// Functions whose live version asks for instances that stand by.
+    /// Whether an alias names the version.
+    pub(crate) fn is_named(&self, function: &FunctionId, version: VersionNumber) -> bool {
+        self.functions
+            .get(function)
+            .is_some_and(|known| known.is_named(version))
+    }
+
+    /// Functions with a live version that asks for instances that stand by.
     pub(crate) fn standing(&self) -> impl Iterator<Item = &FunctionId> {
         self.standing.iter()
     }
 
     /// What is known of a version that an instance claims to run.
     pub(crate) fn known(&self, function: &FunctionId, version: VersionNumber) -> Known {
-        let Some(versions) = self.functions.get(function) else {
-            return Known::Unknown;
-        };
-        match versions.get(&version) {
+        let known = self.functions.get(function);
+        match known.and_then(|known| known.version(version)) {
             None => Known::Unknown,
-            Some(spec) => {
-                let spec = LiveVersion { spec: spec.clone() };
-                if versions.last_key_value().is_some_and(|(newest, _)| *newest == version) {
-                    Known::Live(spec)
-                } else {
-                    Known::Older(spec)
-                }
-            }
+            Some(spec) if self.is_named(function, version) => Known::Live(spec),
+            Some(spec) => Known::Older(spec),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use rekindle_wire::api::AliasTarget;
+
     use super::*;
     use crate::fixture::spec;
 
@@ -277,15 +339,48 @@ mod tests {
             all.filter(|id| catalog.retired().has(&id.parse().unwrap()))
                 .collect::<Vec<_>>()
         };
-        catalog.add(version(1, "s-1"));
-        catalog.add(version(1, "s-1"));
+        catalog.release(version(1, "s-1"));
+        catalog.release(version(1, "s-1"));
         assert!(retired(&catalog).is_empty());
-        catalog.add(version(2, "s-2"));
+        catalog.release(version(2, "s-2"));
         assert_eq!(retired(&catalog), ["s-1"]);
         catalog.exchange(&version(2, "s-3"));
         assert_eq!(retired(&catalog), ["s-1", "s-2"]);
+        catalog.set_alias(
+            &"hello".parse().unwrap(),
+            Alias::of(AliasName::live(), VersionNumber(1)),
+        );
+        assert_eq!(retired(&catalog), ["s-2", "s-3"], "the first serves again");
         catalog.remove(&"hello".parse().unwrap());
-        assert_eq!(retired(&catalog), ["s-1", "s-2", "s-3"]);
+        assert_eq!(retired(&catalog).len(), 3);
+    }
+
+    #[test]
+    fn what_live_names_serves_and_what_any_alias_names_is_kept() {
+        let name: FunctionId = "hello".parse().unwrap();
+        let mut catalog = Catalog::default();
+        (1..=4).for_each(|version| catalog.add(spec("hello", version, 10, 1, 2)));
+        assert!(catalog.live(&name).is_none() && catalog.has(&name));
+        let alias = |name: &str, targets: &[(u32, u32)]| Alias {
+            name: name.parse().unwrap(),
+            targets: targets
+                .iter()
+                .map(|(version, weight)| AliasTarget {
+                    version: VersionNumber(*version),
+                    weight: *weight,
+                })
+                .collect(),
+        };
+        catalog.set_alias(&name, alias("live", &[(1, 90), (2, 10)]));
+        catalog.set_alias(&name, alias("next", &[(3, 100)]));
+        assert_eq!(catalog.live(&name).unwrap().spec.version, VersionNumber(1));
+        let serve: Vec<_> = catalog.all_live(&name).map(|live| live.spec.version.0).collect();
+        assert_eq!(serve, [1, 2]);
+        let named = |version| catalog.is_named(&name, VersionNumber(version));
+        assert_eq!([1, 2, 3, 4].map(named), [true, true, true, false]);
+        let known = |version| catalog.known(&name, VersionNumber(version));
+        assert!(matches!(known(3), Known::Live(_)) && matches!(known(4), Known::Older(_)));
+        assert!(matches!(known(5), Known::Unknown));
     }
 
     #[test]
@@ -312,8 +407,8 @@ mod tests {
         let mut catalog = Catalog::default();
         let mut with = spec("hello", 1, 10, 1, 2);
         with.snapshot = Some("s-1".parse().unwrap());
-        catalog.add(with.clone());
-        catalog.add(spec("hello", 2, 10, 1, 2));
+        catalog.release(with.clone());
+        catalog.release(spec("hello", 2, 10, 1, 2));
         let [before] = &catalog.without_digest()[..] else {
             panic!("one has a snapshot")
         };
@@ -338,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_stands_by_as_its_newest_version_says() {
+    fn a_function_stands_by_as_its_live_version_says() {
         let name: FunctionId = "hello".parse().unwrap();
         let mut catalog = Catalog::default();
         let mut standing = |change: &mut dyn FnMut(&mut Catalog)| {
@@ -347,14 +442,15 @@ mod tests {
         };
         let mut told = spec("hello", 2, 10, 1, 2);
         told.manifest.min_parked = 1;
-        assert_eq!(standing(&mut |c| c.add(spec("hello", 1, 10, 1, 2))), 0);
-        assert_eq!(standing(&mut |c| c.add(told.clone())), 1);
-        assert_eq!(standing(&mut |c| c.remove_version(&name, VersionNumber(2))), 0);
-        assert_eq!(standing(&mut |c| c.add(told.clone())), 1);
-        assert_eq!(standing(&mut |c| c.add(spec("hello", 3, 10, 1, 2))), 0);
-        assert_eq!(standing(&mut |c| c.add(spec("hello", 3, 10, 1, 2))), 0);
+        assert_eq!(standing(&mut |c| c.release(spec("hello", 1, 10, 1, 2))), 0);
+        assert_eq!(standing(&mut |c| c.release(told.clone())), 1);
+        let first = || Alias::of(AliasName::live(), VersionNumber(1));
+        assert_eq!(standing(&mut |c| c.set_alias(&name, first())), 0);
+        assert_eq!(standing(&mut |c| c.release(told.clone())), 1);
+        assert_eq!(standing(&mut |c| c.release(spec("hello", 3, 10, 1, 2))), 0);
+        assert_eq!(standing(&mut |c| c.release(spec("hello", 3, 10, 1, 2))), 0);
         told.version = VersionNumber(4);
-        assert_eq!(standing(&mut |c| c.add(told.clone())), 1);
+        assert_eq!(standing(&mut |c| c.release(told.clone())), 1);
         assert_eq!(standing(&mut |c| c.remove(&name)), 0);
     }
 }

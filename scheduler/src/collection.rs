@@ -106,6 +106,7 @@ async fn all(
     let old = if dry_run {
         scheduler.store.too_old(keep).await?
     } else {
+        let _no_alias_changes = scheduler.releasing.lock().await;
         let old = scheduler.store.remove_too_old(keep).await?;
         let mut state = scheduler.state();
         for (function, version) in &old {

@@ -36,6 +36,7 @@ mod prepare;
 mod reaper;
 mod rebalancing;
 mod refusal;
+mod releases;
 mod renewal;
 mod retention;
 mod server;

@@ -32,7 +32,10 @@ pub(crate) fn refill(scheduler: &Scheduler) {
         let now = scheduler.now();
         // Most functions have neither a minimum nor an expected call, and there may be very many.
         let names: BTreeSet<_> = state.catalog.standing().chain(state.retention.expected()).collect();
-        let may_lack: Vec<LiveVersion> = names.into_iter().filter_map(|name| state.catalog.live(name)).collect();
+        let may_lack: Vec<LiveVersion> = names
+            .into_iter()
+            .flat_map(|name| state.catalog.all_live(name))
+            .collect();
         let ClusterState {
             fleet, catalog, pools, ..
         } = &mut *state;
@@ -152,7 +155,7 @@ mod tests {
             fleet: fleet(100),
             ..ClusterState::default()
         };
-        state.catalog.add(spec);
+        state.catalog.release(spec);
         let next = lacks(&state, &hello, Millis(0)).unwrap();
         assert_eq!(
             (next.why, next.kind, next.park),
@@ -175,7 +178,7 @@ mod tests {
             fleet: fleet(100),
             ..ClusterState::default()
         };
-        state.catalog.add(spec);
+        state.catalog.release(spec);
         for name in ["i-a", "i-b"] {
             ready(&mut state.fleet, name, &hello, Millis(0));
             state.fleet.instances.get_mut(&name.parse().unwrap()).unwrap().stage = Stage::Stopping;

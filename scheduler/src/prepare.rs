@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
-use rekindle_wire::api::{PhaseTime, SnapshotSummary, StartKind, VersionInfo, VersionState};
+use rekindle_wire::api::{Alias, PhaseTime, SnapshotSummary, StartKind, VersionInfo, VersionState};
 use rekindle_wire::internal::{LayerRef, PrepareEvent, PrepareRequest, RuntimeSnapshot, VersionSpec};
 use rekindle_wire::manifest::Base;
 use rekindle_wire::processor::InstructionSets;
-use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId};
+use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, InstanceId};
 use tokio::sync::{OwnedSemaphorePermit, SemaphorePermit};
 use tokio_util::codec::{FramedRead, LinesCodec, LinesCodecError};
 use tokio_util::io::StreamReader;
@@ -29,6 +29,7 @@ use crate::fleet::Stage;
 use crate::placement::{Ask, Decision, Shortage, place};
 use crate::placing::{self, pump};
 use crate::refusal::{NO_WORKER, chain};
+use crate::releases;
 use crate::state::Scheduler;
 use crate::store::{NewVersion, StoreError};
 
@@ -44,7 +45,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const LINE_MAX: usize = 1 << 20;
 
 /// Prepares a version in a task of its own. `place` is its permit among the deploys in progress.
-pub(crate) fn begin(scheduler: &Scheduler, version: NewVersion, source_key: String, place: OwnedSemaphorePermit) {
+/// With `traffic` it serves the function's invocations once it can.
+pub(crate) fn begin(
+    scheduler: &Scheduler,
+    version: NewVersion,
+    source_key: String,
+    place: OwnedSemaphorePermit,
+    traffic: bool,
+) {
     let here = scheduler.clone();
     scheduler.tasks.spawn(async move {
         let VersionInfo { function, version: number, .. } = version.info.clone();
@@ -76,10 +84,12 @@ pub(crate) fn begin(scheduler: &Scheduler, version: NewVersion, source_key: Stri
         }
         let phases = phases.ended();
         here.metrics.deployed(outcome.is_ok(), &phases);
+        let order = here.releasing.lock().await;
         let stored = match &outcome {
             Ok(done) => {
+                let (snapshot, why_none) = (done.snapshot.as_ref(), done.snapshot_error.as_deref());
                 here.store
-                    .set_live(&done.spec, done.snapshot.as_ref(), done.snapshot_error.as_deref(), &phases)
+                    .set_live(&done.spec, snapshot, why_none, &phases, traffic)
                     .await
             }
             Err(error) => here.store.set_failed(&function, number, error, &phases).await,
@@ -90,19 +100,23 @@ pub(crate) fn begin(scheduler: &Scheduler, version: NewVersion, source_key: Stri
         }
         match outcome {
             Ok(done) => {
-                tracing::info!(%function, version = %number, snapshot = done.snapshot.is_some(), "a version went live");
+                tracing::info!(%function, version = %number, snapshot = done.snapshot.is_some(), traffic, "a version is ready");
                 {
                     let mut state = here.state();
                     let now = here.now();
                     state.catalog.add(done.spec);
-                    state.fleet.switch_to(&function, number, now);
+                    state.fleet.prepared(&function, number, now);
                 }
+                if traffic {
+                    releases::apply(&here, &function, Alias::of(AliasName::live(), number));
+                }
+                drop(order);
                 // A worker of an earlier version reported no digest.
                 here.tasks.spawn(digests::complete(here.clone()));
-                here.recalls.notify_waiters();
                 pump(&here);
             }
             Err(error) => {
+                drop(order);
                 tracing::warn!(%function, version = %number, %error, "a version failed");
                 abandon(&here, instance);
             }

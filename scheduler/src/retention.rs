@@ -254,7 +254,7 @@ mod tests {
             ..plain
         };
         let mut catalog = Catalog::default();
-        catalog.add(spec.clone());
+        catalog.release(spec.clone());
         World {
             fleet: fleet(1 << 30),
             catalog,

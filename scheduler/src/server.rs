@@ -230,6 +230,9 @@ async fn begin(config: Config, store: Store, front: &Front) -> Result<Led, Serve
     for spec in store.live_specs().await.map_err(unusable)? {
         catalog.add(spec);
     }
+    for (function, alias) in store.all_aliases().await.map_err(unusable)? {
+        catalog.set_alias(&function, alias);
+    }
     let drained = store.drained().await.map_err(unusable)?;
     let scheduler = Shared::new(config, store, catalog).map_err(ServeError::Tls)?;
     metrics::observe::observe(&scheduler.metrics.registry, &Arc::downgrade(&scheduler));

@@ -46,6 +46,8 @@ pub(crate) struct Shared {
     /// Held while changes are taken and written. So they are written in the order in which they were taken, and a
     /// shutdown waits for a write in progress.
     pub(crate) noting: tokio::sync::Mutex<()>,
+    /// Held while an alias is changed in the database and then in memory, so that both see the same order.
+    pub(crate) releasing: tokio::sync::Mutex<()>,
     pub(crate) preparing: Semaphore,
     pub(crate) deploys: Arc<Semaphore>,
     /// Held for reading while an uploaded folder has no version yet, and for writing while one is removed.
@@ -76,6 +78,7 @@ impl Shared {
             metrics,
             calls: Calls::default(),
             noting: tokio::sync::Mutex::default(),
+            releasing: tokio::sync::Mutex::default(),
             preparing: Semaphore::new(PREPARED_AT_ONCE),
             deploys: Arc::new(Semaphore::new(DEPLOYS_MAX)),
             sources: RwLock::new(()),

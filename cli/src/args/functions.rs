@@ -58,8 +58,9 @@ Examples:
   fn deploy                        the function in this folder
   fn deploy functions/samples/hello-python
   fn deploy --force                although nothing has changed: installs its packages anew
+  fn deploy --no-traffic           ready, but the version before goes on serving
 
-A folder that has not changed since its function's newest version, which is live, makes no new one. What .fnignore \
+A folder that has not changed since its function's newest version makes no new one: that one serves, if it did not. What .fnignore \
 names (the syntax of .gitignore) stays behind, as do .git, __pycache__, .venv and node_modules.")]
 pub(crate) struct DeployArgs {
     /// The function's folder, with its fn.toml.
@@ -68,6 +69,9 @@ pub(crate) struct DeployArgs {
     /// Make a new version even if nothing has changed.
     #[arg(long)]
     pub(crate) force: bool,
+    /// Do everything but make the version live.
+    #[arg(long)]
+    pub(crate) no_traffic: bool,
     /// How long to wait until it is live; by default 900 plus twice the function's boot_timeout.
     #[arg(long, value_name = "SECONDS")]
     pub(crate) wait: Option<u64>,

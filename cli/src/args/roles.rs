@@ -22,7 +22,7 @@ pub(crate) struct SealingArgs {
 /// When the scheduler removes unneeded objects from the object store.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CollectingArgs {
-    /// Number of newest versions of a function that are kept; the live one is always kept.
+    /// Number of newest versions of a function that are kept; those that an alias names, as the live one, always are.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) keep_versions: u32,
     /// How often to remove unneeded objects from the object store; 0s for never automatically.

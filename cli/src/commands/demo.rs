@@ -85,7 +85,13 @@ pub(crate) async fn run(client: &Client, args: &DemoArgs) -> Result<ExitCode> {
     let copy = tempfile::tempdir().context("no temporary directory")?;
     copy_folder(&args.path, copy.path())?;
     shorten_idle(&copy.path().join(manifest::FILE_NAME), &args.idle)?;
-    let (version, new) = deploy::deploy(client, copy.path(), Some(DEPLOY_LIMIT), false, quiet).await?;
+    let how = deploy::How {
+        limit: Some(DEPLOY_LIMIT),
+        force: false,
+        traffic: true,
+        quiet,
+    };
+    let (version, new) = deploy::deploy(client, copy.path(), how).await?;
     if let Some(why) = &version.snapshot_error {
         bail!("{} is live but has no snapshot: {why}", version.function);
     }
@@ -97,7 +103,7 @@ pub(crate) async fn run(client: &Client, args: &DemoArgs) -> Result<ExitCode> {
         // By now the platform knows that its snapshot cannot be used: damaged, or in an older version's form.
         let name = &life.version.function;
         eprintln!("{name}: its snapshot could not be used, see `fn logs {name}`; deploying it again");
-        let (version, _) = deploy::deploy(client, copy.path(), Some(DEPLOY_LIMIT), false, quiet).await?;
+        let (version, _) = deploy::deploy(client, copy.path(), how).await?;
         life = live(client, version, quiet).await?;
     }
     life.check()?;

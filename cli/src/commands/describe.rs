@@ -117,13 +117,13 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
 /// A version's state in words: of those that went live, one serves.
 fn state_word(version: &VersionInfo, live: Option<VersionNumber>) -> String {
     match version.state {
-        VersionState::Live if live != Some(version.version) => "superseded".to_owned(),
+        VersionState::Live if live != Some(version.version) => "ready".to_owned(),
         state => state.to_string(),
     }
 }
 
 /// A point in time, to the second, in UTC.
-fn when(unix_s: i64) -> String {
+pub(super) fn when(unix_s: i64) -> String {
     let since = Duration::from_secs(u64::try_from(unix_s).unwrap_or(0));
     humantime::format_rfc3339_seconds(UNIX_EPOCH + since).to_string()
 }

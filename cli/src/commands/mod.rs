@@ -16,11 +16,13 @@ pub(crate) mod invoke;
 pub(crate) mod list;
 pub(crate) mod logs;
 pub(crate) mod migrate;
+pub(crate) mod rollback;
 pub(crate) mod runtimes;
 pub(crate) mod snapshot;
 pub(crate) mod stats;
 pub(crate) mod status;
 pub(crate) mod top;
+pub(crate) mod versions;
 pub(crate) mod workers;
 
 use rekindle_wire::api::InstanceInfo;

@@ -11,6 +11,8 @@ pub const START: &str = "x-fn-start";
 /// Response: the instance that served the invocation. To the function: its instance id, which is the same in all its
 /// requests and different in every copy.
 pub const INSTANCE: &str = "x-fn-instance";
+/// Response: the number of the version that served the invocation.
+pub const VERSION: &str = "x-fn-version";
 /// Response: phases of the invocation with their durations in milliseconds (W3C Server-Timing).
 pub const SERVER_TIMING: &str = "server-timing";
 /// W3C trace context.

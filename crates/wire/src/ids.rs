@@ -15,6 +15,12 @@ pub const FUNCTION_NAME_MAX: usize = 48;
 /// Maximum length of a namespace: it is a DNS label.
 pub const NAMESPACE_MAX: usize = 63;
 
+/// Maximum length of an alias: with `--` and a function's name it must fit in a DNS label.
+pub const ALIAS_MAX: usize = 13;
+
+/// The alias of what a function's plain URL serves.
+pub const LIVE: &str = "live";
+
 /// The namespace of whatever names none.
 pub const DEFAULT_NAMESPACE: &str = "default";
 
@@ -32,6 +38,12 @@ pub enum ParseIdError {
         ending with '-' and without \"--\""
     )]
     Namespace(String),
+    /// An alias is empty, too long, or has a character that is not valid in a host name.
+    #[error(
+        "alias \"{0}\" is not usable: use 1 to {ALIAS_MAX} of a-z, 0-9 and '-', starting with a letter, not ending with \
+        '-' and without \"--\""
+    )]
+    Alias(String),
     /// An id lacks its prefix or does not have the prefix's format.
     #[error("\"{0}\" is not an id of the form {1}-…")]
     Id(String, &'static str),
@@ -119,6 +131,38 @@ impl FromStr for Namespace {
         match is_label(text, NAMESPACE_MAX) && !text.contains("--") {
             true => Ok(Self(text.into())),
             false => Err(ParseIdError::Namespace(text.to_owned())),
+        }
+    }
+}
+
+/// Another name of one version of a function, or of several that share its invocations: like a function's name, at most
+/// [`ALIAS_MAX`] characters and without `--`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schema(value_type = String, example = "live")]
+pub struct AliasName(Arc<str>);
+
+text_type!(AliasName);
+
+impl AliasName {
+    /// The alias of what the function's plain URL serves.
+    pub fn live() -> Self {
+        Self(LIVE.into())
+    }
+
+    /// Whether it is the alias of what the function's plain URL serves.
+    pub fn is_live(&self) -> bool {
+        &*self.0 == LIVE
+    }
+}
+
+impl FromStr for AliasName {
+    type Err = ParseIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match is_label(text, ALIAS_MAX) && !text.contains("--") {
+            true => Ok(Self(text.into())),
+            false => Err(ParseIdError::Alias(text.to_owned())),
         }
     }
 }
@@ -299,6 +343,18 @@ mod tests {
         for name in ["", "Hello", "a_b", "-a", "a-", "1a", "a.b", "../a", &"a".repeat(49)] {
             let error = name.parse::<FunctionName>().unwrap_err().to_string();
             assert!(error.contains("use 1 to 48"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_alias_fits_in_a_host_name_before_a_functions() {
+        let longest = format!("{}--{}", "a".repeat(ALIAS_MAX), "b".repeat(FUNCTION_NAME_MAX));
+        assert_eq!(longest.len(), 63);
+        for name in ["live", "a", "canary-2", &"a".repeat(ALIAS_MAX)] {
+            assert_eq!(name.parse::<AliasName>().unwrap().is_live(), name == LIVE);
+        }
+        for name in ["", "8", "8a", "Live", "a--b", "a-", "a.b", &"a".repeat(ALIAS_MAX + 1)] {
+            assert!(name.parse::<AliasName>().is_err(), "{name}");
         }
     }
 

@@ -15,6 +15,7 @@ mod limits;
 mod metrics;
 mod played_worker;
 mod relay;
+mod releases;
 mod scaling;
 mod scheduler_restart;
 mod slow_clients;

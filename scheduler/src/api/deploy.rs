@@ -4,27 +4,30 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use http::StatusCode;
-use rekindle_wire::api::VersionInfo;
+use rekindle_wire::api::{Alias, VersionInfo};
 use rekindle_wire::interface::Params;
 use rekindle_wire::interface::users::Deploy;
-use rekindle_wire::{ApiError, ErrorCode, FunctionId};
+use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId};
 
 use super::known;
 use crate::clock::unix_s;
+use crate::cluster::ClusterState;
 use crate::objects::source_key;
 use crate::prepare;
 use crate::refusal::{Refused, chain, from_store};
+use crate::releases;
 use crate::state::{DEPLOYS_MAX, Scheduler};
 use crate::upload;
 
 /// Takes the folder as `.tar.gz` and answers 202 with the version, which is then prepared. If the request is for a
-/// changed folder only, and the newest version was made from this one, it answers 200 with that version.
+/// changed folder only, and the newest version was made from this one, it answers 200 with that version, which serves.
 pub(super) async fn deploy(
     State(scheduler): State<Scheduler>,
     Params(wanted): Params<Deploy>,
     body: Body,
 ) -> Result<(StatusCode, Json<VersionInfo>), Refused> {
     let namespace = known(&scheduler, wanted.namespace)?;
+    let traffic = wanted.traffic.unwrap_or(true);
     // Before the upload, which is the larger part of the work.
     let place = scheduler.deploys.clone().try_acquire_owned().map_err(|_| {
         ApiError::new(
@@ -39,6 +42,11 @@ pub(super) async fn deploy(
     if wanted.if_changed.unwrap_or(false)
         && let Some(version) = scheduler.store.unchanged(&function, &key).await.map_err(from_store)?
     {
+        let serves = |state: &ClusterState| state.catalog.live(&function).map(|live| live.spec.version);
+        if traffic && serves(&scheduler.state()) != Some(version.version) {
+            // It was deployed without traffic, or rolled back.
+            releases::set(&scheduler, &function, Alias::of(AliasName::live(), version.version)).await?;
+        }
         return Ok((StatusCode::OK, Json(version)));
     }
     // A delete must not mistake the folder for an unused one.
@@ -58,7 +66,7 @@ pub(super) async fn deploy(
         .map_err(from_store)?;
     drop(nobody_deletes);
     let info = version.info.clone();
-    prepare::begin(&scheduler, version, key, place);
+    prepare::begin(&scheduler, version, key, place, traffic);
     Ok((StatusCode::ACCEPTED, Json(info)))
 }
 

@@ -10,6 +10,7 @@ mod internal;
 mod logs;
 pub(crate) mod members;
 mod metrics;
+mod releases;
 pub(crate) mod revocations;
 mod stats;
 mod workers;
@@ -97,6 +98,8 @@ fn for_users(others: Routes<Scheduler>) -> Routes<Scheduler> {
         .on(functions::detail)
         .on(functions::delete)
         .on(functions::version)
+        .on(releases::versions)
+        .on(releases::roll_back)
         .on(functions::renew_snapshot)
         .raw::<ReadLogs, _, _>(logs::logs)
         .on(stats::one)

@@ -186,19 +186,28 @@ impl Fleet {
         }
     }
 
-    /// Makes a version live: its first instance takes invocations from now on, instances of other versions finish and
-    /// go.
-    pub(crate) fn switch_to(&mut self, function: &FunctionId, live: VersionNumber, now: Millis) {
+    /// Lets the first instance of a version that is ready take invocations.
+    pub(crate) fn prepared(&mut self, function: &FunctionId, version: VersionNumber, now: Millis) {
+        for id in self.instances.ids_of(function) {
+            if let Some(mut instance) = self.instances.get_mut(&id)
+                && instance.version == version
+                && instance.stage == Stage::Preparing
+            {
+                instance.stage = Stage::Ready;
+                instance.last_active = now;
+            }
+        }
+    }
+
+    /// Follows a change of a function's aliases: instances of versions that none names finish and go.
+    pub(crate) fn switch(&mut self, function: &FunctionId, is_named: impl Fn(VersionNumber) -> bool) {
         for id in self.instances.ids_of(function) {
             let Some(mut instance) = self.instances.get_mut(&id) else {
                 continue;
             };
-            if instance.version == live {
-                if instance.stage == Stage::Preparing {
-                    instance.stage = Stage::Ready;
-                    instance.last_active = now;
-                }
-            } else if instance.version < live {
+            if is_named(instance.version) {
+                instance.draining = false;
+            } else if instance.stage != Stage::Preparing {
                 instance.draining = true;
                 if let Some(lease) = &mut instance.lease {
                     lease.recalled = true;

@@ -269,13 +269,25 @@ fn a_new_version_recalls_the_leases_of_the_old_one_once() {
     let mut fleet = fleet(100);
     let id = ready(&mut fleet, "i-a", &hello, Millis(0));
     fleet.grant(&id, &gateway("g-1"), &hello, Millis(0));
-    fleet.switch_to(&hello.spec.function, VersionNumber(2), Millis(1));
+    fleet.switch(&hello.spec.function, |version| version == VersionNumber(2));
     assert!(fleet.untold_recalls(&gateway("g-2")).is_empty());
     assert_eq!(fleet.untold_recalls(&gateway("g-1")), std::slice::from_ref(&id));
     assert!(fleet.untold_recalls(&gateway("g-1")).is_empty());
     assert!(fleet.due(Millis(2), |_, _| parked(0)).is_empty());
     fleet.report(&report("g-1", &[], &[&id]), Millis(3));
     assert_eq!(fleet.due(Millis(4), |_, _| parked(0)).len(), 1);
+}
+
+#[test]
+fn an_instance_that_finishes_takes_invocations_again_when_its_version_serves_again() {
+    let hello = hello();
+    let mut fleet = fleet(100);
+    let id = ready(&mut fleet, "i-a", &hello, Millis(0));
+    let name = &hello.spec.function;
+    fleet.switch(name, |version| version == VersionNumber(2));
+    assert!(fleet.instances[&id].draining);
+    fleet.switch(name, |version| version == hello.spec.version);
+    assert!(!fleet.instances[&id].draining);
 }
 
 #[test]

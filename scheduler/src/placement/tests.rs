@@ -117,7 +117,7 @@ fn an_instance_of_an_older_version_is_not_used() {
     let new = live(spec("hello", 2, 10, 1, 5));
     let mut fleet = fleet(100);
     let id = ready(&mut fleet, "i-old", &old, Millis(1));
-    fleet.switch_to(&old.spec.function, new.spec.version, Millis(1));
+    fleet.switch(&old.spec.function, |version| version == new.spec.version);
     assert!(matches!(
         place(&fleet, &new, &ask(0), Millis(1)),
         Decision::Start { .. }
@@ -453,7 +453,7 @@ impl World {
                 spec.version.0 += 1;
                 let (name, version) = (spec.function.clone(), spec.version);
                 self.versions[function] = live(spec);
-                self.fleet.switch_to(&name, version, self.now);
+                self.fleet.switch(&name, |named| named == version);
             }
             Event::TimePasses { ms } => {
                 self.now = self.now.plus(Millis(ms));

@@ -17,13 +17,14 @@ pub(crate) struct Kept {
     pub(crate) spec: Option<VersionSpec>,
 }
 
-/// Versions beyond the newest `$1` of their function, without the live one and those in progress.
+/// Versions beyond the newest `$1` of their function, without those that an alias names and those in progress. Failed
+/// ones are counted apart: they must not crowd out those that can serve.
 const TOO_OLD: &str = "SELECT f.namespace, f.name, v.function_id, v.number FROM ( \
-     SELECT function_id, number, state, \
-     ROW_NUMBER() OVER (PARTITION BY function_id ORDER BY number DESC) AS place, \
-     MAX(CASE WHEN state = 'live' THEN number END) OVER (PARTITION BY function_id) AS serving FROM versions \
-     ) v JOIN functions f ON f.id = v.function_id \
-     WHERE v.place > $1 AND v.state IN ('live', 'failed') AND v.number <> COALESCE(v.serving, 0)";
+     SELECT function_id, number, state, ROW_NUMBER() OVER ( \
+     PARTITION BY function_id, CASE WHEN state = 'failed' THEN 1 ELSE 0 END ORDER BY number DESC) AS place \
+     FROM versions) v JOIN functions f ON f.id = v.function_id \
+     WHERE v.place > $1 AND v.state IN ('live', 'failed') AND NOT EXISTS \
+     (SELECT 1 FROM aliases a WHERE a.function_id = v.function_id AND a.number = v.number)";
 
 impl Store {
     /// This scheduler's id, created with the database.
@@ -78,7 +79,7 @@ impl Store {
         Ok(keys.into_iter().collect())
     }
 
-    /// Versions beyond the newest `keep` of their function, without the live one and those in progress.
+    /// Versions beyond the newest `keep` of their function, without those that an alias names and those in progress.
     pub(crate) async fn too_old(&self, keep: u32) -> Result<Vec<(FunctionId, VersionNumber)>, StoreError> {
         let rows: Vec<(String, String, i64, i64)> = sqlx::query_as(TOO_OLD)
             .bind(i64::from(keep))

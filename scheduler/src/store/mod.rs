@@ -6,6 +6,7 @@
 //! begins with [`Store::begin`], which admits one at a time, as SQLite does anyway. Nothing on the path of a
 //! synchronous invocation comes here.
 
+mod aliases;
 mod backup;
 mod calls;
 mod collection;
@@ -34,6 +35,7 @@ use serde::de::DeserializeOwned;
 use sqlx::any::AnyPoolOptions;
 use sqlx::{Any, AnyPool, Transaction};
 
+pub(crate) use aliases::NotNamed;
 pub use backup::{CopyError, check_database, copy_database};
 pub(crate) use calls::{CallRow, Claimed, Due, Ended, NewRow, Queues, Stored, Wanted};
 pub(crate) use dialect::Dialect;

@@ -54,8 +54,8 @@ impl Store {
     ) -> Result<Vec<(FunctionId, VersionNumber, Option<MadeWith>)>, StoreError> {
         let rows: Vec<(String, String, i64, String)> = sqlx::query_as(
             "SELECT f.namespace, f.name, v.number, v.snapshot FROM versions v JOIN functions f ON f.id = v.function_id \
-             WHERE v.snapshot IS NOT NULL AND v.number = \
-             (SELECT MAX(n.number) FROM versions n WHERE n.function_id = v.function_id AND n.state = 'live')",
+             WHERE v.snapshot IS NOT NULL AND v.number IN \
+             (SELECT a.number FROM aliases a WHERE a.function_id = v.function_id AND a.name = 'live')",
         )
         .fetch_all(&self.pool)
         .await
@@ -325,7 +325,10 @@ mod tests {
         spec.snapshot = Some(id.parse().unwrap());
         let no_phases: [PhaseTime; 0] = [];
         let snapshot = snapshot(id, form);
-        store.set_live(&spec, Some(&snapshot), None, &no_phases).await.unwrap();
+        store
+            .set_live(&spec, Some(&snapshot), None, &no_phases, true)
+            .await
+            .unwrap();
         spec
     }
 

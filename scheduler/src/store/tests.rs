@@ -1,8 +1,8 @@
 //! Each database by itself, closed and opened again: a file, and one on a PostgreSQL server of the tests' own.
 
-use rekindle_wire::api::{PhaseTime, VersionState};
+use rekindle_wire::api::{Alias, AliasTarget, PhaseTime, VersionState};
 use rekindle_wire::internal::{Sharers, VersionSpec};
-use rekindle_wire::{ApiError, ErrorCode, FunctionId, Namespace, VersionNumber};
+use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, Namespace, VersionNumber};
 
 use super::*;
 use crate::fixture::{parsed, spec};
@@ -85,6 +85,8 @@ on_either! {
     a_version_being_prepared_blocks_another_and_a_delete_and_fails_at_a_restart,
     neither_a_uid_nor_a_version_number_is_given_twice,
     a_deleted_function_leaves_what_nobody_else_uses,
+    a_rollback_goes_to_the_version_that_served_before_and_outlives_a_restart,
+    what_an_alias_names_must_be_there_and_able_to_serve,
     old_versions_go_but_not_the_one_that_serves_nor_one_under_way,
     a_database_has_one_id_for_ever,
     the_first_master_key_is_the_databases_until_another_is_set,
@@ -105,7 +107,7 @@ async fn add_live(store: &Store, name: &str, snapshot: Option<&str>) -> u32 {
         phase: VersionState::Building,
         ms: 1.5,
     }];
-    store.set_live(&spec, None, None, &phases).await.unwrap();
+    store.set_live(&spec, None, None, &phases, true).await.unwrap();
     added.info.version.0
 }
 
@@ -203,7 +205,7 @@ async fn functions_of_one_name_in_two_namespaces_have_nothing_in_common(place: &
             snapshot: Some(snapshot.parse().unwrap()),
             ..spec("hello", 1, 10, 1, 1)
         };
-        store.set_live(&spec, None, None, &[]).await.unwrap();
+        store.set_live(&spec, None, None, &[], true).await.unwrap();
         assert!(store.unchanged(id, &source).await.unwrap().is_some());
         store
             .keep_runtime_snapshot(runtime, Sharers::Function(id), &named(snapshot))
@@ -279,7 +281,10 @@ async fn only_the_newest_live_whole_version_of_the_same_folder_is_unchanged(plac
     assert_eq!(unchanged("sources/hello").await, None, "no longer the newest");
     assert_eq!(unchanged("sources/next").await, None, "not live yet");
     let spec = spec("hello", next.info.version.0, 10, 1, 1);
-    store.set_live(&spec, None, Some("criu failed"), &[]).await.unwrap();
+    store
+        .set_live(&spec, None, Some("criu failed"), &[], true)
+        .await
+        .unwrap();
     assert_eq!(unchanged("sources/next").await, None, "a snapshot may be had this time");
 }
 
@@ -406,14 +411,18 @@ async fn old_versions_go_but_not_the_one_that_serves_nor_one_under_way(place: &P
         numbers.sort_unstable();
         numbers
     };
-    assert_eq!(old(store.too_old(2).await.unwrap()), [1, 2, 4], "the third serves");
+    assert_eq!(
+        old(store.too_old(2).await.unwrap()),
+        [1, 4],
+        "those that failed are counted apart"
+    );
     assert_eq!(store.too_old(10).await.unwrap(), []);
-    // The seventh is in preparation: it is among the newest, and is kept however few those are.
+    // The seventh is in preparation: it is among the newest, and is kept however few those are. The third serves.
     store
         .add_version(&"a".parse().unwrap(), &parsed("a"), "sources/a", 7)
         .await
         .unwrap();
-    assert_eq!(old(store.remove_too_old(1).await.unwrap()), [1, 2, 4, 5, 6]);
+    assert_eq!(old(store.remove_too_old(1).await.unwrap()), [1, 2, 4, 5]);
     assert_eq!(store.remove_too_old(1).await.unwrap(), []);
     let kept = store.kept().await.unwrap();
     let mut kept: Vec<_> = kept
@@ -422,6 +431,94 @@ async fn old_versions_go_but_not_the_one_that_serves_nor_one_under_way(place: &P
         .collect();
     kept.sort_unstable();
     assert_eq!(kept, [("a", 3, true), ("a", 7, false), ("b", 1, true)]);
+}
+
+async fn a_rollback_goes_to_the_version_that_served_before_and_outlives_a_restart(place: &Place) {
+    let store = open(place).await;
+    let name: FunctionId = "a".parse().unwrap();
+    let back = async |store: &Store, to: Option<u32>| {
+        let done = store.roll_back(&name, to.map(VersionNumber)).await.unwrap();
+        done.map(|done| (done.from.iter().map(|t| t.version.0).collect::<Vec<_>>(), done.to.0))
+    };
+    assert_eq!(back(&store, None).await, Err(NotNamed::NoFunction));
+    add_live(&store, "a", Some("s-1")).await;
+    assert_eq!(back(&store, None).await, Err(NotNamed::NothingBefore));
+    for snapshot in ["s-2", "s-3"] {
+        add_live(&store, "a", Some(snapshot)).await;
+    }
+    assert_eq!(back(&store, None).await, Ok((vec![3], 2)));
+    store.close().await;
+
+    let store = open(place).await;
+    let live = |version| (name.clone(), Alias::of(AliasName::live(), VersionNumber(version)));
+    assert_eq!(store.all_aliases().await.unwrap(), [live(2)]);
+    assert_eq!(back(&store, None).await, Ok((vec![2], 3)), "the third served before");
+    assert_eq!(back(&store, Some(1)).await, Ok((vec![3], 1)));
+    assert_eq!(back(&store, None).await, Ok((vec![1], 3)));
+    assert_eq!(back(&store, Some(3)).await, Err(NotNamed::Serves(VersionNumber(3))));
+    // Of two that share the invocations, the newcomer is rolled back.
+    let shared = alias("live", &[(2, 10), (3, 90)]);
+    assert_eq!(store.set_alias(&name, &shared).await.unwrap(), Ok(()));
+    assert_eq!(back(&store, None).await, Ok((vec![2, 3], 3)));
+    // A version without traffic has not served.
+    let added = store.add_version(&name, &parsed("a"), "sources/a", 7).await.unwrap();
+    let ready = spec("a", added.info.version.0, 10, 1, 1);
+    store.set_live(&ready, None, None, &[], false).await.unwrap();
+    assert_eq!(store.aliases(&name).await.unwrap(), [live(3).1]);
+    assert_eq!(back(&store, None).await, Ok((vec![3], 2)));
+    assert_eq!(back(&store, Some(4)).await, Ok((vec![2], 4)));
+    store.delete_function(&name, 7).await.unwrap().unwrap();
+    assert_eq!(store.all_aliases().await.unwrap(), []);
+}
+
+async fn what_an_alias_names_must_be_there_and_able_to_serve(place: &Place) {
+    let store = open(place).await;
+    let name: FunctionId = "a".parse().unwrap();
+    for _ in 0..3 {
+        add_live(&store, "a", None).await;
+    }
+    let set = async |named: Alias| store.set_alias(&name, &named).await.unwrap();
+    assert_eq!(set(alias("next", &[(1, 1)])).await, Ok(()));
+    assert_eq!(
+        store.remove_too_old(1).await.unwrap().len(),
+        1,
+        "an alias names the first"
+    );
+    let missing = |version: u32, was_there| {
+        let version = VersionNumber(version);
+        Err(NotNamed::NoVersion { version, was_there })
+    };
+    assert_eq!(set(alias("next", &[(1, 1), (2, 1)])).await, missing(2, true));
+    assert_eq!(set(alias("next", &[(4, 1)])).await, missing(4, false));
+    assert_eq!(set(alias("next", &[(0, 1)])).await, missing(0, false));
+    let failed = store
+        .add_version(&name, &parsed("a"), "sources/a", 7)
+        .await
+        .unwrap()
+        .info
+        .version;
+    let error = ApiError::new(ErrorCode::BuildFailed, "no");
+    store.set_failed(&name, failed, &error, &[]).await.unwrap();
+    let state = "failed".to_owned();
+    let cannot = Err(NotNamed::CannotServe { version: failed, state });
+    assert_eq!(set(alias("next", &[(4, 1)])).await, cannot);
+    let all = store.aliases(&name).await.unwrap();
+    assert_eq!(
+        all,
+        [alias("live", &[(3, 100)]), alias("next", &[(1, 1)])],
+        "nothing has changed"
+    );
+}
+
+fn alias(name: &str, targets: &[(u32, u32)]) -> Alias {
+    let targets = targets.iter().map(|(version, weight)| AliasTarget {
+        version: VersionNumber(*version),
+        weight: *weight,
+    });
+    Alias {
+        name: name.parse().unwrap(),
+        targets: targets.collect(),
+    }
 }
 
 async fn what_was_counted_is_there_after_a_restart_until_its_function_goes(place: &Place) {

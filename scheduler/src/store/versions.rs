@@ -2,10 +2,10 @@
 
 use std::sync::LazyLock;
 
-use rekindle_wire::api::{PhaseTime, SnapshotSummary, VersionInfo, VersionState};
+use rekindle_wire::api::{Alias, PhaseTime, SnapshotSummary, VersionInfo, VersionState};
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::manifest::Manifest;
-use rekindle_wire::{ApiError, ErrorCode, FunctionId, Namespace, VersionNumber};
+use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, Namespace, VersionNumber};
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
@@ -135,15 +135,18 @@ impl Store {
         Ok(())
     }
 
-    /// Makes the version live.
+    /// Records that the version can serve, and has the alias `live` name it alone if it is to serve the plain URL.
     pub(crate) async fn set_live(
         &self,
         spec: &VersionSpec,
         snapshot: Option<&SnapshotSummary>,
         snapshot_error: Option<&str>,
         phases: &[PhaseTime],
+        traffic: bool,
     ) -> Result<(), StoreError> {
-        sqlx::query(
+        let doing = "make a version live";
+        let mut tx = self.begin(doing).await?;
+        let ready = sqlx::query(
             "UPDATE versions SET state = 'live', spec = $1, snapshot = $2, snapshot_error = $3, phases = $4 \
              WHERE number = $5 AND state <> 'failed' \
              AND function_id = (SELECT id FROM functions WHERE namespace = $6 AND name = $7)",
@@ -155,10 +158,17 @@ impl Store {
         .bind(i64::from(spec.version.0))
         .bind(spec.function.namespace())
         .bind(spec.function.name())
-        .execute(&self.writes)
+        .execute(&mut *tx)
         .await
-        .map_err(failed("make a version live"))?;
-        Ok(())
+        .map_err(failed(doing))?;
+        if traffic
+            && ready.rows_affected() > 0
+            && let Some(id) = Self::id_of(&mut tx, &spec.function, doing).await?
+        {
+            let live = Alias::of(AliasName::live(), spec.version);
+            Self::point(&mut tx, id, &live, doing).await?;
+        }
+        tx.commit().await.map_err(failed(doing))
     }
 
     /// Stores this `spec`, which includes the digest of the version's snapshot, unless the version has lost the

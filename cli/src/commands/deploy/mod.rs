@@ -37,12 +37,30 @@ const SAID_EVERY: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(1
 /// How long a version may be queued before the reason is printed.
 const QUEUED_FOR_LONG: Duration = Duration::from_secs(3);
 
+/// How a folder is deployed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct How {
+    /// Longest wait until the version can serve. By default 900 seconds and two boots.
+    pub(crate) limit: Option<Duration>,
+    /// Whether an unchanged folder makes a new version.
+    pub(crate) force: bool,
+    /// Whether the version serves once it can.
+    pub(crate) traffic: bool,
+    /// Whether no progress is shown.
+    pub(crate) quiet: bool,
+}
+
 /// Deploys the folder and prints where the function is.
 pub(crate) async fn run(client: &Client, args: &DeployArgs) -> Result<ExitCode> {
     let started = Instant::now();
-    let limit = args.wait.map(Duration::from_secs);
+    let how = How {
+        limit: args.wait.map(Duration::from_secs),
+        force: args.force,
+        traffic: !args.no_traffic,
+        quiet: args.json,
+    };
     let folder = folder_of(&args.path);
-    let (version, new) = deploy(client, &folder, limit, args.force, args.json).await?;
+    let (version, new) = deploy(client, &folder, how).await?;
     if let Some(before) = remember(&version.function, &folder).filter(|_| new && version.version.0 > 1) {
         eprintln!(
             "{} {} was deployed from {} before: this version takes its place; deploy that folder again to take it back",
@@ -54,30 +72,31 @@ pub(crate) async fn run(client: &Client, args: &DeployArgs) -> Result<ExitCode> 
     if args.json {
         show::print_json(&version)?;
     } else if new {
-        print(client, &version, started.elapsed());
+        print(client, &version, started.elapsed(), how.traffic);
     } else {
         say!(
-            "{} is unchanged: version {} stays {}; --force makes a new one all the same",
+            "{} is unchanged: version {} is {}; --force makes a new one all the same",
             version.function,
             version.version,
-            show::tinted("live", Tone::Good)
+            state(how.traffic)
         );
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Deploys `folder` and waits until the version is live. Returns it, and whether it is new: without `force` an
-/// unchanged folder makes none. `quiet` shows no progress.
-pub(crate) async fn deploy(
-    client: &Client,
-    folder: &Path,
-    limit: Option<Duration>,
-    force: bool,
-    quiet: bool,
-) -> Result<(VersionInfo, bool)> {
+/// What a version is once it can serve.
+fn state(traffic: bool) -> String {
+    match traffic {
+        true => show::tinted("live", Tone::Good),
+        false => format!("{} without traffic", show::tinted("ready", Tone::Good)),
+    }
+}
+
+/// Deploys `folder` and waits until the version can serve. Returns it, and whether it is new.
+pub(crate) async fn deploy(client: &Client, folder: &Path, how: How) -> Result<(VersionInfo, bool)> {
     let begun = Instant::now();
     let manifest = read_manifest(folder)?;
-    let deadline = begun + limit.unwrap_or(USUAL_WAIT + manifest.boot_timeout() * 2);
+    let deadline = begun + how.limit.unwrap_or(USUAL_WAIT + manifest.boot_timeout() * 2);
     if let Some(command) = &manifest.build_command {
         build(folder, command)?;
     }
@@ -91,8 +110,8 @@ pub(crate) async fn deploy(
             pack::pack_image(&folder.join(manifest::FILE_NAME), &layout.path)?
         }
     };
-    let (version, new) = upload::upload(client, packed, force, quiet).await?;
-    let mut version = follow(client, version, deadline, quiet).await?;
+    let (version, new) = upload::upload(client, packed, how).await?;
+    let mut version = follow(client, version, deadline, how.quiet).await?;
     match version.error.take() {
         Some(error) if version.state == VersionState::Failed => Err(error.into()),
         error => Ok((VersionInfo { error, ..version }, new)),
@@ -246,12 +265,12 @@ async fn follow(client: &Client, mut version: VersionInfo, deadline: Instant, qu
     Ok(version)
 }
 
-fn print(client: &Client, version: &VersionInfo, took: Duration) {
-    let live = show::tinted("live", Tone::Good);
+fn print(client: &Client, version: &VersionInfo, took: Duration, traffic: bool) {
     say!(
-        "{} version {} is {live} after {}",
+        "{} version {} is {} after {}",
         version.function,
         version.version,
+        state(traffic),
         show::duration(took)
     );
     say!("  phases    {}", phases_line(version));
@@ -276,6 +295,9 @@ fn print(client: &Client, version: &VersionInfo, took: Duration) {
     }
     if let Some(why) = &version.snapshot_error {
         say!("  snapshot  {} {why}", show::tinted("none:", Tone::Warning));
+    }
+    if !traffic {
+        return;
     }
     let url = client.address(&format!("/function/{}", version.function));
     say!("  url       {url}");

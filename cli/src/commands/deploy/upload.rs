@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result};
 use futures::stream;
 use rekindle_wire::api::VersionInfo;
 
+use super::How;
 use super::pack::Packed;
 use crate::client::Client;
 use crate::show;
@@ -13,8 +14,8 @@ use crate::show;
 const PIECE: usize = 256 << 10;
 
 /// Uploads `packed` as a version of the function that its manifest names. Returns it, and whether it is new.
-pub(super) async fn upload(client: &Client, packed: Packed, force: bool, quiet: bool) -> Result<(VersionInfo, bool)> {
-    if !quiet {
+pub(super) async fn upload(client: &Client, packed: Packed, how: How) -> Result<(VersionInfo, bool)> {
+    if !how.quiet {
         eprintln!(
             "packed {}, {} ({} packed)",
             show::count(packed.files, "file"),
@@ -22,7 +23,7 @@ pub(super) async fn upload(client: &Client, packed: Packed, force: bool, quiet: 
             show::bytes(packed.bytes)
         );
     }
-    let bar = show::byte_bar(packed.bytes, "upload", quiet);
+    let bar = show::byte_bar(packed.bytes, "upload", how.quiet);
     let mut file = packed.file;
     file.seek(SeekFrom::Start(0))
         .context("the packed folder cannot be read again")?;
@@ -42,7 +43,7 @@ pub(super) async fn upload(client: &Client, packed: Packed, force: bool, quiet: 
         }
     });
     let version = client
-        .deploy(reqwest::Body::wrap_stream(pieces), packed.bytes, force)
+        .deploy(reqwest::Body::wrap_stream(pieces), packed.bytes, how.force, how.traffic)
         .await;
     bar.finish_and_clear();
     version

@@ -2,6 +2,7 @@
 //! operation takes which.
 
 mod instance;
+mod release;
 mod version;
 mod worker;
 
@@ -13,6 +14,7 @@ use crate::manifest::{Base, Runtime};
 use crate::migration::Departed;
 
 pub use instance::{InstanceInfo, InstanceState, StartKind};
+pub use release::{Alias, AliasTarget, Rollback, RollbackRequest, TARGETS_MAX, VersionSummary, WEIGHT_MAX};
 pub use version::{
     PhaseTime, Randomness, Rehearsal, Repeating, RestoredBy, SnapshotSummary, VersionInfo, VersionState,
 };

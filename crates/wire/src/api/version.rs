@@ -27,7 +27,7 @@ pub enum VersionState {
     Snapshotting,
     /// Its snapshot is being restored once, and the copy is sent requests.
     Rehearsing,
-    /// It is ready to serve. The newest live version of a function serves its invocations.
+    /// It is ready to serve. The versions that the alias `live` names serve the function's invocations.
     Live,
     /// It could not be made live. `error` has the reason.
     Failed,

@@ -3,7 +3,7 @@
 use super::described::{Described, Field, Message, Place, list, one};
 use crate::api::{
     CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo, LogLine, MigrateRequest, Migration,
-    Revocation, RevokeRequest, Status, VersionInfo, WorkerInfo,
+    Revocation, RevokeRequest, Rollback, RollbackRequest, Status, VersionInfo, VersionSummary, WorkerInfo,
 };
 use crate::asynchronous::{AsyncCall, CallState, Changed};
 use crate::ids::{CallId, FunctionId, FunctionName, InstanceId, Namespace, VersionNumber, WorkerId};
@@ -16,16 +16,18 @@ described! {
     /// Deploy a folder
     ///
     /// The body is a `.tar.gz` of the function's folder with `fn.toml` at its top level, at most 256 MiB. The version
-    /// is prepared after the response: poll it until its state is `live` or `failed`. It serves invocations once it is
-    /// live; until then the previous version does.
+    /// is prepared after the response: poll it until its state is `live` or `failed`. Then the alias `live` names it
+    /// alone, unless `traffic` is false; until then the previous version serves.
     functions POST "/v1/functions" Deploy {;
         /// the namespace; `namespace_not_found` (404) if there is none of that name
         namespace: Namespace,
-        /// make no new version of a folder that the newest, live version was made of
-        if_changed: bool
+        /// make no new version of a folder that the newest version was made of, if that can serve
+        if_changed: bool,
+        /// whether it serves the plain URL once it can; true when absent
+        traffic: bool
     } () => ACCEPTED VersionInfo "accepted"
     takes "application/gzip" String "the folder"
-    or OK VersionInfo "with `if_changed`: nothing has changed, and this is the newest version"
+    or OK VersionInfo "with `if_changed`: nothing has changed, and this is the newest version, which serves now"
     fails
         InvalidManifest "with the line and the fix",
         BadRequest,
@@ -60,6 +62,32 @@ described! {
         namespace: Namespace
     } () => NO_CONTENT () "it is gone"
     fails FunctionNotFound, Conflict "a version of it is being prepared";
+
+    /// List versions
+    ///
+    /// Old versions are kept for a while (`--keep-versions`), and as long as an alias names them.
+    functions GET "/v1/functions/{name}/versions" ListVersions {
+        /// the function
+        name: FunctionName;
+        /// the namespace; `namespace_not_found` (404) if there is none of that name
+        namespace: Namespace
+    } () => OK [VersionSummary] "every version that is kept, newest first"
+    fails FunctionNotFound;
+
+    /// Roll back
+    ///
+    /// An earlier version serves the plain URL again, at once: nothing is built, its instances are restored from its
+    /// snapshot. Invocations in flight end where they are.
+    functions POST "/v1/functions/{name}/rollback" RollBack {
+        /// the function
+        name: FunctionName;
+        /// the namespace; `namespace_not_found` (404) if there is none of that name
+        namespace: Namespace
+    } (RollbackRequest) => OK Rollback "it serves"
+    fails
+        FunctionNotFound,
+        NotFound "there is no such version, or no earlier one",
+        Conflict "it serves already, or cannot serve";
 
     /// Describe a version
     functions GET "/v1/functions/{name}/versions/{version}" DescribeVersion {
