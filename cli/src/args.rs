@@ -32,7 +32,7 @@ pub(crate) use callers::CallerArgs;
 pub(crate) use cluster::{ClusterArgs, ClusterCommand, DrainArgs, JoinTokenArgs, OfferArgs, RevokeArgs, UndrainArgs};
 pub(crate) use codec::CodecArgs;
 pub(crate) use egress::EgressArgs;
-pub(crate) use function::FunctionArg;
+pub(crate) use function::{FunctionArg, VersionArg};
 pub(crate) use functions::{
     DeleteArgs, DemoArgs, DeployArgs, DescribeArgs, InitArgs, InvokeArgs, LogsArgs, RuntimesAddArgs, RuntimesArgs,
     RuntimesCommand, RuntimesListArgs, Template, TopArgs,
@@ -41,7 +41,7 @@ pub(crate) use host::{BackupArgs, ConfigArgs, DoctorArgs, DoctorTargetArgs, Rest
 pub(crate) use https::HttpsArgs;
 pub(crate) use migrate::MigrateArgs;
 pub(crate) use places::Places;
-pub(crate) use releases::{RollbackArgs, VersionsArgs};
+pub(crate) use releases::{AliasArgs, AliasCommand, RollbackArgs, VersionsArgs};
 pub(crate) use retention::RetentionArgs;
 pub(crate) use roles::{CollectingArgs, DownArgs, GatewayArgs, SchedulerArgs, SealingArgs, UpArgs, WorkerArgs};
 pub(crate) use room::RoomArgs;
@@ -142,6 +142,8 @@ pub(crate) enum Command {
     Versions(VersionsArgs),
     /// Have an earlier version of a function serve again, at once.
     Rollback(RollbackArgs),
+    /// Name versions of a function, and share its invocations among them.
+    Alias(AliasArgs),
     /// Show one function in numbers: invocations by start kind, latencies, snapshot.
     Stats(DescribeArgs),
     /// Show the platform live: rates, latencies, pools.

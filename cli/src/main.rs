@@ -111,6 +111,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::List(args) => block_on(async { commands::list::run(&Client::new(&client)?, args).await }),
         Command::Describe(args) => block_on(async { commands::describe::run(&Client::new(&client)?, &args).await }),
         Command::Versions(args) => block_on(async { commands::versions::run(&Client::new(&client)?, &args).await }),
+        Command::Alias(args) => block_on(async { commands::alias::run(&Client::new(&client)?, &args.command).await }),
         Command::Rollback(args) => block_on(async { commands::rollback::run(&Client::new(&client)?, &args).await }),
         Command::Logs(args) => block_on(async { commands::logs::run(&Client::new(&client)?, &args).await }),
         Command::Delete(args) => block_on(async { commands::delete::run(&Client::new(&client)?, &args).await }),

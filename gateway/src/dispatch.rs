@@ -11,7 +11,7 @@ use rekindle_relay::DetachOnDrop;
 use rekindle_telemetry::TraceRef;
 use rekindle_wire::api::StartKind;
 use rekindle_wire::headers::{ASYNC_ATTEMPT, ASYNC_ID, INSTANCE, INVOCATION, REQUEST_ID, START, VERSION};
-use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionId};
+use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionId, Selector, VersionNumber};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
@@ -22,7 +22,8 @@ use crate::connection::WINDOW;
 use crate::exchange::{Answered, AttemptOutcome, Exchange, Place, RetryReason};
 use crate::forward::Outgoing;
 use crate::headers;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Placed};
+use crate::routes::Routes;
 use crate::slots::{Slot, Slots, throttled};
 use crate::timing::{self, Phases};
 use crate::workers::Workers;
@@ -40,6 +41,7 @@ const STALE_MAX: u32 = 4096;
 /// State shared by invocations.
 pub(crate) struct Dispatch {
     pub(crate) slots: Arc<Slots>,
+    pub(crate) routes: Arc<Routes>,
     pub(crate) workers: Workers,
     pub(crate) token: HeaderValue,
     pub(crate) in_flight: Arc<Semaphore>,
@@ -51,6 +53,8 @@ pub(crate) struct Dispatch {
 /// An invocation as the router understood it.
 pub(crate) struct Call {
     pub(crate) function: FunctionId,
+    /// Which of its versions.
+    pub(crate) selector: Selector,
     /// Path and query below the function; starts with `/`.
     pub(crate) path: String,
     /// `http`, or `event`.
@@ -99,18 +103,18 @@ impl Dispatch {
         rekindle_telemetry::set_parent(&span, request.headers());
         let client = TraceRef::sent(request.headers());
         let measured = self.metrics.measure(&call.function, call.arrived, client);
-        let mut start = None;
-        let answer = self.run(call, request, &mut start).instrument(span.clone()).await;
+        let mut placed = None;
+        let answer = self.run(call, request, &mut placed).instrument(span.clone()).await;
         let status = match &answer {
             Ok(answer) => {
-                measured.answered(start.unwrap_or(StartKind::Warm), answer.status(), &span);
+                measured.answered(placed, answer.status(), &span);
                 answer.status()
             }
             Err(error) => {
                 span.record("error.type", error.code.as_str());
                 span.record("otel.status_code", "ERROR");
                 tracing::debug!(parent: &span, %error, "an invocation failed");
-                measured.failed(start, error, &span);
+                measured.failed(placed, error, &span);
                 error.code.status()
             }
         };
@@ -118,13 +122,14 @@ impl Dispatch {
         answer
     }
 
-    /// Runs the invocation. `start` receives how it started, or was to start, as soon as that is known.
+    /// Runs the invocation. `placed` receives what serves it, or was to, as soon as that is known.
     async fn run(
         &self,
         call: Call,
         request: Request<Body>,
-        start: &mut Option<StartKind>,
+        placed: &mut Option<Placed>,
     ) -> Result<Response<Body>, ApiError> {
+        let version = self.routes.choose(&call.function, &call.selector, request.headers())?;
         // Before the place: a client that does not send its body holds none.
         let outgoing = self.prepare(&call, request).await?;
         let permit = self.in_flight.clone().try_acquire_owned().map_err(|_| {
@@ -151,12 +156,17 @@ impl Dispatch {
                 break;
             }
             let placing = Instant::now();
-            let slot = tokio::time::timeout_at(place_by, self.place(&call)).await;
+            let slot = tokio::time::timeout_at(place_by, self.place(&call, version)).await;
             let slot = slot.unwrap_or_else(|_| Err(throttled(&call.function)))?;
             phases.place += placing.elapsed();
             let planned = slot.leased.start();
-            *start = Some(planned);
+            let serves = slot.leased.version;
+            *placed = Some(Placed {
+                start: planned,
+                version: serves,
+            });
             self.metrics.placed(&call.function, planned, placing.elapsed());
+            Span::current().record("faas.version", serves.0);
             // The worker should keep its part of the trace too.
             rekindle_telemetry::keep_if_slow(&Span::current(), call.arrived.elapsed());
             let exchange = Exchange {
@@ -173,7 +183,10 @@ impl Dispatch {
                 AttemptOutcome::Answered(answer) => {
                     phases.answer = answer.took;
                     let (answer, came_to_be) = finish(&call, answer, &phases);
-                    *start = Some(came_to_be);
+                    *placed = Some(Placed {
+                        start: came_to_be,
+                        version: serves,
+                    });
                     return Ok(answer);
                 }
                 AttemptOutcome::Failed(error) => {
@@ -237,7 +250,7 @@ impl Dispatch {
     }
 
     /// Takes a slot: an existing one, or one that the scheduler finds or starts.
-    async fn place(&self, call: &Call) -> Result<Slot, ApiError> {
+    async fn place(&self, call: &Call, version: Option<VersionNumber>) -> Result<Slot, ApiError> {
         let span = tracing::debug_span!(
             "place",
             rekindle.role = "gateway",
@@ -245,12 +258,13 @@ impl Dispatch {
             rekindle.start = tracing::field::Empty,
         );
         let slot = match call.force {
-            None => self.slots.take(&call.function).instrument(span.clone()).await?,
+            None => {
+                let taken = self.slots.take(&call.function, version);
+                taken.instrument(span.clone()).await?
+            }
             Some(kind) => {
-                self.slots
-                    .take_fresh(&call.function, kind)
-                    .instrument(span.clone())
-                    .await?
+                let taken = self.slots.take_fresh(&call.function, version, kind);
+                taken.instrument(span.clone()).await?
             }
         };
         span.record("rekindle.instance", slot.leased.instance.as_str());
@@ -285,7 +299,6 @@ fn finish(call: &Call, answer: Answered, phases: &Phases) -> (Response<Body>, St
     }
     let span = Span::current();
     span.record("faas.instance", leased.instance.as_str());
-    span.record("faas.version", leased.version.0);
     span.record("faas.start", start.as_str());
     span.record("faas.coldstart", start.is_cold());
     (Response::from_parts(parts, body), start)

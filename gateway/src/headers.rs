@@ -11,7 +11,7 @@ use rekindle_relay::{HeadLimits, strip_hop_by_hop_but_upgrade, strip_named};
 use rekindle_wire::headers::{CLUSTER_TOKEN, INSTANCE, REQUEST_ID, SERVER_TIMING, START, VERSION};
 use rekindle_wire::ids::RequestId;
 use rekindle_wire::interface::version;
-use rekindle_wire::{ApiError, ErrorCode, FunctionId};
+use rekindle_wire::{ApiError, ErrorCode};
 
 const REQUEST_ID_MAX: usize = 128;
 const PLATFORM_PREFIX: &str = "x-rekindle-";
@@ -180,7 +180,7 @@ pub(crate) fn set_forwarded(headers: &mut HeaderMap, peer: IpAddr) {
 
 /// Tells a function that is called at a path its prefix, below that of a proxy in front. Frameworks put it before
 /// links. Returns it.
-pub(crate) fn set_prefix(headers: &mut HeaderMap, function: &FunctionId) -> String {
+pub(crate) fn set_prefix(headers: &mut HeaderMap, function: &str) -> String {
     let name = HeaderName::from_static("x-forwarded-prefix");
     let before = headers
         .get(&name)

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `NAME.DOMAIN` | the function in the default namespace |
 //! | `NAME.NAMESPACE.DOMAIN` | the function in that namespace |
-//! | either with `VERSION--NAME`, where the version begins with a digit | reserved |
+//! | either with `VERSION--NAME`, where the version begins with a digit | that version of it |
+//! | either with `ALIAS--NAME` | what the alias names, unless there is a function `ALIAS--NAME` from before |
 //! | the API's host, if it has one of its own | the platform |
 //! | any other: `DOMAIN` itself, addresses, names of no domain | shared: the platform and, by path, all functions |
 //!
@@ -190,7 +191,7 @@ pub(crate) fn of<B>(request: &Request<B>) -> Result<Option<Host>, ApiError> {
 /// The owner of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Whose {
-    /// The function with this id, if it exists.
+    /// The function with this id, if it exists, or `ID@VERSION`.
     Function(String),
     /// The API, which has a host of its own.
     Api,
@@ -211,7 +212,7 @@ impl Hosts {
     /// The owner of the host.
     ///
     /// # Errors
-    /// `not_found` for reserved names, and for those that nothing will ever have.
+    /// `not_found` for names that nothing will ever have.
     pub(crate) fn whose(&self, host: Option<&Host>) -> Result<Whose, ApiError> {
         let Some(Host::Name(name)) = host else {
             return Ok(Whose::Shared);
@@ -238,8 +239,11 @@ impl Hosts {
             nothing(format!(
                 "{name} is no function's: names of functions have the letters a to z alone"
             ))
-        } else if first.contains("--") && first.starts_with(|c: char| c.is_ascii_digit()) {
-            nothing(reserved(name))
+        } else if let Some((version, rest)) = labels.split_once("--")
+            && first.starts_with(|c: char| c.is_ascii_digit())
+            && first.contains("--")
+        {
+            Ok(Whose::Function(format!("{rest}@{version}")))
         } else {
             Ok(Whose::Function(labels.to_owned()))
         }
@@ -259,14 +263,6 @@ fn below<'a>(name: &'a str, domain: &str) -> Option<&'a str> {
     }
 }
 
-/// The message for a host of a reserved form.
-pub(crate) fn reserved(host: impl fmt::Display) -> String {
-    format!(
-        "{host} is reserved, and nothing is there: VERSION--NAME is kept for hosts that name more than a function. A \
-         function's host has its name without --, and its namespace unless that is the default one, before the domain"
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -281,7 +277,6 @@ mod tests {
         match found {
             Ok(Whose::Function(name)) => format!("'{name}'"),
             Ok(whose) => format!("{whose:?}").to_lowercase(),
-            Err(error) if error.message.contains("is reserved") => "reserved".to_owned(),
             Err(error) => error.code.as_str().to_owned(),
         }
     }
@@ -306,10 +301,12 @@ mod tests {
             ("Hello.Team.localhost.:8080", "'hello.team'"),
             ("hello.team.fn.example.org", "'hello.team'"),
             ("hello.3--team.localhost", "'hello.3--team'"),
-            // Reserved.
-            ("3--hello.localhost", "reserved"),
-            ("3--hello.example.org:443", "reserved"),
-            ("3--hello.team.localhost", "reserved"),
+            // Versions of functions.
+            ("3--hello.localhost", "'hello@3'"),
+            ("3--hello.example.org:443", "'hello@3'"),
+            ("3--hello.team.localhost", "'hello.team@3'"),
+            ("3--a--b.localhost", "'a--b@3'"),
+            ("3x--hello.localhost", "'hello@3x'"),
             // The platform's.
             ("api.example.org", "api"),
             ("API.example.org.:8443", "api"),

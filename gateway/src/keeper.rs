@@ -9,6 +9,7 @@ use rekindle_identity::Member;
 use rekindle_wire::stats::TrafficReport;
 
 use crate::metrics::Metrics;
+use crate::routes::Routes;
 use crate::slots::Slots;
 use crate::workers::Workers;
 
@@ -24,6 +25,10 @@ const TELL_ON: Duration = Duration::from_secs(3);
 const TELL_ANYWAY: Duration = Duration::from_secs(3);
 /// Limit for the last report of a gateway that shuts down.
 const TELL_LIMIT: Duration = Duration::from_secs(1);
+/// How long a question about aliases stays open: short, so that the scheduler soon knows which gateways are gone.
+const FOLLOW: Duration = Duration::from_secs(5);
+/// Pause before aliases are asked for again. Those known remain in force.
+const FOLLOW_AGAIN: Duration = Duration::from_millis(200);
 const RETRY: Duration = Duration::from_secs(1);
 const SWEEP_EVERY: Duration = Duration::from_secs(20);
 
@@ -104,6 +109,19 @@ pub(crate) async fn hang_up(member: Option<Arc<Member>>, workers: Workers) {
     loop {
         member.revoked().changed().await;
         workers.close_idle();
+    }
+}
+
+/// Follows what aliases name. Runs until dropped.
+pub(crate) async fn follow(routes: Arc<Routes>, slots: Arc<Slots>) {
+    loop {
+        match slots.scheduler.routes(&slots.gateway, routes.revision(), FOLLOW).await {
+            Ok(told) => routes.apply(told),
+            Err(error) => {
+                tracing::debug!(%error, "aliases cannot be followed");
+                tokio::time::sleep(FOLLOW_AGAIN).await;
+            }
+        }
     }
 }
 

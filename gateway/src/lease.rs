@@ -77,6 +77,8 @@ pub(crate) enum Outcome {
 #[derive(Debug)]
 struct Lease {
     leased: LeasedInstance,
+    /// Whether it was granted for whichever version serves.
+    is_any: bool,
     number: u64,
     slots: u32,
     /// Slots in use, including lost ones.
@@ -100,6 +102,10 @@ impl Lease {
             stuck: self.stuck,
             busy: self.lost(),
         }
+    }
+
+    fn fits(&self, wanted: Option<VersionNumber>) -> bool {
+        wanted.map_or(self.is_any, |version| self.leased.version == version)
     }
 
     fn lost(&self) -> u32 {
@@ -133,7 +139,14 @@ pub(crate) struct Leases {
 
 impl Leases {
     /// Adds a granted lease, or renews it if it is already held.
-    pub(crate) fn add(&mut self, placement: &Placement, gateway: &GatewayId, now: Instant) {
+    /// `wanted` is the version that was asked for, `None` for whichever serves.
+    pub(crate) fn add(
+        &mut self,
+        placement: &Placement,
+        wanted: Option<VersionNumber>,
+        gateway: &GatewayId,
+        now: Instant,
+    ) {
         let length = Duration::from_millis(placement.lease_ms);
         let expires = now + length;
         let mark = mark(placement.lease_number, gateway);
@@ -157,6 +170,7 @@ impl Leases {
                 start: placement.start,
                 answered: Arc::new(AtomicBool::new(answered)),
             },
+            is_any: wanted.is_none(),
             number: placement.lease_number,
             slots: placement.slots.max(1),
             used: 0,
@@ -170,12 +184,19 @@ impl Leases {
     }
 
     /// Takes a slot, of the instance used last, so that the others can become idle. With `confirmed`, only of a lease
-    /// that the scheduler has granted or renewed for this moment.
-    pub(crate) fn take(&mut self, now: Instant, confirmed: bool) -> Option<LeasedInstance> {
+    /// that the scheduler has granted or renewed for this moment. `wanted` is the version, `None` for one that the
+    /// scheduler chose.
+    pub(crate) fn take(
+        &mut self,
+        wanted: Option<VersionNumber>,
+        now: Instant,
+        confirmed: bool,
+    ) -> Option<LeasedInstance> {
         self.leases.iter_mut().for_each(|l| l.regain(now));
         let lease = self
             .leases
             .iter_mut()
+            .filter(|l| l.fits(wanted))
             .filter(|l| !l.closing && l.used < l.slots && (l.expires > now || !confirmed))
             .max_by_key(|l| l.last_used)?;
         lease.used += 1;
@@ -268,9 +289,14 @@ impl Leases {
         self.find(instance).map(|l| l.expires = asked + l.length).is_some()
     }
 
-    /// All leased instances.
-    pub(crate) fn held(&self) -> Vec<InstanceId> {
-        self.leases.iter().map(|l| l.leased.instance.clone()).collect()
+    /// The leased instances that an ask for this version must name.
+    pub(crate) fn held(&self, wanted: Option<VersionNumber>) -> Vec<InstanceId> {
+        let may_be = |l: &&Lease| wanted.is_none_or(|version| l.leased.version == version);
+        self.leases
+            .iter()
+            .filter(may_be)
+            .map(|l| l.leased.instance.clone())
+            .collect()
     }
 
     /// Number of leases, of their slots, and of slots in use.
@@ -307,6 +333,30 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_lease_serves_its_version_and_whichever_serves_only_if_it_was_granted_for_that() {
+        let now = Instant::now();
+        let mut leases = Leases::default();
+        let version = |n: u32| Some(VersionNumber(n));
+        let of = |instance: &str, n: u32| Placement {
+            version: VersionNumber(n),
+            ..placement(instance, 1, StartKind::Warm)
+        };
+        leases.add(&of("i-a", 1), version(1), &gateway(), now);
+        leases.add(&of("i-b", 2), None, &gateway(), now);
+        assert!(leases.take(version(3), now, true).is_none());
+        assert_eq!(leases.held(None).len(), 2);
+        assert_eq!(leases.held(version(1)), [id("i-a")]);
+        assert_eq!(leases.take(None, now, true).unwrap().instance, id("i-b"));
+        assert!(
+            leases.take(None, now, true).is_none(),
+            "the first was granted for its version"
+        );
+        leases.release(&id("i-b"), Outcome::Free, now);
+        assert_eq!(leases.take(version(2), now, true).unwrap().instance, id("i-b"));
+        assert_eq!(leases.take(version(1), now, true).unwrap().instance, id("i-a"));
+    }
+
     fn gateway() -> GatewayId {
         "g-own".parse().unwrap()
     }
@@ -320,54 +370,54 @@ mod tests {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut leases = Leases::default();
-        leases.add(&placement("i-a", 1, StartKind::Warm), &gateway(), at(0));
-        leases.add(&placement("i-b", 1, StartKind::Warm), &gateway(), at(1));
+        leases.add(&placement("i-a", 1, StartKind::Warm), None, &gateway(), at(0));
+        leases.add(&placement("i-b", 1, StartKind::Warm), None, &gateway(), at(1));
         for ms in (10..900).step_by(10) {
-            let leased = leases.take(at(ms), true).unwrap();
+            let leased = leases.take(None, at(ms), true).unwrap();
             assert_eq!(leased.instance, id("i-b"));
             leases.release(&leased.instance, Outcome::Free, at(ms + 5));
         }
         let back = leases.give_back(at(1_000));
         assert_eq!(back.len(), 1);
         assert_eq!(back[0].instance, id("i-a"));
-        assert_eq!(leases.held(), [id("i-b")]);
+        assert_eq!(leases.held(None), [id("i-b")]);
     }
 
     #[test]
     fn no_more_slots_are_taken_than_were_granted() {
         let now = Instant::now();
         let mut leases = Leases::default();
-        leases.add(&placement("i-a", 2, StartKind::Warm), &gateway(), now);
+        leases.add(&placement("i-a", 2, StartKind::Warm), None, &gateway(), now);
         // Granted twice, as after a lost answer: still the same slots.
-        leases.add(&placement("i-a", 2, StartKind::Warm), &gateway(), now);
-        assert!(leases.take(now, true).is_some());
-        assert!(leases.take(now, true).is_some());
-        assert!(leases.take(now, true).is_none());
+        leases.add(&placement("i-a", 2, StartKind::Warm), None, &gateway(), now);
+        assert!(leases.take(None, now, true).is_some());
+        assert!(leases.take(None, now, true).is_some());
+        assert!(leases.take(None, now, true).is_none());
     }
 
     #[test]
     fn everybody_who_waited_for_a_start_gets_its_kind_and_the_next_is_warm() {
         let now = Instant::now();
         let mut leases = Leases::default();
-        leases.add(&placement("i-a", 3, StartKind::Restored), &gateway(), now);
-        let first = leases.take(now, true).unwrap();
-        let second = leases.take(now, true).unwrap();
+        leases.add(&placement("i-a", 3, StartKind::Restored), None, &gateway(), now);
+        let first = leases.take(None, now, true).unwrap();
+        let second = leases.take(None, now, true).unwrap();
         assert_eq!(
             (first.start(), second.start()),
             (StartKind::Restored, StartKind::Restored)
         );
         first.note_answer();
-        assert_eq!(leases.take(now, true).unwrap().start(), StartKind::Warm);
+        assert_eq!(leases.take(None, now, true).unwrap().start(), StartKind::Warm);
     }
 
     #[test]
     fn a_lease_wanted_back_takes_nothing_new_and_goes_when_its_last_slot_is_free() {
         let now = Instant::now();
         let mut leases = Leases::default();
-        leases.add(&placement("i-a", 2, StartKind::Warm), &gateway(), now);
-        let leased = leases.take(now, true).unwrap();
+        leases.add(&placement("i-a", 2, StartKind::Warm), None, &gateway(), now);
+        let leased = leases.take(None, now, true).unwrap();
         assert!(leases.close(&leased.instance));
-        assert!(leases.take(now, true).is_none());
+        assert!(leases.take(None, now, true).is_none());
         assert!(leases.give_back(now).is_empty());
         assert!(leases.release(&leased.instance, Outcome::Free, now));
         assert_eq!(leases.give_back(now).len(), 1);
@@ -378,9 +428,9 @@ mod tests {
     fn a_stuck_slot_ends_an_instance_that_has_no_other() {
         let now = Instant::now();
         let mut leases = Leases::default();
-        leases.add(&placement("i-a", 1, StartKind::Warm), &gateway(), now);
-        leases.add(&placement("i-b", 2, StartKind::Warm), &gateway(), now);
-        let b = leases.take(now, true).unwrap();
+        leases.add(&placement("i-a", 1, StartKind::Warm), None, &gateway(), now);
+        leases.add(&placement("i-b", 2, StartKind::Warm), None, &gateway(), now);
+        let b = leases.take(None, now, true).unwrap();
         assert!(!leases.release(&id("i-b"), Outcome::Stuck, now));
         let a = leases.take_alone(&id("i-a"), now).unwrap();
         assert!(leases.release(&a.instance, Outcome::Stuck, now));
@@ -388,31 +438,31 @@ mod tests {
         assert_eq!(back.len(), 1);
         assert!(back[0].stuck);
         assert_eq!(b.instance, id("i-b"));
-        assert_eq!(leases.held(), [id("i-b")]);
+        assert_eq!(leases.held(None), [id("i-b")]);
     }
 
     #[test]
     fn a_lost_slot_is_not_used_again_while_the_function_may_go_on() {
         let start = Instant::now();
         let mut leases = Leases::default();
-        leases.add(&placement("i-a", 2, StartKind::Warm), &gateway(), start);
-        let a = leases.take(start, true).unwrap();
+        leases.add(&placement("i-a", 2, StartKind::Warm), None, &gateway(), start);
+        let a = leases.take(None, start, true).unwrap();
         assert!(!leases.release(&a.instance, Outcome::Stuck, start));
-        assert!(leases.take(start, true).is_some(), "the other slot is good");
-        assert!(leases.take(start, true).is_none(), "the lost slot was used again");
+        assert!(leases.take(None, start, true).is_some(), "the other slot is good");
+        assert!(leases.take(None, start, true).is_none(), "the lost slot was used again");
         leases.release(&a.instance, Outcome::Free, start);
         let later = start + OVERDUE_LIMIT;
-        assert!(leases.take(later, false).is_some());
-        assert!(leases.take(later, false).is_some());
+        assert!(leases.take(None, later, false).is_some());
+        assert!(leases.take(None, later, false).is_some());
     }
 
     #[test]
     fn a_lease_with_only_lost_slots_is_returned_as_busy() {
         let now = Instant::now();
         let mut leases = Leases::default();
-        leases.add(&placement("i-a", 2, StartKind::Warm), &gateway(), now);
+        leases.add(&placement("i-a", 2, StartKind::Warm), None, &gateway(), now);
         for last in [false, true] {
-            let leased = leases.take(now, true).unwrap();
+            let leased = leases.take(None, now, true).unwrap();
             assert_eq!(leases.release(&leased.instance, Outcome::Lost, now), last);
         }
         let back = leases.give_back(now);
@@ -423,10 +473,10 @@ mod tests {
     fn an_unreachable_workers_lease_is_returned_and_nothing_sent_meanwhile() {
         let now = Instant::now();
         let mut leases = Leases::default();
-        leases.add(&placement("i-a", 2, StartKind::Warm), &gateway(), now);
-        let leased = leases.take(now, true).unwrap();
+        leases.add(&placement("i-a", 2, StartKind::Warm), None, &gateway(), now);
+        let leased = leases.take(None, now, true).unwrap();
         assert!(leases.release(&leased.instance, Outcome::Unusable, now));
-        assert!(leases.take(now, true).is_none());
+        assert!(leases.take(None, now, true).is_none());
         assert_eq!(leases.give_back(now).len(), 1);
     }
 
@@ -434,12 +484,12 @@ mod tests {
     fn a_lease_that_is_granted_again_has_its_new_number() {
         let now = Instant::now();
         let mut leases = Leases::default();
-        leases.add(&placement("i-a", 2, StartKind::Warm), &gateway(), now);
-        assert_eq!(leases.take(now, true).unwrap().mark.unwrap(), "1 g-own");
+        leases.add(&placement("i-a", 2, StartKind::Warm), None, &gateway(), now);
+        assert_eq!(leases.take(None, now, true).unwrap().mark.unwrap(), "1 g-own");
         let mut again = placement("i-a", 2, StartKind::Warm);
         again.lease_number = 3;
-        leases.add(&again, &gateway(), now);
-        assert_eq!(leases.take(now, true).unwrap().mark.unwrap(), "3 g-own");
+        leases.add(&again, None, &gateway(), now);
+        assert_eq!(leases.take(None, now, true).unwrap().mark.unwrap(), "3 g-own");
         assert_eq!(leases.due(now + Duration::from_secs(1)), [(id("i-a"), 3)]);
     }
 
@@ -448,7 +498,7 @@ mod tests {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut leases = Leases::default();
-        leases.add(&placement("i-a", 1, StartKind::Warm), &gateway(), start);
+        leases.add(&placement("i-a", 1, StartKind::Warm), None, &gateway(), start);
         assert!(leases.due(at(400)).is_empty());
         assert_eq!(leases.due(at(600)), [(id("i-a"), 1)]);
         // That report was lost.
@@ -461,11 +511,11 @@ mod tests {
     fn a_lease_that_ran_out_unconfirmed_is_used_only_while_the_scheduler_is_away() {
         let start = Instant::now();
         let mut leases = Leases::default();
-        leases.add(&placement("i-a", 2, StartKind::Warm), &gateway(), start);
+        leases.add(&placement("i-a", 2, StartKind::Warm), None, &gateway(), start);
         let later = start + Duration::from_secs(1);
-        assert!(leases.take(later, true).is_none());
-        assert!(leases.take(later, false).is_some());
+        assert!(leases.take(None, later, true).is_none());
+        assert!(leases.take(None, later, false).is_some());
         leases.confirm(&id("i-a"), later);
-        assert!(leases.take(later, true).is_some());
+        assert!(leases.take(None, later, true).is_some());
     }
 }

@@ -27,6 +27,7 @@ mod metrics;
 mod openapi;
 mod pace;
 mod route;
+mod routes;
 mod scheduler;
 mod server;
 mod slots;

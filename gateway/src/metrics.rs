@@ -12,7 +12,7 @@ use rekindle_telemetry::metrics::{
 };
 use rekindle_wire::api::StartKind;
 use rekindle_wire::stats::{Latencies, StartStats, Traffic};
-use rekindle_wire::{ApiError, ErrorCode, FunctionId};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId, VersionNumber};
 use tokio::sync::Semaphore;
 use tracing::Span;
 
@@ -37,6 +37,12 @@ const ERRORS: Desc = Desc::new(
     "{error}",
     &[FUNCTION, "start", "error.type"],
     "Invocations that failed: by the platform's error code, or `5xx` for a function's own answer of such a status (which counts as an invocation too).",
+);
+const VERSIONS: Desc = Desc::new(
+    "rekindle.gateway.version.invocations",
+    "{invocation}",
+    &[FUNCTION, "faas.version", "outcome"],
+    "Invocations by the version that served, or was to serve: `answered`, or `failed` by a function's own 5xx too.",
 );
 const TIMEOUTS: Desc = Desc::new(
     "faas.timeouts",
@@ -168,6 +174,7 @@ pub(crate) struct Metrics {
     pub(crate) registry: Registry,
     invocations: Family<Counter, 2>,
     errors: Family<Counter, 3>,
+    versions: Family<Counter, 3>,
     timeouts: Family<Counter, 1>,
     cold_starts: Family<Counter, 2>,
     requests: Family<Histogram, 2>,
@@ -188,6 +195,7 @@ impl Metrics {
         Self {
             invocations: registry.family(&INVOCATIONS),
             errors: registry.family(&ERRORS),
+            versions: registry.family(&VERSIONS),
             timeouts: registry.family(&TIMEOUTS),
             cold_starts: registry.family(&COLD_STARTS),
             requests: registry.family(&REQUEST),
@@ -327,6 +335,13 @@ impl Metrics {
         self.registry.forget(FUNCTION, function.as_str());
     }
 
+    fn count_version(&self, function: &str, placed: Option<Placed>, failed: bool) {
+        if let Some(Placed { version, .. }) = placed {
+            let outcome = if failed { "failed" } else { "answered" };
+            self.versions.with([function, &version.to_string(), outcome]).inc();
+        }
+    }
+
     fn label<'a>(&self, function: &'a FunctionId) -> &'a str {
         if self.known.read().contains(function) {
             function.as_str()
@@ -334,6 +349,15 @@ impl Metrics {
             UNKNOWN
         }
     }
+}
+
+/// What serves an invocation, or was to serve it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Placed {
+    /// How the instance came to be.
+    pub(crate) start: StartKind,
+    /// The version that it runs.
+    pub(crate) version: VersionNumber,
 }
 
 /// An invocation being measured. If it is dropped early, its client went away.
@@ -347,10 +371,12 @@ pub(crate) struct Measured<'a> {
 
 impl Measured<'_> {
     /// Records that the function's response begins.
-    pub(crate) fn answered(mut self, start: StartKind, status: http::StatusCode, span: &Span) {
+    pub(crate) fn answered(mut self, placed: Option<Placed>, status: http::StatusCode, span: &Span) {
         self.is_over = true;
         let Self { metrics, function, .. } = &self;
+        let start = placed.map_or(StartKind::Warm, |placed| placed.start);
         let (name, kind) = (function.as_str(), start.as_str());
+        metrics.count_version(name, placed, status.is_server_error());
         metrics.invocations.with([name, kind]).inc();
         if start.is_cold() {
             metrics.cold_starts.with([name, kind]).inc();
@@ -366,12 +392,13 @@ impl Measured<'_> {
             .record_in(took, TraceRef::of(span).or(self.client));
     }
 
-    /// Records a failure; `start` is how it was to start, if an instance was found.
-    pub(crate) fn failed(mut self, start: Option<StartKind>, error: &ApiError, span: &Span) {
+    /// Records a failure; `placed` is what was to serve it, if an instance was found.
+    pub(crate) fn failed(mut self, placed: Option<Placed>, error: &ApiError, span: &Span) {
         self.is_over = true;
         let Self { metrics, function, .. } = &self;
         let name = metrics.label(function);
-        let kind = start.map_or(NOT_STARTED, StartKind::as_str);
+        let kind = placed.map_or(NOT_STARTED, |placed| placed.start.as_str());
+        metrics.count_version(name, placed, true);
         metrics.errors.with([name, kind, error.code.as_str()]).inc();
         if error.code == ErrorCode::FunctionTimeout {
             metrics.timeouts.with([name]).inc();

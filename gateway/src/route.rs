@@ -12,7 +12,8 @@
 //! | `/metrics` | the gateway itself, with the admin key |
 //! | the rest of `/v1/` | the scheduler, with the admin key |
 //!
-//! An id is `NAME`, or `NAME.NAMESPACE` outside of the default namespace.
+//! An id is `NAME`, or `NAME.NAMESPACE` outside of the default namespace. `ID@8` is a version of the function, `ID@canary`
+//! what an alias names; as hosts these are `8--NAME` and `canary--NAME`.
 //!
 //! If the API has a host of its own, `/v1/` and `/metrics` are there, and on loopback.
 
@@ -23,7 +24,7 @@ use http::{HeaderMap, Method, Request};
 use rekindle_wire::api::StartKind;
 use rekindle_wire::headers::{FORCE_START, HOOK_PREFIX};
 use rekindle_wire::ids::ParseIdError;
-use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionId};
+use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionId, Selector};
 
 use crate::host::{Host, Hosts, Whose};
 
@@ -32,7 +33,12 @@ use crate::host::{Host, Hosts, Whose};
 pub(crate) enum Route {
     /// To a function, with the path and query below it. A function found by its path shares its host with other
     /// functions.
-    Function { name: FunctionId, path: String, by: By },
+    Function {
+        name: FunctionId,
+        selector: Option<Selector>,
+        path: String,
+        by: By,
+    },
     /// To a function, as an event; later if `asynchronous`.
     Invocation { name: FunctionId, asynchronous: bool },
     /// To a function, later.
@@ -73,10 +79,11 @@ pub(crate) fn route<B>(
     let query = request.uri().query();
     let whose = hosts.whose(host)?;
     if let Whose::Function(name) = whose {
-        let (name, path) = function(&name, path, query)?;
+        let (name, selector) = selected(&name)?;
         return Ok(Route::Function {
             name,
-            path,
+            selector,
+            path: below(path, query)?,
             by: By::Host,
         });
     }
@@ -85,12 +92,19 @@ pub(crate) fn route<B>(
             continue;
         };
         let at = rest.find('/').unwrap_or(rest.len());
-        let (name, below) = rest.split_at(at);
-        let (name, path) = function(name, if below.is_empty() { "/" } else { below }, query)?;
+        let (name, path) = rest.split_at(at);
+        let (name, selector) = selected(name)?;
+        let path = below(if path.is_empty() { "/" } else { path }, query)?;
         return Ok(match later {
+            true if selector.is_some() => {
+                let message =
+                    "an asynchronous invocation is run by the version that is live then: leave out what follows @";
+                return Err(ApiError::new(ErrorCode::BadRequest, message));
+            }
             true => Route::Later { name, path },
             false => Route::Function {
                 name,
+                selector,
                 path,
                 by: if whose == Whose::Api { By::ApiPath } else { By::Path },
             },
@@ -131,8 +145,18 @@ pub(crate) fn route<B>(
     }
 }
 
-fn function(name: &str, path: &str, query: Option<&str>) -> Result<(FunctionId, String), ApiError> {
-    let name = named::<FunctionId>(name)?;
+/// Parses `ID` or `ID@SELECTOR`.
+fn selected(text: &str) -> Result<(FunctionId, Option<Selector>), ApiError> {
+    let Some((name, selector)) = text.split_once('@') else {
+        return Ok((named(text)?, None));
+    };
+    let selector = selector.parse();
+    let selector = selector.map_err(|e: ParseIdError| ApiError::new(ErrorCode::NotFound, e.to_string()))?;
+    Ok((named(name)?, Some(selector)))
+}
+
+/// The path and query that a function is sent.
+fn below(path: &str, query: Option<&str>) -> Result<String, ApiError> {
     // `OPTIONS *` and `CONNECT host:port` are HTTP too. Their targets must never become part of an instance's name.
     if !path.starts_with('/') {
         return Err(ApiError::new(
@@ -150,7 +174,7 @@ fn function(name: &str, path: &str, query: Option<&str>) -> Result<(FunctionId, 
         below.push('?');
         below.push_str(query);
     }
-    Ok((name, below))
+    Ok(below)
 }
 
 fn named<T: FromStr<Err = ParseIdError>>(name: &str) -> Result<T, ApiError> {
@@ -226,8 +250,13 @@ mod tests {
     }
 
     fn found(by: By, name: &str, path: &str) -> Result<Route, ErrorCode> {
+        let (name, selector) = match name.split_once('@') {
+            None => (name, None),
+            Some((name, selector)) => (name, Some(selector.parse().unwrap())),
+        };
         Ok(Route::Function {
             name: name.parse().unwrap(),
+            selector,
             path: path.to_owned(),
             by,
         })
@@ -283,6 +312,28 @@ mod tests {
         let dotted = event("/v1/functions/hello.team/invocations");
         assert_eq!(dotted, Err(ErrorCode::FunctionNotFound));
         assert_eq!(at("x", "/v1/namespaces/team/functions/hello"), Ok(Route::Admin));
+    }
+
+    #[test]
+    fn a_version_and_an_alias_have_addresses_of_their_own() {
+        assert_eq!(at("x", "/function/hello@8/a?b"), to("hello@8", "/a?b"));
+        assert_eq!(at("x", "/function/hello.team@canary"), to("hello.team@canary", "/"));
+        assert_eq!(at("8--hello.localhost", "/a@9"), found(By::Host, "hello@8", "/a@9"));
+        assert_eq!(at("8--hello.team.localhost", "/"), found(By::Host, "hello.team@8", "/"));
+        // Whether that is a function from before is known later.
+        assert_eq!(at("v8--hello.localhost", "/"), found(By::Host, "v8--hello", "/"));
+        for bad in [
+            "hello@",
+            "hello@08",
+            "hello@8a",
+            "hello@a@b",
+            "hello@a--b",
+            "hello@Live",
+        ] {
+            assert_eq!(at("x", &format!("/function/{bad}")), Err(ErrorCode::NotFound), "{bad}");
+        }
+        assert_eq!(at("08--hello.localhost", "/"), Err(ErrorCode::NotFound));
+        assert_eq!(at("x", "/async-function/hello@8"), Err(ErrorCode::BadRequest));
     }
 
     #[test]
@@ -387,6 +438,7 @@ mod tests {
         assert_eq!((by("example.org"), by("api.example.net")), (By::Path, By::ApiPath));
         let at_function = Ok(Route::Function {
             name: "hello".parse().unwrap(),
+            selector: None,
             path: "/v1/status".to_owned(),
             by: By::Host,
         });

@@ -22,10 +22,10 @@ use rekindle_wire::headers::STANDBY;
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::interface::Endpoint;
 use rekindle_wire::interface::scheduler::{
-    AcceptCall, AwaitRecalls, ClaimCalls, EndCall, EndCallback, Place, ReadResult, RenewCalls, ReportLeases,
-    ReportTraffic,
+    AcceptCall, AwaitRecalls, AwaitRoutes, ClaimCalls, EndCall, EndCallback, Place, ReadResult, RenewCalls,
+    ReportLeases, ReportTraffic,
 };
-use rekindle_wire::internal::{LeaseAnswer, LeaseReport, Placement, PlacementRequest};
+use rekindle_wire::internal::{LeaseAnswer, LeaseReport, Placement, PlacementRequest, RoutesAnswer};
 use rekindle_wire::stats::{TrafficAnswer, TrafficReport};
 use rekindle_wire::{ApiError, CallId, ErrorCode};
 use tokio::sync::watch;
@@ -229,6 +229,22 @@ impl SchedulerClient {
             wait_ms: u64::try_from(wait.as_millis()).ok(),
         };
         self.call(&recalls, &(), wait + CALL_LIMIT).await
+    }
+
+    /// Waits until aliases change.
+    pub(crate) async fn routes(
+        &self,
+        gateway: &GatewayId,
+        (epoch, revision): (String, u64),
+        wait: Duration,
+    ) -> Result<RoutesAnswer, ApiError> {
+        let routes = AwaitRoutes {
+            gateway: gateway.clone(),
+            epoch: Some(epoch),
+            revision: Some(revision),
+            wait_ms: u64::try_from(wait.as_millis()).ok(),
+        };
+        self.call(&routes, &(), wait + CALL_LIMIT).await
     }
 
     /// Stores an asynchronous invocation.

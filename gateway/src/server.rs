@@ -14,7 +14,7 @@ use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use rekindle_identity::{Role, TlsError, Transport};
 use rekindle_telemetry::metrics::exposition;
 use rekindle_wire::headers::{FORCE_START, PLATFORM_ERROR, REQUEST_ID};
-use rekindle_wire::{ApiError, ErrorCode};
+use rekindle_wire::{ApiError, ErrorCode, Selector};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -32,6 +32,7 @@ use crate::host::{self, Host, Hosts, Whose};
 use crate::key::KeyHash;
 use crate::metrics::{self, Metrics};
 use crate::route::{self, By, Route, route};
+use crate::routes::Routes;
 use crate::scheduler::SchedulerClient;
 use crate::slots::Slots;
 use crate::tls::{Certificates, CertificatesError, Listeners};
@@ -107,6 +108,7 @@ async fn run(config: Config, listeners: Listeners, shutdown: BoxFuture<'static, 
         config.in_process.clone(),
     )?;
     let slots = Slots::new(scheduler.clone(), config.place_wait);
+    let routes = Arc::new(Routes::default());
     let (in_flight, room) = (
         Arc::new(Semaphore::new(config.max_in_flight)),
         Arc::new(Semaphore::new(config.max_connections)),
@@ -145,6 +147,7 @@ async fn run(config: Config, listeners: Listeners, shutdown: BoxFuture<'static, 
         tokio::spawn(renewing),
         tokio::spawn(keeper::report(slots.clone())),
         tokio::spawn(keeper::watch(slots.clone())),
+        tokio::spawn(keeper::follow(routes.clone(), slots.clone())),
         tokio::spawn(keeper::tell(slots.clone(), metrics.clone())),
         tokio::spawn(keeper::sweep(workers.clone())),
         tokio::spawn(keeper::hang_up(config.member.clone(), workers.clone())),
@@ -152,6 +155,7 @@ async fn run(config: Config, listeners: Listeners, shutdown: BoxFuture<'static, 
     ];
     let dispatch = Arc::new(Dispatch {
         slots,
+        routes,
         workers,
         token,
         in_flight,
@@ -396,8 +400,9 @@ impl Gateway {
         if let Some(answer) = self.elsewhere(&request, host.as_ref(), via)? {
             return Ok(answer);
         }
-        let call = |function, path, invocation, force| Call {
+        let call = |function, selector: Option<Selector>, path, invocation, force| Call {
             function,
+            selector: selector.unwrap_or_default(),
             path,
             invocation,
             force,
@@ -424,8 +429,17 @@ impl Gateway {
                     self.hosts.shown()
                 ),
             )),
-            Route::Function { name, path, by } => {
+            Route::Function {
+                name,
+                selector,
+                path,
+                by,
+            } => {
                 let mut request = request;
+                let (name, selector) = match (by, selector) {
+                    (By::Host, None) => self.dispatch.routes.of_host(name),
+                    (_, selector) => (name, selector),
+                };
                 let force = route::forced(request.headers())?;
                 if force.is_some() {
                     self.admin_key.check(request.headers()).map_err(|e| {
@@ -436,16 +450,12 @@ impl Gateway {
                     // The function must not learn the platform's key.
                     request.headers_mut().remove(http::header::AUTHORIZATION);
                 }
-                let prefix = (by != By::Host).then(|| headers::set_prefix(request.headers_mut(), &name));
-                let may_be_reserved = by == By::Host && name.name().contains("--");
-                let served = self.dispatch.serve(call(name, path, "http", force), request).await;
-                let mut answer = match served {
-                    Err(error) if may_be_reserved && error.code == ErrorCode::FunctionNotFound => {
-                        let host = host.map(|h| h.to_string()).unwrap_or_default();
-                        return Err(ApiError::new(ErrorCode::NotFound, host::reserved(host)));
-                    }
-                    served => served.unwrap_or_else(|e| e.with_request_id(request_id).into_response()),
-                };
+                let own = selector
+                    .as_ref()
+                    .map_or_else(|| name.to_string(), |s| format!("{name}@{s}"));
+                let prefix = (by != By::Host).then(|| headers::set_prefix(request.headers_mut(), &own));
+                let call = call(name, selector, path, "http", force);
+                let mut answer = self.dispatch.invoke(call, request).await;
                 let is_apart = match by {
                     By::Host => false,
                     By::Path => self.paths == Paths::Apart,
@@ -483,7 +493,7 @@ impl Gateway {
                 }
                 Ok(self
                     .dispatch
-                    .invoke(call(name, "/".to_owned(), "event", force), request)
+                    .invoke(call(name, None, "/".to_owned(), "event", force), request)
                     .await)
             }
             Route::Admin => {

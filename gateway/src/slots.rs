@@ -4,7 +4,8 @@
 
 mod report;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use parking_lot::Mutex;
 use rekindle_wire::api::StartKind;
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::internal::{Placement, PlacementRequest, ReturnedLease};
-use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId, VersionNumber};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
 use tracing::Instrument as _;
@@ -55,11 +56,20 @@ struct AskOut {
     task: AbortHandle,
 }
 
+/// The version that an invocation is for. `None` for whichever the scheduler says serves.
+type Wanted = Option<VersionNumber>;
+
+/// Invocations that wait for a slot of one version, and the asks for them.
+#[derive(Default)]
+struct Waiting {
+    waiters: VecDeque<Waiter>,
+    asks: Vec<AskOut>,
+}
+
 #[derive(Default)]
 struct Function {
     leases: Leases,
-    waiters: VecDeque<Waiter>,
-    asks: Vec<AskOut>,
+    waiting: BTreeMap<Wanted, Waiting>,
     /// Slots of an instance, once one was granted.
     slots_each: Option<u32>,
     /// Instances found gone, for the next ask to report.
@@ -67,10 +77,22 @@ struct Function {
 }
 
 impl Function {
+    /// Number of waiting invocations.
+    fn waiters(&self) -> usize {
+        self.waiting.values().map(|waiting| waiting.waiters.len()).sum()
+    }
+
+    /// Whether nothing is held of it, and nothing waits.
+    fn is_empty(&self) -> bool {
+        self.leases.is_empty() && self.waiting.is_empty() && self.gone.is_empty()
+    }
+}
+
+impl Waiting {
     /// Number of asks that the waiting invocations need. Before the first answer, one ask finds out how many slots an
     /// instance has.
-    fn asks_wanted(&self) -> usize {
-        let each = self.slots_each.map_or(usize::MAX, |n| n.max(1) as usize);
+    fn asks_wanted(&self, slots_each: Option<u32>) -> usize {
+        let each = slots_each.map_or(usize::MAX, |n| n.max(1) as usize);
         self.waiters.len().div_ceil(each).min(ASKS_MAX)
     }
 }
@@ -171,7 +193,7 @@ impl Slots {
         let mut all = Levels::default();
         for function in self.functions.lock().values() {
             let (leases, slots, used) = function.leases.levels();
-            all.waiting += function.waiters.len();
+            all.waiting += function.waiters();
             all.leases += leases;
             all.slots += slots;
             all.used += used;
@@ -184,33 +206,34 @@ impl Slots {
         self.wait + GRACE
     }
 
-    /// Takes a slot for an invocation of `function`, bounded by the time that a placement may take.
+    /// Takes a slot for an invocation of this version of `function`, or of the one that serves. The wait is bounded by
+    /// the time that a placement may take.
     ///
     /// # Errors
     /// The scheduler's error, or `throttled` if the wait was in vain.
-    pub(crate) async fn take(self: &Arc<Self>, function: &FunctionId) -> SlotResult {
+    pub(crate) async fn take(self: &Arc<Self>, function: &FunctionId, wanted: Wanted) -> SlotResult {
         let waiting = {
             let mut functions = self.functions.lock();
             let entry = functions.entry(function.clone()).or_default();
             // No overtaking: while invocations wait, free slots are theirs.
-            if entry.waiters.is_empty()
-                && let Some(leased) = entry.leases.take(Instant::now(), self.is_scheduler_there())
-            {
+            let must_wait = entry.waiting.get(&wanted).is_some_and(|w| !w.waiters.is_empty());
+            if !must_wait && let Some(leased) = entry.leases.take(wanted, Instant::now(), self.is_scheduler_there()) {
                 return Ok(self.slot(function, leased));
             }
-            entry.waiters.retain(|w| !w.answer.is_closed());
-            if entry.waiters.len() >= WAITERS_MAX {
+            let still_wait = |waiting: &mut Waiting| waiting.waiters.retain(|w| !w.answer.is_closed());
+            entry.waiting.values_mut().for_each(still_wait);
+            if entry.waiters() >= WAITERS_MAX {
                 return Err(throttled(function));
             }
-            let (answer, waiting) = oneshot::channel();
-            entry.waiters.push_back(Waiter {
+            let (answer, told) = oneshot::channel();
+            entry.waiting.entry(wanted).or_default().waiters.push_back(Waiter {
                 since: Instant::now(),
                 answer,
             });
-            self.settle_asks(function, entry);
-            waiting
+            self.settle_asks(function, entry, wanted);
+            told
         };
-        let _leaving = Leaving(self, function);
+        let _leaving = Leaving(self, function, wanted);
         match tokio::time::timeout(self.limit(), waiting).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) | Err(_) => Err(throttled(function)),
@@ -218,12 +241,18 @@ impl Slots {
     }
 
     /// Takes a slot on a fresh instance started as asked, which is not shared.
-    pub(crate) async fn take_fresh(self: &Arc<Self>, function: &FunctionId, force: StartKind) -> SlotResult {
-        let request = self.request(function, Some(force), Vec::new(), Vec::new());
+    pub(crate) async fn take_fresh(
+        self: &Arc<Self>,
+        function: &FunctionId,
+        wanted: Wanted,
+        force: StartKind,
+    ) -> SlotResult {
+        let mut request = self.request(function, wanted, Vec::new(), Vec::new());
+        request.force = Some(force);
         let placement = self.scheduler.place(&request).await?;
         let mut functions = self.functions.lock();
         let entry = functions.entry(function.clone()).or_default();
-        self.add(entry, &placement);
+        self.add(entry, wanted, &placement);
         let leased = entry.leases.take_alone(&placement.instance, Instant::now());
         drop(functions);
         leased
@@ -232,9 +261,9 @@ impl Slots {
     }
 
     /// Adds a lease. An earlier one on the same instance need no longer be reported as returned.
-    fn add(&self, entry: &mut Function, placement: &Placement) {
+    fn add(&self, entry: &mut Function, wanted: Wanted, placement: &Placement) {
         self.unsent.lock().retain(|(r, _)| r.instance != placement.instance);
-        entry.leases.add(placement, &self.gateway, Instant::now());
+        entry.leases.add(placement, wanted, &self.gateway, Instant::now());
     }
 
     fn is_scheduler_there(&self) -> bool {
@@ -280,30 +309,55 @@ impl Slots {
 
     /// Gives free slots to waiting invocations.
     fn hand_out(self: &Arc<Self>, function: &FunctionId, entry: &mut Function) {
-        entry.waiters.retain(|w| !w.answer.is_closed());
-        while !entry.waiters.is_empty() {
-            let Some(leased) = entry.leases.take(Instant::now(), self.is_scheduler_there()) else {
+        let mut next = entry.waiting.keys().next().copied();
+        while let Some(wanted) = next {
+            self.hand_out_of(function, entry, wanted);
+            let after = (Bound::Excluded(wanted), Bound::Unbounded);
+            next = entry.waiting.range(after).next().map(|(wanted, _)| *wanted);
+        }
+    }
+
+    fn hand_out_of(self: &Arc<Self>, function: &FunctionId, entry: &mut Function, wanted: Wanted) {
+        let Function { leases, waiting, .. } = entry;
+        let Some(waiting) = waiting.get_mut(&wanted) else {
+            return;
+        };
+        waiting.waiters.retain(|w| !w.answer.is_closed());
+        while !waiting.waiters.is_empty() {
+            let Some(leased) = leases.take(wanted, Instant::now(), self.is_scheduler_there()) else {
                 break;
             };
             let instance = leased.instance.clone();
-            let Some(waiter) = entry.waiters.pop_front() else { break };
+            let Some(waiter) = waiting.waiters.pop_front() else {
+                break;
+            };
             if let Err(Ok(mut slot)) = waiter.answer.send(Ok(self.slot(function, leased))) {
                 // It stopped waiting just now. Dropping the slot normally would take the lock again.
                 slot.spent = true;
-                entry.leases.release(&instance, Outcome::Free, Instant::now());
+                leases.release(&instance, Outcome::Free, Instant::now());
             }
         }
-        self.settle_asks(function, entry);
+        self.settle_asks(function, entry, wanted);
     }
 
     /// Sends as many asks as are wanted, and cancels those that no invocation waits for.
-    fn settle_asks(self: &Arc<Self>, function: &FunctionId, entry: &mut Function) {
-        let wanted = entry.asks_wanted();
-        while entry.asks.len() < wanted {
-            self.ask(function, entry);
+    fn settle_asks(self: &Arc<Self>, function: &FunctionId, entry: &mut Function, wanted: Wanted) {
+        let Function {
+            leases,
+            waiting: all,
+            slots_each,
+            gone,
+        } = entry;
+        let Some(waiting) = all.get_mut(&wanted) else {
+            return;
+        };
+        let needed = waiting.asks_wanted(*slots_each);
+        while waiting.asks.len() < needed {
+            let request = self.request(function, wanted, leases.held(wanted), std::mem::take(gone));
+            waiting.asks.push(self.ask(request));
         }
-        if wanted == 0 {
-            entry.asks.retain(|ask| {
+        if needed == 0 {
+            waiting.asks.retain(|ask| {
                 let waits_there = ask.since.elapsed() > CALL_OFF_AFTER;
                 if waits_there {
                     ask.task.abort();
@@ -311,58 +365,59 @@ impl Slots {
                 !waits_there
             });
         }
+        if waiting.waiters.is_empty() && waiting.asks.is_empty() {
+            all.remove(&wanted);
+        }
     }
 
-    fn ask(self: &Arc<Self>, function: &FunctionId, entry: &mut Function) {
+    fn ask(self: &Arc<Self>, request: PlacementRequest) -> AskOut {
         let number = self.asked.fetch_add(1, Ordering::Relaxed);
-        let gone = std::mem::take(&mut entry.gone);
-        let request = self.request(function, None, entry.leases.held(), gone);
         let slots = self.clone();
-        let name = function.clone();
         let task = tokio::spawn(
             async move {
                 let since = Instant::now();
                 let answer = slots.scheduler.place(&request).await;
-                slots.answered(&name, number, since.elapsed(), answer);
+                slots.answered((&request.function, request.version), number, since.elapsed(), answer);
             }
             .in_current_span(),
         );
-        entry.asks.push(AskOut {
+        AskOut {
             number,
             since: Instant::now(),
             task: task.abort_handle(),
-        });
+        }
     }
 
     fn answered(
         self: &Arc<Self>,
-        function: &FunctionId,
+        (function, wanted): (&FunctionId, Wanted),
         number: u64,
         took: Duration,
         answer: Result<Placement, ApiError>,
     ) {
         let mut functions = self.functions.lock();
         let entry = functions.entry(function.clone()).or_default();
-        entry.asks.retain(|a| a.number != number);
+        let waiting = entry.waiting.entry(wanted).or_default();
+        waiting.asks.retain(|a| a.number != number);
         match answer {
             Ok(placement) => {
                 entry.slots_each = Some(placement.slots);
-                self.add(entry, &placement);
+                self.add(entry, wanted, &placement);
                 self.scheduler_is_there.store(true, Ordering::Relaxed);
             }
             Err(error) => {
                 let waited_enough = self.wait * 9 / 10;
                 let doomed = match error.code {
-                    ErrorCode::FunctionNotFound => entry.waiters.len(),
+                    ErrorCode::FunctionNotFound | ErrorCode::NotFound => waiting.waiters.len(),
                     // The ask took its whole time: later waiters may go on waiting.
                     ErrorCode::Throttled | ErrorCode::NoCapacity if took >= waited_enough => {
                         let old = |w: &&Waiter| w.since.elapsed() >= waited_enough;
-                        entry.waiters.iter().take_while(old).count()
+                        waiting.waiters.iter().take_while(old).count()
                     }
                     _ => entry.slots_each.unwrap_or(u32::MAX) as usize,
                 };
-                let doomed = doomed.min(entry.waiters.len());
-                for waiter in entry.waiters.drain(..doomed) {
+                let doomed = doomed.min(waiting.waiters.len());
+                for waiter in waiting.waiters.drain(..doomed) {
                     drop(waiter.answer.send(Err(error.clone())));
                 }
             }
@@ -373,7 +428,7 @@ impl Slots {
     fn request(
         &self,
         function: &FunctionId,
-        force: Option<StartKind>,
+        wanted: Wanted,
         held: Vec<InstanceId>,
         gone: Vec<InstanceId>,
     ) -> PlacementRequest {
@@ -383,8 +438,9 @@ impl Slots {
             avoid: unreached.keys().map(ToString::to_string).collect(),
             gateway: self.gateway.clone(),
             function: function.clone(),
+            version: wanted,
             held,
-            force,
+            force: None,
             wait_ms: u64::try_from(self.wait.as_millis()).unwrap_or(u64::MAX),
             gone,
         }
@@ -392,13 +448,16 @@ impl Slots {
 }
 
 /// When a wait ends, for whatever reason, cancels asks that are no longer needed.
-struct Leaving<'a>(&'a Arc<Slots>, &'a FunctionId);
+struct Leaving<'a>(&'a Arc<Slots>, &'a FunctionId, Wanted);
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        if let Some(entry) = self.0.functions.lock().get_mut(self.1) {
-            entry.waiters.retain(|w| !w.answer.is_closed());
-            self.0.settle_asks(self.1, entry);
+        let Self(slots, function, wanted) = *self;
+        if let Some(entry) = slots.functions.lock().get_mut(function) {
+            if let Some(waiting) = entry.waiting.get_mut(&wanted) {
+                waiting.waiters.retain(|w| !w.answer.is_closed());
+            }
+            slots.settle_asks(function, entry, wanted);
         }
     }
 }
@@ -434,14 +493,17 @@ mod tests {
         .unwrap();
         let slots = Slots::new(client, Duration::from_secs(60));
         let busy: FunctionId = "busy".parse().unwrap();
-        let mut waiting: Vec<_> = (0..WAITERS_MAX).map(|_| Box::pin(slots.take(&busy))).collect();
+        let mut waiting: Vec<_> = (0..WAITERS_MAX).map(|_| Box::pin(slots.take(&busy, None))).collect();
         assert!(waiting.iter_mut().all(|take| take.now_or_never().is_none()));
         assert_eq!(slots.levels().waiting, WAITERS_MAX);
-        let refused = slots.take(&busy).now_or_never().unwrap().err().unwrap();
+        let refused = slots.take(&busy, None).now_or_never().unwrap().err().unwrap();
         assert_eq!(refused.code, ErrorCode::Throttled);
-        assert!(slots.take(&"other".parse().unwrap()).now_or_never().is_none());
+        assert!(slots.take(&"other".parse().unwrap(), None).now_or_never().is_none());
+        let version = Some(VersionNumber(1));
+        let refused = slots.take(&busy, version).now_or_never().unwrap().err().unwrap();
+        assert_eq!(refused.code, ErrorCode::Throttled, "its versions wait together");
         // A waiter that leaves makes room.
         waiting.pop();
-        assert!(slots.take(&busy).now_or_never().is_none());
+        assert!(slots.take(&busy, None).now_or_never().is_none());
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use rekindle_wire::api::{Alias, StartKind};
-use rekindle_wire::internal::{DamagedSnapshot, VersionSpec};
+use rekindle_wire::internal::{DamagedSnapshot, FunctionRoutes, VersionSpec};
 use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, Namespace, SnapshotId, VersionNumber};
 
 /// Maximum number of retired snapshots remembered.
@@ -79,6 +79,11 @@ pub(crate) struct Catalog {
     /// Functions whose live version asks for instances that stand by: few, and queried ten times a second.
     standing: BTreeSet<FunctionId>,
     retired: Retired,
+    /// Number of changes of aliases so far.
+    revision: u64,
+    /// The last of these for each function, and which function that was.
+    revisions: HashMap<FunctionId, u64>,
+    changes: BTreeMap<u64, FunctionId>,
 }
 
 /// Snapshots that few new instances begin as, since no alias names their versions, or none at all. Workers need not keep
@@ -174,6 +179,47 @@ impl Catalog {
             known.aliases.insert(alias.name.clone(), alias);
         }
         self.note_aliases(function);
+        self.count_change(function);
+    }
+
+    /// Removes an alias.
+    pub(crate) fn remove_alias(&mut self, function: &FunctionId, alias: &AliasName) {
+        if let Some(known) = self.functions.get_mut(function) {
+            known.aliases.remove(alias);
+        }
+        self.note_aliases(function);
+        self.count_change(function);
+    }
+
+    fn count_change(&mut self, function: &FunctionId) {
+        self.revision += 1;
+        if let Some(before) = self.revisions.insert(function.clone(), self.revision) {
+            self.changes.remove(&before);
+        }
+        self.changes.insert(self.revision, function.clone());
+    }
+
+    /// Number of changes of aliases so far.
+    pub(crate) fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// What the aliases of those functions name that have changed since a revision.
+    pub(crate) fn routes_since(&self, revision: u64) -> Vec<FunctionRoutes> {
+        let changed = self.changes.range(revision.saturating_add(1)..);
+        let routes = changed.map(|(_, function)| FunctionRoutes {
+            function: function.clone(),
+            aliases: self.aliases(function).cloned().collect(),
+        });
+        routes.collect()
+    }
+
+    /// The aliases of a function, by name.
+    pub(crate) fn aliases(&self, function: &FunctionId) -> impl Iterator<Item = &Alias> {
+        self.functions
+            .get(function)
+            .into_iter()
+            .flat_map(|known| known.aliases.values())
     }
 
     /// Follows a change of a function's aliases or versions.
@@ -255,6 +301,7 @@ impl Catalog {
             self.retired.add(spec.snapshot.as_ref());
         }
         self.standing.remove(function);
+        self.count_change(function);
     }
 
     /// Snapshots that no new instance begins as.
@@ -284,6 +331,28 @@ impl Catalog {
         let known = self.functions.get(function)?;
         let live = known.aliases.get(&AliasName::live())?;
         known.version(live.main()?)
+    }
+
+    /// The version that an invocation is for: this one, or the live one.
+    ///
+    /// # Errors
+    /// `function_not_found` if there is nothing of the function or nothing of it is live, `not_found` if there is no such
+    /// version.
+    pub(crate) fn wanted(
+        &self,
+        function: &FunctionId,
+        version: Option<VersionNumber>,
+    ) -> Result<LiveVersion, ApiError> {
+        let Some(version) = version else {
+            return self.live(function).ok_or_else(|| self.missing(function));
+        };
+        let known = self.functions.get(function).ok_or_else(|| self.missing(function))?;
+        known.version(version).ok_or_else(|| {
+            let message = format!(
+                "{function} has no version {version} that can serve: `fn versions {function}` lists what is kept"
+            );
+            ApiError::new(ErrorCode::NotFound, message)
+        })
     }
 
     /// Every version that serves a function's invocations.
@@ -381,6 +450,36 @@ mod tests {
         let known = |version| catalog.known(&name, VersionNumber(version));
         assert!(matches!(known(3), Known::Live(_)) && matches!(known(4), Known::Older(_)));
         assert!(matches!(known(5), Known::Unknown));
+        let wanted = |version: Option<u32>| {
+            let wanted = catalog.wanted(&name, version.map(VersionNumber));
+            wanted.map(|live| live.spec.version.0).map_err(|error| error.code)
+        };
+        assert_eq!([wanted(None), wanted(Some(4))], [Ok(1), Ok(4)]);
+        assert_eq!(wanted(Some(5)), Err(ErrorCode::NotFound));
+    }
+
+    #[test]
+    fn a_gateway_is_told_what_has_changed_since_it_asked_and_of_functions_that_are_gone() {
+        let mut catalog = Catalog::default();
+        catalog.release(spec("a", 1, 10, 1, 2));
+        catalog.release(spec("b", 1, 10, 1, 2));
+        let told = |catalog: &Catalog, since| {
+            let routes = catalog.routes_since(since).into_iter();
+            routes
+                .map(|r| (r.function.to_string(), r.aliases.len()))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(told(&catalog, 0), [("a".to_owned(), 1), ("b".to_owned(), 1)]);
+        let seen = catalog.revision();
+        assert_eq!(told(&catalog, seen), []);
+        let a: FunctionId = "a".parse().unwrap();
+        catalog.set_alias(&a, Alias::of("next".parse().unwrap(), VersionNumber(1)));
+        catalog.set_alias(&a, Alias::of("prev".parse().unwrap(), VersionNumber(1)));
+        assert_eq!(told(&catalog, seen), [("a".to_owned(), 3)]);
+        catalog.remove_alias(&a, &"next".parse().unwrap());
+        assert_eq!(told(&catalog, seen), [("a".to_owned(), 2)]);
+        catalog.remove(&a);
+        assert_eq!(told(&catalog, seen), [("a".to_owned(), 0)]);
     }
 
     #[test]

@@ -39,6 +39,7 @@ mod refusal;
 mod releases;
 mod renewal;
 mod retention;
+mod routes;
 mod server;
 pub mod simulation;
 mod state;

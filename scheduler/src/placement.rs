@@ -17,7 +17,7 @@ use std::collections::HashSet;
 
 use rekindle_wire::api::StartKind;
 use rekindle_wire::ids::GatewayId;
-use rekindle_wire::{InstanceId, WorkerId};
+use rekindle_wire::{InstanceId, VersionNumber, WorkerId};
 
 use crate::catalog::LiveVersion;
 use crate::clock::Millis;
@@ -35,6 +35,8 @@ pub(crate) const AVOID_FOR: Millis = Millis(3_000);
 #[derive(Debug, Clone)]
 pub(crate) struct Ask {
     pub(crate) gateway: GatewayId,
+    /// The version, unless it is the live one.
+    pub(crate) version: Option<VersionNumber>,
     pub(crate) held: Vec<InstanceId>,
     /// Start a new instance in this way, whatever exists.
     pub(crate) force: Option<StartKind>,

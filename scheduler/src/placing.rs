@@ -19,7 +19,7 @@ use crate::placement::{AVOID_FOR, Ask, Decision, Shortage, place};
 use crate::refusal::NO_WORKER;
 use crate::renewal::refused::note_lacking;
 use crate::state::Scheduler;
-use crate::waiting::{PER_FUNCTION, PlacementResult, Waiter};
+use crate::waiting::{PER_VERSION, PlacementResult, Waiter, Wanted};
 
 /// Longest wait of an ask, whatever the gateway says.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
@@ -64,15 +64,19 @@ pub(crate) async fn placement(scheduler: &Scheduler, request: PlacementRequest) 
 }
 
 async fn answer(scheduler: &Scheduler, request: PlacementRequest, was_queued: &mut bool) -> PlacementResult {
-    let function = request.function;
+    let wanted = Wanted {
+        function: request.function,
+        version: request.version,
+    };
     if request.force == Some(StartKind::Restored) {
-        check_snapshot(scheduler, &function).await?;
+        check_snapshot(scheduler, &wanted).await?;
     }
     let wait = Duration::from_millis(request.wait_ms).min(WAIT_LIMIT);
     let (answer, placed) = oneshot::channel();
     let waiter = Waiter {
         ask: Ask {
             gateway: request.gateway,
+            version: request.version,
             held: request.held,
             force: request.force,
             avoid: request.avoid,
@@ -87,12 +91,11 @@ async fn answer(scheduler: &Scheduler, request: PlacementRequest, was_queued: &m
         for gone in &request.gone {
             state.fleet.forget(gone, now);
         }
-        let live = state.catalog.live(&function);
-        let live = live.ok_or_else(|| state.catalog.missing(&function))?;
+        let live = state.catalog.wanted(&wanted.function, wanted.version)?;
         check_force(&live, request.force)?;
         let mut todo = Todo::default();
         // First come, first served.
-        let must_wait = if state.queue.is_waited_for(&function) {
+        let must_wait = if state.queue.is_waited_for(&wanted) {
             Some(waiter)
         } else {
             let waiting = attempt(scheduler, &mut state, &live, waiter, &mut todo)?;
@@ -100,7 +103,7 @@ async fn answer(scheduler: &Scheduler, request: PlacementRequest, was_queued: &m
         };
         let queued = must_wait.is_some();
         if let Some(waiter) = must_wait {
-            state.queue.push(&function, waiter).map_err(|_| queue_full(&live))?;
+            state.queue.push(&wanted, waiter).map_err(|_| queue_full(&live))?;
         }
         if !request.gone.is_empty() {
             pump_locked(scheduler, &mut state, &mut todo);
@@ -116,15 +119,16 @@ async fn answer(scheduler: &Scheduler, request: PlacementRequest, was_queued: &m
             ErrorCode::Unavailable,
             "the scheduler is shutting down: try again",
         )),
-        Err(_) => Err(what_is_missing(scheduler, &function, &ask)),
+        Err(_) => Err(what_is_missing(scheduler, &wanted.function, &ask)),
     }
 }
 
 /// Why an ask waited in vain.
 fn what_is_missing(scheduler: &Scheduler, function: &FunctionId, ask: &Ask) -> ApiError {
     let state = scheduler.state();
-    let Some(live) = state.catalog.live(function) else {
-        return state.catalog.missing(function);
+    let live = match state.catalog.wanted(function, ask.version) {
+        Ok(live) => live,
+        Err(error) => return error,
     };
     let shortage = match place(&state.fleet, &live, ask, scheduler.now()) {
         Decision::Wait { shortage, .. } => shortage,
@@ -163,30 +167,33 @@ fn pump_locked(scheduler: &Scheduler, state: &mut ClusterState, todo: &mut Todo)
     let ClusterState { queue, fleet, .. } = &mut *state;
     let mut turns = queue.turns(|| fleet.held());
     if let Some(claimant) = fleet.claimant().cloned()
-        && !queue.is_waited_for(&claimant)
+        && queue.waiting_for(&claimant) == 0
     {
         fleet.end_claim(&claimant);
     }
     // Each function that can be given something gets one thing, and takes its place again.
-    while let Some((function, held, served)) = turns.pop() {
-        let Some(waiter) = state.queue.pop(&function) else {
+    while let Some((wanted, held, served)) = turns.pop() {
+        let Some(waiter) = state.queue.pop(&wanted) else {
             continue;
         };
-        let Some(live) = state.catalog.live(&function) else {
-            drop(waiter.answer.send(Err(state.catalog.missing(&function))));
-            turns.push(function, held, served);
-            continue;
+        let live = match state.catalog.wanted(&wanted.function, wanted.version) {
+            Ok(live) => live,
+            Err(error) => {
+                drop(waiter.answer.send(Err(error)));
+                turns.push(wanted, held, served);
+                continue;
+            }
         };
         let launches = todo.launches.len();
         match attempt(scheduler, state, &live, waiter, todo) {
             Ok(None) if todo.launches.len() > launches => {
-                state.fleet.end_claim(&function);
-                let served = state.queue.was_given_room(&function);
-                turns.push(function, held.saturating_add(live.memory()), served);
+                state.fleet.end_claim(&wanted.function);
+                let served = state.queue.was_given_room(&wanted);
+                turns.push(wanted, held.saturating_add(live.memory()), served);
             }
             // If it is an error, the waiter has been told already.
-            Ok(None) | Err(_) => turns.push(function, held, served),
-            Ok(Some((waiter, _))) => state.queue.put_back(&function, waiter),
+            Ok(None) | Err(_) => turns.push(wanted, held, served),
+            Ok(Some((waiter, _))) => state.queue.put_back(&wanted, waiter),
         }
     }
 }
@@ -336,15 +343,19 @@ impl Launch {
     /// Asks elsewhere: nothing of the invocation has reached a function.
     fn again(self, scheduler: &Scheduler) {
         let (ask, answer) = (self.ask, self.answer);
-        let waiter = Waiter { ask, answer };
-        scheduler.state().queue.put_back(&self.start.spec.function, waiter);
+        let wanted = Wanted {
+            function: self.start.spec.function,
+            version: ask.version,
+        };
+        scheduler.state().queue.put_back(&wanted, Waiter { ask, answer });
         pump(scheduler);
     }
 }
 
 /// Says why a version has no snapshot, if it should be restored.
-async fn check_snapshot(scheduler: &Scheduler, function: &FunctionId) -> Result<(), ApiError> {
-    let live = scheduler.state().catalog.live(function);
+async fn check_snapshot(scheduler: &Scheduler, wanted: &Wanted) -> Result<(), ApiError> {
+    let Wanted { function, version } = wanted;
+    let live = scheduler.state().catalog.wanted(function, *version).ok();
     let Some(live) = live.filter(|live| live.spec.snapshot.is_none()) else {
         return Ok(());
     };
@@ -381,7 +392,7 @@ fn queue_full(live: &LiveVersion) -> ApiError {
     ApiError::new(
         ErrorCode::Throttled,
         format!(
-            "{} has {PER_FUNCTION} invocations waiting already: send less, or raise max_instances or concurrency in fn.toml",
+            "{} has {PER_VERSION} invocations waiting already: send less, or raise max_instances or concurrency in fn.toml",
             live.spec.function
         ),
     )

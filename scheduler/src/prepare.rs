@@ -108,7 +108,7 @@ pub(crate) fn begin(
                     state.fleet.prepared(&function, number, now);
                 }
                 if traffic {
-                    releases::apply(&here, &function, Alias::of(AliasName::live(), number));
+                    releases::apply(&here, &function, Alias::of(AliasName::live(), number)).await;
                 }
                 drop(order);
                 // A worker of an earlier version reported no digest.
@@ -162,6 +162,7 @@ impl<'a> Preparation<'a> {
             source_key,
             ask: Ask {
                 gateway: rekindle_wire::ids::GatewayId::generate(),
+                version: None,
                 held: Vec::new(),
                 force: Some(StartKind::Booted),
                 avoid: Vec::new(),

@@ -1,13 +1,20 @@
 //! Changes which version serves: recorded first, then applied in memory. Nothing is built and no request fails.
 //! Invocations in flight end where they are, and the next one begins on the version that the alias names.
 
-use rekindle_wire::api::{Alias, Rollback};
+use std::time::Duration;
+
+use rekindle_wire::api::{Alias, AliasTarget, Rollback, TARGETS_MAX, WEIGHT_MAX};
 use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, VersionNumber};
 
 use crate::placing::pump;
 use crate::refusal::{from_store, unknown_function};
 use crate::state::Scheduler;
 use crate::store::NotNamed;
+
+/// How long a change waits for gateways to apply it.
+const APPLIED_LIMIT: Duration = Duration::from_secs(1);
+/// Maximum number of a function's aliases.
+const ALIASES_MAX: usize = 32;
 
 /// Has a version serve again that served before, by default the last one.
 ///
@@ -21,7 +28,7 @@ pub(crate) async fn roll_back(
     let order = scheduler.releasing.lock().await;
     let done = scheduler.store.roll_back(function, to).await.map_err(from_store)?;
     let done = done.map_err(|why| refused(scheduler, function, &why))?;
-    apply(scheduler, function, Alias::of(AliasName::live(), done.to));
+    apply(scheduler, function, Alias::of(AliasName::live(), done.to)).await;
     drop(order);
     let live = scheduler.state().catalog.live(function);
     tracing::info!(%function, version = %done.to, "a function was rolled back");
@@ -35,21 +42,79 @@ pub(crate) async fn roll_back(
 /// Has an alias name these versions, and no others.
 ///
 /// # Errors
-/// If there is no such function or version, or one cannot serve.
-pub(crate) async fn set(scheduler: &Scheduler, function: &FunctionId, alias: Alias) -> Result<(), ApiError> {
-    let _order = scheduler.releasing.lock().await;
+/// If the versions cannot share an alias, there is no such function or version, or one cannot serve.
+pub(crate) async fn set(scheduler: &Scheduler, function: &FunctionId, mut alias: Alias) -> Result<Alias, ApiError> {
+    alias.targets.sort_by_key(|target| target.version);
+    check_targets(&alias.targets)?;
+    let order = scheduler.releasing.lock().await;
+    {
+        let state = scheduler.state();
+        let names: Vec<_> = state.catalog.aliases(function).map(|alias| &alias.name).collect();
+        if names.len() >= ALIASES_MAX && !names.contains(&&alias.name) {
+            let message = format!("{function} has {ALIASES_MAX} aliases already: remove one with `fn alias rm`");
+            return Err(ApiError::new(ErrorCode::Conflict, message));
+        }
+    }
     let done = scheduler.store.set_alias(function, &alias).await.map_err(from_store)?;
     done.map_err(|why| refused(scheduler, function, &why))?;
-    apply(scheduler, function, alias);
+    apply(scheduler, function, alias.clone()).await;
+    drop(order);
+    Ok(alias)
+}
+
+/// Removes an alias.
+///
+/// # Errors
+/// If there is none of that name, or it is `live`.
+pub(crate) async fn remove(scheduler: &Scheduler, function: &FunctionId, name: &AliasName) -> Result<(), ApiError> {
+    if name.is_live() {
+        let message = format!("the alias live of {function} stays: set it to another version, or delete the function");
+        return Err(ApiError::new(ErrorCode::Conflict, message));
+    }
+    let order = scheduler.releasing.lock().await;
+    if !scheduler.store.remove_alias(function, name).await.map_err(from_store)? {
+        let message = format!("{function} has no alias {name}: `fn alias list {function}` shows those it has");
+        return Err(ApiError::new(ErrorCode::NotFound, message));
+    }
+    scheduler.state().catalog.remove_alias(function, name);
+    follow(scheduler, function).await;
+    drop(order);
     Ok(())
 }
 
+fn check_targets(targets: &[AliasTarget]) -> Result<(), ApiError> {
+    let bad = |message: String| Err(ApiError::new(ErrorCode::BadRequest, message));
+    if !(1..=TARGETS_MAX).contains(&targets.len()) {
+        return bad(format!(
+            "an alias names 1 to {TARGETS_MAX} versions, not {}",
+            targets.len()
+        ));
+    }
+    if let Some(wrong) = targets.iter().find(|t| !(1..=WEIGHT_MAX).contains(&t.weight)) {
+        let (version, weight) = (wrong.version, wrong.weight);
+        return bad(format!(
+            "the weight of version {version} is {weight}: use 1 to {WEIGHT_MAX}, or leave it out"
+        ));
+    }
+    let mut pairs = targets.iter().zip(targets.iter().skip(1));
+    match pairs.find(|(a, b)| a.version == b.version) {
+        Some((twice, _)) => bad(format!("version {} is named twice: name it once", twice.version)),
+        None => Ok(()),
+    }
+}
+
 /// Applies a recorded alias in memory.
-pub(crate) fn apply(scheduler: &Scheduler, function: &FunctionId, alias: Alias) {
+pub(crate) async fn apply(scheduler: &Scheduler, function: &FunctionId, alias: Alias) {
+    scheduler.state().catalog.set_alias(function, alias);
+    follow(scheduler, function).await;
+}
+
+/// Lets gateways follow a change first, so that they send nothing more to instances that then finish and go.
+async fn follow(scheduler: &Scheduler, function: &FunctionId) {
+    publish(scheduler).await;
     {
         let mut state = scheduler.state();
         let state = &mut *state;
-        state.catalog.set_alias(function, alias);
         let catalog = &state.catalog;
         state
             .fleet
@@ -57,6 +122,31 @@ pub(crate) fn apply(scheduler: &Scheduler, function: &FunctionId, alias: Alias) 
     }
     scheduler.recalls.notify_waiters();
     pump(scheduler);
+}
+
+/// Tells the gateways of a change. Returns its revision.
+pub(crate) fn announce(scheduler: &Scheduler) -> u64 {
+    let revision = scheduler.state().catalog.revision();
+    scheduler.routes.revision.send_replace(revision);
+    revision
+}
+
+/// Tells the gateways of a change, and waits until all of them apply it. One that does not within a second follows as
+/// soon as it can.
+async fn publish(scheduler: &Scheduler) {
+    let routes = &scheduler.routes;
+    let mut changes = routes.changes();
+    let revision = announce(scheduler);
+    let all_apply = async {
+        while !routes.is_applied(revision, scheduler.now()) {
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    };
+    if tokio::time::timeout(APPLIED_LIMIT, all_apply).await.is_err() {
+        tracing::warn!("a gateway does not follow a change of an alias within a second");
+    }
 }
 
 /// The error for what an alias cannot name.
@@ -95,5 +185,30 @@ fn refused(scheduler: &Scheduler, function: &FunctionId, why: &NotNamed) -> ApiE
                 "no version of {function} that is kept served before: `fn versions {function}` lists what is there"
             ),
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_share_an_alias_by_positive_weights_each_once() {
+        let check = |targets: &[(u32, u32)]| {
+            let targets = targets.iter().map(|(version, weight)| AliasTarget {
+                version: VersionNumber(*version),
+                weight: *weight,
+            });
+            check_targets(&targets.collect::<Vec<_>>()).map_err(|error| error.code)
+        };
+        assert_eq!(check(&[(7, 1)]), Ok(()));
+        assert_eq!(check(&[(7, 90), (8, 10)]), Ok(()));
+        assert_eq!(check(&(1..=8).map(|n| (n, WEIGHT_MAX)).collect::<Vec<_>>()), Ok(()));
+        let bad = Err(ErrorCode::BadRequest);
+        assert_eq!(check(&[]), bad);
+        assert_eq!(check(&[(7, 0), (8, 10)]), bad);
+        assert_eq!(check(&[(7, WEIGHT_MAX + 1)]), bad);
+        assert_eq!(check(&[(7, 1), (7, 2)]), bad);
+        assert_eq!(check(&(1..=9).map(|n| (n, 1)).collect::<Vec<_>>()), bad);
     }
 }

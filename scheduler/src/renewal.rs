@@ -308,6 +308,7 @@ fn find_room(scheduler: &Scheduler, spec: &VersionSpec, instance: &InstanceId) -
     let live = LiveVersion { spec: apart.into() };
     let ask = Ask {
         gateway: GatewayId::generate(),
+        version: None,
         held: Vec::new(),
         force: Some(StartKind::Booted),
         avoid: scheduler

@@ -19,6 +19,7 @@ use crate::metrics::Metrics;
 use crate::objects::ObjectStore;
 use crate::renewal::renewals::Renewals;
 use crate::retention::Retention;
+use crate::routes::Routes;
 use crate::store::Store;
 use crate::worker::WorkerClient;
 
@@ -48,6 +49,7 @@ pub(crate) struct Shared {
     pub(crate) noting: tokio::sync::Mutex<()>,
     /// Held while an alias is changed in the database and then in memory, so that both see the same order.
     pub(crate) releasing: tokio::sync::Mutex<()>,
+    pub(crate) routes: Routes,
     pub(crate) preparing: Semaphore,
     pub(crate) deploys: Arc<Semaphore>,
     /// Held for reading while an uploaded folder has no version yet, and for writing while one is removed.
@@ -79,6 +81,7 @@ impl Shared {
             calls: Calls::default(),
             noting: tokio::sync::Mutex::default(),
             releasing: tokio::sync::Mutex::default(),
+            routes: Routes::default(),
             preparing: Semaphore::new(PREPARED_AT_ONCE),
             deploys: Arc::new(Semaphore::new(DEPLOYS_MAX)),
             sources: RwLock::new(()),

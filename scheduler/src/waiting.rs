@@ -1,5 +1,5 @@
-//! Asks that wait for a slot: one bounded queue for each function, first come, first served. It also decides which
-//! function's turn it is.
+//! Asks that wait for a slot: one bounded queue for each version that is asked for, first come, first served. It also
+//! decides which function's turn it is.
 //!
 //! Warm instances belong to one function, which competes with no other for them. Functions compete for room for further
 //! instances. It goes to the function that holds least memory, and among equals to the one that was given room longest
@@ -9,18 +9,25 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
-use rekindle_wire::ApiError;
-use rekindle_wire::FunctionId;
 use rekindle_wire::internal::Placement;
+use rekindle_wire::{ApiError, FunctionId, VersionNumber};
 use tokio::sync::oneshot;
 
 use crate::placement::Ask;
 
-/// Maximum number of waiting asks for each function.
-pub(crate) const PER_FUNCTION: usize = 256;
+/// Maximum number of waiting asks for each version.
+pub(crate) const PER_VERSION: usize = 256;
 
 /// Outcome of an ask.
 pub(crate) type PlacementResult = Result<Placement, ApiError>;
+
+/// What asks of one queue are for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Wanted {
+    pub(crate) function: FunctionId,
+    /// The version, unless it is the live one.
+    pub(crate) version: Option<VersionNumber>,
+}
 
 /// One waiting ask. It is abandoned when its receiver is dropped.
 #[derive(Debug)]
@@ -32,30 +39,30 @@ pub(crate) struct Waiter {
 /// All waiting asks.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    functions: HashMap<FunctionId, FunctionQueue>,
+    queues: HashMap<Wanted, WaitingAsks>,
     /// Number of times that room was given.
     turn: u64,
 }
 
 #[derive(Debug, Default)]
-struct FunctionQueue {
+struct WaitingAsks {
     asks: VecDeque<Waiter>,
-    /// Value of `turn` when the function was last given room.
+    /// Value of `turn` when they were last given room.
     served: u64,
 }
 
-impl FunctionQueue {
+impl WaitingAsks {
     fn open(&self) -> impl Iterator<Item = &Waiter> {
         self.asks.iter().filter(|w| !w.answer.is_closed())
     }
 }
 
 impl Queue {
-    /// Queues an ask, or returns it if the function's queue is full.
-    pub(crate) fn push(&mut self, function: &FunctionId, waiter: Waiter) -> Result<(), Waiter> {
-        let queue = &mut self.functions.entry(function.clone()).or_default().asks;
+    /// Queues an ask, or returns it if its queue is full.
+    pub(crate) fn push(&mut self, wanted: &Wanted, waiter: Waiter) -> Result<(), Waiter> {
+        let queue = &mut self.queues.entry(wanted.clone()).or_default().asks;
         queue.retain(|w| !w.answer.is_closed());
-        if queue.len() >= PER_FUNCTION {
+        if queue.len() >= PER_VERSION {
             return Err(waiter);
         }
         queue.push_back(waiter);
@@ -64,55 +71,52 @@ impl Queue {
 
     /// Number of waiting asks.
     pub(crate) fn len(&self) -> usize {
-        self.functions.values().map(|w| w.open().count()).sum()
+        self.queues.values().map(|w| w.open().count()).sum()
     }
 
     /// Number of asks that wait for a function.
     pub(crate) fn waiting_for(&self, function: &FunctionId) -> usize {
-        self.functions.get(function).map_or(0, |w| w.open().count())
+        let of_function = self.queues.iter().filter(|(wanted, _)| wanted.function == *function);
+        of_function.map(|(_, waiting)| waiting.open().count()).sum()
     }
 
-    /// Functions with waiting asks, in the order of their turns. `held` returns how much memory each has, and is called
+    /// What asks wait for, in the order of the functions' turns. `held` returns how much memory each has, and is called
     /// only if there are several.
     pub(crate) fn turns<'a>(&mut self, held: impl Fn() -> HashMap<&'a FunctionId, u64>) -> FairOrder {
-        self.functions.retain(|_, waiting| {
+        self.queues.retain(|_, waiting| {
             waiting.asks.retain(|w| !w.answer.is_closed());
             !waiting.asks.is_empty()
         });
         let mut turns = FairOrder::default();
         // A single function has no competitor.
-        let held = if self.functions.len() > 1 {
-            held()
-        } else {
-            HashMap::new()
-        };
-        for (function, waiting) in &self.functions {
-            let held = held.get(function).copied().unwrap_or(0);
-            turns.push(function.clone(), held, waiting.served);
+        let held = if self.queues.len() > 1 { held() } else { HashMap::new() };
+        for (wanted, waiting) in &self.queues {
+            let held = held.get(&wanted.function).copied().unwrap_or(0);
+            turns.push(wanted.clone(), held, waiting.served);
         }
         turns
     }
 
-    /// Whether an ask already waits for the function: a new one must not overtake it.
-    pub(crate) fn is_waited_for(&self, function: &FunctionId) -> bool {
-        self.functions.get(function).is_some_and(|w| w.open().next().is_some())
+    /// Whether an ask already waits for the version: a new one must not overtake it.
+    pub(crate) fn is_waited_for(&self, wanted: &Wanted) -> bool {
+        self.queues.get(wanted).is_some_and(|w| w.open().next().is_some())
     }
 
     /// Takes the ask that has waited longest.
-    pub(crate) fn pop(&mut self, function: &FunctionId) -> Option<Waiter> {
-        self.functions.get_mut(function)?.asks.pop_front()
+    pub(crate) fn pop(&mut self, wanted: &Wanted) -> Option<Waiter> {
+        self.queues.get_mut(wanted)?.asks.pop_front()
     }
 
     /// Returns an ask that could not be served to its place.
-    pub(crate) fn put_back(&mut self, function: &FunctionId, waiter: Waiter) {
-        let waiting = self.functions.entry(function.clone()).or_default();
+    pub(crate) fn put_back(&mut self, wanted: &Wanted, waiter: Waiter) {
+        let waiting = self.queues.entry(wanted.clone()).or_default();
         waiting.asks.push_front(waiter);
     }
 
     /// Records that the function was given room. Returns its new place among equals.
-    pub(crate) fn was_given_room(&mut self, function: &FunctionId) -> u64 {
+    pub(crate) fn was_given_room(&mut self, wanted: &Wanted) -> u64 {
         self.turn += 1;
-        if let Some(waiting) = self.functions.get_mut(function) {
+        if let Some(waiting) = self.queues.get_mut(wanted) {
             waiting.served = self.turn;
         }
         self.turn
@@ -122,21 +126,21 @@ impl Queue {
 /// The order in which functions take turns.
 #[derive(Debug, Default)]
 pub(crate) struct FairOrder {
-    next: BinaryHeap<Reverse<(u64, u64, FunctionId)>>,
+    next: BinaryHeap<Reverse<(u64, u64, Wanted)>>,
 }
 
 impl FairOrder {
     /// Adds a function that holds `held` bytes and was last given room at `served`.
-    pub(crate) fn push(&mut self, function: FunctionId, held: u64, served: u64) {
-        self.next.push(Reverse((held, served, function)));
+    pub(crate) fn push(&mut self, wanted: Wanted, held: u64, served: u64) {
+        self.next.push(Reverse((held, served, wanted)));
     }
 
     /// Removes and returns the function whose turn it is, with `held` and `served`. It takes part again once it is
     /// pushed.
-    pub(crate) fn pop(&mut self) -> Option<(FunctionId, u64, u64)> {
+    pub(crate) fn pop(&mut self) -> Option<(Wanted, u64, u64)> {
         self.next
             .pop()
-            .map(|Reverse((held, served, function))| (function, held, served))
+            .map(|Reverse((held, served, wanted))| (wanted, held, served))
     }
 }
 
@@ -146,8 +150,11 @@ mod tests {
 
     use super::*;
 
-    fn name(n: usize) -> FunctionId {
-        format!("f-{n}").parse().unwrap()
+    fn name(n: usize) -> Wanted {
+        Wanted {
+            function: format!("f-{n}").parse().unwrap(),
+            version: None,
+        }
     }
 
     /// Gives room for one instance `times` times. `waiting` has, for each function, the number of its waiting asks and
@@ -174,6 +181,7 @@ mod tests {
         let (answer, told) = oneshot::channel();
         let ask = Ask {
             gateway: rekindle_wire::ids::GatewayId::generate(),
+            version: None,
             held: Vec::new(),
             force: None,
             avoid: Vec::new(),
@@ -186,7 +194,7 @@ mod tests {
     fn a_queue_takes_so_many_of_each_function_and_who_stopped_waiting_makes_room() {
         let (mut queue, busy) = (Queue::default(), name(0));
         let mut waiting = Vec::new();
-        for _ in 0..PER_FUNCTION {
+        for _ in 0..PER_VERSION {
             let (one, told) = waiter();
             assert!(queue.push(&busy, one).is_ok());
             waiting.push(told);
@@ -195,13 +203,21 @@ mod tests {
         let (other, _told) = waiter();
         assert!(queue.push(&name(1), other).is_ok());
         assert_eq!(
-            (queue.waiting_for(&busy), queue.len()),
-            (PER_FUNCTION, PER_FUNCTION + 1)
+            (queue.waiting_for(&busy.function), queue.len()),
+            (PER_VERSION, PER_VERSION + 1)
         );
         waiting.pop();
         let (one, _told) = waiter();
         assert!(queue.push(&busy, one).is_ok());
-        assert_eq!(queue.waiting_for(&busy), PER_FUNCTION);
+        assert_eq!(queue.waiting_for(&busy.function), PER_VERSION);
+        // Another version has a queue of its own.
+        let older = Wanted {
+            version: Some(VersionNumber(1)),
+            ..busy.clone()
+        };
+        let (one, _waits) = waiter();
+        assert!(queue.push(&older, one).is_ok());
+        assert_eq!(queue.waiting_for(&busy.function), PER_VERSION + 1);
     }
 
     #[test]

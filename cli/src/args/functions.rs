@@ -7,7 +7,7 @@ use rekindle_wire::FunctionName;
 use rekindle_wire::internal::BUILD_TOOLS;
 use rekindle_wire::manifest::Base;
 
-use super::{FunctionArg, Listing, Places, S3Args};
+use super::{FunctionArg, Listing, Places, S3Args, VersionArg};
 
 /// The templates of `fn init`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -107,12 +107,13 @@ Examples:
   fn invoke hello -d '{\"name\":\"Ada\"}' -H 'content-type: application/json'
   fn invoke hello --event -d @event.json      the body is the event itself
   fn invoke api --path /users?limit=3 --method DELETE -i
+  fn invoke hello@7                           a version, or @ALIAS
   fn invoke hello --start restored            a fresh instance from the snapshot
   fn invoke hello --async -d @order.json      later: prints the id; `fn async result ID --wait 20`
   fn invoke hello --json | jq .timing         everything about the answer, for programs")]
 pub(crate) struct InvokeArgs {
-    /// The function: NAME, or NAME.NAMESPACE.
-    pub(crate) name: FunctionArg,
+    /// The function: NAME, or NAME.NAMESPACE; with @8 that version of it, with @ALIAS what the alias names.
+    pub(crate) name: VersionArg,
     /// The body: text, @file, or - for standard input.
     #[arg(short, long, value_name = "BODY|@FILE|-")]
     pub(crate) data: Option<String>,
@@ -194,8 +195,8 @@ pub(crate) struct TopArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:\n  fn logs hello --tail 20\n  fn logs hello -f --json")]
 pub(crate) struct LogsArgs {
-    /// The function: NAME, or NAME.NAMESPACE.
-    pub(crate) name: FunctionArg,
+    /// The function: NAME, or NAME.NAMESPACE; with @8 or @ALIAS only the lines of those versions, among the last ones.
+    pub(crate) name: VersionArg,
     /// Keep printing new lines.
     #[arg(short, long)]
     pub(crate) follow: bool,

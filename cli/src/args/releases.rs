@@ -1,7 +1,8 @@
-//! Options of commands about releases: versions, rollback.
+//! Options of commands about releases: versions, rollback, aliases.
 
-use clap::Args;
-use rekindle_wire::VersionNumber;
+use clap::{Args, Subcommand};
+use rekindle_wire::api::AliasTarget;
+use rekindle_wire::{AliasName, VersionNumber};
 
 use super::{FunctionArg, Listing};
 
@@ -37,4 +38,63 @@ pub(crate) struct RollbackArgs {
 fn version(text: &str) -> Result<VersionNumber, String> {
     let number = text.parse().map(VersionNumber);
     number.map_err(|_| format!("\"{text}\" is no version: use a number that `fn versions` lists"))
+}
+
+/// `fn alias`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Examples:
+  fn alias set hello canary 8      /function/hello@canary, and canary--hello.localhost
+  fn alias set hello live 7=90,8=10
+  fn alias set hello live 8
+  fn alias list hello
+  fn alias rm hello canary
+
+The alias live is what the function's plain URL serves. Invocations with the same x-fn-affinity header, or fn-affinity
+cookie, go to the same version.")]
+pub(crate) struct AliasArgs {
+    #[command(subcommand)]
+    pub(crate) command: AliasCommand,
+}
+
+/// The commands of `fn alias`.
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum AliasCommand {
+    /// Have an alias name a version, or several that share its invocations by weight.
+    Set {
+        /// The function: NAME, or NAME.NAMESPACE.
+        name: FunctionArg,
+        /// The alias: at most 13 of a-z, 0-9 and '-'.
+        alias: AliasName,
+        /// VERSION, or VERSION=WEIGHT,VERSION=WEIGHT.
+        #[arg(value_delimiter = ',', value_parser = target, required = true)]
+        versions: Vec<AliasTarget>,
+    },
+    /// List the aliases of a function.
+    #[command(visible_alias = "ls")]
+    List {
+        /// The function: NAME, or NAME.NAMESPACE.
+        name: FunctionArg,
+        #[command(flatten)]
+        listing: Listing,
+    },
+    /// Remove an alias.
+    Rm {
+        /// The function: NAME, or NAME.NAMESPACE.
+        name: FunctionArg,
+        /// The alias.
+        alias: AliasName,
+    },
+}
+
+/// Parses `8` or `8=10`.
+fn target(text: &str) -> Result<AliasTarget, String> {
+    let Some((number, weight)) = text.split_once('=') else {
+        return version(text).map(AliasTarget::only);
+    };
+    let weight = weight.trim_end_matches('%').parse();
+    Ok(AliasTarget {
+        version: version(number)?,
+        weight: weight.map_err(|_| format!("\"{text}\" has no weight: write VERSION=WEIGHT, such as 8=10"))?,
+    })
 }

@@ -1,9 +1,9 @@
 //! Calls about releases.
 
 use anyhow::Result;
-use rekindle_wire::api::{Rollback, RollbackRequest, VersionSummary};
-use rekindle_wire::interface::users::{ListVersions, RollBack};
-use rekindle_wire::{FunctionId, VersionNumber};
+use rekindle_wire::api::{Alias, AliasTarget, AliasTargets, Rollback, RollbackRequest, VersionSummary};
+use rekindle_wire::interface::users::{ListAliases, ListVersions, RemoveAlias, RollBack, SetAlias};
+use rekindle_wire::{AliasName, FunctionId, VersionNumber};
 
 use super::{CALL_TIMEOUT, Client};
 
@@ -19,5 +19,31 @@ impl Client {
         let (name, namespace) = name.split();
         let request = RollbackRequest { version };
         self.call(&RollBack { name, namespace }, &request, CALL_TIMEOUT).await
+    }
+
+    /// Every alias of a function.
+    pub(crate) async fn aliases(&self, name: &FunctionId) -> Result<Vec<Alias>> {
+        let (name, namespace) = name.split();
+        self.ask(&ListAliases { name, namespace }).await
+    }
+
+    /// Has an alias name these versions.
+    pub(crate) async fn set_alias(
+        &self,
+        name: &FunctionId,
+        alias: &AliasName,
+        targets: Vec<AliasTarget>,
+    ) -> Result<Alias> {
+        let (name, namespace) = name.split();
+        let alias = alias.clone();
+        let set = SetAlias { name, alias, namespace };
+        self.call(&set, &AliasTargets { targets }, CALL_TIMEOUT).await
+    }
+
+    /// Removes an alias.
+    pub(crate) async fn remove_alias(&self, name: &FunctionId, alias: &AliasName) -> Result<()> {
+        let (name, namespace) = name.split();
+        let alias = alias.clone();
+        self.ask(&RemoveAlias { name, alias, namespace }).await
     }
 }

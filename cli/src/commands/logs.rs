@@ -6,6 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 use rekindle_wire::api::LogLine;
+use rekindle_wire::{FunctionId, Selector, VersionNumber};
 
 use crate::args::LogsArgs;
 use crate::client::{Client, log_line};
@@ -17,7 +18,8 @@ const LINE_MAX: usize = 256 << 10;
 
 /// Prints a function's output, and follows it if asked to.
 pub(crate) async fn run(client: &Client, args: &LogsArgs) -> Result<ExitCode> {
-    let name = client.function_id(&args.name);
+    let name = client.function_id(&args.name.function);
+    let only = versions(client, &name, args.name.selector.as_ref()).await?;
     let mut response = client.logs(&name, args.tail, args.follow).await?;
     let mut pending = Vec::new();
     let mut printed = false;
@@ -25,7 +27,7 @@ pub(crate) async fn run(client: &Client, args: &LogsArgs) -> Result<ExitCode> {
         pending.extend_from_slice(&part);
         while let Some(end) = pending.iter().position(|b| *b == b'\n') {
             let line: Vec<u8> = pending.drain(..=end).collect();
-            match print(&line, args.listing.json)? {
+            match print(&line, args.listing.json, only.as_deref())? {
                 Printed::Line => printed = true,
                 Printed::Nothing => {}
                 Printed::NobodyReads => return Ok(ExitCode::SUCCESS),
@@ -35,7 +37,7 @@ pub(crate) async fn run(client: &Client, args: &LogsArgs) -> Result<ExitCode> {
             bail!("the log has a line of more than {LINE_MAX} bytes: this is not the log of a Rekindle platform");
         }
     }
-    printed |= print(&pending, args.listing.json)? == Printed::Line;
+    printed |= print(&pending, args.listing.json, only.as_deref())? == Printed::Line;
     if !printed && args.tail > 0 {
         eprintln!("{name} has written nothing: its output comes here as it is invoked (`fn invoke {name}`)");
     }
@@ -51,10 +53,33 @@ enum Printed {
     NobodyReads,
 }
 
-/// Prints one line, unless it is empty.
-fn print(line: &[u8], json: bool) -> Result<Printed> {
+/// The versions whose lines are printed, unless all are.
+async fn versions(
+    client: &Client,
+    name: &FunctionId,
+    selector: Option<&Selector>,
+) -> Result<Option<Vec<VersionNumber>>> {
+    match selector {
+        None => Ok(None),
+        Some(Selector::Version(version)) => Ok(Some(vec![*version])),
+        Some(Selector::Alias(alias)) => {
+            let aliases = client.aliases(name).await?;
+            let named = aliases.into_iter().find(|known| known.name == *alias);
+            let named = named.with_context(|| format!("{name} has no alias {alias}: see `fn alias list {name}`"))?;
+            Ok(Some(named.targets.iter().map(|target| target.version).collect()))
+        }
+    }
+}
+
+/// Prints one line, unless it is empty, or of none of the versions in `only`.
+fn print(line: &[u8], json: bool, only: Option<&[VersionNumber]>) -> Result<Printed> {
     let line = line.trim_ascii();
     if line.is_empty() {
+        return Ok(Printed::Nothing);
+    }
+    if let Some(only) = only
+        && !only.contains(&log_line(line)?.version)
+    {
         return Ok(Printed::Nothing);
     }
     let mut out = io::stdout().lock();
@@ -90,7 +115,7 @@ fn human(line: &LogLine) -> String {
 
 #[cfg(test)]
 mod tests {
-    use rekindle_wire::{InstanceId, VersionNumber};
+    use rekindle_wire::InstanceId;
 
     use super::*;
 

@@ -1,5 +1,6 @@
 //! The commands of `fn` that talk to a platform, check this machine, or make files; one module each.
 
+pub(crate) mod alias;
 pub(crate) mod async_calls;
 pub(crate) mod backup;
 pub(crate) mod cluster;

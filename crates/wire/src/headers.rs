@@ -13,6 +13,11 @@ pub const START: &str = "x-fn-start";
 pub const INSTANCE: &str = "x-fn-instance";
 /// Response: the number of the version that served the invocation.
 pub const VERSION: &str = "x-fn-version";
+/// From a client: a word of its choice. Invocations with the same word go to the same version of those that share an
+/// alias.
+pub const AFFINITY: &str = "x-fn-affinity";
+/// The same as a cookie.
+pub const AFFINITY_COOKIE: &str = "fn-affinity";
 /// Response: phases of the invocation with their durations in milliseconds (W3C Server-Timing).
 pub const SERVER_TIMING: &str = "server-timing";
 /// W3C trace context.

@@ -44,6 +44,9 @@ pub enum ParseIdError {
         '-' and without \"--\""
     )]
     Alias(String),
+    /// A version is no number.
+    #[error("\"{0}\" is no version: use a number that `fn versions` lists, without zeros before it")]
+    Version(String),
     /// An id lacks its prefix or does not have the prefix's format.
     #[error("\"{0}\" is not an id of the form {1}-…")]
     Id(String, &'static str),
@@ -229,6 +232,44 @@ impl fmt::Display for VersionNumber {
     }
 }
 
+/// Which versions of a function an invocation is for: what follows `@` in `NAME@8` and `NAME@canary`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Selector {
+    /// This version.
+    Version(VersionNumber),
+    /// One of those that this alias names.
+    Alias(AliasName),
+}
+
+impl Default for Selector {
+    fn default() -> Self {
+        Self::Alias(AliasName::live())
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Version(version) => version.fmt(f),
+            Self::Alias(alias) => alias.fmt(f),
+        }
+    }
+}
+
+impl FromStr for Selector {
+    type Err = ParseIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if !text.starts_with(|c: char| c.is_ascii_digit()) {
+            return text.parse().map(Self::Alias);
+        }
+        // Exactly as it is printed: one version has one address.
+        let number = text.parse().ok().filter(|n: &u32| n.to_string() == text);
+        let number = number.ok_or_else(|| ParseIdError::Version(text.to_owned()))?;
+        Ok(Self::Version(VersionNumber(number)))
+    }
+}
+
 /// 128 bits, starting with the time, as hexadecimal digits.
 fn timed() -> String {
     Uuid::now_v7().simple().to_string()
@@ -355,6 +396,17 @@ mod tests {
         }
         for name in ["", "8", "8a", "Live", "a--b", "a-", "a.b", &"a".repeat(ALIAS_MAX + 1)] {
             assert!(name.parse::<AliasName>().is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_version_or_an_alias_is_selected_in_one_way() {
+        for text in ["8", "1234", "canary", "live"] {
+            assert_eq!(text.parse::<Selector>().unwrap().to_string(), text);
+        }
+        assert_eq!("live".parse::<Selector>().unwrap(), Selector::default());
+        for text in ["", "08", "8a", "+8", "-8", "99999999999", "Canary", "a@b"] {
+            assert!(text.parse::<Selector>().is_err(), "{text}");
         }
     }
 

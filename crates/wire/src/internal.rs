@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::{InstanceInfo, SnapshotSummary, StartKind, VersionState};
+use crate::api::{Alias, InstanceInfo, SnapshotSummary, StartKind, VersionState};
 use crate::error::ApiError;
 use crate::ids::{FunctionId, GatewayId, InstanceId, SnapshotId, VersionNumber, WorkerId};
 use crate::manifest::Manifest;
@@ -115,6 +115,9 @@ pub struct PlacementRequest {
     pub gateway: GatewayId,
     /// The function.
     pub function: FunctionId,
+    /// The version. By default the function's live one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<VersionNumber>,
     /// Instances of the function on which the gateway holds a lease. It wants another one. If the scheduler lists a
     /// lease of the gateway that the gateway does not know of (a lost response), it is granted again.
     #[serde(default)]
@@ -140,7 +143,7 @@ pub struct Placement {
     pub instance: InstanceId,
     /// The worker's address, `host:port`.
     pub worker_address: String,
-    /// The function's live version.
+    /// The version that the instance runs.
     pub version: VersionNumber,
     /// Start kind of the first invocation sent under this placement.
     pub start: StartKind,
@@ -159,6 +162,26 @@ pub struct Placement {
     /// Whether an invocation that may have reached the function may be sent again elsewhere.
     #[serde(default)]
     pub idempotent: bool,
+}
+
+/// What functions' aliases name, so that a gateway can choose a version for each invocation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RoutesAnswer {
+    /// The scheduler's lead. Revisions of different leads have nothing in common.
+    pub epoch: String,
+    /// The revision that the gateway has when it has applied this.
+    pub revision: u64,
+    /// The functions whose aliases have changed since the gateway's revision. All of them if it has none of this epoch.
+    pub functions: Vec<FunctionRoutes>,
+}
+
+/// What a function's aliases name.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FunctionRoutes {
+    /// The function.
+    pub function: FunctionId,
+    /// Its aliases. None if the function is gone.
+    pub aliases: Vec<Alias>,
 }
 
 /// A gateway's report on its leases. Sent when a lease is returned, and before one expires.

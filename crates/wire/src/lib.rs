@@ -28,6 +28,6 @@ pub mod stats;
 
 pub use error::{ApiError, ErrorCode};
 pub use ids::{
-    AliasName, CallId, DEFAULT_NAMESPACE, FunctionId, FunctionName, InstanceId, MigrationId, Namespace, SnapshotId,
-    VersionNumber, WorkerId,
+    AliasName, CallId, DEFAULT_NAMESPACE, FunctionId, FunctionName, InstanceId, MigrationId, Namespace, Selector,
+    SnapshotId, VersionNumber, WorkerId,
 };

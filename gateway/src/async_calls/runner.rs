@@ -17,7 +17,7 @@ use rekindle_wire::asynchronous::{
     Headers, Renewal, StoredAnswer,
 };
 use rekindle_wire::ids::GatewayId;
-use rekindle_wire::{ApiError, CallId, ErrorCode};
+use rekindle_wire::{ApiError, CallId, ErrorCode, Selector};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -187,6 +187,7 @@ impl Runner {
         *request.headers_mut() = sent;
         let call = Call {
             function: claimed.function.clone(),
+            selector: Selector::default(),
             path: claimed.request.path,
             invocation: if claimed.request.invocation == "event" {
                 "event"

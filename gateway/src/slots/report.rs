@@ -59,8 +59,7 @@ impl Slots {
                 numbers.push(number);
             }
         }
-        functions
-            .retain(|_, f| !(f.leases.is_empty() && f.waiters.is_empty() && f.asks.is_empty() && f.gone.is_empty()));
+        functions.retain(|_, f| !f.is_empty());
         drop(functions);
         if returned.is_empty() && held.is_empty() {
             return None;

@@ -1,4 +1,4 @@
-//! Which version serves: rollback, deploys without traffic.
+//! Which version serves: rollback, deploys without traffic, versions by their URL, aliases.
 
 use std::time::Duration;
 
@@ -27,6 +27,19 @@ impl Platform {
             None => call.json(&json!({})),
             Some(version) => call.json(&json!({ "version": version })),
         };
+        call.send().await.unwrap()
+    }
+
+    async fn set_alias(&self, alias: &str, targets: &[(u32, u32)]) -> reqwest::Response {
+        let targets: Vec<_> = (targets.iter())
+            .map(|(version, weight)| json!({ "version": version, "weight": weight }))
+            .collect();
+        let call = self.admin(Method::PUT, &format!("/v1/functions/hello/aliases/{alias}"));
+        call.json(&json!({ "targets": targets })).send().await.unwrap()
+    }
+
+    async fn at_host(&self, host: &str) -> reqwest::Response {
+        let call = self.http.get(&self.url).header("host", host);
         call.send().await.unwrap()
     }
 
@@ -143,4 +156,154 @@ async fn a_deploy_without_traffic_serves_once_it_is_told_to() {
     assert_eq!(upload("if_changed=true").await.status(), 200);
     platform.until_serves(2).await;
     assert_eq!(platform.worker.prepared.lock().len(), 2);
+}
+
+#[tokio::test]
+async fn each_version_has_a_url_and_is_started_there_although_another_is_live() {
+    let platform = Platform::start().await;
+    for _ in 0..2 {
+        platform.deploy("hello", "idle = \"1s\"\nmax_instances = 1\n").await;
+    }
+    platform.until_serves(2).await;
+    let answer = platform.function("hello@1/a?b").send().await.unwrap();
+    assert_eq!((answer.status().as_u16(), version_of(&answer)), (200, 1));
+    let told: serde_json::Value = answer.json().await.unwrap();
+    assert_eq!(told["path"], "/a");
+    assert_eq!(told["headers"]["x-forwarded-prefix"], "/function/hello@1");
+    for (host, version) in [
+        ("1--hello.localhost", 1),
+        ("2--hello.localhost", 2),
+        ("hello.localhost", 2),
+    ] {
+        let answer = platform.at_host(host).await;
+        assert_eq!(
+            (answer.status().as_u16(), version_of(&answer)),
+            (200, version),
+            "{host}"
+        );
+    }
+    // One instance each, used by the plain URL and by the version's own.
+    for path in ["hello", "hello@2", "hello@1", "hello@live", "hello@1"] {
+        assert_eq!(platform.function(path).send().await.unwrap().status(), 200, "{path}");
+    }
+    platform.scale_to_zero().await;
+    let again = platform.function("hello@1").send().await.unwrap();
+    assert_eq!(again.headers()["x-fn-start"], "restored");
+    for (path, code) in [
+        ("hello@3", ErrorCode::NotFound),
+        ("hello@08", ErrorCode::NotFound),
+        ("hello@canary", ErrorCode::NotFound),
+        ("nobody@1", ErrorCode::FunctionNotFound),
+    ] {
+        assert_eq!(
+            error(platform.function(path).send().await.unwrap()).await.code,
+            code,
+            "{path}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_alias_is_in_force_when_it_is_set_and_shares_invocations_by_weight() {
+    let mut platform = Platform::start().await;
+    for _ in 0..3 {
+        platform.deploy("hello", "concurrency = 100\n").await;
+    }
+    assert_eq!(platform.set_alias("canary", &[(1, 100)]).await.status(), 200);
+    let answer = platform.function("hello@canary").send().await.unwrap();
+    assert_eq!(version_of(&answer), 1);
+    assert_eq!(version_of(&platform.at_host("canary--hello.localhost").await), 1);
+    assert_eq!(platform.set_alias("canary", &[(2, 100)]).await.status(), 200);
+    let answer = platform.function("hello@canary").send().await.unwrap();
+    assert_eq!(version_of(&answer), 2, "at once");
+
+    assert_eq!(platform.set_alias("live", &[(2, 1), (3, 1)]).await.status(), 200);
+    let mut served = [0; 4];
+    for _ in 0..200 {
+        served[version_of(&platform.function("hello").send().await.unwrap()) as usize] += 1;
+    }
+    // A hundred each are expected, with a standard deviation of 7.
+    assert!(
+        served[2] > 60 && served[3] > 60 && served[2] + served[3] == 200,
+        "{served:?}"
+    );
+    for word in ["a", "b", "c", "d"] {
+        let of_word = async || {
+            let call = platform.function("hello").header("x-fn-affinity", word);
+            version_of(&call.send().await.unwrap())
+        };
+        let first = of_word().await;
+        for _ in 0..10 {
+            assert_eq!(of_word().await, first);
+        }
+        let cookie = platform
+            .function("hello")
+            .header("cookie", format!("fn-affinity={word}"));
+        assert_eq!(version_of(&cookie.send().await.unwrap()), first);
+    }
+
+    platform.restart_scheduler().await;
+    let listed = async || -> Vec<rekindle_wire::api::Alias> {
+        let call = platform.admin(Method::GET, "/v1/functions/hello/aliases");
+        call.send().await.unwrap().json().await.unwrap()
+    };
+    let names: Vec<_> = listed()
+        .await
+        .iter()
+        .map(|a| (a.name.to_string(), a.targets.len()))
+        .collect();
+    assert_eq!(names, [("canary".to_owned(), 1), ("live".to_owned(), 2)]);
+    let remove = async |alias: &str| {
+        let call = platform.admin(Method::DELETE, &format!("/v1/functions/hello/aliases/{alias}"));
+        call.send().await.unwrap()
+    };
+    assert_eq!(error(remove("live").await).await.code, ErrorCode::Conflict);
+    assert_eq!(remove("canary").await.status(), 204);
+    assert_eq!(error(remove("canary").await).await.code, ErrorCode::NotFound);
+    // A connection to the scheduler of before may still be open here.
+    let told = until("it is gone", async || {
+        platform.function("hello@canary").send().await.unwrap().status() == 404
+    });
+    told.await;
+    let gone = error(platform.function("hello@canary").send().await.unwrap()).await;
+    assert_eq!(gone.code, ErrorCode::NotFound);
+    assert!(gone.message.contains("fn alias list hello"), "{gone}");
+}
+
+#[tokio::test]
+async fn no_request_fails_while_weights_change() {
+    let platform = Platform::start().await;
+    for _ in 0..2 {
+        platform.deploy("hello", "max_instances = 1\n").await;
+    }
+    let requests = join_all((0..4).map(async |_| {
+        for _ in 0..40 {
+            let answer = platform.function("hello/slow/5").send().await.unwrap();
+            assert_eq!(answer.status(), 200, "{:?}", answer.text().await);
+        }
+    }));
+    let changes = async {
+        for weight in [10, 50, 90, 1, 99] {
+            tokio::time::sleep(Duration::from_millis(60)).await;
+            let set = platform.set_alias("live", &[(1, 100 - weight), (2, weight)]).await;
+            assert_eq!(set.status(), 200);
+        }
+        assert_eq!(platform.set_alias("live", &[(1, 100)]).await.status(), 200);
+    };
+    tokio::join!(requests, changes);
+    platform.until_serves(1).await;
+}
+
+#[tokio::test]
+async fn an_alias_that_cannot_be_is_refused() {
+    let platform = Platform::start().await;
+    platform.deploy("hello", "").await;
+    let refused =
+        async |alias: &str, targets: &[(u32, u32)]| error(platform.set_alias(alias, targets).await).await.code;
+    assert_eq!(refused("live", &[]).await, ErrorCode::BadRequest);
+    assert_eq!(refused("live", &[(1, 0)]).await, ErrorCode::BadRequest);
+    assert_eq!(refused("live", &[(1, 1), (1, 2)]).await, ErrorCode::BadRequest);
+    assert_eq!(refused("Live", &[(1, 1)]).await, ErrorCode::BadRequest);
+    assert_eq!(refused("next", &[(2, 1)]).await, ErrorCode::NotFound);
+    platform.until_serves(1).await;
 }

@@ -16,6 +16,7 @@ use crate::clock::unix_ms;
 use crate::objects::ObjectError;
 use crate::placing::pump;
 use crate::refusal::{Refused, from_store, unknown_function};
+use crate::releases;
 use crate::renewal;
 use crate::state::Scheduler;
 
@@ -93,6 +94,7 @@ pub(super) async fn delete(scheduler: Scheduler, call: Call<DeleteFunction>) -> 
         }
         state.fleet.addresses()
     };
+    releases::announce(&scheduler);
     let here = scheduler.clone();
     // In a task of its own: it must not stop half-way because the client went away.
     let cleaning = scheduler.tasks.spawn(async move {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use rekindle_wire::interface::Call;
-use rekindle_wire::interface::scheduler::{AwaitRecalls, Beat, Place, ReportLeases};
-use rekindle_wire::internal::{DamagedSnapshot, HeartbeatAnswer, LeaseAnswer, Placement, Presence};
+use rekindle_wire::interface::scheduler::{AwaitRecalls, AwaitRoutes, Beat, Place, ReportLeases};
+use rekindle_wire::internal::{DamagedSnapshot, HeartbeatAnswer, LeaseAnswer, Placement, Presence, RoutesAnswer};
 use tracing::Span;
 
 use super::members;
@@ -61,6 +61,26 @@ pub(super) async fn recalls(scheduler: Scheduler, call: Call<AwaitRecalls>) -> R
             return Ok(LeaseAnswer { give_back });
         }
     }
+}
+
+/// Answers as soon as the gateway lacks a change of an alias, or with nothing when the wait is over.
+pub(super) async fn routes(scheduler: Scheduler, call: Call<AwaitRoutes>) -> Result<RoutesAnswer, Refused> {
+    let at = call.at;
+    let routes = &scheduler.routes;
+    let known = at.revision.filter(|_| at.epoch.as_ref() == Some(&routes.epoch));
+    routes.note_applied(&at.gateway, known.unwrap_or(0));
+    let wait = Duration::from_millis(at.wait_ms.unwrap_or(0)).min(WATCH_LIMIT);
+    let mut newest = routes.revision.subscribe();
+    // Subscribed before the check: a change in between is not missed.
+    if known == Some(scheduler.state().catalog.revision()) {
+        let _waited_long_enough = tokio::time::timeout(wait, newest.changed()).await;
+    }
+    let state = scheduler.state();
+    Ok(RoutesAnswer {
+        epoch: routes.epoch.clone(),
+        revision: state.catalog.revision(),
+        functions: state.catalog.routes_since(known.unwrap_or(0)),
+    })
 }
 
 pub(super) async fn heartbeat(scheduler: Scheduler, call: Call<Beat>) -> Result<HeartbeatAnswer, Refused> {

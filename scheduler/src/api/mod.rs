@@ -23,7 +23,7 @@ use axum::routing::get;
 use http::HeaderValue;
 use rekindle_identity::{AwaitRevocations, Role};
 use rekindle_wire::interface::scheduler::{
-    AwaitRecalls, Beat, ClaimCalls, EndCall, EndCallback, Place, RenewCalls, ReportLeases, ReportTraffic,
+    AwaitRecalls, AwaitRoutes, Beat, ClaimCalls, EndCall, EndCallback, Place, RenewCalls, ReportLeases, ReportTraffic,
 };
 use rekindle_wire::interface::users::{Deploy, ReadLogs, ReadSchedulerMetrics, ReadWorkerMetrics};
 use rekindle_wire::interface::{Endpoint as _, Operation, Routes, version};
@@ -36,7 +36,8 @@ use crate::state::Scheduler;
 const BODY_MAX: usize = 8 << 20;
 
 /// Operations that are called all the time, whatever is asked of the platform.
-const UNTRACED: [Operation; 9] = [
+const UNTRACED: [Operation; 10] = [
+    AwaitRoutes::OPERATION,
     Beat::OPERATION,
     ReportLeases::OPERATION,
     AwaitRecalls::OPERATION,
@@ -77,6 +78,7 @@ fn for_roles() -> Routes<Scheduler> {
         .on(internal::placements)
         .on(internal::leases)
         .on(internal::recalls)
+        .on(internal::routes)
         .on(internal::heartbeat)
         .on(stats::traffic)
         .on(calls::accept)
@@ -100,6 +102,9 @@ fn for_users(others: Routes<Scheduler>) -> Routes<Scheduler> {
         .on(functions::version)
         .on(releases::versions)
         .on(releases::roll_back)
+        .on(releases::aliases)
+        .on(releases::set_alias)
+        .on(releases::remove_alias)
         .on(functions::renew_snapshot)
         .raw::<ReadLogs, _, _>(logs::logs)
         .on(stats::one)

@@ -2,7 +2,7 @@
 
 use rekindle_wire::api::{Alias, Rollback, VersionInfo, VersionSummary};
 use rekindle_wire::interface::Call;
-use rekindle_wire::interface::users::{ListVersions, RollBack};
+use rekindle_wire::interface::users::{ListAliases, ListVersions, RemoveAlias, RollBack, SetAlias};
 
 use super::named;
 use crate::refusal::{Refused, from_store, unknown_function};
@@ -43,4 +43,25 @@ fn summary(version: VersionInfo, aliases: &[Alias]) -> VersionSummary {
 pub(super) async fn roll_back(scheduler: Scheduler, call: Call<RollBack>) -> Result<Rollback, Refused> {
     let name = named(&scheduler, &call.at.name, call.at.namespace)?;
     releases::roll_back(&scheduler, &name, call.body.version).await
+}
+
+pub(super) async fn aliases(scheduler: Scheduler, call: Call<ListAliases>) -> Result<Vec<Alias>, Refused> {
+    let name = named(&scheduler, &call.at.name, call.at.namespace)?;
+    let aliases = scheduler.store.aliases(&name).await.map_err(from_store)?;
+    let is_there = !aliases.is_empty() || !scheduler.store.versions(&name, 1).await.map_err(from_store)?.is_empty();
+    is_there.then_some(aliases).ok_or_else(|| unknown_function(&name))
+}
+
+pub(super) async fn set_alias(scheduler: Scheduler, call: Call<SetAlias>) -> Result<Alias, Refused> {
+    let name = named(&scheduler, &call.at.name, call.at.namespace)?;
+    let alias = Alias {
+        name: call.at.alias,
+        targets: call.body.targets,
+    };
+    releases::set(&scheduler, &name, alias).await
+}
+
+pub(super) async fn remove_alias(scheduler: Scheduler, call: Call<RemoveAlias>) -> Result<(), Refused> {
+    let name = named(&scheduler, &call.at.name, call.at.namespace)?;
+    releases::remove(&scheduler, &name, &call.at.alias).await
 }

@@ -268,6 +268,7 @@ mod tests {
     fn ask() -> Ask {
         Ask {
             gateway: "g-a".parse().unwrap(),
+            version: None,
             held: Vec::new(),
             force: None,
             avoid: Vec::new(),

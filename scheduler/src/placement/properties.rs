@@ -129,6 +129,7 @@ impl Cluster {
 fn ask() -> Ask {
     Ask {
         gateway: gateway(0),
+        version: None,
         held: Vec::new(),
         force: None,
         avoid: Vec::new(),

@@ -15,6 +15,7 @@ use crate::fixture::{beat, fleet, gateway, info, live, parked, ready, spec, work
 fn ask(n: usize) -> Ask {
     Ask {
         gateway: gateway(n),
+        version: None,
         held: Vec::new(),
         force: None,
         avoid: Vec::new(),

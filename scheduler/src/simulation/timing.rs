@@ -156,6 +156,7 @@ impl View {
         let gateway_id = &self.gateways[gateway];
         let ask = self.asks.entry((gateway, function)).or_insert_with(|| Ask {
             gateway: gateway_id.clone(),
+            version: None,
             held: Vec::new(),
             force: None,
             avoid: Vec::new(),

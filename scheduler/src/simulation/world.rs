@@ -289,6 +289,7 @@ impl World {
         let gateway = &self.gateways[request.gateway];
         let ask = Ask {
             gateway: gateway.id.clone(),
+            version: None,
             held: gateway.held(function),
             force: None,
             avoid: request.avoid.clone(),

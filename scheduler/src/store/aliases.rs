@@ -80,6 +80,21 @@ impl Store {
         Ok(Ok(()))
     }
 
+    /// Removes an alias. Returns whether there was one.
+    pub(crate) async fn remove_alias(&self, function: &FunctionId, name: &AliasName) -> Result<bool, StoreError> {
+        let removed = sqlx::query(
+            "DELETE FROM aliases WHERE name = $1 \
+             AND function_id = (SELECT id FROM functions WHERE namespace = $2 AND name = $3)",
+        )
+        .bind(name.as_str())
+        .bind(function.namespace())
+        .bind(function.name())
+        .execute(&self.writes)
+        .await
+        .map_err(failed("remove an alias"))?;
+        Ok(removed.rows_affected() > 0)
+    }
+
     /// Has `live` name one version alone: this one, or the one that served before the newest of those that serve.
     pub(crate) async fn roll_back(
         &self,

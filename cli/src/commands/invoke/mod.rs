@@ -32,14 +32,25 @@ pub(crate) async fn run(client: &Client, args: &InvokeArgs) -> Result<ExitCode> 
         None if args.event || body.is_some() => Method::POST,
         None => Method::GET,
     };
-    let (function, below) = (client.function_id(&args.name), args.path.trim_start_matches('/'));
+    let (function, below) = (
+        client.function_id(&args.name.function),
+        args.path.trim_start_matches('/'),
+    );
+    let selected = args
+        .name
+        .selector
+        .as_ref()
+        .map_or_else(String::new, |s| format!("@{s}"));
+    if !selected.is_empty() && (args.event || args.asynchronous) {
+        bail!("events and asynchronous invocations go to what is live: leave out {selected}, --event and --async");
+    }
     let path = match (args.event, args.asynchronous) {
         (true, later) => {
             let (name, namespace) = function.split();
             format!("{}?async={later}", Invoke { name, namespace }.uri())
         }
         (false, true) => format!("/async-function/{function}/{below}"),
-        (false, false) => format!("/function/{function}/{below}"),
+        (false, false) => format!("/function/{function}{selected}/{below}"),
     };
     // Anybody may call a function, but events and forced starts need the key.
     let request = if args.event || args.start.is_some() {

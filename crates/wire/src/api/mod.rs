@@ -14,7 +14,9 @@ use crate::manifest::{Base, Runtime};
 use crate::migration::Departed;
 
 pub use instance::{InstanceInfo, InstanceState, StartKind};
-pub use release::{Alias, AliasTarget, Rollback, RollbackRequest, TARGETS_MAX, VersionSummary, WEIGHT_MAX};
+pub use release::{
+    Alias, AliasTarget, AliasTargets, Rollback, RollbackRequest, TARGETS_MAX, VersionSummary, WEIGHT_MAX,
+};
 pub use version::{
     PhaseTime, Randomness, Rehearsal, Repeating, RestoredBy, SnapshotSummary, VersionInfo, VersionState,
 };

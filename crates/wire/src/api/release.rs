@@ -62,6 +62,13 @@ impl Alias {
     }
 }
 
+/// The versions that an alias is to name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AliasTargets {
+    /// At most 8, each once.
+    pub targets: Vec<AliasTarget>,
+}
+
 /// A version among those that a function keeps.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct VersionSummary {

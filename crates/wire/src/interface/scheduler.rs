@@ -6,7 +6,9 @@ use crate::asynchronous::{
     AcceptedCall, CallOutcome, CallResult, CallbackOutcome, ClaimRequest, Claims, NewCall, Renewal,
 };
 use crate::ids::{CallId, GatewayId};
-use crate::internal::{Heartbeat, HeartbeatAnswer, LeaseAnswer, LeaseReport, Placement, PlacementRequest};
+use crate::internal::{
+    Heartbeat, HeartbeatAnswer, LeaseAnswer, LeaseReport, Placement, PlacementRequest, RoutesAnswer,
+};
 use crate::stats::{TrafficAnswer, TrafficReport};
 
 crate::endpoints! {
@@ -26,6 +28,18 @@ crate::endpoints! {
         /// For how long, in milliseconds. By default not at all.
         wait_ms: u64
     } () => OK LeaseAnswer;
+
+    /// Waits until aliases change. A gateway has applied the revision that it asks with.
+    [Gateway] GET "/internal/routes" AwaitRoutes {
+        /// The gateway.
+        gateway: GatewayId;
+        /// The lead that its revision is of.
+        epoch: String,
+        /// Its revision. By default none.
+        revision: u64,
+        /// For how long, in milliseconds. By default not at all.
+        wait_ms: u64
+    } () => OK RoutesAnswer;
 
     /// Reports counts of invocations.
     [Gateway] POST "/internal/traffic" ReportTraffic {} (TrafficReport) => OK TrafficAnswer;

@@ -2,11 +2,12 @@
 
 use super::described::{Described, Field, Message, Place, list, one};
 use crate::api::{
-    CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo, LogLine, MigrateRequest, Migration,
-    Revocation, RevokeRequest, Rollback, RollbackRequest, Status, VersionInfo, VersionSummary, WorkerInfo,
+    Alias, AliasTargets, CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo, LogLine,
+    MigrateRequest, Migration, Revocation, RevokeRequest, Rollback, RollbackRequest, Status, VersionInfo,
+    VersionSummary, WorkerInfo,
 };
 use crate::asynchronous::{AsyncCall, CallState, Changed};
-use crate::ids::{CallId, FunctionId, FunctionName, InstanceId, Namespace, VersionNumber, WorkerId};
+use crate::ids::{AliasName, CallId, FunctionId, FunctionName, InstanceId, Namespace, VersionNumber, WorkerId};
 use crate::stats::{FunctionStats, Stats};
 
 described! {
@@ -88,6 +89,45 @@ described! {
         FunctionNotFound,
         NotFound "there is no such version, or no earlier one",
         Conflict "it serves already, or cannot serve";
+
+    /// List aliases
+    functions GET "/v1/functions/{name}/aliases" ListAliases {
+        /// the function
+        name: FunctionName;
+        /// the namespace; `namespace_not_found` (404) if there is none of that name
+        namespace: Namespace
+    } () => OK [Alias] "every alias of the function, by name"
+    fails FunctionNotFound;
+
+    /// Set an alias
+    ///
+    /// It names these versions from now on, and no others. Of several, each invocation goes to one, in proportion to
+    /// their weights. `live` is what the plain URL serves. It is in force at every gateway when the answer comes, but
+    /// for gateways that do not answer within a second.
+    functions PUT "/v1/functions/{name}/aliases/{alias}" SetAlias {
+        /// the function
+        name: FunctionName,
+        /// the alias: 1 to 13 of a-z, 0-9 and '-', starting with a letter
+        alias: AliasName;
+        /// the namespace; `namespace_not_found` (404) if there is none of that name
+        namespace: Namespace
+    } (AliasTargets) => OK Alias "what it names"
+    fails
+        BadRequest "there are no versions, too many, one twice, or a weight that is none of 1 to 10000",
+        FunctionNotFound,
+        NotFound "there is no such version",
+        Conflict "a version cannot serve, or the function has 32 aliases";
+
+    /// Remove an alias
+    functions DELETE "/v1/functions/{name}/aliases/{alias}" RemoveAlias {
+        /// the function
+        name: FunctionName,
+        /// the alias
+        alias: AliasName;
+        /// the namespace; `namespace_not_found` (404) if there is none of that name
+        namespace: Namespace
+    } () => NO_CONTENT () "it is gone"
+    fails NotFound, Conflict "it is `live`";
 
     /// Describe a version
     functions GET "/v1/functions/{name}/versions/{version}" DescribeVersion {
