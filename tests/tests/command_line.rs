@@ -77,7 +77,7 @@ fn a_folder_that_has_not_changed_makes_no_new_version() {
     assert!(again.status.success(), "{}", err(&again));
     assert_eq!(
         out(&again),
-        "steady is unchanged: version 1 stays live; --force makes a new one all the same\n"
+        "steady is unchanged: version 1 is live; --force makes a new one all the same\n"
     );
     assert_eq!(shared().deploy(&folder), first, "as JSON it is the version that stays");
     let forced = shared().cli(&["deploy", path, "--force", "--json"]);
