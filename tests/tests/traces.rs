@@ -74,10 +74,6 @@ def handler(event, context):
     return 1
 ";
 
-fn platform(collector: &Collector) -> Platform {
-    start(collector, Options::default())
-}
-
 fn start(collector: &Collector, mut options: Options) -> Platform {
     for (name, value) in [
         ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", collector.endpoint().as_str()),
