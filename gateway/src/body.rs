@@ -472,21 +472,22 @@ mod tests {
 
     #[tokio::test]
     async fn what_may_be_sent_before_it_is_read_counts_until_the_body_ends() {
-        let intake = intake(1 << 20, Duration::from_secs(20));
+        // Twelve windows, and the beginning of another body.
+        let intake = intake(13 * (64 << 10), Duration::from_secs(20));
         let sender = Sender {
             client: None,
-            window: 256 << 10,
+            window: 64 << 10,
         };
         let none = HeaderMap::new();
         let large = || chunks(vec![vec![0; 70_000]; 2]);
         let mut uploads = Vec::new();
-        for _ in 0..3 {
+        for _ in 0..12 {
             let upload = intake.receive(&none, large(), 1 << 20, &sender).await.unwrap();
             // What was received is passed on. What the connection may hold is not known to be gone.
             upload.attempt().frame().await.unwrap().unwrap();
             uploads.push(upload);
         }
-        assert!(intake.memory.used() >= 3 * (256 << 10));
+        assert!(intake.memory.used() >= 12 * (64 << 10));
         let refused = intake.receive(&none, large(), 1 << 20, &sender).await;
         assert_eq!(refused.err().unwrap().code, ErrorCode::Unavailable);
         let mut small = HeaderMap::new();

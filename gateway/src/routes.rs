@@ -92,6 +92,10 @@ impl Routes {
                 None => rand::random(),
             })),
             None if name.is_live() => Ok(None),
+            None if table.epoch.is_empty() => Err(ApiError::new(
+                ErrorCode::Unavailable,
+                "the gateway has not heard from the scheduler what aliases name: try again in a moment",
+            )),
             None => Err(ApiError::new(
                 ErrorCode::NotFound,
                 format!("{function} has no alias {name}: `fn alias list {function}` shows those it has"),

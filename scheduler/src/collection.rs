@@ -21,6 +21,7 @@ use collector::Collecting;
 use crate::clock::Millis;
 use crate::clock::unix_s;
 use crate::objects::ObjectError;
+use crate::releases;
 use crate::state::Scheduler;
 use crate::store::{Store, StoreError};
 
@@ -108,9 +109,10 @@ async fn all(
     } else {
         let _no_alias_changes = scheduler.releasing.lock().await;
         let old = scheduler.store.remove_too_old(keep).await?;
-        let mut state = scheduler.state();
         for (function, version) in &old {
-            state.catalog.remove_version(function, *version);
+            scheduler.state().catalog.remove_version(function, *version);
+            // Its address may be in use. What runs finishes and goes.
+            releases::switch(scheduler, function);
             tracing::info!(%function, %version, "an old version is let go of");
         }
         old

@@ -25,6 +25,24 @@ pub(crate) async fn roll_back(
     function: &FunctionId,
     to: Option<VersionNumber>,
 ) -> Result<Rollback, ApiError> {
+    let (here, function) = (scheduler.clone(), function.clone());
+    whole(scheduler, async move { roll_back_now(&here, &function, to).await }).await
+}
+
+/// Runs a change to its end, though its client leaves: what is recorded must be applied.
+async fn whole<T: Send + 'static>(
+    scheduler: &Scheduler,
+    change: impl Future<Output = Result<T, ApiError>> + Send + 'static,
+) -> Result<T, ApiError> {
+    let broke_off = |_| ApiError::new(ErrorCode::Internal, "the change broke off: look at `fn versions`");
+    scheduler.tasks.spawn(change).await.map_err(broke_off)?
+}
+
+async fn roll_back_now(
+    scheduler: &Scheduler,
+    function: &FunctionId,
+    to: Option<VersionNumber>,
+) -> Result<Rollback, ApiError> {
     let order = scheduler.releasing.lock().await;
     let done = scheduler.store.roll_back(function, to).await.map_err(from_store)?;
     let done = done.map_err(|why| refused(scheduler, function, &why))?;
@@ -43,7 +61,12 @@ pub(crate) async fn roll_back(
 ///
 /// # Errors
 /// If the versions cannot share an alias, there is no such function or version, or one cannot serve.
-pub(crate) async fn set(scheduler: &Scheduler, function: &FunctionId, mut alias: Alias) -> Result<Alias, ApiError> {
+pub(crate) async fn set(scheduler: &Scheduler, function: &FunctionId, alias: Alias) -> Result<Alias, ApiError> {
+    let (here, function) = (scheduler.clone(), function.clone());
+    whole(scheduler, async move { set_now(&here, &function, alias).await }).await
+}
+
+async fn set_now(scheduler: &Scheduler, function: &FunctionId, mut alias: Alias) -> Result<Alias, ApiError> {
     alias.targets.sort_by_key(|target| target.version);
     check_targets(&alias.targets)?;
     let order = scheduler.releasing.lock().await;
@@ -66,7 +89,12 @@ pub(crate) async fn set(scheduler: &Scheduler, function: &FunctionId, mut alias:
 ///
 /// # Errors
 /// If there is none of that name, or it is `live`.
-pub(crate) async fn remove(scheduler: &Scheduler, function: &FunctionId, name: &AliasName) -> Result<(), ApiError> {
+pub(crate) async fn remove(scheduler: &Scheduler, function: &FunctionId, name: AliasName) -> Result<(), ApiError> {
+    let (here, function) = (scheduler.clone(), function.clone());
+    whole(scheduler, async move { remove_now(&here, &function, &name).await }).await
+}
+
+async fn remove_now(scheduler: &Scheduler, function: &FunctionId, name: &AliasName) -> Result<(), ApiError> {
     if name.is_live() {
         let message = format!("the alias live of {function} stays: set it to another version, or delete the function");
         return Err(ApiError::new(ErrorCode::Conflict, message));
@@ -112,6 +140,11 @@ pub(crate) async fn apply(scheduler: &Scheduler, function: &FunctionId, alias: A
 /// Lets gateways follow a change first, so that they send nothing more to instances that then finish and go.
 async fn follow(scheduler: &Scheduler, function: &FunctionId) {
     publish(scheduler).await;
+    switch(scheduler, function);
+}
+
+/// Has instances of versions that no alias names any more finish and go.
+pub(crate) fn switch(scheduler: &Scheduler, function: &FunctionId) {
     {
         let mut state = scheduler.state();
         let state = &mut *state;
@@ -161,8 +194,9 @@ fn refused(scheduler: &Scheduler, function: &FunctionId, why: &NotNamed) -> ApiE
         } => error(
             ErrorCode::NotFound,
             format!(
-                "version {version} of {function} was removed with its snapshot, since only the last {keep} are kept \
-                 (--keep-versions): deploy its folder again, or use one of `fn versions {function}`"
+                "version {version} of {function} was removed with its snapshot: its function was deleted since, or only \
+                 the last {keep} are kept (--keep-versions). Deploy its folder again, or use one of `fn versions \
+                 {function}`"
             ),
         ),
         NotNamed::NoVersion { version, .. } => error(

@@ -165,9 +165,10 @@ impl Run {
         tracing::debug!(asked, mapped = filled, us = took.1.as_micros(), "working set mapped");
         (self.record)("working-set", registering.elapsed());
         let resuming = Instant::now();
+        // First what may take longer than the hollow process is waited for: the files that it waits for.
+        linked.blocking_recv().map_err(|_| RunError::Unfurnished)?;
         // All memory is mapped by then.
         filling.ready()?;
-        linked.blocking_recv().map_err(|_| RunError::Unfurnished)?;
         (self.last)(std::mem::take(&mut filling.hosts)).map_err(RunError::Last)?;
         filling.go()?;
         (self.record)("resume", resuming.elapsed());

@@ -23,11 +23,14 @@ pub(crate) async fn run(client: &Client, args: &RollbackArgs) -> Result<ExitCode
         .map(|AliasTarget { version, .. }| version.to_string())
         .collect();
     let live = show::tinted("live", Tone::Good);
-    say!(
-        "{name} version {} is {live} again, in place of {}",
-        done.to,
-        before.join(" and ")
-    );
+    match before.is_empty() {
+        true => say!("{name} version {} is {live}", done.to),
+        false => say!(
+            "{name} version {} is {live} again, in place of {}",
+            done.to,
+            before.join(" and ")
+        ),
+    }
     if !done.restored {
         say!("  snapshot  {} each start boots", show::tinted("none:", Tone::Warning));
     }

@@ -42,7 +42,9 @@ fn convert(root: &Path, bucket: &str) -> Result<()> {
         let entries = fs::read_dir(directory)?;
         entries.map(|entry| entry.map(|e| e.file_name())).collect()
     };
-    if let Some(other) = names(&buckets)?.into_iter().find(|name| *name != *bucket) {
+    // Gone if it was killed at its end.
+    let there = if buckets.exists() { names(&buckets)? } else { Vec::new() };
+    if let Some(other) = there.into_iter().find(|name| *name != *bucket) {
         bail!(
             "there is another bucket, {}: move {} out of the way, or name it with --s3-bucket",
             other.display(),
@@ -51,15 +53,19 @@ fn convert(root: &Path, bucket: &str) -> Result<()> {
     }
     // Gone if all was moved before.
     let objects = if from.exists() { names(&from)? } else { Vec::new() };
+    if let Some(odd) = objects.iter().find(|name| name.to_str().and_then(key_of).is_none()) {
+        bail!(
+            "{}: no object has such a name: move it out of the way",
+            from.join(odd).display()
+        );
+    }
     for name in &objects {
         strip(&from.join(name)).with_context(|| name.display().to_string())?;
     }
     // No object may be found under its new name and with its footer after a power failure.
     nix::unistd::syncfs(File::open(&to)?)?;
     for name in &objects {
-        if name.to_str().and_then(key_of).is_some() {
-            fs::rename(from.join(name), to.join(name))?;
-        }
+        fs::rename(from.join(name), to.join(name))?;
     }
     File::open(&to)?.sync_all()?;
     for done in ["buckets", "tmp"] {
@@ -159,6 +165,9 @@ mod tests {
             assert_eq!(keys, expected.map(|(key, len)| (key.to_owned(), len)));
             assert_eq!(store.get("chunks/a").await.unwrap(), vec![1; 200_000]);
         }
+        // Killed at the end.
+        fs::write(root.path().join("FORMAT"), EARLIER).unwrap();
+        assert_eq!(open(root.path(), "rekindle").unwrap().list("").await.unwrap().len(), 3);
         let mut left: Vec<_> = fs::read_dir(root.path())
             .unwrap()
             .map(|e| e.unwrap().file_name())

@@ -33,6 +33,9 @@ pub(super) async fn own(layout: &Layout, bucket: &str) -> Result<(Store, String)
 /// credentials.
 pub(super) async fn named(s3: &S3Args, url: &str) -> Result<Store> {
     match url.strip_prefix(FILE) {
+        Some(_) if !s3.s3_prefix.is_empty() => {
+            bail!("{url}: a directory has no --s3-prefix: name another directory")
+        }
         Some(path) => {
             let path = PathBuf::from(path);
             let store = tokio::task::spawn_blocking(move || Directory::open(&path)).await;

@@ -415,7 +415,8 @@ impl Backend for Directory {
             found.sort_unstable_by(|a, b| a.key.cmp(&b.key));
             Ok(found)
         };
-        self.request("list", prefix, 0, list).await
+        // Each object is looked at, and there may be millions.
+        self.request("list", prefix, u64::from(u32::MAX), list).await
     }
 
     async fn list_folders(&self, prefix: &str) -> Result<Vec<String>, StoreError> {

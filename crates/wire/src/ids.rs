@@ -163,7 +163,8 @@ impl FromStr for AliasName {
     type Err = ParseIdError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match is_label(text, ALIAS_MAX) && !text.contains("--") {
+        // `xn--NAME` is how hosts write other alphabets.
+        match is_label(text, ALIAS_MAX) && !text.contains("--") && text != "xn" {
             true => Ok(Self(text.into())),
             false => Err(ParseIdError::Alias(text.to_owned())),
         }

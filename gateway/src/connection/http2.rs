@@ -39,7 +39,7 @@ const RESETS_MAX: usize = 32;
 /// Maximum of a response that waits to be sent, bytes.
 const SEND_MAX: usize = 128 << 10;
 /// Bytes of a request's body that a client may send before they are read here. Each body reserves memory for as many.
-pub(crate) const WINDOW: u32 = 256 << 10;
+pub(crate) const WINDOW: u32 = 64 << 10;
 /// Bytes of all bodies on a connection that may be sent before they are read.
 const CONNECTION_WINDOW: u32 = 1 << 20;
 /// Clients acknowledge in steps of about this many bytes.

@@ -42,9 +42,14 @@ pub(super) async fn deploy(
     if wanted.if_changed.unwrap_or(false)
         && let Some(version) = scheduler.store.unchanged(&function, &key).await.map_err(from_store)?
     {
-        let serves = |state: &ClusterState| state.catalog.live(&function).map(|live| live.spec.version);
-        if traffic && serves(&scheduler.state()) != Some(version.version) {
-            // It was deployed without traffic, or rolled back.
+        let serves_alone = |state: &ClusterState| {
+            let mut aliases = state.catalog.aliases(&function);
+            let live = aliases.find(|alias| alias.name.is_live());
+            live.is_some_and(|live| matches!(&*live.targets, [only] if only.version == version.version))
+        };
+        let is_alone = serves_alone(&scheduler.state());
+        if traffic && !is_alone {
+            // It was deployed without traffic, rolled back, or shares invocations with another.
             releases::set(&scheduler, &function, Alias::of(AliasName::live(), version.version)).await?;
         }
         return Ok((StatusCode::OK, Json(version)));

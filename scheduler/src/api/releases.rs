@@ -63,5 +63,5 @@ pub(super) async fn set_alias(scheduler: Scheduler, call: Call<SetAlias>) -> Res
 
 pub(super) async fn remove_alias(scheduler: Scheduler, call: Call<RemoveAlias>) -> Result<(), Refused> {
     let name = named(&scheduler, &call.at.name, call.at.namespace)?;
-    releases::remove(&scheduler, &name, &call.at.alias).await
+    releases::remove(&scheduler, &name, call.at.alias).await
 }

@@ -17,14 +17,18 @@ pub(crate) struct Kept {
     pub(crate) spec: Option<VersionSpec>,
 }
 
-/// Versions beyond the newest `$1` of their function, without those that an alias names and those in progress. Failed
-/// ones are counted apart: they must not crowd out those that can serve.
+/// Versions beyond the newest `$1` of their function, without those that an alias names, those in progress, and the one
+/// that served last before what is live: a rollback goes there. Failed ones are counted apart: they must not crowd out
+/// those that can serve.
 const TOO_OLD: &str = "SELECT f.namespace, f.name, v.function_id, v.number FROM ( \
      SELECT function_id, number, state, ROW_NUMBER() OVER ( \
      PARTITION BY function_id, CASE WHEN state = 'failed' THEN 1 ELSE 0 END ORDER BY number DESC) AS place \
      FROM versions) v JOIN functions f ON f.id = v.function_id \
      WHERE v.place > $1 AND v.state IN ('live', 'failed') AND NOT EXISTS \
-     (SELECT 1 FROM aliases a WHERE a.function_id = v.function_id AND a.number = v.number)";
+     (SELECT 1 FROM aliases a WHERE a.function_id = v.function_id AND a.number = v.number) AND v.number <> \
+     COALESCE((SELECT p.number FROM versions p WHERE p.function_id = v.function_id AND p.state = 'live' \
+     AND p.served > 0 AND NOT EXISTS (SELECT 1 FROM aliases l WHERE l.function_id = p.function_id AND l.name = 'live' \
+     AND l.number = p.number) ORDER BY p.served DESC LIMIT 1), 0)";
 
 impl Store {
     /// This scheduler's id, created with the database.

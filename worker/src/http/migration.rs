@@ -98,7 +98,10 @@ async fn images(
     bundle: Body,
 ) -> Result<Response, ApiError> {
     let target = worker.migration_targets.get(&wanted.id)?;
-    let standing = target.images(&worker, bundle).await?;
+    // The source may disconnect in the middle. The target's state must follow.
+    let restoring = tokio::spawn(async move { target.images(&worker, bundle).await });
+    let broke_off = |_| ApiError::new(ErrorCode::Internal, "the migration target broke off");
+    let standing = restoring.await.map_err(broke_off)??;
     Ok(Json(standing).into_response())
 }
 

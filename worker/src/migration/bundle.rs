@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{AsyncRead, AsyncReadExt as _, Stream};
@@ -22,6 +23,8 @@ use crate::snapshots::PipeNote;
 const HEADER_MAX: u32 = 256 << 20;
 /// Bytes of a file that are read at once.
 const PIECE: usize = 256 << 10;
+/// How long a source may be silent in the middle of a bundle.
+const SILENCE: Duration = Duration::from_secs(10);
 /// Maximum number of pieces that wait to be sent.
 const PIECES: usize = 4;
 
@@ -191,12 +194,13 @@ fn read_pieces(path: &Path, bytes: u64, take: impl Fn(Bytes) -> bool) -> io::Res
     Ok(true)
 }
 
-/// Reads a stream from a thread that may block.
+/// Reads a stream from a blocking thread of the runtime. A stream that is silent for too long fails.
 pub(super) struct BlockingReader<R>(pub(super) R);
 
 impl<R: AsyncRead + Unpin> Read for BlockingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        futures::executor::block_on(self.0.read(buffer))
+        let read = async { tokio::time::timeout(SILENCE, self.0.read(buffer)).await };
+        futures::executor::block_on(read).map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
     }
 }
 

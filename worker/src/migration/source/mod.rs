@@ -426,7 +426,7 @@ impl MigrationSource {
         criu: DumpingCriu,
         alone: OwnedSemaphorePermit,
     ) -> Result<(Bundle, SourcePages), ApiError> {
-        let room = RoomForImages::give(&self.instance, parts, Some(alone));
+        *self.room.lock() = Some(RoomForImages::give(&self.instance, parts, Some(alone)));
         let failed = |what: &'static str| move |e: &dyn std::error::Error| unavailable(what, e);
         let proc = InnerProc::of(parts.sandbox.init_pid()).map_err(|e| failed("look at the processes")(&e))?;
         let tracking = worker.tracking();
@@ -471,9 +471,7 @@ impl MigrationSource {
             let maps = maps.map_err(|e| ApiError::new(ErrorCode::Conflict, format!("it cannot leave: {e}")))?;
             pack_up(&dir, &proc, &parts, templates, &maps)
         });
-        let packed = packed.await.map_err(|e| failed("describe the processes")(&e))??;
-        *self.room.lock() = Some(room);
-        Ok(packed)
+        packed.await.map_err(|e| failed("describe the processes")(&e))?
     }
 
     /// Lays out parent images for CRIU that claim to have every page already.
