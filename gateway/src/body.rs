@@ -473,7 +473,7 @@ mod tests {
     #[tokio::test]
     async fn what_may_be_sent_before_it_is_read_counts_until_the_body_ends() {
         // Twelve windows, and the beginning of another body.
-        let intake = intake(13 * (64 << 10), Duration::from_secs(20));
+        let intake = intake(14 * (64 << 10), Duration::from_secs(20));
         let sender = Sender {
             client: None,
             window: 64 << 10,

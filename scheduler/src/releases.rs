@@ -195,7 +195,7 @@ fn refused(scheduler: &Scheduler, function: &FunctionId, why: &NotNamed) -> ApiE
             ErrorCode::NotFound,
             format!(
                 "version {version} of {function} was removed with its snapshot: its function was deleted since, or only \
-                 the last {keep} are kept (--keep-versions). Deploy its folder again, or use one of `fn versions \
+                 the last {keep} are kept (--keep-versions); deploy its folder again, or use one of `fn versions \
                  {function}`"
             ),
         ),
