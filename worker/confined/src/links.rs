@@ -7,6 +7,10 @@ use std::path::{Component, Path};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 
+/// How often a link is followed again. The kernel does not say whether `..` stays inside if anything was renamed or
+/// mounted on the host meanwhile (EAGAIN).
+const TRIES: u32 = 1_000;
+
 /// Why a link is rejected.
 #[derive(Debug)]
 pub enum LinkError {
@@ -40,7 +44,15 @@ pub fn check(root: &Path, path: &Path) -> Result<(), LinkError> {
     let how = OpenHow::new()
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
         .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    match openat2(&root, path, how) {
+    let mut found = openat2(&root, path, how);
+    for _ in 0..TRIES {
+        if !matches!(found, Err(Errno::EAGAIN)) {
+            break;
+        }
+        std::thread::yield_now();
+        found = openat2(&root, path, how);
+    }
+    match found {
         Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(()),
         Err(Errno::EXDEV | Errno::ELOOP) => Err(LinkError::Outside),
         Err(e) => Err(LinkError::Kernel(e.into())),

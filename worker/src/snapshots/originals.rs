@@ -9,11 +9,14 @@ use std::path::{Path, PathBuf};
 use rekindle_init::files::WRITTEN;
 use rekindle_pager::PAGE;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::io::Errno;
 
 use super::FILES_ARCHIVE;
 
 /// Where the function's own files are in its sandbox.
 const APP: &str = "/app/";
+/// How often a file is opened again that the kernel did not resolve.
+const TRIES: usize = 1_000;
 /// Paths in a sandbox that belong to an instance and not to a layer.
 const OWN: [&str; 5] = ["/tmp/", "/dev/", "/proc/", "/run/", "/sys/"];
 
@@ -61,7 +64,11 @@ impl Originals {
         let root = rustix::fs::openat(CWD, layer, flags | OFlags::DIRECTORY, Mode::empty())?;
         // A layer is not trusted, so its links are resolved inside it.
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        let file = File::from(openat2(&root, path, flags, Mode::empty(), resolve)?);
+        let open = || openat2(&root, path, flags, Mode::empty(), resolve);
+        // Links with `..` are not followed while anything is renamed or mounted on the host.
+        let mut tries = std::iter::repeat_with(open).take(TRIES);
+        let opened = tries.find(|opened| !matches!(opened, Err(Errno::AGAIN)));
+        let file = File::from(opened.unwrap_or(Err(Errno::AGAIN))?);
         let mut page = vec![0; PAGE as usize].into_boxed_slice();
         let mut filled = 0;
         while filled < page.len() {
