@@ -1,6 +1,6 @@
-//! Embeds files into the binary, so that it needs no checkout: the folders under `functions/templates/` for `fn init`, and
-//! `functions/runtimes/` for `fn runtimes add`. Writes `templates.rs`, one `(template, path inside it, executable, bytes)`
-//! row for each file, and `runtimes.rs`, one `(path, content)` row; both sorted.
+//! Embeds files into the binary, so that it needs no checkout: the folders under `functions/templates/` for `fn init`,
+//! and `functions/runtimes/` for `fn runtimes add`. Writes `templates.rs`, one `(template, path inside it, executable,
+//! bytes)` row for each file, and `runtimes.rs`, one `(path, content)` row; both sorted.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
