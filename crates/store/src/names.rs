@@ -1,5 +1,7 @@
 //! Object keys as file names: any key becomes one flat, safe name, from which the key can be recovered.
 
+use percent_encoding::percent_decode_str;
+
 /// Longest file name. NAME_MAX is 255 bytes on every Linux file system that matters.
 const LONGEST: usize = 240;
 
@@ -25,19 +27,7 @@ pub(crate) fn beginning(prefix: &str) -> String {
 
 /// The key of a file of this name. `None` if no key has this name.
 pub fn key_of(name: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(name.len());
-    let mut rest = name.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        if first == b'%' {
-            let digits = std::str::from_utf8(after.get(..2)?).ok()?;
-            bytes.push(u8::from_str_radix(digits, 16).ok()?);
-            rest = &after[2..];
-        } else {
-            bytes.push(first);
-            rest = after;
-        }
-    }
-    let key = String::from_utf8(bytes).ok()?;
+    let key = percent_decode_str(name).decode_utf8().ok()?.into_owned();
     // Only the name that we would give it counts, so that no key is listed that cannot be read.
     (file_name(&key).as_deref() == Some(name)).then_some(key)
 }

@@ -1,5 +1,7 @@
 //! Object keys as file names: any key becomes one flat, safe name, from which the key can be recovered.
 
+use percent_encoding::percent_decode_str;
+
 /// Longest escaped key that is used as it is. NAME_MAX is 255 bytes on every Linux file system that matters.
 const LONGEST_PLAIN: usize = 240;
 /// How much of a longer one is kept, for whoever looks at the directory.
@@ -37,9 +39,9 @@ pub(crate) fn key_of(name: &str) -> Named {
     if name.contains('~') {
         return Named::Hashed;
     }
-    match unescape(name) {
+    match percent_decode_str(name).decode_utf8() {
         // Only the name that we would give it counts, so that no key is listed that cannot be read.
-        Some(key) if file_name(&key) == name => Named::Key(key),
+        Ok(key) if file_name(&key) == name => Named::Key(key.into_owned()),
         _ => Named::Foreign,
     }
 }
@@ -64,22 +66,6 @@ pub(crate) fn escape(text: &str, plain: impl Fn(u8) -> bool) -> String {
         }
     }
     escaped
-}
-
-fn unescape(name: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(name.len());
-    let mut rest = name.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        if first == b'%' {
-            let digits = std::str::from_utf8(after.get(..2)?).ok()?;
-            bytes.push(u8::from_str_radix(digits, 16).ok()?);
-            rest = &after[2..];
-        } else {
-            bytes.push(first);
-            rest = after;
-        }
-    }
-    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]
