@@ -7,8 +7,7 @@ use std::path::{Component, Path};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 
-/// How often a link is followed again. The kernel does not say whether `..` stays inside if anything was renamed or
-/// mounted on the host meanwhile (EAGAIN).
+/// How often a path is resolved.
 const TRIES: u32 = 1_000;
 
 /// Why a link is rejected.
@@ -38,21 +37,28 @@ pub fn stays_inside(path: &Path, target: &Path) -> bool {
     true
 }
 
+/// Opens again while the kernel answers `again` (EAGAIN). It does not say whether `..` stays inside if anything was
+/// renamed or mounted on the host meanwhile.
+///
+/// # Errors
+/// The kernel's, in the end also `again`.
+pub fn resolved<T, E: PartialEq>(again: E, mut open: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+    for _ in 1..TRIES {
+        match open() {
+            Err(e) if e == again => std::thread::yield_now(),
+            other => return other,
+        }
+    }
+    open()
+}
+
 /// Lets the kernel follow the link `path` below `root`. A missing target is not an error.
 pub fn check(root: &Path, path: &Path) -> Result<(), LinkError> {
     let root = File::open(root).map_err(LinkError::Kernel)?;
     let how = OpenHow::new()
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
         .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    let mut found = openat2(&root, path, how);
-    for _ in 0..TRIES {
-        if !matches!(found, Err(Errno::EAGAIN)) {
-            break;
-        }
-        std::thread::yield_now();
-        found = openat2(&root, path, how);
-    }
-    match found {
+    match resolved(Errno::EAGAIN, || openat2(&root, path, how)) {
         Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(()),
         Err(Errno::EXDEV | Errno::ELOOP) => Err(LinkError::Outside),
         Err(e) => Err(LinkError::Kernel(e.into())),

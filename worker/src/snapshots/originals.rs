@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use rekindle_confined::links;
 use rekindle_init::files::WRITTEN;
 use rekindle_pager::PAGE;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
@@ -15,8 +16,6 @@ use super::FILES_ARCHIVE;
 
 /// Where the function's own files are in its sandbox.
 const APP: &str = "/app/";
-/// How often a file is opened again that the kernel did not resolve.
-const TRIES: usize = 1_000;
 /// Paths in a sandbox that belong to an instance and not to a layer.
 const OWN: [&str; 5] = ["/tmp/", "/dev/", "/proc/", "/run/", "/sys/"];
 
@@ -65,10 +64,7 @@ impl Originals {
         // A layer is not trusted, so its links are resolved inside it.
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         let open = || openat2(&root, path, flags, Mode::empty(), resolve);
-        // Links with `..` are not followed while anything is renamed or mounted on the host.
-        let mut tries = std::iter::repeat_with(open).take(TRIES);
-        let opened = tries.find(|opened| !matches!(opened, Err(Errno::AGAIN)));
-        let file = File::from(opened.unwrap_or(Err(Errno::AGAIN))?);
+        let file = File::from(links::resolved(Errno::AGAIN, open)?);
         let mut page = vec![0; PAGE as usize].into_boxed_slice();
         let mut filled = 0;
         while filled < page.len() {
