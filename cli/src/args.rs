@@ -41,7 +41,7 @@ pub(crate) use host::{BackupArgs, ConfigArgs, DoctorArgs, DoctorTargetArgs, Rest
 pub(crate) use https::HttpsArgs;
 pub(crate) use migrate::MigrateArgs;
 pub(crate) use places::Places;
-pub(crate) use releases::{AliasArgs, AliasCommand, RollbackArgs, VersionsArgs};
+pub(crate) use releases::{AliasArgs, AliasCommand, RollbackArgs};
 pub(crate) use retention::RetentionArgs;
 pub(crate) use roles::{CollectingArgs, DownArgs, GatewayArgs, SchedulerArgs, SealingArgs, UpArgs, WorkerArgs};
 pub(crate) use room::RoomArgs;
@@ -139,7 +139,7 @@ pub(crate) enum Command {
     /// Show everything about one function.
     Describe(DescribeArgs),
     /// List the versions of a function: which are kept, and which serve.
-    Versions(VersionsArgs),
+    Versions(DescribeArgs),
     /// Have an earlier version of a function serve again, at once.
     Rollback(RollbackArgs),
     /// Name versions of a function, and share its invocations among them.

@@ -1,19 +1,10 @@
-//! Options of commands about releases: versions, rollback, aliases.
+//! Options of commands about releases: rollback, aliases.
 
 use clap::{Args, Subcommand};
 use rekindle_wire::api::AliasTarget;
 use rekindle_wire::{AliasName, VersionNumber};
 
 use super::{FunctionArg, Listing};
-
-/// `fn versions`.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct VersionsArgs {
-    /// The function: NAME, or NAME.NAMESPACE.
-    pub(crate) name: FunctionArg,
-    #[command(flatten)]
-    pub(crate) listing: Listing,
-}
 
 /// `fn rollback`.
 #[derive(Debug, Clone, Args)]

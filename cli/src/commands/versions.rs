@@ -6,12 +6,12 @@ use anyhow::Result;
 use rekindle_wire::api::{VersionState, VersionSummary};
 
 use super::describe::when;
-use crate::args::VersionsArgs;
+use crate::args::DescribeArgs;
 use crate::client::Client;
 use crate::show;
 
 /// Prints every version that is kept, newest first.
-pub(crate) async fn run(client: &Client, args: &VersionsArgs) -> Result<ExitCode> {
+pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode> {
     let versions = client.versions(&client.function_id(&args.name)).await?;
     if args.listing.json {
         show::print_json(&versions)?;

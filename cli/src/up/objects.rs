@@ -38,21 +38,22 @@ fn convert(root: &Path, bucket: &str) -> Result<()> {
     let (buckets, to) = (root.join("buckets"), root.join("objects"));
     let from = buckets.join(bucket).join("objects");
     fs::create_dir_all(&to)?;
+    // What is gone was converted before.
     let names = |directory: &Path| -> io::Result<Vec<_>> {
+        if !directory.exists() {
+            return Ok(Vec::new());
+        }
         let entries = fs::read_dir(directory)?;
         entries.map(|entry| entry.map(|e| e.file_name())).collect()
     };
-    // Gone if it was killed at its end.
-    let there = if buckets.exists() { names(&buckets)? } else { Vec::new() };
-    if let Some(other) = there.into_iter().find(|name| *name != *bucket) {
+    if let Some(other) = names(&buckets)?.into_iter().find(|name| *name != *bucket) {
         bail!(
             "there is another bucket, {}: move {} out of the way, or name it with --s3-bucket",
             other.display(),
             buckets.join(&other).display()
         );
     }
-    // Gone if all was moved before.
-    let objects = if from.exists() { names(&from)? } else { Vec::new() };
+    let objects = names(&from)?;
     if let Some(odd) = objects.iter().find(|name| name.to_str().and_then(key_of).is_none()) {
         bail!(
             "{}: no object has such a name: move it out of the way",

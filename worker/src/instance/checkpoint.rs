@@ -318,21 +318,23 @@ impl Drop for RoomForImages {
     fn drop(&mut self) {
         let limit = memory_limit(&self.instance.spec);
         let (instance, parts) = (Arc::clone(&self.instance), Arc::clone(&self.parts));
-        match parts.cgroup.lower_memory(limit) {
-            Ok(()) => return,
-            // The instance has ended.
-            Err(e) if e.is_missing() => return,
-            Err(_) => {}
+        // If there is no such group any more, the instance has ended.
+        let is_over = move |parts: &RunningInstance| {
+            parts
+                .cgroup
+                .lower_memory(limit)
+                .map_or_else(|e| e.is_missing(), |()| true)
+        };
+        if is_over(&parts) {
+            return;
         }
         let alone = self.alone.take();
         let until = Instant::now() + LOWER_LIMIT;
         let lowering = move || {
             while Instant::now() < until {
                 std::thread::sleep(LOWER_PAUSE);
-                match parts.cgroup.lower_memory(limit) {
-                    Ok(()) => return,
-                    Err(e) if e.is_missing() => return,
-                    Err(_) => {}
+                if is_over(&parts) {
+                    return;
                 }
             }
             tracing::warn!(instance = %instance.id, "a function took the memory for its checkpoint's images");
