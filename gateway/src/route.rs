@@ -12,8 +12,8 @@
 //! | `/metrics` | the gateway itself, with the admin key |
 //! | the rest of `/v1/` | the scheduler, with the admin key |
 //!
-//! An id is `NAME`, or `NAME.NAMESPACE` outside of the default namespace. `ID@8` is a version of the function, `ID@canary`
-//! what an alias names; as hosts these are `8--NAME` and `canary--NAME`.
+//! An id is `NAME`, or `NAME.NAMESPACE` outside of the default namespace. `ID@8` is a version of the function,
+//! `ID@canary` what an alias names; as hosts these are `8--NAME` and `canary--NAME`.
 //!
 //! If the API has a host of its own, `/v1/` and `/metrics` are there, and on loopback.
 

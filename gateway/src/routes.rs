@@ -1,5 +1,5 @@
-//! Which version an invocation is for: what functions' aliases name, as the scheduler tells, and the choice among several
-//! versions by their weights.
+//! Which version an invocation is for: what functions' aliases name, as the scheduler tells, and the choice among
+//! several versions by their weights.
 //!
 //! A choice is made for each invocation. Invocations with the same affinity go to the same version while the weights
 //! stay. A version whose weight grows keeps its own, as each has a run of a line from 0 to 1, in the order of their

@@ -86,8 +86,8 @@ pub(crate) struct Catalog {
     changes: BTreeMap<u64, FunctionId>,
 }
 
-/// Snapshots that few new instances begin as, since no alias names their versions, or none at all. Workers need not keep
-/// them open.
+/// Snapshots that few new instances begin as, since no alias names their versions, or none at all. Workers need not
+/// keep them open.
 #[derive(Debug, Default)]
 pub(crate) struct Retired {
     all: HashSet<SnapshotId>,
@@ -336,8 +336,8 @@ impl Catalog {
     /// The version that an invocation is for: this one, or the live one.
     ///
     /// # Errors
-    /// `function_not_found` if there is nothing of the function or nothing of it is live, `not_found` if there is no such
-    /// version.
+    /// `function_not_found` if there is nothing of the function or nothing of it is live, `not_found` if there is no
+    /// such version.
     pub(crate) fn wanted(
         &self,
         function: &FunctionId,

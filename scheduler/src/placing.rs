@@ -392,7 +392,8 @@ fn queue_full(live: &LiveVersion) -> ApiError {
     ApiError::new(
         ErrorCode::Throttled,
         format!(
-            "{} has {PER_VERSION} invocations waiting already: send less, or raise max_instances or concurrency in fn.toml",
+            "{} has {PER_VERSION} invocations waiting already: send less, or raise max_instances or concurrency in \
+             fn.toml",
             live.spec.function
         ),
     )

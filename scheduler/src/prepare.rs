@@ -100,7 +100,8 @@ pub(crate) fn begin(
         }
         match outcome {
             Ok(done) => {
-                tracing::info!(%function, version = %number, snapshot = done.snapshot.is_some(), traffic, "a version is ready");
+                let snapshot = done.snapshot.is_some();
+                tracing::info!(%function, version = %number, snapshot, traffic, "a version is ready");
                 {
                     let mut state = here.state();
                     let now = here.now();

@@ -194,8 +194,8 @@ fn refused(scheduler: &Scheduler, function: &FunctionId, why: &NotNamed) -> ApiE
         } => error(
             ErrorCode::NotFound,
             format!(
-                "version {version} of {function} was removed with its snapshot: its function was deleted since, or only \
-                 the last {keep} are kept (--keep-versions); deploy its folder again, or use one of `fn versions \
+                "version {version} of {function} was removed with its snapshot: its function was deleted since, or \
+                 only the last {keep} are kept (--keep-versions); deploy its folder again, or use one of `fn versions \
                  {function}`"
             ),
         ),

@@ -1,5 +1,6 @@
-//! Tells gateways what aliases name, so that they choose a version for each invocation without asking. A gateway keeps a
-//! question open, which is answered as soon as an alias changes. The revision that it asks with is the one it applies.
+//! Tells gateways what aliases name, so that they choose a version for each invocation without asking. A gateway keeps
+//! a question open, which is answered as soon as an alias changes. The revision that it asks with is the one it
+//! applies.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

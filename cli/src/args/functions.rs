@@ -60,8 +60,8 @@ Examples:
   fn deploy --force                although nothing has changed: installs its packages anew
   fn deploy --no-traffic           ready, but the version before goes on serving
 
-A folder that has not changed since its function's newest version makes no new one: that one serves, if it did not. What .fnignore \
-names (the syntax of .gitignore) stays behind, as do .git, __pycache__, .venv and node_modules.")]
+A folder that has not changed since its function's newest version makes no new one: that one serves, if it did not. \
+What .fnignore names (the syntax of .gitignore) stays behind, as do .git, __pycache__, .venv and node_modules.")]
 pub(crate) struct DeployArgs {
     /// The function's folder, with its fn.toml.
     #[arg(default_value = ".")]
@@ -163,7 +163,7 @@ fn header(text: &str) -> Result<(String, String), String> {
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
 
-/// `fn describe`.
+/// `fn describe`, `fn stats` and `fn versions`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DescribeArgs {
     /// The function: NAME, or NAME.NAMESPACE.
@@ -267,8 +267,8 @@ pub(crate) struct RuntimesListArgs {
 /// `fn runtimes add`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Needs root, mmdebstrap, and for Node.js a C compiler and npm. What is built from the same files already is only imported:
-into the store that --s3-endpoint names, otherwise into that of the platform that runs here.
+Needs root, mmdebstrap, and for Node.js a C compiler and npm. What is built from the same files already is only
+imported: into the store that --s3-endpoint names, otherwise into that of the platform that runs here.
 
 Examples:
   fn runtimes add python3.13 node24

@@ -6,9 +6,9 @@ use rekindle_wire::InstanceId;
 /// What to move, and where to.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-What the instance holds in memory goes with it. Invocations wait while it moves, some tens of milliseconds, and go on there;
-if anything fails before it runs there, it goes on where it was. Files in /tmp and shared memory make the wait longer: at
-most 256 MiB of them are moved.
+What the instance holds in memory goes with it. Invocations wait while it moves, some tens of milliseconds, and go on
+there; if anything fails before it runs there, it goes on where it was. Files in /tmp and shared memory make the wait
+longer: at most 256 MiB of them are moved.
 
 Examples:
   fn migrate i-0198… --to 10.0.0.3    to this worker

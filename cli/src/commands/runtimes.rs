@@ -1,5 +1,5 @@
-//! `fn runtimes`: the root filesystems of the runtimes, and what builds them. That is `functions/runtimes/`, embedded by
-//! `build.rs`.
+//! `fn runtimes`: the root filesystems of the runtimes, and what builds them. That is `functions/runtimes/`, embedded
+//! by `build.rs`.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -40,8 +40,8 @@ pub enum ParseIdError {
     Namespace(String),
     /// An alias is empty, too long, or has a character that is not valid in a host name.
     #[error(
-        "alias \"{0}\" is not usable: use 1 to {ALIAS_MAX} of a-z, 0-9 and '-', starting with a letter, not ending with \
-        '-' and without \"--\""
+        "alias \"{0}\" is not usable: use 1 to {ALIAS_MAX} of a-z, 0-9 and '-', starting with a letter, not ending \
+        with '-' and without \"--\""
     )]
     Alias(String),
     /// A version is no number.

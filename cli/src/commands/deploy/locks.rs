@@ -27,7 +27,8 @@ pub(super) fn advice(folder: &Path, manifest: &Manifest) -> Option<String> {
         Runtime::Python if !has("requirements.txt") => {
             let (lock, export) = PYTHON.into_iter().find(|(lock, _)| has(lock))?;
             Some(format!(
-                "{lock} is not installed from: write command = \"{export}\" below [build] in fn.toml, or run it yourself"
+                "{lock} is not installed from: write command = \"{export}\" below [build] in fn.toml, or run it \
+                 yourself"
             ))
         }
         Runtime::Node if has("package.json") && !has("package-lock.json") && !has("npm-shrinkwrap.json") => {

@@ -310,7 +310,8 @@ impl Cgroup {
         }
     }
 
-    /// Returns how much of its memory is files in memory (`/tmp`, `/dev/shm`) and memory that processes share, in bytes.
+    /// Returns how much of its memory is files in memory (`/tmp`, `/dev/shm`) and memory that processes share, in
+    /// bytes.
     ///
     /// # Errors
     /// Returns an error when the kernel's file cannot be read.

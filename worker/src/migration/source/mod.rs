@@ -224,8 +224,8 @@ fn refuse_large(instance: &Instance, parts: &RunningInstance) -> Result<(), ApiE
         return Ok(());
     }
     let message = format!(
-        "instance {} has {} MiB in /tmp, /dev/shm and shared memory, which go with it while it stands still: at most {} \
-         MiB are moved. Have the function remove files that it needs no more",
+        "instance {} has {} MiB in /tmp, /dev/shm and shared memory, which go with it while it stands still: at most \
+         {} MiB are moved. Have the function remove files that it needs no more",
         instance.id,
         bytes >> 20,
         SHARED_MAX >> 20

@@ -18,7 +18,8 @@ described! {
         name: FunctionName;
         /// the namespace; `namespace_not_found` (404) if there is none of that name
         namespace: Namespace
-    } () => OK () "what the function answered; headers x-request-id, x-fn-start, x-fn-instance, x-fn-version, server-timing"
+    } () => OK () "what the function answered; headers x-request-id, x-fn-start, x-fn-instance, x-fn-version, \
+        server-timing"
     header "x-fn-force-start" "`booted` or `restored`: start a fresh instance this way"
     query "async" "`true` to run it later: see `/async-function/{name}`"
     takes "application/json" Value "the event"
@@ -40,8 +41,9 @@ described! {
 
     /// Call a function
     ///
-    /// Any method. Also at the host `{name}.localhost`, with any path. `{name}@8` and the host `8--{name}.localhost` are
-    /// version 8, `{name}@canary` and `canary--{name}.localhost` what the alias names; without, it is the alias `live`.
+    /// Any method. Also at the host `{name}.localhost`, with any path. `{name}@8` and the host `8--{name}.localhost`
+    /// are version 8, `{name}@canary` and `canary--{name}.localhost` what the alias names; without, it is the alias
+    /// `live`.
     invocations GET "/function/{name}" CallFunction {
         /// the function: `NAME`, or `NAME.NAMESPACE`
         name: FunctionId
