@@ -28,10 +28,15 @@ const BETWEEN: u64 = 8 << 20;
 pub(super) fn give_back() -> io::Result<()> {
     settle();
     let look = || {
+        let mut most = 0;
         loop {
             thread::sleep(EVERY);
-            if resident().saturating_sub(used()) > BETWEEN {
+            let used = used();
+            most = used.max(most);
+            // After a large release, as of a function's versions, less between blocks is worth the walk, too.
+            if resident().saturating_sub(used) > BETWEEN || used < most / 4 * 3 {
                 trim();
+                most = used;
             }
         }
     };
