@@ -6,13 +6,15 @@
 //!                                     └─post-dump─> edit, verify, compare, save ─> go on, or stay stopped
 //! ```
 
-use std::fs::File;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
 use rekindle_criu::descriptors::WORKING_DIR;
 use rekindle_criu::{AfterDump, CriuError, DUMP_LOG, DumpOrder, Stage, StageError, cause_of};
 use rekindle_init::files::Saved;
@@ -23,6 +25,7 @@ use tokio::runtime::Handle;
 
 use super::quiesce::{QuiesceError, QuiescedFunction};
 use super::{probe, same_files, semaphores};
+use crate::host::cgroup::Cgroup;
 use crate::host::sandbox::SandboxError;
 use crate::host::sandbox::dumper::Dumper;
 use crate::instance::RunningInstance;
@@ -149,6 +152,7 @@ impl DumpingCriu {
         let archive = OwnedFd::from(archive);
         let started = Instant::now();
         let quiesced = QuiescedFunction::of(&parts.cgroup, &parts.sandbox, runtime)?;
+        fill_code(&parts.cgroup);
         runtime.block_on(self.dumper.go_inside()).map_err(DumpError::Start)?;
         let order = DumpOrder {
             images_dir: WORKING_DIR.to_owned(),
@@ -191,6 +195,28 @@ impl DumpingCriu {
     }
 }
 
+/// Has the pager fill the page of each process into which CRIU puts its system calls: the first that is code. CRIU's
+/// access does not wait for page faults. It fails where the page is absent (EIO, since Linux 6.5).
+fn fill_code(cgroup: &Cgroup) {
+    for pid in cgroup.pids().unwrap_or_default() {
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        let Some(base) = maps.lines().find_map(first_code) else {
+            continue;
+        };
+        let page = [RemoteIoVec { base, len: 1 }];
+        // What cannot be read, CRIU will name.
+        let _read = process_vm_readv(Pid::from_raw(pid), &mut [IoSliceMut::new(&mut [0])], &page);
+    }
+}
+
+/// Returns the address of a line of a process's maps, if it is a mapping of code.
+fn first_code(line: &str) -> Option<usize> {
+    let mut fields = line.split(' ');
+    let (start, _) = fields.next()?.split_once('-')?;
+    let is_code = fields.next()?.as_bytes().get(2) == Some(&b'x');
+    is_code.then(|| usize::from_str_radix(start, 16).ok())?
+}
+
 /// Checks the images before the platform makes any other change to them. No path can change meanwhile.
 fn check(dir: &Path, parts: &RunningInstance, expected: &Expected) -> Result<(), StageError> {
     let began = Instant::now();
@@ -204,4 +230,18 @@ fn check(dir: &Path, parts: &RunningInstance, expected: &Expected) -> Result<(),
         "checked the images of a checkpoint"
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_code_is_found_in_the_maps_of_a_process() {
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let found = maps.lines().find_map(first_code).unwrap();
+        let line = maps.lines().find(|line| line.contains(" r-xp ")).unwrap();
+        assert!(line.starts_with(&format!("{found:x}-")), "{line}");
+        assert_eq!(first_code("7f00-7f01 rw-p 00000000 00:00 0"), None);
+    }
 }
