@@ -170,15 +170,22 @@ impl WrittenPages {
         self.settled.load(Ordering::Acquire)
     }
 
-    /// Returns whether nobody can ask for any page again once it was put in. Every process that came must still exist.
-    /// None may have moved one of these pages elsewhere, where it may not have been put.
-    pub(super) fn is_out_of_reach(&self, maps: &[(i32, AddressMap)]) -> bool {
-        let stays = |(pages, origin): (Range<u64>, Origin)| match origin {
-            Origin::Snapshot(source) if source & WRITTEN != 0 => source & !WRITTEN == pages.start,
-            _ => true,
+    /// Returns where processes have moved written pages since they came, each range with the source of its first page.
+    /// A process that has ended, with its children, has no map.
+    pub(super) fn moved(&self, maps: &[(i32, AddressMap)]) -> Vec<(PageRange, u64)> {
+        let of = |(pid, map): &(i32, AddressMap)| {
+            let pid = *pid;
+            let moved = move |(pages, origin): (Range<u64>, Origin)| match origin {
+                Origin::Snapshot(source) if source & WRITTEN != 0 && source & !WRITTEN != pages.start => {
+                    let first = PageRef { pid, page: pages.start };
+                    let pages = pages.end - pages.start;
+                    Some((PageRange { first, pages }, source))
+                }
+                _ => None,
+            };
+            map.pieces().filter_map(moved).collect::<Vec<_>>()
         };
-        let is_there = |pid: &i32| maps.iter().any(|(own, map)| own == pid && map.pieces().all(stays));
-        self.processes.keys().all(is_there)
+        maps.iter().flat_map(of).collect()
     }
 
     /// Records that all pages are in the processes. With `free`, nobody else can ask for them, and their memory is

@@ -53,6 +53,8 @@ const WAIT_LIMIT: Duration = Duration::from_secs(60);
 /// Maximum size of an instance's files in memory and shared memory, bytes. They are sent while it stands still: about
 /// a second, on a network of 10 GbE.
 const SHARED_MAX: u64 = 256 << 20;
+/// Bytes of images that describe an instance, beside its files.
+const DESCRIPTION: u64 = 64 << 20;
 /// How long the target may be silent while it lacks pages.
 const SILENCE_LIMIT: Duration = Duration::from_secs(30);
 /// How long the pager may take to return its maps.
@@ -219,8 +221,12 @@ fn images_there(instance: &Instance) -> ApiError {
 /// Refuses an instance that would stand still for seconds while its files are sent.
 fn refuse_large(instance: &Instance, parts: &RunningInstance) -> Result<(), ApiError> {
     // An unreadable value counts as small, which is the usual case.
-    let bytes = parts.cgroup.memory_shared().unwrap_or(0);
-    if bytes <= SHARED_MAX {
+    refuse_above(instance, parts.cgroup.memory_shared().unwrap_or(0), SHARED_MAX)
+}
+
+/// Refuses an instance whose `bytes` of files and shared memory are more than `most`.
+fn refuse_above(instance: &Instance, bytes: u64, most: u64) -> Result<(), ApiError> {
+    if bytes <= most {
         return Ok(());
     }
     let message = format!(
@@ -327,12 +333,16 @@ impl MigrationSource {
         }
         parts.client.close_idle();
         quiet(&parts).await;
+        // Requests that it was waited for may have written more.
+        refuse_large(instance, &parts)?;
         departed.settle_ms = ms(began);
         let pausing = Instant::now();
         let (bundle, left) = self.checkpoint(worker, &parts, criu, alone).await?;
         departed.checkpoint_ms = ms(pausing);
         departed.written_pages = left.numbering.pages;
         departed.image_bytes = bundle.bytes();
+        // What it wrote until it stood still.
+        refuse_above(instance, bundle.bytes(), SHARED_MAX + DESCRIPTION)?;
         *self.left.write() = Some(Arc::new(left));
         if self.way != MigrationKind::Move {
             // The instance resumes; what its copy needs has been dumped.

@@ -471,6 +471,7 @@ impl MigrationTarget {
                 let began = Instant::now();
                 if push.all() {
                     measuring.metrics.arrived(began.elapsed());
+                    push.free();
                 }
             });
         }

@@ -20,6 +20,9 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 const FILL_LIMIT: Duration = Duration::from_secs(10);
 /// Interval between checks whether anybody still waits for an instance's memory.
 const NEEDED_STILL: Duration = Duration::from_secs(1);
+/// How often processes are looked at that move their pages or have forked, and the pause after each look.
+const FOLLOWED: u32 = 60;
+const FOLLOWED_PAUSE: Duration = Duration::from_millis(500);
 /// Number of pages pushed at once. Page faults wait that long, about 100 µs.
 const PUSHED: u64 = 128;
 
@@ -67,7 +70,7 @@ pub(super) struct PagePush {
 impl PagePush {
     /// Runs until every page is in place, the instance has ended, or nothing makes progress. Returns whether all pages
     /// are in place. Tells the source when it need not keep its pages.
-    pub(super) fn all(self) -> bool {
+    pub(super) fn all(&self) -> bool {
         let all_is_in = self.try_all();
         if !all_is_in {
             if !self.has_ended() {
@@ -111,14 +114,52 @@ impl PagePush {
                 std::thread::sleep(Duration::from_millis(2));
             }
         }
-        let Some(parts) = self.parts.upgrade() else {
-            return false;
-        };
-        // A process that it has forked since may still need its parent's pages; such a process has no maps.
-        let maps = parts.pager.as_ref().and_then(|pager| pager.maps(FILL_LIMIT).ok());
-        self.written
-            .settle(maps.is_some_and(|maps| self.written.is_out_of_reach(&maps)));
-        true
+        self.written.settle(false);
+        self.parts.strong_count() > 0
+    }
+
+    /// Frees the pages here once nobody can ask for one again. Processes may have moved some before they were in place:
+    /// pushes those to where they belong. A process that was forked meanwhile may ask until it ends; if it lives on, the
+    /// pages stay.
+    pub(super) fn free(&self) {
+        if self.follow() {
+            self.written.settle(true);
+        }
+    }
+
+    fn follow(&self) -> bool {
+        let mut pushed = Vec::new();
+        for _ in 0..FOLLOWED {
+            let Some(parts) = self.parts.upgrade() else {
+                return false;
+            };
+            let Some(pager) = &parts.pager else { return false };
+            // An error: it has forked.
+            if let Ok(maps) = pager.maps(FILL_LIMIT) {
+                let moved = self.written.moved(&maps);
+                if moved == pushed {
+                    return true;
+                }
+                let push = |(range, source): &(PageRange, u64)| {
+                    (0..range.pages).step_by(PUSHED as usize).all(|done| {
+                        let first = PageRef {
+                            page: range.first.page + done,
+                            ..range.first
+                        };
+                        let pages = PUSHED.min(range.pages - done);
+                        let filled = pager.fill(PageRange { first, pages }, source + done, FILL_LIMIT);
+                        filled.is_ok_and(|filled| filled.left == 0)
+                    })
+                };
+                if moved.iter().all(push) {
+                    pushed = moved;
+                    continue;
+                }
+            }
+            drop(parts);
+            std::thread::sleep(FOLLOWED_PAUSE);
+        }
+        false
     }
 
     /// Returns whether nothing of the instance is in use. Waits a while for an instance that is ending.
