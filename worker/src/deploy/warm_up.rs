@@ -44,13 +44,26 @@ pub(crate) async fn send(
     parts: &RunningInstance,
     warmup: &WarmupRequest,
 ) -> Result<(StatusCode, Bytes), String> {
-    let request = http::Request::builder()
+    let mut request = http::Request::builder()
         .method(warmup.method.as_str())
         .uri(own_url(&warmup.path))
-        .header("x-request-id", "warm-up")
-        .header("content-type", "application/json")
-        .body(Body::from(warmup.body.clone()))
-        .map_err(|e| format!("cannot be sent: {e}"))?;
+        .header("x-request-id", "warm-up");
+    for (name, value) in &warmup.headers {
+        request = request.header(name, value);
+    }
+    let is_typed = warmup
+        .headers
+        .keys()
+        .any(|name| name.eq_ignore_ascii_case("content-type"));
+    if !warmup.body.is_empty() && !is_typed {
+        request = request.header("content-type", "application/json");
+    }
+    // Some servers refuse such a request without its length.
+    if warmup.body.is_empty() && !matches!(warmup.method.as_str(), "GET" | "HEAD") {
+        request = request.header("content-length", "0");
+    }
+    let body = Body::from(warmup.body.clone());
+    let request = request.body(body).map_err(|e| format!("cannot be sent: {e}"))?;
     let exchange = async {
         let answer = match parts.client.send(request).await {
             Ok(answer) => answer,

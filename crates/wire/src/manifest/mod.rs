@@ -134,6 +134,7 @@ impl Manifest {
                 body: String::new(),
             }],
             requests => requests.to_vec(),
+                headers: BTreeMap::new(),
         }
     }
 }
@@ -263,6 +264,9 @@ pub struct WarmupRequest {
     /// Body.
     #[serde(default)]
     pub body: String,
+    /// Headers, by name. A body without a `content-type` is `application/json`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
 }
 
 fn yes() -> bool {

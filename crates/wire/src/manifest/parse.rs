@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use http::{HeaderName, HeaderValue};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -24,6 +25,14 @@ const PORTS: Range<u64> = 1..65_536;
 /// Maximum length of an image's name in bytes.
 const IMAGE_MAX: usize = 512;
 const WARMUP_MAX: usize = 20;
+/// Headers of a warm-up request that the platform sets.
+const OWN_HEADERS: [&str; 5] = [
+    "content-length",
+    "transfer-encoding",
+    "connection",
+    "upgrade",
+    "x-request-id",
+];
 /// `MAX_ARG_STRLEN` of the kernel, in bytes.
 const VARIABLE_MAX: usize = 128 << 10;
 const ATTEMPTS: Range<u64> = 1..101;
@@ -582,6 +591,18 @@ impl Checker<'_> {
         let h = hooks.get_ref();
         for path in [&h.before_snapshot, &h.after_restore].into_iter().flatten() {
             if !path.starts_with('/') || path.contains(char::is_whitespace) {
+            for (name, value) in &r.headers {
+                let is_header = HeaderName::from_bytes(name.as_bytes()).is_ok() && HeaderValue::from_str(value).is_ok();
+                let lower = name.to_ascii_lowercase();
+                if !is_header || lower.starts_with("x-fn-") || OWN_HEADERS.contains(&lower.as_str()) {
+                    let message = format!(
+                        "warmup header {name:?} cannot be sent: a name has letters, digits and dashes, does not begin \
+                         with x-fn-, and its value is one line; {} are the platform's",
+                        OWN_HEADERS.join(", ")
+                    );
+                    return self.refuse(Some(request.span()), message);
+                }
+            }
                 return self.refuse(
                     Some(hooks.span()),
                     format!("hook path \"{path}\" must start with '/' and have no spaces"),

@@ -154,6 +154,8 @@ fn impossible_limits_are_refused_with_line_and_range() {
         ("warmup = [{ path = \"x\" }]", "start with '/'"),
         ("hooks = { after_restore = \"/x\" }", "http"),
     ] {
+        ("warmup = [{ headers = { \"a b\" = \"1\" } }]", "letters, digits"),
+        ("warmup = [{ headers = { X-Fn-Start = \"1\" } }]", "begin with x-fn-"),
         let message = refused(&format!("{HELLO}{line}\n"));
         assert!(message.contains("line 4"), "{line}: {message}");
         assert!(message.contains(fix), "{line}: {message}");
