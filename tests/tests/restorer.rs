@@ -89,16 +89,67 @@ def handler(event, context):
     }
 "#;
 
-/// Holds a file without a name, which no program makes.
+/// Files without names: one never had one, one lost it, one has another by now, one is mapped by two processes. Pipes
+/// whose other ends are closed.
 const UNLINKED: &str = r#"
-import tempfile
+import mmap, os, tempfile
 held = tempfile.TemporaryFile()
 held.write(b"held")
 held.flush()
+number, lost = tempfile.mkstemp()
+os.pwrite(number, b"sparse", 8192)
+os.fchmod(number, 0o640)
+os.utime(number, (5, 7.25))
+os.unlink(lost)
+again = os.open(f"/proc/self/fd/{number}", os.O_RDONLY)
+named = os.open("/tmp/first", os.O_CREAT | os.O_RDWR)
+os.link("/tmp/first", "/tmp/second")
+os.unlink("/tmp/first")
+page, gone = tempfile.mkstemp(dir="/dev/shm")
+os.ftruncate(page, 4096)
+os.unlink(gone)
+shared = mmap.mmap(page, 4096)
+end_of_input, closed = os.pipe()
+os.close(closed)
+nobody_reads, broken = os.pipe()
+os.close(nobody_reads)
+down, up = os.pipe(), os.pipe()
+if os.fork() == 0:
+    while os.read(down[0], 1):
+        shared[0] += 1
+        os.write(up[1], os.pread(number, 6, 8192))
+before = sorted(os.listdir("/tmp") + os.listdir("/dev/shm"))
+
+def is_broken():
+    try:
+        os.write(broken, b"?")
+    except BrokenPipeError:
+        return True
 
 def handler(event, context):
+    shared[0] = 5
+    os.write(down[1], b"?")
     held.seek(0)
-    return {"held": held.read() == b"held"}
+    about = os.fstat(number)
+    os.write(named, b"!")
+    return {
+        "held": held.read().decode(), "child": os.read(up[0], 6).decode(), "shared": shared[0],
+        "again": os.pread(again, 6, 8192).decode(), "links": os.readlink(f"/proc/self/fd/{number}") == f"{lost} (deleted)",
+        "about": [oct(about.st_mode), about.st_nlink, about.st_size, about.st_blocks, about.st_mtime],
+        "named": [os.stat("/tmp/second").st_nlink, os.path.samestat(os.fstat(named), os.stat("/tmp/second"))],
+        "same": before == sorted(os.listdir("/tmp") + os.listdir("/dev/shm")),
+        "pipes": [os.read(end_of_input, 1).decode(), is_broken()],
+    }
+"#;
+
+/// Holds a file that lies in memory alone, which no program makes.
+const MEMORY_FILE: &str = r#"
+import os
+held = os.memfd_create("held")
+os.write(held, b"held")
+
+def handler(event, context):
+    return {"held": os.pread(held, 4, 0).decode()}
 "#;
 
 #[test]
@@ -119,9 +170,17 @@ fn programs_restore_what_they_can_and_criu_what_is_named() {
     assert_eq!(made, [3.0, 0.0], "{}", platform.log_tail(30));
 
     let (body, made) = restored(&platform, "unlinked", UNLINKED);
-    assert_eq!(body["held"], true, "{body}");
+    let expected = json!({
+        "held": "held", "child": "sparse", "shared": 6, "again": "sparse", "links": true,
+        "about": ["0o100640", 0, 8198, 8, 7.25], "named": [1, true], "same": true, "pipes": ["", true],
+    });
+    assert_eq!(body, expected);
+    assert_eq!(made, [3.0, 0.0], "{}", platform.log_tail(30));
+
+    let (body, made) = restored(&platform, "memory-file", MEMORY_FILE);
+    assert_eq!(body["held"], "held", "{body}");
     assert_eq!(made, [0.0, 3.0]);
-    assert!(platform.log().contains("the snapshot has unlinked files"));
+    assert!(platform.log().contains("the snapshot has memory files"));
 
     let described = |name: &str| String::from_utf8(platform.cli(&["describe", name]).stdout).unwrap();
     assert!(
@@ -129,8 +188,8 @@ fn programs_restore_what_they_can_and_criu_what_is_named() {
         "{}",
         described("kinds")
     );
-    let why = "CRIU: the snapshot has unlinked files";
-    assert!(described("unlinked").contains(why), "{}", described("unlinked"));
+    let why = "CRIU: the snapshot has memory files";
+    assert!(described("memory-file").contains(why), "{}", described("memory-file"));
 
     let code = "def handler(event, context):\n    return {}\n";
     let version = platform.deploy(&Folder::python("printed", "", code));

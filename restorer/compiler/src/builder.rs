@@ -38,10 +38,15 @@ impl Builder {
         self.data(&bytes)
     }
 
-    /// Adds an operation with a path: its offset, its length.
+    /// Adds a path, and returns its offset and its length with the zero at its end.
+    pub(crate) fn text(&mut self, path: &[u8]) -> (u64, u64) {
+        (self.data(&[path, &[0]].concat()), path.len() as u64 + 1)
+    }
+
+    /// Adds an operation with a path.
     pub(crate) fn path(&mut self, code: Code, a: u32, path: &[u8]) {
-        let at = self.data(&[path, &[0]].concat());
-        self.op(code, a, [at, path.len() as u64 + 1]);
+        let (at, length) = self.text(path);
+        self.op(code, a, [at, length]);
     }
 
     /// Adds a thread with its frame.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rekindle_restore_program::{Code, lock_of};
+use rekindle_restore_program::{CLOSED, Code, lock_of};
 use rekindle_verify::messages::{Descriptor, FileEntry, Pipe, RegularFile, TimerFd};
 use rekindle_verify::{Process, Verified};
 
@@ -282,18 +282,22 @@ impl<'a> Maker<'a> {
             .filter_map(|f| f.pipe.as_ref())
             .filter(|p| p.pipe_id == pipe.pipe_id)
             .collect();
-        let other = ends.iter().find(|end| end.id != pipe.id);
-        let is_pair = |other: &&&Pipe| (pipe.flags ^ other.flags) & ACCESS == WRITE_ONLY && ends.len() == 2;
-        let other = other
-            .filter(is_pair)
-            .ok_or("a pipe without just one end to read and one to write")?;
-        if other.flags & !PLAIN != 0 || !is_owned_by_nobody(&other.fown) {
-            return Err("a pipe with unusual flags");
-        }
-        let to = self.of.get(&other.id).ok_or("a pipe whose other end has no number")?;
-        self.made.insert(to.id, to.fd);
+        let that = match ends.iter().find(|end| end.id != pipe.id) {
+            // Everybody has closed it.
+            None => (CLOSED, 0),
+            Some(other) => {
+                if (pipe.flags ^ other.flags) & ACCESS != WRITE_ONLY || ends.len() != 2 {
+                    return Err("a pipe without just one end to read and one to write");
+                }
+                if other.flags & !PLAIN != 0 || !is_owned_by_nobody(&other.fown) {
+                    return Err("a pipe with unusual flags");
+                }
+                let to = self.of.get(&other.id).ok_or("a pipe whose other end has no number")?;
+                self.made.insert(to.id, to.fd);
+                (to.fd, made_with(other.flags, to.flags))
+            }
+        };
         let this = (number, made_with(pipe.flags, close));
-        let that = (to.fd, made_with(other.flags, to.flags));
         let (read, write) = if pipe.flags & ACCESS == WRITE_ONLY {
             (that, this)
         } else {
@@ -304,6 +308,9 @@ impl<'a> Maker<'a> {
         let Some(content) = self.source.images.pipes.get(&pipe.pipe_id) else {
             return Ok(());
         };
+        if write.0 == CLOSED && !content.bytes.is_empty() {
+            return Err("a pipe with data, whose writer has closed it");
+        }
         if content.room.is_some_and(|room| room != PIPE_BYTES) || content.bytes.len() > PIPE_BYTES as usize {
             return Err("a pipe of unusual size");
         }

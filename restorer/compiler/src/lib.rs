@@ -5,7 +5,7 @@
 //!
 //! - `family`: processes, sessions, groups, clocks
 //! - `memory`: mappings, pages, the kernel's own pages
-//! - `descriptors`, `sockets`: open files
+//! - `descriptors`, `sockets`, `names`: open files
 //! - `task`, `frame`: signals, timers, limits, threads, registers
 //! - [`mod@print`]: a program as text
 
@@ -18,6 +18,7 @@ mod frame;
 pub mod fuzz;
 mod host;
 mod memory;
+mod names;
 pub mod print;
 mod sockets;
 mod task;
@@ -33,6 +34,7 @@ use rekindle_verify::{Process, Verified};
 use builder::Builder;
 use descriptors::Tables;
 pub use host::{Host, HostError};
+use names::Counter;
 
 /// Why images are not compiled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -144,17 +146,25 @@ pub fn compile(source: Source<'_>) -> Result<Compiled, Refusal> {
     b.op(Code::Identity, 0, []);
     let tables = Tables::of(images);
     // A single process makes its descriptors while its memory is registered. Several inherit what they share.
+    let counter = Counter {
+        number: tables.shared_end,
+        others: processes.len() - 1,
+    };
     if processes.len() > 1 {
         b.op(Code::Files, 0, []);
+        names::give(&mut b, source)?;
+        if !images.remaps.is_empty() {
+            b.op(Code::EventFd, counter.number, [0, 0]);
+        }
         descriptors::make_shared(&mut b, source, &tables)?;
     }
     for number in 0..processes.len() {
         if number > 0 {
             b.next_process();
         }
-        one(&mut b, source, number, &tables)?;
+        one(&mut b, source, number, &tables, counter)?;
     }
-    let program = b.finish(tables.end, tables.shared_end);
+    let program = b.finish(tables.end, counter.number + 1);
     if program.len() as u64 > window::END - window::PROGRAM {
         return Err(Refusal::Snapshot("more than a program has room for"));
     }
@@ -171,8 +181,6 @@ pub fn compile(source: Source<'_>) -> Result<Compiled, Refusal> {
 
 fn refuse_what_all_share(images: &Verified) -> Result<(), Refusal> {
     for (is_there, what) in [
-        (!images.ghosts.is_empty(), "unlinked files"),
-        (!images.remaps.is_empty(), "files that lost their names"),
         (!images.memory_files.is_empty(), "memory files"),
         (!images.queues.is_empty(), "packets in sockets"),
     ] {
@@ -183,7 +191,7 @@ fn refuse_what_all_share(images: &Verified) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn one(b: &mut Builder, source: Source<'_>, number: usize, tables: &Tables) -> Result<(), Refusal> {
+fn one(b: &mut Builder, source: Source<'_>, number: usize, tables: &Tables, counter: Counter) -> Result<(), Refusal> {
     let processes = source.images.processes.as_slice();
     let process = &processes[number];
     family::compile(b, processes, number)?;
@@ -207,6 +215,10 @@ fn one(b: &mut Builder, source: Source<'_>, number: usize, tables: &Tables) -> R
     task::timers(b, process)?;
     task::pending(b, process)?;
     filter(b, source.images, process)?;
+    match number {
+        0 => names::take(b, source, counter)?,
+        _ => names::count(b, source, counter),
+    }
     b.op(Code::Wait, 0, []);
     Ok(())
 }

@@ -5,7 +5,7 @@ use rekindle_verify::Process;
 use rekindle_verify::messages::{Mm, Vma};
 
 use crate::builder::Builder;
-use crate::{Memory, PageRun, Refusal, Source};
+use crate::{Memory, PageRun, Refusal, Source, names};
 
 /// CRIU's status flags of mappings.
 mod status {
@@ -61,6 +61,7 @@ pub(crate) fn compile(b: &mut Builder, source: Source<'_>, number: usize) -> Res
     // Several processes have opened some by then.
     if source.images.processes.len() == 1 {
         plan.b.op(Code::Files, 0, []);
+        names::give(plan.b, source)?;
     }
     plan.own(&of_files)?;
     for vma in mappings {

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use rekindle_restore_program::{Code, Program};
-use rekindle_verify::Verified;
+use rekindle_restore_program::{CLOSED, Code, Program};
 use rekindle_verify::messages::*;
+use rekindle_verify::{UnlinkedFile, Verified};
 
 use crate::fuzz::{compile_images, compiled, read, reduced};
 use crate::print::Printed;
@@ -52,6 +52,13 @@ fn posix(images: &mut Verified) -> &mut Vec<PosixTimer> {
 
 fn thread(images: &mut Verified) -> &mut ThreadCore {
     images.processes[0].threads[1].core.thread_core.as_mut().unwrap()
+}
+
+/// Adds a file that had lost its name.
+fn give_ghost(images: &mut Verified, change: impl FnOnce(&mut UnlinkedFile)) {
+    let everything = everything();
+    (images.remaps, images.ghosts) = (everything.remaps, everything.ghosts);
+    images.ghosts.values_mut().next().map(change).unwrap();
 }
 
 /// The file behind a descriptor.
@@ -128,15 +135,50 @@ fn good_images_become_a_program() {
 }
 
 #[test]
+fn files_that_lost_their_names_have_them_until_all_is_open() {
+    let mut images = good();
+    give_ghost(&mut images, |ghost| assert_eq!(ghost.size, 4));
+    let program = compiled(&images).unwrap().program;
+    let program = Program::parse(&program).unwrap();
+    let codes: Vec<_> = program.ops().map(|op| Code::of(op.code).unwrap()).collect();
+    for code in [Code::Create, Code::Unlink] {
+        let op = program.ops().find(|op| op.code == code as u32).unwrap();
+        assert_eq!(program.part(op.args[0], op.args[1]).unwrap(), b"/tmp/ghost\0");
+    }
+    let at = |code| codes.iter().position(|found| *found == code).unwrap();
+    let order = [
+        Code::Files,
+        Code::Create,
+        Code::Write,
+        Code::Keep,
+        Code::Unlink,
+        Code::Wait,
+    ];
+    assert!(order.map(at).is_sorted(), "{codes:?}");
+    // Another name that CRIU gave it goes, too.
+    images.remaps[0].remap_type = Some(0);
+    images.remaps[0].remap_id = images.remaps[0].orig_id;
+    let program = compiled(&images).unwrap().program;
+    let program = Program::parse(&program).unwrap();
+    let links = program.ops().filter(|op| Code::of(op.code) == Some(Code::Link)).count();
+    assert_eq!(links, 1);
+}
+
+#[test]
 fn what_images_share_and_has_no_operation_is_refused() {
     assert_refused([
         ("the snapshot has locks of none of its processes", |i| {
             i.locks = everything().locks;
             i.locks[0].pid = 1;
         }),
-        ("the snapshot has unlinked files", |i| i.ghosts = everything().ghosts),
-        ("the snapshot has files that lost their names", |i| {
+        ("the snapshot has an unlinked file that is not in its images", |i| {
             i.remaps = everything().remaps
+        }),
+        ("the snapshot has an unlinked file of more than 64 KiB", |i| {
+            give_ghost(i, |ghost| ghost.content = None);
+        }),
+        ("the snapshot has an unlinked directory or named pipe", |i| {
+            give_ghost(i, |ghost| ghost.file.mode = 0o010_600);
         }),
         ("the snapshot has memory files", |i| {
             i.memory_files = everything().memory_files
@@ -150,7 +192,7 @@ fn what_images_share_and_has_no_operation_is_refused() {
 #[test]
 fn files_without_an_operation_are_refused_by_their_kind() {
     for (id, what) in [
-        (8, "a pipe without just one end to read and one to write"),
+        (8, "a pipe with data, whose writer has closed it"),
         (9, "a unix socket that is not one of a pair"),
         (17, "an inotify"),
         (18, "a memory file"),
@@ -160,6 +202,30 @@ fn files_without_an_operation_are_refused_by_their_kind() {
         let refusal = refusal(|images| open(images, id));
         assert_eq!(refusal, format!("descriptor {} is {what}", id - 4));
     }
+}
+
+#[test]
+fn a_pipe_may_have_lost_an_end_and_has_no_third() {
+    let mut images = good();
+    open(&mut images, 8);
+    images.pipes.clear();
+    let program = compiled(&images).unwrap().program;
+    let program = Program::parse(&program).unwrap();
+    let pipe = program.ops().find(|op| op.code == Code::Pipe as u32).unwrap();
+    assert_eq!((pipe.a, pipe.args[0]), (4, u64::from(CLOSED)));
+    let refusal = refusal(|images| {
+        open(images, 8);
+        let end = images.files[&8].clone();
+        for id in [1_000, 1_001] {
+            let mut other = end.clone();
+            other.pipe.as_mut().unwrap().id = id;
+            images.files.insert(id, other);
+        }
+    });
+    assert_eq!(
+        refusal,
+        "descriptor 4 is a pipe without just one end to read and one to write"
+    );
 }
 
 /// What is said, and the change.

@@ -42,6 +42,19 @@ codes! {
     Clocks,
     /// Give up all rights but that to choose ids and the program.
     Identity,
+    /// Make a file that does not exist, and open it for the operations that follow. `a`: permissions. Path, its length
+    /// with the zero at its end, size.
+    Create,
+    /// Write into the open file. Offset in the file, offset of the bytes, their number.
+    Write,
+    /// Set the times of the open file. Offset of seconds and nanoseconds of its last access, then of its last change.
+    Times,
+    /// Give a file another name. Path with its length, new path with its length, each with the zero at its end.
+    Link,
+    /// Take a name away. Path, its length with the zero at its end.
+    Unlink,
+    /// Wait until as many have been counted. `a`: number of the event counter. Their number.
+    Gather,
     /// Keep the open file as a descriptor. `a`: number. Position, close-on-exec.
     Keep,
     /// Open an output of the function anew. `a`: number. Index of the output, flags.
@@ -49,7 +62,7 @@ codes! {
     /// Copy a descriptor. `a`: new number. Old number, close-on-exec.
     Copy,
     /// Make a pipe. `a`: number of the end to read from. Number of the end to write to, flags of the first, of the
-    /// second.
+    /// second. The number of one may be [`CLOSED`](crate::CLOSED).
     Pipe,
     /// Write into a pipe. `a`: number of the end to write to. Offset of the bytes, their number.
     Fill,

@@ -22,7 +22,7 @@ pub use record::{Header, Op, Process, Span, Thread};
 /// The first bytes of a program: "RKRP".
 pub const MAGIC: u32 = u32::from_le_bytes(*b"RKRP");
 /// The version of the format. Programs are compiled on the host that runs them, so a reader knows only one.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
 /// Maximum number of processes of a program.
@@ -62,6 +62,9 @@ pub mod source {
     /// The first template. The others follow.
     pub const TEMPLATE: u32 = 2;
 }
+
+/// In place of a descriptor's number: the end of a pipe that everybody has closed.
+pub const CLOSED: u32 = u32::MAX;
 
 /// Whose a lock is: CRIU's flags, which are the kernel's.
 pub mod lock_of {

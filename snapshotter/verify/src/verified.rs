@@ -20,7 +20,7 @@ pub struct Verified {
     /// Memory files, by inode.
     pub memory_files: BTreeMap<u64, MemFdInode>,
     /// Unlinked files stored in the images, by number.
-    pub ghosts: BTreeMap<u32, GhostFile>,
+    pub ghosts: BTreeMap<u32, UnlinkedFile>,
     /// Files that had lost their name.
     pub remaps: Vec<Remap>,
     /// Locks of files.
@@ -34,6 +34,17 @@ pub struct Verified {
     /// Ids of the unix sockets with packets that were not read.
     pub queues: BTreeSet<u32>,
     pub(crate) opened: BTreeSet<OpenedPath>,
+}
+
+/// An unlinked file that is stored in the images.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct UnlinkedFile {
+    /// What it is.
+    pub file: GhostFile,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Its content: offsets and bytes, in order. `None` if it is larger than 64 KiB.
+    pub content: Option<Vec<(u64, Vec<u8>)>>,
 }
 
 /// A process.

@@ -3,7 +3,7 @@
 use core::mem::offset_of;
 
 use rekindle_restore_program::message::Said;
-use rekindle_restore_program::{Code, Op, Program, lock_of, source, window};
+use rekindle_restore_program::{CLOSED, Code, Op, Program, lock_of, source, window};
 
 use crate::order::Order;
 use crate::sys::{EINVAL, ENOEXEC, Errno, Outcome, call, nr};
@@ -62,7 +62,30 @@ impl Run {
         match code {
             Code::Clear => call!(nr::MUNMAP, window::END, USER_END - window::END),
             Code::Open => {
-                self.file = self.open(a, b, c)?;
+                self.file = self.open(a, 0, b, c)?;
+                Ok(0)
+            }
+            Code::Create => {
+                /// `O_RDWR`, `O_CREAT`, `O_EXCL`.
+                const NEW: u64 = 0o302;
+                self.file = self.open(NEW | CLOEXEC, 0o600, b, c)?;
+                call!(nr::FCHMOD, self.file, a)?;
+                call!(nr::FTRUNCATE, self.file, d)
+            }
+            Code::Write => match call!(nr::PWRITE, self.file, self.part(c, d)?.as_ptr(), d, b)? {
+                written if written == d => Ok(0),
+                _ => Err(EINVAL),
+            },
+            Code::Times => call!(nr::UTIMENSAT, self.file, 0, self.part(b, 32)?.as_ptr(), 0),
+            Code::Link => call!(nr::LINK, self.part(b, c)?.as_ptr(), self.part(d, e)?.as_ptr()),
+            Code::Unlink => call!(nr::UNLINK, self.part(b, c)?.as_ptr()),
+            Code::Gather => {
+                let mut left = b;
+                while left > 0 {
+                    let mut counted = 0_u64;
+                    call!(nr::READ, a, &raw mut counted, 8)?;
+                    left = left.saturating_sub(counted);
+                }
                 Ok(0)
             }
             Code::Close => call!(nr::CLOSE, core::mem::replace(&mut self.file, NONE)),
@@ -216,11 +239,11 @@ impl Run {
     }
 
     /// Opens a file by a path without links.
-    fn open(&self, flags: u64, path: u64, length: u64) -> Outcome {
+    fn open(&self, flags: u64, mode: u64, path: u64, length: u64) -> Outcome {
         const HERE: u64 = -100_i64 as u64;
         const NO_MAGIC_LINKS: u64 = 2;
         const NO_SYMLINKS: u64 = 4;
-        let how = [flags, 0, NO_MAGIC_LINKS | NO_SYMLINKS];
+        let how = [flags, mode, NO_MAGIC_LINKS | NO_SYMLINKS];
         call!(
             nr::OPENAT2,
             HERE,
@@ -295,6 +318,10 @@ impl Run {
             call!(nr::CLOSE, end)?;
         }
         for ((end, number), status) in above.into_iter().zip([first, second]).zip(status) {
+            if number == u64::from(CLOSED) {
+                call!(nr::CLOSE, end)?;
+                continue;
+            }
             call!(nr::DUP3, end, number, status & CLOEXEC)?;
             call!(nr::CLOSE, end)?;
             if status & !CLOEXEC != 0 {

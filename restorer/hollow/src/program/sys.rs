@@ -14,6 +14,7 @@ pub(crate) type Outcome = Result<u64, Errno>;
 
 /// Numbers of system calls.
 pub(crate) mod nr {
+    pub(crate) const READ: u64 = 0;
     pub(crate) const CLOSE: u64 = 3;
     pub(crate) const LSEEK: u64 = 8;
     pub(crate) const MMAP: u64 = 9;
@@ -22,6 +23,7 @@ pub(crate) mod nr {
     pub(crate) const RT_SIGACTION: u64 = 13;
     pub(crate) const RT_SIGPROCMASK: u64 = 14;
     pub(crate) const IOCTL: u64 = 16;
+    pub(crate) const PWRITE: u64 = 18;
     pub(crate) const MREMAP: u64 = 25;
     pub(crate) const MADVISE: u64 = 28;
     pub(crate) const SETITIMER: u64 = 38;
@@ -35,7 +37,11 @@ pub(crate) mod nr {
     pub(crate) const SETSOCKOPT: u64 = 54;
     pub(crate) const FCNTL: u64 = 72;
     pub(crate) const FLOCK: u64 = 73;
+    pub(crate) const FTRUNCATE: u64 = 77;
     pub(crate) const CHDIR: u64 = 80;
+    pub(crate) const LINK: u64 = 86;
+    pub(crate) const UNLINK: u64 = 87;
+    pub(crate) const FCHMOD: u64 = 91;
     pub(crate) const UMASK: u64 = 95;
     pub(crate) const SETGROUPS: u64 = 116;
     pub(crate) const SETRESUID: u64 = 117;
@@ -58,6 +64,7 @@ pub(crate) mod nr {
     pub(crate) const EPOLL_CTL: u64 = 233;
     pub(crate) const UNSHARE: u64 = 272;
     pub(crate) const SET_ROBUST_LIST: u64 = 273;
+    pub(crate) const UTIMENSAT: u64 = 280;
     pub(crate) const TIMERFD_CREATE: u64 = 283;
     pub(crate) const TIMERFD_SETTIME: u64 = 286;
     pub(crate) const SIGNALFD4: u64 = 289;

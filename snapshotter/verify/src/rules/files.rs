@@ -7,10 +7,10 @@ use super::{Context, KIND_OF_MODE, PERMISSIONS, SIGNAL_MAX, note, paths, remaps,
 use crate::error::{Place, VerifyError};
 use crate::frames::{all, magic};
 use crate::messages::{
-    EventFd, EventPoll, Fifo, FileEntry, GhostFile, Inotify, MemFd, MemFdInode, Owner, PidFd, Pipe, RegularFile, Remap,
-    SignalFd, TimerFd,
+    EventFd, EventPoll, Fifo, FileEntry, Inotify, MemFd, MemFdInode, Owner, PidFd, Pipe, RegularFile, Remap, SignalFd,
+    TimerFd,
 };
-use crate::verified::{ImageMode, OpenedPath, Purpose};
+use crate::verified::{ImageMode, OpenedPath, Purpose, UnlinkedFile};
 
 /// CRIU's numbers of the kinds of files.
 pub(super) mod kind {
@@ -48,7 +48,7 @@ const MEMFD_BYTES_MAX: u64 = 1 << 44;
 pub(super) struct OpenFiles {
     pub(super) entries: BTreeMap<u32, FileEntry>,
     pub(super) memory_files: BTreeMap<u64, MemFdInode>,
-    pub(super) ghosts: BTreeMap<u32, GhostFile>,
+    pub(super) ghosts: BTreeMap<u32, UnlinkedFile>,
     pub(super) remaps: Vec<Remap>,
     /// Files that watch others, with the numbers of their entries.
     pub(super) polls: Vec<(usize, EventPoll)>,

@@ -7,12 +7,14 @@ use super::{Context, KIND_OF_MODE, PERMISSIONS, note, paths};
 use crate::error::{Place, VerifyError};
 use crate::frames::{Reader, all, magic};
 use crate::messages::{FileEntry, GhostChunk, GhostFile, Remap};
-use crate::verified::{ImageMode, OpenedPath, Purpose};
+use crate::verified::{ImageMode, OpenedPath, Purpose, UnlinkedFile};
 
 const LINKED: u32 = 0;
 const GHOST: u32 = 1;
 /// Maximum size in bytes of a file in the images: the limit of a dump.
 const GHOST_BYTES_MAX: u64 = 16 << 20;
+/// Maximum size in bytes of content that is kept.
+const CONTENT_MAX: u64 = 64 << 10;
 /// Prefix of the names that CRIU gives.
 const LINK_PREFIX: &[u8] = b"link_remap.";
 /// Set-user-id, set-group-id, sticky.
@@ -34,7 +36,7 @@ pub(super) fn check(
     context: Context<'_>,
     entries: &BTreeMap<u32, FileEntry>,
     opened: &mut BTreeSet<OpenedPath>,
-) -> Result<(BTreeMap<u32, GhostFile>, Vec<Remap>), VerifyError> {
+) -> Result<(BTreeMap<u32, UnlinkedFile>, Vec<Remap>), VerifyError> {
     let (mut ghosts, mut remaps, mut seen) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
     let writes_root = context.expected.writes_root;
     for (at, remap) in all::<Remap>(context.images, "remap-fpath.img", magic::REMAPS)? {
@@ -63,7 +65,7 @@ pub(super) fn check(
                         purpose: Purpose::Ghost,
                         flags: 0,
                         size: original.size,
-                        mode: Some(ImageMode(ghost.mode)),
+                        mode: Some(ImageMode(ghost.file.mode)),
                     },
                 );
             }
@@ -75,7 +77,7 @@ pub(super) fn check(
     Ok((ghosts, remaps))
 }
 
-fn read_ghost(context: Context<'_>, from: Place<'_>, id: u32) -> Result<GhostFile, VerifyError> {
+fn read_ghost(context: Context<'_>, from: Place<'_>, id: u32) -> Result<UnlinkedFile, VerifyError> {
     let name = format!("ghost-file-{id:x}.img");
     let missing = || from.refuse("remap_id", id);
     let mut reader = Reader::open(context.images, &name, magic::GHOST)?.ok_or_else(missing)?;
@@ -115,26 +117,37 @@ fn read_ghost(context: Context<'_>, from: Place<'_>, id: u32) -> Result<GhostFil
         )?;
     }
     at.hold(size.is_none_or(|size| size <= GHOST_BYTES_MAX), "size", size)?;
-    if *chunks == Some(true) {
-        check_chunks(at, &mut reader, *size)?;
+    let (size, parts) = if *chunks == Some(true) {
+        read_chunks(at, &mut reader, *size)?
     } else {
-        let bytes = reader.remaining().len();
-        let fits = u64::try_from(bytes).is_ok_and(|bytes| bytes <= GHOST_BYTES_MAX);
-        at.hold(fits && (bytes == 0 || kind == libc::S_IFREG), "data", bytes)?;
-    }
-    Ok(ghost)
+        let data = reader.remaining();
+        let bytes = data.len() as u64;
+        let fits = bytes <= GHOST_BYTES_MAX && (bytes == 0 || kind == libc::S_IFREG);
+        at.hold(fits, "data", bytes)?;
+        (bytes, if data.is_empty() { Vec::new() } else { vec![(0, data)] })
+    };
+    let own = |(at, data): (u64, &[u8])| (at, data.to_vec());
+    let content = (size <= CONTENT_MAX).then(|| parts.into_iter().map(own).collect());
+    Ok(UnlinkedFile {
+        file: ghost,
+        size,
+        content,
+    })
 }
 
-/// Checks a sparse file's data, in order.
-fn check_chunks(at: Place<'_>, reader: &mut Reader<'_>, size: Option<u64>) -> Result<(), VerifyError> {
+/// Offsets and bytes of a file, in order.
+type Parts<'a> = Vec<(u64, &'a [u8])>;
+
+/// Reads a sparse file's size and data.
+fn read_chunks<'a>(at: Place<'_>, reader: &mut Reader<'a>, size: Option<u64>) -> Result<(u64, Parts<'a>), VerifyError> {
     let size = size.ok_or_else(|| at.refuse("size", size))?;
-    let mut end = 0;
+    let (mut end, mut parts) = (0, Vec::new());
     while let Some((at, GhostChunk { len, off })) = reader.next::<GhostChunk>()? {
         let after = off
             .checked_add(len)
             .filter(|after| *after <= size && off >= end && len > 0);
         end = after.ok_or_else(|| at.refuse("off", (off, len)))?;
-        reader.data(len)?;
+        parts.push((off, reader.data(len)?));
     }
-    Ok(())
+    Ok((size, parts))
 }

@@ -1,0 +1,121 @@
+//! Files that had lost their names. They have them again until all processes have opened and mapped them.
+
+use std::collections::BTreeMap;
+
+use rekindle_restore_program::Code;
+use rekindle_verify::messages::{GhostFile, RegularFile, Remap, TimeVal};
+use rekindle_verify::{UnlinkedFile, Verified};
+
+use crate::builder::Builder;
+use crate::{Refusal, Source};
+
+/// CRIU's kinds of remaps: the file has another name, or is in the images.
+const LINKED: u32 = 0;
+const GHOST: u32 = 1;
+const KIND: u32 = 0o170_000;
+const REGULAR: u32 = 0o100_000;
+
+/// How processes that have opened everything tell the first one, which then takes the names away.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Counter {
+    /// The number of its descriptor.
+    pub(crate) number: u32,
+    /// How many processes there are beside the first.
+    pub(crate) others: usize,
+}
+
+/// Gives the files their names.
+pub(crate) fn give(b: &mut Builder, source: Source<'_>) -> Result<(), Refusal> {
+    let images = source.images;
+    let mut given: BTreeMap<&[u8], (Option<u32>, u32)> = BTreeMap::new();
+    for remap in &images.remaps {
+        let (name, what) = (&original(images, remap)?.name, (remap.remap_type, remap.remap_id));
+        match given.insert(name, what) {
+            None => {}
+            // Opened more than once.
+            Some(same) if same == what => continue,
+            Some(_) => return Err(Refusal::Snapshot("several files that lost the same name")),
+        }
+        match remap.remap_type {
+            Some(LINKED) => {
+                let link = linked(images, remap)?;
+                let from = b.text(&link.name);
+                let to = b.text(name);
+                b.op(Code::Link, 0, [from.0, from.1, to.0, to.1]);
+            }
+            Some(GHOST) => {
+                let missing = Refusal::Snapshot("an unlinked file that is not in its images");
+                create(b, name, images.ghosts.get(&remap.remap_id).ok_or(missing)?)?;
+            }
+            _ => return Err(Refusal::Snapshot("files of processes that have ended")),
+        }
+    }
+    Ok(())
+}
+
+fn create(b: &mut Builder, name: &[u8], ghost: &UnlinkedFile) -> Result<(), Refusal> {
+    let GhostFile { mode, atim, mtim, .. } = &ghost.file;
+    if mode & KIND != REGULAR {
+        return Err(Refusal::Snapshot("an unlinked directory or named pipe"));
+    }
+    let large = Refusal::Snapshot("an unlinked file of more than 64 KiB");
+    let content = ghost.content.as_ref().ok_or(large)?;
+    let (at, length) = b.text(name);
+    b.op(Code::Create, mode & !KIND, [at, length, ghost.size]);
+    for (offset, bytes) in content {
+        let at = b.data(bytes);
+        b.op(Code::Write, 0, [*offset, at, bytes.len() as u64]);
+    }
+    if let (Some(access), Some(change)) = (atim, mtim) {
+        let time = |time: &TimeVal| [time.tv_sec, time.tv_usec * 1_000];
+        let at = b.longs(&[time(access), time(change)].concat());
+        b.op(Code::Times, 0, [at]);
+    }
+    b.op(Code::Close, 0, []);
+    Ok(())
+}
+
+/// Takes the names away again, in the first process, once all others have counted.
+pub(crate) fn take(b: &mut Builder, source: Source<'_>, counter: Counter) -> Result<(), Refusal> {
+    let images = source.images;
+    if images.remaps.is_empty() {
+        return Ok(());
+    }
+    if counter.others > 0 {
+        b.op(Code::Gather, counter.number, [counter.others as u64]);
+    }
+    let mut names: Vec<&[u8]> = Vec::new();
+    for remap in &images.remaps {
+        names.push(&original(images, remap)?.name);
+        if remap.remap_type == Some(LINKED) {
+            names.push(&linked(images, remap)?.name);
+        }
+    }
+    names.sort_unstable();
+    names.dedup();
+    for name in names {
+        b.path(Code::Unlink, 0, name);
+    }
+    Ok(())
+}
+
+/// Counts that a process which is not the first has opened everything.
+pub(crate) fn count(b: &mut Builder, source: Source<'_>, counter: Counter) {
+    if !source.images.remaps.is_empty() {
+        let one = b.longs(&[1]);
+        b.op(Code::Fill, counter.number, [one, 8]);
+    }
+}
+
+fn original<'a>(images: &'a Verified, remap: &Remap) -> Result<&'a RegularFile, Refusal> {
+    regular(images, remap.orig_id)
+}
+
+fn linked<'a>(images: &'a Verified, remap: &Remap) -> Result<&'a RegularFile, Refusal> {
+    regular(images, remap.remap_id)
+}
+
+fn regular(images: &Verified, id: u32) -> Result<&RegularFile, Refusal> {
+    let file = images.files.get(&id).and_then(|file| file.reg.as_ref());
+    file.ok_or(Refusal::Snapshot("a file that lost its name and is none"))
+}
