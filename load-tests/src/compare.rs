@@ -155,6 +155,11 @@ async fn builds(args: &Args, compare: &CompareArgs) -> Result<()> {
                 .prepare_parked(&folder)
                 .and_then(|folder| platform.deployed(&folder));
         }
+        if subjects.contains(&Subject::Fresh) {
+            let _known = workload
+                .prepare_fresh(&folder)
+                .and_then(|folder| platform.deployed(&folder));
+        }
         anyhow::Ok(platform)
     };
     let mut records = [Record::begin("compare"), Record::begin("compare")];

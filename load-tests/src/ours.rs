@@ -13,6 +13,8 @@ use crate::subject::{Sample, Subject};
 
 /// Limit to be idle for a second, be noticed, and be frozen.
 const PARKED_LIMIT: Duration = Duration::from_secs(30);
+/// Time in which a copy is restored after the invocation before.
+const RENEWED: Duration = Duration::from_millis(30);
 
 /// A client of a platform on which the function is live.
 pub(crate) struct Ours {
@@ -22,6 +24,8 @@ pub(crate) struct Ours {
     function: String,
     /// Kept open, as clients do; for warm invocations.
     kept: Option<Connection>,
+    /// The same for those that get copies of their own.
+    kept_fresh: Option<Connection>,
 }
 
 /// The first response of a fresh instance.
@@ -48,6 +52,7 @@ impl Ours {
             authorization: format!("Bearer {}", platform.key()),
             function: function.to_owned(),
             kept: None,
+            kept_fresh: None,
         }
     }
 
@@ -57,7 +62,16 @@ impl Ours {
             Subject::Booted => self.fresh("booted").await,
             Subject::Restored => self.fresh("restored").await,
             Subject::Parked => self.parked().await,
-            Subject::Warm => self.warm().await,
+            Subject::Fresh => {
+                // The copy after the last one is restored meanwhile.
+                tokio::time::sleep(RENEWED).await;
+                let path = format!("/function/{}-fresh/", self.function);
+                running(&mut self.kept_fresh, self.port, &path).await
+            }
+            Subject::Warm => {
+                let path = format!("/function/{}/", self.function);
+                running(&mut self.kept, self.port, &path).await
+            }
             other => bail!("{} is not the platform's", other.name()),
         }
     }
@@ -120,25 +134,24 @@ impl Ours {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
+}
 
-    /// An existing instance on an existing connection.
-    async fn warm(&mut self) -> Result<Sample> {
-        let path = format!("/function/{}/", self.function);
-        let mut connection = match self.kept.take() {
-            Some(connection) => connection,
-            None => {
-                let mut connection = Connection::open(self.port).await?;
-                // The first starts the instance, and is not measured.
-                connection.call(Method::GET, &path, &[]).await?.of_function()?;
-                connection
-            }
-        };
-        let triggered = Instant::now();
-        let answer = connection.call(Method::GET, &path, &[]).await?;
-        let sample = started(triggered, answer, "warm")?;
-        self.kept = Some(connection);
-        Ok(sample)
-    }
+/// An existing instance on an existing connection.
+async fn running(kept: &mut Option<Connection>, port: u16, path: &str) -> Result<Sample> {
+    let mut connection = match kept.take() {
+        Some(connection) => connection,
+        None => {
+            let mut connection = Connection::open(port).await?;
+            // The first starts the instance, and is not measured.
+            connection.call(Method::GET, path, &[]).await?.of_function()?;
+            connection
+        }
+    };
+    let triggered = Instant::now();
+    let answer = connection.call(Method::GET, path, &[]).await?;
+    let sample = started(triggered, answer, "warm")?;
+    *kept = Some(connection);
+    Ok(sample)
 }
 
 /// The sample of a response, if it is the function's and its instance was started like this.

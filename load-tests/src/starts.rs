@@ -83,6 +83,9 @@ async fn measure(args: &Args, record: &mut Record, workload: Workload, platform:
         if args.subjects().contains(&Subject::Parked) {
             platform.deployed(&workload.prepare_parked(&folder)?)?;
         }
+        if args.subjects().contains(&Subject::Fresh) {
+            platform.deployed(&workload.prepare_fresh(&folder)?)?;
+        }
         ours = Some(Ours::of(platform, &workload.name()));
     }
     let took = Duration::from_secs(started.elapsed().as_secs());
@@ -154,6 +157,7 @@ fn judge(record: &mut Record, workload: Workload, regime: Regime) {
         ("warm adds at most 0.3 ms to asking directly", added, 0.3),
         ("restored at most 10 ms over warm", over(restored, warm), 10.0),
         ("p99 of restored at most 2.5 times its p50", tail, 2.5),
+        ("fresh at most 0.5 ms over warm", over(Subject::Fresh, warm), 0.5),
         ("parked at most 2 ms over warm", over(Subject::Parked, warm), 2.0),
     ] {
         if let Some(value) = value {

@@ -18,6 +18,8 @@ pub(crate) enum Subject {
     Restored,
     /// Through the platform, in an instance that was idle and frozen.
     Parked,
+    /// Through the platform, in a copy that has served nothing, restored after the invocation before.
+    Fresh,
     /// Through the platform, in an existing instance.
     Warm,
     /// The same bootstrap as an existing process on the host, asked directly.
@@ -63,10 +65,11 @@ impl Subject {
     pub(crate) const DUMPS: [Self; 2] = [Self::CriuDump, Self::CriuDumpWaiting];
 
     /// All other subjects, in the order of the tables.
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Booted,
         Self::Restored,
         Self::Parked,
+        Self::Fresh,
         Self::Warm,
         Self::Direct,
         Self::Plain,
@@ -84,6 +87,7 @@ impl Subject {
             Self::Booted => "booted",
             Self::Restored => "restored",
             Self::Parked => "parked",
+            Self::Fresh => "fresh",
             Self::Warm => "warm",
             Self::Direct => "direct",
             Self::Plain => "plain",
@@ -108,6 +112,7 @@ impl Subject {
             Self::Booted => "rekindle, booted",
             Self::Restored => "rekindle, restored",
             Self::Parked => "rekindle, parked",
+            Self::Fresh => "rekindle, fresh",
             Self::Warm => "rekindle, warm",
             Self::Direct => "running process, asked directly",
             Self::Plain => "plain process start",
@@ -128,7 +133,10 @@ impl Subject {
 
     /// Whether it runs through the platform.
     pub(crate) fn is_ours(self) -> bool {
-        matches!(self, Self::Booted | Self::Restored | Self::Parked | Self::Warm)
+        matches!(
+            self,
+            Self::Booted | Self::Restored | Self::Parked | Self::Fresh | Self::Warm
+        )
     }
 
     /// Whether nothing has to be started for it. Such a run is short, so there are several in a round.

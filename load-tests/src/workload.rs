@@ -84,6 +84,18 @@ impl Workload {
         Ok(parked)
     }
 
+    /// The name of the same function, each of whose invocations gets a copy of its own.
+    pub(crate) fn fresh_name(self) -> String {
+        format!("{}-fresh", self.name())
+    }
+
+    /// The folder of that function, made from the other's.
+    pub(crate) fn prepare_fresh(self, folder: &Folder) -> Result<Folder> {
+        let fresh = Folder::copy(folder.path())?;
+        fresh.set(&self.fresh_name(), &[("fresh", "true")])?;
+        Ok(fresh)
+    }
+
     /// The function's folder, as it is deployed.
     pub(crate) fn prepare(self) -> Result<Folder> {
         let folder = Folder::of(match self.language {

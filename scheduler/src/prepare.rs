@@ -101,12 +101,19 @@ pub(crate) fn begin(
         match outcome {
             Ok(done) => {
                 let snapshot = done.snapshot.is_some();
+                // The first instance is no copy of the snapshot, so an invocation that needs a fresh one has no use for it.
+                let serves = !(done.spec.manifest.fresh && snapshot);
                 tracing::info!(%function, version = %number, snapshot, traffic, "a version is ready");
                 {
                     let mut state = here.state();
                     let now = here.now();
                     state.catalog.add(done.spec);
-                    state.fleet.prepared(&function, number, now);
+                    if serves {
+                        state.fleet.prepared(&function, number, now);
+                    }
+                }
+                if !serves {
+                    abandon(&here, instance);
                 }
                 if traffic {
                     releases::apply(&here, &function, Alias::of(AliasName::live(), number)).await;

@@ -47,6 +47,9 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
             show::count(usize::try_from(m.concurrency).unwrap_or(usize::MAX), "invocation"),
             show::count(usize::try_from(m.max_instances).unwrap_or(usize::MAX), "instance")
         );
+        if m.fresh {
+            say!("copies     another one for each invocation");
+        }
         if m.min_warm > 0 {
             let least = show::count(usize::try_from(m.min_warm).unwrap_or(usize::MAX), "instance");
             say!("ready      {least} at least");

@@ -180,7 +180,14 @@ impl Peers {
             }
             Subject::CriuDump => self.dumps.by_command(&self.function).await,
             Subject::CriuDumpWaiting => self.dumps.by_one_that_waits(&self.function).await,
-            Subject::Direct | Subject::Booted | Subject::Restored | Subject::Parked | Subject::Warm => bail!(absent()),
+            Subject::Booted
+            | Subject::Restored
+            | Subject::Parked
+            | Subject::Fresh
+            | Subject::Warm
+            | Subject::Direct => {
+                bail!(absent())
+            }
         }
     }
 

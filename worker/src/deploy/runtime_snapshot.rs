@@ -318,7 +318,8 @@ async fn begin_as(
     };
     let turn = worker.start_limiter.take(&instance.spec.function, StartKind::Restored);
     let permit = instance.phase("turn", turn).await;
-    let isolated = instance.phase("sandbox", isolate(worker, instance, instance.id.as_str()));
+    let name = instance.sandbox_name();
+    let isolated = instance.phase("sandbox", isolate(worker, instance, &name));
     let isolated = isolated.await?;
     let notes = CaptureNotes::read(scratch.path()).map_err(|e| failed("read the notes", &e))?;
     let editing = |e: EditError| failed("edit the images", &e);

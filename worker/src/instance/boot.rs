@@ -124,7 +124,7 @@ async fn boot_with(
     // Others may have failed meanwhile.
     worker.boot_pauses.admit(spec, Instant::now())?;
     let isolated = instance
-        .phase("sandbox", isolate(worker, instance, instance.id.as_str()))
+        .phase("sandbox", isolate(worker, instance, &instance.sandbox_name()))
         .await?;
     // There is nothing to restore.
     if let Some(criu) = isolated.criu {

@@ -24,14 +24,26 @@ pub(crate) async fn tear_down(parts: Arc<RunningInstance>) {
     let _ = ended.await;
 }
 
-/// Waits until the instance's first process ends, reports why, and removes the instance from the worker.
-pub(super) async fn watch_end(instance: Arc<Instance>, mut ended: watch::Receiver<FunctionState>, worker: Arc<Worker>) {
+/// Waits until the first process of the instance's parts ends, reports why, and removes the instance from the worker.
+/// Does neither if the instance has been renewed since, more than `renewals` times.
+pub(super) async fn watch_end(
+    instance: Arc<Instance>,
+    renewals: u64,
+    mut ended: watch::Receiver<FunctionState>,
+    worker: Arc<Worker>,
+) {
     let state = match ended.wait_for(|s| *s != FunctionState::Alive).await {
         Ok(state) => *state,
         Err(_) => FunctionState::SandboxGone,
     };
+    let parts = {
+        let mut parts = instance.parts.lock();
+        if instance.renewals.load(Ordering::Relaxed) != renewals {
+            return;
+        }
+        parts.take()
+    };
     instance.usage.close();
-    let parts = instance.parts.lock().take();
     if let Some(parts) = parts {
         let error = instance
             .verdict

@@ -21,7 +21,7 @@ use tokio::time::Instant as Deadline;
 use tracing::{Instrument, Span};
 
 use crate::instance::restore::record_first_fault;
-use crate::instance::{Entry, FunctionBody, InFlight, Instance, RunningInstance, gone, overdue, own_url};
+use crate::instance::{Entry, FunctionBody, InFlight, Instance, RunningInstance, gone, overdue, own_url, renew};
 use crate::snapshots::OpenSnapshot;
 use crate::worker::Worker;
 
@@ -95,7 +95,7 @@ async fn forward(
         );
         return Err(ApiError::new(ErrorCode::NotFound, message));
     }
-    let (in_flight, first) = match instance.usage.enter(instance.spec.manifest.concurrency, lease) {
+    let (mut in_flight, first) = match instance.usage.enter(instance.spec.manifest.concurrency, lease) {
         Entry::Entered(in_flight, first) => (in_flight, first),
         Entry::Full => return Err(busy()),
         Entry::Fenced => return Err(fenced()),
@@ -110,8 +110,16 @@ async fn forward(
     };
     let entered = Instant::now();
     let start_limit = start_limit(instance.spec.manifest.boot_timeout());
-    let ready = instance.until_ready(last.min(Deadline::now() + start_limit));
-    let parts = ready.instrument(waiting).await?;
+    let start_by = last.min(Deadline::now() + start_limit);
+    let fresh = instance.spec.manifest.fresh;
+    let parts = if fresh {
+        let unused = renew::unused(&worker, &instance, start_by).instrument(waiting);
+        let (parts, renewal) = unused.await?;
+        in_flight.renew(renewal);
+        parts
+    } else {
+        instance.until_ready(start_by).instrument(waiting).await?
+    };
     let waited = entered.elapsed();
     let thawed = instance.unpark(&parts).await?;
     if let Some(took) = thawed {
@@ -121,6 +129,7 @@ async fn forward(
     let start = match (first, thawed) {
         (_, Some(took)) => Some(Start::Thawed(took)),
         (true, None) => Some(Start::First(waited)),
+        (false, None) if fresh => Some(Start::Renewed(waited)),
         (false, None) => None,
     };
     let kind = how(&instance, start);
@@ -180,6 +189,8 @@ enum Start {
     First(Duration),
     /// It waited this long for a parked instance to thaw.
     Thawed(Duration),
+    /// It waited this long for a new copy, in an instance that has served others.
+    Renewed(Duration),
 }
 
 /// A request in the function.
@@ -256,7 +267,7 @@ impl Exchange {
         self.worker
             .metrics
             .invoked(&self.instance.spec.function, kind, function);
-        if self.first {
+        if self.first || self.instance.spec.manifest.fresh {
             record_working_set(&self.worker, &self.instance);
         }
         let mut answer = outward(answer, &self.instance, self.start, function);
@@ -354,7 +365,7 @@ fn how(instance: &Instance, start: Option<Start>) -> StartKind {
     match start {
         Some(Start::First(_)) => *instance.kind.lock(),
         Some(Start::Thawed(_)) => StartKind::Parked,
-        None => StartKind::Warm,
+        Some(Start::Renewed(_)) | None => StartKind::Warm,
     }
 }
 
@@ -374,6 +385,9 @@ fn outward(
     let kind = *instance.kind.lock();
     if let Some(Start::Thawed(took)) = start {
         timing = format!("thaw;dur={:.3}, ", ms(took));
+    }
+    if let Some(Start::Renewed(waited)) = start {
+        timing = format!("renew;dur={:.3}, ", ms(waited));
     }
     if let Some(Start::First(waited)) = start {
         let took = instance.start_took.lock().unwrap_or_default();

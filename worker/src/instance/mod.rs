@@ -23,6 +23,7 @@ pub(crate) mod missing;
 pub mod overdue;
 pub mod parking;
 pub mod randomness;
+mod renew;
 pub mod restore;
 pub mod start;
 mod thaw_order;
@@ -84,6 +85,8 @@ pub struct RunningInstance {
     pub working_set: Option<WorkingSetUse>,
     /// Whether it is frozen or about to be.
     pub frozen: AtomicBool,
+    /// Whether it may have served a request.
+    used: AtomicBool,
     /// While it is parked: those of its processes that go on before their parents.
     children: Mutex<Option<Children>>,
 }
@@ -119,6 +122,7 @@ impl RunningInstance {
             pager,
             cgroup,
             pipes,
+            used: AtomicBool::new(origin.arrived.is_some()),
             arrived: origin.arrived,
             snapshot: origin.snapshot,
             base: OnceLock::new(),
@@ -206,6 +210,8 @@ pub struct Instance {
     pub sink: Sink,
     stage: watch::Sender<InstanceStage>,
     parts: Mutex<Option<Arc<RunningInstance>>>,
+    /// How many parts it has had before these. Changes with them.
+    renewals: AtomicU64,
     /// The sandbox that it is being started in. A stop kills this sandbox if the instance has no parts yet.
     starting_in: Mutex<Weak<Sandbox>>,
     /// The layers that its sandbox has mounted.
@@ -236,6 +242,7 @@ impl Instance {
             sink,
             stage: watch::Sender::new(InstanceStage::Starting),
             parts: Mutex::new(None),
+            renewals: AtomicU64::new(0),
             starting_in: Mutex::default(),
             files: OnceLock::new(),
             parking: tokio::sync::Mutex::default(),
@@ -294,12 +301,13 @@ impl Instance {
         let oom_kills = parts.cgroup.oom_kills().unwrap_or(0);
         self.oom_kills_before.store(oom_kills, Ordering::Relaxed);
         self.usage.touch();
+        let renewals = self.renewals.load(Ordering::Relaxed);
         let mut parts = Some(parts);
         self.stage.send_if_modified(|stage| {
             let starting = matches!(stage, InstanceStage::Starting);
             if starting {
                 *self.parts.lock() = parts.take();
-                *self.start_took.lock() = Some(self.created.elapsed());
+                self.start_took.lock().get_or_insert(self.created.elapsed());
                 *stage = InstanceStage::Ready;
             }
             starting
@@ -307,7 +315,7 @@ impl Instance {
         match parts {
             None => {
                 worker.changed.notify_one();
-                tokio::spawn(watch_end(Arc::clone(self), ended, Arc::clone(worker)));
+                tokio::spawn(watch_end(Arc::clone(self), renewals, ended, Arc::clone(worker)));
             }
             Some(unwanted) => tear_down(unwanted).await,
         }

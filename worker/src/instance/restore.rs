@@ -47,7 +47,8 @@ pub async fn restore(
     let (uid, digest) = (instance.spec.uid, instance.spec.snapshot_digest.as_deref());
     let writes_root = instance.spec.manifest.image.is_some();
     let opening = instance.phase("open", worker.snapshots.open(id, uid, writes_root, digest));
-    let isolating = instance.phase("sandbox", isolate(worker, instance, instance.id.as_str()));
+    let name = instance.sandbox_name();
+    let isolating = instance.phase("sandbox", isolate(worker, instance, &name));
     let (opened, isolated) = tokio::join!(opening, isolating);
     let restore = SnapshotRestore::of(worker, instance, opened)?;
     let mut isolated = isolated?;
@@ -69,9 +70,7 @@ pub async fn restore(
                 tracing::warn!(instance = %instance.id, %error, "a restore program failed: criu restores its snapshot");
             }
         }
-        isolated = instance
-            .phase("sandbox", isolate(worker, instance, instance.id.as_str()))
-            .await?;
+        isolated = instance.phase("sandbox", isolate(worker, instance, &name)).await?;
     }
     tracing::Span::current().record("rekindle.restorer", "criu");
     let mut prepared = restore.link_images(isolated).await?;
@@ -179,7 +178,7 @@ impl<'a> SnapshotRestore<'a> {
     async fn link_images(&self, isolated: IsolatedProcess) -> Result<PreparedRestore, ApiError> {
         let images = Images {
             dir: &self.snapshot.images_dir,
-            to: self.instance.id.as_str(),
+            to: &self.instance.sandbox_name(),
             pids: &self.snapshot.template.pids(),
             pipes: &self.snapshot.notes.pipes,
         };

@@ -113,6 +113,16 @@ fn begin(
     Ok(instance)
 }
 
+/// Starts an instance once more, as a new copy of its snapshot.
+pub(super) async fn again(worker: &Arc<Worker>, instance: &Arc<Instance>) {
+    *instance.kind.lock() = match &instance.spec.snapshot {
+        Some(_) => StartKind::Restored,
+        None => StartKind::Booted,
+    };
+    instance.phases.lock().clear();
+    run(worker, instance, &Beginning::default()).await;
+}
+
 async fn run(worker: &Arc<Worker>, instance: &Arc<Instance>, beginning: &Beginning) {
     let _settled = Settled { worker, instance };
     let started = Instant::now();

@@ -7,6 +7,8 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use rekindle_wire::lease::Fence;
 
+use super::renew::Renewal;
+
 #[derive(Debug)]
 struct State {
     in_flight: u32,
@@ -58,6 +60,7 @@ impl Usage {
         let request = InFlight {
             usage: self.clone(),
             is_overdue: false,
+            renewal: None,
         };
         Entry::Entered(request, first)
     }
@@ -140,9 +143,16 @@ pub enum Entry {
 pub struct InFlight {
     usage: Usage,
     is_overdue: bool,
+    /// Dropped once it has left.
+    renewal: Option<Renewal>,
 }
 
 impl InFlight {
+    /// Renews its instance once it has left.
+    pub(super) fn renew(&mut self, renewal: Renewal) {
+        self.renewal = Some(renewal);
+    }
+
     /// Marks the request as overdue: the function has run far past its timeout.
     pub fn is_overdue(&mut self) {
         if !self.is_overdue {

@@ -79,6 +79,9 @@ pub struct Manifest {
     /// live.
     #[serde(default = "yes")]
     pub rehearse: bool,
+    /// Whether each invocation gets a copy of the snapshot that has served none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fresh: bool,
     /// Whether an invocation may safely run twice. If its worker is lost, it is then sent again.
     #[serde(default)]
     pub idempotent: bool,
@@ -131,10 +134,10 @@ impl Manifest {
             [] => vec![WarmupRequest {
                 method: get(),
                 path: root(),
+                headers: BTreeMap::new(),
                 body: String::new(),
             }],
             requests => requests.to_vec(),
-                headers: BTreeMap::new(),
         }
     }
 }
@@ -261,12 +264,12 @@ pub struct WarmupRequest {
     /// Path with query.
     #[serde(default = "root")]
     pub path: String,
-    /// Body.
-    #[serde(default)]
-    pub body: String,
     /// Headers, by name. A body without a `content-type` is `application/json`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
+    /// Body.
+    #[serde(default)]
+    pub body: String,
 }
 
 fn yes() -> bool {

@@ -71,6 +71,7 @@ struct Raw {
     tmp: Option<Spanned<String>>,
     snapshot: Option<RawSnapshot>,
     rehearse: Option<bool>,
+    fresh: Option<Spanned<bool>>,
     idempotent: Option<bool>,
     network: Option<Spanned<String>>,
     #[serde(rename = "async")]
@@ -161,6 +162,7 @@ pub(super) const EXAMPLES: &[&str] = &[
     r#"tmp = "64MiB""#,
     "snapshot = true",
     "rehearse = true",
+    "fresh = true",
     "idempotent = true",
     r#"network = "egress""#,
     "max_attempts = 3",
@@ -253,6 +255,21 @@ impl Checker<'_> {
                  or this line",
             );
         }
+        let concurrency = self.count("concurrency", raw.concurrency, 1, &CONCURRENCY)?;
+        let fresh = raw.fresh.filter(|fresh| *fresh.get_ref());
+        if let Some(fresh) = &fresh {
+            if raw.snapshot == Some(RawSnapshot::Taken(false)) {
+                let message = "fresh needs a snapshot, whose copies serve one invocation each: remove \
+                               snapshot = false, or this line";
+                return self.refuse(Some(fresh.span()), message);
+            }
+            if concurrency > 1 {
+                let message = format!(
+                    "fresh gives each invocation a copy of its own: remove concurrency = {concurrency}, or this line"
+                );
+                return self.refuse(Some(fresh.span()), message);
+            }
+        }
         Ok(Manifest {
             name,
             runtime,
@@ -265,7 +282,7 @@ impl Checker<'_> {
             cpu,
             timeout_ms: self.seconds("timeout", raw.timeout, 30, &TIMEOUT_S)?,
             boot_timeout_ms: self.seconds("boot_timeout", raw.boot_timeout, BOOT_TIMEOUT_S, &TIMEOUT_S)?,
-            concurrency: self.count("concurrency", raw.concurrency, 1, &CONCURRENCY)?,
+            concurrency,
             max_instances,
             idle_ms: self.seconds("idle", raw.idle, 300, &IDLE_S)?,
             park_ms: self.seconds("park", raw.park, 0, &PARK_S)?,
@@ -276,6 +293,7 @@ impl Checker<'_> {
             snapshot: raw.snapshot != Some(RawSnapshot::Taken(false)),
             unique: raw.snapshot == Some(RawSnapshot::Named(SnapshotName::Unique)),
             rehearse: raw.rehearse.unwrap_or_else(yes),
+            fresh: fresh.is_some(),
             idempotent: raw.idempotent.unwrap_or_default(),
             network: self.network(raw.network)?,
             asynchronous: self.asynchronous(raw.asynchronous.unwrap_or_default())?,
@@ -573,6 +591,18 @@ impl Checker<'_> {
                     format!("warmup method \"{}\" is not an HTTP method: use GET, POST, …", r.method),
                 );
             }
+            for (name, value) in &r.headers {
+                let is_header = HeaderName::from_bytes(name.as_bytes()).is_ok() && HeaderValue::from_str(value).is_ok();
+                let lower = name.to_ascii_lowercase();
+                if !is_header || lower.starts_with("x-fn-") || OWN_HEADERS.contains(&lower.as_str()) {
+                    let message = format!(
+                        "warmup header {name:?} cannot be sent: a name has letters, digits and dashes, does not begin \
+                         with x-fn-, and its value is one line; {} are the platform's",
+                        OWN_HEADERS.join(", ")
+                    );
+                    return self.refuse(Some(request.span()), message);
+                }
+            }
         }
         Ok(requests.into_iter().map(Spanned::into_inner).collect())
     }
@@ -591,18 +621,6 @@ impl Checker<'_> {
         let h = hooks.get_ref();
         for path in [&h.before_snapshot, &h.after_restore].into_iter().flatten() {
             if !path.starts_with('/') || path.contains(char::is_whitespace) {
-            for (name, value) in &r.headers {
-                let is_header = HeaderName::from_bytes(name.as_bytes()).is_ok() && HeaderValue::from_str(value).is_ok();
-                let lower = name.to_ascii_lowercase();
-                if !is_header || lower.starts_with("x-fn-") || OWN_HEADERS.contains(&lower.as_str()) {
-                    let message = format!(
-                        "warmup header {name:?} cannot be sent: a name has letters, digits and dashes, does not begin \
-                         with x-fn-, and its value is one line; {} are the platform's",
-                        OWN_HEADERS.join(", ")
-                    );
-                    return self.refuse(Some(request.span()), message);
-                }
-            }
                 return self.refuse(
                     Some(hooks.span()),
                     format!("hook path \"{path}\" must start with '/' and have no spaces"),

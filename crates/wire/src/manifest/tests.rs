@@ -145,6 +145,8 @@ fn impossible_limits_are_refused_with_line_and_range() {
         ("min_warm = 1001", "0 to 1000"),
         ("min_warm = 11", "raise max_instances"),
         ("min_warm = 5\nmin_parked = 6", "lower one"),
+        ("fresh = true\nsnapshot = false", "remove snapshot = false"),
+        ("fresh = true\nconcurrency = 2", "remove concurrency = 2"),
         ("park = \"8d\"", "\"0s\" to"),
         ("base = \"node\"", "remove the line"),
         ("network = \"all\"", "\"egress\""),
@@ -152,10 +154,10 @@ fn impossible_limits_are_refused_with_line_and_range() {
         ("env = { PORT = \"1\" }", "set by the platform"),
         ("env = { \"a b\" = \"1\" }", "letters, digits"),
         ("warmup = [{ path = \"x\" }]", "start with '/'"),
-        ("hooks = { after_restore = \"/x\" }", "http"),
-    ] {
         ("warmup = [{ headers = { \"a b\" = \"1\" } }]", "letters, digits"),
         ("warmup = [{ headers = { X-Fn-Start = \"1\" } }]", "begin with x-fn-"),
+        ("hooks = { after_restore = \"/x\" }", "http"),
+    ] {
         let message = refused(&format!("{HELLO}{line}\n"));
         assert!(message.contains("line 4"), "{line}: {message}");
         assert!(message.contains(fix), "{line}: {message}");

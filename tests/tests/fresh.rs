@@ -1,0 +1,102 @@
+//! Functions with `fresh`: each invocation runs in a copy of the snapshot that has served none.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::thread;
+
+use rekindle_e2e::{Client, Folder, shared};
+use rekindle_testkit::Reply;
+
+/// Leaves behind what a process can: in memory, in a file, as a thread, as a child, as a changed directory. Tells what
+/// it found. Its warm-up request is no invocation, and is part of the snapshot.
+const CODE: &str = "import os, secrets, subprocess, threading, time\n\
+    calls = 0\n\
+    def handler(event, context):\n    global calls\n    calls += 1\n    found = {\n\
+    \x20       'calls': calls, 'directory': os.getcwd(), 'threads': threading.active_count(),\n\
+    \x20       'left': sorted(os.listdir('/tmp')), 'key': secrets.token_hex(8),\n\
+    \x20       'processes': [p for p in os.listdir('/proc') if p.isdigit()]}\n\
+    \x20   open(f'/tmp/left-{calls}', 'w').close()\n    os.chdir('/tmp')\n\
+    \x20   threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n\
+    \x20   subprocess.Popen(['sleep', '600'])\n\
+    \x20   if event.get('rawPath', '').startswith('/exit'):\n        os._exit(3)\n\
+    \x20   if event.get('rawPath', '').startswith('/hang'):\n        time.sleep(30)\n\
+    \x20   return found\n";
+
+fn folder(name: &str, settings: &str) -> Folder {
+    let settings = format!("fresh = true\n{settings}\n[[warmup]]\npath = \"/\"\n");
+    Folder::python(name, &settings, CODE)
+}
+
+/// The answer without its key.
+fn state(reply: &Reply) -> serde_json::Value {
+    let mut found = reply.json();
+    found.as_object_mut().unwrap().remove("key");
+    found
+}
+
+/// Calls it, and returns the key that it made.
+fn called(platform: &Client, name: &str, expected: &serde_json::Value) -> String {
+    let reply = platform.get(name, "/").ok();
+    assert_eq!(&state(&reply), expected);
+    reply.json()["key"].to_string()
+}
+
+fn are_different(mut keys: Vec<String>) {
+    let count = keys.len();
+    keys.sort();
+    keys.dedup();
+    assert_eq!(keys.len(), count);
+}
+
+#[test]
+fn each_invocation_finds_what_the_snapshot_has_and_a_key_of_its_own() {
+    let platform = shared();
+    platform.deploy(&folder("fresh-one", "max_instances = 1"));
+    let first = platform.fresh("restored", "fresh-one", "/").ok();
+    let expected = state(&first);
+    // The warm-up's traces are the snapshot's.
+    assert_eq!(expected["calls"], 2, "{expected}");
+    assert_eq!(expected["left"], serde_json::json!(["left-1"]), "{expected}");
+    let keys = (0..20).map(|_| called(platform, "fresh-one", &expected)).collect();
+    are_different(keys);
+    let last = platform.get("fresh-one", "/").ok();
+    assert_eq!((last.start(), last.instance()), ("warm", first.instance()));
+    assert!(
+        last.header("server-timing").contains("renew;dur="),
+        "{}",
+        last.header("server-timing")
+    );
+    // However an invocation ends.
+    platform.get("fresh-one", "/exit").error(502, "function_crashed");
+    called(platform, "fresh-one", &expected);
+    platform.delete("fresh-one").unwrap();
+}
+
+#[test]
+fn many_at_once_get_copies_of_their_own() {
+    let platform = shared();
+    platform.deploy(&folder("fresh-many", "max_instances = 3"));
+    let expected = state(&platform.fresh("restored", "fresh-many", "/").ok());
+    let keys = thread::scope(|scope| {
+        let callers = || {
+            (0..15)
+                .map(|_| called(platform, "fresh-many", &expected))
+                .collect::<Vec<_>>()
+        };
+        let callers: Vec<_> = (0..6).map(|_| scope.spawn(callers)).collect();
+        callers.into_iter().flat_map(|c| c.join().unwrap()).collect()
+    });
+    are_different(keys);
+    // One that is deleted leaves nothing, whatever is being renewed.
+    platform.delete("fresh-many").unwrap();
+}
+
+#[test]
+fn who_ran_into_the_timeout_leaves_nothing_either() {
+    let platform = shared();
+    platform.deploy(&folder("fresh-hang", "max_instances = 1\ntimeout = \"1s\""));
+    let expected = state(&platform.fresh("restored", "fresh-hang", "/").ok());
+    platform.get("fresh-hang", "/hang").error(504, "function_timeout");
+    called(platform, "fresh-hang", &expected);
+    platform.delete("fresh-hang").unwrap();
+}
