@@ -7,7 +7,7 @@ use rekindle_verify::messages::{Descriptor, FileEntry, Pipe, RegularFile, TimerF
 use rekindle_verify::{Process, Verified};
 
 use crate::builder::Builder;
-use crate::flags::{ACCESS, ASYNC, LARGE_FILE, PLAIN, WRITE_ONLY, is_owned_by_nobody, made_with};
+use crate::flags::{ACCESS, ASYNC, LARGE_FILE, PLAIN, WRITE_ONLY, is_owned_by_nobody, made_with, opened_with};
 use crate::task::left;
 use crate::{Refusal, Source, sockets};
 
@@ -241,7 +241,7 @@ impl<'a> Maker<'a> {
         if file.ext == Some(true) || !file.mode.is_some_and(|mode| KINDS.contains(&(mode & KIND))) {
             return Err("neither a regular file, a directory nor a device");
         }
-        self.b.path(Code::Open, file.flags, &file.name);
+        self.b.path(Code::Open, opened_with(file.flags), &file.name);
         self.b.op(Code::Keep, number, [file.pos, close.into()]);
         Ok(())
     }

@@ -5,6 +5,7 @@ use rekindle_verify::Process;
 use rekindle_verify::messages::{Mm, Vma};
 
 use crate::builder::Builder;
+use crate::flags::opened_with;
 use crate::{Memory, PageRun, Refusal, Source, names};
 
 /// CRIU's status flags of mappings.
@@ -200,7 +201,7 @@ impl Plan<'_> {
             self.close();
             let file = self.source.images.files.get(&id).and_then(|file| file.reg.as_ref());
             let file = file.filter(|file| file.ext != Some(true)).ok_or(missing)?;
-            self.b.path(Code::Open, wanted.1, &file.name);
+            self.b.path(Code::Open, opened_with(wanted.1), &file.name);
             self.open = Some(wanted);
         }
         Ok(())

@@ -138,6 +138,9 @@ fn good_images_become_a_program() {
 fn files_that_lost_their_names_have_them_until_all_is_open() {
     let mut images = good();
     give_ghost(&mut images, |ghost| assert_eq!(ghost.size, 4));
+    // It never had one: made with `O_TMPFILE`.
+    images.files.get_mut(&6).unwrap().reg.as_mut().unwrap().flags |= 0o20_200_000;
+    open(&mut images, 6);
     let program = compiled(&images).unwrap().program;
     let program = Program::parse(&program).unwrap();
     let codes: Vec<_> = program.ops().map(|op| Code::of(op.code).unwrap()).collect();
@@ -145,6 +148,11 @@ fn files_that_lost_their_names_have_them_until_all_is_open() {
         let op = program.ops().find(|op| op.code == code as u32).unwrap();
         assert_eq!(program.part(op.args[0], op.args[1]).unwrap(), b"/tmp/ghost\0");
     }
+    let opens = program.ops().filter(|op| op.code == Code::Open as u32);
+    let flags = opens
+        .filter(|op| program.part(op.args[0], op.args[1]) == Ok(b"/tmp/ghost\0"))
+        .map(|op| op.a);
+    assert_eq!(flags.collect::<Vec<_>>(), [0o100_002]);
     let at = |code| codes.iter().position(|found| *found == code).unwrap();
     let order = [
         Code::Files,
