@@ -38,6 +38,10 @@ use crate::pace::{MinRate, Pace};
 const KEPT_MAX: usize = 64 << 10;
 /// Pause after which a body without a length counts as one half of a conversation.
 const PAUSE: Duration = Duration::from_millis(100);
+/// A body that has been waited for this long while it was passed on, and came slower than this on the whole, bytes a
+/// second, counts as one that pauses.
+const SLOW_AFTER: Duration = Duration::from_secs(2);
+const SLOW_RATE: f64 = 16_384.0;
 /// Limit for the first part, however it comes.
 const FIRST_LIMIT: Duration = Duration::from_secs(75);
 
@@ -103,8 +107,9 @@ pub(crate) struct Stream {
     /// It ended early: the client left, was too slow, or sent too much.
     broke_off: AtomicBool,
     hint: SizeHint,
-    metrics: Arc<Metrics>,
-    _early: Option<EarlyPlace>,
+    intake: Intake,
+    client: Option<Arc<Held>>,
+    early: Mutex<Option<EarlyPlace>>,
     _unread: Room,
 }
 
@@ -162,8 +167,9 @@ impl Intake {
             too_slow: AtomicBool::new(false),
             broke_off: AtomicBool::new(false),
             hint,
-            metrics: self.metrics.clone(),
-            _early: early,
+            intake: self.clone(),
+            client: sender.client.clone(),
+            early: Mutex::new(early),
             _unread: unread,
         })))
     }
@@ -214,7 +220,7 @@ impl Intake {
                     Ok(frame) => frame,
                     Err(_) => {
                         early = None;
-                        match self.early_place(sender) {
+                        match self.early_place(sender.client.as_ref()) {
                             Some(place) => break First::Paused(place),
                             None => continue,
                         }
@@ -256,8 +262,8 @@ impl Intake {
         Ok((received, ending))
     }
 
-    fn early_place(&self, sender: &Sender) -> Option<EarlyPlace> {
-        let of_client = match &sender.client {
+    fn early_place(&self, client: Option<&Arc<Held>>) -> Option<EarlyPlace> {
+        let of_client = match client {
             Some(client) => Some(client.early()?),
             None => None,
         };
@@ -352,6 +358,19 @@ impl Stream {
         }
         Ok(frame)
     }
+
+    /// Whether it may go on. One that comes slowly holds its function's place for long, so it needs one of the places of
+    /// bodies that pause.
+    fn may_go_on(&self) -> bool {
+        if !self.body.lock().is_slow() {
+            return true;
+        }
+        let mut early = self.early.lock();
+        if early.is_none() {
+            *early = self.intake.early_place(self.client.as_ref());
+        }
+        early.is_some()
+    }
 }
 
 struct Attempt(Arc<Stream>);
@@ -368,9 +387,13 @@ impl http_body::Body for Attempt {
         }
         let polled = Pin::new(&mut *stream.body.lock()).poll_frame(cx);
         let polled = polled.map(|frame| frame.map(|frame| stream.count(frame?)));
+        let polled = match polled {
+            Poll::Ready(Some(Ok(_))) if !stream.may_go_on() => Poll::Ready(Some(Err(TooSlow.into()))),
+            polled => polled,
+        };
         if let Poll::Ready(Some(Err(error))) = &polled {
             if error.is::<TooSlow>() {
-                stream.metrics.refused("slow_body");
+                stream.intake.metrics.refused("slow_body");
                 stream.too_slow.store(true, Ordering::Release);
             }
             stream.broke_off.store(true, Ordering::Release);
@@ -394,6 +417,9 @@ struct Paced {
     body: Body,
     pace: Pace,
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
+    /// How long it was waited for, and the bytes that came then.
+    waited: Duration,
+    came: u64,
 }
 
 impl Paced {
@@ -402,7 +428,13 @@ impl Paced {
             body,
             pace: Pace::new(rate),
             waiting: None,
+            waited: Duration::ZERO,
+            came: 0,
         }
+    }
+
+    fn is_slow(&self) -> bool {
+        self.waited >= SLOW_AFTER && (self.came as f64) < SLOW_RATE * self.waited.as_secs_f64()
     }
 }
 
@@ -415,8 +447,10 @@ impl http_body::Body for Paced {
         if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) {
             if let Some((since, _)) = this.waiting.take() {
                 let bytes = frame.as_ref().and_then(|f| f.as_ref().ok()?.data_ref());
-                this.pace
-                    .moved(since.elapsed(), bytes.map_or(0, |data| data.len() as u64));
+                let (waited, bytes) = (since.elapsed(), bytes.map_or(0, |data| data.len() as u64));
+                this.pace.moved(waited, bytes);
+                this.waited += waited;
+                this.came += bytes;
             }
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
@@ -550,6 +584,31 @@ mod tests {
         assert!(upload.attempt().collect().await.is_err());
         assert!(upload.broke_off());
         assert_eq!(upload.check(1 << 20).unwrap_err().code, ErrorCode::RequestTimeout);
+    }
+
+    #[tokio::test]
+    async fn a_body_that_comes_slowly_behind_its_first_part_is_one_of_few() {
+        let intake = intake(1 << 20, Duration::from_secs(20));
+        // 64 KiB at once, then 2 KiB a second.
+        let slow = || {
+            let pieces = futures::stream::unfold(0, |piece| async move {
+                if piece > 0 {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                let bytes = if piece > 0 { 200 } else { KEPT_MAX };
+                (piece < 30).then(|| (Ok::<_, std::io::Error>(vec![1; bytes]), piece + 1))
+            });
+            Body::from_stream(pieces)
+        };
+        let first = received(&intake, slow(), 1 << 20).await.unwrap();
+        let second = received(&intake, slow(), 1 << 20).await.unwrap();
+        let (first, other) = tokio::join!(first.attempt().collect(), second.attempt().collect());
+        let whole = [first, other].into_iter().filter(Result::is_ok).count();
+        assert_eq!(whole, 1, "there is one place");
+        assert_eq!(
+            second.check(1 << 20).err().map(|e| e.code),
+            Some(ErrorCode::RequestTimeout)
+        );
     }
 
     #[tokio::test]

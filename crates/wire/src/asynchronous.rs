@@ -184,6 +184,9 @@ pub struct ClaimRequest {
     pub gateway: GatewayId,
     /// Number of calls that it has room for.
     pub room: u32,
+    /// Number of calls that it runs at most. 0: it does not say.
+    #[serde(default)]
+    pub places: u32,
     /// Number of callbacks that it has room for.
     pub callbacks: u32,
     /// How long it waits for work, in milliseconds.

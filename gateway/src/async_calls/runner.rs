@@ -45,6 +45,8 @@ pub(crate) struct Runner {
     dispatch: Arc<Dispatch>,
     callbacks: Callbacks,
     room: Arc<Semaphore>,
+    /// Places of `room` in all.
+    places: u32,
     callback_room: Arc<Semaphore>,
     held: Mutex<HashMap<CallId, u32>>,
     tasks: TaskTracker,
@@ -61,6 +63,7 @@ impl Runner {
             dispatch,
             callbacks,
             room: Arc::new(Semaphore::new(at_once)),
+            places: u32::try_from(at_once).unwrap_or(u32::MAX),
             callback_room: Arc::new(Semaphore::new(CALLBACKS)),
             held: Mutex::default(),
             tasks: TaskTracker::new(),
@@ -126,6 +129,7 @@ impl Runner {
         let request = ClaimRequest {
             gateway: self.gateway.clone(),
             room: u32::try_from(self.room.available_permits() + 1).unwrap_or(u32::MAX),
+            places: self.places,
             callbacks: u32::try_from(self.callback_room.available_permits()).unwrap_or(u32::MAX),
             wait_ms: u64::try_from(WAIT.as_millis()).unwrap_or(u64::MAX),
         };

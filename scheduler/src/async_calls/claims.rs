@@ -42,12 +42,17 @@ async fn take(scheduler: &Scheduler, request: &ClaimRequest) -> Result<Claims, S
     let (now, now_unix_ms) = (scheduler.now(), unix_ms());
     let shares = {
         let state = scheduler.state();
+        let mut queues = scheduler.calls.queues();
+        let most = queues.most_of_one(&request.gateway, request.places, now);
         let at_once = |name: &FunctionId| match state.catalog.live(name) {
-            Some(live) => u64::from(live.spec.manifest.max_instances) * u64::from(live.spec.manifest.concurrency),
+            Some(live) => {
+                let manifest = &live.spec.manifest;
+                most.min(u64::from(manifest.max_instances) * u64::from(manifest.concurrency))
+            }
             None => UNKNOWN_AT_ONCE,
         };
         let room = request.room.min(CLAIM_MAX);
-        scheduler.calls.queues().share(room, now, at_once)
+        queues.share(room, now, at_once)
     };
     let mut claims = Claims::default();
     let holder = request.gateway.as_str();

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rekindle_wire::FunctionId;
+use rekindle_wire::ids::GatewayId;
 
 use crate::clock::Millis;
 use crate::store::{self, Due};
@@ -19,6 +20,8 @@ const ALL: u64 = 100_000;
 const BYTES: u64 = 1 << 30;
 /// How long a function is left alone when none of its calls is due yet.
 const LEFT_ALONE: Duration = super::TICK;
+/// How long what a gateway says of its places holds. It asks for work more often.
+const PLACES_HOLD: Duration = Duration::from_mins(1);
 /// How often in a row changes may keep the counts from being replaced.
 const SKIPS: u32 = 8;
 
@@ -50,9 +53,24 @@ pub(crate) struct Queues {
     /// Number of changes, so that older counts do not replace newer ones.
     changes: u64,
     skipped: u32,
+    /// Calls that each gateway runs at most, and when it said so.
+    places: BTreeMap<GatewayId, (u32, Millis)>,
 }
 
 impl Queues {
+    /// Notes how many calls a gateway runs at most. Returns how many of one function may run at all gateways: three
+    /// quarters. The rest is for functions that have few or none, however long the calls of others take.
+    pub(super) fn most_of_one(&mut self, gateway: &GatewayId, places: u32, now: Millis) -> u64 {
+        self.places.insert(gateway.clone(), (places, now));
+        self.places
+            .retain(|_, (_, said)| now.since(*said) < Millis::from(PLACES_HOLD));
+        if self.places.values().any(|(places, _)| *places == 0) {
+            return u64::MAX;
+        }
+        let all: u64 = self.places.values().map(|(places, _)| u64::from(*places)).sum();
+        (all - all / 4).max(1)
+    }
+
     /// Whether one more call may wait.
     pub(super) fn admit(&self, function: &FunctionId, bytes: u64) -> Result<(), Full> {
         let all = self.all();
@@ -230,6 +248,20 @@ mod tests {
         let all = queues(&[("busy", 9_000, 6), ("calm", 2, 0)]);
         assert_eq!(shared(&all, 4, 100), [("busy".to_owned(), 2), ("calm".to_owned(), 2)]);
         assert_eq!(shared(&all, 4, 7), [("busy".to_owned(), 1), ("calm".to_owned(), 2)]);
+    }
+
+    #[test]
+    fn a_quarter_of_all_places_is_for_functions_that_have_few() {
+        let (first, second) = ("g-1".parse().unwrap(), "g-2".parse().unwrap());
+        let mut all = queues(&[("slow", 500, 90)]);
+        let most = all.most_of_one(&first, 128, Millis(1));
+        assert_eq!(most, 96);
+        assert_eq!(shared(&all, 38, most), [("slow".to_owned(), 6)]);
+        assert_eq!(all.most_of_one(&second, 128, Millis(2)), 192);
+        assert_eq!(all.most_of_one(&second, 3, Millis(60_001)), 3);
+        assert_eq!(all.most_of_one(&second, 1, Millis(60_002)), 1);
+        // One of an older version does not say.
+        assert_eq!(all.most_of_one(&first, 0, Millis(60_003)), u64::MAX);
     }
 
     #[test]
