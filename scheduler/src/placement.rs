@@ -195,7 +195,7 @@ fn warmest(fleet: &Fleet, there: &OfVersion, ask: &Ask, now: Millis) -> Option<(
             Stage::Preparing | Stage::Capturing | Stage::Moving | Stage::Stopping => false,
         };
         let takes_new = site.facts.as_ref().is_some_and(|f| f.takes_new);
-        let is_free = !i.draining && i.in_flight < i.slots;
+        let is_free = i.draining.is_none() && i.in_flight < i.slots;
         (takes_new && may_go_on && is_free && !ask.avoids(fleet, &i.worker, now)).then_some(site)
     };
     let lost = lost_leases(fleet, there, ask, now);

@@ -13,7 +13,7 @@ use rekindle_wire::api::{InstanceInfo, InstanceState};
 use rekindle_wire::internal::Heartbeat;
 use rekindle_wire::{FunctionId, InstanceId, VersionNumber};
 
-use super::{Fleet, Instance, Stage, UNSEEN, Worker};
+use super::{Draining, Fleet, Instance, Stage, UNSEEN, Worker};
 use crate::catalog::Known;
 use crate::clock::Millis;
 
@@ -118,7 +118,11 @@ impl Fleet {
         );
         if let Some(mut instance) = self.instances.get_mut(&info.id) {
             // Its idle time before the scheduler knew it does not count: a gateway may hold a lease on it.
-            instance.draining = !live || surplus;
+            instance.draining = match (surplus, live) {
+                (true, _) => Some(Draining::Surplus),
+                (false, false) => Some(Draining::NotNamed),
+                (false, true) => None,
+            };
             instance.update(info, now);
         }
     }

@@ -104,7 +104,7 @@ impl Heat {
         // Processors that one instance is assumed to keep busy. The load is not measured for each instance.
         let each = busy(source) * cpus(source) / as_f64(here().count().max(1) as u64);
         let may_move = |i: &Instance| {
-            i.stage == Stage::Ready && i.moving.is_none() && !i.draining && !i.condemned && i.move_after <= now
+            i.stage == Stage::Ready && i.moving.is_none() && i.draining.is_none() && !i.condemned && i.move_after <= now
         };
         let movable = here().filter(|(_, i)| may_move(i));
         let (id, instance) = movable.max_by_key(|(id, i)| (i.in_flight, std::cmp::Reverse((i.memory_now, *id))))?;

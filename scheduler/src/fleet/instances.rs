@@ -70,7 +70,7 @@ struct Entry {
 
 impl Entry {
     fn of(i: &Instance) -> Self {
-        let takes = !i.draining && i.in_flight < i.slots && i.lease.is_none();
+        let takes = i.draining.is_none() && i.in_flight < i.slots && i.lease.is_none();
         let grade = match i.stage {
             Stage::Ready => Some(2),
             Stage::Parked => Some(1),

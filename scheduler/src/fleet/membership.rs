@@ -181,10 +181,10 @@ impl Fleet {
         self.instances.change_site(id, |sites| sites.set_facts(id, facts));
     }
 
-    /// Whether an instance must finish and go: its version is not the live one, or its worker is draining.
+    /// Whether an instance must finish and go: it is draining, or its worker is.
     pub(crate) fn is_leaving(&self, instance: &Instance) -> bool {
         let facts = || self.instances.sites().get(&instance.worker)?.facts.as_ref();
-        instance.draining || facts().is_some_and(|f| f.is_draining)
+        instance.draining.is_some() || facts().is_some_and(|f| f.is_draining)
     }
 
     /// Marks workers that have gone silent. Forgets what ran on those that are gone, and forgets workers that have been

@@ -14,8 +14,8 @@
 //!                             └───────── Moving         (moving to another worker; see [`moves`])
 //! ```
 //!
-//! Independently of its stage, an instance may be leased to one gateway (see [`leases`]). It may also be draining: its
-//! version is not the live one, so it finishes what it serves and takes nothing new.
+//! Independently of its stage, an instance may be leased to one gateway (see [`leases`]). It may also be
+//! [`Draining`]: it finishes what it serves, takes nothing new, and goes.
 
 pub(crate) mod cost;
 pub(crate) mod heartbeat;
@@ -95,6 +95,15 @@ impl Stage {
     }
 }
 
+/// Why an instance finishes what it serves and takes nothing new.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Draining {
+    /// No alias names its version.
+    NotNamed,
+    /// Its version has more than its maximum, or another function needs the room.
+    Surplus,
+}
+
 /// A lease: the instance's slots belong to one gateway for a while.
 #[derive(Debug, Clone)]
 pub(crate) struct Lease {
@@ -128,7 +137,8 @@ pub(crate) struct Instance {
     pub(crate) cannot_park: bool,
     pub(crate) started: StartKind,
     pub(crate) stage: Stage,
-    pub(crate) draining: bool,
+    /// `None` if it may take invocations.
+    pub(crate) draining: Option<Draining>,
     /// It is being stopped whatever it does.
     pub(crate) condemned: bool,
     /// Its move, if it moves.
@@ -253,7 +263,7 @@ impl Fleet {
                 cannot_park: false,
                 started,
                 stage,
-                draining: false,
+                draining: None,
                 condemned: false,
                 moving: None,
                 move_after: Millis(0),

@@ -219,7 +219,8 @@ impl Fleet {
         for (worker, _) in self.workers.iter().filter(|(_, w)| w.alive && w.is_draining()) {
             let here = || self.instances.on(worker);
             let moving = here().filter(|(_, i)| i.moving.is_some()).count();
-            let may_move = |i: &Instance| i.stage == Stage::Ready && i.moving.is_none() && !i.draining && !i.condemned;
+            let may_move =
+                |i: &Instance| i.stage == Stage::Ready && i.moving.is_none() && i.draining.is_none() && !i.condemned;
             let in_use = |i: &Instance| i.in_flight > 0 || i.lease.is_some() || now.since(i.last_active) < hot;
             let wanted = here().filter(|(_, i)| may_move(i) && in_use(i) && i.move_after <= now);
             found.extend(wanted.map(|(id, _)| id.clone()).take(at_once.saturating_sub(moving)));
@@ -243,7 +244,7 @@ impl Fleet {
             .map(|v| &v.moving);
         self.instances.named(moving.into_iter().flatten()).any(|(_, i)| {
             let since = i.moving.as_ref().and_then(|m| m.since);
-            !i.draining && since.is_some_and(|since| now.since(since) < WORTH_WAITING)
+            i.draining.is_none() && since.is_some_and(|since| now.since(since) < WORTH_WAITING)
         })
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use rekindle_wire::{FunctionId, InstanceId, VersionNumber};
 
-use super::{Fleet, Instance, Stage};
+use super::{Draining, Fleet, Instance, Stage};
 use crate::clock::Millis;
 
 /// How long an instance is left alone after its worker said it was busy.
@@ -199,16 +199,17 @@ impl Fleet {
         }
     }
 
-    /// Follows a change of a function's aliases: instances of versions that none names finish and go.
+    /// Follows a change of a function's aliases: instances of versions that none names finish and go. Those that finish
+    /// for another reason do so whatever is named.
     pub(crate) fn switch(&mut self, function: &FunctionId, is_named: impl Fn(VersionNumber) -> bool) {
         for id in self.instances.ids_of(function) {
             let Some(mut instance) = self.instances.get_mut(&id) else {
                 continue;
             };
             if is_named(instance.version) {
-                instance.draining = false;
+                instance.draining.take_if(|why| *why == Draining::NotNamed);
             } else if instance.stage != Stage::Preparing {
-                instance.draining = true;
+                instance.draining.get_or_insert(Draining::NotNamed);
                 if let Some(lease) = &mut instance.lease {
                     lease.recalled = true;
                 }

@@ -212,8 +212,8 @@ fn after_a_restart_of_the_scheduler_instances_are_taken_back_and_unknown_ones_st
         _ => Known::Unknown,
     });
     assert_eq!(stop, [c]);
-    assert!(!fleet.instances[&a].draining);
-    assert!(fleet.instances[&b].draining);
+    assert!(fleet.instances[&a].draining.is_none());
+    assert!(fleet.instances[&b].draining.is_some());
     // The gateway that held it before continues.
     let (give_back, _) = fleet.report(&report("g-1", &[&a, &b], &[]), Millis(2));
     assert_eq!(give_back, [b]);
@@ -285,9 +285,30 @@ fn an_instance_that_finishes_takes_invocations_again_when_its_version_serves_aga
     let id = ready(&mut fleet, "i-a", &hello, Millis(0));
     let name = &hello.spec.function;
     fleet.switch(name, |version| version == VersionNumber(2));
-    assert!(fleet.instances[&id].draining);
+    assert_eq!(fleet.instances[&id].draining, Some(Draining::NotNamed));
     fleet.switch(name, |version| version == hello.spec.version);
-    assert!(!fleet.instances[&id].draining);
+    assert_eq!(fleet.instances[&id].draining, None);
+}
+
+#[test]
+fn an_instance_that_finishes_for_another_reason_does_so_whatever_an_alias_names() {
+    let hello = live(spec("hello", 1, 10, 1, 1));
+    let (a, b) = ("i-a".parse().unwrap(), "i-b".parse().unwrap());
+    let listed = vec![info(&a, &hello.spec, 0, 1, 0), info(&b, &hello.spec, 0, 1, 0)];
+    let mut fleet = Fleet::default();
+    fleet.heartbeat(&beat(0, 1, 100, listed), Millis(1), |_, _| Known::Live(hello.clone()));
+    assert_eq!(
+        fleet.instances[&b].draining,
+        Some(Draining::Surplus),
+        "beyond the maximum"
+    );
+    let name = &hello.spec.function;
+    for named in [1, 2, 1] {
+        fleet.switch(name, |version| version == VersionNumber(named));
+        let unnamed = (named != 1).then_some(Draining::NotNamed);
+        let draining = [&a, &b].map(|id| fleet.instances[id].draining);
+        assert_eq!(draining, [unnamed, Some(Draining::Surplus)]);
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use rekindle_wire::{FunctionId, InstanceId, WorkerId};
 
 use super::retire::Decided;
-use super::{Fleet, Instance, Worker};
+use super::{Draining, Fleet, Instance, Worker};
 use crate::catalog::LiveVersion;
 use crate::clock::Millis;
 
@@ -35,7 +35,7 @@ impl Fleet {
     /// Memory held by each function's instances, without those that are leaving, bytes.
     pub(crate) fn held(&self) -> HashMap<&FunctionId, u64> {
         let mut held: HashMap<&FunctionId, u64> = HashMap::new();
-        for instance in self.instances.values().filter(|i| !i.draining) {
+        for instance in self.instances.values().filter(|i| i.draining.is_none()) {
             *held.entry(&instance.function).or_default() += instance.set_aside();
         }
         held
@@ -82,7 +82,7 @@ impl Fleet {
         let here = |i: &&Instance| i.worker == worker || i.moves_to(&worker);
         // What is free can go at once, and what is leaving will go. A leased instance may be in use, whatever its
         // worker reported.
-        let stays = |i: &&Instance| !i.is_free() && !i.draining;
+        let stays = |i: &&Instance| !i.is_free() && i.draining.is_none();
         let in_use: u64 = self
             .instances
             .values()
@@ -97,7 +97,7 @@ impl Fleet {
             return false;
         };
         if let Some(mut instance) = self.instances.get_mut(&id) {
-            instance.draining = true;
+            instance.draining = Some(Draining::Surplus);
         }
         self.decided(Decided::Yielded);
         self.recall(&id);
@@ -132,7 +132,7 @@ impl Fleet {
             let has_had_its_turn = own == 0 && granted.is_some_and(|at| now.since(at) >= TURN);
             i.worker == *worker
                 && i.function != live.spec.function
-                && !i.draining
+                && i.draining.is_none()
                 && i.moving.is_none()
                 && granted.is_some()
                 && (keeps_its_share || has_had_its_turn)
@@ -170,7 +170,7 @@ mod tests {
     }
 
     fn yielded(fleet: &Fleet) -> Vec<&str> {
-        let draining = fleet.instances.values().filter(|i| i.draining);
+        let draining = fleet.instances.values().filter(|i| i.draining.is_some());
         draining.map(|i| i.function.as_str()).collect()
     }
 
@@ -199,7 +199,10 @@ mod tests {
         fleet.recall(&recalled);
         let other = live(spec("other", 1, 10, 1, 50));
         assert!(fleet.claim(&other, Millis(10)));
-        assert!(fleet.instances[&recalled].draining, "the one that was to go anyhow");
+        assert!(
+            fleet.instances[&recalled].draining.is_some(),
+            "the one that was to go anyhow"
+        );
         assert!(!fleet.claim(&other, Millis(11)));
     }
 

@@ -510,7 +510,7 @@ impl World {
             Decision::Use(id) => {
                 let instance = &self.fleet.instances[&id];
                 assert_eq!(instance.version, version.spec.version);
-                assert!(!instance.draining, "a draining instance was used");
+                assert!(instance.draining.is_none(), "a draining instance was used");
                 assert!(
                     instance.lease.as_ref().is_none_or(|l| l.expires_at <= self.now),
                     "an instance was leased twice"
@@ -524,7 +524,7 @@ impl World {
                     i.function == version.spec.function
                         && i.version == version.spec.version
                         && i.is_free()
-                        && !i.draining
+                        && i.draining.is_none()
                         && self.fleet.may_go_on(i)
                 });
                 assert!(force || !usable, "an instance was started while another stood ready");
