@@ -34,9 +34,8 @@ import urllib.parse
 ZOO = pathlib.Path(__file__).resolve().parent
 ROOT = ZOO.parent.parent
 PAGE = ROOT / "docs/reference/benchmarks/zoo.md"
-# Seconds: a deploy with its installation, one request, any other command.
+# Seconds: a deploy with its installation, one request, any other command. Letters of a table's cell.
 DEPLOY, REQUEST, COMMAND = 900, 120, 120
-# Letters of a table's cell.
 CELL = 150
 
 
@@ -94,8 +93,7 @@ class Platform:
             if time.monotonic() > deadline:
                 raise Wrong("its instances do not end")
             for one in left:
-                path = f"/v1/instances/{one['id']}"
-                self.request("DELETE", path, headers={"Authorization": f"Bearer {self.key}"})
+                self.request("DELETE", f"/v1/instances/{one['id']}", None, {"Authorization": f"Bearer {self.key}"})
             time.sleep(0.05)
 
 
@@ -195,7 +193,7 @@ def run(platform, name, folder, count, keep):
             act()
     except Wrong as error:
         row["failed"] = f"{step}: {error}"
-    if not keep:
+    if not keep and "deploy_ms" in row:
         try:
             platform.command("delete", function, "--yes")
         except Wrong as error:
@@ -256,7 +254,7 @@ The times are no benchmark: the machine had other work meanwhile (2 cores, load 
 
 
 def main():
-    parser = argparse.ArgumentParser(usage=__doc__, add_help=True)
+    parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("names", nargs="*")
     for flag in ["--all", "--list", "--keep", "--write-docs"]:
         parser.add_argument(flag, action="store_true")
@@ -271,11 +269,15 @@ def main():
         print("\n".join(known))
         return 0
     names = list(known) if args.all else args.names
-    if unknown := [name for name in names if name not in known]:
-        parser.error(f"no such program: {', '.join(unknown)}; --list prints all")
+    if unknown := ", ".join(name for name in names if name not in known):
+        parser.error(f"no such program: {unknown}; --list prints all")
     if not names and not args.write_docs:
         parser.error("name a program, or --all")
-    record = json.loads(args.record.read_text()) if args.record.exists() else {}
+
+    def read():
+        return json.loads(args.record.read_text()) if args.record.exists() else {}
+
+    record = read()
     platform = Platform(args.url, args.key, args.fn)
     for name in names:
         begun = time.monotonic()
@@ -285,7 +287,7 @@ def main():
             print(f"{name}: the platform does not answer: {error}", file=sys.stderr)
             return 1
         row["restores"] = args.restores
-        record[name] = row
+        record = read() | {name: row}
         args.record.parent.mkdir(parents=True, exist_ok=True)
         args.record.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
         print(f"{name}: {row.get('failed') or 'right'} ({time.monotonic() - begun:.0f} s)", file=sys.stderr)
