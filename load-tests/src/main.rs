@@ -22,6 +22,7 @@ mod clones;
 mod cluster;
 mod codec;
 mod cold;
+mod command_line;
 mod compare;
 mod draw;
 mod first;
@@ -56,11 +57,12 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, bail};
 use clap::Parser as _;
 
-use args::{Args, Command};
+use args::Args;
+use command_line::{Command, CommandLine};
 use record::{Record, told};
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
+    match run(&CommandLine::parse()) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("rekindle-bench: {error:#}");
@@ -69,9 +71,9 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(args: &Args) -> Result<ExitCode> {
+fn run(CommandLine { args, command }: &CommandLine) -> Result<ExitCode> {
     let done = |outcome: Result<()>| outcome.map(|()| ExitCode::SUCCESS);
-    let record = match &args.command {
+    let record = match command {
         Some(Command::PagerProcess(process)) => return done(pager::process::run(process)),
         Some(Command::IdleProcess(process)) => return done(idle::process::run(process)),
         Some(Command::SandboxFloor(floor)) => return done(sandboxes::floor::run(floor)),

@@ -12,7 +12,7 @@ use rekindle_pager::{Handover, Layout, PageRange, Pager, PagerConfig};
 use super::child::Restored;
 use super::content::{Content, FIRST};
 use super::kinds::{Way, Workload, name};
-use super::process::Seen;
+use super::workload::Seen;
 use crate::record::{Record, Row};
 
 /// Limit for the pager's part of starting a process.

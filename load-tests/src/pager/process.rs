@@ -17,7 +17,6 @@ use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
 use rekindle_pager::PAGE;
 use rekindle_pager::handshake::FINISHED;
 use rekindle_pager::userfault::{Register, Userfault};
-use serde::{Deserialize, Serialize};
 
 use super::content::FIRST;
 use super::kinds::{Way, Workload};
@@ -44,19 +43,6 @@ pub(crate) struct ProcessArgs {
     /// The file that holds the memory.
     #[arg(long)]
     pub(crate) file: PathBuf,
-}
-
-/// What the process saw. Histograms are pairs of nanoseconds and counts.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct Seen {
-    /// Units of work done.
-    pub(crate) units: u64,
-    /// Working time in seconds, without the idle ones.
-    pub(crate) seconds: f64,
-    /// First touches of restored pages.
-    pub(crate) first_touches: Vec<(u64, u64)>,
-    /// First touches that had to wait for the pager: the thread slept.
-    pub(crate) waited: Vec<(u64, u64)>,
 }
 
 /// Runs the process.

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use hdrhistogram::Histogram;
 use rekindle_pager::PAGE;
+use serde::{Deserialize, Serialize};
 
 use super::content::first_word;
 use super::kinds::Workload;
-use super::process::Seen;
 
 /// No fault returns faster than this from another thread.
 const AT_ONCE_NS: u64 = 1_000;
@@ -21,6 +21,19 @@ const IDLE: Duration = Duration::from_millis(5);
 /// Pages of a fresh mapping, and of a piece of restored memory that is unmapped.
 const FRESH: u64 = 64;
 const PIECE: u64 = 16;
+
+/// What the process saw. Histograms are pairs of nanoseconds and counts.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Seen {
+    /// Units of work done.
+    pub(crate) units: u64,
+    /// Working time in seconds, without the idle ones.
+    pub(crate) seconds: f64,
+    /// First touches of restored pages.
+    pub(crate) first_touches: Vec<(u64, u64)>,
+    /// First touches that had to wait for the pager: the thread slept.
+    pub(crate) waited: Vec<(u64, u64)>,
+}
 
 /// Restored memory.
 pub(crate) struct Memory {

@@ -2,7 +2,7 @@
 //! line of standard input, one at a time, until that is closed.
 
 use std::io::{BufRead as _, Write as _, stdin, stdout};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
@@ -16,13 +16,38 @@ use super::dump::Dumps;
 use super::function::{Function, Running};
 use super::podman::Podman;
 use super::{Outcome, Prepared};
-use crate::args::PeerHostArgs;
 use crate::client::Connection;
 use crate::subject::{Sample, Subject};
-use crate::workload::Workload;
+use crate::workload::{Language, Workload};
 
 /// Enough for the images; it only takes what is written.
 const TMPFS_SIZE: &str = "size=6g,mode=0755";
+
+/// `rekindle-bench peer-host`.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct PeerHostArgs {
+    /// The CRIU binary.
+    #[arg(long)]
+    pub(crate) criu: PathBuf,
+    /// An empty directory, on which its tmpfs is mounted.
+    #[arg(long)]
+    pub(crate) dir: PathBuf,
+    /// Subjects that it will be asked to measure.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub(crate) subjects: Vec<Subject>,
+    /// The archive of the root filesystem.
+    #[arg(long)]
+    pub(crate) archive: PathBuf,
+    /// The function's folder.
+    #[arg(long)]
+    pub(crate) folder: PathBuf,
+    /// The function's language.
+    #[arg(long, value_enum)]
+    pub(crate) language: Language,
+    /// Memory that it touches, MiB.
+    #[arg(long)]
+    pub(crate) mib: u32,
+}
 
 struct Peers {
     function: Function,
