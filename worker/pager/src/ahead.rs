@@ -6,9 +6,10 @@ use std::thread;
 
 use crate::PAGE;
 use crate::address_map::Origin;
+use crate::command::FilledBehind;
 use crate::fill::ZEROS;
+use crate::layout::PageRange;
 use crate::memory::{Filled, Memory};
-use crate::pager::{FilledBehind, PageRange};
 use crate::pin::pin;
 use crate::source::{AheadPage, Held, PageRef, PageSource};
 use crate::streams;

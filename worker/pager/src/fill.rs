@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::PAGE;
 use crate::address_map::Origin;
+use crate::command::LostPage;
 use crate::fetching::Pending;
 use crate::memory::Filled;
-use crate::pager::LostPage;
 use crate::pin::pin;
 use crate::source::{Held, PageRef};
 use crate::thread::Thread;

@@ -13,36 +13,40 @@
 //! - `pin`: how a source's host evicts pages that may be in use.
 //! - [`handshake`]: the protocol on `lazy-pages.socket`; [`Ancestor`]: the alternative without it.
 //! - [`memory`]: one process's memory; [`userfault`]: its userfaultfd, the only place that makes those system calls.
-//! - [`pager`]: the handle; `thread` reads events (which `poller` waits for), `fill` answers faults, `ahead` fills
-//!   pages that are likely touched next (`streams` detects sequential reads), `fetching` fetches absent pages.
-//! - [`latency`]: the latency of faults.
+//! - [`pager`]: the handle; `command`: what it and the thread tell each other; `layout`: the memory that is served.
+//! - `thread` reads events (which `poller` waits for), `fill` answers faults, `ahead` fills pages that are likely touched
+//!   next (`streams` detects sequential reads), `fetching` fetches absent pages.
+//! - `stats`: counters; [`latency`]: the latency of faults.
 
 pub mod address_map;
 mod ahead;
 mod ancestor;
+mod command;
 mod fetching;
 mod fill;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod handshake;
 pub mod latency;
+mod layout;
 pub mod memory;
 pub mod pager;
 mod pin;
 mod poller;
 pub mod source;
+mod stats;
 mod streams;
 mod thread;
 pub mod userfault;
 
 pub use ancestor::Ancestor;
+pub use command::{FilledBehind, Given, Handover, LostPage, Prepared};
 pub use latency::Latency;
-pub use pager::{
-    FilledBehind, Given, Handover, Layout, LostPage, Marks, PageRange, Pager, PagerConfig, PagerError, Prepared,
-    Preparing, Stats,
-};
+pub use layout::{Layout, PageRange};
+pub use pager::{Pager, PagerConfig, PagerError, Preparing};
 pub use pin::{Pin, pin, unpinned};
 pub use source::{AheadPage, Held, PageRef, PageSource, SourceError};
+pub use stats::{Marks, Stats};
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;

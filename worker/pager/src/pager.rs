@@ -2,22 +2,19 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::ops::Range;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixListener;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use parking_lot::Mutex;
 
 use crate::address_map::AddressMap;
-use crate::ancestor::Ancestor;
-use crate::latency::Latency;
+use crate::command::{Command, FaultLog, FilledBehind, Given, Handover, LostPage, Prepared, Reach};
+use crate::layout::{Layout, PageRange};
 use crate::source::{AheadPage, PageRef, PageSource};
+use crate::stats::Stats;
 use crate::thread::Thread;
 
 /// Settings of a pager.
@@ -42,71 +39,6 @@ pub struct PagerConfig {
     pub on_lost: Box<dyn FnOnce(LostPage) + Send>,
 }
 
-/// How a pager gets the memory of restored processes.
-#[derive(Debug)]
-pub enum Handover {
-    /// CRIU hands it over and registers anonymous memory. Bound to `lazy-pages.socket` in the image directory.
-    Socket(UnixListener),
-    /// The kernel hands it over when CRIU forks a single process with this id. `Ancestor` is CRIU's own memory. CRIU
-    /// does not know about a pager then: it maps everything at its final address at once, and registers nothing.
-    Fork(Ancestor, i32),
-    /// The caller of [`Pager::prepare`] hands it over. CRIU does not know about a pager here either, and registers
-    /// nothing.
-    Given,
-}
-
-/// The memory of a stopped process.
-#[derive(Debug)]
-pub struct Given {
-    /// Process id at the checkpoint.
-    pub pid: i32,
-    /// A fresh userfaultfd for it, before any negotiation with the kernel.
-    pub userfault: OwnedFd,
-}
-
-/// Consecutive pages of a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PageRange {
-    /// First page.
-    pub first: PageRef,
-    /// Number of pages.
-    pub pages: u64,
-}
-
-/// Memory that CRIU does not register, or registers needlessly.
-#[derive(Debug, Clone, Default)]
-pub struct Layout {
-    /// Private file mappings. The pager registers them itself before the processes run.
-    pub mapped: Vec<PageRange>,
-    /// Anonymous memory that the pager registers itself, also before they run: under [`Handover::Fork`], CRIU does not.
-    pub anonymous: Vec<PageRange>,
-    /// Anonymous memory for which the snapshot holds nothing. It is left to the kernel.
-    pub empty: Vec<PageRange>,
-    /// Those of `mapped` that the process had mapped from a file, by address. Freed pages read as the file again, which
-    /// [`PageSource::file_page`] reads.
-    pub backed: Vec<PageRange>,
-}
-
-impl Layout {
-    /// Page numbers in `backed` of one process.
-    pub fn backed_of(&self, pid: i32) -> Arc<[Range<u64>]> {
-        let of = self.backed.iter().filter(|b| b.first.pid == pid);
-        of.map(|b| b.first.page..b.first.page + b.pages).collect()
-    }
-}
-
-/// A page that cannot be read.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("page {page:#x} of process {pid} is lost: {message}")]
-pub struct LostPage {
-    /// Process id at the checkpoint.
-    pub pid: i32,
-    /// Page number.
-    pub page: u64,
-    /// The cause.
-    pub message: String,
-}
-
 /// Why the pager could not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum PagerError {
@@ -124,72 +56,9 @@ pub enum PagerError {
     Forked(usize),
 }
 
-/// Result of filling pages while the processes run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct FilledBehind {
-    /// Number of pages filled now.
-    pub filled: u64,
-    /// Number of pages that could not be filled yet.
-    pub left: u64,
-}
-
-/// A pager's counters, in pages and events.
-#[derive(Debug, Default)]
-pub struct Stats {
-    /// Faults received.
-    pub faults: AtomicU64,
-    /// Pages copied to answer faults.
-    pub copied: AtomicU64,
-    /// Pages of the mapped file let in to answer faults.
-    pub let_in: AtomicU64,
-    /// Pages filled with zeros.
-    pub zeroed: AtomicU64,
-    /// Pages copied ahead of any fault.
-    pub prefetched: AtomicU64,
-    /// Faults that had to wait for the source.
-    pub fetched: AtomicU64,
-    /// Pages let in or filled with zeros because a neighbour was touched.
-    pub around: AtomicU64,
-    /// Remove, unmap, remap and fork events.
-    pub events: AtomicU64,
-    /// Latency of the faults.
-    pub latency: Latency,
-    /// Times of one-time events.
-    pub marks: Mutex<Marks>,
-}
-
-/// Times of one-time events in a pager's life, each with its duration.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Marks {
-    /// All processes' memory was handed over. The duration is from CRIU's connection to the last descriptor, or from
-    /// the kernel's event until the memory was taken.
-    pub handshake: Option<(Instant, Duration)>,
-    /// The first fault was answered.
-    pub first_fault: Option<(Instant, Duration)>,
-}
-
-pub(crate) enum Command {
-    /// Takes over this memory, registers the memory in the layout, then fills these pages.
-    Prepare(Vec<Given>, Arc<[AheadPage]>, SyncSender<Result<Prepared, String>>),
-    /// Fills these consecutive pages of a process if they still hold the source's page `origin` and what follows it.
-    Fill(PageRange, u64, SyncSender<FilledBehind>),
-    /// Reports what the addresses of all processes belong to.
-    Report(SyncSender<Result<Vec<(i32, AddressMap)>, usize>>),
-    Stop,
-}
-
 /// A preparation of memory in progress.
 #[derive(Debug)]
 pub struct Preparing(Receiver<Result<Prepared, String>>);
-
-/// Memory that is ready.
-#[derive(Debug, Clone, Copy)]
-pub struct Prepared {
-    /// Number of pages filled ahead.
-    pub filled: u64,
-    /// Start and duration of the preparation.
-    pub took: (Instant, Duration),
-}
 
 impl Preparing {
     /// Waits for completion, at most `limit`.
@@ -202,27 +71,12 @@ impl Preparing {
     }
 }
 
-/// State shared by the thread and its handle.
-pub(crate) struct Reach {
-    pub(crate) stats: Arc<Stats>,
-    pub(crate) record: Arc<FaultLog>,
-    pub(crate) bell: Arc<EventFd>,
-    pub(crate) inbox: Receiver<Command>,
-    pub(crate) on_lost: Option<Box<dyn FnOnce(LostPage) + Send>>,
-}
-
 /// The handle to an instance's pager. Dropping it stops the thread. The instance must be dead by then.
 pub struct Pager {
     commands: SyncSender<Command>,
     bell: Arc<EventFd>,
     stats: Arc<Stats>,
     record: Arc<FaultLog>,
-}
-
-#[derive(Default)]
-pub(crate) struct FaultLog {
-    pub(crate) on: AtomicBool,
-    pub(crate) pages: Mutex<Vec<PageRef>>,
 }
 
 impl Pager {

@@ -17,10 +17,11 @@ use nix::sys::epoll::EpollTimeout;
 
 use crate::address_map::AddressMap;
 use crate::ancestor::Ancestor;
+use crate::command::{Command, Given, Handover, LostPage, Prepared, Reach};
 use crate::fetching::{Fetching, Pending};
 use crate::handshake::{self, Greeting};
+use crate::layout::Layout;
 use crate::memory::Memory;
-use crate::pager::{Command, Given, Handover, Layout, LostPage, Prepared, Reach};
 use crate::poller::Poller;
 use crate::source::PageSource;
 use crate::userfault::{EventBuffer, Fault, Happened, Userfault};
