@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "criu": {"host", "snapshots", "instance", "worker"},
 }
 # Files in circles that are left, by crate. Fewer is right, more is not.
-LEFT = {"worker": 34}
+LEFT = {"worker": 32}
 TEST_MODULE = re.compile(r"#\[cfg\((?:test|all\(test\b[^\]]*|any\(test\b[^\]]*)\)\]\s*(?:#\[[^\]]*\]\s*)*(?:pub(?:\([a-z]+\))? )?mod (\w+)(;|\s*\{)")
 MODULE = re.compile(r"^\s*(?:pub(?:\([^)]*\))?\s+)?mod (\w+);", re.M)
 PATH_MODULE = re.compile(r'#\[path = "([^"]+)"\]\s*(?:pub(?:\([^)]*\))?\s+)?mod (\w+);')

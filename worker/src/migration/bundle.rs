@@ -11,13 +11,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{AsyncRead, AsyncReadExt as _, Stream};
-use rekindle_pager::address_map::{AddressMap, Origin};
-use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::checks::RefusedError;
-use crate::snapshots::PipeNote;
+use super::header::Header;
 
 /// Maximum size of the header.
 const HEADER_MAX: u32 = 256 << 20;
@@ -46,62 +44,6 @@ pub(super) enum BundleError {
     /// The header contains something that no source sends.
     #[error("the bundle's header is refused")]
     Refused(#[source] RefusedError),
-}
-
-/// The bundle's content apart from its files.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Header {
-    /// Names of the outputs in the images.
-    pub(super) pipes: Vec<PipeNote>,
-    /// Names of the templates in the images, in order.
-    pub(super) templates: Vec<String>,
-    /// What the addresses of each process belong to, where that is not the snapshot's page of the same number.
-    pub(super) maps: Vec<(i32, Vec<PageSpan>)>,
-    /// Names and lengths of the files that follow, in order.
-    pub(super) files: Vec<(String, u64)>,
-}
-
-/// The pages `start..end`, and what the first of them belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct PageSpan {
-    pub(super) start: u64,
-    pub(super) end: u64,
-    pub(super) of: SpanOrigin,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum SpanOrigin {
-    #[serde(rename = "s")]
-    Snapshot(u64),
-    #[serde(rename = "f")]
-    File(u64),
-    #[serde(rename = "z")]
-    Zero,
-}
-
-pub(super) fn pieces(map: &AddressMap) -> Vec<PageSpan> {
-    let piece = |(pages, origin): (std::ops::Range<u64>, Origin)| PageSpan {
-        start: pages.start,
-        end: pages.end,
-        of: match origin {
-            Origin::Snapshot(source) => SpanOrigin::Snapshot(source),
-            Origin::File(source) => SpanOrigin::File(source),
-            Origin::Zero => SpanOrigin::Zero,
-        },
-    };
-    map.pieces().map(piece).collect()
-}
-
-/// Sets the spans of `pieces` in `map`.
-pub(super) fn set_pieces(map: &mut AddressMap, pieces: &[PageSpan]) {
-    for piece in pieces {
-        let origin = match piece.of {
-            SpanOrigin::Snapshot(source) => Origin::Snapshot(source),
-            SpanOrigin::File(source) => Origin::File(source),
-            SpanOrigin::Zero => Origin::Zero,
-        };
-        map.set(piece.start..piece.end, origin);
-    }
 }
 
 /// What is sent to a target. Files are read only when they are sent.
@@ -240,8 +182,10 @@ pub(super) fn unpack(
 #[cfg(test)]
 mod tests {
     use futures::{StreamExt as _, TryStreamExt as _};
+    use rekindle_pager::address_map::{AddressMap, Origin};
 
     use super::super::checks::check_header;
+    use super::super::header::{pieces, set_pieces};
     use super::*;
 
     async fn sent(bundle: Bundle) -> Vec<u8> {

@@ -8,7 +8,7 @@ use rekindle_pager::PAGE;
 use rekindle_verify::EAGER_PREFIX;
 
 use super::WRITTEN;
-use super::bundle::{Header, PageSpan, SpanOrigin};
+use super::header::{Header, PageSpan, SpanOrigin, eager_name};
 use super::page_numbering::PageNumbering;
 use crate::snapshots::expected::PIDS;
 use crate::snapshots::{FILES_ARCHIVE, PipeNote};
@@ -155,7 +155,7 @@ pub(super) fn check_pages(
         let pages: u64 = process.memory.eager().map(|run| run.pages).sum();
         let (found, wanted) = (eager(process.pid), pages.saturating_mul(PAGE));
         if found != wanted {
-            let file = format!("{EAGER_PREFIX}{}", process.pid);
+            let file = eager_name(process.pid);
             return Err(RefusedError::Eager { file, found, wanted });
         }
     }

@@ -17,12 +17,13 @@
 //!
 //! - [`source`], [`target`]: the two sides; `written`: the pages that the instance had written, as far as they are at
 //!   the target.
-//! - `bundle`, `page_numbering`: what is transferred, and how both sides number its pages; `peer`: the calls.
+//! - `bundle`, `header`, `page_numbering`: what is transferred, and how both sides number its pages; `peer`: the calls.
 //! - `checks`: what the target accepts of it.
 //! - `tracking`: what CRIU learns of the kernel.
 
 mod bundle;
 mod checks;
+mod header;
 mod page_numbering;
 mod peer;
 pub mod source;

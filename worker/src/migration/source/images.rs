@@ -6,9 +6,9 @@ use rekindle_criu::images::place_external;
 use rekindle_pager::address_map::AddressMap;
 use rekindle_wire::ApiError;
 
-use super::super::bundle::{Bundle, Header, pack, pieces};
+use super::super::bundle::{Bundle, pack};
+use super::super::header::{Header, eager_name, pieces};
 use super::super::page_numbering::{PageNumbering, read};
-use super::super::target::eager_name;
 use super::memory::SourcePages;
 use crate::host::sandbox::InnerProc;
 use crate::instance::RunningInstance;

@@ -7,11 +7,12 @@ use std::time::Instant;
 use rekindle_criu::images::place_external;
 use rekindle_init::locks::Lock;
 use rekindle_init::protocol::{Clocks, FUNCTION_UID, held_path};
-use rekindle_verify::{EAGER_PREFIX, PagesIn, verify};
+use rekindle_verify::{PagesIn, verify};
 use rekindle_wire::ApiError;
 
-use super::super::bundle::{Header, unpack};
+use super::super::bundle::unpack;
 use super::super::checks::{check_header, check_pages, check_size};
+use super::super::header::{Header, eager_name};
 use super::super::page_numbering::{PageNumbering, read};
 use crate::criu::restore::failed as restore_failed;
 use crate::instance::isolated_process::unavailable;
@@ -26,11 +27,6 @@ pub(super) struct ImagesOnDisk {
     pub(super) clocks: Clocks,
     /// Locks that CRIU's restore loses.
     pub(super) locks: Vec<Lock>,
-}
-
-/// Returns the name of a bundle's file with a process's eager pages.
-pub(in crate::migration) fn eager_name(pid: i32) -> String {
-    format!("{EAGER_PREFIX}{pid}")
 }
 
 /// What the target knows of an arriving instance from elsewhere than its source.

@@ -22,7 +22,8 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tracing::Instrument;
 
-use super::bundle::{BlockingReader, set_pieces};
+use super::bundle::BlockingReader;
+use super::header::set_pieces;
 use super::peer::{Peer, Source};
 use super::written::WrittenPages;
 use crate::criu::memory::Pages;
@@ -35,7 +36,6 @@ use crate::instance::{Instance, MemoryOrigin, RunningInstance, tear_down};
 use crate::snapshots::OpenSnapshot;
 use crate::worker::Worker;
 
-pub(super) use images::eager_name;
 use images::{ExpectedImages, ImagesOnDisk, lay_out};
 use transfer::{PagePush, receive};
 
