@@ -326,7 +326,7 @@ class Objects(unittest.TestCase):
             "snapshotter/src/layer/mod.rs": [r"store\.put_file_if_absent\(&key,"],
             "snapshotter/src/working_set/mod.rs": [r"\.put\(&keys::working_set\("],
             "snapshotter/src/collect/publication.rs": [r"objects\.put\(&key,"],
-            "worker/src/deploy/runtime_snapshot.rs": [r"\.put\(&scope\.key,"],
+            "worker/src/instance/runtime_snapshot.rs": [r"\.put\(&scope\.key,"],
         }
         for path, patterns in ways.items():
             text = (REPOSITORY / path).read_text()

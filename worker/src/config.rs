@@ -186,14 +186,3 @@ fn half_of_memory() -> u64 {
     let total_kib = meminfo.and_then(|text| crate::host::pressure::meminfo_kib(&text, "MemTotal:"));
     total_kib.map_or(2 << 30, |kib| kib * 1024 / 2)
 }
-
-impl WorkerConfig {
-    /// Returns the directory for the dump of an instance that uses `memory_bytes`.
-    pub(crate) fn dump_dir(&self, memory_bytes: u64) -> PathBuf {
-        if memory_bytes <= self.dump_in_memory_bytes {
-            self.run_dir.join("images")
-        } else {
-            self.cache_dir.join(crate::snapshots::dump_dir::ON_DISK)
-        }
-    }
-}

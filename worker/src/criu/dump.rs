@@ -23,14 +23,13 @@ use rekindle_verify::{Expected, verify};
 use rekindle_wire::ApiError;
 use tokio::runtime::Handle;
 
+use super::installation::Criu;
 use super::quiesce::{QuiesceError, QuiescedFunction};
 use super::{probe, same_files, semaphores};
 use crate::host::cgroup::Cgroup;
-use crate::host::sandbox::SandboxError;
 use crate::host::sandbox::dumper::Dumper;
-use crate::instance::RunningInstance;
+use crate::host::sandbox::{Sandbox, SandboxError};
 use crate::snapshots::{FILES_ARCHIVE, forget_outside};
-use crate::worker::Worker;
 
 /// How long CRIU may take to start.
 const CRIU_LIMIT: Duration = Duration::from_secs(10);
@@ -97,7 +96,7 @@ pub(crate) struct Dumped<T> {
     pub(crate) seen: T,
 }
 
-/// A CRIU outside the sandbox that is ready to dump the instance. Its drop ends it.
+/// A CRIU outside the sandbox that is ready to dump its function. Its drop ends it.
 pub(crate) struct DumpingCriu {
     dumper: Dumper,
     dir: PathBuf,
@@ -106,17 +105,17 @@ pub(crate) struct DumpingCriu {
 }
 
 impl DumpingCriu {
-    /// Starts CRIU, to dump into `dir`. The instance keeps running.
+    /// Starts CRIU, to dump the function in `sandbox` into `dir`. The function keeps running.
     ///
     /// # Errors
     /// See [`DumpError`].
-    pub(crate) async fn start(worker: &Worker, parts: &RunningInstance, dir: &Path) -> Result<Self, DumpError> {
+    pub(crate) async fn start(criu: &Criu, sandbox: &Sandbox, cgroup: &Cgroup, dir: &Path) -> Result<Self, DumpError> {
         let opened = File::open(dir).map_err(|e| DumpError::Directory(dir.to_owned(), e))?;
-        let freezer = QuiescedFunction::freezer(&parts.cgroup);
-        let freezer = freezer.map_err(|e| DumpError::Directory(parts.cgroup.function(), e))?;
-        probe::give_outside(worker, dir).await.map_err(DumpError::Probe)?;
+        let freezer = QuiescedFunction::freezer(cgroup);
+        let freezer = freezer.map_err(|e| DumpError::Directory(cgroup.function(), e))?;
+        probe::give_outside(criu, dir).await.map_err(DumpError::Probe)?;
         let images = OwnedFd::from(opened);
-        let dumper = Dumper::start(&parts.sandbox, parts.cgroup.procs_files(), &images, &freezer).await;
+        let dumper = Dumper::start(sandbox, cgroup.procs_files(), &images, &freezer).await;
         let dumper = dumper.map_err(DumpError::Start)?;
         // CRIU is ready only once it responds. Waiting for that keeps the time that the function is stopped to a
         // minimum.
@@ -129,8 +128,8 @@ impl DumpingCriu {
         Ok(Self {
             dumper,
             dir: dir.to_owned(),
-            log_level: worker.config.criu_log_level,
-            limit: worker.config.dump_limit,
+            log_level: criu.settings.log_level,
+            limit: criu.settings.dump_limit,
         })
     }
 
@@ -141,7 +140,8 @@ impl DumpingCriu {
     /// See [`DumpError`]. The instance keeps running then.
     pub(crate) fn dump<T>(
         self,
-        parts: &Arc<RunningInstance>,
+        sandbox: &Arc<Sandbox>,
+        cgroup: &Arc<Cgroup>,
         dump: Dump,
         runtime: &Handle,
         edit: impl FnOnce(&Path) -> Result<(), StageError>,
@@ -151,8 +151,8 @@ impl DumpingCriu {
         let archive = File::create(&archive).map_err(|e| DumpError::Directory(archive, e))?;
         let archive = OwnedFd::from(archive);
         let started = Instant::now();
-        let quiesced = QuiescedFunction::of(&parts.cgroup, &parts.sandbox, runtime)?;
-        fill_code(&parts.cgroup);
+        let quiesced = QuiescedFunction::of(cgroup, sandbox, runtime)?;
+        fill_code(cgroup);
         runtime.block_on(self.dumper.go_inside()).map_err(DumpError::Start)?;
         let order = DumpOrder {
             images_dir: WORKING_DIR.to_owned(),
@@ -166,8 +166,8 @@ impl DumpingCriu {
         };
         let mut work = Some(|| {
             edit(&self.dir)?;
-            check(&self.dir, parts, &dump.expected)?;
-            let saved = runtime.block_on(parts.sandbox.save_files(&archive))?;
+            check(&self.dir, sandbox, &dump.expected)?;
+            let saved = runtime.block_on(sandbox.save_files(&archive))?;
             Ok::<_, StageError>((saved, look()))
         });
         let (mut seized, mut done) = (false, None);
@@ -218,11 +218,11 @@ fn first_code(line: &str) -> Option<usize> {
 }
 
 /// Checks the images before the platform makes any other change to them. No path can change meanwhile.
-fn check(dir: &Path, parts: &RunningInstance, expected: &Expected) -> Result<(), StageError> {
+fn check(dir: &Path, sandbox: &Sandbox, expected: &Expected) -> Result<(), StageError> {
     let began = Instant::now();
     forget_outside(dir)?;
     let verified = verify(dir, expected)?;
-    let init = parts.sandbox.init_pid();
+    let init = sandbox.init_pid();
     same_files::compare(init, &verified)?;
     semaphores::refuse(init, &verified)?;
     tracing::debug!(

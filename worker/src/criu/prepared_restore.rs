@@ -9,13 +9,12 @@ use rekindle_init::protocol::held_path;
 use rekindle_pager::Ancestor;
 use rekindle_wire::ApiError;
 
+use super::installation::Criu;
 use super::probe;
-use super::restore::failed;
+use crate::errors::restore_failed;
 use crate::host::cgroup::Cgroup;
-use crate::host::sandbox::{CriuUse, Sandbox, WaitingCriu};
-use crate::instance::isolated_process::{IsolatedProcess, Output};
+use crate::host::sandbox::{CriuUse, IsolatedProcess, Output, Sandbox, WaitingCriu};
 use crate::snapshots::PipeNote;
-use crate::worker::Worker;
 
 /// The images to restore.
 pub(crate) struct Images<'a> {
@@ -67,23 +66,23 @@ impl PreparedRestore {
     ///
     /// # Errors
     /// Returns `restore_failed` when they cannot be laid out.
-    pub(crate) async fn of(worker: &Worker, isolated: IsolatedProcess, images: Images<'_>) -> Result<Self, ApiError> {
+    pub(crate) async fn of(criu: &Criu, isolated: IsolatedProcess, images: Images<'_>) -> Result<Self, ApiError> {
         let IsolatedProcess {
             cgroup,
             sandbox,
             outputs,
-            criu,
+            criu: waiting,
             ..
         } = isolated;
-        worker.pool.criu_used();
+        criu.pool.criu_used();
         let alone = images.alone();
-        let (session, fork_handover) = match criu {
+        let (session, fork_handover) = match waiting {
             Some(WaitingCriu {
                 session,
                 ancestor,
                 prestarted: None,
             }) => {
-                give_probe(worker, &sandbox).await?;
+                give_probe(criu, &sandbox).await?;
                 (session, ancestor.zip(alone))
             }
             Some(WaitingCriu {
@@ -93,13 +92,13 @@ impl PreparedRestore {
             }) if let Some(pid) = alone
                 && images.are_named() =>
             {
-                let (criu, scratch) = prestarted
-                    .fill(session, images.dir, worker.config.restore_limit)
-                    .map_err(|e| failed("lay out the images", &e))?;
+                let (pending, scratch) = prestarted
+                    .fill(session, images.dir, criu.settings.restore_limit)
+                    .map_err(|e| restore_failed("lay out the images", &e))?;
                 return Ok(Self {
                     sandbox,
                     outputs,
-                    criu,
+                    criu: pending,
                     fork_handover: Some((ancestor, pid)),
                     scratch,
                     cgroup,
@@ -108,22 +107,21 @@ impl PreparedRestore {
             // None waits, or for other images. The memory of another CRIU is different.
             other => {
                 drop(other);
-                let (session, ancestor) = start(worker, &sandbox, &cgroup, &outputs).await?;
+                let (session, ancestor) = start(criu, &sandbox, &cgroup, &outputs).await?;
                 (session, Some(ancestor).zip(alone))
             }
         };
-        let dir = worker.config.run_dir.join("restores").join(images.to);
-        let scratch = ScratchDir::make(dir).and_then(|scratch| {
+        let scratch = ScratchDir::make(criu.scratch(images.to)).and_then(|scratch| {
             scratch.give_to(sandbox.host_id(0))?;
             scratch.link(images.dir)?;
             Ok(scratch)
         });
         Ok(Self {
-            criu: PendingRestore::Ordered(session, order(worker, &outputs, images.pipes)),
+            criu: PendingRestore::Ordered(session, order(criu, &outputs, images.pipes)),
             sandbox,
             outputs,
             fork_handover,
-            scratch: scratch.map_err(|e| failed("lay out the images", &e))?,
+            scratch: scratch.map_err(|e| restore_failed("lay out the images", &e))?,
             cgroup,
         })
     }
@@ -133,7 +131,7 @@ impl PreparedRestore {
     /// # Errors
     /// Returns an error when CRIU cannot be started.
     pub(crate) async fn without_pager(
-        worker: &Worker,
+        criu: &Criu,
         isolated: IsolatedProcess,
         scratch: ScratchDir,
         pipes: &[PipeNote],
@@ -142,19 +140,19 @@ impl PreparedRestore {
             cgroup,
             sandbox,
             outputs,
-            criu,
+            criu: waiting,
             ..
         } = isolated;
         // That CRIU may wait for other images.
-        if let Some(criu) = criu {
-            criu.let_go();
+        if let Some(waiting) = waiting {
+            waiting.let_go();
         }
         scratch
             .give_to(sandbox.host_id(0))
-            .map_err(|e| failed("lay out the images", &e))?;
-        let (session, _) = start(worker, &sandbox, &cgroup, &outputs).await?;
+            .map_err(|e| restore_failed("lay out the images", &e))?;
+        let (session, _) = start(criu, &sandbox, &cgroup, &outputs).await?;
         Ok(Self {
-            criu: PendingRestore::Ordered(session, order(worker, &outputs, pipes)),
+            criu: PendingRestore::Ordered(session, order(criu, &outputs, pipes)),
             sandbox,
             outputs,
             fork_handover: None,
@@ -175,7 +173,7 @@ impl PreparedRestore {
 }
 
 /// Builds the order to restore images whose outputs have these names.
-fn order(worker: &Worker, outputs: &[Output; 2], pipes: &[PipeNote]) -> RestoreOrder {
+fn order(criu: &Criu, outputs: &[Output; 2], pipes: &[PipeNote]) -> RestoreOrder {
     let inherit = std::iter::zip(OUTPUT_FDS, outputs).filter_map(|(fd, output)| {
         let note = pipes.iter().find(|note| note.stream == output.stream)?;
         let key = note.key.clone();
@@ -184,14 +182,14 @@ fn order(worker: &Worker, outputs: &[Output; 2], pipes: &[PipeNote]) -> RestoreO
     RestoreOrder {
         images_dir: held_path(0),
         inherit: inherit.collect(),
-        log_level: worker.config.criu_log_level,
-        limit: worker.config.restore_limit,
+        log_level: criu.settings.log_level,
+        limit: criu.settings.restore_limit,
     }
 }
 
 /// Gives the saved kernel probe to a CRIU that is not prestarted.
-async fn give_probe(worker: &Worker, sandbox: &Sandbox) -> Result<(), ApiError> {
-    match worker.probe() {
+async fn give_probe(criu: &Criu, sandbox: &Sandbox) -> Result<(), ApiError> {
+    match criu.probe() {
         Some(probe) => probe::give(sandbox, &probe).await,
         None => Ok(()),
     }
@@ -199,24 +197,24 @@ async fn give_probe(worker: &Worker, sandbox: &Sandbox) -> Result<(), ApiError> 
 
 /// Starts another CRIU, which waits for any order, and returns its memory.
 async fn start(
-    worker: &Worker,
+    criu: &Criu,
     sandbox: &Sandbox,
     cgroup: &Cgroup,
     outputs: &[Output; 2],
 ) -> Result<(Session, Ancestor), ApiError> {
-    give_probe(worker, sandbox).await?;
-    let (session, theirs) = Session::pair().map_err(|e| failed("start criu", &e))?;
+    give_probe(criu, sandbox).await?;
+    let (session, theirs) = Session::pair().map_err(|e| restore_failed("start criu", &e))?;
     let fds = [&theirs, &outputs[0].write_end, &outputs[1].write_end];
-    let group_procs = cgroup.function_procs().map_err(|e| failed("start criu", &e))?;
+    let group_procs = cgroup.function_procs().map_err(|e| restore_failed("start criu", &e))?;
     let purpose = CriuUse::Restore {
         group_procs: &group_procs,
     };
     sandbox
         .start_criu(&fds, purpose)
         .await
-        .map_err(|e| failed("start criu", &e))?;
+        .map_err(|e| restore_failed("start criu", &e))?;
     let ancestor = sandbox.ancestor().await;
     // The same call gives it a time namespace for what it restores.
-    let ancestor = ancestor.map_err(|e| failed("reach criu's memory", &e))?;
+    let ancestor = ancestor.map_err(|e| restore_failed("reach criu's memory", &e))?;
     Ok((session, ancestor))
 }

@@ -15,10 +15,10 @@ use rekindle_criu::{PROBE_FILE, PROBE_LOG, ScratchDir, Session, cause_in};
 use rekindle_init::protocol::{Layers, Machine, Setup};
 use rekindle_wire::ApiError;
 
+use super::installation::Criu;
+use crate::errors::unavailable;
 use crate::host::sandbox::dumper::Dumper;
 use crate::host::sandbox::{CriuUse, Sandbox, pool};
-use crate::instance::isolated_process::unavailable;
-use crate::worker::Worker;
 
 /// How long CRIU may take to probe the kernel.
 const PROBE_LIMIT: Duration = Duration::from_secs(10);
@@ -30,11 +30,11 @@ const MOUNT_POINTS: [&str; 6] = ["app", "dev", "proc", "run", "sys", "tmp"];
 const SMALL: u64 = 1 << 20;
 
 /// Runs the probes ahead of all starts. Failures and time-outs are logged.
-pub(crate) async fn ahead(worker: &Arc<Worker>) {
-    let _alone = worker.probing.lock().await;
+pub(crate) async fn ahead(criu: &Criu) {
+    let _alone = criu.probing.lock().await;
     let both = async {
-        in_a_sandbox_of_its_own(worker).await?;
-        outside(worker).await.map(drop)
+        in_a_sandbox_of_its_own(criu).await?;
+        outside(criu).await.map(drop)
     };
     let error = match tokio::time::timeout(AHEAD_LIMIT, both).await {
         Ok(Ok(())) => return,
@@ -46,18 +46,18 @@ pub(crate) async fn ahead(worker: &Arc<Worker>) {
 
 /// Gives the probe's result to a furnished sandbox, or runs the probe there if there is no result yet. Callers that
 /// come while it runs wait for it.
-pub(crate) async fn give_or_make(worker: &Worker, name: &str, sandbox: &Sandbox) -> Result<(), ApiError> {
-    let _alone = worker.probing.lock().await;
-    match worker.probe() {
+pub(crate) async fn give_or_make(criu: &Criu, name: &str, sandbox: &Sandbox) -> Result<(), ApiError> {
+    let _alone = criu.probing.lock().await;
+    match criu.probe() {
         Some(probe) => give(sandbox, &probe).await,
-        None => make(worker, name, sandbox).await,
+        None => make(criu, name, sandbox).await,
     }
 }
 
-async fn in_a_sandbox_of_its_own(worker: &Arc<Worker>) -> Result<(), ApiError> {
-    let rootfs = Rootfs::make(worker.config.run_dir.join("probe-root"))
+async fn in_a_sandbox_of_its_own(criu: &Criu) -> Result<(), ApiError> {
+    let rootfs = Rootfs::make(criu.settings.run_dir.join("probe-root"))
         .map_err(|e| unavailable("lay out a place to probe the kernel from", &e))?;
-    let empty = worker.pool.make().await.map_err(|e| unavailable("get a sandbox", &e))?;
+    let empty = criu.pool.make().await.map_err(|e| unavailable("get a sandbox", &e))?;
     let layers = Layers {
         rootfs: rootfs.0.clone(),
         app: rootfs.0.join("app"),
@@ -74,7 +74,7 @@ async fn in_a_sandbox_of_its_own(worker: &Arc<Worker>) -> Result<(), ApiError> {
         },
     };
     let made = match empty.sandbox.furnish(layers, setup).await {
-        Ok(()) => make(worker, "ahead", &empty.sandbox).await,
+        Ok(()) => make(criu, "ahead", &empty.sandbox).await,
         Err(e) => Err(unavailable("furnish the sandbox", &e)),
     };
     pool::end(empty).await;
@@ -104,9 +104,9 @@ impl Drop for Rootfs {
 
 /// Runs CRIU's probe in this sandbox, and keeps the result for all others. The sandbox is furnished, and nothing of a
 /// function runs in it yet. `name` is the name of a directory for it.
-async fn make(worker: &Worker, name: &str, sandbox: &Sandbox) -> Result<(), ApiError> {
+async fn make(criu: &Criu, name: &str, sandbox: &Sandbox) -> Result<(), ApiError> {
     let failed = |e: &dyn std::error::Error| unavailable("have criu probe the kernel", e);
-    let dir = worker.config.run_dir.join("restores").join(format!("probe-{name}"));
+    let dir = criu.scratch(&format!("probe-{name}"));
     // The files that CRIU writes there are not used.
     let dir = ScratchDir::make(dir).map_err(|e| failed(&e))?;
     dir.give_to(sandbox.host_id(0)).map_err(|e| failed(&e))?;
@@ -121,9 +121,9 @@ async fn make(worker: &Worker, name: &str, sandbox: &Sandbox) -> Result<(), ApiE
     drop(dir);
     let (major, minor, patch) = probed.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
     let probe = sandbox.read_probe().await.map_err(|e| failed(&e))?;
-    worker.keep_probe(&probe, format!("{major}.{minor}.{patch}"));
+    criu.keep_probe(&probe, format!("{major}.{minor}.{patch}"));
     // The kept result may contain more than what CRIU has found.
-    match worker.probe() {
+    match criu.probe() {
         Some(probe) => give(sandbox, &probe).await,
         None => Ok(()),
     }
@@ -131,14 +131,14 @@ async fn make(worker: &Worker, name: &str, sandbox: &Sandbox) -> Result<(), ApiE
 
 /// Puts the probe of CRIUs that dump into the directory that one is to work in. Runs the probe if there is no result
 /// yet.
-pub(crate) async fn give_outside(worker: &Worker, dir: &Path) -> Result<(), ApiError> {
-    let probe = match worker.dump_probe() {
+pub(crate) async fn give_outside(criu: &Criu, dir: &Path) -> Result<(), ApiError> {
+    let probe = match criu.dump_probe() {
         Some(probe) => probe,
         None => {
-            let _alone = worker.probing.lock().await;
-            match worker.dump_probe() {
+            let _alone = criu.probing.lock().await;
+            match criu.dump_probe() {
                 Some(probe) => probe,
-                None => outside(worker).await?,
+                None => outside(criu).await?,
             }
         }
     };
@@ -146,12 +146,11 @@ pub(crate) async fn give_outside(worker: &Worker, dir: &Path) -> Result<(), ApiE
 }
 
 /// Runs CRIU's probe outside all sandboxes, and keeps the result.
-async fn outside(worker: &Worker) -> Result<Arc<[u8]>, ApiError> {
+async fn outside(criu: &Criu) -> Result<Arc<[u8]>, ApiError> {
     let failed = |e: &dyn std::error::Error| unavailable("have criu probe the kernel for checkpoints", e);
-    let dir = worker.config.run_dir.join("restores").join("probe-outside");
-    let dir = ScratchDir::make(dir).map_err(|e| failed(&e))?;
+    let dir = ScratchDir::make(criu.scratch("probe-outside")).map_err(|e| failed(&e))?;
     let opened = OwnedFd::from(fs::File::open(dir.path()).map_err(|e| failed(&e))?);
-    let dumper = Dumper::probe(&worker.zygote, &opened).await.map_err(|e| failed(&e))?;
+    let dumper = Dumper::probe(&criu.zygote, &opened).await.map_err(|e| failed(&e))?;
     let probed = tokio::task::spawn_blocking(move || dumper.session.probe(PROBE_LIMIT));
     let (major, minor, patch) = probed.await.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
     let probe = fs::read(dir.path().join(PROBE_FILE)).map_err(|e| {
@@ -159,7 +158,7 @@ async fn outside(worker: &Worker) -> Result<Arc<[u8]>, ApiError> {
         let log = cause_in(&dir.path().join(PROBE_LOG));
         ApiError::new(error.code, format!("{}{log}", error.message))
     })?;
-    Ok(worker.keep_dump_probe(&probe, &format!("{major}.{minor}.{patch}")))
+    Ok(criu.keep_dump_probe(&probe, &format!("{major}.{minor}.{patch}")))
 }
 
 /// Gives the sandbox the result of CRIU's kernel probe.

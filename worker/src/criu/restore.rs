@@ -19,82 +19,96 @@ use std::sync::mpsc::sync_channel;
 
 use rekindle_criu::{CriuError, RESTORE_LOG, ScratchDir, cause_of, read_log};
 use rekindle_init::protocol::{Clocks, FUNCTION_PID};
+use rekindle_pager::Pager;
 use rekindle_wire::{ApiError, ErrorCode};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use super::installation::{Criu, CriuSettings};
 use super::prepared_restore::PreparedRestore;
 use super::stages::{StageWork, Stages};
-use crate::host::sandbox::Sandbox;
-use crate::instance::isolated_process::unavailable;
-use crate::instance::{Instance, MemoryOrigin, RunningInstance};
+use crate::errors::restore_failed;
+use crate::host::cgroup::Cgroup;
+use crate::host::sandbox::{Output, Sandbox};
 use crate::snapshots::{FILES_ARCHIVE, OpenSnapshot};
-use crate::worker::Worker;
 
 /// The log level from which CRIU's logs are kept.
 const KEPT_LOG_LEVEL: i32 = 2;
-
-pub(crate) fn failed(what: &str, error: &dyn std::error::Error) -> ApiError {
-    ApiError::new(ErrorCode::RestoreFailed, unavailable(what, error).message)
-}
 
 /// Processes to be restored. Their images are in a [`PreparedRestore`].
 pub(crate) struct Restore {
     pub(crate) clocks: Clocks,
     pub(crate) work: StageWork,
-    pub(crate) origin: MemoryOrigin,
+    /// The snapshot that their memory is mapped from.
+    pub(crate) snapshot: Option<Arc<OpenSnapshot>>,
+}
+
+/// Processes that run, or are about to. Fields drop in order: the sandbox (which kills), then the pager (whose end
+/// would let faults pass), then the control group (which must be empty).
+pub(crate) struct RestoredProcesses {
+    pub(crate) sandbox: Arc<Sandbox>,
+    pub(crate) outputs: [Output; 2],
+    /// The pager that serves their page faults, if there is one.
+    pub(crate) pager: Option<Pager>,
+    pub(crate) cgroup: Arc<Cgroup>,
 }
 
 impl Restore {
-    /// Runs CRIU until the processes are about to run, a little before CRIU itself reports. CRIU then has to end.
+    /// Runs CRIU until the processes are about to run, a little before CRIU itself reports. CRIU then has to end. Its
+    /// log is kept by `name`, if it is.
     ///
     /// # Errors
     /// Returns `restore_failed` when they cannot be restored; then nothing of them runs.
     pub(crate) async fn run(
         self,
-        worker: &Worker,
-        instance: &Instance,
+        criu: &Criu,
+        name: &str,
         prepared: PreparedRestore,
-    ) -> Result<(Arc<RunningInstance>, EndingCriu), ApiError> {
+    ) -> Result<(RestoredProcesses, EndingCriu), ApiError> {
         let PreparedRestore {
             cgroup,
             sandbox,
             outputs,
-            criu,
+            criu: pending,
             scratch,
             ..
         } = prepared;
-        let Self { clocks, work, origin } = self;
+        let Self { clocks, work, snapshot } = self;
         let dir = scratch.path().to_owned();
-        let laying_out = lay_out(&sandbox, origin.snapshot.as_deref(), &dir, clocks);
+        let laying_out = lay_out(&sandbox, snapshot.as_deref(), &dir, clocks);
         let (laid_out, is_laid_out) = sync_channel(1);
         let (resumes, resumed) = oneshot::channel();
         let stages = Stages::new(work, &sandbox, is_laid_out, resumes);
         // What a prestarted CRIU reads first is already in place. The rest must be in place only when CRIU begins to
         // restore from it.
-        let criu = if criu.is_prestarted() {
-            let criu = EndingCriu::start(worker, instance, scratch, move || stages.run(criu));
+        let ending = if pending.is_prestarted() {
+            let ending = EndingCriu::start(criu, name, scratch, move || stages.run(pending));
             if let Err(e) = laying_out.await {
                 // CRIU's thread sees that the sender is gone.
                 drop(laid_out);
-                drop(criu.end().await);
+                drop(ending.end().await);
                 return Err(e);
             }
-            criu
+            ending
         } else {
             laying_out.await?;
-            EndingCriu::start(worker, instance, scratch, move || stages.run(criu))
+            EndingCriu::start(criu, name, scratch, move || stages.run(pending))
         };
         let _ = laid_out.send(());
         let Ok(pager) = resumed.await else {
-            criu.end().await?;
+            ending.end().await?;
             return Err(ApiError::new(
                 ErrorCode::Internal,
                 "criu did not say when the processes run",
             ));
         };
-        let running = RunningInstance::new(sandbox, cgroup, &outputs, pager, origin, instance.spec.manifest.port);
-        Ok((running.map_err(|e| failed("look at the outputs", &e))?, criu))
+        let restored = RestoredProcesses {
+            sandbox,
+            outputs,
+            pager,
+            cgroup,
+        };
+        Ok((restored, ending))
     }
 
     /// Like [`Self::run`], until CRIU has ended.
@@ -103,13 +117,13 @@ impl Restore {
     /// The same as [`Self::run`].
     pub(crate) async fn run_to_end(
         self,
-        worker: &Worker,
-        instance: &Instance,
+        criu: &Criu,
+        name: &str,
         prepared: PreparedRestore,
-    ) -> Result<Arc<RunningInstance>, ApiError> {
-        let (running, criu) = Box::pin(self.run(worker, instance, prepared)).await?;
-        criu.end().await?;
-        Ok(running)
+    ) -> Result<RestoredProcesses, ApiError> {
+        let (restored, ending) = Box::pin(self.run(criu, name, prepared)).await?;
+        ending.end().await?;
+        Ok(restored)
     }
 }
 
@@ -121,19 +135,19 @@ async fn lay_out(
     clocks: Clocks,
 ) -> Result<(), ApiError> {
     // Every snapshot has an archive, though it may be empty.
-    let archive = File::open(dir.join(FILES_ARCHIVE)).map_err(|e| failed("find the files of /tmp", &e))?;
+    let archive = File::open(dir.join(FILES_ARCHIVE)).map_err(|e| restore_failed("find the files of /tmp", &e))?;
     let archive = OwnedFd::from(archive);
-    let images = OwnedFd::from(File::open(dir).map_err(|e| failed("open the images", &e))?);
+    let images = OwnedFd::from(File::open(dir).map_err(|e| restore_failed("open the images", &e))?);
     // `use_templates` relies on this order: the images first, then the templates.
     let templates = snapshot.into_iter().flat_map(|snapshot| snapshot.template.files());
     let held: Vec<_> = std::iter::once(&images).chain(templates).collect();
     let files = async {
         let loaded = sandbox.load_files(&archive).await;
-        loaded.map_err(|e| failed("restore /tmp", &e))
+        loaded.map_err(|e| restore_failed("restore /tmp", &e))
     };
     let descriptors = async {
         let held = sandbox.hold(&held, Some(clocks)).await;
-        held.map_err(|e| failed("give criu the images", &e))
+        held.map_err(|e| restore_failed("give criu the images", &e))
     };
     futures::try_join!(files, descriptors).map(drop)
 }
@@ -148,22 +162,18 @@ pub(crate) struct EndingCriu {
 
 impl EndingCriu {
     fn start(
-        worker: &Worker,
-        instance: &Instance,
+        criu: &Criu,
+        name: &str,
         scratch: ScratchDir,
         run: impl FnOnce() -> Result<i32, CriuError> + Send + 'static,
     ) -> Self {
-        let kept = || {
-            worker
-                .config
-                .data_dir
-                .join("criu-logs")
-                .join(format!("{}-{RESTORE_LOG}", instance.id))
-        };
+        let CriuSettings {
+            log_level, kept_logs, ..
+        } = &criu.settings;
         Self {
             task: tokio::task::spawn_blocking(run),
             scratch,
-            kept_log: (worker.config.criu_log_level >= KEPT_LOG_LEVEL).then(kept),
+            kept_log: (*log_level >= KEPT_LOG_LEVEL).then(|| kept_logs.join(format!("{name}-{RESTORE_LOG}"))),
         }
     }
 
@@ -172,7 +182,7 @@ impl EndingCriu {
     /// # Errors
     /// Returns `restore_failed`, with the cause from CRIU's log, if it has failed.
     pub(crate) async fn end(self) -> Result<(), ApiError> {
-        let restored = self.task.await.map_err(|e| failed("restore", &e))?;
+        let restored = self.task.await.map_err(|e| restore_failed("restore", &e))?;
         let log = self.scratch.path().join(RESTORE_LOG);
         if let Some(kept) = &self.kept_log {
             keep_log(&log, kept);
@@ -180,7 +190,7 @@ impl EndingCriu {
         let message = match restored {
             Ok(FUNCTION_PID) => return Ok(()),
             Ok(other) => format!("criu restored process {other} instead of {FUNCTION_PID}"),
-            Err(e) => format!("{}{}", failed("restore", &e).message, cause_of(&e, &log)),
+            Err(e) => format!("{}{}", restore_failed("restore", &e).message, cause_of(&e, &log)),
         };
         Err(ApiError::new(ErrorCode::RestoreFailed, message))
     }

@@ -16,8 +16,10 @@ use tracing::Instrument as _;
 use crate::deploy::unlisted::UnlistedInstance;
 use crate::deploy::warm_up;
 use crate::instance::invoke::record_touched;
-use crate::instance::{Instance, RunningInstance, start};
-use crate::worker::Worker;
+use crate::instance::start::Starter;
+use crate::instance::{Instance, Instances, RunningInstance};
+use crate::metrics::Metrics;
+use crate::snapshots::Snapshots;
 
 /// How long all requests to the copy may take together: a deploy waits for them.
 const ASK_LIMIT: Duration = Duration::from_secs(60);
@@ -25,83 +27,97 @@ const ASK_LIMIT: Duration = Duration::from_secs(60);
 /// serves. A set that is not stored is stored by the next restore.
 const LEFT_LIMIT: Duration = Duration::from_secs(5);
 
-/// Restores a version's snapshot once. No caller is sent to the copy.
-///
-/// # Errors
-/// Returns an error when it cannot be restored, or its memory was lost. Its function's responses are no error, but may
-/// be a warning.
-pub(crate) async fn rehearse(worker: &Arc<Worker>, spec: &VersionSpec) -> Result<Rehearsal, ApiError> {
-    let instance = InstanceId::generate();
-    let span = tracing::info_span!(
-        "rehearse",
-        "rekindle.role" = "worker",
-        faas.instance = %instance,
-        rekindle.pages = tracing::field::Empty,
-        otel.status_code = tracing::field::Empty,
-        error.type = tracing::field::Empty,
-    );
-    let apart = UnlistedInstance::new(worker, &instance);
-    let order = StartInstance {
-        park: false,
-        instance,
-        start: StartKind::Restored,
-        spec: spec.clone(),
-    };
-    let rehearsed = run(worker, order).instrument(span.clone()).await;
-    apart.end("its restore was a rehearsal").await;
-    match &rehearsed {
-        Ok(Rehearsal { pages, warning, .. }) => {
-            span.record("rekindle.pages", pages);
-            worker
-                .metrics
-                .rehearsed(if warning.is_some() { "warned" } else { "done" });
-        }
-        Err(error) => {
-            span.record("otel.status_code", "ERROR");
-            span.record("error.type", error.code.as_str());
-            worker.metrics.rehearsed("failed");
-        }
-    }
-    rehearsed
+/// Rehearses first restores.
+pub struct Rehearser {
+    /// All instances.
+    pub instances: Arc<Instances>,
+    /// Starts the copies.
+    pub starter: Arc<Starter>,
+    /// Open snapshots, whose working sets rehearsals complete.
+    pub snapshots: Arc<Snapshots>,
+    /// Where rehearsals are counted.
+    pub metrics: Arc<Metrics>,
 }
 
-async fn run(worker: &Arc<Worker>, order: StartInstance) -> Result<Rehearsal, ApiError> {
-    let instance = start::accept_rehearsal(worker, order)?;
-    let limit = start_limit(instance.spec.manifest.boot_timeout());
-    let parts = instance.until_ready(Instant::now() + limit).await?;
-    let restored = *instance.start_took.lock();
-    let asked = tokio::time::timeout(ASK_LIMIT, ask(&instance, &parts)).await;
-    let warning = asked.unwrap_or_else(|_| Some(format!("it was not through with its requests after {ASK_LIMIT:?}")));
-    // An instance that has ended has a verdict by now.
-    if let Err(error) = instance.until_ready(Instant::now()).await
-        && error.code == ErrorCode::SnapshotLost
-    {
-        return Err(error);
-    }
-    let is_unsent = record_touched(&parts).is_some();
-    let mut pages = 0;
-    if let Some(snapshot) = &parts.snapshot {
-        pages = snapshot.begin().1.len();
-        let store = async {
-            match is_unsent {
-                true => worker.snapshots.store_working_set(snapshot).await,
-                false => Ok(()),
-            }
+impl Rehearser {
+    /// Restores a version's snapshot once. No caller is sent to the copy.
+    ///
+    /// # Errors
+    /// Returns an error when it cannot be restored, or its memory was lost. Its function's responses are no error, but
+    /// may be a warning.
+    pub(crate) async fn rehearse(&self, spec: &VersionSpec) -> Result<Rehearsal, ApiError> {
+        let instance = InstanceId::generate();
+        let span = tracing::info_span!(
+            "rehearse",
+            "rekindle.role" = "worker",
+            faas.instance = %instance,
+            rekindle.pages = tracing::field::Empty,
+            otel.status_code = tracing::field::Empty,
+            error.type = tracing::field::Empty,
+        );
+        let apart = UnlistedInstance::new(&self.instances, &instance);
+        let order = StartInstance {
+            park: false,
+            instance,
+            start: StartKind::Restored,
+            spec: spec.clone(),
         };
-        // Both run in parallel. A call at this moment would share the processors with them.
-        let left = async { tokio::join!(store, snapshot.until_filled()).0 };
-        match tokio::time::timeout(LEFT_LIMIT, left).await {
-            Ok(Ok(())) => {}
-            Ok(Err(e)) => tracing::warn!(snapshot = %snapshot.id, error = %e, "the working set is not stored"),
-            Err(_) => tracing::info!(snapshot = %snapshot.id, "its template is filled on while it serves"),
+        let rehearsed = self.run(order).instrument(span.clone()).await;
+        apart.end("its restore was a rehearsal").await;
+        match &rehearsed {
+            Ok(Rehearsal { pages, warning, .. }) => {
+                span.record("rekindle.pages", pages);
+                self.metrics
+                    .rehearsed(if warning.is_some() { "warned" } else { "done" });
+            }
+            Err(error) => {
+                span.record("otel.status_code", "ERROR");
+                span.record("error.type", error.code.as_str());
+                self.metrics.rehearsed("failed");
+            }
         }
+        rehearsed
     }
-    Ok(Rehearsal {
-        restore_ms: restored.unwrap_or_default().as_secs_f64() * 1e3,
-        pages: pages as u64,
-        restored_by: parts.snapshot.as_ref().map(|snapshot| snapshot.restored_by()),
-        warning,
-    })
+
+    async fn run(&self, order: StartInstance) -> Result<Rehearsal, ApiError> {
+        let instance = self.starter.accept_rehearsal(order)?;
+        let limit = start_limit(instance.spec.manifest.boot_timeout());
+        let parts = instance.until_ready(Instant::now() + limit).await?;
+        let restored = *instance.start_took.lock();
+        let asked = tokio::time::timeout(ASK_LIMIT, ask(&instance, &parts)).await;
+        let warning =
+            asked.unwrap_or_else(|_| Some(format!("it was not through with its requests after {ASK_LIMIT:?}")));
+        // An instance that has ended has a verdict by now.
+        if let Err(error) = instance.until_ready(Instant::now()).await
+            && error.code == ErrorCode::SnapshotLost
+        {
+            return Err(error);
+        }
+        let is_unsent = record_touched(&parts).is_some();
+        let mut pages = 0;
+        if let Some(snapshot) = &parts.snapshot {
+            pages = snapshot.begin().1.len();
+            let store = async {
+                match is_unsent {
+                    true => self.snapshots.store_working_set(snapshot).await,
+                    false => Ok(()),
+                }
+            };
+            // Both run in parallel. A call at this moment would share the processors with them.
+            let left = async { tokio::join!(store, snapshot.until_filled()).0 };
+            match tokio::time::timeout(LEFT_LIMIT, left).await {
+                Ok(Ok(())) => {}
+                Ok(Err(e)) => tracing::warn!(snapshot = %snapshot.id, error = %e, "the working set is not stored"),
+                Err(_) => tracing::info!(snapshot = %snapshot.id, "its template is filled on while it serves"),
+            }
+        }
+        Ok(Rehearsal {
+            restore_ms: restored.unwrap_or_default().as_secs_f64() * 1e3,
+            pages: pages as u64,
+            restored_by: parts.snapshot.as_ref().map(|snapshot| snapshot.restored_by()),
+            warning,
+        })
+    }
 }
 
 /// Sends the copy the original's warm-up requests. Returns a description for the developer if a response is worse.

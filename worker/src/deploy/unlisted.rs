@@ -4,36 +4,36 @@ use std::sync::Arc;
 
 use rekindle_wire::InstanceId;
 
-use crate::worker::Worker;
+use crate::instance::Instances;
 
 /// An instance that is not reported to the scheduler. So it sends no request there, and a scheduler other than the one
 /// that ordered the instance cannot take it for one that serves.
 pub(crate) struct UnlistedInstance {
-    worker: Arc<Worker>,
+    instances: Arc<Instances>,
     instance: InstanceId,
 }
 
 impl UnlistedInstance {
     /// Registers an instance that is about to be started.
-    pub(crate) fn new(worker: &Arc<Worker>, instance: &InstanceId) -> Self {
-        worker.unlisted.lock().insert(instance.clone());
+    pub(crate) fn new(instances: &Arc<Instances>, instance: &InstanceId) -> Self {
+        instances.hide(instance);
         Self {
-            worker: Arc::clone(worker),
+            instances: Arc::clone(instances),
             instance: instance.clone(),
         }
     }
 
     /// Ends it, if it exists.
     pub(crate) async fn end(self, why: &str) {
-        if let Some(instance) = self.worker.instance(&self.instance) {
+        if let Some(instance) = self.instances.get(&self.instance) {
             instance.stop(why).await;
-            self.worker.remove(&self.instance);
+            self.instances.remove(&self.instance);
         }
     }
 }
 
 impl Drop for UnlistedInstance {
     fn drop(&mut self) {
-        self.worker.unlisted.lock().remove(&self.instance);
+        self.instances.unhide(&self.instance);
     }
 }

@@ -1,9 +1,10 @@
-//! What this host provides to sandboxes: control groups, networks and namespaces. Also its load and its memory
-//! pressure.
+//! What this host provides to sandboxes: control groups, networks and namespaces. Also its load, its memory
+//! pressure and its disks.
 
 pub(crate) mod breakpoints;
 pub mod cgroup;
 pub mod confined;
+pub(crate) mod disk;
 pub mod load;
 pub mod netlink_memory;
 pub mod network;

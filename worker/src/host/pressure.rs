@@ -4,13 +4,29 @@
 //! If the worker sees a control group of its own as the root (a container with a cgroup namespace, cgroup v2), that
 //! group's values count too. The worse of both is reported. Values that the kernel does not have are left out.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rekindle_wire::internal::MemoryPressure;
 
+/// Where the kernel reports them.
+#[derive(Debug, Clone)]
+pub struct PressureFiles {
+    /// Usually `/proc`.
+    pub proc: PathBuf,
+    /// Usually `/sys/fs/cgroup`.
+    pub cgroup_root: PathBuf,
+}
+
+impl PressureFiles {
+    /// Reads the values. Blocks for some small reads of kernel files.
+    pub fn read(&self) -> MemoryPressure {
+        read(&self.proc, &self.cgroup_root)
+    }
+}
+
 /// Reads the values. `proc` is usually `/proc`, and `cgroup_root` `/sys/fs/cgroup`. Blocks for some small reads of
 /// kernel files.
-pub fn read(proc: &Path, cgroup_root: &Path) -> MemoryPressure {
+fn read(proc: &Path, cgroup_root: &Path) -> MemoryPressure {
     let text = |root: &Path, file: &str| std::fs::read_to_string(root.join(file)).ok();
     let host = text(proc, "pressure/memory");
     let group = text(cgroup_root, "memory.pressure");

@@ -11,7 +11,6 @@ use rekindle_wire::interface::{Call, Params, Routes};
 use rekindle_wire::migration::{Departed, TargetState};
 use rekindle_wire::{ApiError, ErrorCode};
 
-use crate::migration::{source, target};
 use crate::worker::Worker;
 
 pub(super) fn routes(others: Routes<Arc<Worker>>) -> Routes<Arc<Worker>> {
@@ -31,18 +30,18 @@ pub(super) fn routes(others: Routes<Arc<Worker>>) -> Routes<Arc<Worker>> {
 }
 
 async fn depart(worker: Arc<Worker>, call: Call<operations::PrepareDeparture>) -> Result<(), ApiError> {
-    source::prepare(&worker, call.body).await
+    worker.migration_sources.prepare(call.body).await
 }
 
 async fn stay(worker: Arc<Worker>, call: Call<operations::CancelDeparture>) -> Result<(), ApiError> {
-    source::give_up(&worker, &call.at.id).await;
+    worker.migration_sources.give_up(&call.at.id).await;
     Ok(())
 }
 
 async fn leave(worker: Arc<Worker>, call: Call<operations::Leave>) -> Result<Departed, ApiError> {
     let source = worker.migration_sources.get(&call.at.id)?;
     // The caller may disconnect in the middle; the migration is completed all the same.
-    let left = tokio::spawn(async move { source.leave(&worker, &call.body).await });
+    let left = tokio::spawn(async move { worker.migration_sources.leave(&source, &call.body).await });
     let broke_off = |_| ApiError::new(ErrorCode::Internal, "the migration source broke off");
     left.await.map_err(broke_off)?
 }
@@ -74,7 +73,7 @@ async fn expect(worker: Arc<Worker>, call: Call<operations::ExpectArrival>) -> R
 }
 
 async fn arrive(worker: Arc<Worker>, call: Call<operations::PrepareArrival>) -> Result<(), ApiError> {
-    target::prepare(&worker, call.body).await
+    worker.migration_targets.prepare(call.body).await
 }
 
 async fn state(worker: Arc<Worker>, call: Call<operations::ReadArrival>) -> Result<TargetState, ApiError> {
@@ -99,7 +98,7 @@ async fn images(
 ) -> Result<Response, ApiError> {
     let target = worker.migration_targets.get(&wanted.id)?;
     // The source may disconnect in the middle. The target's state must follow.
-    let restoring = tokio::spawn(async move { target.images(&worker, bundle).await });
+    let restoring = tokio::spawn(async move { target.images(bundle).await });
     let broke_off = |_| ApiError::new(ErrorCode::Internal, "the migration target broke off");
     let standing = restoring.await.map_err(broke_off)??;
     Ok(Json(standing).into_response())
@@ -107,7 +106,7 @@ async fn images(
 
 async fn go(worker: Arc<Worker>, call: Call<operations::Arrive>) -> Result<TargetState, ApiError> {
     let target = worker.migration_targets.get(&call.at.id)?;
-    let going = tokio::spawn(async move { target.go(&worker).await });
+    let going = tokio::spawn(async move { target.go().await });
     let broke_off = |_| ApiError::new(ErrorCode::Internal, "the migration target broke off");
     going.await.map_err(broke_off)?
 }

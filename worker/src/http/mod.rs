@@ -5,7 +5,6 @@ mod migration;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::Router;
@@ -29,13 +28,12 @@ use tracing::Instrument;
 
 use crate::config::WorkerConfig;
 use crate::criu::probe;
-use crate::deploy::prepare;
-use crate::instance::invoke;
-use crate::instance::isolated_process::unavailable;
+use crate::errors::unavailable;
+use crate::instance::gone;
 use crate::instance::parking::Parking;
-use crate::instance::{gone, start};
 use crate::reporting::{heartbeat, leave};
-use crate::worker::{StartError, Worker};
+use crate::startup::{StartError, start};
+use crate::worker::Worker;
 
 /// How long a placement on this worker waits for the first response to a heartbeat, and the interval of checks.
 const KNOWN_LIMIT: Duration = Duration::from_secs(3);
@@ -87,7 +85,7 @@ async fn run(config: WorkerConfig, listener: TcpListener, shutdown: BoxFuture<'s
     let member = config.member.clone();
     let client = Transport::new(client, member.as_deref(), Role::Scheduler).map_err(ServeError::Tls)?;
     let listener = Listener::new(listener, member.as_deref()).map_err(ServeError::Listen)?;
-    let worker = Worker::start(config).await?;
+    let worker = start(config, client.clone()).await?;
     let adopting = Arc::clone(&worker);
     tokio::task::spawn_blocking(move || {
         if let Err(error) = adopting.layers.adopt() {
@@ -95,21 +93,22 @@ async fn run(config: WorkerConfig, listener: TcpListener, shutdown: BoxFuture<'s
             tracing::warn!(error, "layers that are here from before are not counted");
         }
     });
-    let beating = tokio::spawn(heartbeat::run(Arc::clone(&worker), client.clone()));
+    let reporter = Arc::clone(&worker.reporter);
+    let beating = tokio::spawn(async move { reporter.run().await });
     let filled = Arc::clone(&worker);
     let filling = tokio::spawn(async move {
         // The probe comes first, so that all sandboxes of the pool are prestarted.
-        probe::ahead(&filled).await;
+        probe::ahead(&filled.criu).await;
         Arc::clone(&filled.pool).keep_filled().await;
     });
     let renewing = member.map(|member| {
-        let (url, token) = (&worker.config.scheduler_url, &worker.config.token);
+        let (url, token) = (&worker.reporter.scheduler_url, &worker.token);
         let address = url.split_once("://").map_or(url.as_str(), |(_, address)| address);
         tokio::spawn(member.keep_current(address.to_owned(), client.clone(), token.clone()))
     });
     let router = router(Arc::clone(&worker));
     let (invoked, others) = (Arc::clone(&worker), rekindle_identity::inside(router.clone()));
-    let _registered = worker.config.in_process.open(&worker.config.advertise, move |request| {
+    let _registered = worker.in_process.open(&worker.address, move |request| {
         if !request.uri().path().starts_with("/invoke/") {
             return others(request);
         }
@@ -120,7 +119,13 @@ async fn run(config: WorkerConfig, listener: TcpListener, shutdown: BoxFuture<'s
     listener
         .serve(router, async move {
             shutdown.await;
-            leave::finish(&stopping).await;
+            let Worker {
+                membership,
+                instances,
+                migration_sources,
+                ..
+            } = &*stopping;
+            leave::finish(stopping.leave_limit, membership, instances, migration_sources).await;
             stopping.stop_all().await;
         })
         .await;
@@ -130,7 +135,7 @@ async fn run(config: WorkerConfig, listener: TcpListener, shutdown: BoxFuture<'s
         renewing.abort();
     }
     worker.stop_all().await;
-    heartbeat::farewell(&worker, &client).await;
+    worker.reporter.farewell().await;
     Ok(())
 }
 
@@ -181,7 +186,7 @@ async fn authenticate(State(worker): State<Arc<Worker>>, request: Request, next:
     }
     let given = request.headers().get(CLUSTER_TOKEN).map(|v| blake3::hash(v.as_bytes()));
     // Hashes of equal length are compared in constant time.
-    if given != Some(blake3::hash(worker.config.token.as_bytes())) {
+    if given != Some(blake3::hash(worker.token.as_bytes())) {
         return ApiError::new(ErrorCode::Unauthorized, "the cluster token is missing or wrong").into_response();
     }
     match version::check(request.headers(), Role::Worker) {
@@ -193,7 +198,7 @@ async fn authenticate(State(worker): State<Arc<Worker>>, request: Request, next:
 /// Returns the metrics, for a scraper that sends the cluster's token as its bearer token.
 async fn metrics(State(worker): State<Arc<Worker>>, headers: HeaderMap) -> Response {
     let given = bearer(&headers).or_else(|| headers.get(CLUSTER_TOKEN).map(HeaderValue::as_bytes));
-    if given.map(blake3::hash) != Some(blake3::hash(worker.config.token.as_bytes())) {
+    if given.map(blake3::hash) != Some(blake3::hash(worker.token.as_bytes())) {
         let fix = "this needs the cluster's token: send \"Authorization: Bearer TOKEN\"";
         return ApiError::new(ErrorCode::Unauthorized, fix).into_response();
     }
@@ -204,7 +209,7 @@ async fn metrics(State(worker): State<Arc<Worker>>, headers: HeaderMap) -> Respo
 /// Rejects a placement on a worker of which no scheduler had heard since its start, once one has. It was meant for the
 /// process before, and is forgotten with everything that ran there.
 async fn check_known(worker: &Worker) -> Result<(), ApiError> {
-    if worker.is_known.load(Ordering::Relaxed) {
+    if worker.membership.is_known() {
         return Ok(());
     }
     until_known(worker).await;
@@ -215,19 +220,19 @@ async fn check_known(worker: &Worker) -> Result<(), ApiError> {
 /// Waits briefly until a scheduler has heard of this worker.
 async fn until_known(worker: &Worker) {
     let end = Instant::now() + KNOWN_LIMIT;
-    while !worker.is_known.load(Ordering::Relaxed) && Instant::now() < end {
+    while !worker.membership.is_known() && Instant::now() < end {
         tokio::time::sleep(KNOWN_LOOK).await;
     }
 }
 
 async fn start_instance(worker: Arc<Worker>, call: Call<worker::Start>) -> Result<(), ApiError> {
     check_known(&worker).await?;
-    start::accept(&worker, call.body, &call.head.headers).map(drop)
+    worker.starter.accept(call.body, &call.head.headers).map(drop)
 }
 
 async fn stop_instance(worker: Arc<Worker>, call: Call<worker::Stop>) -> Result<(), ApiError> {
     let worker::Stop { id, if_idle } = call.at;
-    let Some(instance) = worker.instance(&id) else {
+    let Some(instance) = worker.instances.get(&id) else {
         return Ok(());
     };
     let if_idle = if_idle.unwrap_or(false);
@@ -238,15 +243,15 @@ async fn stop_instance(worker: Arc<Worker>, call: Call<worker::Stop>) -> Result<
         ));
     }
     instance.stop(if if_idle { "it was idle" } else { "asked for" }).await;
-    worker.remove(&id);
+    worker.instances.remove(&id);
     Ok(())
 }
 
 async fn park_instance(worker: Arc<Worker>, call: Call<worker::Park>) -> Result<(), ApiError> {
     let id = call.at.id;
-    let instance = worker.instance(&id).ok_or_else(gone)?;
+    let instance = worker.instances.get(&id).ok_or_else(gone)?;
     let parked = instance.park().await;
-    worker.changed.notify_one();
+    worker.instances.changed.notify_one();
     match parked {
         Parking::Parked => Ok(()),
         Parking::Gone => Err(gone()),
@@ -265,7 +270,7 @@ async fn invoke_instance(State(worker): State<Arc<Worker>>, request: Request) ->
         .path_and_query()
         .map_or("/", http::uri::PathAndQuery::as_str);
     let (id, path) = target(whole)?;
-    invoke::invoke(worker, id, path, request).await
+    Arc::clone(&worker.invoker).invoke(id, path, request).await
 }
 
 /// Returns the instance and the function's own path in `/invoke/{instance}/{path}`. A path without an instance is not
@@ -292,7 +297,7 @@ async fn prepare_version(State(worker): State<Arc<Worker>>, call: Call<worker::P
     let (events, received) = tokio::sync::mpsc::channel(16);
     let span = tracing::info_span!("prepare", "rekindle.role" = "worker", function = %call.body.function);
     rekindle_telemetry::set_parent(&span, &call.head.headers);
-    tokio::spawn(prepare::prepare(worker, call.body, events).instrument(span));
+    tokio::spawn(Arc::clone(&worker.preparer).prepare(call.body, events).instrument(span));
     lines(ReceiverStream::new(received))
 }
 
@@ -313,10 +318,10 @@ async fn read_logs(State(worker): State<Arc<Worker>>, Params(wanted): Params<wor
 
 async fn delete_function(worker: Arc<Worker>, call: Call<worker::RemoveFunction>) -> Result<(), ApiError> {
     let name = call.at.name;
-    for instance in worker.all_instances() {
+    for instance in worker.instances.all() {
         if instance.spec.function == name {
             instance.stop("its function was deleted").await;
-            worker.remove(&instance.id);
+            worker.instances.remove(&instance.id);
         }
     }
     // The snapshots of its instances and of earlier versions.

@@ -12,15 +12,16 @@ use rekindle_wire::InstanceId;
 use rekindle_wire::api::InstanceState;
 
 use super::canary::Canary;
+use super::idle_memory::{Counts, IdleMemory};
 use super::policy::{Ledger, Use};
 use super::throttle::Throttle;
 use super::visit::visit;
 use super::watcher::Watcher;
-use super::{Counts, IdleMemory};
-use crate::host::pressure;
-use crate::instance::isolated_process::memory_limit;
-use crate::instance::{Instance, RunningInstance};
-use crate::worker::Worker;
+use crate::host::pressure::PressureFiles;
+use crate::instance::isolate::memory_limit;
+use crate::instance::{Instance, Instances, RunningInstance};
+use crate::metrics::Metrics;
+use crate::snapshots::Snapshots;
 
 /// Maximum share of one processor.
 const CPU_SHARE: f64 = 0.05;
@@ -41,30 +42,133 @@ struct Known {
     ledgers: HashMap<i32, Ledger>,
 }
 
-/// Evicts until the worker stops or is gone.
-pub(super) fn run(worker: &Weak<Worker>, idle: &IdleMemory) {
-    let begun = Instant::now();
-    let mut known: HashMap<InstanceId, Known> = HashMap::new();
-    let mut throttle = Throttle::new(CPU_SHARE);
-    let canary = Canary::new().ok();
-    let watcher = Watcher::new(idle.settings);
-    loop {
-        if !idle.rest((idle.settings.after / 4).clamp(PERIOD.0, PERIOD.1)) {
+/// Evicts the idle memory of instances and of templates.
+pub struct Evictor {
+    /// Where it goes.
+    pub idle: Arc<IdleMemory>,
+    /// All instances.
+    pub instances: Weak<Instances>,
+    /// Open snapshots, with their templates.
+    pub snapshots: Arc<Snapshots>,
+    /// The host's memory pressure.
+    pub pressure: PressureFiles,
+    /// Where the cost of evictions is measured.
+    pub metrics: Arc<Metrics>,
+}
+
+impl Evictor {
+    /// Starts to evict, on a thread of its own, until [`IdleMemory::stop`] or until there are no instances any more.
+    pub(crate) fn start(self) {
+        if self.idle.settings.after.is_zero() {
             return;
         }
-        let Some(worker) = worker.upgrade() else { return };
-        pass(&worker, &mut known, &watcher, &mut throttle, begun);
-        follow(idle, &known, &watcher);
-        templates(&worker, idle.settings.after);
-        if idle.swap.read().is_there()
-            && let Some(canary) = &canary
-        {
-            canary
-                .sing()
-                .into_iter()
-                .for_each(|took| worker.metrics.idle_fault(took));
+        let idle = Arc::clone(&self.idle);
+        let begun = std::thread::Builder::new()
+            .name("idle-memory".to_owned())
+            .spawn(move || self.run());
+        match begun {
+            Ok(thread) => *idle.thread.lock() = Some(thread),
+            Err(e) => tracing::warn!(error = %e, "idle memory stays: no thread for it"),
         }
-        account(idle, &mut throttle);
+    }
+
+    fn run(&self) {
+        let idle = &self.idle;
+        let begun = Instant::now();
+        let mut known: HashMap<InstanceId, Known> = HashMap::new();
+        let mut throttle = Throttle::new(CPU_SHARE);
+        let canary = Canary::new().ok();
+        let watcher = Watcher::new(idle.settings);
+        loop {
+            if !idle.rest((idle.settings.after / 4).clamp(PERIOD.0, PERIOD.1)) {
+                return;
+            }
+            let Some(instances) = self.instances.upgrade() else {
+                return;
+            };
+            self.pass(&instances, &mut known, &watcher, &mut throttle, begun);
+            follow(idle, &known, &watcher);
+            self.templates(&instances);
+            if idle.swap.read().is_there()
+                && let Some(canary) = &canary
+            {
+                canary.sing().into_iter().for_each(|took| self.metrics.idle_fault(took));
+            }
+            account(idle, &mut throttle);
+        }
+    }
+
+    /// Evicts clean pages of templates that nobody uses.
+    fn templates(&self, instances: &Instances) {
+        let mut idle: HashMap<_, Duration> = HashMap::new();
+        for instance in instances.all() {
+            let Some(parts) = instance.parts() else { continue };
+            if let Some(snapshot) = &parts.snapshot {
+                let rests = Duration::from_millis(instance.usage.idle_ms());
+                let least = idle.entry(snapshot.id.clone()).or_insert(rests);
+                *least = rests.min(*least);
+            }
+        }
+        self.snapshots.take_idle(self.idle.settings.after, &idle);
+    }
+
+    fn pass(
+        &self,
+        instances: &Instances,
+        known: &mut HashMap<InstanceId, Known>,
+        watcher: &Watcher,
+        throttle: &mut Throttle,
+        begun: Instant,
+    ) {
+        let idle = &self.idle;
+        let mut instances = instances.all();
+        known.retain(|id, _| instances.iter().any(|i| i.id == *id));
+        if !idle.swap.read().is_there() {
+            return;
+        }
+        let figures = self.pressure.read();
+        let is_pressed = figures.some.is_some_and(|some| some > PRESSED);
+        Counts::add(&idle.counts.pressed, u64::from(is_pressed));
+        // This comes before anything that may end this pass: a limit that was lowered must not stay so.
+        instances.iter().for_each(hold_swap);
+        instances.sort_by_key(|instance| instance.state() != InstanceState::Parked);
+        for instance in instances {
+            if idle.is_stopped() {
+                return;
+            }
+            if !idle.swap.read().has_room() {
+                Counts::add(&idle.counts.full, 1);
+                return;
+            }
+            let Some(parts) = instance.parts() else { continue };
+            let known = known.entry(instance.id.clone()).or_default();
+            let now = begun.elapsed();
+            let usage = match instance.state() {
+                InstanceState::Parked => {
+                    let since = *known.parked_since.get_or_insert(now);
+                    if known.settled || now - since < PARKED_FOR.min(idle.settings.after) {
+                        continue;
+                    }
+                    Use::Parked
+                }
+                InstanceState::Ready => {
+                    (known.parked_since, known.settled) = (None, false);
+                    if is_pressed {
+                        continue;
+                    }
+                    Use::Warm
+                }
+                _ => continue,
+            };
+            let (evicted, is_whole) = of_instance(idle, &instance, &parts, known, (usage, now), watcher, throttle);
+            let counter = match usage {
+                Use::Parked => &idle.counts.parked_pages,
+                Use::Warm => &idle.counts.warm_pages,
+            };
+            Counts::add(counter, evicted);
+            known.settled = usage == Use::Parked && is_whole && evicted == 0;
+            account(idle, throttle);
+        }
     }
 }
 
@@ -76,84 +180,12 @@ fn follow(idle: &IdleMemory, known: &HashMap<InstanceId, Known>, watcher: &Watch
     idle.counts.watched.store(watched as u64, Ordering::Relaxed);
 }
 
-/// Evicts clean pages of templates that nobody uses.
-fn templates(worker: &Worker, after: Duration) {
-    let mut idle: HashMap<_, Duration> = HashMap::new();
-    for instance in worker.all_instances() {
-        let Some(parts) = instance.parts() else { continue };
-        if let Some(snapshot) = &parts.snapshot {
-            let rests = Duration::from_millis(instance.usage.idle_ms());
-            let least = idle.entry(snapshot.id.clone()).or_insert(rests);
-            *least = rests.min(*least);
-        }
-    }
-    worker.snapshots.take_idle(after, &idle);
-}
-
 /// Sleeps in proportion to the processor time spent.
 fn account(idle: &IdleMemory, throttle: &mut Throttle) {
     let (spent, rest) = throttle.spent();
     Counts::add(&idle.counts.cpu_ns, u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX));
     // The caller checks for itself whether it has to stop.
     let _ = idle.rest(rest);
-}
-
-fn pass(
-    worker: &Worker,
-    known: &mut HashMap<InstanceId, Known>,
-    watcher: &Watcher,
-    throttle: &mut Throttle,
-    begun: Instant,
-) {
-    let idle = &worker.idle;
-    let mut instances = worker.all_instances();
-    known.retain(|id, _| instances.iter().any(|i| i.id == *id));
-    if !idle.swap.read().is_there() {
-        return;
-    }
-    let figures = pressure::read(&worker.config.memory_figures, &worker.config.cgroup_root);
-    let is_pressed = figures.some.is_some_and(|some| some > PRESSED);
-    Counts::add(&idle.counts.pressed, u64::from(is_pressed));
-    // This comes before anything that may end this pass: a limit that was lowered must not stay so.
-    instances.iter().for_each(hold_swap);
-    instances.sort_by_key(|instance| instance.state() != InstanceState::Parked);
-    for instance in instances {
-        if idle.is_stopped() {
-            return;
-        }
-        if !idle.swap.read().has_room() {
-            Counts::add(&idle.counts.full, 1);
-            return;
-        }
-        let Some(parts) = instance.parts() else { continue };
-        let known = known.entry(instance.id.clone()).or_default();
-        let now = begun.elapsed();
-        let usage = match instance.state() {
-            InstanceState::Parked => {
-                let since = *known.parked_since.get_or_insert(now);
-                if known.settled || now - since < PARKED_FOR.min(idle.settings.after) {
-                    continue;
-                }
-                Use::Parked
-            }
-            InstanceState::Ready => {
-                (known.parked_since, known.settled) = (None, false);
-                if is_pressed {
-                    continue;
-                }
-                Use::Warm
-            }
-            _ => continue,
-        };
-        let (evicted, is_whole) = of_instance(idle, &instance, &parts, known, (usage, now), watcher, throttle);
-        let counter = match usage {
-            Use::Parked => &idle.counts.parked_pages,
-            Use::Warm => &idle.counts.warm_pages,
-        };
-        Counts::add(counter, evicted);
-        known.settled = usage == Use::Parked && is_whole && evicted == 0;
-        account(idle, throttle);
-    }
 }
 
 /// Sets the limit of swap, if there is a separate one. An instance may have as much in swap as was evicted of it, and

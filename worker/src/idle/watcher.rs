@@ -10,15 +10,14 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::IdleSettings;
 use super::damon::{self, Lack, Watch};
+use super::settings::{IdleSettings, IdleWatch};
 use crate::host::pagemap::Run;
 
 /// Interval between attempts to get the use of DAMON.
@@ -28,28 +27,6 @@ const ROUND: Duration = Duration::from_millis(500);
 /// How long to wait for an answer at the end. Some kernels (6.14 and later without a fix of 2026) give none for a
 /// process that ends just then.
 const LAST: Duration = Duration::from_secs(3);
-
-/// How to learn what a running instance does not touch.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum IdleWatch {
-    /// From the kernel, if it can (DAMON), and from evicted pages that come back.
-    #[default]
-    Kernel,
-    /// Only from evicted pages that come back.
-    Eviction,
-}
-
-impl FromStr for IdleWatch {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "kernel" => Ok(Self::Kernel),
-            "eviction" => Ok(Self::Eviction),
-            _ => Err("use kernel or eviction".to_owned()),
-        }
-    }
-}
 
 /// State shared by the evictor and the thread.
 #[derive(Default)]

@@ -1,34 +1,29 @@
 //! Boots an instance from nothing: runs the runtime's program in a new sandbox until it accepts connections.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rekindle_confined::image::{AGENT, Config};
+use rekindle_confined::image::Config;
 use rekindle_init::protocol::Spawn;
+use rekindle_init::seccomp::FilterChoice;
+use rekindle_snapshotter::Store;
 use rekindle_wire::api::StartKind;
 use rekindle_wire::internal::VersionSpec;
-use rekindle_wire::manifest::{Base, Runtime};
 use rekindle_wire::{ApiError, ErrorCode};
 
-use crate::deploy::build::image;
-use crate::host::sandbox::{FunctionState, Sandbox};
-use crate::host::start_limiter::KEEP;
-use crate::instance::isolated_process::{IsolatedProcess, isolate, processors, unavailable};
-use crate::instance::missing;
-use crate::instance::{Instance, MemoryOrigin, RunningInstance};
-use crate::reporting::logs::telling::telling;
+use super::boot_pauses::BootPauses;
+use super::isolate::Isolator;
+use super::lifecycle::Instance;
+use super::missing;
+use super::program::Program;
+use super::running::{MemoryOrigin, RunningInstance};
+use crate::errors::unavailable;
+use crate::host::sandbox::{FunctionState, IsolatedProcess, Sandbox};
+use crate::host::start_limiter::{KEEP, StartLimiter};
+use crate::layers::{Layers, image};
+use crate::logs::telling::telling;
 use crate::snapshots::expected::OPEN_FILES;
-use crate::worker::Worker;
 
-/// Environment variables from which JavaScript runtimes read more options. Each option loads an agent that keeps copies
-/// from sharing random numbers drawn ahead.
-const AGENTS: [(&str, &str); 2] = [
-    ("NODE_OPTIONS", "--require=/opt/rekindle/node/lib/copies.js"),
-    ("BUN_OPTIONS", "--preload=/opt/rekindle/node/lib/copies.js"),
-];
-/// That agent in the root filesystems of runtimes. Container images have [`AGENT`].
-const RUNTIME_AGENT: &str = "/opt/rekindle/node/lib/copies.js";
 /// Interval between checks whether a booting function listens.
 const KNOCK_EVERY: Duration = Duration::from_millis(2);
 /// How long to wait for the function's last lines of output.
@@ -36,425 +31,170 @@ const DRAIN_LIMIT: Duration = Duration::from_millis(200);
 /// Maximum number of output lines shown when a function fails to start.
 const TAIL: usize = 12;
 
-/// Boots `instance` without marking it ready.
-///
-/// # Errors
-/// Returns `boot_failed`, with the function's last lines, when the function ends or does not listen in time.
-pub async fn boot(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<RunningInstance>, ApiError> {
-    let spec = &instance.spec;
-    let began = Instant::now();
-    worker.boot_pauses.admit(spec, began)?;
-    let program = match &spec.manifest.image {
-        Some(_) => Program::of_image(spec, image_config(worker, spec).await?),
-        None => Program::of(spec, environment(spec)),
-    };
-    let booted = boot_with(worker, instance, program).await;
-    // One that was asked to stop has not failed.
-    if booted.is_ok() || instance.is_starting() {
-        worker.boot_pauses.note(spec, began, Instant::now(), &booted);
-    }
-    booted
+/// Boots instances.
+pub struct Booter {
+    /// Takes the sandboxes.
+    pub isolator: Arc<Isolator>,
+    /// Limits how many starts use the processors at once.
+    pub start_limiter: Arc<StartLimiter>,
+    /// Unpacked layers of this host.
+    pub layers: Arc<Layers>,
+    /// The store with the runtimes' root filesystems.
+    pub store: Store,
+    /// The system call filter of functions.
+    pub filter: FilterChoice,
+    /// The pauses of versions whose boots fail.
+    pub pauses: BootPauses,
 }
 
-/// Returns how the image of a version wants to be run.
-async fn image_config(worker: &Worker, spec: &VersionSpec) -> Result<Config, ApiError> {
-    let rootfs = worker.layers.get(&spec.rootfs).await;
-    let rootfs = rootfs.map_err(|e| unavailable("fetch the image", &e))?;
-    let config = tokio::task::spawn_blocking(move || image::config(rootfs.path())).await;
-    let config = config.map_err(|e| unavailable("read the image's configuration", &e))?;
-    config.map_err(|e| unavailable("read the image's configuration", &e))
-}
-
-/// Boots the bootstrap of the instance's runtime. It listens but has loaded nothing yet, so it contains nothing of this
-/// function.
-///
-/// # Errors
-/// The same as [`boot`].
-pub(crate) async fn boot_unloaded(
-    worker: &Arc<Worker>,
-    instance: &Arc<Instance>,
-) -> Result<Arc<RunningInstance>, ApiError> {
-    let manifest = &instance.spec.manifest;
-    let mut env = base_environment(manifest.base);
-    env.push(format!("PORT={}", manifest.port));
-    env.push("FN_LOAD=later".to_owned());
-    boot_with(worker, instance, Program::of(&instance.spec, env)).await
-}
-
-/// What is started in a sandbox.
-struct Program {
-    argv: Vec<String>,
-    env: Vec<String>,
-    cwd: String,
-}
-
-impl Program {
-    /// The program of a runtime, or of a folder.
-    fn of(spec: &VersionSpec, env: Vec<String>) -> Self {
-        Self {
-            argv: command(spec),
-            env,
-            cwd: "/app".to_owned(),
-        }
-    }
-
-    /// The program of a container image. A command of `fn.toml` replaces the image's.
-    fn of_image(spec: &VersionSpec, config: Config) -> Self {
-        let env = image_environment(spec, config.env);
-        let argv = match spec.manifest.command.as_slice() {
-            [] => config.command,
-            command => expanded_command(command, &env),
+impl Booter {
+    /// Boots `instance` without marking it ready.
+    ///
+    /// # Errors
+    /// Returns `boot_failed`, with the function's last lines, when the function ends or does not listen in time.
+    pub async fn boot(&self, instance: &Arc<Instance>) -> Result<Arc<RunningInstance>, ApiError> {
+        let spec = &instance.spec;
+        let began = Instant::now();
+        self.pauses.admit(spec, began)?;
+        let program = match &spec.manifest.image {
+            Some(_) => Program::of_image(spec, self.image_config(spec).await?),
+            None => Program::of(spec),
         };
-        Self {
-            argv,
-            env,
-            cwd: config.cwd,
+        let booted = self.boot_with(instance, program).await;
+        // One that was asked to stop has not failed.
+        if booted.is_ok() || instance.is_starting() {
+            self.pauses.note(spec, began, Instant::now(), &booted);
         }
+        booted
     }
-}
 
-async fn boot_with(
-    worker: &Arc<Worker>,
-    instance: &Arc<Instance>,
-    program: Program,
-) -> Result<Arc<RunningInstance>, ApiError> {
-    let spec = &instance.spec;
-    let turn = worker.start_limiter.take(&instance.spec.function, StartKind::Booted);
-    let permit = instance.phase("turn", turn).await;
-    // Others may have failed meanwhile.
-    worker.boot_pauses.admit(spec, Instant::now())?;
-    let isolated = instance
-        .phase("sandbox", isolate(worker, instance, &instance.sandbox_name()))
-        .await?;
-    // There is nothing to restore.
-    if let Some(criu) = isolated.criu {
-        criu.let_go();
+    /// Returns how the image of a version wants to be run.
+    async fn image_config(&self, spec: &VersionSpec) -> Result<Config, ApiError> {
+        let rootfs = self.layers.get(&spec.rootfs).await;
+        let rootfs = rootfs.map_err(|e| unavailable("fetch the image", &e))?;
+        let config = tokio::task::spawn_blocking(move || image::config(rootfs.path())).await;
+        let config = config.map_err(|e| unavailable("read the image's configuration", &e))?;
+        config.map_err(|e| unavailable("read the image's configuration", &e))
     }
-    let sandbox = &isolated.sandbox;
-    let [stdout, stderr] = &isolated.outputs;
-    let order = Spawn {
-        argv: program.argv,
-        env: program.env,
-        cwd: program.cwd,
-        open_files: OPEN_FILES,
-        filter: worker.config.filter.earlier().map(str::to_owned),
-    };
-    let group = isolated.cgroup.function_procs();
-    let group = group.map_err(|e| unavailable("find the function's control group", &e))?;
-    sandbox
-        .spawn(order, &stdout.write_end, &stderr.write_end, &group)
-        .await
-        .map_err(|e| ApiError::new(ErrorCode::BootFailed, unavailable("start the function", &e).message))?;
-    let heard = async {
-        let mut listening = std::pin::pin!(listening(worker, instance, sandbox));
-        match tokio::time::timeout(KEEP, &mut listening).await {
-            Ok(heard) => heard,
-            Err(_) => {
-                drop(permit);
-                listening.await
+
+    /// Boots the bootstrap of the instance's runtime. It listens but has loaded nothing yet, so it contains nothing of
+    /// this function.
+    ///
+    /// # Errors
+    /// The same as [`Self::boot`].
+    pub(crate) async fn boot_unloaded(&self, instance: &Arc<Instance>) -> Result<Arc<RunningInstance>, ApiError> {
+        self.boot_with(instance, Program::unloaded(&instance.spec)).await
+    }
+
+    async fn boot_with(&self, instance: &Arc<Instance>, program: Program) -> Result<Arc<RunningInstance>, ApiError> {
+        let spec = &instance.spec;
+        let turn = self.start_limiter.take(&instance.spec.function, StartKind::Booted);
+        let permit = instance.phase("turn", turn).await;
+        // Others may have failed meanwhile.
+        self.pauses.admit(spec, Instant::now())?;
+        let isolated = instance
+            .phase("sandbox", self.isolator.isolate(instance, &instance.sandbox_name()))
+            .await?;
+        // There is nothing to restore.
+        if let Some(criu) = isolated.criu {
+            criu.let_go();
+        }
+        let sandbox = &isolated.sandbox;
+        let [stdout, stderr] = &isolated.outputs;
+        let order = Spawn {
+            argv: program.argv,
+            env: program.env,
+            cwd: program.cwd,
+            open_files: OPEN_FILES,
+            filter: self.filter.earlier().map(str::to_owned),
+        };
+        let group = isolated.cgroup.function_procs();
+        let group = group.map_err(|e| unavailable("find the function's control group", &e))?;
+        sandbox
+            .spawn(order, &stdout.write_end, &stderr.write_end, &group)
+            .await
+            .map_err(|e| ApiError::new(ErrorCode::BootFailed, unavailable("start the function", &e).message))?;
+        let heard = async {
+            let mut listening = std::pin::pin!(self.listening(instance, sandbox));
+            match tokio::time::timeout(KEEP, &mut listening).await {
+                Ok(heard) => heard,
+                Err(_) => {
+                    drop(permit);
+                    listening.await
+                }
             }
-        }
-    };
-    instance.phase("listen", heard).await?;
-    let IsolatedProcess {
-        cgroup,
-        sandbox,
-        outputs,
-        ..
-    } = isolated;
-    let origin = MemoryOrigin::default();
-    let running = RunningInstance::new(sandbox, cgroup, &outputs, None, origin, spec.manifest.port);
-    running.map_err(|e| unavailable("name the output pipes", &e))
-}
-
-async fn listening(worker: &Worker, instance: &Instance, sandbox: &Arc<Sandbox>) -> Result<(), ApiError> {
-    let mut state = sandbox.function_state();
-    let port = instance.spec.manifest.port;
-    let knock = async {
-        while sandbox.connect(port).await.is_err() {
-            tokio::time::sleep(KNOCK_EVERY).await;
-        }
-    };
-    let limit = instance.spec.manifest.boot_timeout();
-    let said = tokio::select! {
-        () = knock => return Ok(()),
-        ended = state.wait_for(|s| *s != FunctionState::Alive) => match ended.map(|s| *s) {
-            Ok(FunctionState::Ended(cause)) => format!("{cause} before it served HTTP"),
-            _ => "ended before it served HTTP".to_owned(),
-        },
-        () = tokio::time::sleep(limit) => String::new(),
-    };
-    let said = match said.is_empty() {
-        false => said,
-        true => format!(
-            "did not accept connections on 127.0.0.1:$PORT ({port}) within boot_timeout, {} s: raise that in fn.toml \
-            if it needs longer{}",
-            limit.as_secs(),
-            other_port(worker, &instance.spec).await
-        ),
-    };
-    Err(not_started(worker, instance, &said).await)
-}
-
-/// Returns what to do if an image says that it listens on another port.
-async fn other_port(worker: &Worker, spec: &VersionSpec) -> String {
-    if spec.manifest.image.is_none() {
-        return String::new();
-    }
-    let ports = image_config(worker, spec).await.map(|config| config.ports);
-    match ports.unwrap_or_default().as_slice() {
-        [port, ..] if *port != spec.manifest.port => {
-            format!(", or set port = {port}, on which the image says that it listens")
-        }
-        _ => String::new(),
-    }
-}
-
-/// Builds the error for a function that did not start, with the lines of its output that probably explain why.
-pub(crate) async fn not_started(worker: &Worker, instance: &Instance, said: &str) -> ApiError {
-    // The last lines may still be in the pipe.
-    instance.sink.drained(DRAIN_LIMIT).await;
-    let lines: Vec<String> = instance.sink.tail(usize::MAX).into_iter().map(|l| l.text).collect();
-    let lacks = match missing::library(lines.iter().rev().map(String::as_str)) {
-        Some(library) => missing::advice(worker, &instance.spec.manifest, library).await + "; ",
-        None => String::new(),
-    };
-    let told = match lines.is_empty() {
-        true => "it wrote nothing".to_owned(),
-        false => format!("it wrote:\n{}", telling(&lines, TAIL).join("\n")),
-    };
-    ApiError::new(
-        ErrorCode::BootFailed,
-        format!("the function's process {said}; {lacks}{told}"),
-    )
-}
-
-/// Returns the command of a runtime; see docs/reference/runtime-contract.md.
-fn command(spec: &VersionSpec) -> Vec<String> {
-    let words: &[&str] = match spec.manifest.runtime {
-        Runtime::Python => &["/usr/bin/python3", "-u", "/opt/rekindle/python/bootstrap.py"],
-        Runtime::Node => &[
-            "/usr/bin/node",
-            "--require",
-            "/opt/rekindle/node/lib/preload.js",
-            "/opt/rekindle/node/bootstrap.js",
-        ],
-        Runtime::Http => {
-            return expanded_command(&spec.manifest.command, &environment(spec));
-        }
-    };
-    words.iter().map(|w| (*w).to_owned()).collect()
-}
-
-/// Replaces variables in a command.
-fn expanded_command(command: &[String], environment: &[String]) -> Vec<String> {
-    // A shell expands variables itself, by its own rules.
-    if is_script(command) {
-        return command.to_owned();
-    }
-    command.iter().map(|word| expanded(word, environment)).collect()
-}
-
-/// Returns whether a command is a shell with a script in its arguments.
-fn is_script(command: &[String]) -> bool {
-    const SHELLS: [&str; 5] = ["sh", "bash", "dash", "ash", "busybox"];
-    let program = command.first().and_then(|program| program.rsplit('/').next());
-    let has_script = |word: &String| word.starts_with('-') && !word.starts_with("--") && word.ends_with('c');
-    program.is_some_and(|program| SHELLS.contains(&program)) && command.iter().any(has_script)
-}
-
-/// Replaces `$NAME` and `${NAME}` in a word of a command with the value from the environment. `$$NAME` stands for
-/// `$NAME`. Names that are not in the environment stay as they are: a shell in the command may know them.
-fn expanded(word: &str, environment: &[String]) -> String {
-    let value = |name: &str| {
-        let variables = environment.iter().filter_map(|variable| variable.split_once('='));
-        variables
-            .rev()
-            .find(|(known, _)| *known == name)
-            .map(|(_, value)| value)
-    };
-    let mut text = String::with_capacity(word.len());
-    let mut rest = word;
-    while let Some(at) = rest.find('$') {
-        text.push_str(&rest[..at]);
-        let from = &rest[at..];
-        let escaped = usize::from(from.starts_with("$$"));
-        let (length, name) = reference(&from[escaped..]);
-        match value(name).filter(|_| !name.is_empty()) {
-            Some(_) if escaped == 1 => text.push_str(&from[1..=length]),
-            Some(value) => text.push_str(value),
-            None => text.push_str(&from[..escaped + length]),
-        }
-        rest = &from[escaped + length..];
-    }
-    text + rest
-}
-
-/// Returns the length of the reference that `text` begins with, and the name in it. The first byte of `text` is `$`.
-fn reference(text: &str) -> (usize, &str) {
-    let braced = text.starts_with("${");
-    let name = &text[if braced { 2 } else { 1 }..];
-    let end = name
-        .find(|c: char| c != '_' && !c.is_ascii_alphanumeric())
-        .unwrap_or(name.len());
-    match (braced, name[end..].starts_with('}')) {
-        (true, true) => (end + 3, &name[..end]),
-        (true, false) => (1, ""),
-        (false, _) => (end + 1, &name[..end]),
-    }
-}
-
-/// Where Python looks for modules in an `http` function, after the function's own `PYTHONPATH`. Versions that were
-/// built before the first of these names was given have the second.
-const PYTHON_PATH: &str = "/app/.rekindle/site-packages:/app/.rekindle/python:/opt/rekindle/python";
-
-/// Returns the environment variables common to all functions of a root filesystem.
-fn base_environment(base: Base) -> Vec<String> {
-    vec![
-        format!("PATH={}", base.search_path()),
-        "HOME=/tmp".to_owned(),
-        "TMPDIR=/tmp".to_owned(),
-        "LANG=C.UTF-8".to_owned(),
-    ]
-}
-
-/// Returns the variables that say what the function is.
-fn own_environment(spec: &VersionSpec) -> Vec<String> {
-    let manifest = &spec.manifest;
-    let mib = manifest.memory.0 >> 20;
-    let mut env = vec![
-        format!("PORT={}", manifest.port),
-        format!("FN_NAME={}", spec.function.name()),
-        format!("FN_VERSION={}", spec.version),
-        format!("FN_MEMORY_MIB={mib}"),
-        format!("FN_TIMEOUT_S={}", manifest.timeout_ms.div_ceil(1000)),
-        format!("AWS_LAMBDA_FUNCTION_NAME={}", spec.function.name()),
-        format!("AWS_LAMBDA_FUNCTION_VERSION={}", spec.version),
-        format!("AWS_LAMBDA_FUNCTION_MEMORY_SIZE={mib}"),
-    ];
-    if let Some(entry) = &manifest.entry {
-        env.push(format!("FN_HANDLER={entry}"));
-    }
-    env
-}
-
-/// Returns the environment of a container image, given what the image itself sets.
-fn image_environment(spec: &VersionSpec, image: BTreeMap<String, String>) -> Vec<String> {
-    let processors = processors(spec);
-    let usual = [
-        "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
-        "HOME=/tmp".to_owned(),
-        "TMPDIR=/tmp".to_owned(),
-        "LANG=C.UTF-8".to_owned(),
-        format!("GOMAXPROCS={processors}"),
-        format!("OMP_NUM_THREADS={processors}"),
-    ];
-    let pair = |variable: &String| {
-        let (name, value) = variable.split_once('=')?;
-        Some((name.to_owned(), value.to_owned()))
-    };
-    let mut variables: BTreeMap<_, _> = usual.iter().filter_map(pair).collect();
-    variables.extend(image);
-    variables.extend(spec.manifest.env.clone());
-    for (name, option) in AGENTS {
-        let agent = option.replace(RUNTIME_AGENT, &format!("/{AGENT}"));
-        let more = variables.remove(name).map(|value| format!(" {value}"));
-        variables.insert(name.to_owned(), agent + &more.unwrap_or_default());
-    }
-    variables.extend(own_environment(spec).iter().filter_map(pair));
-    variables
-        .into_iter()
-        .map(|(name, value)| format!("{name}={value}"))
-        .collect()
-}
-
-/// Returns the environment of a function; see docs/reference/runtime-contract.md.
-pub(crate) fn environment(spec: &VersionSpec) -> Vec<String> {
-    let manifest = &spec.manifest;
-    let mut env = base_environment(manifest.base);
-    env.extend(own_environment(spec));
-    let mut own: BTreeMap<_, _> = manifest.env.iter().map(|(k, v)| (k.as_str(), v.clone())).collect();
-    if manifest.runtime == Runtime::Http {
-        let first = own.remove("PYTHONPATH").filter(|path| !path.is_empty());
-        let first = first.map(|path| path + ":").unwrap_or_default();
-        env.push(format!("PYTHONPATH={first}{PYTHON_PATH}"));
-        env.push("PYTHONUNBUFFERED=1".to_owned());
-    }
-    // For programs that ask the kernel on which processors they may run. The kernel names all processors of the host.
-    let threads = ["GOMAXPROCS", "OMP_NUM_THREADS"].into_iter();
-    let processors = processors(spec);
-    env.extend(
-        threads
-            .filter(|name| !manifest.env.contains_key(*name))
-            .map(|name| format!("{name}={processors}")),
-    );
-    // The command of the runtime `node` loads the agent already.
-    if manifest.runtime == Runtime::Http && manifest.base.runtime() == Some(Runtime::Node) {
-        for (name, agent) in AGENTS {
-            let more = own.remove(name).map(|value| format!(" {value}"));
-            own.insert(name, format!("{agent}{}", more.unwrap_or_default()));
-        }
-    }
-    // Programs take the first of two values.
-    env.retain(|variable| variable.split_once('=').is_none_or(|(name, _)| !own.contains_key(name)));
-    env.extend(own.into_iter().map(|(name, value)| format!("{name}={value}")));
-    env
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::spec;
-
-    #[test]
-    fn a_variable_has_one_value_which_is_the_function_s_own() {
-        let has = |settings: &str, name: &str| {
-            let environment = environment(&spec(&format!("runtime = \"http\"\ncommand = [\"serve\"]\n{settings}")));
-            let values = environment
-                .iter()
-                .filter_map(|variable| variable.strip_prefix(name)?.strip_prefix('='));
-            values.map(str::to_owned).collect::<Vec<_>>()
         };
-        let usual = "/usr/local/bin:/usr/bin:/bin";
-        assert_eq!(has("", "PATH"), [usual]);
-        assert_eq!(
-            has("base = \"python\"", "PATH"),
-            [format!("/app/.rekindle/python/bin:{usual}")]
-        );
-        assert_eq!(
-            has("base = \"node22\"", "PATH"),
-            [format!("/app/node_modules/.bin:{usual}")]
-        );
-        let own = "[env]\nPATH = \"/app/bin\"\nPYTHONPATH = \"/app/src\"\nHOME = \"/app\"";
-        assert_eq!(has(own, "PATH"), ["/app/bin"]);
-        assert_eq!(has(own, "HOME"), ["/app"]);
-        assert_eq!(has(own, "PYTHONPATH"), [format!("/app/src:{PYTHON_PATH}")]);
-        assert_eq!(has("", "PYTHONPATH"), [PYTHON_PATH]);
+        instance.phase("listen", heard).await?;
+        let IsolatedProcess {
+            cgroup,
+            sandbox,
+            outputs,
+            ..
+        } = isolated;
+        let origin = MemoryOrigin::default();
+        let running = RunningInstance::new(sandbox, cgroup, &outputs, None, origin, spec.manifest.port);
+        running.map_err(|e| unavailable("name the output pipes", &e))
     }
 
-    #[test]
-    fn a_command_has_what_the_environment_has() {
-        let environment = ["PORT=8080", "MODEL=small", "MODEL=large", "EMPTY="].map(str::to_owned);
-        for (word, is) in [
-            ("--port=$PORT", "--port=8080"),
-            ("${PORT}0:$MODEL/$EMPTY.", "80800:large/."),
-            ("$$PORT ${$PORT}", "$PORT ${8080}"),
-            (
-                "$1 $? $$ $ ${PORT $UNKNOWN ${UNKNOWN} $PORTS",
-                "$1 $? $$ $ ${PORT $UNKNOWN ${UNKNOWN} $PORTS",
+    async fn listening(&self, instance: &Instance, sandbox: &Arc<Sandbox>) -> Result<(), ApiError> {
+        let mut state = sandbox.function_state();
+        let port = instance.spec.manifest.port;
+        let knock = async {
+            while sandbox.connect(port).await.is_err() {
+                tokio::time::sleep(KNOCK_EVERY).await;
+            }
+        };
+        let limit = instance.spec.manifest.boot_timeout();
+        let said = tokio::select! {
+            () = knock => return Ok(()),
+            ended = state.wait_for(|s| *s != FunctionState::Alive) => match ended.map(|s| *s) {
+                Ok(FunctionState::Ended(cause)) => format!("{cause} before it served HTTP"),
+                _ => "ended before it served HTTP".to_owned(),
+            },
+            () = tokio::time::sleep(limit) => String::new(),
+        };
+        let said = match said.is_empty() {
+            false => said,
+            true => format!(
+                "did not accept connections on 127.0.0.1:$PORT ({port}) within boot_timeout, {} s: raise that in fn.toml \
+                if it needs longer{}",
+                limit.as_secs(),
+                self.other_port(&instance.spec).await
             ),
-            ("é$PORT é$", "é8080 é$"),
-            ("$$${PORT}", "$$8080"),
-            ("", ""),
-        ] {
-            assert_eq!(expanded(word, &environment), is, "{word}");
+        };
+        Err(self.not_started(instance, &said).await)
+    }
+
+    /// Returns what to do if an image says that it listens on another port.
+    async fn other_port(&self, spec: &VersionSpec) -> String {
+        if spec.manifest.image.is_none() {
+            return String::new();
+        }
+        let ports = self.image_config(spec).await.map(|config| config.ports);
+        match ports.unwrap_or_default().as_slice() {
+            [port, ..] if *port != spec.manifest.port => {
+                format!(", or set port = {port}, on which the image says that it listens")
+            }
+            _ => String::new(),
         }
     }
 
-    #[test]
-    fn a_script_is_left_to_its_shell() {
-        let is = |words: &[&str]| is_script(&words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>());
-        assert!(is(&["sh", "-c", "serve $PORT"]) && is(&["/bin/bash", "-euc", "serve $PORT"]));
-        assert!(!is(&["sh", "start.sh", "$PORT"]) && !is(&["python3", "-c", "print()"]) && !is(&[]));
+    /// Builds the error for a function that did not start, with the lines of its output that probably explain why.
+    pub(crate) async fn not_started(&self, instance: &Instance, said: &str) -> ApiError {
+        // The last lines may still be in the pipe.
+        instance.sink.drained(DRAIN_LIMIT).await;
+        let lines: Vec<String> = instance.sink.tail(usize::MAX).into_iter().map(|l| l.text).collect();
+        let lacks = match missing::library(lines.iter().rev().map(String::as_str)) {
+            Some(library) => missing::advice(&self.store, &instance.spec.manifest, library).await + "; ",
+            None => String::new(),
+        };
+        let told = match lines.is_empty() {
+            true => "it wrote nothing".to_owned(),
+            false => format!("it wrote:\n{}", telling(&lines, TAIL).join("\n")),
+        };
+        ApiError::new(
+            ErrorCode::BootFailed,
+            format!("the function's process {said}; {lacks}{told}"),
+        )
     }
 }

@@ -7,27 +7,31 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rekindle_init::causes::chain;
-use rekindle_snapshotter::{Digest, RegionReader, Snapshot, Store};
+use rekindle_snapshotter::{Digest, RegionIndex, RegionReader, Snapshot, Store};
 use rekindle_wire::SnapshotId;
 use rekindle_wire::internal::DamagedSnapshot;
 
-use crate::instance::Instance;
-use crate::worker::Worker;
+use super::lifecycle::Instance;
+use super::registry::Instances;
 
 /// Suspected and known damage.
 pub struct Damage {
     store: Store,
     reader: Arc<RegionReader>,
+    index: Arc<RegionIndex>,
+    instances: Arc<Instances>,
     examined: Mutex<HashSet<SnapshotId>>,
     found: Mutex<Vec<DamagedSnapshot>>,
 }
 
 impl Damage {
-    /// Creates it without any suspicion.
-    pub fn new(store: Store, reader: Arc<RegionReader>) -> Self {
+    /// Creates it without any suspicion. Later captures do not build on what `index` has of broken chunks.
+    pub fn new(store: Store, reader: Arc<RegionReader>, index: Arc<RegionIndex>, instances: Arc<Instances>) -> Self {
         Self {
             store,
             reader,
+            index,
+            instances,
             examined: Mutex::default(),
             found: Mutex::default(),
         }
@@ -42,6 +46,39 @@ impl Damage {
     /// Keeps findings that could not be reported for the next report.
     pub fn not_told(&self, damaged: Vec<DamagedSnapshot>) {
         self.found.lock().extend(damaged);
+    }
+
+    /// Examines in the background the snapshot that `instance` could not be restored from. Runs once at a time for each
+    /// snapshot.
+    pub fn examine(self: &Arc<Self>, instance: &Arc<Instance>, id: &SnapshotId) {
+        if !self.examined.lock().insert(id.clone()) {
+            return;
+        }
+        let (damage, instance, id) = (Arc::clone(self), Arc::clone(instance), id.clone());
+        tokio::spawn(async move {
+            let ordered = instance.spec.snapshot_digest.as_deref();
+            let read = damage.read_all(&id, ordered).await;
+            damage.examined.lock().remove(&id);
+            let findings = match read {
+                Ok(findings) => findings,
+                Err(error) => return tracing::warn!(snapshot = %id, error, "a snapshot cannot be examined now"),
+            };
+            // Without a finding, it was a temporary failure of the store.
+            let Some(why) = findings.why else { return };
+            // The next snapshot must not build on broken chunks.
+            damage.index.distrust(&findings.chunks);
+            tracing::error!(snapshot = %id, error = why, "a snapshot is damaged; its version is booted from now on");
+            instance.sink.platform(format!(
+                "snapshot {id} is damaged: {why}; this version is booted from now on: deploy again for a new snapshot"
+            ));
+            damage.not_told(vec![DamagedSnapshot {
+                snapshot: id,
+                function: instance.spec.function.clone(),
+                version: instance.spec.version,
+                why,
+            }]);
+            damage.instances.changed.notify_one();
+        });
     }
 
     /// Reads all of a snapshot. Data that the store reports as missing or returns wrong is a finding; any other failure
@@ -88,37 +125,4 @@ impl Damage {
 struct Findings {
     why: Option<String>,
     chunks: HashSet<Digest>,
-}
-
-/// Examines in the background the snapshot that `instance` could not be restored from. Runs once at a time for each
-/// snapshot.
-pub fn examine(worker: &Arc<Worker>, instance: &Arc<Instance>, id: &SnapshotId) {
-    if !worker.damage.examined.lock().insert(id.clone()) {
-        return;
-    }
-    let (worker, instance, id) = (Arc::clone(worker), Arc::clone(instance), id.clone());
-    tokio::spawn(async move {
-        let ordered = instance.spec.snapshot_digest.as_deref();
-        let read = worker.damage.read_all(&id, ordered).await;
-        worker.damage.examined.lock().remove(&id);
-        let findings = match read {
-            Ok(findings) => findings,
-            Err(error) => return tracing::warn!(snapshot = %id, error, "a snapshot cannot be examined now"),
-        };
-        // Without a finding, it was a temporary failure of the store.
-        let Some(why) = findings.why else { return };
-        // The next snapshot must not build on broken chunks.
-        worker.index.distrust(&findings.chunks);
-        tracing::error!(snapshot = %id, error = why, "a snapshot is damaged; its version is booted from now on");
-        instance.sink.platform(format!(
-            "snapshot {id} is damaged: {why}; this version is booted from now on: deploy again for a new snapshot"
-        ));
-        worker.damage.not_told(vec![DamagedSnapshot {
-            snapshot: id,
-            function: instance.spec.function.clone(),
-            version: instance.spec.version,
-            why,
-        }]);
-        worker.changed.notify_one();
-    });
 }

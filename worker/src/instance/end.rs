@@ -1,69 +1,78 @@
 //! The end of an instance that was ready: detects and explains it, and tears the instance down in order.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use rekindle_init::protocol::ExitCause;
 use rekindle_wire::{ApiError, ErrorCode};
 use tokio::sync::watch;
 
-use super::{Instance, InstanceStage, RunningInstance};
+use super::damage::Damage;
+use super::lifecycle::Instance;
+use super::registry::Instances;
+use super::running::RunningInstance;
 use crate::host::netlink_memory::{LIMIT as NETLINK_LIMIT, NetlinkMemory};
 use crate::host::sandbox::FunctionState;
-use crate::worker::Worker;
+use crate::snapshots::Snapshots;
 
-/// Kills the processes inside, waits for their end, then releases the rest: a control group can be removed only when
-/// empty.
-pub(crate) async fn tear_down(parts: Arc<RunningInstance>) {
-    let ended = tokio::task::spawn_blocking(move || {
-        parts.kill();
-        parts.sandbox.end();
-        drop(parts);
-    });
-    // The task does not panic, so the only possible failure is the shutdown of the runtime.
-    let _ = ended.await;
+/// Watches over instances that are ready.
+pub struct Supervisor {
+    instances: Arc<Instances>,
+    snapshots: Arc<Snapshots>,
+    damage: Arc<Damage>,
 }
 
-/// Waits until the first process of the instance's parts ends, reports why, and removes the instance from the worker.
-/// Does neither if the instance has been renewed since, more than `renewals` times.
-pub(super) async fn watch_end(
-    instance: Arc<Instance>,
-    renewals: u64,
-    mut ended: watch::Receiver<FunctionState>,
-    worker: Arc<Worker>,
-) {
-    let state = match ended.wait_for(|s| *s != FunctionState::Alive).await {
-        Ok(state) => *state,
-        Err(_) => FunctionState::SandboxGone,
-    };
-    let parts = {
-        let mut parts = instance.parts.lock();
-        if instance.renewals.load(Ordering::Relaxed) != renewals {
-            return;
+impl Supervisor {
+    /// Creates it. `damage` hears of snapshots of which a page is lost.
+    pub fn new(instances: Arc<Instances>, snapshots: Arc<Snapshots>, damage: Arc<Damage>) -> Self {
+        Self {
+            instances,
+            snapshots,
+            damage,
         }
-        parts.take()
-    };
-    instance.usage.close();
-    if let Some(parts) = parts {
-        let error = instance
-            .verdict
-            .lock()
-            .clone()
-            .unwrap_or_else(|| cause(&instance, &parts, state));
-        instance.sink.platform(&error.message);
-        if let (ErrorCode::SnapshotLost, Some(snapshot)) = (error.code, &instance.spec.snapshot) {
-            worker.snapshots.forget(snapshot);
-            crate::instance::damage::examine(&worker, &instance, snapshot);
-        }
-        instance.stage.send_replace(InstanceStage::Ended(Some(error)));
-        tear_down(parts).await;
     }
-    worker.remove_this(&instance);
+
+    /// Sets the parts of `instance`, which begins to accept requests, and watches for its end. Tears the parts down if
+    /// it was asked to stop in the meantime.
+    pub async fn ready(self: &Arc<Self>, instance: &Arc<Instance>, parts: Arc<RunningInstance>) {
+        let (renewals, ended) = (instance.renewals(), parts.sandbox.function_state());
+        match instance.become_ready(parts) {
+            Ok(()) => {
+                self.instances.changed.notify_one();
+                tokio::spawn(Arc::clone(self).watch_end(Arc::clone(instance), renewals, ended));
+            }
+            Err(unwanted) => unwanted.tear_down().await,
+        }
+    }
+
+    /// Waits until the first process of the instance's parts ends, reports why, and removes the instance from the
+    /// worker. Does neither if the instance has been renewed since, more than `renewals` times.
+    async fn watch_end(
+        self: Arc<Self>,
+        instance: Arc<Instance>,
+        renewals: u64,
+        mut ended: watch::Receiver<FunctionState>,
+    ) {
+        let state = match ended.wait_for(|s| *s != FunctionState::Alive).await {
+            Ok(state) => *state,
+            Err(_) => FunctionState::SandboxGone,
+        };
+        let Some(parts) = instance.ended(renewals) else { return };
+        if let Some(parts) = parts {
+            let error = instance.verdict().unwrap_or_else(|| cause(&instance, &parts, state));
+            instance.sink.platform(&error.message);
+            if let (ErrorCode::SnapshotLost, Some(snapshot)) = (error.code, &instance.spec.snapshot) {
+                self.snapshots.forget(snapshot);
+                self.damage.examine(&instance, snapshot);
+            }
+            instance.tell_end(error);
+            parts.tear_down().await;
+        }
+        self.instances.remove_this(&instance);
+    }
 }
 
 fn cause(instance: &Instance, parts: &RunningInstance, state: FunctionState) -> ApiError {
-    let before = instance.oom_kills_before.load(Ordering::Relaxed);
-    let oom_kills = parts.cgroup.oom_kills().unwrap_or(0).saturating_sub(before);
+    let oom_kills = instance.oom_kills(parts);
     if oom_kills > 0 && may_be_an_oom_kill(state) {
         let limit = instance.spec.manifest.memory;
         return ApiError::new(

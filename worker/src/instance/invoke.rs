@@ -20,10 +20,18 @@ use rekindle_wire::{ApiError, ErrorCode, InstanceId, headers};
 use tokio::time::Instant as Deadline;
 use tracing::{Instrument, Span};
 
-use crate::instance::restore::record_first_fault;
-use crate::instance::{Entry, FunctionBody, InFlight, Instance, RunningInstance, gone, overdue, own_url, renew};
-use crate::snapshots::OpenSnapshot;
-use crate::worker::Worker;
+use super::client::{FunctionBody, own_url};
+use super::lifecycle::{Instance, gone};
+use super::overdue;
+use super::registry::Instances;
+use super::renew;
+use super::restore::record_first_fault;
+use super::running::RunningInstance;
+use super::start::Starter;
+use super::usage::{Entry, InFlight};
+use crate::host::start_limiter::StartLimiter;
+use crate::metrics::Metrics;
+use crate::snapshots::{OpenSnapshot, Snapshots};
 
 /// The timeout of a request that carries no deadline.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(900);
@@ -37,119 +45,152 @@ const CALM_LIMIT: Duration = Duration::from_secs(5);
 /// How long a function has to notice that its connection was closed.
 const NOTICE: Duration = Duration::from_secs(1);
 
-/// Serves `ANY /invoke/{instance}/{path}`.
-///
-/// # Errors
-/// Returns `instance_gone` if the function never saw the request. Otherwise the error says what became of the request.
-pub async fn invoke(
-    worker: Arc<Worker>,
-    id: InstanceId,
-    path: String,
-    request: Request<Body>,
-) -> Result<Response<Body>, ApiError> {
-    // A header carries the parent span, even if the gateway runs in this process.
-    let span = tracing::debug_span!(
-        parent: None,
-        "invoke",
-        "rekindle.role" = "worker",
-        otel.kind = "server",
-        faas.instance = %id,
-        faas.invoked_name = tracing::field::Empty,
-        faas.version = tracing::field::Empty,
-        faas.start = tracing::field::Empty,
-        faas.coldstart = tracing::field::Empty,
-        otel.status_code = tracing::field::Empty,
-        error.type = tracing::field::Empty,
-    );
-    rekindle_telemetry::set_parent(&span, request.headers());
-    let answer = forward(worker, id, path, request).instrument(span.clone()).await;
-    if let Err(error) = &answer {
-        span.record("error.type", error.code.as_str());
-        // These codes are the normal way in which the gateway learns that an instance is gone or busy.
-        if !matches!(
-            error.code,
-            ErrorCode::InstanceGone | ErrorCode::InstanceBusy | ErrorCode::LeaseEnded
-        ) {
-            span.record("otel.status_code", "ERROR");
-        }
-    }
-    answer
+/// Sends requests into instances.
+pub struct Invoker {
+    /// All instances.
+    pub instances: Arc<Instances>,
+    /// Renews instances whose functions want a fresh one for each request.
+    pub starter: Arc<Starter>,
+    /// Limits how many starts use the processors at once.
+    pub start_limiter: Arc<StartLimiter>,
+    /// Open snapshots, whose working sets requests complete.
+    pub snapshots: Arc<Snapshots>,
+    /// Where requests are measured.
+    pub metrics: Arc<Metrics>,
 }
 
-async fn forward(
-    worker: Arc<Worker>,
-    id: InstanceId,
-    path: String,
-    request: Request<Body>,
-) -> Result<Response<Body>, ApiError> {
-    let last = deadline(request.headers());
-    let instance = worker.instance(&id).ok_or_else(gone)?;
-    let lease = request
-        .headers()
-        .get(headers::LEASE)
-        .map(|v| v.to_str().unwrap_or_default());
-    if is_hook(&instance.spec.manifest.hooks, &path) {
-        let message = format!(
-            "{path:?} is a hook of {}: only the platform calls it",
-            instance.spec.function
+impl Invoker {
+    /// Serves `ANY /invoke/{instance}/{path}`.
+    ///
+    /// # Errors
+    /// Returns `instance_gone` if the function never saw the request. Otherwise the error says what became of the
+    /// request.
+    pub async fn invoke(
+        self: Arc<Self>,
+        id: InstanceId,
+        path: String,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, ApiError> {
+        // A header carries the parent span, even if the gateway runs in this process.
+        let span = tracing::debug_span!(
+            parent: None,
+            "invoke",
+            "rekindle.role" = "worker",
+            otel.kind = "server",
+            faas.instance = %id,
+            faas.invoked_name = tracing::field::Empty,
+            faas.version = tracing::field::Empty,
+            faas.start = tracing::field::Empty,
+            faas.coldstart = tracing::field::Empty,
+            otel.status_code = tracing::field::Empty,
+            error.type = tracing::field::Empty,
         );
-        return Err(ApiError::new(ErrorCode::NotFound, message));
+        rekindle_telemetry::set_parent(&span, request.headers());
+        let answer = self.forward(id, path, request).instrument(span.clone()).await;
+        if let Err(error) = &answer {
+            span.record("error.type", error.code.as_str());
+            // These codes are the normal way in which the gateway learns that an instance is gone or busy.
+            if !matches!(
+                error.code,
+                ErrorCode::InstanceGone | ErrorCode::InstanceBusy | ErrorCode::LeaseEnded
+            ) {
+                span.record("otel.status_code", "ERROR");
+            }
+        }
+        answer
     }
-    let (mut in_flight, first) = match instance.usage.enter(instance.spec.manifest.concurrency, lease) {
-        Entry::Entered(in_flight, first) => (in_flight, first),
-        Entry::Full => return Err(busy()),
-        Entry::Fenced => return Err(fenced()),
-        Entry::Closed => return Err(gone()),
-    };
-    let span = Span::current();
-    span.record("faas.invoked_name", instance.spec.function.as_str());
-    span.record("faas.version", instance.spec.version.0);
-    let waiting = match instance.is_starting() {
-        true => tracing::info_span!("wait for start", "rekindle.role" = "worker"),
-        false => Span::none(),
-    };
-    let entered = Instant::now();
-    let start_limit = start_limit(instance.spec.manifest.boot_timeout());
-    let start_by = last.min(Deadline::now() + start_limit);
-    let fresh = instance.spec.manifest.fresh;
-    let parts = if fresh {
-        let unused = renew::unused(&worker, &instance, start_by).instrument(waiting);
-        let (parts, renewal) = unused.await?;
-        in_flight.renew(renewal);
-        parts
-    } else {
-        instance.until_ready(start_by).instrument(waiting).await?
-    };
-    let waited = entered.elapsed();
-    let thawed = instance.unpark(&parts).await?;
-    if let Some(took) = thawed {
-        worker.metrics.thawed(took);
-        worker.changed.notify_one();
+
+    async fn forward(
+        self: Arc<Self>,
+        id: InstanceId,
+        path: String,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, ApiError> {
+        let last = deadline(request.headers());
+        let instance = self.instances.get(&id).ok_or_else(gone)?;
+        let lease = request
+            .headers()
+            .get(headers::LEASE)
+            .map(|v| v.to_str().unwrap_or_default());
+        if is_hook(&instance.spec.manifest.hooks, &path) {
+            let message = format!(
+                "{path:?} is a hook of {}: only the platform calls it",
+                instance.spec.function
+            );
+            return Err(ApiError::new(ErrorCode::NotFound, message));
+        }
+        let (mut in_flight, first) = match instance.usage.enter(instance.spec.manifest.concurrency, lease) {
+            Entry::Entered(in_flight, first) => (in_flight, first),
+            Entry::Full => return Err(busy()),
+            Entry::Fenced => return Err(fenced()),
+            Entry::Closed => return Err(gone()),
+        };
+        let span = Span::current();
+        span.record("faas.invoked_name", instance.spec.function.as_str());
+        span.record("faas.version", instance.spec.version.0);
+        let waiting = match instance.is_starting() {
+            true => tracing::info_span!("wait for start", "rekindle.role" = "worker"),
+            false => Span::none(),
+        };
+        let entered = Instant::now();
+        let start_limit = start_limit(instance.spec.manifest.boot_timeout());
+        let start_by = last.min(Deadline::now() + start_limit);
+        let fresh = instance.spec.manifest.fresh;
+        let parts = if fresh {
+            let unused = renew::unused(&self.starter, &instance, start_by).instrument(waiting);
+            let (parts, renewal) = unused.await?;
+            in_flight.drop_after(renewal);
+            parts
+        } else {
+            instance.until_ready(start_by).instrument(waiting).await?
+        };
+        let waited = entered.elapsed();
+        let thawed = instance.unpark(&parts).await?;
+        if let Some(took) = thawed {
+            self.metrics.thawed(took);
+            self.instances.changed.notify_one();
+        }
+        let start = match (first, thawed) {
+            (_, Some(took)) => Some(Start::Thawed(took)),
+            (true, None) => Some(Start::First(waited)),
+            (false, None) if fresh => Some(Start::Renewed(waited)),
+            (false, None) => None,
+        };
+        let kind = how(&instance, start);
+        span.record("faas.start", kind.as_str());
+        span.record("faas.coldstart", kind.is_cold());
+        // The function's timeout begins now. The duration of its start is the platform's.
+        let deadline = last.min(Deadline::now() + instance.spec.manifest.timeout());
+        let request = inward(request, &path, &instance, deadline)?;
+        let exchange = Exchange {
+            invoker: self,
+            instance,
+            parts,
+            in_flight,
+            first,
+            start,
+            deadline,
+        };
+        // The function does not notice that the caller has gone. It keeps running, and counts as in flight for as long
+        // as it does.
+        DetachOnDrop::new(exchange.run(request)).await
     }
-    let start = match (first, thawed) {
-        (_, Some(took)) => Some(Start::Thawed(took)),
-        (true, None) => Some(Start::First(waited)),
-        (false, None) if fresh => Some(Start::Renewed(waited)),
-        (false, None) => None,
-    };
-    let kind = how(&instance, start);
-    span.record("faas.start", kind.as_str());
-    span.record("faas.coldstart", kind.is_cold());
-    // The function's timeout begins now. The duration of its start is the platform's.
-    let deadline = last.min(Deadline::now() + instance.spec.manifest.timeout());
-    let request = inward(request, &path, &instance, deadline)?;
-    let exchange = Exchange {
-        worker,
-        instance,
-        parts,
-        in_flight,
-        first,
-        start,
-        deadline,
-    };
-    // The function does not notice that the caller has gone. It keeps running, and counts as in flight for as long as
-    // it does.
-    DetachOnDrop::new(exchange.run(request)).await
+
+    /// Records the pages that a restored instance touched before its first response: they belong to the snapshot's
+    /// working set.
+    fn record_working_set(self: &Arc<Self>, instance: &Instance) {
+        let Some(snapshot) = instance.parts().and_then(|parts| record_touched(&parts)) else {
+            return;
+        };
+        let invoker = Arc::clone(self);
+        tokio::spawn(async move {
+            // Nobody waits for this. If several recordings overlap, one of them stores all.
+            invoker.start_limiter.until_calm(CALM_LIMIT).await;
+            if let Err(e) = invoker.snapshots.store_working_set(&snapshot).await {
+                tracing::warn!(snapshot = %snapshot.id, error = %e, "the working set is not stored");
+            }
+        });
+    }
 }
 
 /// Whether a function may take this path, with a query, for one of its hooks. Servers decode paths before they compare
@@ -195,7 +236,7 @@ enum Start {
 
 /// A request in the function.
 struct Exchange {
-    worker: Arc<Worker>,
+    invoker: Arc<Invoker>,
     instance: Arc<Instance>,
     parts: Arc<RunningInstance>,
     in_flight: InFlight,
@@ -245,7 +286,12 @@ impl Exchange {
                 let seconds = limit.as_secs_f64();
                 let said = format!("an invocation did not answer within its timeout of {seconds} s");
                 self.instance.sink.platform(said);
-                tokio::spawn(overdue::wait(self.worker, self.instance, self.in_flight, sending));
+                tokio::spawn(overdue::wait(
+                    Arc::clone(&self.invoker.instances),
+                    self.instance,
+                    self.in_flight,
+                    sending,
+                ));
                 return Err(ApiError::new(
                     ErrorCode::FunctionTimeout,
                     format!("the function did not answer within its timeout of {seconds} s; raise timeout in fn.toml"),
@@ -264,11 +310,11 @@ impl Exchange {
             failed_as("5xx");
         }
         let kind = how(&self.instance, self.start);
-        self.worker
+        self.invoker
             .metrics
             .invoked(&self.instance.spec.function, kind, function);
         if self.first || self.instance.spec.manifest.fresh {
-            record_working_set(&self.worker, &self.instance);
+            self.invoker.record_working_set(&self.instance);
         }
         let mut answer = outward(answer, &self.instance, self.start, function);
         let left = self.deadline.saturating_duration_since(Deadline::now());
@@ -410,22 +456,6 @@ fn outward(
             .insert(headers::START, HeaderValue::from_static(kind.as_str()));
     }
     Response::from_parts(head, body)
-}
-
-/// Records the pages that a restored instance touched before its first response: they belong to the snapshot's working
-/// set.
-fn record_working_set(worker: &Arc<Worker>, instance: &Instance) {
-    let Some(snapshot) = instance.parts().and_then(|parts| record_touched(&parts)) else {
-        return;
-    };
-    let worker = Arc::clone(worker);
-    tokio::spawn(async move {
-        // Nobody waits for this. If several recordings overlap, one of them stores all.
-        worker.start_limiter.until_calm(CALM_LIMIT).await;
-        if let Err(e) = worker.snapshots.store_working_set(&snapshot).await {
-            tracing::warn!(snapshot = %snapshot.id, error = %e, "the working set is not stored");
-        }
-    });
 }
 
 /// Ends the recording of the pages that a restored instance touches. Returns its snapshot if its working set is to be

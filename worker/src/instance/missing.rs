@@ -1,10 +1,10 @@
 //! Shared libraries that a function's program needs and its root filesystem lacks. Names the library from the loader's
 //! message, and says where to get it.
 
+use rekindle_snapshotter::Store;
 use rekindle_wire::manifest::{Base, Manifest, Runtime};
 
-use crate::deploy::prepare::runtime_alias;
-use crate::worker::Worker;
+use crate::layers::runtime_alias;
 
 /// What loaders write after a library's name: glibc's, also through Python, Node.js and JVMs.
 const NOT_FOUND: &str = ": cannot open shared object file";
@@ -26,11 +26,11 @@ pub(crate) fn library<'a>(lines: impl IntoIterator<Item = &'a str>) -> Option<&'
 }
 
 /// Returns advice on how to provide the library.
-pub(crate) async fn advice(worker: &Worker, manifest: &Manifest, library: &str) -> String {
+pub(crate) async fn advice(store: &Store, manifest: &Manifest, library: &str) -> String {
     let mut others = Vec::new();
     if manifest.runtime == Runtime::Http {
         for base in Base::USUAL.into_iter().filter(|base| *base != manifest.base) {
-            if has(worker, base, library).await {
+            if has(store, base, library).await {
                 others.push(format!("set base = \"{}\", which has it", base.as_str()));
             }
         }
@@ -43,8 +43,8 @@ pub(crate) async fn advice(worker: &Worker, manifest: &Manifest, library: &str) 
 
 /// Returns whether a root filesystem has the package that Debian names after the library. Counts as no if the root
 /// filesystem cannot be read.
-async fn has(worker: &Worker, base: Base, library: &str) -> bool {
-    let alias = runtime_alias(worker, base.as_str()).await;
+async fn has(store: &Store, base: Base, library: &str) -> bool {
+    let alias = runtime_alias(store, base.as_str()).await;
     alias.is_ok_and(|alias| packages(library).iter().any(|name| alias.packages.contains_key(name)))
 }
 

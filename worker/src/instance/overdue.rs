@@ -16,8 +16,10 @@ use http_body_util::BodyExt as _;
 use rekindle_relay::SendError;
 use rekindle_wire::internal::OVERDUE_LIMIT;
 
-use super::{FunctionBody, InFlight, Instance};
-use crate::worker::Worker;
+use super::client::FunctionBody;
+use super::lifecycle::Instance;
+use super::registry::Instances;
+use super::usage::InFlight;
 
 /// Interval between checks whether the other requests have left.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -26,7 +28,7 @@ const OTHERS_LIMIT: Duration = Duration::from_secs(1_000);
 
 /// Waits for an invocation that has run into its timeout. `answering` is the function's pending response.
 pub async fn wait(
-    worker: Arc<Worker>,
+    instances: Arc<Instances>,
     instance: Arc<Instance>,
     mut in_flight: InFlight,
     answering: impl Future<Output = Result<Response<FunctionBody>, SendError>>,
@@ -42,7 +44,7 @@ pub async fn wait(
     }
     tracing::warn!(instance = %instance.id, function = %instance.spec.function, "an invocation goes on long past its timeout");
     in_flight.is_overdue();
-    worker.changed.notify_one();
+    instances.changed.notify_one();
     let alone = async {
         while !instance.usage.is_only_overdue() {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -51,5 +53,5 @@ pub async fn wait(
     // The outcome does not matter: the instance has had its time.
     let _ = tokio::time::timeout(OTHERS_LIMIT, alone).await;
     instance.stop("an invocation went on long past its timeout").await;
-    worker.remove(&instance.id);
+    instances.remove(&instance.id);
 }

@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 use rekindle_wire::{ApiError, ErrorCode};
 use tracing::Instrument as _;
 
-use super::{Instance, InstanceStage, RunningInstance, gone};
+use super::lifecycle::{Instance, InstanceStage, gone};
+use super::running::RunningInstance;
+use super::thaw_order::{Children, hold_parents};
+use crate::errors::unavailable;
 use crate::host::cgroup::FreezeError;
-use crate::instance::isolated_process::unavailable;
-use crate::instance::thaw_order::hold_parents;
 
 /// The outcome of parking an instance.
 #[derive(Debug)]
@@ -100,11 +101,21 @@ impl Instance {
         })?;
         parts.say_thawed();
         if let Some(children) = parts.children.lock().take() {
-            tokio::spawn(children.first(Arc::clone(self), Arc::clone(parts)));
+            tokio::spawn(children_first(children, Arc::clone(self), Arc::clone(parts)));
         }
         match self.step(|s| matches!(s, InstanceStage::Parked), InstanceStage::Ready) {
             true => Ok(since.elapsed()),
             false => Err(gone()),
         }
+    }
+}
+
+/// Lets the parents of a thawed instance go on once their children have had their turn.
+async fn children_first(children: Children, instance: Arc<Instance>, parts: Arc<RunningInstance>) {
+    children.take_turn(&parts.sandbox, instance.spec.manifest.port).await;
+    // The task does not panic, so the only possible failure is the shutdown of the runtime.
+    let released = tokio::task::spawn_blocking(move || parts.cgroup.release()).await;
+    if let Ok(Err(e)) = released {
+        tracing::error!(instance = %instance.id, error = &e as &dyn std::error::Error, "processes stay frozen");
     }
 }

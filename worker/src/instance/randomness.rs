@@ -16,7 +16,7 @@ use rekindle_telemetry::record_past;
 use rekindle_wire::api::{Randomness, Repeating};
 
 use crate::host::cgroup::{Cgroup, FileError};
-use crate::reporting::metrics::Metrics;
+use crate::metrics::Metrics;
 pub use crate::snapshots::ProcessGenerators;
 
 /// Access flag of a writable mapping.

@@ -9,20 +9,19 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use rekindle_wire::ApiError;
 use tokio::runtime::Handle;
 use tokio::time::Instant as Deadline;
 use tracing::Instrument as _;
 
-use super::end::tear_down;
-use super::{Instance, InstanceStage, RunningInstance, start};
-use crate::worker::Worker;
+use super::lifecycle::Instance;
+use super::running::RunningInstance;
+use super::start::Starter;
 
 /// Renews an instance when it is dropped.
 pub(super) struct Renewal {
-    worker: Arc<Worker>,
+    starter: Arc<Starter>,
     instance: Arc<Instance>,
 }
 
@@ -34,7 +33,7 @@ impl fmt::Debug for Renewal {
 
 impl Drop for Renewal {
     fn drop(&mut self) {
-        begin(&self.worker, &self.instance);
+        begin(&self.starter, &self.instance);
     }
 }
 
@@ -43,28 +42,28 @@ impl Drop for Renewal {
 /// # Errors
 /// Returns why there is none, or `unavailable` if `deadline` passes first.
 pub(super) async fn unused(
-    worker: &Arc<Worker>,
+    starter: &Arc<Starter>,
     instance: &Arc<Instance>,
     deadline: Deadline,
 ) -> Result<(Arc<RunningInstance>, Renewal), ApiError> {
     loop {
         let parts = instance.until_ready(deadline).await?;
-        if !parts.used.swap(true, Ordering::SeqCst) {
+        if parts.use_once() {
             let renewal = Renewal {
-                worker: Arc::clone(worker),
+                starter: Arc::clone(starter),
                 instance: Arc::clone(instance),
             };
             return Ok((parts, renewal));
         }
-        begin(worker, instance);
+        begin(starter, instance);
     }
 }
 
 /// Renews an instance in the background, if its copy is used. Without a runtime the worker is ending.
-fn begin(worker: &Arc<Worker>, instance: &Arc<Instance>) {
+fn begin(starter: &Arc<Starter>, instance: &Arc<Instance>) {
     let Some(used) = instance.take_used() else { return };
     let Ok(runtime) = Handle::try_current() else { return };
-    let (worker, instance) = (Arc::clone(worker), Arc::clone(instance));
+    let (starter, instance) = (Arc::clone(starter), Arc::clone(instance));
     let span = tracing::info_span!(
         "renew",
         "rekindle.role" = "worker",
@@ -72,35 +71,7 @@ fn begin(worker: &Arc<Worker>, instance: &Arc<Instance>) {
         faas.instance = %instance.id,
     );
     let renew = async move {
-        tokio::join!(tear_down(used), start::again(&worker, &instance));
+        tokio::join!(used.tear_down(), starter.again(&instance));
     };
     runtime.spawn(renew.instrument(span));
-}
-
-impl Instance {
-    /// Returns the name of the next sandbox: that of the one before may still be in use.
-    pub(crate) fn sandbox_name(&self) -> String {
-        match self.renewals.load(Ordering::Relaxed) {
-            0 => self.id.to_string(),
-            renewals => format!("{}-{renewals}", self.id),
-        }
-    }
-
-    /// Takes out a used copy, and waits for another from then on.
-    fn take_used(&self) -> Option<Arc<RunningInstance>> {
-        let mut taken = None;
-        self.stage.send_if_modified(|stage| {
-            if matches!(stage, InstanceStage::Ready | InstanceStage::Parked) {
-                let mut parts = self.parts.lock();
-                taken = parts.take_if(|parts| parts.used.load(Ordering::SeqCst));
-                if taken.is_some() {
-                    self.renewals.fetch_add(1, Ordering::Relaxed);
-                    self.settled.send_replace(false);
-                    *stage = InstanceStage::Starting;
-                }
-            }
-            taken.is_some()
-        });
-        taken
-    }
 }

@@ -18,78 +18,106 @@ use rekindle_init::protocol::FUNCTION_PID;
 use rekindle_pager::{Handover, PageSource, Pager};
 use rekindle_telemetry::record_past;
 use rekindle_wire::api::StartKind;
+use rekindle_wire::processor::InstructionSets;
 use rekindle_wire::{ApiError, ErrorCode, SnapshotId};
 
+use super::hooks::{Hook, call_hook};
+use super::isolate::Isolator;
+use super::lifecycle::Instance;
+use super::lost_page::kill_on_lost_page;
+use super::randomness::{self, HostPids, WriteError};
+use super::registry::Instances;
+use super::running::{MemoryOrigin, RunningInstance};
+use crate::criu::Criu;
 use crate::criu::memory::Pages;
 use crate::criu::prepared_restore::{Images, PreparedRestore};
-use crate::criu::restore::{EndingCriu, Restore, failed};
+use crate::criu::restore::{EndingCriu, Restore, RestoredProcesses};
 use crate::criu::stages::{PagedMemory, StageWork};
-use crate::host::sandbox::Hollow;
-use crate::instance::checkpoint::{Hook, call_hook};
-use crate::instance::isolated_process::{IsolatedProcess, isolate};
-use crate::instance::randomness::{HostPids, WriteError};
-use crate::instance::{Instance, MemoryOrigin, RunningInstance, randomness};
+use crate::errors::restore_failed;
+use crate::host::sandbox::{Hollow, IsolatedProcess, Sandbox};
+use crate::host::start_limiter::StartLimiter;
+use crate::metrics::Metrics;
 use crate::restorer::{Restorer, Run};
-use crate::snapshots::{MemoryTier, OpenSnapshot, RestoreProgram, SnapshotError, WorkingSetUse};
-use crate::worker::Worker;
+use crate::snapshots::{MemoryTier, OpenSnapshot, Refusals, RestoreProgram, SnapshotError, Snapshots, WorkingSetUse};
 
-/// Restores `instance` from the snapshot `id` without marking it ready.
-///
-/// # Errors
-/// Returns `restore_failed` when it cannot be restored; then nothing of it runs. Returns `snapshot_lost` when a page is
-/// not available.
-pub async fn restore(
-    worker: &Arc<Worker>,
-    instance: &Arc<Instance>,
-    id: &SnapshotId,
-) -> Result<Arc<RunningInstance>, ApiError> {
-    let _starting = worker.start_limiter.starting();
-    let (uid, digest) = (instance.spec.uid, instance.spec.snapshot_digest.as_deref());
-    let writes_root = instance.spec.manifest.image.is_some();
-    let opening = instance.phase("open", worker.snapshots.open(id, uid, writes_root, digest));
-    let name = instance.sandbox_name();
-    let isolating = instance.phase("sandbox", isolate(worker, instance, &name));
-    let (opened, isolated) = tokio::join!(opening, isolating);
-    let restore = SnapshotRestore::of(worker, instance, opened)?;
-    let mut isolated = isolated?;
-    restore.read_files()?;
-    // The permit comes last, when everything is here: a store that is slow to respond must not hold up other starts.
-    let turn = worker.start_limiter.take(&instance.spec.function, StartKind::Restored);
-    let permit = instance.phase("turn", turn).await;
-    if let (Some(program), Some(hollow)) = (restore.snapshot.program(), isolated.hollow.take()) {
-        match Box::pin(restore.run_program(Arc::clone(program), hollow, isolated)).await {
-            Ok(running) => {
-                program.succeeded();
-                drop(permit);
-                restore.call_hook(&running).await?;
-                restore.report(&running, "given");
-                return Ok(running);
+/// Restores instances from snapshots of functions.
+pub struct SnapshotRestorer {
+    /// Takes the sandboxes.
+    pub isolator: Arc<Isolator>,
+    /// CRIU on this host.
+    pub criu: Arc<Criu>,
+    /// Limits how many starts use the processors at once.
+    pub start_limiter: Arc<StartLimiter>,
+    /// Open snapshots.
+    pub snapshots: Arc<Snapshots>,
+    /// Snapshots whose images were rejected.
+    pub refusals: Arc<Refusals>,
+    /// All instances, whose reports tell of rejected snapshots.
+    pub instances: Arc<Instances>,
+    /// The instruction sets of this host's processor.
+    pub instruction_sets: InstructionSets,
+    /// Where restores are counted.
+    pub metrics: Arc<Metrics>,
+}
+
+impl SnapshotRestorer {
+    /// Restores `instance` from the snapshot `id` without marking it ready.
+    ///
+    /// # Errors
+    /// Returns `restore_failed` when it cannot be restored; then nothing of it runs. Returns `snapshot_lost` when a
+    /// page is not available.
+    pub async fn restore(&self, instance: &Arc<Instance>, id: &SnapshotId) -> Result<Arc<RunningInstance>, ApiError> {
+        let _starting = self.start_limiter.starting();
+        let (uid, digest) = (instance.spec.uid, instance.spec.snapshot_digest.as_deref());
+        let writes_root = instance.spec.manifest.image.is_some();
+        let opening = instance.phase("open", self.snapshots.open(id, uid, writes_root, digest));
+        let name = instance.sandbox_name();
+        let isolating = instance.phase("sandbox", self.isolator.isolate(instance, &name));
+        let (opened, isolated) = tokio::join!(opening, isolating);
+        let restore = SnapshotRestore::of(self, instance, opened)?;
+        let mut isolated = isolated?;
+        restore.read_files()?;
+        // The permit comes last, when everything is here: a store that is slow to respond must not hold up other
+        // starts.
+        let turn = self.start_limiter.take(&instance.spec.function, StartKind::Restored);
+        let permit = instance.phase("turn", turn).await;
+        if let (Some(program), Some(hollow)) = (restore.snapshot.program(), isolated.hollow.take()) {
+            match Box::pin(restore.run_program(Arc::clone(program), hollow, isolated)).await {
+                Ok(running) => {
+                    program.succeeded();
+                    drop(permit);
+                    restore.call_hook(&running).await?;
+                    restore.report(&running, "given");
+                    return Ok(running);
+                }
+                Err(error) => {
+                    program.failed();
+                    tracing::warn!(instance = %instance.id, %error, "a restore program failed: criu restores its snapshot");
+                }
             }
-            Err(error) => {
-                program.failed();
-                tracing::warn!(instance = %instance.id, %error, "a restore program failed: criu restores its snapshot");
-            }
+            isolated = instance
+                .phase("sandbox", self.isolator.isolate(instance, &name))
+                .await?;
         }
-        isolated = instance.phase("sandbox", isolate(worker, instance, &name)).await?;
+        tracing::Span::current().record("rekindle.restorer", "criu");
+        let mut prepared = restore.link_images(isolated).await?;
+        let handover = prepared.handover();
+        tracing::Span::current().record("rekindle.handover", handover);
+        let (memory, working_set) = restore.start_pager(&mut prepared)?;
+        let running = instance.phase("criu", restore.run_criu(prepared, memory, working_set));
+        let (running, criu) = Box::pin(running).await?;
+        drop(permit);
+        // The processes run, or are about to, while CRIU is still finishing.
+        tokio::try_join!(restore.call_hook(&running), criu.end())?;
+        restore.report(&running, handover);
+        self.metrics.restored_by(Restorer::Criu);
+        Ok(running)
     }
-    tracing::Span::current().record("rekindle.restorer", "criu");
-    let mut prepared = restore.link_images(isolated).await?;
-    let handover = prepared.handover();
-    tracing::Span::current().record("rekindle.handover", handover);
-    let (memory, working_set) = restore.start_pager(&mut prepared)?;
-    let running = instance.phase("criu", restore.run_criu(prepared, memory, working_set));
-    let (running, criu) = Box::pin(running).await?;
-    drop(permit);
-    // The processes run, or are about to, while CRIU is still finishing.
-    tokio::try_join!(restore.call_hook(&running), criu.end())?;
-    restore.report(&running, handover);
-    worker.metrics.restored_by(Restorer::Criu);
-    Ok(running)
 }
 
 /// A restore of one instance from its snapshot.
 struct SnapshotRestore<'a> {
-    worker: &'a Arc<Worker>,
+    by: &'a SnapshotRestorer,
     instance: &'a Arc<Instance>,
     snapshot: Arc<OpenSnapshot>,
 }
@@ -97,31 +125,27 @@ struct SnapshotRestore<'a> {
 impl<'a> SnapshotRestore<'a> {
     /// Begins the restore, if the snapshot could be opened and can run on this host.
     fn of(
-        worker: &'a Arc<Worker>,
+        by: &'a SnapshotRestorer,
         instance: &'a Arc<Instance>,
         opened: Result<(Arc<OpenSnapshot>, MemoryTier), SnapshotError>,
     ) -> Result<Self, ApiError> {
         let (snapshot, tier) = opened.map_err(|e| {
-            if worker.refusals.note(&instance.spec, &e) {
-                worker.changed.notify_one();
+            if by.refusals.note(&instance.spec, &e) {
+                by.instances.changed.notify_one();
             }
-            failed("open the snapshot", &e)
+            restore_failed("open the snapshot", &e)
         })?;
-        let runs = snapshot.notes.runs_on(worker.config.offer.instruction_sets);
-        runs.map_err(|e| failed("restore on this host", &e))?;
-        worker.metrics.restoring(tier);
+        let runs = snapshot.notes.runs_on(by.instruction_sets);
+        runs.map_err(|e| restore_failed("restore on this host", &e))?;
+        by.metrics.restoring(tier);
         tracing::Span::current().record("rekindle.tier", tier.as_str());
-        Ok(Self {
-            worker,
-            instance,
-            snapshot,
-        })
+        Ok(Self { by, instance, snapshot })
     }
 
     /// Reads into the template what its memory takes from files of the function.
     fn read_files(&self) -> Result<(), ApiError> {
         let completed = self.snapshot.template.complete();
-        completed.map_err(|e| failed("read the files of the function", &e))
+        completed.map_err(|e| restore_failed("read the files of the function", &e))
     }
 
     /// Runs the snapshot's restore program in the hollow process of this sandbox, until the processes run.
@@ -138,10 +162,11 @@ impl<'a> SnapshotRestore<'a> {
             cgroup,
             ..
         } = isolated;
-        let (pages, working_set) = self.pages()?;
-        let (pager, ahead) = pages.serve(self.worker, self.instance, &sandbox, Handover::Given)?;
+        let (pages, working_set) = self.pages(&sandbox)?;
+        let (pager, ahead) = pages.serve(Handover::Given)?;
+        self.by.metrics.pagers.watch(pager.stats());
         let ends = outputs.each_ref().map(|output| output.write_end.try_clone());
-        let [stdout, stderr] = ends.map(|end| end.map_err(|e| failed("copy an output", &e)));
+        let [stdout, stderr] = ends.map(|end| end.map_err(|e| restore_failed("copy an output", &e)));
         let run = Run {
             sandbox: Arc::clone(&sandbox),
             outputs: [stdout?, stderr?],
@@ -162,16 +187,31 @@ impl<'a> SnapshotRestore<'a> {
         let pager = ran.map_err(|e| {
             // Before the control group, which must be empty by then.
             sandbox.kill();
-            failed("run the restore program", &e)
+            restore_failed("run the restore program", &e)
         })?;
         let span = tracing::Span::current();
         span.record("rekindle.restorer", "program");
         span.record("rekindle.handover", "given");
-        self.worker.metrics.restored_by(Restorer::Auto);
-        let origin = self.origin(working_set);
+        self.by.metrics.restored_by(Restorer::Auto);
+        self.running(
+            RestoredProcesses {
+                sandbox,
+                outputs,
+                pager: Some(pager),
+                cgroup,
+            },
+            working_set,
+        )
+    }
+
+    fn running(
+        &self,
+        processes: RestoredProcesses,
+        working_set: WorkingSetUse,
+    ) -> Result<Arc<RunningInstance>, ApiError> {
         let port = self.instance.spec.manifest.port;
-        let running = RunningInstance::new(sandbox, cgroup, &outputs, Some(pager), origin, port);
-        running.map_err(|e| failed("look at the outputs", &e))
+        let running = RunningInstance::restored(processes, self.origin(working_set), port);
+        running.map_err(|e| restore_failed("look at the outputs", &e))
     }
 
     /// Gives CRIU its images.
@@ -182,18 +222,19 @@ impl<'a> SnapshotRestore<'a> {
             pids: &self.snapshot.template.pids(),
             pipes: &self.snapshot.notes.pipes,
         };
-        PreparedRestore::of(self.worker, isolated, images).await
+        PreparedRestore::of(&self.by.criu, isolated, images).await
     }
 
     /// Starts the pager, which serves the memory from the template.
     fn start_pager(&self, prepared: &mut PreparedRestore) -> Result<(PagedMemory, WorkingSetUse), ApiError> {
-        let (pages, working_set) = self.pages()?;
-        let memory = prepared.start_pager(self.worker, self.instance, pages)?;
+        let (pages, working_set) = self.pages(&prepared.sandbox)?;
+        let memory = prepared.start_pager(pages)?;
+        self.by.metrics.pagers.watch(memory.pager.stats());
         Ok((memory, working_set))
     }
 
     /// Returns where its pages come from.
-    fn pages(&self) -> Result<(Pages, WorkingSetUse), ApiError> {
+    fn pages(&self, sandbox: &Arc<Sandbox>) -> Result<(Pages, WorkingSetUse), ApiError> {
         let template = &self.snapshot.template;
         let layout = template.layout().ok_or_else(|| {
             let message = "some of its memory is neither anonymous nor of a file: no pager can serve that";
@@ -201,13 +242,19 @@ impl<'a> SnapshotRestore<'a> {
         })?;
         let (working_set, ahead) = self.snapshot.begin();
         let pages = Pages {
-            owner: format!("snapshot {}", self.snapshot.id),
+            function: self.instance.spec.function.clone(),
             source: Arc::clone(template) as Arc<dyn PageSource>,
             pids: template.pids(),
             layout,
             maps: HashMap::new(),
             record: working_set.records,
-            code: ErrorCode::SnapshotLost,
+            on_lost: kill_on_lost_page(
+                &self.by.metrics,
+                self.instance,
+                sandbox,
+                format!("snapshot {}", self.snapshot.id),
+                ErrorCode::SnapshotLost,
+            ),
             ahead: Box::new(|| ahead),
         };
         Ok((pages, working_set))
@@ -217,7 +264,7 @@ impl<'a> SnapshotRestore<'a> {
         MemoryOrigin {
             snapshot: Some(Arc::clone(&self.snapshot)),
             working_set: Some(working_set),
-            arrived: None,
+            has_arrived: None,
         }
     }
 
@@ -240,9 +287,10 @@ impl<'a> SnapshotRestore<'a> {
                 },
                 record: self.instance.inner_phase_recorder(),
             },
-            origin: self.origin(working_set),
+            snapshot: Some(Arc::clone(&self.snapshot)),
         };
-        restore.run(self.worker, self.instance, prepared).await
+        let (restored, criu) = restore.run(&self.by.criu, self.instance.id.as_str(), prepared).await?;
+        Ok((self.running(restored, working_set)?, criu))
     }
 
     /// Returns the last work before the processes run: their random number generators get values of their own.
@@ -251,9 +299,9 @@ impl<'a> SnapshotRestore<'a> {
         H: FnOnce() -> Result<HostPids, WriteError>,
     {
         let snapshot = Arc::clone(&self.snapshot);
-        let (worker, instance) = (Arc::clone(self.worker), Arc::clone(self.instance));
+        let (metrics, instance) = (Arc::clone(&self.by.metrics), Arc::clone(self.instance));
         move |hosts| {
-            let took = randomness::write(hosts, &snapshot.notes.generators, &worker.metrics)?;
+            let took = randomness::write(hosts, &snapshot.notes.generators, &metrics)?;
             instance.inner_phases.lock().push(("generators", took));
             Ok(())
         }

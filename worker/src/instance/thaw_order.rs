@@ -12,13 +12,12 @@
 //! wakes all that wait for one, but a process that comes too late to take it waits on. So each gets its own.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 
-use super::{Instance, RunningInstance};
 use crate::host::cgroup::{Cgroup, FileError};
+use crate::host::sandbox::Sandbox;
 
 /// How long parents wait for their children at most.
 const LIMIT: Duration = Duration::from_millis(250);
@@ -94,22 +93,16 @@ fn try_hold(cgroup: &Cgroup) -> Result<Option<Children>, FileError> {
 }
 
 impl Children {
-    /// Lets the parents go on once the children have had their turn.
-    pub(super) async fn first(self, instance: Arc<Instance>, parts: Arc<RunningInstance>) {
+    /// Gives them their turn before their parents go on. `port` is where their function listens in `sandbox`.
+    pub(super) async fn take_turn(self, sandbox: &Sandbox, port: u16) {
         let until = Instant::now() + LIMIT;
         // None need succeed: what does not listen has no workers that wait for connections.
-        let port = instance.spec.manifest.port;
-        let knocks = (0..self.0.len().min(KNOCKS_MAX)).map(|_| parts.sandbox.connect(port));
+        let knocks = (0..self.0.len().min(KNOCKS_MAX)).map(|_| sandbox.connect(port));
         drop(tokio::time::timeout(LIMIT, join_all(knocks)).await);
         let mut asleep = 0;
         while asleep < ASLEEP && Instant::now() < until {
             tokio::time::sleep(PAUSE).await;
             asleep = if self.sleep() { asleep + 1 } else { 0 };
-        }
-        // The task does not panic, so the only possible failure is the shutdown of the runtime.
-        let released = tokio::task::spawn_blocking(move || parts.cgroup.release()).await;
-        if let Ok(Err(e)) = released {
-            tracing::error!(instance = %instance.id, error = &e as &dyn std::error::Error, "processes stay frozen");
         }
     }
 

@@ -1,13 +1,12 @@
 //! Counts the requests in an instance, and records since when there is none. Closing and entering exclude each other.
 //! So no request enters a retired instance, and there are never more requests than its concurrency limit.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
 use rekindle_wire::lease::Fence;
-
-use super::renew::Renewal;
 
 #[derive(Debug)]
 struct State {
@@ -60,7 +59,7 @@ impl Usage {
         let request = InFlight {
             usage: self.clone(),
             is_overdue: false,
-            renewal: None,
+            after: None,
         };
         Entry::Entered(request, first)
     }
@@ -144,13 +143,13 @@ pub struct InFlight {
     usage: Usage,
     is_overdue: bool,
     /// Dropped once it has left.
-    renewal: Option<Renewal>,
+    after: Option<Box<dyn Debug + Send + Sync>>,
 }
 
 impl InFlight {
-    /// Renews its instance once it has left.
-    pub(super) fn renew(&mut self, renewal: Renewal) {
-        self.renewal = Some(renewal);
+    /// Drops `after` once it has left.
+    pub(super) fn drop_after(&mut self, after: impl Debug + Send + Sync + 'static) {
+        self.after = Some(Box::new(after));
     }
 
     /// Marks the request as overdue: the function has run far past its timeout.

@@ -19,7 +19,6 @@
 //!   the target.
 //! - `bundle`, `header`, `page_numbering`: what is transferred, and how both sides number its pages; `peer`: the calls.
 //! - `checks`: what the target accepts of it.
-//! - `tracking`: what CRIU learns of the kernel.
 
 mod bundle;
 mod checks;
@@ -28,13 +27,11 @@ mod page_numbering;
 mod peer;
 pub mod source;
 pub mod target;
-mod tracking;
 mod written;
 
+pub use peer::Peers;
 pub use source::MigrationSources;
-pub use target::MigrationTargets;
-pub use tracking::{Tracking, with_tracking};
-pub use written::WrittenPages;
+pub use target::{MigrationTargets, TargetHost};
 
 /// Marks the page number of a written page, which has to be transferred, in a snapshot. The number is the page's number
 /// in the process's address space with this bit set: no address has it.

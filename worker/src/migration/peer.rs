@@ -21,7 +21,6 @@ use rekindle_wire::{ApiError, ErrorCode};
 
 use super::bundle::Bundle;
 use super::page_numbering::BLOCK;
-use crate::worker::Worker;
 
 /// Size of a block's header, in bytes.
 pub(super) const HEAD: usize = 16;
@@ -92,16 +91,28 @@ fn unreachable(error: &dyn std::error::Error) -> ApiError {
     )
 }
 
-impl Peer {
-    pub(super) fn new(worker: &Worker, address: &str, id: &MigrationId) -> Self {
-        Self {
-            transport: worker.peers.clone(),
-            token: worker.config.token.clone(),
+/// The other workers.
+#[derive(Clone)]
+pub struct Peers {
+    /// Transport of calls to them.
+    pub transport: Transport,
+    /// The cluster's secret.
+    pub token: String,
+}
+
+impl Peers {
+    /// Returns the worker at this address, for one migration.
+    pub(super) fn at(&self, address: &str, id: &MigrationId) -> Peer {
+        Peer {
+            transport: self.transport.clone(),
+            token: self.token.clone(),
             address: address.to_owned(),
             id: id.clone(),
         }
     }
+}
 
+impl Peer {
     pub(super) fn address(&self) -> &str {
         &self.address
     }

@@ -32,7 +32,7 @@ const UNPINNED_LIMIT: Duration = Duration::from_secs(1);
 type Runs = Vec<(u64, u64, u64)>;
 
 /// The memory of an instance that has migrated here.
-pub struct WrittenPages {
+pub(super) struct WrittenPages {
     base: Option<Arc<Template>>,
     processes: HashMap<i32, Process>,
     pages: u64,
@@ -40,7 +40,7 @@ pub struct WrittenPages {
     ready: Vec<AtomicU64>,
     missing: AtomicU64,
     /// Whether all of it is in the processes.
-    settled: AtomicBool,
+    settled: Arc<AtomicBool>,
     runs_here: Arc<Notify>,
     source: Source,
     runtime: Handle,
@@ -83,7 +83,7 @@ impl WrittenPages {
             memory: MmapOptions::new().len(bytes).map_anon()?.into(),
             ready: (0..numbering.pages.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             missing: AtomicU64::new(numbering.pages),
-            settled: AtomicBool::new(false),
+            settled: Arc::default(),
             runs_here: Arc::default(),
             source,
             runtime,
@@ -166,8 +166,13 @@ impl WrittenPages {
     }
 
     /// Returns whether all pages are in the processes, so that nothing needs them here any more.
-    pub fn is_settled(&self) -> bool {
+    pub(super) fn is_settled(&self) -> bool {
         self.settled.load(Ordering::Acquire)
+    }
+
+    /// Returns what becomes true when all pages are in the processes.
+    pub(super) fn settled(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.settled)
     }
 
     /// Returns where processes have moved written pages since they came, each range with the source of its first page.

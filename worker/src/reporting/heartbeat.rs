@@ -1,20 +1,25 @@
 //! Reports to the scheduler what runs here: every second, and at once when something changed.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rekindle_identity::{CallError, Transport};
-use rekindle_wire::ApiError;
+use rekindle_init::seccomp::FilterChoice;
 use rekindle_wire::headers::CLUSTER_TOKEN;
 use rekindle_wire::interface::Endpoint as _;
 use rekindle_wire::interface::scheduler::Beat;
-use rekindle_wire::internal::{Heartbeat, HeartbeatAnswer, Presence};
+use rekindle_wire::internal::{Heartbeat, HeartbeatAnswer, Offer, Presence};
+use rekindle_wire::{ApiError, WorkerId};
 
-use crate::deploy::renewal;
-use crate::host::pressure;
-use crate::instance::Instance;
-use crate::worker::Worker;
+use super::kept::KeptReport;
+use super::levels::Levels;
+use super::membership::Membership;
+use super::snapshots;
+use crate::host::pressure::PressureFiles;
+use crate::instance::damage::Damage;
+use crate::instance::{Instance, Instances};
+use crate::snapshots::{Refusals, Snapshots};
 
 /// How long the scheduler may take to respond.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -45,66 +50,168 @@ pub fn client() -> Result<reqwest::Client, reqwest::Error> {
     reqwest::Client::builder().no_proxy().tcp_nodelay(true).build()
 }
 
-/// Reports until dropped.
-pub async fn run(worker: Arc<Worker>, client: Transport) {
-    let schedulers = addresses(&worker.config.scheduler_url);
-    let mut reached = true;
-    let mut at = 0;
-    loop {
-        let said = *worker.presence.lock();
-        match beat(&worker, &client, schedulers[at % schedulers.len()]).await {
-            Ok(answer) => {
-                worker
-                    .leaving_is_known
-                    .store(said != Presence::Serving, Ordering::Relaxed);
-                if !reached {
-                    tracing::info!("the scheduler is reached again");
-                }
-                reached = true;
-                if !answer.forget.is_empty() {
-                    let worker = Arc::clone(&worker);
-                    // The last user of a template gives its memory back.
-                    tokio::task::spawn_blocking(move || {
-                        answer.forget.iter().for_each(|id| worker.snapshots.forget(id));
-                    });
-                }
-                for id in answer.stop {
-                    if let Some(instance) = worker.instance(&id) {
-                        // In parallel with each other and with the next heartbeat: an instance's end may take a while.
-                        tokio::spawn(stop(Arc::clone(&worker), instance));
-                    }
-                }
-            }
-            Err(e) => {
-                if reached {
-                    let error = &e as &dyn std::error::Error;
-                    tracing::warn!(error, "the scheduler is not reached");
-                }
-                reached = false;
-                // If there are several schedulers, another may lead.
-                at = at.wrapping_add(1);
-            }
-        }
-        worker.scheduler_is_reached.store(reached, Ordering::Relaxed);
-        worker.is_known.fetch_or(reached, Ordering::Relaxed);
-        // Reports at once after a change, but not more often than the scheduler can bear.
-        let _ = tokio::time::timeout(worker.config.heartbeat_every, worker.changed.notified()).await;
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+/// What a worker always says of itself.
+#[derive(Debug, Clone)]
+pub struct About {
+    /// Its id.
+    pub worker: WorkerId,
+    /// A new value at each start.
+    pub incarnation: u64,
+    /// Address at which gateways and the scheduler reach it.
+    pub address: String,
+    /// Memory it may give to instances, in bytes.
+    pub memory_capacity_bytes: u64,
+    /// Properties of its host, apart from memory.
+    pub offer: Offer,
 }
 
-/// Reports that the worker has stopped, so that nobody waits to learn that its instances are gone. Without this report,
-/// its silence tells the same.
-pub async fn farewell(worker: &Worker, client: &Transport) {
-    *worker.presence.lock() = Presence::Left;
-    for scheduler in addresses(&worker.config.scheduler_url) {
-        match beat(worker, client, scheduler).await {
-            Ok(_) => return,
-            Err(e) => tracing::debug!(
-                error = &e as &dyn std::error::Error,
-                "the scheduler does not hear that the worker stops"
-            ),
+/// Reports to the scheduler.
+pub struct Reporter {
+    /// Transport of calls to the scheduler.
+    pub client: Transport,
+    /// Addresses of schedulers, separated by commas.
+    pub scheduler_url: String,
+    /// The cluster's secret.
+    pub token: String,
+    /// Interval of reports.
+    pub every: Duration,
+    /// What stays the same.
+    pub about: About,
+    /// What this worker and the scheduler know of each other.
+    pub membership: Arc<Membership>,
+    /// All instances.
+    pub instances: Arc<Instances>,
+    /// Open snapshots.
+    pub snapshots: Arc<Snapshots>,
+    /// What the scheduler knows of them.
+    pub kept: KeptReport,
+    /// Snapshots that are damaged, or may be.
+    pub damage: Arc<Damage>,
+    /// Snapshots whose images were rejected.
+    pub refusals: Arc<Refusals>,
+    /// The system call filter of functions.
+    pub filter: FilterChoice,
+    /// How full the worker's pools and caches are.
+    pub levels: Levels,
+    /// The host's memory pressure.
+    pub pressure: PressureFiles,
+    /// Number of reports so far.
+    pub reports: AtomicU64,
+}
+
+impl Reporter {
+    /// Reports until dropped.
+    pub async fn run(&self) {
+        let schedulers = addresses(&self.scheduler_url);
+        let mut reached = true;
+        let mut at = 0;
+        loop {
+            let said = self.membership.presence();
+            match self.beat(schedulers[at % schedulers.len()]).await {
+                Ok(answer) => {
+                    self.membership.told(said);
+                    if !reached {
+                        tracing::info!("the scheduler is reached again");
+                    }
+                    reached = true;
+                    if !answer.forget.is_empty() {
+                        let snapshots = Arc::clone(&self.snapshots);
+                        // The last user of a template gives its memory back.
+                        tokio::task::spawn_blocking(move || {
+                            answer.forget.iter().for_each(|id| snapshots.forget(id));
+                        });
+                    }
+                    for id in answer.stop {
+                        if let Some(instance) = self.instances.get(&id) {
+                            // In parallel with each other and with the next heartbeat: an instance's end may take a
+                            // while.
+                            tokio::spawn(stop(Arc::clone(&self.instances), instance));
+                        }
+                    }
+                }
+                Err(e) => {
+                    if reached {
+                        let error = &e as &dyn std::error::Error;
+                        tracing::warn!(error, "the scheduler is not reached");
+                    }
+                    reached = false;
+                    // If there are several schedulers, another may lead.
+                    at = at.wrapping_add(1);
+                }
+            }
+            self.membership.reached(reached);
+            // Reports at once after a change, but not more often than the scheduler can bear.
+            let _ = tokio::time::timeout(self.every, self.instances.changed.notified()).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
+    }
+
+    /// Reports that the worker has stopped, so that nobody waits to learn that its instances are gone. Without this
+    /// report, its silence tells the same.
+    pub async fn farewell(&self) {
+        self.membership.become_present(Presence::Left);
+        for scheduler in addresses(&self.scheduler_url) {
+            match self.beat(scheduler).await {
+                Ok(_) => return,
+                Err(e) => tracing::debug!(
+                    error = &e as &dyn std::error::Error,
+                    "the scheduler does not hear that the worker stops"
+                ),
+            }
+        }
+    }
+
+    async fn beat(&self, scheduler: &str) -> Result<HeartbeatAnswer, BeatError> {
+        let number = self.reports.fetch_add(1, Ordering::Relaxed) + 1;
+        let About {
+            worker,
+            incarnation,
+            address,
+            memory_capacity_bytes,
+            offer,
+        } = &self.about;
+        let instances = self.instances.listed();
+        let damaged = self.damage.untold();
+        let report = Heartbeat {
+            worker: worker.clone(),
+            incarnation: *incarnation,
+            number,
+            address: address.clone(),
+            memory_capacity_bytes: *memory_capacity_bytes,
+            offer: offer.clone(),
+            presence: self.membership.presence(),
+            instances: instances.iter().map(|i| i.info(worker)).collect(),
+            levels: self.levels.read(),
+            pressure: self.pressure.read(),
+            kept: self.kept.untold(&self.snapshots),
+            damaged,
+            snapshots: snapshots::report(self.filter, &self.instances, &self.refusals),
+        };
+        let told = self.tell(scheduler, &report).await;
+        match &told {
+            Ok(answer) => {
+                self.kept.is_known(answer.kept_revision);
+            }
+            Err(_) => {
+                self.damage.not_told(report.damaged);
+                self.refusals.not_told(report.snapshots.refused);
+            }
+        }
+        told
+    }
+
+    async fn tell(&self, scheduler: &str, report: &Heartbeat) -> Result<HeartbeatAnswer, BeatError> {
+        let call = self.client.call(scheduler, &Beat {}, report);
+        let call = call.header(CLUSTER_TOKEN, &self.token);
+        let answer = self.client.send(call.timeout(LIMIT)).await?;
+        let is_success = answer.status().is_success();
+        let body = answer.bytes().await.map_err(CallError::Plain)?;
+        if is_success {
+            return Beat::decode(&body).map_err(BeatError::Unread);
+        }
+        let refused = serde_json::from_slice(&body).map(|error: ApiError| error.to_string());
+        let text = || String::from_utf8_lossy(&body[..body.len().min(TOLD_MAX)]).into_owned();
+        Err(BeatError::Refused(refused.unwrap_or_else(|_| text())))
     }
 }
 
@@ -114,62 +221,9 @@ fn addresses(schedulers: &str) -> Vec<&str> {
     addresses.map(str::trim).collect()
 }
 
-async fn stop(worker: Arc<Worker>, instance: Arc<Instance>) {
+async fn stop(instances: Arc<Instances>, instance: Arc<Instance>) {
     instance.stop("the scheduler does not know it").await;
-    worker.remove(&instance.id);
-}
-
-async fn beat(worker: &Worker, client: &Transport, scheduler: &str) -> Result<HeartbeatAnswer, BeatError> {
-    let number = worker.reports.fetch_add(1, Ordering::Relaxed) + 1;
-    let mut instances = worker.all_instances();
-    let unlisted = worker.unlisted.lock().clone();
-    instances.retain(|instance| !unlisted.contains(&instance.id));
-    let damaged = worker.damage.untold();
-    let report = Heartbeat {
-        worker: worker.config.id.clone(),
-        incarnation: worker.incarnation,
-        number,
-        address: worker.config.advertise.clone(),
-        memory_capacity_bytes: worker.config.memory_capacity_bytes,
-        offer: worker.config.offer.clone(),
-        presence: *worker.presence.lock(),
-        instances: instances.iter().map(|i| i.info(&worker.config.id)).collect(),
-        levels: worker.metrics.levels(worker),
-        pressure: pressure::read(&worker.config.memory_figures, &worker.config.cgroup_root),
-        kept: worker.kept.untold(&worker.snapshots),
-        damaged,
-        snapshots: renewal::report(worker),
-    };
-    let told = tell(worker, client, scheduler, &report).await;
-    match &told {
-        Ok(answer) => {
-            worker.kept.is_known(answer.kept_revision);
-        }
-        Err(_) => {
-            worker.damage.not_told(report.damaged);
-            worker.refusals.not_told(report.snapshots.refused);
-        }
-    }
-    told
-}
-
-async fn tell(
-    worker: &Worker,
-    client: &Transport,
-    scheduler: &str,
-    report: &Heartbeat,
-) -> Result<HeartbeatAnswer, BeatError> {
-    let call = client.call(scheduler, &Beat {}, report);
-    let call = call.header(CLUSTER_TOKEN, &worker.config.token);
-    let answer = client.send(call.timeout(LIMIT)).await?;
-    let is_success = answer.status().is_success();
-    let body = answer.bytes().await.map_err(CallError::Plain)?;
-    if is_success {
-        return Beat::decode(&body).map_err(BeatError::Unread);
-    }
-    let refused = serde_json::from_slice(&body).map(|error: ApiError| error.to_string());
-    let text = || String::from_utf8_lossy(&body[..body.len().min(TOLD_MAX)]).into_owned();
-    Err(BeatError::Refused(refused.unwrap_or_else(|_| text())))
+    instances.remove(&instance.id);
 }
 
 #[cfg(test)]

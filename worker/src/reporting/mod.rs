@@ -1,7 +1,11 @@
-//! What the worker reports: heartbeats to the scheduler, metrics, and the output of functions.
+//! What the worker reports: heartbeats to the scheduler, and levels as metrics.
 
 pub mod heartbeat;
 pub mod kept;
 pub mod leave;
-pub mod logs;
-pub mod metrics;
+pub mod levels;
+pub mod membership;
+mod observe;
+mod snapshots;
+
+pub use observe::{Observed, observe};

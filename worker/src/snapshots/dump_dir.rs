@@ -3,8 +3,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// Relative to the run directory.
+const IN_MEMORY: &str = "images";
 /// Relative to the cache directory.
-pub(crate) const ON_DISK: &str = "dumps";
+const ON_DISK: &str = "dumps";
 
 /// Creates the directory on disk, and removes what a killed worker left in it.
 pub(crate) fn prepare(cache: &Path) -> io::Result<()> {
@@ -13,6 +15,35 @@ pub(crate) fn prepare(cache: &Path) -> io::Result<()> {
         std::fs::remove_dir_all(&dir)?;
     }
     std::fs::create_dir_all(&dir)
+}
+
+/// The directories of dumps' directories.
+#[derive(Debug, Clone)]
+pub struct DumpDirs {
+    in_memory: PathBuf,
+    on_disk: PathBuf,
+    in_memory_bytes: u64,
+}
+
+impl DumpDirs {
+    /// Creates it for these directories of the worker. Instances with more than `in_memory_bytes` of memory are dumped
+    /// to the cache's disk.
+    pub(crate) fn new(run: &Path, cache: &Path, in_memory_bytes: u64) -> Self {
+        Self {
+            in_memory: run.join(IN_MEMORY),
+            on_disk: cache.join(ON_DISK),
+            in_memory_bytes,
+        }
+    }
+
+    /// Returns the directory for the dump of an instance that uses `memory_bytes`.
+    pub(crate) fn choose(&self, memory_bytes: u64) -> &Path {
+        if memory_bytes <= self.in_memory_bytes {
+            &self.in_memory
+        } else {
+            &self.on_disk
+        }
+    }
 }
 
 /// A dump's directory, removed on drop.

@@ -1,12 +1,15 @@
 //! Notes that the worker writes beside CRIU's images for its own restore: a small JSON file in the image directory.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use rekindle_randomness::Generator;
 use rekindle_randomness::Kind;
 use rekindle_wire::processor::InstructionSets;
 use serde::{Deserialize, Serialize};
+
+use crate::host::sandbox::Output;
 
 /// The generators of one process of a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +48,19 @@ pub struct PipeNote {
     pub key: String,
     /// `stdout` or `stderr`.
     pub stream: String,
+}
+
+impl PipeNote {
+    /// Returns the note of a function's output.
+    ///
+    /// # Errors
+    /// Returns an error when its descriptor cannot be inspected.
+    pub fn of(output: &Output) -> io::Result<Self> {
+        Ok(Self {
+            key: output.key()?,
+            stream: output.stream.to_owned(),
+        })
+    }
 }
 
 /// State at the checkpoint.

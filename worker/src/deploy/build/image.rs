@@ -6,22 +6,18 @@
 //!
 //! The function's own layer is empty, and is not mounted.
 
-use std::fs::File;
-use std::io::{self, Read as _};
-use std::path::Path;
 use std::sync::Arc;
 
-use rekindle_confined::image::{CONFIG, Config, ImageError};
+use rekindle_confined::image::ImageError;
 use rekindle_confined::upload;
 use tracing::Instrument as _;
 
 use super::room::Room;
 use super::{BuildError, BuildOrder, Progress, Tars, blocking, pack};
+use crate::layers::image;
 
 /// The layout's directory in the uploaded folder.
 const LAYOUT: &str = "image";
-/// Maximum size of an image's configuration in bytes.
-const CONFIG_MAX: u64 = 4 << 20;
 
 /// Unpacks and packs the image. The folder has been unpacked.
 pub(super) async fn build(
@@ -46,7 +42,7 @@ pub(super) async fn build(
         };
         let root = unpacked.root();
         confinement.image(&layout, &root, unpacked.id, most, limits.install_timeout, &groups)??;
-        let config = config(&root).map_err(|source| BuildError::WorkDir {
+        let config = image::config(&root).map_err(|source| BuildError::WorkDir {
             action: "read the image's configuration in",
             path: root,
             source,
@@ -73,16 +69,4 @@ pub(super) async fn build(
     });
     packed.instrument(packing).await??;
     Ok(tars)
-}
-
-/// Reads how an image wants to be run from its root filesystem. Blocks.
-///
-/// # Errors
-/// If it cannot be read, or is none that a build has made.
-pub fn config(rootfs: &Path) -> io::Result<Config> {
-    let mut bytes = Vec::new();
-    File::open(rootfs.join(CONFIG))?
-        .take(CONFIG_MAX)
-        .read_to_end(&mut bytes)?;
-    serde_json::from_slice(&bytes).map_err(io::Error::other)
 }

@@ -59,7 +59,6 @@ pub use rekindle_confined::image::ImageError;
 pub use rekindle_confined::upload::UnpackError;
 pub use requirements::RequirementsError;
 pub use room::sweep;
-pub(crate) use space::tree_bytes;
 
 /// The directory of python packages, relative to `/app`.
 pub const PYTHON_PACKAGES: &str = ".rekindle/python";

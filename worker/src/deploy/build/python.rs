@@ -12,8 +12,8 @@ use super::cache::{CachedTree, DepsCache};
 use super::installer::{APP, DEPS, Installer, InstallerError, wanted_compiler};
 use super::operator::Configured;
 use super::requirements::{self, Requirements, RequirementsError};
-use super::space::tree_bytes;
 use super::{BuildOrder, Progress, Room, Root, RootError};
+use crate::host::disk::tree_bytes;
 
 const PYTHON: &str = "/usr/bin/python3";
 /// Where the sandbox sees the lists.

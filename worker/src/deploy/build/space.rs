@@ -3,16 +3,14 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::Pid;
 
+use crate::host::disk::{free_bytes, tree_walk};
 use crate::host::netlink_memory::NetlinkMemory;
 
-/// Size counted for a file in addition to its content, in bytes.
-const ENTRY_BYTES: u64 = 1024;
 /// What a build leaves free of its disk, where there was more.
 const RESERVE_BYTES: u64 = 1 << 30;
 /// Files of a group's directory that list its threads, in cgroup v1 and v2.
@@ -72,12 +70,6 @@ impl Watch {
     }
 }
 
-/// Returns how many bytes of the disk of `path` are free.
-fn free_bytes(path: &Path) -> Option<u64> {
-    let disk = rustix::fs::statvfs(path).ok()?;
-    Some(disk.f_bavail.saturating_mul(disk.f_frsize))
-}
-
 /// Returns the threads of a build, by its control group's `cgroup.procs` files. Each may have open files of its own.
 fn threads(groups: &[PathBuf]) -> Vec<i32> {
     let directory = groups.first().and_then(|procs| procs.parent());
@@ -122,37 +114,4 @@ fn hoards_messages(threads: &[i32]) -> bool {
         .zip(inside)
         .map(|(memory, thread)| memory.beyond(Pid::from_raw(*thread)));
     matches!(held, Some(Ok(Some(_))))
-}
-
-/// Returns the bytes that the files in a tree take, as far as paths reach.
-pub(crate) fn tree_bytes(directory: &Path) -> u64 {
-    tree_walk(directory, u64::MAX).unwrap_or_else(|TooDeep(bytes)| bytes)
-}
-
-/// Some paths are longer than the kernel takes. Contains the bytes that were counted.
-#[derive(Debug)]
-struct TooDeep(u64);
-
-/// Returns the bytes that the files in a tree take. Stops counting above `enough`. Files that vanish meanwhile count
-/// nothing.
-fn tree_walk(directory: &Path, enough: u64) -> Result<u64, TooDeep> {
-    let mut bytes = 0_u64;
-    let mut left = vec![directory.to_owned()];
-    while let Some(directory) = left.pop() {
-        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-            let metadata = match fs::symlink_metadata(entry.path()) {
-                Err(e) if e.kind() == io::ErrorKind::InvalidFilename => return Err(TooDeep(bytes)),
-                Err(_) => continue,
-                Ok(metadata) => metadata,
-            };
-            if metadata.is_dir() {
-                left.push(entry.path());
-            }
-            bytes = bytes.saturating_add(metadata.len().max(metadata.blocks() * 512) + ENTRY_BYTES);
-            if bytes > enough {
-                return Ok(bytes);
-            }
-        }
-    }
-    Ok(bytes)
 }

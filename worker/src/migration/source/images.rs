@@ -10,9 +10,9 @@ use super::super::bundle::{Bundle, pack};
 use super::super::header::{Header, eager_name, pieces};
 use super::super::page_numbering::{PageNumbering, read};
 use super::memory::SourcePages;
+use crate::errors::unavailable;
 use crate::host::sandbox::InnerProc;
 use crate::instance::RunningInstance;
-use crate::instance::isolated_process::unavailable;
 use crate::snapshots::FILES_ARCHIVE;
 
 /// Packs what goes to the target first.

@@ -15,9 +15,9 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::super::page_numbering::BLOCK;
 use super::super::peer::write_frame;
-use super::MigrationSource;
+use super::departure::MigrationSource;
 use super::memory::SourcePages;
-use crate::instance::isolated_process::unavailable;
+use crate::errors::unavailable;
 
 /// Interval at which a sender checks whether its pages are still wanted.
 const OVER_LOOK: Duration = Duration::from_secs(1);

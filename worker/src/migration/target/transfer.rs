@@ -9,9 +9,11 @@ use tokio::runtime::Handle;
 
 use super::super::WRITTEN;
 use super::super::written::WrittenPages;
-use super::AHEAD;
 use crate::instance::{Instance, RunningInstance};
 
+/// Number of pages that arrive while the processes are stopped and are filled in before they run. More would cost more
+/// time than they save.
+pub(super) const AHEAD: u64 = 1024;
 /// How long the transfer of an instance's memory may make no progress.
 const STALL_LIMIT: Duration = Duration::from_secs(20);
 /// How long an ending instance may take until nothing of it is in use.
@@ -119,8 +121,8 @@ impl PagePush {
     }
 
     /// Frees the pages here once nobody can ask for one again. Processes may have moved some before they were in place:
-    /// pushes those to where they belong. A process that was forked meanwhile may ask until it ends; if it lives on, the
-    /// pages stay.
+    /// pushes those to where they belong. A process that was forked meanwhile may ask until it ends; if it lives on,
+    /// the pages stay.
     pub(super) fn free(&self) {
         if self.follow() {
             self.written.settle(true);

@@ -33,7 +33,7 @@ pub enum Tracking {
 }
 
 /// Returns the probe of CRIU `version` as CRIU is to read it, and the resulting tracking.
-pub fn with_tracking<'a>(probe: &'a [u8], version: &str) -> (Cow<'a, [u8]>, Tracking) {
+pub(super) fn with_tracking<'a>(probe: &'a [u8], version: &str) -> (Cow<'a, [u8]>, Tracking) {
     let known = version == KNOWN || version.strip_prefix(KNOWN).is_some_and(|rest| rest.starts_with('.'));
     let plausible = probe.len() == PROBE_BYTES && probe[BOOLEANS].iter().all(|byte| *byte <= 1);
     if !known || !plausible {
@@ -51,7 +51,7 @@ pub fn with_tracking<'a>(probe: &'a [u8], version: &str) -> (Cow<'a, [u8]>, Trac
 ///
 /// # Errors
 /// Returns an error when the kernel refuses.
-pub(super) fn forget_changes(proc: &InnerProc, pid: i32) -> io::Result<()> {
+pub(crate) fn forget_changes(proc: &InnerProc, pid: i32) -> io::Result<()> {
     proc.open(&format!("{pid}/clear_refs"), OFlags::WRONLY)?.write_all(b"4")
 }
 

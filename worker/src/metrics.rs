@@ -1,28 +1,22 @@
 //! A worker's metrics. Everything about a start, a request, a checkpoint or an instance is recorded here as it happens.
-//! Levels, and counters of other crates, are read on request ([`observe()`]).
+//! Levels, and counters of other crates, are read on request (`reporting/observe.rs`).
 
-mod observe;
 mod pagers;
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rekindle_snapshotter::{Store, StoreEvent};
 use rekindle_telemetry::TraceRef;
-use rekindle_telemetry::metrics::{Counter, Desc, Family, Histogram, HistogramValue, Registry, S3Metrics, buckets};
+use rekindle_telemetry::metrics::{Counter, Desc, Family, Histogram, Registry, S3Metrics, buckets};
 use rekindle_wire::FunctionId;
 use rekindle_wire::api::{SnapshotSummary, StartKind};
 use rekindle_wire::migration::{Departed, MigrationKind};
-use rekindle_wire::stats::WorkerLevels;
 use tracing::Span;
 
-use crate::deploy::build::BuildCounts;
 use crate::restorer::Restorer;
 use crate::snapshots::MemoryTier;
-use crate::worker::Worker;
 
-pub use observe::observe;
 pub use pagers::Pagers;
 
 /// The label with a function's name.
@@ -146,8 +140,6 @@ pub struct Metrics {
     pub registry: Registry,
     /// Counts of instances' pagers, which outlive the pagers here.
     pub pagers: Pagers,
-    /// Counters of what builds reach.
-    pub builds: BuildCounts,
     invoke: Family<Histogram, 2>,
     init: Family<Histogram, 2>,
     starts: Family<Counter, 2>,
@@ -173,7 +165,6 @@ impl Default for Metrics {
         let registry = Registry::new("worker");
         Self {
             pagers: Pagers::default(),
-            builds: BuildCounts::new(&registry),
             invoke: registry.family(&INVOKE),
             init: registry.family(&INIT),
             starts: registry.family(&STARTS),
@@ -194,12 +185,6 @@ impl Default for Metrics {
             registry,
         }
     }
-}
-
-/// Returns the bytes that are free for writers on the disk with this directory.
-pub(crate) fn disk_free(directory: &Path) -> Option<u64> {
-    let disk = nix::sys::statvfs::statvfs(directory).ok()?;
-    Some(disk.blocks_available() * disk.fragment_size())
 }
 
 impl Metrics {
@@ -323,47 +308,13 @@ impl Metrics {
         self.capture_phase.with([phase]).record(took);
     }
 
-    /// Returns for a heartbeat how full the worker's pools and caches are.
-    pub fn levels(&self, worker: &Worker) -> WorkerLevels {
-        let (pool, templates) = (worker.pool.counts(), worker.snapshots.usage());
-        let cache = worker.snapshots.reader().cache_usage();
-        let faults = self.pagers.totals();
-        let fault_us = |share| {
-            let HistogramValue { bounds, counts, .. } = &faults.latency;
-            buckets::quantile(bounds, counts, share).map(|s| s * 1e6)
-        };
-        let started = |start: StartKind| self.starts.with([start.as_str(), "ready"]).get();
-        let failed = |start: StartKind| self.starts.with([start.as_str(), "failed"]).get();
-        WorkerLevels {
-            sandboxes_ready: pool.ready as u64,
-            sandboxes_wanted: pool.wanted as u64,
-            templates: templates.open,
-            template_bytes: templates.bytes,
-            template_limit_bytes: templates.limit_bytes,
-            chunk_cache_bytes: cache.bytes,
-            chunk_cache_limit_bytes: cache.max_bytes,
-            restored: started(StartKind::Restored),
-            booted: started(StartKind::Booted),
-            failed_starts: failed(StartKind::Restored) + failed(StartKind::Booted),
-            busy: worker
-                .load
-                .share(&worker.cgroups, worker.config.offer.cpus, || processes(worker)),
-            disk_free_bytes: disk_free(&worker.config.cache_dir),
-            faults: faults.faults,
-            fault_p50_us: fault_us(0.5),
-            fault_p99_us: fault_us(0.99),
-        }
+    /// Returns how many starts ended `ready` or `failed`.
+    pub(crate) fn starts(&self, start: StartKind, outcome: &str) -> u64 {
+        self.starts.with([start.as_str(), outcome]).get()
     }
 
     /// Drops the metrics of a function that is gone.
     pub fn forget(&self, function: &FunctionId) {
         self.registry.forget(FUNCTION, function.as_str());
     }
-}
-
-/// Lists the processes of all instances.
-fn processes(worker: &Worker) -> Vec<i32> {
-    let instances = worker.all_instances();
-    let pids = instances.iter().filter_map(|i| i.parts()?.cgroup.pids().ok());
-    pids.flatten().collect()
 }

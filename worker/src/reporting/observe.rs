@@ -1,6 +1,7 @@
 //! Levels of a worker, and counters of other crates, read on request.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -9,8 +10,16 @@ use rekindle_pager::PAGE;
 use rekindle_telemetry::metrics::{Desc, Kind, Registry, observe_process};
 
 use crate::deploy::build;
+use crate::host::disk::free_bytes;
+use crate::host::sandbox::pool::SandboxPool;
+use crate::host::start_limiter::StartLimiter;
+use crate::idle::IdleMemory;
 use crate::idle::zram::Fill;
-use crate::worker::Worker;
+use crate::instance::{Instance, Instances};
+use crate::layers::Layers;
+use crate::logs::Logs;
+use crate::metrics::Metrics;
+use crate::snapshots::Snapshots;
 
 const INSTANCES: Desc = Desc::new(
     "rekindle.worker.instances",
@@ -251,158 +260,242 @@ const LOG_LINES_DROPPED: Desc = Desc::new(
     "Lines of functions' logs that were dropped: beyond the rate, or faster than the disk.",
 );
 
-/// Registers them. A worker that is gone has no values.
-pub fn observe(registry: &Registry, worker: &Weak<Worker>) {
-    let one = |kind, desc, read: fn(&Worker) -> f64| {
-        let weak = Weak::clone(worker);
-        registry.observe_one(kind, desc, move || weak.upgrade().map_or(0.0, |w| read(&w)));
-    };
-    let many = |kind, desc, read: fn(&Worker) -> Vec<(&'static str, u64)>| {
-        let weak = Weak::clone(worker);
-        registry.observe(kind, desc, move || {
-            let read = weak.upgrade().map(|w| read(&w)).unwrap_or_default();
+/// What is observed.
+#[derive(Default)]
+pub struct Observed {
+    /// All instances.
+    pub instances: Weak<Instances>,
+    /// Sandboxes created ahead.
+    pub pool: Weak<SandboxPool>,
+    /// What limits starts.
+    pub start_limiter: Weak<StartLimiter>,
+    /// Open snapshots.
+    pub snapshots: Weak<Snapshots>,
+    /// Unpacked layers.
+    pub layers: Weak<Layers>,
+    /// Where idle memory goes.
+    pub idle: Weak<IdleMemory>,
+    /// Functions' logs.
+    pub logs: Weak<Logs>,
+    /// The worker's metrics, with the counts of its pagers.
+    pub metrics: Weak<Metrics>,
+    /// The cache directory.
+    pub cache_dir: PathBuf,
+    /// Size limit of installed dependencies, in bytes.
+    pub dependencies_limit_bytes: u64,
+}
+
+/// One part of the worker. If it is gone, it has no values.
+struct Part<'a, T> {
+    registry: &'a Registry,
+    part: Weak<T>,
+}
+
+impl<T: Send + Sync + 'static> Part<'_, T> {
+    fn one(&self, kind: Kind, desc: &'static Desc, read: fn(&T) -> f64) {
+        let part = Weak::clone(&self.part);
+        self.registry
+            .observe_one(kind, desc, move || part.upgrade().map_or(0.0, |part| read(&part)));
+    }
+
+    fn many(&self, kind: Kind, desc: &'static Desc, read: fn(&T) -> Vec<(&'static str, u64)>) {
+        let part = Weak::clone(&self.part);
+        self.registry.observe(kind, desc, move || {
+            let read = part.upgrade().map(|part| read(&part)).unwrap_or_default();
             read.into_iter()
                 .map(|(label, n)| (vec![label.to_owned()], n as f64))
                 .collect()
         });
-    };
-    let (gauge, counter) = (Kind::Gauge, Kind::Counter);
+    }
+}
 
-    let weak = Weak::clone(worker);
-    registry.observe(gauge, &INSTANCES, move || {
-        weak.upgrade().map(|w| instances(&w)).unwrap_or_default()
+/// Registers the values.
+pub fn observe(registry: &Registry, observed: &Observed) {
+    let (gauge, counter) = (Kind::Gauge, Kind::Counter);
+    instances(registry, &observed.instances);
+    sandboxes(registry, observed);
+    pagers(registry, &observed.metrics);
+    snapshots(registry, &observed.snapshots);
+    idle(registry, &observed.idle);
+
+    let cache_dir = observed.cache_dir.clone();
+    registry.observe_one(gauge, &DISK_FREE, move || {
+        free_bytes(&cache_dir).map_or(f64::NAN, |bytes| bytes as f64)
     });
-    one(gauge, &IN_FLIGHT, |w| {
-        w.all_instances().iter().map(|i| f64::from(i.usage.in_flight())).sum()
-    });
-    one(gauge, &MEMORY, |w| {
-        let memory = |i: &Arc<crate::instance::Instance>| i.parts()?.cgroup.memory_current().ok();
-        w.all_instances().iter().filter_map(memory).sum::<u64>() as f64
-    });
-    one(gauge, &DISK_FREE, |w| {
-        super::disk_free(&w.config.cache_dir).map_or(f64::NAN, |bytes| bytes as f64)
-    });
-    one(gauge, &SANDBOXES, |w| w.pool.counts().ready as f64);
-    one(gauge, &SANDBOXES_WANTED, |w| w.pool.counts().wanted as f64);
-    many(counter, &GROUPS, |w| {
-        let groups = w.pool.counts().groups;
-        vec![("again", groups.used_again), ("refused", groups.refused)]
-    });
-    one(gauge, &STARTS_RUNNING, |w| w.start_limiter.running() as f64);
-    one(gauge, &STARTS_WAITING, |w| w.start_limiter.waiting() as f64);
-    many(counter, &SANDBOXES_TAKEN, |w| {
-        let counts = w.pool.counts();
-        vec![("pool", counts.from_pool), ("made", counts.made_while_waiting)]
-    });
-    one(counter, &SANDBOXES_FAILED, |w| w.pool.counts().failed as f64);
-    one(gauge, &PAGERS, |w| w.metrics.pagers.totals().pagers as f64);
-    one(counter, &FAULTS, |w| w.metrics.pagers.totals().faults as f64);
-    one(counter, &FAULTS_FETCHED, |w| w.metrics.pagers.totals().fetched as f64);
-    let weak = Weak::clone(worker);
-    registry.observe_histogram(&FAULT, move || {
-        weak.upgrade()
-            .map(|w| w.metrics.pagers.totals().latency)
-            .unwrap_or_default()
-    });
-    many(counter, &PAGES, |w| {
-        w.metrics
-            .pagers
-            .totals()
-            .pages
-            .into_iter()
-            .filter(|p| !p.0.is_empty())
-            .collect()
-    });
-    one(counter, &EVENTS, |w| w.metrics.pagers.totals().events as f64);
-    many(counter, &REGIONS, |w| {
-        let read = w.snapshots.reader().counts();
-        vec![("disk", read.cached_regions), ("s3", read.fetched_regions)]
-    });
-    many(counter, &REGION_BYTES, |w| {
-        let read = w.snapshots.reader().counts();
-        vec![("disk", read.cached_bytes), ("s3", read.fetched_bytes)]
-    });
-    one(counter, &CHUNKS_FETCHED, |w| {
-        w.snapshots.reader().counts().fetched_chunks as f64
-    });
-    one(gauge, &CACHE, |w| w.snapshots.reader().cache_usage().bytes as f64);
-    one(gauge, &CACHE_LIMIT, |w| {
-        w.snapshots.reader().cache_usage().max_bytes as f64
-    });
-    many(counter, &CACHE_LOOKUPS, |w| {
-        let usage = w.snapshots.reader().cache_usage();
-        vec![("hit", usage.hits), ("miss", usage.misses)]
-    });
-    one(counter, &CACHE_EVICTED, |w| {
-        w.snapshots.reader().cache_usage().evicted_bytes as f64
-    });
-    one(gauge, &LAYERS, |w| w.layers.usage().bytes as f64);
-    one(gauge, &LAYERS_LIMIT, |w| w.layers.usage().limit_bytes as f64);
-    one(counter, &LAYERS_EVICTED, |w| w.layers.usage().evicted_bytes as f64);
-    one(gauge, &DEPENDENCIES, |w| {
-        build::dependencies_bytes(&w.config.cache_dir.join("build")) as f64
-    });
-    one(gauge, &DEPENDENCIES_LIMIT, |w| w.config.build_limits.cache_bytes as f64);
-    one(gauge, &TEMPLATES, |w| w.snapshots.usage().open as f64);
-    one(gauge, &TEMPLATE_BYTES, |w| w.snapshots.usage().bytes as f64);
-    one(gauge, &TEMPLATE_LIMIT, |w| w.snapshots.usage().limit_bytes as f64);
-    many(counter, &TEMPLATES_EVICTED, |w| {
-        let usage = w.snapshots.usage();
-        vec![("rest", usage.rest_bytes), ("working_set", usage.working_set_bytes)]
-    });
-    one(counter, &TEMPLATES_CLOSED, |w| w.snapshots.usage().closed as f64);
-    one(counter, &TEMPLATES_REFUSED, |w| w.snapshots.usage().refused as f64);
-    one(counter, &SNAPSHOTS_EXCHANGED, |w| w.snapshots.exchanged() as f64);
-    one(counter, &WORKING_SETS_REFUSED, |w| {
-        w.snapshots.refused_working_sets() as f64
-    });
-    many(gauge, &IDLE_SWAP, |w| vec![(w.idle.swap_kind(), 1)]);
-    many(counter, &IDLE_EVICTED, |w| {
-        let bytes = |pages: &AtomicU64| pages.load(Ordering::Relaxed) * PAGE;
-        let counts = &w.idle.counts;
-        vec![
-            ("parked", bytes(&counts.parked_pages)),
-            ("warm", bytes(&counts.warm_pages)),
-        ]
-    });
-    one(counter, &IDLE_RETURNED, |w| {
-        (w.idle.counts.returned_pages.load(Ordering::Relaxed) * PAGE) as f64
-    });
-    one(gauge, &IDLE_SWAPPED, |w| {
-        let swapped = |i: &Arc<crate::instance::Instance>| i.parts()?.cgroup.swap_current().ok();
-        w.all_instances().iter().filter_map(swapped).sum::<u64>() as f64
-    });
-    many(gauge, &IDLE_DEVICE, |w| {
-        let fill = w.idle.fill();
-        let figures = |f: Fill| vec![("plain", f.plain), ("compressed", f.compressed), ("memory", f.memory)];
-        fill.map(figures).unwrap_or_default()
-    });
-    one(counter, &IDLE_TEMPLATES, |w| w.snapshots.usage().idle_bytes as f64);
-    one(gauge, &IDLE_WATCHED, |w| {
-        w.idle.counts.watched.load(Ordering::Relaxed) as f64
-    });
-    many(counter, &IDLE_HELD_BACK, |w| {
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        vec![
-            ("pressure", count(&w.idle.counts.pressed)),
-            ("full", count(&w.idle.counts.full)),
-        ]
-    });
-    one(counter, &IDLE_CPU, |w| {
-        Duration::from_nanos(w.idle.counts.cpu_ns.load(Ordering::Relaxed)).as_secs_f64()
-    });
-    one(counter, &LOG_LINES_DROPPED, |w| w.logs.dropped() as f64);
+    let builds = observed.cache_dir.join("build");
+    registry.observe_one(gauge, &DEPENDENCIES, move || build::dependencies_bytes(&builds) as f64);
+    let limit = observed.dependencies_limit_bytes;
+    registry.observe_one(gauge, &DEPENDENCIES_LIMIT, move || limit as f64);
+    let layers = Part {
+        registry,
+        part: Weak::clone(&observed.layers),
+    };
+    layers.one(gauge, &LAYERS, |layers| layers.usage().bytes as f64);
+    layers.one(gauge, &LAYERS_LIMIT, |layers| layers.usage().limit_bytes as f64);
+    layers.one(counter, &LAYERS_EVICTED, |layers| layers.usage().evicted_bytes as f64);
+    let logs = Part {
+        registry,
+        part: Weak::clone(&observed.logs),
+    };
+    logs.one(counter, &LOG_LINES_DROPPED, |logs| logs.dropped() as f64);
     observe_process(registry);
 }
 
-fn instances(worker: &Worker) -> Vec<(Vec<String>, f64)> {
+fn instances(registry: &Registry, instances: &Weak<Instances>) {
+    let part = Weak::clone(instances);
+    registry.observe(Kind::Gauge, &INSTANCES, move || {
+        part.upgrade().map(|instances| by_state(&instances)).unwrap_or_default()
+    });
+    let part = Weak::clone(instances);
+    let instances = Part { registry, part };
+    instances.one(Kind::Gauge, &IN_FLIGHT, |instances| {
+        instances.all().iter().map(|i| f64::from(i.usage.in_flight())).sum()
+    });
+    instances.one(Kind::Gauge, &MEMORY, |instances| {
+        let memory = |i: &Arc<Instance>| i.parts()?.cgroup.memory_current().ok();
+        instances.all().iter().filter_map(memory).sum::<u64>() as f64
+    });
+    instances.one(Kind::Gauge, &IDLE_SWAPPED, |instances| {
+        let swapped = |i: &Arc<Instance>| i.parts()?.cgroup.swap_current().ok();
+        instances.all().iter().filter_map(swapped).sum::<u64>() as f64
+    });
+}
+
+fn by_state(instances: &Instances) -> Vec<(Vec<String>, f64)> {
     let mut all: BTreeMap<Vec<String>, f64> = BTreeMap::new();
-    for instance in worker.all_instances() {
+    for instance in instances.all() {
         let state = instance.state().as_str();
         let labels = [state, instance.kind.lock().as_str()].map(str::to_owned).to_vec();
         *all.entry(labels).or_default() += 1.0;
     }
     all.into_iter().collect()
+}
+
+fn sandboxes(registry: &Registry, observed: &Observed) {
+    let (gauge, counter) = (Kind::Gauge, Kind::Counter);
+    let pool = Part {
+        registry,
+        part: Weak::clone(&observed.pool),
+    };
+    pool.one(gauge, &SANDBOXES, |pool| pool.counts().ready as f64);
+    pool.one(gauge, &SANDBOXES_WANTED, |pool| pool.counts().wanted as f64);
+    pool.many(counter, &GROUPS, |pool| {
+        let groups = pool.counts().groups;
+        vec![("again", groups.used_again), ("refused", groups.refused)]
+    });
+    pool.many(counter, &SANDBOXES_TAKEN, |pool| {
+        let counts = pool.counts();
+        vec![("pool", counts.from_pool), ("made", counts.made_while_waiting)]
+    });
+    pool.one(counter, &SANDBOXES_FAILED, |pool| pool.counts().failed as f64);
+    let starts = Part {
+        registry,
+        part: Weak::clone(&observed.start_limiter),
+    };
+    starts.one(gauge, &STARTS_RUNNING, |starts| starts.running() as f64);
+    starts.one(gauge, &STARTS_WAITING, |starts| starts.waiting() as f64);
+}
+
+fn pagers(registry: &Registry, metrics: &Weak<Metrics>) {
+    let counter = Kind::Counter;
+    let part = Weak::clone(metrics);
+    registry.observe_histogram(&FAULT, move || {
+        part.upgrade()
+            .map(|metrics| metrics.pagers.totals().latency)
+            .unwrap_or_default()
+    });
+    let part = Weak::clone(metrics);
+    let metrics = Part { registry, part };
+    metrics.one(Kind::Gauge, &PAGERS, |metrics| metrics.pagers.totals().pagers as f64);
+    metrics.one(counter, &FAULTS, |metrics| metrics.pagers.totals().faults as f64);
+    metrics.one(counter, &FAULTS_FETCHED, |metrics| {
+        metrics.pagers.totals().fetched as f64
+    });
+    metrics.many(counter, &PAGES, |metrics| {
+        let pages = metrics.pagers.totals().pages.into_iter();
+        pages.filter(|p| !p.0.is_empty()).collect()
+    });
+    metrics.one(counter, &EVENTS, |metrics| metrics.pagers.totals().events as f64);
+}
+
+fn snapshots(registry: &Registry, snapshots: &Weak<Snapshots>) {
+    let (gauge, counter) = (Kind::Gauge, Kind::Counter);
+    let part = Weak::clone(snapshots);
+    let snapshots = Part { registry, part };
+    snapshots.many(counter, &REGIONS, |snapshots| {
+        let read = snapshots.reader().counts();
+        vec![("disk", read.cached_regions), ("s3", read.fetched_regions)]
+    });
+    snapshots.many(counter, &REGION_BYTES, |snapshots| {
+        let read = snapshots.reader().counts();
+        vec![("disk", read.cached_bytes), ("s3", read.fetched_bytes)]
+    });
+    snapshots.one(counter, &CHUNKS_FETCHED, |snapshots| {
+        snapshots.reader().counts().fetched_chunks as f64
+    });
+    snapshots.one(gauge, &CACHE, |snapshots| snapshots.reader().cache_usage().bytes as f64);
+    snapshots.one(gauge, &CACHE_LIMIT, |snapshots| {
+        snapshots.reader().cache_usage().max_bytes as f64
+    });
+    snapshots.many(counter, &CACHE_LOOKUPS, |snapshots| {
+        let usage = snapshots.reader().cache_usage();
+        vec![("hit", usage.hits), ("miss", usage.misses)]
+    });
+    snapshots.one(counter, &CACHE_EVICTED, |snapshots| {
+        snapshots.reader().cache_usage().evicted_bytes as f64
+    });
+    snapshots.one(gauge, &TEMPLATES, |snapshots| snapshots.usage().open as f64);
+    snapshots.one(gauge, &TEMPLATE_BYTES, |snapshots| snapshots.usage().bytes as f64);
+    snapshots.one(gauge, &TEMPLATE_LIMIT, |snapshots| snapshots.usage().limit_bytes as f64);
+    snapshots.many(counter, &TEMPLATES_EVICTED, |snapshots| {
+        let usage = snapshots.usage();
+        vec![("rest", usage.rest_bytes), ("working_set", usage.working_set_bytes)]
+    });
+    snapshots.one(counter, &TEMPLATES_CLOSED, |snapshots| snapshots.usage().closed as f64);
+    snapshots.one(counter, &TEMPLATES_REFUSED, |snapshots| {
+        snapshots.usage().refused as f64
+    });
+    snapshots.one(counter, &SNAPSHOTS_EXCHANGED, |snapshots| snapshots.exchanged() as f64);
+    snapshots.one(counter, &WORKING_SETS_REFUSED, |snapshots| {
+        snapshots.refused_working_sets() as f64
+    });
+    snapshots.one(counter, &IDLE_TEMPLATES, |snapshots| {
+        snapshots.usage().idle_bytes as f64
+    });
+}
+
+fn idle(registry: &Registry, idle: &Weak<IdleMemory>) {
+    let (gauge, counter) = (Kind::Gauge, Kind::Counter);
+    let part = Weak::clone(idle);
+    let idle = Part { registry, part };
+    idle.many(gauge, &IDLE_SWAP, |idle| vec![(idle.swap_kind(), 1)]);
+    idle.many(counter, &IDLE_EVICTED, |idle| {
+        let bytes = |pages: &AtomicU64| pages.load(Ordering::Relaxed) * PAGE;
+        vec![
+            ("parked", bytes(&idle.counts.parked_pages)),
+            ("warm", bytes(&idle.counts.warm_pages)),
+        ]
+    });
+    idle.one(counter, &IDLE_RETURNED, |idle| {
+        (idle.counts.returned_pages.load(Ordering::Relaxed) * PAGE) as f64
+    });
+    idle.many(gauge, &IDLE_DEVICE, |idle| {
+        let figures = |f: Fill| vec![("plain", f.plain), ("compressed", f.compressed), ("memory", f.memory)];
+        idle.fill().map(figures).unwrap_or_default()
+    });
+    idle.one(gauge, &IDLE_WATCHED, |idle| {
+        idle.counts.watched.load(Ordering::Relaxed) as f64
+    });
+    idle.many(counter, &IDLE_HELD_BACK, |idle| {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        vec![
+            ("pressure", count(&idle.counts.pressed)),
+            ("full", count(&idle.counts.full)),
+        ]
+    });
+    idle.one(counter, &IDLE_CPU, |idle| {
+        Duration::from_nanos(idle.counts.cpu_ns.load(Ordering::Relaxed)).as_secs_f64()
+    });
 }
 
 #[cfg(test)]
@@ -411,14 +504,15 @@ mod tests {
 
     use rekindle_telemetry::metrics::{S3Metrics, documented};
 
-    use super::super::Metrics;
     use super::*;
+    use crate::deploy::build::BuildCounts;
 
     #[test]
     fn every_metric_is_documented() {
         let metrics = Metrics::default();
         S3Metrics::new(&metrics.registry);
-        observe(&metrics.registry, &Weak::new());
+        BuildCounts::new(&metrics.registry);
+        observe(&metrics.registry, &Observed::default());
         let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/metrics.md");
         assert_eq!(documented(&metrics.registry, &document), Ok(()));
     }

@@ -15,8 +15,8 @@ use rekindle_snapshotter::{Digest, GreedyDual, Store};
 use rekindle_wire::internal::LayerRef;
 use tokio::sync::OnceCell;
 
-use crate::deploy::build::tree_bytes;
 use crate::host::confined::Confinement;
+use crate::host::disk::tree_bytes;
 
 /// How many bytes of a layer are fetched and unpacked in a second, and the minimum duration. Together they are the cost
 /// of having one again.

@@ -1,0 +1,140 @@
+//! What every start needs first: limits, files, a sandbox, and pipes for the function's output.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, LazyLock};
+
+use rekindle_init::protocol::{self, Machine, Setup};
+use rekindle_wire::ApiError;
+use rekindle_wire::api::StartKind;
+use rekindle_wire::internal::VersionSpec;
+use rekindle_wire::manifest::Network;
+
+use super::lifecycle::Instance;
+use crate::criu::{Criu, probe};
+use crate::errors::unavailable;
+use crate::host::cgroup::{Cgroups, Limits};
+use crate::host::network::resolv_conf;
+use crate::host::sandbox::pool::SandboxPool;
+use crate::host::sandbox::{Furniture, IsolatedProcess, Output};
+use crate::layers::Layers;
+
+/// Maximum number of processes and threads of an instance.
+const PIDS_MAX: u64 = 512;
+/// Memory for init and CRIU in addition to the function's own, in bytes.
+const OVERHEAD: u64 = 16 << 20;
+
+/// Returns the memory limit of a sandbox of this version, in bytes.
+pub fn memory_limit(spec: &VersionSpec) -> u64 {
+    spec.manifest.memory.0 + OVERHEAD
+}
+
+/// Returns the size limit of the sandbox's `/dev/shm`, in bytes.
+pub fn shm_limit(spec: &VersionSpec) -> u64 {
+    (spec.manifest.memory.0 / 4).max(1 << 20)
+}
+
+/// Returns the number of processors that the sandbox appears to have: enough for its share, and no more than the host
+/// has.
+pub fn processors(spec: &VersionSpec) -> u32 {
+    static HOST: LazyLock<f64> =
+        LazyLock::new(|| std::thread::available_parallelism().map_or(1.0, |count| count.get() as f64));
+    // The cast saturates: no share is too large for the type.
+    spec.manifest.cpu.ceil().min(*HOST).max(1.0) as u32
+}
+
+/// Takes sandboxes for instances.
+pub struct Isolator {
+    /// Unpacked layers of this host.
+    pub layers: Arc<Layers>,
+    /// Control groups of this host.
+    pub cgroups: Cgroups,
+    /// Sandboxes created ahead.
+    pub pool: Arc<SandboxPool>,
+    /// CRIU, whose kernel probe every sandbox gets.
+    pub criu: Arc<Criu>,
+    /// Whether sandboxes can have network egress.
+    pub has_egress: bool,
+}
+
+impl Isolator {
+    /// Takes a sandbox for `instance` and gives its control group the name `group`.
+    ///
+    /// # Errors
+    /// Returns what the host refuses, as a fault of the platform.
+    pub async fn isolate(&self, instance: &Instance, group: &str) -> Result<IsolatedProcess, ApiError> {
+        let spec = &instance.spec;
+        let (rootfs, app) = tokio::try_join!(self.layers.get(&spec.rootfs), self.layers.get(&spec.layer))
+            .map_err(|e| unavailable("fetch the function's files", &e))?;
+        let limits = Limits {
+            memory_bytes: memory_limit(spec),
+            cpu_cores: spec.manifest.cpu,
+            pids: PIDS_MAX,
+        };
+        let egress = spec.manifest.network == Network::Egress;
+        let layers = protocol::Layers {
+            rootfs: rootfs.path().to_owned(),
+            app: app.path().to_owned(),
+        };
+        let setup = Setup {
+            hostname: spec.function.name().to_owned(),
+            tmp_bytes: spec.manifest.tmp.0,
+            shm_bytes: shm_limit(spec),
+            root_bytes: spec.manifest.image.as_ref().map(|_| spec.manifest.memory.0),
+            resolv_conf: (egress && self.has_egress).then(resolv_conf),
+            machine: Machine {
+                memory_bytes: spec.manifest.memory.0,
+                processors: processors(spec),
+            },
+        };
+        let furniture = Furniture::new(layers, setup, egress, [rootfs.clone(), app.clone()]);
+        let ready = self.pool.take_furnished(&furniture);
+        let is_furnished = ready.is_some();
+        let mut empty = match ready {
+            Some(empty) => empty,
+            None => self.pool.take().await.map_err(|e| unavailable("get a sandbox", &e))?,
+        };
+        self.cgroups
+            .assign(&mut empty.cgroup, group, limits)
+            .map_err(|e| unavailable("limit the sandbox", &e))?;
+        // Control groups cannot be renamed in version 2. There, only this line tells which instance uses a group.
+        let (group, used_before) = (empty.cgroup.name(), empty.used_before);
+        tracing::info!(instance = %instance.id, group, used_before, is_furnished, "took a sandbox");
+        instance.starts_in(&empty.sandbox)?;
+        instance.uses([rootfs, app]);
+        if !is_furnished {
+            let furnished = self.pool.furnish(&mut empty, &furniture).await;
+            furnished.map_err(|e| unavailable("prepare the sandbox", &e))?;
+        }
+        // Layers cannot be evicted while a sandbox waits with them.
+        let layers = self.layers.usage();
+        if *instance.kind.lock() == StartKind::Restored && layers.bytes * 2 <= layers.limit_bytes {
+            self.pool.furnish_more(furniture);
+        }
+        let [stdout, stderr] = empty.outputs;
+        let outputs = [output(instance, "stdout", stdout)?, output(instance, "stderr", stderr)?];
+        let isolated = IsolatedProcess {
+            sandbox: empty.sandbox,
+            outputs,
+            criu: empty.criu,
+            hollow: empty.hollow,
+            cgroup: Arc::new(empty.cgroup),
+        };
+        let sandbox = &isolated.sandbox;
+        if self.criu.probe().is_none() {
+            probe::give_or_make(&self.criu, instance.id.as_str(), sandbox).await?;
+        }
+        Ok(isolated)
+    }
+}
+
+fn output(
+    instance: &Instance,
+    stream: &'static str,
+    (read_end, write_end): (OwnedFd, OwnedFd),
+) -> Result<Output, ApiError> {
+    instance
+        .sink
+        .attach(stream, read_end)
+        .map_err(|e| unavailable("read what the function writes", &e))?;
+    Ok(Output { stream, write_end })
+}

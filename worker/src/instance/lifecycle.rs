@@ -1,0 +1,456 @@
+//! One running instance of a function version, and the stages of its life.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rekindle_relay::{HeadLimits, SendError};
+use rekindle_wire::api::{InstanceInfo, InstanceState, StartKind};
+use rekindle_wire::internal::VersionSpec;
+use rekindle_wire::{ApiError, ErrorCode, InstanceId, WorkerId};
+use tokio::sync::{Semaphore, watch};
+use tracing::Instrument;
+
+use super::running::RunningInstance;
+use super::usage::Usage;
+use crate::host::sandbox::Sandbox;
+use crate::layers::LayerUse;
+use crate::logs::Sink;
+
+/// How long a stop waits for a start to end. A killed start ends within milliseconds, but a download runs to its end.
+const START_END_LIMIT: Duration = Duration::from_secs(10);
+
+/// The stage of an instance, as seen by those who wait for it.
+#[derive(Debug, Clone)]
+pub enum InstanceStage {
+    /// Not ready yet.
+    Starting,
+    /// Accepts requests.
+    Ready,
+    /// Being checkpointed.
+    Capturing,
+    /// Frozen.
+    Parked,
+    /// Stopped, on its way to another host.
+    Moving,
+    /// Accepts no more requests. Contains the reason if it failed.
+    Ended(Option<ApiError>),
+}
+
+/// One running instance.
+pub struct Instance {
+    /// The instance id.
+    pub id: InstanceId,
+    /// The function version that it runs.
+    pub spec: VersionSpec,
+    /// The start kind: restored or booted.
+    pub kind: Mutex<StartKind>,
+    /// Duration of its start, once known.
+    pub start_took: Mutex<Option<Duration>>,
+    /// The phases of its start, in the order in which they ended.
+    pub phases: Mutex<Vec<(&'static str, Duration)>>,
+    /// Parts of these phases.
+    pub inner_phases: Mutex<Vec<(&'static str, Duration)>>,
+    /// The requests in flight.
+    pub usage: Usage,
+    /// Held by whoever makes images of it, until these are gone. Extra memory is lent for one checkpoint at a time.
+    pub images: Arc<Semaphore>,
+    /// Destination of its output.
+    pub sink: Sink,
+    stage: watch::Sender<InstanceStage>,
+    parts: Mutex<Option<Arc<RunningInstance>>>,
+    /// How many parts it has had before these. Changes with them.
+    renewals: AtomicU64,
+    /// The sandbox that it is being started in. A stop kills this sandbox if the instance has no parts yet.
+    starting_in: Mutex<Weak<Sandbox>>,
+    /// The layers that its sandbox has mounted.
+    files: OnceLock<[LayerUse; 2]>,
+    /// Held by whoever freezes or thaws it.
+    pub(super) parking: tokio::sync::Mutex<()>,
+    /// Whether its start has ended, successfully or not.
+    settled: watch::Sender<bool>,
+    /// The number of processes that the kernel had killed at the memory limit when it became ready.
+    oom_kills_before: AtomicU64,
+    created: Instant,
+    /// Why the platform is killing it, if it is.
+    verdict: Mutex<Option<ApiError>>,
+}
+
+impl Instance {
+    /// Creates an instance that has no parts yet.
+    pub fn new(id: InstanceId, spec: VersionSpec, kind: StartKind, sink: Sink) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            spec,
+            kind: Mutex::new(kind),
+            start_took: Mutex::new(None),
+            phases: Mutex::default(),
+            inner_phases: Mutex::default(),
+            usage: Usage::default(),
+            images: Arc::new(Semaphore::new(1)),
+            sink,
+            stage: watch::Sender::new(InstanceStage::Starting),
+            parts: Mutex::new(None),
+            renewals: AtomicU64::new(0),
+            starting_in: Mutex::default(),
+            files: OnceLock::new(),
+            parking: tokio::sync::Mutex::default(),
+            settled: watch::Sender::new(false),
+            oom_kills_before: AtomicU64::new(0),
+            created: Instant::now(),
+            verdict: Mutex::new(None),
+        })
+    }
+
+    /// Runs a phase of its start, recorded as a span and in `Server-Timing`.
+    pub async fn phase<T>(&self, name: &'static str, work: impl Future<Output = T>) -> T {
+        let started = Instant::now();
+        let span = tracing::info_span!("phase", otel.name = name, "rekindle.role" = "worker");
+        let done = work.instrument(span).await;
+        self.phases.lock().push((name, started.elapsed()));
+        done
+    }
+
+    /// Returns a function that records a part of a phase.
+    pub(crate) fn inner_phase_recorder(self: &Arc<Self>) -> Box<dyn Fn(&'static str, Duration) + Send> {
+        let instance = Arc::clone(self);
+        Box::new(move |name, took| instance.inner_phases.lock().push((name, took)))
+    }
+
+    /// Returns its parts; `None` before it runs and after it has ended.
+    pub fn parts(&self) -> Option<Arc<RunningInstance>> {
+        self.parts.lock().clone()
+    }
+
+    /// Records the layers that its sandbox has mounted. They stay as long as the instance does.
+    pub(crate) fn uses(&self, layers: [LayerUse; 2]) {
+        // A boot after a failed restore uses the same layers.
+        drop(self.files.set(layers));
+    }
+
+    /// Records the sandbox in which it is being started. A stop in the meantime kills this sandbox.
+    ///
+    /// # Errors
+    /// Returns an error when it has already been asked to stop.
+    pub fn starts_in(&self, sandbox: &Arc<Sandbox>) -> Result<(), ApiError> {
+        *self.starting_in.lock() = Arc::downgrade(sandbox);
+        // Checked after the line above. `stop` does the two in the opposite order.
+        if self.is_starting() { Ok(()) } else { Err(gone()) }
+    }
+
+    /// Returns whether its start continues, that is, nobody has asked it to stop.
+    pub fn is_starting(&self) -> bool {
+        matches!(&*self.stage.borrow(), InstanceStage::Starting)
+    }
+
+    /// Sets its parts and begins to accept requests. Returns the parts if it was asked to stop in the meantime.
+    pub(super) fn become_ready(&self, parts: Arc<RunningInstance>) -> Result<(), Arc<RunningInstance>> {
+        let oom_kills = parts.cgroup.oom_kills().unwrap_or(0);
+        self.oom_kills_before.store(oom_kills, Ordering::Relaxed);
+        self.usage.touch();
+        let mut parts = Some(parts);
+        self.stage.send_if_modified(|stage| {
+            let starting = matches!(stage, InstanceStage::Starting);
+            if starting {
+                *self.parts.lock() = parts.take();
+                self.start_took.lock().get_or_insert(self.created.elapsed());
+                *stage = InstanceStage::Ready;
+            }
+            starting
+        });
+        parts.map_or(Ok(()), Err)
+    }
+
+    /// Returns the name of the next sandbox: that of the one before may still be in use.
+    pub(crate) fn sandbox_name(&self) -> String {
+        match self.renewals.load(Ordering::Relaxed) {
+            0 => self.id.to_string(),
+            renewals => format!("{}-{renewals}", self.id),
+        }
+    }
+
+    /// Takes out a used copy, and waits for another from then on.
+    pub(super) fn take_used(&self) -> Option<Arc<RunningInstance>> {
+        let mut taken = None;
+        self.stage.send_if_modified(|stage| {
+            if matches!(stage, InstanceStage::Ready | InstanceStage::Parked) {
+                let mut parts = self.parts.lock();
+                taken = parts.take_if(|parts| parts.is_used());
+                if taken.is_some() {
+                    self.renewals.fetch_add(1, Ordering::Relaxed);
+                    self.settled.send_replace(false);
+                    *stage = InstanceStage::Starting;
+                }
+            }
+            taken.is_some()
+        });
+        taken
+    }
+
+    /// Returns how many parts it has had before the present ones.
+    pub(super) fn renewals(&self) -> u64 {
+        self.renewals.load(Ordering::Relaxed)
+    }
+
+    /// Ends it because the processes of its parts have ended, and takes these out; the inner `None` if they were taken
+    /// before. Returns `None`, and changes nothing, if it has been renewed since, more than `renewals` times.
+    pub(super) fn ended(&self, renewals: u64) -> Option<Option<Arc<RunningInstance>>> {
+        let parts = {
+            let mut parts = self.parts.lock();
+            if self.renewals() != renewals {
+                return None;
+            }
+            parts.take()
+        };
+        self.usage.close();
+        Some(parts)
+    }
+
+    /// Returns how many processes the kernel has killed at the memory limit since it became ready.
+    pub(super) fn oom_kills(&self, parts: &RunningInstance) -> u64 {
+        let before = self.oom_kills_before.load(Ordering::Relaxed);
+        parts.cgroup.oom_kills().unwrap_or(0).saturating_sub(before)
+    }
+
+    /// Returns why the platform is killing it, if it is.
+    pub(super) fn verdict(&self) -> Option<ApiError> {
+        self.verdict.lock().clone()
+    }
+
+    /// Tells those who wait for it why it has ended.
+    pub(super) fn tell_end(&self, why: ApiError) {
+        self.stage.send_replace(InstanceStage::Ended(Some(why)));
+    }
+
+    /// Records that its start failed. Does nothing if it has ended already.
+    pub fn failed(&self, error: ApiError) {
+        let failed = self.stage.send_if_modified(|stage| {
+            let starting = matches!(stage, InstanceStage::Starting);
+            if starting {
+                *stage = InstanceStage::Ended(Some(error.clone()));
+            }
+            starting
+        });
+        if failed {
+            self.sink.platform(format!("not started: {}", error.message));
+        }
+    }
+
+    /// Records that its start has ended. The start counts as failed unless it reported success. Returns whether it runs
+    /// now.
+    pub fn settle(&self) -> bool {
+        self.failed(ApiError::new(
+            ErrorCode::Internal,
+            "the start of the instance broke off; look at the worker's log",
+        ));
+        self.settled.send_replace(true);
+        !matches!(&*self.stage.borrow(), InstanceStage::Ended(_))
+    }
+
+    /// Moves from `Ready` to `Capturing` or back. Requests wait in the meantime.
+    pub fn set_capturing(&self, capturing: bool) {
+        match capturing {
+            true => self.step(|s| matches!(s, InstanceStage::Ready), InstanceStage::Capturing),
+            false => self.step(|s| matches!(s, InstanceStage::Capturing), InstanceStage::Ready),
+        };
+    }
+
+    /// Moves from `Ready` to `Moving` or back. Returns whether it was in the former stage.
+    pub fn set_moving(&self, moving: bool) -> bool {
+        match moving {
+            true => self.step(|s| matches!(s, InstanceStage::Ready), InstanceStage::Moving),
+            false => self.step(|s| matches!(s, InstanceStage::Moving), InstanceStage::Ready),
+        }
+    }
+
+    /// Ends the instance here after its migration, and takes out its stopped parts. Returns `None` if it ended in the
+    /// meantime.
+    pub fn leave(&self) -> Option<Arc<RunningInstance>> {
+        self.usage.close();
+        let left = self.step(|s| matches!(s, InstanceStage::Moving), InstanceStage::Ended(None));
+        left.then(|| self.parts.lock().take())?
+    }
+
+    /// Moves to `next` if `from` accepts the present stage. Returns whether it did.
+    pub(super) fn step(&self, from: impl FnOnce(&InstanceStage) -> bool, next: InstanceStage) -> bool {
+        self.stage.send_if_modified(|stage| {
+            let there = from(stage);
+            if there {
+                *stage = next;
+            }
+            there
+        })
+    }
+
+    pub(super) fn stage(&self) -> watch::Ref<'_, InstanceStage> {
+        self.stage.borrow()
+    }
+
+    /// Waits until it accepts requests. It may be parked by then.
+    ///
+    /// # Errors
+    /// Returns why it cannot, or `unavailable` if `deadline` passes first.
+    pub async fn until_ready(&self, deadline: tokio::time::Instant) -> Result<Arc<RunningInstance>, ApiError> {
+        let mut stage = self.stage.subscribe();
+        let settled = stage.wait_for(|s| {
+            matches!(
+                s,
+                InstanceStage::Ready | InstanceStage::Parked | InstanceStage::Ended(_)
+            )
+        });
+        match tokio::time::timeout_at(deadline, settled).await {
+            Err(_) => Err(ApiError::new(
+                ErrorCode::Unavailable,
+                "the instance was not ready within the platform's limit for a start; look at `fn logs` and the worker's log",
+            )),
+            Ok(Err(_)) => Err(gone()),
+            Ok(Ok(stage)) => match &*stage {
+                InstanceStage::Ended(why) => Err(why.clone().unwrap_or_else(gone)),
+                _ => self.parts().ok_or_else(gone),
+            },
+        }
+    }
+
+    /// Retires it if no request is in flight: it then accepts no more. Returns whether it was idle.
+    pub fn retire_if_idle(&self) -> bool {
+        self.usage.close_if_idle()
+    }
+
+    /// Returns its sandbox, also while it starts, unless it is frozen.
+    pub(crate) fn running_sandbox(&self) -> Option<Arc<Sandbox>> {
+        match self.parts() {
+            Some(parts) => (!parts.is_frozen()).then(|| Arc::clone(&parts.sandbox)),
+            None => self.starting_in.lock().upgrade().filter(|_| self.is_starting()),
+        }
+    }
+
+    /// Kills it because of `why`, which the callers in flight receive. Does not wait for its end; safe on any thread.
+    pub fn kill(&self, why: ApiError) {
+        self.verdict.lock().get_or_insert(why);
+        if let Some(parts) = self.parts() {
+            parts.kill();
+        } else if let Some(sandbox) = self.running_sandbox() {
+            sandbox.kill();
+        }
+    }
+
+    /// Records why it is about to be killed by other means.
+    pub fn judge(&self, why: ApiError) {
+        self.verdict.lock().get_or_insert(why);
+    }
+
+    /// Takes the verdict of a failed start, so that it is not blamed on the start that follows.
+    pub fn take_verdict(&self) -> Option<ApiError> {
+        self.verdict.lock().take()
+    }
+
+    /// Ends it, even during its start, and waits until its processes are gone.
+    pub async fn stop(&self, why: &str) {
+        self.usage.close();
+        // This comes before anything is taken: from now on its start cannot make it ready.
+        self.stage.send_if_modified(|stage| {
+            let running = !matches!(stage, InstanceStage::Ended(_));
+            if running {
+                *stage = InstanceStage::Ended(None);
+            }
+            running
+        });
+        let parts = self.parts.lock().take();
+        if let Some(parts) = parts {
+            self.sink.platform(format!("stopped: {why}"));
+            return parts.tear_down().await;
+        }
+        let starting_in = self.starting_in.lock().upgrade();
+        if let Some(sandbox) = starting_in {
+            sandbox.kill();
+        }
+        let mut settled = self.settled.subscribe();
+        let ended = settled.wait_for(|settled| *settled);
+        if tokio::time::timeout(START_END_LIMIT, ended).await.is_err() {
+            tracing::warn!(instance = %self.id, "stopped, but its start has not ended yet");
+        }
+    }
+
+    /// Returns why a request has no response. If the connection broke, waits briefly for the news that the process
+    /// ended.
+    pub async fn no_answer(&self, error: &SendError) -> ApiError {
+        if matches!(error, SendError::Malformed(_) | SendError::HeadTooLarge) {
+            return self.broke_off(error);
+        }
+        let mut stage = self.stage.subscribe();
+        let ended = stage.wait_for(|s| matches!(s, InstanceStage::Ended(_)));
+        match tokio::time::timeout(Duration::from_millis(500), ended).await {
+            Ok(Ok(stage)) => match &*stage {
+                InstanceStage::Ended(Some(why)) => why.clone(),
+                _ => gone(),
+            },
+            _ => self.broke_off(error),
+        }
+    }
+
+    /// Builds the response for a request whose instance keeps running.
+    fn broke_off(&self, error: &SendError) -> ApiError {
+        let HeadLimits { lines, bytes } = HeadLimits::FUNCTION;
+        match error {
+            SendError::Connect(_) => ApiError::new(
+                ErrorCode::FunctionCrashed,
+                "the function takes no connections any more; look at `fn logs`",
+            ),
+            SendError::HeadTooLarge => self.invalid_response(format!(
+                "an answer's headers are above {} KiB or {lines} lines, the limit, or its content-length is no \
+                 length: put large values into the body",
+                bytes >> 10
+            )),
+            SendError::Malformed(cause) => self.invalid_response(format!("an answer is no HTTP/1.1: {cause}")),
+            SendError::Broken(_) => {
+                self.invalid_response("the function closed a connection before it had answered; look at `fn logs`")
+            }
+        }
+    }
+
+    /// Builds the response for a request whose own response cannot be passed on, and logs why.
+    pub fn invalid_response(&self, message: impl Into<String>) -> ApiError {
+        let message = message.into();
+        self.sink.platform(&message);
+        ApiError::new(ErrorCode::InvalidResponse, message)
+    }
+
+    /// Returns its state, as shown in listings.
+    pub fn state(&self) -> InstanceState {
+        match &*self.stage.borrow() {
+            InstanceStage::Starting => InstanceState::Starting,
+            // It finishes its requests in flight and accepts no more.
+            InstanceStage::Ready if self.usage.has_overdue() => InstanceState::Stopping,
+            InstanceStage::Ready => InstanceState::Ready,
+            InstanceStage::Capturing => InstanceState::Capturing,
+            InstanceStage::Parked => InstanceState::Parked,
+            InstanceStage::Moving => InstanceState::Moving,
+            InstanceStage::Ended(_) => InstanceState::Stopping,
+        }
+    }
+
+    /// Returns its description, as shown in listings.
+    pub fn info(&self, worker: &WorkerId) -> InstanceInfo {
+        let state = self.state();
+        InstanceInfo {
+            id: self.id.clone(),
+            function: self.spec.function.clone(),
+            version: self.spec.version,
+            worker: worker.clone(),
+            state,
+            started: *self.kind.lock(),
+            in_flight: self.usage.in_flight(),
+            idle_ms: self.usage.idle_ms(),
+            memory_bytes: self.parts().and_then(|p| p.cgroup.memory_current().ok()).unwrap_or(0),
+            evicted_bytes: self.parts().and_then(|p| p.cgroup.swap_current().ok()).unwrap_or(0),
+            lease_number: self.usage.lease_number(),
+        }
+    }
+}
+
+/// The response to a request for an instance that no longer exists. The gateway places the request again.
+pub fn gone() -> ApiError {
+    ApiError::new(ErrorCode::InstanceGone, "the instance is gone")
+}

@@ -1,0 +1,167 @@
+//! The parts of an instance that runs.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use rekindle_pager::Pager;
+use rekindle_snapshotter::capture::BaseMemory;
+
+use super::client::FunctionClient;
+use super::thaw_order::Children;
+use crate::criu::restore::RestoredProcesses;
+use crate::host::cgroup::Cgroup;
+use crate::host::sandbox::{Output, Sandbox};
+use crate::snapshots::{OpenSnapshot, PipeNote, WorkingSetUse};
+
+/// The parts of an instance that runs. Fields drop in order: the sandbox (which kills), then the pager (whose end would
+/// let faults pass), then the control group (which must be empty).
+pub struct RunningInstance {
+    /// Connections to the function.
+    pub client: FunctionClient,
+    /// The sandbox.
+    pub sandbox: Arc<Sandbox>,
+    /// The pager that serves its page faults, if it was restored.
+    pub pager: Option<Pager>,
+    /// The control group with its limits.
+    pub cgroup: Arc<Cgroup>,
+    /// Names of its output pipes, for a checkpoint.
+    pub pipes: Vec<PipeNote>,
+    /// Whether the memory that a migration brings in addition to the snapshot is all here; `None` without a migration.
+    has_arrived: Option<Arc<AtomicBool>>,
+    /// The snapshot that it was restored from, kept open.
+    pub snapshot: Option<Arc<OpenSnapshot>>,
+    /// The memory it started from, if it started from its runtime's snapshot.
+    pub base: OnceLock<BaseMemory>,
+    /// How much of the working set was known at the restore.
+    pub working_set: Option<WorkingSetUse>,
+    /// Whether it is frozen or about to be.
+    pub frozen: AtomicBool,
+    /// Whether it may have served a request.
+    used: AtomicBool,
+    /// While it is parked: those of its processes that go on before their parents.
+    pub(super) children: Mutex<Option<Children>>,
+}
+
+/// Where the memory of an instance came from. Nothing is known of one that was booted.
+#[derive(Default)]
+pub struct MemoryOrigin {
+    /// The snapshot that it is mapped from.
+    pub snapshot: Option<Arc<OpenSnapshot>>,
+    /// How much of the working set was known.
+    pub working_set: Option<WorkingSetUse>,
+    /// Whether all that a migration brings in addition is here; `None` without a migration.
+    pub has_arrived: Option<Arc<AtomicBool>>,
+}
+
+impl RunningInstance {
+    /// Puts the parts of an instance together, whose function listens on `port`.
+    ///
+    /// # Errors
+    /// Returns an error when the outputs cannot be inspected.
+    pub fn new(
+        sandbox: Arc<Sandbox>,
+        cgroup: Arc<Cgroup>,
+        outputs: &[Output; 2],
+        pager: Option<Pager>,
+        origin: MemoryOrigin,
+        port: u16,
+    ) -> io::Result<Arc<Self>> {
+        let pipes = outputs.iter().map(PipeNote::of).collect::<Result<_, _>>()?;
+        Ok(Arc::new(Self {
+            client: FunctionClient::new(&sandbox, port),
+            sandbox,
+            pager,
+            cgroup,
+            pipes,
+            used: AtomicBool::new(origin.has_arrived.is_some()),
+            has_arrived: origin.has_arrived,
+            snapshot: origin.snapshot,
+            base: OnceLock::new(),
+            working_set: origin.working_set,
+            frozen: AtomicBool::new(false),
+            children: Mutex::default(),
+        }))
+    }
+
+    /// Puts the parts of an instance together whose processes were restored, and whose function listens on `port`.
+    ///
+    /// # Errors
+    /// The same as [`Self::new`].
+    pub(crate) fn restored(processes: RestoredProcesses, origin: MemoryOrigin, port: u16) -> io::Result<Arc<Self>> {
+        let RestoredProcesses {
+            sandbox,
+            outputs,
+            pager,
+            cgroup,
+        } = processes;
+        Self::new(sandbox, cgroup, &outputs, pager, origin, port)
+    }
+
+    /// Returns whether memory of it is still on its way here from another host.
+    pub fn is_arriving(&self) -> bool {
+        let has_arrived = self.has_arrived.as_ref();
+        has_arrived.is_some_and(|has_arrived| !has_arrived.load(Ordering::Acquire))
+    }
+
+    /// Marks it as used by a request. Returns whether it was not used before.
+    pub(super) fn use_once(&self) -> bool {
+        !self.used.swap(true, Ordering::SeqCst)
+    }
+
+    /// Returns whether it may have served a request.
+    pub(super) fn is_used(&self) -> bool {
+        self.used.load(Ordering::SeqCst)
+    }
+
+    // Sequentially consistent, like the count of requests: see `parking`.
+    pub(super) fn say_frozen(&self) {
+        self.frozen.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn say_thawed(&self) {
+        self.frozen.store(false, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_frozen(&self) -> bool {
+        self.frozen.load(Ordering::SeqCst)
+    }
+
+    /// Thaws it, to serve or to die: a frozen process cannot even die.
+    pub(super) fn thaw(&self) {
+        if !self.is_frozen() {
+            return;
+        }
+        match self.cgroup.thaw().and_then(|()| self.cgroup.release()) {
+            Ok(()) => self.say_thawed(),
+            Err(e) => tracing::error!(group = self.cgroup.name(), error = %e, "a parked instance cannot be thawed"),
+        }
+    }
+
+    /// Kills everything inside, without waiting for the end.
+    pub fn kill(&self) {
+        self.sandbox.kill();
+        self.thaw();
+    }
+
+    /// Kills the processes inside, waits for their end, then releases the rest: a control group can be removed only
+    /// when empty.
+    pub(crate) async fn tear_down(self: Arc<Self>) {
+        let ended = tokio::task::spawn_blocking(move || {
+            self.kill();
+            self.sandbox.end();
+            drop(self);
+        });
+        // The task does not panic, so the only possible failure is the shutdown of the runtime.
+        let _ = ended.await;
+    }
+}
+
+impl Drop for RunningInstance {
+    fn drop(&mut self) {
+        if self.is_frozen() {
+            self.kill();
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The instances that leave this host.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, RwLock};
+use rekindle_wire::ids::MigrationId;
+use rekindle_wire::migration::{Departed, Leave, MigrationKind, SourceOrder, TargetOrder};
+use rekindle_wire::{ApiError, ErrorCode};
+use tokio::sync::Notify;
+
+use super::super::peer::Peers;
+use super::departure::{MigrationSource, RESOLVE_LIMIT, images_there, not_ready, refuse_large};
+use crate::criu::Criu;
+use crate::criu::dump::DumpingCriu;
+use crate::errors::unavailable;
+use crate::instance::{Instances, gone};
+use crate::metrics::Metrics;
+use crate::snapshots::dump_dir::{DumpDir, DumpDirs};
+
+/// How long the target may take to prepare.
+const PREPARE_LIMIT: Duration = Duration::from_secs(30);
+/// How long an instance waits until the images of an earlier copy are gone.
+const IMAGES_LIMIT: Duration = Duration::from_secs(10);
+/// How long a prepared migration source waits for the order to leave.
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
+
+/// Migration sources by migration id.
+pub struct MigrationSources {
+    here: Mutex<HashMap<MigrationId, Arc<MigrationSource>>>,
+    /// All instances.
+    instances: Arc<Instances>,
+    criu: Arc<Criu>,
+    dump_dirs: DumpDirs,
+    peers: Peers,
+    /// This worker's address, at which targets ask for pages.
+    address: String,
+    metrics: Arc<Metrics>,
+}
+
+impl MigrationSources {
+    /// Creates it without any source, on the worker at `address`.
+    pub fn new(
+        instances: Arc<Instances>,
+        criu: Arc<Criu>,
+        dump_dirs: DumpDirs,
+        peers: Peers,
+        address: String,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            here: Mutex::default(),
+            instances,
+            criu,
+            dump_dirs,
+            peers,
+            address,
+            metrics,
+        }
+    }
+
+    /// Returns a migration source.
+    ///
+    /// # Errors
+    /// Returns `not_found` when it was cancelled or is done.
+    pub fn get(&self, id: &MigrationId) -> Result<Arc<MigrationSource>, ApiError> {
+        let found = self.here.lock().get(id).cloned();
+        found.ok_or_else(|| {
+            ApiError::new(
+                ErrorCode::NotFound,
+                format!("no migration source {id}: it is done, or was given up"),
+            )
+        })
+    }
+
+    /// Returns whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.here.lock().is_empty()
+    }
+
+    fn remove(&self, id: &MigrationId) -> Option<Arc<MigrationSource>> {
+        self.here.lock().remove(id)
+    }
+
+    /// Prepares an instance to leave. It keeps running as before.
+    ///
+    /// # Errors
+    /// Returns an error when it cannot leave, or the target cannot take it.
+    pub async fn prepare(self: &Arc<Self>, order: SourceOrder) -> Result<(), ApiError> {
+        let instance = self.instances.get(&order.instance).ok_or_else(gone)?;
+        // This happens while it still serves: an earlier copy may still fetch its memory from images of this instance.
+        match tokio::time::timeout(IMAGES_LIMIT, instance.images.acquire()).await {
+            Ok(_) => {}
+            Err(_) => return Err(images_there(&instance)),
+        }
+        let parts = instance.parts().ok_or_else(|| not_ready(&instance))?;
+        if parts.is_arriving() {
+            let message = format!(
+                "memory of {} is still on its way here: try again in a moment",
+                instance.id
+            );
+            return Err(ApiError::new(ErrorCode::Conflict, message));
+        }
+        refuse_large(&instance, &parts)?;
+        let target = self.peers.at(&order.to, &order.id);
+        let clone = match &order.way {
+            MigrationKind::Move => None,
+            MigrationKind::Clone(id) => Some(id.clone()),
+        };
+        let started = *instance.kind.lock();
+        let target_order = TargetOrder {
+            id: order.id.clone(),
+            instance: clone.clone().unwrap_or_else(|| instance.id.clone()),
+            clone: clone.is_some(),
+            started,
+            spec: instance.spec.clone(),
+            from: self.address.clone(),
+            base: parts.snapshot.as_ref().map(|s| s.id.clone()),
+            layout: parts
+                .snapshot
+                .as_ref()
+                .map_or_else(String::new, |s| s.template.fingerprint()),
+        };
+        target.order(&target_order, PREPARE_LIMIT).await?;
+        let source = async {
+            let memory = parts.cgroup.memory_current().unwrap_or(0);
+            let path = self.dump_dirs.choose(memory).join(format!("leave-{}", order.id));
+            let dir = DumpDir::make(&path).map_err(|e| unavailable("make the image directory", &e))?;
+            let criu = DumpingCriu::start(&self.criu, &parts.sandbox, &parts.cgroup, dir.path()).await;
+            let criu = criu.map_err(|e| unavailable("dump the instance", &e))?;
+            Ok(MigrationSource {
+                id: order.id.clone(),
+                instance: Arc::clone(&instance),
+                way: order.way,
+                target: target.clone(),
+                criu: Mutex::new(Some(criu)),
+                dir,
+                left: RwLock::new(None),
+                room: Mutex::new(None),
+                parts: Mutex::new(None),
+                heard: Mutex::new(Instant::now()),
+                done: Notify::new(),
+                over: AtomicBool::new(false),
+            })
+        };
+        match source.await {
+            Ok(source) => {
+                self.here.lock().insert(order.id.clone(), Arc::new(source));
+                tokio::spawn(Arc::clone(self).expire(order.id));
+                Ok(())
+            }
+            Err(e) => {
+                drop(target.give_up(RESOLVE_LIMIT).await);
+                Err(e)
+            }
+        }
+    }
+
+    /// Cancels a prepared migration source that never got the order to leave.
+    async fn expire(self: Arc<Self>, id: MigrationId) {
+        tokio::time::sleep(WAIT_LIMIT).await;
+        let waiting = self.get(&id).is_ok_and(|d| d.criu.lock().is_some());
+        if waiting {
+            tracing::warn!(migration = %id, "a migration source was never told to leave");
+            self.give_up(&id).await;
+        }
+    }
+
+    /// Cancels a migration source that has not left.
+    pub async fn give_up(&self, id: &MigrationId) {
+        if let Some(source) = self.remove(id) {
+            source.criu.lock().take();
+            drop(source.target.give_up(RESOLVE_LIMIT).await);
+        }
+    }
+
+    /// Makes the instance leave now. On an error it keeps running here, unless the error says that it is lost.
+    ///
+    /// # Errors
+    /// Returns what prevented it.
+    pub async fn leave(self: &Arc<Self>, source: &Arc<MigrationSource>, order: &Leave) -> Result<Departed, ApiError> {
+        let left = source.leave(&self.instances, &self.criu, order).await;
+        self.metrics.departed(&source.way, left.as_ref().ok());
+        let done = match &left {
+            Ok(departed) => {
+                tracing::info!(migration = %source.id, instance = %source.instance.id, to = source.target.address(), ?departed, "left");
+                source.instance.sink.platform(format!(
+                    "{} to {} within {:.1} ms",
+                    if source.way == MigrationKind::Move {
+                        "moved"
+                    } else {
+                        "copied"
+                    },
+                    source.target.address(),
+                    departed.pause_ms
+                ));
+                false
+            }
+            Err(error) => {
+                tracing::warn!(migration = %source.id, instance = %source.instance.id, %error, "did not leave");
+                self.instances.changed.notify_one();
+                true
+            }
+        };
+        if done {
+            self.give_up(&source.id).await;
+        } else {
+            tokio::spawn(Arc::clone(self).see_out(Arc::clone(source)));
+        }
+        left
+    }
+
+    /// Keeps the stopped processes until their pages are at the target, then releases them.
+    async fn see_out(self: Arc<Self>, source: Arc<MigrationSource>) {
+        source.until_done().await;
+        self.remove(&source.id);
+        source.release().await;
+    }
+}

@@ -1,0 +1,162 @@
+//! The instances that arrive on this host.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rekindle_wire::ids::MigrationId;
+use rekindle_wire::internal::VersionSpec;
+use rekindle_wire::migration::{Expected, TargetOrder};
+use rekindle_wire::{ApiError, ErrorCode};
+
+use super::arrival::{MigrationTarget, Prepared, TargetHost};
+use crate::errors::unavailable;
+use crate::instance::Instance;
+use crate::instance::isolate::Isolator;
+use crate::logs::Logs;
+use crate::snapshots::Snapshots;
+
+/// How long a prepared migration target waits for its images.
+const WAIT_LIMIT: Duration = Duration::from_secs(90);
+/// How long an announced instance is expected, and the maximum number of announced instances.
+const EXPECTED_LIMIT: Duration = Duration::from_secs(60);
+const EXPECTED_MAX: usize = 1024;
+
+/// Arriving instances by migration id.
+pub struct MigrationTargets {
+    here: Mutex<HashMap<MigrationId, Arc<MigrationTarget>>>,
+    expected: Mutex<HashMap<MigrationId, (Instant, Expected)>>,
+    host: Arc<TargetHost>,
+    isolator: Arc<Isolator>,
+    snapshots: Arc<Snapshots>,
+    logs: Arc<Logs>,
+}
+
+impl MigrationTargets {
+    /// Creates it without any target.
+    pub fn new(host: TargetHost, isolator: Arc<Isolator>, snapshots: Arc<Snapshots>, logs: Arc<Logs>) -> Self {
+        Self {
+            here: Mutex::default(),
+            expected: Mutex::default(),
+            host: Arc::new(host),
+            isolator,
+            snapshots,
+            logs,
+        }
+    }
+
+    /// Records the scheduler's announcement that an instance will arrive.
+    ///
+    /// # Errors
+    /// Returns `unavailable` when too many are expected.
+    pub fn expect(&self, id: MigrationId, expected: Expected) -> Result<(), ApiError> {
+        let mut all = self.expected.lock();
+        all.retain(|_, (since, _)| since.elapsed() < EXPECTED_LIMIT);
+        if all.len() >= EXPECTED_MAX {
+            let message = format!("{EXPECTED_MAX} instances are on their way here: try again in a moment");
+            return Err(ApiError::new(ErrorCode::Unavailable, message));
+        }
+        all.insert(id, (Instant::now(), expected));
+        Ok(())
+    }
+
+    /// Returns what the instance runs, if it was announced. The scheduler's word counts, not the source's. An
+    /// announcement is valid once.
+    fn admit(&self, order: &TargetOrder) -> Result<VersionSpec, ApiError> {
+        let announced = self.expected.lock().remove(&order.id);
+        let comes = |expected: &Expected| {
+            let (said, spec) = (&order.spec, &expected.spec);
+            let what = (&said.function, said.version) == (&spec.function, spec.version);
+            what && order.instance == expected.instance && order.from == expected.from
+        };
+        match announced {
+            Some((since, expected)) if since.elapsed() < EXPECTED_LIMIT && comes(&expected) => Ok(expected.spec),
+            _ => {
+                let message = format!(
+                    "the scheduler has not said that {} comes here from {}",
+                    order.instance, order.from
+                );
+                Err(ApiError::new(ErrorCode::Unauthorized, message))
+            }
+        }
+    }
+
+    /// Returns a migration target.
+    ///
+    /// # Errors
+    /// Returns `not_found` when it was cancelled or has been done for long.
+    pub fn get(&self, id: &MigrationId) -> Result<Arc<MigrationTarget>, ApiError> {
+        let found = self.here.lock().get(id).cloned();
+        found.ok_or_else(|| {
+            ApiError::new(
+                ErrorCode::NotFound,
+                format!("no migration target {id}: it is done, or was given up"),
+            )
+        })
+    }
+
+    /// Takes a sandbox and opens the snapshot that the memory is mapped from.
+    ///
+    /// # Errors
+    /// Returns an error when the host cannot take the instance.
+    pub async fn prepare(self: &Arc<Self>, order: TargetOrder) -> Result<(), ApiError> {
+        let spec = self.admit(&order)?;
+        let order = TargetOrder { spec, ..order };
+        if self.host.instances.is_draining() {
+            let message = "the worker takes no new instances";
+            return Err(ApiError::new(ErrorCode::Unavailable, message));
+        }
+        if self.host.instances.get(&order.instance).is_some() {
+            let message = format!("instance {} is on this worker already", order.instance);
+            return Err(ApiError::new(ErrorCode::Conflict, message));
+        }
+        let spec = &order.spec;
+        let sink = self.logs.sink(&spec.function, spec.version, order.instance.clone());
+        let instance = Instance::new(order.instance.clone(), spec.clone(), order.started, sink);
+        let opening = async {
+            let Some(id) = &order.base else { return Ok(None) };
+            // It must be the snapshot of the instance's version, whatever the source says.
+            if spec.snapshot.as_ref() != Some(id) {
+                let message = format!("its memory is mapped from snapshot {id}, which is not its version's");
+                return Err(ApiError::new(ErrorCode::Conflict, message));
+            }
+            let opened = self
+                .snapshots
+                .open(
+                    id,
+                    spec.uid,
+                    spec.manifest.image.is_some(),
+                    spec.snapshot_digest.as_deref(),
+                )
+                .await;
+            let (snapshot, _) = opened.map_err(|e| unavailable("open the snapshot", &e))?;
+            Ok::<_, ApiError>(Some(snapshot))
+        };
+        // The group does not have the instance's name: remains of the instance may still be here when it comes back.
+        let (base, isolated) = tokio::join!(opening, self.isolator.isolate(&instance, order.id.as_str()));
+        let (base, isolated) = (base?, isolated?);
+        if let Some(base) = &base {
+            let completing = base.template.complete();
+            completing.map_err(|e| unavailable("read the files of the function", &e))?;
+        }
+        let layout = base.as_ref().map_or_else(String::new, |b| b.template.fingerprint());
+        if layout != order.layout {
+            let message = "the two workers lay templates out differently: they run different versions of fn";
+            return Err(ApiError::new(ErrorCode::Conflict, message));
+        }
+        let id = order.id.clone();
+        let target = MigrationTarget::new(order, instance, Arc::clone(&self.host), Prepared { isolated, base });
+        self.here.lock().insert(id.clone(), target);
+        let targets = Arc::clone(self);
+        tokio::spawn(async move {
+            tokio::time::sleep(WAIT_LIMIT).await;
+            let target = targets.here.lock().remove(&id);
+            if let Some(target) = target {
+                // Nobody asks any more what became of it. One that never ran is torn down.
+                target.give_up();
+            }
+        });
+        Ok(())
+    }
+}
