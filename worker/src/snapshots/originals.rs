@@ -12,7 +12,7 @@ use rekindle_pager::PAGE;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 
-use super::FILES_ARCHIVE;
+use super::notes::FILES_ARCHIVE;
 
 /// Where the function's own files are in its sandbox.
 const APP: &str = "/app/";

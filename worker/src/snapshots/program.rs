@@ -22,9 +22,10 @@ use rekindle_wire::SnapshotId;
 
 use super::edit::{self, EditError};
 use super::expected::expected;
+use super::images_dir::{ImagesDir, write_images};
 use super::memory_fs::{MemoryFs, MemoryFsError};
-use super::notes::{CaptureNotes, NotesError, PipeNote};
-use super::{FILES_ARCHIVE, ImagesDir, originals, write_images};
+use super::notes::{CaptureNotes, FILES_ARCHIVE, NotesError, PipeNote};
+use super::originals;
 
 /// Pause after a program's first failure. It doubles with each further one.
 const PAUSE: Duration = Duration::from_secs(30);

@@ -4,7 +4,7 @@ use parking_lot::Mutex;
 use rekindle_init::causes::chain;
 use rekindle_wire::internal::{RefusedSnapshot, VersionSpec};
 
-use super::SnapshotError;
+use super::error::SnapshotError;
 
 /// Maximum number of rejected snapshots in one report.
 const REFUSED_MAX: usize = 64;

@@ -23,8 +23,8 @@ use rekindle_snapshotter::{GreedyDual, Region};
 use rekindle_wire::{FunctionId, SnapshotId};
 use tokio::sync::OnceCell;
 
-use super::OpenSnapshot;
 use super::level::Level;
+use super::open_snapshot::OpenSnapshot;
 use super::template::Pages;
 
 /// Bytes evicted at once, for which pagers must stop looking.
@@ -330,28 +330,6 @@ async fn keep_to_limit(tier: Weak<Tier>, level: Arc<Level>) {
         let Some(tier) = tier.upgrade() else { return };
         // It fails only in a shutdown.
         let _ = tokio::task::spawn_blocking(move || tier.trim()).await;
-    }
-}
-
-/// Where a snapshot's memory is when a restore begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MemoryTier {
-    /// It is open on this host, with its template.
-    Template,
-    /// All its chunks are in the disk's cache.
-    Disk,
-    /// Some are only in the store.
-    S3,
-}
-
-impl MemoryTier {
-    /// Returns the tier in a word.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Template => "template",
-            Self::Disk => "disk",
-            Self::S3 => "s3",
-        }
     }
 }
 

@@ -28,7 +28,6 @@ use tokio::sync::Semaphore;
 
 pub(super) use self::process::Pages;
 use self::process::ProcessTemplate;
-use super::Room;
 use super::edit::MAPPED_MAX;
 use super::level::{Charge, Level};
 use super::memory_fs::{MemoryFs, MemoryFsError};
@@ -115,6 +114,15 @@ fn range(pid: i32, area: &TemplateArea) -> PageRange {
 
 /// Pages of a process, by address.
 type PageBytes = Vec<(PageIndex, Vec<u8>)>;
+
+/// The room that a template may use.
+pub(super) trait Room {
+    /// Returns whether there is room for `bytes` more without evicting anything.
+    fn is_free(&self, bytes: u64) -> bool;
+
+    /// Waits for a moment without a start, then makes room. Returns `false` if the memory is not worth it.
+    fn make(&self, bytes: u64) -> impl Future<Output = bool> + Send;
+}
 
 impl Template {
     /// Creates a template for these processes, empty except for folded pages. Its memory counts at `level`.
@@ -323,7 +331,7 @@ impl Template {
     ///
     /// # Errors
     /// Returns the error of the first chunk that is not available. What was filled stays.
-    pub(super) async fn fill_all(self: &Arc<Self>, room: &Room, fetching: &Semaphore) -> Result<(), SourceError> {
+    pub(super) async fn fill_all(self: &Arc<Self>, room: &impl Room, fetching: &Semaphore) -> Result<(), SourceError> {
         use futures::TryStreamExt;
         let mut by_chunk: BTreeMap<Digest, (ChunkRef, Vec<Place>)> = BTreeMap::new();
         for (process, template) in self.processes.iter().enumerate() {

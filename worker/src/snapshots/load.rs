@@ -1,0 +1,232 @@
+//! How a snapshot is opened: its images are written, checked and edited, its template is made and filled.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rekindle_criu::images::TemplateLayout;
+use rekindle_init::causes::chain;
+use rekindle_init::protocol::FUNCTION_UID;
+use rekindle_pager::PageRef;
+use rekindle_snapshotter::{Digest, Region, Snapshot, load_working_set};
+use rekindle_verify::{Verified, verify};
+use rekindle_wire::SnapshotId;
+use tokio::sync::{Semaphore, watch};
+
+use super::cache::Snapshots;
+use super::edit::{self, EditError};
+use super::error::SnapshotError;
+use super::expected::expected;
+use super::images_dir::{ImagesDir, size_of, size_of_pages, write_images};
+use super::level::Charge;
+use super::lost_locks;
+use super::notes::{CaptureNotes, FILES_ARCHIVE};
+use super::open_snapshot::{MemoryTier, OpenSnapshot};
+use super::originals::{self, Originals};
+use super::program::{self, RestoreProgram};
+use super::stored_working_set::put_working_set;
+use super::template::{ProcessMemory, Room, Template};
+use super::tier::Tier;
+use super::working_set::WorkingSet;
+use crate::host::start_limiter::StartLimiter;
+
+/// How long a chunk of a template waits for a moment without a start.
+const CALM_LIMIT: Duration = Duration::from_millis(500);
+
+impl Snapshots {
+    /// Loads a snapshot for [`Snapshots::open`].
+    pub(super) async fn load(
+        &self,
+        id: &SnapshotId,
+        uid: u32,
+        writes_root: bool,
+        ordered: Option<&str>,
+    ) -> Result<Arc<OpenSnapshot>, SnapshotError> {
+        // Everything that can be requested by the snapshot's name is requested at once: one round trip.
+        let recorded = load_working_set(&self.store, id);
+        let (snapshot, recorded) = tokio::join!(Snapshot::open(&self.store, id), recorded);
+        let snapshot = snapshot.map_err(|e| SnapshotError::Open(id.clone(), e))?;
+        self.compare(id, snapshot.digest, ordered)?;
+        // The check runs in parallel with what follows, until the pages are needed.
+        let recorded = self.check_working_set(id, recorded, &snapshot.processes);
+        let cached = |chunk: &Digest| self.reader.is_cached(chunk);
+        let regions = snapshot.processes.iter().flat_map(|p| p.page_map.regions());
+        let chunks: BTreeSet<_> = regions.flat_map(Region::chunks).map(|chunk| chunk.id).collect();
+        let found_in = if chunks.iter().all(cached) {
+            MemoryTier::Disk
+        } else {
+            MemoryTier::S3
+        };
+        self.known.opened(id, chunks);
+        // Each opening has its own directory: instances may still use the files of an earlier one.
+        let opening = self.openings.fetch_add(1, Ordering::Relaxed);
+        let images_dir = ImagesDir::claim(self.dir.join(format!("{id}-{opening}")));
+        let writing = |e| SnapshotError::Images(id.clone(), e);
+        write_images(&snapshot, &images_dir).await.map_err(writing)?;
+        let mut notes = CaptureNotes::read(&images_dir).map_err(|e| SnapshotError::Notes(id.clone(), e))?;
+        // The files checked here are the files restored: nobody else writes to the directory.
+        let recorded_uid = edit::user_of(&images_dir, uid).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+        let verified = verify(&images_dir, &expected(recorded_uid, &notes.pipes, writes_root));
+        let verified = verified.map_err(|e| SnapshotError::Refused(id.clone(), e))?;
+        let locks = lost_locks::of(&verified);
+        let outputs = program::outputs(&notes.pipes);
+        let become_function = edit::become_user(&images_dir, recorded_uid, FUNCTION_UID);
+        become_function.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+        let clocks = edit::clocks(&images_dir).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+        // Only an image's root is written to.
+        let written = match writes_root {
+            true => originals::written(&images_dir),
+            false => Ok(HashSet::new()),
+        };
+        let written = written.map_err(|e| SnapshotError::Edit(id.clone(), EditError::File(FILES_ARCHIVE.into(), e)))?;
+        let edited = edit::use_templates(&images_dir, &snapshot.processes, &written);
+        let edited = edited.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+        let named = edit::name_outputs(&images_dir, &mut notes.pipes);
+        named.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+        let first = edit::touched_early(&images_dir).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+        let layouts = std::iter::zip(&snapshot.processes, &edited);
+        let layouts: BTreeMap<_, _> = layouts
+            .map(|(process, edited)| (process.pid, edited.layout.clone()))
+            .collect();
+        let processes = std::iter::zip(&snapshot.processes, edited).map(|(process, edited)| ProcessMemory {
+            pid: process.pid.cast_signed(),
+            map: Arc::clone(&process.page_map),
+            layout: edited.layout,
+            folded: edited.folded,
+            unwritten: edited.unwritten,
+        });
+        let (rootfs, app) = snapshot.layers().ok_or_else(|| SnapshotError::Imported(id.clone()))?;
+        let rootfs = self.layers_dir.join(&rootfs.digest);
+        // The `/app` of an image is in its root.
+        let app = match writes_root {
+            true => rootfs.join("app"),
+            false => self.layers_dir.join(&app.digest),
+        };
+        let originals = Originals { rootfs, app };
+        let runtime = tokio::runtime::Handle::current();
+        let template = Template::new(
+            id.as_str(),
+            processes.collect(),
+            originals,
+            &self.memory,
+            self.tier.level(),
+            Arc::clone(&self.reader),
+            runtime,
+        )?;
+        let template = Arc::new(template);
+        // It fails only in a shutdown.
+        let recorded = recorded.await.ok().flatten();
+        let recorded = recorded.map(|pack| put_working_set(pack, &template, &HashSet::new()));
+        // Folded pages were eager for CRIU's sake. They are present, and mapping them costs less than their first
+        // faults.
+        let folded = template.folded();
+        let folded = folded.iter().flat_map(|range| {
+            let (pid, first) = (range.first.pid, range.first.page);
+            (first..first + range.pages).map(move |page| PageRef { pid, page })
+        });
+        let working_set = WorkingSet::new(recorded.as_ref(), folded.collect());
+        template.set_ahead(&working_set.ahead());
+        template.keep(&first);
+        let brought = template.bring(&first).await;
+        brought.map_err(|e| SnapshotError::FirstPages(id.clone(), e))?;
+        for (pid, early) in template.anonymous_at(&first) {
+            edit::make_eager(&images_dir, pid, &early).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+        }
+        edit::let_be_read(&images_dir).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+        let program = if self.compiles {
+            self.compile(id, &images_dir, &verified, &layouts, &outputs)
+        } else {
+            Err("this worker has no restore programs".to_owned())
+        };
+        let eager_bytes = size_of_pages(&images_dir).map_err(|e| SnapshotError::Measure(id.clone(), e))?;
+        let images = size_of(&images_dir).map_err(|e| SnapshotError::Measure(id.clone(), e))?;
+        let room = TierRoom {
+            tier: Arc::clone(&self.tier),
+            starts: Arc::clone(&self.starts),
+            id: id.clone(),
+        };
+        let (filled, filling) = watch::channel(());
+        let fill = fill(Arc::clone(&template), room, Arc::clone(&self.fetching));
+        tokio::spawn(async move {
+            fill.await;
+            drop(filled);
+        });
+        Ok(Arc::new(OpenSnapshot {
+            id: id.clone(),
+            uid,
+            clocks,
+            images_dir,
+            images: Charge::new(
+                self.tier.level(),
+                images + program.as_ref().map_or(0, RestoreProgram::bytes),
+            ),
+            notes,
+            template,
+            program: program.map(Arc::new),
+            first,
+            working_set: Mutex::new(working_set),
+            storing: tokio::sync::Mutex::default(),
+            snapshot,
+            restored: Mutex::new(Instant::now()),
+            found_in,
+            eager_bytes,
+            locks,
+            filling,
+        }))
+    }
+
+    /// Compiles a snapshot's images, or says why CRIU restores it.
+    fn compile(
+        &self,
+        id: &SnapshotId,
+        dir: &Path,
+        images: &Verified,
+        layouts: &BTreeMap<u32, TemplateLayout>,
+        outputs: &BTreeMap<u32, u32>,
+    ) -> Result<RestoreProgram, String> {
+        let name = self.openings.fetch_add(1, Ordering::Relaxed);
+        match RestoreProgram::of(&format!("{id}-{name}"), &self.memory, dir, images, layouts, outputs) {
+            Ok(program) => {
+                tracing::info!(snapshot = %id, bytes = program.bytes(), "compiled");
+                Ok(program)
+            }
+            Err(e) => {
+                let why = chain(&e);
+                tracing::info!(snapshot = %id, why, "criu restores this snapshot");
+                Err(why)
+            }
+        }
+    }
+}
+
+/// Fills the template in the background, as far as it is worth its memory. Chunks are fetched at once where there is
+/// room. They are decoded, and others evicted for them, only after the start that opened the template, and other
+/// starts, have had the processors.
+async fn fill(template: Arc<Template>, room: TierRoom, fetching: Arc<Semaphore>) {
+    if let Err(e) = template.fill_all(&room, &fetching).await {
+        tracing::warn!(snapshot = %room.id, error = %e, "the template stays incomplete");
+    }
+}
+
+/// The room that a template may use.
+pub(super) struct TierRoom {
+    pub(super) tier: Arc<Tier>,
+    pub(super) starts: Arc<StartLimiter>,
+    pub(super) id: SnapshotId,
+}
+
+impl Room for TierRoom {
+    fn is_free(&self, bytes: u64) -> bool {
+        self.tier.is_free(bytes)
+    }
+
+    async fn make(&self, bytes: u64) -> bool {
+        self.starts.until_calm(CALM_LIMIT).await;
+        let (tier, id) = (Arc::clone(&self.tier), self.id.clone());
+        let made = tokio::task::spawn_blocking(move || tier.make_room(&id, bytes));
+        made.await.unwrap_or(false)
+    }
+}
