@@ -28,6 +28,8 @@ const KERNELS: u32 = status::VSYSCALL | status::VDSO | status::VVAR;
 const WRITE: u64 = 2;
 const MAP_TYPE: u32 = 0xf;
 const MAP_PRIVATE: u32 = 2;
+/// State of random numbers: the kernel may drop its content, and no fork or copy has it.
+const MAP_DROPPABLE: u32 = 8;
 const MAP_ANONYMOUS: u32 = 0x20;
 const MAP_LOCKED: u32 = 0x2000;
 /// `MADV_GUARD_INSTALL`.
@@ -124,14 +126,15 @@ impl Plan<'_> {
             return refuse("locked");
         }
         let is_shared = vma.status & status::FILE_SHARED != 0;
-        if !is_shared && vma.flags & MAP_TYPE != MAP_PRIVATE {
-            return refuse("droppable");
+        let is_droppable = !is_shared && vma.flags & MAP_TYPE == MAP_DROPPABLE;
+        if !is_shared && !is_droppable && vma.flags & MAP_TYPE != MAP_PRIVATE {
+            return refuse("neither private nor shared");
         }
         let (first, end) = (vma.start / PAGE, vma.end / PAGE);
         let is_stored = within(&self.memory.eager, first, end).next().is_some();
         let mut parts = within(&self.memory.template, first, end).peekable();
-        if is_shared && (is_stored || parts.peek().is_some()) {
-            return refuse("shared, and has pages of its own");
+        if (is_shared || is_droppable) && (is_stored || parts.peek().is_some()) {
+            return refuse("shared or droppable, and has pages of its own");
         }
         for part in parts {
             let (address, length) = (part.first * PAGE, part.pages * PAGE);

@@ -246,13 +246,34 @@ fn assert_refused<const N: usize>(cases: [Case; N]) {
 }
 
 #[test]
+fn droppable_memory_is_made_without_content() {
+    let mut images = good();
+    let mut droppable = mapping(&mut images).clone();
+    (droppable.start, droppable.end, droppable.flags) = (0x50_0000, 0x50_1000, 0x28);
+    mm(&mut images).vmas.push(droppable);
+    let program = compiled(&images).unwrap().program;
+    let program = Program::parse(&program).unwrap();
+    let map = program
+        .ops()
+        .find(|op| op.code == Code::Map as u32 && op.args[0] == 0x50_0000)
+        .unwrap();
+    assert_eq!((map.a, map.args[1], map.args[3]), (0, 0x1000, 8));
+}
+
+#[test]
 fn mappings_without_an_operation_are_refused() {
     assert_refused([
         ("the mapping at 0x10000 is where the restorer itself is", |i| {
             mapping(i).start = 0x1_0000
         }),
         ("the mapping at 0x420000 is locked", |i| mapping(i).flags |= 0x2000),
-        ("the mapping at 0x420000 is droppable", |i| mapping(i).flags = 0x28),
+        (
+            "the mapping at 0x420000 is shared or droppable, and has pages of its own",
+            |i| mapping(i).flags = 0x28,
+        ),
+        ("the mapping at 0x420000 is neither private nor shared", |i| {
+            mapping(i).flags = 0x2f
+        }),
         ("the mapping at 0x420000 is shared memory", |i| {
             mapping(i).status = 0x101
         }),
