@@ -142,14 +142,26 @@ def handler(event, context):
     }
 "#;
 
-/// Holds a file that lies in memory alone, which no program makes.
+/// Holds a file that lies in memory alone, which no program makes. Listens on a port, which only sockets of the same
+/// user may share.
 const MEMORY_FILE: &str = r#"
-import os
+import os, socket
 held = os.memfd_create("held")
 os.write(held, b"held")
 
+def listen():
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listening.bind(("127.0.0.1", 7070))
+    listening.listen()
+    return listening
+
+first = listen()
+
 def handler(event, context):
-    return {"held": os.pread(held, 4, 0).decode()}
+    with listen():
+        owner = os.fstat(first.fileno()).st_uid
+    return {"held": os.pread(held, 4, 0).decode(), "owner": owner == os.getuid()}
 "#;
 
 #[test]
@@ -178,7 +190,7 @@ fn programs_restore_what_they_can_and_criu_what_is_named() {
     assert_eq!(made, [3.0, 0.0], "{}", platform.log_tail(30));
 
     let (body, made) = restored(&platform, "memory-file", MEMORY_FILE);
-    assert_eq!(body["held"], "held", "{body}");
+    assert_eq!(body, json!({"held": "held", "owner": true}));
     assert_eq!(made, [0.0, 3.0]);
     assert!(platform.log().contains("the snapshot has memory files"));
 

@@ -78,7 +78,7 @@ impl Restore {
         let laying_out = lay_out(&sandbox, snapshot.as_deref(), &dir, clocks);
         let (laid_out, is_laid_out) = sync_channel(1);
         let (resumes, resumed) = oneshot::channel();
-        let stages = Stages::new(work, &sandbox, is_laid_out, resumes);
+        let stages = Stages::new(work, (&sandbox, &cgroup), is_laid_out, resumes);
         // What a prestarted CRIU reads first is already in place. The rest must be in place only when CRIU begins to
         // restore from it.
         let ending = if pending.is_prestarted() {

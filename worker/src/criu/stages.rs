@@ -14,6 +14,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tracing::Span;
 
+use super::sockets;
+use crate::host::cgroup::Cgroup;
 use crate::host::sandbox::{Sandbox, SandboxError};
 
 /// How long the pager may take to register the memory and map the working set.
@@ -54,6 +56,7 @@ pub(crate) struct StageWork {
 pub(super) struct Stages {
     record: Box<dyn Fn(&'static str, Duration) + Send>,
     sandbox: Arc<Sandbox>,
+    cgroup: Arc<Cgroup>,
     runtime: Handle,
     span: Span,
     /// Fires when the private files and the descriptors are in place.
@@ -79,7 +82,7 @@ impl Stages {
     /// Prepares the stages. Their spans belong to the current span.
     pub(super) fn new(
         work: StageWork,
-        sandbox: &Arc<Sandbox>,
+        (sandbox, cgroup): (&Arc<Sandbox>, &Arc<Cgroup>),
         laid_out: Receiver<()>,
         resumes: oneshot::Sender<Option<Pager>>,
     ) -> Self {
@@ -90,6 +93,7 @@ impl Stages {
         Self {
             record: work.record,
             sandbox: Arc::clone(sandbox),
+            cgroup: Arc::clone(cgroup),
             runtime: Handle::current(),
             span: Span::current(),
             laid_out,
@@ -182,6 +186,7 @@ impl Stages {
         if let Some(preparation) = self.preparation.take() {
             preparation.end(&self.runtime)?;
         }
+        sockets::give_to_users(&self.cgroup);
         if let Some((last_work, resumes)) = self.last.take() {
             last_work()?;
             // It does not matter if nobody waits for this.
