@@ -21,6 +21,7 @@ use crate::flights::Flights;
 use crate::keys;
 
 pub use rekindle_confined::layer::{Name, UnpackError};
+use rekindle_confined::tree::remove_tree;
 
 /// zstd's own default: layers are packed once and unpacked on every host.
 const ZSTD_LEVEL: i32 = 3;
@@ -169,7 +170,7 @@ pub fn remove_unfinished(layers_dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(layers_dir)? {
         let entry = entry?;
         if entry.file_name().to_string_lossy().contains(UNFINISHED) {
-            fs::remove_dir_all(entry.path())?;
+            remove_tree(&entry.path())?;
         }
     }
     Ok(())
@@ -266,7 +267,7 @@ fn put_in_place(unfinished: &Path, dest: &Path) -> io::Result<()> {
     match fs::rename(unfinished, dest) {
         Ok(()) => Ok(()),
         // Another process was first. Its files are the same.
-        Err(_) if dest.is_dir() => fs::remove_dir_all(unfinished),
+        Err(_) if dest.is_dir() => remove_tree(unfinished),
         Err(error) => Err(error),
     }
 }
@@ -285,7 +286,7 @@ impl Unfinished {
 impl Drop for Unfinished {
     fn drop(&mut self) {
         // It usually no longer exists. Whatever cannot be removed is left to `remove_unfinished`.
-        drop(fs::remove_dir_all(&self.0).or_else(|_| fs::remove_file(&self.0)));
+        drop(remove_tree(&self.0).or_else(|_| fs::remove_file(&self.0)));
     }
 }
 

@@ -21,6 +21,7 @@ pub mod links;
 mod order;
 mod process;
 mod rights;
+pub mod tree;
 pub mod upload;
 
 pub use order::{ORDER, Order, Program, Report, SET_UP_FAILED, SUBCOMMAND, Shown, USER, Work};

@@ -4,6 +4,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use crate::tree::remove_tree;
+
 use super::{ImageError, unwritten};
 
 /// Where a sandbox mounts something.
@@ -56,7 +58,7 @@ pub(super) fn complete(into: &Path) -> Result<(), ImageError> {
 /// Removes a file, a link, or a directory with all that it has, if it is there.
 pub(super) fn remove(path: &Path) -> Result<(), ImageError> {
     let removed = match fs::symlink_metadata(path) {
-        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
+        Ok(metadata) if metadata.is_dir() => remove_tree(path),
         Ok(_) => fs::remove_file(path),
         Err(e) => Err(e),
     };

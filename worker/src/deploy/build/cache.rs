@@ -14,6 +14,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use rekindle_confined::tree::remove_tree;
 use uuid::Uuid;
 
 use super::counts::BuildCounts;
@@ -104,7 +105,7 @@ impl DepsCache {
         fs::rename(tree, new.join("tree"))?;
         if fs::rename(&new, &entry).is_err() {
             fs::rename(new.join("tree"), tree)?;
-            fs::remove_dir_all(&new)?;
+            remove_tree(&new)?;
             return Ok(None);
         }
         self.evict()?;
@@ -137,7 +138,7 @@ impl DepsCache {
         }
         let gone = self.directory.join(format!(".new-{}", Uuid::new_v4().simple()));
         fs::rename(entry, &gone)?;
-        fs::remove_dir_all(&gone)?;
+        remove_tree(&gone)?;
         Ok(true)
     }
 }

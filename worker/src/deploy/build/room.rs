@@ -10,6 +10,7 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 
+use rekindle_confined::tree::remove_tree;
 use uuid::Uuid;
 
 use crate::host::confined::fresh_id;
@@ -61,7 +62,9 @@ impl Room {
 impl Drop for Room {
     fn drop(&mut self) {
         // What is left is swept at the worker's next start.
-        let _ = fs::remove_dir_all(&self.path);
+        if let Err(error) = remove_tree(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "what a build left stays until the next start");
+        }
     }
 }
 
@@ -84,11 +87,13 @@ pub fn sweep(work_dir: &Path) -> io::Result<()> {
             {
                 let path = entry.path();
                 let removed = if path.is_dir() {
-                    fs::remove_dir_all(&path)
+                    remove_tree(&path)
                 } else {
                     fs::remove_file(&path)
                 };
-                removed?;
+                if let Err(error) = removed {
+                    tracing::warn!(path = %path.display(), %error, "what a build left stays");
+                }
             }
         }
     }
