@@ -35,8 +35,7 @@ ZOO = pathlib.Path(__file__).resolve().parent
 ROOT = ZOO.parent.parent
 PAGE = ROOT / "docs/reference/benchmarks/zoo.md"
 # Seconds: a deploy with its installation, one request, any other command. Letters of a table's cell.
-DEPLOY, REQUEST, COMMAND = 900, 120, 120
-CELL = 150
+DEPLOY, REQUEST, COMMAND, CELL = 900, 120, 120, 150
 
 
 class Wrong(Exception):
