@@ -90,9 +90,9 @@ def handler(event, context):
 "#;
 
 /// Files without names: one never had one, one lost it, one has another by now, one is mapped by two processes. Pipes
-/// whose other ends are closed.
+/// and a pair of sockets whose other ends are closed.
 const UNLINKED: &str = r#"
-import mmap, os, tempfile
+import mmap, os, socket, tempfile
 held = tempfile.TemporaryFile()
 held.write(b"held")
 held.flush()
@@ -113,6 +113,8 @@ end_of_input, closed = os.pipe()
 os.close(closed)
 nobody_reads, broken = os.pipe()
 os.close(nobody_reads)
+alone, closed = socket.socketpair()
+closed.close()
 down, up = os.pipe(), os.pipe()
 if os.fork() == 0:
     while os.read(down[0], 1):
@@ -138,7 +140,7 @@ def handler(event, context):
         "about": [oct(about.st_mode), about.st_nlink, about.st_size, about.st_blocks, about.st_mtime],
         "named": [os.stat("/tmp/second").st_nlink, os.path.samestat(os.fstat(named), os.stat("/tmp/second"))],
         "same": before == sorted(os.listdir("/tmp") + os.listdir("/dev/shm")),
-        "pipes": [os.read(end_of_input, 1).decode(), is_broken()],
+        "pipes": [os.read(end_of_input, 1).decode(), is_broken(), alone.recv(1).decode()],
     }
 "#;
 
@@ -184,7 +186,7 @@ fn programs_restore_what_they_can_and_criu_what_is_named() {
     let (body, made) = restored(&platform, "unlinked", UNLINKED);
     let expected = json!({
         "held": "held", "child": "sparse", "shared": 6, "again": "sparse", "links": true,
-        "about": ["0o100640", 0, 8198, 8, 7.25], "named": [1, true], "same": true, "pipes": ["", true],
+        "about": ["0o100640", 0, 8198, 8, 7.25], "named": [1, true], "same": true, "pipes": ["", true, ""],
     });
     assert_eq!(body, expected);
     assert_eq!(made, [3.0, 0.0], "{}", platform.log_tail(30));

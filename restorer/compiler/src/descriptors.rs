@@ -226,7 +226,7 @@ impl<'a> Maker<'a> {
         }
         if let Some(socket) = &file.usk {
             let other = sockets::unix(self.b, self.source.images, descriptor, socket, &self.of)?;
-            self.made.insert(other.id, other.fd);
+            self.made.extend(other.map(|other| (other.id, other.fd)));
             return Ok(());
         }
         Err(kind_of(file))

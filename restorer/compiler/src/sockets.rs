@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rekindle_restore_program::Code;
+use rekindle_restore_program::{CLOSED as NO_NUMBER, Code};
 use rekindle_verify::Verified;
 use rekindle_verify::messages::{Descriptor, InetSocket, SocketOptions, UnixSocket};
 
@@ -80,14 +80,21 @@ pub(crate) fn inet(b: &mut Builder, number: u32, close: u32, socket: &InetSocket
 }
 
 /// Makes a pair of unix sockets, or returns what the socket is. `of` has the descriptor that each file is made as.
-/// Returns that of the other.
+/// Returns that of the other; `None` if everybody has closed it, as a JVM has one end of a pair.
 pub(crate) fn unix<'a>(
     b: &mut Builder,
     images: &Verified,
     descriptor: &Descriptor,
     socket: &UnixSocket,
     of: &'a BTreeMap<u32, Descriptor>,
-) -> Result<&'a Descriptor, &'static str> {
+) -> Result<Option<&'a Descriptor>, &'static str> {
+    if is_left_alone(socket) {
+        let flags = u64::from(made_with(socket.flags, descriptor.flags));
+        let args = [NO_NUMBER.into(), UNIX.into(), socket.kind.into(), flags, 0];
+        b.op(Code::SocketPair, descriptor.fd, args);
+        options(b, descriptor.fd, &socket.opts)?;
+        return Ok(None);
+    }
     let files = images.files.values();
     let peer = files
         .filter_map(|file| file.usk.as_deref())
@@ -119,7 +126,20 @@ pub(crate) fn unix<'a>(
     b.op(Code::SocketPair, descriptor.fd, args);
     options(b, descriptor.fd, &socket.opts)?;
     options(b, other.fd, &peer.opts)?;
-    Ok(other)
+    Ok(Some(other))
+}
+
+/// Whether it is one end of a pair whose other end is closed.
+fn is_left_alone(socket: &UnixSocket) -> bool {
+    const ESTABLISHED: u32 = 1;
+    const CONNECTED_KINDS: [u32; 2] = [1, 5];
+    const BOTH_WAYS: u32 = 3;
+    (socket.peer, socket.state, socket.backlog) == (0, ESTABLISHED, 0)
+        && CONNECTED_KINDS.contains(&socket.kind)
+        && socket.shutdown == Some(BOTH_WAYS)
+        && socket.name.is_empty()
+        && socket.flags & !(ACCESS | NONBLOCK) == 0
+        && is_owned_by_nobody(&socket.fown)
 }
 
 /// The options that all kinds of sockets have.

@@ -213,6 +213,18 @@ fn files_without_an_operation_are_refused_by_their_kind() {
 }
 
 #[test]
+fn a_pair_of_sockets_may_have_lost_an_end() {
+    let mut images = good();
+    let socket = file(&mut images, PAIR).usk.as_mut().unwrap();
+    (socket.peer, socket.state, socket.shutdown) = (0, 1, Some(3));
+    Arc::make_mut(&mut images.processes[0].descriptors).remove(&(PAIR + 1));
+    let program = compiled(&images).unwrap().program;
+    let program = Program::parse(&program).unwrap();
+    let pair = program.ops().find(|op| op.code == Code::SocketPair as u32).unwrap();
+    assert_eq!((pair.a, pair.args[0]), (PAIR, u64::from(CLOSED)));
+}
+
+#[test]
 fn a_pipe_may_have_lost_an_end_and_has_no_third() {
     let mut images = good();
     open(&mut images, 8);

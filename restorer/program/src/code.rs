@@ -68,7 +68,8 @@ codes! {
     Fill,
     /// Make a socket. `a`: number. Domain, type with flags, protocol.
     Socket,
-    /// Make a pair of sockets. `a`: number. Number of the second, domain, type, close-on-exec of each as in `open`.
+    /// Make a pair of sockets. `a`: number. Number of the second, which may be [`CLOSED`](crate::CLOSED), domain, type,
+    /// close-on-exec of each as in `open`.
     SocketPair,
     /// Set an option of a socket, of four bytes. `a`: number. Level, name, value.
     SocketOption,
