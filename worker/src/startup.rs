@@ -24,6 +24,7 @@ use crate::host::netlink_memory;
 use crate::host::network::Network;
 use crate::host::pressure::PressureFiles;
 use crate::host::sandbox::Zygote;
+use crate::host::sandbox::maker::SandboxMaker;
 use crate::host::sandbox::pool::SandboxPool;
 use crate::host::start_limiter::StartLimiter;
 use crate::idle::{Evictor, IdleMemory};
@@ -144,7 +145,7 @@ pub(crate) async fn start(mut config: WorkerConfig, scheduler: Transport) -> Res
         Arc::clone(&start_limiter),
     );
     let snapshots = Arc::new(snapshots.compiling(config.restorer == Restorer::Auto));
-    let pool = Arc::new(SandboxPool::new(
+    let maker = SandboxMaker::new(
         cgroups.clone(),
         Arc::clone(&zygote),
         Prestart {
@@ -153,9 +154,9 @@ pub(crate) async fn start(mut config: WorkerConfig, scheduler: Transport) -> Res
         },
         network.clone(),
         config.restorer == Restorer::Auto,
-        config.empty_sandboxes,
-        config.empty_sandboxes_most,
-    ));
+    );
+    let pool = SandboxPool::new(maker, config.empty_sandboxes, config.empty_sandboxes_most);
+    let pool = Arc::new(pool);
     let criu = CriuSettings {
         log_level: config.criu_log_level,
         restore_limit: config.restore_limit,

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use rekindle_worker::host::sandbox::pool::{Empty, SandboxPool};
+use rekindle_worker::host::sandbox::maker::{Empty, SandboxMaker};
+use rekindle_worker::host::sandbox::pool::SandboxPool;
 
 use super::making::{Clock, LIMITS, Place};
 use crate::record::{Record, Row};
@@ -28,16 +29,14 @@ const TAKE_BAR_MS: f64 = 0.2;
 
 /// Takes, furnishes and ends `count` of them.
 pub(super) async fn run(record: &mut Record, place: &Place, count: usize) -> Result<()> {
-    let pool = SandboxPool::new(
+    let maker = SandboxMaker::new(
         place.cgroups.clone(),
         Arc::clone(&place.zygote),
         place.prestart.clone(),
         place.network.clone(),
         false,
-        8,
-        8,
     );
-    let pool = Arc::new(pool);
+    let pool = Arc::new(SandboxPool::new(maker, 8, 8));
     let filling = tokio::spawn(Arc::clone(&pool).keep_filled());
     let taken = take_all(record, place, &pool, count).await;
     filling.abort();

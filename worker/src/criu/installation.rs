@@ -114,7 +114,7 @@ impl Criu {
         });
         match kept {
             Ok(file) => {
-                self.pool.prestart_with(Arc::clone(&file));
+                self.pool.maker().prestart_with(Arc::clone(&file));
                 *self.probe.lock() = Some(Probe { file, version });
             }
             Err(e) => tracing::warn!(error = %e, "cannot keep criu's kernel probe; restores take longer"),

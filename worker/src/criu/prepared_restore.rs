@@ -74,7 +74,7 @@ impl PreparedRestore {
             criu: waiting,
             ..
         } = isolated;
-        criu.pool.criu_used();
+        criu.pool.maker().criu_used();
         let alone = images.alone();
         let (session, fork_handover) = match waiting {
             Some(WaitingCriu {

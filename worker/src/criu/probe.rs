@@ -18,7 +18,7 @@ use rekindle_wire::ApiError;
 use super::installation::Criu;
 use crate::errors::unavailable;
 use crate::host::sandbox::dumper::Dumper;
-use crate::host::sandbox::{CriuUse, Sandbox, pool};
+use crate::host::sandbox::{CriuUse, Sandbox, maker};
 
 /// How long CRIU may take to probe the kernel.
 const PROBE_LIMIT: Duration = Duration::from_secs(10);
@@ -57,7 +57,12 @@ pub(crate) async fn give_or_make(criu: &Criu, name: &str, sandbox: &Sandbox) -> 
 async fn in_a_sandbox_of_its_own(criu: &Criu) -> Result<(), ApiError> {
     let rootfs = Rootfs::make(criu.settings.run_dir.join("probe-root"))
         .map_err(|e| unavailable("lay out a place to probe the kernel from", &e))?;
-    let empty = criu.pool.make().await.map_err(|e| unavailable("get a sandbox", &e))?;
+    let empty = criu
+        .pool
+        .maker()
+        .make()
+        .await
+        .map_err(|e| unavailable("get a sandbox", &e))?;
     let layers = Layers {
         rootfs: rootfs.0.clone(),
         app: rootfs.0.join("app"),
@@ -77,7 +82,7 @@ async fn in_a_sandbox_of_its_own(criu: &Criu) -> Result<(), ApiError> {
         Ok(()) => make(criu, "ahead", &empty.sandbox).await,
         Err(e) => Err(unavailable("furnish the sandbox", &e)),
     };
-    pool::end(empty).await;
+    maker::end(empty).await;
     made
 }
 

@@ -102,7 +102,7 @@ impl Isolator {
         instance.starts_in(&empty.sandbox)?;
         instance.uses([rootfs, app]);
         if !is_furnished {
-            let furnished = self.pool.furnish(&mut empty, &furniture).await;
+            let furnished = self.pool.maker().furnish(&mut empty, &furniture).await;
             furnished.map_err(|e| unavailable("prepare the sandbox", &e))?;
         }
         // Layers cannot be evicted while a sandbox waits with them.

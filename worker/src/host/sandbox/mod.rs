@@ -8,6 +8,7 @@ mod furnished;
 mod hollow;
 mod ids;
 mod isolated;
+pub mod maker;
 mod netns;
 pub mod pool;
 mod proc;
