@@ -16,10 +16,13 @@
 
 use serde::Serialize;
 
+mod changes;
+mod checks;
 mod gateways;
 mod hosts;
 mod random;
 mod report;
+mod requests;
 mod timing;
 mod workload;
 mod world;
