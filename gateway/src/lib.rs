@@ -18,6 +18,7 @@ mod connection;
 mod dispatch;
 mod exchange;
 mod forward;
+mod gateway;
 mod headers;
 mod host;
 mod keeper;

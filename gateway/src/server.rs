@@ -1,48 +1,35 @@
-//! The gateway's start and shutdown, and the dispatch of requests to its parts.
+//! The gateway's start, its connections, and its shutdown.
 
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use axum::Json;
-use axum::body::Body;
-use axum::response::IntoResponse as _;
 use futures::future::BoxFuture;
-use http::header::{LOCATION, STRICT_TRANSPORT_SECURITY};
-use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
+use http::HeaderValue;
 use rekindle_identity::{Role, TlsError, Transport};
-use rekindle_telemetry::metrics::exposition;
-use rekindle_wire::headers::{FORCE_START, PLATFORM_ERROR, REQUEST_ID};
-use rekindle_wire::{ApiError, ErrorCode, Selector};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::async_calls::{self, Asked, Callbacks, Runner, Targets};
+use crate::async_calls::{Callbacks, Runner, Targets};
 use crate::body::Intake;
 use crate::budget::Budget;
-use crate::clients::{Clients, Held};
-use crate::config::{Config, Paths};
-use crate::connection::{self, Answering, Handshakes, Limits, Refusals, Via};
-use crate::dispatch::{Call, Dispatch};
-use crate::headers::FORWARDED_PROTO;
-use crate::host::{self, Host, Hosts, Whose};
-use crate::key::KeyHash;
+use crate::clients::Clients;
+use crate::config::Config;
+use crate::connection::{self, Handshakes, Limits, Refusals};
+use crate::dispatch::Dispatch;
+use crate::gateway::Gateway;
 use crate::metrics::{self, Metrics};
-use crate::route::{self, By, Route, route};
 use crate::routes::Routes;
 use crate::scheduler::SchedulerClient;
 use crate::slots::Slots;
 use crate::tls::{Certificates, CertificatesError, Listeners};
 use crate::workers::Workers;
-use crate::{admin, headers, keeper, openapi};
+use crate::{headers, keeper};
 
 /// How long requests may take to finish at shutdown.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
-/// Owner of an asynchronous invocation that was sent with the admin key.
-const ADMIN: &str = "admin";
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Why a gateway could not run.
@@ -57,19 +44,6 @@ pub enum ServeError {
     /// There is no certificate to show to clients.
     #[error("clients cannot be served over TLS")]
     Certificates(#[from] CertificatesError),
-}
-
-struct Gateway {
-    admin_key: KeyHash,
-    scheduler: SchedulerClient,
-    dispatch: Arc<Dispatch>,
-    clients: Arc<Clients>,
-    targets: Targets,
-    paths: Paths,
-    hosts: Hosts,
-    redirect: Option<u16>,
-    hsts: Option<HeaderValue>,
-    certificates: Option<Arc<Certificates>>,
 }
 
 /// Runs a gateway on its listeners until `shutdown` resolves. Then it accepts nothing new and gives requests ten
@@ -291,227 +265,6 @@ async fn accept(
         Err(error) => {
             tracing::warn!(%error, "a connection could not be accepted");
             None
-        }
-    }
-}
-
-impl Answering for Gateway {
-    async fn answer(
-        &self,
-        mut request: Request<Body>,
-        via: &Via,
-        connection: CancellationToken,
-    ) -> (Response<Body>, Option<Arc<Held>>) {
-        let request_id = headers::request_id(request.headers());
-        if !self.clients.may_speak_for_others(via.peer) {
-            headers::strip_forwarded(request.headers_mut());
-        }
-        if via.certificate.is_some() {
-            headers::set(request.headers_mut(), FORWARDED_PROTO, "https");
-        }
-        let (answered, client) = match self.clients.request(via.peer, request.headers()) {
-            Ok(client) => {
-                let client = client.map(Arc::new);
-                let answered = match headers::check_size(request.headers()) {
-                    Ok(()) => self.routed(request, via, &request_id, client.clone(), connection).await,
-                    Err(error) => {
-                        self.dispatch.metrics.refused("headers");
-                        Err(error)
-                    }
-                };
-                (answered, client)
-            }
-            Err(limit) => {
-                self.dispatch.metrics.refused(limit.as_str());
-                (Err(limit.error()), None)
-            }
-        };
-        let mut answer = answered.unwrap_or_else(|error| error.with_request_id(&request_id).into_response());
-        let out = answer.headers_mut();
-        out.remove(HeaderName::from_static(PLATFORM_ERROR));
-        if !out.contains_key(REQUEST_ID) {
-            headers::set(out, REQUEST_ID, &request_id);
-        }
-        if let (Some(_), Some(hsts)) = (&via.certificate, &self.hsts) {
-            out.insert(STRICT_TRANSPORT_SECURITY, hsts.clone());
-        }
-        (answer, client)
-    }
-}
-
-impl Gateway {
-    /// Accepts an invocation that is run later.
-    async fn later(&self, asked: Asked, request: Request<Body>) -> Result<Response<Body>, ApiError> {
-        async_calls::accept(&self.scheduler, &self.dispatch.intake, &self.targets, asked, request).await
-    }
-
-    /// The response to a request that does not belong on this connection: its host has another certificate, or it lacks
-    /// required TLS.
-    fn elsewhere(
-        &self,
-        request: &Request<Body>,
-        host: Option<&Host>,
-        via: &Via,
-    ) -> Result<Option<Response<Body>>, ApiError> {
-        if let (Some(shown), Some(certificates)) = (&via.certificate, &self.certificates) {
-            let own = certificates.shown_for(host.and_then(Host::name));
-            if own != *shown {
-                return Err(ApiError::new(
-                    ErrorCode::MisdirectedRequest,
-                    "the connection was made to a host with another certificate: make one to this host",
-                ));
-            }
-            return Ok(None);
-        }
-        let Some(port) = self.redirect else { return Ok(None) };
-        let path = request.uri().path_and_query().map_or("/", |p| p.as_str());
-        let is_local = via.peer.to_canonical().is_loopback() && host.is_none_or(Host::is_loopback);
-        let is_health = matches!(request.uri().path(), "/healthz" | "/readyz");
-        if is_local || is_health && !matches!(self.hosts.whose(host)?, Whose::Function(_)) {
-            return Ok(None);
-        }
-        let host = host.ok_or_else(|| {
-            ApiError::new(
-                ErrorCode::BadRequest,
-                "this is served over HTTPS alone, and the request names no host to send it to",
-            )
-        })?;
-        let authority = match port {
-            443 => host.to_string(),
-            port => format!("{host}:{port}"),
-        };
-        let location = format!("https://{authority}{path}");
-        Ok(Some(
-            (StatusCode::PERMANENT_REDIRECT, [(LOCATION, location)]).into_response(),
-        ))
-    }
-
-    async fn routed(
-        &self,
-        request: Request<Body>,
-        via: &Via,
-        request_id: &str,
-        client: Option<Arc<Held>>,
-        connection: CancellationToken,
-    ) -> Result<Response<Body>, ApiError> {
-        let arrived = Instant::now();
-        let peer = via.peer;
-        let host = host::of(&request)?;
-        if let Some(answer) = self.elsewhere(&request, host.as_ref(), via)? {
-            return Ok(answer);
-        }
-        let call = |function, selector: Option<Selector>, path, invocation, force| Call {
-            function,
-            selector: selector.unwrap_or_default(),
-            path,
-            invocation,
-            force,
-            request_id: request_id.to_owned(),
-            peer,
-            arrived,
-            connection,
-            client,
-            attempt: None,
-        };
-        let asked = |function, path, invocation, owner| Asked {
-            function,
-            path,
-            invocation,
-            request_id: request_id.to_owned(),
-            peer,
-            owner,
-        };
-        match route(&request, host.as_ref(), peer, &self.hosts)? {
-            Route::Function { by, .. } if by != By::Host && self.paths == Paths::Off => Err(ApiError::new(
-                ErrorCode::NotFound,
-                format!(
-                    "functions have no paths here (--no-paths): use the function's host, NAME.{}",
-                    self.hosts.shown()
-                ),
-            )),
-            Route::Function {
-                name,
-                selector,
-                path,
-                by,
-            } => {
-                let mut request = request;
-                let (name, selector) = match (by, selector) {
-                    (By::Host, None) => self.dispatch.routes.of_host(name),
-                    (_, selector) => (name, selector),
-                };
-                let force = route::forced(request.headers())?;
-                if force.is_some() {
-                    self.admin_key.check(request.headers()).map_err(|e| {
-                        ApiError::new(e.code, format!("{}; {FORCE_START} is for its holder only", e.message))
-                    })?;
-                }
-                if self.admin_key.is_sent(request.headers()) {
-                    // The function must not learn the platform's key.
-                    request.headers_mut().remove(http::header::AUTHORIZATION);
-                }
-                let own = selector
-                    .as_ref()
-                    .map_or_else(|| name.to_string(), |s| format!("{name}@{s}"));
-                let prefix = (by != By::Host).then(|| headers::set_prefix(request.headers_mut(), &own));
-                let call = call(name, selector, path, "http", force);
-                let mut answer = self.dispatch.invoke(call, request).await;
-                let is_apart = match by {
-                    By::Host => false,
-                    By::Path => self.paths == Paths::Apart,
-                    By::ApiPath => true,
-                };
-                if let Some(prefix) = prefix.filter(|_| is_apart) {
-                    headers::keep_apart(answer.headers_mut(), &prefix);
-                }
-                Ok(answer)
-            }
-            Route::Later { name, path } => {
-                let mut request = request;
-                let owner = self.admin_key.is_sent(request.headers()).then_some(ADMIN);
-                if owner.is_some() {
-                    request.headers_mut().remove(http::header::AUTHORIZATION);
-                }
-                self.later(asked(name, path, "http", owner), request).await
-            }
-            Route::Result { id } => {
-                let result = async_calls::result(&self.scheduler, &id, request.uri().query(), request_id).await;
-                let mut answer = result?;
-                if self.paths != Paths::Trusted {
-                    headers::keep_apart(answer.headers_mut(), request.uri().path());
-                }
-                Ok(answer)
-            }
-            Route::Invocation { name, asynchronous } => {
-                let mut request = request;
-                self.admin_key.check(request.headers())?;
-                let force = route::forced(request.headers())?;
-                request.headers_mut().remove(http::header::AUTHORIZATION);
-                if asynchronous {
-                    let asked = asked(name, "/".to_owned(), "event", Some(ADMIN));
-                    return self.later(asked, request).await;
-                }
-                Ok(self
-                    .dispatch
-                    .invoke(call(name, None, "/".to_owned(), "event", force), request)
-                    .await)
-            }
-            Route::Admin => {
-                self.admin_key.check(request.headers())?;
-                Ok(admin::pass_on(&self.scheduler, request, request_id).await)
-            }
-            Route::Metrics => {
-                self.admin_key.check(request.headers())?;
-                let (kind, text) = exposition(&self.dispatch.metrics.registry, request.headers());
-                Ok(([kind], text).into_response())
-            }
-            Route::OpenApi => Ok(Json(openapi::document()).into_response()),
-            Route::Health => Ok("ok".into_response()),
-            Route::Ready if self.scheduler.is_ready().await => Ok("ok".into_response()),
-            Route::Ready => Err(ApiError::new(
-                ErrorCode::Unavailable,
-                "the scheduler does not answer: see `rekindle.log` in its data, or its journal",
-            )),
         }
     }
 }
