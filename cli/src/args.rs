@@ -41,7 +41,7 @@ pub(crate) use host::{BackupArgs, ConfigArgs, DoctorArgs, DoctorTargetArgs, Rest
 pub(crate) use https::HttpsArgs;
 pub(crate) use migrate::MigrateArgs;
 pub(crate) use places::Places;
-pub(crate) use releases::{AliasArgs, AliasCommand, RollbackArgs};
+pub(crate) use releases::{AliasArgs, AliasCommand, DiffArgs, RollbackArgs};
 pub(crate) use retention::RetentionArgs;
 pub(crate) use roles::{CollectingArgs, DownArgs, GatewayArgs, SchedulerArgs, SealingArgs, UpArgs, WorkerArgs};
 pub(crate) use room::RoomArgs;
@@ -140,6 +140,8 @@ pub(crate) enum Command {
     Describe(DescribeArgs),
     /// List the versions of a function: which are kept, and which serve.
     Versions(DescribeArgs),
+    /// Show what differs between two versions of a function, or a version and a folder.
+    Diff(DiffArgs),
     /// Have an earlier version of a function serve again, at once.
     Rollback(RollbackArgs),
     /// Name versions of a function, and share its invocations among them.

@@ -122,6 +122,11 @@ impl Client {
         named.within(&self.namespace)
     }
 
+    /// Namespace of what is named without one.
+    pub(crate) fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
     /// The full address of `path`, which starts with a slash.
     pub(crate) fn address(&self, path: &str) -> String {
         format!("{}{path}", self.base)

@@ -4,7 +4,8 @@
 //! `main` stays without threads and without tokio. `fn up --foreground` and `fn worker` first enter a mount namespace
 //! of their own, and a thread started earlier would stay outside.
 //!
-//! Exit codes: 0 done, 1 it failed (the reason is on standard error), 2 the command line is wrong.
+//! Exit codes: 0 done, 1 it failed (the reason is on standard error), 2 the command line is wrong. Commands that compare
+//! end with 3 if something differs.
 
 #![warn(clippy::print_stdout)]
 
@@ -110,6 +111,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         }
         Command::List(args) => block_on(async { commands::list::run(&Client::new(&client)?, args).await }),
         Command::Describe(args) => block_on(async { commands::describe::run(&Client::new(&client)?, &args).await }),
+        Command::Diff(args) => block_on(async { commands::diff::run(&Client::new(&client)?, &args).await }),
         Command::Versions(args) => block_on(async { commands::versions::run(&Client::new(&client)?, &args).await }),
         Command::Alias(args) => block_on(async { commands::alias::run(&Client::new(&client)?, &args.command).await }),
         Command::Rollback(args) => block_on(async { commands::rollback::run(&Client::new(&client)?, &args).await }),

@@ -69,6 +69,12 @@ impl Function {
         let mut targets = self.aliases.values().flat_map(|alias| &alias.targets);
         targets.any(|target| target.version == version)
     }
+
+    /// Whether an alias names a version with this snapshot. Versions may share one.
+    fn names_snapshot(&self, snapshot: &SnapshotId) -> bool {
+        let mut sharers = (self.versions.iter()).filter(|(_, spec)| spec.snapshot.as_ref() == Some(snapshot));
+        sharers.any(|(version, _)| self.is_named(*version))
+    }
 }
 
 /// Every version that can serve, or could once.
@@ -227,9 +233,9 @@ impl Catalog {
         let Some(known) = self.functions.get(function) else {
             return;
         };
-        for (version, spec) in &known.versions {
+        for spec in known.versions.values() {
             match &spec.snapshot {
-                Some(snapshot) if known.is_named(*version) => self.retired.remove(snapshot),
+                Some(snapshot) if known.names_snapshot(snapshot) => self.retired.remove(snapshot),
                 snapshot => self.retired.add(snapshot.as_ref()),
             }
         }
@@ -252,7 +258,9 @@ impl Catalog {
         self.retired.add(spec.snapshot.as_ref());
         let changed = Arc::make_mut(spec);
         (changed.snapshot, changed.snapshot_digest) = (None, None);
-        Some(spec.clone())
+        let spec = spec.clone();
+        self.note_aliases(&damaged.function);
+        Some(spec)
     }
 
     /// Versions whose snapshot is known only by its name.
@@ -286,6 +294,7 @@ impl Catalog {
             );
             *known = Arc::new(spec.clone());
         }
+        self.note_aliases(&spec.function);
     }
 
     /// Drops a version that does not serve.
@@ -394,6 +403,28 @@ mod tests {
 
     use super::*;
     use crate::fixture::spec;
+
+    #[test]
+    fn a_snapshot_of_several_versions_retires_with_the_last_of_them() {
+        let mut catalog = Catalog::default();
+        let version = |number| {
+            let mut spec = spec("hello", number, 10, 1, 2);
+            spec.snapshot = Some("s-1".parse().unwrap());
+            spec
+        };
+        let (hello, shared) = ("hello".parse().unwrap(), "s-1".parse().unwrap());
+        for number in 1..=3 {
+            catalog.release(version(number));
+            assert!(!catalog.retired().has(&shared), "version {number}");
+        }
+        catalog.set_alias(&hello, Alias::of(AliasName::live(), VersionNumber(1)));
+        catalog.remove_version(&hello, VersionNumber(3));
+        assert!(!catalog.retired().has(&shared));
+        let mut renewed = version(1);
+        renewed.snapshot = Some("s-2".parse().unwrap());
+        catalog.exchange(&renewed);
+        assert!(catalog.retired().has(&shared), "no alias names who is left");
+    }
 
     #[test]
     fn a_snapshot_retires_with_its_version_or_when_another_takes_its_place() {

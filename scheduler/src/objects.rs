@@ -33,6 +33,9 @@ pub trait ObjectStore: Send + Sync + 'static {
     /// Stores a file under `key`.
     fn put_file<'a>(&'a self, key: &'a str, path: &'a Path) -> BoxFuture<'a, Result<(), ObjectError>>;
 
+    /// Writes an object into a new file.
+    fn get_file<'a>(&'a self, key: &'a str, path: &'a Path) -> BoxFuture<'a, Result<(), ObjectError>>;
+
     /// Removes an object; a missing one is no error.
     fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), ObjectError>>;
 
@@ -77,6 +80,11 @@ impl ObjectStore for Store {
     fn put_file<'a>(&'a self, key: &'a str, path: &'a Path) -> BoxFuture<'a, Result<(), ObjectError>> {
         let put = Box::pin((**self).put_file(key, path));
         Box::pin(async move { put.await.map(drop).map_err(failed("store", key)) })
+    }
+
+    fn get_file<'a>(&'a self, key: &'a str, path: &'a Path) -> BoxFuture<'a, Result<(), ObjectError>> {
+        let get = Box::pin((**self).get_to_file(key, path));
+        Box::pin(async move { get.await.map(drop).map_err(failed("read", key)) })
     }
 
     fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), ObjectError>> {

@@ -6,6 +6,9 @@
 //!    each of them ─> Failed   (also: worker gone, time over)
 //! ```
 //!
+//! A version that differs from the live one only in settings is not built. It is booted, or it takes over the live
+//! version's snapshot and is live at once ([`Plan`]).
+//!
 //! The limit is ten minutes and two boots from when its turn has come. If a worker is lost, or cannot continue for a
 //! reason of its own, another starts over.
 
@@ -14,7 +17,7 @@ use std::time::{Duration, Instant};
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use rekindle_wire::api::{Alias, PhaseTime, SnapshotSummary, StartKind, VersionInfo, VersionState};
-use rekindle_wire::internal::{LayerRef, PrepareEvent, PrepareRequest, RuntimeSnapshot, VersionSpec};
+use rekindle_wire::internal::{BuiltLayers, LayerRef, PrepareEvent, PrepareRequest, RuntimeSnapshot, VersionSpec};
 use rekindle_wire::manifest::Base;
 use rekindle_wire::processor::InstructionSets;
 use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, InstanceId};
@@ -44,12 +47,23 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Longest line of one event. Error messages carry the last output of a build.
 const LINE_MAX: usize = 1 << 20;
 
+/// What has to be done until a version is ready.
+pub(crate) enum Plan {
+    /// All of it.
+    Build,
+    /// The version has these layers.
+    Boot(BuiltLayers),
+    /// It differs from this version only in what the platform reads: it takes over the snapshot.
+    TakeOver(Box<VersionSpec>, Option<SnapshotSummary>),
+}
+
 /// Prepares a version in a task of its own. `place` is its permit among the deploys in progress.
 /// With `traffic` it serves the function's invocations once it can.
 pub(crate) fn begin(
     scheduler: &Scheduler,
     version: NewVersion,
     source_key: String,
+    plan: Plan,
     place: OwnedSemaphorePermit,
     traffic: bool,
 ) {
@@ -57,43 +71,34 @@ pub(crate) fn begin(
     scheduler.tasks.spawn(async move {
         let VersionInfo { function, version: number, .. } = version.info.clone();
         let _place = place;
-        let Ok(turn) = here.preparing.acquire().await else {
-            return;
-        };
-        let mut preparation = Preparation::of(&here, &version, &source_key, turn);
-        let limit = LIMIT + version.info.manifest.boot_timeout() * 2;
-        let outcome = tokio::time::timeout(limit, preparation.run()).await;
-        let Preparation {
-            instance,
-            phases,
-            so_far,
-            ..
-        } = preparation;
-        let outcome = outcome.unwrap_or_else(|_| {
-            so_far.ok_or_else(|| ApiError::new(
-                ErrorCode::BuildFailed,
-                format!(
-                    "it was not ready within {} minutes: make its dependencies or its start smaller, and deploy again",
-                    limit.as_secs() / 60
-                ),
-            ))
-        });
-        if outcome.as_ref().is_ok_and(|done| done.instance != instance) {
-            // The instance of a later worker that did no better.
-            abandon(&here, instance.clone());
-        }
-        let phases = phases.ended();
-        here.metrics.deployed(outcome.is_ok(), &phases);
-        let order = here.releasing.lock().await;
-        let stored = match &outcome {
-            Ok(done) => {
-                let (snapshot, why_none) = (done.snapshot.as_ref(), done.snapshot_error.as_deref());
-                here.store
-                    .set_live(&done.spec, snapshot, why_none, &phases, traffic)
-                    .await
+        let (instance, phases, mut outcome) = match plan {
+            Plan::Build => prepare(&here, &version, &source_key, None).await,
+            Plan::Boot(built) => prepare(&here, &version, &source_key, Some(built)).await,
+            Plan::TakeOver(spec, snapshot) => {
+                let done = take_over(&version, *spec, snapshot);
+                (done.instance.clone(), Vec::new(), Ok(done))
             }
-            Err(error) => here.store.set_failed(&function, number, error, &phases).await,
         };
+        let order = here.releasing.lock().await;
+        let mut stored = Ok(false);
+        if let Ok(done) = &outcome {
+            let (snapshot, why_none) = (done.snapshot.as_ref(), done.snapshot_error.as_deref());
+            stored = here
+                .store
+                .set_live(&done.spec, snapshot, why_none, &phases, traffic)
+                .await;
+            if let Ok(false) = stored {
+                outcome = Err(ApiError::new(
+                    ErrorCode::Unavailable,
+                    "the version whose files it uses was removed meanwhile: deploy again",
+                ));
+            }
+        }
+        here.metrics.deployed(outcome.is_ok(), &phases);
+        if let Err(error) = &outcome {
+            let failed = here.store.set_failed(&function, number, error, &phases).await;
+            stored = failed.map(|()| false);
+        }
         if let Err(error) = stored {
             tracing::error!(%function, version = %number, error = &error as &dyn std::error::Error, "the outcome of a deploy could not be stored");
             return abandon(&here, instance);
@@ -102,7 +107,8 @@ pub(crate) fn begin(
             Ok(done) => {
                 let snapshot = done.snapshot.is_some();
                 // The first instance is no copy of the snapshot, so an invocation that needs a fresh one has no use for it.
-                let serves = !(done.spec.manifest.fresh && snapshot);
+                // One that was booted of files that there were has been ended by its worker.
+                let serves = version.info.reused.is_none() && !(done.spec.manifest.fresh && snapshot);
                 tracing::info!(%function, version = %number, snapshot, traffic, "a version is ready");
                 {
                     let mut state = here.state();
@@ -136,6 +142,54 @@ pub(crate) fn begin(
     });
 }
 
+/// Has a worker prepare the version, from layers that there are already if `built`. Returns the last instance, the
+/// phases, and the outcome.
+async fn prepare(
+    scheduler: &Scheduler,
+    version: &NewVersion,
+    source_key: &str,
+    built: Option<BuiltLayers>,
+) -> (InstanceId, Vec<PhaseTime>, Result<Done, ApiError>) {
+    let turn = scheduler.preparing.acquire().await.ok();
+    let mut preparation = Preparation::of(scheduler, version, source_key, built, turn);
+    let limit = LIMIT + version.info.manifest.boot_timeout() * 2;
+    let outcome = tokio::time::timeout(limit, preparation.run()).await;
+    let Preparation {
+        instance,
+        phases,
+        so_far,
+        ..
+    } = preparation;
+    let too_long = || {
+        let minutes = limit.as_secs() / 60;
+        let message = format!(
+            "it was not ready within {minutes} minutes: make its dependencies or its start smaller, and deploy again"
+        );
+        ApiError::new(ErrorCode::BuildFailed, message)
+    };
+    let outcome = outcome.unwrap_or_else(|_| so_far.ok_or_else(too_long));
+    if outcome.as_ref().is_ok_and(|done| done.instance != instance) {
+        // The instance of a later worker that did no better.
+        abandon(scheduler, instance.clone());
+    }
+    (instance, phases.ended(), outcome)
+}
+
+/// The version with the layers and the snapshot of another.
+fn take_over(version: &NewVersion, spec: VersionSpec, snapshot: Option<SnapshotSummary>) -> Done {
+    Done {
+        instance: InstanceId::generate(),
+        spec: VersionSpec {
+            version: version.info.version,
+            manifest: version.info.manifest.clone(),
+            ..spec
+        },
+        snapshot,
+        snapshot_error: None,
+        no_room: false,
+    }
+}
+
 struct Done {
     /// The version's first instance.
     instance: InstanceId,
@@ -153,6 +207,8 @@ struct Preparation<'a> {
     scheduler: &'a Scheduler,
     version: &'a NewVersion,
     source_key: &'a str,
+    /// Its layers, if they need not be built.
+    built: Option<BuiltLayers>,
     /// The ask for its first instance. It avoids the workers on which it failed.
     ask: Ask,
     instance: InstanceId,
@@ -162,12 +218,19 @@ struct Preparation<'a> {
 }
 
 impl<'a> Preparation<'a> {
-    fn of(scheduler: &'a Scheduler, version: &'a NewVersion, source_key: &'a str, turn: SemaphorePermit<'a>) -> Self {
+    fn of(
+        scheduler: &'a Scheduler,
+        version: &'a NewVersion,
+        source_key: &'a str,
+        built: Option<BuiltLayers>,
+        turn: Option<SemaphorePermit<'a>>,
+    ) -> Self {
         Self {
-            turn: Some(turn),
+            turn,
             scheduler,
             version,
             source_key,
+            built,
             ask: Ask {
                 gateway: rekindle_wire::ids::GatewayId::generate(),
                 version: None,
@@ -252,7 +315,7 @@ impl<'a> Preparation<'a> {
             source_key: self.source_key.to_owned(),
             sharing: scheduler.config.sharing,
             runtime_snapshot: runtime_snapshot(scheduler, function, manifest.base).await,
-            built: None,
+            built: self.built.clone(),
         };
         let mut told = Told::order(scheduler, address, &request)
             .await

@@ -7,6 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use axum::body::Body;
 use futures::StreamExt as _;
+use rekindle_wire::api::{SourceFile, SourceKind};
 use rekindle_wire::manifest::{self, Manifest};
 use rekindle_wire::{ApiError, ErrorCode};
 use tempfile::NamedTempFile;
@@ -63,7 +64,27 @@ pub(crate) struct Upload {
     pub(crate) file: NamedTempFile,
     /// Digest of the archive's bytes.
     pub(crate) digest: blake3::Hash,
+    pub(crate) folder: Folder,
+}
+
+/// What is in a folder.
+#[derive(Debug)]
+pub(crate) struct Folder {
     pub(crate) manifest: Manifest,
+    /// The files without the manifest, in the order of their paths.
+    pub(crate) files: Vec<SourceFile>,
+}
+
+impl Folder {
+    /// Digest of the files. The same for each archive of the same ones.
+    pub(crate) fn code(&self) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new();
+        for SourceFile { path, kind, digest } in &self.files {
+            // No path has a zero byte, and the others are words.
+            hasher.update(format!("{path}\0{kind:?}\0{digest}\0").as_bytes());
+        }
+        hasher.finalize()
+    }
 }
 
 /// Receives a folder and reads its manifest.
@@ -88,7 +109,7 @@ pub(crate) async fn receive(body: Body, dir: &Path) -> Result<Upload, UploadErro
     }
     out.flush().await.map_err(spool)?;
     let (archive, again) = (file.reopen().map_err(spool)?, file.reopen().map_err(spool)?);
-    let manifest = tokio::task::spawn_blocking(move || {
+    let folder = tokio::task::spawn_blocking(move || {
         check_extensions(archive)?;
         look_through(again)
     })
@@ -97,7 +118,7 @@ pub(crate) async fn receive(body: Body, dir: &Path) -> Result<Upload, UploadErro
     Ok(Upload {
         file,
         digest: hasher.finalize(),
-        manifest,
+        folder,
     })
 }
 
@@ -123,12 +144,12 @@ fn check_extensions(archive: File) -> Result<(), UploadError> {
     Ok(())
 }
 
-/// Checks every entry's path and type, and reads the manifest. Blocks.
-fn look_through(archive: File) -> Result<Manifest, UploadError> {
+/// Checks every entry's path and type, reads the manifest, and hashes the files. Blocks.
+pub(crate) fn look_through(archive: File) -> Result<Folder, UploadError> {
     let unzipped = flate2::read::GzDecoder::new(std::io::BufReader::new(archive)).take(UNPACKED_MAX);
     let mut archive = tar::Archive::new(unzipped);
     let mut links = HashSet::new();
-    let mut manifest = None;
+    let (mut manifest, mut files) = (None, Vec::new());
     let mut unpacked = 0_u64;
     for (n, entry) in archive.entries().map_err(UploadError::NotAnArchive)?.enumerate() {
         let mut entry = entry.map_err(UploadError::NotAnArchive)?;
@@ -145,7 +166,14 @@ fn look_through(archive: File) -> Result<Manifest, UploadError> {
             return Err(UploadError::Entry(format!("{} below a symbolic link", shown.display())));
         }
         let kind = entry.header().entry_type();
+        let source = |kind, digest: &str| SourceFile {
+            path: path.to_string_lossy().into_owned(),
+            kind,
+            digest: digest.to_owned(),
+        };
+        let target = |entry: &tar::Entry<'_, _>| entry.link_name_bytes().unwrap_or_default().into_owned();
         if kind.is_symlink() {
+            files.push(source(SourceKind::Link, &blake3::hash(&target(&entry)).to_hex()));
             links.insert(path);
         } else if kind.is_hard_link() {
             let target = entry
@@ -153,6 +181,10 @@ fn look_through(archive: File) -> Result<Manifest, UploadError> {
                 .map_err(UploadError::NotAnArchive)?
                 .unwrap_or_default();
             inside(&target)?;
+            files.push(source(
+                SourceKind::Link,
+                &blake3::hash(target.as_os_str().as_encoded_bytes()).to_hex(),
+            ));
         } else if kind.is_file() && path == Path::new(manifest::FILE_NAME) {
             let mut text = String::new();
             (&mut entry)
@@ -160,14 +192,29 @@ fn look_through(archive: File) -> Result<Manifest, UploadError> {
                 .read_to_string(&mut text)
                 .map_err(UploadError::NotAnArchive)?;
             manifest = Some(manifest::parse(&text)?);
-        } else if !(kind.is_file() || kind.is_dir() || kind.is_pax_global_extensions()) {
+        } else if kind.is_file() {
+            let is_executable = entry.header().mode().unwrap_or_default() & 0o111 != 0;
+            let mut hasher = blake3::Hasher::new();
+            std::io::copy(&mut entry, &mut hasher).map_err(UploadError::NotAnArchive)?;
+            let kind = match is_executable {
+                true => SourceKind::Executable,
+                false => SourceKind::File,
+            };
+            files.push(source(kind, &hasher.finalize().to_hex()));
+        } else if kind.is_dir() && path == Path::new("") {
+            // The folder itself, which only some archives have.
+        } else if kind.is_dir() {
+            files.push(source(SourceKind::Folder, ""));
+        } else if !kind.is_pax_global_extensions() {
             return Err(UploadError::Entry(format!(
                 "{}, which is neither file, folder nor link",
                 shown.display()
             )));
         }
     }
-    manifest.ok_or(UploadError::NoManifest)
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    let manifest = manifest.ok_or(UploadError::NoManifest)?;
+    Ok(Folder { manifest, files })
 }
 
 /// The path without leading `./`; refused if it would leave the folder.

@@ -59,8 +59,10 @@ Examples:
   fn deploy functions/samples/hello-python
   fn deploy --force                although nothing has changed: installs its packages anew
   fn deploy --no-traffic           ready, but the version before goes on serving
+  fn deploy --dry-run              what would change; exit code 3 if anything would
 
 A folder that has not changed since its function's newest version makes no new one: that one serves, if it did not. \
+Where only settings differ from the live version, nothing is built, and for most nothing is booted. \
 What .fnignore names (the syntax of .gitignore) stays behind, as do .git, __pycache__, .venv and node_modules.")]
 pub(crate) struct DeployArgs {
     /// The function's folder, with its fn.toml.
@@ -72,6 +74,9 @@ pub(crate) struct DeployArgs {
     /// Do everything but make the version live.
     #[arg(long)]
     pub(crate) no_traffic: bool,
+    /// Show what would change, and upload nothing. Exit codes: 0 nothing would, 3 something would, 1 it failed.
+    #[arg(long, conflicts_with_all = ["force", "no_traffic", "wait"])]
+    pub(crate) dry_run: bool,
     /// How long to wait until it is live; by default 900 plus twice the function's boot_timeout.
     #[arg(long, value_name = "SECONDS")]
     pub(crate) wait: Option<u64>,

@@ -1,4 +1,6 @@
-//! Options of commands about releases: rollback, aliases.
+//! Options of commands about releases: differences, rollback, aliases.
+
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use rekindle_wire::api::AliasTarget;
@@ -20,6 +22,34 @@ pub(crate) struct RollbackArgs {
     /// The version, as `fn versions` lists it; by default the one that was live before.
     #[arg(value_parser = version)]
     pub(crate) version: Option<VersionNumber>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `fn diff`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Examples:
+  fn diff hello                    from the live version to the newest
+  fn diff hello 7                  from version 7 to the live one
+  fn diff hello 7 8
+  fn diff hello --dir .            from the live version to this folder
+
+Settings are compared one by one, files by their digests. A folder's build command runs, as at a deploy.
+Exit codes: 0 nothing differs, 3 something does, 1 it failed.")]
+pub(crate) struct DiffArgs {
+    /// The function: NAME, or NAME.NAMESPACE.
+    pub(crate) name: FunctionArg,
+    /// The version to compare with; by default the live one.
+    #[arg(value_parser = version)]
+    pub(crate) from: Option<VersionNumber>,
+    /// The other version; by default the live one, or the newest if no version is named.
+    #[arg(value_parser = version)]
+    pub(crate) to: Option<VersionNumber>,
+    /// Compare with this folder instead.
+    #[arg(long, value_name = "PATH", conflicts_with = "to")]
+    pub(crate) dir: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,

@@ -1,17 +1,33 @@
 //! Calls about releases.
 
+use std::time::Duration;
+
 use anyhow::Result;
-use rekindle_wire::api::{Alias, AliasTarget, AliasTargets, Rollback, RollbackRequest, VersionSummary};
-use rekindle_wire::interface::users::{ListAliases, ListVersions, RemoveAlias, RollBack, SetAlias};
+use rekindle_wire::api::{Alias, AliasTarget, AliasTargets, Rollback, RollbackRequest, VersionFiles, VersionSummary};
+use rekindle_wire::interface::users::{ListAliases, ListFiles, ListVersions, RemoveAlias, RollBack, SetAlias};
 use rekindle_wire::{AliasName, FunctionId, VersionNumber};
 
 use super::{CALL_TIMEOUT, Client};
+
+/// For a list of files: the folder is read from the object store.
+const FILES_TIMEOUT: Duration = Duration::from_secs(120);
 
 impl Client {
     /// Every version of a function that is kept, newest first.
     pub(crate) async fn versions(&self, name: &FunctionId) -> Result<Vec<VersionSummary>> {
         let (name, namespace) = name.split();
         self.ask(&ListVersions { name, namespace }).await
+    }
+
+    /// The files of the folder that a version was made of.
+    pub(crate) async fn files(&self, name: &FunctionId, version: VersionNumber) -> Result<VersionFiles> {
+        let (name, namespace) = name.split();
+        let files = ListFiles {
+            name,
+            version,
+            namespace,
+        };
+        self.call(&files, &(), FILES_TIMEOUT).await
     }
 
     /// Has an earlier version serve again, by default the one that served before.

@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::Result;
 use rekindle_wire::VersionNumber;
-use rekindle_wire::api::{Randomness, Rehearsal, RestoredBy, SnapshotSummary, VersionInfo, VersionState};
+use rekindle_wire::api::{Randomness, Rehearsal, RestoredBy, Reused, SnapshotSummary, VersionInfo, VersionState};
 use rekindle_wire::renewal::Renewal;
 
 use crate::args::DescribeArgs;
@@ -62,6 +62,9 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
             );
         }
         say!("network    {}", m.network.as_str());
+        if let Some(reused) = shown.reused {
+            say!("reused     {}", reused_line(reused));
+        }
         if let Some(snapshot) = &shown.snapshot {
             say!("snapshot   {}", snapshot_line(snapshot));
             for refused in &snapshot.refused_warmups {
@@ -129,6 +132,17 @@ fn state_word(version: &VersionInfo, live: Option<VersionNumber>) -> String {
 pub(super) fn when(unix_s: i64) -> String {
     let since = Duration::from_secs(u64::try_from(unix_s).unwrap_or(0));
     humantime::format_rfc3339_seconds(UNIX_EPOCH + since).to_string()
+}
+
+/// What a version has of another, on one line.
+pub(crate) fn reused_line(reused: Reused) -> String {
+    match reused.snapshot {
+        true => format!(
+            "the snapshot of version {}: nothing was built or booted",
+            reused.version
+        ),
+        false => format!("the files of version {}: booted, and not built", reused.version),
+    }
 }
 
 /// The phases that a version went through, on one line.

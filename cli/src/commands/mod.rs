@@ -9,6 +9,7 @@ pub(crate) mod delete;
 pub(crate) mod demo;
 pub(crate) mod deploy;
 pub(crate) mod describe;
+pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod down;
 pub(crate) mod init;

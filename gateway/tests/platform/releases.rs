@@ -159,6 +159,59 @@ async fn a_deploy_without_traffic_serves_once_it_is_told_to() {
 }
 
 #[tokio::test]
+async fn what_differs_only_in_settings_is_not_built_and_what_the_platform_alone_reads_is_not_booted() {
+    let platform = Platform::start().await;
+    let deploy_entry = async |entry: &str, settings: &str| -> VersionInfo {
+        let manifest = format!("name = \"hello\"\nruntime = \"python\"\nentry = \"{entry}\"\n{settings}");
+        let call = platform.admin(Method::POST, "/v1/functions?if_changed=true");
+        let accepted: VersionInfo = (call.body(crate::harness::folder(&manifest)).send().await.unwrap())
+            .json()
+            .await
+            .unwrap();
+        until("it is ready", async || {
+            platform.versions().await[0].state == VersionState::Live
+        })
+        .await;
+        platform.until_serves(accepted.version.0).await;
+        accepted
+    };
+    let deploy = async |settings| deploy_entry("main.handler", settings).await;
+    let prepared = || platform.worker.prepared.lock().clone();
+    assert_eq!(deploy("").await.reused, None);
+    let settings = "timeout = \"7s\"\nconcurrency = 3\nidle = \"1s\"\nmax_instances = 2\n";
+    let taken_over = deploy(settings).await.reused.unwrap();
+    assert_eq!((taken_over.version.0, taken_over.snapshot), (1, true));
+    assert_eq!(prepared().len(), 1, "nothing was booted");
+    platform.scale_to_zero().await;
+    assert_eq!(platform.worker.starts.lock().len(), 1);
+    platform.until_serves(2).await;
+    let started = platform.worker.starts.lock().last().unwrap().spec.clone();
+    assert_eq!((started.version.0, started.manifest.timeout_ms), (2, 7_000));
+    assert_eq!(started.snapshot.unwrap().as_str(), "s-hello-1");
+
+    let booted = deploy(&format!("{settings}memory = \"64MiB\"\n")).await.reused.unwrap();
+    assert_eq!((booted.version.0, booted.snapshot), (2, false));
+    let order = prepared().pop().unwrap();
+    assert_eq!((prepared().len(), order.version.0), (2, 3));
+    assert!(order.built.is_some(), "of the layers that there are");
+    // The instance of its boot serves nobody.
+    platform.scale_to_zero().await;
+
+    let built = deploy_entry("main.other", "").await;
+    assert_eq!(built.reused, None, "it may be built differently");
+    assert_eq!(prepared().pop().unwrap().built, None);
+    let files = platform.admin(Method::GET, "/v1/functions/hello/versions/2/files");
+    let files: rekindle_wire::api::VersionFiles = files.send().await.unwrap().json().await.unwrap();
+    assert_eq!(
+        (files.version.0, files.files.len()),
+        (2, 0),
+        "there is only its manifest"
+    );
+    let none = platform.admin(Method::GET, "/v1/functions/hello/versions/9/files");
+    assert_eq!(error(none.send().await.unwrap()).await.code, ErrorCode::NotFound);
+}
+
+#[tokio::test]
 async fn each_version_has_a_url_and_is_started_there_although_another_is_live() {
     let platform = Platform::start().await;
     for _ in 0..2 {

@@ -4,23 +4,27 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use http::StatusCode;
-use rekindle_wire::api::{Alias, VersionInfo};
+use rekindle_wire::api::{Alias, Reused, VersionInfo};
 use rekindle_wire::interface::Params;
 use rekindle_wire::interface::users::Deploy;
+use rekindle_wire::internal::{BuiltLayers, VersionSpec};
+use rekindle_wire::manifest::{SettingChange, Work};
 use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId};
 
 use super::known;
 use crate::clock::unix_s;
 use crate::cluster::ClusterState;
 use crate::objects::source_key;
-use crate::prepare;
+use crate::prepare::{self, Plan};
 use crate::refusal::{Refused, chain, from_store};
 use crate::releases;
 use crate::state::{DEPLOYS_MAX, Scheduler};
-use crate::upload;
+use crate::store::Source;
+use crate::upload::{self, Folder};
 
 /// Takes the folder as `.tar.gz` and answers 202 with the version, which is then prepared. If the request is for a
 /// changed folder only, and the newest version was made from this one, it answers 200 with that version, which serves.
+/// Where only settings differ from the live version, nothing is built then.
 pub(super) async fn deploy(
     State(scheduler): State<Scheduler>,
     Params(wanted): Params<Deploy>,
@@ -36,12 +40,11 @@ pub(super) async fn deploy(
         )
     })?;
     let upload = upload::receive(body, &scheduler.config.spool).await?;
-    let function = FunctionId::new(&namespace, &upload.manifest.name);
+    let function = FunctionId::new(&namespace, &upload.folder.manifest.name);
     check_name(&scheduler, &function).await?;
     let key = source_key(&upload.digest);
-    if wanted.if_changed.unwrap_or(false)
-        && let Some(version) = scheduler.store.unchanged(&function, &key).await.map_err(from_store)?
-    {
+    let only_changes = wanted.if_changed.unwrap_or(false);
+    if only_changes && let Some(version) = scheduler.store.unchanged(&function, &key).await.map_err(from_store)? {
         let serves_alone = |state: &ClusterState| {
             let mut aliases = state.catalog.aliases(&function);
             let live = aliases.find(|alias| alias.name.is_live());
@@ -54,6 +57,11 @@ pub(super) async fn deploy(
         }
         return Ok((StatusCode::OK, Json(version)));
     }
+    let code = upload.folder.code().to_hex().to_string();
+    let (plan, reused) = match only_changes {
+        true => plan(&scheduler, &function, &upload.folder, &code).await?,
+        false => (Plan::Build, None),
+    };
     // A delete must not mistake the folder for an unused one.
     let nobody_deletes = scheduler.sources.read().await;
     // Before the version is recorded: a version always has its source.
@@ -64,15 +72,64 @@ pub(super) async fn deploy(
             format!("{}: check that the object store answers, and deploy again", chain(&e)),
         )
     })?;
+    let source = Source {
+        key: &key,
+        code: Some(&code),
+        reused,
+    };
     let version = scheduler
         .store
-        .add_version(&function, &upload.manifest, &key, unix_s())
+        .add_version(&function, &upload.folder.manifest, source, unix_s())
         .await
         .map_err(from_store)?;
     drop(nobody_deletes);
     let info = version.info.clone();
-    prepare::begin(&scheduler, version, key, place, traffic);
+    prepare::begin(&scheduler, version, key, plan, place, traffic);
     Ok((StatusCode::ACCEPTED, Json(info)))
+}
+
+/// What has to be done for a version of this folder: less where the live version was made of the same files.
+async fn plan(
+    scheduler: &Scheduler,
+    function: &FunctionId,
+    folder: &Folder,
+    code: &str,
+) -> Result<(Plan, Option<Reused>), Refused> {
+    let live = scheduler.state().catalog.live(function);
+    let Some(live) = live else {
+        return Ok((Plan::Build, None));
+    };
+    let number = live.spec.version;
+    let same = scheduler
+        .store
+        .of_code(function, number, code)
+        .await
+        .map_err(from_store)?;
+    let Some(same) = same else {
+        return Ok((Plan::Build, None));
+    };
+    let changes = live.spec.manifest.changes(&folder.manifest);
+    let work = changes.iter().map(SettingChange::work).max();
+    // A snapshot that could not be taken may be had this time.
+    let is_whole = live.spec.snapshot.is_some() || !live.spec.manifest.snapshot;
+    let plan = match work {
+        Some(Work::Build) => return Ok((Plan::Build, None)),
+        Some(Work::Boot) => Plan::Boot(built(&live.spec)),
+        _ if !is_whole => Plan::Boot(built(&live.spec)),
+        _ => Plan::TakeOver(Box::new((*live.spec).clone()), same.snapshot),
+    };
+    let reused = Reused {
+        version: number,
+        snapshot: matches!(plan, Plan::TakeOver(..)),
+    };
+    Ok((plan, Some(reused)))
+}
+
+fn built(spec: &VersionSpec) -> BuiltLayers {
+    BuiltLayers {
+        rootfs: spec.rootfs.clone(),
+        layer: spec.layer.clone(),
+    }
 }
 
 /// Refuses names with `--` for new functions: they are reserved for what a host name may carry in addition to a

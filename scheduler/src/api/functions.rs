@@ -4,21 +4,22 @@ use std::future::Future;
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use rekindle_wire::api::{FunctionDetail, FunctionSummary, VersionInfo};
+use rekindle_wire::api::{FunctionDetail, FunctionSummary, VersionFiles, VersionInfo};
 use rekindle_wire::interface::Call;
 use rekindle_wire::interface::users::{
-    DeleteFunction, DescribeFunction, DescribeVersion, ListFunctions, RenewSnapshot,
+    DeleteFunction, DescribeFunction, DescribeVersion, ListFiles, ListFunctions, RenewSnapshot,
 };
-use rekindle_wire::{ApiError, ErrorCode};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId, VersionNumber};
 
 use super::{known, named};
 use crate::clock::unix_ms;
 use crate::objects::ObjectError;
 use crate::placing::pump;
-use crate::refusal::{Refused, from_store, unknown_function};
+use crate::refusal::{Refused, chain, from_store, unknown_function};
 use crate::releases;
 use crate::renewal;
 use crate::state::Scheduler;
+use crate::upload::look_through;
 
 const VERSIONS_SHOWN: u32 = 50;
 /// Pause before each further attempt to remove an object.
@@ -53,12 +54,46 @@ pub(super) async fn version(scheduler: Scheduler, call: Call<DescribeVersion>) -
     let name = named(&scheduler, &call.at.name, call.at.namespace)?;
     let number = call.at.version;
     let version = scheduler.store.version(&name, number).await.map_err(from_store)?;
-    version.ok_or_else(|| {
+    version.ok_or_else(|| no_version(&name, number))
+}
+
+/// Lists the files of the folder that a version was made of, which is read from the object store.
+pub(super) async fn files(scheduler: Scheduler, call: Call<ListFiles>) -> Result<VersionFiles, Refused> {
+    let name = named(&scheduler, &call.at.name, call.at.namespace)?;
+    let version = call.at.version;
+    let key = scheduler.store.source_key(&name, version).await.map_err(from_store)?;
+    let key = key.ok_or_else(|| no_version(&name, version))?;
+    // It takes as much as an upload does.
+    let _place = scheduler.deploys.try_acquire().map_err(|_| {
         ApiError::new(
-            ErrorCode::NotFound,
-            format!("function {name} has no version {number}: `fn describe {name}` lists them"),
+            ErrorCode::Throttled,
+            "too many deploys are under way: wait for them (`fn list`)",
         )
+    })?;
+    let unread = |error: &dyn std::error::Error| {
+        let message = format!(
+            "the folder of version {version} of {name} cannot be read: {}",
+            chain(error)
+        );
+        ApiError::new(ErrorCode::Unavailable, message)
+    };
+    let dir = tempfile::tempdir_in(&scheduler.config.spool).map_err(|e| unread(&e))?;
+    let path = dir.path().join("source.tar.gz");
+    scheduler.objects.get_file(&key, &path).await.map_err(|e| unread(&e))?;
+    let archive = std::fs::File::open(&path).map_err(|e| unread(&e))?;
+    let folder = tokio::task::spawn_blocking(move || look_through(archive)).await;
+    let folder = folder.map_err(|e| unread(&e))?.map_err(|e| unread(&e))?;
+    Ok(VersionFiles {
+        version,
+        files: folder.files,
     })
+}
+
+fn no_version(function: &FunctionId, version: VersionNumber) -> ApiError {
+    ApiError::new(
+        ErrorCode::NotFound,
+        format!("function {function} has no version {version}: `fn describe {function}` lists them"),
+    )
 }
 
 /// Requests a new snapshot of the live version.

@@ -100,6 +100,7 @@ fn for_users(others: Routes<Scheduler>) -> Routes<Scheduler> {
         .on(functions::detail)
         .on(functions::delete)
         .on(functions::version)
+        .on(functions::files)
         .on(releases::versions)
         .on(releases::roll_back)
         .on(releases::aliases)

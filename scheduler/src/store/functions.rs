@@ -122,7 +122,11 @@ impl Store {
                 .map(|s| serde_json::from_str(&s))
                 .transpose()
                 .map_err(unreadable("versions.spec"))?;
-            leftovers.snapshots.extend(spec.and_then(|s| s.snapshot));
+            // Versions may share one.
+            let snapshot = spec
+                .and_then(|s| s.snapshot)
+                .filter(|s| !leftovers.snapshots.contains(s));
+            leftovers.snapshots.extend(snapshot);
             let users: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM versions WHERE source_key = $1")
                 .bind(&source_key)
                 .fetch_one(&mut *tx)

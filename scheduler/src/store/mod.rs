@@ -42,7 +42,7 @@ pub(crate) use dialect::Dialect;
 pub(crate) use leader::Led;
 pub(crate) use renewals::{ATTEMPTS_MAX, Anew, DueRenewal};
 use session::Session;
-pub(crate) use versions::NewVersion;
+pub(crate) use versions::{NewVersion, Source};
 
 /// Maximum number of connections.
 const CONNECTIONS: u32 = 8;

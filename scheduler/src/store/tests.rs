@@ -1,6 +1,6 @@
 //! Each database by itself, closed and opened again: a file, and one on a PostgreSQL server of the tests' own.
 
-use rekindle_wire::api::{Alias, AliasTarget, PhaseTime, VersionState};
+use rekindle_wire::api::{Alias, AliasTarget, PhaseTime, Reused, VersionState};
 use rekindle_wire::internal::{Sharers, VersionSpec};
 use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, Namespace, VersionNumber};
 
@@ -92,6 +92,7 @@ on_either! {
     the_first_master_key_is_the_databases_until_another_is_set,
     what_was_counted_is_there_after_a_restart_until_its_function_goes,
     digests_of_snapshots_are_kept_until_they_are_lost,
+    a_shared_snapshot_is_kept_as_long_as_one_of_its_versions,
     who_is_revoked_stays_revoked,
     functions_of_one_name_in_two_namespaces_have_nothing_in_common,
 }
@@ -151,6 +152,66 @@ async fn digests_of_snapshots_are_kept_until_they_are_lost(place: &Place) {
     store.delete_function(&name, 7).await.unwrap();
     assert_eq!(kept(own).await, None);
     assert_eq!(kept(all).await, Some(named("ef")), "it is every function's");
+}
+
+async fn a_shared_snapshot_is_kept_as_long_as_one_of_its_versions(place: &Place) {
+    let store = open(place).await;
+    let name: FunctionId = "hello".parse().unwrap();
+    let source = |code: &'static str, reused: Option<u32>| Source {
+        key: "sources/a",
+        code: Some(code),
+        reused: reused.map(|version| Reused {
+            version: VersionNumber(version),
+            snapshot: true,
+        }),
+    };
+    let ready = async |number: u32| {
+        let mut spec = spec("hello", number, 10, 1, 1);
+        spec.snapshot = Some("s-1".parse().unwrap());
+        store.set_live(&spec, None, None, &[], true).await.unwrap()
+    };
+    let add = async |source| {
+        store
+            .add_version(&name, &parsed("hello"), source, 7)
+            .await
+            .unwrap()
+            .info
+    };
+    add(source("aa", None)).await;
+    assert!(ready(1).await);
+    let of_code = async |version, code: &str| store.of_code(&name, VersionNumber(version), code).await.unwrap();
+    assert_eq!(of_code(1, "ab").await, None);
+    assert_eq!(of_code(1, "aa").await.unwrap().reused, None);
+    let added = add(source("aa", Some(1))).await;
+    assert_eq!(of_code(2, "aa").await, None, "it cannot serve yet");
+    assert!(ready(2).await);
+    assert_eq!(of_code(2, "aa").await.unwrap().reused, added.reused);
+    assert_eq!(
+        store.source_key(&name, VersionNumber(2)).await.unwrap().as_deref(),
+        Some("sources/a")
+    );
+
+    let of_snapshot = async || {
+        store
+            .kept()
+            .await
+            .unwrap()
+            .into_iter()
+            .filter_map(|v| v.spec?.snapshot)
+            .count()
+    };
+    assert_eq!(of_snapshot().await, 2);
+    add_live(&store, "hello", None).await;
+    let removed = store.remove_too_old(1).await.unwrap();
+    assert_eq!(removed, [(name.clone(), VersionNumber(1))], "the second served before");
+    assert_eq!(of_snapshot().await, 1);
+    // What it was to share is gone.
+    let late = add(source("aa", Some(1))).await;
+    assert!(!ready(late.version.0).await);
+    assert_eq!(store.fail_unfinished().await.unwrap(), 1);
+    let left = store.delete_function(&name, 7).await.unwrap().unwrap();
+    assert_eq!(left.snapshots, ["s-1".parse().unwrap()]);
+    assert_eq!(left.source_keys, ["sources/a", "sources/hello"]);
 }
 
 async fn who_is_revoked_stays_revoked(place: &Place) {

@@ -2,12 +2,12 @@
 
 use std::sync::LazyLock;
 
-use rekindle_wire::api::{Alias, PhaseTime, SnapshotSummary, VersionInfo, VersionState};
+use rekindle_wire::api::{Alias, PhaseTime, Reused, SnapshotSummary, VersionInfo, VersionState};
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::manifest::Manifest;
 use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, Namespace, VersionNumber};
-use sqlx::Row as _;
 use sqlx::any::AnyRow;
+use sqlx::{Any, Row as _, Transaction};
 
 use super::{Store, StoreError, failed, function_id, json, parsed, renewals, unreadable};
 
@@ -22,12 +22,33 @@ pub(crate) struct NewVersion {
     pub(crate) uid: u32,
 }
 
+/// The folder that a version is made of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Source<'a> {
+    /// Its key in the object store.
+    pub(crate) key: &'a str,
+    /// Digest of its files without fn.toml.
+    pub(crate) code: Option<&'a str>,
+    /// The version that has been made of these files already.
+    pub(crate) reused: Option<Reused>,
+}
+
+impl<'a, T: AsRef<str> + ?Sized> From<&'a T> for Source<'a> {
+    fn from(key: &'a T) -> Self {
+        Self {
+            key: key.as_ref(),
+            code: None,
+            reused: None,
+        }
+    }
+}
+
 /// The query for rows of versions, up to its condition.
 static COLUMNS: LazyLock<String> = LazyLock::new(|| {
     format!(
         "SELECT f.namespace, f.name, v.number, v.state, v.created_unix_s, v.manifest, v.error, v.snapshot, \
         v.snapshot_error, \
-         v.phases, {} \
+         v.phases, v.reused, {} \
          FROM versions v JOIN functions f ON f.id = v.function_id {}",
         renewals::COLUMNS,
         renewals::JOIN
@@ -40,10 +61,11 @@ impl Store {
         &self,
         function: &FunctionId,
         manifest: &Manifest,
-        source_key: &str,
+        source: impl Into<Source<'_>>,
         now_unix_s: i64,
     ) -> Result<NewVersion, StoreError> {
         let doing = "add a version";
+        let source = source.into();
         let mut tx = self.begin(doing).await?;
         sqlx::query(
             "INSERT INTO functions (namespace, name, created_unix_s) VALUES ($1, $2, $3) \
@@ -81,15 +103,17 @@ impl Store {
         .await
         .map_err(failed(doing))?;
         sqlx::query(
-            "INSERT INTO versions (function_id, number, state, created_unix_s, manifest, source_key, phases) \
-             VALUES ($1, $2, $3, $4, $5, $6, '[]')",
+            "INSERT INTO versions (function_id, number, state, created_unix_s, manifest, source_key, code, reused, phases) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, '[]')",
         )
         .bind(id)
         .bind(number)
         .bind(VersionState::Queued.as_str())
         .bind(now_unix_s)
         .bind(json(manifest)?)
-        .bind(source_key)
+        .bind(source.key)
+        .bind(source.code)
+        .bind(source.reused.as_ref().map(json).transpose()?)
         .execute(&mut *tx)
         .await
         .map_err(failed(doing))?;
@@ -104,6 +128,7 @@ impl Store {
                 error: None,
                 snapshot: None,
                 snapshot_error: None,
+                reused: source.reused,
                 phases: Vec::new(),
                 renewal: None,
             },
@@ -136,6 +161,8 @@ impl Store {
     }
 
     /// Records that the version can serve, and has the alias `live` name it alone if it is to serve the plain URL.
+    /// Returns `false` if it cannot: it has failed, or the version whose files it uses was removed meanwhile, so that
+    /// they may be gone.
     pub(crate) async fn set_live(
         &self,
         spec: &VersionSpec,
@@ -143,13 +170,16 @@ impl Store {
         snapshot_error: Option<&str>,
         phases: &[PhaseTime],
         traffic: bool,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         let doing = "make a version live";
         let mut tx = self.begin(doing).await?;
+        let reused = Self::reused_by(&mut tx, &spec.function, spec.version, doing).await?;
         let ready = sqlx::query(
             "UPDATE versions SET state = 'live', spec = $1, snapshot = $2, snapshot_error = $3, phases = $4 \
              WHERE number = $5 AND state <> 'failed' \
-             AND function_id = (SELECT id FROM functions WHERE namespace = $6 AND name = $7)",
+             AND function_id = (SELECT id FROM functions WHERE namespace = $6 AND name = $7) \
+             AND ($8 = 0 OR EXISTS (SELECT 1 FROM versions b WHERE b.function_id = versions.function_id \
+             AND b.number = $8 AND b.state = 'live'))",
         )
         .bind(json(spec)?)
         .bind(snapshot.map(json).transpose()?)
@@ -158,17 +188,41 @@ impl Store {
         .bind(i64::from(spec.version.0))
         .bind(spec.function.namespace())
         .bind(spec.function.name())
+        .bind(reused)
         .execute(&mut *tx)
         .await
         .map_err(failed(doing))?;
+        let is_ready = ready.rows_affected() > 0;
         if traffic
-            && ready.rows_affected() > 0
+            && is_ready
             && let Some(id) = Self::id_of(&mut tx, &spec.function, doing).await?
         {
             let live = Alias::of(AliasName::live(), spec.version);
             Self::point(&mut tx, id, &live, doing).await?;
         }
-        tx.commit().await.map_err(failed(doing))
+        tx.commit().await.map_err(failed(doing))?;
+        Ok(is_ready)
+    }
+
+    /// Number of the version whose files this one uses, 0 for none.
+    async fn reused_by(
+        tx: &mut Transaction<'static, Any>,
+        function: &FunctionId,
+        version: VersionNumber,
+        doing: &'static str,
+    ) -> Result<i64, StoreError> {
+        let reused: Option<Option<String>> = sqlx::query_scalar(
+            "SELECT reused FROM versions WHERE number = $1 \
+             AND function_id = (SELECT id FROM functions WHERE namespace = $2 AND name = $3)",
+        )
+        .bind(i64::from(version.0))
+        .bind(function.namespace())
+        .bind(function.name())
+        .fetch_optional(&mut **tx)
+        .await
+        .map_err(failed(doing))?;
+        let reused: Option<Reused> = reused.flatten().map(|r| parsed("versions.reused", &r)).transpose()?;
+        Ok(reused.map_or(0, |reused| i64::from(reused.version.0)))
     }
 
     /// Stores this `spec`, which includes the digest of the version's snapshot, unless the version has lost the
@@ -302,6 +356,46 @@ impl Store {
         row.map(|r| from_row(&r)).transpose()
     }
 
+    /// The version, if it can serve and was made of files with this digest.
+    pub(crate) async fn of_code(
+        &self,
+        function: &FunctionId,
+        version: VersionNumber,
+        code: &str,
+    ) -> Result<Option<VersionInfo>, StoreError> {
+        let sql = format!(
+            "{} WHERE f.namespace = $1 AND f.name = $2 AND v.number = $3 AND v.code = $4 AND v.state = 'live'",
+            *COLUMNS
+        );
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(function.namespace())
+            .bind(function.name())
+            .bind(i64::from(version.0))
+            .bind(code)
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(failed("look for a version of the same files"))?;
+        row.map(|r| from_row(&r)).transpose()
+    }
+
+    /// Key of the folder that a version was made of.
+    pub(crate) async fn source_key(
+        &self,
+        function: &FunctionId,
+        version: VersionNumber,
+    ) -> Result<Option<String>, StoreError> {
+        sqlx::query_scalar(
+            "SELECT source_key FROM versions WHERE number = $1 \
+             AND function_id = (SELECT id FROM functions WHERE namespace = $2 AND name = $3)",
+        )
+        .bind(i64::from(version.0))
+        .bind(function.namespace())
+        .bind(function.name())
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(failed("read where a version's folder is"))
+    }
+
     /// The newest version of every function in a namespace, by name.
     pub(crate) async fn newest_versions(&self, namespace: &Namespace) -> Result<Vec<VersionInfo>, StoreError> {
         let sql = format!(
@@ -351,6 +445,7 @@ fn from_row(row: &AnyRow) -> Result<VersionInfo, StoreError> {
             .map(|s| parsed("versions.snapshot", &s))
             .transpose()?,
         snapshot_error: maybe("snapshot_error")?,
+        reused: maybe("reused")?.map(|r| parsed("versions.reused", &r)).transpose()?,
         phases: parsed("versions.phases", &text("phases")?)?,
         renewal: renewals::from_row(row)?,
     })

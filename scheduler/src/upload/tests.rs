@@ -32,7 +32,48 @@ async fn received(bytes: Vec<u8>) -> Result<Manifest, ApiError> {
     let upload = receive(Body::from(bytes.clone()), dir.path()).await?;
     assert_eq!(upload.digest, blake3::hash(&bytes));
     assert_eq!(std::fs::read(upload.file.path()).unwrap(), bytes);
-    Ok(upload.manifest)
+    Ok(upload.folder.manifest)
+}
+
+#[tokio::test]
+async fn files_are_known_by_their_content_whatever_the_archive_and_the_manifest() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = async |entries: &[(EntryType, &str, &str, &str)]| {
+        let body = Body::from(archive(entries));
+        receive(body, dir.path()).await.unwrap().folder
+    };
+    let (code, link) = (
+        (EntryType::Regular, "lib/a.py", "", "1"),
+        (EntryType::Symlink, "b", "lib/a.py", ""),
+    );
+    let one = folder(&[(EntryType::Regular, "fn.toml", "", MANIFEST), code, link]).await;
+    let told: Vec<_> = one
+        .files
+        .iter()
+        .map(|f| (f.path.as_str(), f.kind, f.digest.as_str()))
+        .collect();
+    let digest = |content: &str| blake3::hash(content.as_bytes()).to_hex().to_string();
+    assert_eq!(
+        told,
+        [
+            ("b", SourceKind::Link, &*digest("lib/a.py")),
+            ("lib/a.py", SourceKind::File, &*digest("1"))
+        ]
+    );
+    let slower = format!("{MANIFEST}timeout = \"9s\"\n");
+    let same = [
+        link,
+        (EntryType::Regular, "./lib/a.py", "", "1"),
+        (EntryType::Regular, "fn.toml", "", &slower),
+    ];
+    assert_eq!(folder(&same).await.code(), one.code());
+    for other in [
+        (EntryType::Regular, "lib/a.py", "", "2"),
+        (EntryType::Regular, "lib/c.py", "", "1"),
+    ] {
+        let other = folder(&[(EntryType::Regular, "fn.toml", "", MANIFEST), other, link]).await;
+        assert_ne!(other.code(), one.code());
+    }
 }
 
 #[tokio::test]

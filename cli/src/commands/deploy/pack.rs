@@ -3,12 +3,14 @@
 
 use std::fs::{self, File};
 use std::io::{self, Seek as _, Write};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use flate2::{Compression, GzBuilder};
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use rekindle_wire::api::{SourceFile, SourceKind};
 use rekindle_wire::manifest::FILE_NAME;
 use rekindle_wire::{ApiError, ErrorCode};
 use tar::{Builder, EntryType, Header, HeaderMode};
@@ -36,7 +38,7 @@ const FILES_MAX: usize = 200_000;
 
 /// A packed folder in an unnamed temporary file.
 #[derive(Debug)]
-pub(super) struct Packed {
+pub(crate) struct Packed {
     /// The archive, positioned at its end.
     pub(super) file: File,
     /// Its size.
@@ -45,6 +47,8 @@ pub(super) struct Packed {
     pub(super) files: usize,
     /// Their total size.
     pub(super) plain_bytes: u64,
+    /// What the platform will list of it: everything but the manifest.
+    pub(crate) listing: Vec<SourceFile>,
 }
 
 /// Packs `folder`. Blocks.
@@ -78,7 +82,7 @@ pub(super) fn pack_image(manifest: &Path, layout: &Path) -> Result<Packed> {
 /// Packs files, each under its path in the folder.
 fn packed(folder: &Path, found: Vec<(PathBuf, PathBuf)>) -> Result<Packed> {
     let mut file = tempfile::tempfile().context("no temporary file could be made")?;
-    let (files, plain_bytes) = write(folder, &found, &mut file)?;
+    let (files, plain_bytes, listing) = write(folder, &found, &mut file)?;
     let bytes = file.stream_position().context("the packed folder cannot be measured")?;
     if bytes > PACKED_MAX {
         bail!(too_large(
@@ -91,6 +95,7 @@ fn packed(folder: &Path, found: Vec<(PathBuf, PathBuf)>) -> Result<Packed> {
         bytes,
         files,
         plain_bytes,
+        listing,
     })
 }
 
@@ -139,14 +144,14 @@ fn walk(top: &Path, folder: &Path, ignored: &Gitignore, found: &mut Vec<PathBuf>
     Ok(())
 }
 
-/// Writes the archive. Returns the number of files and the bytes of content.
-fn write(top: &Path, found: &[(PathBuf, PathBuf)], out: &mut File) -> Result<(usize, u64)> {
+/// Writes the archive. Returns the number of files, the bytes of content, and a listing.
+fn write(top: &Path, found: &[(PathBuf, PathBuf)], out: &mut File) -> Result<(usize, u64, Vec<SourceFile>)> {
     let gzip = GzBuilder::new()
         .mtime(0)
         .operating_system(255)
         .write(out, Compression::new(6));
     let mut archive = Builder::new(gzip);
-    let (mut files, mut plain) = (0, 0);
+    let (mut files, mut plain, mut listing) = (0, 0, Vec::new());
     for (path, inside) in found {
         let meta = fs::symlink_metadata(path).with_context(|| format!("{}: cannot be read", path.display()))?;
         let mut header = Header::new_gnu();
@@ -155,19 +160,24 @@ fn write(top: &Path, found: &[(PathBuf, PathBuf)], out: &mut File) -> Result<(us
         if meta.is_dir() {
             header.set_mode(0o755);
             append(&mut archive, &mut header, inside, io::empty())?;
+            listing.push(listed(inside, SourceKind::Folder, String::new()));
         } else if meta.is_file() {
             plain += meta.len();
             files += 1;
             if plain > PLAIN_MAX {
                 bail!(too_large(top, &format!("more than {}", show::bytes(PLAIN_MAX))));
             }
-            header.set_mode(if meta.permissions().mode() & 0o111 == 0 {
-                0o644
-            } else {
-                0o755
-            });
+            let (mode, kind) = match meta.permissions().mode() & 0o111 {
+                0 => (0o644, SourceKind::File),
+                _ => (0o755, SourceKind::Executable),
+            };
+            header.set_mode(mode);
             let content = File::open(path).with_context(|| format!("{}: cannot be read", path.display()))?;
-            append(&mut archive, &mut header, inside, content)?;
+            let mut content = Hashed(content, blake3::Hasher::new());
+            append(&mut archive, &mut header, inside, &mut content)?;
+            if inside != Path::new(FILE_NAME) {
+                listing.push(listed(inside, kind, content.1.finalize().to_hex().to_string()));
+            }
         } else if meta.is_symlink() {
             files += 1;
             let target = fs::read_link(path).with_context(|| format!("{}: cannot be read", path.display()))?;
@@ -184,6 +194,8 @@ fn write(top: &Path, found: &[(PathBuf, PathBuf)], out: &mut File) -> Result<(us
             archive
                 .append_link(&mut header, inside, &target)
                 .with_context(|| format!("{}: cannot be packed", path.display()))?;
+            let digest = blake3::hash(target.as_os_str().as_bytes());
+            listing.push(listed(inside, SourceKind::Link, digest.to_hex().to_string()));
         } else {
             bail!(
                 "{}: neither a file, a folder nor a link: name it in {IGNORE_FILE}",
@@ -195,7 +207,26 @@ fn write(top: &Path, found: &[(PathBuf, PathBuf)], out: &mut File) -> Result<(us
     gzip.finish()
         .and_then(Write::flush)
         .context("the archive cannot be written")?;
-    Ok((files, plain))
+    Ok((files, plain, listing))
+}
+
+fn listed(inside: &Path, kind: SourceKind, digest: String) -> SourceFile {
+    SourceFile {
+        path: inside.to_string_lossy().into_owned(),
+        kind,
+        digest,
+    }
+}
+
+/// A file that is hashed as it is read.
+struct Hashed(File, blake3::Hasher);
+
+impl io::Read for Hashed {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let n = self.0.read(buffer)?;
+        self.1.update(&buffer[..n]);
+        Ok(n)
+    }
 }
 
 fn append<W: Write>(

@@ -3,6 +3,7 @@
 
 mod instance;
 mod release;
+mod source;
 mod version;
 mod worker;
 
@@ -17,6 +18,7 @@ pub use instance::{InstanceInfo, InstanceState, StartKind};
 pub use release::{
     Alias, AliasTarget, AliasTargets, Rollback, RollbackRequest, TARGETS_MAX, VersionSummary, WEIGHT_MAX,
 };
+pub use source::{Reused, SourceFile, SourceKind, VersionFiles};
 pub use version::{
     PhaseTime, Randomness, Rehearsal, Repeating, RestoredBy, SnapshotSummary, VersionInfo, VersionState,
 };

@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::Reused;
 use crate::error::ApiError;
 use crate::ids::{FunctionId, SnapshotId, VersionNumber};
 use crate::manifest::Manifest;
@@ -178,6 +179,9 @@ pub struct VersionInfo {
     /// Why a live version has no snapshot although its manifest requests one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_error: Option<String>,
+    /// The version that it shares files with, as only settings differ.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reused: Option<Reused>,
     /// The phases of its deploy so far.
     #[serde(default)]
     pub phases: Vec<PhaseTime>,

@@ -1,6 +1,7 @@
 //! `fn.toml`: a developer's description of a function.
 
 mod base;
+mod changes;
 mod control;
 mod parse;
 mod units;
@@ -13,6 +14,7 @@ use utoipa::ToSchema;
 
 use crate::ids::FunctionName;
 pub use base::{Base, Interpreter, advice};
+pub use changes::{SettingChange, Work};
 pub use parse::{ManifestError, parse};
 pub use units::{ByteSize, ParseUnitError, parse_duration};
 

@@ -3,7 +3,7 @@
 use super::described::{Described, Field, Message, Place, list, one};
 use crate::api::{
     Alias, AliasTargets, CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo, LogLine,
-    MigrateRequest, Migration, Revocation, RevokeRequest, Rollback, RollbackRequest, Status, VersionInfo,
+    MigrateRequest, Migration, Revocation, RevokeRequest, Rollback, RollbackRequest, Status, VersionFiles, VersionInfo,
     VersionSummary, WorkerInfo,
 };
 use crate::asynchronous::{AsyncCall, CallState, Changed};
@@ -22,7 +22,8 @@ described! {
     functions POST "/v1/functions" Deploy {;
         /// the namespace; `namespace_not_found` (404) if there is none of that name
         namespace: Namespace,
-        /// make no new version of a folder that the newest version was made of, if that can serve
+        /// make no new version of a folder that the newest version was made of, if that can serve, and build nothing
+        /// where only settings differ from the live version
         if_changed: bool,
         /// whether it serves the plain URL once it can; true when absent
         traffic: bool
@@ -139,6 +140,19 @@ described! {
         namespace: Namespace
     } () => OK VersionInfo "the version"
     fails NotFound;
+
+    /// List a version's files
+    ///
+    /// The folder as it was uploaded, without fn.toml, which is the version's `manifest`.
+    functions GET "/v1/functions/{name}/versions/{version}/files" ListFiles {
+        /// the function
+        name: FunctionName,
+        /// its number
+        version: VersionNumber;
+        /// the namespace; `namespace_not_found` (404) if there is none of that name
+        namespace: Namespace
+    } () => OK VersionFiles "its files with their digests"
+    fails NotFound, Throttled "too many uploads are read", Unavailable "the object store does not answer";
 
     /// Renew a snapshot
     ///

@@ -1,0 +1,152 @@
+//! A function's folder on its way to the platform: its manifest is read and checked, its build command run, and its
+//! files packed.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use rekindle_relay::world::is_public;
+use rekindle_wire::manifest::{self, Manifest};
+use rekindle_wire::{ApiError, ErrorCode};
+
+use super::pack::{self, Packed};
+use super::{image, locks};
+use crate::commands::runtimes;
+use crate::show::{self, Tone};
+
+/// A folder that is ready for an upload.
+pub(crate) struct Packaged {
+    pub(crate) manifest: Manifest,
+    pub(crate) packed: Packed,
+}
+
+impl Packaged {
+    /// Runs the folder's build command and packs it. Blocks.
+    pub(crate) fn of(folder: &Path) -> Result<Self> {
+        let manifest = read_manifest(folder)?;
+        if let Some(command) = &manifest.build_command {
+            build(folder, command)?;
+        }
+        if let Some(advice) = locks::advice(folder, &manifest) {
+            eprintln!("{} {advice}", show::tinted_err("packages:", Tone::Warning));
+        }
+        let packed = match &manifest.image {
+            None => pack::pack(folder)?,
+            Some(image) => {
+                let layout = image::layout(folder, image)?;
+                pack::pack_image(&folder.join(manifest::FILE_NAME), &layout.path)?
+            }
+        };
+        Ok(Self { manifest, packed })
+    }
+}
+
+/// Reads and checks `fn.toml`, so that a mistake costs no upload.
+fn read_manifest(folder: &Path) -> Result<Manifest> {
+    let path = folder.join(manifest::FILE_NAME);
+    let text = fs::read_to_string(&path).map_err(|e| {
+        let context = format!(
+            "{} cannot be read: name the function's folder, or make one with `fn init`",
+            path.display()
+        );
+        anyhow!(e).context(context)
+    })?;
+    let manifest = manifest::parse(&text).map_err(|e| {
+        let message = format!("{}: {e}", folder.display());
+        ApiError::new(ErrorCode::InvalidManifest, message)
+    })?;
+    if let Some(advice) = manifest::advice(&text, &runtimes::month()) {
+        eprintln!("{} {advice}", show::tinted_err("runtime:", Tone::Warning));
+    }
+    if let Some(address) = private_callback(&manifest) {
+        eprintln!(
+            "{} {address} is in a network that callbacks do not reach, unless the gateway has --callback-allow \
+            {address}",
+            show::tinted_err("callback:", Tone::Warning)
+        );
+    }
+    Ok(manifest)
+}
+
+/// The address in the manifest's `callback`, if it is in a refused network.
+fn private_callback(manifest: &Manifest) -> Option<IpAddr> {
+    let url = reqwest::Url::parse(manifest.asynchronous.callback.as_deref()?).ok()?;
+    let host = url.host_str()?.trim_matches(['[', ']']);
+    host.parse()
+        .ok()
+        .filter(|address: &IpAddr| !is_public(address.to_canonical()))
+}
+
+/// Runs the manifest's build command in the folder. Its output goes to standard error.
+fn build(folder: &Path, command: &str) -> Result<()> {
+    eprintln!("{} {command}", show::tinted_err("build", Tone::Faint));
+    let status = Command::new("/bin/sh")
+        .args(["-ec", command])
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .stdout(std::io::stderr())
+        .status()
+        .with_context(|| format!("{}: the build command could not be started", folder.display()))?;
+    if !status.success() {
+        bail!("{}: the build command ended with {status}: {command}", folder.display());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_error_is_shown_with_its_line_and_code() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(
+            dir.path().join("fn.toml"),
+            "name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\nmemory = \"lots\"\n",
+        )
+        .unwrap();
+        let error = read_manifest(dir.path()).unwrap_err();
+        let api = error.downcast_ref::<ApiError>().unwrap();
+        assert_eq!(api.code, ErrorCode::InvalidManifest);
+        assert!(
+            api.message.contains("fn.toml, line 4: memory: \"lots\" is not a size"),
+            "{}",
+            api.message
+        );
+    }
+
+    #[test]
+    fn a_folder_without_a_manifest_says_how_to_make_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = format!("{:#}", read_manifest(dir.path()).unwrap_err());
+        assert!(error.contains("`fn init`"), "{error}");
+    }
+
+    #[test]
+    fn a_callback_to_a_private_address_is_told_before_the_upload() {
+        let told = |callback: &str| {
+            let text =
+                format!("name = \"x\"\nruntime = \"python\"\nentry = \"m.h\"\n[async]\ncallback = \"{callback}\"\n");
+            private_callback(&manifest::parse(&text).unwrap()).map(|address| address.to_string())
+        };
+        assert_eq!(told("http://10.1.2.3:80/x").as_deref(), Some("10.1.2.3"));
+        assert_eq!(told("https://[::1]/").as_deref(), Some("::1"));
+        assert_eq!(
+            told("http://[::ffff:169.254.169.254]/").as_deref(),
+            Some("::ffff:169.254.169.254")
+        );
+        assert_eq!(told("https://8.8.8.8/"), None);
+        assert_eq!(told("https://hooks.example.com/"), None);
+    }
+
+    #[test]
+    fn a_build_command_that_fails_stops_the_deploy() {
+        let dir = tempfile::tempdir().unwrap();
+        build(dir.path(), "echo built > out").unwrap();
+        assert_eq!(fs::read_to_string(dir.path().join("out")).unwrap(), "built\n");
+        let error = build(dir.path(), "exit 3").unwrap_err().to_string();
+        assert!(error.contains("exit status: 3"), "{error}");
+    }
+}
