@@ -11,8 +11,8 @@ use std::{env, fs, io};
 use anyhow::{Context as _, Result, anyhow, bail};
 use rekindle_identity::{Role, Transport};
 use rekindle_wire::api::{
-    CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo, LogLine, MigrateRequest, Migration,
-    Revocation, RevokeRequest, Status, VersionInfo, WorkerInfo,
+    CanarySteps, CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo, LogLine, MigrateRequest,
+    Migration, Revocation, RevokeRequest, Status, VersionInfo, WorkerInfo,
 };
 use rekindle_wire::asynchronous::{AsyncCall, CallState, Changed};
 use rekindle_wire::interface::Endpoint;
@@ -353,19 +353,21 @@ impl Client {
     }
 
     /// Uploads a packed folder of `length` bytes into the namespace. Returns the version it became, and whether that is
-    /// new: without `force` an unchanged folder makes none. Without `traffic` the version before goes on serving.
+    /// new: without `force` an unchanged folder makes none.
     pub(crate) async fn deploy(
         &self,
         body: reqwest::Body,
         length: u64,
         force: bool,
-        traffic: bool,
+        release: &Release,
     ) -> Result<(VersionInfo, bool)> {
         let deploy = Deploy {
             namespace: self.other_namespace(),
             if_changed: Some(!force),
             // Earlier versions of the scheduler know no other than true.
-            traffic: (!traffic).then_some(false),
+            traffic: matches!(release, Release::Hold).then_some(false),
+            canary: release.growth().map(|(steps, _)| steps.clone()),
+            step_s: release.growth().map(|(_, step)| step.as_secs()),
         };
         let request = self
             .request(Deploy::OPERATION.method, &deploy.uri())
@@ -398,6 +400,27 @@ impl Client {
     /// The namespace, unless it is the default one: gateways of earlier versions know of no other.
     fn other_namespace(&self) -> Option<Namespace> {
         Some(self.namespace.clone()).filter(|named| *named != Namespace::default())
+    }
+}
+
+/// What a version serves once it can.
+#[derive(Debug, Clone)]
+pub(crate) enum Release {
+    /// Nothing: the version before goes on serving.
+    Hold,
+    /// All invocations.
+    All,
+    /// A share of them that grows by these steps, of this duration.
+    Grow(CanarySteps, Duration),
+}
+
+impl Release {
+    /// The steps of a canary, and the duration of each.
+    pub(crate) fn growth(&self) -> Option<(&CanarySteps, Duration)> {
+        match self {
+            Self::Grow(steps, step) => Some((steps, *step)),
+            Self::Hold | Self::All => None,
+        }
     }
 }
 

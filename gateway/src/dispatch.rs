@@ -23,7 +23,8 @@ use crate::exchange::{Answered, AttemptOutcome, Exchange, Place, RetryReason};
 use crate::forward::Outgoing;
 use crate::headers;
 use crate::metrics::{Metrics, Placed};
-use crate::routes::Routes;
+use crate::routes::{Chosen, Routes};
+use crate::share::Outcome;
 use crate::slots::{Slot, Slots, throttled};
 use crate::timing::{self, Phases};
 use crate::workers::Workers;
@@ -102,9 +103,17 @@ impl Dispatch {
         );
         rekindle_telemetry::set_parent(&span, request.headers());
         let client = TraceRef::sent(request.headers());
-        let measured = self.metrics.measure(&call.function, call.arrived, client);
-        let mut placed = None;
-        let answer = self.run(call, request, &mut placed).instrument(span.clone()).await;
+        let arrived = call.arrived;
+        let measured = self.metrics.measure(&call.function, arrived, client);
+        let (mut chosen, mut placed) = (Chosen::default(), None);
+        let running = self.run(call, request, &mut chosen, &mut placed);
+        let answer = running.instrument(span.clone()).await;
+        if let (Some(share), Some(version)) = (&chosen.share, chosen.version)
+            && let Some(outcome) = Outcome::of(answer.as_ref().map(Response::status), arrived.elapsed())
+        {
+            let start = placed.map(|placed: Placed| placed.start.as_str());
+            share.count(version, start, outcome);
+        }
         let status = match &answer {
             Ok(answer) => {
                 measured.answered(placed, answer.status(), &span);
@@ -122,14 +131,16 @@ impl Dispatch {
         answer
     }
 
-    /// Runs the invocation. `placed` receives what serves it, or was to, as soon as that is known.
+    /// Runs the invocation. `chosen` and `placed` receive what serves it, or was to, as soon as that is known.
     async fn run(
         &self,
         call: Call,
         request: Request<Body>,
+        chosen: &mut Chosen,
         placed: &mut Option<Placed>,
     ) -> Result<Response<Body>, ApiError> {
-        let version = self.routes.choose(&call.function, &call.selector, request.headers())?;
+        *chosen = self.routes.choose(&call.function, &call.selector, request.headers())?;
+        let version = chosen.version;
         // Before the place: a client that does not send its body holds none.
         let outgoing = self.prepare(&call, request).await?;
         let permit = self.in_flight.clone().try_acquire_owned().map_err(|_| {

@@ -46,8 +46,8 @@ pub(crate) async fn report(slots: Arc<Slots>) {
 }
 
 /// Reports new counts to the scheduler: `fn stats` and `fn top` ask it for all gateways together. Runs until dropped.
-pub(crate) async fn tell(slots: Arc<Slots>, metrics: Arc<Metrics>) {
-    let mut told = BTreeMap::new();
+pub(crate) async fn tell(slots: Arc<Slots>, metrics: Arc<Metrics>, routes: Arc<Routes>) {
+    let (mut told, mut told_shares) = (BTreeMap::new(), Vec::new());
     let mut last = tokio::time::Instant::now();
     let mut news = last;
     loop {
@@ -55,7 +55,10 @@ pub(crate) async fn tell(slots: Arc<Slots>, metrics: Arc<Metrics>) {
         let mut functions = metrics.traffic();
         let all = functions.clone();
         functions.retain(|name, traffic| told.get(name) != Some(traffic));
-        if !functions.is_empty() {
+        let all_shares = routes.shares();
+        let mut shares = all_shares.clone();
+        shares.retain(|share| !told_shares.contains(share));
+        if !functions.is_empty() || !shares.is_empty() {
             news = tokio::time::Instant::now();
         }
         // An empty report says that this gateway is alive, and learns which functions are gone.
@@ -66,10 +69,14 @@ pub(crate) async fn tell(slots: Arc<Slots>, metrics: Arc<Metrics>) {
         let report = TrafficReport {
             gateway: slots.gateway.clone(),
             functions,
+            shares,
         };
         match slots.scheduler.tell(&report).await {
             Ok(answer) => {
-                told = if answer.known { all } else { BTreeMap::new() };
+                (told, told_shares) = match answer.known {
+                    true => (all, all_shares),
+                    false => (BTreeMap::new(), Vec::new()),
+                };
                 for name in &answer.gone {
                     metrics.forget(name);
                     told.remove(name);
@@ -81,10 +88,11 @@ pub(crate) async fn tell(slots: Arc<Slots>, metrics: Arc<Metrics>) {
 }
 
 /// Reports all counts once more at shutdown.
-pub(crate) async fn tell_last(slots: &Slots, metrics: &Metrics) {
+pub(crate) async fn tell_last(slots: &Slots, metrics: &Metrics, routes: &Routes) {
     let report = TrafficReport {
         gateway: slots.gateway.clone(),
         functions: metrics.traffic(),
+        shares: routes.shares(),
     };
     match tokio::time::timeout(TELL_LIMIT, slots.scheduler.tell(&report)).await {
         Ok(Ok(_)) => {}

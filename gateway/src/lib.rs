@@ -31,6 +31,7 @@ mod route;
 mod routes;
 mod scheduler;
 mod server;
+mod share;
 mod slots;
 mod timing;
 mod tls;

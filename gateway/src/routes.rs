@@ -6,14 +6,18 @@
 //! numbers.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use http::HeaderMap;
 use http::header::COOKIE;
 use parking_lot::RwLock;
 use rekindle_wire::api::{Alias, AliasTarget};
 use rekindle_wire::headers::{AFFINITY, AFFINITY_COOKIE};
-use rekindle_wire::internal::RoutesAnswer;
+use rekindle_wire::internal::{FunctionRoutes, RoutesAnswer};
+use rekindle_wire::stats::ShareReport;
 use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, Selector, VersionNumber};
+
+use crate::share::Share;
 
 /// Longest affinity that counts, in bytes.
 const AFFINITY_MAX: usize = 256;
@@ -28,7 +32,24 @@ pub(crate) struct Routes {
 struct Table {
     epoch: String,
     revision: u64,
-    functions: HashMap<FunctionId, Vec<Alias>>,
+    functions: HashMap<FunctionId, Function>,
+}
+
+/// What a function's aliases name.
+#[derive(Debug)]
+struct Function {
+    aliases: Vec<Alias>,
+    /// Counts of the plain URL's invocations, if several versions share them.
+    share: Option<Arc<Share>>,
+}
+
+/// The version that was chosen for an invocation.
+#[derive(Debug, Default)]
+pub(crate) struct Chosen {
+    /// `None` if only the scheduler knows: the function is new, or has no live version.
+    pub(crate) version: Option<VersionNumber>,
+    /// What counts the invocation, if it was chosen among several.
+    pub(crate) share: Option<Arc<Share>>,
 }
 
 impl Routes {
@@ -41,16 +62,32 @@ impl Routes {
     /// Applies what the scheduler tells.
     pub(crate) fn apply(&self, told: RoutesAnswer) {
         let mut table = self.table.write();
-        if table.epoch != told.epoch {
-            table.functions.clear();
-        }
+        let mut before = match table.epoch == told.epoch {
+            true => HashMap::new(),
+            false => std::mem::take(&mut table.functions),
+        };
         (table.epoch, table.revision) = (told.epoch, told.revision);
-        for routes in told.functions {
-            match routes.aliases.is_empty() {
-                true => table.functions.remove(&routes.function),
-                false => table.functions.insert(routes.function, routes.aliases),
-            };
+        for FunctionRoutes { function, aliases } in told.functions {
+            let known = table.functions.remove(&function).or_else(|| before.remove(&function));
+            if !aliases.is_empty() {
+                let share = share(&aliases, known.and_then(|known| known.share));
+                table.functions.insert(function, Function { aliases, share });
+            }
         }
+    }
+
+    /// The counts of functions whose invocations are shared.
+    pub(crate) fn shares(&self) -> Vec<ShareReport> {
+        let table = self.table.read();
+        let shared = table.functions.iter().filter_map(|(function, known)| {
+            let share = known.share.as_ref()?;
+            Some(ShareReport {
+                function: function.clone(),
+                targets: share.targets.clone(),
+                versions: share.counts(),
+            })
+        });
+        shared.collect()
     }
 
     /// Whether the function has an alias.
@@ -69,8 +106,7 @@ impl Routes {
         }
     }
 
-    /// The version that an invocation with these headers is for. `None` if only the scheduler knows: the function is
-    /// new, or has no live version.
+    /// The version that an invocation with these headers is for.
     ///
     /// # Errors
     /// `not_found` if the function has no such alias.
@@ -79,19 +115,28 @@ impl Routes {
         function: &FunctionId,
         selector: &Selector,
         headers: &HeaderMap,
-    ) -> Result<Option<VersionNumber>, ApiError> {
+    ) -> Result<Chosen, ApiError> {
         let name = match selector {
-            Selector::Version(version) => return Ok(Some(*version)),
+            Selector::Version(version) => {
+                return Ok(Chosen {
+                    version: Some(*version),
+                    share: None,
+                });
+            }
             Selector::Alias(name) => name,
         };
         let table = self.table.read();
-        let aliases = table.functions.get(function).into_iter().flatten();
-        match aliases.into_iter().find(|alias| alias.name == *name) {
-            Some(alias) => Ok(among(&alias.targets, || match affinity(headers) {
-                Some(word) => point_of(&alias.name, word),
-                None => rand::random(),
-            })),
-            None if name.is_live() => Ok(None),
+        let known = table.functions.get(function);
+        let mut aliases = known.into_iter().flat_map(|known| &known.aliases);
+        match aliases.find(|alias| alias.name == *name) {
+            Some(alias) => Ok(Chosen {
+                version: among(&alias.targets, || match affinity(headers) {
+                    Some(word) => point_of(&alias.name, word),
+                    None => rand::random(),
+                }),
+                share: known.filter(|_| name.is_live()).and_then(|known| known.share.clone()),
+            }),
+            None if name.is_live() => Ok(Chosen::default()),
             None if table.epoch.is_empty() => Err(ApiError::new(
                 ErrorCode::Unavailable,
                 "the gateway has not heard from the scheduler what aliases name: try again in a moment",
@@ -102,6 +147,16 @@ impl Routes {
             )),
         }
     }
+}
+
+/// What counts the invocations that versions share: as `before` while their weights stay.
+fn share(aliases: &[Alias], before: Option<Arc<Share>>) -> Option<Arc<Share>> {
+    let live = aliases.iter().find(|alias| alias.name.is_live())?;
+    let [_, _, ..] = &live.targets[..] else {
+        return None;
+    };
+    let same = before.filter(|before| before.targets == live.targets);
+    Some(same.unwrap_or_else(|| Arc::new(Share::new(live.targets.clone()))))
 }
 
 /// The version at a point of the line from 0 to 1, of which each has a run as long as its weight.
@@ -145,9 +200,8 @@ fn affinity(headers: &HeaderMap) -> Option<&[u8]> {
 
 #[cfg(test)]
 mod tests {
-    use rekindle_wire::internal::FunctionRoutes;
-
     use super::*;
+    use crate::share::Outcome;
 
     fn routes(targets: &[(u32, u32)]) -> Routes {
         let routes = Routes::default();
@@ -179,7 +233,7 @@ mod tests {
 
     fn chosen(routes: &Routes, selector: &str, headers: &HeaderMap) -> Result<Option<u32>, ErrorCode> {
         let version = routes.choose(&"hello".parse().unwrap(), &selector.parse().unwrap(), headers);
-        version.map(|v| v.map(|v| v.0)).map_err(|e| e.code)
+        version.map(|v| v.version.map(|v| v.0)).map_err(|e| e.code)
     }
 
     fn sends(name: &'static str, value: &str) -> HeaderMap {
@@ -243,6 +297,36 @@ mod tests {
             .targets;
         let at = points.map(|point| among(&targets, || point).unwrap().0);
         assert_eq!(at, [7, 7, 8, 8]);
+    }
+
+    #[test]
+    fn what_is_shared_is_counted_as_long_as_the_weights_stay_whoever_leads() {
+        let hello = "hello".parse().unwrap();
+        let of = |routes: &Routes, selector: &str| {
+            let chosen = routes.choose(&hello, &selector.parse().unwrap(), &HeaderMap::new());
+            chosen.unwrap().share
+        };
+        let routes = routes(&[(7, 100)]);
+        assert!(of(&routes, "live").is_none(), "there is nothing to compare");
+        routes.apply(told("lead", 2, &[(7, 90), (8, 10)]));
+        assert!(of(&routes, "8").is_none());
+        let share = of(&routes, "live").unwrap();
+        share.count(VersionNumber(8), None, Outcome::Failed);
+        let failed = |routes: &Routes| {
+            let reports = routes.shares();
+            reports[0]
+                .versions
+                .values()
+                .flat_map(|starts| starts.values())
+                .map(|o| o.failed)
+                .sum::<u64>()
+        };
+        assert_eq!(failed(&routes), 1);
+        routes.apply(told("another", 1, &[(7, 90), (8, 10)]));
+        assert_eq!(failed(&routes), 1);
+        routes.apply(told("another", 2, &[(7, 75), (8, 25)]));
+        share.count(VersionNumber(8), None, Outcome::Failed);
+        assert_eq!(failed(&routes), 0, "it was sent by the weights of before");
     }
 
     #[test]

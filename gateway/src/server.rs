@@ -122,7 +122,7 @@ async fn run(config: Config, listeners: Listeners, shutdown: BoxFuture<'static, 
         tokio::spawn(keeper::report(slots.clone())),
         tokio::spawn(keeper::watch(slots.clone())),
         tokio::spawn(keeper::follow(routes.clone(), slots.clone())),
-        tokio::spawn(keeper::tell(slots.clone(), metrics.clone())),
+        tokio::spawn(keeper::tell(slots.clone(), metrics.clone(), routes.clone())),
         tokio::spawn(keeper::sweep(workers.clone())),
         tokio::spawn(keeper::hang_up(config.member.clone(), workers.clone())),
         tokio::spawn(fresh(certificates.clone(), metrics.clone())),
@@ -212,7 +212,10 @@ async fn run(config: Config, listeners: Listeners, shutdown: BoxFuture<'static, 
     for keeper in keepers.into_iter().chain(running) {
         keeper.abort();
     }
-    keeper::tell_last(&gateway.dispatch.slots, &gateway.dispatch.metrics).await;
+    let Dispatch {
+        slots, metrics, routes, ..
+    } = &*gateway.dispatch;
+    keeper::tell_last(slots, metrics, routes).await;
     drop(tokio::time::timeout(Duration::from_secs(1), gateway.dispatch.slots.return_all()).await);
     Ok(())
 }

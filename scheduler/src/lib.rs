@@ -9,6 +9,7 @@
 
 mod api;
 mod async_calls;
+mod canary;
 mod catalog;
 mod clock;
 mod cluster;
@@ -41,6 +42,7 @@ mod renewal;
 mod retention;
 mod routes;
 mod server;
+mod shares;
 pub mod simulation;
 mod state;
 mod store;

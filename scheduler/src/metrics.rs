@@ -67,6 +67,12 @@ const DEPLOY_PHASE: Desc = Desc::new(
     &["phase"],
     "Phases of deploys: `building`, `booting`, `warming`, `snapshotting`, `rehearsing`.",
 );
+const CANARIES: Desc = Desc::new(
+    "rekindle.canaries",
+    "{canary}",
+    &["outcome"],
+    "Canaries that are over: `live`, `rolled_back` as they were worse, or `replaced` by another change of what serves.",
+);
 const RENEWALS: Desc = Desc::new(
     "rekindle.snapshot_renewals",
     "{snapshot}",
@@ -97,6 +103,7 @@ pub(crate) struct Metrics {
     rebalanced: Family<Counter, 1>,
     deploys: Family<Counter, 1>,
     deploy_phase: Family<Histogram, 1>,
+    canaries: Family<Counter, 1>,
     renewals: Family<Counter, 2>,
     collections: Family<Counter, 1>,
     collected: Family<Counter, 1>,
@@ -115,6 +122,7 @@ impl Metrics {
             rebalanced: registry.family(&REBALANCED),
             deploys: registry.family(&DEPLOYS),
             deploy_phase: registry.family(&DEPLOY_PHASE),
+            canaries: registry.family(&CANARIES),
             renewals: registry.family(&RENEWALS),
             collections: registry.family(&COLLECTIONS),
             collected: registry.family(&COLLECTED),
@@ -176,6 +184,11 @@ impl Metrics {
             let took = Duration::try_from_secs_f64(ms / 1e3).unwrap_or_default();
             self.deploy_phase.with([phase.as_str()]).record(took);
         }
+    }
+
+    /// Counts a canary that is over.
+    pub(crate) fn canary_ended(&self, outcome: &str) {
+        self.canaries.with([outcome]).inc();
     }
 
     /// Counts a finished attempt to renew a snapshot.

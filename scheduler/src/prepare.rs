@@ -25,6 +25,7 @@ use tokio::sync::{OwnedSemaphorePermit, SemaphorePermit};
 use tokio_util::codec::{FramedRead, LinesCodec, LinesCodecError};
 use tokio_util::io::StreamReader;
 
+use crate::canary::{self, Growth};
 use crate::catalog::LiveVersion;
 use crate::clock::Millis;
 use crate::digests;
@@ -34,7 +35,7 @@ use crate::placing::{self, pump};
 use crate::refusal::{NO_WORKER, chain};
 use crate::releases;
 use crate::state::Scheduler;
-use crate::store::{NewVersion, StoreError};
+use crate::store::{NewVersion, Serves, StoreError};
 
 /// Longest duration of the whole preparation, without two boots.
 const LIMIT: Duration = Duration::from_secs(600);
@@ -57,15 +58,25 @@ pub(crate) enum Plan {
     TakeOver(Box<VersionSpec>, Option<SnapshotSummary>),
 }
 
+/// What a version serves once it is ready.
+#[derive(Debug, Clone)]
+pub(crate) enum Release {
+    /// Nothing but its own URL.
+    Hold,
+    /// All of the function's invocations.
+    All,
+    /// A share of them that grows.
+    Grow(Growth),
+}
+
 /// Prepares a version in a task of its own. `place` is its permit among the deploys in progress.
-/// With `traffic` it serves the function's invocations once it can.
 pub(crate) fn begin(
     scheduler: &Scheduler,
     version: NewVersion,
     source_key: String,
     plan: Plan,
     place: OwnedSemaphorePermit,
-    traffic: bool,
+    release: Release,
 ) {
     let here = scheduler.clone();
     scheduler.tasks.spawn(async move {
@@ -80,12 +91,21 @@ pub(crate) fn begin(
             }
         };
         let order = here.releasing.lock().await;
+        let canary = match &release {
+            Release::Grow(growth) => canary::first(&here, &function, number, growth),
+            Release::Hold | Release::All => None,
+        };
+        let part = match (&release, &canary) {
+            (Release::Hold, _) => Serves::Nothing,
+            (_, Some(canary)) => Serves::Share(canary),
+            (_, None) => Serves::All,
+        };
         let mut stored = Ok(false);
         if let Ok(done) = &outcome {
             let (snapshot, why_none) = (done.snapshot.as_ref(), done.snapshot_error.as_deref());
             stored = here
                 .store
-                .set_live(&done.spec, snapshot, why_none, &phases, traffic)
+                .set_live(&done.spec, snapshot, why_none, &phases, part)
                 .await;
             if let Ok(false) = stored {
                 outcome = Err(ApiError::new(
@@ -109,7 +129,7 @@ pub(crate) fn begin(
                 // The first instance is no copy of the snapshot, so an invocation that needs a fresh one has no use for it.
                 // One that was booted of files that there were has been ended by its worker.
                 let serves = version.info.reused.is_none() && !(done.spec.manifest.fresh && snapshot);
-                tracing::info!(%function, version = %number, snapshot, traffic, "a version is ready");
+                tracing::info!(%function, version = %number, snapshot, ?release, "a version is ready");
                 {
                     let mut state = here.state();
                     let now = here.now();
@@ -121,8 +141,10 @@ pub(crate) fn begin(
                 if !serves {
                     abandon(&here, instance);
                 }
-                if traffic {
-                    releases::apply(&here, &function, Alias::of(AliasName::live(), number)).await;
+                match (release, canary) {
+                    (Release::Hold, _) => {}
+                    (_, Some(canary)) => canary::apply(&here, &function, canary).await,
+                    (_, None) => releases::apply(&here, &function, Alias::of(AliasName::live(), number)).await,
                 }
                 drop(order);
                 // A worker of an earlier version reported no digest.

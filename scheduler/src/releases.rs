@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use rekindle_wire::api::{Alias, AliasTarget, Rollback, TARGETS_MAX, WEIGHT_MAX};
+use rekindle_wire::api::{Alias, AliasTarget, CanaryState, Rollback, TARGETS_MAX, WEIGHT_MAX};
 use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, VersionNumber};
 
 use crate::placing::pump;
@@ -30,7 +30,7 @@ pub(crate) async fn roll_back(
 }
 
 /// Runs a change to its end, though its client leaves: what is recorded must be applied.
-async fn whole<T: Send + 'static>(
+pub(crate) async fn whole<T: Send + 'static>(
     scheduler: &Scheduler,
     change: impl Future<Output = Result<T, ApiError>> + Send + 'static,
 ) -> Result<T, ApiError> {
@@ -66,7 +66,7 @@ pub(crate) async fn set(scheduler: &Scheduler, function: &FunctionId, alias: Ali
     whole(scheduler, async move { set_now(&here, &function, alias).await }).await
 }
 
-async fn set_now(scheduler: &Scheduler, function: &FunctionId, mut alias: Alias) -> Result<Alias, ApiError> {
+pub(crate) async fn set_now(scheduler: &Scheduler, function: &FunctionId, mut alias: Alias) -> Result<Alias, ApiError> {
     alias.targets.sort_by_key(|target| target.version);
     check_targets(&alias.targets)?;
     let order = scheduler.releasing.lock().await;
@@ -131,8 +131,17 @@ fn check_targets(targets: &[AliasTarget]) -> Result<(), ApiError> {
     }
 }
 
-/// Applies a recorded alias in memory.
+/// Applies a recorded alias in memory. A canary is over if that is `live`.
 pub(crate) async fn apply(scheduler: &Scheduler, function: &FunctionId, alias: Alias) {
+    if alias.name.is_live() && scheduler.state().end_canary(function) {
+        tracing::info!(%function, "a canary was replaced");
+        scheduler.metrics.canary_ended(CanaryState::Replaced.as_str());
+    }
+    follow_alias(scheduler, function, alias).await;
+}
+
+/// Has gateways follow a recorded alias.
+pub(crate) async fn follow_alias(scheduler: &Scheduler, function: &FunctionId, alias: Alias) {
     scheduler.state().catalog.set_alias(function, alias);
     follow(scheduler, function).await;
 }
@@ -183,7 +192,7 @@ async fn publish(scheduler: &Scheduler) {
 }
 
 /// The error for what an alias cannot name.
-fn refused(scheduler: &Scheduler, function: &FunctionId, why: &NotNamed) -> ApiError {
+pub(crate) fn refused(scheduler: &Scheduler, function: &FunctionId, why: &NotNamed) -> ApiError {
     let keep = scheduler.config.collecting.keep_versions;
     let error = |code, text: String| ApiError::new(code, text);
     match why {

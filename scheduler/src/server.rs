@@ -16,7 +16,7 @@ use crate::front::{self, Front};
 use crate::leadership::Leadership;
 use crate::state::{Scheduler, Shared};
 use crate::store::{Store, StoreError};
-use crate::{api, async_calls, collection, digests, metrics, reaper, rebalancing, renewal, usage};
+use crate::{api, async_calls, canary, collection, digests, metrics, reaper, rebalancing, renewal, usage};
 
 /// How long requests and tasks may take to finish at shutdown. A version being prepared is not waited for: it is marked
 /// failed at the next start.
@@ -234,7 +234,11 @@ async fn begin(config: Config, store: Store, front: &Front) -> Result<Led, Serve
         catalog.set_alias(&function, alias);
     }
     let drained = store.drained().await.map_err(unusable)?;
+    let canaries = store.open_canaries().await.map_err(unusable)?;
     let scheduler = Shared::new(config, store, catalog).map_err(ServeError::Tls)?;
+    for (function, open) in canaries {
+        canary::load(&scheduler, function, open);
+    }
     metrics::observe::observe(&scheduler.metrics.registry, &Arc::downgrade(&scheduler));
     scheduler.state().fleet.set_drained(drained);
     if let Some(issuing) = scheduler.config.issuing.clone() {
@@ -250,6 +254,7 @@ async fn begin(config: Config, store: Store, front: &Front) -> Result<Led, Serve
         tokio::spawn(usage::run(scheduler.clone())),
         tokio::spawn(digests::complete(scheduler.clone())),
         tokio::spawn(renewal::run(scheduler.clone())),
+        tokio::spawn(canary::run(scheduler.clone())),
     ];
     front.lead(api::router(scheduler.clone()));
     Ok(Led { scheduler, tasks })

@@ -186,6 +186,7 @@ mod tests {
         TrafficReport {
             gateway: gateway.clone(),
             functions: [(function.parse().unwrap(), traffic)].into(),
+            shares: Vec::new(),
         }
     }
 

@@ -1,11 +1,13 @@
 //! Options of commands about functions.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use rekindle_wire::FunctionName;
+use rekindle_wire::api::{CanarySteps, STEP_MAX_S};
 use rekindle_wire::internal::BUILD_TOOLS;
-use rekindle_wire::manifest::Base;
+use rekindle_wire::manifest::{Base, parse_duration};
 
 use super::{FunctionArg, Listing, Places, S3Args, VersionArg};
 
@@ -59,9 +61,13 @@ Examples:
   fn deploy functions/samples/hello-python
   fn deploy --force                although nothing has changed: installs its packages anew
   fn deploy --no-traffic           ready, but the version before goes on serving
+  fn deploy --canary 10%           a tenth of the invocations, then 25%, 50% and all, a minute each
+  fn deploy --canary 5,50 --step-time 10m
   fn deploy --dry-run              what would change; exit code 3 if anything would
 
 A folder that has not changed since its function's newest version makes no new one: that one serves, if it did not. \
+A canary is rolled back by itself if it is worse than what serves now. fn deploy waits until it has all invocations; it \
+goes on without. \
 Where only settings differ from the live version, nothing is built, and for most nothing is booted. \
 What .fnignore names (the syntax of .gitignore) stays behind, as do .git, __pycache__, .venv and node_modules.")]
 pub(crate) struct DeployArgs {
@@ -74,15 +80,32 @@ pub(crate) struct DeployArgs {
     /// Do everything but make the version live.
     #[arg(long)]
     pub(crate) no_traffic: bool,
+    /// Give the version a share of the invocations that grows in steps, and roll it back if it is worse: the first
+    /// share in percent, or all of them, such as 10,25,50.
+    #[arg(long, value_name = "PERCENT", conflicts_with = "no_traffic")]
+    pub(crate) canary: Option<CanarySteps>,
+    /// How long each step of a canary lasts at least: 1s to 24h.
+    #[arg(long, value_name = "DURATION", requires = "canary", default_value = "60s", value_parser = step_time)]
+    pub(crate) step_time: Duration,
     /// Show what would change, and upload nothing. Exit codes: 0 nothing would, 3 something would, 1 it failed.
-    #[arg(long, conflicts_with_all = ["force", "no_traffic", "wait"])]
+    #[arg(long, conflicts_with_all = ["force", "no_traffic", "canary", "wait"])]
     pub(crate) dry_run: bool,
-    /// How long to wait until it is live; by default 900 plus twice the function's boot_timeout.
+    /// How long to wait until it is live; by default 900 plus twice the function's boot_timeout, and a canary's steps.
     #[arg(long, value_name = "SECONDS")]
     pub(crate) wait: Option<u64>,
     /// Print the live version as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Parses the duration of a canary's step.
+fn step_time(text: &str) -> Result<Duration, String> {
+    let duration = parse_duration(text).map_err(|e| e.to_string())?;
+    let allowed = Duration::from_secs(1)..=Duration::from_secs(STEP_MAX_S);
+    match allowed.contains(&duration) && duration.subsec_nanos() == 0 {
+        true => Ok(duration),
+        false => Err("a step takes 1s to 24h, in whole seconds".to_owned()),
+    }
 }
 
 /// How an instance is started if the caller forces it.

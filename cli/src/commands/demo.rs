@@ -13,10 +13,10 @@ use rekindle_wire::{FunctionId, headers, manifest};
 use reqwest::Method;
 use serde::Serialize;
 
-use super::deploy;
+use super::deploy::{self, Deployed};
 use super::invoke::{Head, InvokeOutcome, platform_error, timing_line};
 use crate::args::DemoArgs;
-use crate::client::Client;
+use crate::client::{Client, Release};
 use crate::show::{self, Steps, Tone};
 
 const DEPLOY_LIMIT: Duration = Duration::from_secs(600);
@@ -88,10 +88,10 @@ pub(crate) async fn run(client: &Client, args: &DemoArgs) -> Result<ExitCode> {
     let how = deploy::How {
         limit: Some(DEPLOY_LIMIT),
         force: false,
-        traffic: true,
+        release: Release::All,
         quiet,
     };
-    let (version, new) = deploy::deploy(client, copy.path(), how).await?;
+    let Deployed { version, new, .. } = deploy::deploy(client, copy.path(), how.clone()).await?;
     if let Some(why) = &version.snapshot_error {
         bail!("{} is live but has no snapshot: {why}", version.function);
     }
@@ -103,7 +103,7 @@ pub(crate) async fn run(client: &Client, args: &DemoArgs) -> Result<ExitCode> {
         // By now the platform knows that its snapshot cannot be used: damaged, or in an older version's form.
         let name = &life.version.function;
         eprintln!("{name}: its snapshot could not be used, see `fn logs {name}`; deploying it again");
-        let (version, _) = deploy::deploy(client, copy.path(), how).await?;
+        let Deployed { version, .. } = deploy::deploy(client, copy.path(), how).await?;
         life = live(client, version, quiet).await?;
     }
     life.check()?;

@@ -5,7 +5,9 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::Result;
 use rekindle_wire::VersionNumber;
-use rekindle_wire::api::{Randomness, Rehearsal, RestoredBy, Reused, SnapshotSummary, VersionInfo, VersionState};
+use rekindle_wire::api::{
+    Canary, CanaryState, Randomness, Rehearsal, RestoredBy, Reused, SnapshotSummary, VersionInfo, VersionState,
+};
 use rekindle_wire::renewal::Renewal;
 
 use crate::args::DescribeArgs;
@@ -93,6 +95,9 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
             say!("renewal    {}", renewal_line(renewal));
         }
     }
+    for line in detail.canary.iter().flat_map(canary_lines) {
+        say!("{line}");
+    }
     say!();
     let mut table = show::table(["VERSION", "STATE", "CREATED", "PHASES", "SNAPSHOT"]);
     for v in &detail.versions {
@@ -132,6 +137,37 @@ fn state_word(version: &VersionInfo, live: Option<VersionNumber>) -> String {
 pub(super) fn when(unix_s: i64) -> String {
     let since = Duration::from_secs(u64::try_from(unix_s).unwrap_or(0));
     humantime::format_rfc3339_seconds(UNIX_EPOCH + since).to_string()
+}
+
+/// How a canary does, with the numbers of its last comparison.
+fn canary_lines(canary: &Canary) -> Vec<String> {
+    let Canary { from, to, step_s, .. } = canary;
+    let state = match canary.state {
+        CanaryState::Growing => format!(
+            "version {to} beside {from}: {}%, step {} of {}, since {}, {step_s} s at least",
+            canary.percent(),
+            canary.step + 1,
+            canary.steps.percents().len(),
+            when(canary.since_unix_ms / 1_000)
+        ),
+        CanaryState::Live => format!("version {to} has taken over from {from}"),
+        CanaryState::RolledBack => format!(
+            "version {to} was rolled back to {from}: {}",
+            canary.why.as_deref().unwrap_or_default()
+        ),
+        CanaryState::Replaced => format!("version {to} beside {from}: another change of what is live ended it"),
+    };
+    let checks = canary.checks.iter().map(|check| {
+        let what = match check.slow_ms {
+            None => "failed".to_owned(),
+            Some(ms) => format!("{} over {}", check.what, show::millis(ms)),
+        };
+        format!(
+            "  {what}: {} of {}, of version {from} {} of {}; p {:.2e}, limit {:.2e}",
+            check.new.hits, check.new.of, check.old.hits, check.old.of, check.p, check.limit
+        )
+    });
+    std::iter::once(format!("canary     {state}")).chain(checks).collect()
 }
 
 /// What a version has of another, on one line.

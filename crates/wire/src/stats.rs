@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::api::{InstanceInfo, SnapshotSummary, WorkerInfo};
-use crate::ids::{FunctionId, GatewayId};
+use crate::api::{AliasTarget, InstanceInfo, SnapshotSummary, WorkerInfo};
+use crate::ids::{FunctionId, GatewayId, VersionNumber};
 
 /// A histogram of latencies: the number of invocations that took at most this many microseconds and more than the
 /// previous bound. The last bound may be [`u64::MAX`]: beyond the measured range. Only bounds with a count are present.
@@ -90,6 +90,44 @@ impl StartStats {
 /// Outcomes by start kind. `none` has the invocations that found no instance.
 pub type Traffic = BTreeMap<String, StartStats>;
 
+/// What became of a version's invocations with the same start kind.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcomes {
+    /// Number of invocations that were answered.
+    pub answered: u64,
+    /// Number of invocations that failed through the version: by a function's own 5xx, too.
+    pub failed: u64,
+    /// How long those that were answered took.
+    pub latencies: Latencies,
+}
+
+impl Outcomes {
+    /// Number of invocations.
+    pub fn all(&self) -> u64 {
+        self.answered + self.failed
+    }
+
+    /// Adds the counts of another gateway.
+    pub fn add(&mut self, other: &Self) {
+        self.answered += other.answered;
+        self.failed += other.failed;
+        for (bound, count) in &other.latencies {
+            *self.latencies.entry(*bound).or_default() += count;
+        }
+    }
+}
+
+/// A gateway's counts of a function's invocations that several versions share, since it applied these weights.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ShareReport {
+    /// The function.
+    pub function: FunctionId,
+    /// What its alias `live` names.
+    pub targets: Vec<AliasTarget>,
+    /// Outcomes by version and start kind. `none` has the invocations that found no instance.
+    pub versions: BTreeMap<VersionNumber, BTreeMap<String, Outcomes>>,
+}
+
 /// A gateway's counts since its start, for functions whose counts have changed since its last report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrafficReport {
@@ -97,6 +135,9 @@ pub struct TrafficReport {
     pub gateway: GatewayId,
     /// All counts of these functions.
     pub functions: BTreeMap<FunctionId, Traffic>,
+    /// Counts by version of functions whose invocations are shared, if they have changed since its last report.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shares: Vec<ShareReport>,
 }
 
 /// The scheduler's response to a traffic report.

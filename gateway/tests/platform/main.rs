@@ -6,6 +6,7 @@
 mod admin;
 mod answers;
 mod async_calls;
+mod canaries;
 mod clients;
 mod errors;
 mod harness;

@@ -63,6 +63,8 @@ pub(crate) struct Inner {
     /// Restores end as boots.
     pub(crate) falls_back: AtomicBool,
     pub(crate) silent: AtomicBool,
+    /// A version whose invocations all fail.
+    pub(crate) fails: Mutex<Option<VersionNumber>>,
     pub(crate) invocations: AtomicUsize,
     /// Invocations whose answer nobody waited for.
     pub(crate) cancelled: AtomicUsize,
@@ -114,6 +116,7 @@ impl PlayedWorker {
             lies: AtomicBool::new(false),
             falls_back: AtomicBool::new(false),
             silent: AtomicBool::new(false),
+            fails: Mutex::default(),
             invocations: AtomicUsize::new(0),
             cancelled: AtomicUsize::new(0),
             most_at_once: AtomicUsize::new(0),
@@ -378,7 +381,7 @@ async fn invoke(State(worker): State<Arc<Inner>>, request: Request) -> Response 
     {
         return ApiError::new(ErrorCode::InstanceBusy, "busy").into_response();
     }
-    let ready_at = match worker.instances.lock().get_mut(&instance) {
+    let (ready_at, version) = match worker.instances.lock().get_mut(&instance) {
         None => return ApiError::new(ErrorCode::InstanceGone, "gone").into_response(),
         Some(i) => {
             let lease = request.headers().get(LEASE).unwrap().to_str().unwrap();
@@ -388,7 +391,7 @@ async fn invoke(State(worker): State<Arc<Inner>>, request: Request) -> Response 
             }
             i.in_flight += 1;
             worker.most_at_once.fetch_max(i.in_flight as usize, Ordering::SeqCst);
-            i.ready_at
+            (i.ready_at, i.version)
         }
     };
     let in_flight = InFlight {
@@ -400,6 +403,9 @@ async fn invoke(State(worker): State<Arc<Inner>>, request: Request) -> Response 
     let cold = ready_at > Instant::now();
     tokio::time::sleep_until(ready_at.into()).await;
     let mut response = act(&path, request).await;
+    if *worker.fails.lock() == Some(version) {
+        response = http::StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    }
     if cold {
         response
             .headers_mut()

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use http::StatusCode;
-use rekindle_wire::api::{Alias, Reused, VersionInfo};
+use rekindle_wire::api::{Alias, Reused, STEP_MAX_S, STEP_S, VersionInfo};
 use rekindle_wire::interface::Params;
 use rekindle_wire::interface::users::Deploy;
 use rekindle_wire::internal::{BuiltLayers, VersionSpec};
@@ -12,10 +12,11 @@ use rekindle_wire::manifest::{SettingChange, Work};
 use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId};
 
 use super::known;
+use crate::canary::{self, Growth};
 use crate::clock::unix_s;
 use crate::cluster::ClusterState;
 use crate::objects::source_key;
-use crate::prepare::{self, Plan};
+use crate::prepare::{self, Plan, Release};
 use crate::refusal::{Refused, chain, from_store};
 use crate::releases;
 use crate::state::{DEPLOYS_MAX, Scheduler};
@@ -30,8 +31,8 @@ pub(super) async fn deploy(
     Params(wanted): Params<Deploy>,
     body: Body,
 ) -> Result<(StatusCode, Json<VersionInfo>), Refused> {
+    let release = release(&wanted)?;
     let namespace = known(&scheduler, wanted.namespace)?;
-    let traffic = wanted.traffic.unwrap_or(true);
     // Before the upload, which is the larger part of the work.
     let place = scheduler.deploys.clone().try_acquire_owned().map_err(|_| {
         ApiError::new(
@@ -50,10 +51,18 @@ pub(super) async fn deploy(
             let live = aliases.find(|alias| alias.name.is_live());
             live.is_some_and(|live| matches!(&*live.targets, [only] if only.version == version.version))
         };
+        // Otherwise it was deployed without traffic, rolled back, or shares invocations with another.
         let is_alone = serves_alone(&scheduler.state());
-        if traffic && !is_alone {
-            // It was deployed without traffic, rolled back, or shares invocations with another.
-            releases::set(&scheduler, &function, Alias::of(AliasName::live(), version.version)).await?;
+        match release {
+            Release::All if !is_alone => {
+                releases::set(&scheduler, &function, Alias::of(AliasName::live(), version.version))
+                    .await
+                    .map(drop)?;
+            }
+            Release::Grow(growth) if !is_alone => {
+                canary::grow(&scheduler, &function, version.version, growth).await?;
+            }
+            _ => {}
         }
         return Ok((StatusCode::OK, Json(version)));
     }
@@ -84,8 +93,24 @@ pub(super) async fn deploy(
         .map_err(from_store)?;
     drop(nobody_deletes);
     let info = version.info.clone();
-    prepare::begin(&scheduler, version, key, plan, place, traffic);
+    prepare::begin(&scheduler, version, key, plan, place, release);
     Ok((StatusCode::ACCEPTED, Json(info)))
+}
+
+/// What the version is to serve.
+fn release(wanted: &Deploy) -> Result<Release, Refused> {
+    let step_s = wanted.step_s.unwrap_or(STEP_S);
+    let bad = |message: &str| Err(ApiError::new(ErrorCode::BadRequest, message));
+    match (wanted.traffic, &wanted.canary) {
+        (Some(false), Some(_)) => bad("a canary has traffic: leave out one of canary and traffic=false"),
+        (Some(false), None) => Ok(Release::Hold),
+        (_, None) => Ok(Release::All),
+        (_, Some(_)) if !(1..=STEP_MAX_S).contains(&step_s) => bad("a step takes 1 to 86400 seconds: change step_s"),
+        (_, Some(steps)) => Ok(Release::Grow(Growth {
+            steps: steps.clone(),
+            step_s,
+        })),
+    }
 }
 
 /// What has to be done for a version of this folder: less where the live version was made of the same files.

@@ -43,7 +43,9 @@ pub(super) async fn detail(scheduler: Scheduler, call: Call<DescribeFunction>) -
         .await
         .map_err(from_store)?;
     let newest = versions.first().ok_or_else(|| unknown_function(&name))?;
+    let canary = scheduler.store.canary(&name).await.map_err(from_store)?;
     Ok(FunctionDetail {
+        canary,
         summary: summary(&scheduler, newest),
         instances: scheduler.state().fleet.instance_infos(Some(&name), scheduler.now()),
         versions,
@@ -117,6 +119,7 @@ pub(super) async fn delete(scheduler: Scheduler, call: Call<DeleteFunction>) -> 
         state.catalog.remove(&name);
         scheduler.metrics.forget(name.as_str());
         state.traffic.forget(&name);
+        state.end_canary(&name);
         let now = scheduler.now();
         let ids: Vec<_> = state
             .fleet

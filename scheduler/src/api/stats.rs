@@ -16,8 +16,15 @@ use crate::state::Scheduler;
 
 pub(super) async fn traffic(scheduler: Scheduler, call: Call<ReportTraffic>) -> Result<TrafficAnswer, Refused> {
     let now = scheduler.now();
-    let ClusterState { traffic, catalog, .. } = &mut *scheduler.state();
-    Ok(traffic.take(call.body, now, |name| catalog.has(name)))
+    let ClusterState {
+        traffic,
+        catalog,
+        shares,
+        ..
+    } = &mut *scheduler.state();
+    let mut report = call.body;
+    shares.take(&report.gateway, std::mem::take(&mut report.shares));
+    Ok(traffic.take(report, now, |name| catalog.has(name)))
 }
 
 pub(super) async fn all(scheduler: Scheduler, _: Call<ReadStats>) -> Result<Stats, Refused> {

@@ -26,6 +26,12 @@ const FUNCTIONS: Desc = Desc::new(
     &[],
     "Functions with a version that could serve.",
 );
+const CANARIES: Desc = Desc::new(
+    "rekindle.canaries.growing",
+    "{canary}",
+    &[],
+    "Canaries that are not over.",
+);
 const LEASES: Desc = Desc::new(
     "rekindle.scheduler.leases",
     "{lease}",
@@ -123,6 +129,7 @@ pub(crate) fn observe(registry: &Registry, scheduler: &Weak<Shared>) {
     };
     one(&WAITING, |m| m.queue.len() as f64);
     one(&FUNCTIONS, |m| m.catalog.len() as f64);
+    one(&CANARIES, |m| m.canaries.len() as f64);
     one(&LEASES, |m| m.fleet.leased() as f64);
     let revoked = Weak::clone(scheduler);
     registry.observe_one(Kind::Gauge, &REVOKED, move || {

@@ -167,7 +167,7 @@ impl Store {
     }
 
     /// Whether a version can serve.
-    async fn check(
+    pub(super) async fn check(
         tx: &mut Transaction<'static, Any>,
         (function, id): (&FunctionId, i64),
         version: VersionNumber,
@@ -198,6 +198,7 @@ impl Store {
     }
 
     /// Replaces an alias's versions, which exist. Those that begin to serve by it are noted as the last ones that did.
+    /// A canary is over.
     pub(super) async fn point(
         tx: &mut Transaction<'static, Any>,
         id: i64,
@@ -205,6 +206,11 @@ impl Store {
         doing: &'static str,
     ) -> Result<(), StoreError> {
         if alias.name.is_live() {
+            sqlx::query("UPDATE canaries SET is_open = 0 WHERE function_id = $1")
+                .bind(id)
+                .execute(&mut **tx)
+                .await
+                .map_err(failed(doing))?;
             let mut targets = alias.targets.clone();
             // Of several, that with least weight is the newcomer.
             targets.sort_by_key(|target| std::cmp::Reverse((target.weight, std::cmp::Reverse(target.version))));

@@ -6,7 +6,7 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{AnyConnection, AssertSqlSafe, Executor as _, SqlSafeStr as _};
 
 /// Forward only; a released migration never changes. Written in SQLite's dialect.
-pub(super) const MIGRATIONS: [(i64, &str, &str); 13] = [
+pub(super) const MIGRATIONS: [(i64, &str, &str); 14] = [
     (1, "functions", include_str!("../../migrations/0001_functions.sql")),
     (2, "platform", include_str!("../../migrations/0002_platform.sql")),
     (3, "async calls", include_str!("../../migrations/0003_async_calls.sql")),
@@ -43,6 +43,7 @@ pub(super) const MIGRATIONS: [(i64, &str, &str); 13] = [
         "reused versions",
         include_str!("../../migrations/0013_reused_versions.sql"),
     ),
+    (14, "canaries", include_str!("../../migrations/0014_canaries.sql")),
 ];
 
 /// Holds others up until the transaction ends. The number is ours among the database's advisory locks.

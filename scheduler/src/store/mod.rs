@@ -9,6 +9,7 @@
 mod aliases;
 mod backup;
 mod calls;
+mod canaries;
 mod collection;
 mod dialect;
 mod drained;
@@ -42,7 +43,7 @@ pub(crate) use dialect::Dialect;
 pub(crate) use leader::Led;
 pub(crate) use renewals::{ATTEMPTS_MAX, Anew, DueRenewal};
 use session::Session;
-pub(crate) use versions::{NewVersion, Source};
+pub(crate) use versions::{NewVersion, Serves, Source};
 
 /// Maximum number of connections.
 const CONNECTIONS: u32 = 8;

@@ -1,6 +1,6 @@
 //! Each database by itself, closed and opened again: a file, and one on a PostgreSQL server of the tests' own.
 
-use rekindle_wire::api::{Alias, AliasTarget, PhaseTime, Reused, VersionState};
+use rekindle_wire::api::{Alias, AliasTarget, Canary, CanaryState, PhaseTime, Reused, VersionState};
 use rekindle_wire::internal::{Sharers, VersionSpec};
 use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, Namespace, VersionNumber};
 
@@ -93,6 +93,7 @@ on_either! {
     what_was_counted_is_there_after_a_restart_until_its_function_goes,
     digests_of_snapshots_are_kept_until_they_are_lost,
     a_shared_snapshot_is_kept_as_long_as_one_of_its_versions,
+    a_canary_outlives_a_restart_and_is_over_with_whatever_else_sets_live,
     who_is_revoked_stays_revoked,
     functions_of_one_name_in_two_namespaces_have_nothing_in_common,
 }
@@ -212,6 +213,79 @@ async fn a_shared_snapshot_is_kept_as_long_as_one_of_its_versions(place: &Place)
     let left = store.delete_function(&name, 7).await.unwrap().unwrap();
     assert_eq!(left.snapshots, ["s-1".parse().unwrap()]);
     assert_eq!(left.source_keys, ["sources/a", "sources/hello"]);
+}
+
+async fn a_canary_outlives_a_restart_and_is_over_with_whatever_else_sets_live(place: &Place) {
+    let store = open(place).await;
+    let name: FunctionId = "hello".parse().unwrap();
+    for _ in 0..2 {
+        add_live(&store, "hello", None).await;
+    }
+    let mut canary = Canary {
+        from: VersionNumber(2),
+        to: VersionNumber(3),
+        steps: "10,50".parse().unwrap(),
+        step_s: 60,
+        step: 0,
+        since_unix_ms: 7,
+        state: CanaryState::Growing,
+        why: None,
+        looks: 0,
+        looked_unix_ms: 7,
+        checks: Vec::new(),
+    };
+    let refused = store.begin_canary(&name, &canary).await.unwrap();
+    assert!(matches!(refused, Err(NotNamed::NoVersion { .. })), "{refused:?}");
+    let added = store
+        .add_version(&name, &parsed("hello"), "sources/b", 7)
+        .await
+        .unwrap();
+    let third = spec("hello", added.info.version.0, 10, 1, 1);
+    let ready = store.set_live(&third, None, None, &[], Serves::Share(&canary)).await;
+    assert!(ready.unwrap());
+    store.close().await;
+
+    let store = open(place).await;
+    let open = async || store.open_canaries().await.unwrap();
+    assert_eq!(open().await, [(name.clone(), canary.clone())]);
+    let live = async || {
+        let aliases = store.aliases(&name).await.unwrap().into_iter();
+        aliases.filter(|alias| alias.name.is_live()).collect::<Vec<_>>()
+    };
+    assert_eq!(live().await, [canary.alias()]);
+    canary.looks = 1;
+    store.note_canary(&name, &canary).await.unwrap();
+    canary.step = 1;
+    assert!(store.move_canary(&name, &canary).await.unwrap().unwrap());
+    assert_eq!(
+        (open().await, live().await),
+        (vec![(name.clone(), canary.clone())], vec![canary.alias()])
+    );
+    let mut back = canary.clone();
+    back.state = CanaryState::RolledBack;
+    assert!(store.move_canary(&name, &back).await.unwrap().unwrap());
+    assert_eq!(store.canary(&name).await.unwrap(), Some(back));
+    assert_eq!(
+        (open().await, live().await),
+        (vec![], vec![Alias::of(AliasName::live(), VersionNumber(2))])
+    );
+    // Not to the third version, which was worse.
+    let rolled_back = store.roll_back(&name, None).await.unwrap().unwrap();
+    assert_eq!(rolled_back.to, VersionNumber(1));
+
+    store.begin_canary(&name, &canary).await.unwrap().unwrap();
+    store.roll_back(&name, Some(VersionNumber(2))).await.unwrap().unwrap();
+    assert_eq!(store.canary(&name).await.unwrap().unwrap().state, CanaryState::Replaced);
+    canary.step = 0;
+    assert!(!store.move_canary(&name, &canary).await.unwrap().unwrap(), "it is over");
+    store.note_canary(&name, &canary).await.unwrap();
+    assert_eq!(
+        store.canary(&name).await.unwrap().unwrap().step,
+        1,
+        "nothing of it is written"
+    );
+    store.delete_function(&name, 7).await.unwrap();
+    assert_eq!(store.canary(&name).await.unwrap(), None);
 }
 
 async fn who_is_revoked_stays_revoked(place: &Place) {

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use rekindle_wire::api::{Alias, PhaseTime, Reused, SnapshotSummary, VersionInfo, VersionState};
+use rekindle_wire::api::{Alias, Canary, PhaseTime, Reused, SnapshotSummary, VersionInfo, VersionState};
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::manifest::Manifest;
 use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, Namespace, VersionNumber};
@@ -40,6 +40,23 @@ impl<'a, T: AsRef<str> + ?Sized> From<&'a T> for Source<'a> {
             code: None,
             reused: None,
         }
+    }
+}
+
+/// What a version serves once it can.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Serves<'a> {
+    /// Nothing but its own URL.
+    Nothing,
+    /// The plain URL, alone.
+    All,
+    /// A share of the plain URL.
+    Share(&'a Canary),
+}
+
+impl From<bool> for Serves<'_> {
+    fn from(serves: bool) -> Self {
+        if serves { Self::All } else { Self::Nothing }
     }
 }
 
@@ -160,8 +177,7 @@ impl Store {
         Ok(())
     }
 
-    /// Records that the version can serve, and has the alias `live` name it alone if it is to serve the plain URL.
-    /// Returns `false` if it cannot: it has failed, or the version whose files it uses was removed meanwhile, so that
+    /// Records that the version can serve, and has the alias `live` name it if it is to serve the plain URL. Returns `false` if it cannot: it has failed, or the version whose files it uses was removed meanwhile, so that
     /// they may be gone.
     pub(crate) async fn set_live(
         &self,
@@ -169,9 +185,10 @@ impl Store {
         snapshot: Option<&SnapshotSummary>,
         snapshot_error: Option<&str>,
         phases: &[PhaseTime],
-        traffic: bool,
+        serves: impl Into<Serves<'_>>,
     ) -> Result<bool, StoreError> {
         let doing = "make a version live";
+        let serves = serves.into();
         let mut tx = self.begin(doing).await?;
         let reused = Self::reused_by(&mut tx, &spec.function, spec.version, doing).await?;
         let ready = sqlx::query(
@@ -193,12 +210,15 @@ impl Store {
         .await
         .map_err(failed(doing))?;
         let is_ready = ready.rows_affected() > 0;
-        if traffic
-            && is_ready
-            && let Some(id) = Self::id_of(&mut tx, &spec.function, doing).await?
-        {
-            let live = Alias::of(AliasName::live(), spec.version);
-            Self::point(&mut tx, id, &live, doing).await?;
+        if is_ready && let Some(id) = Self::id_of(&mut tx, &spec.function, doing).await? {
+            match serves {
+                Serves::Nothing => {}
+                Serves::All => {
+                    let live = Alias::of(AliasName::live(), spec.version);
+                    Self::point(&mut tx, id, &live, doing).await?;
+                }
+                Serves::Share(canary) => Self::set_canary(&mut tx, id, canary, doing).await?,
+            }
         }
         tx.commit().await.map_err(failed(doing))?;
         Ok(is_ready)

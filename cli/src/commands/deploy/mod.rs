@@ -1,6 +1,7 @@
 //! `fn deploy`: reads `fn.toml`, runs its build command, packs the folder, uploads it, and follows the version until it
 //! is live.
 
+mod canary;
 mod image;
 mod locks;
 mod pack;
@@ -22,7 +23,7 @@ use rekindle_wire::{FunctionId, manifest};
 use super::describe::{phases_line, rehearsal_line, reseeded_line, reused_line, snapshot_line};
 use super::diff;
 use crate::args::DeployArgs;
-use crate::client::Client;
+use crate::client::{Client, Release};
 use crate::show::{self, Steps, Tone};
 use packaged::Packaged;
 
@@ -37,16 +38,36 @@ const SAID_EVERY: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(1
 const QUEUED_FOR_LONG: Duration = Duration::from_secs(3);
 
 /// How a folder is deployed.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct How {
     /// Longest wait until the version can serve. By default 900 seconds and two boots.
     pub(crate) limit: Option<Duration>,
     /// Whether an unchanged folder makes a new version.
     pub(crate) force: bool,
-    /// Whether the version serves once it can.
-    pub(crate) traffic: bool,
+    /// What the version serves once it can.
+    pub(crate) release: Release,
     /// Whether no progress is shown.
     pub(crate) quiet: bool,
+}
+
+/// A version that was deployed.
+#[derive(Debug)]
+pub(crate) struct Deployed {
+    pub(crate) version: VersionInfo,
+    /// Whether the deploy made it.
+    pub(crate) new: bool,
+    /// Whether it was to serve.
+    serves: bool,
+}
+
+impl Deployed {
+    /// What the version is now.
+    fn state(&self) -> String {
+        match self.serves {
+            true => show::tinted("live", Tone::Good),
+            false => format!("{} without traffic", show::tinted("ready", Tone::Good)),
+        }
+    }
 }
 
 /// Deploys the folder and prints where the function is.
@@ -55,15 +76,20 @@ pub(crate) async fn run(client: &Client, args: &DeployArgs) -> Result<ExitCode> 
     let how = How {
         limit: args.wait.map(Duration::from_secs),
         force: args.force,
-        traffic: !args.no_traffic,
+        release: match &args.canary {
+            Some(steps) => Release::Grow(steps.clone(), args.step_time),
+            None if args.no_traffic => Release::Hold,
+            None => Release::All,
+        },
         quiet: args.json,
     };
     let folder = folder_of(&args.path);
     if args.dry_run {
         return diff::dry_run(client, Packaged::of(&folder)?, args.json).await;
     }
-    let (version, new) = deploy(client, &folder, how).await?;
-    if let Some(before) = remember(&version.function, &folder).filter(|_| new && version.version.0 > 1) {
+    let deployed = deploy(client, &folder, how).await?;
+    let Deployed { version, new, serves } = &deployed;
+    if let Some(before) = remember(&version.function, &folder).filter(|_| *new && version.version.0 > 1) {
         eprintln!(
             "{} {} was deployed from {} before: this version takes its place; deploy that folder again to take it back",
             show::tinted_err("another folder:", Tone::Warning),
@@ -72,38 +98,46 @@ pub(crate) async fn run(client: &Client, args: &DeployArgs) -> Result<ExitCode> 
         );
     }
     if args.json {
-        show::print_json(&version)?;
-    } else if new {
-        print(client, &version, started.elapsed(), how.traffic);
+        show::print_json(version)?;
+    } else if *new {
+        say!(
+            "{} version {} is {} after {}",
+            version.function,
+            version.version,
+            deployed.state(),
+            show::duration(started.elapsed())
+        );
+        print(client, version, *serves);
     } else {
         say!(
             "{} is unchanged: version {} is {}; --force makes a new one all the same",
             version.function,
             version.version,
-            state(how.traffic)
+            deployed.state()
         );
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a version is once it can serve.
-fn state(traffic: bool) -> String {
-    match traffic {
-        true => show::tinted("live", Tone::Good),
-        false => format!("{} without traffic", show::tinted("ready", Tone::Good)),
-    }
-}
-
-/// Deploys `folder` and waits until the version can serve. Returns it, and whether it is new.
-pub(crate) async fn deploy(client: &Client, folder: &Path, how: How) -> Result<(VersionInfo, bool)> {
+/// Deploys `folder` and waits until the version can serve, or until it has taken over as a canary.
+pub(crate) async fn deploy(client: &Client, folder: &Path, how: How) -> Result<Deployed> {
     let begun = Instant::now();
     let Packaged { manifest, packed } = Packaged::of(folder)?;
-    let deadline = begun + how.limit.unwrap_or(USUAL_WAIT + manifest.boot_timeout() * 2);
-    let (version, new) = upload::upload(client, packed, how).await?;
+    let growth = how.release.growth();
+    let steps = growth.map_or(Duration::ZERO, |(steps, step)| canary::duration(steps, step));
+    let deadline = begun + how.limit.unwrap_or(USUAL_WAIT + manifest.boot_timeout() * 2 + steps);
+    let (version, new) = upload::upload(client, packed, &how).await?;
     let mut version = follow(client, version, deadline, how.quiet).await?;
     match version.error.take() {
         Some(error) if version.state == VersionState::Failed => Err(error.into()),
-        error => Ok((VersionInfo { error, ..version }, new)),
+        error => {
+            if growth.is_some() {
+                canary::follow(client, &version, deadline, how.quiet).await?;
+            }
+            let version = VersionInfo { error, ..version };
+            let serves = !matches!(how.release, Release::Hold);
+            Ok(Deployed { version, new, serves })
+        }
     }
 }
 
@@ -202,14 +236,7 @@ async fn follow(client: &Client, mut version: VersionInfo, deadline: Instant, qu
     Ok(version)
 }
 
-fn print(client: &Client, version: &VersionInfo, took: Duration, traffic: bool) {
-    say!(
-        "{} version {} is {} after {}",
-        version.function,
-        version.version,
-        state(traffic),
-        show::duration(took)
-    );
+fn print(client: &Client, version: &VersionInfo, serves: bool) {
     if let Some(reused) = version.reused {
         say!("  reused    {}", reused_line(reused));
     }
@@ -238,7 +265,7 @@ fn print(client: &Client, version: &VersionInfo, took: Duration, traffic: bool) 
     if let Some(why) = &version.snapshot_error {
         say!("  snapshot  {} {why}", show::tinted("none:", Tone::Warning));
     }
-    if !traffic {
+    if !serves {
         return;
     }
     let url = client.address(&format!("/function/{}", version.function));

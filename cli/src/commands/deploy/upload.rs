@@ -14,7 +14,7 @@ use crate::show;
 const PIECE: usize = 256 << 10;
 
 /// Uploads `packed` as a version of the function that its manifest names. Returns it, and whether it is new.
-pub(super) async fn upload(client: &Client, packed: Packed, how: How) -> Result<(VersionInfo, bool)> {
+pub(super) async fn upload(client: &Client, packed: Packed, how: &How) -> Result<(VersionInfo, bool)> {
     if !how.quiet {
         eprintln!(
             "packed {}, {} ({} packed)",
@@ -43,7 +43,12 @@ pub(super) async fn upload(client: &Client, packed: Packed, how: How) -> Result<
         }
     });
     let version = client
-        .deploy(reqwest::Body::wrap_stream(pieces), packed.bytes, how.force, how.traffic)
+        .deploy(
+            reqwest::Body::wrap_stream(pieces),
+            packed.bytes,
+            how.force,
+            &how.release,
+        )
         .await;
     bar.finish_and_clear();
     version

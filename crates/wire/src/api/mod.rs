@@ -1,6 +1,7 @@
 //! What users read and write: requests and responses of `fn` and other clients. [`crate::interface::users`] says which
 //! operation takes which.
 
+mod canary;
 mod instance;
 mod release;
 mod source;
@@ -14,6 +15,7 @@ use crate::ids::{FunctionId, InstanceId, SnapshotId, VersionNumber, WorkerId};
 use crate::manifest::{Base, Runtime};
 use crate::migration::Departed;
 
+pub use canary::{Canary, CanaryCheck, CanaryState, CanarySteps, Compared, ParseStepsError, STEP_MAX_S, STEP_S};
 pub use instance::{InstanceInfo, InstanceState, StartKind};
 pub use release::{
     Alias, AliasTarget, AliasTargets, Rollback, RollbackRequest, TARGETS_MAX, VersionSummary, WEIGHT_MAX,
@@ -60,6 +62,9 @@ pub struct FunctionDetail {
     pub versions: Vec<VersionInfo>,
     /// Its instances.
     pub instances: Vec<InstanceInfo>,
+    /// Its last canary.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub canary: Option<Canary>,
 }
 
 /// Migrates an instance to another worker.

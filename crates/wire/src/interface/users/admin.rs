@@ -2,9 +2,9 @@
 
 use super::described::{Described, Field, Message, Place, list, one};
 use crate::api::{
-    Alias, AliasTargets, CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo, LogLine,
-    MigrateRequest, Migration, Revocation, RevokeRequest, Rollback, RollbackRequest, Status, VersionFiles, VersionInfo,
-    VersionSummary, WorkerInfo,
+    Alias, AliasTargets, CanarySteps, CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo,
+    LogLine, MigrateRequest, Migration, Revocation, RevokeRequest, Rollback, RollbackRequest, Status, VersionFiles,
+    VersionInfo, VersionSummary, WorkerInfo,
 };
 use crate::asynchronous::{AsyncCall, CallState, Changed};
 use crate::ids::{AliasName, CallId, FunctionId, FunctionName, InstanceId, Namespace, VersionNumber, WorkerId};
@@ -26,13 +26,19 @@ described! {
         /// where only settings differ from the live version
         if_changed: bool,
         /// whether it serves the plain URL once it can; true when absent
-        traffic: bool
+        traffic: bool,
+        /// the percentages of the plain URL's invocations that it has one after the other before it has all: `10` for
+        /// 10, 25 and 50, or a list. It is rolled back by itself if it is worse than what serves now, which
+        /// `canary` of the function's description shows
+        canary: CanarySteps,
+        /// how long each of these lasts at least, in seconds: 1 to 86400, 60 when absent
+        step_s: u64
     } () => ACCEPTED VersionInfo "accepted"
     takes "application/gzip" String "the folder"
     or OK VersionInfo "with `if_changed`: nothing has changed, and this is the newest version, which serves now"
     fails
         InvalidManifest "with the line and the fix",
-        BadRequest,
+        BadRequest "a parameter cannot be read, or is out of its range",
         Conflict "a version of the function is being prepared",
         TooLarge,
         Throttled "32 deploys are under way",
