@@ -88,6 +88,41 @@ fn a_folder_that_has_not_changed_makes_no_new_version() {
 }
 
 #[test]
+fn all_functions_below_a_folder_are_deployed_and_one_that_fails_fails_alone() {
+    let top = tempfile::tempdir().unwrap();
+    for (name, code) in [
+        ("all-a", QUIET),
+        ("all-b", "raise RuntimeError('no')\n"),
+        ("all-c", QUIET),
+    ] {
+        let function = Folder::python(name, "snapshot = false", code);
+        let folder = top.path().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        for file in ["fn.toml", "main.py"] {
+            std::fs::copy(function.path().join(file), folder.join(file)).unwrap();
+        }
+    }
+    let told = shared().cli(&["deploy", "--all", top.path().to_str().unwrap()]);
+    assert_eq!(told.status.code(), Some(1), "{}", err(&told));
+    let table = out(&told);
+    let rows: Vec<Vec<&str>> = table
+        .lines()
+        .map(|line| line.split_whitespace().take(3).collect())
+        .collect();
+    let expected = [
+        ["FUNCTION", "VERSION", "STATE"],
+        ["all-a", "1", "live"],
+        ["all-b", "-", "failed"],
+        ["all-c", "1", "live"],
+    ];
+    assert_eq!(rows, expected, "{table}");
+    assert!(err(&told).contains("error[boot_failed]"), "{}", err(&told));
+    for name in ["all-a", "all-c"] {
+        assert_eq!(shared().get(name, "/").ok().text(), "well");
+    }
+}
+
+#[test]
 fn a_function_that_has_written_nothing_is_said_to() {
     shared().deploy(&Folder::python("silent", "snapshot = false", QUIET));
     let logs = shared().cli(&["logs", "silent", "--tail", "5"]);

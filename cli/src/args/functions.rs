@@ -63,6 +63,7 @@ Examples:
   fn deploy --no-traffic           ready, but the version before goes on serving
   fn deploy --canary 10%           a tenth of the invocations, then 25%, 50% and all, a minute each
   fn deploy --canary 5,50 --step-time 10m
+  fn deploy --all functions        every function in the folders below
   fn deploy --dry-run              what would change; exit code 3 if anything would
 
 A folder that has not changed since its function's newest version makes no new one: that one serves, if it did not. \
@@ -71,7 +72,7 @@ goes on without. \
 Where only settings differ from the live version, nothing is built, and for most nothing is booted. \
 What .fnignore names (the syntax of .gitignore) stays behind, as do .git, __pycache__, .venv and node_modules.")]
 pub(crate) struct DeployArgs {
-    /// The function's folder, with its fn.toml.
+    /// The function's folder, with its fn.toml; with --all, the folder that has such folders.
     #[arg(default_value = ".")]
     pub(crate) path: PathBuf,
     /// Make a new version even if nothing has changed.
@@ -87,6 +88,9 @@ pub(crate) struct DeployArgs {
     /// How long each step of a canary lasts at least: 1s to 24h.
     #[arg(long, value_name = "DURATION", requires = "canary", default_value = "60s", value_parser = step_time)]
     pub(crate) step_time: Duration,
+    /// Deploy every function in the folders below, four at once; fails if any does.
+    #[arg(long, conflicts_with = "dry_run")]
+    pub(crate) all: bool,
     /// Show what would change, and upload nothing. Exit codes: 0 nothing would, 3 something would, 1 it failed.
     #[arg(long, conflicts_with_all = ["force", "no_traffic", "canary", "wait"])]
     pub(crate) dry_run: bool,

@@ -1,6 +1,7 @@
 //! `fn deploy`: reads `fn.toml`, runs its build command, packs the folder, uploads it, and follows the version until it
 //! is live.
 
+mod all;
 mod canary;
 mod image;
 mod locks;
@@ -83,6 +84,9 @@ pub(crate) async fn run(client: &Client, args: &DeployArgs) -> Result<ExitCode> 
         },
         quiet: args.json,
     };
+    if args.all {
+        return all::run(client, &args.path, how, args.json).await;
+    }
     let folder = folder_of(&args.path);
     if args.dry_run {
         return diff::dry_run(client, Packaged::of(&folder)?, args.json).await;

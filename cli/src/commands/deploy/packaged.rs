@@ -44,7 +44,7 @@ impl Packaged {
 }
 
 /// Reads and checks `fn.toml`, so that a mistake costs no upload.
-fn read_manifest(folder: &Path) -> Result<Manifest> {
+pub(super) fn read_manifest(folder: &Path) -> Result<Manifest> {
     let path = folder.join(manifest::FILE_NAME);
     let text = fs::read_to_string(&path).map_err(|e| {
         let context = format!(
