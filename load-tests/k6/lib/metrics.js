@@ -8,6 +8,8 @@
 // fn_body_bytes bytes of bodies that went in or out                            {direction}
 // fn_deploy     ms, from a deploy's upload until its version is live
 // fn_deployed   share of the deploys that went live; fn_deploy_count is how many did
+// fn_canary     ms, from a canary's upload until its version has all invocations; fn_rollback ms, of a rollback
+// fn_released   share of the canaries and rollbacks that did so; fn_release_count is how many did
 // fn_move       ms, from asking for a migration until the instance serves elsewhere; fn_move_count is how many did
 
 import { Counter, Rate, Trend } from 'k6/metrics';
@@ -23,6 +25,10 @@ export const bodyBytes = new Counter('fn_body_bytes');
 export const deploys = new Trend('fn_deploy', true);
 export const deployed = new Rate('fn_deployed');
 export const deployCount = new Counter('fn_deploy_count');
+export const canaries = new Trend('fn_canary', true);
+export const rollbacks = new Trend('fn_rollback', true);
+export const released = new Rate('fn_released');
+export const releaseCount = new Counter('fn_release_count');
 export const moves = new Trend('fn_move', true);
 export const moveCount = new Counter('fn_move_count');
 

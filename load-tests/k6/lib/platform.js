@@ -45,10 +45,10 @@ export const migrate = (id) => {
   return http.post(`${url}/v1/instances/${id}/migrate`, '{}', tagged('migrate', { headers }));
 };
 
-// Deploys a packed folder as a new version and waits until it serves. Answers the version as the platform tells it.
-export const deploy = (archive) => {
+// Deploys a packed folder as a new version and waits until it can serve. Answers the version as the platform tells it.
+export const deploy = (archive, query = '') => {
   const headers = { authorization: `Bearer ${key}`, 'content-type': 'application/gzip' };
-  const accepted = http.post(`${url}/v1/functions`, archive, tagged('deploy', { headers }));
+  const accepted = http.post(`${url}/v1/functions${query}`, archive, tagged('deploy', { headers }));
   if (accepted.status !== 202) throw new Error(`deploy: ${accepted.status} ${accepted.body}`);
   const { function: fn, version } = accepted.json();
   for (let tries = 0; tries < 1200; tries += 1) {
@@ -59,4 +59,25 @@ export const deploy = (archive) => {
     sleep(0.1);
   }
   throw new Error(`deploy: version ${version} of ${fn} does not go live within two minutes`);
+};
+
+// Deploys a packed folder as a canary of these steps and waits until it has all invocations.
+export const canary = (archive, steps, stepSeconds) => {
+  const { function: fn, version } = deploy(archive, `?canary=${steps}&step_s=${stepSeconds}`);
+  for (let tries = 0; tries < 600; tries += 1) {
+    const now = http.get(`${url}/v1/functions/${fn}`, admin('describe'));
+    const told = now.status === 200 ? now.json('canary') : undefined;
+    if (told && told.to === version && told.state === 'live') return { version, fn };
+    if (told && told.to === version && told.state !== 'growing') throw new Error(`canary: ${JSON.stringify(told)}`);
+    sleep(0.2);
+  }
+  throw new Error(`canary: version ${version} of ${fn} does not take over within two minutes`);
+};
+
+// Has the version serve that did before. Answers the rollback as the platform tells it.
+export const rollBack = (fn) => {
+  const headers = { authorization: `Bearer ${key}`, 'content-type': 'application/json' };
+  const done = http.post(`${url}/v1/functions/${fn}/rollback`, '{}', tagged('rollback', { headers }));
+  if (done.status !== 200) throw new Error(`rollback: ${done.status} ${done.body}`);
+  return done.json();
 };

@@ -35,6 +35,10 @@ pub(super) struct Tally {
     functions: BTreeMap<String, BTreeMap<String, u64>>,
     /// From a deploy's upload until its version served, milliseconds.
     deploys_ms: Vec<f64>,
+    /// From a canary's upload until its version had all invocations, milliseconds.
+    canaries_ms: Vec<f64>,
+    /// Durations of rollbacks, milliseconds.
+    rollbacks_ms: Vec<f64>,
     /// From requesting a migration until the instance served elsewhere, milliseconds.
     moves_ms: Vec<f64>,
     /// Second by second from the start: successful responses by start kind, and failures.
@@ -96,6 +100,8 @@ impl Tally {
                 self.in_second(&data.time, began, FAILURES);
             }
             "fn_deploy" => self.deploys_ms.push(data.value),
+            "fn_canary" => self.canaries_ms.push(data.value),
+            "fn_rollback" => self.rollbacks_ms.push(data.value),
             "fn_move" => self.moves_ms.push(data.value),
             _ => {}
         }
@@ -159,6 +165,11 @@ impl Tally {
         }
         for (what, samples) in [
             ("deploys, from the upload until the version serves", &self.deploys_ms),
+            (
+                "canaries, from the upload until the version has all invocations",
+                &self.canaries_ms,
+            ),
+            ("rollbacks", &self.rollbacks_ms),
             (
                 "migrations, from the order until the instance serves elsewhere",
                 &self.moves_ms,

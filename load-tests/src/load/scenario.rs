@@ -20,7 +20,7 @@ pub(crate) enum Scenario {
     Popularity,
     /// Long bodies, in and out, and streams.
     Bodies,
-    /// New versions go live under load.
+    /// New versions go live under load, at once and step by step, and are rolled back.
     Deploys,
     /// A constant rate on two workers, between which instances move.
     Moves,
@@ -76,7 +76,9 @@ impl Scenario {
                 "Many functions of which few are popular (Zipf), with an idle time of 5 s: the head stays warm, the tail goes to zero and is restored."
             }
             Self::Bodies => "Bodies of 1 KiB to 4 MiB sent and had back, and answers streamed in pieces with pauses.",
-            Self::Deploys => "A constant rate to a function of which new versions go live meanwhile.",
+            Self::Deploys => {
+                "A constant rate to a function of which new versions go live meanwhile, at once and as canaries, and are rolled back."
+            }
             Self::Moves => {
                 "A constant rate to a function whose instances move between two workers while new versions of it go live."
             }
