@@ -17,7 +17,7 @@ use rekindle_e2e::load::Load;
 use rekindle_e2e::postgres::Postgres;
 use rekindle_e2e::s3::ObjectStore;
 use rekindle_e2e::{Cluster, Folder, host, hub, until};
-use rekindle_wire::api::WorkerState;
+use rekindle_wire::api::{Alias, Canary, CanaryState, FunctionDetail, WorkerState};
 
 const LIMIT: Duration = Duration::from_secs(90);
 /// What docs/reference/losses.md promises until another leads, and what a busy machine adds.
@@ -220,4 +220,76 @@ fn while_the_database_is_gone_what_runs_serves_and_nothing_accepted_is_lost() {
     }
     cluster.deploy(&Folder::python("later", "", CODE));
     assert_eq!(cluster.fresh("restored", "later", "/").ok().text(), "1");
+}
+
+#[test]
+fn aliases_and_a_canary_go_on_under_another_leader() {
+    hub::enter();
+    let Some(database) = Postgres::start_at(hub::ADDRESS) else {
+        return;
+    };
+    let store = ObjectStore::start_at(hub::ADDRESS);
+    let mut cluster = start(&store, &database);
+    let version = |answer: u32| {
+        let code = format!("def handler(event, context):\n    return {answer}\n");
+        Folder::python("busy", "concurrency = 4\nmax_instances = 2", &code)
+    };
+    cluster.deploy(&version(2));
+    let run = |cluster: &Cluster, args: &[&str]| {
+        let output = cluster.cli(args);
+        assert!(
+            output.status.success(),
+            "{args:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    };
+    run(&cluster, &["alias", "set", "busy", "old", "1"]);
+    run(&cluster, &["alias", "set", "busy", "both", "1=50,2=50"]);
+    let aliases =
+        |cluster: &Cluster| -> Option<Vec<Alias>> { cluster.cli_json(&["alias", "list", "busy", "--json"]).ok() };
+    let canary = |cluster: &Cluster| -> Option<Canary> {
+        let detail: FunctionDetail = cluster.cli_json(&["describe", "busy", "--json"]).ok()?;
+        detail.canary
+    };
+    let folder = version(3);
+    let path = folder.path().to_str().unwrap();
+    // Long enough for a change of leaders; nobody calls before that.
+    cluster.cli(&["deploy", path, "--canary", "40,80", "--step-time", "5s", "--wait", "1"]);
+    until("the canary has begun", LIMIT, || canary(&cluster));
+    let named = aliases(&cluster).unwrap();
+    assert_eq!(named.len(), 3, "{named:?}");
+
+    let first = until("one leads", LIMIT, || leader(&cluster));
+    let urls = [0, 1].map(|n| format!("{}/function/busy/", cluster.gateway(n).url()));
+    let load = Load::start(urls.to_vec(), 2);
+    load.until_answered(20, LIMIT);
+    cluster.kill9(Role::Scheduler.nth(first));
+    until("another leads", LIMIT, || leader(&cluster).filter(|n| *n != first));
+    let then = until("it tells the aliases", LIMIT, || aliases(&cluster));
+    let but_live = |aliases: &[Alias]| {
+        aliases
+            .iter()
+            .filter(|a| !a.name.is_live())
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(but_live(&then), but_live(&named));
+    assert_eq!(cluster.get("busy@old", "/").ok().header("x-fn-version"), "1");
+    let live = until("the canary has taken over", LIMIT, || {
+        canary(&cluster).filter(|canary| canary.state == CanaryState::Live)
+    });
+    assert_eq!((live.from.0, live.to.0), (2, 3));
+    assert_eq!(load.end(), Vec::<String>::new());
+    assert_eq!(cluster.get("busy", "/").ok().text().trim(), "3");
+    // What is set under one leader is what the next one goes on with.
+    run(&cluster, &["rollback", "busy", "1"]);
+    cluster.restart(Role::Scheduler.nth(first));
+    cluster.kill9(Role::Scheduler.nth(1 - first));
+    until("the first leads again", LIMIT, || {
+        leader(&cluster).filter(|n| *n == first)
+    });
+    until("it serves the version of the rollback", LIMIT, || {
+        let answer = cluster.request("GET", "/function/busy/").try_send().ok()?;
+        (answer.header("x-fn-version") == "1").then_some(())
+    });
 }
