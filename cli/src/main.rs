@@ -4,8 +4,8 @@
 //! `main` stays without threads and without tokio. `fn up --foreground` and `fn worker` first enter a mount namespace
 //! of their own, and a thread started earlier would stay outside.
 //!
-//! Exit codes: 0 done, 1 it failed (the reason is on standard error), 2 the command line is wrong. Commands that compare
-//! end with 3 if something differs.
+//! Exit codes: 0 done, 1 it failed (the reason is on standard error), 2 the command line is wrong. Commands that
+//! compare end with 3 if something differs.
 
 #![warn(clippy::print_stdout)]
 

@@ -359,8 +359,8 @@ impl Stream {
         Ok(frame)
     }
 
-    /// Whether it may go on. One that comes slowly holds its function's place for long, so it needs one of the places of
-    /// bodies that pause.
+    /// Whether it may go on. One that comes slowly holds its function's place for long, so it needs one of the places
+    /// of bodies that pause.
     fn may_go_on(&self) -> bool {
         if !self.body.lock().is_slow() {
             return true;

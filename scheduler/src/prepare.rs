@@ -108,10 +108,11 @@ pub(crate) fn begin(
                 .set_live(&done.spec, snapshot, why_none, &phases, part)
                 .await;
             if let Ok(false) = stored {
-                outcome = Err(ApiError::new(
-                    ErrorCode::Unavailable,
-                    "the version whose files it uses was removed meanwhile: deploy again",
-                ));
+                let why = match version.info.reused {
+                    Some(_) => "the version whose files it uses was removed meanwhile: deploy again",
+                    None => "the function was deleted meanwhile, or this deploy was given up: deploy again",
+                };
+                outcome = Err(ApiError::new(ErrorCode::Unavailable, why));
             }
         }
         here.metrics.deployed(outcome.is_ok(), &phases);
@@ -126,7 +127,7 @@ pub(crate) fn begin(
         match outcome {
             Ok(done) => {
                 let snapshot = done.snapshot.is_some();
-                // The first instance is no copy of the snapshot, so an invocation that needs a fresh one has no use for it.
+                // The first instance is no copy of the snapshot: an invocation that needs a fresh one has no use for it.
                 // One that was booted of files that there were has been ended by its worker.
                 let serves = version.info.reused.is_none() && !(done.spec.manifest.fresh && snapshot);
                 tracing::info!(%function, version = %number, snapshot, ?release, "a version is ready");

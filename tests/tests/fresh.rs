@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::thread;
+use std::time::Duration;
 
 use rekindle_e2e::{Client, Folder, shared};
 use rekindle_testkit::Reply;
@@ -89,6 +90,7 @@ fn many_at_once_get_copies_of_their_own() {
     are_different(keys);
     // One that is deleted leaves nothing, whatever is being renewed.
     platform.delete("fresh-many").unwrap();
+    platform.until_gone("fresh-many", Duration::from_secs(10));
 }
 
 #[test]

@@ -136,7 +136,8 @@ def handler(event, context):
     os.write(named, b"!")
     return {
         "held": held.read().decode(), "child": os.read(up[0], 6).decode(), "shared": shared[0],
-        "again": os.pread(again, 6, 8192).decode(), "links": os.readlink(f"/proc/self/fd/{number}") == f"{lost} (deleted)",
+        "again": os.pread(again, 6, 8192).decode(),
+        "links": os.readlink(f"/proc/self/fd/{number}") == f"{lost} (deleted)",
         "about": [oct(about.st_mode), about.st_nlink, about.st_size, about.st_blocks, about.st_mtime],
         "named": [os.stat("/tmp/second").st_nlink, os.path.samestat(os.fstat(named), os.stat("/tmp/second"))],
         "same": before == sorted(os.listdir("/tmp") + os.listdir("/dev/shm")),

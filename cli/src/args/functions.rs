@@ -67,8 +67,8 @@ Examples:
   fn deploy --dry-run              what would change; exit code 3 if anything would
 
 A folder that has not changed since its function's newest version makes no new one: that one serves, if it did not. \
-A canary is rolled back by itself if it is worse than what serves now. fn deploy waits until it has all invocations; it \
-goes on without. \
+A canary is rolled back by itself if it is worse than what serves now. fn deploy waits until it has all invocations; \
+it goes on without. \
 Where only settings differ from the live version, nothing is built, and for most nothing is booted. \
 What .fnignore names (the syntax of .gitignore) stays behind, as do .git, __pycache__, .venv and node_modules.")]
 pub(crate) struct DeployArgs {

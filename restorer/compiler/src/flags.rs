@@ -12,8 +12,8 @@ pub(crate) const ASYNC: u32 = 0o20_000;
 /// The flags that a file without a path may have here.
 pub(crate) const PLAIN: u32 = ACCESS | NONBLOCK | LARGE_FILE;
 
-/// What a file is opened with by its name. One that was made without a name (`O_TMPFILE`, which asks for a directory) is
-/// opened as any other.
+/// What a file is opened with by its name. One that was made without a name (`O_TMPFILE`, which asks for a directory)
+/// is opened as any other.
 pub(crate) fn opened_with(status: u32) -> u32 {
     const NAMELESS: u32 = 0o20_000_000;
     const DIRECTORY: u32 = 0o200_000;

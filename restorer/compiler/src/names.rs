@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rekindle_restore_program::Code;
+use rekindle_restore_program::{Code, PAGE};
 use rekindle_verify::messages::{GhostFile, RegularFile, Remap, TimeVal};
 use rekindle_verify::{UnlinkedFile, Verified};
 
@@ -62,9 +62,12 @@ fn create(b: &mut Builder, name: &[u8], ghost: &UnlinkedFile) -> Result<(), Refu
     let content = ghost.content.as_ref().ok_or(large)?;
     let (at, length) = b.text(name);
     b.op(Code::Create, mode & !KIND, [at, length, ghost.size]);
-    for (offset, bytes) in content {
-        let at = b.data(bytes);
-        b.op(Code::Write, 0, [*offset, at, bytes.len() as u64]);
+    for (offset, bytes) in content.iter().flat_map(|(offset, bytes)| pages(*offset, bytes)) {
+        // Nothing is written where there was nothing.
+        if bytes.iter().any(|byte| *byte != 0) {
+            let at = b.data(bytes);
+            b.op(Code::Write, 0, [offset, at, bytes.len() as u64]);
+        }
     }
     if let (Some(access), Some(change)) = (atim, mtim) {
         let time = |time: &TimeVal| [time.tv_sec, time.tv_usec * 1_000];
@@ -73,6 +76,18 @@ fn create(b: &mut Builder, name: &[u8], ghost: &UnlinkedFile) -> Result<(), Refu
     }
     b.op(Code::Close, 0, []);
     Ok(())
+}
+
+/// The pages of a file's part that begins at this offset.
+fn pages(mut offset: u64, mut bytes: &[u8]) -> Vec<(u64, &[u8])> {
+    let mut pages = Vec::new();
+    while !bytes.is_empty() {
+        let left = (PAGE - offset % PAGE) as usize;
+        let (page, rest) = bytes.split_at(left.min(bytes.len()));
+        pages.push((offset, page));
+        (offset, bytes) = (offset + page.len() as u64, rest);
+    }
+    pages
 }
 
 /// Takes the names away again, in the first process, once all others have counted.

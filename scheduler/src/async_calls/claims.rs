@@ -136,6 +136,7 @@ fn unsealed(scheduler: &Scheduler, call: &mut ClaimedCall, sealed: Option<&[u8]>
 /// Renews the claims of a gateway on the calls it still runs.
 pub(crate) async fn renew(scheduler: &Scheduler, renewal: &Renewal) -> Result<(), StoreError> {
     let until = unix_ms().saturating_add_unsigned(ms(CLAIM_HOLDS));
+    scheduler.calls.queues().renewed(&renewal.gateway, scheduler.now());
     scheduler
         .store
         .renew_calls(renewal.gateway.as_str(), &renewal.held, until)

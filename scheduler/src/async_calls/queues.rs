@@ -20,7 +20,7 @@ const ALL: u64 = 100_000;
 const BYTES: u64 = 1 << 30;
 /// How long a function is left alone when none of its calls is due yet.
 const LEFT_ALONE: Duration = super::TICK;
-/// How long what a gateway says of its places holds. It asks for work more often.
+/// How long what a gateway says of its places holds. It asks for work, or renews its claims, more often.
 const PLACES_HOLD: Duration = Duration::from_mins(1);
 /// How often in a row changes may keep the counts from being replaced.
 const SKIPS: u32 = 8;
@@ -69,6 +69,13 @@ impl Queues {
         }
         let all: u64 = self.places.values().map(|(places, _)| u64::from(*places)).sum();
         (all - all / 4).max(1)
+    }
+
+    /// Notes that a gateway is still there. One whose places are all taken asks for no work, and renews its claims.
+    pub(super) fn renewed(&mut self, gateway: &GatewayId, now: Millis) {
+        if let Some((_, said)) = self.places.get_mut(gateway) {
+            *said = now;
+        }
     }
 
     /// Whether one more call may wait.
@@ -258,10 +265,12 @@ mod tests {
         assert_eq!(most, 96);
         assert_eq!(shared(&all, 38, most), [("slow".to_owned(), 6)]);
         assert_eq!(all.most_of_one(&second, 128, Millis(2)), 192);
-        assert_eq!(all.most_of_one(&second, 3, Millis(60_001)), 3);
-        assert_eq!(all.most_of_one(&second, 1, Millis(60_002)), 1);
+        all.renewed(&first, Millis(30_000));
+        assert_eq!(all.most_of_one(&second, 128, Millis(60_001)), 192);
+        assert_eq!(all.most_of_one(&second, 3, Millis(90_001)), 3);
+        assert_eq!(all.most_of_one(&second, 1, Millis(90_002)), 1);
         // One of an older version does not say.
-        assert_eq!(all.most_of_one(&first, 0, Millis(60_003)), u64::MAX);
+        assert_eq!(all.most_of_one(&first, 0, Millis(90_003)), u64::MAX);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Canaries: a new version gets a share of a function's invocations that grows step by step. It is rolled back by itself
-//! where it is worse than the old version by more than chance explains.
+//! Canaries: a new version gets a share of a function's invocations that grows step by step. It is rolled back by
+//! itself where it is worse than the old version by more than chance explains.
 //!
 //! ```text
 //! Growing ──the step is over──> Growing (the next share) ──the last step is over──> Live
@@ -143,6 +143,14 @@ pub(crate) async fn grow(
     let (here, function) = (scheduler.clone(), function.clone());
     releases::whole(scheduler, async move {
         let order = here.releasing.lock().await;
+        // The same deploy, sent again, changes nothing.
+        let is_same = |open: &Canary| {
+            open.state == CanaryState::Growing
+                && (open.to, &open.steps, open.step_s) == (version, &growth.steps, growth.step_s)
+        };
+        if here.state().canaries.get(&function).is_some_and(is_same) {
+            return Ok(());
+        }
         let Some(canary) = first(&here, &function, version, &growth) else {
             drop(order);
             let alias = Alias::of(AliasName::live(), version);

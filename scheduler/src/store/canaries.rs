@@ -7,7 +7,8 @@ use sqlx::{Any, Transaction};
 use super::{NotNamed, Store, StoreError, failed, function_id, json, parsed};
 
 impl Store {
-    /// Records a canary's step or end, and has `live` name what it says. Returns `false` if another change has ended it.
+    /// Records a canary's step or end, and has `live` name what it says. Returns `false` if another change has ended
+    /// it.
     pub(crate) async fn move_canary(
         &self,
         function: &FunctionId,

@@ -120,8 +120,8 @@ impl Store {
         .await
         .map_err(failed(doing))?;
         sqlx::query(
-            "INSERT INTO versions (function_id, number, state, created_unix_s, manifest, source_key, code, reused, phases) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, '[]')",
+            "INSERT INTO versions (function_id, number, state, created_unix_s, manifest, source_key, code, reused, \
+             phases) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, '[]')",
         )
         .bind(id)
         .bind(number)
@@ -177,8 +177,9 @@ impl Store {
         Ok(())
     }
 
-    /// Records that the version can serve, and has the alias `live` name it if it is to serve the plain URL. Returns `false` if it cannot: it has failed, or the version whose files it uses was removed meanwhile, so that
-    /// they may be gone.
+    /// Records that the version can serve, and has the alias `live` name it if it is to serve the plain URL. Returns
+    /// `false` if it cannot: it has failed, or the version whose files it uses was removed meanwhile, so that they may
+    /// be gone.
     pub(crate) async fn set_live(
         &self,
         spec: &VersionSpec,

@@ -14,8 +14,8 @@
 //! - [`handshake`]: the protocol on `lazy-pages.socket`; [`Ancestor`]: the alternative without it.
 //! - [`memory`]: one process's memory; [`userfault`]: its userfaultfd, the only place that makes those system calls.
 //! - [`pager`]: the handle; `command`: what it and the thread tell each other; `layout`: the memory that is served.
-//! - `thread` reads events (which `poller` waits for), `fill` answers faults, `ahead` fills pages that are likely touched
-//!   next (`streams` detects sequential reads), `fetching` fetches absent pages.
+//! - `thread` reads events (which `poller` waits for), `fill` answers faults, `ahead` fills pages that are likely
+//!   touched next (`streams` detects sequential reads), `fetching` fetches absent pages.
 //! - `stats`: counters; [`latency`]: the latency of faults.
 
 pub mod address_map;

@@ -156,8 +156,8 @@ impl Booter {
         let said = match said.is_empty() {
             false => said,
             true => format!(
-                "did not accept connections on 127.0.0.1:$PORT ({port}) within boot_timeout, {} s: raise that in fn.toml \
-                if it needs longer{}",
+                "did not accept connections on 127.0.0.1:$PORT ({port}) within boot_timeout, {} s: raise that in \
+                 fn.toml if it needs longer{}",
                 limit.as_secs(),
                 self.other_port(&instance.spec).await
             ),

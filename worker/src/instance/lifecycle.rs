@@ -179,6 +179,8 @@ impl Instance {
                 let mut parts = self.parts.lock();
                 taken = parts.take_if(|parts| parts.is_used());
                 if taken.is_some() {
+                    // A verdict was on the copy that goes.
+                    drop(self.verdict.lock().take());
                     self.renewals.fetch_add(1, Ordering::Relaxed);
                     self.settled.send_replace(false);
                     *stage = InstanceStage::Starting;
@@ -238,15 +240,27 @@ impl Instance {
         }
     }
 
-    /// Records that its start has ended. The start counts as failed unless it reported success. Returns whether it runs
-    /// now.
-    pub fn settle(&self) -> bool {
-        self.failed(ApiError::new(
-            ErrorCode::Internal,
-            "the start of the instance broke off; look at the worker's log",
-        ));
-        self.settled.send_replace(true);
-        !matches!(&*self.stage.borrow(), InstanceStage::Ended(_))
+    /// Records that its start has ended, the one after so many renewals. It counts as failed unless it reported success.
+    /// Returns whether the instance runs now. Changes nothing if it has been renewed since: another start is under way.
+    pub fn settle(&self, renewals: u64) -> bool {
+        let message = "the start of the instance broke off; look at the worker's log";
+        let (mut broke_off, mut runs) = (false, true);
+        self.stage.send_if_modified(|stage| {
+            if self.renewals() != renewals {
+                return false;
+            }
+            broke_off = matches!(stage, InstanceStage::Starting);
+            if broke_off {
+                *stage = InstanceStage::Ended(Some(ApiError::new(ErrorCode::Internal, message)));
+            }
+            runs = !matches!(stage, InstanceStage::Ended(_));
+            self.settled.send_replace(true);
+            broke_off
+        });
+        if broke_off {
+            self.sink.platform(format!("not started: {message}"));
+        }
+        runs
     }
 
     /// Moves from `Ready` to `Capturing` or back. Requests wait in the meantime.
@@ -303,7 +317,8 @@ impl Instance {
         match tokio::time::timeout_at(deadline, settled).await {
             Err(_) => Err(ApiError::new(
                 ErrorCode::Unavailable,
-                "the instance was not ready within the platform's limit for a start; look at `fn logs` and the worker's log",
+                "the instance was not ready within the platform's limit for a start; look at `fn logs` and the worker's \
+                 log",
             )),
             Ok(Err(_)) => Err(gone()),
             Ok(Ok(stage)) => match &*stage {

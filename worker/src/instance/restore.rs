@@ -92,7 +92,8 @@ impl SnapshotRestorer {
                 }
                 Err(error) => {
                     program.failed();
-                    tracing::warn!(instance = %instance.id, %error, "a restore program failed: criu restores its snapshot");
+                    let instance = &instance.id;
+                    tracing::warn!(%instance, %error, "a restore program failed: criu restores its snapshot");
                 }
             }
             isolated = instance

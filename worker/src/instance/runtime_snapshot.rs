@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! there is one:   criu restore, eagerly ──> another user, if need be ─┐
-//! there is none:  boot, with nothing loaded ──> checkpoint, publish ──┴─> after-restore hook ──> POST /.rekindle/load ──> the function listens
+//! there is none:  boot, with nothing loaded ──> checkpoint, publish ──┴─> after-restore hook ─┐
+//!                                        the function listens <── POST /.rekindle/load <─────┘
 //! ```
 //!
 //! The price of sharing is less randomness. The layout of its memory and the interpreter's hash secret are the same in
@@ -167,7 +168,8 @@ impl RuntimeBooter {
             return Err(why);
         }
         // It may be the function's own fault, and the message then says so.
-        tracing::warn!(instance = %instance.id, error = %why, "a version cannot begin as the snapshot of its runtime; booting from nothing");
+        let what = "a version cannot begin as the snapshot of its runtime; booting from nothing";
+        tracing::warn!(instance = %instance.id, error = %why, what);
         let said = format!(
             "it cannot begin as the snapshot of its runtime, booting from nothing: {}",
             why.message
@@ -224,7 +226,8 @@ impl RuntimeBooter {
             },
             Err(error) if error.is_damage() => {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(snapshot = %snapshot.id(), error, "the snapshot of a runtime is damaged: another is made");
+                let snapshot = snapshot.id();
+                tracing::warn!(%snapshot, error, "the snapshot of a runtime is damaged: another is made");
                 Ok(None)
             }
             Err(error) => Err(restore_failed("write the images", &error)),
@@ -309,9 +312,10 @@ impl RuntimeBooter {
         };
         let made = instance.phase("runtime snapshot", made).await;
         // The booted runtime continues without a snapshot; the next deploy tries again.
-        made.inspect(
-            |snapshot| tracing::info!(snapshot = %snapshot.id(), runtime = scope.base.as_str(), "a runtime has a snapshot"),
-        )
+        made.inspect(|snapshot| {
+            let runtime = scope.base.as_str();
+            tracing::info!(snapshot = %snapshot.id(), runtime, "a runtime has a snapshot");
+        })
         .inspect_err(|error: &ApiError| tracing::warn!(%error, "there is no snapshot of a runtime"))
         .ok()
     }

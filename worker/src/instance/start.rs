@@ -36,11 +36,13 @@ struct Beginning {
 struct Settled<'a> {
     instances: &'a Instances,
     instance: &'a Instance,
+    /// Of the instance when this start began.
+    renewals: u64,
 }
 
 impl Drop for Settled<'_> {
     fn drop(&mut self) {
-        if !self.instance.settle() {
+        if !self.instance.settle(self.renewals) {
             self.instances.remove(&self.instance.id);
         }
     }
@@ -168,6 +170,7 @@ impl Starter {
         let _settled = Settled {
             instances: &self.instances,
             instance,
+            renewals: instance.renewals(),
         };
         let started = Instant::now();
         match self.start(instance, beginning).await {

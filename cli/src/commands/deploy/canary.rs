@@ -24,21 +24,28 @@ pub(super) async fn follow(client: &Client, version: &VersionInfo, deadline: Ins
     let steps = Steps::new(quiet);
     let mut shown = None;
     loop {
-        let canary = client.function(name).await?.canary;
+        let detail = client.function(name).await?;
         // Where nothing served before, it is live at once.
-        let Some(canary) = canary.filter(|canary| canary.to == number) else {
+        let Some(canary) = detail.canary else {
             return Ok(());
         };
-        match canary.state {
-            CanaryState::Live => return Ok(()),
+        let state = match canary.to == number {
+            true => canary.state,
+            false => CanaryState::Replaced,
+        };
+        match state {
             CanaryState::Growing => {}
+            CanaryState::Live => return Ok(()),
+            // It was made live by hand.
+            _ if detail.summary.live == Some(number) => return Ok(()),
             CanaryState::RolledBack => bail!(
                 "version {number} of {name} was rolled back to version {}: {}",
                 canary.from,
                 canary.why.unwrap_or_default()
             ),
             CanaryState::Replaced => bail!(
-                "version {number} of {name} takes over no further: another deploy, a rollback or an alias said what is live"
+                "version {number} of {name} takes over no further: another deploy, a rollback or an alias said what \
+                 is live"
             ),
         }
         if shown != Some(canary.step) {

@@ -90,6 +90,14 @@ impl MigrationSources {
     /// Returns an error when it cannot leave, or the target cannot take it.
     pub async fn prepare(self: &Arc<Self>, order: SourceOrder) -> Result<(), ApiError> {
         let instance = self.instances.get(&order.instance).ok_or_else(gone)?;
+        if instance.spec.manifest.fresh {
+            let message = format!(
+                "{} has `fresh`, so nothing of instance {} is worth a move: the next invocation gets another copy \
+                 wherever it runs",
+                instance.spec.function, instance.id
+            );
+            return Err(ApiError::new(ErrorCode::Conflict, message));
+        }
         // This happens while it still serves: an earlier copy may still fetch its memory from images of this instance.
         match tokio::time::timeout(IMAGES_LIMIT, instance.images.acquire()).await {
             Ok(_) => {}
@@ -185,7 +193,8 @@ impl MigrationSources {
         self.metrics.departed(&source.way, left.as_ref().ok());
         let done = match &left {
             Ok(departed) => {
-                tracing::info!(migration = %source.id, instance = %source.instance.id, to = source.target.address(), ?departed, "left");
+                let (migration, instance, to) = (&source.id, &source.instance.id, source.target.address());
+                tracing::info!(%migration, %instance, to, ?departed, "left");
                 source.instance.sink.platform(format!(
                     "{} to {} within {:.1} ms",
                     if source.way == MigrationKind::Move {

@@ -306,7 +306,8 @@ impl MigrationTarget {
             return Err(ApiError::new(ErrorCode::Conflict, message));
         }
         self.host.supervisor.ready(instance, Arc::clone(&parts)).await;
-        instance.settle();
+        // It has had no other copy here.
+        instance.settle(0);
         *self.state.lock() = State::Running;
         instance.sink.platform(format!("came from {}", self.order.from));
         let push = PagePush {
