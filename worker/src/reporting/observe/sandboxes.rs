@@ -1,0 +1,78 @@
+//! Sandboxes created ahead, and starts.
+
+use std::sync::Weak;
+
+use rekindle_telemetry::metrics::{Desc, Kind, Registry};
+
+use super::part::Part;
+use crate::host::sandbox::pool::SandboxPool;
+use crate::host::start_limiter::StartLimiter;
+
+const SANDBOXES: Desc = Desc::new(
+    "rekindle.sandboxes.ready",
+    "{sandbox}",
+    &[],
+    "Empty sandboxes that are ready: the pool's level.",
+);
+const SANDBOXES_WANTED: Desc = Desc::new(
+    "rekindle.sandboxes.wanted",
+    "{sandbox}",
+    &[],
+    "How many are kept ready: as many as were taken within two seconds lately and a quarter more, within bounds.",
+);
+const GROUPS: Desc = Desc::new(
+    "rekindle.sandboxes.groups",
+    "{group}",
+    &["outcome"],
+    "Control groups of sandboxes that ended: used `again` after they were cleaned, or `refused` since something was left in them.",
+);
+const STARTS_RUNNING: Desc = Desc::new(
+    "rekindle.starts.running",
+    "{start}",
+    &[],
+    "Starts at work on the processors now: no more than their number allows.",
+);
+const STARTS_WAITING: Desc = Desc::new(
+    "rekindle.starts.waiting",
+    "{start}",
+    &[],
+    "Starts that wait for their turn.",
+);
+const SANDBOXES_TAKEN: Desc = Desc::new(
+    "rekindle.sandboxes.taken",
+    "{sandbox}",
+    &["from"],
+    "Sandboxes taken for a start: from the `pool`, or `made` while the start waited.",
+);
+const SANDBOXES_FAILED: Desc = Desc::new(
+    "rekindle.sandboxes.failed",
+    "{sandbox}",
+    &[],
+    "Sandboxes that could not be made.",
+);
+
+/// Registers the values.
+pub(super) fn observe(registry: &Registry, pool: &Weak<SandboxPool>, starts: &Weak<StartLimiter>) {
+    let (gauge, counter) = (Kind::Gauge, Kind::Counter);
+    let pool = Part {
+        registry,
+        part: Weak::clone(pool),
+    };
+    pool.one(gauge, &SANDBOXES, |pool| pool.counts().ready as f64);
+    pool.one(gauge, &SANDBOXES_WANTED, |pool| pool.counts().wanted as f64);
+    pool.many(counter, &GROUPS, |pool| {
+        let groups = pool.counts().groups;
+        vec![("again", groups.used_again), ("refused", groups.refused)]
+    });
+    pool.many(counter, &SANDBOXES_TAKEN, |pool| {
+        let counts = pool.counts();
+        vec![("pool", counts.from_pool), ("made", counts.made_while_waiting)]
+    });
+    pool.one(counter, &SANDBOXES_FAILED, |pool| pool.counts().failed as f64);
+    let starts = Part {
+        registry,
+        part: Weak::clone(starts),
+    };
+    starts.one(gauge, &STARTS_RUNNING, |starts| starts.running() as f64);
+    starts.one(gauge, &STARTS_WAITING, |starts| starts.waiting() as f64);
+}
