@@ -186,17 +186,17 @@ def run(platform, name, folder, count, keep):
     }
     if two_workers:
         steps["migrate"] = lambda: row.update(pause_ms=migrate(platform, function, check))
-    step = None
     try:
         for step, act in steps.items():
             act()
     except Wrong as error:
         row["failed"] = f"{step}: {error}"
-    if not keep and "deploy_ms" in row:
+    if not keep:
         try:
             platform.command("delete", function, "--yes")
         except Wrong as error:
-            print(f"{name}: left behind: {error}", file=sys.stderr)
+            if "function_not_found" not in str(error):
+                print(f"{name}: left behind: {error}", file=sys.stderr)
     return row
 
 
