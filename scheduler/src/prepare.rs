@@ -127,7 +127,7 @@ pub(crate) fn begin(
         match outcome {
             Ok(done) => {
                 let snapshot = done.snapshot.is_some();
-                // The first instance is no copy of the snapshot: an invocation that needs a fresh one has no use for it.
+                // The first instance is no copy of the snapshot: who needs a fresh one has no use for it.
                 // One that was booted of files that there were has been ended by its worker.
                 let serves = version.info.reused.is_none() && !(done.spec.manifest.fresh && snapshot);
                 tracing::info!(%function, version = %number, snapshot, ?release, "a version is ready");

@@ -77,8 +77,8 @@ impl Scenario {
             }
             Self::Bodies => "Bodies of 1 KiB to 4 MiB sent and had back, and answers streamed in pieces with pauses.",
             Self::Deploys => {
-                "A constant rate to a function of which new versions go live meanwhile, at once and as canaries, and are \
-                 rolled back."
+                "A constant rate to a function of which new versions go live meanwhile, at once and as canaries, and \
+                 are rolled back."
             }
             Self::Moves => {
                 "A constant rate to a function whose instances move between two workers while new versions of it go live."

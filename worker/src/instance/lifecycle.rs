@@ -240,8 +240,8 @@ impl Instance {
         }
     }
 
-    /// Records that its start has ended, the one after so many renewals. It counts as failed unless it reported success.
-    /// Returns whether the instance runs now. Changes nothing if it has been renewed since: another start is under way.
+    /// Records that its start has ended, the one after so many renewals. It counts as failed unless it reported
+    /// success. Returns whether the instance runs now. Changes nothing if it has been renewed since: another start is under way.
     pub fn settle(&self, renewals: u64) -> bool {
         let message = "the start of the instance broke off; look at the worker's log";
         let (mut broke_off, mut runs) = (false, true);
@@ -317,8 +317,8 @@ impl Instance {
         match tokio::time::timeout_at(deadline, settled).await {
             Err(_) => Err(ApiError::new(
                 ErrorCode::Unavailable,
-                "the instance was not ready within the platform's limit for a start; look at `fn logs` and the worker's \
-                 log",
+                "the instance was not ready within the platform's limit for a start; look at `fn logs` and the \
+                 worker's log",
             )),
             Ok(Err(_)) => Err(gone()),
             Ok(Ok(stage)) => match &*stage {

@@ -33,7 +33,8 @@ const IDLE_DEVICE: Desc = Desc::new(
     "rekindle.idle.zram",
     "By",
     &["what"],
-    "Of the zram device that it is in: what was put there (`plain`), what it is `compressed`, and the `memory` that the device takes.",
+    "Of the zram device that it is in: what was put there (`plain`), what it is `compressed`, and the `memory` \
+     that the device takes.",
 );
 const IDLE_WATCHED: Desc = Desc::new(
     "rekindle.idle.watched",
@@ -45,13 +46,15 @@ const IDLE_HELD_BACK: Desc = Desc::new(
     "rekindle.idle.held_back",
     "{pass}",
     &["since"],
-    "Looks that evicted nothing of running instances since memory was short (`pressure`), or nothing at all since the swap was nearly `full`.",
+    "Looks that evicted nothing of running instances since memory was short (`pressure`), or nothing at all \
+     since the swap was nearly `full`.",
 );
 const IDLE_CPU: Desc = Desc::new(
     "rekindle.idle.cpu",
     "s",
     &[],
-    "Processor time of the thread that evicts, compression included: a twentieth of one processor at most. The kernel's own threads that watch are not in it.",
+    "Processor time of the thread that evicts, compression included: a twentieth of one processor at most. The \
+     kernel's own threads that watch are not in it.",
 );
 
 /// Registers the values.

@@ -12,7 +12,8 @@ const INSTANCES: Desc = Desc::new(
     "rekindle.worker.instances",
     "{instance}",
     &["state", "started"],
-    "Instances on this worker: `starting`, `ready`, `parked`, `capturing`, `moving`, `stopping`; and how they were started.",
+    "Instances on this worker: `starting`, `ready`, `parked`, `capturing`, `moving`, `stopping`; and how they \
+     were started.",
 );
 const IN_FLIGHT: Desc = Desc::new("rekindle.worker.in_flight", "{invocation}", &[], "Invocations in them.");
 const MEMORY: Desc = Desc::new(

@@ -24,7 +24,8 @@ const GROUPS: Desc = Desc::new(
     "rekindle.sandboxes.groups",
     "{group}",
     &["outcome"],
-    "Control groups of sandboxes that ended: used `again` after they were cleaned, or `refused` since something was left in them.",
+    "Control groups of sandboxes that ended: used `again` after they were cleaned, or `refused` since something \
+     was left in them.",
 );
 const STARTS_RUNNING: Desc = Desc::new(
     "rekindle.starts.running",
