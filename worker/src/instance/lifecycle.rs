@@ -241,7 +241,8 @@ impl Instance {
     }
 
     /// Records that its start has ended, the one after so many renewals. It counts as failed unless it reported
-    /// success. Returns whether the instance runs now. Changes nothing if it has been renewed since: another start is under way.
+    /// success. Returns whether the instance runs now. Changes nothing if it has been renewed since: another start is
+    /// under way.
     pub fn settle(&self, renewals: u64) -> bool {
         let message = "the start of the instance broke off; look at the worker's log";
         let (mut broke_off, mut runs) = (false, true);
