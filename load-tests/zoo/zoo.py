@@ -236,7 +236,7 @@ restored {rows[0]["restores"]} times. Every copy had to answer as the folder's `
 requests had left in the program. Then the last copy was changed, moved to another worker, and asked once more.
 
 **{right} of {len(rows)} are right in every column; {programs} are restored by a restore program.**
-The last run was on {day}.
+The last run was on {day}. Rows of programs that it did not run are of earlier builds.
 
 The times are no benchmark: the machine had other work meanwhile (2 cores, load {loads[0]:.1f} to
 {loads[-1]:.1f}), and both workers were on it.
