@@ -7,7 +7,6 @@ use rekindle_wire::ErrorCode;
 use rekindle_wire::VersionNumber;
 use rekindle_wire::api::{Canary, CanaryState, Rollback};
 use reqwest::Method;
-use serde_json::json;
 
 use crate::harness::{Platform, error, folder, until};
 
@@ -36,13 +35,7 @@ impl Platform {
     }
 
     async fn is_live(&self) -> Vec<(u32, f64)> {
-        let answer = self
-            .admin(Method::GET, "/v1/functions/hello/versions")
-            .send()
-            .await
-            .unwrap();
-        let versions: Vec<rekindle_wire::api::VersionSummary> = answer.json().await.unwrap();
-        let serving = versions.into_iter().filter(|v| v.traffic_percent > 0.0);
+        let serving = self.versions().await.into_iter().filter(|v| v.traffic_percent > 0.0);
         serving.map(|v| (v.version.0, v.traffic_percent)).collect()
     }
 
@@ -105,10 +98,7 @@ async fn a_canary_grows_through_a_restart_of_the_scheduler_until_it_is_live() {
     let ([_, failed], ()) = tokio::join!(platform.load(&done), grows);
     assert_eq!(failed, 0);
     assert_eq!(platform.is_live().await, [(2, 100.0)]);
-    let back = platform
-        .admin(Method::POST, "/v1/functions/hello/rollback")
-        .json(&json!({}));
-    let back: Rollback = back.send().await.unwrap().json().await.unwrap();
+    let back: Rollback = platform.roll_back(None).await.json().await.unwrap();
     assert_eq!(back.to.0, 1);
 }
 
@@ -145,10 +135,7 @@ async fn a_canary_that_fails_more_often_is_rolled_back_and_says_by_which_numbers
     assert_eq!(platform.is_live().await, [(2, 100.0)]);
     assert_eq!(platform.function("hello").send().await.unwrap().status(), 200);
     // What was live before is the first version, and not the one that failed.
-    let back = platform
-        .admin(Method::POST, "/v1/functions/hello/rollback")
-        .json(&json!({}));
-    let back: Rollback = back.send().await.unwrap().json().await.unwrap();
+    let back: Rollback = platform.roll_back(None).await.json().await.unwrap();
     assert_eq!(back.to.0, 1);
 }
 
@@ -168,15 +155,7 @@ async fn what_is_set_by_hand_ends_a_canary_and_the_first_version_needs_none() {
         .upload_canary(&more, "if_changed=true&canary=10&step_s=1")
         .await;
     platform.until_canary("it has begun", |_| true).await;
-    let back = platform.admin(Method::POST, "/v1/functions/hello/rollback");
-    let back: Rollback = back
-        .json(&json!({ "version": 1 }))
-        .send()
-        .await
-        .unwrap()
-        .json()
-        .await
-        .unwrap();
+    let back: Rollback = platform.roll_back(Some(1)).await.json().await.unwrap();
     assert_eq!((back.from.len(), back.to.0), (2, 1));
     assert_eq!(platform.canary().await.unwrap().state, CanaryState::Replaced);
     tokio::time::sleep(Duration::from_millis(1_500)).await;

@@ -16,12 +16,12 @@ fn version_of(answer: &reqwest::Response) -> u32 {
 }
 
 impl Platform {
-    async fn versions(&self) -> Vec<VersionSummary> {
+    pub(crate) async fn versions(&self) -> Vec<VersionSummary> {
         let answer = self.admin(Method::GET, "/v1/functions/hello/versions");
         answer.send().await.unwrap().json().await.unwrap()
     }
 
-    async fn roll_back(&self, to: Option<u32>) -> reqwest::Response {
+    pub(crate) async fn roll_back(&self, to: Option<u32>) -> reqwest::Response {
         let call = self.admin(Method::POST, "/v1/functions/hello/rollback");
         let call = match to {
             None => call.json(&json!({})),
