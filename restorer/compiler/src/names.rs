@@ -9,9 +9,6 @@ use rekindle_verify::{UnlinkedFile, Verified};
 use crate::builder::Builder;
 use crate::{Refusal, Source};
 
-/// CRIU's kinds of remaps: the file has another name, or is in the images.
-const LINKED: u32 = 0;
-const GHOST: u32 = 1;
 const KIND: u32 = 0o170_000;
 const REGULAR: u32 = 0o100_000;
 
@@ -29,7 +26,10 @@ pub(crate) fn give(b: &mut Builder, source: Source<'_>) -> Result<(), Refusal> {
     let images = source.images;
     let mut given: BTreeMap<&[u8], (Option<u32>, u32)> = BTreeMap::new();
     for remap in &images.remaps {
-        let (name, what) = (&original(images, remap)?.name, (remap.remap_type, remap.remap_id));
+        let (name, what) = (
+            &regular(images, remap.orig_id)?.name,
+            (remap.remap_type, remap.remap_id),
+        );
         match given.insert(name, what) {
             None => {}
             // Opened more than once.
@@ -37,13 +37,13 @@ pub(crate) fn give(b: &mut Builder, source: Source<'_>) -> Result<(), Refusal> {
             Some(_) => return Err(Refusal::Snapshot("several files that lost the same name")),
         }
         match remap.remap_type {
-            Some(LINKED) => {
-                let link = linked(images, remap)?;
+            Some(Remap::LINKED) => {
+                let link = regular(images, remap.remap_id)?;
                 let from = b.text(&link.name);
                 let to = b.text(name);
                 b.op(Code::Link, 0, [from.0, from.1, to.0, to.1]);
             }
-            Some(GHOST) => {
+            Some(Remap::GHOST) => {
                 let missing = Refusal::Snapshot("an unlinked file that is not in its images");
                 create(b, name, images.ghosts.get(&remap.remap_id).ok_or(missing)?)?;
             }
@@ -101,9 +101,8 @@ pub(crate) fn take(b: &mut Builder, source: Source<'_>, counter: Counter) -> Res
     }
     let mut names: Vec<&[u8]> = Vec::new();
     for remap in &images.remaps {
-        names.push(&original(images, remap)?.name);
-        if remap.remap_type == Some(LINKED) {
-            names.push(&linked(images, remap)?.name);
+        for id in [Some(remap.orig_id), remap.link()].into_iter().flatten() {
+            names.push(&regular(images, id)?.name);
         }
     }
     names.sort_unstable();
@@ -120,14 +119,6 @@ pub(crate) fn count(b: &mut Builder, source: Source<'_>, counter: Counter) {
         let one = b.longs(&[1]);
         b.op(Code::Fill, counter.number, [one, 8]);
     }
-}
-
-fn original<'a>(images: &'a Verified, remap: &Remap) -> Result<&'a RegularFile, Refusal> {
-    regular(images, remap.orig_id)
-}
-
-fn linked<'a>(images: &'a Verified, remap: &Remap) -> Result<&'a RegularFile, Refusal> {
-    regular(images, remap.remap_id)
 }
 
 fn regular(images: &Verified, id: u32) -> Result<&RegularFile, Refusal> {

@@ -21,9 +21,6 @@ use crate::host::sandbox::InnerProc;
 
 /// CRIU's flags for file mappings: private, shared.
 const FILE_MAPPING: u32 = 1 << 6 | 1 << 7;
-/// Remap type of a file that CRIU linked under another name for the time of the checkpoint. CRIU recreates files of the
-/// other type from the images.
-const LINKED: u32 = 0;
 /// Inspects a file without reading it, and a link itself rather than its target.
 const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 /// Resolves from the sandbox's root and through no link of any kind.
@@ -171,11 +168,7 @@ pub fn compare(init: Pid, verified: &Verified) -> Result<(), OtherFileError> {
         proc: proc.path(),
         root: opened.map_err(|e| OtherFileError::Root(root, e.into()))?,
         verified,
-        remaps: verified
-            .remaps
-            .iter()
-            .map(|r| (r.orig_id, (r.remap_type == Some(LINKED)).then_some(r.remap_id)))
-            .collect(),
+        remaps: verified.remaps.iter().map(|r| (r.orig_id, r.link())).collect(),
         found: BTreeMap::new(),
     };
     for process in &verified.processes {

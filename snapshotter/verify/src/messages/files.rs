@@ -315,6 +315,18 @@ pub struct Remap {
     pub remap_type: Option<u32>,
 }
 
+impl Remap {
+    /// The type of a file that CRIU gave another name at the checkpoint.
+    pub const LINKED: u32 = 0;
+    /// The type of a file that is in the images.
+    pub const GHOST: u32 = 1;
+
+    /// The file with the name that CRIU gave, by its id.
+    pub fn link(&self) -> Option<u32> {
+        (self.remap_type == Some(Self::LINKED)).then_some(self.remap_id)
+    }
+}
+
 #[derive(Clone, PartialEq, Message)]
 pub struct FileLock {
     #[prost(uint32, required, tag = "1")]

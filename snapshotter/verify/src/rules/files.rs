@@ -65,7 +65,7 @@ impl OpenFiles {
             polls.extend(entry.epfd.clone().map(|poll| (at.entry, poll)));
         }
         let (ghosts, remaps) = remaps::check(context, &entries, opened)?;
-        let links: BTreeSet<u32> = remaps.iter().filter_map(remaps::link_target).collect();
+        let links: BTreeSet<u32> = remaps.iter().filter_map(Remap::link).collect();
         let unix = sockets::unix_inodes(&entries);
         for (at, entry) in &found {
             check_entry(context, *at, entry)?;

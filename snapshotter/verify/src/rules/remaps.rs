@@ -9,8 +9,6 @@ use crate::frames::{Reader, all, magic};
 use crate::messages::{FileEntry, GhostChunk, GhostFile, Remap};
 use crate::verified::{ImageMode, OpenedPath, Purpose, UnlinkedFile};
 
-const LINKED: u32 = 0;
-const GHOST: u32 = 1;
 /// Maximum size in bytes of a file in the images: the limit of a dump.
 const GHOST_BYTES_MAX: u64 = 16 << 20;
 /// Maximum size in bytes of content that is kept.
@@ -20,11 +18,6 @@ const LINK_PREFIX: &[u8] = b"link_remap.";
 /// Set-user-id, set-group-id, sticky.
 const SPECIAL_BITS: u32 = 0o7000;
 const MICROSECONDS: u64 = 1_000_000;
-
-/// The file that replaces another one.
-pub(super) fn link_target(remap: &Remap) -> Option<u32> {
-    (remap.remap_type == Some(LINKED)).then_some(remap.remap_id)
-}
 
 /// Whether this is a name that CRIU gives.
 pub(super) fn is_link_name(path: &[u8], writes_root: bool) -> bool {
@@ -45,12 +38,12 @@ pub(super) fn check(
         let original = original.ok_or_else(|| at.refuse("orig_id", remap.orig_id))?;
         at.hold(seen.insert(remap.orig_id), "orig_id", remap.orig_id)?;
         match remap.remap_type {
-            Some(LINKED) => {
+            Some(Remap::LINKED) => {
                 let link = regular(remap.remap_id).filter(|file| is_link_name(&file.name, writes_root));
                 let link = link.ok_or_else(|| at.refuse("remap_id", remap.remap_id))?;
                 note(opened, OpenedPath::plain(link.name.clone(), Purpose::Link));
             }
-            Some(GHOST) => {
+            Some(Remap::GHOST) => {
                 let ghost = match ghosts.get(&remap.remap_id) {
                     Some(ghost) => ghost,
                     None => {
