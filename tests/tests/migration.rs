@@ -19,17 +19,21 @@ const SOON: Duration = Duration::from_secs(60);
 const LATE: Duration = Duration::from_secs(180);
 /// Counts, and has memory: some written before the snapshot, some after. Nothing of it may change by moving.
 const CODE: &str = r#"
-import hashlib, mmap, os, time
+import hashlib, mmap, os, socket, threading, time
 BORN = time.time_ns()
 count = 0
 old = bytearray(b"snapshot" * (1 << 21))
 new = None
 given_up = mmap.mmap(-1, 1 << 20)
 given_up[:] = b"x" * (1 << 20)
+listening = socket.create_server(("127.0.0.1", 7071))
+asks, answers = socket.create_connection(listening.getsockname()), listening.accept()[0]
+threading.Thread(target=lambda: [answers.send(answers.recv(9)) for _ in iter(int, 1)], daemon=True).start()
 
 def digest():
     whole = hashlib.sha256()
-    for part in (old, new or b"", given_up[:]):
+    asks.send(b"itself")
+    for part in (old, new or b"", given_up[:], asks.recv(9)):
         whole.update(part)
     return whole.hexdigest()
 

@@ -145,6 +145,50 @@ def handler(event, context):
     }
 "#;
 
+/// Connections of the function to itself, half read, between threads and with a child. One is closed at the other end.
+const CONNECTED: &str = r#"
+import os, socket, threading
+KEPT = None
+listening = socket.socket(socket.AF_INET6)
+listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+listening.bind(("::", 7071))
+listening.listen()
+
+def connected():
+    ours = socket.create_connection(("127.0.0.1", 7071))
+    return ours, listening.accept()[0]
+
+def serve(socket):
+    while asked := socket.recv(99):
+        socket.send(asked.upper())
+
+ours, theirs = connected()
+threading.Thread(target=serve, args=(theirs,), daemon=True).start()
+near, far = connected()
+near.send(b"one two")
+far.send(b"three")
+assert far.recv(4) == b"one "
+far.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+asks, answers = connected()
+if os.fork() == 0:
+    serve(answers)
+answers.close()
+left, closed = connected()
+closed.close()
+names = [s.getsockname()[:2] + s.getpeername()[:2] for s in (ours, near, far)]
+
+def handler(event, context):
+    for asking in (ours, asks):
+        asking.send(b"asked")
+    return {
+        "thread": ours.recv(99).decode(), "child": asks.recv(99).decode(), "closed": left.recv(99).decode(),
+        "unread": [near.recv(99).decode(), far.recv(99).decode()],
+        "same": names == [s.getsockname()[:2] + s.getpeername()[:2] for s in (ours, near, far)],
+        "options": [far.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY), far.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)],
+        "more": [s.getpeername()[1] == 7071 for s in connected()[:1]],
+    }
+"#;
+
 /// Holds a file that lies in memory alone, which no program makes. Listens on a port, which only sockets of the same
 /// user may share.
 const MEMORY_FILE: &str = r#"
@@ -191,6 +235,20 @@ fn programs_restore_what_they_can_and_criu_what_is_named() {
     });
     assert_eq!(body, expected);
     assert_eq!(made, [3.0, 0.0], "{}", platform.log_tail(30));
+
+    let expected = json!({
+        "thread": "ASKED", "child": "ASKED", "closed": "", "unread": ["three", "two"], "same": true, "options": [1, 1],
+        "more": [true],
+    });
+    let by_criu = CONNECTED.replace("KEPT = None", r#"KEPT = os.memfd_create("kept")"#);
+    for (name, code, by) in [
+        ("connected", CONNECTED, [3.0, 0.0]),
+        ("connected-criu", &by_criu, [0.0, 3.0]),
+    ] {
+        let (body, made) = restored(&platform, name, code);
+        assert_eq!(body, expected, "{name}");
+        assert_eq!(made, by, "{name}: {}", platform.log_tail(30));
+    }
 
     let (body, made) = restored(&platform, "memory-file", MEMORY_FILE);
     assert_eq!(body, json!({"held": "held", "owner": true}));

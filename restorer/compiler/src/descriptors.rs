@@ -222,7 +222,7 @@ impl<'a> Maker<'a> {
             return Ok(());
         }
         if let Some(socket) = &file.isk {
-            return sockets::inet(self.b, number, close, socket);
+            return sockets::inet(self.b, number, close, socket, self.source.connected);
         }
         if let Some(socket) = &file.usk {
             let other = sockets::unix(self.b, self.source.images, descriptor, socket, &self.of)?;

@@ -1,6 +1,6 @@
 //! The compiler and the printer as functions of bytes. Used by the fuzz targets in `fuzz/`, and by this crate's tests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rekindle_restore_program::{PAGE, Program};
@@ -40,6 +40,7 @@ pub(crate) fn compiled(images: &Verified) -> Result<Compiled, Refusal> {
         memory: &vec![memory; images.processes.len()],
         pages: &vec![0; 3 * PAGE as usize],
         outputs: &BTreeMap::from([(OUTPUT, 0)]),
+        connected: &BTreeSet::new(),
         host: &host(),
     })
 }

@@ -25,7 +25,7 @@ mod task;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use rekindle_restore_program::{Code, PROCESSES_MAX, RESIDUE_MAX, window};
@@ -93,6 +93,8 @@ pub struct Source<'a> {
     pub pages: &'a [u8],
     /// The function's outputs: indices by the numbers of their pipes.
     pub outputs: &'a BTreeMap<u32, u32>,
+    /// Numbers of the sockets that are connected after the program has made them.
+    pub connected: &'a BTreeSet<u32>,
     /// This host.
     pub host: &'a Host,
 }

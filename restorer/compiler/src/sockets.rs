@@ -1,6 +1,6 @@
-//! Sockets that are not connected, and pairs.
+//! Sockets of IP, and pairs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rekindle_restore_program::{CLOSED as NO_NUMBER, Code};
 use rekindle_verify::Verified;
@@ -24,13 +24,23 @@ mod level {
     pub(super) const IPV6: u64 = 41;
 }
 
-/// Makes a socket of IP, or returns what it is.
-pub(crate) fn inet(b: &mut Builder, number: u32, close: u32, socket: &InetSocket) -> Result<(), &'static str> {
-    if !matches!(socket.state, LISTENING | CLOSED) || socket.dst_port != 0 {
-        return Err("a connected socket");
-    }
-    if socket.shutdown.unwrap_or(0) != 0 {
-        return Err("a socket that was shut down");
+/// Makes a socket of IP, or returns what it is. One of a TCP connection is connected to nothing: those in `connected`
+/// are connected once they are made. Others are shut down: their connection is closed in copies, as by CRIU.
+pub(crate) fn inet(
+    b: &mut Builder,
+    number: u32,
+    close: u32,
+    socket: &InetSocket,
+    connected: &BTreeSet<u32>,
+) -> Result<(), &'static str> {
+    let is_of_connection = u64::from(socket.proto) == level::TCP && socket.dst_port != 0;
+    if !is_of_connection {
+        if !matches!(socket.state, LISTENING | CLOSED) || socket.dst_port != 0 {
+            return Err("a connected socket");
+        }
+        if socket.shutdown.unwrap_or(0) != 0 {
+            return Err("a socket that was shut down");
+        }
     }
     if socket.flags & !(ACCESS | NONBLOCK) != 0 || !is_owned_by_nobody(&socket.fown) {
         return Err("a socket with unusual flags");
@@ -60,6 +70,12 @@ pub(crate) fn inet(b: &mut Builder, number: u32, close: u32, socket: &InetSocket
     }
     if socket.v6only == Some(true) {
         b.op(Code::SocketOption, number, [level::IPV6, 26, 1]);
+    }
+    if is_of_connection {
+        if !connected.contains(&socket.id) {
+            b.op(Code::Shutdown, number, []);
+        }
+        return Ok(());
     }
     if socket.src_port != 0 {
         let words: Vec<u8> = socket.src_addr.iter().flat_map(|word| word.to_le_bytes()).collect();

@@ -225,6 +225,20 @@ fn a_pair_of_sockets_may_have_lost_an_end() {
 }
 
 #[test]
+fn a_connection_is_made_afterwards_or_closed() {
+    let mut images = good();
+    let socket = inet(&mut images);
+    (socket.state, socket.src_port, socket.dst_port) = (1, 40_000, 8080);
+    let compiled = compiled(&images).unwrap();
+    let program = Program::parse(&compiled.program).unwrap();
+    let is_done = |code: Code| program.ops().any(|op| (op.code, op.a) == (code as u32, INET));
+    assert!(is_done(Code::Socket) && is_done(Code::Shutdown));
+    assert!(!is_done(Code::Bind) && !is_done(Code::Listen));
+    inet(&mut images).proto = 17;
+    assert!(crate::fuzz::compiled(&images).is_err());
+}
+
+#[test]
 fn a_pipe_may_have_lost_an_end_and_has_no_third() {
     let mut images = good();
     open(&mut images, 8);

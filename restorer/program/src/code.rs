@@ -77,6 +77,8 @@ codes! {
     Bind,
     /// Listen. `a`: number. Backlog.
     Listen,
+    /// Shut a socket down both ways, whether it is connected or not. `a`: number.
+    Shutdown,
     /// Make an event counter. `a`: number. Count, flags.
     EventFd,
     /// Make a timer. `a`: number. Clock, flags, offset of its `itimerspec`, flags that it is set with, expirations that

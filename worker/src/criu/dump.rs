@@ -19,16 +19,17 @@ use rekindle_criu::descriptors::WORKING_DIR;
 use rekindle_criu::{AfterDump, CriuError, DUMP_LOG, DumpOrder, Stage, StageError, cause_of};
 use rekindle_init::files::Saved;
 use rekindle_init::protocol::FUNCTION_PID;
-use rekindle_verify::{Expected, verify};
+use rekindle_verify::{Expected, Verified, verify};
 use rekindle_wire::ApiError;
 use tokio::runtime::Handle;
 
 use super::installation::Criu;
 use super::quiesce::{QuiesceError, QuiescedFunction};
-use super::{probe, same_files, semaphores};
+use super::{connections, probe, same_files, semaphores};
 use crate::host::cgroup::Cgroup;
 use crate::host::sandbox::dumper::Dumper;
 use crate::host::sandbox::{Sandbox, SandboxError};
+use crate::snapshots::connections::ConnectionNote;
 use crate::snapshots::{FILES_ARCHIVE, forget_outside};
 
 /// How long CRIU may take to start.
@@ -92,6 +93,8 @@ pub(crate) struct Dumped<T> {
     pub(crate) frozen: Duration,
     /// How the private files were saved.
     pub(crate) saved: Saved,
+    /// Connections of the function to itself that a copy gets.
+    pub(crate) connections: Vec<ConnectionNote>,
     /// What was looked at while the processes were stopped.
     pub(crate) seen: T,
 }
@@ -166,9 +169,10 @@ impl DumpingCriu {
         };
         let mut work = Some(|| {
             edit(&self.dir)?;
-            check(&self.dir, sandbox, &dump.expected)?;
+            let verified = check(&self.dir, sandbox, &dump.expected)?;
+            let connections = connections::copy(cgroup, &verified);
             let saved = runtime.block_on(sandbox.save_files(&archive))?;
-            Ok::<_, StageError>((saved, look()))
+            Ok::<_, StageError>((saved, connections, look()))
         });
         let (mut seized, mut done) = (false, None);
         let dumped = self.dumper.session.dump(&order, |stage| {
@@ -190,8 +194,13 @@ impl DumpingCriu {
         drop(quiesced);
         dumped.map_err(|e| DumpError::criu(e, &self.dir))?;
         let frozen = started.elapsed();
-        let (saved, seen) = done.ok_or(DumpError::Unchecked)?;
-        Ok(Dumped { frozen, saved, seen })
+        let (saved, connections, seen) = done.ok_or(DumpError::Unchecked)?;
+        Ok(Dumped {
+            frozen,
+            saved,
+            connections,
+            seen,
+        })
     }
 }
 
@@ -218,7 +227,7 @@ fn first_code(line: &str) -> Option<usize> {
 }
 
 /// Checks the images before the platform makes any other change to them. No path can change meanwhile.
-fn check(dir: &Path, sandbox: &Sandbox, expected: &Expected) -> Result<(), StageError> {
+fn check(dir: &Path, sandbox: &Sandbox, expected: &Expected) -> Result<Verified, StageError> {
     let began = Instant::now();
     forget_outside(dir)?;
     let verified = verify(dir, expected)?;
@@ -229,7 +238,7 @@ fn check(dir: &Path, sandbox: &Sandbox, expected: &Expected) -> Result<(), Stage
         ms = began.elapsed().as_secs_f64() * 1e3,
         "checked the images of a checkpoint"
     );
-    Ok(())
+    Ok(verified)
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
-//! What this host provides to sandboxes: control groups, networks and namespaces. Also its load, its memory
+//! What this host provides to sandboxes: control groups, networks, connections and namespaces. Also its load, its memory
 //! pressure and its disks.
 
 pub(crate) mod breakpoints;
 pub mod cgroup;
 pub mod confined;
 pub(crate) mod disk;
+pub mod host_pids;
 pub mod load;
 pub mod netlink_memory;
 pub mod network;
@@ -12,3 +13,4 @@ pub mod pagemap;
 pub mod pressure;
 pub mod sandbox;
 pub mod start_limiter;
+pub(crate) mod tcp;

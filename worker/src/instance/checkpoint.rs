@@ -24,6 +24,7 @@ use super::running::RunningInstance;
 use crate::criu::Criu;
 use crate::criu::dump::{Dump, DumpError, DumpingCriu};
 use crate::metrics::Metrics;
+use crate::snapshots::connections::ConnectionNote;
 use crate::snapshots::dump_dir::{DumpDir, DumpDirs};
 use crate::snapshots::expected::expected;
 use crate::snapshots::{AfterRestore, CaptureNotes, FILES_ARCHIVE, NOTES_FILE, join_time};
@@ -126,11 +127,11 @@ impl Checkpointer {
         let memory = parts.cgroup.memory_current().unwrap_or(0);
         let path = self.dump_dirs.choose(memory).join(format!("dump-{}", instance.id));
         let dir = DumpDir::make(&path).map_err(|e| CheckpointError::Directory(path, e))?;
-        let frozen = self.dump(instance, parts, &dir).await?;
+        let (frozen, connections) = self.dump(instance, parts, &dir).await?;
         self.metrics.capture_phase("freeze", frozen);
         join_time(dir.path()).map_err(CheckpointError::Edit)?;
         let started = Instant::now();
-        let randomness = note_generators(dir.path().to_owned(), answer.after_restore).await?;
+        let randomness = note_what_was_found(dir.path().to_owned(), answer.after_restore, connections).await?;
         self.metrics.capture_phase("search", started.elapsed());
         let meta = CaptureMeta {
             id: SnapshotId::generate(),
@@ -159,19 +160,21 @@ impl Checkpointer {
         Ok(published)
     }
 
-    /// Dumps the instance into `dir`. Returns an upper bound on how long the processes were stopped.
+    /// Dumps the instance into `dir`. Returns an upper bound on how long the processes were stopped, and their connections
+    /// to themselves.
     async fn dump(
         &self,
         instance: &Instance,
         parts: &Arc<RunningInstance>,
         dir: &DumpDir,
-    ) -> Result<Duration, CheckpointError> {
+    ) -> Result<(Duration, Vec<ConnectionNote>), CheckpointError> {
         let criu = DumpingCriu::start(&self.criu, &parts.sandbox, &parts.cgroup, dir.path()).await?;
         let notes = CaptureNotes {
             pipes: parts.pipes.clone(),
             generators: Vec::new(),
             after_restore: None,
             instruction_sets: self.instruction_sets,
+            connections: Vec::new(),
         };
         let dump = Dump {
             expected: expected(FUNCTION_UID, &parts.pipes, instance.spec.manifest.image.is_some()),
@@ -190,13 +193,17 @@ impl Checkpointer {
         }
         let took = dumped.frozen;
         tracing::info!(instance = %instance.id, ms = took.as_secs_f64() * 1e3, "checkpointed");
-        Ok(took)
+        Ok((took, dumped.connections))
     }
 }
 
-/// Adds the generators found in the images, and what is left for the hook, to the notes of a directory. Returns a
-/// summary of the randomness of copies.
-async fn note_generators(dir: PathBuf, after_restore: Option<AfterRestore>) -> Result<Randomness, CheckpointError> {
+/// Adds the generators found in the images, what is left for the hook, and connections to the notes of a directory.
+/// Returns a summary of the randomness of copies.
+async fn note_what_was_found(
+    dir: PathBuf,
+    after_restore: Option<AfterRestore>,
+    connections: Vec<ConnectionNote>,
+) -> Result<Randomness, CheckpointError> {
     let noting = tokio::task::spawn_blocking(move || {
         let generators = randomness::search(&dir)?;
         let told = randomness::summary(&dir, &generators)?;
@@ -204,6 +211,7 @@ async fn note_generators(dir: PathBuf, after_restore: Option<AfterRestore>) -> R
         let noted = CaptureNotes {
             generators,
             after_restore,
+            connections,
             ..notes
         }
         .write(&dir);

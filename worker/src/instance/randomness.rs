@@ -1,7 +1,6 @@
 //! Gives copies of a snapshot random numbers of their own. The generators are found in the snapshot's images, and every
 //! restore writes to them.
 
-use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, IoSlice, Read as _};
 use std::path::{Path, PathBuf};
@@ -15,7 +14,7 @@ use rekindle_randomness::{Bytes, Generator, Memory, Write, find, unreached};
 use rekindle_telemetry::record_past;
 use rekindle_wire::api::{Randomness, Repeating};
 
-use crate::host::cgroup::{Cgroup, FileError};
+use crate::host::host_pids::HostPids;
 use crate::metrics::Metrics;
 pub use crate::snapshots::ProcessGenerators;
 
@@ -44,9 +43,6 @@ pub enum SearchError {
 /// Why a copy still has the generators of its original.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// Its processes are not known.
-    #[error("look for the processes of the copy")]
-    Processes(#[from] FileError),
     /// The copy lacks a process of the snapshot.
     #[error("process {0} of the snapshot is not among those of the copy")]
     Missing(u32),
@@ -175,33 +171,16 @@ fn map(path: &Path) -> io::Result<Mmap> {
     unsafe { Mmap::map(&file) }
 }
 
-/// Process ids on the host, by those in a sandbox.
-pub type HostPids = HashMap<u32, i32>;
-
-/// Returns the processes in a control group.
-///
-/// # Errors
-/// Returns an error when the group cannot be read.
-pub fn processes_in(cgroup: &Cgroup) -> Result<HostPids, WriteError> {
-    let hosts = cgroup.pids()?.into_iter();
-    Ok(hosts.filter_map(|host| Some((inner_pid(host)?, host))).collect())
-}
-
 /// Writes to the generators of a copy whose processes have not run their first instruction. Blocks until the pages that
 /// it writes to are present. Returns how long that took.
 ///
 /// # Errors
 /// See [`WriteError`]; the copy must not run then.
-pub fn write(
-    hosts: impl FnOnce() -> Result<HostPids, WriteError>,
-    processes: &[ProcessGenerators],
-    metrics: &Metrics,
-) -> Result<Duration, WriteError> {
+pub fn write(hosts: &HostPids, processes: &[ProcessGenerators], metrics: &Metrics) -> Result<Duration, WriteError> {
     let began = Instant::now();
     if processes.is_empty() {
         return Ok(began.elapsed());
     }
-    let hosts = hosts()?;
     let mut device = File::open(DEVICE).map_err(WriteError::Random)?;
     let mut generators = 0;
     for process in processes {
@@ -240,11 +219,4 @@ pub fn write(
     record_past(&tracing::Span::current(), "generators", began, took, &count);
     metrics.generators.with([]).add(generators as u64);
     Ok(took)
-}
-
-/// Returns the id that a process has in its own pid namespace.
-fn inner_pid(host: i32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{host}/status")).ok()?;
-    let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
-    ids.split_whitespace().last()?.parse().ok()
 }

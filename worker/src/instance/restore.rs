@@ -25,15 +25,17 @@ use super::hooks::{Hook, call_hook};
 use super::isolate::Isolator;
 use super::lifecycle::Instance;
 use super::lost_page::kill_on_lost_page;
-use super::randomness::{self, HostPids, WriteError};
+use super::randomness;
 use super::registry::Instances;
 use super::running::{MemoryOrigin, RunningInstance};
 use crate::criu::Criu;
+use crate::criu::connections::connect;
 use crate::criu::memory::Pages;
 use crate::criu::prepared_restore::{Images, PreparedRestore};
 use crate::criu::restore::{EndingCriu, Restore, RestoredProcesses};
 use crate::criu::stages::{PagedMemory, StageWork};
 use crate::errors::restore_failed;
+use crate::host::host_pids::{HostPids, processes_in};
 use crate::host::sandbox::{Hollow, IsolatedProcess, Sandbox};
 use crate::host::start_limiter::StartLimiter;
 use crate::metrics::Metrics;
@@ -176,8 +178,8 @@ impl<'a> SnapshotRestore<'a> {
             pager,
             ahead: ahead(),
             last: {
-                let reseed = self.reseed();
-                Box::new(move |hosts| reseed(move || Ok(hosts)))
+                let last = self.last_work();
+                Box::new(last)
             },
             record: self.instance.inner_phase_recorder(),
         };
@@ -283,8 +285,8 @@ impl<'a> SnapshotRestore<'a> {
                 eager_bytes: Some(self.snapshot.eager_bytes),
                 memory: Some(memory),
                 last: {
-                    let (reseed, cgroup) = (self.reseed(), Arc::clone(&prepared.cgroup));
-                    Box::new(move || reseed(move || randomness::processes_in(&cgroup)))
+                    let (last, cgroup) = (self.last_work(), Arc::clone(&prepared.cgroup));
+                    Box::new(move || last(processes_in(&cgroup)?))
                 },
                 record: self.instance.inner_phase_recorder(),
             },
@@ -294,17 +296,15 @@ impl<'a> SnapshotRestore<'a> {
         Ok((self.running(restored, working_set)?, criu))
     }
 
-    /// Returns the last work before the processes run: their random number generators get values of their own.
-    fn reseed<H>(&self) -> impl FnOnce(H) -> Result<(), StageError> + Send + 'static + use<H>
-    where
-        H: FnOnce() -> Result<HostPids, WriteError>,
-    {
+    /// Returns the last work before the processes run: their random number generators get values of their own, and their
+    /// connections to themselves are made again.
+    fn last_work(&self) -> impl FnOnce(HostPids) -> Result<(), StageError> + Send + use<> {
         let snapshot = Arc::clone(&self.snapshot);
         let (metrics, instance) = (Arc::clone(&self.by.metrics), Arc::clone(self.instance));
         move |hosts| {
-            let took = randomness::write(hosts, &snapshot.notes.generators, &metrics)?;
+            let took = randomness::write(&hosts, &snapshot.notes.generators, &metrics)?;
             instance.inner_phases.lock().push(("generators", took));
-            Ok(())
+            Ok(connect(&snapshot.connections, &hosts)?)
         }
     }
 

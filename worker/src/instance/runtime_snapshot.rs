@@ -45,6 +45,7 @@ use crate::criu::prepared_restore::PreparedRestore;
 use crate::criu::restore::Restore;
 use crate::criu::stages::StageWork;
 use crate::errors::{restore_failed, unavailable};
+use crate::host::host_pids::processes_in;
 use crate::host::sandbox::FunctionState;
 use crate::host::start_limiter::StartLimiter;
 use crate::metrics::Metrics;
@@ -359,8 +360,8 @@ impl RuntimeBooter {
                 eager_bytes: None,
                 memory: None,
                 last: Box::new(move || {
-                    let hosts = || randomness::processes_in(&cgroup);
-                    Ok(randomness::write(hosts, &notes.generators, &measured).map(drop)?)
+                    let hosts = processes_in(&cgroup)?;
+                    Ok(randomness::write(&hosts, &notes.generators, &measured).map(drop)?)
                 }),
                 record: instance.inner_phase_recorder(),
             },

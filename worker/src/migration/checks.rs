@@ -10,6 +10,7 @@ use rekindle_verify::EAGER_PREFIX;
 use super::WRITTEN;
 use super::header::{Header, PageSpan, SpanOrigin, eager_name};
 use super::page_numbering::PageNumbering;
+use crate::snapshots::connections::{ConnectionNote, UNREAD_MAX};
 use crate::snapshots::expected::PIDS;
 use crate::snapshots::{FILES_ARCHIVE, PipeNote};
 
@@ -109,6 +110,7 @@ pub(super) fn check_header(header: &Header, templates: usize) -> Result<(), Refu
     let Header {
         pipes,
         templates: names,
+        connections,
         maps,
         files,
     } = header;
@@ -121,6 +123,8 @@ pub(super) fn check_header(header: &Header, templates: usize) -> Result<(), Refu
     if let Some(name) = names.iter().find(|name| !is_external(name) || !seen.insert(*name)) {
         return Err(RefusedError::Template(name.clone()));
     }
+    let unread = connections.iter().map(ConnectionNote::bytes).sum();
+    within("bytes in its connections", unread, UNREAD_MAX)?;
     within("processes", maps.len(), PROCESSES_MAX)?;
     let mut seen = HashSet::new();
     for (pid, pieces) in maps {
@@ -247,6 +251,7 @@ mod tests {
         Header {
             pipes: vec![note("stdout", "pipe:[7]"), note("stderr", "pipe:[8]")],
             templates: vec!["file[1a:2b]".to_owned()],
+            connections: Vec::new(),
             maps: vec![(
                 501,
                 vec![
@@ -264,7 +269,7 @@ mod tests {
     #[test]
     fn a_header_that_says_what_no_source_says_is_refused() {
         check_header(&good(), 1).unwrap();
-        let cases: [Case; 20] = [
+        let cases: [Case; 21] = [
             ("no output", |h| h.pipes[0].stream = "stdin".to_owned()),
             ("no output", |h| h.pipes[1].stream = "stdout".to_owned()),
             ("no output", |h| h.pipes[1].key = "pipe:[7]".to_owned()),
@@ -275,6 +280,12 @@ mod tests {
             ("no name of a template", |h| h.templates[0] = "file[1A:2b]".to_owned()),
             ("no name of a template", |h| h.templates[0] = "/etc/shadow".to_owned()),
             ("no name of a template", |h| h.templates[0] = "file[01:2]".to_owned()),
+            ("bytes in its connections", |h| {
+                h.connections.push(ConnectionNote {
+                    sockets: [1, 2],
+                    unread: [Vec::new(), vec![0; UNREAD_MAX + 1]],
+                });
+            }),
             ("1 is no process", |h| h.maps[0].0 = 1),
             ("501 is no process", |h| h.maps.push((501, Vec::new()))),
             ("has no pages", |h| h.maps[0].1[0].end = 1),

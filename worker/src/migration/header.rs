@@ -5,6 +5,7 @@ use rekindle_verify::EAGER_PREFIX;
 use serde::{Deserialize, Serialize};
 
 use crate::snapshots::PipeNote;
+use crate::snapshots::connections::ConnectionNote;
 
 /// The bundle's content apart from its files.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -13,6 +14,9 @@ pub(super) struct Header {
     pub(super) pipes: Vec<PipeNote>,
     /// Names of the templates in the images, in order.
     pub(super) templates: Vec<String>,
+    /// The function's connections to itself. A source of an earlier version sends none.
+    #[serde(default)]
+    pub(super) connections: Vec<ConnectionNote>,
     /// What the addresses of each process belong to, where that is not the snapshot's page of the same number.
     pub(super) maps: Vec<(i32, Vec<PageSpan>)>,
     /// Names and lengths of the files that follow, in order.

@@ -17,6 +17,7 @@ use rekindle_wire::SnapshotId;
 use tokio::sync::{Semaphore, watch};
 
 use super::cache::Snapshots;
+use super::connections;
 use super::edit::{self, EditError};
 use super::error::SnapshotError;
 use super::expected::expected;
@@ -72,6 +73,8 @@ impl Snapshots {
         let verified = verify(&images_dir, &expected(recorded_uid, &notes.pipes, writes_root));
         let verified = verified.map_err(|e| SnapshotError::Refused(id.clone(), e))?;
         let locks = lost_locks::of(&verified);
+        let connections = connections::noted(&verified, &notes.connections);
+        let connected = connections::sockets(&connections);
         let outputs = program::outputs(&notes.pipes);
         let become_function = edit::become_user(&images_dir, recorded_uid, FUNCTION_UID);
         become_function.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
@@ -137,7 +140,7 @@ impl Snapshots {
         }
         edit::let_be_read(&images_dir).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let program = if self.compiles {
-            self.compile(id, &images_dir, &verified, &layouts, &outputs)
+            self.compile(id, &images_dir, &verified, &layouts, (&outputs, &connected))
         } else {
             Err("this worker has no restore programs".to_owned())
         };
@@ -174,6 +177,7 @@ impl Snapshots {
             found_in,
             eager_bytes,
             locks,
+            connections,
             filling,
         }))
     }
@@ -185,10 +189,10 @@ impl Snapshots {
         dir: &Path,
         images: &Verified,
         layouts: &BTreeMap<u32, TemplateLayout>,
-        outputs: &BTreeMap<u32, u32>,
+        (outputs, connected): (&BTreeMap<u32, u32>, &BTreeSet<u32>),
     ) -> Result<RestoreProgram, String> {
-        let name = self.openings.fetch_add(1, Ordering::Relaxed);
-        match RestoreProgram::of(&format!("{id}-{name}"), &self.memory, dir, images, layouts, outputs) {
+        let name = format!("{id}-{}", self.openings.fetch_add(1, Ordering::Relaxed));
+        match RestoreProgram::of(&name, &self.memory, dir, images, layouts, outputs, connected) {
             Ok(program) => {
                 tracing::info!(snapshot = %id, bytes = program.bytes(), "compiled");
                 Ok(program)

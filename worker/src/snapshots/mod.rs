@@ -5,8 +5,10 @@
 //! - `edit`, `originals`, `program`: what becomes of its images on this host. [`expected`]: what they may contain.
 //! - `dump_dir`: where images of checkpoints are written. `notes`: what is written beside them; `made_with`: what they
 //!   are made with.
+//! - `connections`: those of a function to itself.
 
 mod cache;
+pub(crate) mod connections;
 pub(crate) mod dump_dir;
 mod edit;
 mod error;

@@ -9,6 +9,7 @@ use rekindle_randomness::Kind;
 use rekindle_wire::processor::InstructionSets;
 use serde::{Deserialize, Serialize};
 
+use super::connections::ConnectionNote;
 use crate::host::sandbox::Output;
 
 /// The generators of one process of a snapshot.
@@ -77,6 +78,9 @@ pub struct CaptureNotes {
     /// Instruction sets of the host's processor. None in notes of earlier versions.
     #[serde(default, skip_serializing_if = "InstructionSets::is_empty")]
     pub instruction_sets: InstructionSets,
+    /// Connections of the function to itself that copies get. None in notes of earlier versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub connections: Vec<ConnectionNote>,
 }
 
 /// What is left for the after-restore hook of a runtime.

@@ -14,6 +14,7 @@ use rekindle_wire::api::RestoredBy;
 use rekindle_wire::{FunctionId, SnapshotId};
 use tokio::sync::watch;
 
+use super::connections::Connection;
 use super::images_dir::ImagesDir;
 use super::level::Charge;
 use super::notes::CaptureNotes;
@@ -75,6 +76,8 @@ pub struct OpenSnapshot {
     pub eager_bytes: u64,
     /// Locks that CRIU's restore loses.
     pub locks: Vec<Lock>,
+    /// Connections that each copy gets.
+    pub(crate) connections: Vec<Connection>,
     /// Closed when the template has been filled, as far as it is worth its memory.
     pub(super) filling: watch::Receiver<()>,
 }

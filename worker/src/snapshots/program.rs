@@ -1,6 +1,6 @@
 //! A snapshot's restore program: its images, compiled for this host.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
@@ -20,6 +20,7 @@ use rekindle_snapshotter::{OpenError, Snapshot, Store};
 use rekindle_verify::{Verified, VerifyError, verify};
 use rekindle_wire::SnapshotId;
 
+use super::connections;
 use super::edit::{self, EditError};
 use super::expected::expected;
 use super::images_dir::{ImagesDir, write_images};
@@ -102,8 +103,9 @@ impl RestoreProgram {
         images: &Verified,
         layouts: &BTreeMap<u32, TemplateLayout>,
         outputs: &BTreeMap<u32, u32>,
+        connected: &BTreeSet<u32>,
     ) -> Result<Self, NoProgram> {
-        let (compiled, pages) = compile_images(dir, images, layouts, outputs)?;
+        let (compiled, pages) = compile_images(dir, images, layouts, outputs, connected)?;
         let keep = |what: &str, bytes: &[u8]| {
             let file = fs.create(&format!("{name}-{what}"), bytes.len() as u64)?;
             file.writable.write_all_at(bytes, 0).map_err(NoProgram::Write)?;
@@ -178,6 +180,7 @@ fn compile_images(
     images: &Verified,
     layouts: &BTreeMap<u32, TemplateLayout>,
     outputs: &BTreeMap<u32, u32>,
+    connected: &BTreeSet<u32>,
 ) -> Result<(Compiled, Vec<u8>), NoProgram> {
     let host = HOST.as_ref().map_err(NoProgram::Host)?;
     let (mut pages, mut memory) = (Vec::new(), Vec::new());
@@ -199,6 +202,7 @@ fn compile_images(
         memory: &memory,
         pages: &pages,
         outputs,
+        connected,
         host,
     })?;
     Ok((compiled, pages))
@@ -261,7 +265,8 @@ pub async fn show(store: &Store, id: &SnapshotId, scratch: &Path) -> Result<Stri
     let verified = verified.map_err(|e| ShowError::Refused(id.clone(), e))?;
     let edited = edit::use_templates(&dir, &snapshot.processes, &written).map_err(edit)?;
     let layouts = std::iter::zip(&snapshot.processes, edited).map(|(process, edited)| (process.pid, edited.layout));
-    let compiled = compile_images(&dir, &verified, &layouts.collect(), &outputs(&notes.pipes));
+    let connected = connections::sockets(&connections::noted(&verified, &notes.connections));
+    let compiled = compile_images(&dir, &verified, &layouts.collect(), &outputs(&notes.pipes), &connected);
     let (compiled, _) = compiled.map_err(|e| ShowError::NoProgram(id.clone(), e))?;
     let printed = Printed::parse(&compiled.program);
     Ok(printed.map_or_else(|_| String::new(), |printed| printed.to_string()))

@@ -6,7 +6,7 @@ use rekindle_restore_program::message::Said;
 use rekindle_restore_program::{CLOSED, Code, Op, Program, lock_of, source, window};
 
 use crate::order::Order;
-use crate::sys::{EINVAL, ENOEXEC, Errno, Outcome, call, nr};
+use crate::sys::{EINVAL, ENOEXEC, ENOTCONN, Errno, Outcome, call, nr};
 use crate::{depart, identity, threads};
 
 /// The end of addresses of user space, with four levels of page tables.
@@ -29,6 +29,7 @@ const SETFL: u64 = 4;
 const DUPFD_CLOEXEC: u64 = 1030;
 /// Bytes of a `siginfo`.
 const SIGNAL_BYTES: u64 = 128;
+const BOTH_WAYS: u64 = 2;
 
 /// Runs all operations.
 ///
@@ -124,6 +125,11 @@ impl Run {
             }
             Code::Bind => call!(nr::BIND, a, self.part(b, c)?.as_ptr(), c),
             Code::Listen => call!(nr::LISTEN, a, b),
+            Code::Shutdown => match call!(nr::SHUTDOWN, a, BOTH_WAYS) {
+                // It takes effect all the same.
+                Err(ENOTCONN) => Ok(0),
+                other => other,
+            },
             Code::EventFd => place_new(call!(nr::EVENTFD2, b, c)?, a),
             Code::TimerFd => {
                 let timer = call!(nr::TIMERFD_CREATE, b, c)?;

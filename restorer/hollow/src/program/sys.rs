@@ -8,6 +8,7 @@ pub(crate) struct Errno(pub(crate) i32);
 
 pub(crate) const EINVAL: Errno = Errno(22);
 pub(crate) const ENOEXEC: Errno = Errno(8);
+pub(crate) const ENOTCONN: Errno = Errno(107);
 
 /// The result of a call.
 pub(crate) type Outcome = Result<u64, Errno>;
@@ -32,6 +33,7 @@ pub(crate) mod nr {
     pub(crate) const SENDMSG: u64 = 46;
     pub(crate) const RECVMSG: u64 = 47;
     pub(crate) const BIND: u64 = 49;
+    pub(crate) const SHUTDOWN: u64 = 48;
     pub(crate) const LISTEN: u64 = 50;
     pub(crate) const SOCKETPAIR: u64 = 53;
     pub(crate) const SETSOCKOPT: u64 = 54;

@@ -315,7 +315,7 @@ impl MigrationSource {
             let dumped = dumped.map_err(|e| unavailable("describe the processes", &e))?;
             let maps = dumped.seen;
             let maps = maps.map_err(|e| ApiError::new(ErrorCode::Conflict, format!("it cannot leave: {e}")))?;
-            pack_up(&dir, &proc, &parts, templates, &maps)
+            pack_up(&dir, &proc, &parts, templates, &maps, dumped.connections)
         });
         packed.await.map_err(|e| failed("describe the processes")(&e))?
     }

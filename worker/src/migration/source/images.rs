@@ -14,6 +14,7 @@ use crate::errors::unavailable;
 use crate::host::sandbox::InnerProc;
 use crate::instance::RunningInstance;
 use crate::snapshots::FILES_ARCHIVE;
+use crate::snapshots::connections::ConnectionNote;
 
 /// Packs what goes to the target first.
 pub(super) fn pack_up(
@@ -22,6 +23,7 @@ pub(super) fn pack_up(
     parts: &RunningInstance,
     templates: Vec<String>,
     maps: &[(i32, AddressMap)],
+    connections: Vec<ConnectionNote>,
 ) -> Result<(Bundle, SourcePages), ApiError> {
     let failed = |e: &dyn std::error::Error| unavailable("pack the instance up", e);
     let files = read(dir, "files.img").map_err(|e| failed(&e))?;
@@ -39,6 +41,7 @@ pub(super) fn pack_up(
     let header = Header {
         pipes: parts.pipes.clone(),
         templates,
+        connections,
         maps: maps.iter().map(|(pid, map)| (*pid, pieces(map))).collect(),
         files: Vec::new(),
     };

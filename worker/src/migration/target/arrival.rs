@@ -23,11 +23,13 @@ use super::images::{ExpectedImages, lay_out};
 use super::memory::{Memory, ahead};
 use super::transfer::{PagePush, receive};
 use crate::criu::Criu;
+use crate::criu::connections::connect;
 use crate::criu::memory::Pages;
 use crate::criu::prepared_restore::{Images, PreparedRestore};
 use crate::criu::restore::Restore;
 use crate::criu::stages::StageWork;
 use crate::errors::{restore_failed, unavailable};
+use crate::host::host_pids::processes_in;
 use crate::host::sandbox::IsolatedProcess;
 use crate::host::start_limiter::StartLimiter;
 use crate::instance::hooks::{Hook, call_hook};
@@ -206,6 +208,7 @@ impl MigrationTarget {
         let (stands, told) = oneshot::channel();
         let (go, may_go) = sync_channel(1);
         let (done, restored) = oneshot::channel();
+        let (connections, cgroup) = (on_disk.connections, Arc::clone(&prepared.cgroup));
         let restore = Restore {
             clocks: on_disk.clocks,
             work: StageWork {
@@ -213,6 +216,7 @@ impl MigrationTarget {
                 eager_bytes: None,
                 memory: Some(memory),
                 last: Box::new(move || {
+                    connect(&connections, &processes_in(&cgroup)?)?;
                     stands.send(()).map_err(|()| "nobody waits for it any more")?;
                     Ok(may_go.recv_timeout(GO_LIMIT).map_err(|_| "it was not let go")?)
                 }),

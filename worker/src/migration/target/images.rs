@@ -15,6 +15,7 @@ use super::super::checks::{check_header, check_pages, check_size};
 use super::super::header::{Header, eager_name};
 use super::super::page_numbering::{PageNumbering, read};
 use crate::errors::{restore_failed, unavailable};
+use crate::snapshots::connections::{self, Connection};
 use crate::snapshots::expected::expected_to_travel;
 use crate::snapshots::lost_locks;
 use crate::snapshots::{clocks, join_time, let_be_read, name_outputs};
@@ -26,6 +27,8 @@ pub(super) struct ImagesOnDisk {
     pub(super) clocks: Clocks,
     /// Locks that CRIU's restore loses.
     pub(super) locks: Vec<Lock>,
+    /// The function's connections to itself.
+    pub(super) connections: Vec<Connection>,
 }
 
 /// What the target knows of an arriving instance from elsewhere than its source.
@@ -61,7 +64,9 @@ pub(super) fn lay_out(
         &header.templates,
         PagesIn::Eager,
     );
-    let locks = lost_locks::of(&verify(dir, &expected).map_err(|e| refused(&e))?);
+    let verified = verify(dir, &expected).map_err(|e| refused(&e))?;
+    let locks = lost_locks::of(&verified);
+    let connections = connections::noted(&verified, &header.connections);
     tracing::debug!(
         ms = began.elapsed().as_secs_f64() * 1e3,
         "checked the images of an instance that arrives"
@@ -93,5 +98,6 @@ pub(super) fn lay_out(
         numbering,
         clocks,
         locks,
+        connections,
     })
 }

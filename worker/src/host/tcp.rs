@@ -1,0 +1,281 @@
+//! TCP connections whose two ends are both at hand. What was sent and not read is copied at a checkpoint. In a copy, two
+//! sockets that are connected to nothing are connected to each other: with `TCP_REPAIR`, the kernel needs neither packets
+//! nor the listening socket for that.
+
+use std::io;
+use std::mem::zeroed;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, SockaddrStorage, bind, connect, getsockopt, recv, send, setsockopt, sockopt};
+
+/// Maximum number of bytes that are copied from one end.
+const UNREAD_MAX: usize = 64 << 10;
+/// Sequence numbers of the first bytes that two connected ends send.
+const SEQUENCES: [u32; 2] = [1 << 16, 1 << 20];
+
+/// The socket option that says where `TCP_QUEUE_SEQ` belongs. See the kernel's `tcp_repair`.
+const RECEIVED: u32 = 1;
+const SENT: u32 = 2;
+/// Leaves repair without telling the other end.
+const OFF_SILENTLY: u32 = u32::MAX;
+/// Options that the ends agree on, by their numbers in TCP's header: the loopback's segments, windows in units of 128 bytes
+/// both ways, selective acknowledgements.
+const AGREED: [u32; 6] = [2, 65_495, 3, 7 << 16 | 7, 4, 0];
+/// What each end may send before it hears of the other.
+const WINDOW: u32 = 65_483;
+
+/// One end of a connection.
+pub(crate) struct End<'a> {
+    /// The socket, bound and connected to nothing.
+    pub(crate) socket: &'a OwnedFd,
+    /// Its address.
+    pub(crate) address: SocketAddr,
+    /// The other end's, in the same family of addresses.
+    pub(crate) peer: SocketAddr,
+    /// What it has received and not read.
+    pub(crate) unread: &'a [u8],
+}
+
+/// Copies what each end of an established connection has received and not read. Nobody may use the sockets meanwhile.
+/// Returns `None` if that is more than 64 KiB, or if something is on its way.
+///
+/// # Errors
+/// If the kernel does not tell.
+pub(crate) fn unread(ends: [&OwnedFd; 2]) -> io::Result<Option<[Vec<u8>; 2]>> {
+    let counts = [Counts::of(ends[0])?, Counts::of(ends[1])?];
+    let [this, that] = &counts;
+    let is_still = counts.iter().all(|end| end.is_established && end.unsent == 0);
+    if !is_still || (this.sent, that.sent) != (that.received, this.received) {
+        return Ok(None);
+    }
+    let mut copied = [Vec::new(), Vec::new()];
+    for (end, bytes) in std::iter::zip(ends, &mut copied) {
+        bytes.resize(UNREAD_MAX + 1, 0);
+        let length = match recv(end.as_raw_fd(), bytes, MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT) {
+            Ok(length) => length,
+            Err(Errno::EAGAIN) => 0,
+            Err(e) => return Err(e.into()),
+        };
+        bytes.truncate(length);
+    }
+    Ok(copied.iter().all(|bytes| bytes.len() <= UNREAD_MAX).then_some(copied))
+}
+
+/// Connects two sockets to each other, and has each receive what it has not read.
+///
+/// # Errors
+/// If the kernel refuses. The sockets are of no use then.
+pub(crate) fn connect_pair(ends: [End<'_>; 2]) -> io::Result<()> {
+    let [this, that] = &ends;
+    let reuse = [
+        getsockopt(this.socket, sockopt::ReuseAddr)?,
+        getsockopt(that.socket, sockopt::ReuseAddr)?,
+    ];
+    let [first, second] = SEQUENCES;
+    connect_end(this, first, second)?;
+    connect_end(that, second, first)?;
+    for (end, reuse) in std::iter::zip(&ends, reuse) {
+        set(end.socket, libc::TCP_REPAIR, &[OFF_SILENTLY])?;
+        // Repair has taken it away.
+        setsockopt(end.socket, sockopt::ReuseAddr, &reuse)?;
+    }
+    for (from, to) in [(that, this), (this, that)] {
+        let sent = send(from.socket.as_raw_fd(), to.unread, MsgFlags::MSG_DONTWAIT)?;
+        if sent != to.unread.len() {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+    }
+    Ok(())
+}
+
+fn connect_end(end: &End<'_>, sends: u32, receives: u32) -> io::Result<()> {
+    // CRIU shuts down what was connected; this opens it again.
+    disconnect(end.socket)?;
+    set(end.socket, libc::TCP_REPAIR, &[1])?;
+    for (queue, next) in [(SENT, sends), (RECEIVED, receives)] {
+        set(end.socket, libc::TCP_REPAIR_QUEUE, &[queue])?;
+        set(end.socket, libc::TCP_QUEUE_SEQ, &[next])?;
+    }
+    bind(end.socket.as_raw_fd(), &SockaddrStorage::from(end.address))?;
+    connect(end.socket.as_raw_fd(), &SockaddrStorage::from(end.peer))?;
+    set(end.socket, libc::TCP_REPAIR_OPTIONS, &AGREED)?;
+    // The kernel's `tcp_repair_window`: of whom the window is, how large it is and was, ours, since when.
+    let window = [receives, WINDOW, WINDOW, WINDOW, receives];
+    set(end.socket, libc::TCP_REPAIR_WINDOW, &window)
+}
+
+/// Takes everything that a socket is connected or bound to away.
+fn disconnect(socket: &OwnedFd) -> io::Result<()> {
+    let unspecified = libc::sockaddr {
+        sa_family: libc::AF_UNSPEC as u16,
+        sa_data: [0; 14],
+    };
+    // SAFETY: the address is valid until the call returns, and as long as it is said to be.
+    #[expect(unsafe_code, reason = "nix has no address without a family")]
+    let result = unsafe {
+        libc::connect(
+            socket.as_raw_fd(),
+            &raw const unspecified,
+            size_of_val(&unspecified) as u32,
+        )
+    };
+    Ok(Errno::result(result).map(drop)?)
+}
+
+/// Sets an option of TCP, whose value is integers.
+fn set(socket: &OwnedFd, name: i32, value: &[u32]) -> io::Result<()> {
+    let (at, length) = (value.as_ptr().cast(), size_of_val(value) as u32);
+    // SAFETY: the value is valid until the call returns, and as long as it is said to be.
+    #[expect(unsafe_code, reason = "nix has none of these options")]
+    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, name, at, length) };
+    Ok(Errno::result(result).map(drop)?)
+}
+
+/// What has gone through an end.
+struct Counts {
+    is_established: bool,
+    /// Bytes that were written and not sent yet.
+    unsent: u32,
+    /// Bytes that were sent, each counted once.
+    sent: u64,
+    /// Bytes that have arrived.
+    received: u64,
+}
+
+impl Counts {
+    fn of(socket: &OwnedFd) -> io::Result<Self> {
+        const ESTABLISHED: u8 = 1;
+        #[expect(
+            unsafe_code,
+            reason = "the kernel may know fewer fields, and leaves the others alone"
+        )]
+        // SAFETY: it is made of integers, for which zero is a value.
+        let mut told: libc::tcp_info = unsafe { zeroed() };
+        let mut length = size_of_val(&told) as u32;
+        // SAFETY: both are valid until the call returns, and the length is that of the room.
+        #[expect(unsafe_code, reason = "nix does not have this option")]
+        let result = unsafe {
+            let at = (&raw mut told).cast();
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                at,
+                &raw mut length,
+            )
+        };
+        Errno::result(result)?;
+        Ok(Self {
+            is_established: told.tcpi_state == ESTABLISHED,
+            unsent: told.tcpi_notsent_bytes,
+            sent: told.tcpi_bytes_sent - told.tcpi_bytes_retrans,
+            received: told.tcpi_bytes_received,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::{TcpListener, TcpStream};
+
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+    use super::*;
+
+    fn unconnected(like: SocketAddr) -> OwnedFd {
+        let family = if like.is_ipv4() {
+            AddressFamily::Inet
+        } else {
+            AddressFamily::Inet6
+        };
+        socket(family, SockType::Stream, SockFlag::empty(), None).unwrap()
+    }
+
+    fn connected(listening: &str) -> (TcpListener, TcpStream, TcpStream) {
+        let listener = TcpListener::bind(listening).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let this = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let (that, _) = listener.accept().unwrap();
+        (listener, this, that)
+    }
+
+    /// Replaces a connection by one between new sockets.
+    fn replaced(this: TcpStream, that: TcpStream) -> [TcpStream; 2] {
+        let addresses = [&this, &that].map(|end| (end.local_addr().unwrap(), end.peer_addr().unwrap()));
+        // Nothing is left of the old one.
+        let ends = [OwnedFd::from(this), OwnedFd::from(that)];
+        let at_once = libc::linger {
+            l_onoff: 1,
+            l_linger: 0,
+        };
+        ends.iter()
+            .for_each(|end| setsockopt(end, sockopt::Linger, &at_once).unwrap());
+        let unread = unread([&ends[0], &ends[1]]).unwrap().unwrap();
+        drop(ends);
+        let sockets = addresses.map(|(own, _)| unconnected(own));
+        setsockopt(&sockets[1], sockopt::ReuseAddr, &true).unwrap();
+        let end = |at: usize| End {
+            socket: &sockets[at],
+            address: addresses[at].0,
+            peer: addresses[at].1,
+            unread: &unread[at],
+        };
+        connect_pair([end(0), end(1)]).unwrap();
+        assert!(getsockopt(&sockets[1], sockopt::ReuseAddr).unwrap());
+        sockets.map(TcpStream::from)
+    }
+
+    #[test]
+    fn a_connection_goes_on_between_other_sockets_with_what_was_not_read() {
+        for listening in ["127.0.0.1:0", "[::]:0"] {
+            let (_listener, mut this, mut that) = connected(listening);
+            this.write_all(b"asked and half read").unwrap();
+            that.read_exact(&mut [0; 10]).unwrap();
+            that.write_all(b"answered").unwrap();
+            let addresses = (this.local_addr().unwrap(), this.peer_addr().unwrap());
+            let [mut this, mut that] = replaced(this, that);
+            assert_eq!((this.local_addr().unwrap(), this.peer_addr().unwrap()), addresses);
+            let mut read = [0; 9];
+            that.read_exact(&mut read).unwrap();
+            assert_eq!(&read, b"half read");
+            // Far more than a window at once, both ways.
+            let much = vec![7; 3 << 20];
+            std::thread::scope(|scope| {
+                scope.spawn(|| that.write_all(&much).unwrap());
+                let mut read = vec![0; 8 + much.len()];
+                this.read_exact(&mut read).unwrap();
+                assert_eq!(&read[..8], b"answered");
+                assert!(read[8..] == much);
+            });
+            // And once more.
+            let [mut this, that] = replaced(this, that);
+            drop(that);
+            assert_eq!(this.read(&mut [0]).unwrap(), 0);
+        }
+    }
+
+    #[test]
+    fn what_is_on_its_way_or_too_much_is_not_copied() {
+        let (_listener, mut this, that) = connected("127.0.0.1:0");
+        this.write_all(&[1; UNREAD_MAX]).unwrap();
+        let ends = [OwnedFd::from(this), OwnedFd::from(that)];
+        let copied = unread([&ends[0], &ends[1]]).unwrap();
+        assert_eq!(copied.unwrap()[1].len(), UNREAD_MAX);
+        let mut this = TcpStream::from(ends[0].try_clone().unwrap());
+        this.set_nonblocking(true).unwrap();
+        this.write_all(&[1]).unwrap();
+        assert!(unread([&ends[0], &ends[1]]).unwrap().is_none());
+        while this.write(&[1; 4096]).is_ok() {}
+        assert!(unread([&ends[0], &ends[1]]).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_closed_connection_is_not_copied() {
+        let (_listener, this, that) = connected("127.0.0.1:0");
+        that.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(unread([&this.into(), &that.into()]).unwrap().is_none());
+    }
+}
