@@ -418,7 +418,8 @@ fn a_copy_is_another_and_a_lost_source_is_told() {
         (ticked.instance(), &ticked.json()["born"]),
         (first.instance(), &first.json()["born"])
     );
-    // The source goes before the rest has come, which takes seconds: that is the end of it, and the next request is another's.
+    // The source goes before the rest has come, which takes seconds: that is the end of it, and the next request is
+    // another's.
     settled(&cluster, first.instance(), &json!({ "to": ids[usize::from(source)] })).ok();
     settled(&cluster, first.instance(), &to).ok();
     cluster.kill9(Role::Worker.nth(source));

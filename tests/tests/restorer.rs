@@ -184,7 +184,10 @@ def handler(event, context):
         "thread": ours.recv(99).decode(), "child": asks.recv(99).decode(), "closed": left.recv(99).decode(),
         "unread": [near.recv(99).decode(), far.recv(99).decode()],
         "same": names == [s.getsockname()[:2] + s.getpeername()[:2] for s in (ours, near, far)],
-        "options": [far.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY), far.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)],
+        "options": [
+            far.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY),
+            far.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
+        ],
         "more": [s.getpeername()[1] == 7071 for s in connected()[:1]],
     }
 "#;

@@ -1,5 +1,6 @@
-//! Connections of a function to itself. At a checkpoint, what is in them is copied; in a copy, its sockets are connected
-//! again before the first instruction. The worker does both from outside, through descriptors of the processes' sockets.
+//! Connections of a function to itself. At a checkpoint, what is in them is copied; in a copy, its sockets are
+//! connected again before the first instruction. The worker does both from outside, through descriptors of the
+//! processes' sockets.
 
 use std::io;
 use std::os::fd::OwnedFd;

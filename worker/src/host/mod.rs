@@ -1,5 +1,5 @@
-//! What this host provides to sandboxes: control groups, networks, connections and namespaces. Also its load, its memory
-//! pressure and its disks.
+//! What this host provides to sandboxes: control groups, networks, connections and namespaces. Also its load, its
+//! memory pressure and its disks.
 
 pub(crate) mod breakpoints;
 pub mod cgroup;

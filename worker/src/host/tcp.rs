@@ -1,6 +1,6 @@
-//! TCP connections whose two ends are both at hand. What was sent and not read is copied at a checkpoint. In a copy, two
-//! sockets that are connected to nothing are connected to each other: with `TCP_REPAIR`, the kernel needs neither packets
-//! nor the listening socket for that.
+//! TCP connections whose two ends are both at hand. What was sent and not read is copied at a checkpoint. In a copy,
+//! two sockets that are connected to nothing are connected to each other: with `TCP_REPAIR`, the kernel needs neither
+//! packets nor the listening socket for that.
 
 use std::io;
 use std::mem::zeroed;
@@ -20,8 +20,8 @@ const RECEIVED: u32 = 1;
 const SENT: u32 = 2;
 /// Leaves repair without telling the other end.
 const OFF_SILENTLY: u32 = u32::MAX;
-/// Options that the ends agree on, by their numbers in TCP's header: the loopback's segments, windows in units of 128 bytes
-/// both ways, selective acknowledgements.
+/// Options that the ends agree on, by their numbers in TCP's header: the loopback's segments, windows in units of 128
+/// bytes both ways, selective acknowledgements.
 const AGREED: [u32; 6] = [2, 65_495, 3, 7 << 16 | 7, 4, 0];
 /// What each end may send before it hears of the other.
 const WINDOW: u32 = 65_483;

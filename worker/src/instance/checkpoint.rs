@@ -160,8 +160,8 @@ impl Checkpointer {
         Ok(published)
     }
 
-    /// Dumps the instance into `dir`. Returns an upper bound on how long the processes were stopped, and their connections
-    /// to themselves.
+    /// Dumps the instance into `dir`. Returns an upper bound on how long the processes were stopped, and their
+    /// connections to themselves.
     async fn dump(
         &self,
         instance: &Instance,

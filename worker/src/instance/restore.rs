@@ -296,8 +296,8 @@ impl<'a> SnapshotRestore<'a> {
         Ok((self.running(restored, working_set)?, criu))
     }
 
-    /// Returns the last work before the processes run: their random number generators get values of their own, and their
-    /// connections to themselves are made again.
+    /// Returns the last work before the processes run: their random number generators get values of their own, and
+    /// their connections to themselves are made again.
     fn last_work(&self) -> impl FnOnce(HostPids) -> Result<(), StageError> + Send + use<> {
         let snapshot = Arc::clone(&self.snapshot);
         let (metrics, instance) = (Arc::clone(&self.by.metrics), Arc::clone(self.instance));

@@ -1,5 +1,5 @@
-//! TCP connections of a function to itself, over the loopback: both ends are sockets of its processes. Each copy gets them
-//! again. CRIU closes all connections in copies.
+//! TCP connections of a function to itself, over the loopback: both ends are sockets of its processes. Each copy gets
+//! them again. CRIU closes all connections in copies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
