@@ -21,6 +21,7 @@ mod releases;
 mod retention;
 mod roles;
 mod room;
+mod secret;
 mod snapshot;
 mod storage;
 #[cfg(test)]
@@ -45,6 +46,7 @@ pub(crate) use releases::{AliasArgs, AliasCommand, DiffArgs, RollbackArgs};
 pub(crate) use retention::RetentionArgs;
 pub(crate) use roles::{CollectingArgs, DownArgs, GatewayArgs, SchedulerArgs, SealingArgs, UpArgs, WorkerArgs};
 pub(crate) use room::RoomArgs;
+pub(crate) use secret::{SecretArgs, SecretCommand, SetSecretArgs};
 pub(crate) use snapshot::{ConversionArgs, SnapshotArgs, SnapshotCommand, StoreArgs};
 pub(crate) use storage::S3Args;
 
@@ -146,6 +148,8 @@ pub(crate) enum Command {
     Rollback(RollbackArgs),
     /// Name versions of a function, and share its invocations among them.
     Alias(AliasArgs),
+    /// Set values that only instances of functions see, and list or remove them.
+    Secret(SecretArgs),
     /// Show one function in numbers: invocations by start kind, latencies, snapshot.
     Stats(DescribeArgs),
     /// Show the platform live: rates, latencies, pools.

@@ -2,6 +2,7 @@
 //! [`ApiError`]; if there is no gateway, the error says how to start it.
 
 mod releases;
+mod secrets;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

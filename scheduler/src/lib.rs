@@ -41,6 +41,7 @@ mod releases;
 mod renewal;
 mod retention;
 mod routes;
+mod secrets;
 mod server;
 mod shares;
 pub mod simulation;

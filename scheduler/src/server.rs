@@ -14,6 +14,7 @@ use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::front::{self, Front};
 use crate::leadership::Leadership;
+use crate::secrets::vault::Secrets;
 use crate::state::{Scheduler, Shared};
 use crate::store::{Store, StoreError};
 use crate::{api, async_calls, canary, collection, digests, metrics, reaper, rebalancing, renewal, usage};
@@ -235,7 +236,10 @@ async fn begin(config: Config, store: Store, front: &Front) -> Result<Led, Serve
     }
     let drained = store.drained().await.map_err(unusable)?;
     let canaries = store.open_canaries().await.map_err(unusable)?;
-    let scheduler = Shared::new(config, store, catalog).map_err(ServeError::Tls)?;
+    let secrets = Secrets::read(&store, config.master_key.clone())
+        .await
+        .map_err(unusable)?;
+    let scheduler = Shared::new(config, store, catalog, secrets).map_err(ServeError::Tls)?;
     for (function, open) in canaries {
         canary::load(&scheduler, function, open);
     }

@@ -20,6 +20,7 @@ use crate::objects::ObjectStore;
 use crate::renewal::renewals::Renewals;
 use crate::retention::Retention;
 use crate::routes::Routes;
+use crate::secrets::vault::Secrets;
 use crate::store::Store;
 use crate::worker::WorkerClient;
 
@@ -50,6 +51,7 @@ pub(crate) struct Shared {
     /// Held while an alias is changed in the database and then in memory, so that both see the same order.
     pub(crate) releasing: tokio::sync::Mutex<()>,
     pub(crate) routes: Routes,
+    pub(crate) secrets: Secrets,
     pub(crate) preparing: Semaphore,
     pub(crate) deploys: Arc<Semaphore>,
     /// Held for reading while an uploaded folder has no version yet, and for writing while one is removed.
@@ -61,7 +63,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(config: Config, store: Store, catalog: Catalog) -> Result<Scheduler, TlsError> {
+    pub(crate) fn new(config: Config, store: Store, catalog: Catalog, secrets: Secrets) -> Result<Scheduler, TlsError> {
         let metrics = Metrics::new();
         let settings = rekindle_retention::Settings { bin: config.idle_bin };
         Ok(Arc::new(Self {
@@ -82,6 +84,7 @@ impl Shared {
             noting: tokio::sync::Mutex::default(),
             releasing: tokio::sync::Mutex::default(),
             routes: Routes::default(),
+            secrets,
             preparing: Semaphore::new(PREPARED_AT_ONCE),
             deploys: Arc::new(Semaphore::new(DEPLOYS_MAX)),
             sources: RwLock::new(()),

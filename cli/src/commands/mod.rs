@@ -20,6 +20,7 @@ pub(crate) mod logs;
 pub(crate) mod migrate;
 pub(crate) mod rollback;
 pub(crate) mod runtimes;
+pub(crate) mod secret;
 pub(crate) mod snapshot;
 pub(crate) mod stats;
 pub(crate) mod status;

@@ -18,6 +18,9 @@ pub const NAMESPACE_MAX: usize = 63;
 /// Maximum length of an alias: with `--` and a function's name it must fit in a DNS label.
 pub const ALIAS_MAX: usize = 13;
 
+/// Maximum length of a secret's name.
+pub const SECRET_NAME_MAX: usize = 64;
+
 /// The alias of what a function's plain URL serves.
 pub const LIVE: &str = "live";
 
@@ -44,6 +47,12 @@ pub enum ParseIdError {
         with '-' and without \"--\""
     )]
     Alias(String),
+    /// A secret's name is empty, too long, taken by the platform, or no environment variable's.
+    #[error(
+        "secret \"{0}\" is not usable: use 1 to {SECRET_NAME_MAX} of A-Z, 0-9 and '_', not starting with a \
+        digit; PORT and FN_… are the platform's"
+    )]
+    Secret(String),
     /// A version is no number.
     #[error("\"{0}\" is no version: use a number that `fn versions` lists, without zeros before it")]
     Version(String),
@@ -98,6 +107,8 @@ macro_rules! text_type {
 #[serde(try_from = "String", into = "String")]
 #[schema(value_type = String, example = "hello")]
 pub struct FunctionName(Arc<str>);
+
+pub(crate) use text_type;
 
 text_type!(FunctionName);
 

@@ -7,6 +7,7 @@
 //! - [`headers`]: names of the HTTP headers that the platform reads and writes.
 //! - [`api`]: the public admin API under `/v1/`.
 //! - [`asynchronous`]: invocations that are accepted now and run later.
+//! - [`secret`]: names and values of secrets.
 //! - [`stats`]: figures about invocations and workers.
 //! - [`interface`]: the HTTP interfaces, operation by operation.
 //! - [`internal`]: messages between roles; [`lease`]: fencing of leases on an instance; [`migration`]: messages about
@@ -24,6 +25,7 @@ pub mod manifest;
 pub mod migration;
 pub mod processor;
 pub mod renewal;
+pub mod secret;
 pub mod stats;
 
 pub use error::{ApiError, ErrorCode};
@@ -31,3 +33,4 @@ pub use ids::{
     AliasName, CallId, DEFAULT_NAMESPACE, FunctionId, FunctionName, InstanceId, MigrationId, Namespace, Selector,
     SnapshotId, VersionNumber, WorkerId,
 };
+pub use secret::{SecretName, SecretValue};

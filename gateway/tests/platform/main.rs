@@ -19,5 +19,6 @@ mod relay;
 mod releases;
 mod scaling;
 mod scheduler_restart;
+mod secrets;
 mod slow_clients;
 mod traces;

@@ -12,6 +12,7 @@ pub(crate) mod members;
 mod metrics;
 mod releases;
 pub(crate) mod revocations;
+mod secrets;
 mod stats;
 mod workers;
 
@@ -25,7 +26,7 @@ use rekindle_identity::{AwaitRevocations, Role};
 use rekindle_wire::interface::scheduler::{
     AwaitRecalls, AwaitRoutes, Beat, ClaimCalls, EndCall, EndCallback, Place, RenewCalls, ReportLeases, ReportTraffic,
 };
-use rekindle_wire::interface::users::{Deploy, ReadLogs, ReadSchedulerMetrics, ReadWorkerMetrics};
+use rekindle_wire::interface::users::{Deploy, ReadLogs, ReadSchedulerMetrics, ReadWorkerMetrics, SetSecret};
 use rekindle_wire::interface::{Endpoint as _, Operation, Routes, version};
 use rekindle_wire::{ApiError, ErrorCode, FunctionId, FunctionName, Namespace, headers};
 use tracing::Instrument as _;
@@ -110,6 +111,9 @@ fn for_users(others: Routes<Scheduler>) -> Routes<Scheduler> {
         .raw::<ReadLogs, _, _>(logs::logs)
         .on(stats::one)
         .on(calls::retry_dead)
+        .on(secrets::list)
+        .raw::<SetSecret, _, _>(secrets::set)
+        .on(secrets::remove)
         .on(instances::status)
         .on(stats::all)
         .on(instances::list)

@@ -19,6 +19,7 @@ mod master_key;
 mod renewals;
 mod revocations;
 mod runtime_snapshots;
+mod secrets;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -42,6 +43,7 @@ pub(crate) use calls::{CallRow, Claimed, Due, Ended, NewRow, Queues, Stored, Wan
 pub(crate) use dialect::Dialect;
 pub(crate) use leader::Led;
 pub(crate) use renewals::{ATTEMPTS_MAX, Anew, DueRenewal};
+pub(crate) use secrets::StoredSecret;
 use session::Session;
 pub(crate) use versions::{NewVersion, Serves, Source};
 

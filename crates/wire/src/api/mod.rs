@@ -4,6 +4,7 @@
 mod canary;
 mod instance;
 mod release;
+mod secret;
 mod source;
 mod version;
 mod worker;
@@ -20,6 +21,7 @@ pub use instance::{InstanceInfo, InstanceState, StartKind};
 pub use release::{
     Alias, AliasTarget, AliasTargets, Rollback, RollbackRequest, TARGETS_MAX, VersionSummary, WEIGHT_MAX,
 };
+pub use secret::SecretSummary;
 pub use source::{Reused, SourceFile, SourceKind, VersionFiles};
 pub use version::{
     PhaseTime, Randomness, Rehearsal, Repeating, RestoredBy, SnapshotSummary, VersionInfo, VersionState,

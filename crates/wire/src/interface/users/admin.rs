@@ -3,11 +3,12 @@
 use super::described::{Described, Field, Message, Place, list, one};
 use crate::api::{
     Alias, AliasTargets, CanarySteps, CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo,
-    LogLine, MigrateRequest, Migration, Revocation, RevokeRequest, Rollback, RollbackRequest, Status, VersionFiles,
-    VersionInfo, VersionSummary, WorkerInfo,
+    LogLine, MigrateRequest, Migration, Revocation, RevokeRequest, Rollback, RollbackRequest, SecretSummary, Status,
+    VersionFiles, VersionInfo, VersionSummary, WorkerInfo,
 };
 use crate::asynchronous::{AsyncCall, CallState, Changed};
 use crate::ids::{AliasName, CallId, FunctionId, FunctionName, InstanceId, Namespace, VersionNumber, WorkerId};
+use crate::secret::SecretName;
 use crate::stats::{FunctionStats, Stats};
 
 described! {
@@ -203,6 +204,42 @@ described! {
         namespace: Namespace
     } () => OK Changed "how many"
     fails;
+
+    /// List secrets
+    ///
+    /// No operation answers with a value.
+    secrets GET "/v1/secrets" ListSecrets {;
+        /// the namespace; `namespace_not_found` (404) if there is none of that name
+        namespace: Namespace
+    } () => OK [SecretSummary] "every secret of the namespace, by name"
+    fails;
+
+    /// Set a secret
+    ///
+    /// The value is kept encrypted, in place of the one before.
+    secrets PUT "/v1/secrets/{name}" SetSecret {
+        /// the secret: 1 to 64 of A-Z, 0-9 and '_', not starting with a digit
+        name: SecretName;
+        /// the namespace; `namespace_not_found` (404) if there is none of that name
+        namespace: Namespace,
+        /// set it only if there is one of that name
+        existing: bool
+    } () => OK SecretSummary "it is set"
+    takes "application/octet-stream" String "the value as it is: 1 byte to 64 KiB"
+    fails
+        BadRequest "the name cannot be used, or the value is empty",
+        NotFound "with `existing`: there is none of that name",
+        Conflict "the namespace has 100 secrets",
+        TooLarge "the value has more than 64 KiB";
+
+    /// Remove a secret
+    secrets DELETE "/v1/secrets/{name}" RemoveSecret {
+        /// the secret
+        name: SecretName;
+        /// the namespace; `namespace_not_found` (404) if there is none of that name
+        namespace: Namespace
+    } () => NO_CONTENT () "it is gone"
+    fails NotFound;
 
     /// The platform as a whole
     platform GET "/v1/status" ReadStatus {} () => OK Status "workers, functions, instances"

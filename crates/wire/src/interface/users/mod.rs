@@ -13,14 +13,14 @@ pub use admin::*;
 pub use described::{Described, Field, Form, Message, Place, Schemas, one};
 pub use gateway::*;
 
-/// What the paths of functions in the default namespace begin with, and those in any.
-const IN_DEFAULT: &str = "/v1/functions";
-const IN_ANY: &str = "/v1/namespaces/{namespace}/functions";
+/// What namespaces have: the paths of both begin with this in the default one.
+const NAMESPACED: [&str; 2] = ["/v1/functions", "/v1/secrets"];
 
-/// The path of a function's operation in any namespace, besides its short form for the default one.
+/// The path of a function's or secret's operation in any namespace, besides its short form for the default one.
 pub fn in_namespace(path: &str) -> Option<String> {
-    let rest = path.strip_prefix(IN_DEFAULT)?;
-    Some(format!("{IN_ANY}{rest}"))
+    NAMESPACED.iter().find(|start| path.starts_with(**start))?;
+    let rest = path.strip_prefix("/v1")?;
+    Some(format!("/v1/namespaces/{{namespace}}{rest}"))
 }
 
 /// Every operation, with its description.

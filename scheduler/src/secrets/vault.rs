@@ -1,0 +1,118 @@
+//! Secrets of namespaces. They are sealed in the database and in memory, and opened only for whoever starts an instance.
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+use rekindle_envelope::{MasterKey, OpenError, SealError};
+use rekindle_wire::api::SecretSummary;
+use rekindle_wire::secret::SECRETS_MAX;
+use rekindle_wire::{ApiError, ErrorCode, Namespace, SecretName};
+
+use crate::store::{Store, StoreError, StoredSecret};
+
+type Sealed = BTreeMap<(Namespace, SecretName), StoredSecret>;
+
+/// The secrets of all namespaces.
+pub(crate) struct Secrets {
+    key: MasterKey,
+    /// Held while a secret is changed in the database and then in memory, so that both see the same order.
+    pub(super) changing: tokio::sync::Mutex<()>,
+    sealed: Mutex<Sealed>,
+}
+
+impl Secrets {
+    /// Those in the database.
+    pub(crate) async fn read(store: &Store, key: MasterKey) -> Result<Self, StoreError> {
+        let stored = store.secrets().await?.into_iter();
+        let secrets = Self {
+            key,
+            changing: tokio::sync::Mutex::default(),
+            sealed: Mutex::new(stored.map(|(space, name, stored)| ((space, name), stored)).collect()),
+        };
+        let unreadable = secrets.unreadable();
+        if !unreadable.is_empty() {
+            tracing::error!(
+                secrets = unreadable.join(", "),
+                key = %secrets.key.id(),
+                "secrets were sealed with another master key and cannot be read: put that key back, or set them again"
+            );
+        }
+        Ok(secrets)
+    }
+
+    fn unreadable(&self) -> Vec<String> {
+        let sealed = self.sealed.lock();
+        let all = sealed
+            .iter()
+            .map(|((space, name), stored)| (owner(space, name), stored));
+        all.filter(|(owner, stored)| self.key.open(owner, &stored.sealed).is_err())
+            .map(|(owner, _)| owner)
+            .collect()
+    }
+
+    /// A namespace's secrets, by name.
+    pub(crate) fn list(&self, namespace: &Namespace) -> Vec<SecretSummary> {
+        let sealed = self.sealed.lock();
+        let own = sealed.iter().filter(|((space, _), _)| space == namespace);
+        own.map(|((space, name), stored)| self.summary(space, name, stored))
+            .collect()
+    }
+
+    /// A secret as users see it.
+    pub(super) fn summary(&self, namespace: &Namespace, name: &SecretName, stored: &StoredSecret) -> SecretSummary {
+        SecretSummary {
+            name: name.clone(),
+            version: stored.version,
+            set_unix_s: stored.set_unix_s,
+            readable: self.open(namespace, name, stored).is_ok(),
+        }
+    }
+
+    fn open(&self, namespace: &Namespace, name: &SecretName, stored: &StoredSecret) -> Result<Vec<u8>, OpenError> {
+        self.key.open(&owner(namespace, name), &stored.sealed)
+    }
+
+    /// Seals a value.
+    pub(super) fn seal(&self, namespace: &Namespace, name: &SecretName, value: &[u8]) -> Result<Vec<u8>, SealError> {
+        self.key.seal(&owner(namespace, name), value)
+    }
+
+    /// Takes over what was stored.
+    pub(super) fn set(&self, namespace: Namespace, name: SecretName, stored: StoredSecret) {
+        self.sealed.lock().insert((namespace, name), stored);
+    }
+
+    /// Forgets what was removed.
+    pub(super) fn remove(&self, namespace: Namespace, name: SecretName) {
+        self.sealed.lock().remove(&(namespace, name));
+    }
+
+    /// Refuses what would be one too many, or a name that there must be and is not.
+    pub(super) fn check(&self, namespace: &Namespace, name: &SecretName, existing: bool) -> Result<(), ApiError> {
+        let sealed = self.sealed.lock();
+        let is_there = sealed.contains_key(&(namespace.clone(), name.clone()));
+        if existing && !is_there {
+            return Err(unknown(name));
+        }
+        let others = sealed.keys().filter(|(space, _)| space == namespace).count();
+        if !is_there && others >= SECRETS_MAX {
+            let message =
+                format!("the namespace {namespace} has {SECRETS_MAX} secrets: remove one with `fn secret rm`");
+            return Err(ApiError::new(ErrorCode::Conflict, message));
+        }
+        Ok(())
+    }
+}
+
+/// What a secret is sealed for.
+fn owner(namespace: &Namespace, name: &SecretName) -> String {
+    format!("{namespace}/{name}")
+}
+
+/// The error for a secret that there is not.
+pub(super) fn unknown(name: &SecretName) -> ApiError {
+    ApiError::new(
+        ErrorCode::NotFound,
+        format!("no secret {name}: `fn secret list` shows what is set, `fn secret set {name}` sets it"),
+    )
+}
