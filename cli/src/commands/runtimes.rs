@@ -145,10 +145,7 @@ pub(crate) fn add(args: &RuntimesAddArgs) -> Result<ExitCode> {
             return Ok(());
         };
         for name in &args.names {
-            print(
-                name,
-                &Box::pin(import_one(&store, name, &archive(&layout.cache, name))).await?,
-            );
+            print(name, &Box::pin(import_one(&store, name, &layout.cache)).await?);
         }
         anyhow::Ok(())
     })?;

@@ -1,6 +1,7 @@
 //! Imports the runtimes' root filesystems, which `functions/runtimes/build.sh` made, into the store. Each archive
-//! becomes a layer, and `runtimes/{base}.json` says which layer the runtime is now. No archive is read twice: a note
-//! beside it remembers its layer, as long as its size and time stay the same.
+//! becomes a layer, and `runtimes/{base}.json` says which layer the runtime is now. No archive is read twice: a note in
+//! the cache remembers its layer, as long as its size and time stay the same. Archives may be on a read-only filesystem,
+//! as a package's are for a unit of systemd.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -24,6 +25,8 @@ use crate::show;
 /// Where an archive lists its content: a package and its version on each line.
 const PACKAGES: &str = "opt/rekindle/packages";
 const PACKAGES_MAX: u64 = 1 << 20;
+/// The directory of the cache with notes of archives, and with what is compressed to be stored.
+const IMPORTED: &str = "imported";
 
 /// `fn runtimes import`: into a store that is not this machine's own.
 pub(crate) fn run(places: &Places, s3: &S3Args) -> Result<ExitCode> {
@@ -65,7 +68,7 @@ pub(crate) async fn import(store: &Store, cache: &Path) -> Result<Vec<(&'static 
     for name in Base::ALL.map(Base::as_str).into_iter().chain([BUILD_TOOLS]) {
         let tar = archive(cache, name);
         if tar.exists() {
-            imported.push((name, Box::pin(import_one(store, name, &tar)).await?));
+            imported.push((name, Box::pin(import_one(store, name, cache)).await?));
         } else if name == BUILD_TOOLS || usual.contains(&name) {
             let file = tar.display();
             tracing::warn!(target: super::LOG, %file, "this runtime is not built: functions that need it cannot be deployed");
@@ -79,9 +82,12 @@ pub(crate) async fn import(store: &Store, cache: &Path) -> Result<Vec<(&'static 
 }
 
 /// Stores an archive unless the store has it, and has the runtime's name say so.
-pub(crate) async fn import_one(store: &Store, name: &str, tar: &Path) -> Result<RuntimeAlias> {
-    let note = Note::beside(tar);
-    let identity = identity(tar)?;
+pub(crate) async fn import_one(store: &Store, name: &str, cache: &Path) -> Result<RuntimeAlias> {
+    let tar = archive(cache, name);
+    let scratch = cache.join(IMPORTED);
+    fs::create_dir_all(&scratch).with_context(|| format!("{}: cannot be made", scratch.display()))?;
+    let note = Note(scratch.join(format!("{name}.json")));
+    let identity = identity(&tar)?;
     if let Some(alias) = note.read(&identity)
         && is_stored(store, name, &alias).await?
     {
@@ -89,10 +95,10 @@ pub(crate) async fn import_one(store: &Store, name: &str, tar: &Path) -> Result<
     }
     // Until the alias names the layer, nothing else does.
     let publication = Publication::new(store.clone(), Owner::other());
-    let layer = Box::pin(publish_layer(store, &publication, tar))
+    let layer = Box::pin(publish_layer(store, &publication, &tar, &scratch))
         .await
         .with_context(|| format!("{}: the runtime cannot be stored", tar.display()))?;
-    let listed = tar.to_owned();
+    let listed = tar.clone();
     let packages = tokio::task::spawn_blocking(move || packages(&listed))
         .await
         .context("reading the archive was given up")?
@@ -152,7 +158,7 @@ fn identity(tar: &Path) -> Result<Identity> {
     })
 }
 
-/// The note beside an archive. Losing it costs only time.
+/// The note of an archive. Losing it costs only time.
 struct Note(PathBuf);
 
 #[derive(Serialize, Deserialize)]
@@ -162,10 +168,6 @@ struct Noted {
 }
 
 impl Note {
-    fn beside(tar: &Path) -> Self {
-        Self(tar.with_extension("tar.layer"))
-    }
-
     fn read(&self, identity: &Identity) -> Option<RuntimeAlias> {
         let noted: Noted = serde_json::from_slice(&fs::read(&self.0).ok()?).ok()?;
         (noted.identity == *identity).then_some(noted.alias)
@@ -239,7 +241,7 @@ mod tests {
             },
             packages: BTreeMap::new(),
         };
-        let note = Note::beside(&tar);
+        let note = Note(dir.path().join("base.json"));
         assert_eq!(note.read(&identity(&tar).unwrap()), None);
         note.write(identity(&tar).unwrap(), &alias).unwrap();
         assert_eq!(note.read(&identity(&tar).unwrap()), Some(alias));
@@ -247,5 +249,23 @@ mod tests {
         archive(&newer, "a 2\n");
         fs::rename(&newer, &tar).unwrap();
         assert_eq!(note.read(&identity(&tar).unwrap()), None);
+    }
+
+    #[tokio::test]
+    async fn an_import_leaves_the_archive_s_directory_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (cache, packaged) = (dir.path().join("cache"), dir.path().join("packaged"));
+        fs::create_dir(&packaged).unwrap();
+        fs::create_dir(&cache).unwrap();
+        std::os::unix::fs::symlink(&packaged, cache.join("runtimes")).unwrap();
+        archive(&packaged.join("base.tar"), "a 1\n");
+        // Whoever writes there fails on a read-only filesystem, root too.
+        let before = fs::metadata(&packaged).unwrap().modified().unwrap();
+        let store: Store = rekindle_store::Directory::open(&dir.path().join("objects"))
+            .unwrap()
+            .into();
+        let first = Box::pin(import_one(&store, "base", &cache)).await.unwrap();
+        assert_eq!(Box::pin(import_one(&store, "base", &cache)).await.unwrap(), first);
+        assert_eq!(fs::metadata(&packaged).unwrap().modified().unwrap(), before);
     }
 }

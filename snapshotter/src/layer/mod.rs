@@ -44,7 +44,7 @@ pub enum PublishLayerError {
     /// A file could not be read or written.
     #[error("could not pack {}", path.display())]
     File {
-        /// The tar, or the compressed file beside it.
+        /// The tar, or its compressed copy.
         path: PathBuf,
         /// The operating system's error.
         #[source]
@@ -104,12 +104,13 @@ pub enum FetchLayerError {
 
 /// Stores a tar as a layer, if the store does not have it yet. No collection deletes it before `publication` ends.
 ///
-/// Writes a temporary compressed copy next to the tar. Only regular files, directories, symbolic and hard links can be
+/// Writes a temporary compressed copy into the directory `scratch`. Only regular files, directories, symbolic and hard links can be
 /// unpacked again ([`fetch_layer`]).
 pub async fn publish_layer(
     store: &Store,
     publication: &Publication,
     tar_path: &Path,
+    scratch: &Path,
 ) -> Result<LayerRef, PublishLayerError> {
     let tar = tar_path.to_owned();
     let names = blocking_pack(tar_path, move || hash_file(&tar)).await?;
@@ -132,7 +133,7 @@ pub async fn publish_layer(
         Err(error) if error.is_not_found() => {}
         Err(error) => return Err(failed(error)),
     }
-    let packed = Unfinished::beside(tar_path);
+    let packed = Unfinished::beside(&scratch.join("layer.tar.zst"));
     let (tar, zst) = (tar_path.to_owned(), packed.0.clone());
     blocking_pack(tar_path, move || compress(&tar, tar_bytes, &zst)).await?;
     // If another publisher has stored the layer meanwhile, its object is used, as above.

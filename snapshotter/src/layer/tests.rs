@@ -33,7 +33,9 @@ async fn publish(server: &TestStore, tar: &[u8]) -> LayerRef {
     let path = server.scratch("tars").join("layer.tar");
     fs::write(&path, tar).unwrap();
     let publication = Publication::new(server.store.clone(), Owner::other());
-    let layer = publish_layer(&server.store, &publication, &path).await.unwrap();
+    let layer = publish_layer(&server.store, &publication, &path, path.parent().unwrap())
+        .await
+        .unwrap();
     publication.finish().await;
     let left: Vec<_> = fs::read_dir(path.parent().unwrap()).unwrap().collect();
     assert_eq!(left.len(), 1, "nothing is left beside the tar: {left:?}");

@@ -1,6 +1,6 @@
 //! Builds the layers of a version from what was uploaded, and publishes them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,7 +66,8 @@ impl Builder {
     }
 
     async fn publish(&self, publication: &Publication, tar: &Temporary) -> Result<LayerRef, ApiError> {
-        let published = publish_layer(&self.store, publication, &tar.0).await;
+        let scratch = tar.0.parent().unwrap_or(Path::new("."));
+        let published = publish_layer(&self.store, publication, &tar.0, scratch).await;
         published.map_err(|e| unavailable("publish the function's files", &e))
     }
 
