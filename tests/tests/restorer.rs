@@ -192,6 +192,45 @@ def handler(event, context):
     }
 "#;
 
+/// Listens at a path and at an abstract name, and watches a directory by the second of an inotify's watches.
+const NAMED: &str = r#"
+import ctypes, os, socket, struct, threading
+libc = ctypes.CDLL(None, use_errno=True)
+listening = socket.socket(socket.AF_UNIX)
+listening.bind("/tmp/listening")
+os.chmod("/tmp/listening", 0o640)
+listening.listen(5)
+
+def serve():
+    while True:
+        with listening.accept()[0] as connection:
+            connection.send(b"served")
+
+threading.Thread(target=serve, daemon=True).start()
+abstract = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+abstract.bind("\0abstract")
+os.mkdir("/tmp/watched")
+inotify = libc.inotify_init1(os.O_NONBLOCK)
+libc.inotify_rm_watch(inotify, libc.inotify_add_watch(inotify, b"/tmp", 0x100))
+watch = libc.inotify_add_watch(inotify, b"/tmp/watched", 0x100)
+os.read(inotify, 4096)
+
+def handler(event, context):
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect("/tmp/listening")
+        served = client.recv(9).decode()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendto(b"hello", "\0abstract")
+    open("/tmp/watched/new", "w").close()
+    seen = os.read(inotify, 4096)
+    about = os.stat("/tmp/listening")
+    return {
+        "served": served, "abstract": abstract.recv(9).decode(), "mode": oct(about.st_mode),
+        "own": about.st_uid == os.getuid(),
+        "event": [struct.unpack("i", seen[:4])[0] == watch, seen[16:].rstrip(b"\0").decode()], "mask": os.umask(0o22),
+    }
+"#;
+
 /// Holds a file that lies in memory alone, which no program makes. Listens on a port, which only sockets of the same
 /// user may share.
 const MEMORY_FILE: &str = r#"
@@ -252,6 +291,13 @@ fn programs_restore_what_they_can_and_criu_what_is_named() {
         assert_eq!(body, expected, "{name}");
         assert_eq!(made, by, "{name}: {}", platform.log_tail(30));
     }
+
+    let (body, made) = restored(&platform, "named", NAMED);
+    let expected = json!({
+        "served": "served", "abstract": "hello", "mode": "0o140640", "own": true, "event": [true, "new"], "mask": 0o22,
+    });
+    assert_eq!(body, expected);
+    assert_eq!(made, [3.0, 0.0], "{}", platform.log_tail(30));
 
     let (body, made) = restored(&platform, "memory-file", MEMORY_FILE);
     assert_eq!(body, json!({"held": "held", "owner": true}));

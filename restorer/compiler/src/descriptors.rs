@@ -119,6 +119,31 @@ pub(crate) fn watch(b: &mut Builder, images: &Verified, number: usize) -> Result
     Ok(())
 }
 
+/// Makes the inotifys of a process watch what they watched, once all files are open: that would be events. Of several
+/// processes with the same inotify, the first does it.
+pub(crate) fn watch_files(b: &mut Builder, images: &Verified, number: usize) -> Result<(), Refusal> {
+    /// `O_PATH`.
+    const LOOK: u32 = 0o10_000_000;
+    let others = || images.processes[..number].iter().map(|process| &process.descriptors);
+    let mut seen = BTreeSet::new();
+    for descriptor in images.processes[number].descriptors.values() {
+        let inotify = images.files.get(&descriptor.id).and_then(|file| file.ify.as_ref());
+        let Some(inotify) = inotify.filter(|_| seen.insert(descriptor.id)) else {
+            continue;
+        };
+        if others().any(|other| other.values().any(|d| d.id == descriptor.id)) {
+            continue;
+        }
+        for watch in &inotify.wd {
+            let nowhere = Refusal::Descriptor(descriptor.fd, "an inotify of a file without a path");
+            b.path(Code::Open, LOOK, watch.f_handle.path.as_ref().ok_or(nowhere)?);
+            b.op(Code::WatchFile, descriptor.fd, [watch.wd.into(), watch.mask.into()]);
+            b.op(Code::Close, 0, []);
+        }
+    }
+    Ok(())
+}
+
 /// Takes the locks of a process.
 pub(crate) fn locks(b: &mut Builder, images: &Verified, process: &Process) -> Result<(), Refusal> {
     /// `F_RDLCK` and `F_WRLCK`.
@@ -219,6 +244,14 @@ impl<'a> Maker<'a> {
                 return Err("an epoll with unusual flags");
             }
             self.b.op(Code::Epoll, number, [made_with(0, close).into()]);
+            return Ok(());
+        }
+        if let Some(inotify) = &file.ify {
+            if inotify.flags & !PLAIN != 0 || !is_owned_by_nobody(&inotify.fown) {
+                return Err("an inotify with unusual flags");
+            }
+            let flags = made_with(inotify.flags, close);
+            self.b.op(Code::Inotify, number, [flags.into()]);
             return Ok(());
         }
         if let Some(socket) = &file.isk {
@@ -327,7 +360,6 @@ fn kind_of(file: &FileEntry) -> &'static str {
     match file {
         FileEntry { fifo: Some(_), .. } => "a named pipe",
         FileEntry { nlsk: Some(_), .. } => "a netlink socket",
-        FileEntry { ify: Some(_), .. } => "an inotify",
         FileEntry { memfd: Some(_), .. } => "a memory file",
         FileEntry { pidfd: Some(_), .. } => "a pidfd",
         _ => "of an unknown kind",

@@ -216,6 +216,7 @@ fn one(b: &mut Builder, source: Source<'_>, number: usize, tables: &Tables, coun
     b.op(Code::Threads, 0, []);
     task::timers(b, process)?;
     task::pending(b, process)?;
+    descriptors::watch_files(b, source.images, number)?;
     filter(b, source.images, process)?;
     match number {
         0 => names::take(b, source, counter)?,

@@ -95,8 +95,39 @@ pub(crate) fn inet(
     Ok(())
 }
 
-/// Makes a pair of unix sockets, or returns what the socket is. `of` has the descriptor that each file is made as.
-/// Returns that of the other; `None` if everybody has closed it, as a JVM has one end of a pair.
+/// Makes a unix socket with a name that is connected to nothing, or returns what it is.
+fn named(b: &mut Builder, descriptor: &Descriptor, socket: &UnixSocket) -> Result<(), &'static str> {
+    let listens = socket.state == LISTENING;
+    if !(listens || socket.state == CLOSED) || socket.shutdown.unwrap_or(0) != 0 {
+        return Err("a connected unix socket with a name, or one that was shut down");
+    }
+    if !listens && socket.backlog != 0 {
+        return Err("a unix socket with packets");
+    }
+    if socket.deleted == Some(true) || !matches!(socket.name[0], 0 | b'/') {
+        return Err("a unix socket whose name was removed, or is relative");
+    }
+    if socket.flags & !(ACCESS | NONBLOCK) != 0 || !is_owned_by_nobody(&socket.fown) {
+        return Err("a socket with unusual flags");
+    }
+    let kind = socket.kind | made_with(socket.flags, descriptor.flags & 1);
+    b.op(Code::Socket, descriptor.fd, [UNIX.into(), kind.into(), 0]);
+    options(b, descriptor.fd, &socket.opts)?;
+    if let Some(permissions) = &socket.file_perms {
+        // The mask is the process's own again later.
+        b.op(Code::Umask, !permissions.mode & 0o777, []);
+    }
+    let address = [&(UNIX as u16).to_le_bytes(), socket.name.as_slice()].concat();
+    let at = b.data(&address);
+    b.op(Code::Bind, descriptor.fd, [at, address.len() as u64]);
+    if listens {
+        b.op(Code::Listen, descriptor.fd, [socket.backlog.into()]);
+    }
+    Ok(())
+}
+
+/// Makes a unix socket with a name, or a pair of them, or returns what the socket is. `of` has the descriptor that each file is made as.
+/// Returns that of the other; `None` if there is none: everybody has closed it, as a JVM has one end of a pair.
 pub(crate) fn unix<'a>(
     b: &mut Builder,
     images: &Verified,
@@ -110,6 +141,9 @@ pub(crate) fn unix<'a>(
         b.op(Code::SocketPair, descriptor.fd, args);
         options(b, descriptor.fd, &socket.opts)?;
         return Ok(None);
+    }
+    if !socket.name.is_empty() && socket.peer == 0 {
+        return named(b, descriptor, socket).map(|()| None);
     }
     let files = images.files.values();
     let peer = files

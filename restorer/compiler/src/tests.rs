@@ -201,8 +201,6 @@ fn what_images_share_and_has_no_operation_is_refused() {
 fn files_without_an_operation_are_refused_by_their_kind() {
     for (id, what) in [
         (8, "a pipe with data, whose writer has closed it"),
-        (9, "a unix socket that is not one of a pair"),
-        (17, "an inotify"),
         (18, "a memory file"),
         (19, "a pidfd"),
         (20, "a netlink socket"),
@@ -222,6 +220,59 @@ fn a_pair_of_sockets_may_have_lost_an_end() {
     let program = Program::parse(&program).unwrap();
     let pair = program.ops().find(|op| op.code == Code::SocketPair as u32).unwrap();
     assert_eq!((pair.a, pair.args[0]), (PAIR, u64::from(CLOSED)));
+}
+
+#[test]
+fn unix_sockets_with_a_name_are_bound() {
+    let mut images = good();
+    open(&mut images, 9);
+    let socket = |images: &mut Verified| images.files.get_mut(&9).unwrap().usk.take().unwrap();
+    let listening = UnixSocket {
+        state: 10,
+        backlog: 7,
+        ..*socket(&mut images)
+    };
+    let mut with = |socket: UnixSocket| {
+        images.files.get_mut(&9).unwrap().usk = Some(Box::new(socket));
+        compiled(&images).map_err(|e| e.to_string())
+    };
+    let made = with(listening.clone()).unwrap().program;
+    let program = Program::parse(&made).unwrap();
+    let ops: Vec<_> = program.ops().filter(|op| op.a == 5).collect();
+    let bind = ops.iter().find(|op| op.code == Code::Bind as u32).unwrap();
+    assert_eq!(
+        program.part(bind.args[0], bind.args[1]).unwrap(),
+        b"\x01\0/tmp/socket\0"
+    );
+    assert!(ops.iter().any(|op| (op.code, op.args[0]) == (Code::Listen as u32, 7)));
+    type Change = fn(&mut UnixSocket);
+    let refused: [Change; 5] = [
+        |socket| socket.deleted = Some(true),
+        |socket| socket.name = b"relative\0".to_vec(),
+        |socket| socket.state = 1,
+        |socket| (socket.state, socket.backlog) = (7, 1),
+        |socket| socket.shutdown = Some(1),
+    ];
+    for change in refused {
+        let mut socket = listening.clone();
+        change(&mut socket);
+        assert!(with(socket).unwrap_err().starts_with("descriptor 5 is a"));
+    }
+}
+
+#[test]
+fn inotifys_watch_what_they_watched() {
+    let mut images = good();
+    open(&mut images, 17);
+    let program = compiled(&images).unwrap().program;
+    let program = Program::parse(&program).unwrap();
+    let codes: Vec<_> = program.ops().map(|op| (op.code, op.a)).collect();
+    let at = |code: Code| codes.iter().position(|op| *op == (code as u32, 13));
+    assert!(at(Code::Inotify).unwrap() < at(Code::WatchFile).unwrap());
+    images.files.get_mut(&17).unwrap().ify.as_mut().unwrap().wd[0]
+        .f_handle
+        .path = None;
+    assert!(compiled(&images).is_err());
 }
 
 #[test]

@@ -90,6 +90,10 @@ codes! {
     Epoll,
     /// Watch a descriptor. `a`: number of the epoll. Watched number, events, data.
     Watch,
+    /// Make an inotify. `a`: number. Flags.
+    Inotify,
+    /// Have an inotify watch the open file. `a`: number of the inotify. Number of the watch, its events.
+    WatchFile,
     /// Go to a directory. Path, its length with the zero at its end.
     Directory,
     /// Set the mask for new files. `a`: mask.

@@ -143,6 +143,8 @@ impl Run {
                 let event = [c as u32, d as u32, (d >> 32) as u32];
                 call!(nr::EPOLL_CTL, a, 1, b, event.as_ptr())
             }
+            Code::Inotify => place_new(call!(nr::INOTIFY_INIT1, b)?, a),
+            Code::WatchFile => self.watch_file(a, b, c),
             Code::Directory => call!(nr::CHDIR, self.part(b, c)?.as_ptr()),
             Code::Umask => call!(nr::UMASK, a),
             Code::Handle => call!(nr::RT_SIGACTION, a, self.part(b, 32)?.as_ptr(), 0, 8),
@@ -237,11 +239,19 @@ impl Run {
 
     /// Opens an output anew, so that its flags are its own.
     fn reopen(&self, index: u64, flags: u64) -> Outcome {
-        let mut path = Text::default();
-        path.bytes(b"/proc/self/fd/");
-        path.number(self.order.output(index)? as i64);
-        path.bytes(b"\0");
+        let path = descriptor_path(self.order.output(index)?);
         call!(nr::OPENAT, 0, path.buffer.as_ptr(), flags)
+    }
+
+    /// Has an inotify watch the open file, with this number of the watch.
+    fn watch_file(&self, inotify: u64, wanted: u64, events: u64) -> Outcome {
+        const SET_NEXT: u64 = 0x4004_4900;
+        call!(nr::IOCTL, inotify, SET_NEXT, wanted)?;
+        let path = descriptor_path(self.file);
+        match call!(nr::INOTIFY_ADD_WATCH, inotify, path.buffer.as_ptr(), events)? {
+            number if number == wanted => Ok(0),
+            _ => Err(EINVAL),
+        }
     }
 
     /// Opens a file by a path without links.
@@ -368,6 +378,15 @@ fn place_new(descriptor: u64, number: u64) -> Outcome {
     const GETFD: u64 = 1;
     let close_on_exec = call!(nr::FCNTL, descriptor, GETFD)? != 0;
     place(descriptor, number, close_on_exec)
+}
+
+/// A path that leads to what a descriptor of this process is of.
+fn descriptor_path(descriptor: u64) -> Text {
+    let mut path = Text::default();
+    path.bytes(b"/proc/self/fd/");
+    path.number(descriptor as i64);
+    path.bytes(b"\0");
+    path
 }
 
 /// A short text.

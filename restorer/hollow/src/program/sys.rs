@@ -64,6 +64,8 @@ pub(crate) mod nr {
     pub(crate) const CLOCK_GETTIME: u64 = 228;
     pub(crate) const EXIT_GROUP: u64 = 231;
     pub(crate) const EPOLL_CTL: u64 = 233;
+    pub(crate) const INOTIFY_ADD_WATCH: u64 = 254;
+    pub(crate) const INOTIFY_INIT1: u64 = 294;
     pub(crate) const UNSHARE: u64 = 272;
     pub(crate) const SET_ROBUST_LIST: u64 = 273;
     pub(crate) const UTIMENSAT: u64 = 280;
