@@ -3,6 +3,7 @@
 mod base;
 mod changes;
 mod control;
+mod interface;
 mod parse;
 mod units;
 
@@ -15,6 +16,7 @@ use utoipa::ToSchema;
 use crate::ids::FunctionName;
 pub use base::{Base, Interpreter, advice};
 pub use changes::{SettingChange, Work};
+pub use interface::Interface;
 pub use parse::{ManifestError, parse};
 pub use units::{ByteSize, ParseUnitError, parse_duration};
 
@@ -28,7 +30,10 @@ pub struct Manifest {
     pub name: FunctionName,
     /// The runtime that starts it.
     pub runtime: Runtime,
-    /// `python` and `node`: the handler, as `file.function`.
+    /// How an `http` function takes invocations.
+    #[serde(default, skip_serializing_if = "Interface::is_http")]
+    pub interface: Interface,
+    /// `python` and `node`: the handler, as `file.function`. With the Lambda interface: `_HANDLER`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry: Option<String>,
     /// `http`: the command that serves HTTP on `$PORT`.

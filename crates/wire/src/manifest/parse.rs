@@ -9,8 +9,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{
-    Asynchronous, BOOT_TIMEOUT_S, Base, ByteSize, Hooks, Manifest, Network, PORT, Runtime, WarmupRequest,
-    check_callback, control, parse_duration, yes,
+    Asynchronous, BOOT_TIMEOUT_S, Base, ByteSize, Hooks, Interface, Manifest, Network, PORT, Runtime, WarmupRequest,
+    check_callback, control, interface, parse_duration, yes,
 };
 
 const MEMORY: Range<u64> = 16 << 20..(64 << 30) + 1;
@@ -54,6 +54,7 @@ struct Raw {
     name: Spanned<String>,
     runtime: Option<Spanned<String>>,
     image: Option<Spanned<String>>,
+    interface: Option<Spanned<String>>,
     port: Option<Spanned<u64>>,
     entry: Option<Spanned<String>>,
     command: Option<Spanned<Vec<String>>>,
@@ -146,6 +147,7 @@ pub(super) const EXAMPLES: &[&str] = &[
     r#"name = "hello""#,
     r#"runtime = "python""#,
     r#"image = "./image.tar""#,
+    r#"interface = "lambda""#,
     "port = 8080",
     r#"entry = "main.handler""#,
     r#"command = ["./server", "--quiet"]"#,
@@ -206,7 +208,15 @@ impl Checker<'_> {
                 );
             }
         };
+        let interface = self.interface(runtime, raw.interface)?;
+        if let (Interface::Lambda, Some(port)) = (interface, &raw.port) {
+            let message = "interface = \"lambda\" serves nothing on a port: remove the line";
+            return self.refuse(Some(port.span()), message);
+        }
         let (entry, command) = match (&image, raw.entry, raw.command) {
+            (image, entry, command) if interface == Interface::Lambda => {
+                self.start_lambda(image.is_some(), entry, command)?
+            }
             // The image has a command of its own.
             (Some(_), None, None) => (None, Vec::new()),
             (_, entry, command) => self.start(runtime, entry, command)?,
@@ -255,7 +265,12 @@ impl Checker<'_> {
                  or this line",
             );
         }
+        let concurrent_at = raw.concurrency.as_ref().map(Spanned::span);
         let concurrency = self.count("concurrency", raw.concurrency, 1, &CONCURRENCY)?;
+        if interface == Interface::Lambda && concurrency > 1 {
+            let message = "interface = \"lambda\" has one invocation at a time: remove the line";
+            return self.refuse(concurrent_at, message);
+        }
         let fresh = raw.fresh.filter(|fresh| *fresh.get_ref());
         if let Some(fresh) = &fresh {
             if raw.snapshot == Some(RawSnapshot::Taken(false)) {
@@ -273,6 +288,7 @@ impl Checker<'_> {
         Ok(Manifest {
             name,
             runtime,
+            interface,
             entry,
             command,
             image,
@@ -299,9 +315,49 @@ impl Checker<'_> {
             asynchronous: self.asynchronous(raw.asynchronous.unwrap_or_default())?,
             env: self.env(raw.env)?,
             warmup: self.warmup(raw.warmup)?,
-            hooks: self.hooks(runtime, raw.hooks)?,
+            hooks: self.hooks(runtime, interface, raw.hooks)?,
             build_command: raw.build.map(|b| b.command),
         })
+    }
+
+    fn interface(&self, runtime: Runtime, name: Option<Spanned<String>>) -> Result<Interface, ManifestError> {
+        match name.as_ref().map(|name| (name.get_ref().as_str(), name.span())) {
+            None | Some(("http", _)) => Ok(Interface::Http),
+            Some(("lambda", _)) if runtime == Runtime::Http => Ok(Interface::Lambda),
+            Some(("lambda", span)) => self.refuse(
+                Some(span),
+                "interface = \"lambda\" is for images and runtime = \"http\" only, as python and node call handlers \
+                 themselves: remove the line",
+            ),
+            Some((other, span)) => self.refuse(
+                Some(span),
+                format!("interface = \"{other}\" is not known: use \"http\" (the default) or \"lambda\""),
+            ),
+        }
+    }
+
+    /// The handler and the command of a function that has Lambda's interface.
+    fn start_lambda(
+        &self,
+        is_image: bool,
+        entry: Option<Spanned<String>>,
+        command: Option<Spanned<Vec<String>>>,
+    ) -> Result<(Option<String>, Vec<String>), ManifestError> {
+        let command = match command {
+            Some(command) => self.start(Runtime::Http, None, Some(command))?.1,
+            None if is_image => Vec::new(),
+            None => vec![interface::BOOTSTRAP.to_owned()],
+        };
+        match entry {
+            Some(entry) if entry.get_ref().is_empty() || entry.get_ref().contains(char::is_whitespace) => self.refuse(
+                Some(entry.span()),
+                format!(
+                    "entry = \"{}\" is not a handler: write what _HANDLER shall be",
+                    entry.get_ref()
+                ),
+            ),
+            entry => Ok((entry.map(Spanned::into_inner), command)),
+        }
     }
 
     fn start(
@@ -607,10 +663,19 @@ impl Checker<'_> {
         Ok(requests.into_iter().map(Spanned::into_inner).collect())
     }
 
-    fn hooks(&self, runtime: Runtime, hooks: Option<Spanned<Hooks>>) -> Result<Hooks, ManifestError> {
+    fn hooks(
+        &self,
+        runtime: Runtime,
+        interface: Interface,
+        hooks: Option<Spanned<Hooks>>,
+    ) -> Result<Hooks, ManifestError> {
         let Some(hooks) = hooks else {
             return Ok(Hooks::default());
         };
+        if interface == Interface::Lambda {
+            let message = "hooks is not for interface = \"lambda\", whose runtimes have hooks of their own";
+            return self.refuse(Some(hooks.span()), message);
+        }
         if runtime != Runtime::Http {
             return self.refuse(
                 Some(hooks.span()),

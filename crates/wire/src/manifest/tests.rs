@@ -121,6 +121,7 @@ fn a_value_of_another_type_is_refused_with_one_that_would_do() {
             "command" => "name = \"hello\"\nruntime = \"http\"\nbase = \"python\"\n",
             "port" => "name = \"hello\"\nruntime = \"http\"\ncommand = [\"./server\"]\n",
             "image" => "name = \"hello\"\n",
+            "interface" => "name = \"hello\"\nruntime = \"http\"\n",
             _ => HELLO,
         };
         let rest: Vec<&str> = base.lines().filter(|l| l.split(" =").next() != Some(key)).collect();
