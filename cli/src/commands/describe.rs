@@ -8,6 +8,7 @@ use rekindle_wire::VersionNumber;
 use rekindle_wire::api::{
     Canary, CanaryState, Randomness, Rehearsal, RestoredBy, Reused, SnapshotSummary, VersionInfo, VersionState,
 };
+use rekindle_wire::manifest::Interface;
 use rekindle_wire::renewal::Renewal;
 
 use crate::args::DescribeArgs;
@@ -61,6 +62,12 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
                 "parked     {} at least, idle ones for {} more",
                 show::count(usize::try_from(m.min_parked).unwrap_or(usize::MAX), "instance"),
                 show::duration(m.park())
+            );
+        }
+        if m.interface == Interface::Lambda {
+            say!(
+                "interface  lambda, {}",
+                m.entry.as_deref().unwrap_or("without a handler's name")
             );
         }
         say!("network    {}", m.network.as_str());

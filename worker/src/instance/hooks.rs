@@ -8,7 +8,7 @@ use rekindle_init::protocol::FUNCTION_PID;
 use rekindle_relay::SendError;
 use rekindle_wire::headers::{HOOK_PREFIX, RESEEDED};
 use rekindle_wire::internal::VersionSpec;
-use rekindle_wire::manifest::Runtime;
+use rekindle_wire::manifest::{Interface, Runtime};
 use tracing::{Instrument as _, Span};
 
 use super::client::own_url;
@@ -31,9 +31,11 @@ pub enum Hook {
 
 /// Returns the path to call for a hook, if the function has one.
 fn hook_path(spec: &VersionSpec, hook: Hook) -> Option<String> {
-    match (spec.manifest.runtime, hook) {
-        (Runtime::Http, Hook::BeforeSnapshot) => spec.manifest.hooks.before_snapshot.clone(),
-        (Runtime::Http, Hook::AfterRestore) => spec.manifest.hooks.after_restore.clone(),
+    let manifest = &spec.manifest;
+    let has_own = manifest.runtime == Runtime::Http && manifest.interface == Interface::Http;
+    match (has_own, hook) {
+        (true, Hook::BeforeSnapshot) => manifest.hooks.before_snapshot.clone(),
+        (true, Hook::AfterRestore) => manifest.hooks.after_restore.clone(),
         (_, Hook::BeforeSnapshot) => Some(format!("{HOOK_PREFIX}before-snapshot")),
         (_, Hook::AfterRestore) => Some(format!("{HOOK_PREFIX}after-restore")),
     }

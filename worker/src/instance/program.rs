@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rekindle_confined::image::{AGENT, Config};
 use rekindle_wire::internal::VersionSpec;
-use rekindle_wire::manifest::{Base, Runtime};
+use rekindle_wire::manifest::{Base, Interface, Runtime};
 
 use super::isolate::processors;
 
@@ -16,6 +16,9 @@ const AGENTS: [(&str, &str); 2] = [
 ];
 /// That agent in the root filesystems of runtimes. Container images have [`AGENT`].
 const RUNTIME_AGENT: &str = "/opt/rekindle/node/lib/copies.js";
+/// Where the server of Lambda's runtime interface listens for the runtime.
+const LAMBDA_API: &str = "127.0.0.1:9001";
+
 /// What is started in a sandbox.
 pub(super) struct Program {
     pub(super) argv: Vec<String>,
@@ -53,7 +56,7 @@ impl Program {
             command => expanded_command(command, &env),
         };
         Self {
-            argv,
+            argv: served(spec, "/", argv),
             env,
             cwd: config.cwd,
         }
@@ -71,10 +74,19 @@ fn command(spec: &VersionSpec) -> Vec<String> {
             "/opt/rekindle/node/bootstrap.js",
         ],
         Runtime::Http => {
-            return expanded_command(&spec.manifest.command, &environment(spec));
+            let command = expanded_command(&spec.manifest.command, &environment(spec));
+            return served(spec, "/app/", command);
         }
     };
     words.iter().map(|w| (*w).to_owned()).collect()
+}
+
+/// Returns the command of a function with what serves its interface, which is in the directory `files`.
+fn served(spec: &VersionSpec, files: &str, mut command: Vec<String>) -> Vec<String> {
+    if spec.manifest.interface == Interface::Lambda {
+        command.insert(0, format!("{files}{}", rekindle_lambda::PATH));
+    }
+    command
 }
 
 /// Replaces variables in a command.
@@ -166,7 +178,40 @@ fn own_environment(spec: &VersionSpec) -> Vec<String> {
     if let Some(entry) = &manifest.entry {
         env.push(format!("FN_HANDLER={entry}"));
     }
+    if manifest.interface == Interface::Lambda {
+        env.extend(lambda_environment(spec));
+    }
     env
+}
+
+/// Returns what Lambda's runtimes expect, and the function cannot set.
+fn lambda_environment(spec: &VersionSpec) -> Vec<String> {
+    let manifest = &spec.manifest;
+    // A runtime waits for its restore before it takes an event, so it cannot be warmed up before a snapshot.
+    let is_told = manifest.snapshot && manifest.warmup.is_empty();
+    vec![
+        format!("AWS_LAMBDA_RUNTIME_API={LAMBDA_API}"),
+        format!(
+            "AWS_LAMBDA_INITIALIZATION_TYPE={}",
+            if is_told { "snap-start" } else { "on-demand" }
+        ),
+        format!("AWS_LAMBDA_LOG_GROUP_NAME=/rekindle/{}", spec.function.name()),
+        format!("AWS_LAMBDA_LOG_STREAM_NAME={}/{}", spec.function.name(), spec.version),
+    ]
+}
+
+/// Returns what Lambda's runtimes expect where the function says nothing else. `root` is where its code is.
+fn lambda_defaults(spec: &VersionSpec, root: &str) -> Vec<String> {
+    if spec.manifest.interface != Interface::Lambda {
+        return Vec::new();
+    }
+    vec![
+        format!("_HANDLER={}", spec.manifest.entry.as_deref().unwrap_or_default()),
+        format!("LAMBDA_TASK_ROOT={root}"),
+        "AWS_REGION=us-east-1".to_owned(),
+        "AWS_DEFAULT_REGION=us-east-1".to_owned(),
+        "TZ=:UTC".to_owned(),
+    ]
 }
 
 /// Returns the environment of a container image, given what the image itself sets.
@@ -185,6 +230,7 @@ fn image_environment(spec: &VersionSpec, image: BTreeMap<String, String>) -> Vec
         Some((name.to_owned(), value.to_owned()))
     };
     let mut variables: BTreeMap<_, _> = usual.iter().filter_map(pair).collect();
+    variables.extend(lambda_defaults(spec, "/var/task").iter().filter_map(pair));
     variables.extend(image);
     variables.extend(spec.manifest.env.clone());
     for (name, option) in AGENTS {
@@ -203,6 +249,7 @@ fn image_environment(spec: &VersionSpec, image: BTreeMap<String, String>) -> Vec
 pub(super) fn environment(spec: &VersionSpec) -> Vec<String> {
     let manifest = &spec.manifest;
     let mut env = base_environment(manifest.base);
+    env.extend(lambda_defaults(spec, "/app"));
     env.extend(own_environment(spec));
     let mut own: BTreeMap<_, _> = manifest.env.iter().map(|(k, v)| (k.as_str(), v.clone())).collect();
     if manifest.runtime == Runtime::Http {
@@ -261,6 +308,44 @@ mod tests {
         assert_eq!(has(own, "HOME"), ["/app"]);
         assert_eq!(has(own, "PYTHONPATH"), [format!("/app/src:{PYTHON_PATH}")]);
         assert_eq!(has("", "PYTHONPATH"), [PYTHON_PATH]);
+    }
+
+    #[test]
+    fn lambda_s_runtimes_are_started_by_what_serves_their_interface() {
+        let with = |settings: &str| spec(&format!("runtime = \"http\"\ninterface = \"lambda\"\n{settings}"));
+        let plain = with("entry = \"app.handler\"\n[env]\nAWS_REGION = \"eu-west-1\"");
+        assert_eq!(Program::of(&plain).argv, ["/app/.rekindle/lambda", "./bootstrap"]);
+        let has = |spec: &VersionSpec, variable: &str| Program::of(spec).env.iter().any(|known| known == variable);
+        for variable in [
+            "AWS_LAMBDA_RUNTIME_API=127.0.0.1:9001",
+            "_HANDLER=app.handler",
+            "LAMBDA_TASK_ROOT=/app",
+            "AWS_REGION=eu-west-1",
+            "AWS_LAMBDA_INITIALIZATION_TYPE=snap-start",
+        ] {
+            assert!(has(&plain, variable), "{variable}: {:?}", Program::of(&plain).env);
+        }
+        assert!(!has(&plain, "AWS_REGION=us-east-1"));
+        for settings in ["snapshot = false", "[[warmup]]\npath = \"/a\""] {
+            assert!(
+                has(&with(settings), "AWS_LAMBDA_INITIALIZATION_TYPE=on-demand"),
+                "{settings}"
+            );
+        }
+        let config = Config {
+            command: vec!["/lambda-entrypoint.sh".to_owned()],
+            env: BTreeMap::from([("LAMBDA_TASK_ROOT".to_owned(), "/task".to_owned())]),
+            ..Config::default()
+        };
+        let image = spec("image = \"./a.tar\"\ninterface = \"lambda\"");
+        let program = Program::of_image(&image, config);
+        assert_eq!(program.argv, ["/.rekindle/lambda", "/lambda-entrypoint.sh"]);
+        assert!(
+            program.env.contains(&"LAMBDA_TASK_ROOT=/task".to_owned()),
+            "{:?}",
+            program.env
+        );
+        assert!(program.env.contains(&"_HANDLER=".to_owned()));
     }
 
     #[test]

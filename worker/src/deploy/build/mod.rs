@@ -14,6 +14,7 @@ mod counts;
 mod entry;
 pub mod image;
 mod installer;
+mod lambda;
 mod node;
 mod operator;
 mod pack;
@@ -378,12 +379,16 @@ async fn build_in(order: &BuildOrder<'_>, room: &Arc<Room>, progress: &Progress<
     }
 
     progress("packing the layer");
+    let server = lambda::add_beside(manifest, room)?;
     let layer = order.tar();
     let (to, room) = (layer.clone(), Arc::clone(room));
     let packing = tracing::info_span!("pack", "rekindle.role" = "worker");
     let packed = blocking(move || {
         let app = room.app();
         let mut trees = vec![(Path::new(""), app.as_path())];
+        if let Some(server) = &server {
+            trees.push((lambda::directory(), server));
+        }
         if let Some(packages) = &packages {
             trees.push((Path::new(PYTHON_PACKAGES), packages.path()));
         }
