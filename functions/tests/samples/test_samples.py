@@ -1,5 +1,5 @@
-"""Every sample, and every template of `fn init`, does what its first lines say, on this machine's own interpreters. hostile-python is left out: it belongs into a
-sandbox, and the platform's tests run it there."""
+"""Every sample, and every template of `fn init`, does what its first lines say, on this machine's own interpreters. hostile-python and lambda-python are left out: they
+belong into a sandbox, and the platform's tests run them there."""
 
 import hashlib
 import http.client
