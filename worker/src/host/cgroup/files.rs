@@ -85,20 +85,27 @@ pub(super) fn read_pids(path: &Path) -> Result<Vec<i32>, FileError> {
     }
 }
 
-/// Creates a directory and its missing parents.
+/// Creates a directory and its missing parents, unless it exists. Everybody may enter it.
 pub(super) fn make_all(path: &Path) -> Result<(), FileError> {
-    fs::create_dir_all(path).map_err(|e| FileError::new("make", path, e))
+    if let Some(parent) = path.parent().filter(|parent| !parent.exists()) {
+        make_all(parent)?;
+    }
+    match fs::create_dir(path) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(FileError::new("make", path, e)),
+        _ => let_enter(path),
+    }
 }
 
-/// Creates one directory, which must not exist yet.
+/// Creates one directory, which must not exist yet. Everybody may enter it.
 pub(super) fn make_new(path: &Path) -> Result<(), FileError> {
-    fs::create_dir(path).map_err(|e| FileError::new("make", path, e))
+    fs::create_dir(path).map_err(|e| FileError::new("make", path, e))?;
+    let_enter(path)
 }
 
-/// Lets everybody enter a directory, whatever the worker's umask: CRIU looks for a freezer in it as the function's
-/// user.
-pub(super) fn let_enter(path: &Path) -> Result<(), FileError> {
-    fs::set_permissions(path, fs::Permissions::from_mode(0o711)).map_err(|e| FileError::new("open", path, e))
+/// Lets everybody enter a directory, whatever the worker's umask. CRIU looks for a freezer in it as the function's user.
+/// Kernels before 6.16 look every group up with the rights of whoever mounts them, which is nobody in a sandbox.
+fn let_enter(path: &Path) -> Result<(), FileError> {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).map_err(|e| FileError::new("open", path, e))
 }
 
 /// Returns the names of the directories in `path`, sorted; none if it is gone.

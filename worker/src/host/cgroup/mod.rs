@@ -181,7 +181,6 @@ impl Cgroups {
             removed: false,
             home: Weak::new(),
         };
-        files::let_enter(&group.layout.function()).map_err(failed)?;
         group.layout.limit(&limits).map_err(failed)?;
         if let Some(disk) = &self.disk {
             group.layout.limit_disk(disk).map_err(failed)?;

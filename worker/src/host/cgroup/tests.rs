@@ -61,9 +61,6 @@ fn v1_limits_are_written_under_every_controller() {
     let files = group.procs_files();
     assert_eq!(files.len(), 4);
     assert!(files.contains(&root.path().join("freezer/rekindle/i-1/cgroup.procs")));
-    // This also holds if the worker lets nobody into its directories: CRIU goes there as the function's user.
-    let mode = fs::metadata(group.function()).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o711);
     group.remove().unwrap();
     assert!(!root.path().join("memory/rekindle/i-1").exists());
     assert!(!root.path().join("cpu,cpuacct/rekindle/i-1").exists());
@@ -168,6 +165,25 @@ fn missing_controllers_are_named() {
     let root = fixture(&[("cgroup.controllers", "cpu memory\n")]);
     let error = Cgroups::detect(root.path()).unwrap_err().to_string();
     assert!(error.contains("controllers pids are not"), "{error}");
+}
+
+#[test]
+fn everybody_may_enter_groups_whatever_the_umask() {
+    for (root, inner) in [
+        (v1_fixture(), "memory/above/rekindle"),
+        (v2_fixture(), "above/rekindle"),
+    ] {
+        // As a worker with the umask 077 has made it before.
+        let parent = root.path().join(inner);
+        fs::create_dir_all(&parent).unwrap();
+        fs::set_permissions(&parent, fs::Permissions::from_mode(0o700)).unwrap();
+        let groups = Cgroups::detect_below(root.path(), "above/rekindle").unwrap();
+        let group = groups.create("i-1", LIMITS).unwrap();
+        for path in [group.function(), parent.join("i-1"), parent] {
+            let mode = fs::metadata(&path).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o755, "{}", path.display());
+        }
+    }
 }
 
 #[test]
