@@ -1,7 +1,7 @@
 //! Index of the regions that the store already has, so that a new snapshot refers to them instead of storing them
 //! again.
 //!
-//! Kept in memory for the worker's lifetime, and seeded from the page maps of the newest snapshots. An entry is used
+//! Kept in memory until its snapshots are gone, and seeded from the page maps of the newest snapshots. An entry is used
 //! only after the same publish has protected its chunk from collection and then seen it in the store
 //! (`RegionIndex::confirm`). So an entry here never brings back a collected chunk.
 
@@ -38,8 +38,10 @@ pub struct RegionIndex {
 struct State {
     regions: HashMap<Digest, Known>,
     /// Chunks by number, as `Known` refers to them.
-    chunks: Vec<ChunkRef>,
+    chunks: HashMap<u32, ChunkRef>,
     numbers: HashMap<ChunkRef, u32>,
+    /// The number of the next chunk.
+    next: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -107,11 +109,7 @@ impl RegionIndex {
             if state.regions.len() >= REGIONS_MAX {
                 return;
             }
-            let next = u32::try_from(state.chunks.len()).unwrap_or(u32::MAX);
-            let chunk = *state.numbers.entry(payload.chunk).or_insert(next);
-            if chunk == next {
-                state.chunks.push(payload.chunk);
-            }
+            let chunk = state.number(payload.chunk);
             let known = Known {
                 chunk,
                 offset: payload.offset,
@@ -122,18 +120,10 @@ impl RegionIndex {
         }
     }
 
-    /// Forgets everything in these chunks, which were found missing or corrupt. Their regions are then stored again.
-    pub fn distrust(&self, chunks: &HashSet<Digest>) {
-        let mut state = self.state.lock();
-        let bad: Vec<ChunkRef> = state
-            .chunks
-            .iter()
-            .filter(|c| chunks.contains(&c.id))
-            .copied()
-            .collect();
-        for chunk in bad {
-            state.forget(chunk);
-        }
+    /// Forgets everything in these chunks: they are missing or corrupt, or their snapshots are gone. Their regions are
+    /// then stored again.
+    pub fn forget(&self, chunks: &HashSet<Digest>) {
+        self.state.lock().forget(chunks);
     }
 
     /// Locates the regions with these digests that are in the store now and are kept for this publication. Each chunk
@@ -158,7 +148,7 @@ impl RegionIndex {
         let usable = publication.protect(&names).await?;
         let is_usable = |chunk: &ChunkRef| usable.contains(&keys::chunk(&chunk.id));
         let condemned: HashSet<Digest> = chunks.iter().filter(|c| !is_usable(c)).map(|c| c.id).collect();
-        self.distrust(&condemned);
+        self.forget(&condemned);
         found.retain(|_, payload| !condemned.contains(&payload.chunk.id));
         chunks.retain(|chunk| !condemned.contains(&chunk.id));
         // Only now: a chunk seen after it was protected stays there.
@@ -171,7 +161,7 @@ impl RegionIndex {
         let gone: HashSet<Digest> = gone.collect();
         if !gone.is_empty() {
             found.retain(|_, payload| !gone.contains(&payload.chunk.id));
-            self.distrust(&gone);
+            self.forget(&gone);
         }
         Ok(found)
     }
@@ -198,20 +188,39 @@ impl Presence {
 }
 
 impl State {
+    /// The number of a chunk, which it gets now if it is new.
+    fn number(&mut self, chunk: ChunkRef) -> u32 {
+        let next = self.next;
+        let number = *self.numbers.entry(chunk).or_insert(next);
+        if number == next {
+            self.chunks.insert(number, chunk);
+            self.next = self.next.wrapping_add(1);
+        }
+        number
+    }
+
     fn payload(&self, hash: Digest) -> Option<Payload> {
         let known = self.regions.get(&hash)?;
         Some(Payload {
             hash,
             encoding: known.encoding,
-            chunk: *self.chunks.get(known.chunk as usize)?,
+            chunk: *self.chunks.get(&known.chunk)?,
             offset: known.offset,
             len: known.len,
         })
     }
 
-    fn forget(&mut self, chunk: ChunkRef) {
-        if let Some(number) = self.numbers.get(&chunk) {
-            self.regions.retain(|_, known| known.chunk != *number);
+    fn forget(&mut self, chunks: &HashSet<Digest>) {
+        let before = self.chunks.len();
+        self.chunks.retain(|_, chunk| !chunks.contains(&chunk.id));
+        if self.chunks.len() == before {
+            return;
+        }
+        self.numbers.retain(|_, number| self.chunks.contains_key(number));
+        self.regions.retain(|_, known| self.chunks.contains_key(&known.chunk));
+        // A table keeps its size when entries go.
+        if self.regions.len() < self.regions.capacity() / 4 {
+            self.regions.shrink_to(self.regions.len() * 2);
         }
     }
 }
@@ -222,5 +231,42 @@ async fn exists(store: &Store, chunk: ChunkRef) -> Result<bool, StoreError> {
         Ok(found) => Ok(found.len == u64::from(chunk.len)),
         Err(error) if error.is_not_found() => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_forgotten_takes_no_memory_and_can_be_learnt_again() {
+        let payload = |n: u32| Payload {
+            hash: Digest::of(&n.to_le_bytes()),
+            encoding: Encoding::Raw,
+            chunk: ChunkRef {
+                id: Digest::of(&[(n % 10) as u8]),
+                len: 4 << 20,
+            },
+            offset: n,
+            len: 1,
+        };
+        let index = RegionIndex::new();
+        index.learn((0..10_000).map(payload));
+        let all = index.state.lock().regions.capacity();
+        let chunks = |numbers: std::ops::Range<u32>| numbers.map(|n| payload(n).chunk.id).collect();
+        index.forget(&chunks(1..10));
+        assert_eq!(index.len(), 1_000);
+        assert!(index.state.lock().regions.capacity() <= all / 4);
+
+        index.learn((0..20).map(payload));
+        let known = |n| index.state.lock().payload(payload(n).hash);
+        assert_eq!([10, 11, 21].map(known), [Some(payload(10)), Some(payload(11)), None]);
+
+        index.forget(&chunks(0..10));
+        let state = index.state.lock();
+        assert_eq!(
+            (state.regions.capacity(), state.chunks.len(), state.numbers.len()),
+            (0, 0, 0)
+        );
     }
 }

@@ -144,7 +144,8 @@ pub(crate) async fn start(mut config: WorkerConfig, scheduler: Transport) -> Res
         config.template_bytes,
         Arc::clone(&start_limiter),
     );
-    let snapshots = Arc::new(snapshots.compiling(config.restorer == Restorer::Auto));
+    let snapshots = snapshots.compiling(config.restorer == Restorer::Auto);
+    let snapshots = Arc::new(snapshots.indexed_by(Arc::clone(&index)));
     let maker = SandboxMaker::new(
         cgroups.clone(),
         Arc::clone(&zygote),

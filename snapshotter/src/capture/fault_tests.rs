@@ -398,7 +398,7 @@ async fn a_chunk_that_is_corrupt_is_put_by_another_name_by_the_next_publish() {
     let ReadError::Corrupt { chunk, .. } = error else {
         panic!("{error}")
     };
-    index.distrust(&[chunk].into());
+    index.forget(&[chunk].into());
     let again = publish(&server.store, &index, &dump, meta()).await.unwrap();
     assert_ne!(again.summary.shared_bytes, again.summary.stored_bytes);
     let is_whole = async |published: &Published| {

@@ -66,7 +66,7 @@ impl Damage {
             // Without a finding, it was a temporary failure of the store.
             let Some(why) = findings.why else { return };
             // The next snapshot must not build on broken chunks.
-            damage.index.distrust(&findings.chunks);
+            damage.index.forget(&findings.chunks);
             tracing::error!(snapshot = %id, error = why, "a snapshot is damaged; its version is booted from now on");
             instance.sink.platform(format!(
                 "snapshot {id} is damaged: {why}; this version is booted from now on: deploy again for a new snapshot"

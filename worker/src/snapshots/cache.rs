@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rekindle_snapshotter::{Digest, Region, RegionReader, Store};
+use rekindle_snapshotter::{Digest, Region, RegionIndex, RegionReader, Store};
 use rekindle_wire::{FunctionId, SnapshotId};
 use tokio::sync::Semaphore;
 
@@ -31,6 +31,8 @@ pub struct Snapshots {
     pub(super) openings: AtomicU64,
     pub(super) tier: Arc<Tier>,
     pub(super) known: Known,
+    /// What new snapshots need not store again.
+    index: Arc<RegionIndex>,
     /// The starts that the filling of templates gives way to.
     pub(super) starts: Arc<StartLimiter>,
     /// Bounds the fetching of chunks that nobody waits for.
@@ -63,6 +65,7 @@ impl Snapshots {
             openings: AtomicU64::new(0),
             tier: Tier::start(limit_bytes),
             known: Known::default(),
+            index: Arc::default(),
             starts,
             fetching: Arc::new(Semaphore::new(FETCHED_AT_ONCE)),
             refused_working_sets: Arc::default(),
@@ -75,6 +78,12 @@ impl Snapshots {
     #[must_use]
     pub fn compiling(self, compiles: bool) -> Self {
         Self { compiles, ..self }
+    }
+
+    /// Has this index forget what only snapshots had that are forgotten here.
+    #[must_use]
+    pub fn indexed_by(self, index: Arc<RegionIndex>) -> Self {
+        Self { index, ..self }
     }
 
     /// Returns the number of working sets that were damaged or belonged to another snapshot.
@@ -160,10 +169,11 @@ impl Snapshots {
         self.tier.take_idle(after, |id| idle.get(id).copied(), is_cached);
     }
 
-    /// Forgets a snapshot that was deleted or found broken. Instances that use it keep it until they end.
+    /// Forgets a snapshot that was deleted, replaced or found broken. Instances that use it keep it until they end.
+    /// Regions that no other has are then stored again.
     pub fn forget(&self, id: &SnapshotId) {
         self.tier.forget(id);
-        self.known.forget(id);
+        self.index.forget(&self.known.forget(id));
     }
 
     /// Forgets all snapshots of a function that was deleted, in the same way. Nothing of them is stored afterwards: the
@@ -172,6 +182,10 @@ impl Snapshots {
         for snapshot in self.tier.of_function(function) {
             self.forget(&snapshot.id);
             drop(snapshot.storing.blocking_lock());
+        }
+        // Those that were closed for lack of room.
+        for id in self.known.of_function(function) {
+            self.forget(&id);
         }
     }
 

@@ -11,6 +11,7 @@ use rekindle_criu::images::TemplateLayout;
 use rekindle_init::causes::chain;
 use rekindle_init::protocol::FUNCTION_UID;
 use rekindle_pager::PageRef;
+use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::{Digest, Region, Snapshot, load_working_set};
 use rekindle_verify::{Verified, verify};
 use rekindle_wire::SnapshotId;
@@ -61,7 +62,11 @@ impl Snapshots {
         } else {
             MemoryTier::S3
         };
-        self.known.opened(id, chunks);
+        let function = match &snapshot.manifest.origin {
+            Origin::Function { function, .. } => Some(function.clone()),
+            Origin::Runtime { .. } | Origin::Import { .. } => None,
+        };
+        self.known.opened(id, function, chunks);
         // Each opening has its own directory: instances may still use the files of an earlier one.
         let opening = self.openings.fetch_add(1, Ordering::Relaxed);
         let images_dir = ImagesDir::claim(self.dir.join(format!("{id}-{opening}")));
