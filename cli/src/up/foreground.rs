@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 
 use super::layout::{Layout, make_private};
 use super::pid::{self, PidFile};
-use super::roles::{Roles, until};
+use super::roles::{self, Roles, until};
 use super::secrets::Secrets;
 use super::{background, isolation, leftovers, role, runtimes, store};
 use crate::args::UpArgs;
@@ -65,11 +65,7 @@ pub(super) fn run(args: &UpArgs, layout: &Layout) -> Result<ExitCode> {
     isolation::enter(&layout.worker_run())?;
     let descriptors = isolation::raise_descriptor_limit();
     pid_file.record(args.listen, &layout.data)?;
-    let outcome = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("the async runtime could not be started")?
-        .block_on(platform(args, layout, descriptors));
+    let outcome = roles::runtime()?.block_on(platform(args, layout, descriptors));
     // Whatever the outcome: what the worker did not remove is removed now, and the record with it.
     let cleaned = leftovers::sweep_cgroups_of(layout).and_then(|_| pid_file.forget());
     let _phase = fs::remove_file(layout.phase());

@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 use super::layout::{Layout, make_private};
 use super::membership::Joining;
 use super::pid;
-use super::roles::Roles;
+use super::roles::{self, Roles};
 use super::{isolation, leftovers, membership, secrets, store};
 use crate::args::{BuildArgs, CodecArgs, CollectingArgs, GatewayArgs, RoomArgs, S3Args, SchedulerArgs, WorkerArgs};
 use crate::commands::doctor;
@@ -165,10 +165,7 @@ fn shared_token(file: &Path) -> Result<String> {
 
 /// Runs one role until it is told to stop.
 fn serve(name: &'static str, start: impl AsyncFnOnce(&mut Roles) -> Result<()>) -> Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("the async runtime could not be started")?;
+    let runtime = roles::runtime()?;
     runtime.block_on(async {
         let _telemetry =
             rekindle_telemetry::init(&format!("rekindle-{name}")).context("logs and traces cannot be set up")?;

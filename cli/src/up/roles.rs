@@ -5,12 +5,25 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use futures::future::select_all;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 /// Limit for each role to stop. What it had to keep is durable long before.
 const STOP_LIMIT: Duration = Duration::from_secs(15);
+
+/// The runtime that roles run in.
+///
+/// # Errors
+/// If the kernel refuses its threads.
+pub(super) fn runtime() -> Result<Runtime> {
+    super::heap::settle();
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("the async runtime could not be started")
+}
 
 struct Role {
     name: &'static str,
