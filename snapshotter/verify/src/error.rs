@@ -81,6 +81,16 @@ pub enum VerifyError {
     /// A file has a lease.
     #[error("a file has a lease (F_SETLEASE), which no copy gets: let go of it before the snapshot")]
     Lease,
+    /// A file of `/proc` or `/sys` is open. Programs that look at themselves have one for a moment.
+    #[error("{image}: entry {entry}: reg.name is {path}{advice}", advice = of_name("reg.name"))]
+    OfKernel {
+        /// The image.
+        image: String,
+        /// Number of the entry, from 0.
+        entry: usize,
+        /// The file's path, quoted.
+        path: String,
+    },
     /// A field has a value that is not accepted.
     #[error("{image}: entry {entry}: {field} is {found}{advice}", advice = of_name(field))]
     Field {
@@ -126,6 +136,15 @@ impl Place<'_> {
             entry: self.entry,
             field,
             found: shortened(format!("{found:?}")),
+        }
+    }
+
+    /// An error about an open file at this path, which is the kernel's.
+    pub(crate) fn refuse_of_kernel(&self, path: &[u8]) -> VerifyError {
+        VerifyError::OfKernel {
+            image: self.image.to_owned(),
+            entry: self.entry,
+            path: shortened(format!("{:?}", String::from_utf8_lossy(path))),
         }
     }
 

@@ -19,7 +19,7 @@ use rekindle_criu::descriptors::WORKING_DIR;
 use rekindle_criu::{AfterDump, CriuError, DUMP_LOG, DumpOrder, Stage, StageError, cause_of};
 use rekindle_init::files::Saved;
 use rekindle_init::protocol::FUNCTION_PID;
-use rekindle_verify::{Expected, Verified, verify};
+use rekindle_verify::{Expected, Verified, VerifyError, verify};
 use rekindle_wire::ApiError;
 use tokio::runtime::Handle;
 
@@ -34,6 +34,9 @@ use crate::snapshots::{FILES_ARCHIVE, forget_outside};
 
 /// How long CRIU may take to start.
 const CRIU_LIMIT: Duration = Duration::from_secs(10);
+/// Pauses in milliseconds before another attempt at a function that had a file of `/proc` or `/sys` open. It runs
+/// meanwhile.
+pub(crate) const PAUSES_MS: [u64; 5] = [5, 10, 20, 40, 80];
 
 /// Why there is no dump. The instance keeps running in every case.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +71,15 @@ pub enum DumpError {
 }
 
 impl DumpError {
+    /// Returns whether the function may well be dumped in a moment: it had a file of `/proc` or `/sys` open.
+    pub(crate) fn is_passing(&self) -> bool {
+        let Self::Criu { source, .. } = self else { return false };
+        let CriuError::Stage(_, refused) = source else {
+            return false;
+        };
+        matches!(refused.downcast_ref(), Some(VerifyError::OfKernel { .. }))
+    }
+
     /// Wraps CRIU's failure, with the cause found in its log in this directory.
     fn criu(source: CriuError, dir: &Path) -> Self {
         let log = cause_of(&source, &dir.join(DUMP_LOG));

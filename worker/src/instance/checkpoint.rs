@@ -22,7 +22,7 @@ use super::randomness::{self, SearchError};
 use super::room_for_images::RoomForImages;
 use super::running::RunningInstance;
 use crate::criu::Criu;
-use crate::criu::dump::{Dump, DumpError, DumpingCriu};
+use crate::criu::dump::{Dump, DumpError, DumpingCriu, PAUSES_MS};
 use crate::metrics::Metrics;
 use crate::snapshots::connections::ConnectionNote;
 use crate::snapshots::dump_dir::{DumpDir, DumpDirs};
@@ -126,8 +126,20 @@ impl Checkpointer {
         // An unreadable value counts as small, which is the usual case.
         let memory = parts.cgroup.memory_current().unwrap_or(0);
         let path = self.dump_dirs.choose(memory).join(format!("dump-{}", instance.id));
-        let dir = DumpDir::make(&path).map_err(|e| CheckpointError::Directory(path, e))?;
-        let (frozen, connections) = self.dump(instance, parts, &dir).await?;
+        let mut pauses = PAUSES_MS.iter();
+        let (dir, frozen, connections) = loop {
+            let dir = DumpDir::make(&path).map_err(|e| CheckpointError::Directory(path.clone(), e))?;
+            let error = match self.dump(instance, parts, &dir).await {
+                Ok((frozen, connections)) => break (dir, frozen, connections),
+                Err(error) => error,
+            };
+            let passing = matches!(&error, CheckpointError::Dump(e) if e.is_passing());
+            let Some(pause) = pauses.next().filter(|_| passing) else {
+                return Err(error);
+            };
+            drop(dir);
+            tokio::time::sleep(Duration::from_millis(*pause)).await;
+        };
         self.metrics.capture_phase("freeze", frozen);
         join_time(dir.path()).map_err(CheckpointError::Edit)?;
         let started = Instant::now();

@@ -57,6 +57,18 @@ impl DumpDir {
         Ok(Self(path.to_owned()))
     }
 
+    /// Removes what is in it.
+    pub(crate) fn empty(&self) -> io::Result<()> {
+        for entry in std::fs::read_dir(&self.0)? {
+            let entry = entry?;
+            match entry.file_type()?.is_dir() {
+                true => std::fs::remove_dir_all(entry.path())?,
+                false => std::fs::remove_file(entry.path())?,
+            }
+        }
+        Ok(())
+    }
+
     /// Returns its path.
     pub(crate) fn path(&self) -> &Path {
         &self.0
@@ -86,6 +98,11 @@ mod tests {
         assert!(!left.exists());
         let dump = DumpDir::make(&left).unwrap();
         assert!(DumpDir::make(&left).is_err(), "there already");
+        std::fs::write(dump.path().join("pages-1.img"), "pages").unwrap();
+        std::fs::create_dir(dump.path().join("known")).unwrap();
+        std::os::unix::fs::symlink("known", dump.path().join("parent")).unwrap();
+        dump.empty().unwrap();
+        assert_eq!(std::fs::read_dir(dump.path()).unwrap().count(), 0);
         std::fs::write(dump.path().join("pages-1.img"), "pages").unwrap();
         drop(dump);
         assert!(!left.exists());

@@ -288,7 +288,11 @@ fn check_regular(context: Context<'_>, at: Place<'_>, file: &RegularFile, is_lin
         mode,
         build_id,
     } = file;
-    at.hold(paths::is_allowed(name), "reg.name", String::from_utf8_lossy(name))?;
+    let allowed = paths::is_allowed(name);
+    if !allowed && paths::is_of_kernel(name) {
+        return Err(at.refuse_of_kernel(name));
+    }
+    at.hold(allowed, "reg.name", String::from_utf8_lossy(name))?;
     at.hold(open_flags::may_open(name, *flags, writes_root), "reg.flags", flags)?;
     // Only for a file in another mount namespace than CRIU's.
     at.hold(mnt_id.is_none(), "reg.mnt_id", mnt_id)?;

@@ -16,6 +16,8 @@ const FORBIDDEN: [&[u8]; 7] = [
     b"/var/lock",
     b"/etc/mtab",
 ];
+/// Those of them that are the kernel's.
+const OF_KERNEL: [&[u8]; 2] = [b"/proc", b"/sys"];
 /// Devices of a sandbox.
 const DEVICES: [&[u8]; 5] = [
     b"/dev/null",
@@ -41,6 +43,11 @@ pub(super) fn is_plain(path: &[u8]) -> bool {
             || rest
                 .split(|c| *c == b'/')
                 .all(|part| !matches!(part, b"" | b"." | b"..")))
+}
+
+/// A plain path in a file system of the kernel's.
+pub(super) fn is_of_kernel(path: &[u8]) -> bool {
+    is_plain(path) && OF_KERNEL.iter().any(|dir| is_in(path, dir))
 }
 
 /// Whether `path` is `dir` or below it.

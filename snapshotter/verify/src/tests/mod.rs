@@ -30,6 +30,7 @@ fn broken(change: impl FnOnce(&mut Parts)) -> String {
     match check(&parts.images(), &Parts::expected()) {
         Ok(_) => "accepted".to_owned(),
         Err(VerifyError::Field { image, field, .. }) => format!("{image} {field}"),
+        Err(VerifyError::OfKernel { image, path, .. }) => format!("{image} {path}"),
         Err(VerifyError::SpecialBits { image, mode }) => format!("{image} mode {mode:o}"),
         Err(other) => other.to_string(),
     }

@@ -18,7 +18,8 @@ fn files_of_other_kinds_places_or_modes_are_refused() {
         ("files.img id", |p| {
             p.files.push(parts::regular(5, "/tmp/g", 0, 0o100_644))
         }),
-        ("files.img reg.name", |p| p.reg(5).name = b"/proc/1/mem".to_vec()),
+        ("files.img \"/proc/1/mem\"", |p| p.reg(5).name = b"/proc/1/mem".to_vec()),
+        ("files.img \"/sys/x\"", |p| p.reg(5).name = b"/sys/x".to_vec()),
         ("files.img reg.name", |p| p.reg(5).name = b"/run/criu.kdat".to_vec()),
         ("files.img reg.name", |p| p.reg(5).name = b"/tmp/../etc/shadow".to_vec()),
         ("files.img reg.name", |p| p.reg(4).name = b"/dev/mem".to_vec()),

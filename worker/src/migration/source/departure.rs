@@ -22,7 +22,7 @@ use super::super::bundle::Bundle;
 use super::super::peer::Peer;
 use super::images::pack_up;
 use super::memory::SourcePages;
-use crate::criu::dump::{Dump, DumpingCriu};
+use crate::criu::dump::{Dump, DumpError, DumpingCriu, PAUSES_MS};
 use crate::criu::{Criu, Tracking, forget_changes};
 use crate::errors::unavailable;
 use crate::host::sandbox::InnerProc;
@@ -167,7 +167,7 @@ impl MigrationSource {
         refuse_large(instance, &parts)?;
         departed.settle_ms = ms(began);
         let pausing = Instant::now();
-        let (bundle, left) = self.checkpoint(criu.tracking(), &parts, dumping, alone).await?;
+        let (bundle, left) = self.checkpoint(criu, &parts, dumping, alone).await?;
         departed.checkpoint_ms = ms(pausing);
         departed.written_pages = left.numbering.pages;
         departed.image_bytes = bundle.bytes();
@@ -261,12 +261,36 @@ impl MigrationSource {
     /// Stops the processes and describes them. They stay stopped if they are to move.
     async fn checkpoint(
         &self,
-        tracking: Tracking,
+        criu: &Criu,
         parts: &Arc<RunningInstance>,
-        criu: DumpingCriu,
+        mut dumping: DumpingCriu,
         alone: OwnedSemaphorePermit,
     ) -> Result<(Bundle, SourcePages), ApiError> {
         *self.room.lock() = Some(RoomForImages::give(&self.instance, parts, Some(alone)));
+        let mut pauses = PAUSES_MS.iter();
+        loop {
+            let error = match self.describe(criu.tracking(), parts, dumping).await? {
+                Ok(described) => return Ok(described),
+                Err(error) => error,
+            };
+            let Some(pause) = pauses.next().filter(|_| error.is_passing()) else {
+                return Err(unavailable("describe the processes", &error));
+            };
+            tokio::time::sleep(Duration::from_millis(*pause)).await;
+            let emptied = self.dir.empty();
+            emptied.map_err(|e| unavailable("empty the image directory", &e))?;
+            let again = DumpingCriu::start(criu, &parts.sandbox, &parts.cgroup, self.dir.path()).await;
+            dumping = again.map_err(|e| unavailable("dump the instance", &e))?;
+        }
+    }
+
+    /// One attempt at it.
+    async fn describe(
+        &self,
+        tracking: Tracking,
+        parts: &Arc<RunningInstance>,
+        criu: DumpingCriu,
+    ) -> Result<Result<(Bundle, SourcePages), DumpError>, ApiError> {
         let failed = |what: &'static str| move |e: &dyn std::error::Error| unavailable(what, e);
         let proc = InnerProc::of(parts.sandbox.init_pid()).map_err(|e| failed("look at the processes")(&e))?;
         let describe_only = self.way == MigrationKind::Move && tracking != Tracking::None;
@@ -312,10 +336,13 @@ impl MigrationSource {
                 |dir| Ok(forget_known(dir)?),
                 maps,
             );
-            let dumped = dumped.map_err(|e| unavailable("describe the processes", &e))?;
+            let dumped = match dumped {
+                Ok(dumped) => dumped,
+                Err(error) => return Ok(Err(error)),
+            };
             let maps = dumped.seen;
             let maps = maps.map_err(|e| ApiError::new(ErrorCode::Conflict, format!("it cannot leave: {e}")))?;
-            pack_up(&dir, &proc, &parts, templates, &maps, dumped.connections)
+            pack_up(&dir, &proc, &parts, templates, &maps, dumped.connections).map(Ok)
         });
         packed.await.map_err(|e| failed("describe the processes")(&e))?
     }
