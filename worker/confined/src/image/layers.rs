@@ -15,7 +15,7 @@ use tar::{Archive, Entry, EntryType};
 
 use super::layout::{Blob, Descriptor, Layout};
 use super::root::remove;
-use super::{ImageError, malformed, unwritten};
+use super::{ImageError, malformed, refused_kind, unwritten};
 use crate::upload::{Bounded, Extension, Limits, UnpackError, write_content};
 
 /// Begins the name of a whiteout: what follows is removed.
@@ -26,6 +26,10 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Maximum number of directories above a file.
 const DEPTH_MAX: usize = 128;
+/// Maximum length of a symbolic link's target in bytes.
+const LINK_MAX: usize = 4_095;
+/// Maximum length of a path in bytes. The kernel takes 4,095, with the directory that it is unpacked in.
+const PATH_MAX: usize = 3_840;
 
 /// Applies the layers of `layout` to the empty directory `into`.
 pub(super) fn apply(layout: &Layout, layers: &[Descriptor], into: &Path, limits: &Limits) -> Result<(), ImageError> {
@@ -139,6 +143,10 @@ impl Layer<'_> {
             return self.clear(parent);
         }
         if let Some(removed) = file_name.strip_prefix(WHITEOUT) {
+            // Not the directory itself, nor the one above.
+            if matches!(removed, b"" | b"." | b"..") {
+                return Err(refused_kind(&path, "a whiteout that names no file"));
+            }
             let removed = parent.join(OsString::from_vec(removed.to_vec()));
             return match self.own.contains(&removed) {
                 true => Ok(()),
@@ -161,6 +169,10 @@ impl Layer<'_> {
                 self.file(&path, entry)?;
             }
             EntryType::Symlink => {
+                if !(1..=LINK_MAX).contains(&link.len()) {
+                    let kind = format!("a link to a path of {} bytes, which no system takes", link.len());
+                    return Err(refused_kind(&path, kind));
+                }
                 remove(&full)?;
                 symlink(OsStr::from_bytes(&link), &full).map_err(|e| unwritten(&path, e))?;
             }
@@ -169,10 +181,13 @@ impl Layer<'_> {
                 if target != path {
                     remove(&full)?;
                     fs::hard_link(self.into.join(&target), &full).map_err(|e| match e.kind() {
-                        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => ImageError::Kind {
-                            path: path.display().to_string(),
-                            kind: format!("a link to \"{}\", which is no file of it", target.display()),
-                        },
+                        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
+                            let kind = format!("a link to \"{}\", which is no file of it", target.display());
+                            refused_kind(&path, kind)
+                        }
+                        io::ErrorKind::TooManyLinks => {
+                            refused_kind(&path, "one name more than a file may have on the worker's disk")
+                        }
                         _ => unwritten(&path, e),
                     })?;
                 }
@@ -180,10 +195,7 @@ impl Layer<'_> {
             // A function has the platform's devices, and could not open others.
             EntryType::Char | EntryType::Block | EntryType::Fifo => remove(&full)?,
             EntryType::GNUSparse => {
-                return Err(ImageError::Kind {
-                    path: path.display().to_string(),
-                    kind: "a sparse file".to_owned(),
-                });
+                return Err(refused_kind(&path, "a sparse file"));
             }
             // As the standard has it: what is not known is skipped.
             _ => {}
@@ -250,6 +262,13 @@ fn inside(name: &[u8]) -> Result<PathBuf, ImageError> {
     let refused = || ImageError::Outside(String::from_utf8_lossy(name).chars().take(200).collect());
     if name.contains(&0) {
         return Err(refused());
+    }
+    if name.len() > PATH_MAX {
+        let shown: String = String::from_utf8_lossy(name).chars().take(200).collect();
+        return Err(refused_kind(
+            Path::new(&format!("{shown}…")),
+            format!("a path of more than {PATH_MAX} bytes"),
+        ));
     }
     let mut path = PathBuf::new();
     for component in Path::new(OsStr::from_bytes(name)).components() {

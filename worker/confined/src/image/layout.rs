@@ -19,6 +19,9 @@ const DOCUMENT_MAX: u64 = 4 << 20;
 const INDEXES_MAX: usize = 4;
 /// Maximum number of layers. Container engines allow as many.
 const LAYERS_MAX: usize = 127;
+/// Maximum size of a command and its environment in bytes, as JSON. They are started by one message of 128 KiB, which
+/// has the variables of `fn.toml`, too.
+const PROGRAM_MAX: usize = 96 << 10;
 /// Maximum number of platforms in an error.
 const TOLD_MAX: usize = 10;
 
@@ -196,6 +199,13 @@ impl Execution {
         let texts = command.iter().chain(env.keys()).chain(env.values());
         if texts.into_iter().any(|text| text.contains('\0')) {
             return Err(malformed("its configuration has a NUL character"));
+        }
+        let length = serde_json::to_string(&(&command, &env)).map_err(malformed)?.len();
+        if length > PROGRAM_MAX {
+            let most = PROGRAM_MAX >> 10;
+            return Err(malformed(format!(
+                "its command and variables take {length} bytes, and at most {most} KiB can be started: put them into files"
+            )));
         }
         let cwd = self.working_dir.filter(|path| !path.is_empty());
         let cwd = Path::new("/").join(cwd.unwrap_or_default());

@@ -108,6 +108,13 @@ fn malformed(why: impl ToString) -> ImageError {
     ImageError::Malformed(why.to_string().chars().take(200).collect())
 }
 
+fn refused_kind(path: &Path, kind: impl Into<String>) -> ImageError {
+    ImageError::Kind {
+        path: path.display().to_string(),
+        kind: kind.into(),
+    }
+}
+
 fn unwritten(path: &Path, cause: io::Error) -> ImageError {
     ImageError::Write(path.display().to_string(), cause.into())
 }

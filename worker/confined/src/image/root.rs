@@ -1,12 +1,12 @@
 //! Completes an image's root filesystem with what a sandbox needs in it.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::path::Path;
 
 use crate::tree::remove_tree;
 
-use super::{ImageError, unwritten};
+use super::{ImageError, refused_kind, unwritten};
 
 /// Where a sandbox mounts something.
 pub(super) const MOUNT_POINTS: [&str; 6] = ["dev", "etc", "proc", "run", "sys", "tmp"];
@@ -18,6 +18,8 @@ const USER: [(&str, &str, usize); 2] = [
     ("etc/group", "fn:x:1000:\n", 2),
 ];
 const ID: &str = "1000";
+/// Maximum size in bytes of these files.
+const USERS_MAX: u64 = 1 << 20;
 
 /// Adds mount points, and the function's user if no user has its id.
 pub(super) fn complete(into: &Path) -> Result<(), ImageError> {
@@ -38,10 +40,16 @@ pub(super) fn complete(into: &Path) -> Result<(), ImageError> {
     }
     for (name, entry, field) in USER {
         let path = into.join(name);
-        let mut text = match fs::read(&path) {
-            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-            Err(_) => String::new(),
-        };
+        let mut bytes = Vec::new();
+        // What cannot be read is replaced.
+        let _unread = fs::File::open(&path).and_then(|file| file.take(USERS_MAX + 1).read_to_end(&mut bytes));
+        if bytes.len() as u64 > USERS_MAX {
+            return Err(refused_kind(
+                Path::new(name),
+                "a list of users or groups of more than 1 MiB",
+            ));
+        }
+        let mut text = String::from_utf8_lossy(&bytes).into_owned();
         if text.lines().any(|line| line.split(':').nth(field) == Some(ID)) {
             continue;
         }

@@ -274,6 +274,47 @@ fn names_and_links_that_lead_outside_are_refused() {
 }
 
 #[test]
+fn faults_of_the_image_are_told_as_such() {
+    let kind = |tar: Tar| match refused(vec![tar]) {
+        ImageError::Kind { kind, .. } => kind,
+        other => panic!("{other}"),
+    };
+    for name in [".wh.", ".wh..", ".wh..."] {
+        let tar = Tar::default().file("d/kept", "x").file(&format!("d/{name}"), "");
+        assert!(kind(tar).contains("whiteout"), "{name}");
+    }
+    let long = "0123456789/".repeat(100) + &"abcdefghijklmnopqrstuvwxyz0123456789/".repeat(110);
+    let named = |kind, name: &str| Tar::default().entry("././@LongLink", kind, "", 0o644, name.as_bytes());
+    assert!(kind(named(EntryType::GNULongName, &long).file("x", "")).contains("bytes"));
+    let linked = named(EntryType::GNULongLink, &long);
+    assert!(kind(linked.entry("hard", EntryType::Link, "x", 0o644, b"")).contains("bytes"));
+    let linked = named(EntryType::GNULongLink, &long);
+    assert!(kind(linked.link("soft", "x")).contains("5170 bytes"), "{}", long.len());
+    assert!(kind(Tar::default().link("soft", "")).contains("0 bytes"));
+}
+
+#[test]
+fn lists_of_users_and_programs_have_a_bound() {
+    let place = Place::new();
+    let list = "x".repeat((1 << 20) + 1);
+    let image = place.image(vec![Tar::default().file("etc/passwd", &list)], &Value::Null, "amd64");
+    place.index(&[image]);
+    let limits = Limits {
+        unpacked_bytes: 4 << 20,
+        files: 100,
+    };
+    let error = unpack(File::open(place.layout()).unwrap().into(), &place.root(), &limits).unwrap_err();
+    assert!(error.to_string().contains("etc/passwd"), "{error}");
+
+    let place = Place::new();
+    let env: Vec<_> = (0..4_000).map(|n| format!("V{n}={}", "x".repeat(1_000))).collect();
+    let image = place.image(Vec::new(), &json!({ "Env": env }), "amd64");
+    place.index(&[image]);
+    let error = place.unpack().unwrap_err();
+    assert!(error.to_string().contains("at most 96 KiB"), "{error}");
+}
+
+#[test]
 fn bombs_are_not_unpacked() {
     let large = "x".repeat(400_000);
     let layers = (0..3).map(|i| Tar::default().file(&format!("f{i}"), &large));
