@@ -236,11 +236,12 @@ async fn note_what_was_found(
 /// that stay open, such as the function's to the outside, are closed by CRIU in the restored instances.
 pub(crate) async fn quiet(parts: &RunningInstance) {
     let tables = ["tcp", "tcp6"].map(|t| format!("/proc/{}/net/{t}", parts.sandbox.init_pid()));
+    let port = parts.client.port();
     // This must not run on a thread that serves requests: a function with many connections makes these tables
     // arbitrarily long.
     let waiting = tokio::task::spawn_blocking(move || {
         let until = Instant::now() + QUIET_LIMIT;
-        while tables.iter().any(|table| has_connections(Path::new(table))) && Instant::now() < until {
+        while tables.iter().any(|table| has_connections(Path::new(table), port)) && Instant::now() < until {
             std::thread::sleep(QUIET_PAUSE);
         }
     });
@@ -248,16 +249,20 @@ pub(crate) async fn quiet(parts: &RunningInstance) {
     drop(waiting.await);
 }
 
-/// Returns whether the kernel's connection table at `path` contains a connection of the worker. An unreadable table
-/// contains none. Blocks.
-fn has_connections(path: &Path) -> bool {
+/// Returns whether the kernel's connection table at `path` contains a connection of the worker: one over the loopback
+/// with an end at `port`, where the function listens. An unreadable table contains none. Blocks.
+fn has_connections(path: &Path, port: u16) -> bool {
     let Ok(table) = File::open(path) else { return false };
+    let port = format!(":{port:04X}");
     let lines = BufReader::new(table).lines().skip(1).map_while(Result::ok);
     // State 01 is ESTABLISHED, 08 is CLOSE_WAIT.
     lines.take(TABLE_LINES_MAX).any(|line| {
-        let mut words = line.split_whitespace().skip(2);
-        let remote = words.next();
-        let is_ours = remote.is_some_and(|remote| LOOPBACKS.iter().any(|l| remote.starts_with(l)));
+        let mut words = line.split_whitespace().skip(1);
+        let (Some(local), Some(remote)) = (words.next(), words.next()) else {
+            return false;
+        };
+        let is_ours =
+            LOOPBACKS.iter().any(|l| remote.starts_with(l)) && [local, remote].iter().any(|e| e.ends_with(&port));
         is_ours && matches!(words.next(), Some("01" | "08"))
     })
 }
@@ -268,19 +273,21 @@ mod tests {
 
     #[test]
     fn a_connection_of_ours_is_seen_until_it_is_closed() {
-        let table = |state: &str, remote: &str| {
+        let row = |state: &str, local: &str, remote: &str| {
             let file = tempfile::NamedTempFile::new().unwrap();
-            let line =
-                format!("   0: 0100007F:1F90 {remote} {state} 00000000:00000000 00:00000000 00000000  1000 0 1 1\n");
+            let line = format!("   0: {local} {remote} {state} 00000000:00000000 00:00000000 00000000  1000 0 1 1\n");
             std::fs::write(file.path(), format!("  sl  local_address rem_address   st\n{line}")).unwrap();
-            has_connections(file.path())
+            has_connections(file.path(), 8080)
         };
+        let table = |state: &str, remote: &str| row(state, "0100007F:1F90", remote);
         let (loopback, outside) = ("0100007F:C350", "0200C612:1F90");
         assert!(table("01", loopback) && table("08", loopback));
         assert!(table("01", "0000000000000000FFFF00000100007F:C350"));
         // Connections that listen or wait for packets still in transit.
         assert!(!table("0A", loopback) && !table("06", loopback));
         assert!(!table("01", outside));
-        assert!(!has_connections(Path::new("/proc/0/net/tcp")));
+        // From the worker's end, and a connection of the function to itself.
+        assert!(row("01", loopback, "0100007F:1F90") && !row("01", loopback, "0100007F:2329"));
+        assert!(!has_connections(Path::new("/proc/0/net/tcp"), 8080));
     }
 }

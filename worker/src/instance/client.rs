@@ -24,6 +24,11 @@ pub struct FunctionClient {
 }
 
 impl FunctionClient {
+    /// The port on which the function listens.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Creates a client with no connection, for the function that listens on `port` in the sandbox.
     pub fn new(sandbox: &Arc<Sandbox>, port: u16) -> Self {
         Self {
