@@ -135,6 +135,46 @@ fn an_instance_moves_there_and_back_with_all_its_memory() {
     }
 }
 
+/// A server that takes a look at itself every 50 ms, with a file of `/proc` open for half of the time, and that never
+/// closes its end of a connection.
+const STARER: &str = r#"
+import os, socket, threading, time
+
+def look():
+    while True:
+        with open("/proc/self/stat"):
+            time.sleep(0.025)
+        time.sleep(0.025)
+
+def serve(connection):
+    while data := connection.recv(65536):
+        connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+    time.sleep(3600)
+
+listener = socket.create_server(("0.0.0.0", int(os.environ["PORT"])))
+threading.Thread(target=look, daemon=True).start()
+while True:
+    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+"#;
+
+#[test]
+fn an_instance_that_looks_at_itself_and_closes_no_connection_moves_and_is_not_waited_for() {
+    hub::enter();
+    let store = ObjectStore::start_at(hub::ADDRESS);
+    let cluster = cluster(&store);
+    let settings = "memory = \"192MiB\"\nidle = \"120s\"\nmax_instances = 1\nsnapshot = false";
+    cluster.deploy(&Folder::server("starer", settings, STARER));
+    let first = cluster.fresh("booted", "starer", "/").ok();
+    for round in 0..4 {
+        let moved = settled(&cluster, first.instance(), &json!({})).ok().json();
+        println!("{round}: {moved}");
+        // What is waited for before a snapshot is 500 ms.
+        assert!(moved["departed"]["settle_ms"].as_f64().unwrap() < 400.0, "{moved}");
+        let after = cluster.get("starer", "/").ok();
+        assert_eq!((after.instance(), after.text()), (first.instance(), "ok".to_owned()));
+    }
+}
+
 #[test]
 fn an_instance_whose_memory_is_evicted_moves_with_it() {
     hub::enter();

@@ -21,7 +21,7 @@ use super::unlisted::UnlistedInstance;
 use super::warm_up;
 use crate::errors::unavailable;
 use crate::host::disk::free_bytes;
-use crate::instance::checkpoint::{Checkpointer, quiet};
+use crate::instance::checkpoint::{Checkpointer, QUIET_LIMIT, quiet};
 use crate::instance::runtime_snapshot::Scope;
 use crate::instance::start::Starter;
 use crate::instance::{Instance, Instances, RunningInstance};
@@ -118,7 +118,7 @@ impl Preparer {
         phase(events, VersionState::Warming).await?;
         // A connection has just shown that it listens. A request beside that connection would make the bootstrap start
         // another thread, which all copies would have.
-        quiet(&parts).await;
+        quiet(&parts, QUIET_LIMIT).await;
         let refused_warmups = warm_up::send_all(&instance, &parts, &spec.manifest.warmup).await?;
         for refused in &refused_warmups {
             instance.sink.platform(format!("warm-up request {refused}"));

@@ -29,8 +29,8 @@ use crate::snapshots::dump_dir::{DumpDir, DumpDirs};
 use crate::snapshots::expected::expected;
 use crate::snapshots::{AfterRestore, CaptureNotes, FILES_ARCHIVE, NOTES_FILE, join_time};
 
-/// How long the function may take to notice that its connections were closed.
-const QUIET_LIMIT: Duration = Duration::from_millis(500);
+/// How long the function may take to notice that its connections were closed, before a snapshot of it.
+pub(crate) const QUIET_LIMIT: Duration = Duration::from_millis(500);
 /// Interval between checks whether the function has noticed.
 const QUIET_PAUSE: Duration = Duration::from_micros(500);
 /// Maximum number of lines read from a connection table.
@@ -118,7 +118,7 @@ impl Checkpointer {
             serde_json::from_slice(&answer.map_err(CheckpointError::Hook)?).unwrap_or_default();
         self.metrics.capture_phase("hook", started.elapsed());
         parts.client.close_idle();
-        quiet(parts).await;
+        quiet(parts, QUIET_LIMIT).await;
         // Nobody else makes images of an instance that is not live yet.
         let alone = Arc::clone(&instance.images).acquire_owned().await.ok();
         // Dropped after the directory, whose files count as the sandbox's memory.
@@ -232,15 +232,15 @@ async fn note_what_was_found(
     noting.await?
 }
 
-/// Waits until none of the worker's connections is open inside the sandbox. They come over the loopback. Connections
-/// that stay open, such as the function's to the outside, are closed by CRIU in the restored instances.
-pub(crate) async fn quiet(parts: &RunningInstance) {
+/// Waits until none of the worker's connections is open inside the sandbox, up to `limit`. They come over the loopback
+/// to the function's port. Other connections stay: copies get those of the function to itself, and find others closed.
+pub(crate) async fn quiet(parts: &RunningInstance, limit: Duration) {
     let tables = ["tcp", "tcp6"].map(|t| format!("/proc/{}/net/{t}", parts.sandbox.init_pid()));
     let port = parts.client.port();
     // This must not run on a thread that serves requests: a function with many connections makes these tables
     // arbitrarily long.
     let waiting = tokio::task::spawn_blocking(move || {
-        let until = Instant::now() + QUIET_LIMIT;
+        let until = Instant::now() + limit;
         while tables.iter().any(|table| has_connections(Path::new(table), port)) && Instant::now() < until {
             std::thread::sleep(QUIET_PAUSE);
         }

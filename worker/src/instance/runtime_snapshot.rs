@@ -32,7 +32,7 @@ use rekindle_wire::processor::InstructionSets;
 use rekindle_wire::{ApiError, ErrorCode, FunctionId};
 
 use super::boot::Booter;
-use super::checkpoint::{Checkpointer, quiet};
+use super::checkpoint::{Checkpointer, QUIET_LIMIT, quiet};
 use super::client::own_url;
 use super::hooks::{Hook, call_hook};
 use super::isolate::Isolator;
@@ -297,7 +297,7 @@ impl RuntimeBooter {
         let made = async {
             // A connection has just shown that it listens. A hook beside that connection would make the bootstrap start
             // another thread, which all copies would have.
-            quiet(parts).await;
+            quiet(parts, QUIET_LIMIT).await;
             let published = self.checkpointer.checkpoint(instance, parts, origin).await;
             let published = published.map_err(|e| unavailable("snapshot the runtime", &e))?;
             let named = RuntimeSnapshot {

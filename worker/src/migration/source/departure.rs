@@ -32,6 +32,9 @@ use crate::instance::{Instance, Instances, RunningInstance, gone};
 use crate::snapshots::dump_dir::DumpDir;
 use crate::snapshots::expected::expected_to_travel;
 
+/// How long the function may take to notice that its idle connections were closed. It stands still meanwhile, and some
+/// servers never notice. A connection left open is closed where the instance goes on.
+const QUIET_LIMIT: Duration = Duration::from_millis(20);
 /// How long the processes may take to be restored at the target, and to be resumed there.
 const STAND_LIMIT: Duration = Duration::from_secs(20);
 const GO_LIMIT: Duration = Duration::from_secs(10);
@@ -162,7 +165,7 @@ impl MigrationSource {
             return Err(not_ready(instance));
         }
         parts.client.close_idle();
-        quiet(&parts).await;
+        quiet(&parts, QUIET_LIMIT).await;
         // Requests that it was waited for may have written more.
         refuse_large(instance, &parts)?;
         departed.settle_ms = ms(began);
