@@ -72,6 +72,7 @@ pub(crate) fn beat(n: usize, incarnation: u64, capacity: u64, instances: Vec<Ins
         kept: None,
         damaged: Vec::new(),
         snapshots: rekindle_wire::internal::SnapshotReport::default(),
+        secrets: std::collections::BTreeMap::new(),
         instances,
     }
 }

@@ -127,7 +127,17 @@ async fn carry_out(
         let message = format!("{} runs a version that is gone, and does not move", order.instance);
         return Err(ApiError::new(ErrorCode::Conflict, message));
     };
+    let secrets = scheduler.secrets.of(&planned.function, &version.spec.manifest)?;
+    if !secrets.is_empty() && scheduler.config.issuing.is_none() {
+        let message = format!(
+            "{} holds secrets, which do not leave a worker unencrypted: it stays; set TLS up between roles (see \
+             docs/how-to/secure-a-cluster-with-tls.md)",
+            order.instance
+        );
+        return Err(ApiError::new(ErrorCode::Conflict, message));
+    }
     let expected = Expected {
+        secrets,
         instance: planned.arrives.clone(),
         spec: VersionSpec::clone(&version.spec),
         from: planned.from_address.clone(),

@@ -241,6 +241,7 @@ fn attempt(
                     start: kind,
                     park: false,
                     spec: (*live.spec).clone(),
+                    secrets: Vec::new(),
                 },
                 placement,
                 ask: waiter.ask,
@@ -306,6 +307,13 @@ impl Launch {
             // The version has a snapshot that cannot be restored where there is room.
             note_lacking(scheduler, &self.start.spec).await;
         }
+        match scheduler
+            .secrets
+            .of(&self.start.spec.function, &self.start.spec.manifest)
+        {
+            Ok(secrets) => self.start.secrets = secrets,
+            Err(error) => return self.refuse(scheduler, error),
+        }
         let id = &self.start.instance;
         let span = tracing::info_span!(
             "call worker",
@@ -337,6 +345,14 @@ impl Launch {
         } else if !failed {
             return;
         }
+        pump(scheduler);
+    }
+
+    /// Answers with an error that another worker would have, too.
+    fn refuse(self, scheduler: &Scheduler, error: ApiError) {
+        tracing::warn!(instance = %self.start.instance, %error, "an instance could not be started");
+        scheduler.state().fleet.forget(&self.start.instance, scheduler.now());
+        drop(self.answer.send(Err(error)));
         pump(scheduler);
     }
 

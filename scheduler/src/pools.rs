@@ -15,6 +15,7 @@ use crate::fleet::keeping::Ahead;
 use crate::fleet::retire::Decided;
 use crate::placement::start::cheapest;
 use crate::placing::pump;
+use crate::refusal::chain;
 use crate::state::Scheduler;
 
 /// An instance to start ahead.
@@ -79,25 +80,31 @@ pub(crate) fn refill(scheduler: &Scheduler) {
                 start: kind,
                 park: next.park,
                 spec: (*live.spec).clone(),
+                secrets: Vec::new(),
             };
             starts.push((address, start));
         }
     }
-    for (address, start) in starts {
+    for (address, mut start) in starts {
         let here = scheduler.clone();
         scheduler.tasks.spawn(async move {
-            let Err(error) = here.workers.start(&address, &start).await else {
-                return;
+            let id = start.instance.clone();
+            let started = match here.secrets.of(&start.spec.function, &start.spec.manifest) {
+                Ok(secrets) => {
+                    start.secrets = secrets;
+                    let started = here.workers.start(&address, &start).await;
+                    started.map_err(|e| (e.is_leaving(), chain(&e)))
+                }
+                Err(error) => Err((false, error.message)),
             };
-            let id = &start.instance;
-            match error.is_leaving() {
-                true => tracing::debug!(instance = %id, "not started ahead: its worker is shutting down"),
-                false => {
-                    let error = &error as &dyn std::error::Error;
+            match started {
+                Ok(()) => return,
+                Err((true, _)) => tracing::debug!(instance = %id, "not started ahead: its worker is shutting down"),
+                Err((false, error)) => {
                     tracing::warn!(instance = %id, error, "an instance could not be started ahead");
                 }
             }
-            drop(here.state().fleet.forget(id, here.now()));
+            drop(here.state().fleet.forget(&id, here.now()));
             pump(&here);
         });
     }

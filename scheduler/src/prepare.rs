@@ -127,9 +127,10 @@ pub(crate) fn begin(
         match outcome {
             Ok(done) => {
                 let snapshot = done.snapshot.is_some();
-                // The first instance is no copy of the snapshot: who needs a fresh one has no use for it.
+                // The first instance is no copy of the snapshot: who needs a fresh one, or secrets, has no use for it.
                 // One that was booted of files that there were has been ended by its worker.
-                let serves = version.info.reused.is_none() && !(done.spec.manifest.fresh && snapshot);
+                let is_whole = !done.spec.manifest.deploys_without_secrets();
+                let serves = version.info.reused.is_none() && is_whole && !(done.spec.manifest.fresh && snapshot);
                 tracing::info!(%function, version = %number, snapshot, ?release, "a version is ready");
                 {
                     let mut state = here.state();
@@ -339,6 +340,7 @@ impl<'a> Preparation<'a> {
             sharing: scheduler.config.sharing,
             runtime_snapshot: runtime_snapshot(scheduler, function, manifest.base).await,
             built: self.built.clone(),
+            secrets: scheduler.secrets.of(function, manifest)?,
         };
         let mut told = Told::order(scheduler, address, &request)
             .await

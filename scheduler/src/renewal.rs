@@ -344,7 +344,9 @@ async fn follow(
     spec: &VersionSpec,
     instance: &InstanceId,
 ) -> Result<(VersionSpec, SnapshotSummary), Failure> {
+    let secrets = scheduler.secrets.of(&spec.function, &spec.manifest);
     let order = PrepareRequest {
+        secrets: secrets.map_err(|e| Failure::of(e.code.as_str(), e.message))?,
         instance: instance.clone(),
         function: spec.function.clone(),
         version: spec.version,

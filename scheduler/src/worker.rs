@@ -9,7 +9,7 @@ use rekindle_wire::headers::CLUSTER_TOKEN;
 use rekindle_wire::interface::{Endpoint, worker as operations};
 use rekindle_wire::internal::{PrepareRequest, StartInstance};
 use rekindle_wire::migration::{Departed, Expected, Leave, SourceOrder};
-use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId, MigrationId};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId, MigrationId, Secret};
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 const CALL_LIMIT: Duration = Duration::from_secs(5);
@@ -113,6 +113,17 @@ impl WorkerClient {
     pub(crate) async fn park(&self, address: &str, id: &InstanceId) -> Result<Halted, WorkerError> {
         let park = operations::Park { id: id.clone() };
         halted(self.ask(address, &park, &(), CALL_LIMIT).await)
+    }
+
+    /// Gives a running instance other secrets.
+    pub(crate) async fn set_secrets(
+        &self,
+        address: &str,
+        id: &InstanceId,
+        secrets: &Vec<Secret>,
+    ) -> Result<(), WorkerError> {
+        let set = operations::SetSecrets { id: id.clone() };
+        self.ask(address, &set, secrets, CALL_LIMIT).await
     }
 
     /// Tells a worker that an instance will arrive from another worker.

@@ -65,6 +65,12 @@ impl Collector {
         let all = self.spans.lock().unwrap();
         all.iter().filter(|s| hex(&s.trace_id) == id).cloned().collect()
     }
+
+    /// Everything in all spans so far.
+    pub fn text(&self) -> String {
+        let all = self.spans.lock().unwrap();
+        all.iter().map(|span| format!("{span:?}")).collect()
+    }
 }
 
 /// Bytes as lower-case hexadecimal digits.

@@ -114,6 +114,7 @@ impl Eager {
             shm_bytes: TMPFS_BYTES,
             root_bytes: None,
             resolv_conf: None,
+            secrets: false,
             machine: Machine {
                 memory_bytes: TMPFS_BYTES,
                 processors: 1,

@@ -39,6 +39,9 @@ pub(crate) enum SecretCommand {
     Rm {
         /// The secret.
         name: SecretName,
+        /// Remove it although functions need it, which then start no instances.
+        #[arg(long)]
+        force: bool,
     },
 }
 

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use rekindle_wire::api::SecretSummary;
 use rekindle_wire::interface::Endpoint as _;
 use rekindle_wire::interface::users::{ListSecrets, RemoveSecret, SetSecret};
-use rekindle_wire::{SecretName, SecretValue};
+use rekindle_wire::{FunctionId, SecretName, SecretValue};
 
 use super::{CALL_TIMEOUT, Client};
 
@@ -12,6 +12,12 @@ impl Client {
     /// Every secret of the namespace.
     pub(crate) async fn secrets(&self) -> Result<Vec<SecretSummary>> {
         let namespace = self.other_namespace();
+        self.ask(&ListSecrets { namespace }).await
+    }
+
+    /// Every secret of a function's namespace.
+    pub(crate) async fn secrets_beside(&self, function: &FunctionId) -> Result<Vec<SecretSummary>> {
+        let (_, namespace) = function.split();
         self.ask(&ListSecrets { namespace }).await
     }
 
@@ -38,8 +44,12 @@ impl Client {
     }
 
     /// Removes a secret.
-    pub(crate) async fn remove_secret(&self, name: &SecretName) -> Result<()> {
-        let (name, namespace) = (name.clone(), self.other_namespace());
-        self.ask(&RemoveSecret { name, namespace }).await
+    pub(crate) async fn remove_secret(&self, name: &SecretName, force: bool) -> Result<()> {
+        let remove = RemoveSecret {
+            name: name.clone(),
+            namespace: self.other_namespace(),
+            force: force.then_some(true),
+        };
+        self.ask(&remove).await
     }
 }

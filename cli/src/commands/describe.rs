@@ -4,12 +4,13 @@ use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::Result;
-use rekindle_wire::VersionNumber;
 use rekindle_wire::api::{
-    Canary, CanaryState, Randomness, Rehearsal, RestoredBy, Reused, SnapshotSummary, VersionInfo, VersionState,
+    Canary, CanaryState, Randomness, Rehearsal, RestoredBy, Reused, SecretSummary, SnapshotSummary, VersionInfo,
+    VersionState,
 };
 use rekindle_wire::manifest::Interface;
 use rekindle_wire::renewal::Renewal;
+use rekindle_wire::{SecretName, VersionNumber};
 
 use crate::args::DescribeArgs;
 use crate::client::Client;
@@ -71,6 +72,10 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
             );
         }
         say!("network    {}", m.network.as_str());
+        if !m.secrets.is_empty() {
+            let known = client.secrets_beside(&s.name).await?;
+            say!("secrets    {}", secrets_line(&m.secrets, &known));
+        }
         if let Some(reused) = shown.reused {
             say!("reused     {}", reused_line(reused));
         }
@@ -130,6 +135,17 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
         super::print_instances(&detail.instances);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The secrets of a version, each with its own version.
+fn secrets_line(names: &[SecretName], known: &[SecretSummary]) -> String {
+    let one = |name: &SecretName| match known.iter().find(|secret| secret.name == *name) {
+        Some(secret) if secret.readable => format!("{name} (version {})", secret.version),
+        Some(_) => format!("{name} (sealed with another key)"),
+        None => format!("{name} (not set)"),
+    };
+    let all: Vec<_> = names.iter().map(one).collect();
+    all.join(", ")
 }
 
 /// A version's state in words: of those that went live, one serves.

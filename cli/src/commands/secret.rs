@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use console::Term;
-use rekindle_wire::SecretValue;
 use rekindle_wire::secret::SECRET_MAX;
+use rekindle_wire::{FunctionId, SecretValue};
 
 use super::describe::when;
 use crate::args::{SecretCommand, SetSecretArgs};
@@ -25,24 +25,26 @@ pub(crate) async fn run(client: &Client, command: &SecretCommand) -> Result<Exit
                 show::print_json(&secrets)?;
                 return Ok(ExitCode::SUCCESS);
             }
-            let mut table = show::table(["SECRET", "VERSION", "SET", "STATE"]);
+            let mut table = show::table(["SECRET", "VERSION", "SET", "STATE", "USED BY"]);
             for secret in secrets {
                 let state = if secret.readable {
                     "set"
                 } else {
                     "sealed with another key"
                 };
-                let cells = [
+                let used_by: Vec<_> = secret.used_by.iter().map(FunctionId::as_str).collect();
+                table.add_row([
                     secret.name.to_string(),
                     secret.version.to_string(),
                     when(secret.set_unix_s),
-                ];
-                table.add_row(cells.into_iter().chain([state.to_owned()]));
+                    state.to_owned(),
+                    used_by.join(", "),
+                ]);
             }
             show::print_table(&table);
         }
-        SecretCommand::Rm { name } => {
-            client.remove_secret(name).await?;
+        SecretCommand::Rm { name, force } => {
+            client.remove_secret(name, *force).await?;
             say!("{name} is removed");
         }
     }

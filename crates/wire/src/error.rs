@@ -87,6 +87,8 @@ error_codes! {
     FunctionOutOfMemory = ("function_out_of_memory", BAD_GATEWAY),
     /// The function could not be booted.
     BootFailed = ("boot_failed", BAD_GATEWAY),
+    /// A secret that the function names is not set, or cannot be read.
+    SecretUnavailable = ("secret_unavailable", BAD_GATEWAY),
     /// The function's snapshot could not be restored, and booting was not possible either.
     RestoreFailed = ("restore_failed", BAD_GATEWAY),
     /// A page of the snapshot is corrupt, missing or unreachable. The instance was killed.

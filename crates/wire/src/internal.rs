@@ -11,6 +11,7 @@ use crate::ids::{FunctionId, GatewayId, InstanceId, SnapshotId, VersionNumber, W
 use crate::manifest::Manifest;
 use crate::processor::InstructionSets;
 use crate::renewal::MadeWith;
+use crate::secret::Secret;
 use crate::stats::WorkerLevels;
 
 /// Extra time for a start in addition to its boot: a sandbox, its turn among other starts, and a failing restore.
@@ -238,6 +239,9 @@ pub struct StartInstance {
     pub park: bool,
     /// The version.
     pub spec: VersionSpec,
+    /// The secrets that its manifest names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<Secret>,
 }
 
 /// Build, boot, warm up and snapshot a version.
@@ -266,6 +270,9 @@ pub struct PrepareRequest {
     /// requests and ends with the order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub built: Option<BuiltLayers>,
+    /// The secrets that its manifest names. The instance whose memory becomes the snapshot gets none of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<Secret>,
 }
 
 /// The layers of a version.
@@ -347,6 +354,9 @@ pub struct Heartbeat {
     /// Snapshots that it makes, uses and rejects.
     #[serde(default)]
     pub snapshots: SnapshotReport,
+    /// The [revision](crate::secret::revision) of the secrets that each instance with secrets has.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: BTreeMap<InstanceId, u64>,
 }
 
 /// A worker's shortage of memory: that of its host or of its control group, whichever is worse.

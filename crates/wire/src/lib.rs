@@ -33,4 +33,4 @@ pub use ids::{
     AliasName, CallId, DEFAULT_NAMESPACE, FunctionId, FunctionName, InstanceId, MigrationId, Namespace, Selector,
     SnapshotId, VersionNumber, WorkerId,
 };
-pub use secret::{SecretName, SecretValue};
+pub use secret::{Secret, SecretName, SecretValue};

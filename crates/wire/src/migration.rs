@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::StartKind;
 use crate::ids::{InstanceId, MigrationId, SnapshotId};
 use crate::internal::VersionSpec;
+use crate::secret::Secret;
 
 /// What happens to the original.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,6 +66,9 @@ pub struct Expected {
     pub spec: VersionSpec,
     /// The source's address, `host:port`.
     pub from: String,
+    /// The secrets that its manifest names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<Secret>,
 }
 
 /// Prepares the target for an instance.

@@ -4,7 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
 
 use crate::ids::{ParseIdError, SECRET_NAME_MAX, text_type};
@@ -13,6 +15,8 @@ use crate::ids::{ParseIdError, SECRET_NAME_MAX, text_type};
 pub const SECRET_MAX: usize = 64 << 10;
 /// Maximum number of a namespace's secrets.
 pub const SECRETS_MAX: usize = 100;
+/// Maximum number of a function's secrets.
+pub const SECRETS_OF_FUNCTION_MAX: usize = 32;
 
 /// A secret's name, unique in its namespace: `[A-Z_][A-Z0-9_]*`, at most [`SECRET_NAME_MAX`] characters. It is a file's
 /// name and an environment variable's.
@@ -79,6 +83,37 @@ impl fmt::Debug for SecretValue {
     }
 }
 
+/// As base64.
+impl Serialize for SecretValue {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&STANDARD.encode(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for SecretValue {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let bytes = STANDARD.decode(text).map_err(serde::de::Error::custom)?;
+        Self::new(&bytes).map_err(serde::de::Error::custom)
+    }
+}
+
+/// A secret for an instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Secret {
+    /// Its name.
+    pub name: SecretName,
+    /// How often it was set.
+    pub version: u32,
+    /// Its value.
+    pub value: SecretValue,
+}
+
+/// Tells two states of a function's secrets apart: the sum of their versions, which grows whenever one is set.
+pub fn revision(versions: impl Iterator<Item = u32>) -> u64 {
+    versions.map(u64::from).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,6 +135,15 @@ mod tests {
         let value = SecretValue::new(b"hunter2").unwrap();
         assert_eq!(format!("{value:?} {value:#?}"), "… …");
         assert_eq!(value.bytes(), b"hunter2");
+        let name = "DB_URL".parse().unwrap();
+        let secret = Secret {
+            name,
+            version: 1,
+            value,
+        };
+        assert!(!format!("{secret:?}").contains("hunter2"));
+        let json = serde_json::to_string(&secret).unwrap();
+        assert_eq!(serde_json::from_str::<Secret>(&json).unwrap(), secret);
         assert_eq!(SecretValue::new(b""), Err(SecretValueError::Empty));
         assert!(SecretValue::new(&vec![0; SECRET_MAX]).is_ok());
         assert_eq!(

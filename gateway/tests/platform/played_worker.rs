@@ -214,6 +214,7 @@ async fn beat(worker: Arc<Inner>) {
                 pressure: rekindle_wire::internal::MemoryPressure::default(),
                 damaged: Vec::new(),
                 snapshots: rekindle_wire::internal::SnapshotReport::default(),
+                secrets: std::collections::BTreeMap::new(),
                 instances: worker.infos(),
             };
             let url = format!("http://{}/internal/heartbeat", worker.scheduler);

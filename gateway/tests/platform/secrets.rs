@@ -1,10 +1,11 @@
 //! Secrets over the admin API.
 
-use rekindle_wire::ErrorCode;
-use rekindle_wire::api::SecretSummary;
+use rekindle_wire::api::{MigrateRequest, SecretSummary};
+use rekindle_wire::{ErrorCode, Secret};
 use reqwest::{Method, Response};
 
-use crate::harness::{Platform, error};
+use crate::harness::{KEY, Platform, error, until};
+use crate::played_worker::PlayedWorker;
 
 const VALUE: &str = "postgres://app:nothing-shows-this@db/app";
 
@@ -104,4 +105,66 @@ async fn what_another_master_key_sealed_is_listed_as_unreadable_until_it_is_set_
     assert!(!list(&platform).await.0[0].readable);
     assert!(summary(set(&platform, "DB_URL", VALUE).await).await.readable);
     assert!(list(&platform).await.0[0].readable);
+}
+
+const NEEDS_ONE: &str = "secrets = [\"DB_URL\"]\nmax_instances = 9\n";
+
+#[tokio::test]
+async fn orders_carry_the_secrets_that_a_function_names_and_it_is_not_deployed_without_them() {
+    let mut platform = Platform::start().await;
+    let manifest = format!("name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\n{NEEDS_ONE}");
+    let refused = error(platform.upload(&manifest).await).await;
+    assert_eq!(refused.code, ErrorCode::InvalidManifest);
+    assert!(refused.message.contains("fn secret set DB_URL"), "{refused}");
+    summary(set(&platform, "DB_URL", VALUE).await).await;
+    summary(set(&platform, "OTHER", "not asked for").await).await;
+    platform.deploy("hello", NEEDS_ONE).await;
+    let values = |secrets: &[Secret]| secrets.iter().map(|s| s.value.bytes().to_vec()).collect::<Vec<_>>();
+    assert_eq!(values(&platform.worker.prepared.lock()[0].secrets), [VALUE.as_bytes()]);
+    // The deploy's instance has no secrets, and serves nobody.
+    let call = || platform.function("hello").send();
+    assert_eq!(call().await.unwrap().headers()["x-fn-start"], "restored");
+    assert_eq!(
+        values(&platform.worker.starts.lock().last().unwrap().secrets),
+        [VALUE.as_bytes()]
+    );
+    // Nothing between these roles is encrypted.
+    let _another = PlayedWorker::start(&platform.relay.address, 1 << 30).await;
+    until("both workers are known", async || {
+        platform.status().await.workers.len() == 2
+    })
+    .await;
+    let id = platform.status().await.instances[0].id.clone();
+    until("it is told to stay", async || {
+        let migrate = platform.admin(Method::POST, &format!("/v1/instances/{id}/migrate"));
+        let stays = error(migrate.json(&MigrateRequest::default()).send().await.unwrap()).await;
+        assert_eq!(stays.code, ErrorCode::Conflict);
+        stays.message.contains("holds secrets")
+    })
+    .await;
+    let used_by: Vec<_> = list(&platform).await.0.into_iter().map(|s| s.used_by).collect();
+    assert_eq!(used_by, [vec!["hello".parse().unwrap()], vec![]]);
+
+    let remove = async |query: &str| {
+        let call = platform.admin(Method::DELETE, &format!("/v1/secrets/DB_URL{query}"));
+        call.send().await.unwrap()
+    };
+    let needed = error(remove("").await).await;
+    assert_eq!(needed.code, ErrorCode::Conflict);
+    assert!(needed.message.contains("hello needs"), "{needed}");
+    assert_eq!(remove("?force=true").await.status(), 204);
+    let start = async |platform: &Platform| {
+        let call = platform.function("hello").header("x-fn-force-start", "restored");
+        call.bearer_auth(KEY).send().await.unwrap()
+    };
+    let missing = error(start(&platform).await).await;
+    assert_eq!(missing.code, ErrorCode::SecretUnavailable);
+    summary(set(&platform, "DB_URL", VALUE).await).await;
+    assert_eq!(start(&platform).await.status(), 200);
+    platform
+        .restart_scheduler_with("another-master-key-0123456789abcdef")
+        .await;
+    let unreadable = error(start(&platform).await).await;
+    assert_eq!(unreadable.code, ErrorCode::SecretUnavailable);
+    assert!(unreadable.message.contains("that key's file"), "{unreadable}");
 }

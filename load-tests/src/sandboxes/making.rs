@@ -157,6 +157,7 @@ impl Place {
             shm_bytes: 16 << 20,
             root_bytes: None,
             resolv_conf: None,
+            secrets: false,
             machine: Machine {
                 memory_bytes: 128 << 20,
                 processors: 1,

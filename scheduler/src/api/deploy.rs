@@ -43,6 +43,8 @@ pub(super) async fn deploy(
     let upload = upload::receive(body, &scheduler.config.spool).await?;
     let function = FunctionId::new(&namespace, &upload.folder.manifest.name);
     check_name(&scheduler, &function).await?;
+    let secrets = scheduler.secrets.of(&function, &upload.folder.manifest);
+    secrets.map_err(|error| ApiError::new(ErrorCode::InvalidManifest, error.message))?;
     let key = source_key(&upload.digest);
     let only_changes = wanted.if_changed.unwrap_or(false);
     if only_changes && let Some(version) = scheduler.store.unchanged(&function, &key).await.map_err(from_store)? {

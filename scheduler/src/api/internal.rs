@@ -13,6 +13,7 @@ use crate::evacuation::evacuate;
 use crate::placing::{self, pump};
 use crate::refusal::Refused;
 use crate::renewal::refused::note_refused;
+use crate::secrets;
 use crate::state::Scheduler;
 
 /// Longest time that a watch is kept open.
@@ -123,6 +124,7 @@ pub(super) async fn heartbeat(scheduler: Scheduler, call: Call<Beat>) -> Result<
             tracing::warn!(worker = %beat.worker, error = &error as &dyn std::error::Error, "a worker could not be noted");
         }
     }
+    secrets::follow(&scheduler, &beat);
     pump(&scheduler);
     Ok(answer)
 }

@@ -16,7 +16,7 @@ use crate::state::Scheduler;
 
 pub(super) async fn list(scheduler: Scheduler, call: Call<ListSecrets>) -> Result<Vec<SecretSummary>, Refused> {
     let namespace = known(&scheduler, call.at.namespace)?;
-    Ok(scheduler.secrets.list(&namespace))
+    Ok(secrets::list(&scheduler, &namespace))
 }
 
 /// Takes the value as the request's body: it is in no path, and in no message that is logged.
@@ -35,7 +35,7 @@ pub(super) async fn set(
 
 pub(super) async fn remove(scheduler: Scheduler, call: Call<RemoveSecret>) -> Result<(), Refused> {
     let namespace = known(&scheduler, call.at.namespace)?;
-    secrets::remove(&scheduler, namespace, call.at.name).await
+    secrets::remove(&scheduler, namespace, call.at.name, call.at.force.unwrap_or(false)).await
 }
 
 fn refused(error: SecretValueError) -> ApiError {

@@ -1,12 +1,13 @@
 //! Secrets of namespaces. They are sealed in the database and in memory, and opened only for whoever starts an instance.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;
 use rekindle_envelope::{MasterKey, OpenError, SealError};
 use rekindle_wire::api::SecretSummary;
-use rekindle_wire::secret::SECRETS_MAX;
-use rekindle_wire::{ApiError, ErrorCode, Namespace, SecretName};
+use rekindle_wire::manifest::Manifest;
+use rekindle_wire::secret::{self, SECRETS_MAX};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId, Namespace, Secret, SecretName, SecretValue};
 
 use crate::store::{Store, StoreError, StoredSecret};
 
@@ -18,6 +19,8 @@ pub(crate) struct Secrets {
     /// Held while a secret is changed in the database and then in memory, so that both see the same order.
     pub(super) changing: tokio::sync::Mutex<()>,
     sealed: Mutex<Sealed>,
+    /// Instances that are being given other secrets.
+    pub(super) changing_in: Mutex<BTreeSet<InstanceId>>,
 }
 
 impl Secrets {
@@ -27,6 +30,7 @@ impl Secrets {
         let secrets = Self {
             key,
             changing: tokio::sync::Mutex::default(),
+            changing_in: Mutex::default(),
             sealed: Mutex::new(stored.map(|(space, name, stored)| ((space, name), stored)).collect()),
         };
         let unreadable = secrets.unreadable();
@@ -58,6 +62,52 @@ impl Secrets {
             .collect()
     }
 
+    /// The secrets that a function's manifest names, opened.
+    ///
+    /// # Errors
+    /// If one is not set, or was sealed with another master key.
+    pub(crate) fn of(&self, function: &FunctionId, manifest: &Manifest) -> Result<Vec<Secret>, ApiError> {
+        let names = &manifest.secrets;
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let namespace = function.split().1.unwrap_or_default();
+        let sealed = self.sealed.lock();
+        let opened = names.iter().map(|name| {
+            let unavailable = |why: String| ApiError::new(ErrorCode::SecretUnavailable, why);
+            let stored = sealed.get(&(namespace.clone(), name.clone())).ok_or_else(|| {
+                let in_namespace = format!("namespace {namespace}: set it with `fn secret set {name}`");
+                unavailable(format!(
+                    "{function} needs the secret {name}, which is not set in {in_namespace}"
+                ))
+            })?;
+            let value = self.open(&namespace, name, stored).map_err(|e| {
+                let fix = format!("restart the scheduler with that key's file, or set it with `fn secret set {name}`");
+                unavailable(format!(
+                    "{function} needs the secret {name}, which cannot be read: {e}; {fix}"
+                ))
+            })?;
+            let value = SecretValue::new(&value).map_err(|e| unavailable(e.to_string()))?;
+            Ok(Secret {
+                name: name.clone(),
+                version: stored.version,
+                value,
+            })
+        });
+        opened.collect()
+    }
+
+    /// Tells a function's secrets from those that an instance got earlier; `None` if one of them is not set.
+    pub(super) fn revision(&self, function: &FunctionId, manifest: &Manifest) -> Option<u64> {
+        let namespace = function.split().1.unwrap_or_default();
+        let sealed = self.sealed.lock();
+        let mut versions = Vec::new();
+        for name in &manifest.secrets {
+            versions.push(sealed.get(&(namespace.clone(), name.clone()))?.version);
+        }
+        Some(secret::revision(versions.into_iter()))
+    }
+
     /// A secret as users see it.
     pub(super) fn summary(&self, namespace: &Namespace, name: &SecretName, stored: &StoredSecret) -> SecretSummary {
         SecretSummary {
@@ -65,6 +115,7 @@ impl Secrets {
             version: stored.version,
             set_unix_s: stored.set_unix_s,
             readable: self.open(namespace, name, stored).is_ok(),
+            used_by: Vec::new(),
         }
     }
 

@@ -169,6 +169,7 @@ impl Host {
                 ..WorkerLevels::default()
             },
             pressure: MemoryPressure::default(),
+            secrets: BTreeMap::new(),
             kept: (self.revision != self.known_revision).then(|| Kept {
                 revision: self.revision,
                 templates: names(&self.templates),

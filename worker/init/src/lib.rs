@@ -9,8 +9,9 @@
 //! for a pager to reach the memory that CRIU will restore ([`ancestor`]). Beside it waits a process that restores
 //! without CRIU (`hollow`). It rejects a checkpoint that would miss a
 //! process ([`strays`]) or an IPC object ([`ipc`]). It saves and loads the private files of a snapshot
-//! ([`files`]), and reaps dead processes ([`reactor`]). When the control socket closes, init exits, and the whole
-//! sandbox with it: a killed worker leaves no sandbox behind. A CRIU that dumps comes from outside ([`dumper`]).
+//! ([`files`]), writes [`secrets`], and reaps dead processes ([`reactor`]). When the control socket closes, init exits,
+//! and the whole sandbox with it: a killed worker leaves no sandbox behind. A CRIU that dumps comes from outside
+//! ([`dumper`]).
 
 pub mod ancestor;
 pub mod causes;
@@ -32,6 +33,7 @@ pub mod protocol;
 pub mod reactor;
 pub mod rootfs;
 pub mod seccomp;
+pub mod secrets;
 pub mod spawn;
 pub mod strays;
 pub mod zygote;

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::files::Saved;
 use crate::locks::Lock;
+use crate::secrets::SecretFile;
 
 /// The zygote's descriptor of the control socket at its start: standard input, so that the worker can start it by
 /// vfork.
@@ -88,6 +89,8 @@ pub struct Setup {
     pub resolv_conf: Option<String>,
     /// The machine that the sandbox appears to be.
     pub machine: Machine,
+    /// Whether it has a place for secrets.
+    pub secrets: bool,
 }
 
 /// The size of the machine that a sandbox appears to be.
@@ -109,6 +112,9 @@ pub struct Spawn {
     pub env: Vec<String>,
     /// Working directory.
     pub cwd: String,
+    /// Whether its secrets are in the environment too.
+    #[serde(default)]
+    pub secrets: bool,
     /// Maximum number of open files.
     pub open_files: u64,
     /// Digest of an earlier system call filter for the process. `None` for the current filter.
@@ -210,6 +216,9 @@ pub enum Request {
     SaveFiles,
     /// Unpack such an archive from the attached descriptor.
     LoadFiles,
+    /// Put these secrets in the place of all others ([`secrets`](crate::secrets)). Attached: their values, one after
+    /// the other.
+    SetSecrets(Vec<SecretFile>),
     /// Read the result of CRIU's kernel probe.
     ReadProbe,
     /// Store such a result. Attached: a descriptor to read it from.

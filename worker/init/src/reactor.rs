@@ -29,7 +29,7 @@ use crate::protocol::{
 };
 use crate::strays::StrayError;
 use crate::{
-    ancestor, clocks, criu, descriptors, files, hollow, ipc, locks, machine, namespaces, rootfs, spawn, strays,
+    ancestor, clocks, criu, descriptors, files, hollow, ipc, locks, machine, namespaces, rootfs, secrets, spawn, strays,
 };
 
 /// Maximum size of an accepted kernel probe result in bytes. A result is about 1 KiB.
@@ -250,6 +250,7 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
             | Request::RefuseStrays
             | Request::SaveFiles
             | Request::LoadFiles
+            | Request::SetSecrets(_)
             | Request::ReadProbe
             | Request::WriteProbe
     );
@@ -367,6 +368,12 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
             let renumbered = loaded.renumbered;
             sandbox.loaded = loaded;
             Ok(Reply::Loaded(renumbered))
+        }
+        Request::SetSecrets(all) => {
+            let values = File::from(next("values")?);
+            secrets::write(Path::new(secrets::DIRECTORY), &all, &values, FUNCTION_UID)
+                .map(|()| Reply::Done)
+                .map_err(plain("write secrets"))
         }
         Request::ReadProbe => std::fs::read(CRIU_PROBE_CACHE)
             .map(Reply::Bytes)

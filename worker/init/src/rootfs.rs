@@ -5,6 +5,7 @@
 //! /app       the function's files, read-only                 /dev    null zero full random urandom tty, fd, shm, pts
 //! /tmp       a private tmpfs with a limit                    /run    root only: CRIU's probe cache
 //! /sys       control groups, processors ([`machine`])        /etc    hosts; resolv.conf, if network egress is possible
+//! /run/secrets   the function's secrets, if it has any, read-only ([`secrets`])
 //! ```
 
 use std::fs::{self, File, OpenOptions};
@@ -18,6 +19,7 @@ use crate::files;
 use crate::machine;
 use crate::mounts::{NO_EXEC, QUIET, RootfsError, bind_read_only, mounted, tmpfs, write};
 use crate::protocol::{CRIU_PROBE_CACHE, FUNCTION_UID, Setup};
+use crate::secrets;
 
 /// For mounts with devices of their own.
 const NO_DEVICES: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NOEXEC);
@@ -117,6 +119,9 @@ pub(crate) fn enter(setup: &Setup) -> Result<(), RootfsError> {
             MsFlags::MS_MOVE,
             None,
         )?;
+    }
+    if setup.secrets {
+        secrets::mount(&root.join("run"))?;
     }
     let tmp = format!("mode=1777,size={},nr_inodes=65536", setup.tmp_bytes);
     tmpfs("tmp", &root.join("tmp"), QUIET | NO_LINKS, &tmp)?;

@@ -16,6 +16,7 @@ use nix::unistd::{
 
 use crate::protocol::{FUNCTION_PID, FUNCTION_UID, Spawn};
 use crate::seccomp::{Filter, UnknownFilter};
+use crate::secrets;
 
 /// Why a process could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -94,7 +95,11 @@ pub fn spawn(order: &Spawn, stdout: &OwnedFd, stderr: &OwnedFd, group: &OwnedFd)
     let first = order.argv.first().ok_or_else(|| SpawnError::NotFound(String::new()))?;
     let program = CString::new(locate(first, &order.cwd, &order.env)?).map_err(|_| SpawnError::Nul)?;
     let argv = c_strings(order.argv.iter())?;
-    let env = c_strings(order.env.iter())?;
+    let secrets = match order.secrets {
+        true => secrets::variables(Path::new(secrets::DIRECTORY)).map_err(|e| SpawnError::Call("read secrets", e))?,
+        false => Vec::new(),
+    };
+    let env = c_strings(order.env.iter().chain(&secrets))?;
     // Before the fork: the child only makes system calls.
     let filter = Filter::chosen(order.filter.as_deref())?;
     let null = std::fs::File::open("/dev/null").map_err(|e| SpawnError::Call("open /dev/null", e))?;

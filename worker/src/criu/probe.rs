@@ -73,6 +73,7 @@ async fn in_a_sandbox_of_its_own(criu: &Criu) -> Result<(), ApiError> {
         shm_bytes: SMALL,
         root_bytes: None,
         resolv_conf: None,
+        secrets: false,
         machine: Machine {
             memory_bytes: SMALL,
             processors: 1,

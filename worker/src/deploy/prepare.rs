@@ -11,7 +11,7 @@ use rekindle_snapshotter::manifest::Origin;
 use rekindle_wire::api::{SnapshotSummary, StartKind, VersionState};
 use rekindle_wire::internal::{BuiltLayers, PrepareEvent, PrepareRequest, StartInstance, VersionSpec};
 use rekindle_wire::processor::InstructionSets;
-use rekindle_wire::{ApiError, ErrorCode};
+use rekindle_wire::{ApiError, ErrorCode, Secret};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -107,6 +107,11 @@ impl Preparer {
             instance: request.instance.clone(),
             start: StartKind::Booted,
             spec: spec.clone(),
+            secrets: match spec.manifest.snapshot {
+                // Its memory becomes the snapshot.
+                true => Vec::new(),
+                false => request.secrets.clone(),
+            },
         };
         let scope = Scope::of(request.sharing, &spec, request.runtime_snapshot.clone());
         // It may be booted twice, with a snapshot of its runtime taken in between.
@@ -138,7 +143,7 @@ impl Preparer {
                     spec.snapshot = Some(published.id);
                     spec.snapshot_digest = Some(published.digest.to_string());
                     spec.instruction_sets = self.checkpointer.instruction_sets;
-                    match self.rehearsed(&spec, summary, events).await? {
+                    match self.rehearsed(&spec, &request.secrets, summary, events).await? {
                         Ok(summary) => snapshot = Some(summary),
                         // The version goes without it, since each start would try the snapshot and then boot.
                         // Collection removes the snapshot.
@@ -168,6 +173,7 @@ impl Preparer {
     async fn rehearsed(
         &self,
         spec: &VersionSpec,
+        secrets: &[Secret],
         summary: SnapshotSummary,
         events: &mpsc::Sender<PrepareEvent>,
     ) -> Result<Result<SnapshotSummary, String>, ApiError> {
@@ -177,13 +183,13 @@ impl Preparer {
         phase(events, VersionState::Rehearsing).await?;
         let is_the_snapshot_s =
             |error: &ApiError| matches!(error.code, ErrorCode::RestoreFailed | ErrorCode::SnapshotLost);
-        let mut rehearsal = self.rehearser.rehearse(spec).await;
+        let mut rehearsal = self.rehearser.rehearse(spec, secrets).await;
         if let Err(error) = rehearsal.as_ref()
             && is_the_snapshot_s(error)
         {
             // It may have been a temporary failure of the store.
             tracing::warn!(function = %spec.function, %error, "a snapshot could not be restored; once more");
-            rehearsal = self.rehearser.rehearse(spec).await;
+            rehearsal = self.rehearser.rehearse(spec, secrets).await;
         }
         Ok(match rehearsal {
             Ok(rehearsal) => Ok(SnapshotSummary {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rekindle_wire::InstanceId;
 use rekindle_wire::api::{Rehearsal, StartKind};
 use rekindle_wire::internal::{StartInstance, VersionSpec, start_limit};
-use rekindle_wire::{ApiError, ErrorCode};
+use rekindle_wire::{ApiError, ErrorCode, Secret};
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
@@ -45,7 +45,7 @@ impl Rehearser {
     /// # Errors
     /// Returns an error when it cannot be restored, or its memory was lost. Its function's responses are no error, but
     /// may be a warning.
-    pub(crate) async fn rehearse(&self, spec: &VersionSpec) -> Result<Rehearsal, ApiError> {
+    pub(crate) async fn rehearse(&self, spec: &VersionSpec, secrets: &[Secret]) -> Result<Rehearsal, ApiError> {
         let instance = InstanceId::generate();
         let span = tracing::info_span!(
             "rehearse",
@@ -61,6 +61,7 @@ impl Rehearser {
             instance,
             start: StartKind::Restored,
             spec: spec.clone(),
+            secrets: secrets.to_vec(),
         };
         let rehearsed = self.run(order).instrument(span.clone()).await;
         apart.end("its restore was a rehearsal").await;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{ConnectInfo, MatchedPath, Request, State};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, MatchedPath, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
@@ -38,6 +38,9 @@ use crate::worker::Worker;
 /// How long a placement on this worker waits for the first response to a heartbeat, and the interval of checks.
 const KNOWN_LIMIT: Duration = Duration::from_secs(3);
 const KNOWN_LOOK: Duration = Duration::from_millis(20);
+
+/// Maximum size of a message. Orders carry secrets.
+const BODY_MAX: usize = 8 << 20;
 
 /// Number of a log's lines that are read if no number is asked for.
 const TAIL_DEFAULT: usize = 100;
@@ -145,6 +148,7 @@ fn routes() -> Routes<Arc<Worker>> {
         .on(start_instance)
         .on(stop_instance)
         .on(park_instance)
+        .on(set_secrets)
         .on(delete_function)
         .raw::<worker::Prepare, _, _>(prepare_version)
         .raw::<worker::ReadLogs, _, _>(read_logs);
@@ -157,6 +161,7 @@ fn router(worker: Arc<Worker>) -> Router {
         .route("/invoke/{instance}", any(invoke_instance))
         .route("/invoke/{instance}/", any(invoke_instance))
         .route("/invoke/{instance}/{*path}", any(invoke_instance))
+        .layer(DefaultBodyLimit::max(BODY_MAX))
         .layer(middleware::from_fn_with_state(Arc::clone(&worker), authenticate))
         .route("/metrics", get(metrics))
         .route("/healthz", get(|| async { "ok" }))
@@ -261,6 +266,11 @@ async fn park_instance(worker: Arc<Worker>, call: Call<worker::Park>) -> Result<
         )),
         Parking::Failed(e) => Err(unavailable("park the instance", &e)),
     }
+}
+
+async fn set_secrets(worker: Arc<Worker>, call: Call<worker::SetSecrets>) -> Result<(), ApiError> {
+    let instance = worker.instances.get(&call.at.id).ok_or_else(gone)?;
+    instance.change_secrets(call.body).await
 }
 
 async fn invoke_instance(State(worker): State<Arc<Worker>>, request: Request) -> Result<Response, ApiError> {

@@ -105,6 +105,8 @@ impl Booter {
             argv: program.argv,
             env: program.env,
             cwd: program.cwd,
+            // Without a snapshot every start is a boot, and a program may rely on them.
+            secrets: !spec.manifest.snapshot && !instance.secrets().is_empty(),
             open_files: OPEN_FILES,
             filter: self.filter.earlier().map(str::to_owned),
         };

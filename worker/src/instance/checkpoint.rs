@@ -49,6 +49,9 @@ const RENUMBERED: &str = "files in /tmp or /dev/shm will have other inode number
 /// Why there is no snapshot. The instance keeps running in every case.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
+    /// It holds secrets, which must not be stored.
+    #[error("an instance that holds secrets is not stored")]
+    Secrets,
     /// The hook failed.
     #[error("{0}")]
     Hook(String),
@@ -111,6 +114,9 @@ impl Checkpointer {
         parts: &Arc<RunningInstance>,
         origin: Origin,
     ) -> Result<Published, CheckpointError> {
+        if !instance.secrets().is_empty() {
+            return Err(CheckpointError::Secrets);
+        }
         let started = Instant::now();
         let answer = call_hook(instance, parts, Hook::BeforeSnapshot).await;
         // A function's own hook may return anything.

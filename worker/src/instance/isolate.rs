@@ -85,6 +85,7 @@ impl Isolator {
                 memory_bytes: spec.manifest.memory.0,
                 processors: processors(spec),
             },
+            secrets: !spec.manifest.secrets.is_empty(),
         };
         let furniture = Furniture::new(layers, setup, egress, [rootfs.clone(), app.clone()]);
         let ready = self.pool.take_furnished(&furniture);
@@ -122,6 +123,11 @@ impl Isolator {
         let sandbox = &isolated.sandbox;
         if self.criu.probe().is_none() {
             probe::give_or_make(&self.criu, instance.id.as_str(), sandbox).await?;
+        }
+        let secrets = instance.secrets();
+        if !secrets.is_empty() {
+            let given = instance.phase("secrets", sandbox.set_secrets(&secrets)).await;
+            given.map_err(|e| unavailable("give the function its secrets", &e))?;
         }
         Ok(isolated)
     }

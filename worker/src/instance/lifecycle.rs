@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use rekindle_relay::{HeadLimits, SendError};
 use rekindle_wire::api::{InstanceInfo, InstanceState, StartKind};
 use rekindle_wire::internal::VersionSpec;
-use rekindle_wire::{ApiError, ErrorCode, InstanceId, WorkerId};
+use rekindle_wire::{ApiError, ErrorCode, InstanceId, Secret, WorkerId};
 use tokio::sync::{Semaphore, watch};
 use tracing::Instrument;
 
@@ -65,6 +65,8 @@ pub struct Instance {
     renewals: AtomicU64,
     /// The sandbox that it is being started in. A stop kills this sandbox if the instance has no parts yet.
     starting_in: Mutex<Weak<Sandbox>>,
+    /// The values that it was given. One that has any is never published.
+    pub(super) secrets: Mutex<Arc<[Secret]>>,
     /// The layers that its sandbox has mounted.
     files: OnceLock<[LayerUse; 2]>,
     /// Held by whoever freezes or thaws it.
@@ -95,6 +97,7 @@ impl Instance {
             parts: Mutex::new(None),
             renewals: AtomicU64::new(0),
             starting_in: Mutex::default(),
+            secrets: Mutex::default(),
             files: OnceLock::new(),
             parking: tokio::sync::Mutex::default(),
             settled: watch::Sender::new(false),

@@ -41,6 +41,7 @@ pub mod restore;
 pub(crate) mod room_for_images;
 mod running;
 pub mod runtime_snapshot;
+mod secrets;
 pub mod start;
 mod thaw_order;
 mod usage;

@@ -127,6 +127,7 @@ impl Starter {
             .sink(&order.spec.function, order.spec.version, order.instance.clone());
         let park = order.park;
         let instance = Instance::new(order.instance, order.spec, order.start, sink);
+        instance.give_secrets(order.secrets);
         if !self.instances.add(&instance) {
             return Err(ApiError::new(
                 ErrorCode::Conflict,

@@ -185,6 +185,10 @@ impl Reporter {
             pressure: self.pressure.read(),
             kept: self.kept.untold(&self.snapshots),
             damaged,
+            secrets: instances
+                .iter()
+                .filter_map(|i| Some((i.id.clone(), i.secrets_revision()?)))
+                .collect(),
             snapshots: snapshots::report(self.filter, &self.instances, &self.refusals),
         };
         let told = self.tell(scheduler, &report).await;

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::ids::FunctionId;
 use crate::secret::SecretName;
 
 /// A secret of a namespace.
@@ -16,4 +17,7 @@ pub struct SecretSummary {
     pub set_unix_s: i64,
     /// Whether the scheduler's master key opens it. One that another key sealed must be set again.
     pub readable: bool,
+    /// The functions with a version that serves and names it.
+    #[serde(default)]
+    pub used_by: Vec<FunctionId>,
 }

@@ -9,6 +9,7 @@
 use crate::ids::{FunctionId, InstanceId, MigrationId};
 use crate::internal::{PrepareRequest, StartInstance};
 use crate::migration::{self, Departed, Expected, SourceOrder, Standing, TargetOrder, TargetState};
+use crate::secret::Secret;
 
 crate::endpoints! {
     /// The worker's interface, without invocations.
@@ -30,6 +31,12 @@ crate::endpoints! {
         /// The instance.
         id: InstanceId
     } () => NO_CONTENT ();
+
+    /// Gives an instance secrets in place of those that it has; 409 `conflict` while it starts.
+    [Scheduler] PUT "/instances/{id}/secrets" SetSecrets {
+        /// The instance.
+        id: InstanceId
+    } (Vec<Secret>) => NO_CONTENT ();
 
     /// Builds, boots, warms up and snapshots a version. The response is lines of [`crate::internal::PrepareEvent`].
     [Scheduler] POST "/prepare" Prepare {} (PrepareRequest) => OK ();

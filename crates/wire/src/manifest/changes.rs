@@ -39,8 +39,8 @@ impl SettingChange {
             "timeout" | "boot_timeout" | "concurrency" | "max_instances" | "idle" | "park" | "adaptive"
             | "min_warm" | "min_parked" | "idempotent" | "async" | "build_command" => Work::Settings,
             // The memory of a snapshot depends on these.
-            "memory" | "cpu" | "tmp" | "env" | "warmup" | "hooks" | "snapshot" | "unique" | "rehearse" | "fresh"
-            | "network" => Work::Boot,
+            "memory" | "cpu" | "tmp" | "env" | "secrets" | "warmup" | "hooks" | "snapshot" | "unique" | "rehearse"
+            | "fresh" | "network" => Work::Boot,
             _ => Work::Build,
         }
     }
@@ -112,6 +112,7 @@ mod tests {
             ("", "env = { A_ms = \"1\" }", "env.A_ms", Work::Boot),
             ("", "[[warmup]]\npath = \"/a\"", "warmup", Work::Boot),
             ("", "snapshot = false", "snapshot", Work::Boot),
+            ("", "secrets = [\"A\"]", "secrets", Work::Boot),
         ] {
             let [only] = &changes(old, new)[..] else {
                 panic!("{old} and {new}: {:?}", changes(old, new));

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::ids::FunctionName;
+use crate::secret::SecretName;
 pub use base::{Base, Interpreter, advice};
 pub use changes::{SettingChange, Work};
 pub use interface::Interface;
@@ -100,6 +101,9 @@ pub struct Manifest {
     pub asynchronous: Asynchronous,
     /// Environment variables.
     pub env: BTreeMap<String, String>,
+    /// Secrets that its instances get: after a restore, or before a boot if it has no snapshot.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretName>,
     /// Requests sent before the snapshot is taken.
     pub warmup: Vec<WarmupRequest>,
     /// Paths of an `http` function that are called around a snapshot.
@@ -133,6 +137,11 @@ impl Manifest {
     /// How long an unused instance is kept parked after that.
     pub fn park(&self) -> Duration {
         Duration::from_millis(self.park_ms)
+    }
+
+    /// Whether the instance of a deploy is no copy of what serves later: it has none of the function's secrets.
+    pub fn deploys_without_secrets(&self) -> bool {
+        self.snapshot && !self.secrets.is_empty()
     }
 
     /// Requests that a copy of its snapshot must answer before the version goes live: the warm-up requests, or `GET /`.

@@ -8,6 +8,8 @@ use http::{HeaderName, HeaderValue};
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::secret::{SECRETS_OF_FUNCTION_MAX, SecretName};
+
 use super::{
     Asynchronous, BOOT_TIMEOUT_S, Base, ByteSize, Hooks, Interface, Manifest, Network, PORT, Runtime, WarmupRequest,
     check_callback, control, interface, parse_duration, yes,
@@ -80,6 +82,8 @@ struct Raw {
     #[serde(default)]
     env: BTreeMap<String, Spanned<String>>,
     #[serde(default)]
+    secrets: Vec<Spanned<RawSecret>>,
+    #[serde(default)]
     warmup: Vec<Spanned<WarmupRequest>>,
     hooks: Option<Spanned<Hooks>>,
     build: Option<RawBuild>,
@@ -104,6 +108,22 @@ enum RawSnapshot {
 #[serde(rename_all = "snake_case")]
 enum SnapshotName {
     Unique,
+}
+
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "invalid type: a secret is its name, or { name = \"NAME\", at = \"boot\" }"
+)]
+enum RawSecret {
+    Name(String),
+    At { name: String, at: SecretTime },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum SecretTime {
+    Boot,
 }
 
 #[derive(Deserialize)]
@@ -167,6 +187,7 @@ pub(super) const EXAMPLES: &[&str] = &[
     "fresh = true",
     "idempotent = true",
     r#"network = "egress""#,
+    r#"secrets = ["DB_URL"]"#,
     "max_attempts = 3",
     r#"max_age = "1h""#,
 ];
@@ -234,6 +255,16 @@ impl Checker<'_> {
                 );
             }
         };
+        let (secrets, at_boot) = self.secrets(&raw.secrets, &raw.env)?;
+        if let Some(span) = at_boot.clone().filter(|_| {
+            let wants_one = !matches!(raw.snapshot, None | Some(RawSnapshot::Taken(false)));
+            let parks = raw.min_parked.as_ref().is_some_and(|n| *n.get_ref() > 0);
+            wants_one || parks || raw.fresh.as_ref().is_some_and(|fresh| *fresh.get_ref())
+        }) {
+            let message = "at = \"boot\" leaves out the snapshot, as that would hold the secret: remove snapshot, \
+                           fresh and min_parked, or leave out at and read the secret after a restore";
+            return self.refuse(Some(span), message);
+        }
         let max_instances = self.count("max_instances", raw.max_instances, 10, &INSTANCES)?;
         let adaptive = raw.idle.is_none() && raw.park.is_none();
         let warm_at = raw.min_warm.as_ref().map(Spanned::span);
@@ -306,7 +337,7 @@ impl Checker<'_> {
             min_warm,
             min_parked,
             tmp,
-            snapshot: raw.snapshot != Some(RawSnapshot::Taken(false)),
+            snapshot: at_boot.is_none() && raw.snapshot != Some(RawSnapshot::Taken(false)),
             unique: raw.snapshot == Some(RawSnapshot::Named(SnapshotName::Unique)),
             rehearse: raw.rehearse.unwrap_or_else(yes),
             fresh: fresh.is_some(),
@@ -314,6 +345,7 @@ impl Checker<'_> {
             network: self.network(raw.network)?,
             asynchronous: self.asynchronous(raw.asynchronous.unwrap_or_default())?,
             env: self.env(raw.env)?,
+            secrets,
             warmup: self.warmup(raw.warmup)?,
             hooks: self.hooks(runtime, interface, raw.hooks)?,
             build_command: raw.build.map(|b| b.command),
@@ -624,6 +656,38 @@ impl Checker<'_> {
             out.insert(key, value.into_inner());
         }
         Ok(out)
+    }
+
+    /// The secrets, and the place of one that is needed at the boot.
+    fn secrets(
+        &self,
+        secrets: &[Spanned<RawSecret>],
+        env: &BTreeMap<String, Spanned<String>>,
+    ) -> Result<(Vec<SecretName>, Option<Range<usize>>), ManifestError> {
+        if let Some(extra) = secrets.get(SECRETS_OF_FUNCTION_MAX) {
+            let message = format!("more than {SECRETS_OF_FUNCTION_MAX} secrets: put several values into one");
+            return self.refuse(Some(extra.span()), message);
+        }
+        let (mut names, mut at_boot) = (Vec::new(), None);
+        for secret in secrets {
+            let text = match secret.get_ref() {
+                RawSecret::Name(text) => text,
+                RawSecret::At { name, at } => {
+                    at_boot = (*at == SecretTime::Boot).then(|| secret.span());
+                    name
+                }
+            };
+            let name: SecretName = match text.parse() {
+                Ok(name) => name,
+                Err(e) => return self.refuse(Some(secret.span()), format!("{e}")),
+            };
+            if names.contains(&name) || env.contains_key(text) {
+                let message = format!("{name} is named twice in secrets and env: name it once");
+                return self.refuse(Some(secret.span()), message);
+            }
+            names.push(name);
+        }
+        Ok((names, at_boot))
     }
 
     fn warmup(&self, requests: Vec<Spanned<WarmupRequest>>) -> Result<Vec<WarmupRequest>, ManifestError> {

@@ -223,3 +223,37 @@ fn an_image_brings_its_own_runtime_and_command() {
     assert!(refused("name = \"shop\"\n").contains("runtime is missing"));
     assert!(refused(&format!("{HELLO}port = 80\n")).contains("port is for images"));
 }
+
+#[test]
+fn secrets_are_named_and_one_that_is_needed_at_the_boot_leaves_out_the_snapshot() {
+    let with = |line: &str| format!("{HELLO}{line}\n");
+    let plain = parse(&with("secrets = [\"DB_URL\", { name = \"KEY\", at = \"boot\" }]")).unwrap();
+    let names: Vec<_> = plain.secrets.iter().map(|name| name.as_str()).collect();
+    assert_eq!((names.as_slice(), plain.snapshot), (&["DB_URL", "KEY"][..], false));
+    let restored = parse(&with("secrets = [\"DB_URL\"]")).unwrap();
+    assert!(restored.snapshot && restored.deploys_without_secrets());
+    assert!(!parse(HELLO).unwrap().deploys_without_secrets() && !plain.deploys_without_secrets());
+    for (line, why) in [
+        ("secrets = [\"db\"]", "use 1 to 64"),
+        ("secrets = [\"PORT\"]", "the platform's"),
+        ("secrets = [\"A\", \"A\"]", "named twice"),
+        ("secrets = [\"A\"]\nenv = { A = \"1\" }", "named twice"),
+        ("secrets = [{ name = \"A\", at = \"noon\" }]", "at = \"boot\""),
+        (
+            "secrets = [{ name = \"A\", at = \"boot\" }]\nsnapshot = \"unique\"",
+            "leaves out the snapshot",
+        ),
+        (
+            "secrets = [{ name = \"A\", at = \"boot\" }]\nfresh = true",
+            "leaves out the snapshot",
+        ),
+        (
+            "secrets = [{ name = \"A\", at = \"boot\" }]\nmin_parked = 1",
+            "leaves out the snapshot",
+        ),
+    ] {
+        assert!(refused(&with(line)).contains(why), "{line}: {}", refused(&with(line)));
+    }
+    let many: Vec<_> = (0..33).map(|n| format!("\"S_{n}\"")).collect();
+    assert!(refused(&with(&format!("secrets = [{}]", many.join(", ")))).contains("more than 32"));
+}

@@ -133,6 +133,7 @@ mod tests {
             root_bytes: None,
             resolv_conf: None,
             machine,
+            secrets: false,
         };
         Furniture::new(layers, setup, false, ())
     }

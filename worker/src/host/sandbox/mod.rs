@@ -12,6 +12,7 @@ pub mod maker;
 mod netns;
 pub mod pool;
 mod proc;
+mod secrets;
 mod waiting_criu;
 mod zygote;
 
@@ -20,6 +21,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -114,6 +116,8 @@ pub struct Sandbox {
     /// Forks the CRIUs that dump it.
     zygote: Arc<Zygote>,
     reaped: Mutex<bool>,
+    /// Tells its secrets from those before.
+    secrets_revision: AtomicU64,
     /// Returned once everything that used the ids is gone.
     ids: IdRange,
 }
@@ -164,6 +168,7 @@ impl Sandbox {
             outside: tokio::sync::Mutex::new(Some(outside)),
             zygote: Arc::clone(zygote),
             reaped: Mutex::new(false),
+            secrets_revision: AtomicU64::new(0),
             ids,
         }))
     }

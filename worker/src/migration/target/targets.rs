@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rekindle_wire::ids::MigrationId;
-use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::migration::{Expected, TargetOrder};
 use rekindle_wire::{ApiError, ErrorCode};
 
@@ -63,7 +62,7 @@ impl MigrationTargets {
 
     /// Returns what the instance runs, if it was announced. The scheduler's word counts, not the source's. An
     /// announcement is valid once.
-    fn admit(&self, order: &TargetOrder) -> Result<VersionSpec, ApiError> {
+    fn admit(&self, order: &TargetOrder) -> Result<Expected, ApiError> {
         let announced = self.expected.lock().remove(&order.id);
         let comes = |expected: &Expected| {
             let (said, spec) = (&order.spec, &expected.spec);
@@ -71,7 +70,7 @@ impl MigrationTargets {
             what && order.instance == expected.instance && order.from == expected.from
         };
         match announced {
-            Some((since, expected)) if since.elapsed() < EXPECTED_LIMIT && comes(&expected) => Ok(expected.spec),
+            Some((since, expected)) if since.elapsed() < EXPECTED_LIMIT && comes(&expected) => Ok(expected),
             _ => {
                 let message = format!(
                     "the scheduler has not said that {} comes here from {}",
@@ -101,7 +100,7 @@ impl MigrationTargets {
     /// # Errors
     /// Returns an error when the host cannot take the instance.
     pub async fn prepare(self: &Arc<Self>, order: TargetOrder) -> Result<(), ApiError> {
-        let spec = self.admit(&order)?;
+        let Expected { spec, secrets, .. } = self.admit(&order)?;
         let order = TargetOrder { spec, ..order };
         if self.host.instances.is_draining() {
             let message = "the worker takes no new instances";
@@ -114,6 +113,7 @@ impl MigrationTargets {
         let spec = &order.spec;
         let sink = self.logs.sink(&spec.function, spec.version, order.instance.clone());
         let instance = Instance::new(order.instance.clone(), spec.clone(), order.started, sink);
+        instance.give_secrets(secrets);
         let opening = async {
             let Some(id) = &order.base else { return Ok(None) };
             // It must be the snapshot of the instance's version, whatever the source says.

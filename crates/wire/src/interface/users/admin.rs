@@ -233,13 +233,17 @@ described! {
         TooLarge "the value has more than 64 KiB";
 
     /// Remove a secret
+    ///
+    /// Instances that hold it keep it until they end. Without it no others of these functions start.
     secrets DELETE "/v1/secrets/{name}" RemoveSecret {
         /// the secret
         name: SecretName;
         /// the namespace; `namespace_not_found` (404) if there is none of that name
-        namespace: Namespace
+        namespace: Namespace,
+        /// remove it although a version that serves names it
+        force: bool
     } () => NO_CONTENT () "it is gone"
-    fails NotFound;
+    fails NotFound, Conflict "a version that serves names it";
 
     /// The platform as a whole
     platform GET "/v1/status" ReadStatus {} () => OK Status "workers, functions, instances"

@@ -13,6 +13,7 @@ globalThis.awslambda = require('./lib/stream').awslambda;
 
 const { readEnvironment } = require('./lib/context');
 const { load, HandlerNotFound } = require('./lib/handler');
+const secrets = require('./lib/secrets');
 const { serve } = require('./lib/server');
 
 async function main() {
@@ -28,6 +29,7 @@ async function main() {
 // The handler that FN_HANDLER names; where it cannot be loaded the process ends.
 async function loaded() {
   readEnvironment();
+  secrets.begin();
   try {
     return await load(process.cwd(), process.env.FN_HANDLER ?? '');
   } catch (error) {

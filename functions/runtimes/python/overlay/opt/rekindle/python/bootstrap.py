@@ -48,10 +48,11 @@ def main():
 
 def load(function):
     """Loads the handler that FN_HANDLER names into `function`, on the main thread, as modules expect; or ends the process."""
-    from rekindle_runtime import handler
+    from rekindle_runtime import handler, secret_variables
     from rekindle_runtime.context import Context
 
     Context.read_environment()
+    secret_variables.begin()
     app = os.getcwd()
     sys.path[:0] = [app, os.path.join(app, ".rekindle", "python")]
     # What was seen of these folders before may have been another function's.

@@ -5,6 +5,7 @@ const v8 = require('node:v8');
 const vm = require('node:vm');
 const rekindle = require('../rekindle');
 const { reseed } = require('./random');
+const secrets = require('./secrets');
 
 // After so many runs V8 has compiled what a reseed runs: restored copies, which start from that code, then take 0.3 ms for it
 // instead of 1 ms.
@@ -32,6 +33,7 @@ async function afterRestore(_body, request) {
   // What the platform has reseeded before this process ran.
   const reseeded = (request.headers['x-fn-reseeded'] ?? '').split(',');
   const notReseeded = RESEEDS.every((kind) => reseeded.includes(kind)) ? [] : reseed();
+  secrets.refresh();
   await run(hooks.afterRestore, 'afterRestore');
   return notReseeded.length > 0 ? { notReseeded } : {};
 }

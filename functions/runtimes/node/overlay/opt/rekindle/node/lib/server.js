@@ -6,6 +6,7 @@ const { Context } = require('./context');
 const { call } = require('./handler');
 const lifecycle = require('./lifecycle');
 const { httpEvent, httpResponse, toJson, InvalidResponse, JSON_TYPE } = require('./payload');
+const secrets = require('./secrets');
 const { isStreamed, ResponseStream } = require('./stream');
 
 const MAX_HEAD = 256 * 1024;
@@ -97,6 +98,7 @@ async function platformCall(route, request, body, response) {
 }
 
 async function invoke(handler, request, body, response) {
+  secrets.refresh();
   const isEvent = request.headers['x-fn-invocation'] === 'event';
   let event;
   if (isEvent) {

@@ -4,7 +4,7 @@ import json
 import sys
 import traceback
 
-from . import handler
+from . import handler, secret_variables
 from .context import Context
 from .http1 import Response
 from .payload import JSON_TYPE, InvalidResponse, error_response, http_event, http_response, to_json
@@ -22,6 +22,7 @@ class Function:
         """The response to `request`. Raises nothing that the user's code raised."""
         if self.handler is None:
             return error_response(503, "Runtime.NotLoaded", "no function is loaded yet")
+        secret_variables.refresh()
         is_event = request.headers.get("x-fn-invocation") == "event"
         if is_event:
             try:

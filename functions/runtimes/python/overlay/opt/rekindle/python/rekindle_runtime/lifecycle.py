@@ -7,7 +7,7 @@ import traceback
 
 import rekindle
 
-from . import handler, randomness
+from . import handler, randomness, secret_variables
 from .http1 import Response
 from .payload import JSON_TYPE, error_response
 
@@ -40,6 +40,7 @@ def after_restore(request):
     def work():
         # What the platform has reseeded before this process ran.
         randomness.reseed(request.headers.get("x-fn-reseeded", ""))
+        secret_variables.refresh()
         _run(rekindle._after_restore + _lambda_hooks("get_after_restore"), "after_restore")
 
     return _answer(work)
