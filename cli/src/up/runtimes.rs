@@ -261,9 +261,7 @@ mod tests {
         archive(&packaged.join("base.tar"), "a 1\n");
         // Whoever writes there fails on a read-only filesystem, root too.
         let before = fs::metadata(&packaged).unwrap().modified().unwrap();
-        let store: Store = rekindle_store::Directory::open(&dir.path().join("objects"))
-            .unwrap()
-            .into();
+        let store = rekindle_store::Directory::open(&dir.path().join("objects")).unwrap();
         let first = Box::pin(import_one(&store, "base", &cache)).await.unwrap();
         assert_eq!(Box::pin(import_one(&store, "base", &cache)).await.unwrap(), first);
         assert_eq!(fs::metadata(&packaged).unwrap().modified().unwrap(), before);
