@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs every test of the workspace, one program more at a time than there are processors: end-to-end tests mostly wait.
+"""Runs every test of the workspace, two programs at a time: most of what end-to-end tests do is to wait.
 
 usage: run-tests.py [ARGUMENT OF cargo test]...
 
@@ -17,7 +17,7 @@ import threading
 import time
 
 CARGO = ["cargo", "test", "--release", "--locked", "--workspace"]
-JOBS = int(os.environ.get("JOBS") or (os.cpu_count() or 1) + 1)
+JOBS = int(os.environ.get("JOBS") or os.cpu_count() or 1)
 # How long the tests of each took when it was last looked at, seconds: the longest begin first, so that none is left
 # over at the end. The others take less.
 LONG = {

@@ -38,6 +38,8 @@ os.kill(os.getpid(), signal.SIGUSR1)
 lock = open("/tmp/lock", "w")
 fcntl.flock(lock, fcntl.LOCK_EX)
 fcntl.lockf(lock, fcntl.LOCK_EX, 5, 10)
+ranged = open("/tmp/ranged", "w")
+fcntl.fcntl(ranged, fcntl.F_OFD_SETLK, struct.pack("hhqqi", fcntl.F_WRLCK, 0, 3, 4, 0))
 signals = libc.signalfd(-1, struct.pack("Q", 1 << (signal.SIGUSR2 - 1)), os.O_NONBLOCK)
 reader, writer = os.pipe()
 os.write(writer, b"in the pipe")
@@ -72,6 +74,11 @@ def locked():
         except BlockingIOError:
             return [l.split()[1:] for l in open("/proc/locks") if f" {os.getpid()} " in l]
 
+def held():
+    with open("/tmp/ranged", "w") as other:
+        asked = struct.pack("hhqqi", fcntl.F_WRLCK, 0, 0, 0, 0)
+        return struct.unpack("hhqqi", fcntl.fcntl(other, fcntl.F_OFD_GETLK, asked))[2:4]
+
 def handler(event, context):
     os.kill(os.getpid(), signal.SIGUSR2)
     near.send(b"to thread")
@@ -84,7 +91,7 @@ def handler(event, context):
         "alarms": len(alarms) > before,
         "ticks": len(ticks) > posix_before, "pending": signal.SIGUSR1 in signal.sigpending(),
         "locks": sorted([l[0], l[-2], l[-1]] for l in locked()),
-        "guarded": [guarded[0], guarded[12288]], "child": os.read(up[0], 9).decode(),
+        "ranged": held(), "guarded": [guarded[0], guarded[12288]], "child": os.read(up[0], 9).decode(),
         "rights": [l.split()[1] for l in open("/proc/self/status") if l.startswith(("CapPrm", "CapBnd", "NoNewPrivs"))],
     }
 "#;
@@ -231,6 +238,42 @@ def handler(event, context):
     }
 "#;
 
+/// Two children, each of which has made a child after both were there. So ids are not in the order of the tree.
+const TREE: &str = r#"
+import os, socket
+
+def child(name):
+    ours, theirs = socket.socketpair()
+    if os.fork() == 0:
+        ours.close()
+        serve(name, theirs)
+        os._exit(0)
+    theirs.close()
+    return ours
+
+def serve(name, theirs):
+    own, below = bytearray(name.encode() * 65536), None
+    while asked := theirs.recv(9):
+        if asked == b"fork":
+            below, answer = child(name + " below"), "forked"
+        else:
+            answer = f"{own[:len(name)].decode()} {own.count(name.encode())}"
+        if below and asked != b"fork":
+            below.send(b"?")
+            answer += ", " + below.recv(99).decode()
+        theirs.send(answer.encode())
+
+children = [child(name) for name in ("first", "second")]
+for each in children:
+    each.send(b"fork")
+    assert each.recv(99) == b"forked"
+
+def handler(event, context):
+    for each in children:
+        each.send(b"?")
+    return [each.recv(99).decode() for each in children]
+"#;
+
 /// Holds a file that lies in memory alone, which no program makes. Listens on a port, which only sockets of the same
 /// user may share.
 const MEMORY_FILE: &str = r#"
@@ -265,7 +308,7 @@ fn programs_restore_what_they_can_and_criu_what_is_named() {
     let expected = json!({
         "ticks": true, "pending": true, "locks": [["FLOCK", "0", "EOF"], ["POSIX", "10", "14"]],
         "timer": true, "signal": true, "pipe": "in the pipe", "thread": "to thread", "counter": 7, "alarms": true,
-        "guarded": [103, 103], "child": "child", "rights": ["0000000000000000", "0000000000000000", "1"],
+        "ranged": [3, 4], "guarded": [103, 103], "child": "child", "rights": ["0000000000000000", "0000000000000000", "1"],
     });
     assert_eq!(body, expected);
     assert_eq!(made, [3.0, 0.0], "{}", platform.log_tail(30));
@@ -297,6 +340,11 @@ fn programs_restore_what_they_can_and_criu_what_is_named() {
         "served": "served", "abstract": "hello", "mode": "0o140640", "own": true, "event": [true, "new"], "mask": 0o22,
     });
     assert_eq!(body, expected);
+    assert_eq!(made, [3.0, 0.0], "{}", platform.log_tail(30));
+
+    let (body, made) = restored(&platform, "tree", TREE);
+    let of = |name: &str| format!("{name} 65536, {name} below 65536");
+    assert_eq!(body, json!([of("first"), of("second")]));
     assert_eq!(made, [3.0, 0.0], "{}", platform.log_tail(30));
 
     let (body, made) = restored(&platform, "memory-file", MEMORY_FILE);

@@ -150,7 +150,8 @@ impl Run {
     fn order(&self, hollow: Hollow) -> Result<(Ordered, FilesSignal), RunError> {
         let order = self.program.order().ok_or(RunError::Address)?;
         let own = self.program.files().into_iter().chain(&self.outputs);
-        let templates = self.snapshot.template.files();
+        // The program numbers its processes' templates in its own order: parents before their children.
+        let templates = self.snapshot.template.files_of(self.program.pids());
         let descriptors: Vec<BorrowedFd<'_>> = own.chain(templates).map(OwnedFd::as_fd).collect();
         Ok(hollow.order(order, &descriptors)?)
     }

@@ -97,8 +97,10 @@ pub(crate) fn inet(
 
 /// Makes a unix socket with a name that is connected to nothing, or returns what it is.
 fn named(b: &mut Builder, descriptor: &Descriptor, socket: &UnixSocket) -> Result<(), &'static str> {
+    const DATAGRAM: u32 = 2;
     let listens = socket.state == LISTENING;
-    if !(listens || socket.state == CLOSED) || socket.shutdown.unwrap_or(0) != 0 {
+    // Others that have connected to a datagram socket leave it in the state of a connected one.
+    if !(listens || socket.state == CLOSED || socket.kind == DATAGRAM) || socket.shutdown.unwrap_or(0) != 0 {
         return Err("a connected unix socket with a name, or one that was shut down");
     }
     if !listens && socket.backlog != 0 {

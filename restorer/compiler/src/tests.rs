@@ -602,7 +602,7 @@ fn posix_timers_pending_signals_and_locks_are_compiled() {
     task(&mut images).signals_s = Some(queue.clone());
     let first = images.processes[0].threads[0].core.thread_core.as_mut().unwrap();
     first.signals_p = Some(queue);
-    images.locks = [(1, 0), (2, 1), (1024, 1)]
+    images.locks = [(1, 0), (2, 1), (4, 1)]
         .map(|(flag, kind)| FileLock {
             flag,
             kind,
@@ -628,7 +628,7 @@ fn posix_timers_pending_signals_and_locks_are_compiled() {
     let locks: Vec<_> = of(Code::Lock).map(|op| (op.a, op.args)).collect();
     assert_eq!(
         locks,
-        [(1, [0, 8, 9, 1, 0]), (1, [1, 8, 9, 2, 0]), (1, [1, 8, 9, 1024, 0])]
+        [(1, [0, 8, 9, 1, 0]), (1, [1, 8, 9, 2, 0]), (1, [1, 8, 9, 4, 0])]
     );
     images.locks[0].fd = 99;
     let refusal = crate::fuzz::compiled(&images).unwrap_err().to_string();

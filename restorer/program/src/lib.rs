@@ -73,7 +73,7 @@ pub mod lock_of {
     /// An open file's, as a whole.
     pub const DESCRIPTION: u64 = 2;
     /// An open file's, for a range.
-    pub const RANGE: u64 = 1024;
+    pub const RANGE: u64 = 4;
 }
 
 /// The layout of a thread's frame.

@@ -5,9 +5,10 @@
 use std::io;
 use std::mem::zeroed;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, SockaddrStorage, bind, connect, getsockopt, recv, send, setsockopt, sockopt};
 
 /// Maximum number of bytes that are copied from one end.
@@ -39,7 +40,8 @@ pub(crate) struct End<'a> {
 }
 
 /// Copies what each end of an established connection has received and not read. Nobody may use the sockets meanwhile.
-/// Returns `None` if that is more than 64 KiB, or if something is on its way.
+/// Returns `None` if that is more than 64 KiB or than half of what the socket has room for, or if something is on its
+/// way or urgent.
 ///
 /// # Errors
 /// If the kernel does not tell.
@@ -59,8 +61,14 @@ pub(crate) fn unread(ends: [&OwnedFd; 2]) -> io::Result<Option<[Vec<u8>; 2]>> {
             Err(e) => return Err(e.into()),
         };
         bytes.truncate(length);
+        // What is urgent ends the copy, and a copy is in one piece, which needs more room than many.
+        let mut urgent = [PollFd::new(end.as_fd(), PollFlags::POLLPRI)];
+        let room = getsockopt(end, sockopt::RcvBuf)? / 2;
+        if poll(&mut urgent, PollTimeout::ZERO)? > 0 || length > UNREAD_MAX.min(room) {
+            return Ok(None);
+        }
     }
-    Ok(copied.iter().all(|bytes| bytes.len() <= UNREAD_MAX).then_some(copied))
+    Ok(Some(copied))
 }
 
 /// Connects two sockets to each other, and has each receive what it has not read.
@@ -74,35 +82,36 @@ pub(crate) fn connect_pair(ends: [End<'_>; 2]) -> io::Result<()> {
         getsockopt(that.socket, sockopt::ReuseAddr)?,
     ];
     let [first, second] = SEQUENCES;
-    connect_end(this, first, second)?;
-    connect_end(that, second, first)?;
+    connect_end(this, first, second, that.unread.len())?;
+    connect_end(that, second, first, this.unread.len())?;
     for (end, reuse) in std::iter::zip(&ends, reuse) {
         set(end.socket, libc::TCP_REPAIR, &[OFF_SILENTLY])?;
         // Repair has taken it away.
         setsockopt(end.socket, sockopt::ReuseAddr, &reuse)?;
     }
-    for (from, to) in [(that, this), (this, that)] {
-        let sent = send(from.socket.as_raw_fd(), to.unread, MsgFlags::MSG_DONTWAIT)?;
-        if sent != to.unread.len() {
-            return Err(io::ErrorKind::WriteZero.into());
-        }
-    }
     Ok(())
 }
 
-fn connect_end(end: &End<'_>, sends: u32, receives: u32) -> io::Result<()> {
+/// Connects an end. Both sequence numbers are of the first bytes that are not read. `sent` counts the bytes that the
+/// other end has not read.
+fn connect_end(end: &End<'_>, sends: u32, receives: u32, sent: usize) -> io::Result<()> {
     // CRIU shuts down what was connected; this opens it again.
     disconnect(end.socket)?;
     set(end.socket, libc::TCP_REPAIR, &[1])?;
-    for (queue, next) in [(SENT, sends), (RECEIVED, receives)] {
+    let next = receives + end.unread.len() as u32;
+    for (queue, first) in [(SENT, sends + sent as u32), (RECEIVED, receives)] {
         set(end.socket, libc::TCP_REPAIR_QUEUE, &[queue])?;
-        set(end.socket, libc::TCP_QUEUE_SEQ, &[next])?;
+        set(end.socket, libc::TCP_QUEUE_SEQ, &[first])?;
     }
     bind(end.socket.as_raw_fd(), &SockaddrStorage::from(end.address))?;
     connect(end.socket.as_raw_fd(), &SockaddrStorage::from(end.peer))?;
     set(end.socket, libc::TCP_REPAIR_OPTIONS, &AGREED)?;
+    // The queue is still that of what was received. What is sent now is put there.
+    if !end.unread.is_empty() && send(end.socket.as_raw_fd(), end.unread, MsgFlags::empty())? != end.unread.len() {
+        return Err(io::ErrorKind::WriteZero.into());
+    }
     // The kernel's `tcp_repair_window`: of whom the window is, how large it is and was, ours, since when.
-    let window = [receives, WINDOW, WINDOW, WINDOW, receives];
+    let window = [next, WINDOW, WINDOW, WINDOW, next];
     set(end.socket, libc::TCP_REPAIR_WINDOW, &window)
 }
 
@@ -217,6 +226,7 @@ mod tests {
         drop(ends);
         let sockets = addresses.map(|(own, _)| unconnected(own));
         setsockopt(&sockets[1], sockopt::ReuseAddr, &true).unwrap();
+        setsockopt(&sockets[0], sockopt::SndBuf, &4096).unwrap();
         let end = |at: usize| End {
             socket: &sockets[at],
             address: addresses[at].0,
@@ -260,6 +270,7 @@ mod tests {
     #[test]
     fn what_is_on_its_way_or_too_much_is_not_copied() {
         let (_listener, mut this, that) = connected("127.0.0.1:0");
+        setsockopt(&that, sockopt::RcvBuf, &(1 << 20)).unwrap();
         this.write_all(&[1; UNREAD_MAX]).unwrap();
         let ends = [OwnedFd::from(this), OwnedFd::from(that)];
         let copied = unread([&ends[0], &ends[1]]).unwrap();
@@ -270,6 +281,15 @@ mod tests {
         assert!(unread([&ends[0], &ends[1]]).unwrap().is_none());
         while this.write(&[1; 4096]).is_ok() {}
         assert!(unread([&ends[0], &ends[1]]).unwrap().is_none());
+    }
+
+    #[test]
+    fn what_is_urgent_is_not_copied() {
+        let (_listener, mut this, that) = connected("127.0.0.1:0");
+        this.write_all(b"ab").unwrap();
+        send(this.as_raw_fd(), b"!", MsgFlags::MSG_OOB).unwrap();
+        this.write_all(b"cd").unwrap();
+        assert!(unread([&this.into(), &that.into()]).unwrap().is_none());
     }
 
     #[test]

@@ -88,6 +88,20 @@ impl Instance {
         self.thaw(parts).instrument(span).await.map(Some)
     }
 
+    /// Like [`Self::unpark`], until all processes go on and the platform has no connections that wake them.
+    ///
+    /// # Errors
+    /// The same as [`Self::unpark`].
+    pub async fn unpark_whole(self: &Arc<Self>, parts: &Arc<RunningInstance>) -> Result<(), ApiError> {
+        self.unpark(parts).await?;
+        let thawing = parts.thawing.lock().take();
+        if let Some(thawing) = thawing {
+            // The task does not panic, so the only possible failure is the shutdown of the runtime.
+            drop(thawing.await);
+        }
+        Ok(())
+    }
+
     async fn thaw(self: &Arc<Self>, parts: &Arc<RunningInstance>) -> Result<Duration, ApiError> {
         let since = Instant::now();
         let _alone = self.parking.lock().await;
@@ -101,7 +115,8 @@ impl Instance {
         })?;
         parts.say_thawed();
         if let Some(children) = parts.children.lock().take() {
-            tokio::spawn(children_first(children, Arc::clone(self), Arc::clone(parts)));
+            let going_on = children_first(children, Arc::clone(self), Arc::clone(parts));
+            *parts.thawing.lock() = Some(tokio::spawn(going_on));
         }
         match self.step(|s| matches!(s, InstanceStage::Parked), InstanceStage::Ready) {
             true => Ok(since.elapsed()),

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use rekindle_pager::Pager;
 use rekindle_snapshotter::capture::BaseMemory;
+use tokio::task::JoinHandle;
 
 use super::client::FunctionClient;
 use super::thaw_order::Children;
@@ -42,6 +43,8 @@ pub struct RunningInstance {
     used: AtomicBool,
     /// While it is parked: those of its processes that go on before their parents.
     pub(super) children: Mutex<Option<Children>>,
+    /// Ends when all of them go on after a thaw.
+    pub(super) thawing: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// Where the memory of an instance came from. Nothing is known of one that was booted.
@@ -82,6 +85,7 @@ impl RunningInstance {
             working_set: origin.working_set,
             frozen: AtomicBool::new(false),
             children: Mutex::default(),
+            thawing: Mutex::default(),
         }))
     }
 

@@ -160,7 +160,7 @@ impl MigrationSource {
             left: false,
         };
         self.settle(Duration::from_millis(order.settle_ms)).await?;
-        instance.unpark(&parts).await?;
+        instance.unpark_whole(&parts).await?;
         if !instance.set_moving(true) {
             return Err(not_ready(instance));
         }
