@@ -6,6 +6,7 @@ use std::io;
 use std::mem::zeroed;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -13,6 +14,9 @@ use nix::sys::socket::{MsgFlags, SockaddrStorage, bind, connect, getsockopt, rec
 
 /// Maximum number of bytes that are copied from one end.
 const UNREAD_MAX: usize = 64 << 10;
+/// How long the other end may take to acknowledge what has arrived. The kernel waits 40 ms for something to say with it.
+const ACKNOWLEDGED: Duration = Duration::from_millis(60);
+const PAUSE: Duration = Duration::from_millis(2);
 /// Sequence numbers of the first bytes that two connected ends send.
 const SEQUENCES: [u32; 2] = [1 << 16, 1 << 20];
 
@@ -46,11 +50,10 @@ pub(crate) struct End<'a> {
 /// # Errors
 /// If the kernel does not tell.
 pub(crate) fn unread(ends: [&OwnedFd; 2]) -> io::Result<Option<[Vec<u8>; 2]>> {
-    let counts = [Counts::of(ends[0])?, Counts::of(ends[1])?];
-    let [this, that] = &counts;
-    let is_still = counts.iter().all(|end| end.is_established && end.unsent == 0);
-    if !is_still || (this.sent, that.sent) != (that.received, this.received) {
-        return Ok(None);
+    for end in ends {
+        if !is_still(end)? {
+            return Ok(None);
+        }
     }
     let mut copied = [Vec::new(), Vec::new()];
     for (end, bytes) in std::iter::zip(ends, &mut copied) {
@@ -142,47 +145,45 @@ fn set(socket: &OwnedFd, name: i32, value: &[u32]) -> io::Result<()> {
     Ok(Errno::result(result).map(drop)?)
 }
 
-/// What has gone through an end.
-struct Counts {
-    is_established: bool,
-    /// Bytes that were written and not sent yet.
-    unsent: u32,
-    /// Bytes that were sent, each counted once.
-    sent: u64,
-    /// Bytes that have arrived.
-    received: u64,
+/// Returns whether a connection is open, and all that was sent at this end has arrived. Waits for that while the other end
+/// has yet to say so, which it may do late.
+fn is_still(socket: &OwnedFd) -> io::Result<bool> {
+    const ESTABLISHED: u8 = 1;
+    let until = Instant::now() + ACKNOWLEDGED;
+    loop {
+        let told = info(socket)?;
+        if told.tcpi_state != ESTABLISHED || told.tcpi_notsent_bytes > 0 {
+            return Ok(false);
+        }
+        if told.tcpi_unacked == 0 || Instant::now() >= until {
+            return Ok(told.tcpi_unacked == 0);
+        }
+        std::thread::sleep(PAUSE);
+    }
 }
 
-impl Counts {
-    fn of(socket: &OwnedFd) -> io::Result<Self> {
-        const ESTABLISHED: u8 = 1;
-        #[expect(
-            unsafe_code,
-            reason = "the kernel may know fewer fields, and leaves the others alone"
-        )]
-        // SAFETY: it is made of integers, for which zero is a value.
-        let mut told: libc::tcp_info = unsafe { zeroed() };
-        let mut length = size_of_val(&told) as u32;
-        // SAFETY: both are valid until the call returns, and the length is that of the room.
-        #[expect(unsafe_code, reason = "nix does not have this option")]
-        let result = unsafe {
-            let at = (&raw mut told).cast();
-            libc::getsockopt(
-                socket.as_raw_fd(),
-                libc::IPPROTO_TCP,
-                libc::TCP_INFO,
-                at,
-                &raw mut length,
-            )
-        };
-        Errno::result(result)?;
-        Ok(Self {
-            is_established: told.tcpi_state == ESTABLISHED,
-            unsent: told.tcpi_notsent_bytes,
-            sent: told.tcpi_bytes_sent - told.tcpi_bytes_retrans,
-            received: told.tcpi_bytes_received,
-        })
-    }
+fn info(socket: &OwnedFd) -> io::Result<libc::tcp_info> {
+    #[expect(
+        unsafe_code,
+        reason = "the kernel may know fewer fields, and leaves the others alone"
+    )]
+    // SAFETY: it is made of integers, for which zero is a value.
+    let mut told: libc::tcp_info = unsafe { zeroed() };
+    let mut length = size_of_val(&told) as u32;
+    // SAFETY: both are valid until the call returns, and the length is that of the room.
+    #[expect(unsafe_code, reason = "nix does not have this option")]
+    let result = unsafe {
+        let at = (&raw mut told).cast();
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            at,
+            &raw mut length,
+        )
+    };
+    Errno::result(result)?;
+    Ok(told)
 }
 
 #[cfg(test)]

@@ -112,6 +112,8 @@ pub(crate) struct State {
     turn: Option<Turn>,
     /// Number of turns so far.
     turns: u64,
+    /// The event of the last of them.
+    event: Option<Arc<Event>>,
     /// The invocation that had the last turn which has ended.
     last: String,
     is_initialised: bool,
@@ -121,10 +123,10 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// The event of the current turn, if it is a later one than `seen`.
+    /// The event of the last turn, if it is a later one than `seen`. The turn may have ended.
     pub(crate) fn event_after(&self, seen: u64) -> Option<(Arc<Event>, u64)> {
-        let turn = self.turn.as_ref().filter(|_| self.turns > seen)?;
-        Some((Arc::clone(&turn.event), self.turns))
+        let event = self.event.as_ref().filter(|_| self.turns > seen)?;
+        Some((Arc::clone(event), self.turns))
     }
 
     pub(crate) fn is_initialised(&self) -> bool {
@@ -152,6 +154,7 @@ impl Exchange {
                 stage: Stage::Started,
                 turn: None,
                 turns: 0,
+                event: None,
                 last: String::new(),
                 is_initialised: false,
                 ended: None,
@@ -188,7 +191,8 @@ impl Exchange {
     /// Waits until the runtime and all extensions are ready for an event, or for a snapshot.
     pub(crate) fn until_initialised(&self) {
         let is_ready = |state: &State| {
-            matches!(state.stage, Stage::Ready | Stage::RestoreReady) && extensions::all_ready(&state.extensions)
+            matches!(state.stage, Stage::Ready | Stage::RestoreReady)
+                && extensions::all_ready(&state.extensions, state.turns)
         };
         let mut state = self.wait_while(self.lock(), |state| !is_ready(state));
         state.is_initialised = true;
@@ -229,7 +233,7 @@ impl Exchange {
     /// There will be no answer.
     pub(crate) fn begin_turn(&self, event: Event) -> Result<Receiver<Part>, Ended> {
         let waits = |state: &State| {
-            state.ended.is_none() && (state.turn.is_some() || !extensions::all_ready(&state.extensions))
+            state.ended.is_none() && (state.turn.is_some() || !extensions::all_ready(&state.extensions, state.turns))
         };
         let mut state = self.wait_while(self.lock(), |state| waits(state));
         if let Some(ended) = &state.ended {
@@ -239,8 +243,10 @@ impl Exchange {
         self.release(&mut state);
         let (answer, parts) = sync_channel(PARTS);
         state.turns += 1;
+        let event = Arc::new(event);
+        state.event = Some(Arc::clone(&event));
         state.turn = Some(Turn {
-            event: Arc::new(event),
+            event,
             is_taken: false,
             answer: Some(answer),
         });
@@ -330,8 +336,10 @@ impl Exchange {
         if !is_current {
             return Err(Refusal::InvalidRequestId);
         }
-        let answer = state.turn.as_mut().and_then(|turn| turn.answer.take());
-        match answer.filter(|_| state.stage == Stage::Running) {
+        // Where an answer is repeated, the next turn may have begun.
+        let is_running = state.stage == Stage::Running;
+        let turn = state.turn.as_mut().filter(|_| is_running);
+        match turn.and_then(|turn| turn.answer.take()) {
             Some(answer) => {
                 state.stage = Stage::Responding;
                 Ok(answer)

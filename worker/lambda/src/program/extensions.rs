@@ -61,9 +61,12 @@ impl Extension {
     }
 }
 
-/// Whether all extensions wait for an event.
-pub(crate) fn all_ready(extensions: &[Extension]) -> bool {
-    extensions.iter().all(|extension| extension.stage == Stage::Ready)
+/// Whether all extensions wait for an event, and have been told of those of all `turns`.
+pub(crate) fn all_ready(extensions: &[Extension], turns: u64) -> bool {
+    let is_told = |extension: &Extension| !extension.wants_invocations || extension.seen == turns;
+    extensions
+        .iter()
+        .all(|extension| extension.stage == Stage::Ready && is_told(extension))
 }
 
 /// Serves a call of the extensions API, whose path is below its version.

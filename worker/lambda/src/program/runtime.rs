@@ -153,11 +153,13 @@ fn respond(exchange: &Exchange, request: &Request, id: &str, connection: &mut Co
     if let Err(error) = &answered {
         let message = format!("the runtime broke its answer off: {error}");
         let _gone = to.send(Part::Failed(failure("Runtime.TruncatedResponse", &message)));
+        exchange.responded();
         // The client may have closed only its side. The error closes the other.
         let body = error_body("TruncatedHTTPRequest", "HTTP request detected as truncated");
         let _closed = Head::of_type(400, JSON).send(&mut connection.stream, &body, false);
+    } else {
+        exchange.responded();
     }
-    exchange.responded();
     answered
 }
 
