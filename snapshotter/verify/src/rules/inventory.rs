@@ -13,6 +13,8 @@ const VERSION: u32 = 2;
 /// CRIU's number for leaving the network alone.
 const NETWORK_LOCK_SKIP: u32 = 2;
 const NANOSECONDS: u64 = 1_000_000_000;
+/// CRIU's number of AppArmor; 1 is SELinux, 0 neither.
+const APPARMOR: u32 = 2;
 /// Maximum length of the name of a CRIU run.
 const RUN_ID_MAX: usize = 64;
 
@@ -36,7 +38,8 @@ pub(super) fn check(images: &Images<'_>) -> Result<(Inventory, ObjectIds), Verif
     at.hold(*img_version == VERSION, "img_version", img_version)?;
     at.hold(*fdinfo_per_id == Some(true), "fdinfo_per_id", fdinfo_per_id)?;
     at.hold(*ns_per_id == Some(true), "ns_per_id", ns_per_id)?;
-    at.hold(lsmtype.unwrap_or(0) == 0, "lsmtype", lsmtype)?;
+    // Which security module the host has. Debian's has AppArmor. No process may have a profile of it.
+    at.hold(lsmtype.unwrap_or(0) <= APPARMOR, "lsmtype", lsmtype)?;
     at.hold(pre_dump_mode.is_none(), "pre_dump_mode", pre_dump_mode)?;
     at.hold(*tcp_close == Some(true), "tcp_close", tcp_close)?;
     let is_skip = *network_lock_method == Some(NETWORK_LOCK_SKIP);
