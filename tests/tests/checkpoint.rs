@@ -1,11 +1,12 @@
-//! What a function does while it is checkpointed: it stands still, or there is no snapshot. What CRIU opens again as root at each restore
-//! is what the function had open.
+//! What a function does while it is checkpointed: it stands still, or there is no snapshot. What CRIU opens again as
+//! root at each restore is what the function had open.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use rekindle_e2e::{Folder, shared};
 
-/// Keeps a file open whose path somebody is about to exchange for a link to what only root may open; its answer says what it has open.
+/// Keeps a file open whose path somebody is about to exchange for a link to what only root may open; its answer says
+/// what it has open.
 /// `ballast` has the checkpoint take a while.
 const HOLDER: &str = r#"
 import os, threading, time
@@ -65,7 +66,8 @@ fn an_orphan_whose_first_thread_has_ended_is_found_as_well() {
 
 #[test]
 fn a_child_that_exchanges_files_all_the_time_stands_still_with_its_parent() {
-    // A rename at any moment before the checkpoint is the function's own business, one during it would be seen by every copy.
+    // A rename at any moment before the checkpoint is the function's own business, one during it would be seen by every
+    // copy.
     let child = "READY = \"/tmp/ready\"\nif os.fork() == 0:\n    open(READY, \"w\").close()\n    while True:\n        \
         os.rename(PATH, \"/tmp/aside\")\n        os.rename(LINK, PATH)\n        os.rename(PATH, LINK)\n        os.rename(\"/tmp/aside\", PATH)\n\
         while not os.path.exists(READY):\n    time.sleep(0.001)\n";

@@ -1,5 +1,5 @@
-//! Programs of AWS's own libraries, unmodified, behind Lambda's runtime interface. What they answer is compared with what
-//! they answer under AWS's emulator.
+//! Programs of AWS's own libraries, unmodified, behind Lambda's runtime interface. What they answer is compared with
+//! what they answer under AWS's emulator.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 

@@ -1,7 +1,7 @@
 //! Imports the runtimes' root filesystems, which `functions/runtimes/build.sh` made, into the store. Each archive
 //! becomes a layer, and `runtimes/{base}.json` says which layer the runtime is now. No archive is read twice: a note in
-//! the cache remembers its layer, as long as its size and time stay the same. Archives may be on a read-only filesystem,
-//! as a package's are for a unit of systemd.
+//! the cache remembers its layer, as long as its size and time stay the same. Archives may be on a read-only
+//! filesystem, as a package's are for a unit of systemd.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -1,5 +1,5 @@
-//! A gateway and a scheduler as they run, with a worker that is played: it speaks the worker's interface and has no sandboxes. Through
-//! HTTP only, as users see it.
+//! A gateway and a scheduler as they run, with a worker that is played: it speaks the worker's interface and has no
+//! sandboxes. Through HTTP only, as users see it.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 

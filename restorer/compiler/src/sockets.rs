@@ -128,8 +128,9 @@ fn named(b: &mut Builder, descriptor: &Descriptor, socket: &UnixSocket) -> Resul
     Ok(())
 }
 
-/// Makes a unix socket with a name, or a pair of them, or returns what the socket is. `of` has the descriptor that each file is made as.
-/// Returns that of the other; `None` if there is none: everybody has closed it, as a JVM has one end of a pair.
+/// Makes a unix socket with a name, or a pair of them, or returns what the socket is. `of` has the descriptor that each
+/// file is made as. Returns that of the other; `None` if there is none: everybody has closed it, as a JVM has one end
+/// of a pair.
 pub(crate) fn unix<'a>(
     b: &mut Builder,
     images: &Verified,

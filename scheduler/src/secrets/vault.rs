@@ -1,4 +1,5 @@
-//! Secrets of namespaces. They are sealed in the database and in memory, and opened only for whoever starts an instance.
+//! Secrets of namespaces. They are sealed in the database and in memory, and opened only for whoever starts an
+//! instance.
 
 use std::collections::{BTreeMap, BTreeSet};
 

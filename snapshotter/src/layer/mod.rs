@@ -104,8 +104,8 @@ pub enum FetchLayerError {
 
 /// Stores a tar as a layer, if the store does not have it yet. No collection deletes it before `publication` ends.
 ///
-/// Writes a temporary compressed copy into the directory `scratch`. Only regular files, directories, symbolic and hard links can be
-/// unpacked again ([`fetch_layer`]).
+/// Writes a temporary compressed copy into the directory `scratch`. Only regular files, directories, symbolic and hard
+/// links can be unpacked again ([`fetch_layer`]).
 pub async fn publish_layer(
     store: &Store,
     publication: &Publication,

@@ -14,7 +14,8 @@ use nix::sys::socket::{MsgFlags, SockaddrStorage, bind, connect, getsockopt, rec
 
 /// Maximum number of bytes that are copied from one end.
 const UNREAD_MAX: usize = 64 << 10;
-/// How long the other end may take to acknowledge what has arrived. The kernel waits 40 ms for something to say with it.
+/// How long the other end may take to acknowledge what has arrived. The kernel waits 40 ms for something to say with
+/// it.
 const ACKNOWLEDGED: Duration = Duration::from_millis(60);
 const PAUSE: Duration = Duration::from_millis(2);
 /// Sequence numbers of the first bytes that two connected ends send.
@@ -145,8 +146,8 @@ fn set(socket: &OwnedFd, name: i32, value: &[u32]) -> io::Result<()> {
     Ok(Errno::result(result).map(drop)?)
 }
 
-/// Returns whether a connection is open, and all that was sent at this end has arrived. Waits for that while the other end
-/// has yet to say so, which it may do late.
+/// Returns whether a connection is open, and all that was sent at this end has arrived. Waits for that while the other
+/// end has yet to say so, which it may do late.
 fn is_still(socket: &OwnedFd) -> io::Result<bool> {
     const ESTABLISHED: u8 = 1;
     let until = Instant::now() + ACKNOWLEDGED;

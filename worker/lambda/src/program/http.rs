@@ -2,7 +2,8 @@
 
 use std::io::{self, BufRead, Read, Write};
 
-/// Maximum size of a request's head, or of a body's trailers, in bytes. Runtimes put the causes of errors into a header.
+/// Maximum size of a request's head, or of a body's trailers, in bytes. Runtimes put the causes of errors into a
+/// header.
 const HEAD_MAX: u64 = 2 << 20;
 /// Maximum length of a chunk's size with its extensions, in bytes.
 const CHUNK_LINE_MAX: u64 = 4096;

@@ -1,5 +1,5 @@
-//! Adds the server of Lambda's runtime interface to a function's files. So it is the same in all copies of a version, on
-//! every host, whatever the platform's version is by then.
+//! Adds the server of Lambda's runtime interface to a function's files. So it is the same in all copies of a version,
+//! on every host, whatever the platform's version is by then.
 
 use std::fs;
 use std::io;

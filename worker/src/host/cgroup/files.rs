@@ -102,8 +102,8 @@ pub(super) fn make_new(path: &Path) -> Result<(), FileError> {
     let_enter(path)
 }
 
-/// Lets everybody enter a directory, whatever the worker's umask. CRIU looks for a freezer in it as the function's user.
-/// Kernels before 6.16 look every group up with the rights of whoever mounts them, which is nobody in a sandbox.
+/// Lets everybody enter a directory, whatever the worker's umask. CRIU looks for a freezer in it as the function's
+/// user. Kernels before 6.16 look every group up with the rights of whoever mounts them, which is nobody in a sandbox.
 fn let_enter(path: &Path) -> Result<(), FileError> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).map_err(|e| FileError::new("open", path, e))
 }
