@@ -88,27 +88,38 @@ pub(crate) fn make_own(b: &mut Builder, source: Source<'_>, process: &Process) -
     Ok(())
 }
 
+fn has(descriptors: &Descriptors, file: u32) -> bool {
+    descriptors.values().any(|descriptor| descriptor.id == file)
+}
+
+/// The first descriptor of each file of a kind that a process has and none before it.
+fn first_of<'a, T: 'a>(
+    images: &'a Verified,
+    number: usize,
+    kind: impl Fn(&'a FileEntry) -> Option<&'a T>,
+) -> impl Iterator<Item = (&'a Descriptor, &'a T)> {
+    let mut seen = BTreeSet::new();
+    let before = &images.processes[..number];
+    let own = images.processes[number].descriptors.values();
+    own.filter_map(move |descriptor| {
+        let file = kind(images.files.get(&descriptor.id)?)?;
+        let is_first = seen.insert(descriptor.id) && !before.iter().any(|p| has(&p.descriptors, descriptor.id));
+        is_first.then_some((descriptor, file))
+    })
+}
+
 /// Makes the epolls of a process watch what they watched. All descriptors are in place. Of several processes with the
 /// same epoll, the first does it.
 pub(crate) fn watch(b: &mut Builder, images: &Verified, number: usize) -> Result<(), Refusal> {
     let own = &images.processes[number].descriptors;
-    let others = || images.processes.iter().map(|process| &process.descriptors);
-    let has = |of: &Descriptors, id: u32| of.values().any(|d| d.id == id);
-    let mut seen = BTreeSet::new();
-    for descriptor in own.values() {
-        let poll = images.files.get(&descriptor.id).and_then(|file| file.epfd.as_ref());
-        let Some(poll) = poll.filter(|_| seen.insert(descriptor.id)) else {
-            continue;
-        };
-        if others().take(number).any(|other| has(other, descriptor.id)) {
-            continue;
-        }
+    for (descriptor, poll) in first_of(images, number, |file| file.epfd.as_ref()) {
         for watch in &poll.tfd {
             // The number was that of the watched file at the checkpoint: CRIU compares both.
             let refuse = |what| Refusal::Descriptor(descriptor.fd, what);
             let watched = own.get(&watch.tfd);
             let watched = watched.ok_or_else(|| refuse("an epoll that watches what is not open"))?;
-            let mut sharing = others().filter(|other| has(other, descriptor.id));
+            let others = images.processes.iter().map(|process| &process.descriptors);
+            let mut sharing = others.filter(|other| has(other, descriptor.id));
             if sharing.any(|other| other.get(&watch.tfd).is_some_and(|d| d.id != watched.id)) {
                 return Err(refuse("an epoll of processes with other files by its numbers"));
             }
@@ -124,16 +135,7 @@ pub(crate) fn watch(b: &mut Builder, images: &Verified, number: usize) -> Result
 pub(crate) fn watch_files(b: &mut Builder, images: &Verified, number: usize) -> Result<(), Refusal> {
     /// `O_PATH`.
     const LOOK: u32 = 0o10_000_000;
-    let others = || images.processes[..number].iter().map(|process| &process.descriptors);
-    let mut seen = BTreeSet::new();
-    for descriptor in images.processes[number].descriptors.values() {
-        let inotify = images.files.get(&descriptor.id).and_then(|file| file.ify.as_ref());
-        let Some(inotify) = inotify.filter(|_| seen.insert(descriptor.id)) else {
-            continue;
-        };
-        if others().any(|other| other.values().any(|d| d.id == descriptor.id)) {
-            continue;
-        }
+    for (descriptor, inotify) in first_of(images, number, |file| file.ify.as_ref()) {
         for watch in &inotify.wd {
             let nowhere = Refusal::Descriptor(descriptor.fd, "an inotify of a file without a path");
             b.path(Code::Open, LOOK, watch.f_handle.path.as_ref().ok_or(nowhere)?);

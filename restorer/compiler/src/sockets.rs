@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rekindle_restore_program::{CLOSED as NO_NUMBER, Code};
 use rekindle_verify::Verified;
-use rekindle_verify::messages::{Descriptor, InetSocket, SocketOptions, UnixSocket};
+use rekindle_verify::messages::{Descriptor, InetSocket, Owner, SocketOptions, UnixSocket};
 
 use crate::builder::Builder;
 use crate::flags::{ACCESS, NONBLOCK, is_owned_by_nobody, made_with};
@@ -42,9 +42,7 @@ pub(crate) fn inet(
             return Err("a socket that was shut down");
         }
     }
-    if socket.flags & !(ACCESS | NONBLOCK) != 0 || !is_owned_by_nobody(&socket.fown) {
-        return Err("a socket with unusual flags");
-    }
+    plain(socket.flags, &socket.fown)?;
     if let Some(ip) = &socket.ip_opts {
         let is_plain = ip.freebind != Some(true) && ip.pktinfo != Some(true) && ip.tos.unwrap_or(0) == 0;
         if !is_plain || ip.ttl.unwrap_or(TTL) != TTL {
@@ -109,9 +107,7 @@ fn named(b: &mut Builder, descriptor: &Descriptor, socket: &UnixSocket) -> Resul
     if socket.deleted == Some(true) || !matches!(socket.name[0], 0 | b'/') {
         return Err("a unix socket whose name was removed, or is relative");
     }
-    if socket.flags & !(ACCESS | NONBLOCK) != 0 || !is_owned_by_nobody(&socket.fown) {
-        return Err("a socket with unusual flags");
-    }
+    plain(socket.flags, &socket.fown)?;
     let kind = socket.kind | made_with(socket.flags, descriptor.flags & 1);
     b.op(Code::Socket, descriptor.fd, [UNIX.into(), kind.into(), 0]);
     options(b, descriptor.fd, &socket.opts)?;
@@ -163,9 +159,7 @@ pub(crate) fn unix<'a>(
         if end.backlog != 0 || end.shutdown.unwrap_or(0) != 0 {
             return Err("a unix socket with packets, or shut down");
         }
-        if end.flags & !(ACCESS | NONBLOCK) != 0 || !is_owned_by_nobody(&end.fown) {
-            return Err("a socket with unusual flags");
-        }
+        plain(end.flags, &end.fown)?;
     }
     let other = of.get(&peer.id).ok_or("a unix socket whose peer has no number")?;
     let flags = |end: &UnixSocket, of: &Descriptor| u64::from(made_with(end.flags, of.flags));
@@ -182,6 +176,11 @@ pub(crate) fn unix<'a>(
     Ok(Some(other))
 }
 
+fn plain(flags: u32, owner: &Owner) -> Result<(), &'static str> {
+    let is_plain = flags & !(ACCESS | NONBLOCK) == 0 && is_owned_by_nobody(owner);
+    is_plain.then_some(()).ok_or("a socket with unusual flags")
+}
+
 /// Whether it is one end of a pair whose other end is closed.
 fn is_left_alone(socket: &UnixSocket) -> bool {
     const ESTABLISHED: u32 = 1;
@@ -191,8 +190,7 @@ fn is_left_alone(socket: &UnixSocket) -> bool {
         && CONNECTED_KINDS.contains(&socket.kind)
         && socket.shutdown == Some(BOTH_WAYS)
         && socket.name.is_empty()
-        && socket.flags & !(ACCESS | NONBLOCK) == 0
-        && is_owned_by_nobody(&socket.fown)
+        && plain(socket.flags, &socket.fown).is_ok()
 }
 
 /// The options that all kinds of sockets have.
