@@ -102,7 +102,8 @@ fn links_among_private_files_lead_the_function_where_it_made_them_lead() {
 #[test]
 fn a_file_of_the_kernel_s_that_is_open_for_a_moment_costs_no_snapshot() {
     // As clients of Prometheus and psutil have it, some times a second.
-    let code = "import rekindle, threading\n@rekindle.before_snapshot\ndef look():\n    seen = open('/proc/self/stat')\n    \
+    let code = "import rekindle, threading\n@rekindle.before_snapshot\ndef look():\n    \
+        seen = open('/proc/self/stat')\n    \
         threading.Timer(0.1, seen.close).start()\ndef handler(event, context):\n    return threading.active_count()\n";
     let version = shared().deploy(&Folder::python("looks", "", code));
     assert!(version.snapshot_error.is_none());

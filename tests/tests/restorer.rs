@@ -308,7 +308,8 @@ fn programs_restore_what_they_can_and_criu_what_is_named() {
     let expected = json!({
         "ticks": true, "pending": true, "locks": [["FLOCK", "0", "EOF"], ["POSIX", "10", "14"]],
         "timer": true, "signal": true, "pipe": "in the pipe", "thread": "to thread", "counter": 7, "alarms": true,
-        "ranged": [3, 4], "guarded": [103, 103], "child": "child", "rights": ["0000000000000000", "0000000000000000", "1"],
+        "ranged": [3, 4], "guarded": [103, 103], "child": "child",
+        "rights": ["0000000000000000", "0000000000000000", "1"],
     });
     assert_eq!(body, expected);
     assert_eq!(made, [3.0, 0.0], "{}", platform.log_tail(30));

@@ -204,7 +204,8 @@ impl Execution {
         if length > PROGRAM_MAX {
             let most = PROGRAM_MAX >> 10;
             return Err(malformed(format!(
-                "its command and variables take {length} bytes, and at most {most} KiB can be started: put them into files"
+                "its command and variables take {length} bytes, and at most {most} KiB can be started: put them into \
+                 files"
             )));
         }
         let cwd = self.working_dir.filter(|path| !path.is_empty());

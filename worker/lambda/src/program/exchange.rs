@@ -1,11 +1,10 @@
 //! What the runtime, the extensions and the platform wait for of each other.
 //!
 //! ```text
-//! Started ──/restore/next──> RestoreReady ──restored, or an event──> Restoring ──/next──┐
-//!    └───────────────────────────/next──────────────────────────────────────────────────┴─> Ready ──event──> Running
-//!                                                                                            ^                  │
-//!                                          ResponseSent ──/next──────────────────────────────┘                  │
-//!                                               └──────────── Responding <──/response or /error─────────────────┘
+//! Started --/restore/next--> RestoreReady --restored, or an event--> Restoring
+//!
+//! Started, Restoring, ResponseSent --/next--> Ready --event--> Running
+//! Running --/response or /error--> Responding --written--> ResponseSent
 //! ```
 //!
 //! One invocation at a time has its turn. It begins when every extension has come back for an event, and ends when its

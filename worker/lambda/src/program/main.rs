@@ -1,7 +1,7 @@
 //! The server of Lambda's runtime interface, inside the sandbox and part of the snapshot.
 //!
 //! ```text
-//! platform ──$PORT──> front ──> exchange <── runtime, extensions <──AWS_LAMBDA_RUNTIME_API── their processes
+//! platform --$PORT--> front --> exchange <-- runtime, extensions <--AWS_LAMBDA_RUNTIME_API-- their processes
 //! ```
 //!
 //! Its arguments are the command that starts the runtime. It listens on `$PORT` when the runtime waits for its first
