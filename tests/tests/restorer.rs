@@ -326,7 +326,9 @@ fn programs_restore_what_they_can_and_criu_what_is_named() {
         "thread": "ASKED", "child": "ASKED", "closed": "", "unread": ["three", "two"], "same": true, "options": [1, 1],
         "more": [true],
     });
-    let by_criu = CONNECTED.replace("KEPT = None", r#"KEPT = os.memfd_create("kept")"#);
+    // Its parent is CRIU until CRIU ends, whose end must not end it.
+    let kept = r#"KEPT = [os.memfd_create("kept"), __import__("ctypes").CDLL(None).prctl(1, 9)]"#;
+    let by_criu = CONNECTED.replace("KEPT = None", kept);
     for (name, code, by) in [
         ("connected", CONNECTED, [3.0, 0.0]),
         ("connected-criu", &by_criu, [0.0, 3.0]),

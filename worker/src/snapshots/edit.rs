@@ -12,10 +12,12 @@ use rekindle_criu::descriptors::{OUTPUT_PIPES, OUTPUT_STREAMS, pipe_key, pipe_nu
 use rekindle_criu::images::{
     EagerRun, FoldedArea, ImageError, OtherTime, PageFrom, TemplateLayout, TemplateProcess, argument_areas,
     clock_times, in_criu_s_time, in_users_of, map_templates, renumber_pipes, rseq_area, with_eager_pages, with_user,
+    without_death_signal,
 };
 use rekindle_init::protocol::{Clocks, FUNCTION_PID, FUNCTION_UID, held_path};
 use rekindle_pager::PAGE;
 use rekindle_snapshotter::{PageIndex, Process};
+use rekindle_verify::Verified;
 
 use super::notes::PipeNote;
 use super::originals::is_of_a_layer;
@@ -200,6 +202,30 @@ pub(crate) fn become_user(dir: &Path, from: u32, to: u32) -> Result<(), EditErro
         let stranger = || io::Error::new(io::ErrorKind::InvalidData, format!("a thread is not user {from}"));
         let image = edited.ok_or_else(|| EditError::File(path.clone(), stranger()))?;
         fs::write(&path, image).map_err(|e| EditError::File(path, e))?;
+    }
+    Ok(())
+}
+
+/// Keeps CRIU's end from ending the function: CRIU is the parent of the first process until then. Init, its parent
+/// otherwise, outlives it.
+///
+/// # Errors
+/// Returns an error when an image is missing or malformed, or cannot be written.
+pub(crate) fn outlive_criu(dir: &Path, images: &Verified) -> Result<(), EditError> {
+    let first = images
+        .processes
+        .iter()
+        .find(|process| process.tree.pid == FUNCTION_PID.cast_unsigned());
+    for thread in first.iter().flat_map(|process| &process.threads) {
+        let state = thread.core.thread_core.as_ref();
+        if state.and_then(|state| state.pdeath_sig).unwrap_or(0) == 0 {
+            continue;
+        }
+        let name = format!("core-{}.img", thread.tid);
+        let path = dir.join(&name);
+        let edited = without_death_signal(&read(path.clone())?);
+        let edited = edited.map_err(|cause| EditError::Image { name, cause })?;
+        fs::write(&path, edited).map_err(|e| EditError::File(path, e))?;
     }
     Ok(())
 }

@@ -143,6 +143,7 @@ impl Snapshots {
         for (pid, early) in template.anonymous_at(&first) {
             edit::make_eager(&images_dir, pid, &early).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         }
+        edit::outlive_criu(&images_dir, &verified).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         edit::let_be_read(&images_dir).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let program = if self.compiles {
             self.compile(id, &images_dir, &verified, &layouts, (&outputs, &connected))

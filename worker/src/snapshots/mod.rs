@@ -32,7 +32,9 @@ mod working_set;
 
 pub use cache::Snapshots;
 pub use edit::EditError;
-pub(crate) use edit::{become_user, clocks, forget_outside, join_time, let_be_read, name_outputs, touched_early};
+pub(crate) use edit::{
+    become_user, clocks, forget_outside, join_time, let_be_read, name_outputs, outlive_criu, touched_early,
+};
 pub use error::SnapshotError;
 pub use images_dir::ImagesDir;
 pub use made_with::made_with;

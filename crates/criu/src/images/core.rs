@@ -46,6 +46,7 @@ struct ThreadBytes {
 }
 
 const FIELD_CREDS: u64 = 10;
+const FIELD_DEATH_SIGNAL: u64 = 8;
 
 /// User and group ids: real, effective, saved and file system.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -104,6 +105,20 @@ pub fn with_user(image: &[u8], from: u32, to: u32) -> Result<Option<Vec<u8>>, Im
     )))
 }
 
+/// The image of a thread that no signal tells of its parent's death.
+///
+/// # Errors
+/// If the image does not parse.
+pub fn without_death_signal(image: &[u8]) -> Result<Vec<u8>, ImageError> {
+    let entries = framing::entries(image, CORE_MAGIC).map_err(|cause| ImageError::Framing { kind: KIND, cause })?;
+    let edited = |cause| ImageError::Wire { kind: KIND, cause };
+    let core: CoreBytes = first_message(&entries, KIND)?;
+    let thread = wire::without(&core.thread.unwrap_or_default(), FIELD_DEATH_SIGNAL).map_err(edited)?;
+    let core = wire::with_bytes(entries[0], FIELD_THREAD, &thread).map_err(edited)?;
+    let rest = entries.iter().skip(1).copied();
+    Ok(framing::image(CORE_MAGIC, std::iter::once(core.as_slice()).chain(rest)))
+}
+
 /// The thread's restartable-sequences area: address and size. `None` if it registered none.
 pub fn rseq_area(image: &[u8]) -> Result<Option<(u64, u32)>, ImageError> {
     let entries = framing::entries(image, CORE_MAGIC).map_err(|cause| ImageError::Framing { kind: KIND, cause })?;
@@ -160,6 +175,20 @@ mod tests {
         };
         assert_eq!(found(&edited), (170_000, true, true, true));
         assert_eq!(found(&back), found(&core([100_001; 8])));
+    }
+
+    #[test]
+    fn a_thread_s_death_signal_goes_and_nothing_else() {
+        let plain = core([100_001; 8]);
+        let entries = framing::entries(&plain, CORE_MAGIC).unwrap();
+        let thread = first_message::<CoreBytes>(&entries, KIND).unwrap().thread.unwrap();
+        let thread = wire::with_varint(&thread, FIELD_DEATH_SIGNAL, 9).unwrap();
+        let told = wire::with_bytes(entries[0], FIELD_THREAD, &thread).unwrap();
+        let told = framing::image(CORE_MAGIC, std::iter::once(told.as_slice()));
+        assert_ne!(told, plain);
+        assert_eq!(without_death_signal(&told).unwrap(), plain);
+        assert_eq!(without_death_signal(&plain).unwrap(), plain);
+        assert!(without_death_signal(b"none").is_err());
     }
 
     #[test]

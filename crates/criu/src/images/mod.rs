@@ -21,7 +21,7 @@ mod travel;
 mod users;
 mod wire;
 
-pub use self::core::{rseq_area, with_user};
+pub use self::core::{rseq_area, with_user, without_death_signal};
 pub use files::{file_names, renumber_pipes};
 pub use framing::FramingError;
 pub use inventory::Inventory;

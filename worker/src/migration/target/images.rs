@@ -18,7 +18,7 @@ use crate::errors::{restore_failed, unavailable};
 use crate::snapshots::connections::{self, Connection};
 use crate::snapshots::expected::expected_to_travel;
 use crate::snapshots::lost_locks;
-use crate::snapshots::{clocks, join_time, let_be_read, name_outputs};
+use crate::snapshots::{clocks, join_time, let_be_read, name_outputs, outlive_criu};
 
 /// The bundle's content, as CRIU finds it.
 pub(super) struct ImagesOnDisk {
@@ -92,6 +92,7 @@ pub(super) fn lay_out(
     name_outputs(dir, &mut header.pipes).map_err(|e| failed(&e))?;
     join_time(dir).map_err(|e| failed(&e))?;
     let clocks = clocks(dir).map_err(|e| failed(&e))?;
+    outlive_criu(dir, &verified).map_err(|e| failed(&e))?;
     let_be_read(dir).map_err(|e| failed(&e))?;
     Ok(ImagesOnDisk {
         header,
