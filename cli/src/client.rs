@@ -12,15 +12,15 @@ use std::{env, fs, io};
 use anyhow::{Context as _, Result, anyhow, bail};
 use rekindle_identity::{Role, Transport};
 use rekindle_wire::api::{
-    CanarySteps, CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo, LogLine, MigrateRequest,
-    Migration, Revocation, RevokeRequest, Status, VersionInfo, WorkerInfo,
+    CanarySteps, CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo, InstanceObjects, LogLine,
+    MigrateRequest, Migration, Revocation, RevokeRequest, Status, VersionInfo, WorkerInfo,
 };
 use rekindle_wire::asynchronous::{AsyncCall, CallState, Changed};
 use rekindle_wire::interface::Endpoint;
 use rekindle_wire::interface::users::{
     Collect, DeleteFunction, Deploy, DescribeFunction, DescribeVersion, DrainWorker, ListCalls, ListFunctions,
-    ListInstances, ListRevocations, ListWorkers, MigrateInstance, ReadFunctionStats, ReadLogs, ReadStats, ReadStatus,
-    RemoveCall, RenewSnapshot, RetryCall, RetryCalls, Revoke, ShowCall, UndrainWorker,
+    ListInstances, ListRevocations, ListWorkers, MigrateInstance, ReadFunctionStats, ReadInstanceObjects, ReadLogs,
+    ReadStats, ReadStatus, RemoveCall, RenewSnapshot, RetryCall, RetryCalls, Revoke, ShowCall, UndrainWorker,
 };
 use rekindle_wire::stats::{FunctionStats, Stats};
 use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionId, InstanceId, Namespace, VersionNumber, headers};
@@ -262,6 +262,11 @@ impl Client {
     /// Every running instance.
     pub(crate) async fn instances(&self) -> Result<Vec<InstanceInfo>> {
         self.ask(&ListInstances {}).await
+    }
+
+    /// What an instance has from the kernel.
+    pub(crate) async fn instance_objects(&self, id: &InstanceId) -> Result<InstanceObjects> {
+        self.ask(&ReadInstanceObjects { id: id.clone() }).await
     }
 
     /// Every worker.

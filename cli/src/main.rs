@@ -93,7 +93,12 @@ fn run(cli: Cli) -> Result<ExitCode> {
             Some(done) => done,
             None => block_on(async { commands::cluster::run(&Client::new(&client)?, &args.command).await }),
         },
-        Command::Doctor(args) => commands::doctor::run(&args),
+        Command::Doctor(args) => match &args.function {
+            Some(function) => {
+                block_on(async { commands::doctor::function::run(&Client::new(&client)?, function, &args).await })
+            }
+            None => commands::doctor::run(&args),
+        },
         Command::Config(args) => commands::config::run(&args),
         Command::DoctorTarget(args) => commands::doctor::target::run(&args),
         Command::Init(args) => commands::init::run(&args),

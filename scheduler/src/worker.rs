@@ -5,6 +5,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use rekindle_identity::{CallError, Issuing, Role, TlsError, Transport};
 use rekindle_relay::InProcessRoles;
+use rekindle_wire::api::InstanceObjects;
 use rekindle_wire::headers::CLUSTER_TOKEN;
 use rekindle_wire::interface::{Endpoint, worker as operations};
 use rekindle_wire::internal::{PrepareRequest, StartInstance};
@@ -107,6 +108,12 @@ impl WorkerClient {
             if_idle: Some(if_idle),
         };
         halted(self.ask(address, &stop, &(), STOP_LIMIT).await)
+    }
+
+    /// Looks at what an instance has from the kernel.
+    pub(crate) async fn objects(&self, address: &str, id: &InstanceId) -> Result<InstanceObjects, WorkerError> {
+        let read = operations::ReadObjects { id: id.clone() };
+        self.ask(address, &read, &(), STOP_LIMIT).await
     }
 
     /// Parks an instance that serves nothing.

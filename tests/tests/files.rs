@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use rekindle_e2e::{Folder, shared, skip};
+use rekindle_wire::api::{Fate, InstanceObjects};
 use serde_json::Value;
 
 /// What `name` answers once deployed, in the original and in two copies.
@@ -382,6 +383,56 @@ fn what_criu_cannot_dump_is_said_with_its_cause() {
         let found = refused(&format!("cause-{name}"), &code);
         assert!(found.contains(told), "{name}: {found}");
     }
+}
+
+/// Of each kind of object some.
+const OBJECTS: &str = r#"
+import os, pty, socket, threading
+counter = os.eventfd(2, os.EFD_SEMAPHORE)
+master, terminal = pty.openpty()
+near, far = socket.socketpair()
+held = os.memfd_create("held")
+listening = socket.create_server(("127.0.0.1", 7070))
+inside = socket.create_connection(("127.0.0.1", 7070))
+accepted, _ = listening.accept()
+def handler(event, context):
+    return {}
+"#;
+
+#[test]
+fn what_is_in_the_way_of_a_snapshot_is_told_while_the_function_runs() {
+    let platform = shared();
+    platform.deploy(&Folder::python("objects", "", OBJECTS));
+    platform.deploy(&Folder::python("plain", "", "def handler(event, context):\n    return {}\n"));
+    for name in ["objects", "plain"] {
+        platform.fresh("booted", name, "/").ok();
+    }
+    let asked = |name: &str| {
+        let told = platform.cli(&["doctor", "--function", name, "--json"]);
+        let found: InstanceObjects = serde_json::from_slice(&told.stdout).unwrap();
+        (told.status.success(), found.objects)
+    };
+    let (is_free, objects) = asked("objects");
+    assert!(!is_free);
+    let with = |fate: Fate, what: &str| {
+        let found = objects.iter().filter(|o| o.fate == fate && o.what.contains(what) && o.pid == 501);
+        found.count()
+    };
+    assert_eq!(with(Fate::Refused, "an eventfd with EFD_SEMAPHORE"), 1, "{objects:?}");
+    assert_eq!(with(Fate::Refused, "a terminal"), 2, "{objects:?}");
+    assert_eq!(with(Fate::Kept, "a memory file, /memfd:held"), 1, "{objects:?}");
+    assert_eq!(with(Fate::Kept, "a UNIX socket"), 2, "{objects:?}");
+    assert_eq!(with(Fate::Kept, "the function's connection to itself"), 2, "{objects:?}");
+    let fixes = objects.iter().filter(|o| o.fate == Fate::Refused && o.pid != 0);
+    assert!(fixes.clone().count() > 0 && fixes.clone().all(|o| o.fix.is_some()), "{objects:?}");
+
+    let (is_free, objects) = asked("plain");
+    assert!(is_free && objects.iter().all(|o| o.fate == Fate::Kept), "{objects:?}");
+    let told = platform.cli(&["doctor", "--function", "plain"]);
+    let told = String::from_utf8(told.stdout).unwrap();
+    assert!(told.contains("nothing here is in the way of a snapshot"), "{told}");
+    let told = platform.cli(&["doctor", "--function", "none"]);
+    assert!(!told.status.success());
 }
 
 #[test]

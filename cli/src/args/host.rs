@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
+use rekindle_wire::InstanceId;
 
-use super::{Listing, Places};
+use super::{FunctionArg, Listing, Places};
 
 /// `fn config`.
 #[derive(Debug, Clone, Args)]
@@ -56,13 +57,24 @@ pub(crate) struct RestoreBackupArgs {
 Examples:
   fn doctor                        prove CRIU with a real checkpoint; exit 1 if something required lacks
   fn doctor --quick                without the proof
-  fn doctor --criu /usr/sbin/criu  prove that CRIU")]
+  fn doctor --criu /usr/sbin/criu  prove that CRIU
+  fn doctor --function hello       what keeps a running function from its snapshot, or is lost in copies")]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
     pub(crate) places: Places,
     /// The CRIU binary to test.
     #[arg(long, value_name = "PATH", env = "FN_CRIU")]
     pub(crate) criu: Option<PathBuf>,
+    /// Look at a function instead, at one of its instances: each open file, socket and mapping, what becomes of it in
+    /// copies, and what to change.
+    #[arg(long, value_name = "FUNCTION", conflicts_with_all = ["criu_only", "quick"])]
+    pub(crate) function: Option<FunctionArg>,
+    /// That instance of the function; by default the one that has run longest.
+    #[arg(long, value_name = "ID", requires = "function")]
+    pub(crate) instance: Option<InstanceId>,
+    /// Of a function, list what is kept one by one.
+    #[arg(long, requires = "function")]
+    pub(crate) all: bool,
     /// Skip the checkpoint and the restores.
     #[arg(long, conflicts_with = "criu_only")]
     pub(crate) quick: bool,

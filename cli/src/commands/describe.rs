@@ -254,7 +254,7 @@ pub(crate) fn rehearsal_line(r: &Rehearsal) -> String {
 }
 
 /// What restores a snapshot, on one line.
-fn restorer_line(by: &RestoredBy) -> String {
+pub(crate) fn restorer_line(by: &RestoredBy) -> String {
     match by {
         RestoredBy::Program => "a restore program".to_owned(),
         RestoredBy::Criu { because } => format!("CRIU: {because}"),

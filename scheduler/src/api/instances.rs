@@ -1,9 +1,9 @@
 //! What runs now.
 
-use rekindle_wire::api::{InstanceInfo, Migration, Status};
+use rekindle_wire::api::{InstanceInfo, InstanceObjects, Migration, Status};
 use rekindle_wire::interface::Call;
-use rekindle_wire::interface::users::{ListInstances, MigrateInstance, ReadStatus, StopInstance};
-use rekindle_wire::{ApiError, ErrorCode};
+use rekindle_wire::interface::users::{ListInstances, MigrateInstance, ReadInstanceObjects, ReadStatus, StopInstance};
+use rekindle_wire::{ApiError, ErrorCode, InstanceId};
 
 use super::workers::the_worker;
 use crate::migration::migrate as migrate_to;
@@ -37,15 +37,25 @@ pub(super) async fn migrate(scheduler: Scheduler, call: Call<MigrateInstance>) -
     migrate_to(&scheduler, &id, to.as_ref(), &request).await
 }
 
+/// The address of an instance's worker.
+fn address_of(scheduler: &Scheduler, id: &InstanceId) -> Result<String, ApiError> {
+    let found = scheduler.state().fleet.address_of(id);
+    let none = || format!("no instance {id} is running: `fn status` lists them");
+    found.ok_or_else(|| ApiError::new(ErrorCode::NotFound, none()))
+}
+
+/// What an instance has from the kernel.
+pub(super) async fn objects(scheduler: Scheduler, call: Call<ReadInstanceObjects>) -> Result<InstanceObjects, Refused> {
+    let id = call.at.id;
+    let address = address_of(&scheduler, &id)?;
+    let read = scheduler.workers.objects(&address, &id).await;
+    read.map_err(|e| ApiError::new(ErrorCode::Unavailable, format!("{e}: try again")))
+}
+
 /// Stops an instance, whatever it serves.
 pub(super) async fn stop(scheduler: Scheduler, call: Call<StopInstance>) -> Result<(), Refused> {
     let id = call.at.id;
-    let address = scheduler.state().fleet.address_of(&id).ok_or_else(|| {
-        ApiError::new(
-            ErrorCode::NotFound,
-            format!("no instance {id} is running: `fn status` lists them"),
-        )
-    })?;
+    let address = address_of(&scheduler, &id)?;
     scheduler
         .workers
         .stop(&address, &id, false)

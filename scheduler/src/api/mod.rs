@@ -117,6 +117,7 @@ fn for_users(others: Routes<Scheduler>) -> Routes<Scheduler> {
         .on(instances::status)
         .on(stats::all)
         .on(instances::list)
+        .on(instances::objects)
         .on(instances::stop)
         .on(instances::migrate)
         .on(workers::list)

@@ -18,6 +18,7 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, Method};
 use rekindle_identity::{Caller, Listener, Role, TlsError, Transport};
+use rekindle_wire::api::InstanceObjects;
 use rekindle_wire::headers::{CLUSTER_TOKEN, bearer};
 use rekindle_wire::interface::{Call, Operation, Params, Routes, version, worker};
 use rekindle_wire::{ApiError, ErrorCode, InstanceId};
@@ -29,8 +30,8 @@ use tracing::Instrument;
 use crate::config::WorkerConfig;
 use crate::criu::probe;
 use crate::errors::unavailable;
-use crate::instance::gone;
 use crate::instance::parking::Parking;
+use crate::instance::{gone, objects};
 use crate::reporting::{heartbeat, leave};
 use crate::startup::{StartError, start};
 use crate::worker::Worker;
@@ -147,6 +148,7 @@ fn routes() -> Routes<Arc<Worker>> {
     let routes = Routes::default()
         .on(start_instance)
         .on(stop_instance)
+        .on(read_objects)
         .on(park_instance)
         .on(set_secrets)
         .on(delete_function)
@@ -250,6 +252,11 @@ async fn stop_instance(worker: Arc<Worker>, call: Call<worker::Stop>) -> Result<
     instance.stop(if if_idle { "it was idle" } else { "asked for" }).await;
     worker.instances.remove(&id);
     Ok(())
+}
+
+async fn read_objects(worker: Arc<Worker>, call: Call<worker::ReadObjects>) -> Result<InstanceObjects, ApiError> {
+    let instance = worker.instances.get(&call.at.id).ok_or_else(gone)?;
+    objects::of(&instance).await
 }
 
 async fn park_instance(worker: Arc<Worker>, call: Call<worker::Park>) -> Result<(), ApiError> {

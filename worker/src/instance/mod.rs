@@ -17,7 +17,7 @@
 //!   first.
 //! - [`checkpoint`]: a snapshot of it. [`hooks`]: the calls around that. [`parking`]: freezing it while nobody uses it.
 //! - [`invoke`]: a request in it. `renew`: another copy for each request. [`overdue`]: one that does not end.
-//! - `end`: its end. [`damage`]: what a failed restore may have found.
+//! - [`objects`]: what it has from the kernel. `end`: its end. [`damage`]: what a failed restore may have found.
 
 pub mod boot;
 pub mod boot_pauses;
@@ -31,6 +31,7 @@ pub mod isolate;
 mod lifecycle;
 mod lost_page;
 pub(crate) mod missing;
+pub(crate) mod objects;
 pub mod overdue;
 pub mod parking;
 mod program;

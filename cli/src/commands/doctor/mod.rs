@@ -1,9 +1,10 @@
 //! `fn doctor`: what this machine supports, one line for each ability, and how to fix what is missing. The expensive
-//! part, a real checkpoint with two restores, is in [`criu`].
+//! part, a real checkpoint with two restores, is in [`criu`]. `fn doctor --function` is in [`function`].
 
 mod bounded;
 mod criu;
 mod dumped;
+pub(crate) mod function;
 mod halting;
 mod host;
 mod memory;

@@ -3,6 +3,7 @@
 
 mod canary;
 mod instance;
+mod object;
 mod release;
 mod secret;
 mod source;
@@ -18,6 +19,7 @@ use crate::migration::Departed;
 
 pub use canary::{Canary, CanaryCheck, CanaryState, CanarySteps, Compared, ParseStepsError, STEP_MAX_S, STEP_S};
 pub use instance::{InstanceInfo, InstanceState, StartKind};
+pub use object::{Fate, InstanceObjects, KernelObject};
 pub use release::{
     Alias, AliasTarget, AliasTargets, Rollback, RollbackRequest, TARGETS_MAX, VersionSummary, WEIGHT_MAX,
 };

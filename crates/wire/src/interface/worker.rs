@@ -6,6 +6,7 @@
 //! [`Leave`] performs it: the source sends [`SendImages`] and [`Arrive`], the target takes [`ReadPages`], [`ReadPage`]
 //! for page faults, and [`EndDeparture`]. If [`Leave`] fails, the instance continues as before.
 
+use crate::api::InstanceObjects;
 use crate::ids::{FunctionId, InstanceId, MigrationId};
 use crate::internal::{PrepareRequest, StartInstance};
 use crate::migration::{self, Departed, Expected, SourceOrder, Standing, TargetOrder, TargetState};
@@ -25,6 +26,12 @@ crate::endpoints! {
         /// Only if it serves nothing.
         if_idle: bool
     } () => NO_CONTENT ();
+
+    /// Looks at what an instance's processes have from the kernel.
+    [Scheduler] GET "/instances/{id}/objects" ReadObjects {
+        /// The instance.
+        id: InstanceId
+    } () => OK InstanceObjects;
 
     /// Parks an instance that serves nothing.
     [Scheduler] POST "/instances/{id}/park" Park {

@@ -3,8 +3,8 @@
 use super::described::{Described, Field, Message, Place, list, one};
 use crate::api::{
     Alias, AliasTargets, CanarySteps, CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo,
-    LogLine, MigrateRequest, Migration, Revocation, RevokeRequest, Rollback, RollbackRequest, SecretSummary, Status,
-    VersionFiles, VersionInfo, VersionSummary, WorkerInfo,
+    InstanceObjects, LogLine, MigrateRequest, Migration, Revocation, RevokeRequest, Rollback, RollbackRequest,
+    SecretSummary, Status, VersionFiles, VersionInfo, VersionSummary, WorkerInfo,
 };
 use crate::asynchronous::{AsyncCall, CallState, Changed};
 use crate::ids::{AliasName, CallId, FunctionId, FunctionName, InstanceId, Namespace, VersionNumber, WorkerId};
@@ -259,6 +259,15 @@ described! {
     /// List instances
     platform GET "/v1/instances" ListInstances {} () => OK [InstanceInfo] "every instance, oldest first"
     fails;
+
+    /// Look at an instance
+    ///
+    /// What its processes have from the kernel, as they run, and what becomes of each object in copies.
+    platform GET "/v1/instances/{id}/objects" ReadInstanceObjects {
+        /// the instance
+        id: InstanceId
+    } () => OK InstanceObjects "its objects, those that are in the way of a snapshot first"
+    fails NotFound, Unavailable "its worker does not answer";
 
     /// Stop an instance
     ///
