@@ -6,6 +6,7 @@
 //! - [`host`]: an instance's processes and memory as the host sees them; [`memory`]: all of it compared.
 //! - [`differ`]: everything else that an instance has, compared with its copies; [`eager`]: the same checkpoint
 //!   restored by stock CRIU.
+//! - [`kinds`]: functions that have much of what is restored, and what they say then.
 //! - [`rekindle_s3_servers`]: stores that are not ours.
 //! - [`websocket`]: a function that serves WebSocket, and a client of it.
 //! - [`collector`]: where traces go; [`world`]: a network of the tests' own.
@@ -17,6 +18,7 @@ pub mod collector;
 pub mod differ;
 pub mod eager;
 pub mod host;
+pub mod kinds;
 pub mod memory;
 pub mod postgres;
 pub mod shared;

@@ -403,7 +403,11 @@ def handler(event, context):
 fn what_is_in_the_way_of_a_snapshot_is_told_while_the_function_runs() {
     let platform = shared();
     platform.deploy(&Folder::python("objects", "", OBJECTS));
-    platform.deploy(&Folder::python("plain", "", "def handler(event, context):\n    return {}\n"));
+    platform.deploy(&Folder::python(
+        "plain",
+        "",
+        "def handler(event, context):\n    return {}\n",
+    ));
     for name in ["objects", "plain"] {
         platform.fresh("booted", name, "/").ok();
     }
@@ -415,16 +419,25 @@ fn what_is_in_the_way_of_a_snapshot_is_told_while_the_function_runs() {
     let (is_free, objects) = asked("objects");
     assert!(!is_free);
     let with = |fate: Fate, what: &str| {
-        let found = objects.iter().filter(|o| o.fate == fate && o.what.contains(what) && o.pid == 501);
+        let found = objects
+            .iter()
+            .filter(|o| o.fate == fate && o.what.contains(what) && o.pid == 501);
         found.count()
     };
     assert_eq!(with(Fate::Refused, "an eventfd with EFD_SEMAPHORE"), 1, "{objects:?}");
     assert_eq!(with(Fate::Refused, "a terminal"), 2, "{objects:?}");
     assert_eq!(with(Fate::Kept, "a memory file, /memfd:held"), 1, "{objects:?}");
     assert_eq!(with(Fate::Kept, "a UNIX socket"), 2, "{objects:?}");
-    assert_eq!(with(Fate::Kept, "the function's connection to itself"), 2, "{objects:?}");
+    assert_eq!(
+        with(Fate::Kept, "the function's connection to itself"),
+        2,
+        "{objects:?}"
+    );
     let fixes = objects.iter().filter(|o| o.fate == Fate::Refused && o.pid != 0);
-    assert!(fixes.clone().count() > 0 && fixes.clone().all(|o| o.fix.is_some()), "{objects:?}");
+    assert!(
+        fixes.clone().count() > 0 && fixes.clone().all(|o| o.fix.is_some()),
+        "{objects:?}"
+    );
 
     let (is_free, objects) = asked("plain");
     assert!(is_free && objects.iter().all(|o| o.fate == Fate::Kept), "{objects:?}");

@@ -3,8 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
-use rekindle_e2e::{Folder, Options, Platform};
-use serde_json::{Value, json};
+use rekindle_e2e::{Folder, Options, Platform, kinds};
+use serde_json::Value;
 
 /// Restores that were made by a program, and by CRIU.
 fn completed(platform: &Platform) -> [f64; 2] {
@@ -27,275 +27,6 @@ fn restored(platform: &Platform, name: &str, code: &str) -> (Value, [f64; 2]) {
     (last, [after[0] - before[0], after[1] - before[1]])
 }
 
-/// Threads, a child, timers, signals, locks and descriptors of each kind that programs know.
-const KINDS: &str = r#"
-import ctypes, fcntl, mmap, os, select, signal, socket, struct, threading, time
-libc = ctypes.CDLL(None, use_errno=True)
-timer = libc.timerfd_create(1, os.O_NONBLOCK)
-assert libc.timerfd_settime(timer, 0, struct.pack("4q", 1, 0, 0, 1), None) == 0
-signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGUSR2])
-os.kill(os.getpid(), signal.SIGUSR1)
-lock = open("/tmp/lock", "w")
-fcntl.flock(lock, fcntl.LOCK_EX)
-fcntl.lockf(lock, fcntl.LOCK_EX, 5, 10)
-ranged = open("/tmp/ranged", "w")
-fcntl.fcntl(ranged, fcntl.F_OFD_SETLK, struct.pack("hhqqi", fcntl.F_WRLCK, 0, 3, 4, 0))
-signals = libc.signalfd(-1, struct.pack("Q", 1 << (signal.SIGUSR2 - 1)), os.O_NONBLOCK)
-reader, writer = os.pipe()
-os.write(writer, b"in the pipe")
-near, far = socket.socketpair()
-near.setblocking(False)
-counter = os.eventfd(7)
-told = []
-threading.Thread(target=lambda: [told.append(far.recv(9)) for _ in iter(int, 1)], daemon=True).start()
-alarms = []
-signal.signal(signal.SIGALRM, lambda *_: alarms.append(1))
-signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
-ticks = []
-signal.signal(signal.SIGRTMIN, lambda *_: ticks.append(1))
-for _ in range(2):
-    posix = ctypes.c_void_p()
-    assert libc.timer_create(1, struct.pack("Qii48x", 0, signal.SIGRTMIN, 0), ctypes.byref(posix)) == 0
-assert libc.timer_settime(posix, 0, struct.pack("4q", 0, 10**8, 0, 10**8), None) == 0
-guarded = mmap.mmap(-1, 1 << 16, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-guarded.write(b"g" * (1 << 16))
-libc.madvise(ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(guarded)) + 8192), 4096, 102)
-down, up = os.pipe(), os.pipe()
-if os.fork() == 0:
-    poll = select.epoll()
-    poll.register(down[0], select.EPOLLIN)
-    while poll.poll() and os.read(down[0], 1):
-        os.write(up[1], b"child")
-
-def locked():
-    with open("/tmp/lock") as other:
-        try:
-            fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return [l.split()[1:] for l in open("/proc/locks") if f" {os.getpid()} " in l]
-
-def held():
-    with open("/tmp/ranged", "w") as other:
-        asked = struct.pack("hhqqi", fcntl.F_WRLCK, 0, 0, 0, 0)
-        return struct.unpack("hhqqi", fcntl.fcntl(other, fcntl.F_OFD_GETLK, asked))[2:4]
-
-def handler(event, context):
-    os.kill(os.getpid(), signal.SIGUSR2)
-    near.send(b"to thread")
-    os.write(down[1], b"?")
-    before, posix_before = len(alarms), len(ticks)
-    time.sleep(0.5)
-    return {
-        "timer": struct.unpack("Q", os.read(timer, 8))[0] > 0, "signal": os.read(signals, 128)[0] == signal.SIGUSR2,
-        "pipe": os.read(reader, 99).decode(), "thread": told[-1].decode(), "counter": os.eventfd_read(counter),
-        "alarms": len(alarms) > before,
-        "ticks": len(ticks) > posix_before, "pending": signal.SIGUSR1 in signal.sigpending(),
-        "locks": sorted([l[0], l[-2], l[-1]] for l in locked()),
-        "ranged": held(), "guarded": [guarded[0], guarded[12288]], "child": os.read(up[0], 9).decode(),
-        "rights": [l.split()[1] for l in open("/proc/self/status") if l.startswith(("CapPrm", "CapBnd", "NoNewPrivs"))],
-    }
-"#;
-
-/// Files without names: one never had one, one lost it, one has another by now, one is mapped by two processes. Pipes
-/// and a pair of sockets whose other ends are closed.
-const UNLINKED: &str = r#"
-import mmap, os, socket, tempfile
-held = tempfile.TemporaryFile()
-held.write(b"held")
-held.flush()
-number, lost = tempfile.mkstemp()
-os.pwrite(number, b"sparse", 8192)
-os.fchmod(number, 0o640)
-os.utime(number, (5, 7.25))
-os.unlink(lost)
-again = os.open(f"/proc/self/fd/{number}", os.O_RDONLY)
-named = os.open("/tmp/first", os.O_CREAT | os.O_RDWR)
-os.link("/tmp/first", "/tmp/second")
-os.unlink("/tmp/first")
-page, gone = tempfile.mkstemp(dir="/dev/shm")
-os.ftruncate(page, 4096)
-os.unlink(gone)
-shared = mmap.mmap(page, 4096)
-end_of_input, closed = os.pipe()
-os.close(closed)
-nobody_reads, broken = os.pipe()
-os.close(nobody_reads)
-alone, closed = socket.socketpair()
-closed.close()
-down, up = os.pipe(), os.pipe()
-if os.fork() == 0:
-    while os.read(down[0], 1):
-        shared[0] += 1
-        os.write(up[1], os.pread(number, 6, 8192))
-before = sorted(os.listdir("/tmp") + os.listdir("/dev/shm"))
-
-def is_broken():
-    try:
-        os.write(broken, b"?")
-    except BrokenPipeError:
-        return True
-
-def handler(event, context):
-    shared[0] = 5
-    os.write(down[1], b"?")
-    held.seek(0)
-    about = os.fstat(number)
-    os.write(named, b"!")
-    return {
-        "held": held.read().decode(), "child": os.read(up[0], 6).decode(), "shared": shared[0],
-        "again": os.pread(again, 6, 8192).decode(),
-        "links": os.readlink(f"/proc/self/fd/{number}") == f"{lost} (deleted)",
-        "about": [oct(about.st_mode), about.st_nlink, about.st_size, about.st_blocks, about.st_mtime],
-        "named": [os.stat("/tmp/second").st_nlink, os.path.samestat(os.fstat(named), os.stat("/tmp/second"))],
-        "same": before == sorted(os.listdir("/tmp") + os.listdir("/dev/shm")),
-        "pipes": [os.read(end_of_input, 1).decode(), is_broken(), alone.recv(1).decode()],
-    }
-"#;
-
-/// Connections of the function to itself, half read, between threads and with a child. One is closed at the other end.
-const CONNECTED: &str = r#"
-import os, socket, threading
-KEPT = None
-listening = socket.socket(socket.AF_INET6)
-listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-listening.bind(("::", 7071))
-listening.listen()
-
-def connected():
-    ours = socket.create_connection(("127.0.0.1", 7071))
-    return ours, listening.accept()[0]
-
-def serve(socket):
-    while asked := socket.recv(99):
-        socket.send(asked.upper())
-
-ours, theirs = connected()
-threading.Thread(target=serve, args=(theirs,), daemon=True).start()
-near, far = connected()
-near.send(b"one two")
-far.send(b"three")
-assert far.recv(4) == b"one "
-far.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-asks, answers = connected()
-if os.fork() == 0:
-    serve(answers)
-answers.close()
-left, closed = connected()
-closed.close()
-names = [s.getsockname()[:2] + s.getpeername()[:2] for s in (ours, near, far)]
-
-def handler(event, context):
-    for asking in (ours, asks):
-        asking.send(b"asked")
-    return {
-        "thread": ours.recv(99).decode(), "child": asks.recv(99).decode(), "closed": left.recv(99).decode(),
-        "unread": [near.recv(99).decode(), far.recv(99).decode()],
-        "same": names == [s.getsockname()[:2] + s.getpeername()[:2] for s in (ours, near, far)],
-        "options": [
-            far.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY),
-            far.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
-        ],
-        "more": [s.getpeername()[1] == 7071 for s in connected()[:1]],
-    }
-"#;
-
-/// Listens at a path and at an abstract name, and watches a directory by the second of an inotify's watches.
-const NAMED: &str = r#"
-import ctypes, os, socket, struct, threading
-libc = ctypes.CDLL(None, use_errno=True)
-listening = socket.socket(socket.AF_UNIX)
-listening.bind("/tmp/listening")
-os.chmod("/tmp/listening", 0o640)
-listening.listen(5)
-
-def serve():
-    while True:
-        with listening.accept()[0] as connection:
-            connection.send(b"served")
-
-threading.Thread(target=serve, daemon=True).start()
-abstract = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-abstract.bind("\0abstract")
-os.mkdir("/tmp/watched")
-inotify = libc.inotify_init1(os.O_NONBLOCK)
-libc.inotify_rm_watch(inotify, libc.inotify_add_watch(inotify, b"/tmp", 0x100))
-watch = libc.inotify_add_watch(inotify, b"/tmp/watched", 0x100)
-os.read(inotify, 4096)
-
-def handler(event, context):
-    with socket.socket(socket.AF_UNIX) as client:
-        client.connect("/tmp/listening")
-        served = client.recv(9).decode()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-        sender.sendto(b"hello", "\0abstract")
-    open("/tmp/watched/new", "w").close()
-    seen = os.read(inotify, 4096)
-    about = os.stat("/tmp/listening")
-    return {
-        "served": served, "abstract": abstract.recv(9).decode(), "mode": oct(about.st_mode),
-        "own": about.st_uid == os.getuid(),
-        "event": [struct.unpack("i", seen[:4])[0] == watch, seen[16:].rstrip(b"\0").decode()], "mask": os.umask(0o22),
-    }
-"#;
-
-/// Two children, each of which has made a child after both were there. So ids are not in the order of the tree.
-const TREE: &str = r#"
-import os, socket
-
-def child(name):
-    ours, theirs = socket.socketpair()
-    if os.fork() == 0:
-        ours.close()
-        serve(name, theirs)
-        os._exit(0)
-    theirs.close()
-    return ours
-
-def serve(name, theirs):
-    own, below = bytearray(name.encode() * 65536), None
-    while asked := theirs.recv(9):
-        if asked == b"fork":
-            below, answer = child(name + " below"), "forked"
-        else:
-            answer = f"{own[:len(name)].decode()} {own.count(name.encode())}"
-        if below and asked != b"fork":
-            below.send(b"?")
-            answer += ", " + below.recv(99).decode()
-        theirs.send(answer.encode())
-
-children = [child(name) for name in ("first", "second")]
-for each in children:
-    each.send(b"fork")
-    assert each.recv(99) == b"forked"
-
-def handler(event, context):
-    for each in children:
-        each.send(b"?")
-    return [each.recv(99).decode() for each in children]
-"#;
-
-/// Holds a file that lies in memory alone, which no program makes. Listens on a port, which only sockets of the same
-/// user may share.
-const MEMORY_FILE: &str = r#"
-import os, socket
-held = os.memfd_create("held")
-os.write(held, b"held")
-
-def listen():
-    listening = socket.socket()
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    listening.bind(("127.0.0.1", 7070))
-    listening.listen()
-    return listening
-
-first = listen()
-
-def handler(event, context):
-    with listen():
-        owner = os.fstat(first.fileno()).st_uid
-    return {"held": os.pread(held, 4, 0).decode(), "owner": owner == os.getuid()}
-"#;
-
 #[test]
 fn programs_restore_what_they_can_and_criu_what_is_named() {
     let options = ["--memory", "12GiB", "--restorer", "auto"];
@@ -304,55 +35,25 @@ fn programs_restore_what_they_can_and_criu_what_is_named() {
         ..Options::default()
     });
 
-    let (body, made) = restored(&platform, "kinds", KINDS);
-    let expected = json!({
-        "ticks": true, "pending": true, "locks": [["FLOCK", "0", "EOF"], ["POSIX", "10", "14"]],
-        "timer": true, "signal": true, "pipe": "in the pipe", "thread": "to thread", "counter": 7, "alarms": true,
-        "ranged": [3, 4], "guarded": [103, 103], "child": "child",
-        "rights": ["0000000000000000", "0000000000000000", "1"],
-    });
-    assert_eq!(body, expected);
-    assert_eq!(made, [3.0, 0.0], "{}", platform.log_tail(30));
-
-    let (body, made) = restored(&platform, "unlinked", UNLINKED);
-    let expected = json!({
-        "held": "held", "child": "sparse", "shared": 6, "again": "sparse", "links": true,
-        "about": ["0o100640", 0, 8198, 8, 7.25], "named": [1, true], "same": true, "pipes": ["", true, ""],
-    });
-    assert_eq!(body, expected);
-    assert_eq!(made, [3.0, 0.0], "{}", platform.log_tail(30));
-
-    let expected = json!({
-        "thread": "ASKED", "child": "ASKED", "closed": "", "unread": ["three", "two"], "same": true, "options": [1, 1],
-        "more": [true],
-    });
-    // Its parent is CRIU until CRIU ends, whose end must not end it.
-    let kept = r#"KEPT = [os.memfd_create("kept"), __import__("ctypes").CDLL(None).prctl(1, 9)]"#;
-    let by_criu = CONNECTED.replace("KEPT = None", kept);
-    for (name, code, by) in [
-        ("connected", CONNECTED, [3.0, 0.0]),
-        ("connected-criu", &by_criu, [0.0, 3.0]),
-    ] {
-        let (body, made) = restored(&platform, name, code);
-        assert_eq!(body, expected, "{name}");
-        assert_eq!(made, by, "{name}: {}", platform.log_tail(30));
+    for kind in kinds::known() {
+        let (body, made) = restored(&platform, kind.name, kind.code);
+        assert_eq!(body, kind.says, "{}", kind.name);
+        assert_eq!(made, [3.0, 0.0], "{}: {}", kind.name, platform.log_tail(30));
     }
 
-    let (body, made) = restored(&platform, "named", NAMED);
-    let expected = json!({
-        "served": "served", "abstract": "hello", "mode": "0o140640", "own": true, "event": [true, "new"], "mask": 0o22,
-    });
-    assert_eq!(body, expected);
-    assert_eq!(made, [3.0, 0.0], "{}", platform.log_tail(30));
-
-    let (body, made) = restored(&platform, "tree", TREE);
-    let of = |name: &str| format!("{name} 65536, {name} below 65536");
-    assert_eq!(body, json!([of("first"), of("second")]));
-    assert_eq!(made, [3.0, 0.0], "{}", platform.log_tail(30));
-
-    let (body, made) = restored(&platform, "memory-file", MEMORY_FILE);
-    assert_eq!(body, json!({"held": "held", "owner": true}));
-    assert_eq!(made, [0.0, 3.0]);
+    let connected = kinds::connected();
+    // Its parent is CRIU until CRIU ends, whose end must not end it.
+    let kept = r#"KEPT = [os.memfd_create("kept"), __import__("ctypes").CDLL(None).prctl(1, 9)]"#;
+    let by_criu = connected.code.replace("KEPT = None", kept);
+    let memory_file = kinds::memory_file();
+    for (name, code, says) in [
+        ("connected-criu", by_criu.as_str(), connected.says),
+        (memory_file.name, memory_file.code, memory_file.says),
+    ] {
+        let (body, made) = restored(&platform, name, code);
+        assert_eq!(body, says, "{name}");
+        assert_eq!(made, [0.0, 3.0], "{name}: {}", platform.log_tail(30));
+    }
     assert!(platform.log().contains("the snapshot has memory files"));
 
     let described = |name: &str| String::from_utf8(platform.cli(&["describe", name]).stdout).unwrap();

@@ -10,7 +10,7 @@ use rekindle_snapshotter::{Store, StoreEvent};
 use rekindle_telemetry::TraceRef;
 use rekindle_telemetry::metrics::{Counter, Desc, Family, Histogram, Registry, S3Metrics, buckets};
 use rekindle_wire::FunctionId;
-use rekindle_wire::api::{SnapshotSummary, StartKind};
+use rekindle_wire::api::{RestoredBy, SnapshotSummary, StartKind};
 use rekindle_wire::migration::{Departed, MigrationKind};
 use tracing::Span;
 
@@ -21,6 +21,9 @@ pub use pagers::Pagers;
 
 /// The label with a function's name.
 const FUNCTION: &str = "faas.invoked_name";
+/// What makes processes.
+const PROGRAM: &str = "program";
+const CRIU: &str = "criu";
 
 const INVOKE: Desc = Desc::new(
     "faas.invoke_duration",
@@ -110,6 +113,12 @@ const MIGRATIONS: Desc = Desc::new(
     &["way", "outcome"],
     "Instances that were to leave this worker, by `move` or `clone`: they `left`, or `stayed`.",
 );
+const ARRIVALS: Desc = Desc::new(
+    "rekindle.migrations.arrived",
+    "{migration}",
+    &["by"],
+    "Instances that came to this worker and ran, by what made their processes: a restore `program`, or `criu`.",
+);
 const MIGRATION_PAUSE: Desc = Desc::new(
     "rekindle.migration.pause.duration",
     "s",
@@ -155,6 +164,7 @@ pub struct Metrics {
     rehearsals: Family<Counter, 1>,
     runtime_snapshots: Family<Counter, 1>,
     migrations: Family<Counter, 2>,
+    arrivals: Family<Counter, 1>,
     migration_pause: Family<Histogram, 1>,
     migration_behind: Family<Histogram, 0>,
     idle_fault: Family<Histogram, 0>,
@@ -179,6 +189,7 @@ impl Default for Metrics {
             rehearsals: registry.family(&REHEARSALS),
             runtime_snapshots: registry.family(&RUNTIME_SNAPSHOTS),
             migrations: registry.family(&MIGRATIONS),
+            arrivals: registry.family(&ARRIVALS),
             migration_pause: registry.family(&MIGRATION_PAUSE),
             migration_behind: registry.family(&MIGRATION_BEHIND),
             idle_fault: registry.family(&IDLE_FAULT),
@@ -237,8 +248,8 @@ impl Metrics {
     /// Records what has made the processes of a restore.
     pub(crate) fn restored_by(&self, restorer: Restorer) {
         let by = match restorer {
-            Restorer::Auto => "program",
-            Restorer::Criu => "criu",
+            Restorer::Auto => PROGRAM,
+            Restorer::Criu => CRIU,
         };
         self.restored.with([by]).inc();
     }
@@ -265,6 +276,15 @@ impl Metrics {
                 .with([phase])
                 .record(Duration::from_secs_f64(ms.max(0.0) / 1e3));
         }
+    }
+
+    /// Records what has made the processes of an instance that runs here now.
+    pub(crate) fn arrived_by(&self, by: &RestoredBy) {
+        let by = match by {
+            RestoredBy::Program => PROGRAM,
+            RestoredBy::Criu { .. } => CRIU,
+        };
+        self.arrivals.with([by]).inc();
     }
 
     /// Records that all memory of an instance that migrated here has arrived.

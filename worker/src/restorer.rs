@@ -1,4 +1,5 @@
-//! Restores a snapshot without CRIU: a hollow process in the sandbox runs the snapshot's restore program.
+//! Restores processes without CRIU: a hollow process in the sandbox runs the restore program of a snapshot, or of an
+//! instance that arrives.
 //!
 //! ```text
 //! order ─> (anonymous memory) ─mapped─> register it, fill the working set
@@ -13,11 +14,13 @@ use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rekindle_criu::StageError;
+use rekindle_init::protocol::Clocks;
 use rekindle_pager::{AheadPage, Given, Pager, PagerError, Prepared};
 use rekindle_telemetry::record_past;
 use tokio::sync::oneshot;
@@ -25,7 +28,7 @@ use tokio::task::JoinError;
 use tracing::Span;
 
 use crate::host::sandbox::{FilesSignal, Filling, Hollow, HollowError, Ordered, Sandbox, SandboxError};
-use crate::snapshots::{FILES_ARCHIVE, OpenSnapshot, RestoreProgram};
+use crate::snapshots::{OpenSnapshot, RestoreProgram};
 
 /// How long the pager may take to register the memory and map the working set.
 const PREPARE_LIMIT: Duration = Duration::from_secs(10);
@@ -66,10 +69,10 @@ impl fmt::Display for Restorer {
     }
 }
 
-/// Why a program did not restore its snapshot. Nothing of the processes has run.
+/// Why a program did not restore its processes. Nothing of them has run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunError {
-    /// A file of the snapshot cannot be opened.
+    /// The archive of the private files cannot be opened.
     #[error("open the private files")]
     Files(#[source] std::io::Error),
     /// There is no place for the code that ends each thread's restore.
@@ -95,6 +98,10 @@ pub(crate) enum RunError {
     Stopped(#[from] JoinError),
 }
 
+/// Determines the pages to fill before the processes run. Called when all that the pager registers is mapped, on a
+/// thread that may block.
+pub(crate) type PagesAhead = Box<dyn FnOnce() -> Arc<[AheadPage]> + Send>;
+
 /// Work before the first instruction of the processes. It gets their ids on the host, by those in the sandbox.
 pub(crate) type LastWork = Box<dyn FnOnce(HashMap<u32, i32>) -> Result<(), StageError> + Send>;
 
@@ -103,11 +110,15 @@ pub(crate) struct Run {
     pub(crate) sandbox: Arc<Sandbox>,
     /// The function's ends of its outputs.
     pub(crate) outputs: [OwnedFd; 2],
-    pub(crate) snapshot: Arc<OpenSnapshot>,
+    /// The archive of the private files.
+    pub(crate) archive: PathBuf,
+    /// The clocks of the processes.
+    pub(crate) clocks: Clocks,
+    /// The snapshot whose templates the program maps.
+    pub(crate) snapshot: Option<Arc<OpenSnapshot>>,
     pub(crate) program: Arc<RestoreProgram>,
     pub(crate) pager: Pager,
-    /// Pages to fill before the processes run.
-    pub(crate) ahead: Arc<[AheadPage]>,
+    pub(crate) ahead: PagesAhead,
     pub(crate) last: LastWork,
     /// Records a phase of the restore.
     pub(crate) record: Box<dyn Fn(&'static str, Duration) + Send>,
@@ -119,9 +130,8 @@ impl Run {
     /// # Errors
     /// Returns an error when something fails before they run. The sandbox is of no use then.
     pub(crate) async fn run(self, hollow: Hollow) -> Result<Pager, RunError> {
-        let archive = File::open(self.snapshot.images_dir.join(FILES_ARCHIVE)).map_err(RunError::Files)?;
-        let archive = OwnedFd::from(archive);
-        let (sandbox, clocks) = (Arc::clone(&self.sandbox), self.snapshot.clocks);
+        let archive = OwnedFd::from(File::open(&self.archive).map_err(RunError::Files)?);
+        let (sandbox, clocks) = (Arc::clone(&self.sandbox), self.clocks);
         let began = Instant::now();
         let (ordered, files) = self.order(hollow)?;
         let (linked, may_follow) = oneshot::channel();
@@ -150,16 +160,16 @@ impl Run {
     fn order(&self, hollow: Hollow) -> Result<(Ordered, FilesSignal), RunError> {
         let order = self.program.order().ok_or(RunError::Address)?;
         let own = self.program.files().into_iter().chain(&self.outputs);
-        // The program numbers its processes' templates in its own order: parents before their children.
-        let templates = self.snapshot.template.files_of(self.program.pids());
+        let templates = self.snapshot.iter().flat_map(|snapshot| snapshot.template.files());
         let descriptors: Vec<BorrowedFd<'_>> = own.chain(templates).map(OwnedFd::as_fd).collect();
         Ok(hollow.order(order, &descriptors)?)
     }
 
     fn fill(self, mut filling: Filling, memory: Vec<Given>, linked: oneshot::Receiver<()>) -> Result<Pager, RunError> {
         let registering = Instant::now();
-        let asked = self.ahead.len();
-        let preparing = self.pager.prepare(memory, self.ahead)?;
+        let ahead = (self.ahead)();
+        let asked = ahead.len();
+        let preparing = self.pager.prepare(memory, ahead)?;
         let Prepared { filled, took } = preparing.done(PREPARE_LIMIT)?;
         let pages = ("rekindle.pages", asked as u64);
         record_past(&Span::current(), "working set", took.0, took.1, &[pages]);

@@ -285,14 +285,11 @@ pub(crate) async fn start(mut config: WorkerConfig, scheduler: Transport) -> Res
         peers,
         instances: Arc::clone(&instances),
         supervisor,
+        isolator,
+        snapshots: Arc::clone(&snapshots),
         metrics: Arc::clone(&metrics),
     };
-    let migration_targets = Arc::new(MigrationTargets::new(
-        host,
-        isolator,
-        Arc::clone(&snapshots),
-        Arc::clone(&logs),
-    ));
+    let migration_targets = Arc::new(MigrationTargets::new(host, Arc::clone(&logs)));
     let observed = Observed {
         instances: Arc::downgrade(&instances),
         pool: Arc::downgrade(&pool),

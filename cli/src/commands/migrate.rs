@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use rekindle_wire::api::MigrateRequest;
+use rekindle_wire::api::{MigrateRequest, RestoredBy};
 
 use crate::args::MigrateArgs;
 use crate::client::Client;
@@ -46,5 +46,10 @@ pub(crate) async fn run(client: &Client, args: &MigrateArgs) -> Result<ExitCode>
         show::bytes(times.image_bytes),
         show::millis(moved.took_ms),
     );
+    match &times.restored_by {
+        Some(RestoredBy::Program) => say!("  restored by a restore program"),
+        Some(RestoredBy::Criu { because }) => say!("  restored by CRIU: {because}"),
+        None => {}
+    }
     Ok(ExitCode::SUCCESS)
 }

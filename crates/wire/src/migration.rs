@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::StartKind;
+use crate::api::{RestoredBy, StartKind};
 use crate::ids::{InstanceId, MigrationId, SnapshotId};
 use crate::internal::VersionSpec;
 use crate::secret::Secret;
@@ -55,6 +55,9 @@ pub struct Departed {
     pub written_pages: u64,
     /// Bytes of everything else that is transferred.
     pub image_bytes: u64,
+    /// What restored it at the target. `None` from workers of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restored_by: Option<RestoredBy>,
 }
 
 /// Announces an instance to the target.
@@ -97,6 +100,9 @@ pub struct TargetOrder {
 pub struct Standing {
     /// Number of written pages that have already arrived.
     pub arrived_pages: u64,
+    /// What restored it. `None` from workers of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restored_by: Option<RestoredBy>,
 }
 
 /// Progress of a migration target.

@@ -30,9 +30,19 @@ fn host() -> Host {
 
 /// Compiles images on this host. Their vdso and the first page of their memory are read at each restore.
 pub(crate) fn compiled(images: &Verified) -> Result<Compiled, Refusal> {
-    let run = |first, pages, at| PageRun { first, pages, at };
+    compiled_with(images, &[])
+}
+
+/// The same, with processes that map templates.
+pub(crate) fn compiled_with(images: &Verified, template: &[PageRun]) -> Result<Compiled, Refusal> {
+    let run = |first, pages, at| PageRun {
+        first,
+        pages,
+        file: 0,
+        at,
+    };
     let memory = Memory {
-        template: Vec::new(),
+        template: template.to_vec(),
         eager: vec![run(0x420, 1, 0), run(0x7_ffe0_0000, 2, 1)],
     };
     compile(Source {

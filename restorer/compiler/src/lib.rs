@@ -63,6 +63,8 @@ pub struct PageRun {
     pub first: u64,
     /// Number of pages.
     pub pages: u64,
+    /// The template's number among those that are handed over. The pages' file is 0.
+    pub file: u32,
     /// The file's page at the first.
     pub at: u64,
 }
@@ -87,7 +89,7 @@ pub struct Memory {
 pub struct Source<'a> {
     /// The checked images.
     pub images: &'a Verified,
-    /// The memory of each process, in the order of the images. Templates are numbered in this order.
+    /// The memory of each process, in the order of the images.
     pub memory: &'a [Memory],
     /// The pages' file.
     pub pages: &'a [u8],

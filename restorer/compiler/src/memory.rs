@@ -47,7 +47,6 @@ pub(crate) fn compile(b: &mut Builder, source: Source<'_>, number: usize) -> Res
         b,
         source,
         memory: &source.memory[number],
-        template: source::TEMPLATE + number as u32,
         read: Vec::new(),
         protect: Vec::new(),
         open: None,
@@ -85,8 +84,6 @@ struct Plan<'a> {
     b: &'a mut Builder,
     source: Source<'a>,
     memory: &'a Memory,
-    /// The process's template, as the source of a mapping.
-    template: u32,
     /// Pages to be read.
     read: Vec<PageRun>,
     /// Mappings that are written to before they have their protection: address, bytes, protection.
@@ -104,13 +101,15 @@ fn within(runs: &[PageRun], first: u64, end: u64) -> impl Iterator<Item = PageRu
         PageRun {
             first: start,
             pages: run.end().min(end) - start,
+            file: run.file,
             at: run.at + (start - run.first),
         }
     })
 }
 
 impl Plan<'_> {
-    /// Maps the parts of a mapping that are the template's.
+    /// Maps the parts of a mapping that are a template's, and notes what is read there: pages of an instance that moves
+    /// which the kernel touches before the pager could answer.
     fn of_template(&mut self, vma: &Vma) -> Result<(), Refusal> {
         let refuse = |what| Err(Refusal::Mapping(vma.start, what));
         if vma.start < window::END && window::START < vma.end {
@@ -137,10 +136,10 @@ impl Plan<'_> {
             return refuse("shared or droppable, and has pages of its own");
         }
         for part in parts {
-            let (address, length) = (part.first * PAGE, part.pages * PAGE);
+            let protection = self.read_into(vma, part.first, part.end());
             let flags = u64::from(vma.flags & !MAP_ANONYMOUS);
-            let args = [address, length, vma.prot.into(), flags, part.at * PAGE];
-            self.b.op(Code::Map, self.template, args);
+            let args = [part.first * PAGE, part.pages * PAGE, protection, flags, part.at * PAGE];
+            self.b.op(Code::Map, source::TEMPLATE + part.file, args);
         }
         Ok(())
     }
@@ -180,13 +179,7 @@ impl Plan<'_> {
     /// Maps pages of a mapping that are not the template's, and notes what is read there.
     fn gap(&mut self, vma: &Vma, first: u64, end: u64) {
         let (address, length) = (first * PAGE, (end - first) * PAGE);
-        let before = self.read.len();
-        self.read.extend(within(&self.memory.eager, first, end));
-        let mut protection = u64::from(vma.prot);
-        if self.read.len() > before && protection & WRITE == 0 {
-            self.protect.push((address, length, protection));
-            protection |= WRITE;
-        }
+        let protection = self.read_into(vma, first, end);
         let flags = u64::from(vma.flags & !MAP_ANONYMOUS);
         let (from, offset) = if self.open.is_some() {
             (source::FILE, vma.pgoff + (address - vma.start))
@@ -194,6 +187,18 @@ impl Plan<'_> {
             (source::ANONYMOUS, 0)
         };
         self.b.op(Code::Map, from, [address, length, protection, flags, offset]);
+    }
+
+    /// Notes what is read into pages of a mapping. Returns the protection that they have until then.
+    fn read_into(&mut self, vma: &Vma, first: u64, end: u64) -> u64 {
+        let before = self.read.len();
+        self.read.extend(within(&self.memory.eager, first, end));
+        let protection = u64::from(vma.prot);
+        if self.read.len() == before || protection & WRITE != 0 {
+            return protection;
+        }
+        self.protect.push((first * PAGE, (end - first) * PAGE, protection));
+        protection | WRITE
     }
 
     fn open(&mut self, vma: &Vma) -> Result<(), Refusal> {

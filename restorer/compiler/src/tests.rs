@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use rekindle_restore_program::{CLOSED, Code, Program};
+use rekindle_restore_program::{CLOSED, Code, Op, PAGE, Program, source};
 use rekindle_verify::messages::*;
 use rekindle_verify::{UnlinkedFile, Verified};
 
-use crate::fuzz::{compile_images, compiled, read, reduced};
+use crate::PageRun;
+use crate::fuzz::{compile_images, compiled, compiled_with, read, reduced};
 use crate::print::Printed;
 
 fn seed() -> Vec<u8> {
@@ -132,6 +133,33 @@ fn good_images_become_a_program() {
         text.contains("/usr/bin/python3") && text.contains("thread 502 python3"),
         "{text}"
     );
+}
+
+#[test]
+fn a_template_is_mapped_by_its_number_and_what_was_written_to_it_is_read_before_the_pager_is_told() {
+    let mut images = good();
+    let vma = mapping(&mut images);
+    vma.prot = 1;
+    let (start, length) = (vma.start, vma.end - vma.start);
+    let template = PageRun {
+        first: start / PAGE,
+        pages: length / PAGE,
+        file: 3,
+        at: 7,
+    };
+    let program = compiled_with(&images, &[template]).unwrap().program;
+    let program = Program::parse(&program).unwrap();
+    let ops: Vec<_> = program.ops().collect();
+    let at = |wanted: Code| ops.iter().position(|op| op.code == wanted as u32).unwrap();
+    let map = ops.iter().position(|op| op.a == source::TEMPLATE + 3).unwrap();
+    let Op {
+        args: [address, bytes, protection, _, offset],
+        ..
+    } = ops[map];
+    // Readable, and writable until it has been read into.
+    assert_eq!((address, bytes, protection, offset), (start, length, 3, 7 * PAGE));
+    assert_eq!(ops[at(Code::Protect)].args[..3], [start, length, 1]);
+    assert!([map, at(Code::Read), at(Code::Protect), at(Code::Tell)].is_sorted());
 }
 
 #[test]

@@ -21,6 +21,7 @@
 
 pub mod boot;
 pub mod boot_pauses;
+pub(crate) mod by_program;
 pub mod checkpoint;
 mod client;
 pub mod damage;

@@ -15,12 +15,13 @@ use std::sync::Arc;
 
 use rekindle_criu::StageError;
 use rekindle_init::protocol::FUNCTION_PID;
-use rekindle_pager::{Handover, PageSource, Pager};
+use rekindle_pager::{PageSource, Pager};
 use rekindle_telemetry::record_past;
 use rekindle_wire::api::StartKind;
 use rekindle_wire::processor::InstructionSets;
 use rekindle_wire::{ApiError, ErrorCode, SnapshotId};
 
+use super::by_program::ProgramRestore;
 use super::hooks::{Hook, call_hook};
 use super::isolate::Isolator;
 use super::lifecycle::Instance;
@@ -39,8 +40,10 @@ use crate::host::host_pids::{HostPids, processes_in};
 use crate::host::sandbox::{Hollow, IsolatedProcess, Sandbox};
 use crate::host::start_limiter::StartLimiter;
 use crate::metrics::Metrics;
-use crate::restorer::{Restorer, Run};
-use crate::snapshots::{MemoryTier, OpenSnapshot, Refusals, RestoreProgram, SnapshotError, Snapshots, WorkingSetUse};
+use crate::restorer::Restorer;
+use crate::snapshots::{
+    FILES_ARCHIVE, MemoryTier, OpenSnapshot, Refusals, RestoreProgram, SnapshotError, Snapshots, WorkingSetUse,
+};
 
 /// Restores instances from snapshots of functions.
 pub struct SnapshotRestorer {
@@ -158,53 +161,23 @@ impl<'a> SnapshotRestore<'a> {
         hollow: Hollow,
         isolated: IsolatedProcess,
     ) -> Result<Arc<RunningInstance>, ApiError> {
-        let IsolatedProcess {
-            sandbox,
-            outputs,
-            criu,
-            cgroup,
-            ..
-        } = isolated;
-        let (pages, working_set) = self.pages(&sandbox)?;
-        let (pager, ahead) = pages.serve(Handover::Given)?;
-        self.by.metrics.pagers.watch(pager.stats());
-        let ends = outputs.each_ref().map(|output| output.write_end.try_clone());
-        let [stdout, stderr] = ends.map(|end| end.map_err(|e| restore_failed("copy an output", &e)));
-        let run = Run {
-            sandbox: Arc::clone(&sandbox),
-            outputs: [stdout?, stderr?],
-            snapshot: Arc::clone(&self.snapshot),
+        let (pages, working_set) = self.pages(&isolated.sandbox)?;
+        let restore = ProgramRestore {
             program,
-            pager,
-            ahead: ahead(),
-            last: {
-                let last = self.last_work();
-                Box::new(last)
-            },
+            snapshot: Some(Arc::clone(&self.snapshot)),
+            archive: self.snapshot.images_dir.join(FILES_ARCHIVE),
+            clocks: self.snapshot.clocks,
+            pages,
+            last: Box::new(self.last_work()),
             record: self.instance.inner_phase_recorder(),
         };
-        let ran = self.instance.phase("restorer", run.run(hollow)).await;
-        if let Some(criu) = criu {
-            criu.let_go();
-        }
-        let pager = ran.map_err(|e| {
-            // Before the control group, which must be empty by then.
-            sandbox.kill();
-            restore_failed("run the restore program", &e)
-        })?;
+        let ran = restore.run(hollow, isolated, &self.by.metrics);
+        let processes = self.instance.phase("restorer", ran).await?;
         let span = tracing::Span::current();
         span.record("rekindle.restorer", "program");
         span.record("rekindle.handover", "given");
         self.by.metrics.restored_by(Restorer::Auto);
-        self.running(
-            RestoredProcesses {
-                sandbox,
-                outputs,
-                pager: Some(pager),
-                cgroup,
-            },
-            working_set,
-        )
+        self.running(processes, working_set)
     }
 
     fn running(

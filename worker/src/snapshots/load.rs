@@ -1,19 +1,17 @@
 //! How a snapshot is opened: its images are written, checked and edited, its template is made and filled.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::path::Path;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rekindle_criu::images::TemplateLayout;
 use rekindle_init::causes::chain;
 use rekindle_init::protocol::FUNCTION_UID;
 use rekindle_pager::PageRef;
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::{Digest, Region, Snapshot, load_working_set};
-use rekindle_verify::{Verified, verify};
+use rekindle_verify::verify;
 use rekindle_wire::SnapshotId;
 use tokio::sync::{Semaphore, watch};
 
@@ -28,7 +26,7 @@ use super::lost_locks;
 use super::notes::{CaptureNotes, FILES_ARCHIVE};
 use super::open_snapshot::{MemoryTier, OpenSnapshot};
 use super::originals::{self, Originals};
-use super::program::{self, RestoreProgram};
+use super::program::{self, EditedImages, RestoreProgram};
 use super::stored_working_set::put_working_set;
 use super::template::{ProcessMemory, Room, Template};
 use super::tier::Tier;
@@ -96,9 +94,7 @@ impl Snapshots {
         named.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let first = edit::touched_early(&images_dir).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let layouts = std::iter::zip(&snapshot.processes, &edited);
-        let layouts: BTreeMap<_, _> = layouts
-            .map(|(process, edited)| (process.pid, edited.layout.clone()))
-            .collect();
+        let templates = program::templates(layouts.map(|(process, edited)| (process.pid, &edited.layout)));
         let processes = std::iter::zip(&snapshot.processes, edited).map(|(process, edited)| ProcessMemory {
             pid: process.pid.cast_signed(),
             map: Arc::clone(&process.page_map),
@@ -145,11 +141,17 @@ impl Snapshots {
         }
         edit::outlive_criu(&images_dir, &verified).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         edit::let_be_read(&images_dir).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
-        let program = if self.compiles {
-            self.compile(id, &images_dir, &verified, &layouts, (&outputs, &connected))
-        } else {
-            Err("this worker has no restore programs".to_owned())
-        };
+        let name = format!("{id}-{}", self.openings.fetch_add(1, Ordering::Relaxed));
+        let program = self.compile(
+            &name,
+            EditedImages {
+                dir: &images_dir,
+                verified: &verified,
+                templates: &templates,
+                outputs: &outputs,
+                connected: &connected,
+            },
+        );
         let eager_bytes = size_of_pages(&images_dir).map_err(|e| SnapshotError::Measure(id.clone(), e))?;
         let images = size_of(&images_dir).map_err(|e| SnapshotError::Measure(id.clone(), e))?;
         let room = TierRoom {
@@ -188,24 +190,19 @@ impl Snapshots {
         }))
     }
 
-    /// Compiles a snapshot's images, or says why CRIU restores it.
-    fn compile(
-        &self,
-        id: &SnapshotId,
-        dir: &Path,
-        images: &Verified,
-        layouts: &BTreeMap<u32, TemplateLayout>,
-        (outputs, connected): (&BTreeMap<u32, u32>, &BTreeSet<u32>),
-    ) -> Result<RestoreProgram, String> {
-        let name = format!("{id}-{}", self.openings.fetch_add(1, Ordering::Relaxed));
-        match RestoreProgram::of(&name, &self.memory, dir, images, layouts, outputs, connected) {
+    /// Compiles images into a program whose files begin with this name, or says why CRIU restores them.
+    pub(crate) fn compile(&self, name: &str, images: EditedImages<'_>) -> Result<RestoreProgram, String> {
+        if !self.compiles {
+            return Err("this worker has no restore programs".to_owned());
+        }
+        match RestoreProgram::of(name, &self.memory, images) {
             Ok(program) => {
-                tracing::info!(snapshot = %id, bytes = program.bytes(), "compiled");
+                tracing::info!(name, bytes = program.bytes(), "compiled");
                 Ok(program)
             }
             Err(e) => {
                 let why = chain(&e);
-                tracing::info!(snapshot = %id, why, "criu restores this snapshot");
+                tracing::info!(name, why, "criu restores these images");
                 Err(why)
             }
         }

@@ -43,6 +43,7 @@ pub use notes::ProcessGenerators;
 pub use notes::{AfterRestore, CaptureNotes, FILE as NOTES_FILE, FILES_ARCHIVE, NotesError, PipeNote};
 pub use open_snapshot::{MemoryTier, OpenSnapshot};
 pub use originals::Originals;
+pub(crate) use program::{EditedImages, outputs, template_run};
 pub use program::{NoProgram, RestoreProgram, ShowError, show as show_program};
 pub use refusals::Refusals;
 pub use template::{ProcessMemory, Template, TemplateError};

@@ -1,4 +1,4 @@
-//! A snapshot's restore program: its images, compiled for this host.
+//! A restore program: the images of a snapshot, or of an instance that arrives, compiled for this host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rekindle_criu::descriptors::{OUTPUT_STREAMS, pipe_number};
-use rekindle_criu::images::{ImageError, PagemapImage, TemplateLayout};
+use rekindle_criu::images::{ImageError, PagemapImage, TemplateArea, TemplateLayout};
 use rekindle_init::protocol::FUNCTION_UID;
 use rekindle_pager::PAGE;
 use rekindle_restore_compiler::print::Printed;
@@ -59,7 +59,22 @@ pub enum NoProgram {
     Write(#[source] io::Error),
 }
 
-/// A snapshot's restore program, which all its restores share.
+/// Images to compile.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EditedImages<'a> {
+    /// Their directory. They were edited to map templates.
+    pub(crate) dir: &'a Path,
+    /// What they were before.
+    pub(crate) verified: &'a Verified,
+    /// What maps templates, by process id and by address.
+    pub(crate) templates: &'a BTreeMap<u32, Vec<PageRun>>,
+    /// The function's outputs: indices by the numbers of their pipes.
+    pub(crate) outputs: &'a BTreeMap<u32, u32>,
+    /// Numbers of the sockets that are connected after the program has made them.
+    pub(crate) connected: &'a BTreeSet<u32>,
+}
+
+/// A restore program, which all restores of its snapshot share.
 #[derive(Debug)]
 pub struct RestoreProgram {
     compiled: Compiled,
@@ -92,20 +107,12 @@ impl Failures {
 }
 
 impl RestoreProgram {
-    /// Compiles the images in `dir`, as [`compile_images`] does, into files on `fs` that begin with this name.
+    /// Compiles images, as [`compile_images`] does, into files on `fs` that begin with this name.
     ///
     /// # Errors
     /// Returns an error when something has no operation, or a file cannot be read or written.
-    pub(super) fn of(
-        name: &str,
-        fs: &MemoryFs,
-        dir: &Path,
-        images: &Verified,
-        layouts: &BTreeMap<u32, TemplateLayout>,
-        outputs: &BTreeMap<u32, u32>,
-        connected: &BTreeSet<u32>,
-    ) -> Result<Self, NoProgram> {
-        let (compiled, pages) = compile_images(dir, images, layouts, outputs, connected)?;
+    pub(super) fn of(name: &str, fs: &MemoryFs, images: EditedImages<'_>) -> Result<Self, NoProgram> {
+        let (compiled, pages) = compile_images(images)?;
         let keep = |what: &str, bytes: &[u8]| {
             let file = fs.create(&format!("{name}-{what}"), bytes.len() as u64)?;
             file.writable.write_all_at(bytes, 0).map_err(NoProgram::Write)?;
@@ -162,7 +169,7 @@ impl RestoreProgram {
 }
 
 /// Returns the function's outputs, by the numbers of their pipes.
-pub(super) fn outputs(pipes: &[PipeNote]) -> BTreeMap<u32, u32> {
+pub(crate) fn outputs(pipes: &[PipeNote]) -> BTreeMap<u32, u32> {
     let indexed = pipes.iter().filter_map(|note| {
         let index = OUTPUT_STREAMS.iter().position(|stream| *stream == note.stream)?;
         Some((pipe_number(&note.key)?, index as u32))
@@ -170,39 +177,47 @@ pub(super) fn outputs(pipes: &[PipeNote]) -> BTreeMap<u32, u32> {
     indexed.collect()
 }
 
-/// Compiles the images in `dir`, which were edited to map templates with this layout, by process id. `images` are
-/// those images before. Also returns the pages that each restore reads.
+/// Returns what maps the templates of a snapshot's processes, from the layout of each. Templates are numbered in this
+/// order.
+pub(super) fn templates<'a>(layouts: impl Iterator<Item = (u32, &'a TemplateLayout)>) -> BTreeMap<u32, Vec<PageRun>> {
+    let runs = |(file, (pid, layout)): (u32, (u32, &TemplateLayout))| {
+        let areas = layout.mappings.iter();
+        (pid, areas.map(|area| template_run(*area, file)).collect())
+    };
+    (0..).zip(layouts).map(runs).collect()
+}
+
+/// Returns how a program maps this part of a template.
+pub(crate) fn template_run(area: TemplateArea, file: u32) -> PageRun {
+    PageRun {
+        first: area.first.0,
+        pages: area.pages,
+        file,
+        at: area.at,
+    }
+}
+
+/// Compiles images. Also returns the pages that each restore reads.
 ///
 /// # Errors
 /// Returns an error when something has no operation, or a pagemap or its pages cannot be read.
-fn compile_images(
-    dir: &Path,
-    images: &Verified,
-    layouts: &BTreeMap<u32, TemplateLayout>,
-    outputs: &BTreeMap<u32, u32>,
-    connected: &BTreeSet<u32>,
-) -> Result<(Compiled, Vec<u8>), NoProgram> {
+fn compile_images(edited: EditedImages<'_>) -> Result<(Compiled, Vec<u8>), NoProgram> {
     let host = HOST.as_ref().map_err(NoProgram::Host)?;
+    let images = edited.verified;
     let (mut pages, mut memory) = (Vec::new(), Vec::new());
     for process in images.processes.iter().filter(|process| process.memory.is_some()) {
         let pid = process.tree.pid;
-        let areas = layouts.get(&pid).into_iter().flat_map(|layout| &layout.mappings);
-        let template = areas.map(|area| PageRun {
-            first: area.first.0,
-            pages: area.pages,
-            at: area.at,
-        });
         memory.push(Memory {
-            template: template.collect(),
-            eager: read_eager(dir, pid, &mut pages)?,
+            template: edited.templates.get(&pid).cloned().unwrap_or_default(),
+            eager: read_eager(edited.dir, pid, &mut pages)?,
         });
     }
     let compiled = compile(Source {
         images,
         memory: &memory,
         pages: &pages,
-        outputs,
-        connected,
+        outputs: edited.outputs,
+        connected: edited.connected,
         host,
     })?;
     Ok((compiled, pages))
@@ -216,7 +231,12 @@ fn read_eager(dir: &Path, pid: u32, all: &mut Vec<u8>) -> Result<Vec<PageRun>, N
     let (mut at, mut runs) = (all.len() as u64 / PAGE, Vec::new());
     for entry in pagemap.entries.iter().filter(|entry| !entry.lazy) {
         let (first, pages) = (entry.first.0, entry.pages);
-        runs.push(PageRun { first, pages, at });
+        runs.push(PageRun {
+            first,
+            pages,
+            file: 0,
+            at,
+        });
         at += pages;
     }
     let path = dir.join(format!("pages-{}.img", pagemap.pages_id));
@@ -264,9 +284,14 @@ pub async fn show(store: &Store, id: &SnapshotId, scratch: &Path) -> Result<Stri
     let verified = verify(&dir, &expected(FUNCTION_UID, &notes.pipes, !written.is_empty()));
     let verified = verified.map_err(|e| ShowError::Refused(id.clone(), e))?;
     let edited = edit::use_templates(&dir, &snapshot.processes, &written).map_err(edit)?;
-    let layouts = std::iter::zip(&snapshot.processes, edited).map(|(process, edited)| (process.pid, edited.layout));
-    let connected = connections::sockets(&connections::noted(&verified, &notes.connections));
-    let compiled = compile_images(&dir, &verified, &layouts.collect(), &outputs(&notes.pipes), &connected);
+    let layouts = std::iter::zip(&snapshot.processes, &edited).map(|(process, edited)| (process.pid, &edited.layout));
+    let compiled = compile_images(EditedImages {
+        dir: &dir,
+        verified: &verified,
+        templates: &templates(layouts),
+        outputs: &outputs(&notes.pipes),
+        connected: &connections::sockets(&connections::noted(&verified, &notes.connections)),
+    });
     let (compiled, _) = compiled.map_err(|e| ShowError::NoProgram(id.clone(), e))?;
     let printed = Printed::parse(&compiled.program);
     Ok(printed.map_or_else(|_| String::new(), |printed| printed.to_string()))

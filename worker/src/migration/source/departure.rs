@@ -184,7 +184,7 @@ impl MigrationSource {
             instances.changed.notify_one();
             departed.pause_ms = ms(began);
             let restoring = Instant::now();
-            self.target.images(bundle, STAND_LIMIT).await?;
+            departed.restored_by = self.target.images(bundle, STAND_LIMIT).await?.restored_by;
             departed.restore_ms = ms(restoring);
             let resuming = Instant::now();
             self.target.go(GO_LIMIT).await?;
@@ -192,7 +192,7 @@ impl MigrationSource {
             return Ok(departed);
         }
         let restoring = Instant::now();
-        self.target.images(bundle, STAND_LIMIT).await?;
+        departed.restored_by = self.target.images(bundle, STAND_LIMIT).await?.restored_by;
         departed.restore_ms = ms(restoring);
         let resuming = Instant::now();
         if let Err(error) = self.target.go(GO_LIMIT).await {

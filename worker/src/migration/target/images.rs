@@ -1,5 +1,6 @@
-//! Images of a migrated instance, checked and laid out for CRIU.
+//! Images of a migrated instance, checked, laid out for CRIU, and compiled.
 
+use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 use std::path::Path;
 use std::time::Instant;
@@ -7,18 +8,22 @@ use std::time::Instant;
 use rekindle_criu::images::place_external;
 use rekindle_init::locks::Lock;
 use rekindle_init::protocol::{Clocks, FUNCTION_UID, held_path};
-use rekindle_verify::{PagesIn, verify};
+use rekindle_restore_compiler::PageRun;
+use rekindle_verify::{PagesIn, Verified, verify};
 use rekindle_wire::ApiError;
 
 use super::super::bundle::unpack;
 use super::super::checks::{check_header, check_pages, check_size};
 use super::super::header::{Header, eager_name};
-use super::super::page_numbering::{PageNumbering, read};
+use super::super::page_numbering::{MigratedProcess, PageNumbering, read};
 use crate::errors::{restore_failed, unavailable};
 use crate::snapshots::connections::{self, Connection};
 use crate::snapshots::expected::expected_to_travel;
 use crate::snapshots::lost_locks;
-use crate::snapshots::{clocks, join_time, let_be_read, name_outputs, outlive_criu};
+use crate::snapshots::{
+    EditedImages, RestoreProgram, Snapshots, clocks, join_time, let_be_read, name_outputs, outlive_criu, outputs,
+    template_run,
+};
 
 /// The bundle's content, as CRIU finds it.
 pub(super) struct ImagesOnDisk {
@@ -29,6 +34,8 @@ pub(super) struct ImagesOnDisk {
     pub(super) locks: Vec<Lock>,
     /// The function's connections to itself.
     pub(super) connections: Vec<Connection>,
+    /// What restores it without CRIU, or why CRIU restores it.
+    pub(super) program: Result<RestoreProgram, String>,
 }
 
 /// What the target knows of an arriving instance from elsewhere than its source.
@@ -41,11 +48,12 @@ pub(super) struct ExpectedImages {
     pub(super) writes_root: bool,
 }
 
-/// Writes the images into `dir` for CRIU, if they are a function's. Blocks.
+/// Writes the images into `dir` for CRIU, if they are a function's, and compiles them under this name. Blocks.
 pub(super) fn lay_out(
     bundle: impl Read,
     dir: &Path,
     expected_images: &ExpectedImages,
+    (snapshots, name): (&Snapshots, &str),
 ) -> Result<ImagesOnDisk, ApiError> {
     let failed = |e: &dyn std::error::Error| unavailable("lay out the images", e);
     let refused = |e: &dyn std::error::Error| restore_failed("believe the images of an instance that moves", e);
@@ -67,6 +75,8 @@ pub(super) fn lay_out(
     let verified = verify(dir, &expected).map_err(|e| refused(&e))?;
     let locks = lost_locks::of(&verified);
     let connections = connections::noted(&verified, &header.connections);
+    // By the numbers that they had at the source, as in what was checked.
+    let outputs = outputs(&header.pipes);
     tracing::debug!(
         ms = began.elapsed().as_secs_f64() * 1e3,
         "checked the images of an instance that arrives"
@@ -94,11 +104,44 @@ pub(super) fn lay_out(
     let clocks = clocks(dir).map_err(|e| failed(&e))?;
     outlive_criu(dir, &verified).map_err(|e| failed(&e))?;
     let_be_read(dir).map_err(|e| failed(&e))?;
+    let began = Instant::now();
+    let program = snapshots.compile(
+        name,
+        EditedImages {
+            dir,
+            verified: &verified,
+            templates: &mapped_templates(&verified, &header.templates, &numbering),
+            outputs: &outputs,
+            connected: &connections::sockets(&connections),
+        },
+    );
+    tracing::debug!(
+        ms = began.elapsed().as_secs_f64() * 1e3,
+        "compiled the images of an instance that arrives"
+    );
     Ok(ImagesOnDisk {
         header,
         numbering,
         clocks,
         locks,
         connections,
+        program,
     })
+}
+
+/// Returns what maps the templates of these names, by process id. A process that was forked from another may map the
+/// other's.
+fn mapped_templates(images: &Verified, names: &[String], numbering: &PageNumbering) -> BTreeMap<u32, Vec<PageRun>> {
+    let number = |name: &[u8]| (0..).zip(names).find(|(_, known)| known.as_bytes() == name);
+    let numbers = images.files.iter().filter_map(|(id, file)| {
+        let (number, _) = number(&file.reg.as_ref()?.name)?;
+        Some((*id, number))
+    });
+    let numbers: HashMap<u32, u32> = numbers.collect();
+    let of = |process: &MigratedProcess| {
+        let mapped = process.memory.mapped.iter();
+        let runs = mapped.filter_map(|(area, file)| Some(template_run(*area, *numbers.get(file)?)));
+        (process.pid.cast_unsigned(), runs.collect())
+    };
+    numbering.processes.iter().map(of).collect()
 }

@@ -9,12 +9,11 @@ use rekindle_wire::ids::MigrationId;
 use rekindle_wire::migration::{Expected, TargetOrder};
 use rekindle_wire::{ApiError, ErrorCode};
 
-use super::arrival::{MigrationTarget, Prepared, TargetHost};
+use super::arrival::{MigrationTarget, Prepared};
+use super::host::TargetHost;
 use crate::errors::unavailable;
 use crate::instance::Instance;
-use crate::instance::isolate::Isolator;
 use crate::logs::Logs;
-use crate::snapshots::Snapshots;
 
 /// How long a prepared migration target waits for its images.
 const WAIT_LIMIT: Duration = Duration::from_secs(90);
@@ -27,20 +26,16 @@ pub struct MigrationTargets {
     here: Mutex<HashMap<MigrationId, Arc<MigrationTarget>>>,
     expected: Mutex<HashMap<MigrationId, (Instant, Expected)>>,
     host: Arc<TargetHost>,
-    isolator: Arc<Isolator>,
-    snapshots: Arc<Snapshots>,
     logs: Arc<Logs>,
 }
 
 impl MigrationTargets {
     /// Creates it without any target.
-    pub fn new(host: TargetHost, isolator: Arc<Isolator>, snapshots: Arc<Snapshots>, logs: Arc<Logs>) -> Self {
+    pub fn new(host: TargetHost, logs: Arc<Logs>) -> Self {
         Self {
             here: Mutex::default(),
             expected: Mutex::default(),
             host: Arc::new(host),
-            isolator,
-            snapshots,
             logs,
         }
     }
@@ -121,20 +116,13 @@ impl MigrationTargets {
                 let message = format!("its memory is mapped from snapshot {id}, which is not its version's");
                 return Err(ApiError::new(ErrorCode::Conflict, message));
             }
-            let opened = self
-                .snapshots
-                .open(
-                    id,
-                    spec.uid,
-                    spec.manifest.image.is_some(),
-                    spec.snapshot_digest.as_deref(),
-                )
-                .await;
-            let (snapshot, _) = opened.map_err(|e| unavailable("open the snapshot", &e))?;
+            let (writes_root, digest) = (spec.manifest.image.is_some(), spec.snapshot_digest.as_deref());
+            let opened = self.host.snapshots.open(id, spec.uid, writes_root, digest);
+            let (snapshot, _) = opened.await.map_err(|e| unavailable("open the snapshot", &e))?;
             Ok::<_, ApiError>(Some(snapshot))
         };
         // The group does not have the instance's name: remains of the instance may still be here when it comes back.
-        let (base, isolated) = tokio::join!(opening, self.isolator.isolate(&instance, order.id.as_str()));
+        let (base, isolated) = tokio::join!(opening, self.host.isolator.isolate(&instance, order.id.as_str()));
         let (base, isolated) = (base?, isolated?);
         if let Some(base) = &base {
             let completing = base.template.complete();

@@ -182,13 +182,6 @@ impl Template {
         self.processes.iter().take(MAPPED_MAX).map(|p| &p.read_only)
     }
 
-    /// Returns the files of these processes, in their order.
-    pub(crate) fn files_of(&self, pids: &[u32]) -> impl Iterator<Item = &OwnedFd> {
-        let mapped = || self.processes.iter().take(MAPPED_MAX);
-        let of = move |pid: &u32| mapped().find(|process| process.pid.cast_unsigned() == *pid);
-        pids.iter().filter_map(of).map(|process| &process.read_only)
-    }
-
     /// Returns the memory layout of all processes, for a pager that registers all of it. Returns `None` if only CRIU
     /// could register some of it. CRIU must restore the anonymous memory that the kernel touches before the pager
     /// registers it.
