@@ -81,6 +81,17 @@ pub enum VerifyError {
     /// A file has a lease.
     #[error("a file has a lease (F_SETLEASE), which no copy gets: let go of it before the snapshot")]
     Lease,
+    /// A UNIX socket was bound by a name that begins at a working directory. CRIU would go there as root.
+    #[error(
+        "{image}: a UNIX socket is bound to {name}, a relative name, which no copy gets: bind it by its whole path, \
+         before the snapshot"
+    )]
+    RelativeSocket {
+        /// The image.
+        image: String,
+        /// The socket's name, quoted.
+        name: String,
+    },
     /// A file of `/proc` or `/sys` is open. Programs that look at themselves have one for a moment.
     #[error("{image}: entry {entry}: reg.name is {path}{advice}", advice = of_name("reg.name"))]
     OfKernel {
@@ -145,6 +156,15 @@ impl Place<'_> {
             image: self.image.to_owned(),
             entry: self.entry,
             path: shortened(format!("{:?}", String::from_utf8_lossy(path))),
+        }
+    }
+
+    /// An error about a socket with this name, which is relative.
+    pub(crate) fn refuse_relative(&self, name: &[u8]) -> VerifyError {
+        let name = name.strip_suffix(&[0]).unwrap_or(name);
+        VerifyError::RelativeSocket {
+            image: self.image.to_owned(),
+            name: shortened(format!("{:?}", String::from_utf8_lossy(name))),
         }
     }
 

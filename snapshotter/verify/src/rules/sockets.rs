@@ -155,7 +155,9 @@ pub(super) fn check_unix(
     at.hold(shutdown.unwrap_or(0) <= SHUTDOWN_MAX, "usk.shutdown", shutdown)?;
     check_options(at, opts)?;
     // CRIU changes to this directory as root to bind by a relative name.
-    at.hold(name_dir.is_none(), "usk.name_dir", name_dir)?;
+    if name_dir.is_some() {
+        return Err(at.refuse_relative(name));
+    }
     at.hold(mnt_id.is_none(), "usk.mnt_id", mnt_id)?;
     check_network(context, at, *ns_id)?;
     at.hold(name.len() <= NAME_MAX, "usk.name", name.len())?;

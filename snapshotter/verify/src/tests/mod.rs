@@ -31,6 +31,7 @@ fn broken(change: impl FnOnce(&mut Parts)) -> String {
         Ok(_) => "accepted".to_owned(),
         Err(VerifyError::Field { image, field, .. }) => format!("{image} {field}"),
         Err(VerifyError::OfKernel { image, path, .. }) => format!("{image} {path}"),
+        Err(VerifyError::RelativeSocket { image, name }) => format!("{image} relative {name}"),
         Err(VerifyError::SpecialBits { image, mode }) => format!("{image} mode {mode:o}"),
         Err(other) => other.to_string(),
     }

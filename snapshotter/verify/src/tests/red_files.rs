@@ -119,7 +119,9 @@ fn sockets_beyond_a_function_s_are_refused() {
             p.unix().name = b"/run/criu/service\0".to_vec()
         }),
         ("files.img usk.name", |p| p.unix().name = b"relative\0".to_vec()),
-        ("files.img usk.name_dir", |p| p.unix().name_dir = Some(b"/".to_vec())),
+        (r#"files.img relative "near""#, |p| {
+            (p.unix().name_dir, p.unix().name) = (Some(b"/".to_vec()), b"near\0".to_vec());
+        }),
         ("files.img usk.mnt_id", |p| p.unix().mnt_id = Some(1)),
         ("files.img ns_id", |p| p.unix().ns_id = Some(99)),
         ("files.img usk.file_perms.mode", |p| {
