@@ -26,6 +26,9 @@ old = bytearray(b"snapshot" * (1 << 21))
 new = None
 given_up = mmap.mmap(-1, 1 << 20)
 given_up[:] = b"x" * (1 << 20)
+renamed = os.open("/tmp/first", os.O_CREAT | os.O_RDWR)
+os.link("/tmp/first", "/tmp/second")
+os.unlink("/tmp/first")
 listening = socket.create_server(("127.0.0.1", 7071))
 asks, answers = socket.create_connection(listening.getsockname()), listening.accept()[0]
 threading.Thread(target=lambda: [answers.send(answers.recv(9)) for _ in iter(int, 1)], daemon=True).start()

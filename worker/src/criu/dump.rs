@@ -25,7 +25,7 @@ use tokio::runtime::Handle;
 
 use super::installation::Criu;
 use super::quiesce::{QuiesceError, QuiescedFunction};
-use super::{connections, probe, same_files, semaphores};
+use super::{connections, link_names, probe, same_files, semaphores};
 use crate::host::cgroup::Cgroup;
 use crate::host::sandbox::dumper::Dumper;
 use crate::host::sandbox::{Sandbox, SandboxError};
@@ -107,6 +107,8 @@ pub(crate) struct Dumped<T> {
     pub(crate) saved: Saved,
     /// Connections of the function to itself that a copy gets.
     pub(crate) connections: Vec<ConnectionNote>,
+    /// Names that files have been given, if the processes stay stopped.
+    pub(crate) link_names: Vec<PathBuf>,
     /// What was looked at while the processes were stopped.
     pub(crate) seen: T,
 }
@@ -184,8 +186,9 @@ impl DumpingCriu {
             let verified = check(&self.dir, sandbox, &dump.expected)?;
             let connections = connections::copy(cgroup, &verified);
             let saved = runtime.block_on(sandbox.save_files(&archive))?;
-            Ok::<_, StageError>((saved, connections, look()))
+            Ok::<_, StageError>((saved, connections, link_names::of(&verified), look()))
         });
+        let goes_on = matches!(dump.after, AfterDump::Run);
         let (mut seized, mut done) = (false, None);
         let dumped = self.dumper.session.dump(&order, |stage| {
             match stage {
@@ -204,13 +207,21 @@ impl DumpingCriu {
             Ok(())
         });
         drop(quiesced);
+        if dumped.is_err() || goes_on {
+            let names = match &done {
+                Some((_, _, names, _)) => names,
+                None => &link_names::unverified(&self.dir),
+            };
+            link_names::remove(sandbox.init_pid(), names);
+        }
         dumped.map_err(|e| DumpError::criu(e, &self.dir))?;
         let frozen = started.elapsed();
-        let (saved, connections, seen) = done.ok_or(DumpError::Unchecked)?;
+        let (saved, connections, link_names, seen) = done.ok_or(DumpError::Unchecked)?;
         Ok(Dumped {
             frozen,
             saved,
             connections,
+            link_names,
             seen,
         })
     }

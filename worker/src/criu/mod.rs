@@ -4,13 +4,15 @@
 //! - [`Criu`]: how it is run, and what it has found out about the kernel: `probe`, and `tracking` of changed pages.
 //! - [`dump`]: a checkpoint of running processes. [`quiesce`] stops the function for it, [`same_files`] and
 //!   [`semaphores`] look for what a copy would not have.
-//! - `connections`: those of a function to itself, at checkpoints and restores.
+//! - `connections`: those of a function to itself, at checkpoints and restores. `link_names`: names that a checkpoint
+//!   leaves.
 //! - `restore`: processes from images, and `stages`: the work while CRIU waits, also on `sockets`. `prepared_restore`
 //!   is what they begin with: a CRIU with its order and its images. `memory` is what a pager serves of them.
 
 pub(crate) mod connections;
 pub mod dump;
 mod installation;
+pub(crate) mod link_names;
 pub(crate) mod memory;
 pub(crate) mod prepared_restore;
 pub(crate) mod probe;

@@ -1,6 +1,6 @@
 //! One instance that leaves: its processes are stopped, described, and kept until the target has their pages.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ use super::super::peer::Peer;
 use super::images::pack_up;
 use super::memory::SourcePages;
 use crate::criu::dump::{Dump, DumpError, DumpingCriu, PAUSES_MS};
-use crate::criu::{Criu, Tracking, forget_changes};
+use crate::criu::{Criu, Tracking, forget_changes, link_names};
 use crate::errors::unavailable;
 use crate::host::sandbox::InnerProc;
 use crate::instance::checkpoint::quiet;
@@ -66,6 +66,8 @@ pub struct MigrationSource {
     pub(super) left: RwLock<Option<Arc<SourcePages>>>,
     /// Room for the images. They are charged to the instance until they are gone, which is before this is dropped.
     pub(super) room: Mutex<Option<RoomForImages>>,
+    /// Names that its files have while its processes are stopped.
+    pub(super) link_names: Arc<Mutex<Vec<PathBuf>>>,
     /// The stopped instance here, once its copy runs.
     pub(super) parts: Mutex<Option<Arc<RunningInstance>>>,
     pub(super) heard: Mutex<Instant>,
@@ -117,12 +119,14 @@ fn refuse_above(instance: &Instance, bytes: u64, most: u64) -> Result<(), ApiErr
 struct LeaveRollback<'a> {
     instance: &'a Instance,
     parts: &'a RunningInstance,
+    link_names: &'a Mutex<Vec<PathBuf>>,
     left: bool,
 }
 
 impl Drop for LeaveRollback<'_> {
     fn drop(&mut self) {
         if !self.left {
+            link_names::remove(self.parts.sandbox.init_pid(), &self.link_names.lock());
             go_on(self.parts);
             self.instance.set_moving(false);
             self.instance.usage.hold(false);
@@ -157,6 +161,7 @@ impl MigrationSource {
         let mut rollback = LeaveRollback {
             instance,
             parts: &parts,
+            link_names: &self.link_names,
             left: false,
         };
         self.settle(Duration::from_millis(order.settle_ms)).await?;
@@ -323,6 +328,7 @@ impl MigrationSource {
         };
         let runtime = tokio::runtime::Handle::current();
         let (dir, parts) = (self.dir.path().to_owned(), Arc::clone(parts));
+        let (stays, link_names) = (self.way == MigrationKind::Move, Arc::clone(&self.link_names));
         let packed = tokio::task::spawn_blocking(move || {
             // The processes are stopped, so the pager's maps stay valid.
             let maps = || {
@@ -343,6 +349,9 @@ impl MigrationSource {
                 Ok(dumped) => dumped,
                 Err(error) => return Ok(Err(error)),
             };
+            if stays {
+                *link_names.lock() = dumped.link_names;
+            }
             let maps = dumped.seen;
             let maps = maps.map_err(|e| ApiError::new(ErrorCode::Conflict, format!("it cannot leave: {e}")))?;
             pack_up(&dir, &proc, &parts, templates, &maps, dumped.connections).map(Ok)

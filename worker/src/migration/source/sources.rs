@@ -147,6 +147,7 @@ impl MigrationSources {
                 dir,
                 left: RwLock::new(None),
                 room: Mutex::new(None),
+                link_names: Arc::default(),
                 parts: Mutex::new(None),
                 heard: Mutex::new(Instant::now()),
                 done: Notify::new(),
