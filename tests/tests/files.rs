@@ -402,7 +402,7 @@ def handler(event, context):
 #[test]
 fn what_is_in_the_way_of_a_snapshot_is_told_while_the_function_runs() {
     let platform = shared();
-    platform.deploy(&Folder::python("objects", "", OBJECTS));
+    assert!(platform.try_deploy(&Folder::python("objects", "", OBJECTS)).unwrap().snapshot.is_none());
     platform.deploy(&Folder::python(
         "plain",
         "",
