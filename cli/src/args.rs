@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use rekindle_wire::Namespace;
 
+mod access;
 mod async_calls;
 mod building;
 mod callers;
@@ -27,6 +28,7 @@ mod storage;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use access::{CreateKeyArgs, KeyArgs, KeyCommand, NamespaceArgs, NamespaceCommand};
 pub(crate) use async_calls::{AsyncArgs, AsyncCommand};
 pub(crate) use building::BuildArgs;
 pub(crate) use callers::CallerArgs;
@@ -59,8 +61,8 @@ Examples:
   fn logs greet -f                        follow what it writes
   fn down                                 stop the platform
 
-Settings: FN_URL (the gateway, default http://127.0.0.1:8080), FN_CA (for https: its authority), FN_KEY (the admin key;
-else it is read from <data>/admin.key or ~/.config/rekindle/key), FN_NAMESPACE, FN_DATA, FN_CACHE, FN_RUN, NO_COLOR.";
+Settings: FN_URL (the gateway, default http://127.0.0.1:8080), FN_CA (for https: its authority), FN_KEY (a key;
+else the platform's is read from <data>/admin.key or ~/.config/rekindle/key), FN_NAMESPACE, FN_DATA, FN_CACHE, FN_RUN, NO_COLOR.";
 
 /// Functions that restore instead of booting.
 #[derive(Debug, Parser)]
@@ -88,7 +90,7 @@ pub(crate) struct ClientArgs {
         help_heading = "Connection"
     )]
     pub(crate) url: String,
-    /// The admin key itself; by default it is read from its file.
+    /// A key of the API; by default the platform's own is read from its file.
     #[arg(
         long,
         global = true,
@@ -150,6 +152,10 @@ pub(crate) enum Command {
     Alias(AliasArgs),
     /// Set values that only instances of functions see, and list or remove them.
     Secret(SecretArgs),
+    /// Make, list and revoke keys of the API.
+    Key(KeyArgs),
+    /// List, make and remove namespaces.
+    Namespace(NamespaceArgs),
     /// Show one function in numbers: invocations by start kind, latencies, snapshot.
     Stats(DescribeArgs),
     /// Show the platform live: rates, latencies, pools.

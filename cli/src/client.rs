@@ -1,6 +1,7 @@
 //! The client of the admin API: the gateway's address, the key, and every call that `fn` makes. A refusal comes back as
 //! [`ApiError`]; if there is no gateway, the error says how to start it.
 
+mod access;
 mod releases;
 mod secrets;
 

@@ -120,6 +120,10 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Versions(args) => block_on(async { commands::versions::run(&Client::new(&client)?, &args).await }),
         Command::Alias(args) => block_on(async { commands::alias::run(&Client::new(&client)?, &args.command).await }),
         Command::Secret(args) => block_on(async { commands::secret::run(&Client::new(&client)?, &args.command).await }),
+        Command::Key(args) => block_on(async { commands::key::run(&Client::new(&client)?, &args.command).await }),
+        Command::Namespace(args) => {
+            block_on(async { commands::namespace::run(&Client::new(&client)?, &args.command).await })
+        }
         Command::Rollback(args) => block_on(async { commands::rollback::run(&Client::new(&client)?, &args).await }),
         Command::Logs(args) => block_on(async { commands::logs::run(&Client::new(&client)?, &args).await }),
         Command::Delete(args) => block_on(async { commands::delete::run(&Client::new(&client)?, &args).await }),

@@ -1,12 +1,14 @@
-//! The admin API: the key is checked here, everything else is up to the scheduler.
+//! The admin API: the caller's role is checked here, everything else is up to the scheduler.
 
 use axum::body::Body;
 use axum::response::IntoResponse as _;
 use http::header::AUTHORIZATION;
-use http::{Request, Response, Version};
+use http::{HeaderName, Request, Response, Version};
 use http_body_util::{BodyExt as _, Limited};
-use rekindle_wire::ApiError;
-use rekindle_wire::headers::{PLATFORM_ERROR, REQUEST_ID};
+use rekindle_wire::access::{Caller, Scope};
+use rekindle_wire::headers::{CALLER, PLATFORM_ERROR, REQUEST_ID};
+use rekindle_wire::interface::users;
+use rekindle_wire::{ApiError, ErrorCode};
 use tracing::Instrument as _;
 
 use crate::headers;
@@ -14,11 +16,26 @@ use crate::scheduler::SchedulerClient;
 
 const ERROR_MAX: usize = 256 << 10;
 
-/// Forwards a request whose key was checked.
+/// Refuses a request that its caller may not make.
+pub(crate) fn check<B>(request: &Request<B>, caller: &Caller) -> Result<(), ApiError> {
+    let uri = request.uri();
+    match users::needed(request.method(), uri.path(), uri.query())? {
+        Some(needed) => needed.check(caller),
+        // The scheduler knows whether the path or the method is wrong, and does nothing.
+        None if caller.key.is_none() && caller.scope == Scope::Platform => Ok(()),
+        None => Err(ApiError::new(
+            ErrorCode::NotFound,
+            format!("there is no {} {}: see /v1/openapi.json", request.method(), uri.path()),
+        )),
+    }
+}
+
+/// Forwards a request that its caller may make.
 pub(crate) async fn pass_on(
     scheduler: &SchedulerClient,
     mut request: Request<Body>,
     request_id: &str,
+    caller: &Caller,
 ) -> Response<Body> {
     let span = tracing::info_span!(
         "admin",
@@ -33,6 +50,7 @@ pub(crate) async fn pass_on(
     sent.remove(AUTHORIZATION);
     sent.remove(http::header::HOST);
     headers::set(sent, REQUEST_ID, request_id);
+    sent.insert(HeaderName::from_static(CALLER), caller.header());
     // The caller may use HTTP/2, which the connection to the scheduler does not speak.
     *request.version_mut() = Version::HTTP_11;
     match scheduler.pass_on(request).instrument(span).await {

@@ -6,11 +6,12 @@ use std::time::Instant;
 use axum::Json;
 use axum::body::Body;
 use axum::response::IntoResponse as _;
-use http::header::{LOCATION, STRICT_TRANSPORT_SECURITY};
-use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
+use http::header::{AUTHORIZATION, LOCATION, STRICT_TRANSPORT_SECURITY};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use rekindle_telemetry::metrics::exposition;
+use rekindle_wire::access::{AccessRole, Caller, Scope};
 use rekindle_wire::headers::{FORCE_START, PLATFORM_ERROR, REQUEST_ID};
-use rekindle_wire::{ApiError, ErrorCode, Selector};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId, Selector};
 use tokio_util::sync::CancellationToken;
 
 use crate::async_calls::{self, Asked, Targets};
@@ -20,18 +21,15 @@ use crate::connection::{Answering, Via};
 use crate::dispatch::{Call, Dispatch};
 use crate::headers::FORWARDED_PROTO;
 use crate::host::{self, Host, Hosts, Whose};
-use crate::key::KeyHash;
+use crate::keys::Keys;
 use crate::route::{self, By, Route, route};
 use crate::scheduler::SchedulerClient;
 use crate::tls::Certificates;
 use crate::{admin, headers, openapi};
 
-/// Owner of an asynchronous invocation that was sent with the admin key.
-const ADMIN: &str = "admin";
-
 /// What requests are answered with.
 pub(crate) struct Gateway {
-    pub(crate) admin_key: KeyHash,
+    pub(crate) keys: Arc<Keys>,
     pub(crate) scheduler: SchedulerClient,
     pub(crate) dispatch: Arc<Dispatch>,
     pub(crate) clients: Arc<Clients>,
@@ -91,6 +89,13 @@ impl Gateway {
     /// Accepts an invocation that is run later.
     async fn later(&self, asked: Asked, request: Request<Body>) -> Result<Response<Body>, ApiError> {
         async_calls::accept(&self.scheduler, &self.dispatch.intake, &self.targets, asked, request).await
+    }
+
+    /// Refuses a forced start to a caller that is no deployer of the function.
+    fn check_force(&self, headers: &HeaderMap, function: &FunctionId) -> Result<(), ApiError> {
+        let caller = self.keys.caller(headers);
+        let checked = caller.and_then(|c| c.check(AccessRole::Deployer, &Scope::Function(function.clone())));
+        checked.map_err(|e| ApiError::new(e.code, format!("{}; {FORCE_START} is for deployers only", e.message)))
     }
 
     /// The response to a request that does not belong on this connection: its host has another certificate, or it lacks
@@ -161,13 +166,16 @@ impl Gateway {
             client,
             attempt: None,
         };
-        let asked = |function, path, invocation, owner| Asked {
-            function,
+        let asked = |function: FunctionId, path, invocation, caller: Option<Caller>| Asked {
             path,
             invocation,
             request_id: request_id.to_owned(),
             peer,
-            owner,
+            names_callbacks: caller
+                .as_ref()
+                .is_some_and(|caller| caller.has(AccessRole::Deployer, &Scope::Function(function.clone()))),
+            owner: caller.map(|caller| caller.name().to_owned()),
+            function,
         };
         match route(&request, host.as_ref(), peer, &self.hosts)? {
             Route::Function { by, .. } if by != By::Host && self.paths == Paths::Off => Err(ApiError::new(
@@ -190,14 +198,9 @@ impl Gateway {
                 };
                 let force = route::forced(request.headers())?;
                 if force.is_some() {
-                    self.admin_key.check(request.headers()).map_err(|e| {
-                        ApiError::new(e.code, format!("{}; {FORCE_START} is for its holder only", e.message))
-                    })?;
+                    self.check_force(request.headers(), &name)?;
                 }
-                if self.admin_key.is_sent(request.headers()) {
-                    // The function must not learn the platform's key.
-                    request.headers_mut().remove(http::header::AUTHORIZATION);
-                }
+                drop(self.keys.take(request.headers_mut()));
                 let own = selector
                     .as_ref()
                     .map_or_else(|| name.to_string(), |s| format!("{name}@{s}"));
@@ -216,11 +219,8 @@ impl Gateway {
             }
             Route::Later { name, path } => {
                 let mut request = request;
-                let owner = self.admin_key.is_sent(request.headers()).then_some(ADMIN);
-                if owner.is_some() {
-                    request.headers_mut().remove(http::header::AUTHORIZATION);
-                }
-                self.later(asked(name, path, "http", owner), request).await
+                let caller = self.keys.take(request.headers_mut()).transpose()?;
+                self.later(asked(name, path, "http", caller), request).await
             }
             Route::Result { id } => {
                 let result = async_calls::result(&self.scheduler, &id, request.uri().query(), request_id).await;
@@ -232,11 +232,15 @@ impl Gateway {
             }
             Route::Invocation { name, asynchronous } => {
                 let mut request = request;
-                self.admin_key.check(request.headers())?;
+                let caller = self.keys.caller(request.headers())?;
+                caller.check(AccessRole::Invoker, &Scope::Function(name.clone()))?;
                 let force = route::forced(request.headers())?;
-                request.headers_mut().remove(http::header::AUTHORIZATION);
+                if force.is_some() {
+                    self.check_force(request.headers(), &name)?;
+                }
+                request.headers_mut().remove(AUTHORIZATION);
                 if asynchronous {
-                    let asked = asked(name, "/".to_owned(), "event", Some(ADMIN));
+                    let asked = asked(name, "/".to_owned(), "event", Some(caller));
                     return self.later(asked, request).await;
                 }
                 Ok(self
@@ -245,11 +249,13 @@ impl Gateway {
                     .await)
             }
             Route::Admin => {
-                self.admin_key.check(request.headers())?;
-                Ok(admin::pass_on(&self.scheduler, request, request_id).await)
+                let caller = self.keys.caller(request.headers())?;
+                admin::check(&request, &caller)?;
+                Ok(admin::pass_on(&self.scheduler, request, request_id, &caller).await)
             }
             Route::Metrics => {
-                self.admin_key.check(request.headers())?;
+                let caller = self.keys.caller(request.headers())?;
+                caller.check(AccessRole::Reader, &Scope::Platform)?;
                 let (kind, text) = exposition(&self.dispatch.metrics.registry, request.headers());
                 Ok(([kind], text).into_response())
             }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use rekindle_identity::Member;
 use rekindle_wire::stats::TrafficReport;
 
+use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::routes::Routes;
 use crate::slots::Slots;
@@ -46,8 +47,9 @@ pub(crate) async fn report(slots: Arc<Slots>) {
 }
 
 /// Reports new counts to the scheduler: `fn stats` and `fn top` ask it for all gateways together. Runs until dropped.
-pub(crate) async fn tell(slots: Arc<Slots>, metrics: Arc<Metrics>, routes: Arc<Routes>) {
+pub(crate) async fn tell(slots: Arc<Slots>, metrics: Arc<Metrics>, routes: Arc<Routes>, keys: Arc<Keys>) {
     let (mut told, mut told_shares) = (BTreeMap::new(), Vec::new());
+    let mut told_used = BTreeMap::new();
     let mut last = tokio::time::Instant::now();
     let mut news = last;
     loop {
@@ -58,7 +60,8 @@ pub(crate) async fn tell(slots: Arc<Slots>, metrics: Arc<Metrics>, routes: Arc<R
         let all_shares = routes.shares();
         let mut shares = all_shares.clone();
         shares.retain(|share| !told_shares.contains(share));
-        if !functions.is_empty() || !shares.is_empty() {
+        let keys_used = keys.used(&told_used);
+        if !functions.is_empty() || !shares.is_empty() || !keys_used.is_empty() {
             news = tokio::time::Instant::now();
         }
         // An empty report says that this gateway is alive, and learns which functions are gone.
@@ -70,9 +73,12 @@ pub(crate) async fn tell(slots: Arc<Slots>, metrics: Arc<Metrics>, routes: Arc<R
             gateway: slots.gateway.clone(),
             functions,
             shares,
+            keys_used: keys_used.clone(),
         };
         match slots.scheduler.tell(&report).await {
             Ok(answer) => {
+                told_used.retain(|id, _| keys.knows(id));
+                told_used.extend(keys_used);
                 (told, told_shares) = match answer.known {
                     true => (all, all_shares),
                     false => (BTreeMap::new(), Vec::new()),
@@ -88,11 +94,12 @@ pub(crate) async fn tell(slots: Arc<Slots>, metrics: Arc<Metrics>, routes: Arc<R
 }
 
 /// Reports all counts once more at shutdown.
-pub(crate) async fn tell_last(slots: &Slots, metrics: &Metrics, routes: &Routes) {
+pub(crate) async fn tell_last(slots: &Slots, metrics: &Metrics, routes: &Routes, keys: &Keys) {
     let report = TrafficReport {
         gateway: slots.gateway.clone(),
         functions: metrics.traffic(),
         shares: routes.shares(),
+        keys_used: keys.used(&BTreeMap::new()),
     };
     match tokio::time::timeout(TELL_LIMIT, slots.scheduler.tell(&report)).await {
         Ok(Ok(_)) => {}
@@ -127,6 +134,19 @@ pub(crate) async fn follow(routes: Arc<Routes>, slots: Arc<Slots>) {
             Ok(told) => routes.apply(told),
             Err(error) => {
                 tracing::debug!(%error, "aliases cannot be followed");
+                tokio::time::sleep(FOLLOW_AGAIN).await;
+            }
+        }
+    }
+}
+
+/// Follows which keys there are. Runs until dropped.
+pub(crate) async fn follow_keys(keys: Arc<Keys>, slots: Arc<Slots>) {
+    loop {
+        match slots.scheduler.keys(&slots.gateway, keys.revision(), FOLLOW).await {
+            Ok(told) => keys.apply(told),
+            Err(error) => {
+                tracing::debug!(%error, "keys cannot be followed");
                 tokio::time::sleep(FOLLOW_AGAIN).await;
             }
         }

@@ -1,11 +1,8 @@
-//! The admin key. Only its hash is kept, and the check takes the same time wherever a wrong key differs.
+//! The platform's own key, the admin key. Only its hash is kept, and the check takes the same time wherever a wrong key
+//! differs.
 
 use std::fmt;
 use std::str::FromStr;
-
-use http::HeaderMap;
-use rekindle_wire::headers::bearer;
-use rekindle_wire::{ApiError, ErrorCode};
 
 /// BLAKE3 hash of an admin key.
 #[derive(Clone, Copy)]
@@ -23,23 +20,8 @@ impl KeyHash {
     }
 
     /// Whether `key` is the one that was hashed. Comparing [`blake3::Hash`]es takes constant time.
-    fn fits(&self, key: &[u8]) -> bool {
+    pub(crate) fn fits(&self, key: &[u8]) -> bool {
         self.0 == blake3::hash(key)
-    }
-
-    /// Whether the headers carry the key.
-    pub(crate) fn is_sent(&self, headers: &HeaderMap) -> bool {
-        bearer(headers).is_some_and(|key| self.fits(key))
-    }
-
-    /// Refuses a request that does not carry the key.
-    pub(crate) fn check(&self, headers: &HeaderMap) -> Result<(), ApiError> {
-        let message = match bearer(headers) {
-            Some(key) if self.fits(key) => return Ok(()),
-            Some(_) => "the admin key is wrong: see where `fn up` keeps it (`fn status`), or set FN_KEY",
-            None => "this needs the admin key: send \"Authorization: Bearer KEY\", or use `fn`, which does",
-        };
-        Err(ApiError::new(ErrorCode::Unauthorized, message))
     }
 }
 

@@ -23,6 +23,7 @@ mod headers;
 mod host;
 mod keeper;
 mod key;
+mod keys;
 mod lease;
 mod metrics;
 mod openapi;

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use http::StatusCode;
-use rekindle_wire::ApiError;
 use rekindle_wire::interface::users::{
-    Described, Field, Message, Place, Schemas, described, in_namespace, needs_key, one,
+    Access, Described, Field, Message, Place, Reach, Schemas, described, in_namespace, one,
 };
+use rekindle_wire::{ApiError, ErrorCode};
 use utoipa::openapi::path::{HttpMethod, Operation, OperationBuilder, Parameter, ParameterBuilder, ParameterIn};
 use utoipa::openapi::request_body::RequestBodyBuilder;
 use utoipa::openapi::response::{Response, ResponseBuilder};
@@ -16,13 +16,15 @@ use utoipa::openapi::{
     ComponentsBuilder, ContentBuilder, InfoBuilder, OpenApi, OpenApiBuilder, PathItem, Paths, Required,
 };
 
-const ABOUT: &str = "Functions that are restored instead of booted. Everything under /v1/ but this document needs the \
-                     admin key (`Authorization: Bearer KEY`). Errors are `{code, message, request_id}`; \
+const ABOUT: &str = "Functions that are restored instead of booted. Everything under /v1/ but this document needs a \
+                     key (`Authorization: Bearer KEY`) with the role that its description names. Errors are `{code, message, request_id}`; \
                      docs/reference/errors/ has a page per code.";
-const KEY: &str = "admin_key";
-const TAGS: [(&str, &str); 3] = [
+const KEY: &str = "key";
+const TAGS: [(&str, &str); 5] = [
     ("functions", "Deploying, describing, deleting"),
     ("invocations", "Calling functions"),
+    ("secrets", "Values that only instances see"),
+    ("access", "Keys and namespaces"),
     ("platform", "What runs, and whether it does"),
 ];
 
@@ -41,7 +43,9 @@ pub fn document() -> OpenApi {
     }
     let key = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)
-        .description(Some("The admin key, which `fn up` makes at its first start"))
+        .description(Some(
+            "A key of `fn key create`, or the platform's own, which `fn up` makes at its first start",
+        ))
         .build();
     let tags = TAGS.map(|(name, text)| TagBuilder::new().name(name).description(Some(text)).build());
     OpenApiBuilder::new()
@@ -102,14 +106,17 @@ fn parameter(field: &Field, path: &str) -> Parameter {
 fn operation(described: &Described, schemas: &mut Schemas) -> Operation {
     let text = described.text.trim().lines().map(str::trim).collect::<Vec<_>>();
     let (summary, rest) = text.split_first().unwrap_or((&"", &[]));
-    let description = rest.join("\n").trim().to_owned();
-    let is_keyed = needs_key(described.operation.path);
+    let mut description = rest.join("\n").trim().to_owned();
+    if let Some(access) = &described.access {
+        let needs = [description, needs(access)];
+        description = needs.join("\n\n").trim().to_owned();
+    }
     let mut operation = OperationBuilder::new()
         .tag(described.tag)
         .operation_id(Some(snake(described.name)))
         .summary(Some(*summary))
         .description((!description.is_empty()).then_some(description));
-    if is_keyed {
+    if described.access.is_some() {
         operation = operation.security(SecurityRequirement::new(KEY, Vec::<String>::new()));
     }
     if let Some(Message {
@@ -127,7 +134,7 @@ fn operation(described: &Described, schemas: &mut Schemas) -> Operation {
     for (status, message) in described.answers {
         operation = operation.response(status.as_str(), response(message, schemas));
     }
-    for (status, text) in errors(described, is_keyed) {
+    for (status, text) in errors(described) {
         let message = Message {
             text: "",
             content: Some(("application/json", one::<ApiError>)),
@@ -149,10 +156,14 @@ fn response(message: &Message, schemas: &mut Schemas) -> Response {
 }
 
 /// An operation's errors by status, each status with its codes and when they come.
-fn errors(described: &Described, is_keyed: bool) -> BTreeMap<StatusCode, String> {
-    let key = is_keyed.then_some((rekindle_wire::ErrorCode::Unauthorized, ""));
+fn errors(described: &Described) -> BTreeMap<StatusCode, String> {
+    let refused = [
+        (ErrorCode::Unauthorized, ""),
+        (ErrorCode::Forbidden, "the key has not the role, or not there"),
+    ];
+    let refused = refused.iter().filter(|_| described.access.is_some());
     let mut by_status: BTreeMap<StatusCode, String> = BTreeMap::new();
-    for (code, when) in key.iter().chain(described.errors) {
+    for (code, when) in refused.chain(described.errors) {
         let text = by_status.entry(code.status()).or_default();
         if !text.is_empty() {
             text.push_str("; ");
@@ -163,6 +174,17 @@ fn errors(described: &Described, is_keyed: bool) -> BTreeMap<StatusCode, String>
         }
     }
     by_status
+}
+
+/// What the operation's callers need, in words.
+fn needs(access: &Access) -> String {
+    let place = match access.reach {
+        Reach::Platform => "for the whole platform",
+        Reach::Namespace => "for the namespace",
+        Reach::Function => "for the function",
+        Reach::Content => "for what it is about",
+    };
+    format!("Needs the role `{}` {place}.", access.role)
 }
 
 /// `DescribeFunction` as `describe_function`.

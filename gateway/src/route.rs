@@ -5,12 +5,12 @@
 //! | `{name}.{domain}[:port]` (`host`), any path | the function |
 //! | `/function/{id}`, `/function/{id}/…` | the function |
 //! | `/async-function/{id}`, `/async-function/{id}/…` | the function, later |
-//! | `POST /v1/functions/{name}/invocations` | the function, with the admin key; the body is the event; later with `?async=true` |
+//! | `POST /v1/functions/{name}/invocations` | the function, with an invoker's key; the body is the event; later with `?async=true` |
 //! | `POST /v1/namespaces/{namespace}/functions/{name}/invocations` | the same, in any namespace |
 //! | `/async-results/{id}` | the result of an asynchronous invocation |
 //! | `/v1/openapi.json`, `/healthz`, `/readyz` | the gateway itself |
-//! | `/metrics` | the gateway itself, with the admin key |
-//! | the rest of `/v1/` | the scheduler, with the admin key |
+//! | `/metrics` | the gateway itself, with a reader's key |
+//! | the rest of `/v1/` | the scheduler, with a key of the role that the operation needs |
 //!
 //! An id is `NAME`, or `NAME.NAMESPACE` outside of the default namespace. `ID@8` is a version of the function,
 //! `ID@canary` what an alias names; as hosts these are `8--NAME` and `canary--NAME`.
@@ -209,7 +209,7 @@ fn decoded(segment: &str) -> Vec<u8> {
     out
 }
 
-/// The start that a client forces, which needs the admin key.
+/// The start that a client forces, which needs a deployer's key.
 pub(crate) fn forced(headers: &HeaderMap) -> Result<Option<StartKind>, ApiError> {
     let Some(value) = headers.get(FORCE_START) else {
         return Ok(None);

@@ -22,10 +22,10 @@ use rekindle_wire::headers::STANDBY;
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::interface::Endpoint;
 use rekindle_wire::interface::scheduler::{
-    AcceptCall, AwaitRecalls, AwaitRoutes, ClaimCalls, EndCall, EndCallback, Place, ReadResult, RenewCalls,
+    AcceptCall, AwaitKeys, AwaitRecalls, AwaitRoutes, ClaimCalls, EndCall, EndCallback, Place, ReadResult, RenewCalls,
     ReportLeases, ReportTraffic,
 };
-use rekindle_wire::internal::{LeaseAnswer, LeaseReport, Placement, PlacementRequest, RoutesAnswer};
+use rekindle_wire::internal::{KeysAnswer, LeaseAnswer, LeaseReport, Placement, PlacementRequest, RoutesAnswer};
 use rekindle_wire::stats::{TrafficAnswer, TrafficReport};
 use rekindle_wire::{ApiError, CallId, ErrorCode};
 use tokio::sync::watch;
@@ -245,6 +245,22 @@ impl SchedulerClient {
             wait_ms: u64::try_from(wait.as_millis()).ok(),
         };
         self.call(&routes, &(), wait + CALL_LIMIT).await
+    }
+
+    /// Waits until keys change.
+    pub(crate) async fn keys(
+        &self,
+        gateway: &GatewayId,
+        (epoch, revision): (String, u64),
+        wait: Duration,
+    ) -> Result<KeysAnswer, ApiError> {
+        let keys = AwaitKeys {
+            gateway: gateway.clone(),
+            epoch: Some(epoch),
+            revision: Some(revision),
+            wait_ms: u64::try_from(wait.as_millis()).ok(),
+        };
+        self.call(&keys, &(), wait + CALL_LIMIT).await
     }
 
     /// Stores an asynchronous invocation.

@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::connection::{self, Handshakes, Limits, Refusals};
 use crate::dispatch::Dispatch;
 use crate::gateway::Gateway;
+use crate::keys::Keys;
 use crate::metrics::{self, Metrics};
 use crate::routes::Routes;
 use crate::scheduler::SchedulerClient;
@@ -83,6 +84,7 @@ async fn run(config: Config, listeners: Listeners, shutdown: BoxFuture<'static, 
     )?;
     let slots = Slots::new(scheduler.clone(), config.place_wait);
     let routes = Arc::new(Routes::default());
+    let keys = Arc::new(Keys::new(config.admin_key));
     let (in_flight, room) = (
         Arc::new(Semaphore::new(config.max_in_flight)),
         Arc::new(Semaphore::new(config.max_connections)),
@@ -122,7 +124,13 @@ async fn run(config: Config, listeners: Listeners, shutdown: BoxFuture<'static, 
         tokio::spawn(keeper::report(slots.clone())),
         tokio::spawn(keeper::watch(slots.clone())),
         tokio::spawn(keeper::follow(routes.clone(), slots.clone())),
-        tokio::spawn(keeper::tell(slots.clone(), metrics.clone(), routes.clone())),
+        tokio::spawn(keeper::follow_keys(keys.clone(), slots.clone())),
+        tokio::spawn(keeper::tell(
+            slots.clone(),
+            metrics.clone(),
+            routes.clone(),
+            keys.clone(),
+        )),
         tokio::spawn(keeper::sweep(workers.clone())),
         tokio::spawn(keeper::hang_up(config.member.clone(), workers.clone())),
         tokio::spawn(fresh(certificates.clone(), metrics.clone())),
@@ -146,7 +154,7 @@ async fn run(config: Config, listeners: Listeners, shutdown: BoxFuture<'static, 
     );
     let running = [tokio::spawn(runner.clone().run()), tokio::spawn(runner.clone().renew())];
     let gateway = Arc::new(Gateway {
-        admin_key: config.admin_key,
+        keys,
         scheduler,
         dispatch,
         clients: clients.clone(),
@@ -215,7 +223,7 @@ async fn run(config: Config, listeners: Listeners, shutdown: BoxFuture<'static, 
     let Dispatch {
         slots, metrics, routes, ..
     } = &*gateway.dispatch;
-    keeper::tell_last(slots, metrics, routes).await;
+    keeper::tell_last(slots, metrics, routes, &gateway.keys).await;
     drop(tokio::time::timeout(Duration::from_secs(1), gateway.dispatch.slots.return_all()).await);
     Ok(())
 }

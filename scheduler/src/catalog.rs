@@ -136,18 +136,33 @@ impl Catalog {
         }
     }
 
+    /// Every namespace.
+    pub(crate) fn namespaces(&self) -> &BTreeSet<Namespace> {
+        &self.namespaces
+    }
+
+    /// Adds a namespace.
+    pub(crate) fn add_namespace(&mut self, namespace: Namespace) {
+        self.namespaces.insert(namespace);
+    }
+
+    /// Removes a namespace.
+    pub(crate) fn remove_namespace(&mut self, namespace: &Namespace) {
+        self.namespaces.remove(namespace);
+    }
+
     /// # Errors
     /// `namespace_not_found` if there is no such namespace.
     pub(crate) fn check_namespace(&self, namespace: &str) -> Result<(), ApiError> {
         if self.namespaces.iter().any(|known| known.as_str() == namespace) {
             return Ok(());
         }
-        let known: Vec<&str> = self.namespaces.iter().map(Namespace::as_str).collect();
+        // Whoever calls a function by its address is not told which others there are.
         Err(ApiError::new(
             ErrorCode::NamespaceNotFound,
             format!(
-                "no namespace \"{namespace}\": use one of {} (-n, FN_NAMESPACE)",
-                known.join(", ")
+                "no namespace \"{namespace}\": `fn namespace list` shows those there are, `fn namespace create \
+                 {namespace}` makes it (-n, FN_NAMESPACE)"
             ),
         ))
     }
@@ -520,7 +535,7 @@ mod tests {
         assert_eq!(missing("hello").code, ErrorCode::FunctionNotFound);
         let error = missing("hello.team");
         assert_eq!(error.code, ErrorCode::NamespaceNotFound);
-        assert!(error.message.contains("use one of default"), "{error}");
+        assert!(error.message.contains("fn namespace create team"), "{error}");
     }
 
     #[test]

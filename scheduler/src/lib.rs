@@ -7,6 +7,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test ends at the first surprise"))]
 
+mod access;
 mod api;
 mod async_calls;
 mod canary;
@@ -20,6 +21,7 @@ mod evacuation;
 #[cfg(test)]
 mod fixture;
 mod fleet;
+mod followed;
 mod front;
 mod halting;
 mod leadership;
@@ -40,7 +42,6 @@ mod refusal;
 mod releases;
 mod renewal;
 mod retention;
-mod routes;
 mod secrets;
 mod server;
 mod shares;

@@ -1,8 +1,6 @@
 //! Changes which version serves: recorded first, then applied in memory. Nothing is built and no request fails.
 //! Invocations in flight end where they are, and the next one begins on the version that the alias names.
 
-use std::time::Duration;
-
 use rekindle_wire::api::{Alias, AliasTarget, CanaryState, Rollback, TARGETS_MAX, WEIGHT_MAX};
 use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, VersionNumber};
 
@@ -11,8 +9,6 @@ use crate::refusal::{from_store, unknown_function};
 use crate::state::Scheduler;
 use crate::store::NotNamed;
 
-/// How long a change waits for gateways to apply it.
-const APPLIED_LIMIT: Duration = Duration::from_secs(1);
 /// Maximum number of a function's aliases.
 const ALIASES_MAX: usize = 32;
 
@@ -34,7 +30,7 @@ pub(crate) async fn whole<T: Send + 'static>(
     scheduler: &Scheduler,
     change: impl Future<Output = Result<T, ApiError>> + Send + 'static,
 ) -> Result<T, ApiError> {
-    let broke_off = |_| ApiError::new(ErrorCode::Internal, "the change broke off: look at `fn versions`");
+    let broke_off = |_| ApiError::new(ErrorCode::Internal, "the change broke off: look whether it was made");
     scheduler.tasks.spawn(change).await.map_err(broke_off)?
 }
 
@@ -166,27 +162,17 @@ pub(crate) fn switch(scheduler: &Scheduler, function: &FunctionId) {
     pump(scheduler);
 }
 
-/// Tells the gateways of a change. Returns its revision.
-pub(crate) fn announce(scheduler: &Scheduler) -> u64 {
+/// Tells the gateways of a change.
+pub(crate) fn announce(scheduler: &Scheduler) {
     let revision = scheduler.state().catalog.revision();
     scheduler.routes.revision.send_replace(revision);
-    revision
 }
 
 /// Tells the gateways of a change, and waits until all of them apply it. One that does not within a second follows as
 /// soon as it can.
 async fn publish(scheduler: &Scheduler) {
-    let routes = &scheduler.routes;
-    let mut changes = routes.changes();
-    let revision = announce(scheduler);
-    let all_apply = async {
-        while !routes.is_applied(revision, scheduler.now()) {
-            if changes.changed().await.is_err() {
-                return;
-            }
-        }
-    };
-    if tokio::time::timeout(APPLIED_LIMIT, all_apply).await.is_err() {
+    let revision = scheduler.state().catalog.revision();
+    if !scheduler.routes.publish(revision, || scheduler.now()).await {
         tracing::warn!("a gateway does not follow a change of an alias within a second");
     }
 }

@@ -10,6 +10,7 @@ use rekindle_identity::{Issuing, Listener};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
+use crate::access::table::Keys;
 use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::front::{self, Front};
@@ -239,7 +240,8 @@ async fn begin(config: Config, store: Store, front: &Front) -> Result<Led, Serve
     let secrets = Secrets::read(&store, config.master_key.clone())
         .await
         .map_err(unusable)?;
-    let scheduler = Shared::new(config, store, catalog, secrets).map_err(ServeError::Tls)?;
+    let keys = Keys::new(store.keys().await.map_err(unusable)?);
+    let scheduler = Shared::new(config, store, catalog, (secrets, keys)).map_err(ServeError::Tls)?;
     for (function, open) in canaries {
         canary::load(&scheduler, function, open);
     }

@@ -9,17 +9,18 @@ use rekindle_identity::TlsError;
 use tokio::sync::{Notify, RwLock, Semaphore, watch};
 use tokio_util::task::TaskTracker;
 
+use crate::access::table::Keys;
 use crate::async_calls::progress::Calls;
 use crate::catalog::Catalog;
 use crate::clock::Millis;
 use crate::cluster::ClusterState;
 use crate::collection::collector::Collector;
 use crate::config::Config;
+use crate::followed::Followed;
 use crate::metrics::Metrics;
 use crate::objects::ObjectStore;
 use crate::renewal::renewals::Renewals;
 use crate::retention::Retention;
-use crate::routes::Routes;
 use crate::secrets::vault::Secrets;
 use crate::store::Store;
 use crate::worker::WorkerClient;
@@ -50,7 +51,9 @@ pub(crate) struct Shared {
     pub(crate) noting: tokio::sync::Mutex<()>,
     /// Held while an alias is changed in the database and then in memory, so that both see the same order.
     pub(crate) releasing: tokio::sync::Mutex<()>,
-    pub(crate) routes: Routes,
+    /// What gateways know of aliases.
+    pub(crate) routes: Followed,
+    pub(crate) keys: Keys,
     pub(crate) secrets: Secrets,
     pub(crate) preparing: Semaphore,
     pub(crate) deploys: Arc<Semaphore>,
@@ -63,7 +66,12 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(config: Config, store: Store, catalog: Catalog, secrets: Secrets) -> Result<Scheduler, TlsError> {
+    pub(crate) fn new(
+        config: Config,
+        store: Store,
+        catalog: Catalog,
+        (secrets, keys): (Secrets, Keys),
+    ) -> Result<Scheduler, TlsError> {
         let metrics = Metrics::new();
         let settings = rekindle_retention::Settings { bin: config.idle_bin };
         Ok(Arc::new(Self {
@@ -83,7 +91,8 @@ impl Shared {
             calls: Calls::default(),
             noting: tokio::sync::Mutex::default(),
             releasing: tokio::sync::Mutex::default(),
-            routes: Routes::default(),
+            routes: Followed::default(),
+            keys,
             secrets,
             preparing: Semaphore::new(PREPARED_AT_ONCE),
             deploys: Arc::new(Semaphore::new(DEPLOYS_MAX)),

@@ -187,6 +187,7 @@ mod tests {
             gateway: gateway.clone(),
             functions: [(function.parse().unwrap(), traffic)].into(),
             shares: Vec::new(),
+            keys_used: BTreeMap::new(),
         }
     }
 

@@ -1,5 +1,5 @@
 //! Stores what was observed of functions' calls, at intervals: how many there were, how long they took, and how long
-//! functions were idle between them. A scheduler that starts knows what the previous one had learned, except for the
+//! functions were idle between them; and when keys were used last. A scheduler that starts knows what the previous one had learned, except for the
 //! last seconds of one that was killed.
 
 use std::time::Duration;
@@ -62,6 +62,11 @@ pub(crate) async fn note_last(scheduler: &Scheduler) {
 /// Writes what has changed.
 async fn note(scheduler: &Scheduler) -> Result<(), StoreError> {
     let _alone = scheduler.noting.lock().await;
+    let used = scheduler.keys.take_used();
+    if let Err(error) = scheduler.store.note_keys_used(&used).await {
+        scheduler.keys.not_noted(used);
+        return Err(error);
+    }
     for _ in 0..ROUNDS {
         let (counts, folded, learned) = {
             let mut state = scheduler.state();

@@ -161,7 +161,7 @@ pub(crate) struct InvokeArgs {
     /// A header to send; may be repeated.
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = header)]
     pub(crate) headers: Vec<(String, String)>,
-    /// Start a fresh instance in this way instead of using the best one (needs the admin key).
+    /// Start a fresh instance in this way instead of using the best one (needs a deployer's key).
     #[arg(long, value_enum)]
     pub(crate) start: Option<ForcedStart>,
     /// Store the invocation and run it later; prints its id.

@@ -122,7 +122,7 @@ pub(crate) struct UpArgs {
 /// Where the gateway may post the results of asynchronous invocations.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct CallbackArgs {
-    /// Where callbacks may go that a caller without the admin key names: a host (hooks.example.com), a network
+    /// Where callbacks may go that a caller without a deployer's key names: a host (hooks.example.com), a network
     /// (10.1.0.0/16), or `public` for the whole world. A network may be private or this host's own. May be repeated.
     #[arg(
         long,

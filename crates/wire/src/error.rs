@@ -49,6 +49,8 @@ error_codes! {
     InvalidManifest = ("invalid_manifest", BAD_REQUEST),
     /// The key is missing or wrong.
     Unauthorized = ("unauthorized", UNAUTHORIZED),
+    /// The key has not the role that this needs.
+    Forbidden = ("forbidden", FORBIDDEN),
     /// There is no function with this name, or no live version of it.
     FunctionNotFound = ("function_not_found", NOT_FOUND),
     /// There is no namespace with this name.

@@ -44,7 +44,7 @@ pub const CALLBACK_URL: &str = "x-callback-url";
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// From the runtime: the handler threw an exception, and the body is the error as JSON.
 pub const FUNCTION_ERROR: &str = "x-fn-function-error";
-/// Gateway and scheduler, with the admin key only: force a fresh instance with this start kind (`booted` or `restored`)
+/// Gateway and scheduler, with a deployer's key only: force a fresh instance with this start kind (`booted` or `restored`)
 /// instead of using the best available one. For benchmarks and for the curious.
 pub const FORCE_START: &str = "x-fn-force-start";
 /// Between roles: the platform's error code of a response that did not come from the function.
@@ -57,6 +57,8 @@ pub const TIME_LEFT_MS: &str = "x-rekindle-time-left-ms";
 pub const LEASE: &str = "x-rekindle-lease";
 /// From a scheduler that is not the leader: nothing was done, and another one may be asked.
 pub const STANDBY: &str = "x-rekindle-standby";
+/// From a gateway to the scheduler: who calls, see [`crate::access::Caller`].
+pub const CALLER: &str = "x-rekindle-caller";
 /// Between roles: the cluster's secret.
 pub const CLUSTER_TOKEN: &str = "x-rekindle-token";
 /// Between roles: the versions of the interfaces that the caller understands, see [`crate::interface::version`].

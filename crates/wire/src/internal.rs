@@ -1,5 +1,7 @@
 //! Messages between gateway, scheduler and worker. [`crate::interface`] says which operation takes which.
 
+mod keys;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -13,6 +15,8 @@ use crate::processor::InstructionSets;
 use crate::renewal::MadeWith;
 use crate::secret::Secret;
 use crate::stats::WorkerLevels;
+
+pub use keys::{KeysAnswer, KnownKey};
 
 /// Extra time for a start in addition to its boot: a sandbox, its turn among other starts, and a failing restore.
 const START_SPARE: Duration = Duration::from_secs(30);

@@ -5,6 +5,7 @@
 //! - [`manifest`]: `fn.toml`, parsed and validated.
 //! - [`error`]: error codes that a user can meet, and their response format.
 //! - [`headers`]: names of the HTTP headers that the platform reads and writes.
+//! - [`access`]: roles, scopes and keys of callers.
 //! - [`api`]: the public admin API under `/v1/`.
 //! - [`asynchronous`]: invocations that are accepted now and run later.
 //! - [`secret`]: names and values of secrets.
@@ -13,6 +14,7 @@
 //! - [`internal`]: messages between roles; [`lease`]: fencing of leases on an instance; [`migration`]: messages about
 //!   migrating an instance.
 
+pub mod access;
 pub mod api;
 pub mod asynchronous;
 pub mod error;

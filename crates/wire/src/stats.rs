@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::access::KeyId;
 use crate::api::{AliasTarget, InstanceInfo, SnapshotSummary, WorkerInfo};
 use crate::ids::{FunctionId, GatewayId, VersionNumber};
 
@@ -138,6 +139,9 @@ pub struct TrafficReport {
     /// Counts by version of functions whose invocations are shared, if they have changed since its last report.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shares: Vec<ShareReport>,
+    /// When keys were used last, in seconds since the Unix epoch, if that has changed since its last report.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub keys_used: BTreeMap<KeyId, i64>,
 }
 
 /// The scheduler's response to a traffic report.

@@ -27,8 +27,10 @@ pub(crate) struct Asked {
     pub(crate) invocation: &'static str,
     pub(crate) request_id: String,
     pub(crate) peer: IpAddr,
-    /// The key that its client has shown.
-    pub(crate) owner: Option<&'static str>,
+    /// The name of the key that its client has shown.
+    pub(crate) owner: Option<String>,
+    /// Whether its client may name any callback.
+    pub(crate) names_callbacks: bool,
 }
 
 /// Answers 202 once the scheduler has stored the call durably.
@@ -74,7 +76,7 @@ async fn keep(
     let mut kept = parts.headers;
     let idempotency_key = take(&mut kept, IDEMPOTENCY_KEY)?;
     let callback = take(&mut kept, CALLBACK_URL)?;
-    if let (Some(url), None) = (&callback, asked.owner) {
+    if let (Some(url), false) = (&callback, asked.names_callbacks) {
         check_target(targets, url).await?;
     }
     let body = intake.whole(body, BODY_MAX).await?.ok_or_else(too_large)?;
@@ -94,7 +96,7 @@ async fn keep(
         },
         body: Encoded(body.bytes.clone()),
         idempotency_key,
-        owner: asked.owner.map(str::to_owned),
+        owner: asked.owner,
         callback,
     };
     let accepted = scheduler.accept_call(&call).await?;
@@ -118,7 +120,7 @@ async fn check_target(targets: &Targets, url: &str) -> Result<(), ApiError> {
     Err(ApiError::new(
         ErrorCode::Unauthorized,
         format!(
-            "a callback to {host} needs the admin key, or to be the `callback` of the function's fn.toml; its operator lets anybody name it by --callback-allow {host}"
+            "a callback to {host} needs a key with the role deployer, or to be the `callback` of the function's fn.toml; its operator lets anybody name it by --callback-allow {host}"
         ),
     ))
 }

@@ -83,7 +83,6 @@ async fn the_default_namespace_may_be_named_and_an_unknown_one_is_told_from_an_u
     };
     for call in [
         admin(Method::GET, "/v1/namespaces/team/functions"),
-        admin(Method::POST, "/v1/namespaces/team/functions"),
         admin(Method::GET, "/v1/namespaces/team/functions/hello"),
         admin(Method::DELETE, "/v1/namespaces/team/functions/hello"),
         admin(Method::GET, "/v1/namespaces/team/functions/hello/logs"),
@@ -101,7 +100,7 @@ async fn the_default_namespace_may_be_named_and_an_unknown_one_is_told_from_an_u
         let asked = format!("{call:?}");
         let refused = error(call.send().await.unwrap()).await;
         assert_eq!(refused.code, ErrorCode::NamespaceNotFound, "{asked}");
-        assert!(refused.message.contains("use one of default"), "{refused}");
+        assert!(refused.message.contains("fn namespace create team"), "{refused}");
     }
     for call in [platform.function("hello.default"), host("hello.default.localhost")] {
         assert_eq!(call.send().await.unwrap().status(), 200);

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+mod access;
 mod admin;
 mod answers;
 mod async_calls;

@@ -276,7 +276,8 @@ async fn prepare(State(worker): State<Arc<Inner>>, Json(request): Json<PrepareRe
         snapshot: request
             .manifest
             .snapshot
-            .then(|| format!("s-{}-{}", request.function, request.version).parse().unwrap()),
+            .then(|| format!("s-{}-{}", request.function.as_str().replace('.', "-"), request.version))
+            .map(|id| id.parse().unwrap()),
         snapshot_digest: None,
         instruction_sets: InstructionSets::default(),
         manifest: request.manifest,

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use rekindle_wire::access::{AccessRole, Caller, Scope};
 use rekindle_wire::asynchronous::{AcceptedCall, AsyncCall, CallResult, Changed, Claims};
 use rekindle_wire::interface::Call;
 use rekindle_wire::interface::scheduler::{AcceptCall, ClaimCalls, EndCall, EndCallback, ReadResult, RenewCalls};
@@ -49,8 +50,11 @@ pub(super) async fn result(scheduler: Scheduler, call: Call<ReadResult>) -> Resu
 }
 
 pub(super) async fn list(scheduler: Scheduler, call: Call<ListCalls>) -> Result<Vec<AsyncCall>, Refused> {
+    let caller = Caller::of(&call.head.headers)?;
+    let scope = call.at.function.map_or_else(|| caller.scope.clone(), Scope::Function);
+    caller.check(AccessRole::Reader, &scope)?;
     let wanted = Wanted {
-        function: call.at.function,
+        scope: Some(scope),
         state: call.at.state,
         before: call.at.before,
         limit: call.at.limit.unwrap_or(LISTED).min(LISTED_MAX),
@@ -59,7 +63,18 @@ pub(super) async fn list(scheduler: Scheduler, call: Call<ListCalls>) -> Result<
 }
 
 pub(super) async fn show(scheduler: Scheduler, call: Call<ShowCall>) -> Result<AsyncCall, Refused> {
-    known(&scheduler, &call.at.id).await
+    let caller = Caller::of(&call.head.headers)?;
+    reached(&scheduler, &call.at.id, &caller, AccessRole::Reader).await
+}
+
+/// A call of a function where the caller has the role. Elsewhere none is told to be.
+async fn reached(scheduler: &Scheduler, id: &CallId, caller: &Caller, role: AccessRole) -> Result<AsyncCall, Refused> {
+    caller.check_role(role)?;
+    let call = known(scheduler, id).await?;
+    match caller.has(role, &Scope::Function(call.function.clone())) {
+        true => Ok(call),
+        false => Err(async_calls::unknown(id)),
+    }
 }
 
 async fn known(scheduler: &Scheduler, id: &CallId) -> Result<AsyncCall, Refused> {
@@ -70,6 +85,8 @@ async fn known(scheduler: &Scheduler, id: &CallId) -> Result<AsyncCall, Refused>
 /// Queues a dead letter again.
 pub(super) async fn retry(scheduler: Scheduler, call: Call<RetryCall>) -> Result<AsyncCall, Refused> {
     let id = call.at.id;
+    let caller = Caller::of(&call.head.headers)?;
+    reached(&scheduler, &id, &caller, AccessRole::Deployer).await?;
     if scheduler.store.retry_call(&id, unix_ms()).await.map_err(from_store)? {
         scheduler.calls.note_queued();
         return known(&scheduler, &id).await;
@@ -99,6 +116,8 @@ pub(super) async fn retry_dead(scheduler: Scheduler, call: Call<RetryCalls>) -> 
 /// Deletes a call; a waiting one is not run any more.
 pub(super) async fn remove(scheduler: Scheduler, call: Call<RemoveCall>) -> Result<(), Refused> {
     let id = call.at.id;
+    let caller = Caller::of(&call.head.headers)?;
+    reached(&scheduler, &id, &caller, AccessRole::Deployer).await?;
     if scheduler.store.remove_call(&id).await.map_err(from_store)? {
         scheduler.calls.note_queued();
         return Ok(());

@@ -3,7 +3,8 @@
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
+use rekindle_wire::access::{AccessRole, Caller, Scope};
 use rekindle_wire::api::{Alias, Reused, STEP_MAX_S, STEP_S, VersionInfo};
 use rekindle_wire::interface::Params;
 use rekindle_wire::interface::users::Deploy;
@@ -11,7 +12,7 @@ use rekindle_wire::internal::{BuiltLayers, VersionSpec};
 use rekindle_wire::manifest::{SettingChange, Work};
 use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId};
 
-use super::known;
+use crate::access::namespaces;
 use crate::canary::{self, Growth};
 use crate::clock::unix_s;
 use crate::cluster::ClusterState;
@@ -29,10 +30,21 @@ use crate::upload::{self, Folder};
 pub(super) async fn deploy(
     State(scheduler): State<Scheduler>,
     Params(wanted): Params<Deploy>,
+    headers: HeaderMap,
     body: Body,
 ) -> Result<(StatusCode, Json<VersionInfo>), Refused> {
     let release = release(&wanted)?;
-    let namespace = known(&scheduler, wanted.namespace)?;
+    let caller = Caller::of(&headers)?;
+    let namespace = wanted.namespace.unwrap_or_default();
+    if !caller.scope.meets(&namespace) {
+        caller.check(AccessRole::Deployer, &Scope::Namespace(namespace.clone()))?;
+    }
+    let is_known = scheduler.state().catalog.check_namespace(namespace.as_str());
+    // Who may deploy into any namespace may also make one.
+    let is_new = is_known.is_err();
+    if caller.scope != Scope::Platform {
+        is_known?;
+    }
     // Before the upload, which is the larger part of the work.
     let place = scheduler.deploys.clone().try_acquire_owned().map_err(|_| {
         ApiError::new(
@@ -42,7 +54,11 @@ pub(super) async fn deploy(
     })?;
     let upload = upload::receive(body, &scheduler.config.spool).await?;
     let function = FunctionId::new(&namespace, &upload.folder.manifest.name);
+    caller.check(AccessRole::Deployer, &Scope::Function(function.clone()))?;
     check_name(&scheduler, &function).await?;
+    if is_new {
+        namespaces::make(&scheduler, namespace).await?;
+    }
     let secrets = scheduler.secrets.of(&function, &upload.folder.manifest);
     secrets.map_err(|error| ApiError::new(ErrorCode::InvalidManifest, error.message))?;
     let key = source_key(&upload.digest);

@@ -25,7 +25,7 @@ fn may_send(request: &Request) -> &'static [Role] {
         .map_or("", MatchedPath::as_str);
     let all = [SCHEDULER, MEMBERSHIP];
     let found = all.iter().find_map(|all| Operation::find(all, request.method(), path));
-    // Users have shown the admin key to a gateway.
+    // Users have shown a key to a gateway.
     found.map_or(&[Role::Gateway], |operation| operation.callers)
 }
 

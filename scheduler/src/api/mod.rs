@@ -1,6 +1,7 @@
-//! The scheduler's HTTP interface: `/v1/…` for users, forwarded by a gateway that checked the key; `/internal/…`
+//! The scheduler's HTTP interface: `/v1/…` for users, forwarded by a gateway that checked the caller's key; `/internal/…`
 //! for gateways and workers. Every call must carry the cluster's token.
 
+mod access;
 mod calls;
 mod collections;
 mod deploy;
@@ -24,7 +25,8 @@ use axum::routing::get;
 use http::HeaderValue;
 use rekindle_identity::{AwaitRevocations, Role};
 use rekindle_wire::interface::scheduler::{
-    AwaitRecalls, AwaitRoutes, Beat, ClaimCalls, EndCall, EndCallback, Place, RenewCalls, ReportLeases, ReportTraffic,
+    AwaitKeys, AwaitRecalls, AwaitRoutes, Beat, ClaimCalls, EndCall, EndCallback, Place, RenewCalls, ReportLeases,
+    ReportTraffic,
 };
 use rekindle_wire::interface::users::{Deploy, ReadLogs, ReadSchedulerMetrics, ReadWorkerMetrics, SetSecret};
 use rekindle_wire::interface::{Endpoint as _, Operation, Routes, version};
@@ -37,7 +39,8 @@ use crate::state::Scheduler;
 const BODY_MAX: usize = 8 << 20;
 
 /// Operations that are called all the time, whatever is asked of the platform.
-const UNTRACED: [Operation; 10] = [
+const UNTRACED: [Operation; 11] = [
+    AwaitKeys::OPERATION,
     AwaitRoutes::OPERATION,
     Beat::OPERATION,
     ReportLeases::OPERATION,
@@ -80,6 +83,7 @@ fn for_roles() -> Routes<Scheduler> {
         .on(internal::leases)
         .on(internal::recalls)
         .on(internal::routes)
+        .on(access::keys)
         .on(internal::heartbeat)
         .on(stats::traffic)
         .on(calls::accept)
@@ -114,6 +118,12 @@ fn for_users(others: Routes<Scheduler>) -> Routes<Scheduler> {
         .on(secrets::list)
         .raw::<SetSecret, _, _>(secrets::set)
         .on(secrets::remove)
+        .on(access::create_key)
+        .on(access::list_keys)
+        .on(access::revoke_key)
+        .on(access::list_namespaces)
+        .on(access::create_namespace)
+        .on(access::remove_namespace)
         .on(instances::status)
         .on(stats::all)
         .on(instances::list)

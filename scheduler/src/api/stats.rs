@@ -23,6 +23,7 @@ pub(super) async fn traffic(scheduler: Scheduler, call: Call<ReportTraffic>) -> 
         ..
     } = &mut *scheduler.state();
     let mut report = call.body;
+    scheduler.keys.note_used(std::mem::take(&mut report.keys_used));
     shares.take(&report.gateway, std::mem::take(&mut report.shares));
     Ok(traffic.take(report, now, |name| catalog.has(name)))
 }

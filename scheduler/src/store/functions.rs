@@ -1,8 +1,6 @@
 //! Functions: created with their first version, removed with all of them.
 
-use std::collections::BTreeSet;
-
-use rekindle_wire::{ApiError, ErrorCode, FunctionId, Namespace, SnapshotId};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId, SnapshotId};
 
 use super::{Store, StoreError, failed, function_id, unreadable};
 
@@ -16,18 +14,6 @@ pub(crate) struct Leftovers {
 }
 
 impl Store {
-    /// Every namespace.
-    pub(crate) async fn namespaces(&self) -> Result<BTreeSet<Namespace>, StoreError> {
-        let names: Vec<String> = sqlx::query_scalar("SELECT name FROM namespaces")
-            .fetch_all(&self.pool)
-            .await
-            .map_err(failed("list the namespaces"))?;
-        let parsed = names
-            .iter()
-            .map(|name| name.parse().map_err(unreadable("namespaces.name")));
-        parsed.collect()
-    }
-
     /// Every function, with the number that its user id follows from.
     pub(crate) async fn functions(&self) -> Result<Vec<(FunctionId, i64)>, StoreError> {
         let rows: Vec<(String, String, i64)> =

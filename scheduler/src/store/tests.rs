@@ -360,12 +360,27 @@ async fn functions_of_one_name_in_two_namespaces_have_nothing_in_common(place: &
     assert_ne!(functions[0].1, functions[1].1, "each has a user of its own");
     assert_eq!(store.call_queues().await.unwrap().len(), 2);
     let wanted = Wanted {
-        function: Some(other.clone()),
         limit: 9,
         ..Wanted::default()
     };
-    let calls = store.calls(&wanted).await.unwrap();
-    assert_eq!(calls.iter().map(|call| &call.function).collect::<Vec<_>>(), [other]);
+    for (scope, found) in [
+        ("*", vec![other, own]),
+        ("*.team", vec![other]),
+        ("*.default", vec![own]),
+        ("hello.team", vec![other]),
+        ("nobody", vec![]),
+    ] {
+        let scope = Some(scope.parse().unwrap());
+        let mut calls = store
+            .calls(&Wanted {
+                scope,
+                ..wanted.clone()
+            })
+            .await
+            .unwrap();
+        calls.sort_by_key(|call| call.function == *own);
+        assert_eq!(calls.iter().map(|call| &call.function).collect::<Vec<_>>(), found);
+    }
 
     let left = store.delete_function(own, 7).await.unwrap().unwrap();
     assert_eq!(left.snapshots, ["s-1".parse().unwrap()]);

@@ -1,6 +1,7 @@
 //! What users read and write: requests and responses of `fn` and other clients. [`crate::interface::users`] says which
 //! operation takes which.
 
+mod access;
 mod canary;
 mod instance;
 mod object;
@@ -17,6 +18,7 @@ use crate::ids::{FunctionId, InstanceId, SnapshotId, VersionNumber, WorkerId};
 use crate::manifest::{Base, Runtime};
 use crate::migration::Departed;
 
+pub use access::{KEY_LIFE_MAX_S, KEY_NAME_MAX, KeySummary, NamespaceSummary, NewKey, NewKeyRequest, RevokedKey};
 pub use canary::{Canary, CanaryCheck, CanaryState, CanarySteps, Compared, ParseStepsError, STEP_MAX_S, STEP_S};
 pub use instance::{InstanceInfo, InstanceState, StartKind};
 pub use object::{Fate, InstanceObjects, KernelObject};

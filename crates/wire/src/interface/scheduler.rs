@@ -7,7 +7,7 @@ use crate::asynchronous::{
 };
 use crate::ids::{CallId, GatewayId};
 use crate::internal::{
-    Heartbeat, HeartbeatAnswer, LeaseAnswer, LeaseReport, Placement, PlacementRequest, RoutesAnswer,
+    Heartbeat, HeartbeatAnswer, KeysAnswer, LeaseAnswer, LeaseReport, Placement, PlacementRequest, RoutesAnswer,
 };
 use crate::stats::{TrafficAnswer, TrafficReport};
 
@@ -40,6 +40,18 @@ crate::endpoints! {
         /// For how long, in milliseconds. By default not at all.
         wait_ms: u64
     } () => OK RoutesAnswer;
+
+    /// Waits until keys of the API change. A gateway has applied the revision that it asks with.
+    [Gateway] GET "/internal/keys" AwaitKeys {
+        /// The gateway.
+        gateway: GatewayId;
+        /// The lead that its revision is of.
+        epoch: String,
+        /// Its revision. By default none.
+        revision: u64,
+        /// For how long, in milliseconds. By default not at all.
+        wait_ms: u64
+    } () => OK KeysAnswer;
 
     /// Reports counts of invocations.
     [Gateway] POST "/internal/traffic" ReportTraffic {} (TrafficReport) => OK TrafficAnswer;

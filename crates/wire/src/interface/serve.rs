@@ -41,6 +41,7 @@ impl<E: Endpoint, S: Send + Sync> FromRequestParts<S> for Params<E> {
         let in_path = in_path.map_err(|e| bad(e.body_text()))?;
         let in_path: Vec<(&str, &str)> = in_path.iter().collect();
         let mut all = serde_urlencoded::to_string(in_path).map_err(bad)?;
+        users::check_query(parts.uri.query())?;
         if let Some(query) = parts.uri.query() {
             all = all + "&" + query;
         }

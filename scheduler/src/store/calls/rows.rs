@@ -1,9 +1,10 @@
 //! Calls as they are read.
 
+use rekindle_wire::access::Scope;
 use rekindle_wire::asynchronous::{
     AsyncCall, CallResult, CallState, CallbackInfo, Encoded, StoredAnswer, StoredRequest,
 };
-use rekindle_wire::{ApiError, CallId, FunctionId};
+use rekindle_wire::{ApiError, CallId, FunctionName, Namespace};
 use serde::de::DeserializeOwned;
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
@@ -122,7 +123,8 @@ impl Stored {
 /// Which calls to list.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Wanted {
-    pub(crate) function: Option<FunctionId>,
+    /// Only calls of functions in it.
+    pub(crate) scope: Option<Scope>,
     pub(crate) state: Option<CallState>,
     /// Only calls older than this one.
     pub(crate) before: Option<CallId>,
@@ -155,14 +157,16 @@ impl Store {
     /// Calls, newest first.
     pub(crate) async fn calls(&self, wanted: &Wanted) -> Result<Vec<AsyncCall>, StoreError> {
         let sql = format!(
-            "SELECT {} FROM async_calls WHERE ($1 = '' OR (namespace = $1 AND function = $2)) AND ($3 = '' OR state \
-            = $3) \
+            "SELECT {} FROM async_calls WHERE ($1 = '' OR (namespace = $1 AND ($2 = '' OR function = $2))) \
+             AND ($3 = '' OR state = $3) \
              AND id < $4 ORDER BY id DESC LIMIT $5",
             CallRow::COLUMNS
         );
+        let scope = wanted.scope.as_ref();
+        let (namespace, function) = (scope.and_then(Scope::namespace), scope.and_then(Scope::function));
         let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(wanted.function.as_ref().map_or("", FunctionId::namespace))
-            .bind(wanted.function.as_ref().map_or("", FunctionId::name))
+            .bind(namespace.as_ref().map_or("", Namespace::as_str))
+            .bind(function.as_ref().map_or("", FunctionName::as_str))
             .bind(wanted.state.map_or("", CallState::as_str))
             // Ids begin with an a.
             .bind(wanted.before.as_ref().map_or("b", CallId::as_str))

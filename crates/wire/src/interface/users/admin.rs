@@ -1,10 +1,13 @@
 //! The admin API, which the scheduler serves.
 
+use super::access::{Access, Reach};
 use super::described::{Described, Field, Message, Place, list, one};
+use crate::access::KeyId;
 use crate::api::{
     Alias, AliasTargets, CanarySteps, CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo,
-    InstanceObjects, LogLine, MigrateRequest, Migration, Revocation, RevokeRequest, Rollback, RollbackRequest,
-    SecretSummary, Status, VersionFiles, VersionInfo, VersionSummary, WorkerInfo,
+    InstanceObjects, KeySummary, LogLine, MigrateRequest, Migration, NamespaceSummary, NewKey, NewKeyRequest,
+    Revocation, RevokeRequest, RevokedKey, Rollback, RollbackRequest, SecretSummary, Status, VersionFiles, VersionInfo,
+    VersionSummary, WorkerInfo,
 };
 use crate::asynchronous::{AsyncCall, CallState, Changed};
 use crate::ids::{AliasName, CallId, FunctionId, FunctionName, InstanceId, Namespace, VersionNumber, WorkerId};
@@ -12,7 +15,7 @@ use crate::secret::SecretName;
 use crate::stats::{FunctionStats, Stats};
 
 described! {
-    /// What the gateway passes on to the scheduler, once it has checked the admin key.
+    /// What the gateway passes on to the scheduler, once it has checked the caller's key and role.
     ADMIN, DESCRIBED_ADMIN:
 
     /// Deploy a folder
@@ -20,7 +23,7 @@ described! {
     /// The body is a `.tar.gz` of the function's folder with `fn.toml` at its top level, at most 256 MiB. The version
     /// is prepared after the response: poll it until its state is `live` or `failed`. Then the alias `live` names it
     /// alone, unless `traffic` is false; until then the previous version serves.
-    functions POST "/v1/functions" Deploy {;
+    functions [Deployer Content] POST "/v1/functions" Deploy {;
         /// the namespace; `namespace_not_found` (404) if there is none of that name
         namespace: Namespace,
         /// make no new version of a folder that the newest version was made of, if that can serve, and build nothing
@@ -46,14 +49,14 @@ described! {
         Unavailable "the object store or the scheduler does not answer";
 
     /// List functions
-    functions GET "/v1/functions" ListFunctions {;
+    functions [Reader Namespace] GET "/v1/functions" ListFunctions {;
         /// the namespace; `namespace_not_found` (404) if there is none of that name
         namespace: Namespace
     } () => OK [FunctionSummary] "every function of the namespace, by name"
     fails;
 
     /// Describe a function
-    functions GET "/v1/functions/{name}" DescribeFunction {
+    functions [Reader Function] GET "/v1/functions/{name}" DescribeFunction {
         /// the function
         name: FunctionName;
         /// the namespace; `namespace_not_found` (404) if there is none of that name
@@ -64,7 +67,7 @@ described! {
     /// Delete a function
     ///
     /// Stops its instances and removes all its versions and their snapshots.
-    functions DELETE "/v1/functions/{name}" DeleteFunction {
+    functions [Deployer Function] DELETE "/v1/functions/{name}" DeleteFunction {
         /// the function
         name: FunctionName;
         /// the namespace; `namespace_not_found` (404) if there is none of that name
@@ -75,7 +78,7 @@ described! {
     /// List versions
     ///
     /// Old versions are kept for a while (`--keep-versions`), and as long as an alias names them.
-    functions GET "/v1/functions/{name}/versions" ListVersions {
+    functions [Reader Function] GET "/v1/functions/{name}/versions" ListVersions {
         /// the function
         name: FunctionName;
         /// the namespace; `namespace_not_found` (404) if there is none of that name
@@ -87,7 +90,7 @@ described! {
     ///
     /// An earlier version serves the plain URL again, at once: nothing is built, its instances are restored from its
     /// snapshot. Invocations in flight end where they are.
-    functions POST "/v1/functions/{name}/rollback" RollBack {
+    functions [Deployer Function] POST "/v1/functions/{name}/rollback" RollBack {
         /// the function
         name: FunctionName;
         /// the namespace; `namespace_not_found` (404) if there is none of that name
@@ -99,7 +102,7 @@ described! {
         Conflict "it serves already, or cannot serve";
 
     /// List aliases
-    functions GET "/v1/functions/{name}/aliases" ListAliases {
+    functions [Reader Function] GET "/v1/functions/{name}/aliases" ListAliases {
         /// the function
         name: FunctionName;
         /// the namespace; `namespace_not_found` (404) if there is none of that name
@@ -112,7 +115,7 @@ described! {
     /// It names these versions from now on, and no others. Of several, each invocation goes to one, in proportion to
     /// their weights. `live` is what the plain URL serves. It is in force at every gateway when the answer comes, but
     /// for gateways that do not answer within a second.
-    functions PUT "/v1/functions/{name}/aliases/{alias}" SetAlias {
+    functions [Deployer Function] PUT "/v1/functions/{name}/aliases/{alias}" SetAlias {
         /// the function
         name: FunctionName,
         /// the alias: 1 to 13 of a-z, 0-9 and '-', starting with a letter
@@ -127,7 +130,7 @@ described! {
         Conflict "a version cannot serve, or the function has 32 aliases";
 
     /// Remove an alias
-    functions DELETE "/v1/functions/{name}/aliases/{alias}" RemoveAlias {
+    functions [Deployer Function] DELETE "/v1/functions/{name}/aliases/{alias}" RemoveAlias {
         /// the function
         name: FunctionName,
         /// the alias
@@ -138,7 +141,7 @@ described! {
     fails NotFound, Conflict "it is `live`";
 
     /// Describe a version
-    functions GET "/v1/functions/{name}/versions/{version}" DescribeVersion {
+    functions [Reader Function] GET "/v1/functions/{name}/versions/{version}" DescribeVersion {
         /// the function
         name: FunctionName,
         /// its number
@@ -151,7 +154,7 @@ described! {
     /// List a version's files
     ///
     /// The folder as it was uploaded, without fn.toml, which is the version's `manifest`.
-    functions GET "/v1/functions/{name}/versions/{version}/files" ListFiles {
+    functions [Reader Function] GET "/v1/functions/{name}/versions/{version}/files" ListFiles {
         /// the function
         name: FunctionName,
         /// its number
@@ -165,7 +168,7 @@ described! {
     ///
     /// Renews the live version's snapshot in the background. The old one serves meanwhile, and running instances
     /// continue. The version's `renewal` shows the progress.
-    functions POST "/v1/functions/{name}/snapshot/renew" RenewSnapshot {
+    functions [Deployer Function] POST "/v1/functions/{name}/snapshot/renew" RenewSnapshot {
         /// the function
         name: FunctionName;
         /// the namespace; `namespace_not_found` (404) if there is none of that name
@@ -174,7 +177,7 @@ described! {
     fails FunctionNotFound, Conflict "nothing of it is live, or it has no snapshot";
 
     /// Read a function's log
-    functions GET "/v1/functions/{name}/logs" ReadLogs {
+    functions [Reader Function] GET "/v1/functions/{name}/logs" ReadLogs {
         /// the function
         name: FunctionName;
         /// the namespace; `namespace_not_found` (404) if there is none of that name
@@ -188,7 +191,7 @@ described! {
     fails FunctionNotFound, Unavailable "no worker is connected";
 
     /// A function in numbers
-    functions GET "/v1/functions/{name}/stats" ReadFunctionStats {
+    functions [Reader Function] GET "/v1/functions/{name}/stats" ReadFunctionStats {
         /// the function
         name: FunctionName;
         /// the namespace; `namespace_not_found` (404) if there is none of that name
@@ -197,7 +200,7 @@ described! {
     fails FunctionNotFound;
 
     /// Queue all dead letters of a function again
-    invocations POST "/v1/functions/{name}/async/retry" RetryCalls {
+    invocations [Deployer Function] POST "/v1/functions/{name}/async/retry" RetryCalls {
         /// the function
         name: FunctionName;
         /// the namespace; `namespace_not_found` (404) if there is none of that name
@@ -208,7 +211,7 @@ described! {
     /// List secrets
     ///
     /// No operation answers with a value.
-    secrets GET "/v1/secrets" ListSecrets {;
+    secrets [Reader Namespace] GET "/v1/secrets" ListSecrets {;
         /// the namespace; `namespace_not_found` (404) if there is none of that name
         namespace: Namespace
     } () => OK [SecretSummary] "every secret of the namespace, by name"
@@ -217,7 +220,7 @@ described! {
     /// Set a secret
     ///
     /// The value is kept encrypted, in place of the one before.
-    secrets PUT "/v1/secrets/{name}" SetSecret {
+    secrets [Deployer Namespace] PUT "/v1/secrets/{name}" SetSecret {
         /// the secret: 1 to 64 of A-Z, 0-9 and '_', not starting with a digit
         name: SecretName;
         /// the namespace; `namespace_not_found` (404) if there is none of that name
@@ -235,7 +238,7 @@ described! {
     /// Remove a secret
     ///
     /// Instances that hold it keep it until they end. Without it no others of these functions start.
-    secrets DELETE "/v1/secrets/{name}" RemoveSecret {
+    secrets [Deployer Namespace] DELETE "/v1/secrets/{name}" RemoveSecret {
         /// the secret
         name: SecretName;
         /// the namespace; `namespace_not_found` (404) if there is none of that name
@@ -245,25 +248,74 @@ described! {
     } () => NO_CONTENT () "it is gone"
     fails NotFound, Conflict "a version that serves names it";
 
+    /// Make a key
+    ///
+    /// The answer is the only place that ever shows the key: the platform keeps its hash. It can have no role and no
+    /// scope beyond those of the key that it is made with.
+    access [Admin Content] POST "/v1/keys" CreateKey {} (NewKeyRequest) => OK NewKey "the key"
+    fails
+        BadRequest "its name is too long, or its life is none of 60 seconds to ten years",
+        NamespaceNotFound,
+        Conflict "there are too many keys";
+
+    /// List keys
+    ///
+    /// Without the keys themselves.
+    access [Admin Content] GET "/v1/keys" ListKeys {}
+    () => OK [KeySummary] "every key within the scope of the caller's, the newest first"
+    fails;
+
+    /// Revoke a key
+    ///
+    /// Every gateway refuses it when the answer comes, but for those that do not answer within a second.
+    access [Admin Content] DELETE "/v1/keys/{id}" RevokeKey {
+        /// the key
+        id: KeyId
+    } () => OK RevokedKey "it is refused"
+    fails NotFound;
+
+    /// List namespaces
+    access [Reader Content] GET "/v1/namespaces" ListNamespaces {}
+    () => OK [NamespaceSummary] "those within the scope of the caller's key, by name"
+    fails;
+
+    /// Make a namespace
+    ///
+    /// Does nothing if there is one of that name.
+    access [Admin Platform] PUT "/v1/namespaces/{namespace}" CreateNamespace {
+        /// the namespace: 1 to 63 of a-z, 0-9 and '-', starting with a letter
+        namespace: Namespace
+    } () => OK NamespaceSummary "there is one"
+    fails BadRequest "the name cannot be used", Conflict "there are too many";
+
+    /// Remove a namespace
+    ///
+    /// Its keys are revoked.
+    access [Admin Platform] DELETE "/v1/namespaces/{namespace}" RemoveNamespace {
+        /// the namespace
+        namespace: Namespace
+    } () => NO_CONTENT () "it is gone"
+    fails NamespaceNotFound, Conflict "it has functions or secrets, or is the default one";
+
     /// The platform as a whole
-    platform GET "/v1/status" ReadStatus {} () => OK Status "workers, functions, instances"
+    platform [Reader Platform] GET "/v1/status" ReadStatus {} () => OK Status "workers, functions, instances"
     fails;
 
     /// The platform in numbers
     ///
     /// Counts of all gateways together since their start, by function and start kind; how full the workers' pools and
     /// caches are.
-    platform GET "/v1/stats" ReadStats {} () => OK Stats "workers and functions"
+    platform [Reader Platform] GET "/v1/stats" ReadStats {} () => OK Stats "workers and functions"
     fails;
 
     /// List instances
-    platform GET "/v1/instances" ListInstances {} () => OK [InstanceInfo] "every instance, oldest first"
+    platform [Reader Platform] GET "/v1/instances" ListInstances {} () => OK [InstanceInfo] "every instance, oldest first"
     fails;
 
     /// Look at an instance
     ///
     /// What its processes have from the kernel, as they run, and what becomes of each object in copies.
-    platform GET "/v1/instances/{id}/objects" ReadInstanceObjects {
+    platform [Reader Platform] GET "/v1/instances/{id}/objects" ReadInstanceObjects {
         /// the instance
         id: InstanceId
     } () => OK InstanceObjects "its objects, those that are in the way of a snapshot first"
@@ -272,7 +324,7 @@ described! {
     /// Stop an instance
     ///
     /// Requests in it end with it.
-    platform DELETE "/v1/instances/{id}" StopInstance {
+    platform [Admin Platform] DELETE "/v1/instances/{id}" StopInstance {
         /// the instance
         id: InstanceId
     } () => NO_CONTENT () "it is gone"
@@ -283,7 +335,7 @@ described! {
     /// Moves it to another worker with its memory, or makes a copy there. Invocations wait meanwhile and continue
     /// there. The response comes when it runs there. Until then it may continue where it was, and after any error
     /// except `migration_lost` it does.
-    platform POST "/v1/instances/{id}/migrate" MigrateInstance {
+    platform [Admin Platform] POST "/v1/instances/{id}/migrate" MigrateInstance {
         /// the instance
         id: InstanceId
     } (MigrateRequest) => OK Migration "it runs there"
@@ -295,7 +347,7 @@ described! {
         Unavailable "a worker does not answer";
 
     /// List workers
-    platform GET "/v1/workers" ListWorkers {}
+    platform [Reader Platform] GET "/v1/workers" ListWorkers {}
     () => OK [WorkerInfo] "every worker that was heard of within the hour, by id"
     fails;
 
@@ -304,21 +356,21 @@ described! {
     /// The worker is given nothing new, its idle instances go, and gateways send elsewhere; requests in it finish. The
     /// response does not wait for that: the worker is empty when its state is `drained`. The setting lasts until it is
     /// undone, whatever is restarted.
-    platform PUT "/v1/workers/{name}/drain" DrainWorker {
+    platform [Admin Platform] PUT "/v1/workers/{name}/drain" DrainWorker {
         /// the worker's id, its address with or without the port, or its host's name
         name: String
     } () => OK WorkerInfo "the worker as it is now"
     fails BadRequest "several workers are called that", NotFound;
 
     /// Use a worker again
-    platform DELETE "/v1/workers/{name}/drain" UndrainWorker {
+    platform [Admin Platform] DELETE "/v1/workers/{name}/drain" UndrainWorker {
         /// the worker's id, its address with or without the port, or its host's name
         name: String
     } () => OK WorkerInfo "the worker as it is now"
     fails BadRequest "several workers are called that", NotFound;
 
     /// A worker's metrics
-    platform GET "/v1/workers/{id}/metrics" ReadWorkerMetrics {
+    platform [Reader Platform] GET "/v1/workers/{id}/metrics" ReadWorkerMetrics {
         /// the worker
         id: WorkerId
     } () => OK () "as `/metrics`"
@@ -326,7 +378,7 @@ described! {
     fails NotFound, Unavailable "it does not answer";
 
     /// The scheduler's metrics
-    platform GET "/v1/metrics" ReadSchedulerMetrics {} () => OK () "as `/metrics`"
+    platform [Reader Platform] GET "/v1/metrics" ReadSchedulerMetrics {} () => OK () "as `/metrics`"
     sends "text/plain" String
     fails;
 
@@ -335,11 +387,11 @@ described! {
     /// Its certificate, and any that it got in the meantime, is refused by all roles from then on, and connections
     /// with it are closed. A worker's instances are gone, and its host cannot join again under that name. A revocation
     /// cannot be undone.
-    platform POST "/v1/revocations" Revoke {} (RevokeRequest) => OK Revocation "who is revoked, and since when"
+    platform [Admin Platform] POST "/v1/revocations" Revoke {} (RevokeRequest) => OK Revocation "who is revoked, and since when"
     fails BadRequest "no member, or a cluster without an authority", Conflict "too many are";
 
     /// List revoked members
-    platform GET "/v1/revocations" ListRevocations {} () => OK [Revocation] "all of them, the oldest first"
+    platform [Reader Platform] GET "/v1/revocations" ListRevocations {} () => OK [Revocation] "all of them, the oldest first"
     fails;
 
     /// Remove unneeded objects
@@ -347,13 +399,13 @@ described! {
     /// Removes old versions beyond those kept, and snapshots, chunks, layers and uploaded folders that no version
     /// needs. The platform also does this automatically. It may take minutes; a client that goes away does not stop
     /// it.
-    platform POST "/v1/collections" Collect {} (CollectRequest) => OK Collected "what was removed"
+    platform [Admin Platform] POST "/v1/collections" Collect {} (CollectRequest) => OK Collected "what was removed"
     fails
         Conflict "one is under way, or the object store is another scheduler's",
         Unavailable "the object store does not answer";
 
     /// List asynchronous calls
-    invocations GET "/v1/async" ListCalls {;
+    invocations [Reader Content] GET "/v1/async" ListCalls {;
         /// only this function's: `NAME`, or `NAME.NAMESPACE`
         function: FunctionId,
         /// only those in this state
@@ -366,7 +418,7 @@ described! {
     fails BadRequest;
 
     /// Describe an asynchronous call
-    invocations GET "/v1/async/{id}" ShowCall {
+    invocations [Reader Content] GET "/v1/async/{id}" ShowCall {
         /// the call
         id: CallId
     } () => OK AsyncCall "where it stands"
@@ -375,14 +427,14 @@ described! {
     /// Delete an asynchronous call
     ///
     /// A waiting call is not run any more.
-    invocations DELETE "/v1/async/{id}" RemoveCall {
+    invocations [Deployer Content] DELETE "/v1/async/{id}" RemoveCall {
         /// the call
         id: CallId
     } () => NO_CONTENT () "it is gone"
     fails NotFound, Conflict "it runs";
 
     /// Queue a dead letter again
-    invocations POST "/v1/async/{id}/retry" RetryCall {
+    invocations [Deployer Content] POST "/v1/async/{id}/retry" RetryCall {
         /// the call
         id: CallId
     } () => OK AsyncCall "it waits, as if it came now"

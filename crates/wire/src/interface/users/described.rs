@@ -5,6 +5,7 @@ use utoipa::ToSchema;
 use utoipa::openapi::schema::ArrayBuilder;
 use utoipa::openapi::{Ref, RefOr, Schema};
 
+use super::Access;
 use crate::error::ErrorCode;
 use crate::interface::Operation;
 
@@ -17,6 +18,8 @@ pub struct Described {
     pub name: &'static str,
     /// Its group.
     pub tag: &'static str,
+    /// What its callers need. `None` if anybody may call it.
+    pub access: Option<Access>,
     /// A line, and more after an empty one.
     pub text: &'static str,
     /// Its parameters, but for the namespace.
@@ -88,14 +91,15 @@ pub(super) fn list<T: ToSchema>(all: &mut Schemas) -> RefOr<Schema> {
     ArrayBuilder::new().items(one::<T>(all)).build().into()
 }
 
-/// Defines operations with what users are told of them, and a table of each. What follows the answer is, in this order:
-/// parameters that are no fields, the media types of bodies that are no JSON, other answers, and errors.
+/// Defines operations with what users are told of them, and a table of each. An operation begins with its group and what
+/// its callers need: a role and where, or `Open`. What follows the answer is, in this order: parameters that are no
+/// fields, the media types of bodies that are no JSON, other answers, and errors.
 macro_rules! described {
     (
         $(#[$about:meta])* $table:ident, $described:ident:
         $(
             $(#[doc = $doc:literal])*
-            $tag:ident $method:ident $path:literal $name:ident {
+            $tag:ident [$($access:ident)+] $method:ident $path:literal $name:ident {
                 $($(#[doc = $field_doc:literal])* $field:ident: $type:ident),*
                 $(; $($(#[doc = $maybe_doc:literal])* $maybe:ident: $maybe_type:ident),+)?
             } ($($body:ident)?) => $status:ident $answer:tt $said:literal
@@ -123,6 +127,7 @@ macro_rules! described {
             operation: <$name as $crate::interface::Endpoint>::OPERATION,
             name: stringify!($name),
             tag: stringify!($tag),
+            access: described!(@access $($access)+),
             text: concat!($($doc, "\n"),*),
             fields: &[
                 $(Field {
@@ -149,6 +154,13 @@ macro_rules! described {
             ],
             errors: &[$(($crate::ErrorCode::$code, concat!($($when)?)),)*],
         }),+];
+    };
+    (@access Open) => { None };
+    (@access $role:ident $reach:ident) => {
+        Some(Access {
+            role: $crate::access::AccessRole::$role,
+            reach: Reach::$reach,
+        })
     };
     (@type ()) => { () };
     (@type [$type:ident]) => { Vec<$type> };

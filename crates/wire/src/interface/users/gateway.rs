@@ -1,5 +1,6 @@
 //! What the gateway serves itself. It finds these by hosts and prefixes, not by their templates.
 
+use super::access::{Access, Reach};
 use super::described::{Described, Field, Message, Place, one};
 use serde_json::Value;
 
@@ -13,7 +14,7 @@ described! {
     /// Invoke a function with an event
     ///
     /// The body is the event. The response is the function's own.
-    invocations POST "/v1/functions/{name}/invocations" Invoke {
+    invocations [Invoker Function] POST "/v1/functions/{name}/invocations" Invoke {
         /// the function
         name: FunctionName;
         /// the namespace; `namespace_not_found` (404) if there is none of that name
@@ -35,7 +36,7 @@ described! {
         FunctionTimeout;
 
     /// This document
-    platform GET "/v1/openapi.json" ReadDescription {} () => OK () "OpenAPI 3.1"
+    platform [Open] GET "/v1/openapi.json" ReadDescription {} () => OK () "OpenAPI 3.1"
     sends "application/json" Value
     fails;
 
@@ -44,7 +45,7 @@ described! {
     /// Any method. Also at the host `{name}.localhost`, with any path. `{name}@8` and the host `8--{name}.localhost`
     /// are version 8, `{name}@canary` and `canary--{name}.localhost` what the alias names; without, it is the alias
     /// `live`.
-    invocations GET "/function/{name}" CallFunction {
+    invocations [Open] GET "/function/{name}" CallFunction {
         /// the function: `NAME`, or `NAME.NAMESPACE`
         name: FunctionId
     } () => OK () "what the function answered; header x-fn-version is the version that did"
@@ -61,7 +62,7 @@ described! {
     /// Call a function at a path
     ///
     /// Any method. The path reaches the function byte for byte.
-    invocations GET "/function/{name}/{path}" CallFunctionBelow {
+    invocations [Open] GET "/function/{name}/{path}" CallFunctionBelow {
         /// the function: `NAME`, or `NAME.NAMESPACE`
         name: FunctionId,
         /// the path below it; may contain slashes
@@ -73,7 +74,7 @@ described! {
     ///
     /// Any method. The response comes once the call is stored durably. The call is then run at least once, and retried
     /// if it fails (docs/reference/async.md). At most 1 MiB of body.
-    invocations POST "/async-function/{name}" CallLater {
+    invocations [Open] POST "/async-function/{name}" CallLater {
         /// the function: `NAME`, or `NAME.NAMESPACE`
         name: FunctionId
     } () => ACCEPTED AcceptedCall "it is kept; headers x-fn-async-id, location"
@@ -88,7 +89,7 @@ described! {
         Unavailable "nothing was kept, or it is not known";
 
     /// Call a function later at a path
-    invocations POST "/async-function/{name}/{path}" CallLaterBelow {
+    invocations [Open] POST "/async-function/{name}/{path}" CallLaterBelow {
         /// the function: `NAME`, or `NAME.NAMESPACE`
         name: FunctionId,
         /// the path below it; may contain slashes
@@ -100,7 +101,7 @@ described! {
     ///
     /// Whoever knows its id may ask. Header x-fn-async-state: `queued`, `running`, `done`, `dead`. Responses are kept
     /// for a day.
-    invocations GET "/async-results/{id}" ReadCallResult {
+    invocations [Open] GET "/async-results/{id}" ReadCallResult {
         /// the call
         id: CallId;
         /// seconds to wait for its end, at most 30
@@ -117,15 +118,15 @@ described! {
     /// The gateway's metrics
     ///
     /// For Prometheus. OpenMetrics, with exemplars, if `Accept` names `application/openmetrics-text`.
-    platform GET "/metrics" ReadMetrics {} () => OK () "Prometheus' text format, or OpenMetrics"
+    platform [Reader Platform] GET "/metrics" ReadMetrics {} () => OK () "Prometheus' text format, or OpenMetrics"
     sends "text/plain" String
     fails;
 
     /// Whether the gateway is alive
-    platform GET "/healthz" ReadHealth {} () => OK () "it is"
+    platform [Open] GET "/healthz" ReadHealth {} () => OK () "it is"
     fails;
 
     /// Whether the gateway can serve
-    platform GET "/readyz" ReadReadiness {} () => OK () "the scheduler answers"
+    platform [Open] GET "/readyz" ReadReadiness {} () => OK () "the scheduler answers"
     fails Unavailable "it does not";
 }

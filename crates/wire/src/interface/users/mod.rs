@@ -4,11 +4,11 @@
 
 #[macro_use]
 mod described;
+mod access;
 mod admin;
 mod gateway;
 
-use crate::interface::Endpoint as _;
-
+pub use access::{Access, Needed, Reach, check_query, needed};
 pub use admin::*;
 pub use described::{Described, Field, Form, Message, Place, Schemas, one};
 pub use gateway::*;
@@ -26,9 +26,4 @@ pub fn in_namespace(path: &str) -> Option<String> {
 /// Every operation, with its description.
 pub fn described() -> impl Iterator<Item = &'static Described> {
     DESCRIBED_ADMIN.iter().chain(DESCRIBED_GATEWAY)
-}
-
-/// Whether a path needs the admin key.
-pub fn needs_key(path: &str) -> bool {
-    (path.starts_with("/v1/") && path != ReadDescription::OPERATION.path) || path == ReadMetrics::OPERATION.path
 }

@@ -1,6 +1,6 @@
-//! Tells gateways what aliases name, so that they choose a version for each invocation without asking. A gateway keeps
-//! a question open, which is answered as soon as an alias changes. The revision that it asks with is the one it
-//! applies.
+//! Tells gateways of changes, so that they need not ask at each request: what aliases name, and which keys there are. A
+//! gateway keeps a question open, which is answered as soon as something changes. The revision that it asks with is the
+//! one it applies.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -17,9 +17,12 @@ const HEARD_WITHIN: Duration = Duration::from_secs(10);
 /// How long a lead has not heard of gateways that there are.
 const UNHEARD: Millis = Millis(3_000);
 
-/// What gateways know of the aliases.
+/// How long a change waits for gateways to apply it.
+const APPLIED_LIMIT: Duration = Duration::from_secs(1);
+
+/// What gateways know of something that changes.
 #[derive(Debug)]
-pub(crate) struct Routes {
+pub(crate) struct Followed {
     /// Tells this lead's revisions from those of others.
     pub(crate) epoch: String,
     /// The newest revision.
@@ -30,7 +33,7 @@ pub(crate) struct Routes {
     changed: watch::Sender<()>,
 }
 
-impl Default for Routes {
+impl Default for Followed {
     fn default() -> Self {
         Self {
             epoch: Uuid::new_v4().simple().to_string(),
@@ -41,7 +44,7 @@ impl Default for Routes {
     }
 }
 
-impl Routes {
+impl Followed {
     /// Records that a gateway applies this revision.
     pub(crate) fn note_applied(&self, gateway: &GatewayId, revision: u64) {
         let mut applied = self.applied.lock();
@@ -51,13 +54,23 @@ impl Routes {
         self.changed.send_replace(());
     }
 
-    /// Notified when a gateway applies another revision.
-    pub(crate) fn changes(&self) -> watch::Receiver<()> {
-        self.changed.subscribe()
+    /// Tells the gateways of a revision, and waits until all of them apply it, up to a limit. Returns whether they do.
+    pub(crate) async fn publish(&self, revision: u64, led_for: impl Fn() -> Millis) -> bool {
+        let mut changes = self.changed.subscribe();
+        self.revision.send_replace(revision);
+        let all_apply = async {
+            while !self.is_applied(revision, led_for()) {
+                // The sender lives as long as `self`.
+                if changes.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        tokio::time::timeout(APPLIED_LIMIT, all_apply).await.is_ok()
     }
 
     /// Whether every gateway applies the revision. A lead that begins has not heard of any yet.
-    pub(crate) fn is_applied(&self, revision: u64, led_for: Millis) -> bool {
+    fn is_applied(&self, revision: u64, led_for: Millis) -> bool {
         let applied = self.applied.lock();
         if applied.is_empty() && led_for < UNHEARD {
             return false;
@@ -73,15 +86,15 @@ mod tests {
 
     #[test]
     fn a_revision_is_applied_once_every_gateway_asks_with_it() {
-        let routes = Routes::default();
-        let is_applied = |routes: &Routes, revision| routes.is_applied(revision, UNHEARD);
-        assert!(is_applied(&routes, 3), "there is no gateway");
-        assert!(!routes.is_applied(3, Millis(0)), "there may be one");
+        let followed = Followed::default();
+        let is_applied = |followed: &Followed, revision| followed.is_applied(revision, UNHEARD);
+        assert!(is_applied(&followed, 3), "there is no gateway");
+        assert!(!followed.is_applied(3, Millis(0)), "there may be one");
         let [a, b] = ["g-a", "g-b"].map(|id| id.parse().unwrap());
-        routes.note_applied(&a, 3);
-        routes.note_applied(&b, 2);
-        assert!(is_applied(&routes, 2) && !is_applied(&routes, 3));
-        routes.note_applied(&b, 4);
-        assert!(is_applied(&routes, 3));
+        followed.note_applied(&a, 3);
+        followed.note_applied(&b, 2);
+        assert!(is_applied(&followed, 2) && !is_applied(&followed, 3));
+        followed.note_applied(&b, 4);
+        assert!(is_applied(&followed, 3));
     }
 }

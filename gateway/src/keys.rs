@@ -1,0 +1,306 @@
+//! Who calls: the platform's own key, and the keys that the scheduler tells of.
+//!
+//! A gateway knows every key by its hash, so that no request waits for the scheduler. It follows changes, and refuses
+//! these keys when it has heard nothing for a minute: one of them may be revoked by now.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use parking_lot::RwLock;
+use rekindle_wire::access::{Caller, KeyId, id_in};
+use rekindle_wire::headers::bearer;
+use rekindle_wire::internal::{KeysAnswer, KnownKey};
+use rekindle_wire::{ApiError, ErrorCode};
+
+use crate::key::KeyHash;
+
+/// How long keys are taken after the last news of them.
+const HEARD_WITHIN: Duration = Duration::from_secs(60);
+/// A use is told if the last one that was told is this long ago, in seconds.
+const TELL_AFTER_S: i64 = 60;
+
+/// Everybody who may call.
+#[derive(Debug)]
+pub(crate) struct Keys {
+    platform: KeyHash,
+    table: RwLock<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    epoch: String,
+    revision: u64,
+    heard: Option<Instant>,
+    keys: HashMap<KeyId, Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    hash: blake3::Hash,
+    caller: Caller,
+    expires_unix_s: Option<i64>,
+    /// When it was used last, in seconds since the Unix epoch; 0 if never.
+    used: AtomicI64,
+}
+
+impl Keys {
+    /// Knows the platform's own key.
+    pub(crate) fn new(platform: KeyHash) -> Self {
+        Self {
+            platform,
+            table: RwLock::default(),
+        }
+    }
+
+    /// The lead and the revision of what is known.
+    pub(crate) fn revision(&self) -> (String, u64) {
+        let table = self.table.read();
+        (table.epoch.clone(), table.revision)
+    }
+
+    /// Applies what the scheduler tells.
+    pub(crate) fn apply(&self, told: KeysAnswer) {
+        let mut table = self.table.write();
+        let mut before = match told.whole {
+            true => std::mem::take(&mut table.keys),
+            false => HashMap::new(),
+        };
+        (table.epoch, table.revision) = (told.epoch, told.revision);
+        table.heard = Some(Instant::now());
+        for id in &told.revoked {
+            table.keys.remove(id);
+        }
+        for key in told.keys {
+            let id = key.id.clone();
+            let used = before.remove(&id).map_or_else(AtomicI64::default, |known| known.used);
+            // A hash that cannot be read fits no key.
+            if let Some(known) = known(key, used) {
+                table.keys.insert(id, known);
+            }
+        }
+    }
+
+    /// When keys were used last, if that is news compared with what was `told`.
+    pub(crate) fn used(&self, told: &BTreeMap<KeyId, i64>) -> BTreeMap<KeyId, i64> {
+        let table = self.table.read();
+        let used = table
+            .keys
+            .iter()
+            .map(|(id, known)| (id, known.used.load(Ordering::Relaxed)));
+        let is_news = |(id, at): &(&KeyId, i64)| *at > 0 && told.get(*id).is_none_or(|told| at - told >= TELL_AFTER_S);
+        used.filter(is_news).map(|(id, at)| (id.clone(), at)).collect()
+    }
+
+    /// Whether there is such a key.
+    pub(crate) fn knows(&self, id: &KeyId) -> bool {
+        self.table.read().keys.contains_key(id)
+    }
+
+    /// The caller whose key the headers carry. `None` if they carry none of the platform's.
+    ///
+    /// # Errors
+    /// If the key is revoked, unknown, expired, or cannot be judged now.
+    fn shown(&self, headers: &HeaderMap) -> Result<Option<Caller>, ApiError> {
+        let Some(key) = bearer(headers) else {
+            return Ok(None);
+        };
+        if self.platform.fits(key) {
+            return Ok(Some(Caller::platform()));
+        }
+        let Some(id) = id_in(key) else {
+            return Ok(None);
+        };
+        let table = self.table.read();
+        if table.heard.is_none_or(|heard| heard.elapsed() > HEARD_WITHIN) {
+            return Err(ApiError::new(
+                ErrorCode::Unavailable,
+                "the scheduler does not tell which keys are valid: try again; if it lasts, see its log",
+            ));
+        }
+        let hash = blake3::hash(key);
+        let Some(known) = table.keys.get(&id).filter(|known| known.hash == hash) else {
+            return Err(ApiError::new(
+                ErrorCode::Unauthorized,
+                format!("the key {id} is not valid: it was revoked, is another platform's, or is not written in full"),
+            ));
+        };
+        let now = unix_s();
+        if known.expires_unix_s.is_some_and(|end| end <= now) {
+            return Err(ApiError::new(
+                ErrorCode::Unauthorized,
+                format!("the key {id} has expired: an admin makes another with `fn key create`"),
+            ));
+        }
+        known.used.store(now, Ordering::Relaxed);
+        Ok(Some(known.caller.clone()))
+    }
+
+    /// The caller of a request that needs a key.
+    ///
+    /// # Errors
+    /// `unauthorized` without a valid one.
+    pub(crate) fn caller(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
+        let message = match (self.shown(headers)?, bearer(headers)) {
+            (Some(caller), _) => return Ok(caller),
+            (None, Some(_)) => "the key is wrong: see where `fn up` keeps the platform's (`fn status`), or set FN_KEY",
+            (None, None) => "this needs a key: send \"Authorization: Bearer KEY\", or use `fn`, which does",
+        };
+        Err(ApiError::new(ErrorCode::Unauthorized, message))
+    }
+
+    /// Takes a key of the platform's out of the headers, valid or not: the function must not learn it. Returns its
+    /// caller; `None` if there is no such key.
+    pub(crate) fn take(&self, headers: &mut HeaderMap) -> Option<Result<Caller, ApiError>> {
+        let caller = self.shown(headers).transpose()?;
+        headers.remove(AUTHORIZATION);
+        Some(caller)
+    }
+}
+
+fn known(key: KnownKey, used: AtomicI64) -> Option<Known> {
+    Some(Known {
+        hash: blake3::Hash::from_hex(&key.hash).ok()?,
+        caller: Caller {
+            key: Some(key.id),
+            role: key.role,
+            scope: key.scope,
+        },
+        expires_unix_s: key.expires_unix_s,
+        used,
+    })
+}
+
+fn unix_s() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_secs()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use rekindle_wire::access::{AccessRole, Scope, generate};
+
+    use super::*;
+
+    fn told(keys: Vec<KnownKey>, whole: bool, revoked: &[&KeyId]) -> KeysAnswer {
+        KeysAnswer {
+            epoch: "lead".to_owned(),
+            revision: 1,
+            whole,
+            keys,
+            revoked: revoked.iter().map(|id| (*id).clone()).collect(),
+        }
+    }
+
+    fn new(expires_unix_s: Option<i64>) -> (KnownKey, String) {
+        let (id, key) = generate();
+        let known = KnownKey {
+            id,
+            hash: blake3::hash(key.as_bytes()).to_hex().to_string(),
+            role: AccessRole::Reader,
+            scope: "*.team".parse().unwrap(),
+            expires_unix_s,
+        };
+        (known, key)
+    }
+
+    fn sends(key: &str) -> HeaderMap {
+        let value = HeaderValue::from_str(&format!("Bearer {key}")).unwrap();
+        HeaderMap::from_iter([(AUTHORIZATION, value)])
+    }
+
+    fn asked(keys: &Keys, key: &str) -> Result<AccessRole, ErrorCode> {
+        keys.caller(&sends(key)).map(|caller| caller.role).map_err(|e| e.code)
+    }
+
+    #[test]
+    fn a_key_is_taken_until_it_is_revoked_or_expires() {
+        let keys = Keys::new(KeyHash::of("platform"));
+        let refused = Err(ErrorCode::Unauthorized);
+        let (first, key) = new(None);
+        assert_eq!(asked(&keys, &key), Err(ErrorCode::Unavailable), "nothing is heard yet");
+        assert_eq!(asked(&keys, "platform"), Ok(AccessRole::Admin));
+        let (second, another) = new(Some(unix_s() + 60));
+        let (third, expired) = new(Some(unix_s()));
+        keys.apply(told(vec![first.clone(), second, third], true, &[]));
+        assert_eq!(asked(&keys, &key), Ok(AccessRole::Reader));
+        assert_eq!(asked(&keys, &another), Ok(AccessRole::Reader));
+        assert_eq!(asked(&keys, &expired), refused);
+        for wrong in [
+            "",
+            "x",
+            &generate().1,
+            &key.to_uppercase(),
+            &key.replace("fnk_", "fnk-"),
+        ] {
+            assert_eq!(asked(&keys, wrong), refused, "{wrong}");
+        }
+        // The right id with another secret.
+        let forged = format!("{}{}", &key[..21], "0".repeat(64));
+        assert_eq!(asked(&keys, &forged), refused);
+        assert_eq!(
+            keys.caller(&HeaderMap::new()).unwrap_err().code,
+            ErrorCode::Unauthorized
+        );
+        keys.apply(told(Vec::new(), false, &[&first.id]));
+        assert_eq!(asked(&keys, &key), refused);
+        assert_eq!(asked(&keys, &another), Ok(AccessRole::Reader));
+        keys.apply(told(Vec::new(), true, &[]));
+        assert_eq!(asked(&keys, &another), refused);
+    }
+
+    #[test]
+    fn keys_are_not_taken_when_nothing_is_heard_for_a_minute() {
+        let keys = Keys::new(KeyHash::of("platform"));
+        let (known, key) = new(None);
+        keys.apply(told(vec![known], true, &[]));
+        keys.table.write().heard = Instant::now().checked_sub(HEARD_WITHIN + Duration::from_secs(1));
+        assert_eq!(asked(&keys, &key), Err(ErrorCode::Unavailable));
+        assert_eq!(asked(&keys, "platform"), Ok(AccessRole::Admin));
+        keys.apply(told(Vec::new(), false, &[]));
+        assert_eq!(asked(&keys, &key), Ok(AccessRole::Reader));
+    }
+
+    #[test]
+    fn a_function_learns_no_key_of_the_platforms_and_its_own_stay() {
+        let keys = Keys::new(KeyHash::of("platform"));
+        let (known, key) = new(None);
+        let scope: Scope = known.scope.clone();
+        keys.apply(told(vec![known], true, &[]));
+        let revoked = generate().1;
+        for sent in ["platform", &key, &revoked] {
+            let mut headers = sends(sent);
+            let caller = keys.take(&mut headers).unwrap();
+            assert!(headers.is_empty(), "{sent}");
+            let found = caller.map(|caller| caller.scope).map_err(|e| e.code);
+            let expected = match sent {
+                sent if *sent == revoked => Err(ErrorCode::Unauthorized),
+                "platform" => Ok(Scope::Platform),
+                _ => Ok(scope.clone()),
+            };
+            assert_eq!(found, expected);
+        }
+        let mut own = sends("rk_live_of_another_service");
+        assert!(keys.take(&mut own).is_none());
+        assert_eq!(own.len(), 1);
+    }
+
+    #[test]
+    fn a_use_is_told_once_a_minute() {
+        let keys = Keys::new(KeyHash::of("platform"));
+        let (known, key) = new(None);
+        let id = known.id.clone();
+        keys.apply(told(vec![known.clone()], true, &[]));
+        assert!(keys.used(&BTreeMap::new()).is_empty());
+        asked(&keys, &key).unwrap();
+        let used = keys.used(&BTreeMap::new());
+        assert_eq!(used.keys().collect::<Vec<_>>(), [&id]);
+        assert!(keys.used(&used).is_empty());
+        keys.apply(told(vec![known], true, &[]));
+        let long_ago = BTreeMap::from([(id, used.values().min().unwrap() - TELL_AFTER_S)]);
+        assert_eq!(keys.used(&long_ago), used);
+    }
+}

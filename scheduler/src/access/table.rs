@@ -1,0 +1,278 @@
+//! The keys in memory, and what has changed of them since any revision.
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+use rekindle_wire::access::KeyId;
+use rekindle_wire::api::KeySummary;
+use rekindle_wire::internal::{KeysAnswer, KnownKey};
+use rekindle_wire::{ApiError, ErrorCode, Namespace};
+
+use crate::followed::Followed;
+use crate::store::StoredKey;
+
+/// Maximum number of keys: each gateway holds them in memory.
+const KEYS_MAX: usize = 10_000;
+/// Maximum number of keys of one namespace, so that its admin leaves others room.
+const KEYS_OF_NAMESPACE_MAX: usize = 1_000;
+/// Number of changes that are remembered. A gateway that lacks more is told everything.
+const CHANGES_MAX: usize = 1_000;
+
+/// The keys of the API.
+pub(crate) struct Keys {
+    /// What gateways know of them.
+    pub(crate) followed: Followed,
+    /// Held while keys or namespaces are changed in the database and then in memory, so that both see the same order.
+    pub(crate) changing: tokio::sync::Mutex<()>,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    keys: BTreeMap<KeyId, StoredKey>,
+    revision: u64,
+    changes: BTreeMap<u64, KeyId>,
+    /// Changes up to this revision are not remembered.
+    forgotten: u64,
+    /// Uses that are not written yet.
+    used: BTreeMap<KeyId, i64>,
+}
+
+impl Table {
+    fn count(&mut self, id: KeyId) {
+        self.revision += 1;
+        self.changes.insert(self.revision, id);
+        while self.changes.len() > CHANGES_MAX
+            && let Some((oldest, _)) = self.changes.pop_first()
+        {
+            self.forgotten = oldest;
+        }
+    }
+}
+
+impl Keys {
+    /// Those in the database.
+    pub(crate) fn new(stored: Vec<StoredKey>) -> Self {
+        let table = Table {
+            keys: stored.into_iter().map(|key| (key.summary.id.clone(), key)).collect(),
+            ..Table::default()
+        };
+        Self {
+            followed: Followed::default(),
+            changing: tokio::sync::Mutex::default(),
+            table: Mutex::new(table),
+        }
+    }
+
+    /// Every key, the newest first.
+    pub(crate) fn all(&self) -> Vec<KeySummary> {
+        let mut all: Vec<_> = self.table.lock().keys.values().map(|key| key.summary.clone()).collect();
+        all.sort_by(|a, b| (b.created_unix_s, &b.id).cmp(&(a.created_unix_s, &a.id)));
+        all
+    }
+
+    /// Refuses one more key if there are too many.
+    ///
+    /// # Errors
+    /// `conflict`.
+    pub(super) fn check_room(&self, namespace: Option<&Namespace>) -> Result<(), ApiError> {
+        let table = self.table.lock();
+        let full = |what: String| {
+            let message = format!("{what}: revoke those that are not used any more (`fn key list`)");
+            Err(ApiError::new(ErrorCode::Conflict, message))
+        };
+        if table.keys.len() >= KEYS_MAX {
+            return full(format!("there are {KEYS_MAX} keys already"));
+        }
+        let Some(namespace) = namespace else { return Ok(()) };
+        let own = table
+            .keys
+            .values()
+            .filter(|key| key.summary.namespace.as_ref() == Some(namespace));
+        match own.count() >= KEYS_OF_NAMESPACE_MAX {
+            true => full(format!(
+                "the namespace {namespace} has {KEYS_OF_NAMESPACE_MAX} keys already"
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// Adds a key. Returns the new revision.
+    pub(super) fn add(&self, key: StoredKey) -> u64 {
+        let mut table = self.table.lock();
+        table.count(key.summary.id.clone());
+        table.keys.insert(key.summary.id.clone(), key);
+        table.revision
+    }
+
+    /// Removes keys. Returns the new revision.
+    pub(super) fn remove(&self, ids: &[KeyId]) -> u64 {
+        let mut table = self.table.lock();
+        for id in ids {
+            table.keys.remove(id);
+            table.used.remove(id);
+            table.count(id.clone());
+        }
+        table.revision
+    }
+
+    /// The newest revision.
+    pub(crate) fn revision(&self) -> u64 {
+        self.table.lock().revision
+    }
+
+    /// What a gateway lacks that has this revision, or none.
+    pub(crate) fn since(&self, known: Option<u64>) -> KeysAnswer {
+        let table = self.table.lock();
+        let known = known.filter(|known| (table.forgotten..=table.revision).contains(known));
+        let mut answer = KeysAnswer {
+            epoch: self.followed.epoch.clone(),
+            revision: table.revision,
+            whole: known.is_none(),
+            keys: Vec::new(),
+            revoked: Vec::new(),
+        };
+        match known {
+            None => answer.keys = table.keys.values().map(told).collect(),
+            Some(known) => {
+                for id in table.changes.range(known.saturating_add(1)..).map(|(_, id)| id) {
+                    match table.keys.get(id) {
+                        Some(key) => answer.keys.push(told(key)),
+                        None => answer.revoked.push(id.clone()),
+                    }
+                }
+            }
+        }
+        answer
+    }
+
+    /// Notes when keys were used.
+    pub(crate) fn note_used(&self, used: BTreeMap<KeyId, i64>) {
+        let mut table = self.table.lock();
+        let Table {
+            keys, used: unwritten, ..
+        } = &mut *table;
+        for (id, at) in used {
+            let Some(key) = keys.get_mut(&id) else { continue };
+            if key.summary.used_unix_s.is_none_or(|before| before < at) {
+                key.summary.used_unix_s = Some(at);
+                unwritten.insert(id, at);
+            }
+        }
+    }
+
+    /// Takes the uses that are not written yet.
+    pub(crate) fn take_used(&self) -> BTreeMap<KeyId, i64> {
+        std::mem::take(&mut self.table.lock().used)
+    }
+
+    /// Takes uses back that could not be written.
+    pub(crate) fn not_noted(&self, used: BTreeMap<KeyId, i64>) {
+        let mut table = self.table.lock();
+        for (id, at) in used {
+            let newest = table.used.entry(id).or_insert(at);
+            *newest = at.max(*newest);
+        }
+    }
+}
+
+fn told(key: &StoredKey) -> KnownKey {
+    KnownKey {
+        id: key.summary.id.clone(),
+        hash: key.hash.to_hex().to_string(),
+        role: key.summary.role,
+        scope: key.scope(),
+        expires_unix_s: key.summary.expires_unix_s,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rekindle_wire::access::{AccessRole, generate};
+
+    use super::*;
+
+    fn key(namespace: Option<&str>) -> StoredKey {
+        let (id, key) = generate();
+        StoredKey {
+            hash: blake3::hash(key.as_bytes()),
+            summary: KeySummary {
+                id,
+                name: String::new(),
+                role: AccessRole::Reader,
+                namespace: namespace.map(|n| n.parse().unwrap()),
+                function: None,
+                created_by: "admin".to_owned(),
+                created_unix_s: 7,
+                expires_unix_s: None,
+                used_unix_s: None,
+            },
+        }
+    }
+
+    fn ids(answer: &KeysAnswer) -> (bool, usize, usize) {
+        (answer.whole, answer.keys.len(), answer.revoked.len())
+    }
+
+    #[test]
+    fn a_gateway_is_told_what_it_lacks() {
+        let stored = [key(None), key(None)];
+        let first = stored[0].summary.id.clone();
+        let keys = Keys::new(stored.into());
+        assert_eq!(ids(&keys.since(None)), (true, 2, 0));
+        let added = keys.add(key(None));
+        assert_eq!(ids(&keys.since(Some(0))), (false, 1, 0));
+        assert_eq!(ids(&keys.since(Some(added))), (false, 0, 0));
+        let removed = keys.remove(std::slice::from_ref(&first));
+        let told = keys.since(Some(added));
+        assert_eq!((ids(&told), &told.revoked[..]), ((false, 0, 1), &[first][..]));
+        assert_eq!(told.revision, removed);
+        assert!(keys.since(Some(removed + 1)).whole, "a revision that never was");
+    }
+
+    #[test]
+    fn what_changed_long_ago_is_told_with_everything_else() {
+        let keys = Keys::new(Vec::new());
+        let kept = key(None);
+        keys.add(kept.clone());
+        for _ in 0..CHANGES_MAX {
+            let gone = key(None);
+            keys.add(gone.clone());
+            keys.remove(&[gone.summary.id]);
+        }
+        assert_eq!(keys.table.lock().changes.len(), CHANGES_MAX);
+        assert_eq!(ids(&keys.since(Some(1))), (true, 1, 0));
+        let recent = keys.since(Some(keys.revision() - 2));
+        assert_eq!(ids(&recent), (false, 0, 2), "one change, twice");
+    }
+
+    #[test]
+    fn a_namespace_s_keys_leave_others_room() {
+        let keys = Keys::new((0..KEYS_OF_NAMESPACE_MAX).map(|_| key(Some("team"))).collect());
+        let team = "team".parse().unwrap();
+        let refused = keys.check_room(Some(&team)).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Conflict);
+        keys.check_room(Some(&Namespace::default())).unwrap();
+        keys.check_room(None).unwrap();
+        let keys = Keys::new((0..KEYS_MAX).map(|_| key(None)).collect());
+        keys.check_room(None).unwrap_err();
+    }
+
+    #[test]
+    fn the_last_use_is_written_once_and_again_if_that_failed() {
+        let stored = key(None);
+        let id = stored.summary.id.clone();
+        let keys = Keys::new(vec![stored]);
+        let at = |at| BTreeMap::from([(id.clone(), at)]);
+        keys.note_used(at(9));
+        keys.note_used(at(8));
+        keys.note_used(BTreeMap::from([(generate().0, 9)]));
+        assert_eq!(keys.all()[0].used_unix_s, Some(9));
+        let taken = keys.take_used();
+        assert_eq!(taken, at(9));
+        assert!(keys.take_used().is_empty());
+        keys.note_used(at(12));
+        keys.not_noted(taken);
+        assert_eq!(keys.take_used(), at(12));
+    }
+}

@@ -1,0 +1,71 @@
+//! Keys of the API and namespaces.
+
+use std::time::Duration;
+
+use rekindle_wire::access::Caller;
+use rekindle_wire::api::{KeySummary, NamespaceSummary, NewKey, RevokedKey};
+use rekindle_wire::interface::Call;
+use rekindle_wire::interface::scheduler::AwaitKeys;
+use rekindle_wire::interface::users::{
+    CreateKey, CreateNamespace, ListKeys, ListNamespaces, RemoveNamespace, RevokeKey,
+};
+use rekindle_wire::internal::KeysAnswer;
+
+use crate::access::{keys, namespaces};
+use crate::refusal::Refused;
+use crate::state::Scheduler;
+
+/// Longest time that a watch is kept open.
+const WATCH_LIMIT: Duration = Duration::from_secs(30);
+
+pub(super) async fn create_key(scheduler: Scheduler, call: Call<CreateKey>) -> Result<NewKey, Refused> {
+    let caller = Caller::of(&call.head.headers)?;
+    keys::create(&scheduler, caller, call.body).await
+}
+
+pub(super) async fn list_keys(scheduler: Scheduler, call: Call<ListKeys>) -> Result<Vec<KeySummary>, Refused> {
+    Ok(keys::list(&scheduler, &Caller::of(&call.head.headers)?))
+}
+
+pub(super) async fn revoke_key(scheduler: Scheduler, call: Call<RevokeKey>) -> Result<RevokedKey, Refused> {
+    let caller = Caller::of(&call.head.headers)?;
+    keys::revoke(&scheduler, caller, call.at.id).await
+}
+
+pub(super) async fn list_namespaces(
+    scheduler: Scheduler,
+    call: Call<ListNamespaces>,
+) -> Result<Vec<NamespaceSummary>, Refused> {
+    namespaces::list(&scheduler, &Caller::of(&call.head.headers)?).await
+}
+
+pub(super) async fn create_namespace(
+    scheduler: Scheduler,
+    call: Call<CreateNamespace>,
+) -> Result<NamespaceSummary, Refused> {
+    let name = call.at.namespace;
+    namespaces::make(&scheduler, name.clone()).await?;
+    let all = namespaces::list(&scheduler, &Caller::platform()).await?;
+    let found = all.into_iter().find(|namespace| namespace.name == name);
+    // It may be removed again already.
+    Ok(found.unwrap_or(NamespaceSummary { name, functions: 0 }))
+}
+
+pub(super) async fn remove_namespace(scheduler: Scheduler, call: Call<RemoveNamespace>) -> Result<(), Refused> {
+    namespaces::remove(&scheduler, call.at.namespace).await
+}
+
+/// Answers as soon as the gateway lacks a change of a key, or with nothing when the wait is over.
+pub(super) async fn keys(scheduler: Scheduler, call: Call<AwaitKeys>) -> Result<KeysAnswer, Refused> {
+    let at = call.at;
+    let followed = &scheduler.keys.followed;
+    let known = at.revision.filter(|_| at.epoch.as_ref() == Some(&followed.epoch));
+    followed.note_applied(&at.gateway, known.unwrap_or(0));
+    let wait = Duration::from_millis(at.wait_ms.unwrap_or(0)).min(WATCH_LIMIT);
+    let mut newest = followed.revision.subscribe();
+    // Subscribed before the check: a change in between is not missed.
+    if known == Some(scheduler.keys.revision()) {
+        let _waited_long_enough = tokio::time::timeout(wait, newest.changed()).await;
+    }
+    Ok(scheduler.keys.since(known))
+}
