@@ -22,6 +22,7 @@ mod releases;
 mod retention;
 mod roles;
 mod room;
+mod schedule;
 mod secret;
 mod snapshot;
 mod storage;
@@ -48,6 +49,7 @@ pub(crate) use releases::{AliasArgs, AliasCommand, DiffArgs, RollbackArgs};
 pub(crate) use retention::RetentionArgs;
 pub(crate) use roles::{CollectingArgs, DownArgs, GatewayArgs, SchedulerArgs, SealingArgs, UpArgs, WorkerArgs};
 pub(crate) use room::RoomArgs;
+pub(crate) use schedule::{ScheduleArgs, ScheduleCommand};
 pub(crate) use secret::{SecretArgs, SecretCommand, SetSecretArgs};
 pub(crate) use snapshot::{ConversionArgs, SnapshotArgs, SnapshotCommand, StoreArgs};
 pub(crate) use storage::S3Args;
@@ -160,6 +162,8 @@ pub(crate) enum Command {
     Stats(DescribeArgs),
     /// Show the platform live: rates, latencies, pools.
     Top(TopArgs),
+    /// Show when functions run by themselves, pause that, run one now.
+    Schedule(ScheduleArgs),
     /// Show asynchronous invocations, fetch their results, queue dead letters again.
     Async(AsyncArgs),
     /// Show the output of a function.

@@ -3,6 +3,7 @@
 
 mod access;
 mod releases;
+mod schedules;
 mod secrets;
 
 use std::net::IpAddr;

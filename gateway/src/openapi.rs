@@ -20,11 +20,12 @@ const ABOUT: &str = "Functions that are restored instead of booted. Everything u
                      key (`Authorization: Bearer KEY`) with the role that its description names. Errors are `{code, message, request_id}`; \
                      docs/reference/errors/ has a page per code.";
 const KEY: &str = "key";
-const TAGS: [(&str, &str); 5] = [
+const TAGS: [(&str, &str); 6] = [
     ("functions", "Deploying, describing, deleting"),
     ("invocations", "Calling functions"),
     ("secrets", "Values that only instances see"),
     ("access", "Keys and namespaces"),
+    ("schedules", "What the platform runs by itself, and when"),
     ("platform", "What runs, and whether it does"),
 ];
 

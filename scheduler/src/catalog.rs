@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rekindle_wire::api::{Alias, StartKind};
 use rekindle_wire::internal::{DamagedSnapshot, FunctionRoutes, VersionSpec};
+use rekindle_wire::schedule::Schedule;
 use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, Namespace, SnapshotId, VersionNumber};
 
 /// Maximum number of retired snapshots remembered.
@@ -394,6 +395,19 @@ impl Catalog {
         self.functions
             .get(function)
             .is_some_and(|known| known.is_named(version))
+    }
+
+    /// The schedules of the versions that serve: of several of one function, that with the largest share.
+    pub(crate) fn schedules(&self) -> Vec<(FunctionId, VersionNumber, Schedule)> {
+        let of = |function: &FunctionId| {
+            let live = self.live(function).map(|live| live.spec);
+            let all = live.iter().flat_map(|spec| {
+                let schedules = spec.manifest.schedules.iter();
+                schedules.map(|schedule| (spec.function.clone(), spec.version, schedule.clone()))
+            });
+            all.collect::<Vec<_>>()
+        };
+        self.functions.keys().flat_map(of).collect()
     }
 
     /// Functions with a live version that asks for instances that stand by.

@@ -1,11 +1,11 @@
 //! What the scheduler knows of the cluster, in memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rekindle_wire::FunctionId;
 use rekindle_wire::api::Canary;
 
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, LiveVersion};
 use crate::fleet::Fleet;
 use crate::fleet::heat::Heat;
 use crate::fleet::parked::Pools;
@@ -27,9 +27,16 @@ pub(crate) struct ClusterState {
     /// Canaries that are not over.
     pub(crate) canaries: BTreeMap<FunctionId, Canary>,
     pub(crate) shares: Shares,
+    /// Functions with a scheduled run shortly.
+    pub(crate) upcoming: BTreeSet<FunctionId>,
 }
 
 impl ClusterState {
+    /// Whether an instance of the version is to stand by for a scheduled run. It is restored: a boot takes too long.
+    pub(crate) fn is_upcoming(&self, live: &LiveVersion) -> bool {
+        live.spec.snapshot.is_some() && self.upcoming.contains(&live.spec.function)
+    }
+
     /// Forgets a canary that is over. Returns whether there was one.
     pub(crate) fn end_canary(&mut self, function: &FunctionId) -> bool {
         self.shares.end(function);

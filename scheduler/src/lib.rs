@@ -42,6 +42,7 @@ mod refusal;
 mod releases;
 mod renewal;
 mod retention;
+mod schedules;
 mod secrets;
 mod server;
 mod shares;

@@ -13,8 +13,10 @@ use crate::waiting::PlacementResult;
 
 mod async_calls;
 pub(crate) mod observe;
+mod schedules;
 
 use async_calls::AsyncMetrics;
+use schedules::ScheduleMetrics;
 
 /// The label with a function's name.
 pub(crate) const FUNCTION: &str = "faas.invoked_name";
@@ -108,6 +110,7 @@ pub(crate) struct Metrics {
     collections: Family<Counter, 1>,
     collected: Family<Counter, 1>,
     pub(crate) async_calls: AsyncMetrics,
+    pub(crate) schedules: ScheduleMetrics,
 }
 
 impl Metrics {
@@ -127,6 +130,7 @@ impl Metrics {
             collections: registry.family(&COLLECTIONS),
             collected: registry.family(&COLLECTED),
             async_calls: AsyncMetrics::new(&registry),
+            schedules: ScheduleMetrics::new(&registry),
             registry,
         }
     }

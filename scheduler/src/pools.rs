@@ -1,6 +1,6 @@
 //! Starts instances ahead of any request. Each live version gets as many ready ones as its `min_warm` says, and as many
 //! restored and frozen ones as its `min_parked` says. A function whose next call is expected gets one, frozen
-//! ([`crate::retention`]).
+//! ([`crate::retention`]), and so does one that a schedule runs shortly ([`crate::schedules`]).
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,8 @@ pub(crate) fn refill(scheduler: &Scheduler) {
         let mut state = scheduler.state();
         let now = scheduler.now();
         // Most functions have neither a minimum nor an expected call, and there may be very many.
-        let names: BTreeSet<_> = state.catalog.standing().chain(state.retention.expected()).collect();
+        let names = state.catalog.standing();
+        let names: BTreeSet<_> = names.chain(state.retention.expected()).chain(&state.upcoming).collect();
         let may_lack: Vec<LiveVersion> = names
             .into_iter()
             .flat_map(|name| state.catalog.all_live(name))
@@ -113,7 +114,8 @@ pub(crate) fn refill(scheduler: &Scheduler) {
 /// Whether instances of a version are ever started ahead.
 fn may_stand_by(live: &LiveVersion) -> bool {
     let manifest = &live.spec.manifest;
-    manifest.min_warm > 0 || live.spec.snapshot.is_some() && (manifest.min_parked > 0 || manifest.adaptive)
+    let is_foreseen = manifest.min_parked > 0 || manifest.adaptive || !manifest.schedules.is_empty();
+    manifest.min_warm > 0 || live.spec.snapshot.is_some() && is_foreseen
 }
 
 /// The next instance that a version needs to reach its minimum or for an expected call.
@@ -132,7 +134,7 @@ fn lacks(state: &ClusterState, live: &LiveVersion, now: Millis) -> Option<Next> 
     } else {
         let why = if spec.snapshot.is_some() && parked > 0 && fleet.pooled(live) < parked {
             Ahead::Floor
-        } else if retention.expects(live, now) && !fleet.stands_by(live) {
+        } else if (retention.expects(live, now) || state.is_upcoming(live)) && !fleet.stands_by(live) {
             Ahead::Forecast
         } else {
             return None;
@@ -174,6 +176,29 @@ mod tests {
             .add_ahead(worker(0), &hello, kind, Ahead::Floor, false, Millis(0));
         assert!(lacks(&state, &hello, Millis(1)).is_none(), "it is on its way");
         assert!(may_stand_by(&hello));
+    }
+
+    #[test]
+    fn one_stands_by_for_a_scheduled_run_though_its_calls_are_not_foreseen() {
+        let mut spec = spec("hello", 1, 10, 1, 2);
+        (spec.manifest.adaptive, spec.snapshot) = (false, Some("s-1".parse().unwrap()));
+        let hello = live(spec.clone());
+        let mut state = ClusterState {
+            fleet: fleet(100),
+            ..ClusterState::default()
+        };
+        state.catalog.release(spec.clone());
+        assert!(lacks(&state, &hello, Millis(0)).is_none());
+        state.upcoming.insert(spec.function.clone());
+        let next = lacks(&state, &hello, Millis(0)).unwrap();
+        assert_eq!(
+            (next.why, next.kind, next.park),
+            (Ahead::Forecast, StartKind::Restored, true)
+        );
+        state
+            .fleet
+            .add_ahead(worker(0), &hello, next.kind, next.why, next.park, Millis(0));
+        assert!(lacks(&state, &hello, Millis(1)).is_none(), "it is on its way");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use crate::catalog::LiveVersion;
 use crate::clock::Millis;
 use crate::cluster::ClusterState;
 use crate::evacuation::evacuate;
@@ -41,10 +42,19 @@ pub(crate) async fn run(scheduler: Scheduler) {
                 catalog,
                 traffic,
                 retention,
+                upcoming,
                 ..
             } = &mut *state;
             retention.look(fleet, catalog, traffic, now);
-            let floor = |function: &_, version| retention.floor(catalog, function, version, now);
+            let floor = |function: &_, version| {
+                let mut floor = retention.floor(catalog, function, version, now);
+                // One that was restored for a scheduled run stays until that has come.
+                let restores = |live: LiveVersion| live.spec.snapshot.is_some();
+                let is_upcoming =
+                    upcoming.contains(function) && catalog.serving(function, version).is_some_and(restores);
+                floor.parked = floor.parked.max(usize::from(is_upcoming));
+                floor
+            };
             let mut due = fleet.due(now, floor);
             due.extend(fleet.relieve(now, |function, version| Floor::given(catalog, function, version)));
             scheduler.metrics.decided(fleet.take_decided());

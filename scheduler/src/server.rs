@@ -15,10 +15,11 @@ use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::front::{self, Front};
 use crate::leadership::Leadership;
+use crate::schedules::known::Schedules;
 use crate::secrets::vault::Secrets;
 use crate::state::{Scheduler, Shared};
 use crate::store::{Store, StoreError};
-use crate::{api, async_calls, canary, collection, digests, metrics, reaper, rebalancing, renewal, usage};
+use crate::{api, async_calls, canary, collection, digests, metrics, reaper, rebalancing, renewal, schedules, usage};
 
 /// How long requests and tasks may take to finish at shutdown. A version being prepared is not waited for: it is marked
 /// failed at the next start.
@@ -241,7 +242,8 @@ async fn begin(config: Config, store: Store, front: &Front) -> Result<Led, Serve
         .await
         .map_err(unusable)?;
     let keys = Keys::new(store.keys().await.map_err(unusable)?);
-    let scheduler = Shared::new(config, store, catalog, (secrets, keys)).map_err(ServeError::Tls)?;
+    let known = Schedules::read(&store).await.map_err(unusable)?;
+    let scheduler = Shared::new(config, store, catalog, (secrets, keys, known)).map_err(ServeError::Tls)?;
     for (function, open) in canaries {
         canary::load(&scheduler, function, open);
     }
@@ -261,6 +263,7 @@ async fn begin(config: Config, store: Store, front: &Front) -> Result<Led, Serve
         tokio::spawn(digests::complete(scheduler.clone())),
         tokio::spawn(renewal::run(scheduler.clone())),
         tokio::spawn(canary::run(scheduler.clone())),
+        tokio::spawn(schedules::run(scheduler.clone())),
     ];
     front.lead(api::router(scheduler.clone()));
     Ok(Led { scheduler, tasks })

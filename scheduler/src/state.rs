@@ -21,6 +21,7 @@ use crate::metrics::Metrics;
 use crate::objects::ObjectStore;
 use crate::renewal::renewals::Renewals;
 use crate::retention::Retention;
+use crate::schedules::known::Schedules;
 use crate::secrets::vault::Secrets;
 use crate::store::Store;
 use crate::worker::WorkerClient;
@@ -55,6 +56,7 @@ pub(crate) struct Shared {
     pub(crate) routes: Followed,
     pub(crate) keys: Keys,
     pub(crate) secrets: Secrets,
+    pub(crate) schedules: Schedules,
     pub(crate) preparing: Semaphore,
     pub(crate) deploys: Arc<Semaphore>,
     /// Held for reading while an uploaded folder has no version yet, and for writing while one is removed.
@@ -70,7 +72,7 @@ impl Shared {
         config: Config,
         store: Store,
         catalog: Catalog,
-        (secrets, keys): (Secrets, Keys),
+        (secrets, keys, schedules): (Secrets, Keys, Schedules),
     ) -> Result<Scheduler, TlsError> {
         let metrics = Metrics::new();
         let settings = rekindle_retention::Settings { bin: config.idle_bin };
@@ -94,6 +96,7 @@ impl Shared {
             routes: Followed::default(),
             keys,
             secrets,
+            schedules,
             preparing: Semaphore::new(PREPARED_AT_ONCE),
             deploys: Arc::new(Semaphore::new(DEPLOYS_MAX)),
             sources: RwLock::new(()),

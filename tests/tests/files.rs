@@ -402,7 +402,13 @@ def handler(event, context):
 #[test]
 fn what_is_in_the_way_of_a_snapshot_is_told_while_the_function_runs() {
     let platform = shared();
-    assert!(platform.try_deploy(&Folder::python("objects", "", OBJECTS)).unwrap().snapshot.is_none());
+    assert!(
+        platform
+            .try_deploy(&Folder::python("objects", "", OBJECTS))
+            .unwrap()
+            .snapshot
+            .is_none()
+    );
     platform.deploy(&Folder::python(
         "plain",
         "",

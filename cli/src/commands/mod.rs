@@ -22,6 +22,7 @@ pub(crate) mod migrate;
 pub(crate) mod namespace;
 pub(crate) mod rollback;
 pub(crate) mod runtimes;
+pub(crate) mod schedule;
 pub(crate) mod secret;
 pub(crate) mod snapshot;
 pub(crate) mod stats;

@@ -21,6 +21,9 @@ pub const ALIAS_MAX: usize = 13;
 /// Maximum length of a secret's name.
 pub const SECRET_NAME_MAX: usize = 64;
 
+/// Maximum length of a schedule's name.
+pub const SCHEDULE_NAME_MAX: usize = 48;
+
 /// The alias of what a function's plain URL serves.
 pub const LIVE: &str = "live";
 
@@ -47,6 +50,12 @@ pub enum ParseIdError {
         with '-' and without \"--\""
     )]
     Alias(String),
+    /// A schedule's name is empty, too long, or has a character that is none of a path's.
+    #[error(
+        "schedule \"{0}\" is not usable: use 1 to {SCHEDULE_NAME_MAX} of a-z, 0-9 and '-', starting with a letter and \
+        not ending with '-'"
+    )]
+    Schedule(String),
     /// A secret's name is empty, too long, taken by the platform, or no environment variable's.
     #[error(
         "secret \"{0}\" is not usable: use 1 to {SECRET_NAME_MAX} of A-Z, 0-9 and '_', not starting with a \
@@ -62,7 +71,7 @@ pub enum ParseIdError {
 }
 
 /// Whether the text is `[a-z][a-z0-9-]*` without a hyphen at its end.
-fn is_label(text: &str, max: usize) -> bool {
+pub(crate) fn is_label(text: &str, max: usize) -> bool {
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     (1..=max).contains(&text.len())
         && text.starts_with(|c: char| c.is_ascii_lowercase())

@@ -9,6 +9,7 @@
 //! - [`api`]: the public admin API under `/v1/`.
 //! - [`asynchronous`]: invocations that are accepted now and run later.
 //! - [`secret`]: names and values of secrets.
+//! - [`schedule`]: schedules of functions, and the times at which their runs are due.
 //! - [`stats`]: figures about invocations and workers.
 //! - [`interface`]: the HTTP interfaces, operation by operation.
 //! - [`internal`]: messages between roles; [`lease`]: fencing of leases on an instance; [`migration`]: messages about
@@ -27,6 +28,7 @@ pub mod manifest;
 pub mod migration;
 pub mod processor;
 pub mod renewal;
+pub mod schedule;
 pub mod secret;
 pub mod stats;
 
@@ -35,4 +37,5 @@ pub use ids::{
     AliasName, CallId, DEFAULT_NAMESPACE, FunctionId, FunctionName, InstanceId, MigrationId, Namespace, Selector,
     SnapshotId, VersionNumber, WorkerId,
 };
+pub use schedule::ScheduleName;
 pub use secret::{Secret, SecretName, SecretValue};

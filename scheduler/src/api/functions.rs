@@ -118,6 +118,7 @@ pub(super) async fn delete(scheduler: Scheduler, call: Call<DeleteFunction>) -> 
         let mut state = scheduler.state();
         state.catalog.remove(&name);
         scheduler.metrics.forget(name.as_str());
+        scheduler.schedules.forget(&name);
         state.traffic.forget(&name);
         state.end_canary(&name);
         let now = scheduler.now();

@@ -13,6 +13,7 @@ pub(crate) mod members;
 mod metrics;
 mod releases;
 pub(crate) mod revocations;
+mod schedules;
 mod secrets;
 mod stats;
 mod workers;
@@ -115,6 +116,10 @@ fn for_users(others: Routes<Scheduler>) -> Routes<Scheduler> {
         .raw::<ReadLogs, _, _>(logs::logs)
         .on(stats::one)
         .on(calls::retry_dead)
+        .on(schedules::list)
+        .on(schedules::pause)
+        .on(schedules::resume)
+        .on(schedules::run)
         .on(secrets::list)
         .raw::<SetSecret, _, _>(secrets::set)
         .on(secrets::remove)

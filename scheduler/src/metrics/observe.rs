@@ -106,6 +106,12 @@ const RENEWALS_WAITING: Desc = Desc::new(
     &["reason", "state"],
     "Snapshots that are to be made anew, by why: `waiting`, or `given_up` after eight failures.",
 );
+const SCHEDULES: Desc = Desc::new(
+    "rekindle.schedules",
+    "{schedule}",
+    &["state"],
+    "Schedules of versions that serve: `active` or `paused`.",
+);
 const DEPTH: Desc = Desc::new(
     "rekindle.async.depth",
     "{invocation}",
@@ -210,6 +216,12 @@ pub(crate) fn observe(registry: &Registry, scheduler: &Weak<Shared>) {
             (vec![reason.to_string(), state(given_up).to_owned()], count as f64)
         };
         waiting.into_iter().flatten().map(labelled).collect()
+    });
+    let weak = Weak::clone(scheduler);
+    registry.observe(Kind::Gauge, &SCHEDULES, move || {
+        let counted = weak.upgrade().map(|s: Arc<Shared>| s.schedules.count());
+        let labelled = |(state, count): (&str, u64)| (vec![state.to_owned()], count as f64);
+        counted.into_iter().flatten().map(labelled).collect()
     });
     observe_calls(registry, scheduler);
     observe_process(registry);

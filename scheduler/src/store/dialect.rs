@@ -6,7 +6,7 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{AnyConnection, AssertSqlSafe, Executor as _, SqlSafeStr as _};
 
 /// Forward only; a released migration never changes. Written in SQLite's dialect.
-pub(super) const MIGRATIONS: [(i64, &str, &str); 16] = [
+pub(super) const MIGRATIONS: [(i64, &str, &str); 17] = [
     (1, "functions", include_str!("../../migrations/0001_functions.sql")),
     (2, "platform", include_str!("../../migrations/0002_platform.sql")),
     (3, "async calls", include_str!("../../migrations/0003_async_calls.sql")),
@@ -45,6 +45,7 @@ pub(super) const MIGRATIONS: [(i64, &str, &str); 16] = [
     ),
     (14, "canaries", include_str!("../../migrations/0014_canaries.sql")),
     (15, "secrets", include_str!("../../migrations/0015_secrets.sql")),
+    (16, "schedules", include_str!("../../migrations/0016_schedules.sql")),
     (17, "access", include_str!("../../migrations/0017_access.sql")),
 ];
 

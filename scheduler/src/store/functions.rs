@@ -84,6 +84,7 @@ impl Store {
             "DELETE FROM replaced_snapshots WHERE function_id = $1",
             "DELETE FROM aliases WHERE function_id = $1",
             "DELETE FROM canaries WHERE function_id = $1",
+            "DELETE FROM schedules WHERE function_id = $1",
             "DELETE FROM versions WHERE function_id = $1",
             "DELETE FROM functions WHERE id = $1",
         ] {

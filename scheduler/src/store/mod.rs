@@ -21,6 +21,7 @@ mod namespaces;
 mod renewals;
 mod revocations;
 mod runtime_snapshots;
+mod schedules;
 mod secrets;
 mod session;
 #[cfg(test)]
@@ -46,6 +47,7 @@ pub(crate) use dialect::Dialect;
 pub(crate) use keys::StoredKey;
 pub(crate) use leader::Led;
 pub(crate) use renewals::{ATTEMPTS_MAX, Anew, DueRenewal};
+pub(crate) use schedules::StoredSchedule;
 pub(crate) use secrets::StoredSecret;
 use session::Session;
 pub(crate) use versions::{NewVersion, Serves, Source};

@@ -98,7 +98,7 @@ on_either! {
     functions_of_one_name_in_two_namespaces_have_nothing_in_common,
 }
 
-async fn add_live(store: &Store, name: &str, snapshot: Option<&str>) -> u32 {
+pub(super) async fn add_live(store: &Store, name: &str, snapshot: Option<&str>) -> u32 {
     let added = store
         .add_version(&name.parse().unwrap(), &parsed(name), &format!("sources/{name}"), 7)
         .await

@@ -6,6 +6,7 @@ mod canary;
 mod instance;
 mod object;
 mod release;
+mod schedule;
 mod secret;
 mod source;
 mod version;
@@ -25,6 +26,7 @@ pub use object::{Fate, InstanceObjects, KernelObject};
 pub use release::{
     Alias, AliasTarget, AliasTargets, Rollback, RollbackRequest, TARGETS_MAX, VersionSummary, WEIGHT_MAX,
 };
+pub use schedule::{ScheduleInfo, ScheduledRun};
 pub use secret::SecretSummary;
 pub use source::{Reused, SourceFile, SourceKind, VersionFiles};
 pub use version::{

@@ -3,7 +3,7 @@
 use toml::Value;
 
 /// Values with several lines: scripts, certificates, bodies of requests.
-const LINES: [&str; 3] = ["env", "warmup.body", "build.command"];
+const LINES: [&str; 4] = ["env", "schedule.payload", "warmup.body", "build.command"];
 
 /// The first value or name with a control character, as `(key, path)`, in readable form.
 pub(super) fn find(text: &str) -> Option<(String, String)> {

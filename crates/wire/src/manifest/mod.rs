@@ -5,6 +5,7 @@ mod changes;
 mod control;
 mod interface;
 mod parse;
+mod schedules;
 mod units;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::ids::FunctionName;
+use crate::schedule::Schedule;
 use crate::secret::SecretName;
 pub use base::{Base, Interpreter, advice};
 pub use changes::{SettingChange, Work};
@@ -99,6 +101,9 @@ pub struct Manifest {
     /// Settings of its asynchronous invocations.
     #[serde(default, rename = "async")]
     pub asynchronous: Asynchronous,
+    /// When the platform runs it by itself.
+    #[serde(default, rename = "schedule", skip_serializing_if = "Vec::is_empty")]
+    pub schedules: Vec<Schedule>,
     /// Environment variables.
     pub env: BTreeMap<String, String>,
     /// Secrets that its instances get: after a restore, or before a boot if it has no snapshot.

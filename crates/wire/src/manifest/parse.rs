@@ -10,6 +10,7 @@ use toml::Spanned;
 
 use crate::secret::{SECRETS_OF_FUNCTION_MAX, SecretName};
 
+use super::schedules::{self, RawSchedule};
 use super::{
     Asynchronous, BOOT_TIMEOUT_S, Base, ByteSize, Hooks, Interface, Manifest, Network, PORT, Runtime, WarmupRequest,
     check_callback, control, interface, parse_duration, yes,
@@ -79,6 +80,8 @@ struct Raw {
     network: Option<Spanned<String>>,
     #[serde(rename = "async")]
     asynchronous: Option<RawAsync>,
+    #[serde(default)]
+    schedule: Vec<RawSchedule>,
     #[serde(default)]
     env: BTreeMap<String, Spanned<String>>,
     #[serde(default)]
@@ -190,6 +193,10 @@ pub(super) const EXAMPLES: &[&str] = &[
     r#"secrets = ["DB_URL"]"#,
     "max_attempts = 3",
     r#"max_age = "1h""#,
+    r#"cron = "*/5 * * * *""#,
+    r#"timezone = "Europe/Berlin""#,
+    r#"overlap = "skip""#,
+    r#"missed = "once""#,
 ];
 
 fn line_of(text: &str, offset: usize) -> usize {
@@ -344,6 +351,10 @@ impl Checker<'_> {
             idempotent: raw.idempotent.unwrap_or_default(),
             network: self.network(raw.network)?,
             asynchronous: self.asynchronous(raw.asynchronous.unwrap_or_default())?,
+            schedules: match schedules::checked(raw.schedule) {
+                Ok(schedules) => schedules,
+                Err(wrong) => return self.refuse(Some(wrong.at), wrong.message),
+            },
             env: self.env(raw.env)?,
             secrets,
             warmup: self.warmup(raw.warmup)?,

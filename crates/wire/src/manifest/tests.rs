@@ -112,11 +112,13 @@ fn a_value_of_another_type_is_refused_with_one_that_would_do() {
     }
     // Each example must be valid.
     for example in EXAMPLES {
-        let (top, more) = match example.starts_with("max_a") {
-            true => ("", format!("[async]\n{example}\n")),
-            false => (*example, String::new()),
+        let key = example.split('=').next().unwrap().trim();
+        let (top, more) = match key {
+            "max_attempts" | "max_age" => ("", format!("[async]\n{example}\n")),
+            "cron" => ("", format!("[[schedule]]\n{example}\n")),
+            "timezone" | "overlap" | "missed" => ("", format!("[[schedule]]\ncron = \"@daily\"\n{example}\n")),
+            _ => (*example, String::new()),
         };
-        let key = top.split('=').next().unwrap().trim();
         let base = match key {
             "command" => "name = \"hello\"\nruntime = \"http\"\nbase = \"python\"\n",
             "port" => "name = \"hello\"\nruntime = \"http\"\ncommand = [\"./server\"]\n",

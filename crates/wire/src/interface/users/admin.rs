@@ -6,11 +6,12 @@ use crate::access::KeyId;
 use crate::api::{
     Alias, AliasTargets, CanarySteps, CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo,
     InstanceObjects, KeySummary, LogLine, MigrateRequest, Migration, NamespaceSummary, NewKey, NewKeyRequest,
-    Revocation, RevokeRequest, RevokedKey, Rollback, RollbackRequest, SecretSummary, Status, VersionFiles, VersionInfo,
-    VersionSummary, WorkerInfo,
+    Revocation, RevokeRequest, RevokedKey, Rollback, RollbackRequest, ScheduleInfo, SecretSummary, Status,
+    VersionFiles, VersionInfo, VersionSummary, WorkerInfo,
 };
-use crate::asynchronous::{AsyncCall, CallState, Changed};
+use crate::asynchronous::{AcceptedCall, AsyncCall, CallState, Changed};
 use crate::ids::{AliasName, CallId, FunctionId, FunctionName, InstanceId, Namespace, VersionNumber, WorkerId};
+use crate::schedule::ScheduleName;
 use crate::secret::SecretName;
 use crate::stats::{FunctionStats, Stats};
 
@@ -207,6 +208,59 @@ described! {
         namespace: Namespace
     } () => OK Changed "how many"
     fails;
+
+    /// List schedules
+    ///
+    /// Those of the versions that serve.
+    schedules [Reader Namespace] GET "/v1/schedules" ListSchedules {;
+        /// only this function's
+        function: FunctionName,
+        /// the namespace; `namespace_not_found` (404) if there is none of that name
+        namespace: Namespace
+    } () => OK [ScheduleInfo] "every schedule, by function and name"
+    fails FunctionNotFound;
+
+    /// Pause a schedule
+    ///
+    /// No run of it is due until it is resumed, whatever is deployed or restarted meanwhile. A run in progress goes on.
+    schedules [Deployer Function] PUT "/v1/functions/{name}/schedules/{schedule}/pause" PauseSchedule {
+        /// the function
+        name: FunctionName,
+        /// the schedule
+        schedule: ScheduleName;
+        /// the namespace; `namespace_not_found` (404) if there is none of that name
+        namespace: Namespace
+    } () => OK ScheduleInfo "the schedule as it is now"
+    fails FunctionNotFound, NotFound "the version that serves has no such schedule";
+
+    /// Resume a schedule
+    ///
+    /// Runs that would have been due meanwhile are not caught up on.
+    schedules [Deployer Function] DELETE "/v1/functions/{name}/schedules/{schedule}/pause" ResumeSchedule {
+        /// the function
+        name: FunctionName,
+        /// the schedule
+        schedule: ScheduleName;
+        /// the namespace; `namespace_not_found` (404) if there is none of that name
+        namespace: Namespace
+    } () => OK ScheduleInfo "the schedule as it is now"
+    fails FunctionNotFound, NotFound "the version that serves has no such schedule";
+
+    /// Run a schedule now
+    ///
+    /// Once more, besides the runs that are due, even if it is paused.
+    schedules [Invoker Function] POST "/v1/functions/{name}/schedules/{schedule}/run" RunSchedule {
+        /// the function
+        name: FunctionName,
+        /// the schedule
+        schedule: ScheduleName;
+        /// the namespace; `namespace_not_found` (404) if there is none of that name
+        namespace: Namespace
+    } () => ACCEPTED AcceptedCall "the run is kept as an asynchronous call, and follows at once"
+    fails
+        FunctionNotFound,
+        NotFound "the version that serves has no such schedule",
+        Throttled "the function's queue is full";
 
     /// List secrets
     ///

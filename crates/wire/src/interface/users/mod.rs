@@ -14,7 +14,7 @@ pub use described::{Described, Field, Form, Message, Place, Schemas, one};
 pub use gateway::*;
 
 /// What namespaces have: the paths of both begin with this in the default one.
-const NAMESPACED: [&str; 2] = ["/v1/functions", "/v1/secrets"];
+const NAMESPACED: [&str; 3] = ["/v1/functions", "/v1/secrets", "/v1/schedules"];
 
 /// The path of a function's or secret's operation in any namespace, besides its short form for the default one.
 pub fn in_namespace(path: &str) -> Option<String> {
