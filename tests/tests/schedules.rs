@@ -16,12 +16,11 @@ use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(90);
 /// Answers what it was given, and since when.
-const CODE: &str = "import json, time\n\
+const CODE: &str = "import time\n\
     def handler(event, context):\n\
-    \x20   began, body = time.time(), json.loads(event.get('body') or 'null')\n\
+    \x20   began, body = time.time(), event.pop('data', None)\n\
     \x20   time.sleep(body.get('sleep', 0) if body else 0)\n\
-    \x20   headers = {k: v for k, v in event['headers'].items() if k.startswith('ce-')}\n\
-    \x20   return {'headers': headers, 'body': body, 'began': began, 'ended': time.time()}\n";
+    \x20   return {'event': event, 'body': body, 'began': began, 'ended': time.time()}\n";
 
 fn function(name: &str, schedules: &str) -> Folder {
     Folder::python(name, &format!("max_instances = 4\n{schedules}"), CODE)
@@ -87,9 +86,9 @@ fn a_schedule_is_followed_paused_changed_without_a_build_and_gone_with_its_funct
     let told = answer(&platform, call);
     let time = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(*at)).to_string();
     assert_eq!(
-        told["headers"],
-        json!({"ce-specversion": "1.0", "ce-type": "rekindle.schedule.due", "ce-id": time, "ce-time": time,
-            "ce-source": "/functions/report/schedules/tick", "ce-subject": "tick"})
+        told["event"],
+        json!({"specversion": "1.0", "type": "rekindle.schedule.due", "id": time, "time": time,
+            "source": "/functions/report/schedules/tick", "subject": "tick", "datacontenttype": "application/json"})
     );
     assert_eq!(told["body"], json!({"job": "clean"}));
     let began = told["began"].as_f64().unwrap();
@@ -266,4 +265,43 @@ fn no_run_is_lost_or_made_twice_when_another_scheduler_takes_over() {
         .cli_json(&["async", "list", "tick", "--state", CallState::Dead.as_str(), "--json"])
         .unwrap();
     assert_eq!(dead.len(), 0, "{dead:?}");
+}
+
+/// The names and the data of what `fn invoke --cloudevent` sends, as handlers of both runtimes have it.
+#[test]
+fn a_cloud_event_reaches_handlers_of_both_runtimes_and_one_that_they_return_is_sent() {
+    let platform = Platform::start();
+    let python = "def handler(event, context):\n    return {**event, 'type': 'reply', 'subject': event['type']}\n";
+    platform.deploy(&Folder::python("snake", "", python));
+    let node = Folder::with_manifest("name = \"knot\"\nruntime = \"node\"\nentry = \"index.handler\"\n");
+    let code = "exports.handler = async (event) => ({ ...event, type: 'reply', subject: event.type });\n";
+    platform.deploy(&node.file("index.js", code));
+    for name in ["snake", "knot"] {
+        let sent = [
+            "invoke",
+            name,
+            "--cloudevent",
+            "order.made",
+            "--source",
+            "/shop",
+            "-d",
+            "{\"order\":7}",
+            "--json",
+        ];
+        let binary: Value = platform.cli_json(&sent).unwrap();
+        let header = |header: &str| binary["headers"][header].clone();
+        assert_eq!(
+            (header("ce-type"), header("ce-subject")),
+            (json!("reply"), json!("order.made")),
+            "{binary}"
+        );
+        assert_eq!(header("ce-source"), "/shop");
+        let structured: Value = platform.cli_json(&[&sent[..], &["--structured"]].concat()).unwrap();
+        let body: Value = serde_json::from_str(structured["body"].as_str().unwrap()).unwrap();
+        assert_eq!(
+            (&body["type"], &body["data"]),
+            (&json!("reply"), &json!({"order": 7})),
+            "{structured}"
+        );
+    }
 }

@@ -2,6 +2,7 @@
 'use strict';
 
 const http = require('node:http');
+const cloudEvents = require('./cloud-events');
 const { Context } = require('./context');
 const { call } = require('./handler');
 const lifecycle = require('./lifecycle');
@@ -101,6 +102,7 @@ async function invoke(handler, request, body, response) {
   secrets.refresh();
   const isEvent = request.headers['x-fn-invocation'] === 'event';
   let event;
+  let cloudEvent = null;
   if (isEvent) {
     try {
       // An invocation without a payload is one with an empty object, as on Lambda.
@@ -110,7 +112,13 @@ async function invoke(handler, request, body, response) {
       return sendError(response, 400, 'Runtime.InvalidEvent', `the event is not JSON: ${error.message}; send a JSON document as the body`);
     }
   } else {
-    event = httpEvent(request, body);
+    try {
+      cloudEvent = cloudEvents.received(request, body);
+    } catch (error) {
+      if (!(error instanceof cloudEvents.InvalidEvent)) throw error;
+      return sendError(response, 400, 'Runtime.InvalidEvent', error.message);
+    }
+    event = cloudEvent ?? httpEvent(request, body);
   }
   const context = new Context(request.headers);
   if (isStreamed(handler)) return stream(handler, event, context, response);
@@ -122,7 +130,8 @@ async function invoke(handler, request, body, response) {
   }
   let answer;
   try {
-    answer = isEvent ? { status: 200, headers: ['content-type', JSON_TYPE], body: toJson(value) } : httpResponse(value);
+    if (isEvent) answer = { status: 200, headers: ['content-type', JSON_TYPE], body: toJson(value) };
+    else answer = (cloudEvent && cloudEvents.response(value, request)) ?? httpResponse(value);
   } catch (error) {
     const [kind, message] = error instanceof InvalidResponse
       ? ['Runtime.InvalidResponse', error.message]

@@ -4,7 +4,7 @@ import json
 import sys
 import traceback
 
-from . import handler, secret_variables
+from . import cloud_events, handler, secret_variables
 from .context import Context
 from .http1 import Response
 from .payload import JSON_TYPE, InvalidResponse, error_response, http_event, http_response, to_json
@@ -23,7 +23,7 @@ class Function:
         if self.handler is None:
             return error_response(503, "Runtime.NotLoaded", "no function is loaded yet")
         secret_variables.refresh()
-        is_event = request.headers.get("x-fn-invocation") == "event"
+        is_event, cloud_event = request.headers.get("x-fn-invocation") == "event", None
         if is_event:
             try:
                 # An invocation without a payload is one with an empty object, as on Lambda.
@@ -31,7 +31,11 @@ class Function:
             except (ValueError, RecursionError) as error:
                 return error_response(400, "Runtime.InvalidEvent", f"the event is not JSON: {error}; send a JSON document as the body")
         else:
-            event = http_event(request)
+            try:
+                cloud_event = cloud_events.received(request)
+            except cloud_events.InvalidEvent as error:
+                return error_response(400, "Runtime.InvalidEvent", str(error))
+            event = http_event(request) if cloud_event is None else cloud_event
         try:
             value = handler.call(self.handler, event, Context(request))
         except SystemExit as error:
@@ -46,7 +50,8 @@ class Function:
         try:
             if is_event:
                 return Response(200, [JSON_TYPE], to_json(value))
-            return http_response(value)
+            answer = None if cloud_event is None else cloud_events.response(value, request)
+            return http_response(value) if answer is None else answer
         except InvalidResponse as error:
             kind, message = "Runtime.InvalidResponse", str(error)
         except Exception as error:
