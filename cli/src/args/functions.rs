@@ -139,6 +139,7 @@ Examples:
   fn invoke hello -d '{\"name\":\"Ada\"}' -H 'content-type: application/json'
   fn invoke hello --event -d @event.json      the body is the event itself
   fn invoke api --path /users?limit=3 --method DELETE -i
+  fn invoke hello --cloudevent order.made -d '{\"id\":7}'    a CloudEvent
   fn invoke hello@7                           a version, or @ALIAS
   fn invoke hello --start restored            a fresh instance from the snapshot
   fn invoke hello --async -d @order.json      later: prints the id; `fn async result ID --wait 20`
@@ -152,6 +153,15 @@ pub(crate) struct InvokeArgs {
     /// Send the body as the event itself instead of as an HTTP request.
     #[arg(long, conflicts_with_all = ["path", "method"])]
     pub(crate) event: bool,
+    /// Send a CloudEvent of this type with the body as its data, as JSON unless a content-type says otherwise.
+    #[arg(long, value_name = "TYPE", conflicts_with_all = ["event", "method"])]
+    pub(crate) cloudevent: Option<String>,
+    /// With --cloudevent: where the event is from.
+    #[arg(long, value_name = "URI", default_value = "/fn/invoke", requires = "cloudevent")]
+    pub(crate) source: String,
+    /// With --cloudevent: send attributes and data as one JSON document, instead of attributes as headers.
+    #[arg(long, requires = "cloudevent")]
+    pub(crate) structured: bool,
     /// Path and query, as the function sees them.
     #[arg(long, default_value = "/")]
     pub(crate) path: String,

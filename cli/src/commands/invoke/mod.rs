@@ -1,6 +1,7 @@
 //! `fn invoke`: one invocation. The response's body goes to standard output as it comes, the summary to standard error.
 //! With `--json` everything goes to standard output at the end.
 
+mod cloud_event;
 mod json;
 
 use std::io::{self, IsTerminal as _, Read as _};
@@ -25,7 +26,15 @@ const ERROR_MAX: u64 = 64 << 10;
 
 /// Calls the function. Exit code 1 if the platform or the function answers with an error.
 pub(crate) async fn run(client: &Client, args: &InvokeArgs) -> Result<ExitCode> {
-    let body = args.data.as_deref().map(body).transpose()?;
+    let mut headers = header_map(args)?;
+    let mut body = args.data.as_deref().map(body).transpose()?;
+    if let Some(kind) = &args.cloudevent {
+        let event = cloud_event::CloudEvent::new(kind, &args.source, body);
+        body = Some(match args.structured {
+            true => event.structured(&mut headers)?,
+            false => event.binary(&mut headers)?,
+        });
+    }
     let method = match &args.method {
         Some(method) => Method::from_bytes(method.to_uppercase().as_bytes())
             .with_context(|| format!("\"{method}\" is not an HTTP method"))?,
@@ -58,9 +67,7 @@ pub(crate) async fn run(client: &Client, args: &InvokeArgs) -> Result<ExitCode> 
     } else {
         client.anonymous(method, &path)
     };
-    let mut request = request
-        .headers(header_map(args)?)
-        .timeout(Duration::from_secs(args.wait));
+    let mut request = request.headers(headers).timeout(Duration::from_secs(args.wait));
     if args.event && !args.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case("content-type")) {
         request = request.header("content-type", "application/json");
     }
