@@ -22,7 +22,7 @@ use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::{Frame, SizeHint};
-use http_body_util::BodyExt as _;
+use http_body_util::{BodyExt as _, Full};
 use parking_lot::Mutex;
 use rekindle_wire::manifest::ByteSize;
 use rekindle_wire::{ApiError, ErrorCode};
@@ -30,7 +30,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
 
 use crate::budget::{Budget, Room};
-use crate::clients::Held;
+use crate::clients::{CALLS_MAX, EARLY_MAX, Held};
+use crate::headers;
 use crate::metrics::Metrics;
 use crate::pace::{MinRate, Pace};
 
@@ -38,6 +39,9 @@ use crate::pace::{MinRate, Pace};
 const KEPT_MAX: usize = 64 << 10;
 /// Pause after which a body without a length counts as one half of a conversation.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The same for a call of gRPC, whose client may wait for the function before it sends anything. A body of one message
+/// comes along with the head.
+const CALL_PAUSE: Duration = Duration::from_millis(1);
 /// A body that has been waited for this long while it was passed on, and came slower than this on the whole, bytes a
 /// second, counts as one that pauses.
 const SLOW_AFTER: Duration = Duration::from_secs(2);
@@ -78,12 +82,16 @@ pub(crate) struct Sender {
     pub(crate) client: Option<Arc<Held>>,
     /// Bytes that it may send before they are read, where that is not limited otherwise.
     pub(crate) window: u32,
+    /// Whether it is a call of gRPC, whose messages come when they come: its body is passed on at once, and has no
+    /// minimum rate but a place among those that pause.
+    pub(crate) is_call: bool,
 }
 
 /// Bytes of a body, and the memory reserved for them.
 #[derive(Default)]
 pub(crate) struct Received {
     pub(crate) bytes: Bytes,
+    trailers: Option<HeaderMap>,
     _room: Option<Room>,
 }
 
@@ -150,11 +158,13 @@ impl Intake {
         let mut body = Paced::new(body, self.rate);
         let early = length.is_none().then_some(sender);
         let (first, ending) = self.first(&mut body, KEPT_MAX, early).await?;
+        body.is_call = sender.is_call;
         let left = max
             .checked_sub(first.bytes.len() as u64)
             .ok_or_else(|| too_large(max))?;
         let early = match ending {
             First::Whole => return Ok(Upload::Kept(first)),
+            First::Enough if sender.is_call => Some(self.call_place(sender)?),
             First::Enough => None,
             First::Paused(place) => Some(place),
         };
@@ -205,7 +215,7 @@ impl Intake {
         mut early: Option<&Sender>,
     ) -> Result<(Received, First), ApiError> {
         let mut room = self.memory.room();
-        let (mut only, mut all) = (Bytes::new(), BytesMut::new());
+        let (mut only, mut all, mut trailers) = (Bytes::new(), BytesMut::new(), None);
         let ending = loop {
             if http_body::Body::is_end_stream(body) {
                 break First::Whole;
@@ -214,13 +224,14 @@ impl Intake {
             if length >= enough {
                 break First::Enough;
             }
-            let frame = match early.filter(|_| length > 0) {
+            let frame = match early.filter(|sender| length > 0 || sender.is_call) {
                 None => body.frame().await,
-                Some(sender) => match tokio::time::timeout(PAUSE, body.frame()).await {
+                Some(sender) => match tokio::time::timeout(sender.pause(), body.frame()).await {
                     Ok(frame) => frame,
+                    Err(_) if sender.is_call => break First::Paused(self.call_place(sender)?),
                     Err(_) => {
                         early = None;
-                        match self.early_place(sender.client.as_ref()) {
+                        match self.early_place(sender.client.as_ref(), EARLY_MAX) {
                             Some(place) => break First::Paused(place),
                             None => continue,
                         }
@@ -229,7 +240,13 @@ impl Intake {
             };
             let data = match frame {
                 None => break First::Whole,
-                Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+                Some(Ok(frame)) => match stripped(frame).into_data() {
+                    Ok(data) => data,
+                    Err(frame) => {
+                        trailers = frame.into_trailers().ok();
+                        continue;
+                    }
+                },
                 Some(Err(error)) if error.is::<TooSlow>() => return Err(self.refused("slow_body", too_slow())),
                 Some(Err(_)) => return Err(broke_off()),
             };
@@ -257,14 +274,21 @@ impl Intake {
         let bytes = if all.is_empty() { only } else { all.freeze() };
         let received = Received {
             bytes,
+            trailers,
             _room: Some(room),
         };
         Ok((received, ending))
     }
 
-    fn early_place(&self, client: Option<&Arc<Held>>) -> Option<EarlyPlace> {
+    /// A place for the body of a call. Without one it could not be answered before it is over.
+    fn call_place(&self, sender: &Sender) -> Result<EarlyPlace, ApiError> {
+        let place = self.early_place(sender.client.as_ref(), CALLS_MAX);
+        place.ok_or_else(|| self.refused("open_calls", too_many_calls()))
+    }
+
+    fn early_place(&self, client: Option<&Arc<Held>>, max: u32) -> Option<EarlyPlace> {
         let of_client = match client {
-            Some(client) => Some(client.early()?),
+            Some(client) => Some(client.early(max)?),
             None => None,
         };
         let place = self.early.clone().try_acquire_owned().ok()?;
@@ -277,11 +301,23 @@ impl Intake {
     }
 }
 
+impl Sender {
+    fn pause(&self) -> Duration {
+        if self.is_call { CALL_PAUSE } else { PAUSE }
+    }
+}
+
 impl Upload {
     /// The body for one attempt.
     pub(crate) fn attempt(&self) -> Body {
         match self {
-            Self::Kept(received) => Body::from(received.bytes.clone()),
+            Self::Kept(Received { bytes, trailers, .. }) => match trailers.clone() {
+                None => Body::from(bytes.clone()),
+                Some(trailers) => {
+                    let trailers = std::future::ready(Some(Ok(trailers)));
+                    Body::new(Full::new(bytes.clone()).with_trailers(trailers))
+                }
+            },
             Self::Streamed(stream) => Body::new(Attempt(stream.clone())),
         }
     }
@@ -338,6 +374,13 @@ fn broke_off() -> ApiError {
     )
 }
 
+fn too_many_calls() -> ApiError {
+    ApiError::new(
+        ErrorCode::Unavailable,
+        "the gateway, or this client, has as many calls open as it takes: end some, or try again",
+    )
+}
+
 fn no_memory() -> ApiError {
     ApiError::new(
         ErrorCode::Unavailable,
@@ -367,9 +410,20 @@ impl Stream {
         }
         let mut early = self.early.lock();
         if early.is_none() {
-            *early = self.intake.early_place(self.client.as_ref());
+            *early = self.intake.early_place(self.client.as_ref(), EARLY_MAX);
         }
         early.is_some()
+    }
+}
+
+/// A frame; of trailers without what a client may not say in headers either.
+fn stripped(frame: Frame<Bytes>) -> Frame<Bytes> {
+    match frame.into_trailers() {
+        Ok(mut trailers) => {
+            headers::strip_request(&mut trailers);
+            Frame::trailers(trailers)
+        }
+        Err(frame) => frame,
     }
 }
 
@@ -382,11 +436,12 @@ impl http_body::Body for Attempt {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let stream = &self.0;
         stream.touched.store(true, Ordering::Release);
-        if let Some(first) = stream.first.lock().take() {
+        let first = stream.first.lock().take();
+        if let Some(first) = first.filter(|first| !first.bytes.is_empty()) {
             return Poll::Ready(Some(Ok(Frame::data(first.bytes))));
         }
         let polled = Pin::new(&mut *stream.body.lock()).poll_frame(cx);
-        let polled = polled.map(|frame| frame.map(|frame| stream.count(frame?)));
+        let polled = polled.map(|frame| frame.map(|frame| stream.count(stripped(frame?))));
         let polled = match polled {
             Poll::Ready(Some(Ok(_))) if !stream.may_go_on() => Poll::Ready(Some(Err(TooSlow.into()))),
             polled => polled,
@@ -417,6 +472,8 @@ struct Paced {
     body: Body,
     pace: Pace,
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
+    /// Whether it may be silent.
+    is_call: bool,
     /// How long it was waited for, and the bytes that came then.
     waited: Duration,
     came: u64,
@@ -428,6 +485,7 @@ impl Paced {
             body,
             pace: Pace::new(rate),
             waiting: None,
+            is_call: false,
             waited: Duration::ZERO,
             came: 0,
         }
@@ -453,6 +511,9 @@ impl http_body::Body for Paced {
                 this.came += bytes;
             }
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        }
+        if this.is_call {
+            return Poll::Pending;
         }
         let left = this.pace.left();
         let (_, timer) = this
@@ -505,12 +566,52 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_call_is_passed_on_before_its_first_message_and_may_be_silent_in_its_place() {
+        let intake = intake(1 << 20, Duration::from_millis(50));
+        let sender = Sender {
+            is_call: true,
+            ..Sender::default()
+        };
+        let (messages, coming) = tokio::sync::mpsc::channel::<Result<_, std::io::Error>>(4);
+        let body = Body::from_stream(tokio_stream::wrappers::ReceiverStream::new(coming));
+        let call = intake.receive(&HeaderMap::new(), body, 1 << 20, &sender).await.unwrap();
+        let mut passed = call.attempt();
+        for said in ["one", "two"] {
+            // Longer than a body without a minimum rate's worth of bytes may be waited for.
+            let silent = tokio::time::timeout(Duration::from_millis(200), passed.frame()).await;
+            assert!(silent.is_err(), "{silent:?}");
+            messages.send(Ok(Bytes::from(said))).await.unwrap();
+            assert_eq!(passed.frame().await.unwrap().unwrap().into_data().unwrap(), said);
+        }
+        // The only place is taken, and a body that is whole needs none.
+        let endless = Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
+        let refused = intake.receive(&HeaderMap::new(), endless, 1 << 20, &sender).await;
+        assert_eq!(refused.err().map(|e| e.code), Some(ErrorCode::Unavailable));
+        let whole = intake.receive(&HeaderMap::new(), Body::from("message"), 1 << 20, &sender);
+        assert!(matches!(whole.await.unwrap(), Upload::Kept(_)));
+    }
+
+    #[tokio::test]
+    async fn trailers_are_kept_with_a_body_but_for_the_platform_s() {
+        let mut trailers = HeaderMap::new();
+        trailers.insert("x-checksum", "7".parse().unwrap());
+        trailers.insert("x-fn-instance", "i-1".parse().unwrap());
+        let body = Full::new(Bytes::from("all")).with_trailers(std::future::ready(Some(Ok(trailers))));
+        let upload = received(&intake(1 << 20, Duration::from_secs(9)), Body::new(body), 1 << 20).await;
+        let upload = upload.unwrap();
+        assert!(upload.can_be_sent_again());
+        let passed = upload.attempt().collect().await.unwrap();
+        let trailers: Vec<_> = passed.trailers().unwrap().keys().map(|name| name.as_str()).collect();
+        assert_eq!((trailers, passed.to_bytes()), (vec!["x-checksum"], Bytes::from("all")));
+    }
+
+    #[tokio::test]
     async fn what_may_be_sent_before_it_is_read_counts_until_the_body_ends() {
         // Twelve windows, and the beginning of another body.
         let intake = intake(14 * (64 << 10), Duration::from_secs(20));
         let sender = Sender {
-            client: None,
             window: 64 << 10,
+            ..Sender::default()
         };
         let none = HeaderMap::new();
         let large = || chunks(vec![vec![0; 70_000]; 2]);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use axum::response::IntoResponse as _;
 use http::{HeaderValue, Request, Response, Version};
-use rekindle_relay::DetachOnDrop;
+use rekindle_relay::{DetachOnDrop, call_timeout, is_grpc, takes_trailers};
 use rekindle_telemetry::TraceRef;
 use rekindle_wire::api::StartKind;
 use rekindle_wire::headers::{ASYNC_ATTEMPT, ASYNC_ID, INSTANCE, INVOCATION, REQUEST_ID, START, VERSION};
@@ -21,13 +21,13 @@ use crate::clients::Held;
 use crate::connection::WINDOW;
 use crate::exchange::{Answered, AttemptOutcome, Exchange, Place, RetryReason};
 use crate::forward::Outgoing;
-use crate::headers;
 use crate::metrics::{Metrics, Placed};
 use crate::routes::{Chosen, Routes};
 use crate::share::Outcome;
 use crate::slots::{Slot, Slots, throttled};
 use crate::timing::{self, Phases};
 use crate::workers::Workers;
+use crate::{grpc, headers};
 
 /// Maximum number of counted attempts for an invocation.
 const ATTEMPTS: u32 = 3;
@@ -106,8 +106,18 @@ impl Dispatch {
         let arrived = call.arrived;
         let measured = self.metrics.measure(&call.function, arrived, client);
         let (mut chosen, mut placed) = (Chosen::default(), None);
-        let running = self.run(call, request, &mut chosen, &mut placed);
-        let answer = running.instrument(span.clone()).await;
+        // The deadline of a call is its client's: the function may go on past it.
+        let call_timeout = call_timeout(request.headers()).filter(|_| is_grpc(request.headers()));
+        let function = call_timeout.map(|_| call.function.clone());
+        let running = Box::pin(self.run(call, request, &mut chosen, &mut placed)).instrument(span.clone());
+        let answer = match call_timeout.zip(function) {
+            None => running.await,
+            Some((limit, function)) => {
+                let left = limit.saturating_sub(arrived.elapsed());
+                let running = tokio::time::timeout(left, running).await;
+                running.unwrap_or_else(|_| Err(grpc::deadline_passed(&function)))
+            }
+        };
         if let (Some(share), Some(version)) = (&chosen.share, chosen.version)
             && let Some(outcome) = Outcome::of(answer.as_ref().map(Response::status), arrived.elapsed())
         {
@@ -234,10 +244,13 @@ impl Dispatch {
     async fn prepare(&self, call: &Call, request: Request<Body>) -> Result<Outgoing, ApiError> {
         let (parts, body) = request.into_parts();
         let mut to_worker = parts.headers;
+        let is_http2 = parts.version == Version::HTTP_2;
         let sender = Sender {
             client: call.client.clone(),
-            window: if parts.version == Version::HTTP_2 { WINDOW } else { 0 },
+            window: if is_http2 { WINDOW } else { 0 },
+            is_call: is_http2 && is_grpc(&to_worker),
         };
+        let has_trailers = is_http2 && takes_trailers(&to_worker);
         let body = self.intake.receive(&to_worker, body, self.max_body, &sender).await?;
         headers::strip_request(&mut to_worker);
         if call.invocation == "event" || call.attempt.is_some() {
@@ -257,6 +270,12 @@ impl Dispatch {
             path: call.path.clone(),
             headers: to_worker,
             body,
+            version: if has_trailers {
+                Version::HTTP_2
+            } else {
+                Version::HTTP_11
+            },
+            since: call.arrived,
         })
     }
 

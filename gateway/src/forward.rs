@@ -2,9 +2,9 @@
 
 use axum::body::Body;
 use http::header::{RETRY_AFTER, TRANSFER_ENCODING};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, Version};
 use http_body_util::{BodyExt as _, Limited};
-use rekindle_relay::SendError;
+use rekindle_relay::{SendError, shorten_call_timeout};
 use rekindle_wire::headers::{FUNCTION_ERROR, LEASE, PLATFORM_ERROR, TIME_LEFT_MS};
 use rekindle_wire::{ApiError, ErrorCode, FunctionId};
 use serde::Deserialize;
@@ -28,6 +28,10 @@ pub(crate) struct Outgoing {
     /// Headers without what must not pass, and with what the function is told.
     pub(crate) headers: HeaderMap,
     pub(crate) body: Upload,
+    /// How it goes to the worker: by HTTP/2 if its trailers and the response's shall pass.
+    pub(crate) version: Version,
+    /// Since when its client waits.
+    pub(crate) since: std::time::Instant,
 }
 
 /// Result of an attempt.
@@ -139,7 +143,9 @@ fn build(
     *request.uri_mut() = uri;
     *request.headers_mut() = outgoing.headers.clone();
     headers::set_token(request.headers_mut(), token);
-    if outgoing.body.is_of_unknown_length() {
+    *request.version_mut() = outgoing.version;
+    shorten_call_timeout(request.headers_mut(), outgoing.since.elapsed());
+    if outgoing.body.is_of_unknown_length() && outgoing.version != Version::HTTP_2 {
         // Set explicitly, since a GET would otherwise lose its body.
         let chunked = HeaderValue::from_static("chunked");
         request.headers_mut().insert(TRANSFER_ENCODING, chunked);

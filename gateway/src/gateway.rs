@@ -8,6 +8,7 @@ use axum::body::Body;
 use axum::response::IntoResponse as _;
 use http::header::{AUTHORIZATION, LOCATION, STRICT_TRANSPORT_SECURITY};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use rekindle_relay::is_grpc;
 use rekindle_telemetry::metrics::exposition;
 use rekindle_wire::access::{AccessRole, Caller, Scope};
 use rekindle_wire::headers::{FORCE_START, PLATFORM_ERROR, REQUEST_ID};
@@ -25,7 +26,7 @@ use crate::keys::Keys;
 use crate::route::{self, By, Route, route};
 use crate::scheduler::SchedulerClient;
 use crate::tls::Certificates;
-use crate::{admin, headers, openapi};
+use crate::{admin, grpc, headers, openapi};
 
 /// What requests are answered with.
 pub(crate) struct Gateway {
@@ -49,6 +50,7 @@ impl Answering for Gateway {
         connection: CancellationToken,
     ) -> (Response<Body>, Option<Arc<Held>>) {
         let request_id = headers::request_id(request.headers());
+        let is_call = is_grpc(request.headers());
         if !self.clients.may_speak_for_others(via.peer) {
             headers::strip_forwarded(request.headers_mut());
         }
@@ -73,6 +75,9 @@ impl Answering for Gateway {
             }
         };
         let mut answer = answered.unwrap_or_else(|error| error.with_request_id(&request_id).into_response());
+        if is_call {
+            answer = grpc::answered(answer).await;
+        }
         let out = answer.headers_mut();
         out.remove(HeaderName::from_static(PLATFORM_ERROR));
         if !out.contains_key(REQUEST_ID) {

@@ -5,6 +5,7 @@
 //! more. It sends the request through `exchange` and `forward`, and returns the response as it comes. Limits keep
 //! callers from starving each other: `clients` (what one client may have), `connection` and `body` (how slow it may
 //! be), `budget` (how much memory all bodies may take). `host` knows the owners of hosts, and `tls` their certificates.
+//! `grpc` tells clients of gRPC of errors.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test ends at the first surprise"))]
 
@@ -19,6 +20,7 @@ mod dispatch;
 mod exchange;
 mod forward;
 mod gateway;
+mod grpc;
 mod headers;
 mod host;
 mod keeper;

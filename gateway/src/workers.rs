@@ -4,10 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::body::Body;
-use http::{Request, Response, Uri};
+use http::{Request, Response, Uri, Version};
 use parking_lot::Mutex;
 use rekindle_identity::{Connector, Member, Role, TlsError};
-use rekindle_relay::{ConnectionPool, HeadLimits, InProcessRoles, KeepAlive, SendError};
+use rekindle_relay::{
+    ConnectionPool, HeadLimits, Http2Connections, InProcessRoles, KeepAlive, SendError, StreamLimits,
+};
 use tower::ServiceExt as _;
 
 use crate::scheduler;
@@ -18,7 +20,24 @@ pub(crate) struct Workers {
     connector: Connector,
     scheme: &'static str,
     in_process: InProcessRoles,
-    pools: Arc<Mutex<HashMap<Arc<str>, ConnectionPool>>>,
+    pools: Arc<Mutex<HashMap<Arc<str>, Pools>>>,
+}
+
+/// Connections to a worker.
+#[derive(Clone)]
+struct Pools {
+    http1: ConnectionPool,
+    /// For requests that are of HTTP/2.
+    http2: Http2Connections,
+}
+
+impl Default for Pools {
+    fn default() -> Self {
+        Self {
+            http1: ConnectionPool::new(HeadLimits::PLATFORM, KeepAlive::Unlimited),
+            http2: Http2Connections::new(HeadLimits::PLATFORM, StreamLimits::PLATFORM),
+        }
+    }
 }
 
 impl Workers {
@@ -39,15 +58,22 @@ impl Workers {
     /// Closes connections that were unused for long, above all those to workers that are gone.
     pub(crate) fn sweep(&self) {
         // A connection that is taken right now returns to its pool, which its taker holds, and is closed with it.
-        self.pools.lock().retain(|_, pool| pool.sweep());
+        self.pools.lock().retain(|_, pools| {
+            let (http1, http2) = (pools.http1.sweep(), pools.http2.sweep());
+            http1 || http2
+        });
     }
 
     /// Closes all unused connections.
     pub(crate) fn close_idle(&self) {
-        self.pools.lock().values().for_each(ConnectionPool::close_idle);
+        self.pools.lock().values().for_each(|pools| {
+            pools.http1.close_idle();
+            pools.http2.close_idle();
+        });
     }
 
-    /// Sends a request to the worker at this address and waits for the response's head.
+    /// Sends a request to the worker at this address, by the version of HTTP that it has, and waits for the response's
+    /// head.
     ///
     /// # Errors
     /// If it cannot be reached, or the connection breaks.
@@ -56,13 +82,7 @@ impl Workers {
             Ok(answering) => return Ok(answering.await),
             Err(request) => request,
         };
-        let pool = {
-            let mut pools = self.pools.lock();
-            let of_worker = pools.entry(address.clone());
-            of_worker
-                .or_insert_with(|| ConnectionPool::new(HeadLimits::PLATFORM, KeepAlive::Unlimited))
-                .clone()
-        };
+        let pools = self.pools.lock().entry(address.clone()).or_default().clone();
         let connect = || async {
             let uri = Uri::builder()
                 .scheme(self.scheme)
@@ -71,7 +91,10 @@ impl Workers {
                 .build()?;
             self.connector.clone().oneshot(uri).await
         };
-        let sent = pool.send(request, connect).await;
+        let sent = match request.version() {
+            Version::HTTP_2 => pools.http2.send(request, connect).await,
+            _ => pools.http1.send(request, connect).await,
+        };
         if matches!(sent, Err(SendError::Connect(_))) {
             // It may be gone for good.
             self.pools.lock().remove(address);

@@ -8,7 +8,7 @@
 //!   restored by stock CRIU.
 //! - [`kinds`]: functions that have much of what is restored, and what they say then.
 //! - [`rekindle_s3_servers`]: stores that are not ours.
-//! - [`websocket`]: a function that serves WebSocket, and a client of it.
+//! - [`websocket`]: a function that serves WebSocket, and a client of it; [`grpc`]: a client of gRPC.
 //! - [`collector`]: where traces go; [`world`]: a network of the tests' own.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
@@ -17,6 +17,7 @@ pub mod adversary;
 pub mod collector;
 pub mod differ;
 pub mod eager;
+pub mod grpc;
 pub mod host;
 pub mod kinds;
 pub mod memory;
@@ -27,8 +28,8 @@ pub mod websocket;
 pub mod world;
 
 pub use rekindle_testkit::{
-    Call, Client, Cluster, Folder, Options, Platform, RUNTIME, Reply, binaries, client, cluster, hub, leftovers, load,
-    platform, s3, until,
+    Call, Client, Cluster, Folder, Options, Platform, RUNTIME, Reply, binaries, block_on, client, cluster, hub,
+    leftovers, load, platform, s3, until,
 };
 pub use shared::shared;
 

@@ -16,9 +16,9 @@ use axum::response::IntoResponse as _;
 use futures::FutureExt as _;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::{HttpService, service_fn};
-use hyper_util::rt::TokioIo;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
 use rustls::server::WebPkiClientVerifier;
 use rustls::version::TLS13;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
@@ -39,6 +39,8 @@ const LIMIT: Duration = Duration::from_secs(5);
 const AT_ONCE: usize = 512;
 /// Maximum header lines of a request: a client's 256, plus those added by the platform.
 const HEADERS_MAX: usize = 320;
+/// Largest head of such a request over HTTP/2, with 32 bytes for each line.
+const HEAD_MAX: u32 = 128 << 10;
 /// The first byte of a TLS connection.
 const HANDSHAKE: u8 = 22;
 const PLAIN: &str = "{\"code\":\"unauthorized\",\"message\":\"this port speaks TLS with members of its cluster: use \
@@ -205,19 +207,18 @@ impl Listener {
     }
 }
 
-/// Serves one connection to its end, or, once `ended` fires, to the end of the request in flight.
+/// Serves one connection to its end, or, once `ended` fires, to the end of the requests in flight. Its first bytes say
+/// whether it is one of HTTP/2, by which calls come that have trailers.
 async fn serve_connection<S>(connection: Connection, answer: S, mut ended: watch::Receiver<()>)
 where
-    S: HttpService<Incoming, ResBody = Body> + Send,
-    S::Future: Send,
+    S: Service<Request<Incoming>, Response = Response<Body>> + Send,
+    S::Future: Send + 'static,
     S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let mut http = http1::Builder::new();
-    let mut served = pin!(
-        http.max_headers(HEADERS_MAX)
-            .serve_connection(TokioIo::new(connection), answer)
-            .with_upgrades()
-    );
+    let mut http = auto::Builder::new(TokioExecutor::new());
+    http.http1().max_headers(HEADERS_MAX);
+    http.http2().max_header_list_size(HEAD_MAX);
+    let mut served = pin!(http.serve_connection_with_upgrades(TokioIo::new(connection), answer));
     let result = tokio::select! {
         result = &mut served => result,
         _ = ended.changed() => {

@@ -35,7 +35,7 @@ mod reply;
 pub use reply::Reply;
 
 /// How long an idle connection is kept.
-const IDLE: Duration = Duration::from_secs(60);
+pub(crate) const IDLE: Duration = Duration::from_secs(60);
 
 /// How long a connection may have been idle for a request that cannot be sent twice. Servers close idle connections
 /// after two seconds at the earliest, most after five.
@@ -238,7 +238,7 @@ impl ConnectionPool {
 }
 
 /// Size of the headers in a head in bytes.
-fn head_bytes(headers: &HeaderMap) -> usize {
+pub(crate) fn head_bytes(headers: &HeaderMap) -> usize {
     headers
         .iter()
         .map(|(name, value)| name.as_str().len() + value.len() + 4)

@@ -3,6 +3,8 @@
 use http::header::{CONNECTION, EXPECT, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use crate::http2::{TRAILERS, takes_trailers};
+
 const HOP_BY_HOP: [HeaderName; 6] = [CONNECTION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, EXPECT];
 const HOP_BY_HOP_TOO: [&str; 4] = [
     "keep-alive",
@@ -36,11 +38,15 @@ pub fn strip_named(headers: &mut HeaderMap, is_unwanted: impl Fn(&str) -> bool) 
     }
 }
 
-/// Removes the hop-by-hop headers, but for the protocol that the connection is to change to. HTTP/2 and TLS go, too:
-/// what a connection carries after such a change are requests that no relay has seen.
+/// Removes the hop-by-hop headers, but for the protocol that the connection is to change to, and that trailers are
+/// taken. HTTP/2 and TLS go, too: what a connection carries after such a change are requests that no relay has seen.
 pub fn strip_hop_by_hop_but_upgrade(headers: &mut HeaderMap) {
     let protocol = protocol(headers).cloned();
+    let trailers = takes_trailers(headers);
     strip_hop_by_hop(headers);
+    if trailers {
+        headers.insert(TE, TRAILERS);
+    }
     if let Some(protocol) = protocol {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol);
@@ -104,6 +110,14 @@ mod tests {
         assert_eq!(left_of(&[("upgrade", "websocket")]), []);
         let twice = [("connection", "upgrade"), ("upgrade", "websocket"), ("upgrade", "h2c")];
         assert_eq!(left_of(&twice), []);
+    }
+
+    #[test]
+    fn that_trailers_are_taken_is_passed_on_and_other_codings_are_not() {
+        for taken in ["trailers", "deflate, Trailers"] {
+            assert_eq!(left_of(&[("te", taken)]), [("te".to_owned(), "trailers".to_owned())]);
+        }
+        assert_eq!(left_of(&[("te", "gzip;q=0.5")]), []);
     }
 
     #[test]

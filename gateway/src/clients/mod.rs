@@ -21,7 +21,9 @@ use bucket::Bucket;
 const SWEEP_AT: usize = 1_024;
 
 /// Bodies of one client that are passed to functions though they pause. Each keeps a function's place.
-const EARLY_MAX: u32 = 8;
+pub(crate) const EARLY_MAX: u32 = 8;
+/// The same for calls of gRPC, of which a service in front of others has many open.
+pub(crate) const CALLS_MAX: u32 = 128;
 
 /// Limits for one client; 0 for no limit.
 #[derive(Debug, Clone)]
@@ -228,11 +230,11 @@ impl Client {
 }
 
 impl Held {
-    /// Counts a body of the same client that is passed on though it pauses. `None` if it has too many.
-    pub(crate) fn early(&self) -> Option<Self> {
+    /// Counts a body of the same client that is passed on though it pauses. `None` if it has as many as `max`.
+    pub(crate) fn early(&self, max: u32) -> Option<Self> {
         let mut table = self.clients.table.lock();
         let entry = table.clients.get_mut(&self.client)?;
-        if entry.early >= EARLY_MAX {
+        if entry.early >= max {
             return None;
         }
         entry.early += 1;
@@ -277,11 +279,11 @@ mod tests {
         let clients = clients(0, 0, 0);
         let request = |who: &str| clients.request(address(who), &HeaderMap::new()).unwrap().unwrap();
         let (greedy, other) = (request("203.0.113.1"), request("203.0.113.2"));
-        let held: Vec<_> = (0..EARLY_MAX).map(|_| greedy.early().unwrap()).collect();
-        assert!(greedy.early().is_none() && request("203.0.113.1").early().is_none());
-        assert!(other.early().is_some());
+        let held: Vec<_> = (0..EARLY_MAX).map(|_| greedy.early(EARLY_MAX).unwrap()).collect();
+        assert!(greedy.early(EARLY_MAX).is_none() && request("203.0.113.1").early(EARLY_MAX).is_none());
+        assert!(other.early(EARLY_MAX).is_some());
         drop(held);
-        assert!(greedy.early().is_some());
+        assert!(greedy.early(EARLY_MAX).is_some());
     }
 
     #[test]

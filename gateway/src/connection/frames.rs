@@ -17,12 +17,15 @@ const PREFACE: u32 = 24;
 const HEADER: usize = 9;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
+const PING: u8 = 6;
 const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
 /// Maximum number of frames in a second that ask for work and bring nothing: resets, settings, pings, priorities, empty
 /// data.
 const IDLE_FRAMES: u32 = 500;
+/// Longest write that counts as no more than the acknowledgement of a ping.
+const ACKNOWLEDGED: usize = 17;
 
 /// Position in the sequence of frames.
 #[derive(Debug)]
@@ -34,6 +37,8 @@ pub(super) struct Frames {
     ends: u64,
     /// Frames that brought nothing.
     idle: u64,
+    /// Pings. gRPC's clients send one with the data that they take, to see how much may be on its way.
+    pings: u64,
 }
 
 #[derive(Debug)]
@@ -55,6 +60,7 @@ impl Frames {
             is_in_head: false,
             ends: 0,
             idle: 0,
+            pings: 0,
         }
     }
 
@@ -92,6 +98,7 @@ impl Frames {
             DATA if length > 0 => {}
             // One for each piece of a response that the client takes fast.
             WINDOW_UPDATE => {}
+            PING => self.pings += 1,
             _ => self.idle += 1,
         }
         self.part = Part::Payload {
@@ -132,6 +139,8 @@ pub(super) struct Watching<S> {
     /// Start of the second in which idle frames are counted, and their number before it.
     second: Instant,
     idle_before: u64,
+    /// Whether something was written since the last ping that was more than an acknowledgement.
+    has_written: bool,
 }
 
 impl<S> Watching<S> {
@@ -145,12 +154,18 @@ impl<S> Watching<S> {
             timer: None,
             second: Instant::now(),
             idle_before: 0,
+            has_written: false,
         }
     }
 
     fn came(&mut self, bytes: &[u8]) -> io::Result<()> {
         let ends = self.frames.ends;
         self.frames.feed(bytes);
+        let mut pings = std::mem::take(&mut self.frames.pings);
+        if pings > 0 && std::mem::take(&mut self.has_written) {
+            pings -= 1;
+        }
+        self.frames.idle += pings;
         let now = Instant::now();
         if self.frames.ends != ends || !self.frames.is_waiting() {
             self.since = None;
@@ -169,6 +184,12 @@ impl<S> Watching<S> {
             return Err(io::Error::other("frames that bring nothing came by the hundred"));
         }
         Ok(())
+    }
+
+    fn wrote(&mut self, wrote: &Poll<io::Result<usize>>) {
+        if let Poll::Ready(Ok(length)) = wrote {
+            self.has_written |= *length > ACKNOWLEDGED;
+        }
     }
 
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
@@ -203,7 +224,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watching<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Watching<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        let wrote = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.wrote(&wrote);
+        wrote
     }
 
     fn poll_write_vectored(
@@ -211,7 +234,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watching<S> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        let wrote = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.wrote(&wrote);
+        wrote
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -292,6 +317,29 @@ mod tests {
         assert!(!data[8..].iter().any(|w| *w));
     }
 
+    #[tokio::test]
+    async fn a_ping_for_each_response_is_free_and_others_are_not() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let pinged = async |response: &[u8]| {
+            let (mut client, server) = tokio::io::duplex(1 << 10);
+            let mut server = Watching::new(server, Duration::from_secs(9), Arc::new(Metrics::new()));
+            client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+            let mut taken = vec![0; 64];
+            server.read_exact(&mut taken[..24]).await.unwrap();
+            for _ in 0..=IDLE_FRAMES {
+                server.write_all(response).await.unwrap();
+                client.read_exact(&mut taken[..response.len()]).await.unwrap();
+                client.write_all(&frame(PING, 0, 8)).await.unwrap();
+                if server.read_exact(&mut taken[..17]).await.is_err() {
+                    return false;
+                }
+            }
+            true
+        };
+        assert!(pinged(&[0; 40]).await);
+        assert!(!pinged(&frame(PING, 1, 8)).await);
+    }
+
     #[test]
     fn frames_are_found_however_they_are_cut() {
         let all: Vec<u8> = [
@@ -309,7 +357,8 @@ mod tests {
             let mut frames = begun();
             all.chunks(piece).for_each(|part| frames.feed(part));
             assert!(!frames.is_waiting());
-            assert_eq!((frames.ends, frames.idle), (8, 4), "in pieces of {piece}");
+            let counted = (frames.ends, frames.idle, frames.pings);
+            assert_eq!(counted, (8, 3, 1), "in pieces of {piece}");
         }
     }
 }

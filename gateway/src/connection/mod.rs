@@ -11,13 +11,14 @@
 //! ```
 //!
 //! `pacing` is the stream that enforces these times, `phase` what it knows of the requests on it. `refusal` turns
-//! clients away that are not served at all. `http2` bounds streams, and `frames` times their heads. A request's body
-//! has a limit of its own (`body`).
+//! clients away that are not served at all. `preface` tells HTTP/2 from HTTP/1.1 where no handshake does. `http2` bounds
+//! streams, and `frames` times their heads. A request's body has a limit of its own (`body`).
 
 mod frames;
 mod http2;
 mod pacing;
 mod phase;
+mod preface;
 mod refusal;
 mod unsent;
 
@@ -49,6 +50,7 @@ use crate::pace::MinRate;
 use crate::tls::{Certificates, H2};
 use pacing::Paced;
 use phase::{Phase, Watched};
+use preface::ReadAhead;
 pub(crate) use refusal::Refusals;
 
 /// How long a connection is kept on which nothing comes.
@@ -133,7 +135,21 @@ pub(crate) async fn serve<A: Answering>(
         ended,
     };
     let result = match tls {
-        None => http1(stream, serving(None)).await,
+        None => {
+            let begun = tokio::time::timeout(IDLE_LIMIT, ReadAhead::of(stream)).await;
+            let (stream, is_h2) = match begun {
+                Ok(Ok(begun)) => begun,
+                Ok(Err(error)) => return tracing::debug!(%peer, %error, "a client's connection ended early"),
+                Err(_) => return tracing::debug!(%peer, "a client's connection was silent"),
+            };
+            let serving = serving(None);
+            if is_h2 {
+                phase.shaken(true);
+                Box::pin(http2::serve(stream, serving)).await
+            } else {
+                http1(stream, serving).await
+            }
+        }
         Some(handshakes) => {
             let shaken = tokio::time::timeout(limits.head, handshakes.acceptor.accept(stream)).await;
             let stream = match shaken {

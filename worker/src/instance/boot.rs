@@ -134,7 +134,7 @@ impl Booter {
             ..
         } = isolated;
         let origin = MemoryOrigin::default();
-        let running = RunningInstance::new(sandbox, cgroup, &outputs, None, origin, spec.manifest.port);
+        let running = RunningInstance::new(sandbox, cgroup, &outputs, None, origin, &spec.manifest);
         running.map_err(|e| unavailable("name the output pipes", &e))
     }
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use hyper_util::rt::TokioIo;
-use rekindle_relay::{ConnectionPool, HeadLimits, KeepAlive, Reply, SendError};
+use rekindle_relay::{ConnectionPool, HeadLimits, Http2Connections, KeepAlive, Reply, SendError, StreamLimits};
+use rekindle_wire::manifest::{Manifest, Protocol};
 
 use crate::host::sandbox::Sandbox;
 
@@ -20,7 +21,13 @@ pub type FunctionBody = Reply;
 pub struct FunctionClient {
     sandbox: Arc<Sandbox>,
     port: u16,
-    pool: ConnectionPool,
+    connections: Connections,
+}
+
+/// Connections to a function, of the protocol that it speaks.
+enum Connections {
+    Http1(ConnectionPool),
+    Http2(Http2Connections),
 }
 
 impl FunctionClient {
@@ -29,12 +36,16 @@ impl FunctionClient {
         self.port
     }
 
-    /// Creates a client with no connection, for the function that listens on `port` in the sandbox.
-    pub fn new(sandbox: &Arc<Sandbox>, port: u16) -> Self {
+    /// Creates a client with no connection, for the function in the sandbox that this manifest describes.
+    pub fn new(sandbox: &Arc<Sandbox>, manifest: &Manifest) -> Self {
+        let limits = HeadLimits::FUNCTION;
         Self {
             sandbox: Arc::clone(sandbox),
-            port,
-            pool: ConnectionPool::new(HeadLimits::FUNCTION, KeepAlive::Timeout),
+            port: manifest.port,
+            connections: match manifest.protocol {
+                Protocol::Http1 => Connections::Http1(ConnectionPool::new(limits, KeepAlive::Timeout)),
+                Protocol::H2c => Connections::Http2(Http2Connections::new(limits, StreamLimits::FUNCTION)),
+            },
         }
     }
 
@@ -44,11 +55,17 @@ impl FunctionClient {
     /// Returns an error when no connection can be made, or when the connection breaks.
     pub async fn send(&self, request: http::Request<Body>) -> Result<http::Response<FunctionBody>, SendError> {
         let connect = || async { self.sandbox.connect(self.port).await.map(TokioIo::new) };
-        self.pool.send(request, connect).await
+        match &self.connections {
+            Connections::Http1(pool) => pool.send(request, connect).await,
+            Connections::Http2(connections) => connections.send(request, connect).await,
+        }
     }
 
     /// Closes idle connections. A checkpoint should find none.
     pub fn close_idle(&self) {
-        self.pool.close_idle();
+        match &self.connections {
+            Connections::Http1(pool) => pool.close_idle(),
+            Connections::Http2(connections) => connections.close_idle(),
+        }
     }
 }

@@ -4,23 +4,22 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use http::header::UPGRADE;
-use http::{HeaderMap, HeaderValue, Request, Response, Uri};
+use http::{HeaderValue, Request, Response};
 use hyper::upgrade::OnUpgrade;
-use percent_encoding::percent_decode_str;
 use rekindle_pager::PageRef;
-use rekindle_relay::{DetachOnDrop, End, Held, TrackedBody, Tunnel, strip_hop_by_hop_but_upgrade, strip_named};
+use rekindle_relay::{DetachOnDrop, End, Held, TrackedBody, Tunnel, strip_hop_by_hop_but_upgrade};
 use rekindle_wire::api::StartKind;
 use rekindle_wire::internal::start_limit;
-use rekindle_wire::manifest::Hooks;
 use rekindle_wire::{ApiError, ErrorCode, InstanceId, headers};
 use tokio::time::Instant as Deadline;
 use tracing::{Instrument, Span};
 
-use super::client::{FunctionBody, own_url};
+use super::client::FunctionBody;
+use super::inward::{deadline, inward, is_hook};
 use super::lifecycle::{Instance, gone};
 use super::overdue;
 use super::registry::Instances;
@@ -33,8 +32,6 @@ use crate::host::start_limiter::StartLimiter;
 use crate::metrics::Metrics;
 use crate::snapshots::{OpenSnapshot, Snapshots};
 
-/// The timeout of a request that carries no deadline.
-const DEFAULT_LIMIT: Duration = Duration::from_secs(900);
 /// How long after the deadline the worker ends a response. The gateway ends it at the deadline; this covers a gateway
 /// that is gone.
 const BACKSTOP: Duration = Duration::from_secs(2);
@@ -161,7 +158,7 @@ impl Invoker {
         span.record("faas.coldstart", kind.is_cold());
         // The function's timeout begins now. The duration of its start is the platform's.
         let deadline = last.min(Deadline::now() + instance.spec.manifest.timeout());
-        let request = inward(request, &path, &instance, deadline)?;
+        let request = inward(request, &path, &instance, entered.elapsed(), deadline)?;
         let exchange = Exchange {
             invoker: self,
             instance,
@@ -191,20 +188,6 @@ impl Invoker {
             }
         });
     }
-}
-
-/// Whether a function may take this path, with a query, for one of its hooks. Servers decode paths before they compare
-/// them, and some ignore case or repeated slashes.
-fn is_hook(hooks: &Hooks, path: &str) -> bool {
-    let plain = |path: &str| -> Vec<String> {
-        let path = path.split('?').next().unwrap_or_default();
-        let path = percent_decode_str(path).decode_utf8_lossy().to_lowercase();
-        let parts = path.split('/').filter(|part| !matches!(*part, "" | "."));
-        parts.map(str::to_owned).collect()
-    };
-    let hooks = [&hooks.before_snapshot, &hooks.after_restore];
-    let mut hooks = hooks.into_iter().flatten().peekable();
-    hooks.peek().is_some() && hooks.any(|hook| plain(hook) == plain(path))
 }
 
 /// The response to a request beyond the instance's concurrency limit. The gateway places the request again.
@@ -367,45 +350,6 @@ impl Held for Inside {
     }
 }
 
-fn deadline(headers: &HeaderMap) -> Deadline {
-    let left = headers
-        .get(headers::TIME_LEFT_MS)
-        .and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
-    Deadline::now() + left.map_or(DEFAULT_LIMIT, Duration::from_millis).min(DEFAULT_LIMIT)
-}
-
-/// Builds the request as the function sees it.
-fn inward(
-    request: Request<Body>,
-    path: &str,
-    instance: &Instance,
-    deadline: Deadline,
-) -> Result<Request<Body>, ApiError> {
-    let (mut head, body) = request.into_parts();
-    head.uri = own_url(path)
-        .parse::<Uri>()
-        .map_err(|e| ApiError::new(ErrorCode::BadRequest, format!("path {path:?} cannot be requested: {e}")))?;
-    head.version = http::Version::HTTP_11;
-    strip_named(&mut head.headers, |name| name.starts_with("x-rekindle-"));
-    strip_hop_by_hop_but_upgrade(&mut head.headers);
-    if http_body::Body::size_hint(&body).exact().is_none() {
-        // Set explicitly, because a GET would otherwise lose its body.
-        head.headers
-            .insert(http::header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
-    }
-    let until = SystemTime::now() + deadline.saturating_duration_since(Deadline::now());
-    let until = until.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-    head.headers.insert(
-        headers::DEADLINE_MS,
-        HeaderValue::from(u64::try_from(until).unwrap_or(u64::MAX)),
-    );
-    // An instance id is always a valid header value.
-    if let Ok(id) = HeaderValue::from_str(instance.id.as_str()) {
-        head.headers.insert(headers::INSTANCE, id);
-    }
-    Ok(Request::from_parts(head, body))
-}
-
 /// Returns the start kind of an instance for a request that waited for `start`.
 fn how(instance: &Instance, start: Option<Start>) -> StartKind {
     match start {
@@ -470,30 +414,4 @@ pub(crate) fn record_touched(parts: &RunningInstance) -> Option<Arc<OpenSnapshot
     let written = |pages: &[PageRef]| parts.sandbox.written(pages);
     let is_unsent = snapshot.record(begun, &touched, written, faults);
     is_unsent.then(|| Arc::clone(snapshot))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_hook_is_known_however_its_path_is_written() {
-        let hooks = Hooks {
-            before_snapshot: Some("/hooks/before".to_owned()),
-            after_restore: Some("/hooks/after-restore".to_owned()),
-        };
-        for path in [
-            "/hooks/before",
-            "/hooks/after-restore?x=1",
-            "//hooks/./after-restore/",
-            "/Hooks/after%2Drestore",
-            "/hooks%2fbefore",
-        ] {
-            assert!(is_hook(&hooks, path), "{path}");
-        }
-        for path in ["/", "/hooks", "/hooks/before/more", "/other?/hooks/before"] {
-            assert!(!is_hook(&hooks, path), "{path}");
-        }
-        assert!(!is_hook(&Hooks::default(), "/"));
-    }
 }

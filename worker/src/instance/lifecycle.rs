@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use rekindle_relay::{HeadLimits, SendError};
 use rekindle_wire::api::{InstanceInfo, InstanceState, StartKind};
 use rekindle_wire::internal::VersionSpec;
+use rekindle_wire::manifest::Protocol;
 use rekindle_wire::{ApiError, ErrorCode, InstanceId, Secret, WorkerId};
 use tokio::sync::{Semaphore, watch};
 use tracing::Instrument;
@@ -422,7 +423,16 @@ impl Instance {
                  length: put large values into the body",
                 bytes >> 10
             )),
-            SendError::Malformed(cause) => self.invalid_response(format!("an answer is no HTTP/1.1: {cause}")),
+            SendError::Malformed(cause) => self.invalid_response(format!(
+                "an answer is no HTTP/1.1: {cause}; a function that serves HTTP/2 needs protocol = \"h2c\" in fn.toml"
+            )),
+            SendError::Broken(cause) if self.spec.manifest.protocol == Protocol::H2c => {
+                let cause = std::error::Error::source(cause).map_or_else(|| cause.to_string(), ToString::to_string);
+                self.invalid_response(format!(
+                    "the function ended a request before it had answered ({cause}): look at `fn logs`, and whether it \
+                     serves HTTP/2 in clear, as protocol = \"h2c\" in fn.toml says"
+                ))
+            }
             SendError::Broken(_) => {
                 self.invalid_response("the function closed a connection before it had answered; look at `fn logs`")
             }

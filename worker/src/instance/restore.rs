@@ -185,8 +185,8 @@ impl<'a> SnapshotRestore<'a> {
         processes: RestoredProcesses,
         working_set: WorkingSetUse,
     ) -> Result<Arc<RunningInstance>, ApiError> {
-        let port = self.instance.spec.manifest.port;
-        let running = RunningInstance::restored(processes, self.origin(working_set), port);
+        let manifest = &self.instance.spec.manifest;
+        let running = RunningInstance::restored(processes, self.origin(working_set), manifest);
         running.map_err(|e| restore_failed("look at the outputs", &e))
     }
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use rekindle_pager::Pager;
 use rekindle_snapshotter::capture::BaseMemory;
+use rekindle_wire::manifest::Manifest;
 use tokio::task::JoinHandle;
 
 use super::client::FunctionClient;
@@ -59,7 +60,7 @@ pub struct MemoryOrigin {
 }
 
 impl RunningInstance {
-    /// Puts the parts of an instance together, whose function listens on `port`.
+    /// Puts the parts of an instance together, whose function is as this manifest says.
     ///
     /// # Errors
     /// Returns an error when the outputs cannot be inspected.
@@ -69,11 +70,11 @@ impl RunningInstance {
         outputs: &[Output; 2],
         pager: Option<Pager>,
         origin: MemoryOrigin,
-        port: u16,
+        manifest: &Manifest,
     ) -> io::Result<Arc<Self>> {
         let pipes = outputs.iter().map(PipeNote::of).collect::<Result<_, _>>()?;
         Ok(Arc::new(Self {
-            client: FunctionClient::new(&sandbox, port),
+            client: FunctionClient::new(&sandbox, manifest),
             sandbox,
             pager,
             cgroup,
@@ -89,18 +90,22 @@ impl RunningInstance {
         }))
     }
 
-    /// Puts the parts of an instance together whose processes were restored, and whose function listens on `port`.
+    /// Puts the parts of an instance together whose processes were restored, and whose function is as this manifest says.
     ///
     /// # Errors
     /// The same as [`Self::new`].
-    pub(crate) fn restored(processes: RestoredProcesses, origin: MemoryOrigin, port: u16) -> io::Result<Arc<Self>> {
+    pub(crate) fn restored(
+        processes: RestoredProcesses,
+        origin: MemoryOrigin,
+        manifest: &Manifest,
+    ) -> io::Result<Arc<Self>> {
         let RestoredProcesses {
             sandbox,
             outputs,
             pager,
             cgroup,
         } = processes;
-        Self::new(sandbox, cgroup, &outputs, pager, origin, port)
+        Self::new(sandbox, cgroup, &outputs, pager, origin, manifest)
     }
 
     /// Returns whether memory of it is still on its way here from another host.

@@ -369,8 +369,7 @@ impl RuntimeBooter {
         };
         let restored = restore.run_to_end(&self.criu, instance.id.as_str(), prepared);
         let restored = instance.phase("criu", restored).await?;
-        let port = instance.spec.manifest.port;
-        let parts = RunningInstance::restored(restored, MemoryOrigin::default(), port);
+        let parts = RunningInstance::restored(restored, MemoryOrigin::default(), &instance.spec.manifest);
         let parts = parts.map_err(|e| restore_failed("look at the outputs", &e))?;
         drop(permit);
         self.note_base(&parts, snapshot);

@@ -1,6 +1,8 @@
 //! A response body that drives its connection while it is short, and returns the connection to the pool at its end.
+//! That of a stream among others counts as one until it is dropped.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -14,7 +16,10 @@ pub struct Reply {
     body: Incoming,
     /// `None` once the body has ended.
     connection: Option<PooledConnection>,
-    home: ConnectionPool,
+    /// `None` for a stream.
+    home: Option<ConnectionPool>,
+    /// Counts an open stream.
+    _stream: Option<Arc<()>>,
 }
 
 impl Reply {
@@ -22,7 +27,8 @@ impl Reply {
         let mut reply = Self {
             body,
             connection: Some(connection),
-            home,
+            home: Some(home),
+            _stream: None,
         };
         if reply.body.is_end_stream() {
             reply.over();
@@ -30,13 +36,27 @@ impl Reply {
         reply
     }
 
+    /// The body of one of a connection's streams.
+    pub(crate) fn of_stream(body: Incoming, stream: Arc<()>) -> Self {
+        Self {
+            body,
+            connection: None,
+            home: None,
+            _stream: Some(stream),
+        }
+    }
+
     /// Called when the response is complete.
     fn over(&mut self) {
         let Some(mut connection) = self.connection.take() else {
             return;
         };
-        if connection.is_handed_over() || connection.is_ready() {
-            self.home.keep(connection);
+        if let Some(home) = self
+            .home
+            .as_ref()
+            .filter(|_| connection.is_handed_over() || connection.is_ready())
+        {
+            home.keep(connection);
         } else {
             // The rest, such as the end of the request, completes without us.
             connection.hand_over();

@@ -40,7 +40,7 @@ impl SettingChange {
             | "min_warm" | "min_parked" | "idempotent" | "async" | "schedule" | "build_command" => Work::Settings,
             // The memory of a snapshot depends on these.
             "memory" | "cpu" | "tmp" | "env" | "secrets" | "warmup" | "hooks" | "snapshot" | "unique" | "rehearse"
-            | "fresh" | "network" => Work::Boot,
+            | "fresh" | "network" | "protocol" => Work::Boot,
             _ => Work::Build,
         }
     }

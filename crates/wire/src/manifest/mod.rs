@@ -5,6 +5,7 @@ mod changes;
 mod control;
 mod interface;
 mod parse;
+mod protocol;
 mod schedules;
 mod units;
 
@@ -21,6 +22,7 @@ pub use base::{Base, Interpreter, advice};
 pub use changes::{SettingChange, Work};
 pub use interface::Interface;
 pub use parse::{ManifestError, parse};
+pub use protocol::Protocol;
 pub use units::{ByteSize, ParseUnitError, parse_duration};
 
 /// The file's name in a function's folder.
@@ -48,6 +50,9 @@ pub struct Manifest {
     /// The port on which it serves HTTP, inside its sandbox.
     #[serde(default = "port", skip_serializing_if = "is_usual_port")]
     pub port: u16,
+    /// The version of HTTP that it speaks there.
+    #[serde(default, skip_serializing_if = "Protocol::is_http1")]
+    pub protocol: Protocol,
     /// The root filesystem.
     pub base: Base,
     /// Memory limit of an instance in bytes.
@@ -149,9 +154,19 @@ impl Manifest {
         self.snapshot && !self.secrets.is_empty()
     }
 
-    /// Requests that a copy of its snapshot must answer before the version goes live: the warm-up requests, or `GET /`.
+    /// Requests that a copy of its snapshot must answer before the version goes live: the warm-up requests, or `GET /`,
+    /// which gRPC's servers refuse: they are asked for their health, and answer even if they do not know it.
     pub fn rehearsed(&self) -> Vec<WarmupRequest> {
         match self.warmup.as_slice() {
+            [] if self.protocol == Protocol::H2c => vec![WarmupRequest {
+                method: "POST".to_owned(),
+                path: "/grpc.health.v1.Health/Check".to_owned(),
+                headers: [("content-type", "application/grpc"), ("te", "trailers")]
+                    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                    .into(),
+                // A message of no bytes: not compressed, and its length.
+                body: "\0".repeat(5),
+            }],
             [] => vec![WarmupRequest {
                 method: get(),
                 path: root(),

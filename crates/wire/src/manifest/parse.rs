@@ -12,8 +12,8 @@ use crate::secret::{SECRETS_OF_FUNCTION_MAX, SecretName};
 
 use super::schedules::{self, RawSchedule};
 use super::{
-    Asynchronous, BOOT_TIMEOUT_S, Base, ByteSize, Hooks, Interface, Manifest, Network, PORT, Runtime, WarmupRequest,
-    check_callback, control, interface, parse_duration, yes,
+    Asynchronous, BOOT_TIMEOUT_S, Base, ByteSize, Hooks, Interface, Manifest, Network, PORT, Protocol, Runtime,
+    WarmupRequest, check_callback, control, interface, parse_duration, yes,
 };
 
 const MEMORY: Range<u64> = 16 << 20..(64 << 30) + 1;
@@ -59,6 +59,7 @@ struct Raw {
     image: Option<Spanned<String>>,
     interface: Option<Spanned<String>>,
     port: Option<Spanned<u64>>,
+    protocol: Option<Spanned<String>>,
     entry: Option<Spanned<String>>,
     command: Option<Spanned<Vec<String>>>,
     base: Option<Spanned<Base>>,
@@ -172,6 +173,7 @@ pub(super) const EXAMPLES: &[&str] = &[
     r#"image = "./image.tar""#,
     r#"interface = "lambda""#,
     "port = 8080",
+    r#"protocol = "h2c""#,
     r#"entry = "main.handler""#,
     r#"command = ["./server", "--quiet"]"#,
     r#"memory = "256MiB""#,
@@ -250,6 +252,7 @@ impl Checker<'_> {
             (_, entry, command) => self.start(runtime, entry, command)?,
         };
         let port = self.port(runtime, raw.port)?;
+        let protocol = self.protocol(runtime, interface, raw.protocol)?;
         let memory = self.size("memory", raw.memory, ByteSize(256 << 20), &MEMORY)?;
         let tmp = self.size("tmp", raw.tmp, ByteSize(64 << 20), &TMP)?;
         let cpu = match raw.cpu {
@@ -331,6 +334,7 @@ impl Checker<'_> {
             command,
             image,
             port,
+            protocol,
             base,
             memory,
             cpu,
@@ -506,6 +510,27 @@ impl Checker<'_> {
                 ),
             },
         }
+    }
+
+    fn protocol(
+        &self,
+        runtime: Runtime,
+        interface: Interface,
+        protocol: Option<Spanned<String>>,
+    ) -> Result<Protocol, ManifestError> {
+        let Some(protocol) = protocol else {
+            return Ok(Protocol::default());
+        };
+        let refused = match protocol.get_ref().as_str() {
+            _ if runtime != Runtime::Http => {
+                "protocol is for images and runtime = \"http\" only: remove the line".to_owned()
+            }
+            _ if interface == Interface::Lambda => "interface = \"lambda\" serves nothing: remove the line".to_owned(),
+            "http1" => return Ok(Protocol::Http1),
+            "h2c" => return Ok(Protocol::H2c),
+            other => format!("protocol = \"{other}\" is not known: use \"http1\" (the default) or \"h2c\""),
+        };
+        self.refuse(Some(protocol.span()), refused)
     }
 
     fn runtime(&self, name: &Spanned<String>, base: Option<Spanned<Base>>) -> Result<(Runtime, Base), ManifestError> {

@@ -121,7 +121,7 @@ fn a_value_of_another_type_is_refused_with_one_that_would_do() {
         };
         let base = match key {
             "command" => "name = \"hello\"\nruntime = \"http\"\nbase = \"python\"\n",
-            "port" => "name = \"hello\"\nruntime = \"http\"\ncommand = [\"./server\"]\n",
+            "port" | "protocol" => "name = \"hello\"\nruntime = \"http\"\ncommand = [\"./server\"]\n",
             "image" => "name = \"hello\"\n",
             "interface" => "name = \"hello\"\nruntime = \"http\"\n",
             _ => HELLO,

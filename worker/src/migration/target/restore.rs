@@ -237,11 +237,11 @@ impl ArrivingProcesses<'_> {
             working_set: None,
             has_arrived: Some(self.memory.written.settled()),
         };
-        let port = self.order.spec.manifest.port;
+        let instance = Arc::clone(&self.instance);
         let (done, restored) = oneshot::channel();
         let restoring = async move {
             let running = restoring.await.and_then(|processes| {
-                let running = RunningInstance::restored(processes, origin, port);
+                let running = RunningInstance::restored(processes, origin, &instance.spec.manifest);
                 running.map_err(|e| restore_failed("look at the outputs", &e))
             });
             drop(done.send(running));

@@ -1,0 +1,264 @@
+//! Functions that speak HTTP/2 and gRPC, by real clients and servers of it.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::fs;
+use std::net::TcpListener;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use rekindle_e2e::cluster::Size;
+use rekindle_e2e::grpc::{Caller, LIMIT, said};
+use rekindle_e2e::s3::ObjectStore;
+use rekindle_e2e::{Client, Cluster, Folder, Options, Platform, block_on, shared, until};
+use rekindle_wire::api::InstanceState;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Endpoint;
+use tonic::{Code, Request};
+
+/// The sample with a name and settings of its own.
+fn greeter(name: &str, settings: &[(&str, &str)]) -> Folder {
+    let folder = Folder::sample("grpc-python", |text| text);
+    folder.set(name, settings).unwrap();
+    folder
+}
+
+fn named(name: &str) -> Request<String> {
+    Request::new(name.to_owned())
+}
+
+/// Makes a call of each kind.
+async fn call_each_kind(mut caller: Caller) {
+    let greeted = caller.unary("Greet", named("Ada")).await.unwrap();
+    // Headers, a message, and trailers.
+    assert!(greeted.metadata().contains_key("x-fn-instance"), "{greeted:?}");
+    assert_eq!(said(greeted.metadata(), "x-greeted"), "Ada");
+    assert_eq!(greeted.into_inner(), "Hello, Ada!");
+    let often = caller.often("GreetOften", "Grace").await.unwrap();
+    assert_eq!(often.len(), 3);
+    assert_eq!(often[2], "Hello, Grace, for the 3. time!");
+    let (names, messages) = mpsc::channel(4);
+    let all = caller.clone();
+    let all = tokio::spawn(async move {
+        let mut all = all;
+        all.all("GreetAll", ReceiverStream::new(messages)).await
+    });
+    for name in ["Edsger", "Barbara"] {
+        names.send(name.to_owned()).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    drop(names);
+    assert_eq!(all.await.unwrap().unwrap().into_inner(), "Hello, Edsger and Barbara!");
+    // Each message is answered before the next is sent. The server's headers come with its first.
+    let (names, messages) = mpsc::channel(4);
+    names.send("Tony".to_owned()).await.unwrap();
+    let conversation = caller.converse("Converse", ReceiverStream::new(messages));
+    let mut answers = conversation.await.unwrap().into_inner();
+    assert_eq!(answers.message().await.unwrap().unwrap(), "Hello, Tony!");
+    for name in ["Frances", "Donald"] {
+        names.send(name.to_owned()).await.unwrap();
+        assert_eq!(answers.message().await.unwrap().unwrap(), format!("Hello, {name}!"));
+    }
+    drop(names);
+    assert_eq!(answers.message().await.unwrap(), None);
+    let refused = caller.unary("Greet", named("")).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert_eq!(refused.message(), "nobody to greet: send a name");
+}
+
+#[test]
+fn calls_of_each_kind_pass_to_instances_booted_and_restored() {
+    let platform = shared();
+    platform.deploy(&greeter("greeter", &[]));
+    let key = format!("Bearer {}", platform.key());
+    let caller = Caller::to(platform, "greeter");
+    for start in ["booted", "restored"] {
+        let (mut caller, key) = (caller.clone(), key.clone());
+        block_on(async move {
+            let mut request = named("Ada");
+            request.metadata_mut().insert("authorization", key.parse().unwrap());
+            request
+                .metadata_mut()
+                .insert("x-fn-force-start", start.parse().unwrap());
+            let greeted = caller.unary("Greet", request).await.unwrap();
+            assert_eq!(said(greeted.metadata(), "x-fn-start"), start);
+            assert_eq!(greeted.into_inner(), "Hello, Ada!");
+        });
+        platform.remove_instances().unwrap();
+    }
+    block_on(call_each_kind(caller));
+    // Clients of HTTP/1.1 reach it, too.
+    let answer = platform.request("POST", "/function/greeter/rekindle.sample.Greeter/Greet");
+    let answer = answer
+        .header("content-type", "application/grpc")
+        .header("te", "trailers");
+    let answer = answer.body(&b"\0\0\0\0\x05\x0a\x03Ada"[..]).send().ok();
+    assert!(answer.text().ends_with("Hello, Ada!"), "{}", answer.text());
+}
+
+/// The sample's answer to `curl` without a client's own deadline: headers, and trailers.
+fn curled(platform: &Client, function: &str, method: &str, headers: &[&str], message: &[u8]) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let body = dir.path().join("message");
+    let framed = [&[0][..], &u32::try_from(message.len()).unwrap().to_be_bytes(), message].concat();
+    fs::write(&body, framed).unwrap();
+    let url = platform.url();
+    let port = url.rsplit(':').next().unwrap();
+    let output = Command::new("curl")
+        .args([
+            "-sS",
+            "--http2-prior-knowledge",
+            "--max-time",
+            "50",
+            "-D",
+            "-",
+            "-o",
+            "/dev/null",
+        ])
+        .args(["-H", "content-type: application/grpc", "-H", "te: trailers"])
+        .args(headers.iter().flat_map(|header| ["-H", header]))
+        .arg("--data-binary")
+        .arg(format!("@{}", body.display()))
+        .args(["--connect-to", &format!("::127.0.0.1:{port}")])
+        .arg(format!(
+            "http://{function}.localhost:{port}/rekindle.sample.Greeter/{method}"
+        ))
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+}
+
+#[test]
+fn deadlines_reach_the_function_and_errors_of_the_platform_are_statuses() {
+    let platform = shared();
+    platform.deploy(&greeter("late", &[]));
+    let late = curled(platform, "late", "Wait", &["grpc-timeout: 1500m"], b"\x0a\x01x");
+    assert!(late.contains("grpc-status: 4"), "{late}");
+    platform.until_logged("late", "waiting for 1.");
+    platform.until_logged("late", "the call is over");
+    let unknown = curled(platform, "nobody", "Greet", &[], b"");
+    assert!(
+        unknown.starts_with("HTTP/2 200") && unknown.contains("grpc-status: 12"),
+        "{unknown}"
+    );
+    assert!(unknown.contains("grpc-message: function_not_found: "), "{unknown}");
+    // The platform's own limit, where the client has none.
+    platform.deploy(&greeter("slow", &[("timeout", "\"1s\"")]));
+    let slow = curled(platform, "slow", "Wait", &[], b"\x0a\x01x");
+    assert!(
+        slow.contains("grpc-status: 4") && slow.contains("grpc-message: function_timeout: "),
+        "{slow}"
+    );
+    // One that does not speak HTTP/2.
+    let server = "import http.server, os\nhttp.server.HTTPServer(('127.0.0.1', int(os.environ['PORT'])), \
+                  http.server.BaseHTTPRequestHandler).serve_forever()\n";
+    platform.deploy(&Folder::server("old", "protocol = \"h2c\"", server));
+    let old = curled(platform, "old", "Greet", &[], b"");
+    assert!(
+        old.contains("grpc-status: 13") && old.contains("serves HTTP/2 in clear"),
+        "{old}"
+    );
+}
+
+#[test]
+fn an_instance_with_an_open_call_is_neither_idle_nor_parked() {
+    let platform = shared();
+    platform.deploy(&greeter("talker", &[("idle", "\"1s\""), ("park", "\"120s\"")]));
+    platform.remove_instances().unwrap();
+    let caller = Caller::to(platform, "talker");
+    let (names, messages) = mpsc::channel(4);
+    let talk = |answers: Option<tonic::Streaming<String>>, name: &'static str| {
+        let names = names.clone();
+        block_on(async move {
+            let mut answers = answers.unwrap();
+            names.send(name.to_owned()).await.unwrap();
+            assert_eq!(answers.message().await.unwrap().unwrap(), format!("Hello, {name}!"));
+            Some(answers)
+        })
+    };
+    names.blocking_send("Barbara".to_owned()).unwrap();
+    let mut answers = block_on(async move {
+        let mut caller = caller;
+        let conversation = caller.converse("Converse", ReceiverStream::new(messages)).await;
+        let mut answers = conversation.unwrap().into_inner();
+        assert_eq!(answers.message().await.unwrap().unwrap(), "Hello, Barbara!");
+        Some(answers)
+    });
+    answers = talk(answers, "Ada");
+    // Past the time after which it would be parked.
+    std::thread::sleep(Duration::from_secs(5));
+    let instances = platform.instances_of("talker");
+    assert_eq!(instances.len(), 1);
+    assert_eq!(instances[0].state, InstanceState::Ready);
+    answers = talk(answers, "Grace");
+    drop((answers, names));
+    until("a parked instance", LIMIT, || {
+        let all = platform.instances_of("talker");
+        all.iter().all(|i| i.state == InstanceState::Parked).then_some(())
+    });
+    let mut caller = Caller::to(platform, "talker");
+    let greeted = block_on(async move { caller.unary("Greet", named("Ada")).await });
+    assert_eq!(said(greeted.unwrap().metadata(), "x-fn-start"), "parked");
+}
+
+#[test]
+fn calls_come_over_tls() {
+    let dir = tempfile::tempdir().unwrap();
+    let hosts = ["localhost".to_owned(), "greeter.localhost".to_owned()];
+    let pair = rcgen::generate_simple_self_signed(hosts).unwrap();
+    fs::write(dir.path().join("default.crt"), pair.cert.pem()).unwrap();
+    fs::write(dir.path().join("default.key"), pair.signing_key.serialize_pem()).unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut options = Options::default();
+    let listen = format!("127.0.0.1:{port}");
+    let args = ["--tls-dir", dir.path().to_str().unwrap(), "--tls-listen", &listen];
+    options.args.extend(args.map(str::to_owned));
+    let platform = Platform::start_with(options);
+    platform.deploy(&greeter("greeter", &[]));
+    let certificate = pair.cert.der().clone();
+    block_on(async move {
+        let channel = Endpoint::from_shared(format!("https://greeter.localhost:{port}")).unwrap();
+        let channel = channel.connect_with_connector(tower::service_fn(move |_| shaken(port, certificate.clone())));
+        call_each_kind(Caller::over(channel.await.unwrap())).await;
+    });
+}
+
+/// A TLS connection that agreed on HTTP/2.
+async fn shaken(
+    port: u16,
+    certificate: CertificateDer<'static>,
+) -> std::io::Result<TokioIo<tokio_rustls::client::TlsStream<TcpStream>>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate).unwrap();
+    let mut config = ClientConfig::builder()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let stream = TcpStream::connect(("127.0.0.1", port)).await?;
+    let name = ServerName::try_from("greeter.localhost").unwrap();
+    let stream = tokio_rustls::TlsConnector::from(Arc::new(config))
+        .connect(name, stream)
+        .await?;
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    Ok(TokioIo::new(stream))
+}
+
+#[test]
+fn calls_pass_between_roles_whose_connections_are_guarded() {
+    let store = ObjectStore::start();
+    let size = Size {
+        guarded: true,
+        // Its build needs the world.
+        on_this_host: true,
+        ..Size::default()
+    };
+    let cluster = Cluster::start_sized(store.endpoint(), store.environment(), size);
+    cluster.deploy(&greeter("greeter", &[]));
+    block_on(call_each_kind(Caller::to(&cluster, "greeter")));
+}

@@ -1,0 +1,105 @@
+//! A request on its way in: what the function sees of it, and which paths it may not have.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::body::Body;
+use http::{HeaderMap, HeaderValue, Request, Uri};
+use percent_encoding::percent_decode_str;
+use rekindle_relay::{shorten_call_timeout, strip_hop_by_hop_but_upgrade, strip_named};
+use rekindle_wire::manifest::{Hooks, Protocol};
+use rekindle_wire::{ApiError, ErrorCode, headers};
+use tokio::time::Instant as Deadline;
+
+use super::client::own_url;
+use super::lifecycle::Instance;
+
+/// The timeout of a request that carries no deadline.
+const DEFAULT_LIMIT: Duration = Duration::from_secs(900);
+
+/// Whether a function may take this path, with a query, for one of its hooks. Servers decode paths before they compare
+/// them, and some ignore case or repeated slashes.
+pub(super) fn is_hook(hooks: &Hooks, path: &str) -> bool {
+    let plain = |path: &str| -> Vec<String> {
+        let path = path.split('?').next().unwrap_or_default();
+        let path = percent_decode_str(path).decode_utf8_lossy().to_lowercase();
+        let parts = path.split('/').filter(|part| !matches!(*part, "" | "."));
+        parts.map(str::to_owned).collect()
+    };
+    let hooks = [&hooks.before_snapshot, &hooks.after_restore];
+    let mut hooks = hooks.into_iter().flatten().peekable();
+    hooks.peek().is_some() && hooks.any(|hook| plain(hook) == plain(path))
+}
+
+/// The deadline that a request carries.
+pub(super) fn deadline(headers: &HeaderMap) -> Deadline {
+    let left = headers
+        .get(headers::TIME_LEFT_MS)
+        .and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
+    Deadline::now() + left.map_or(DEFAULT_LIMIT, Duration::from_millis).min(DEFAULT_LIMIT)
+}
+
+/// Builds the request as the function sees it, after it has waited for its instance.
+///
+/// # Errors
+/// Returns `bad_request` for a path that no request can have.
+pub(super) fn inward(
+    request: Request<Body>,
+    path: &str,
+    instance: &Instance,
+    waited: Duration,
+    deadline: Deadline,
+) -> Result<Request<Body>, ApiError> {
+    let (mut head, body) = request.into_parts();
+    head.uri = own_url(path)
+        .parse::<Uri>()
+        .map_err(|e| ApiError::new(ErrorCode::BadRequest, format!("path {path:?} cannot be requested: {e}")))?;
+    head.version = http::Version::HTTP_11;
+    strip_named(&mut head.headers, |name| name.starts_with("x-rekindle-"));
+    strip_hop_by_hop_but_upgrade(&mut head.headers);
+    shorten_call_timeout(&mut head.headers, waited);
+    if instance.spec.manifest.protocol == Protocol::Http1 {
+        head.headers.remove(http::header::TE);
+        if http_body::Body::size_hint(&body).exact().is_none() {
+            // Set explicitly, because a GET would otherwise lose its body.
+            head.headers
+                .insert(http::header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        }
+    }
+    let until = SystemTime::now() + deadline.saturating_duration_since(Deadline::now());
+    let until = until.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    head.headers.insert(
+        headers::DEADLINE_MS,
+        HeaderValue::from(u64::try_from(until).unwrap_or(u64::MAX)),
+    );
+    // An instance id is always a valid header value.
+    if let Ok(id) = HeaderValue::from_str(instance.id.as_str()) {
+        head.headers.insert(headers::INSTANCE, id);
+    }
+    Ok(Request::from_parts(head, body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hook_is_known_however_its_path_is_written() {
+        let hooks = Hooks {
+            before_snapshot: Some("/hooks/before".to_owned()),
+            after_restore: Some("/hooks/after-restore".to_owned()),
+        };
+        for path in [
+            "/hooks/before",
+            "/hooks/after-restore?x=1",
+            "//hooks/./after-restore/",
+            "/Hooks/after%2Drestore",
+            "/hooks%2fbefore",
+        ] {
+            assert!(is_hook(&hooks, path), "{path}");
+        }
+        for path in ["/", "/hooks", "/hooks/before/more", "/other?/hooks/before"] {
+            assert!(!is_hook(&hooks, path), "{path}");
+        }
+        assert!(!is_hook(&Hooks::default(), "/"));
+    }
+}
