@@ -60,6 +60,8 @@ pub(crate) struct Call {
     pub(crate) path: String,
     /// `http`, or `event`.
     pub(crate) invocation: &'static str,
+    /// Whether its caller may read what the function writes.
+    pub(crate) reads_output: bool,
     /// Starts a fresh instance in this way.
     pub(crate) force: Option<StartKind>,
     pub(crate) request_id: String,
@@ -77,8 +79,15 @@ impl Dispatch {
     /// Serves one invocation. Errors become responses here.
     pub(crate) async fn invoke(&self, call: Call, request: Request<Body>) -> Response<Body> {
         let request_id = call.request_id.clone();
+        let stranger_to = (!call.reads_output).then(|| call.function.clone());
         let answer = self.serve(call, request).await;
-        answer.unwrap_or_else(|error| error.with_request_id(&request_id).into_response())
+        answer.unwrap_or_else(|error| {
+            let error = match stranger_to {
+                Some(function) => without_output(error, &function),
+                None => error,
+            };
+            error.with_request_id(&request_id).into_response()
+        })
     }
 
     /// Serves one invocation.
@@ -300,6 +309,17 @@ impl Dispatch {
         span.record("rekindle.instance", slot.leased.instance.as_str());
         span.record("rekindle.start", slot.leased.start().as_str());
         Ok(slot)
+    }
+}
+
+/// The error as those may read it who may not read what the function writes, which can be a secret.
+pub(crate) fn without_output(error: ApiError, function: &FunctionId) -> ApiError {
+    match error.code {
+        ErrorCode::BootFailed => ApiError {
+            message: format!("{function} could not start: `fn logs {function}` shows what it wrote"),
+            ..error
+        },
+        _ => error,
     }
 }
 

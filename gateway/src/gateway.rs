@@ -158,19 +158,21 @@ impl Gateway {
         if let Some(answer) = self.elsewhere(&request, host.as_ref(), via)? {
             return Ok(answer);
         }
-        let call = |function, selector: Option<Selector>, path, invocation, force| Call {
-            function,
-            selector: selector.unwrap_or_default(),
-            path,
-            invocation,
-            force,
-            request_id: request_id.to_owned(),
-            peer,
-            arrived,
-            connection,
-            client,
-            attempt: None,
-        };
+        let call =
+            |function: FunctionId, selector: Option<Selector>, path, invocation, force, caller: Option<&Caller>| Call {
+                reads_output: caller.is_some_and(|c| c.has(AccessRole::Reader, &Scope::Function(function.clone()))),
+                function,
+                selector: selector.unwrap_or_default(),
+                path,
+                invocation,
+                force,
+                request_id: request_id.to_owned(),
+                peer,
+                arrived,
+                connection,
+                client,
+                attempt: None,
+            };
         let asked = |function: FunctionId, path, invocation, caller: Option<Caller>| Asked {
             path,
             invocation,
@@ -205,12 +207,12 @@ impl Gateway {
                 if force.is_some() {
                     self.check_force(request.headers(), &name)?;
                 }
-                drop(self.keys.take(request.headers_mut()));
+                let caller = self.keys.take(request.headers_mut()).and_then(Result::ok);
                 let own = selector
                     .as_ref()
                     .map_or_else(|| name.to_string(), |s| format!("{name}@{s}"));
                 let prefix = (by != By::Host).then(|| headers::set_prefix(request.headers_mut(), &own));
-                let call = call(name, selector, path, "http", force);
+                let call = call(name, selector, path, "http", force, caller.as_ref());
                 let mut answer = self.dispatch.invoke(call, request).await;
                 let is_apart = match by {
                     By::Host => false,
@@ -248,10 +250,8 @@ impl Gateway {
                     let asked = asked(name, "/".to_owned(), "event", Some(caller));
                     return self.later(asked, request).await;
                 }
-                Ok(self
-                    .dispatch
-                    .invoke(call(name, None, "/".to_owned(), "event", force), request)
-                    .await)
+                let call = call(name, None, "/".to_owned(), "event", force, Some(&caller));
+                Ok(self.dispatch.invoke(call, request).await)
             }
             Route::Admin => {
                 let caller = self.keys.caller(request.headers())?;

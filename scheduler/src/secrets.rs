@@ -135,15 +135,10 @@ pub(crate) fn follow(scheduler: &Scheduler, beat: &Heartbeat) {
             continue;
         };
         let manifest = &version.spec.manifest;
-        let is_behind = |set: u64| set != *has;
-        if !scheduler
-            .secrets
-            .revision(&info.function, manifest)
-            .is_some_and(is_behind)
-        {
+        if scheduler.secrets.revision(&info.function, manifest) == *has {
             continue;
         }
-        let Ok(secrets) = scheduler.secrets.of(&info.function, manifest) else {
+        let Ok(secrets) = scheduler.secrets.of_those_set(&info.function, manifest) else {
             continue;
         };
         if !scheduler.secrets.changing_in.lock().insert(info.id.clone()) {

@@ -109,9 +109,10 @@ pub struct Secret {
     pub value: SecretValue,
 }
 
-/// Tells two states of a function's secrets apart: the sum of their versions, which grows whenever one is set.
+/// Tells two states of a function's secrets apart: the sum of their versions, which grows whenever one is set, and
+/// their number, which is less once one was removed. It is never 0.
 pub fn revision(versions: impl Iterator<Item = u32>) -> u64 {
-    versions.map(u64::from).sum()
+    1 + versions.map(|version| (1 << 40) + u64::from(version)).sum::<u64>()
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use rekindle_wire::manifest::ByteSize;
 use rekindle_wire::{ApiError, CallId, ErrorCode};
 use serde::Serialize;
 
+use crate::dispatch::without_output;
 use crate::headers;
 use crate::scheduler::SchedulerClient;
 
@@ -48,11 +49,15 @@ pub(crate) async fn result(
 
 fn answer(result: &CallResult, request_id: &str) -> Result<Response<Body>, ApiError> {
     if !result.state.is_final() {
+        let error = result
+            .error
+            .clone()
+            .map(|error| without_output(error, &result.function));
         let pending = Pending {
             id: &result.id,
             state: result.state,
             attempts: result.attempts,
-            error: &result.error,
+            error: &error,
         };
         let mut answer = (StatusCode::ACCEPTED, Json(pending)).into_response();
         answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
@@ -61,6 +66,7 @@ fn answer(result: &CallResult, request_id: &str) -> Result<Response<Body>, ApiEr
     let Some(kept) = &result.answer else {
         let none = || ApiError::new(ErrorCode::Internal, "nothing is kept of what came of it");
         let error = result.error.clone().unwrap_or_else(none);
+        let error = without_output(error, &result.function);
         // Asking again returns the same.
         let error = ApiError {
             retry_after_s: None,

@@ -198,6 +198,8 @@ impl Runner {
             } else {
                 "http"
             },
+            // The scheduler keeps the error for those who may.
+            reads_output: true,
             force: None,
             request_id: claimed.request.request_id,
             peer: claimed.request.peer,

@@ -68,13 +68,31 @@ impl Secrets {
     /// # Errors
     /// If one is not set, or was sealed with another master key.
     pub(crate) fn of(&self, function: &FunctionId, manifest: &Manifest) -> Result<Vec<Secret>, ApiError> {
+        self.opened(function, manifest, |_| true)
+    }
+
+    /// Those of them that are set, opened.
+    ///
+    /// # Errors
+    /// If one was sealed with another master key.
+    pub(super) fn of_those_set(&self, function: &FunctionId, manifest: &Manifest) -> Result<Vec<Secret>, ApiError> {
+        self.opened(function, manifest, |is_set| is_set)
+    }
+
+    fn opened(
+        &self,
+        function: &FunctionId,
+        manifest: &Manifest,
+        wanted: impl Fn(bool) -> bool,
+    ) -> Result<Vec<Secret>, ApiError> {
         let names = &manifest.secrets;
         if names.is_empty() {
             return Ok(Vec::new());
         }
         let namespace = function.split().1.unwrap_or_default();
         let sealed = self.sealed.lock();
-        let opened = names.iter().map(|name| {
+        let is_set = |name: &&SecretName| sealed.contains_key(&(namespace.clone(), (*name).clone()));
+        let opened = names.iter().filter(|name| wanted(is_set(name))).map(|name| {
             let unavailable = |why: String| ApiError::new(ErrorCode::SecretUnavailable, why);
             let stored = sealed.get(&(namespace.clone(), name.clone())).ok_or_else(|| {
                 let in_namespace = format!("namespace {namespace}: set it with `fn secret set {name}`");
@@ -98,15 +116,13 @@ impl Secrets {
         opened.collect()
     }
 
-    /// Tells a function's secrets from those that an instance got earlier; `None` if one of them is not set.
-    pub(super) fn revision(&self, function: &FunctionId, manifest: &Manifest) -> Option<u64> {
+    /// Tells those of a function's secrets that are set from those that an instance got earlier.
+    pub(super) fn revision(&self, function: &FunctionId, manifest: &Manifest) -> u64 {
         let namespace = function.split().1.unwrap_or_default();
         let sealed = self.sealed.lock();
-        let mut versions = Vec::new();
-        for name in &manifest.secrets {
-            versions.push(sealed.get(&(namespace.clone(), name.clone()))?.version);
-        }
-        Some(secret::revision(versions.into_iter()))
+        let stored = |name: &SecretName| sealed.get(&(namespace.clone(), name.clone()));
+        let set = manifest.secrets.iter().filter_map(stored);
+        secret::revision(set.map(|stored| stored.version))
     }
 
     /// A secret as users see it.

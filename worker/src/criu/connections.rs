@@ -10,8 +10,8 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 
 use crate::host::cgroup::Cgroup;
 use crate::host::host_pids::{HostPids, processes_in};
-use crate::host::tcp::{self, End};
-use crate::snapshots::connections::{Connection, ConnectionEnd, ConnectionNote, UNREAD_MAX, find};
+use crate::host::tcp::{Copier, End, connect_pair};
+use crate::snapshots::connections::{CONNECTIONS_MAX, Connection, ConnectionEnd, ConnectionNote, UNREAD_MAX, find};
 
 /// Why the connections of a copy were not made again.
 #[derive(Debug, thiserror::Error)]
@@ -26,16 +26,17 @@ pub(crate) struct ConnectionError {
 }
 
 /// Copies what is in the connections of stopped processes. Copies get no connection that something is on its way in, or
-/// that holds too much.
+/// that holds too much, and no more than a thousand.
 pub(super) fn copy(cgroup: &Cgroup, verified: &Verified) -> Vec<ConnectionNote> {
     let found = find(verified);
     if found.is_empty() {
         return Vec::new();
     }
     let hosts = processes_in(cgroup).unwrap_or_default();
+    let mut copier = Copier::new();
     let note = |connection: &Connection| {
         let [this, that] = &connection.ends;
-        let unread = open(&hosts, this).and_then(|this| tcp::unread([&this, &open(&hosts, that)?]));
+        let unread = open(&hosts, this).and_then(|this| copier.unread([&this, &open(&hosts, that)?]));
         let unread = unread.unwrap_or_else(|error| {
             tracing::warn!(pid = this.pid, fd = this.fd, %error, "a connection is closed in copies");
             None
@@ -53,6 +54,7 @@ pub(super) fn copy(cgroup: &Cgroup, verified: &Verified) -> Vec<ConnectionNote> 
             left = fits.unwrap_or(left);
             fits.is_some()
         })
+        .take(CONNECTIONS_MAX)
         .collect()
 }
 
@@ -64,7 +66,7 @@ pub(crate) fn connect(connections: &[Connection], hosts: &HostPids) -> Result<()
     for Connection { ends: [this, that] } in connections {
         let made = open(hosts, this).and_then(|socket| {
             let other = open(hosts, that)?;
-            tcp::connect_pair([end(&socket, this), end(&other, that)])
+            connect_pair([end(&socket, this), end(&other, that)])
         });
         made.map_err(|source| ConnectionError {
             pid: this.pid,

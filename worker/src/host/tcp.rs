@@ -14,7 +14,7 @@ use nix::sys::socket::{MsgFlags, SockaddrStorage, bind, connect, getsockopt, rec
 
 /// Maximum number of bytes that are copied from one end.
 const UNREAD_MAX: usize = 64 << 10;
-/// How long the other end may take to acknowledge what has arrived. The kernel waits 40 ms for something to say with
+/// How long the other ends may take to acknowledge what has arrived. The kernel waits 40 ms for something to say with
 /// it.
 const ACKNOWLEDGED: Duration = Duration::from_millis(60);
 const PAUSE: Duration = Duration::from_millis(2);
@@ -44,35 +44,51 @@ pub(crate) struct End<'a> {
     pub(crate) unread: &'a [u8],
 }
 
-/// Copies what each end of an established connection has received and not read. Nobody may use the sockets meanwhile.
-/// Returns `None` if that is more than 64 KiB or than half of what the socket has room for, or if something is on its
-/// way or urgent.
-///
-/// # Errors
-/// If the kernel does not tell.
-pub(crate) fn unread(ends: [&OwnedFd; 2]) -> io::Result<Option<[Vec<u8>; 2]>> {
-    for end in ends {
-        if !is_still(end)? {
-            return Ok(None);
+/// Copies what connections have in them, with one buffer and one time limit for all.
+pub(crate) struct Copier {
+    buffer: Vec<u8>,
+    until: Instant,
+}
+
+impl Copier {
+    /// From now on, what is on its way may arrive.
+    pub(crate) fn new() -> Self {
+        Self {
+            buffer: vec![0; UNREAD_MAX + 1],
+            until: Instant::now() + ACKNOWLEDGED,
         }
     }
-    let mut copied = [Vec::new(), Vec::new()];
-    for (end, bytes) in std::iter::zip(ends, &mut copied) {
-        bytes.resize(UNREAD_MAX + 1, 0);
-        let length = match recv(end.as_raw_fd(), bytes, MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT) {
-            Ok(length) => length,
-            Err(Errno::EAGAIN) => 0,
-            Err(e) => return Err(e.into()),
-        };
-        bytes.truncate(length);
-        // What is urgent ends the copy, and a copy is in one piece, which needs more room than many.
-        let mut urgent = [PollFd::new(end.as_fd(), PollFlags::POLLPRI)];
-        let room = getsockopt(end, sockopt::RcvBuf)? / 2;
-        if poll(&mut urgent, PollTimeout::ZERO)? > 0 || length > UNREAD_MAX.min(room) {
-            return Ok(None);
+
+    /// Copies what each end of an established connection has received and not read. Nobody may use the sockets
+    /// meanwhile. Returns `None` if that is more than 64 KiB or than half of what the socket has room for, if something
+    /// is on its way or urgent, or if an end looks at what it has from an offset (`SO_PEEK_OFF`), as this would.
+    ///
+    /// # Errors
+    /// If the kernel does not tell.
+    pub(crate) fn unread(&mut self, ends: [&OwnedFd; 2]) -> io::Result<Option<[Vec<u8>; 2]>> {
+        for end in ends {
+            if !is_still(end, self.until)? || !peeks_from_the_start(end)? {
+                return Ok(None);
+            }
         }
+        let mut copied = [Vec::new(), Vec::new()];
+        for (end, bytes) in std::iter::zip(ends, &mut copied) {
+            let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+            let length = match recv(end.as_raw_fd(), &mut self.buffer, flags) {
+                Ok(length) => length,
+                Err(Errno::EAGAIN) => 0,
+                Err(e) => return Err(e.into()),
+            };
+            // What is urgent ends the copy, and a copy is in one piece, which needs more room than many.
+            let mut urgent = [PollFd::new(end.as_fd(), PollFlags::POLLPRI)];
+            let room = getsockopt(end, sockopt::RcvBuf)? / 2;
+            if poll(&mut urgent, PollTimeout::ZERO)? > 0 || length > UNREAD_MAX.min(room) {
+                return Ok(None);
+            }
+            bytes.extend_from_slice(&self.buffer[..length]);
+        }
+        Ok(Some(copied))
     }
-    Ok(Some(copied))
 }
 
 /// Connects two sockets to each other, and has each receive what it has not read.
@@ -148,9 +164,8 @@ fn set(socket: &OwnedFd, name: i32, value: &[u32]) -> io::Result<()> {
 
 /// Returns whether a connection is open, and all that was sent at this end has arrived. Waits for that while the other
 /// end has yet to say so, which it may do late.
-fn is_still(socket: &OwnedFd) -> io::Result<bool> {
+fn is_still(socket: &OwnedFd, until: Instant) -> io::Result<bool> {
     const ESTABLISHED: u8 = 1;
-    let until = Instant::now() + ACKNOWLEDGED;
     loop {
         let told = info(socket)?;
         if told.tcpi_state != ESTABLISHED || told.tcpi_notsent_bytes > 0 {
@@ -160,6 +175,29 @@ fn is_still(socket: &OwnedFd) -> io::Result<bool> {
             return Ok(told.tcpi_unacked == 0);
         }
         std::thread::sleep(PAUSE);
+    }
+}
+
+/// Returns whether peeks at a socket begin with what comes first. A kernel without the option for TCP always does so.
+fn peeks_from_the_start(socket: &OwnedFd) -> io::Result<bool> {
+    let mut offset = -1_i32;
+    let mut length = size_of_val(&offset) as u32;
+    // SAFETY: both are valid until the call returns, and the length is that of the room.
+    #[expect(unsafe_code, reason = "nix does not have this option")]
+    let result = unsafe {
+        let at = (&raw mut offset).cast();
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEEK_OFF,
+            at,
+            &raw mut length,
+        )
+    };
+    match Errno::result(result) {
+        Ok(_) => Ok(offset < 0),
+        Err(Errno::EOPNOTSUPP | Errno::ENOPROTOOPT) => Ok(true),
+        Err(e) => Err(e.into()),
     }
 }
 
@@ -213,6 +251,10 @@ mod tests {
         (listener, this, that)
     }
 
+    fn unread(ends: &[OwnedFd; 2]) -> Option<[Vec<u8>; 2]> {
+        Copier::new().unread([&ends[0], &ends[1]]).unwrap()
+    }
+
     /// Replaces a connection by one between new sockets.
     fn replaced(this: TcpStream, that: TcpStream) -> [TcpStream; 2] {
         let addresses = [&this, &that].map(|end| (end.local_addr().unwrap(), end.peer_addr().unwrap()));
@@ -224,7 +266,7 @@ mod tests {
         };
         ends.iter()
             .for_each(|end| setsockopt(end, sockopt::Linger, &at_once).unwrap());
-        let unread = unread([&ends[0], &ends[1]]).unwrap().unwrap();
+        let unread = unread(&ends).unwrap();
         drop(ends);
         let sockets = addresses.map(|(own, _)| unconnected(own));
         setsockopt(&sockets[1], sockopt::ReuseAddr, &true).unwrap();
@@ -275,14 +317,14 @@ mod tests {
         setsockopt(&that, sockopt::RcvBuf, &(1 << 20)).unwrap();
         this.write_all(&[1; UNREAD_MAX]).unwrap();
         let ends = [OwnedFd::from(this), OwnedFd::from(that)];
-        let copied = unread([&ends[0], &ends[1]]).unwrap();
-        assert_eq!(copied.unwrap()[1].len(), UNREAD_MAX);
+        let [_, copied] = unread(&ends).unwrap();
+        assert!(copied.len() == UNREAD_MAX && copied.capacity() < 2 * UNREAD_MAX);
         let mut this = TcpStream::from(ends[0].try_clone().unwrap());
         this.set_nonblocking(true).unwrap();
         this.write_all(&[1]).unwrap();
-        assert!(unread([&ends[0], &ends[1]]).unwrap().is_none());
+        assert!(unread(&ends).is_none());
         while this.write(&[1; 4096]).is_ok() {}
-        assert!(unread([&ends[0], &ends[1]]).unwrap().is_none());
+        assert!(unread(&ends).is_none());
     }
 
     #[test]
@@ -291,13 +333,53 @@ mod tests {
         this.write_all(b"ab").unwrap();
         send(this.as_raw_fd(), b"!", MsgFlags::MSG_OOB).unwrap();
         this.write_all(b"cd").unwrap();
-        assert!(unread([&this.into(), &that.into()]).unwrap().is_none());
+        assert!(unread(&[this.into(), that.into()]).is_none());
     }
 
     #[test]
     fn a_closed_connection_is_not_copied() {
         let (_listener, this, that) = connected("127.0.0.1:0");
         that.shutdown(std::net::Shutdown::Write).unwrap();
-        assert!(unread([&this.into(), &that.into()]).unwrap().is_none());
+        assert!(unread(&[this.into(), that.into()]).is_none());
+    }
+
+    #[test]
+    fn what_is_on_its_way_in_many_connections_is_waited_for_once() {
+        let all: Vec<_> = std::iter::repeat_with(|| connected("127.0.0.1:0")).take(20).collect();
+        let stuck = all.into_iter().map(|(listener, mut this, that)| {
+            setsockopt(&that, sockopt::RcvBuf, &4096).unwrap();
+            this.set_nonblocking(true).unwrap();
+            while this.write(&[1; 4096]).is_ok() {}
+            (listener, [OwnedFd::from(this), OwnedFd::from(that)])
+        });
+        let stuck: Vec<_> = stuck.collect();
+        let began = Instant::now();
+        let mut copier = Copier::new();
+        for (_, ends) in &stuck {
+            assert!(copier.unread([&ends[0], &ends[1]]).unwrap().is_none());
+        }
+        assert!(began.elapsed() < ACKNOWLEDGED * 10);
+    }
+
+    #[test]
+    fn what_is_peeked_at_from_an_offset_is_not_copied() {
+        let (_listener, mut this, that) = connected("127.0.0.1:0");
+        this.write_all(b"0123456789").unwrap();
+        let offset = 5_i32;
+        // SAFETY: the value is valid until the call returns, and as long as it is said to be.
+        #[expect(unsafe_code, reason = "nix does not have this option")]
+        let result = unsafe {
+            let at = (&raw const offset).cast();
+            libc::setsockopt(
+                that.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEEK_OFF,
+                at,
+                size_of_val(&offset) as u32,
+            )
+        };
+        let copied = unread(&[this.into(), that.into()]);
+        // A kernel without the option has no offset.
+        assert_eq!(copied.is_none(), result == 0);
     }
 }

@@ -15,6 +15,8 @@ const INET: u32 = 2;
 
 /// Maximum number of bytes in all connections of a function.
 pub(crate) const UNREAD_MAX: usize = 1 << 20;
+/// Maximum number of a function's connections that copies get.
+pub(crate) const CONNECTIONS_MAX: usize = 1_000;
 
 /// What a connection had in it at the checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,9 +92,10 @@ pub(crate) fn find(images: &Verified) -> Vec<Connection> {
 /// Returns the connections in verified images that copies get, with what `notes` says of them.
 pub(crate) fn noted(images: &Verified, notes: &[ConnectionNote]) -> Vec<Connection> {
     let mut found = find(images);
+    let notes: BTreeMap<_, _> = notes.iter().map(|note| (note.sockets, note)).collect();
     found.retain_mut(|connection| {
         let sockets = connection.ends.each_ref().map(|end| end.socket);
-        let note = notes.iter().find(|note| note.sockets == sockets);
+        let note = notes.get(&sockets);
         for (end, unread) in std::iter::zip(&mut connection.ends, note.into_iter().flat_map(|note| &note.unread)) {
             end.unread.clone_from(unread);
         }
