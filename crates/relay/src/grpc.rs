@@ -89,7 +89,7 @@ mod tests {
                 "{text}"
             );
         }
-        for text in ["", "S", "1", "1s", "-1S", "123456789m", "1.5S", "é"] {
+        for text in ["", "S", "1", "1s", "-1S", "123456789m", "1.5S"] {
             assert_eq!(call_timeout(&with(TIMEOUT, text)), None, "{text}");
         }
     }

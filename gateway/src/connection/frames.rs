@@ -320,24 +320,21 @@ mod tests {
     #[tokio::test]
     async fn a_ping_for_each_response_is_free_and_others_are_not() {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-        let pinged = async |response: &[u8]| {
+        const PINGS: u64 = 20;
+        for (written, counted) in [(40, 0), (ACKNOWLEDGED, PINGS)] {
             let (mut client, server) = tokio::io::duplex(1 << 10);
-            let mut server = Watching::new(server, Duration::from_secs(9), Arc::new(Metrics::new()));
-            client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+            let mut server = Watching::new(server, Duration::from_secs(60), Arc::new(Metrics::new()));
             let mut taken = vec![0; 64];
-            server.read_exact(&mut taken[..24]).await.unwrap();
-            for _ in 0..=IDLE_FRAMES {
-                server.write_all(response).await.unwrap();
-                client.read_exact(&mut taken[..response.len()]).await.unwrap();
+            client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+            server.read_exact(&mut taken[..PREFACE as usize]).await.unwrap();
+            for _ in 0..PINGS {
+                server.write_all(&vec![0; written]).await.unwrap();
+                client.read_exact(&mut taken[..written]).await.unwrap();
                 client.write_all(&frame(PING, 0, 8)).await.unwrap();
-                if server.read_exact(&mut taken[..17]).await.is_err() {
-                    return false;
-                }
+                server.read_exact(&mut taken[..HEADER + 8]).await.unwrap();
             }
-            true
-        };
-        assert!(pinged(&[0; 40]).await);
-        assert!(!pinged(&frame(PING, 1, 8)).await);
+            assert_eq!(server.frames.idle, counted, "after writes of {written} bytes");
+        }
     }
 
     #[test]
