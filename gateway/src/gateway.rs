@@ -1,7 +1,7 @@
 //! A gateway: how each request is answered, by its route.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::body::Body;
@@ -12,6 +12,7 @@ use rekindle_relay::is_grpc;
 use rekindle_telemetry::metrics::exposition;
 use rekindle_wire::access::{AccessRole, Caller, Scope};
 use rekindle_wire::headers::{FORCE_START, PLATFORM_ERROR, REQUEST_ID};
+use rekindle_wire::manifest::Auth;
 use rekindle_wire::{ApiError, ErrorCode, FunctionId, Selector};
 use tokio_util::sync::CancellationToken;
 
@@ -94,6 +95,36 @@ impl Gateway {
     /// Accepts an invocation that is run later.
     async fn later(&self, asked: Asked, request: Request<Body>) -> Result<Response<Body>, ApiError> {
         async_calls::accept(&self.scheduler, &self.dispatch.intake, &self.targets, asked, request).await
+    }
+
+    /// Refuses the call of a function that asks for a key to a caller who may not invoke it. `shown` is the caller whose
+    /// key was sent.
+    async fn admit(&self, function: &FunctionId, shown: Option<Result<Caller, ApiError>>) -> Result<(), ApiError> {
+        let Dispatch { routes, slots, .. } = &*self.dispatch;
+        let mut auth = routes.auth(function);
+        if auth.is_none() {
+            // It may be new. If the scheduler does not answer, no instance of it is found either.
+            let news = slots
+                .scheduler
+                .routes(&slots.gateway, routes.revision(), Duration::ZERO);
+            if let Ok(told) = news.await {
+                routes.apply(told);
+            }
+            auth = routes.auth(function);
+        }
+        match (auth.unwrap_or_default(), shown) {
+            (Auth::None, _) => Ok(()),
+            (Auth::Key, Some(caller)) => caller?.check(AccessRole::Invoker, &Scope::Function(function.clone())),
+            (Auth::Key, None) => Err(ApiError::new(
+                ErrorCode::Unauthorized,
+                format!(
+                    "{function} asks its callers for a key: send \"Authorization: Bearer KEY\"; an admin makes one with \
+                     `fn key create --role invoker -n {} --function {}`",
+                    function.namespace(),
+                    function.name()
+                ),
+            )),
+        }
     }
 
     /// Refuses a forced start to a caller that is no deployer of the function.
@@ -207,7 +238,9 @@ impl Gateway {
                 if force.is_some() {
                     self.check_force(request.headers(), &name)?;
                 }
-                let caller = self.keys.take(request.headers_mut()).and_then(Result::ok);
+                let shown = self.keys.take(request.headers_mut());
+                let caller = shown.clone().and_then(Result::ok);
+                self.admit(&name, shown).await?;
                 let own = selector
                     .as_ref()
                     .map_or_else(|| name.to_string(), |s| format!("{name}@{s}"));
@@ -226,7 +259,9 @@ impl Gateway {
             }
             Route::Later { name, path } => {
                 let mut request = request;
-                let caller = self.keys.take(request.headers_mut()).transpose()?;
+                let shown = self.keys.take(request.headers_mut());
+                self.admit(&name, shown.clone()).await?;
+                let caller = shown.transpose()?;
                 self.later(asked(name, path, "http", caller), request).await
             }
             Route::Result { id } => {

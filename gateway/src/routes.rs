@@ -1,5 +1,5 @@
-//! Which version an invocation is for: what functions' aliases name, as the scheduler tells, and the choice among
-//! several versions by their weights.
+//! Which version an invocation is for, and what its caller must show: what functions' aliases name, as the scheduler
+//! tells, and the choice among several versions by their weights.
 //!
 //! A choice is made for each invocation. Invocations with the same affinity go to the same version while the weights
 //! stay. A version whose weight grows keeps its own, as each has a run of a line from 0 to 1, in the order of their
@@ -14,6 +14,7 @@ use parking_lot::RwLock;
 use rekindle_wire::api::{Alias, AliasTarget};
 use rekindle_wire::headers::{AFFINITY, AFFINITY_COOKIE};
 use rekindle_wire::internal::{FunctionRoutes, RoutesAnswer};
+use rekindle_wire::manifest::Auth;
 use rekindle_wire::stats::ShareReport;
 use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, Selector, VersionNumber};
 
@@ -39,6 +40,8 @@ struct Table {
 #[derive(Debug)]
 struct Function {
     aliases: Vec<Alias>,
+    /// What its callers must show.
+    auth: Auth,
     /// Counts of the plain URL's invocations, if several versions share them.
     share: Option<Arc<Share>>,
 }
@@ -62,16 +65,26 @@ impl Routes {
     /// Applies what the scheduler tells.
     pub(crate) fn apply(&self, told: RoutesAnswer) {
         let mut table = self.table.write();
+        // Two questions may be answered in another order than they were asked in.
+        if told.epoch == table.epoch && told.revision < table.revision {
+            return;
+        }
         let mut before = match table.epoch == told.epoch {
             true => HashMap::new(),
             false => std::mem::take(&mut table.functions),
         };
         (table.epoch, table.revision) = (told.epoch, told.revision);
-        for FunctionRoutes { function, aliases } in told.functions {
+        for FunctionRoutes {
+            function,
+            aliases,
+            auth,
+        } in told.functions
+        {
             let known = table.functions.remove(&function).or_else(|| before.remove(&function));
-            if !aliases.is_empty() {
+            if !aliases.is_empty() || auth.is_some() {
                 let share = share(&aliases, known.and_then(|known| known.share));
-                table.functions.insert(function, Function { aliases, share });
+                let auth = auth.unwrap_or_default();
+                table.functions.insert(function, Function { aliases, auth, share });
             }
         }
     }
@@ -92,7 +105,16 @@ impl Routes {
 
     /// Whether the function has an alias.
     pub(crate) fn knows(&self, function: &FunctionId) -> bool {
-        self.table.read().functions.contains_key(function)
+        let table = self.table.read();
+        table
+            .functions
+            .get(function)
+            .is_some_and(|known| !known.aliases.is_empty())
+    }
+
+    /// What the function's callers must show. `None` if nothing is known of it.
+    pub(crate) fn auth(&self, function: &FunctionId) -> Option<Auth> {
+        self.table.read().functions.get(function).map(|known| known.auth)
     }
 
     /// The function that a host of this name is for: `ALIAS--NAME` is what the alias names, unless a function is called
@@ -227,6 +249,7 @@ mod tests {
             functions: vec![FunctionRoutes {
                 function: "hello".parse().unwrap(),
                 aliases: Some(live).filter(|live| !live.targets.is_empty()).into_iter().collect(),
+                auth: None,
             }],
         }
     }
@@ -259,6 +282,25 @@ mod tests {
             !routes.knows(&"hello".parse().unwrap()),
             "of another lead nothing is kept"
         );
+    }
+
+    #[test]
+    fn what_callers_must_show_is_known_of_functions_without_aliases_and_older_news_change_nothing() {
+        let routes = Routes::default();
+        let hello = "hello".parse().unwrap();
+        assert_eq!(routes.auth(&hello), None);
+        let news = |revision, auth| {
+            let mut told = told("lead", revision, &[]);
+            told.functions[0].auth = auth;
+            told
+        };
+        routes.apply(news(2, Some(Auth::Key)));
+        assert_eq!(routes.auth(&hello), Some(Auth::Key));
+        assert!(!routes.knows(&hello));
+        routes.apply(news(1, Some(Auth::None)));
+        assert_eq!(routes.auth(&hello), Some(Auth::Key));
+        routes.apply(news(3, None));
+        assert_eq!(routes.auth(&hello), None, "it is gone");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rekindle_wire::api::{Alias, StartKind};
 use rekindle_wire::internal::{DamagedSnapshot, FunctionRoutes, VersionSpec};
+use rekindle_wire::manifest::Auth;
 use rekindle_wire::schedule::Schedule;
 use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, Namespace, SnapshotId, VersionNumber};
 
@@ -65,6 +66,13 @@ impl Function {
         targets.filter_map(|target| self.version(target.version))
     }
 
+    /// What its callers must show at every address: the most that a version asks for which serves, or that any asks for
+    /// as long as none serves.
+    fn auth(&self) -> Option<Auth> {
+        let serving = self.serving().map(|live| live.spec.manifest.auth).max();
+        serving.or_else(|| self.versions.values().map(|spec| spec.manifest.auth).max())
+    }
+
     /// Whether an alias names the version.
     fn is_named(&self, version: VersionNumber) -> bool {
         let mut targets = self.aliases.values().flat_map(|alias| &alias.targets);
@@ -86,7 +94,7 @@ pub(crate) struct Catalog {
     /// Functions whose live version asks for instances that stand by: few, and queried ten times a second.
     standing: BTreeSet<FunctionId>,
     retired: Retired,
-    /// Number of changes of aliases so far.
+    /// Number of changes so far of what gateways are told.
     revision: u64,
     /// The last of these for each function, and which function that was.
     revisions: HashMap<FunctionId, u64>,
@@ -185,6 +193,7 @@ impl Catalog {
         let versions = &mut self.functions.entry(function.clone()).or_default().versions;
         versions.insert(spec.version, Arc::new(spec));
         self.note_aliases(&function);
+        self.count_change(&function);
     }
 
     /// Adds a version that serves all of its function's invocations from now on.
@@ -226,12 +235,13 @@ impl Catalog {
         self.revision
     }
 
-    /// What the aliases of those functions name that have changed since a revision.
+    /// What gateways are told of those functions that have changed since a revision.
     pub(crate) fn routes_since(&self, revision: u64) -> Vec<FunctionRoutes> {
         let changed = self.changes.range(revision.saturating_add(1)..);
         let routes = changed.map(|(_, function)| FunctionRoutes {
             function: function.clone(),
             aliases: self.aliases(function).cloned().collect(),
+            auth: self.functions.get(function).and_then(Function::auth),
         });
         routes.collect()
     }
@@ -319,6 +329,7 @@ impl Catalog {
             known.versions.remove(&version);
         }
         self.note_aliases(function);
+        self.count_change(function);
     }
 
     pub(crate) fn remove(&mut self, function: &FunctionId) {
@@ -540,6 +551,43 @@ mod tests {
         assert_eq!(told(&catalog, seen), [("a".to_owned(), 2)]);
         catalog.remove(&a);
         assert_eq!(told(&catalog, seen), [("a".to_owned(), 0)]);
+    }
+
+    #[test]
+    fn what_the_live_version_asks_of_callers_is_asked_at_every_address() {
+        let mut catalog = Catalog::default();
+        let hello: FunctionId = "hello".parse().unwrap();
+        let version = |number, auth| {
+            let mut spec = spec("hello", number, 10, 1, 2);
+            spec.manifest.auth = auth;
+            spec
+        };
+        let asked = |catalog: &Catalog, since| catalog.routes_since(since).first().and_then(|told| told.auth);
+        catalog.add(version(1, Auth::None));
+        assert_eq!(asked(&catalog, 0), Some(Auth::None));
+        let seen = catalog.revision();
+        catalog.add(version(2, Auth::Key));
+        assert_eq!(
+            asked(&catalog, seen),
+            Some(Auth::Key),
+            "none serves, and a version asks for one"
+        );
+        let seen = catalog.revision();
+        let mut serve = |targets: &[(u32, u32)]| {
+            let target = |(number, weight): &(u32, u32)| AliasTarget {
+                version: VersionNumber(*number),
+                weight: *weight,
+            };
+            let name = AliasName::live();
+            let targets = targets.iter().map(target).collect();
+            catalog.set_alias(&hello, Alias { name, targets });
+            asked(&catalog, seen)
+        };
+        assert_eq!(serve(&[(1, 1)]), Some(Auth::None));
+        assert_eq!(serve(&[(1, 90), (2, 10)]), Some(Auth::Key));
+        assert_eq!(serve(&[(2, 1)]), Some(Auth::Key));
+        catalog.remove(&hello);
+        assert_eq!(asked(&catalog, 0), None);
     }
 
     #[test]

@@ -144,7 +144,7 @@ pub(crate) fn begin(
                     abandon(&here, instance);
                 }
                 match (release, canary) {
-                    (Release::Hold, _) => {}
+                    (Release::Hold, _) => releases::announce(&here),
                     (_, Some(canary)) => canary::apply(&here, &function, canary).await,
                     (_, None) => releases::apply(&here, &function, Alias::of(AliasName::live(), number)).await,
                 }

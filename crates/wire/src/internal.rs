@@ -1,13 +1,14 @@
 //! Messages between gateway, scheduler and worker. [`crate::interface`] says which operation takes which.
 
 mod keys;
+mod routes;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::{Alias, InstanceInfo, SnapshotSummary, StartKind, VersionState};
+use crate::api::{InstanceInfo, SnapshotSummary, StartKind, VersionState};
 use crate::error::ApiError;
 use crate::ids::{FunctionId, GatewayId, InstanceId, SnapshotId, VersionNumber, WorkerId};
 use crate::manifest::Manifest;
@@ -17,6 +18,7 @@ use crate::secret::Secret;
 use crate::stats::WorkerLevels;
 
 pub use keys::{KeysAnswer, KnownKey};
+pub use routes::{FunctionRoutes, RoutesAnswer};
 
 /// Extra time for a start in addition to its boot: a sandbox, its turn among other starts, and a failing restore.
 const START_SPARE: Duration = Duration::from_secs(30);
@@ -167,26 +169,6 @@ pub struct Placement {
     /// Whether an invocation that may have reached the function may be sent again elsewhere.
     #[serde(default)]
     pub idempotent: bool,
-}
-
-/// What functions' aliases name, so that a gateway can choose a version for each invocation.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct RoutesAnswer {
-    /// The scheduler's lead. Revisions of different leads have nothing in common.
-    pub epoch: String,
-    /// The revision that the gateway has when it has applied this.
-    pub revision: u64,
-    /// The functions whose aliases have changed since the gateway's revision. All of them if it has none of this epoch.
-    pub functions: Vec<FunctionRoutes>,
-}
-
-/// What a function's aliases name.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct FunctionRoutes {
-    /// The function.
-    pub function: FunctionId,
-    /// Its aliases. None if the function is gone.
-    pub aliases: Vec<Alias>,
 }
 
 /// A gateway's report on its leases. Sent when a lease is returned, and before one expires.

@@ -396,3 +396,86 @@ async fn an_empty_namespace_goes_with_its_keys() {
     assert_eq!(gone.status(), 401);
     assert_eq!(platform.function("hello.team").send().await.unwrap().status(), 404);
 }
+
+#[tokio::test]
+async fn a_function_that_asks_for_a_key_is_invoked_with_one_at_every_address() {
+    let platform = Platform::start().await;
+    platform.deploy("open", "").await;
+    platform.deploy("shut", "auth = \"key\"\n").await;
+    let own = create(&platform, AccessRole::Invoker, "shut").await;
+    let others = create(&platform, AccessRole::Invoker, "open").await.key;
+    let reader = create(&platform, AccessRole::Reader, "shut").await.key;
+    let port = platform.url.rsplit(':').next().unwrap();
+    let calls = |name: &str| {
+        [
+            platform.function(name),
+            platform.function(&format!("{name}@1/path")),
+            platform
+                .http
+                .get(&platform.url)
+                .header("host", format!("{name}.localhost:{port}")),
+            platform
+                .http
+                .get(&platform.url)
+                .header("host", format!("1--{name}.localhost:{port}")),
+            platform.http.post(format!("{}/async-function/{name}", platform.url)),
+        ]
+    };
+    for call in calls("open") {
+        assert!(call.send().await.unwrap().status().is_success());
+    }
+    for (key, code) in [
+        (None, Some(ErrorCode::Unauthorized)),
+        (Some("not-of-the-platform"), Some(ErrorCode::Unauthorized)),
+        (Some(&*reader), Some(ErrorCode::Forbidden)),
+        (Some(&*others), Some(ErrorCode::Forbidden)),
+        (Some(&*own.key), None),
+        (Some(KEY), None),
+    ] {
+        for call in calls("shut") {
+            let call = match key {
+                Some(key) => call.bearer_auth(key),
+                None => call,
+            };
+            let answer = call.send().await.unwrap();
+            match code {
+                None => assert!(answer.status().is_success(), "{key:?}: {}", answer.status()),
+                Some(code) => {
+                    let refused = error(answer).await;
+                    assert_eq!(refused.code, code, "{key:?}");
+                    assert!(refused.message.contains("--role invoker"), "{refused}");
+                }
+            }
+        }
+    }
+    // A gateway that knows nothing yet asks first.
+    let (url, _another) = start_gateway(&platform.relay, |_| {}).await;
+    let at_once = platform.http.get(format!("{url}/function/shut")).send().await.unwrap();
+    assert_eq!(error(at_once).await.code, ErrorCode::Unauthorized);
+    let path = format!("/v1/keys/{}", own.summary.id);
+    assert_eq!(call(&platform, KEY, Method::DELETE, &path).await.status(), 200);
+    let revoked = platform.function("shut").bearer_auth(&own.key).send().await.unwrap();
+    assert_eq!(error(revoked).await.code, ErrorCode::Unauthorized);
+}
+
+#[tokio::test]
+async fn a_deploy_shuts_a_function_and_a_rollback_opens_it() {
+    let platform = Platform::start().await;
+    platform.deploy("hello", "").await;
+    let status = async || platform.function("hello").send().await.unwrap().status().as_u16();
+    assert_eq!(status().await, 200);
+    platform.deploy("hello", "auth = \"key\"\n").await;
+    until("the gateway follows", async || status().await == 401).await;
+    // Its earlier version is no way around.
+    let earlier = platform.function("hello@1").send().await.unwrap();
+    assert_eq!(earlier.status(), 401);
+    let back = post(&platform, KEY, "/v1/functions/hello/rollback", &json!({})).await;
+    assert_eq!(back.status(), 200);
+    assert_eq!(status().await, 200);
+    let held = folder("name = \"late\"\nruntime = \"python\"\nentry = \"main.handler\"\nauth = \"key\"\n");
+    let call = platform.admin(Method::POST, "/v1/functions?traffic=false").body(held);
+    assert_eq!(call.send().await.unwrap().status(), 202);
+    let numbered = async || platform.function("late@1").send().await.unwrap().status().as_u16();
+    until("the version is there", async || numbered().await != 404).await;
+    assert_eq!(numbered().await, 401);
+}

@@ -61,12 +61,8 @@ pub(crate) async fn run(client: &Client, args: &InvokeArgs) -> Result<ExitCode> 
         (false, true) => format!("/async-function/{function}/{below}"),
         (false, false) => format!("/function/{function}{selected}/{below}"),
     };
-    // Anybody may call a function, but events and forced starts need the key.
-    let request = if args.event || args.start.is_some() {
-        client.request(method, &path)
-    } else {
-        client.anonymous(method, &path)
-    };
+    // The gateway looks at the key and keeps it: no function learns it. A header of the command line goes before it.
+    let request = client.request(method, &path);
     let mut request = request.headers(headers).timeout(Duration::from_secs(args.wait));
     if args.event && !args.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case("content-type")) {
         request = request.header("content-type", "application/json");

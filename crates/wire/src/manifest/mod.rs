@@ -1,5 +1,6 @@
 //! `fn.toml`: a developer's description of a function.
 
+mod auth;
 mod base;
 mod changes;
 mod control;
@@ -18,6 +19,7 @@ use utoipa::ToSchema;
 use crate::ids::FunctionName;
 use crate::schedule::Schedule;
 use crate::secret::SecretName;
+pub use auth::Auth;
 pub use base::{Base, Interpreter, advice};
 pub use changes::{SettingChange, Work};
 pub use interface::Interface;
@@ -100,6 +102,9 @@ pub struct Manifest {
     /// Whether an invocation may safely run twice. If its worker is lost, it is then sent again.
     #[serde(default)]
     pub idempotent: bool,
+    /// What its callers must show.
+    #[serde(default, skip_serializing_if = "Auth::is_none")]
+    pub auth: Auth,
     /// Its access to the network.
     #[serde(default)]
     pub network: Network,

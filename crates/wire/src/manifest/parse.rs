@@ -12,7 +12,7 @@ use crate::secret::{SECRETS_OF_FUNCTION_MAX, SecretName};
 
 use super::schedules::{self, RawSchedule};
 use super::{
-    Asynchronous, BOOT_TIMEOUT_S, Base, ByteSize, Hooks, Interface, Manifest, Network, PORT, Protocol, Runtime,
+    Asynchronous, Auth, BOOT_TIMEOUT_S, Base, ByteSize, Hooks, Interface, Manifest, Network, PORT, Protocol, Runtime,
     WarmupRequest, check_callback, control, interface, parse_duration, yes,
 };
 
@@ -78,6 +78,7 @@ struct Raw {
     rehearse: Option<bool>,
     fresh: Option<Spanned<bool>>,
     idempotent: Option<bool>,
+    auth: Option<Spanned<String>>,
     network: Option<Spanned<String>>,
     #[serde(rename = "async")]
     asynchronous: Option<RawAsync>,
@@ -191,6 +192,7 @@ pub(super) const EXAMPLES: &[&str] = &[
     "rehearse = true",
     "fresh = true",
     "idempotent = true",
+    r#"auth = "key""#,
     r#"network = "egress""#,
     r#"secrets = ["DB_URL"]"#,
     "max_attempts = 3",
@@ -353,6 +355,7 @@ impl Checker<'_> {
             rehearse: raw.rehearse.unwrap_or_else(yes),
             fresh: fresh.is_some(),
             idempotent: raw.idempotent.unwrap_or_default(),
+            auth: self.auth(raw.auth)?,
             network: self.network(raw.network)?,
             asynchronous: self.asynchronous(raw.asynchronous.unwrap_or_default())?,
             schedules: match schedules::checked(raw.schedule) {
@@ -553,6 +556,17 @@ impl Checker<'_> {
                 "base is for runtime = \"http\" only: remove the line",
             ),
             (Some(found), None) => Ok(found),
+        }
+    }
+
+    fn auth(&self, value: Option<Spanned<String>>) -> Result<Auth, ManifestError> {
+        match value.as_ref().map(|v| (v.get_ref().as_str(), v.span())) {
+            None | Some(("none", _)) => Ok(Auth::None),
+            Some(("key", _)) => Ok(Auth::Key),
+            Some((other, span)) => self.refuse(
+                Some(span),
+                format!("auth = \"{other}\" is not known: use \"none\" (the default) or \"key\""),
+            ),
         }
     }
 
