@@ -7,6 +7,7 @@ use rekindle_wire::Namespace;
 
 mod access;
 mod async_calls;
+mod audit;
 mod building;
 mod callers;
 mod cluster;
@@ -31,6 +32,7 @@ mod tests;
 
 pub(crate) use access::{CreateKeyArgs, KeyArgs, KeyCommand, NamespaceArgs, NamespaceCommand};
 pub(crate) use async_calls::{AsyncArgs, AsyncCommand};
+pub(crate) use audit::{AuditArgs, AuditCommand, VerifyArgs};
 pub(crate) use building::BuildArgs;
 pub(crate) use callers::CallerArgs;
 pub(crate) use cluster::{ClusterArgs, ClusterCommand, DrainArgs, JoinTokenArgs, OfferArgs, RevokeArgs, UndrainArgs};
@@ -156,6 +158,8 @@ pub(crate) enum Command {
     Secret(SecretArgs),
     /// Make, list and revoke keys of the API.
     Key(KeyArgs),
+    /// Show who changed what over the API, and check that nothing of that was altered.
+    Audit(AuditArgs),
     /// List, make and remove namespaces.
     Namespace(NamespaceArgs),
     /// Show one function in numbers: invocations by start kind, latencies, snapshot.

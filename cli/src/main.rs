@@ -121,6 +121,10 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Alias(args) => block_on(async { commands::alias::run(&Client::new(&client)?, &args.command).await }),
         Command::Secret(args) => block_on(async { commands::secret::run(&Client::new(&client)?, &args.command).await }),
         Command::Key(args) => block_on(async { commands::key::run(&Client::new(&client)?, &args.command).await }),
+        Command::Audit(args) => match commands::audit::run_here(&args) {
+            Some(done) => done,
+            None => block_on(async { commands::audit::run(&Client::new(&client)?, &args).await }),
+        },
         Command::Namespace(args) => {
             block_on(async { commands::namespace::run(&Client::new(&client)?, &args.command).await })
         }

@@ -114,7 +114,7 @@ fn operation(described: &Described, schemas: &mut Schemas) -> Operation {
     }
     let mut operation = OperationBuilder::new()
         .tag(described.tag)
-        .operation_id(Some(snake(described.name)))
+        .operation_id(Some(described.id()))
         .summary(Some(*summary))
         .description((!description.is_empty()).then_some(description));
     if described.access.is_some() {
@@ -186,18 +186,6 @@ fn needs(access: &Access) -> String {
         Reach::Content => "for what it is about",
     };
     format!("Needs the role `{}` {place}.", access.role)
-}
-
-/// `DescribeFunction` as `describe_function`.
-fn snake(name: &str) -> String {
-    let mut out = String::new();
-    for c in name.chars() {
-        if c.is_ascii_uppercase() && !out.is_empty() {
-            out.push('_');
-        }
-        out.push(c.to_ascii_lowercase());
-    }
-    out
 }
 
 #[cfg(test)]

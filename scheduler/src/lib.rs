@@ -10,6 +10,7 @@
 mod access;
 mod api;
 mod async_calls;
+mod audit;
 mod canary;
 mod catalog;
 mod clock;
@@ -55,6 +56,7 @@ mod usage;
 mod waiting;
 mod worker;
 
+pub use audit::digest::digest as audit_digest;
 pub use collection::collector::Collecting;
 pub use config::Config;
 pub use objects::{ObjectError, ObjectStore};

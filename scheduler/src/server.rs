@@ -19,7 +19,9 @@ use crate::schedules::known::Schedules;
 use crate::secrets::vault::Secrets;
 use crate::state::{Scheduler, Shared};
 use crate::store::{Store, StoreError};
-use crate::{api, async_calls, canary, collection, digests, metrics, reaper, rebalancing, renewal, schedules, usage};
+use crate::{
+    api, async_calls, audit, canary, collection, digests, metrics, reaper, rebalancing, renewal, schedules, usage,
+};
 
 /// How long requests and tasks may take to finish at shutdown. A version being prepared is not waited for: it is marked
 /// failed at the next start.
@@ -264,6 +266,7 @@ async fn begin(config: Config, store: Store, front: &Front) -> Result<Led, Serve
         tokio::spawn(renewal::run(scheduler.clone())),
         tokio::spawn(canary::run(scheduler.clone())),
         tokio::spawn(schedules::run(scheduler.clone())),
+        tokio::spawn(audit::run(scheduler.clone())),
     ];
     front.lead(api::router(scheduler.clone()));
     Ok(Led { scheduler, tasks })

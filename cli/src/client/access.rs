@@ -3,9 +3,9 @@
 use anyhow::Result;
 use rekindle_wire::Namespace;
 use rekindle_wire::access::KeyId;
-use rekindle_wire::api::{KeySummary, NamespaceSummary, NewKey, NewKeyRequest, RevokedKey};
+use rekindle_wire::api::{AuditPage, KeySummary, NamespaceSummary, NewKey, NewKeyRequest, RevokedKey};
 use rekindle_wire::interface::users::{
-    CreateKey, CreateNamespace, ListKeys, ListNamespaces, RemoveNamespace, RevokeKey,
+    CreateKey, CreateNamespace, ListKeys, ListNamespaces, ReadAudit, RemoveNamespace, RevokeKey,
 };
 
 use super::{CALL_TIMEOUT, Client};
@@ -29,6 +29,16 @@ impl Client {
     /// The namespaces within the scope of this client's key.
     pub(crate) async fn namespaces(&self) -> Result<Vec<NamespaceSummary>> {
         self.ask(&ListNamespaces {}).await
+    }
+
+    /// Entries of the audit log after this number and at or after this time, oldest first.
+    pub(crate) async fn audit(&self, after: u64, since_unix_ms: Option<i64>) -> Result<AuditPage> {
+        let wanted = ReadAudit {
+            after: Some(after),
+            since_unix_ms,
+            limit: None,
+        };
+        self.ask(&wanted).await
     }
 
     /// Makes a namespace, unless there is one of that name.

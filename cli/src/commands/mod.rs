@@ -2,6 +2,7 @@
 
 pub(crate) mod alias;
 pub(crate) mod async_calls;
+pub(crate) mod audit;
 pub(crate) mod backup;
 pub(crate) mod cluster;
 pub(crate) mod config;

@@ -7,6 +7,7 @@ mod access;
 mod admin;
 mod answers;
 mod async_calls;
+mod audit;
 mod canaries;
 mod clients;
 mod errors;

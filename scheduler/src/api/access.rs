@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rekindle_wire::access::Caller;
+use rekindle_wire::access::{Caller, Scope};
 use rekindle_wire::api::{KeySummary, NamespaceSummary, NewKey, RevokedKey};
 use rekindle_wire::interface::Call;
 use rekindle_wire::interface::scheduler::AwaitKeys;
@@ -12,6 +12,7 @@ use rekindle_wire::interface::users::{
 use rekindle_wire::internal::KeysAnswer;
 
 use crate::access::{keys, namespaces};
+use crate::audit;
 use crate::refusal::Refused;
 use crate::state::Scheduler;
 
@@ -20,7 +21,11 @@ const WATCH_LIMIT: Duration = Duration::from_secs(30);
 
 pub(super) async fn create_key(scheduler: Scheduler, call: Call<CreateKey>) -> Result<NewKey, Refused> {
     let caller = Caller::of(&call.head.headers)?;
-    keys::create(&scheduler, caller, call.body).await
+    let made = keys::create(&scheduler, caller, call.body).await?;
+    let key = &made.summary;
+    let scope = Scope::of(key.namespace.clone(), key.function.as_ref());
+    audit::note(key.namespace.as_ref(), format!("{} {} {scope}", key.id, key.role));
+    Ok(made)
 }
 
 pub(super) async fn list_keys(scheduler: Scheduler, call: Call<ListKeys>) -> Result<Vec<KeySummary>, Refused> {
@@ -29,7 +34,14 @@ pub(super) async fn list_keys(scheduler: Scheduler, call: Call<ListKeys>) -> Res
 
 pub(super) async fn revoke_key(scheduler: Scheduler, call: Call<RevokeKey>) -> Result<RevokedKey, Refused> {
     let caller = Caller::of(&call.head.headers)?;
-    keys::revoke(&scheduler, caller, call.at.id).await
+    let id = call.at.id;
+    let all = scheduler.keys.all();
+    let of = all
+        .iter()
+        .find(|key| key.id == id)
+        .and_then(|key| key.namespace.as_ref());
+    audit::note(of, id.to_string());
+    keys::revoke(&scheduler, caller, id).await
 }
 
 pub(super) async fn list_namespaces(

@@ -12,6 +12,7 @@ use rekindle_wire::{ApiError, CallId, ErrorCode};
 
 use super::named;
 use crate::async_calls;
+use crate::audit;
 use crate::clock::unix_ms;
 use crate::refusal::{Refused, from_store};
 use crate::state::Scheduler;
@@ -72,7 +73,11 @@ async fn reached(scheduler: &Scheduler, id: &CallId, caller: &Caller, role: Acce
     caller.check_role(role)?;
     let call = known(scheduler, id).await?;
     match caller.has(role, &Scope::Function(call.function.clone())) {
-        true => Ok(call),
+        true => {
+            let (_, namespace) = call.function.split();
+            audit::note(Some(&namespace.unwrap_or_default()), id.to_string());
+            Ok(call)
+        }
         false => Err(async_calls::unknown(id)),
     }
 }

@@ -13,6 +13,7 @@ use rekindle_wire::manifest::{SettingChange, Work};
 use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId};
 
 use crate::access::namespaces;
+use crate::audit;
 use crate::canary::{self, Growth};
 use crate::clock::unix_s;
 use crate::cluster::ClusterState;
@@ -54,10 +55,11 @@ pub(super) async fn deploy(
     })?;
     let upload = upload::receive(body, &scheduler.config.spool).await?;
     let function = FunctionId::new(&namespace, &upload.folder.manifest.name);
+    audit::note(Some(&namespace), function.name().to_owned());
     caller.check(AccessRole::Deployer, &Scope::Function(function.clone()))?;
     check_name(&scheduler, &function).await?;
     if is_new {
-        namespaces::make(&scheduler, namespace).await?;
+        namespaces::make(&scheduler, namespace.clone()).await?;
     }
     let secrets = scheduler.secrets.of(&function, &upload.folder.manifest);
     secrets.map_err(|error| ApiError::new(ErrorCode::InvalidManifest, error.message))?;
@@ -82,6 +84,7 @@ pub(super) async fn deploy(
             }
             _ => {}
         }
+        audit::note(Some(&namespace), format!("{} {}", function.name(), version.version));
         return Ok((StatusCode::OK, Json(version)));
     }
     let code = upload.folder.code().to_hex().to_string();
@@ -111,6 +114,7 @@ pub(super) async fn deploy(
         .map_err(from_store)?;
     drop(nobody_deletes);
     let info = version.info.clone();
+    audit::note(Some(&namespace), format!("{} {}", function.name(), info.version));
     prepare::begin(&scheduler, version, key, plan, place, release);
     Ok((StatusCode::ACCEPTED, Json(info)))
 }

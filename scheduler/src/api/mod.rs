@@ -2,6 +2,7 @@
 //! for gateways and workers. Every call must carry the cluster's token.
 
 mod access;
+mod audit;
 mod calls;
 mod collections;
 mod deploy;
@@ -34,6 +35,7 @@ use rekindle_wire::interface::{Endpoint as _, Operation, Routes, version};
 use rekindle_wire::{ApiError, ErrorCode, FunctionId, FunctionName, Namespace, headers};
 use tracing::Instrument as _;
 
+use crate::audit::Change;
 use crate::state::Scheduler;
 
 /// Heartbeats list every instance of a worker.
@@ -129,6 +131,7 @@ fn for_users(others: Routes<Scheduler>) -> Routes<Scheduler> {
         .on(access::list_namespaces)
         .on(access::create_namespace)
         .on(access::remove_namespace)
+        .on(audit::read)
         .on(instances::status)
         .on(stats::all)
         .on(instances::list)
@@ -215,7 +218,12 @@ async fn admit(State(scheduler): State<Scheduler>, request: Request, next: Next)
         ),
     };
     rekindle_telemetry::set_parent(&span, request.headers());
-    next.run(request).instrument(span).await
+    let change = Change::of(&request);
+    let answering = next.run(request).instrument(span);
+    match change {
+        Some(change) => change.make(&scheduler, answering).await,
+        None => answering.await,
+    }
 }
 
 #[cfg(test)]

@@ -47,6 +47,7 @@ pub(super) const MIGRATIONS: [(i64, &str, &str); 17] = [
     (15, "secrets", include_str!("../../migrations/0015_secrets.sql")),
     (16, "schedules", include_str!("../../migrations/0016_schedules.sql")),
     (17, "access", include_str!("../../migrations/0017_access.sql")),
+    (18, "audit", include_str!("../../migrations/0018_audit.sql")),
 ];
 
 /// Holds others up until the transaction ends. The number is ours among the database's advisory locks.

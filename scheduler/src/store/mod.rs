@@ -7,6 +7,7 @@
 //! synchronous invocation comes here.
 
 mod aliases;
+mod audit;
 mod backup;
 mod calls;
 mod canaries;
@@ -41,6 +42,7 @@ use sqlx::any::AnyPoolOptions;
 use sqlx::{Any, AnyPool, Transaction};
 
 pub(crate) use aliases::NotNamed;
+pub(crate) use audit::WantedAudit;
 pub use backup::{CopyError, check_database, copy_database};
 pub(crate) use calls::{CallRow, Claimed, Due, Ended, NewRow, Queues, Stored, Wanted};
 pub(crate) use dialect::Dialect;

@@ -2,6 +2,7 @@
 //! operation takes which.
 
 mod access;
+mod audit;
 mod canary;
 mod instance;
 mod object;
@@ -20,6 +21,7 @@ use crate::manifest::{Base, Runtime};
 use crate::migration::Departed;
 
 pub use access::{KEY_LIFE_MAX_S, KEY_NAME_MAX, KeySummary, NamespaceSummary, NewKey, NewKeyRequest, RevokedKey};
+pub use audit::{AUDIT_PAGE_MAX, AuditEntry, AuditPage, AuditPlace};
 pub use canary::{Canary, CanaryCheck, CanaryState, CanarySteps, Compared, ParseStepsError, STEP_MAX_S, STEP_S};
 pub use instance::{InstanceInfo, InstanceState, StartKind};
 pub use object::{Fate, InstanceObjects, KernelObject};

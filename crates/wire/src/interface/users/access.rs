@@ -2,33 +2,12 @@
 
 use http::Method;
 
+use super::described::{Described, Reach};
 use super::{DESCRIBED_ADMIN, in_namespace};
 use crate::access::{AccessRole, Caller, Scope};
 use crate::error::{ApiError, ErrorCode};
-use crate::ids::{FunctionName, Namespace};
+use crate::ids::{DEFAULT_NAMESPACE, FunctionName, Namespace};
 use crate::interface::Operation;
-
-/// What an operation touches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
-    /// The platform as a whole.
-    Platform,
-    /// The namespace in its path.
-    Namespace,
-    /// The function in its path.
-    Function,
-    /// What its body or its answer names: the scheduler checks that. It needs the role somewhere.
-    Content,
-}
-
-/// What a caller needs for an operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Access {
-    /// The role.
-    pub role: AccessRole,
-    /// Where it needs the role.
-    pub reach: Reach,
-}
 
 /// What a request needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,12 +31,36 @@ impl Needed {
     }
 }
 
-/// What a request to the admin API needs. `None` if it has no such operation.
-///
-/// # Errors
-/// `bad_request` if a name in the path cannot be one, or the query names a namespace.
-pub fn needed(method: &Method, path: &str, query: Option<&str>) -> Result<Option<Needed>, ApiError> {
-    let found = DESCRIBED_ADMIN.iter().find_map(|described| {
+/// What a request changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Touched {
+    /// The id of its operation.
+    pub name: String,
+    /// The namespace in its path. `None` if that is of the platform as a whole, or does not say.
+    pub namespace: Option<Namespace>,
+    /// What else its path names, with slashes between.
+    pub object: String,
+}
+
+/// What a request to the admin API changes. `None` if it changes nothing, or there is no such operation.
+pub fn touched(method: &Method, path: &str) -> Option<Touched> {
+    let (described, names) = found(method, path).filter(|_| !matches!(*method, Method::GET | Method::HEAD))?;
+    let is_in_one = in_namespace(described.operation.path).is_some();
+    let namespace = names.namespace.unwrap_or(DEFAULT_NAMESPACE);
+    let object = names
+        .all
+        .into_iter()
+        .skip(usize::from(is_in_one && names.namespace.is_some()));
+    Some(Touched {
+        name: described.id(),
+        namespace: is_in_one.then(|| namespace.parse().ok()).flatten(),
+        object: object.collect::<Vec<_>>().join("/"),
+    })
+}
+
+/// The operation that a request is for, and what its path names.
+fn found<'a>(method: &Method, path: &'a str) -> Option<(&'static Described, Names<'a>)> {
+    DESCRIBED_ADMIN.iter().find_map(|described| {
         let operation = &described.operation;
         Operation::find(std::slice::from_ref(operation), method, operation.path)?;
         let long = in_namespace(operation.path);
@@ -66,9 +69,19 @@ pub fn needed(method: &Method, path: &str, query: Option<&str>) -> Result<Option
             .into_iter()
             .flatten()
             .find_map(|template| named(template, path))?;
-        Some((described.access?, names))
-    });
-    let Some((access, names)) = found else {
+        Some((described, names))
+    })
+}
+
+/// What a request to the admin API needs. `None` if it has no such operation.
+///
+/// # Errors
+/// `bad_request` if a name in the path cannot be one, or the query names a namespace.
+pub fn needed(method: &Method, path: &str, query: Option<&str>) -> Result<Option<Needed>, ApiError> {
+    let Some((described, names)) = found(method, path) else {
+        return Ok(None);
+    };
+    let Some(access) = described.access else {
         return Ok(None);
     };
     check_query(query)?;
@@ -115,6 +128,8 @@ pub fn check_query(query: Option<&str>) -> Result<(), ApiError> {
 struct Names<'a> {
     namespace: Option<&'a str>,
     name: Option<&'a str>,
+    /// All of them in the path's order.
+    all: Vec<&'a str>,
 }
 
 /// What the path names by the template, if it has that form.
@@ -122,12 +137,19 @@ fn named<'a>(template: &str, path: &'a str) -> Option<Names<'a>> {
     let mut names = Names::default();
     let (mut forms, mut parts) = (template.split('/'), path.split('/'));
     loop {
-        match (forms.next(), parts.next()) {
+        let (form, part) = match (forms.next(), parts.next()) {
             (None, None) => return Some(names),
-            (Some("{namespace}"), Some(part)) if !part.is_empty() => names.namespace = Some(part),
-            (Some("{name}"), Some(part)) if !part.is_empty() => names.name = Some(part),
-            (Some(form), Some(part)) if form.starts_with('{') && !part.is_empty() => {}
-            (Some(form), Some(part)) if form == part => {}
+            (Some(form), Some(part)) => (form, part),
+            _ => return None,
+        };
+        match form {
+            "{namespace}" => names.namespace = Some(part),
+            "{name}" => names.name = Some(part),
+            _ => {}
+        }
+        match form.starts_with('{') {
+            true if !part.is_empty() => names.all.push(part),
+            false if form == part => {}
             _ => return None,
         }
     }
@@ -206,6 +228,34 @@ mod tests {
         ];
         for (method, path, expected) in table {
             assert_eq!(needs(method.clone(), path), expected, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn a_request_that_changes_something_says_what() {
+        let table = [
+            (Method::DELETE, "/v1/functions/hello", "delete_function default hello"),
+            (Method::POST, "/v1/namespaces/team/functions", "deploy team "),
+            (
+                Method::PUT,
+                "/v1/namespaces/team/functions/hello/aliases/live",
+                "set_alias team hello/live",
+            ),
+            (Method::PUT, "/v1/secrets/DB", "set_secret default DB"),
+            (Method::PUT, "/v1/namespaces/team", "create_namespace - team"),
+            (Method::DELETE, "/v1/keys/k-1", "revoke_key - k-1"),
+            (Method::PUT, "/v1/workers/w-1/drain", "drain_worker - w-1"),
+            (Method::POST, "/v1/collections", "collect - "),
+            (Method::GET, "/v1/functions", "none"),
+            (Method::HEAD, "/v1/functions", "none"),
+            (Method::POST, "/v1/nothing", "none"),
+        ];
+        for (method, path, expected) in table {
+            let told = touched(&method, path).map_or("none".to_owned(), |touched| {
+                let namespace = touched.namespace.map_or("-".to_owned(), |n| n.to_string());
+                format!("{} {namespace} {}", touched.name, touched.object)
+            });
+            assert_eq!(told, expected, "{method} {path}");
         }
     }
 

@@ -1,13 +1,12 @@
 //! The admin API, which the scheduler serves.
 
-use super::access::{Access, Reach};
-use super::described::{Described, Field, Message, Place, list, one};
+use super::described::{Access, Described, Field, Message, Place, Reach, list, one};
 use crate::access::KeyId;
 use crate::api::{
-    Alias, AliasTargets, CanarySteps, CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo,
-    InstanceObjects, KeySummary, LogLine, MigrateRequest, Migration, NamespaceSummary, NewKey, NewKeyRequest,
-    Revocation, RevokeRequest, RevokedKey, Rollback, RollbackRequest, ScheduleInfo, SecretSummary, Status,
-    VersionFiles, VersionInfo, VersionSummary, WorkerInfo,
+    Alias, AliasTargets, AuditPage, CanarySteps, CollectRequest, Collected, FunctionDetail, FunctionSummary,
+    InstanceInfo, InstanceObjects, KeySummary, LogLine, MigrateRequest, Migration, NamespaceSummary, NewKey,
+    NewKeyRequest, Revocation, RevokeRequest, RevokedKey, Rollback, RollbackRequest, ScheduleInfo, SecretSummary,
+    Status, VersionFiles, VersionInfo, VersionSummary, WorkerInfo,
 };
 use crate::asynchronous::{AcceptedCall, AsyncCall, CallState, Changed};
 use crate::ids::{AliasName, CallId, FunctionId, FunctionName, InstanceId, Namespace, VersionNumber, WorkerId};
@@ -350,6 +349,20 @@ described! {
         namespace: Namespace
     } () => NO_CONTENT () "it is gone"
     fails NamespaceNotFound, Conflict "it has functions or secrets, or is the default one";
+
+    /// Read the audit log
+    ///
+    /// Every change that was asked for over the API, and what came of it; not what a gateway refused. Each entry has the
+    /// hash of the one before. A key for one namespace reads the entries of that namespace.
+    access [Admin Content] GET "/v1/audit" ReadAudit {;
+        /// only entries with higher numbers
+        after: u64,
+        /// only entries at or after this time, in milliseconds since the Unix epoch
+        since_unix_ms: i64,
+        /// how many, at most 1000, which it is when absent
+        limit: u32
+    } () => OK AuditPage "oldest first"
+    fails;
 
     /// The platform as a whole
     platform [Reader Platform] GET "/v1/status" ReadStatus {} () => OK Status "workers, functions, instances"

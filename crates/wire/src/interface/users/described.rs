@@ -5,9 +5,31 @@ use utoipa::ToSchema;
 use utoipa::openapi::schema::ArrayBuilder;
 use utoipa::openapi::{Ref, RefOr, Schema};
 
-use super::Access;
+use crate::access::AccessRole;
 use crate::error::ErrorCode;
 use crate::interface::Operation;
+
+/// What an operation touches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// The platform as a whole.
+    Platform,
+    /// The namespace in its path.
+    Namespace,
+    /// The function in its path.
+    Function,
+    /// What its body or its answer names: the scheduler checks that. It needs the role somewhere.
+    Content,
+}
+
+/// What a caller needs for an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access {
+    /// The role.
+    pub role: AccessRole,
+    /// Where it needs the role.
+    pub reach: Reach,
+}
 
 /// An operation with what users are told of it.
 #[derive(Debug)]
@@ -30,6 +52,20 @@ pub struct Described {
     pub answers: &'static [(StatusCode, Message)],
     /// Its errors, each with when it comes.
     pub errors: &'static [(ErrorCode, &'static str)],
+}
+
+impl Described {
+    /// Its name in the OpenAPI document and in the audit log: `describe_function` of `DescribeFunction`.
+    pub fn id(&self) -> String {
+        let mut out = String::new();
+        for c in self.name.chars() {
+            if c.is_ascii_uppercase() && !out.is_empty() {
+                out.push('_');
+            }
+            out.push(c.to_ascii_lowercase());
+        }
+        out
+    }
 }
 
 /// Where a parameter is.

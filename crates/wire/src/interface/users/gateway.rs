@@ -1,7 +1,6 @@
 //! What the gateway serves itself. It finds these by hosts and prefixes, not by their templates.
 
-use super::access::{Access, Reach};
-use super::described::{Described, Field, Message, Place, one};
+use super::described::{Access, Described, Field, Message, Place, Reach, one};
 use serde_json::Value;
 
 use crate::asynchronous::AcceptedCall;

@@ -8,9 +8,9 @@ mod access;
 mod admin;
 mod gateway;
 
-pub use access::{Access, Needed, Reach, check_query, needed};
+pub use access::{Needed, Touched, check_query, needed, touched};
 pub use admin::*;
-pub use described::{Described, Field, Form, Message, Place, Schemas, one};
+pub use described::{Access, Described, Field, Form, Message, Place, Reach, Schemas, one};
 pub use gateway::*;
 
 /// What namespaces have: the paths of both begin with this in the default one.
