@@ -28,6 +28,9 @@ pub(crate) struct CallerArgs {
     /// Maximum memory for requests' bodies, over all requests.
     #[arg(long, value_name = "SIZE", env = "FN_BODY_MEMORY", default_value = "256MiB")]
     pub(crate) body_memory: ByteSize,
+    /// Maximum size of a request's body. It is passed on while it comes, and not kept.
+    #[arg(long, value_name = "SIZE", env = "FN_MAX_BODY", default_value = "32MiB")]
+    pub(crate) max_body: ByteSize,
     /// Let pages of functions below /function/ read each other's: for functions that trust each other. Without it,
     /// browsers isolate them.
     #[arg(long, env = "FN_TRUST_PATHS", conflicts_with = "no_paths")]
@@ -48,6 +51,7 @@ impl CallerArgs {
             per_second: self.client_rate,
         };
         config.body_memory_bytes = self.body_memory.0;
+        config.max_body_bytes = self.max_body.0;
         config.paths = match (self.no_paths, self.trust_paths) {
             (true, _) => rekindle_gateway::Paths::Off,
             (false, true) => rekindle_gateway::Paths::Trusted,
