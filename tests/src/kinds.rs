@@ -46,6 +46,14 @@ pub fn known() -> Vec<Kind> {
             }),
         ),
         kind("tree", TREE, json!([of("first"), of("second")])),
+        kind(
+            "memory-file",
+            MEMORY_FILE,
+            json!({
+                "held": ["held", 16384, "/memfd:held (deleted)"], "sealed": ["sealed", true, 0xe], "both": "begun",
+                "alone": 7, "counter": 2, "roomy": [1 << 18, 200_000], "ended": ["the end", ""], "owner": true,
+            }),
+        ),
     ]
 }
 
@@ -64,11 +72,11 @@ pub fn connected() -> Kind {
 
 /// One that CRIU restores.
 #[must_use]
-pub fn memory_file() -> Kind {
+pub fn of_criu() -> Kind {
     Kind {
-        name: "memory-file",
-        code: MEMORY_FILE,
-        says: json!({"held": "held", "owner": true}),
+        name: "process",
+        code: PROCESS,
+        says: json!({"held": true}),
     }
 }
 
@@ -319,12 +327,37 @@ def handler(event, context):
     return [each.recv(99).decode() for each in children]
 "#;
 
-/// Holds a file that lies in memory alone, which no program makes. Listens on a port, which only sockets of the same
-/// user may share.
+/// Memory files: one read from the middle, one that is sealed and opened twice, one that is mapped by two processes.
+/// Shared memory without a file, by one process and by two. A pipe with more room, and one whose writer has closed it.
+/// Listens on a port, which only sockets of the same user may share.
 const MEMORY_FILE: &str = r#"
-import os, socket
+import fcntl, mmap, os, socket
 held = os.memfd_create("held")
-os.write(held, b"held")
+os.write(held, b"held" * 4096)
+os.lseek(held, 4, 0)
+sealed = os.memfd_create("sealed", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+os.write(sealed, b"sealed")
+fcntl.fcntl(sealed, 1033, 0xe)
+again = os.open(f"/proc/self/fd/{sealed}", os.O_RDONLY)
+both = os.memfd_create("both")
+os.ftruncate(both, 12288)
+mapped = mmap.mmap(both, 12288)
+mapped[8192:8197] = b"begun"
+alone = mmap.mmap(-1, 1 << 20)
+alone[1 << 19] = 7
+counter = mmap.mmap(-1, 8192)
+counter[4096] = 1
+roomy, wide = os.pipe()
+fcntl.fcntl(wide, 1031, 1 << 18)
+os.write(wide, b"w" * 200000)
+ended, writer = os.pipe()
+os.write(writer, b"the end")
+os.close(writer)
+down, up = os.pipe(), os.pipe()
+if os.fork() == 0:
+    while os.read(down[0], 1):
+        counter[4096] += 1
+        os.write(up[1], mapped[8192:8197])
 
 def listen():
     listening = socket.socket()
@@ -335,8 +368,30 @@ def listen():
 
 first = listen()
 
+def refused():
+    try:
+        os.write(sealed, b"?")
+    except PermissionError:
+        return True
+
 def handler(event, context):
     with listen():
         owner = os.fstat(first.fileno()).st_uid
-    return {"held": os.pread(held, 4, 0).decode(), "owner": owner == os.getuid()}
+    os.write(down[1], b"?")
+    return {
+        "held": [os.read(held, 4).decode(), os.fstat(held).st_size, os.readlink(f"/proc/self/fd/{held}")],
+        "sealed": [os.pread(again, 9, 0).decode(), refused(), fcntl.fcntl(sealed, 1034)],
+        "both": os.read(up[0], 9).decode(), "alone": alone[1 << 19], "counter": counter[4096],
+        "roomy": [fcntl.fcntl(wide, 1032), len(os.read(roomy, 1 << 18))],
+        "ended": [os.read(ended, 9).decode(), os.read(ended, 9).decode()], "owner": owner == os.getuid(),
+    }
+"#;
+
+/// Holds a process by a descriptor, which no program makes.
+const PROCESS: &str = r#"
+import os
+held = os.pidfd_open(os.getpid())
+
+def handler(event, context):
+    return {"held": os.readlink(f"/proc/self/fd/{held}").startswith("anon_inode")}
 "#;

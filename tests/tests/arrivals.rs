@@ -11,7 +11,7 @@ use rekindle_e2e::differ::{Picture, compare};
 use rekindle_e2e::kinds::{self, Kind};
 use rekindle_e2e::s3::ObjectStore;
 use rekindle_e2e::{Cluster, Folder, Reply, host, hub, until};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(60);
 /// For an instance that has moved to be as idle as it was.
@@ -84,8 +84,8 @@ fn same(name: &str, namespace: &PathBuf, before: &Picture) -> (PathBuf, Picture)
     loop {
         let (now, after) = picture(name, Some(namespace));
         let mut told = compare(before, &after);
-        // Each worker has the function's layers in a directory of its own. A timer of a second expires meanwhile. A file
-        // that was made without a name (`O_TMPFILE`) is opened as any other.
+        // Each worker has the function's layers in a directory of its own. A timer of a second expires meanwhile. A
+        // file that was made without a name (`O_TMPFILE`) is opened as any other.
         let nameless = " flags: 022700002 became 02500002";
         let passes = ["/mount /: ", "/mount /app: ", " armed: ", " ticks: ", nameless];
         told.differences
@@ -100,7 +100,7 @@ fn same(name: &str, namespace: &PathBuf, before: &Picture) -> (PathBuf, Picture)
 
 /// Moves a restored and a booted instance there and back.
 #[track_caller]
-fn there_and_back(cluster: &Cluster, kind: &Kind, by: &Value) {
+fn there_and_back(cluster: &Cluster, kind: &Kind, by: &str) {
     // Functions of other tests are found by their names too.
     let name = format!("arriving-{}", kind.name);
     deploy(cluster, &name, kind.code);
@@ -110,7 +110,14 @@ fn there_and_back(cluster: &Cluster, kind: &Kind, by: &Value) {
         let (mut namespace, mut before) = picture(&name, None);
         for _ in 0..2 {
             let restored_by = moved(cluster, first.instance());
-            assert_eq!(restored_by, *by, "{name} {start}: {}", cluster.log_tail(30));
+            assert_eq!(
+                restored_by["by"],
+                by,
+                "{name} {start}: {restored_by} {}",
+                cluster.log_tail(30)
+            );
+            let because = restored_by["because"].as_str().unwrap_or_default();
+            assert_eq!(because.ends_with("is a pidfd"), by == "criu", "{because}");
             (namespace, before) = same(&name, &namespace, &before);
         }
         let answer = cluster.get(&name, "/ask").ok();
@@ -130,7 +137,7 @@ fn programs_restore_what_arrives_and_criu_what_is_named() {
     let known = kinds::known();
     for kind in known.iter().filter(|kind| kind.name != kinds::connected().name) {
         let before = arrived(&cluster);
-        there_and_back(&cluster, kind, &json!({ "by": "program" }));
+        there_and_back(&cluster, kind, "program");
         let after = arrived(&cluster);
         assert_eq!(
             [after[0] - before[0], after[1] - before[1]],
@@ -140,12 +147,7 @@ fn programs_restore_what_arrives_and_criu_what_is_named() {
         );
     }
     let before = arrived(&cluster);
-    let why = "the snapshot has memory files";
-    there_and_back(
-        &cluster,
-        &kinds::memory_file(),
-        &json!({ "by": "criu", "because": why }),
-    );
+    there_and_back(&cluster, &kinds::of_criu(), "criu");
     let after = arrived(&cluster);
     assert_eq!([after[0] - before[0], after[1] - before[1]], [0.0, 4.0]);
 }

@@ -43,18 +43,18 @@ fn programs_restore_what_they_can_and_criu_what_is_named() {
 
     let connected = kinds::connected();
     // Its parent is CRIU until CRIU ends, whose end must not end it.
-    let kept = r#"KEPT = [os.memfd_create("kept"), __import__("ctypes").CDLL(None).prctl(1, 9)]"#;
+    let kept = r#"KEPT = [os.pidfd_open(os.getpid()), __import__("ctypes").CDLL(None).prctl(1, 9)]"#;
     let by_criu = connected.code.replace("KEPT = None", kept);
-    let memory_file = kinds::memory_file();
+    let of_criu = kinds::of_criu();
     for (name, code, says) in [
         ("connected-criu", by_criu.as_str(), connected.says),
-        (memory_file.name, memory_file.code, memory_file.says),
+        (of_criu.name, of_criu.code, of_criu.says),
     ] {
         let (body, made) = restored(&platform, name, code);
         assert_eq!(body, says, "{name}");
         assert_eq!(made, [0.0, 3.0], "{name}: {}", platform.log_tail(30));
     }
-    assert!(platform.log().contains("the snapshot has memory files"));
+    assert!(platform.log().contains("is a pidfd"));
 
     let described = |name: &str| String::from_utf8(platform.cli(&["describe", name]).stdout).unwrap();
     assert!(
@@ -62,8 +62,11 @@ fn programs_restore_what_they_can_and_criu_what_is_named() {
         "{}",
         described("kinds")
     );
-    let why = "CRIU: the snapshot has memory files";
-    assert!(described("memory-file").contains(why), "{}", described("memory-file"));
+    let told = described(of_criu.name);
+    assert!(
+        told.contains("CRIU: descriptor") && told.contains("is a pidfd"),
+        "{told}"
+    );
 
     let code = "def handler(event, context):\n    return {}\n";
     let version = platform.deploy(&Folder::python("printed", "", code));

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rekindle_restore_program::{CLOSED, Code, lock_of};
-use rekindle_verify::messages::{Descriptor, FileEntry, Pipe, RegularFile, TimerFd};
+use rekindle_verify::messages::{Descriptor, FileEntry, MemFd, Pipe, RegularFile, TimerFd};
 use rekindle_verify::{Process, Verified};
 
 use crate::builder::Builder;
 use crate::flags::{ACCESS, ASYNC, LARGE_FILE, PLAIN, WRITE_ONLY, is_owned_by_nobody, made_with, opened_with};
 use crate::task::left;
-use crate::{Refusal, Source, sockets};
+use crate::{Plan, Refusal, Source, memory_files, sockets};
 
 /// The descriptors of a process, by number.
 type Descriptors = BTreeMap<u32, Descriptor>;
@@ -52,9 +52,9 @@ impl Tables {
 }
 
 /// Makes all files of several processes, in the first, before it has children.
-pub(crate) fn make_shared(b: &mut Builder, source: Source<'_>, tables: &Tables) -> Result<(), Refusal> {
-    let mut maker = Maker::new(b, source, tables.shared.clone());
-    tables
+pub(crate) fn make_shared(b: &mut Builder, source: Source<'_>, plan: &Plan) -> Result<(), Refusal> {
+    let mut maker = Maker::new(b, source, plan, plan.tables.shared.clone());
+    plan.tables
         .shared
         .values()
         .try_for_each(|descriptor| maker.make(descriptor).map(drop))
@@ -71,13 +71,13 @@ pub(crate) fn take_shared(b: &mut Builder, process: &Process, tables: &Tables) -
 }
 
 /// Makes the descriptors of a single process.
-pub(crate) fn make_own(b: &mut Builder, source: Source<'_>, process: &Process) -> Result<(), Refusal> {
+pub(crate) fn make_own(b: &mut Builder, source: Source<'_>, process: &Process, plan: &Plan) -> Result<(), Refusal> {
     // By file: the first descriptor of it, which the others are copies of.
     let mut first: BTreeMap<u32, Descriptor> = BTreeMap::new();
     for descriptor in process.descriptors.values() {
         first.entry(descriptor.id).or_insert_with(|| descriptor.clone());
     }
-    let mut maker = Maker::new(b, source, first);
+    let mut maker = Maker::new(b, source, plan, first);
     for descriptor in process.descriptors.values() {
         let made = maker.make(descriptor)?;
         if made != descriptor.fd {
@@ -183,6 +183,7 @@ pub(crate) fn directories(b: &mut Builder, images: &Verified, process: &Process)
 struct Maker<'a> {
     b: &'a mut Builder,
     source: Source<'a>,
+    plan: &'a Plan,
     /// The descriptor that each file is made as.
     of: BTreeMap<u32, Descriptor>,
     /// Files that are made.
@@ -190,10 +191,11 @@ struct Maker<'a> {
 }
 
 impl<'a> Maker<'a> {
-    fn new(b: &'a mut Builder, source: Source<'a>, of: BTreeMap<u32, Descriptor>) -> Self {
+    fn new(b: &'a mut Builder, source: Source<'a>, plan: &'a Plan, of: BTreeMap<u32, Descriptor>) -> Self {
         Self {
             b,
             source,
+            plan,
             of,
             made: BTreeMap::new(),
         }
@@ -264,7 +266,24 @@ impl<'a> Maker<'a> {
             self.made.extend(other.map(|other| (other.id, other.fd)));
             return Ok(());
         }
+        if let Some(memory) = &file.memfd {
+            return self.memory_file(number, close, memory);
+        }
         Err(kind_of(file))
+    }
+
+    fn memory_file(&mut self, number: u32, close: u32, file: &MemFd) -> Result<(), &'static str> {
+        if !is_owned_by_nobody(&file.fown) || file.flags & ASYNC != 0 {
+            return Err("a memory file that sends signals");
+        }
+        let made = self.plan.memory_files.named(file.inode_id.into());
+        memory_files::open(
+            self.b,
+            made.ok_or("a memory file that is not in its images")?,
+            file.flags,
+        );
+        self.b.op(Code::Keep, number, [file.pos, close.into()]);
+        Ok(())
     }
 
     fn regular(&mut self, number: u32, close: u32, file: &RegularFile) -> Result<(), &'static str> {
@@ -333,25 +352,34 @@ impl<'a> Maker<'a> {
             }
         };
         let this = (number, made_with(pipe.flags, close));
-        let (read, write) = if pipe.flags & ACCESS == WRITE_ONLY {
+        let (read, mut write) = if pipe.flags & ACCESS == WRITE_ONLY {
             (that, this)
         } else {
             (this, that)
         };
+        let content = self.source.images.pipes.get(&pipe.pipe_id);
+        let bytes = content.map_or(&[][..], |content| &content.bytes);
+        let room = content.and_then(|content| content.room).unwrap_or(PIPE_BYTES);
+        if bytes.len() > room as usize {
+            return Err("a pipe with more data than room");
+        }
+        // What its writer has left in it is written before that closes it.
+        let closes = write.0 == CLOSED && !bytes.is_empty();
+        if closes {
+            write.0 = self.plan.spare();
+        }
         self.b
             .op(Code::Pipe, read.0, [write.0.into(), read.1.into(), write.1.into()]);
-        let Some(content) = self.source.images.pipes.get(&pipe.pipe_id) else {
-            return Ok(());
-        };
-        if write.0 == CLOSED && !content.bytes.is_empty() {
-            return Err("a pipe with data, whose writer has closed it");
+        if room != PIPE_BYTES {
+            let end = if read.0 == CLOSED { write.0 } else { read.0 };
+            self.b.op(Code::Room, end, [room.into()]);
         }
-        if content.room.is_some_and(|room| room != PIPE_BYTES) || content.bytes.len() > PIPE_BYTES as usize {
-            return Err("a pipe of unusual size");
+        if !bytes.is_empty() {
+            let at = self.b.data(bytes);
+            self.b.op(Code::Fill, write.0, [at, bytes.len() as u64]);
         }
-        if !content.bytes.is_empty() {
-            let at = self.b.data(&content.bytes);
-            self.b.op(Code::Fill, write.0, [at, content.bytes.len() as u64]);
+        if closes {
+            self.b.op(Code::CloseRange, write.0, [u64::from(write.0) + 1]);
         }
         Ok(())
     }
@@ -362,7 +390,6 @@ fn kind_of(file: &FileEntry) -> &'static str {
     match file {
         FileEntry { fifo: Some(_), .. } => "a named pipe",
         FileEntry { nlsk: Some(_), .. } => "a netlink socket",
-        FileEntry { memfd: Some(_), .. } => "a memory file",
         FileEntry { pidfd: Some(_), .. } => "a pidfd",
         _ => "of an unknown kind",
     }

@@ -49,6 +49,11 @@ pub(crate) fn compiled_with(images: &Verified, template: &[PageRun]) -> Result<C
         images,
         memory: &vec![memory; images.processes.len()],
         pages: &vec![0; 3 * PAGE as usize],
+        shared: &BTreeMap::from([
+            (7, vec![run(0, 1, 0)]),
+            (9, vec![run(1, 1, 1)]),
+            (10, vec![run(0, 1, 2)]),
+        ]),
         outputs: &BTreeMap::from([(OUTPUT, 0)]),
         connected: &BTreeSet::new(),
         host: &host(),

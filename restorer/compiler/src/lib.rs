@@ -5,7 +5,7 @@
 //!
 //! - `family`: processes, sessions, groups, clocks
 //! - `memory`: mappings, pages, the kernel's own pages
-//! - `descriptors`, `sockets`, `names`: open files
+//! - `descriptors`, `sockets`, `names`: open files; `memory_files`: those in memory, and shared memory
 //! - `task`, `frame`: signals, timers, limits, threads, registers
 //! - [`mod@print`]: a program as text
 
@@ -18,6 +18,7 @@ mod frame;
 pub mod fuzz;
 mod host;
 mod memory;
+mod memory_files;
 mod names;
 pub mod print;
 mod sockets;
@@ -34,6 +35,8 @@ use rekindle_verify::{Process, Verified};
 use builder::Builder;
 use descriptors::Tables;
 pub use host::{Host, HostError};
+use memory_files::MemoryFiles;
+pub use memory_files::is_shared_memory;
 use names::Counter;
 
 /// Why images are not compiled.
@@ -93,6 +96,8 @@ pub struct Source<'a> {
     pub memory: &'a [Memory],
     /// The pages' file.
     pub pages: &'a [u8],
+    /// What each restore copies from the pages' file into memory files and shared memory, by number.
+    pub shared: &'a BTreeMap<u64, Vec<PageRun>>,
     /// The function's outputs: indices by the numbers of their pipes.
     pub outputs: &'a BTreeMap<u32, u32>,
     /// Numbers of the sockets that are connected after the program has made them.
@@ -149,26 +154,32 @@ pub fn compile(source: Source<'_>) -> Result<Compiled, Refusal> {
     family::clocks(&mut b, images)?;
     b.op(Code::Identity, 0, []);
     let tables = Tables::of(images);
-    // A single process makes its descriptors while its memory is registered. Several inherit what they share.
     let counter = Counter {
         number: tables.shared_end,
         others: processes.len() - 1,
     };
+    let plan = Plan {
+        memory_files: MemoryFiles::of(images, counter.number + 2),
+        tables,
+        counter,
+    };
+    // A single process makes its descriptors while its memory is registered. Several inherit what they share.
     if processes.len() > 1 {
         b.op(Code::Files, 0, []);
         names::give(&mut b, source)?;
+        plan.memory_files.make(&mut b, source)?;
         if !images.remaps.is_empty() {
-            b.op(Code::EventFd, counter.number, [0, 0]);
+            b.op(Code::EventFd, plan.counter.number, [0, 0]);
         }
-        descriptors::make_shared(&mut b, source, &tables)?;
+        descriptors::make_shared(&mut b, source, &plan)?;
     }
     for number in 0..processes.len() {
         if number > 0 {
             b.next_process();
         }
-        one(&mut b, source, number, &tables, counter)?;
+        one(&mut b, source, number, &plan)?;
     }
-    let program = b.finish(tables.end, counter.number + 1);
+    let program = b.finish(plan.tables.end, plan.memory_files.end);
     if program.len() as u64 > window::END - window::PROGRAM {
         return Err(Refusal::Snapshot("more than a program has room for"));
     }
@@ -184,29 +195,39 @@ pub fn compile(source: Source<'_>) -> Result<Compiled, Refusal> {
 }
 
 fn refuse_what_all_share(images: &Verified) -> Result<(), Refusal> {
-    for (is_there, what) in [
-        (!images.memory_files.is_empty(), "memory files"),
-        (!images.queues.is_empty(), "packets in sockets"),
-    ] {
-        if is_there {
-            return Err(Refusal::Snapshot(what));
-        }
+    match images.queues.is_empty() {
+        true => Ok(()),
+        false => Err(Refusal::Snapshot("packets in sockets")),
     }
-    Ok(())
 }
 
-fn one(b: &mut Builder, source: Source<'_>, number: usize, tables: &Tables, counter: Counter) -> Result<(), Refusal> {
+/// What is decided for all processes.
+struct Plan {
+    tables: Tables,
+    counter: Counter,
+    memory_files: MemoryFiles,
+}
+
+impl Plan {
+    /// A number that an operation may use for a moment.
+    fn spare(&self) -> u32 {
+        self.counter.number + 1
+    }
+}
+
+fn one(b: &mut Builder, source: Source<'_>, number: usize, plan: &Plan) -> Result<(), Refusal> {
+    let (tables, counter) = (&plan.tables, plan.counter);
     let processes = source.images.processes.as_slice();
     let process = &processes[number];
     family::compile(b, processes, number)?;
     b.op(Code::Clear, 0, []);
-    memory::compile(b, source, number)?;
+    memory::compile(b, source, number, &plan.memory_files)?;
     if processes.len() > 1 {
         descriptors::take_shared(b, process, tables)?;
         // A lock of a process goes with any descriptor of its file.
         b.op(Code::CloseRange, tables.end, [tables.shared_end.into()]);
     } else {
-        descriptors::make_own(b, source, process)?;
+        descriptors::make_own(b, source, process, plan)?;
     }
     descriptors::watch(b, source.images, number)?;
     descriptors::locks(b, source.images, process)?;

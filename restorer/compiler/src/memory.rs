@@ -6,6 +6,7 @@ use rekindle_verify::messages::{Mm, Vma};
 
 use crate::builder::Builder;
 use crate::flags::opened_with;
+use crate::memory_files::{self, ANON_SHARED, MemoryFiles};
 use crate::{Memory, PageRun, Refusal, Source, names};
 
 /// CRIU's status flags of mappings.
@@ -14,9 +15,7 @@ mod status {
     pub(super) const VDSO: u32 = 1 << 3;
     pub(super) const FILE_PRIVATE: u32 = 1 << 6;
     pub(super) const FILE_SHARED: u32 = 1 << 7;
-    pub(super) const ANON_SHARED: u32 = 1 << 8;
     pub(super) const VVAR: u32 = 1 << 12;
-    pub(super) const MEMFD: u32 = 1 << 14;
     /// Not a mapping, but guard pages inside one.
     pub(super) const GUARD: u32 = 1 << 16;
 }
@@ -39,7 +38,12 @@ const PARTS_MAX: usize = 1024;
 
 /// Adds the operations that make a process's memory. What the pager registers comes first: it does so, and fills it,
 /// while the files are mapped.
-pub(crate) fn compile(b: &mut Builder, source: Source<'_>, number: usize) -> Result<(), Refusal> {
+pub(crate) fn compile(
+    b: &mut Builder,
+    source: Source<'_>,
+    number: usize,
+    memory_files: &MemoryFiles,
+) -> Result<(), Refusal> {
     let process = &source.images.processes[number];
     let dead = Refusal::Process(process.tree.pid, "ended and is not yet reaped");
     let mm = process.memory.as_ref().ok_or(dead)?;
@@ -47,14 +51,17 @@ pub(crate) fn compile(b: &mut Builder, source: Source<'_>, number: usize) -> Res
         b,
         source,
         memory: &source.memory[number],
+        memory_files,
         read: Vec::new(),
         protect: Vec::new(),
         open: None,
     };
     let (guards, mappings): (Vec<_>, Vec<_>) = mm.vmas.iter().partition(|vma| vma.status & status::GUARD != 0);
     let mappings: Vec<&Vma> = mappings.into_iter().filter(|vma| vma.status & KERNELS == 0).collect();
-    let (of_files, anonymous): (Vec<&Vma>, Vec<&Vma>) =
-        mappings.iter().copied().partition(|vma| vma.status & FILES != 0);
+    let (of_files, anonymous): (Vec<&Vma>, Vec<&Vma>) = mappings
+        .iter()
+        .copied()
+        .partition(|vma| vma.status & (FILES | ANON_SHARED) != 0);
     for vma in &mappings {
         plan.of_template(vma)?;
     }
@@ -64,6 +71,7 @@ pub(crate) fn compile(b: &mut Builder, source: Source<'_>, number: usize) -> Res
     if source.images.processes.len() == 1 {
         plan.b.op(Code::Files, 0, []);
         names::give(plan.b, source)?;
+        memory_files.make(plan.b, source)?;
     }
     plan.own(&of_files)?;
     for vma in mappings {
@@ -84,12 +92,21 @@ struct Plan<'a> {
     b: &'a mut Builder,
     source: Source<'a>,
     memory: &'a Memory,
+    memory_files: &'a MemoryFiles,
     /// Pages to be read.
     read: Vec<PageRun>,
     /// Mappings that are written to before they have their protection: address, bytes, protection.
     protect: Vec<(u64, u64, u64)>,
-    /// The open file: its id and the flags it is opened with.
-    open: Option<(u32, u32)>,
+    open: Option<Opened>,
+}
+
+/// The open file, with the flags it is opened with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Opened {
+    /// A file with a name, by its id.
+    Named(u32, u32),
+    /// A memory file, by its number.
+    Memory(u32, u32),
 }
 
 /// The runs in these pages, cut to them.
@@ -115,16 +132,10 @@ impl Plan<'_> {
         if vma.start < window::END && window::START < vma.end {
             return refuse("where the restorer itself is");
         }
-        if vma.status & status::MEMFD != 0 {
-            return refuse("a memory file");
-        }
-        if vma.status & status::ANON_SHARED != 0 {
-            return refuse("shared memory");
-        }
         if vma.flags & MAP_LOCKED != 0 {
             return refuse("locked");
         }
-        let is_shared = vma.status & status::FILE_SHARED != 0;
+        let is_shared = vma.status & (status::FILE_SHARED | ANON_SHARED) != 0;
         let is_droppable = !is_shared && vma.flags & MAP_TYPE == MAP_DROPPABLE;
         if !is_shared && !is_droppable && vma.flags & MAP_TYPE != MAP_PRIVATE {
             return refuse("neither private nor shared");
@@ -167,7 +178,7 @@ impl Plan<'_> {
         if gaps.is_empty() {
             return Ok(());
         }
-        if vma.status & FILES != 0 {
+        if vma.status & (FILES | ANON_SHARED) != 0 {
             self.open(vma)?;
         }
         for (first, end) in gaps {
@@ -193,6 +204,10 @@ impl Plan<'_> {
     fn read_into(&mut self, vma: &Vma, first: u64, end: u64) -> u64 {
         let before = self.read.len();
         self.read.extend(within(&self.memory.eager, first, end));
+        if vma.status & ANON_SHARED != 0 && self.open.is_none() {
+            let pages = memory_files::pages_of(self.source, vma);
+            self.read.extend(within(&pages, first, end));
+        }
         let protection = u64::from(vma.prot);
         if self.read.len() == before || protection & WRITE != 0 {
             return protection;
@@ -201,17 +216,40 @@ impl Plan<'_> {
         protection | WRITE
     }
 
+    /// Opens the file of a mapping. Shared memory may have none.
     fn open(&mut self, vma: &Vma) -> Result<(), Refusal> {
         let missing = Refusal::Mapping(vma.start, "of no file with a name");
-        let id = u32::try_from(vma.shmid).map_err(|_| missing.clone())?;
-        let wanted = (id, vma.fdflags.unwrap_or(0));
-        if self.open != Some(wanted) {
-            self.close();
-            let file = self.source.images.files.get(&id).and_then(|file| file.reg.as_ref());
-            let file = file.filter(|file| file.ext != Some(true)).ok_or(missing)?;
-            self.b.path(Code::Open, opened_with(wanted.1), &file.name);
-            self.open = Some(wanted);
+        let wanted = if vma.status & ANON_SHARED != 0 {
+            let number = self.memory_files.nameless(vma);
+            number.map(|number| Opened::Memory(number, memory_files::READ_WRITE))
+        } else {
+            let id = u32::try_from(vma.shmid).map_err(|_| missing.clone())?;
+            let (file, flags) = (self.source.images.files.get(&id), vma.fdflags.unwrap_or(0));
+            match file.and_then(|file| file.memfd.as_ref()) {
+                Some(file) => {
+                    let number = self
+                        .memory_files
+                        .named(file.inode_id.into())
+                        .ok_or_else(|| missing.clone())?;
+                    Some(Opened::Memory(number, flags))
+                }
+                None => Some(Opened::Named(id, flags)),
+            }
+        };
+        if self.open == wanted {
+            return Ok(());
         }
+        self.close();
+        match wanted {
+            Some(Opened::Named(id, flags)) => {
+                let file = self.source.images.files.get(&id).and_then(|file| file.reg.as_ref());
+                let file = file.filter(|file| file.ext != Some(true)).ok_or(missing)?;
+                self.b.path(Code::Open, opened_with(flags), &file.name);
+            }
+            Some(Opened::Memory(number, flags)) => memory_files::open(self.b, number, flags),
+            None => {}
+        }
+        self.open = wanted;
         Ok(())
     }
 

@@ -216,9 +216,13 @@ fn what_images_share_and_has_no_operation_is_refused() {
         ("the snapshot has an unlinked directory or named pipe", |i| {
             give_ghost(i, |ghost| ghost.file.mode = 0o010_600);
         }),
-        ("the snapshot has memory files", |i| {
-            i.memory_files = everything().memory_files
-        }),
+        (
+            "the snapshot has a memory file that only earlier mappings may write to",
+            |i| {
+                i.memory_files = everything().memory_files;
+                i.memory_files.values_mut().for_each(|file| file.seals = 0x10);
+            },
+        ),
         ("the snapshot has packets in sockets", |i| {
             i.queues = everything().queues
         }),
@@ -228,8 +232,7 @@ fn what_images_share_and_has_no_operation_is_refused() {
 #[test]
 fn files_without_an_operation_are_refused_by_their_kind() {
     for (id, what) in [
-        (8, "a pipe with data, whose writer has closed it"),
-        (18, "a memory file"),
+        (18, "a memory file that is not in its images"),
         (19, "a pidfd"),
         (20, "a netlink socket"),
     ] {
@@ -366,6 +369,59 @@ fn droppable_memory_is_made_without_content() {
 }
 
 #[test]
+fn memory_files_and_shared_memory_are_made_once_filled_and_opened_where_they_were() {
+    let mut images = good();
+    images.memory_files = everything().memory_files;
+    for file in images.memory_files.values_mut() {
+        (file.size, file.seals) = (8192, 2);
+    }
+    open(&mut images, 18);
+    let like = mapping(&mut images).clone();
+    let shared = |start, status, shmid, pgoff| Vma {
+        start,
+        end: start + 0x1000,
+        status,
+        flags: 0x21,
+        prot: 3,
+        shmid,
+        pgoff,
+        ..like.clone()
+    };
+    let of_file = Vma {
+        fdflags: Some(2),
+        flags: 1,
+        ..shared(0x50_0000, 0x4081, 18, 0x1000)
+    };
+    // Mapped twice, and once.
+    let others = [(0x51_0000, 9, 0), (0x52_0000, 9, 0x1000), (0x53_0000, 10, 0)];
+    let others = others.map(|(start, shmid, pgoff)| shared(start, 0x101, shmid, pgoff));
+    mm(&mut images).vmas.extend([of_file].into_iter().chain(others));
+    let program = compiled(&images).unwrap().program;
+    let program = Program::parse(&program).unwrap();
+    let all: Vec<_> = program.ops().collect();
+    let of = |code: Code| all.iter().filter(move |op| op.code == code as u32);
+    let files: Vec<_> = of(Code::MemoryFile).map(|op| (op.a, op.args[2], op.args[3])).collect();
+    assert_eq!(files, [(2, 8192, 0o777), (0, 8192, 0o777)]);
+    assert_eq!(of(Code::Seal).map(|op| op.a).collect::<Vec<_>>(), [2]);
+    let pasted: Vec<_> = of(Code::Paste).map(|op| [op.args[0], op.args[1]]).collect();
+    assert_eq!(pasted, [[0, 0], [PAGE, PAGE]]);
+    // A mapping, two of the same, a descriptor.
+    assert_eq!(of(Code::Again).count(), 3);
+    let maps = of(Code::Map).filter(|op| op.args[0] >= 0x50_0000 && op.args[0] < 0x54_0000);
+    let maps: Vec<_> = maps.map(|op| [op.args[0], op.a.into(), op.args[4]]).collect();
+    let expected = [
+        [0x50_0000, 1, 0x1000],
+        [0x51_0000, 1, 0],
+        [0x52_0000, 1, 0x1000],
+        [0x53_0000, 0, 0],
+    ];
+    assert_eq!(maps, expected);
+    let read = of(Code::Read).find(|op| op.args[1] == 2 * PAGE).unwrap();
+    let (parts, _) = program.part(read.args[0], 16).unwrap().as_chunks::<8>();
+    assert_eq!(u64::from_le_bytes(parts[0]), 0x53_0000);
+}
+
+#[test]
 fn mappings_without_an_operation_are_refused() {
     assert_refused([
         ("the mapping at 0x10000 is where the restorer itself is", |i| {
@@ -379,12 +435,10 @@ fn mappings_without_an_operation_are_refused() {
         ("the mapping at 0x420000 is neither private nor shared", |i| {
             mapping(i).flags = 0x2f
         }),
-        ("the mapping at 0x420000 is shared memory", |i| {
-            mapping(i).status = 0x101
-        }),
-        ("the mapping at 0x420000 is a memory file", |i| {
-            mapping(i).status = 0x4081
-        }),
+        (
+            "the mapping at 0x420000 is shared or droppable, and has pages of its own",
+            |i| mapping(i).status = 0x101,
+        ),
         ("process 501 has memory that may not be dumped", |i| {
             mm(i).dumpable = Some(0)
         }),

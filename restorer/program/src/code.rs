@@ -45,6 +45,15 @@ codes! {
     /// Make a file that does not exist, and open it for the operations that follow. `a`: permissions. Path, its length
     /// with the zero at its end, size.
     Create,
+    /// Make a memory file, and open it for the operations that follow. `a`: flags. Name, its length with the zero at
+    /// its end, size, permissions.
+    MemoryFile,
+    /// Copy pages into the open file. Offset in the file, offset in the pages' file, bytes.
+    Paste,
+    /// Seal the open file, which is a memory file. `a`: seals.
+    Seal,
+    /// Open the file of a descriptor anew for the operations that follow. `a`: its number. Flags.
+    Again,
     /// Write into the open file. Offset in the file, offset of the bytes, their number.
     Write,
     /// Set the times of the open file. Offset of seconds and nanoseconds of its last access, then of its last change.
@@ -64,6 +73,8 @@ codes! {
     /// Make a pipe. `a`: number of the end to read from. Number of the end to write to, flags of the first, of the
     /// second. The number of one may be [`CLOSED`](crate::CLOSED).
     Pipe,
+    /// Give a pipe another room. `a`: number of an end. Bytes.
+    Room,
     /// Write into a pipe. `a`: number of the end to write to. Offset of the bytes, their number.
     Fill,
     /// Make a socket. `a`: number. Domain, type with flags, protocol.

@@ -1,4 +1,4 @@
-//! Names that CRIU gives to open files which have lost the one they were opened by and have another. It leaves some, and
+//! Names that CRIU gives to open files that have lost the one they were opened by and have another. It leaves some, and
 //! all where the processes stay stopped. They are in the way of the next checkpoint, so they are taken away when the
 //! processes go on.
 

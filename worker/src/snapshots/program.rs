@@ -14,7 +14,9 @@ use rekindle_criu::images::{ImageError, PagemapImage, TemplateArea, TemplateLayo
 use rekindle_init::protocol::FUNCTION_UID;
 use rekindle_pager::PAGE;
 use rekindle_restore_compiler::print::Printed;
-use rekindle_restore_compiler::{Compiled, Host, HostError, Memory, PageRun, Refusal, Source, compile};
+use rekindle_restore_compiler::{
+    Compiled, Host, HostError, Memory, PageRun, Refusal, Source, compile, is_shared_memory,
+};
 use rekindle_restore_program::message::Order;
 use rekindle_snapshotter::{OpenError, Snapshot, Store};
 use rekindle_verify::{Verified, VerifyError, verify};
@@ -209,13 +211,21 @@ fn compile_images(edited: EditedImages<'_>) -> Result<(Compiled, Vec<u8>), NoPro
         let pid = process.tree.pid;
         memory.push(Memory {
             template: edited.templates.get(&pid).cloned().unwrap_or_default(),
-            eager: read_eager(edited.dir, pid, &mut pages)?,
+            eager: read_eager(edited.dir, &pid.to_string(), &mut pages)?,
         });
+    }
+    let mut shared = BTreeMap::new();
+    for number in shared_memory(images) {
+        let name = format!("shmem-{number}");
+        if edited.dir.join(format!("pagemap-{name}.img")).exists() {
+            shared.insert(number, read_eager(edited.dir, &name, &mut pages)?);
+        }
     }
     let compiled = compile(Source {
         images,
         memory: &memory,
         pages: &pages,
+        shared: &shared,
         outputs: edited.outputs,
         connected: edited.connected,
         host,
@@ -223,10 +233,20 @@ fn compile_images(edited: EditedImages<'_>) -> Result<(Compiled, Vec<u8>), NoPro
     Ok((compiled, pages))
 }
 
-/// Appends the pages that CRIU reads of a process to `all`. Returns where they are.
-fn read_eager(dir: &Path, pid: u32, all: &mut Vec<u8>) -> Result<Vec<PageRun>, NoProgram> {
+/// Returns the numbers of memory files and of shared memory without a file.
+fn shared_memory(images: &Verified) -> BTreeSet<u64> {
+    let named = images.memory_files.values().map(|file| u64::from(file.shmid));
+    let memories = images.processes.iter().filter_map(|process| process.memory.as_ref());
+    let nameless = memories
+        .flat_map(|memory| &memory.vmas)
+        .filter(|vma| is_shared_memory(vma));
+    named.chain(nameless.map(|vma| vma.shmid)).collect()
+}
+
+/// Appends the pages that CRIU reads of a process or of shared memory to `all`. Returns where they are.
+fn read_eager(dir: &Path, of: &str, all: &mut Vec<u8>) -> Result<Vec<PageRun>, NoProgram> {
     let read = |path: &Path| std::fs::read(path).map_err(|e| NoProgram::File(path.to_owned(), e));
-    let path = dir.join(format!("pagemap-{pid}.img"));
+    let path = dir.join(format!("pagemap-{of}.img"));
     let pagemap = PagemapImage::parse(&read(&path)?).map_err(|e| NoProgram::Pagemap(path, e))?;
     let (mut at, mut runs) = (all.len() as u64 / PAGE, Vec::new());
     for entry in pagemap.entries.iter().filter(|entry| !entry.lazy) {

@@ -27,6 +27,8 @@ const CLOEXEC: u64 = 0o2_000_000;
 const SETFD: u64 = 2;
 const SETFL: u64 = 4;
 const DUPFD_CLOEXEC: u64 = 1030;
+const SET_PIPE_BYTES: u64 = 1031;
+const ADD_SEALS: u64 = 1033;
 /// Bytes of a `siginfo`.
 const SIGNAL_BYTES: u64 = 128;
 const BOTH_WAYS: u64 = 2;
@@ -73,6 +75,18 @@ impl Run {
                 call!(nr::FCHMOD, self.file, a)?;
                 call!(nr::FTRUNCATE, self.file, d)
             }
+            Code::MemoryFile => {
+                self.file = call!(nr::MEMFD_CREATE, self.part(b, c)?.as_ptr(), a)?;
+                call!(nr::FTRUNCATE, self.file, d)?;
+                call!(nr::FCHMOD, self.file, e)
+            }
+            Code::Paste => self.paste(b, c, d),
+            Code::Seal => call!(nr::FCNTL, self.file, ADD_SEALS, a),
+            Code::Again => {
+                let path = descriptor_path(a);
+                self.file = call!(nr::OPENAT, 0, path.buffer.as_ptr(), b | CLOEXEC)?;
+                Ok(0)
+            }
             Code::Write => match call!(nr::PWRITE, self.file, self.part(c, d)?.as_ptr(), d, b)? {
                 written if written == d => Ok(0),
                 _ => Err(EINVAL),
@@ -113,6 +127,10 @@ impl Run {
             Code::Output => place_new(self.reopen(b, c)?, a),
             Code::Copy => call!(nr::DUP3, b, a, if c != 0 { CLOEXEC } else { 0 }),
             Code::Pipe => self.pair(a, b, [c, d], |ends| call!(nr::PIPE2, ends, 0)),
+            Code::Room => match call!(nr::FCNTL, a, SET_PIPE_BYTES, b)? {
+                room if room == b => Ok(0),
+                _ => Err(EINVAL),
+            },
             Code::Fill => match call!(nr::WRITE, a, self.part(b, c)?.as_ptr(), c)? {
                 written if written == c => Ok(0),
                 _ => Err(EINVAL),
@@ -274,6 +292,18 @@ impl Run {
         let parts = self.part(parts, count * 16)?;
         let read = call!(nr::PREADV, self.order.pages(), parts.as_ptr(), count, offset, 0)?;
         if read == bytes { Ok(0) } else { Err(EINVAL) }
+    }
+
+    /// Copies pages from their file into the open one.
+    fn paste(&self, to: u64, from: u64, bytes: u64) -> Outcome {
+        call!(nr::LSEEK, self.file, to, 0)?;
+        let (mut at, end) = (from, from.checked_add(bytes).ok_or(EINVAL)?);
+        while at < end {
+            if call!(nr::SENDFILE, self.file, self.order.pages(), &raw mut at, end - at)? == 0 {
+                return Err(EINVAL);
+            }
+        }
+        Ok(0)
     }
 
     fn memory(&self, map: u64, auxv: u64) -> Outcome {

@@ -28,6 +28,7 @@ pub(crate) mod nr {
     pub(crate) const MREMAP: u64 = 25;
     pub(crate) const MADVISE: u64 = 28;
     pub(crate) const SETITIMER: u64 = 38;
+    pub(crate) const SENDFILE: u64 = 40;
     pub(crate) const SOCKET: u64 = 41;
     pub(crate) const RECVFROM: u64 = 45;
     pub(crate) const SENDMSG: u64 = 46;
@@ -80,6 +81,7 @@ pub(crate) mod nr {
     pub(crate) const RT_TGSIGQUEUEINFO: u64 = 297;
     pub(crate) const SETNS: u64 = 308;
     pub(crate) const SECCOMP: u64 = 317;
+    pub(crate) const MEMFD_CREATE: u64 = 319;
     pub(crate) const MEMBARRIER: u64 = 324;
     pub(crate) const RSEQ: u64 = 334;
     pub(crate) const CLOSE_RANGE: u64 = 436;
