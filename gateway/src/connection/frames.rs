@@ -324,7 +324,7 @@ mod tests {
         for (written, counted) in [(40, 0), (ACKNOWLEDGED, PINGS)] {
             let (mut client, server) = tokio::io::duplex(1 << 10);
             let mut server = Watching::new(server, Duration::from_secs(60), Arc::new(Metrics::new()));
-            let mut taken = vec![0; 64];
+            let mut taken = [0; 64];
             client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
             server.read_exact(&mut taken[..PREFACE as usize]).await.unwrap();
             for _ in 0..PINGS {

@@ -141,8 +141,11 @@ impl Compiled {
 pub fn compile(source: Source<'_>) -> Result<Compiled, Refusal> {
     let images = source.images;
     let processes = images.processes.as_slice();
-    if processes.is_empty() || processes.len() > PROCESSES_MAX || processes.len() != source.memory.len() {
+    if processes.is_empty() || processes.len() > PROCESSES_MAX {
         return Err(Refusal::Snapshot("no process, or too many"));
+    }
+    if processes.len() != source.memory.len() {
+        return Err(Refusal::Snapshot("processes that have ended, and were not waited for"));
     }
     refuse_what_all_share(images)?;
     family::share_nothing(processes)?;

@@ -70,10 +70,17 @@ pub enum DumpError {
     Quiesce(#[from] QuiesceError),
 }
 
+/// In what CRIU's log says of a connection that waits to be accepted.
+const NOT_ACCEPTED: &str = "of the function is not accepted yet";
+
 impl DumpError {
-    /// Returns whether the function may well be dumped in a moment: it had a file of `/proc` or `/sys` open.
+    /// Returns whether the function may well be dumped in a moment: it had a file of `/proc` or `/sys` open, or had not
+    /// accepted a connection yet.
     pub(crate) fn is_passing(&self) -> bool {
-        let Self::Criu { source, .. } = self else { return false };
+        let Self::Criu { source, log } = self else { return false };
+        if log.contains(NOT_ACCEPTED) {
+            return true;
+        }
         let CriuError::Stage(_, refused) = source else {
             return false;
         };

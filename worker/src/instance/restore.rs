@@ -42,7 +42,8 @@ use crate::host::start_limiter::StartLimiter;
 use crate::metrics::Metrics;
 use crate::restorer::Restorer;
 use crate::snapshots::{
-    FILES_ARCHIVE, MemoryTier, OpenSnapshot, Refusals, RestoreProgram, SnapshotError, Snapshots, WorkingSetUse,
+    FILES_ARCHIVE, MAPPED_MAX, MemoryTier, OpenSnapshot, Refusals, RestoreProgram, SnapshotError, Snapshots,
+    WorkingSetUse,
 };
 
 /// Restores instances from snapshots of functions.
@@ -213,7 +214,12 @@ impl<'a> SnapshotRestore<'a> {
     fn pages(&self, sandbox: &Arc<Sandbox>) -> Result<(Pages, WorkingSetUse), ApiError> {
         let template = &self.snapshot.template;
         let layout = template.layout().ok_or_else(|| {
-            let message = "some of its memory is neither anonymous nor of a file: no pager can serve that";
+            let message = match template.pids().len() {
+                count if count > MAPPED_MAX => {
+                    format!("it has {count} processes: copies of at most {MAPPED_MAX} are made")
+                }
+                _ => "some of its memory is neither anonymous nor of a file: no pager can serve that".to_owned(),
+            };
             ApiError::new(ErrorCode::RestoreFailed, message)
         })?;
         let (working_set, ahead) = self.snapshot.begin();

@@ -22,9 +22,9 @@ use rekindle_verify::Verified;
 use super::notes::PipeNote;
 use super::originals::is_of_a_layer;
 
-/// Maximum number of processes restored from templates, because each one costs init a descriptor. Further processes are
-/// restored without a template.
-pub(super) const MAPPED_MAX: usize = 16;
+/// Maximum number of processes restored from templates, because each one costs init a descriptor. Of more there are no
+/// copies.
+pub(crate) const MAPPED_MAX: usize = 16;
 
 /// Index of the first template among the descriptors that init holds for CRIU. They follow the image directory, in the
 /// order of the processes.

@@ -33,7 +33,7 @@ mod working_set;
 pub use cache::Snapshots;
 pub use edit::EditError;
 pub(crate) use edit::{
-    become_user, clocks, forget_outside, join_time, let_be_read, name_outputs, outlive_criu, touched_early,
+    MAPPED_MAX, become_user, clocks, forget_outside, join_time, let_be_read, name_outputs, outlive_criu, touched_early,
 };
 pub use error::SnapshotError;
 pub use images_dir::ImagesDir;
