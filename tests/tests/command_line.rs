@@ -149,7 +149,7 @@ fn deleting_what_is_not_there_says_so_and_asks_nobody() {
 }
 
 #[test]
-fn an_unknown_namespace_is_told_of_with_those_there_are() {
+fn an_unknown_namespace_is_told_of_with_how_to_make_it() {
     for arguments in [
         &["-n", "team", "list"][..],
         &["invoke", "told", "-n", "team"],
@@ -160,7 +160,7 @@ fn an_unknown_namespace_is_told_of_with_those_there_are() {
         assert!(!refused.status.success(), "{arguments:?}");
         let told = err(&refused);
         assert!(
-            told.contains("no namespace \"team\": use one of default"),
+            told.contains("no namespace \"team\": `fn namespace list` shows"),
             "{arguments:?}: {told}"
         );
     }

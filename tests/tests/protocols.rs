@@ -72,6 +72,14 @@ async fn call_each_kind(mut caller: Caller) {
     assert_eq!(refused.message(), "nobody to greet: send a name");
 }
 
+/// Stops a function's instances. Those of other tests go on.
+fn stop(platform: &Platform, function: &str) {
+    for instance in platform.instances_of(function) {
+        platform.end_instance(instance.id.as_str());
+    }
+    platform.until_gone(function, LIMIT);
+}
+
 #[test]
 fn calls_of_each_kind_pass_to_instances_booted_and_restored() {
     let platform = shared();
@@ -90,7 +98,7 @@ fn calls_of_each_kind_pass_to_instances_booted_and_restored() {
             assert_eq!(said(greeted.metadata(), "x-fn-start"), start);
             assert_eq!(greeted.into_inner(), "Hello, Ada!");
         });
-        platform.remove_instances().unwrap();
+        stop(platform, "greeter");
     }
     block_on(call_each_kind(caller));
     // Clients of HTTP/1.1 reach it, too.
@@ -170,7 +178,7 @@ fn deadlines_reach_the_function_and_errors_of_the_platform_are_statuses() {
 fn an_instance_with_an_open_call_is_neither_idle_nor_parked() {
     let platform = shared();
     platform.deploy(&greeter("talker", &[("idle", "\"1s\""), ("park", "\"120s\"")]));
-    platform.remove_instances().unwrap();
+    stop(platform, "talker");
     let caller = Caller::to(platform, "talker");
     let (names, messages) = mpsc::channel(4);
     let talk = |answers: Option<tonic::Streaming<String>>, name: &'static str| {

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use rekindle_e2e::{Folder, Options, Platform, kinds};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Restores that were made by a program, and by CRIU.
 fn completed(platform: &Platform) -> [f64; 2] {
@@ -27,6 +27,26 @@ fn restored(platform: &Platform, name: &str, code: &str) -> (Value, [f64; 2]) {
     (last, [after[0] - before[0], after[1] - before[1]])
 }
 
+/// Two dozen children, each of which answers.
+const MANY: &str = r#"
+import os, socket
+def child(number):
+    near, far = socket.socketpair()
+    if os.fork() == 0:
+        near.close()
+        while far.recv(9):
+            far.send(b"%d" % number)
+        os._exit(0)
+    far.close()
+    return near
+children = [child(number) for number in range(24)]
+
+def handler(event, context):
+    for each in children:
+        each.send(b"?")
+    return [int(each.recv(9)) for each in children]
+"#;
+
 #[test]
 fn programs_restore_what_they_can_and_criu_what_is_named() {
     let options = ["--memory", "12GiB", "--restorer", "auto"];
@@ -40,6 +60,10 @@ fn programs_restore_what_they_can_and_criu_what_is_named() {
         assert_eq!(body, kind.says, "{}", kind.name);
         assert_eq!(made, [3.0, 0.0], "{}: {}", kind.name, platform.log_tail(30));
     }
+
+    let (body, made) = restored(&platform, "many", MANY);
+    assert_eq!(body, json!((0..24).collect::<Vec<_>>()));
+    assert_eq!(made, [3.0, 0.0], "{}", platform.log_tail(30));
 
     let connected = kinds::connected();
     // Its parent is CRIU until CRIU ends, whose end must not end it.

@@ -73,6 +73,7 @@ fn now() -> u64 {
 
 #[test]
 fn a_schedule_is_followed_paused_changed_without_a_build_and_gone_with_its_function() {
+    hub::enter();
     let platform = Platform::start();
     let schedule = "[[schedule]]\nname = \"tick\"\ncron = \"*/2 * * * * *\"\npayload = { job = \"clean\" }";
     platform.deploy(&function("report", schedule));
@@ -153,6 +154,7 @@ fn a_schedule_is_followed_paused_changed_without_a_build_and_gone_with_its_funct
 
 #[test]
 fn an_instance_is_restored_before_the_run_is_due() {
+    hub::enter();
     let platform = Platform::start();
     let folder = function("seldom", "idle = \"1s\"\n[[schedule]]\ncron = \"*/20 * * * * *\"");
     platform.deploy(&folder);
@@ -172,6 +174,7 @@ fn an_instance_is_restored_before_the_run_is_due() {
 
 #[test]
 fn while_a_run_goes_on_the_next_is_left_out_or_waits_as_the_schedule_says() {
+    hub::enter();
     let platform = Platform::start();
     let slow = "cron = \"* * * * * *\"\npayload = { sleep = 2.5 }";
     platform.deploy(&function("skips", &format!("[[schedule]]\n{slow}")));
@@ -200,6 +203,7 @@ fn while_a_run_goes_on_the_next_is_left_out_or_waits_as_the_schedule_says() {
 
 #[test]
 fn what_was_due_while_the_platform_was_down_is_run_once_or_each() {
+    hub::enter();
     let mut platform = Platform::start();
     let schedules = "[[schedule]]\nname = \"each\"\ncron = \"* * * * * *\"\noverlap = \"queue\"\nmissed = \"each\"\n\
          [[schedule]]\nname = \"once\"\ncron = \"* * * * * *\"\noverlap = \"queue\"";
@@ -270,6 +274,7 @@ fn no_run_is_lost_or_made_twice_when_another_scheduler_takes_over() {
 /// The names and the data of what `fn invoke --cloudevent` sends, as handlers of both runtimes have it.
 #[test]
 fn a_cloud_event_reaches_handlers_of_both_runtimes_and_one_that_they_return_is_sent() {
+    hub::enter();
     let platform = Platform::start();
     let python = "def handler(event, context):\n    return {**event, 'type': 'reply', 'subject': event['type']}\n";
     platform.deploy(&Folder::python("snake", "", python));

@@ -123,7 +123,7 @@ pub(crate) struct UpArgs {
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct CallbackArgs {
     /// Where callbacks may go that a caller without a deployer's key names: a host (hooks.example.com), a network
-    /// (10.1.0.0/16), or `public` for the whole world. A network may be private or this host's own. May be repeated.
+    /// (10.1.0.0/16), or `public` for everywhere. A network may be private or this host's own. May be repeated.
     #[arg(
         long,
         value_name = "HOST|CIDR|public",

@@ -26,7 +26,7 @@ pub const VERSION: u32 = 5;
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
 /// Maximum number of processes of a program.
-pub const PROCESSES_MAX: usize = 16;
+pub const PROCESSES_MAX: usize = 32;
 
 /// Bytes in whole pages.
 pub const fn whole_pages(bytes: u64) -> u64 {

@@ -23,7 +23,7 @@ pub const CONTROL_FLOOR: RawFd = 64;
 /// Maximum size of a message in bytes.
 pub const MESSAGE_MAX: usize = 128 * 1024;
 /// Maximum number of descriptors attached to a message.
-pub const FDS_MAX: usize = 32;
+pub const FDS_MAX: usize = 64;
 /// Process id of the function's first process in its pid namespace. It is high, so that a restore finds it and the ids
 /// after it free: init, CRIU and their children have low ids.
 pub const FUNCTION_PID: i32 = 501;

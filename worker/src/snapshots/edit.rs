@@ -24,7 +24,7 @@ use super::originals::is_of_a_layer;
 
 /// Maximum number of processes restored from templates, because each one costs init a descriptor. Of more there are no
 /// copies.
-pub(crate) const MAPPED_MAX: usize = 16;
+pub(crate) const MAPPED_MAX: usize = rekindle_restore_program::PROCESSES_MAX;
 
 /// Index of the first template among the descriptors that init holds for CRIU. They follow the image directory, in the
 /// order of the processes.

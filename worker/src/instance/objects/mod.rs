@@ -10,6 +10,7 @@ use std::fs;
 use std::io;
 
 use rekindle_init::causes::chain;
+use rekindle_init::protocol::FUNCTION_PID;
 use rekindle_wire::ApiError;
 use rekindle_wire::api::{Fate, InstanceObjects, KernelObject};
 
@@ -106,10 +107,9 @@ pub(crate) async fn of(instance: &Instance) -> Result<InstanceObjects, ApiError>
 }
 
 fn look(parts: &RunningInstance) -> io::Result<(u64, Vec<KernelObject>)> {
-    let hosts: BTreeMap<_, _> = processes_in(&parts.cgroup)
-        .map_err(io::Error::other)?
-        .into_iter()
-        .collect();
+    let all = processes_in(&parts.cgroup).map_err(io::Error::other)?.into_iter();
+    // Those before the function's first are the platform's.
+    let hosts: BTreeMap<_, _> = all.filter(|(pid, _)| *pid >= FUNCTION_PID.cast_unsigned()).collect();
     let processes: Vec<_> = hosts
         .iter()
         .take(PROCESSES_MAX)
