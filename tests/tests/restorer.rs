@@ -15,8 +15,13 @@ fn completed(platform: &Platform) -> [f64; 2] {
 /// Deploys a function and restores it twice, after its rehearsal. Returns its last response, and how many more restores
 /// each has made.
 fn restored(platform: &Platform, name: &str, code: &str) -> (Value, [f64; 2]) {
+    restored_with(platform, name, "", code)
+}
+
+/// The same with settings.
+fn restored_with(platform: &Platform, name: &str, settings: &str, code: &str) -> (Value, [f64; 2]) {
     let before = completed(platform);
-    platform.deploy(&Folder::python(name, "", code));
+    platform.deploy(&Folder::python(name, settings, code));
     let mut last = Value::Null;
     for _ in 0..2 {
         let answer = platform.fresh("restored", name, "/").ok();
@@ -61,7 +66,8 @@ fn programs_restore_what_they_can_and_criu_what_is_named() {
         assert_eq!(made, [3.0, 0.0], "{}: {}", kind.name, platform.log_tail(30));
     }
 
-    let (body, made) = restored(&platform, "many", MANY);
+    // Images have what the processes share once for each.
+    let (body, made) = restored_with(&platform, "many", "memory = \"1GiB\"", MANY);
     assert_eq!(body, json!((0..24).collect::<Vec<_>>()));
     assert_eq!(made, [3.0, 0.0], "{}", platform.log_tail(30));
 
