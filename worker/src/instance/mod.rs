@@ -18,7 +18,7 @@
 //! - [`checkpoint`]: a snapshot of it. [`hooks`]: the calls around that. [`parking`]: freezing it while nobody uses it.
 //! - [`invoke`]: a request in it, as `inward` makes it. `renew`: another copy for each request. [`overdue`]: one that
 //!   does not end.
-//! - [`objects`]: what it has from the kernel. `end`: its end. [`damage`]: what a failed restore may have found.
+//! - `objects`: what it has from the kernel. `end`: its end. [`damage`]: what a failed restore may have found.
 
 pub mod boot;
 pub mod boot_pauses;
