@@ -66,7 +66,8 @@ Examples:
   fn down                                 stop the platform
 
 Settings: FN_URL (the gateway, default http://127.0.0.1:8080), FN_CA (for https: its authority), FN_KEY (a key;
-else the platform's is read from <data>/admin.key or ~/.config/rekindle/key), FN_NAMESPACE, FN_DATA, FN_CACHE, FN_RUN, NO_COLOR.";
+else the platform's is read from <data>/admin.key or ~/.config/rekindle/key), FN_NAMESPACE, FN_DATA, FN_CACHE,
+FN_RUN, NO_COLOR.";
 
 /// Functions that restore instead of booting.
 #[derive(Debug, Parser)]

@@ -97,8 +97,8 @@ impl Gateway {
         async_calls::accept(&self.scheduler, &self.dispatch.intake, &self.targets, asked, request).await
     }
 
-    /// Refuses the call of a function that asks for a key to a caller who may not invoke it. `shown` is the caller whose
-    /// key was sent.
+    /// Refuses the call of a function that asks for a key to a caller who may not invoke it. `shown` is the caller
+    /// whose key was sent.
     async fn admit(&self, function: &FunctionId, shown: Option<Result<Caller, ApiError>>) -> Result<(), ApiError> {
         let Dispatch { routes, slots, .. } = &*self.dispatch;
         let mut auth = routes.auth(function);
@@ -118,8 +118,8 @@ impl Gateway {
             (Auth::Key, None) => Err(ApiError::new(
                 ErrorCode::Unauthorized,
                 format!(
-                    "{function} asks its callers for a key: send \"Authorization: Bearer KEY\"; an admin makes one with \
-                     `fn key create --role invoker -n {} --function {}`",
+                    "{function} asks its callers for a key: send \"Authorization: Bearer KEY\"; an admin makes one \
+                     with `fn key create --role invoker -n {} --function {}`",
                     function.namespace(),
                     function.name()
                 ),

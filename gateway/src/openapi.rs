@@ -17,7 +17,8 @@ use utoipa::openapi::{
 };
 
 const ABOUT: &str = "Functions that are restored instead of booted. Everything under /v1/ but this document needs a \
-                     key (`Authorization: Bearer KEY`) with the role that its description names. Errors are `{code, message, request_id}`; \
+                     key (`Authorization: Bearer KEY`) with the role that its description names. Errors are \
+                     `{code, message, request_id}`; \
                      docs/reference/errors/ has a page per code.";
 const KEY: &str = "key";
 const TAGS: [(&str, &str); 6] = [

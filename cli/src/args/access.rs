@@ -20,8 +20,8 @@ Examples:
   fn key revoke k-0123456789abcdef
 
 A key is shown once. Give it to its user as FN_KEY, or as \"Authorization: Bearer KEY\".
-Roles: admin does everything, keys included; deployer deploys, releases, sets secrets, invokes and reads; invoker invokes;
-reader reads descriptions, logs and numbers.")]
+Roles: admin does everything, keys included; deployer deploys, releases, sets secrets, invokes and reads; invoker
+invokes; reader reads descriptions, logs and numbers.")]
 pub(crate) struct KeyArgs {
     #[command(subcommand)]
     pub(crate) command: KeyCommand,

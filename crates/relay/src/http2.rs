@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! open ──request──> one stream more ──response's body is over──> one stream less
-//!   └── closed while idle, or by the destination ──> streams that are open end, and the connection with the last
+//!   └── closed while idle, or by the destination ──> open streams end, and the connection with the last
 //! ```
 
 use std::future::Future;

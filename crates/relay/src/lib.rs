@@ -1,6 +1,6 @@
 //! What gateway and worker share as HTTP relays. An exchange outlives a client that goes away. A response ends by its
-//! deadline, whether its reader reads or not. Hop-by-hop headers are not forwarded. [`ConnectionPool`] sends requests over
-//! HTTP/1.1, [`Http2Connections`] over HTTP/2, and [`InProcessRoles`] passes them to a role in the same process.
+//! deadline, whether its reader reads or not. Hop-by-hop headers are not forwarded. [`ConnectionPool`] sends requests
+//! over HTTP/1.1, [`Http2Connections`] over HTTP/2, and [`InProcessRoles`] passes them to a role in the same process.
 //!
 //! Both hold something for each request in flight (a slot, a place in an instance). It must be held for exactly as long
 //! as the function may be busy with the request: [`TrackedBody`] tells when and how that ends.

@@ -44,8 +44,8 @@ pub const CALLBACK_URL: &str = "x-callback-url";
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// From the runtime: the handler threw an exception, and the body is the error as JSON.
 pub const FUNCTION_ERROR: &str = "x-fn-function-error";
-/// Gateway and scheduler, with a deployer's key only: force a fresh instance with this start kind (`booted` or `restored`)
-/// instead of using the best available one. For benchmarks and for the curious.
+/// Gateway and scheduler, with a deployer's key only: force a fresh instance with this start kind (`booted` or
+/// `restored`) instead of using the best available one. For benchmarks and for the curious.
 pub const FORCE_START: &str = "x-fn-force-start";
 /// Between roles: the platform's error code of a response that did not come from the function.
 pub const PLATFORM_ERROR: &str = "x-rekindle-error";

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! `pacing` is the stream that enforces these times, `phase` what it knows of the requests on it. `refusal` turns
-//! clients away that are not served at all. `preface` tells HTTP/2 from HTTP/1.1 where no handshake does. `http2` bounds
-//! streams, and `frames` times their heads. A request's body has a limit of its own (`body`).
+//! clients away that are not served at all. `preface` tells HTTP/2 from HTTP/1.1 where no handshake does. `http2`
+//! bounds streams, and `frames` times their heads. A request's body has a limit of its own (`body`).
 
 mod frames;
 mod http2;

@@ -1,5 +1,5 @@
-//! The scheduler's HTTP interface: `/v1/…` for users, forwarded by a gateway that checked the caller's key; `/internal/…`
-//! for gateways and workers. Every call must carry the cluster's token.
+//! The scheduler's HTTP interface: `/v1/…` for users, forwarded by a gateway that checked the caller's key;
+//! `/internal/…` for gateways and workers. Every call must carry the cluster's token.
 
 mod access;
 mod audit;

@@ -90,7 +90,8 @@ impl RunningInstance {
         }))
     }
 
-    /// Puts the parts of an instance together whose processes were restored, and whose function is as this manifest says.
+    /// Puts the parts of an instance together whose processes were restored, and whose function is as this manifest
+    /// says.
     ///
     /// # Errors
     /// The same as [`Self::new`].

@@ -352,8 +352,8 @@ described! {
 
     /// Read the audit log
     ///
-    /// Every change that was asked for over the API, and what came of it; not what a gateway refused. Each entry has the
-    /// hash of the one before. A key for one namespace reads the entries of that namespace.
+    /// Every change that was asked for over the API, and what came of it; not what a gateway refused. Each entry has
+    /// the hash of the one before. A key for one namespace reads the entries of that namespace.
     access [Admin Content] GET "/v1/audit" ReadAudit {;
         /// only entries with higher numbers
         after: u64,
@@ -376,7 +376,8 @@ described! {
     fails;
 
     /// List instances
-    platform [Reader Platform] GET "/v1/instances" ListInstances {} () => OK [InstanceInfo] "every instance, oldest first"
+    platform [Reader Platform] GET "/v1/instances" ListInstances {
+    } () => OK [InstanceInfo] "every instance, oldest first"
     fails;
 
     /// Look at an instance
@@ -454,11 +455,13 @@ described! {
     /// Its certificate, and any that it got in the meantime, is refused by all roles from then on, and connections
     /// with it are closed. A worker's instances are gone, and its host cannot join again under that name. A revocation
     /// cannot be undone.
-    platform [Admin Platform] POST "/v1/revocations" Revoke {} (RevokeRequest) => OK Revocation "who is revoked, and since when"
+    platform [Admin Platform] POST "/v1/revocations" Revoke {
+    } (RevokeRequest) => OK Revocation "who is revoked, and since when"
     fails BadRequest "no member, or a cluster without an authority", Conflict "too many are";
 
     /// List revoked members
-    platform [Reader Platform] GET "/v1/revocations" ListRevocations {} () => OK [Revocation] "all of them, the oldest first"
+    platform [Reader Platform] GET "/v1/revocations" ListRevocations {
+    } () => OK [Revocation] "all of them, the oldest first"
     fails;
 
     /// Remove unneeded objects

@@ -127,9 +127,9 @@ pub(super) fn list<T: ToSchema>(all: &mut Schemas) -> RefOr<Schema> {
     ArrayBuilder::new().items(one::<T>(all)).build().into()
 }
 
-/// Defines operations with what users are told of them, and a table of each. An operation begins with its group and what
-/// its callers need: a role and where, or `Open`. What follows the answer is, in this order: parameters that are no
-/// fields, the media types of bodies that are no JSON, other answers, and errors.
+/// Defines operations with what users are told of them, and a table of each. An operation begins with its group and
+/// what its callers need: a role and where, or `Open`. What follows the answer is, in this order: parameters that are
+/// no fields, the media types of bodies that are no JSON, other answers, and errors.
 macro_rules! described {
     (
         $(#[$about:meta])* $table:ident, $described:ident:
