@@ -300,12 +300,11 @@ fn secrets_move_with_their_instance_over_encrypted_connections() {
     cluster.deploy(&function("mover"));
     let answer = cluster.fresh("restored", "mover", "/").ok();
     let path = format!("/v1/instances/{}/migrate", answer.instance());
-    cluster
-        .admin("POST", &path)
-        .header("content-type", "application/json")
-        .body("{}")
-        .send()
-        .ok();
+    // The scheduler hears of its state a little later.
+    until("it moves", LIMIT, || {
+        let request = cluster.admin("POST", &path).header("content-type", "application/json");
+        (request.body("{}").send().status == 200).then_some(())
+    });
     sees(&cluster.get("mover", "/").ok().json(), OLD, "restored");
     set(&cluster, "rotate", "DB_URL", value(NEW).as_bytes());
     until("the new value is there", LIMIT, || {
