@@ -5,7 +5,7 @@
 //! | `{name}.{domain}[:port]` (`host`), any path | the function |
 //! | `/function/{id}`, `/function/{id}/…` | the function |
 //! | `/async-function/{id}`, `/async-function/{id}/…` | the function, later |
-//! | `POST /v1/functions/{name}/invocations` | the function, by an invoker's key; the body is the event; `?async=true`: later |
+//! | `POST /v1/functions/{name}/invocations` | the function, by a key; the body is the event; `?async=true`: later |
 //! | `POST /v1/namespaces/{namespace}/functions/{name}/invocations` | the same, in any namespace |
 //! | `/async-results/{id}` | the result of an asynchronous invocation |
 //! | `/v1/openapi.json`, `/healthz`, `/readyz` | the gateway itself |

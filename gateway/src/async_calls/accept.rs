@@ -120,8 +120,8 @@ async fn check_target(targets: &Targets, url: &str) -> Result<(), ApiError> {
     Err(ApiError::new(
         ErrorCode::Unauthorized,
         format!(
-            "a callback to {host} needs a key with the role deployer, or to be the `callback` of the function's fn.toml; \
-             its operator lets anybody name it by --callback-allow {host}"
+            "a callback to {host} needs a key with the role deployer, or to be the `callback` of the function's \
+             fn.toml; its operator lets anybody name it by --callback-allow {host}"
         ),
     ))
 }

@@ -50,11 +50,9 @@ impl Verdict {
     }
 
     fn of(fate: Fate, what: impl Into<String>, becomes: &'static str, fix: Option<&'static str>) -> Self {
-        let what: String = what.into();
-        let what = what.chars().map(|c| if c.is_control() { '?' } else { c });
         Self {
             fate,
-            what: what.take(NAME_MAX).collect(),
+            what: readable(&what.into()),
             becomes,
             fix,
         }
@@ -128,16 +126,17 @@ fn look(parts: &RunningInstance) -> io::Result<(u64, Vec<KernelObject>)> {
 
 fn named(pid: u32, host: i32) -> Process {
     let name = fs::read(format!("/proc/{host}/comm")).unwrap_or_default();
-    let name = String::from_utf8_lossy(&name);
     Process {
         pid,
         host,
-        program: name
-            .trim_end()
-            .chars()
-            .map(|c| if c.is_control() { '?' } else { c })
-            .collect(),
+        program: readable(String::from_utf8_lossy(&name).trim_end()),
     }
+}
+
+/// Returns a name that a function has chosen as a line can show it.
+fn readable(name: &str) -> String {
+    let shown = name.chars().map(|c| if c.is_control() { '?' } else { c });
+    shown.take(NAME_MAX).collect()
 }
 
 impl Process {
