@@ -36,10 +36,12 @@ DURATION ?= 30s
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
-# Only what it runs is built; the runtimes' root filesystems are made meanwhile.
+# Only what it runs is built: S3, which machines that share objects need, where a whole build has compiled it. The
+# runtimes' root filesystems are made meanwhile.
+UP_FEATURES := $(if $(wildcard $(CARGO_TARGET_DIR)/release/librekindle_store_s3.rlib),,--no-default-features)
 up: packages ## install what is missing, build, start the platform, and show a function's life
 	@scripts/setup.sh runtimes & runtimes=$$!; trap 'kill $$runtimes' INT TERM; \
-	cargo build --release --locked -p rekindle-cli -p rekindle-init $(CARGO_ARGS); built=$$?; \
+	cargo build --release --locked -p rekindle-cli -p rekindle-init $(UP_FEATURES) $(CARGO_ARGS); built=$$?; \
 	wait $$runtimes && exit $$built
 	@scripts/setup.sh criu
 	@$(FN) up

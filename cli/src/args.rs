@@ -55,6 +55,8 @@ pub(crate) use schedule::{ScheduleArgs, ScheduleCommand};
 pub(crate) use secret::{SecretArgs, SecretCommand, SetSecretArgs};
 pub(crate) use snapshot::{ConversionArgs, SnapshotArgs, SnapshotCommand, StoreArgs};
 pub(crate) use storage::S3Args;
+#[cfg(feature = "s3")]
+pub(crate) use storage::Sse;
 
 const EXAMPLES: &str = "\
 Examples:

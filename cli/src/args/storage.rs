@@ -1,7 +1,6 @@
 //! Options of the object store.
 
 use clap::{Args, ValueEnum};
-use rekindle_store_s3::Encryption;
 
 /// An object store other than the platform's own directory.
 #[derive(Debug, Clone, Default, Args)]
@@ -39,15 +38,4 @@ pub(crate) enum Sse {
     /// With a key of its key service.
     #[value(name = "aws:kms")]
     Kms,
-}
-
-impl S3Args {
-    /// The encryption to request from the server.
-    pub(crate) fn encryption(&self) -> Encryption {
-        match self.s3_sse {
-            None => Encryption::AsBucket,
-            Some(Sse::Aes256) => Encryption::Aes256,
-            Some(Sse::Kms) => Encryption::Kms(self.s3_sse_key.clone()),
-        }
-    }
 }

@@ -21,6 +21,8 @@ pub(crate) mod pid;
 pub(crate) mod role;
 mod roles;
 pub(crate) mod runtimes;
+#[cfg_attr(not(feature = "s3"), path = "no_s3.rs")]
+mod s3;
 pub(crate) mod secrets;
 pub(crate) mod store;
 mod traces;

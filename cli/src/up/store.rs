@@ -3,20 +3,17 @@
 //! large and boxed here.
 
 use std::path::{Path, PathBuf};
-use std::{env, fs, io};
+use std::{fs, io};
 
 use anyhow::{Context as _, Result, bail};
 use rekindle_store::{Directory, Store};
-use rekindle_store_s3::{StoreConfig, Timeouts};
 use serde::{Deserialize, Serialize};
 
 use super::layout::Layout;
 use super::objects;
 use super::pid::PidFile;
+use super::s3;
 use crate::args::{Places, S3Args};
-
-/// For servers that ignore it.
-const REGION: &str = "us-east-1";
 
 /// What the URL of a store in a directory begins with; the rest is its path.
 const FILE: &str = "file://";
@@ -31,9 +28,9 @@ pub(super) async fn own(layout: &Layout, bucket: &str) -> Result<(Store, String)
 
 /// Opens the store that the command line or `FN_S3_ENDPOINT` names: a directory, or an S3 server with the usual AWS
 /// credentials.
-pub(super) async fn named(s3: &S3Args, url: &str) -> Result<Store> {
+pub(super) async fn named(args: &S3Args, url: &str) -> Result<Store> {
     match url.strip_prefix(FILE) {
-        Some(_) if !s3.s3_prefix.is_empty() => {
+        Some(_) if !args.s3_prefix.is_empty() => {
             bail!("{url}: a directory has no --s3-prefix: name another directory")
         }
         Some(path) => {
@@ -41,7 +38,7 @@ pub(super) async fn named(s3: &S3Args, url: &str) -> Result<Store> {
             let store = tokio::task::spawn_blocking(move || Directory::open(&path)).await;
             Ok(store.context("interrupted")??)
         }
-        None => Box::pin(connect(url, s3)).await,
+        None => Box::pin(s3::connect(url, args)).await,
     }
 }
 
@@ -110,24 +107,4 @@ fn recorded(path: &Path) -> Result<Option<Recorded>> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(e).with_context(|| format!("{}: cannot be read", path.display())),
     }
-}
-
-async fn connect(endpoint: &str, s3: &S3Args) -> Result<Store> {
-    let bucket = &s3.s3_bucket;
-    let region = env::var("AWS_REGION").or_else(|_| env::var("AWS_DEFAULT_REGION"));
-    let store = rekindle_store_s3::connect(StoreConfig {
-        endpoint: Some(endpoint.to_owned()),
-        bucket: bucket.to_owned(),
-        prefix: s3.s3_prefix.clone(),
-        region: region.unwrap_or_else(|_| REGION.to_owned()),
-        credentials: None,
-        force_path_style: true,
-        encryption: s3.encryption(),
-        timeouts: Timeouts::default(),
-    })
-    .await;
-    store.ensure_place().await.with_context(|| {
-        format!("{endpoint}: the bucket {bucket} cannot be used: check the address and the AWS credentials")
-    })?;
-    Ok(store)
 }
