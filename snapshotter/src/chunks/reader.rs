@@ -17,85 +17,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use rekindle_store::{Store, StoreError};
+use rekindle_store::Store;
 use tokio::sync::Notify;
 
 use super::cache::{CacheUse, ChunkCache};
+use super::part::{Part, cut_out, decode, decode_into, not_held, zeros};
+use super::read_error::ReadError;
 use crate::buffers::Buffers;
-use crate::codec::{self, DecodeError, PAGE_BYTES, RegionSize};
+use crate::codec::{self, DecodeError, PAGE_BYTES};
 use crate::digest::Digest;
 use crate::flights::Flights;
 use crate::keys;
-use crate::pagemap::{ChunkRef, PageIndex, Payload, Region};
+use crate::pagemap::{ChunkRef, PageIndex, Region};
 
 /// Idle buffers that are kept for whole-chunk reads, of up to 4 MiB each.
 const SCRATCH: usize = 4;
 /// Chunks on their way to the cache from which on each fetch waits for its own cache write. Bounds the memory they use.
 const KEPT_BEHIND: usize = 4;
-/// Uses no memory until it is read.
-static ZEROS: [u8; RegionSize::MAX.bytes()] = [0; RegionSize::MAX.bytes()];
-
-/// Why a region cannot be read. The error is final: every retry that could help has been made.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum ReadError {
-    /// The store does not have the chunk or does not answer.
-    #[error("could not fetch chunk {chunk}")]
-    Fetch {
-        /// The chunk.
-        chunk: Digest,
-        /// The store's error.
-        #[source]
-        cause: Arc<StoreError>,
-    },
-    /// The chunk in the store does not match its digest.
-    #[error("chunk {chunk} in the store is corrupt: it has {found_bytes} bytes with the digest {found}")]
-    Corrupt {
-        /// The chunk.
-        chunk: Digest,
-        /// Digest of the bytes in the store.
-        found: Digest,
-        /// Size of the bytes in the store.
-        found_bytes: u64,
-    },
-    /// The chunk is intact but does not hold the region.
-    #[error("chunk {chunk} does not hold the region at {first} that the page map says it holds")]
-    Region {
-        /// The chunk.
-        chunk: Digest,
-        /// The region's first page.
-        first: PageIndex,
-        /// The decoder's error.
-        #[source]
-        cause: Arc<DecodeError>,
-    },
-    /// The process is shutting down.
-    #[error("fetching chunk {chunk} was cut off by a shutdown")]
-    Shutdown {
-        /// The chunk.
-        chunk: Digest,
-    },
-}
-
-impl ReadError {
-    /// The chunk that could not be read.
-    pub fn chunk(&self) -> Digest {
-        match self {
-            Self::Fetch { chunk, .. }
-            | Self::Corrupt { chunk, .. }
-            | Self::Region { chunk, .. }
-            | Self::Shutdown { chunk } => *chunk,
-        }
-    }
-
-    /// Whether the store answered and its data is missing or wrong. Retrying later does not help.
-    pub fn is_damage(&self) -> bool {
-        match self {
-            Self::Corrupt { .. } | Self::Region { .. } => true,
-            Self::Fetch { cause, .. } => cause.is_not_found(),
-            Self::Shutdown { .. } => false,
-        }
-    }
-}
 
 /// Reads regions. Clones share everything.
 #[derive(Clone)]
@@ -498,65 +436,4 @@ async fn blocking<T: Send + 'static>(
 ) -> Result<T, ReadError> {
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|_| ReadError::Shutdown { chunk: chunk.id })
-}
-
-fn zeros(region: &Region) -> Bytes {
-    // No region of a page map is longer.
-    Bytes::from_static(&ZEROS[..region.plain_len().min(ZEROS.len())])
-}
-
-fn cut_out(region: &Region, payload: &Payload, bytes: &[u8], base: Option<&[u8]>) -> Result<Bytes, ReadError> {
-    let chunk = payload.chunk;
-    let held = Part { chunk, from: 0, bytes };
-    decode(region, payload, held.of(payload), base).map_err(|cause| not_held(region.first, chunk, cause))
-}
-
-/// The bytes of a chunk from an offset on.
-#[derive(Clone, Copy)]
-struct Part<'a> {
-    chunk: ChunkRef,
-    from: u32,
-    bytes: &'a [u8],
-}
-
-impl<'a> Part<'a> {
-    /// A payload's bytes in this part. Empty if they lie outside: the chunk may be shorter than the page map says.
-    fn of(self, payload: &Payload) -> &'a [u8] {
-        let start = payload
-            .offset
-            .checked_sub(self.from)
-            .filter(|_| payload.chunk == self.chunk);
-        start
-            .and_then(|start| self.bytes.get(start as usize..)?.get(..payload.len as usize))
-            .unwrap_or(&[])
-    }
-}
-
-fn not_held(first: PageIndex, chunk: ChunkRef, cause: DecodeError) -> ReadError {
-    ReadError::Region {
-        chunk: chunk.id,
-        first,
-        cause: Arc::new(cause),
-    }
-}
-
-fn decode(region: &Region, payload: &Payload, stored: &[u8], base: Option<&[u8]>) -> Result<Bytes, DecodeError> {
-    let mut plain = vec![0; region.plain_len()];
-    decode_into(region, payload, stored, base, &mut plain)?;
-    Ok(plain.into())
-}
-
-/// Decodes a payload and applies it to its base if it is a difference. The digest covers the resulting region.
-fn decode_into(
-    region: &Region,
-    payload: &Payload,
-    stored: &[u8],
-    base: Option<&[u8]>,
-    plain: &mut [u8],
-) -> Result<(), DecodeError> {
-    codec::decode_unchecked(payload.encoding, stored, plain)?;
-    if let (Some(base), Some(own)) = (&region.base, base) {
-        base.exclusive_or(region, plain, own);
-    }
-    codec::check(plain, payload.hash)
 }
