@@ -13,7 +13,7 @@ use rekindle_e2e::{Folder, binaries, platform, shared, skip, until};
 use tempfile::TempDir;
 
 const SERVER: &str = r#"
-import json, mmap, os, pwd, shutil, socket, sys
+import json, mmap, os, pwd, shutil, socket, sqlite3, sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 calls = 0
@@ -45,13 +45,24 @@ def files():
         os.stat("/usr/bin/env").st_uid,
         kept.read() if kept.seek(0) == 0 else None,
         chr(mapped[0]) + chr(mapped[-1]),
+        os.stat("/srv/kept").st_ino == inode,
+        rows(),
     ]
+
+def rows():
+    """SQLite refuses to write to a file whose inode number is another than when it was opened."""
+    database.execute("insert into rows values (1)")
+    database.commit()
+    return database.execute("select count(*) from rows").fetchone()[0] - calls
 
 # Open all the time, on the root.
 os.makedirs("/srv", exist_ok=True)
 kept = open("/srv/kept", "w+")
 kept.write("kept")
 kept.flush()
+inode = os.stat("/srv/kept").st_ino
+database = sqlite3.connect("/srv/rows.db", check_same_thread=False)
+database.execute("create table rows (n)")
 
 # Mapped for itself, and another than the image's.
 with open("/srv/data", "wb") as data:
@@ -184,7 +195,7 @@ fn serves(name: &str) {
             (found["root"].as_str(), found["tmp"].as_str()),
             (Some("written"), Some("written"))
         );
-        let files = serde_json::json!([["link", "moved"], false, ["new"], 1, 1000, "kept", "nn"]);
+        let files = serde_json::json!([["link", "moved"], false, ["new"], 1, 1000, "kept", "nn", true, 0]);
         assert_eq!(found["files"], files);
         // A copy goes on from where the warm-up ended.
         assert_eq!(found["calls"], if start == "booted" { 1 } else { 2 }, "{found}");

@@ -186,7 +186,8 @@ fn written_apart(root: &Path, bytes: u64) -> Result<(), RootfsError> {
         Some("overlay"),
         QUIET | NO_LINKS,
         Some(&options),
-    )
+    )?;
+    files::reserve(upper).map_err(|e| RootfsError::Make(upper.to_owned(), e))
 }
 
 /// Makes symbolic links in `/tmp` and `/dev/shm` work from now on. Until then, they cannot mislead root processes that

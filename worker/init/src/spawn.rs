@@ -152,7 +152,8 @@ fn become_function(
     lower_limit(Resource::RLIMIT_NICE, 0)?;
     lower_limit(Resource::RLIMIT_RTPRIO, 0)?;
     be_killed_like_others()?;
-    chdir(order.cwd.as_str())?;
+    chdir(order.cwd.as_str())
+        .map_err(|e| io::Error::other(format!("the working directory {} cannot be entered: {e}", order.cwd)))?;
     caps::clear(None, CapSet::Bounding).map_err(io::Error::other)?;
     caps::clear(None, CapSet::Ambient).map_err(io::Error::other)?;
     caps::clear(None, CapSet::Inheritable).map_err(io::Error::other)?;

@@ -129,6 +129,7 @@ pub fn unpack(layout: OwnedFd, into: &Path, limits: &Limits) -> Result<(), Image
     let image = layout.image()?;
     layers::apply(&layout, &image.layers, into, limits)?;
     root::complete(into)?;
+    root::working_directory(into, &image.config.cwd)?;
     root::remove(&into.join(".rekindle"))?;
     let config = serde_json::to_string(&image.config).map_err(malformed)?;
     for (name, text) in AGENT_FILES.into_iter().chain([(CONFIG, config.as_str())]) {

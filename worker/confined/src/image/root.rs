@@ -63,6 +63,17 @@ pub(super) fn complete(into: &Path) -> Result<(), ImageError> {
     Ok(())
 }
 
+/// Makes the directory that the image names as its working directory where its layers have none, as engines do.
+pub(super) fn working_directory(into: &Path, cwd: &str) -> Result<(), ImageError> {
+    let path = into.join(cwd.trim_start_matches('/'));
+    match fs::create_dir_all(&path) {
+        Err(e) if matches!(e.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory) => {
+            Err(refused_kind(Path::new(cwd), "its working directory, and no directory"))
+        }
+        made => made.map_err(|e| unwritten(&path, e)),
+    }
+}
+
 /// Removes a file, a link, or a directory with all that it has, if it is there.
 pub(super) fn remove(path: &Path) -> Result<(), ImageError> {
     let removed = match fs::symlink_metadata(path) {

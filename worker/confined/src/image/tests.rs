@@ -205,6 +205,17 @@ fn a_sandbox_finds_its_mount_points_and_its_user() {
 }
 
 #[test]
+fn a_working_directory_that_no_layer_has_is_made() {
+    let place = Place::new();
+    root::working_directory(&place.root(), "/srv/new/wd").unwrap();
+    root::working_directory(&place.root(), "/srv/new").unwrap();
+    assert!(place.root().join("srv/new/wd").is_dir());
+    fs::write(place.root().join("srv/file"), "").unwrap();
+    let error = root::working_directory(&place.root(), "/srv/file").unwrap_err();
+    assert!(error.to_string().contains("/srv/file"), "{error}");
+}
+
+#[test]
 fn the_image_of_our_platform_is_found_in_nested_indexes() {
     let place = Place::new();
     let config = json!({

@@ -121,7 +121,7 @@ impl Loading<'_> {
             self.waiting.push((name.to_owned(), at.clone()));
             at
         };
-        match records.inode.filter(|_| folder != WRITTEN) {
+        match records.inode {
             Some(inode) => {
                 let numbers = self.numbers(folder)?;
                 numbers.reach(inode)?;
@@ -164,6 +164,7 @@ impl Loading<'_> {
         let known = self.numbers.take().filter(|(of, _)| *of == folder);
         let (_, numbers) = self.numbers.insert(match known {
             Some(known) => known,
+            None if folder == WRITTEN => (folder, Numbers::of_written(&self.root.join(folder))?),
             None => (folder, Numbers::of(&self.root.join(folder))?),
         });
         Ok(numbers)

@@ -17,10 +17,11 @@ mod records;
 mod save;
 
 pub use load::{Loaded, load};
+pub use numbers::reserve;
 pub use save::{Saved, save};
 
 /// What a function has written to its root, relative to `/`: the upper directory of an overlay. Only sandboxes of
-/// container images have it. Its files keep no inode numbers: the overlay shows others.
+/// container images have it. The overlay shows the inode numbers of its files, but for those that the image has too.
 pub const WRITTEN: &str = "run/root/upper";
 /// What is saved, relative to `/`.
 pub const SAVED: [&str; 3] = ["tmp", "dev/shm", WRITTEN];

@@ -10,6 +10,25 @@ use nix::sys::stat::{FileStat, Mode, fstat};
 /// Maximum number of inode numbers skipped per mount. Each costs the creation of an inode, some 8 µs.
 pub(super) const SKIPPED_MAX: u64 = 100_000;
 
+/// The last number on the mount of [`WRITTEN`](super::WRITTEN) that is no function's. An overlay takes some when it is
+/// mounted, of which each kernel has its own idea.
+pub(super) const RESERVED: u64 = 24;
+
+/// Uses up the numbers that are reserved, on the mount of [`WRITTEN`](super::WRITTEN), once its overlay is there.
+///
+/// # Errors
+/// If no file can be made there.
+pub fn reserve(upper: &Path) -> io::Result<()> {
+    let numbers = Numbers::of(upper)?;
+    for _ in 0..RESERVED {
+        // A mount that does not count its own is far above from the start.
+        if numbers.pass_over()?.st_ino >= RESERVED {
+            break;
+        }
+    }
+    Ok(())
+}
+
 /// The number of unused numbers between each of `numbers`, which are ascending, and the one before, starting from the
 /// root's. `None` beyond [`SKIPPED_MAX`].
 pub(super) fn gaps(numbers: impl IntoIterator<Item = u64>, root: u64) -> Option<u64> {
@@ -42,6 +61,15 @@ impl Numbers {
             mount,
             last,
             left: SKIPPED_MAX,
+        })
+    }
+
+    /// For what the function has written at `upper`, where [`reserve`] has been called.
+    pub(super) fn of_written(upper: &Path) -> io::Result<Self> {
+        let last = Some(RESERVED);
+        Ok(Self {
+            last,
+            ..Self::of(upper)?
         })
     }
 

@@ -16,7 +16,7 @@ use rustix::fs::{OFlags, ResolveFlags, fgetxattr, flistxattr, flistxattr_query, 
 use serde::{Deserialize, Serialize};
 use tar::{Builder, EntryType, Header};
 
-use super::numbers::gaps;
+use super::numbers::{RESERVED, gaps};
 use super::records::{Attribute, Records, USER};
 use super::{SAVED, WHITEOUT, WRITTEN};
 
@@ -72,8 +72,8 @@ pub fn save(root: &Path, out: OwnedFd) -> io::Result<Saved> {
         let mut files = tree.files;
         // In the order in which a restore creates them.
         files.sort_unstable_by_key(|found| found.stat.st_ino);
-        match gaps(files.iter().map(|found| found.stat.st_ino), own.st_ino) {
-            _ if directory == WRITTEN => {}
+        let before = if directory == WRITTEN { RESERVED } else { own.st_ino };
+        match gaps(files.iter().map(|found| found.stat.st_ino), before) {
             Some(skipped) => saved.skipped += skipped,
             None => saved.unreached += 1,
         }
