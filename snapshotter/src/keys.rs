@@ -58,6 +58,11 @@ pub fn working_set(id: &SnapshotId) -> String {
     format!("{SNAPSHOTS}{id}/working-set")
 }
 
+/// Which pieces of its image's layer the first response read.
+pub fn files(id: &SnapshotId) -> String {
+    format!("{SNAPSHOTS}{id}/files")
+}
+
 /// An object of region payloads, named by the digest of its bytes.
 pub fn chunk(id: &Digest) -> String {
     format!("chunks/{id}")

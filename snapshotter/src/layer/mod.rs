@@ -1,12 +1,16 @@
 //! Layers: archives of files that instances share, such as a runtime's root filesystem. They are named by their
 //! contents: `layers/{BLAKE3 of the tar}.tar.zst`.
 
+mod frames;
+pub mod index;
+mod ranged;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod touched;
 
 use std::fs;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
@@ -20,7 +24,11 @@ use crate::digest::{Digest, ParseDigestError};
 use crate::flights::Flights;
 use crate::keys;
 
+pub use frames::PIECE;
+pub use ranged::{OpenedLayer, RangedLayer};
 pub use rekindle_confined::layer::{Name, UnpackError};
+pub use touched::{TOUCHED_MAX, load_touched, store_touched};
+
 use rekindle_confined::tree::remove_tree;
 
 /// zstd's own default: layers are packed once and unpacked on every host.
@@ -78,6 +86,14 @@ pub enum FetchLayerError {
         /// The store's error.
         #[source]
         cause: Arc<StoreError>,
+    },
+    /// What the store has under the layer's name is not the layer.
+    #[error("layer {digest} is corrupt: {why}")]
+    Corrupt {
+        /// The layer.
+        digest: Digest,
+        /// What is wrong.
+        why: String,
     },
     /// The archive was rejected, is corrupt, or could not be written to this host.
     #[error("could not unpack layer {digest}")]
@@ -227,6 +243,42 @@ async fn fetch(
         .unwrap_or(Err(FetchLayerError::Shutdown(digest)))
 }
 
+/// Makes the layer's files available in `dest_dir`, as [`fetch_layer`] does, from a packed archive on this host.
+///
+/// # Errors
+/// The same as [`fetch_layer`]'s.
+pub async fn unpack_layer(
+    layer: &LayerRef,
+    mut packed: impl io::Read + Send + 'static,
+    dest_dir: &Path,
+    unpack: &Arc<Unpack>,
+) -> Result<(), FetchLayerError> {
+    let digest: Digest = layer
+        .digest
+        .parse()
+        .map_err(|e| FetchLayerError::Reference(Arc::new(e)))?;
+    let name = Name {
+        digest: digest.to_string(),
+        tar_bytes: layer.tar_bytes,
+    };
+    let (dest, unpack) = (dest_dir.to_owned(), Arc::clone(unpack));
+    let work = move || {
+        let place = |cause| FetchLayerError::Place {
+            path: dest.clone(),
+            cause: Arc::new(cause),
+        };
+        let unfinished = Unfinished::beside(&dest);
+        fs::DirBuilder::new().mode(0o755).create(&unfinished.0).map_err(place)?;
+        unpack(&mut packed, &unfinished.0, &name).map_err(|cause| FetchLayerError::Unpack {
+            digest,
+            cause: Arc::new(cause),
+        })?;
+        put_in_place(&unfinished.0, &dest).map_err(place)
+    };
+    let unpacked = tokio::task::spawn_blocking(work).await;
+    unpacked.unwrap_or(Err(FetchLayerError::Shutdown(digest)))
+}
+
 async fn fetch_into(
     store: &Store,
     digest: Digest,
@@ -313,13 +365,29 @@ fn hash_file(path: &Path) -> io::Result<Vec<Candidate>> {
     Ok(names)
 }
 
-/// Compresses the archive, padded with zeros to `tar_bytes`.
+/// Compresses the archive, padded with zeros to `tar_bytes`. One with an index can then be read by ranges.
 fn compress(tar: &Path, tar_bytes: u64, zst: &Path) -> io::Result<()> {
     let out = fs::File::create_new(zst)?;
+    let mut plain = fs::File::open(tar)?;
+    let is_indexed = tar_bytes > frames::PIECE && has_index(&plain)?;
+    plain.rewind()?;
+    let mut padded = plain.chain(io::repeat(0)).take(tar_bytes);
+    if is_indexed {
+        let mut out = io::BufWriter::with_capacity(1 << 20, out);
+        frames::compress(&mut padded, &mut out, ZSTD_LEVEL)?;
+        return out.flush();
+    }
     let mut encoder = zstd::Encoder::new(out, ZSTD_LEVEL)?;
-    let zeros = io::repeat(0);
-    io::copy(&mut fs::File::open(tar)?.chain(zeros).take(tar_bytes), &mut encoder)?;
+    io::copy(&mut padded, &mut encoder)?;
     encoder.finish()?.flush()
+}
+
+fn has_index(mut tar: &fs::File) -> io::Result<bool> {
+    let length = tar.metadata()?.len();
+    let mut end = Vec::new();
+    tar.seek(io::SeekFrom::Start(length.saturating_sub(index::BEHIND_MAX as u64)))?;
+    tar.read_to_end(&mut end)?;
+    Ok(index::locate(&end).is_some())
 }
 
 async fn blocking_pack<T: Send + 'static>(

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -11,10 +12,11 @@ use tar::{Builder, EntryType, Header};
 
 use super::BuildLimits;
 use rekindle_confined::links::{self, LinkError};
+use rekindle_snapshotter::layer::index::{self, Entry, Kind, MTIME_UNIX_S};
 use rekindle_wire::manifest::ByteSize;
 
-/// The time of every file: 1980-01-01, the oldest that zip archives made by a function can hold.
-const MTIME_UNIX_S: u64 = 315_532_800;
+/// Size of a tar block in bytes.
+const TAR_BLOCK: u64 = 512;
 
 /// Why the tar could not be created.
 #[derive(Debug, thiserror::Error)]
@@ -77,10 +79,12 @@ pub(super) fn pack<'a>(
     packing.finish()
 }
 
-/// Packs a root filesystem. Links may lead anywhere, since the function's root contains them. Blocks.
+/// Packs a root filesystem, with an index of its files. Links may lead anywhere, since the function's root contains
+/// them. Blocks.
 pub(super) fn pack_root(root: &Path, out: &Path, limits: &BuildLimits) -> Result<(), PackError> {
     let mut packing = Packing::new(out, limits, Links::Anywhere)?;
     packing.tree(root, root, Path::new(""))?;
+    packing.index()?;
     packing.finish()
 }
 
@@ -93,8 +97,26 @@ enum Links {
     Anywhere,
 }
 
+/// Counts what is written.
+struct Counted {
+    inner: BufWriter<File>,
+    bytes: u64,
+}
+
+impl Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(bytes)?;
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
 struct Packing<'a> {
-    builder: Builder<BufWriter<File>>,
+    builder: Builder<Counted>,
     out: &'a Path,
     limits: &'a BuildLimits,
     bytes: u64,
@@ -102,19 +124,25 @@ struct Packing<'a> {
     links: Links,
     /// Names of files with several names, by device and inode number.
     named: HashMap<(u64, u64), PathBuf>,
+    /// What was packed.
+    entries: Vec<Entry>,
 }
 
 impl<'a> Packing<'a> {
     fn new(out: &'a Path, limits: &'a BuildLimits, links: Links) -> Result<Self, PackError> {
         let file = File::create(out).map_err(|e| PackError::Write(out.to_owned(), e))?;
         Ok(Self {
-            builder: Builder::new(BufWriter::with_capacity(1 << 20, file)),
+            builder: Builder::new(Counted {
+                inner: BufWriter::with_capacity(1 << 20, file),
+                bytes: 0,
+            }),
             out,
             limits,
             bytes: 0,
             files: 0,
             links,
             named: HashMap::new(),
+            entries: Vec::new(),
         })
     }
 
@@ -177,6 +205,26 @@ impl<'a> Packing<'a> {
     fn directory(&mut self, name: &Path) -> Result<(), PackError> {
         let mut header = self.header(EntryType::Directory, 0o755, 0)?;
         let appended = self.builder.append_data(&mut header, name.join(""), io::empty());
+        appended.map_err(|e| PackError::Write(self.out.to_owned(), e))?;
+        self.note(name, Kind::Directory);
+        Ok(())
+    }
+
+    fn note(&mut self, name: &Path, kind: Kind) {
+        self.entries.push(Entry {
+            path: name.as_os_str().as_bytes().to_vec(),
+            kind,
+        });
+    }
+
+    /// Adds the index of what was packed, which must come last.
+    fn index(&mut self) -> Result<(), PackError> {
+        let wrong = |e| PackError::Write(self.out.to_owned(), e);
+        let index = index::encode(&self.entries).map_err(|e| wrong(io::Error::other(e)))?;
+        // It counts neither as a file of the image nor as its bytes.
+        (self.files, self.bytes) = (0, 0);
+        let mut header = self.header(EntryType::Regular, 0o644, index.len() as u64)?;
+        let appended = self.builder.append_data(&mut header, index::INDEX, &index[..]);
         appended.map_err(|e| PackError::Write(self.out.to_owned(), e))
     }
 
@@ -196,7 +244,15 @@ impl<'a> Packing<'a> {
         let mut header = self.header(EntryType::Regular, mode, metadata.len())?;
         let file = File::open(path).map_err(|e| PackError::Read(path.to_owned(), e))?;
         let appended = self.builder.append_data(&mut header, name, file);
-        appended.map_err(|e| PackError::Write(self.out.to_owned(), e))
+        appended.map_err(|e| PackError::Write(self.out.to_owned(), e))?;
+        let size = metadata.len();
+        let kind = Kind::File {
+            offset: self.builder.get_ref().bytes - size.next_multiple_of(TAR_BLOCK),
+            size,
+            executable: mode == 0o755,
+        };
+        self.note(name, kind);
+        Ok(())
     }
 
     fn link(&mut self, root: &Path, path: &Path, name: &Path) -> Result<(), PackError> {
@@ -222,6 +278,13 @@ impl<'a> Packing<'a> {
     fn linked(&mut self, kind: EntryType, name: &Path, target: &Path) -> Result<(), PackError> {
         let mut header = self.header(kind, 0o777, 0)?;
         let appended = self.builder.append_link(&mut header, name, target);
-        appended.map_err(|e| PackError::Write(self.out.to_owned(), e))
+        appended.map_err(|e| PackError::Write(self.out.to_owned(), e))?;
+        let target = target.as_os_str().as_bytes().to_vec();
+        let kind = match kind {
+            EntryType::Link => Kind::Link(target),
+            _ => Kind::Symlink(target),
+        };
+        self.note(name, kind);
+        Ok(())
     }
 }
