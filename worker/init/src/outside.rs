@@ -89,13 +89,13 @@ pub fn run(control: OwnedFd, room: &mut [u8], number: u64, order: &Make, inside:
         }
         Err(e) => return say(number, Reply::Failed(chain(&e))),
     };
-    let (call, _) = match receive::<Call>(control.as_fd(), room) {
+    let (call, trees) = match receive::<Call>(control.as_fd(), room) {
         Ok(received) => received,
         Err(ReceiveError::Closed) => return Ok(()),
         Err(e) => return Err(io::Error::other(e)),
     };
     let answer = match call.request {
-        Request::Mount(layers) => match mount_layers(&layers, &users) {
+        Request::Mount(layers) => match mount_layers(&layers, &trees, &users) {
             Ok(()) => Reply::Done,
             Err(e) => Reply::Failed(chain(&e)),
         },
@@ -158,7 +158,7 @@ pub fn prepare(common: &Common) -> Result<(), OutsideError> {
     mount(Some(stage), stage, none, MsFlags::MS_BIND, none).map_err(call("mount the stage"))?;
     chdir(stage).map_err(call("go to the stage"))?;
     mount(none, ".", none, MsFlags::MS_PRIVATE, none).map_err(call("cut the stage off from the host's"))?;
-    give("criu", &common.criu, "criu", None)?;
+    give("criu", &common.criu, "criu")?;
     with_devices("dev", || devices::make(Path::new("dev")))?;
     with_devices("own", || devices::make_userfault(Path::new(devices::USERFAULT)))
 }
@@ -191,35 +191,55 @@ fn share_stage() -> Result<(), OutsideError> {
     mount(none, ".", none, MsFlags::MS_SHARED, none).map_err(|e| OutsideError::Call("share the stage", e))
 }
 
-fn mount_layers(layers: &Layers, users: &File) -> Result<(), OutsideError> {
-    give("the root filesystem", &layers.rootfs, "root", Some(users))?;
-    give("the function's files", &layers.app, "app", Some(users))
+/// Mounts the layers, of which the worker has made the mounts `trees`.
+fn mount_layers(layers: &Layers, trees: &[OwnedFd], users: &File) -> Result<(), OutsideError> {
+    let [rootfs, app] = trees else {
+        return Err(OutsideError::Call("take the mounts of the layers", Errno::EINVAL));
+    };
+    let users = Some(users);
+    give_tree("the root filesystem", &layers.rootfs, rootfs, "root", users)?;
+    give_tree("the function's files", &layers.app, app, "app", users)
 }
 
-/// Mounts a directory of the host in the stage, read-only. With the user namespace `users`, files of the host's root
-/// belong to the sandbox's root. Where the file system does not support that (overlay), or without `users`, they belong
-/// to nobody.
-fn give(what: &'static str, from: &Path, to: &str, users: Option<&File>) -> Result<(), OutsideError> {
-    let failed = |source| OutsideError::Mount {
-        what,
-        path: from.display().to_string(),
-        source,
-    };
+/// Mounts a directory of the host in the stage, as [`give_tree`] does.
+fn give(what: &'static str, from: &Path, to: &str) -> Result<(), OutsideError> {
     let tree = open_tree(
         CWD,
         from,
         OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC,
     );
-    let tree = tree.map_err(|e| failed(Errno::from_raw(e.raw_os_error())))?;
+    let tree = tree.map_err(|e| OutsideError::Mount {
+        what,
+        path: from.display().to_string(),
+        source: Errno::from_raw(e.raw_os_error()),
+    })?;
+    give_tree(what, from, &tree, to, None)
+}
+
+/// Mounts the mount `tree` of the directory `from` in the stage, read-only. With the user namespace `users`, files of
+/// the host's root belong to the sandbox's root. Where the file system does not support that (overlay), or without
+/// `users`, they belong to nobody.
+fn give_tree(
+    what: &'static str,
+    from: &Path,
+    tree: &OwnedFd,
+    to: &str,
+    users: Option<&File>,
+) -> Result<(), OutsideError> {
+    let failed = |source| OutsideError::Mount {
+        what,
+        path: from.display().to_string(),
+        source,
+    };
     if let Some(users) = users {
-        match set_attributes(&tree, libc::MOUNT_ATTR_IDMAP, Some(users)) {
+        match set_attributes(tree, libc::MOUNT_ATTR_IDMAP, Some(users)) {
             Ok(()) | Err(Errno::EINVAL) => {}
             Err(e) => return Err(failed(e)),
         }
     }
     let flags = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
-    set_attributes(&tree, flags, None).map_err(failed)?;
-    move_mount(&tree, "", CWD, to, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+    set_attributes(tree, flags, None).map_err(failed)?;
+    move_mount(tree, "", CWD, to, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
         .map_err(|e| failed(Errno::from_raw(e.raw_os_error())))
 }
 

@@ -4,6 +4,7 @@
 mod control;
 mod demand;
 pub mod dumper;
+mod error;
 mod furnished;
 mod hollow;
 mod ids;
@@ -13,6 +14,7 @@ mod netns;
 pub mod pool;
 mod proc;
 mod secrets;
+mod trees;
 mod waiting_criu;
 mod zygote;
 
@@ -38,6 +40,7 @@ use tokio::sync::watch;
 use crate::host::pagemap;
 pub use control::ControlError;
 use control::{Control, socket_pair};
+pub use error::SandboxError;
 pub(crate) use furnished::Furniture;
 pub use hollow::{FilesSignal, Filling, Hollow, HollowError, Ordered};
 use ids::IdRange;
@@ -55,30 +58,6 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(60);
 
 /// Maximum number of pages checked for writes: 64 MiB.
 const LOOKED_AT_MOST: usize = 16_384;
-
-/// Why a sandbox could not be created or used.
-#[derive(Debug, thiserror::Error)]
-pub enum SandboxError {
-    /// The init program could not be started.
-    #[error("start {0}")]
-    Start(String, #[source] io::Error),
-    /// Init does not reply as it should.
-    #[error("{0}")]
-    Control(&'static str, #[source] ControlError),
-    /// A namespace could not be opened.
-    #[error("open a namespace of the sandbox")]
-    Namespace(#[source] io::Error),
-    /// There are no ids for it.
-    #[error("take user ids for the sandbox")]
-    Ids(#[source] IdsError),
-}
-
-impl SandboxError {
-    /// Returns whether the same request may succeed in a moment.
-    pub fn is_passing(&self) -> bool {
-        matches!(self, Self::Control(_, ControlError::NotNow(_)))
-    }
-}
 
 /// The purpose of a CRIU inside.
 #[derive(Debug, Clone, Copy)]
@@ -182,8 +161,10 @@ impl Sandbox {
         let outside = self.outside.lock().await.take();
         let again = || ControlError::Refused("it is furnished already".to_owned());
         let outside = outside.ok_or_else(|| SandboxError::Control(what, again()))?;
-        let mounted = outside.control.request(Request::Mount(layers), &[], SETUP_LIMIT).await;
-        mounted.map_err(|e| SandboxError::Control(what, e))?;
+        let trees = trees::of(&layers).map_err(SandboxError::Layers)?;
+        let trees = trees.each_ref().map(AsFd::as_fd);
+        let mounted = outside.control.request(Request::Mount(layers), &trees, SETUP_LIMIT);
+        mounted.await.map_err(|e| SandboxError::Control(what, e))?;
         self.ask(what, Request::Furnish(setup), &[]).await.map(drop)
     }
 
