@@ -69,6 +69,9 @@ pub struct WorkerConfig {
     pub chunk_cache_bytes: u64,
     /// Size limit of unpacked layers, in bytes. Layers in use may exceed it.
     pub layer_cache_bytes: u64,
+    /// Size from which an image's files are mounted for a restore before they are on this host, in bytes; `None` for
+    /// never.
+    pub lazy_image_bytes: Option<u64>,
     /// How the memory of checkpoints is divided and compressed. Snapshots of any codec can be restored.
     pub codec: Codec,
     /// Memory above which an instance is dumped to the cache directory's disk instead of the run directory's tmpfs, in
@@ -138,6 +141,7 @@ impl WorkerConfig {
             template_bytes: half_of_memory() / 2,
             chunk_cache_bytes: 4 << 30,
             layer_cache_bytes: 8 << 30,
+            lazy_image_bytes: Some(32 << 20),
             codec: Codec::default(),
             dump_in_memory_bytes: half_of_memory() / 4,
             criu_log_level: std::env::var(CRIU_LOG_LEVEL)

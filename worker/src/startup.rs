@@ -129,17 +129,26 @@ pub(crate) async fn start(mut config: WorkerConfig, scheduler: Transport) -> Res
     let zygote = Zygote::new(config.init_binary.clone(), directories.stage, config.criu_dir.clone());
     let zygote = Arc::new(zygote);
     let confinement = Confinement::new(config.init_binary.clone());
-    let layers = Arc::new(Layers::new(
+    let layers = Layers::new(
         config.store.clone(),
         &directories.layers,
         confinement.clone(),
         config.layer_cache_bytes,
-    ));
+    );
+    let layers = Arc::new(match config.lazy_image_bytes {
+        Some(_) if !crate::layers::is_possible() => {
+            tracing::info!("images are fetched whole before their first restore: this needs /dev/fuse and Linux 6.12");
+            layers
+        }
+        Some(least) => layers.lazily(least, &directories.mounts, Arc::clone(&start_limiter)),
+        None => layers,
+    });
+    let places = Arc::clone(&layers);
     let snapshots = Snapshots::new(
         config.store.clone(),
         Arc::clone(&reader),
         &directories.images,
-        &directories.layers,
+        Arc::new(move |digest| places.place(digest)),
         MemoryFs::new()?,
         config.template_bytes,
         Arc::clone(&start_limiter),
@@ -265,6 +274,7 @@ pub(crate) async fn start(mut config: WorkerConfig, scheduler: Transport) -> Res
             instances: Arc::clone(&instances),
             starter: Arc::clone(&starter),
             snapshots: Arc::clone(&snapshots),
+            store: config.store.clone(),
             metrics: Arc::clone(&metrics),
         },
         filter: config.filter,
@@ -381,6 +391,8 @@ struct Directories {
     images: PathBuf,
     /// Unpacked layers.
     layers: PathBuf,
+    /// Layers that are not unpacked yet.
+    mounts: PathBuf,
     /// Builds.
     building: PathBuf,
     /// What sandboxes are made from.
@@ -412,6 +424,10 @@ impl Directories {
         if let Err(e) = rekindle_snapshotter::layer::remove_unfinished(&layers) {
             tracing::warn!(error = %e, "cannot remove what unfinished layers left");
         }
+        let mounts = close(config.run_dir.join("layers"))?;
+        if let Err(e) = crate::layers::sweep(&mounts) {
+            tracing::warn!(error = %e, "cannot remove the mounts that a killed worker left");
+        }
         let building = make(config.cache_dir.join("build"))?;
         if let Err(e) = crate::deploy::build::sweep(&building) {
             tracing::warn!(error = %e, "cannot remove what unfinished builds left");
@@ -420,6 +436,7 @@ impl Directories {
         Ok(Self {
             images,
             layers,
+            mounts,
             building,
             stage,
         })

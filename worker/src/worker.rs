@@ -76,12 +76,15 @@ impl Worker {
             instance.stop("the worker is shutting down").await;
         }
         let (pool, network, idle) = (Arc::clone(&self.pool), self.network.clone(), Arc::clone(&self.idle));
+        let layers = Arc::clone(&self.layers);
         let close = move || {
             pool.close();
             if let Some(network) = network {
                 network.stop();
             }
             idle.stop();
+            // Nothing runs any more that has them.
+            layers.unmount();
         };
         // The task does not panic, so the only possible failure is the shutdown of the runtime.
         let _ = tokio::task::spawn_blocking(close).await;

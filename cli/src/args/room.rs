@@ -24,8 +24,12 @@ pub(crate) struct RoomArgs {
     /// Disk for unpacked layers, the files of functions and runtimes; by default 8GiB. Layers in use are kept.
     #[arg(long, value_name = "SIZE", env = "FN_LAYER_CACHE")]
     pub(crate) layer_cache: Option<ByteSize>,
+    /// Size from which an image is restored before its files are on the host; by default 32MiB; 0 for never. Needs
+    /// Linux 6.12.
+    #[arg(long, value_name = "SIZE", env = "FN_LAZY_IMAGES", value_parser = or_zero)]
+    pub(crate) lazy_images: Option<u64>,
     /// Maximum that each instance may read from the disk in a second; by default 512MiB; 0 for no limit.
-    #[arg(long, value_name = "SIZE", env = "FN_DISK_READ", value_parser = disk_read)]
+    #[arg(long, value_name = "SIZE", env = "FN_DISK_READ", value_parser = or_zero)]
     pub(crate) disk_read: Option<u64>,
     /// Where memory goes that instances wrote and do not touch. `host`: the host's swap, if it is compressed memory.
     /// `zram:SIZE`: a new swap of that size, if the host has none. `none`: it stays in memory.
@@ -53,8 +57,8 @@ pub(crate) struct RoomArgs {
     pub(crate) function_filter: FilterChoice,
 }
 
-/// Parses a size, or 0 for no limit.
-fn disk_read(text: &str) -> Result<u64, String> {
+/// Parses a size, or 0 for none.
+fn or_zero(text: &str) -> Result<u64, String> {
     match text {
         "0" => Ok(0),
         size => size.parse::<ByteSize>().map(|s| s.0).map_err(|e| e.to_string()),

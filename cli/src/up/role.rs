@@ -277,6 +277,9 @@ pub(super) fn worker_config(settings: WorkerSettings<'_>) -> Result<WorkerConfig
     if let Some(limit) = room.layer_cache {
         config.layer_cache_bytes = limit.0;
     }
+    if let Some(least) = room.lazy_images {
+        config.lazy_image_bytes = (least > 0).then_some(least);
+    }
     config.idle = IdleSettings {
         swap: room.idle_swap,
         after: room.idle_after,

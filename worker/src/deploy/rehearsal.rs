@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rekindle_snapshotter::Store;
+use rekindle_snapshotter::layer::store_touched;
 use rekindle_wire::InstanceId;
 use rekindle_wire::api::{Rehearsal, StartKind};
 use rekindle_wire::internal::{StartInstance, VersionSpec, start_limit};
@@ -35,6 +37,8 @@ pub struct Rehearser {
     pub starter: Arc<Starter>,
     /// Open snapshots, whose working sets rehearsals complete.
     pub snapshots: Arc<Snapshots>,
+    /// Where the record of files goes.
+    pub store: Store,
     /// Where rehearsals are counted.
     pub metrics: Arc<Metrics>,
 }
@@ -94,6 +98,7 @@ impl Rehearser {
         {
             return Err(error);
         }
+        self.store_files(&instance).await;
         let is_unsent = record_touched(&parts).is_some();
         let mut pages = 0;
         if let Some(snapshot) = &parts.snapshot {
@@ -118,6 +123,23 @@ impl Rehearser {
             restored_by: parts.snapshot.as_ref().map(|snapshot| snapshot.restored_by()),
             warning,
         })
+    }
+}
+
+impl Rehearser {
+    /// Stores which files of its image a copy has read. Without that, hosts fetch them one after the other.
+    async fn store_files(&self, instance: &Instance) {
+        let spec = &instance.spec;
+        let (Some(pieces), Some(snapshot)) = (instance.touched_files(), &spec.snapshot) else {
+            return;
+        };
+        let Ok(layer) = spec.rootfs.digest.parse() else { return };
+        let stored = tokio::time::timeout(LEFT_LIMIT, store_touched(&self.store, snapshot, &layer, &pieces)).await;
+        match stored {
+            Ok(Ok(())) => tracing::info!(%snapshot, pieces = pieces.len(), "the files that a first request reads"),
+            Ok(Err(error)) => tracing::warn!(%snapshot, %error, "which files a first request reads is not stored"),
+            Err(_) => tracing::warn!(%snapshot, "which files a first request reads is not stored: the store is slow"),
+        }
     }
 }
 

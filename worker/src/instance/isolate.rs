@@ -1,6 +1,7 @@
 //! What every start needs first: limits, files, a sandbox, and pipes for the function's output.
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 
 use rekindle_init::protocol::{self, Machine, Setup};
@@ -63,7 +64,22 @@ impl Isolator {
     /// Returns what the host refuses, as a fault of the platform.
     pub async fn isolate(&self, instance: &Instance, group: &str) -> Result<IsolatedProcess, ApiError> {
         let spec = &instance.spec;
-        let (rootfs, app) = tokio::try_join!(self.layers.get(&spec.rootfs), self.layers.get(&spec.layer))
+        let records_files = instance.records_files.load(Ordering::Relaxed);
+        let is_restored = *instance.kind.lock() == StartKind::Restored;
+        let image = spec
+            .manifest
+            .image
+            .as_ref()
+            .and(spec.snapshot.as_ref())
+            .filter(|_| is_restored);
+        let rootfs = async {
+            match image {
+                Some(_) if records_files => Box::pin(self.layers.get_recorded(&spec.rootfs)).await,
+                Some(snapshot) => Box::pin(self.layers.get_for_restore(&spec.rootfs, snapshot)).await,
+                None => self.layers.get(&spec.rootfs).await,
+            }
+        };
+        let (rootfs, app) = tokio::try_join!(rootfs, self.layers.get(&spec.layer))
             .map_err(|e| unavailable("fetch the function's files", &e))?;
         let limits = Limits {
             memory_bytes: memory_limit(spec),
@@ -108,7 +124,7 @@ impl Isolator {
         }
         // Layers cannot be evicted while a sandbox waits with them.
         let layers = self.layers.usage();
-        if *instance.kind.lock() == StartKind::Restored && layers.bytes * 2 <= layers.limit_bytes {
+        if is_restored && !records_files && layers.bytes * 2 <= layers.limit_bytes {
             self.pool.furnish_more(furniture);
         }
         let [stdout, stderr] = empty.outputs;

@@ -1,7 +1,7 @@
 //! One running instance of a function version, and the stages of its life.
 
 use std::future::Future;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -70,6 +70,8 @@ pub struct Instance {
     pub(super) secrets: Mutex<Arc<[Secret]>>,
     /// The layers that its sandbox has mounted.
     files: OnceLock<[LayerUse; 2]>,
+    /// Whether what it reads of its image is recorded.
+    pub(super) records_files: AtomicBool,
     /// Held by whoever freezes or thaws it.
     pub(super) parking: tokio::sync::Mutex<()>,
     /// Whether its start has ended, successfully or not.
@@ -100,6 +102,7 @@ impl Instance {
             starting_in: Mutex::default(),
             secrets: Mutex::default(),
             files: OnceLock::new(),
+            records_files: AtomicBool::new(false),
             parking: tokio::sync::Mutex::default(),
             settled: watch::Sender::new(false),
             oom_kills_before: AtomicU64::new(0),
@@ -132,6 +135,11 @@ impl Instance {
     pub(crate) fn uses(&self, layers: [LayerUse; 2]) {
         // A boot after a failed restore uses the same layers.
         drop(self.files.set(layers));
+    }
+
+    /// Returns the pieces of its image that were read, if they are recorded.
+    pub(crate) fn touched_files(&self) -> Option<Vec<u32>> {
+        self.files.get().and_then(|[rootfs, _]| rootfs.touched())
     }
 
     /// Records the sandbox in which it is being started. A stop in the meantime kills this sandbox.

@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use http::HeaderMap;
@@ -128,6 +129,7 @@ impl Starter {
         let park = order.park;
         let instance = Instance::new(order.instance, order.spec, order.start, sink);
         instance.give_secrets(order.secrets);
+        instance.records_files.store(beginning.is_rehearsal, Ordering::Relaxed);
         if !self.instances.add(&instance) {
             return Err(ApiError::new(
                 ErrorCode::Conflict,

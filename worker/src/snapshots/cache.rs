@@ -14,6 +14,7 @@ use super::error::SnapshotError;
 use super::known::Known;
 use super::memory_fs::MemoryFs;
 use super::open_snapshot::{MemoryTier, OpenSnapshot};
+use super::originals::LayerPlaces;
 use super::tier::{TemplateUse, Tier};
 use crate::host::start_limiter::StartLimiter;
 
@@ -26,7 +27,7 @@ pub struct Snapshots {
     pub(super) store: Store,
     pub(super) reader: Arc<RegionReader>,
     pub(super) dir: PathBuf,
-    pub(super) layers_dir: PathBuf,
+    pub(super) layer_places: LayerPlaces,
     pub(super) memory: MemoryFs,
     pub(super) openings: AtomicU64,
     pub(super) tier: Arc<Tier>,
@@ -44,14 +45,14 @@ pub struct Snapshots {
 }
 
 impl Snapshots {
-    /// Creates it with no snapshot open. Images go below `dir`, and layers are found by digest below `layers_dir`.
-    /// Templates and images take at most `limit_bytes` of `memory` together, except for a moment. Must be called within
-    /// a runtime, where a task enforces the limit.
+    /// Creates it with no snapshot open. Images go below `dir`, and layers are found by `layer_places`. Templates and
+    /// images take at most `limit_bytes` of `memory` together, except for a moment. Must be called within a runtime,
+    /// where a task enforces the limit.
     pub fn new(
         store: Store,
         reader: Arc<RegionReader>,
         dir: &Path,
-        layers_dir: &Path,
+        layer_places: LayerPlaces,
         memory: MemoryFs,
         limit_bytes: u64,
         starts: Arc<StartLimiter>,
@@ -60,7 +61,7 @@ impl Snapshots {
             store,
             reader,
             dir: dir.to_owned(),
-            layers_dir: layers_dir.to_owned(),
+            layer_places,
             memory,
             openings: AtomicU64::new(0),
             tier: Tier::start(limit_bytes),

@@ -103,13 +103,12 @@ impl Snapshots {
             unwritten: edited.unwritten,
         });
         let (rootfs, app) = snapshot.layers().ok_or_else(|| SnapshotError::Imported(id.clone()))?;
-        let rootfs = self.layers_dir.join(&rootfs.digest);
-        // The `/app` of an image is in its root.
-        let app = match writes_root {
-            true => rootfs.join("app"),
-            false => self.layers_dir.join(&app.digest),
+        let originals = Originals {
+            places: Arc::clone(&self.layer_places),
+            rootfs: rootfs.digest.clone(),
+            // The `/app` of an image is in its root.
+            app: (!writes_root).then(|| app.digest.clone()),
         };
-        let originals = Originals { rootfs, app };
         let runtime = tokio::runtime::Handle::current();
         let template = Template::new(
             id.as_str(),

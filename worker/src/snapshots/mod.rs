@@ -42,7 +42,7 @@ pub use memory_fs::{MemoryFs, MemoryFsError};
 pub use notes::ProcessGenerators;
 pub use notes::{AfterRestore, CaptureNotes, FILE as NOTES_FILE, FILES_ARCHIVE, NotesError, PipeNote};
 pub use open_snapshot::{MemoryTier, OpenSnapshot};
-pub use originals::Originals;
+pub use originals::{LayerPlaces, Originals};
 pub(crate) use program::{EditedImages, outputs, template_run};
 pub use program::{NoProgram, RestoreProgram, ShowError, show as show_program};
 pub use refusals::Refusals;

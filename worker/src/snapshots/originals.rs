@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rekindle_confined::links;
 use rekindle_init::files::WRITTEN;
@@ -19,13 +20,17 @@ const APP: &str = "/app/";
 /// Paths in a sandbox that belong to an instance and not to a layer.
 const OWN: [&str; 5] = ["/tmp/", "/dev/", "/proc/", "/run/", "/sys/"];
 
-/// The layers of a snapshot's sandboxes, on this host.
-#[derive(Debug)]
+/// Finds the directory of a layer on this host by its digest. It changes once a mounted layer is unpacked.
+pub type LayerPlaces = Arc<dyn Fn(&str) -> PathBuf + Send + Sync>;
+
+/// The layers of a snapshot's sandboxes.
 pub struct Originals {
-    /// The directory of the root filesystem.
-    pub rootfs: PathBuf,
-    /// The directory of the function's own files.
-    pub app: PathBuf,
+    /// Where layers are.
+    pub places: LayerPlaces,
+    /// The root filesystem's digest.
+    pub rootfs: String,
+    /// That of the function's own files; `None` if they are in the root filesystem.
+    pub app: Option<String>,
 }
 
 /// Returns whether a file with this path in a sandbox belongs to a layer: then it is the same wherever the snapshot is
@@ -55,12 +60,12 @@ impl Originals {
     /// # Errors
     /// Returns an error when it cannot be read.
     pub fn page(&self, path: &str, offset: u64) -> io::Result<Box<[u8]>> {
-        let (layer, path) = match path.strip_prefix(APP) {
-            Some(below) => (&self.app, below),
+        let (layer, path) = match path.strip_prefix(APP).zip(self.app.as_ref()) {
+            Some((below, app)) => (app, below),
             None => (&self.rootfs, path),
         };
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let root = rustix::fs::openat(CWD, layer, flags | OFlags::DIRECTORY, Mode::empty())?;
+        let root = rustix::fs::openat(CWD, (self.places)(layer), flags | OFlags::DIRECTORY, Mode::empty())?;
         // A layer is not trusted, so its links are resolved inside it.
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         let open = || openat2(&root, path, flags, Mode::empty(), resolve);
@@ -93,7 +98,12 @@ mod tests {
         std::fs::write(rootfs.join("lib/a.so"), [7; 5000]).unwrap();
         std::fs::write(app.join("b.so"), [8; 10]).unwrap();
         std::os::unix::fs::symlink(dir.path().join("host"), app.join("c.so")).unwrap();
-        let originals = Originals { rootfs, app };
+        let below = dir.path().to_owned();
+        let originals = Originals {
+            places: Arc::new(move |digest| below.join(digest)),
+            rootfs: "rootfs".to_owned(),
+            app: Some("app".to_owned()),
+        };
         assert_eq!(originals.page("/lib/a.so", 0).unwrap()[..], [7; 4096]);
         let last = originals.page("/lib/a.so", 4096).unwrap();
         assert_eq!((last[903], last[904], last.len()), (7, 0, 4096));

@@ -38,6 +38,18 @@ const LAYERS_EVICTED: Desc = Desc::new(
     &[],
     "Layers that had to go for others.",
 );
+const LAYERS_FETCHED: Desc = Desc::new(
+    "rekindle.layers.fetched",
+    "By",
+    &["when"],
+    "Fetched of images that are restored before they are on the host.",
+);
+const LAYERS_FAILED: Desc = Desc::new(
+    "rekindle.layers.failed_reads",
+    "{read}",
+    &[],
+    "Reads of such images that failed, since the store did not answer in time or its bytes were wrong.",
+);
 const DEPENDENCIES: Desc = Desc::new(
     "rekindle.dependencies",
     "By",
@@ -101,6 +113,8 @@ pub fn observe(registry: &Registry, observed: &Observed) {
     layers.one(gauge, &LAYERS, |layers| layers.usage().bytes as f64);
     layers.one(gauge, &LAYERS_LIMIT, |layers| layers.usage().limit_bytes as f64);
     layers.one(counter, &LAYERS_EVICTED, |layers| layers.usage().evicted_bytes as f64);
+    layers.many(counter, &LAYERS_FETCHED, |layers| layers.lazy_usage().fetched);
+    layers.one(counter, &LAYERS_FAILED, |layers| layers.lazy_usage().failed as f64);
     let logs = Part {
         registry,
         part: Weak::clone(&observed.logs),

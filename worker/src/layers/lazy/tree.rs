@@ -1,0 +1,277 @@
+//! The files of a layer as a file system's nodes, from its index. Pure.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as Slot;
+
+use rekindle_snapshotter::layer::index::{self, Entry, MTIME_UNIX_S};
+
+use super::protocol::Attributes;
+
+/// The root's number.
+pub(super) const ROOT: u64 = 1;
+/// Longest name that the kernel takes.
+const NAME_MAX: usize = 255;
+const PATH_MAX: usize = 4096;
+
+/// Why an index makes no file system.
+#[derive(Debug, thiserror::Error)]
+#[error("\"{}\" in the index of files {what}", String::from_utf8_lossy(path))]
+pub(crate) struct TreeError {
+    path: Vec<u8>,
+    what: &'static str,
+}
+
+/// What a node is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Node {
+    /// Names with the nodes' places, by name.
+    Directory(Vec<(Vec<u8>, usize)>),
+    File {
+        offset: u64,
+        size: u64,
+        executable: bool,
+    },
+    Symlink(Vec<u8>),
+}
+
+#[derive(Debug)]
+struct Placed {
+    node: Node,
+    parent: usize,
+    links: u32,
+}
+
+/// The nodes. Their numbers are the order of the index, so they are the same on every host.
+#[derive(Debug)]
+pub(super) struct Tree {
+    nodes: Vec<Placed>,
+    owner: u32,
+}
+
+impl Tree {
+    /// Makes the nodes of a layer whose tar has `tar_bytes`. All of them belong to `owner`.
+    ///
+    /// # Errors
+    /// Returns an error when the entries are no tree of files in the tar.
+    pub(super) fn new(entries: &[Entry], tar_bytes: u64, owner: u32) -> Result<Self, TreeError> {
+        let root = Placed {
+            node: Node::Directory(Vec::new()),
+            parent: 0,
+            links: 1,
+        };
+        let mut nodes = vec![root];
+        let mut places: HashMap<&[u8], usize> = HashMap::from([(&b""[..], 0)]);
+        for entry in entries {
+            let wrong = |what| TreeError {
+                path: entry.path.iter().take(NAME_MAX).copied().collect(),
+                what,
+            };
+            let slash = entry.path.iter().rposition(|b| *b == b'/');
+            let (above, name) = match slash {
+                Some(at) => (&entry.path[..at], &entry.path[at + 1..]),
+                None => (&b""[..], &entry.path[..]),
+            };
+            let is_name = !name.is_empty() && name != b"." && name != b".." && !name.contains(&0);
+            if !is_name || name.len() > NAME_MAX || entry.path.len() > PATH_MAX {
+                return Err(wrong("is no path"));
+            }
+            let parent = *places.get(above).ok_or_else(|| wrong("is in no directory"))?;
+            let node = match &entry.kind {
+                index::Kind::Directory => Some(Node::Directory(Vec::new())),
+                index::Kind::File {
+                    offset,
+                    size,
+                    executable,
+                } => {
+                    if offset.checked_add(*size).is_none_or(|end| end > tar_bytes) {
+                        return Err(wrong("is not in the tar"));
+                    }
+                    Some(Node::File {
+                        offset: *offset,
+                        size: *size,
+                        executable: *executable,
+                    })
+                }
+                index::Kind::Symlink(target) if target.is_empty() || target.len() >= PATH_MAX => {
+                    return Err(wrong("leads nowhere"));
+                }
+                index::Kind::Symlink(target) => Some(Node::Symlink(target.clone())),
+                index::Kind::Link(_) => None,
+            };
+            let place = match (node, &entry.kind) {
+                (Some(node), _) => {
+                    let links = 1;
+                    nodes.push(Placed { node, parent, links });
+                    nodes.len() - 1
+                }
+                (None, index::Kind::Link(target)) => {
+                    let place = places.get(&target[..]).copied();
+                    let place = place.filter(|place| !matches!(nodes[*place].node, Node::Directory(_)));
+                    let place = place.ok_or_else(|| wrong("is a name of no file"))?;
+                    nodes[place].links += 1;
+                    place
+                }
+                (None, _) => return Err(wrong("is of no kind")),
+            };
+            match places.entry(&entry.path) {
+                Slot::Vacant(slot) => drop(slot.insert(place)),
+                Slot::Occupied(_) => return Err(wrong("is there twice")),
+            }
+            match &mut nodes[parent].node {
+                Node::Directory(names) => names.push((name.to_vec(), place)),
+                _ => return Err(wrong("is in no directory")),
+            }
+        }
+        for placed in &mut nodes {
+            if let Node::Directory(names) = &mut placed.node {
+                names.sort_unstable();
+            }
+        }
+        Ok(Self { nodes, owner })
+    }
+
+    /// Returns the number of nodes.
+    pub(super) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    fn placed(&self, number: u64) -> Option<(usize, &Placed)> {
+        let place = usize::try_from(number.checked_sub(ROOT)?).ok()?;
+        Some((place, self.nodes.get(place)?))
+    }
+
+    /// Returns what the node with this number is.
+    pub(super) fn node(&self, number: u64) -> Option<&Node> {
+        self.placed(number).map(|(_, placed)| &placed.node)
+    }
+
+    /// Returns the number of the node with this name in a directory.
+    pub(super) fn lookup(&self, directory: u64, name: &[u8]) -> Option<u64> {
+        let Node::Directory(names) = self.node(directory)? else {
+            return None;
+        };
+        let at = names.binary_search_by(|(other, _)| other[..].cmp(name)).ok()?;
+        Some(names[at].1 as u64 + ROOT)
+    }
+
+    /// Returns what the kernel is to know of a node.
+    pub(super) fn attributes(&self, number: u64) -> Option<Attributes> {
+        let (_, placed) = self.placed(number)?;
+        let (size, mode) = match &placed.node {
+            Node::Directory(_) => (4096, libc::S_IFDIR | 0o755),
+            Node::File { size, executable, .. } => (*size, libc::S_IFREG | if *executable { 0o755 } else { 0o644 }),
+            Node::Symlink(target) => (target.len() as u64, libc::S_IFLNK | 0o777),
+        };
+        Some(Attributes {
+            node: number,
+            size,
+            mode,
+            links: placed.links,
+            owner: self.owner,
+            time_unix_s: MTIME_UNIX_S,
+        })
+    }
+
+    /// Returns a path of a node.
+    pub(super) fn path(&self, number: u64) -> Vec<u8> {
+        let mut names = Vec::new();
+        let mut at = self.placed(number);
+        while let Some((place, placed)) = at.filter(|(place, _)| *place > 0) {
+            if let Some(Node::Directory(siblings)) = self.nodes.get(placed.parent).map(|above| &above.node) {
+                let own = siblings.iter().find(|(_, other)| *other == place);
+                names.push(own.map_or(&b""[..], |(name, _)| &name[..]));
+            }
+            at = self.placed(placed.parent as u64 + ROOT);
+        }
+        names.reverse();
+        names.join(&b'/')
+    }
+
+    /// Returns the names in a directory from the `first` one on, with their nodes' numbers, those of itself and of the
+    /// directory above among them.
+    pub(super) fn list(&self, directory: u64, first: u64) -> Option<impl Iterator<Item = (u64, &[u8])>> {
+        let (place, placed) = self.placed(directory)?;
+        let Node::Directory(names) = &placed.node else {
+            return None;
+        };
+        let own = [(place, &b"."[..]), (placed.parent, &b".."[..])];
+        let names = names.iter().map(|(name, place)| (*place, &name[..]));
+        let all = own.into_iter().chain(names).skip(usize::try_from(first).ok()?);
+        Some(all.map(|(place, name)| (place as u64 + ROOT, name)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(path: &str, kind: index::Kind) -> Entry {
+        Entry {
+            path: path.as_bytes().to_vec(),
+            kind,
+        }
+    }
+
+    fn file(offset: u64, size: u64) -> index::Kind {
+        index::Kind::File {
+            offset,
+            size,
+            executable: true,
+        }
+    }
+
+    #[test]
+    fn names_lead_to_nodes_and_hard_links_share_one() {
+        let entries = [
+            entry("b", index::Kind::Directory),
+            entry("b/x", file(512, 10)),
+            entry("b/y", index::Kind::Link(b"b/x".to_vec())),
+            entry("a", index::Kind::Symlink(b"b/x".to_vec())),
+        ];
+        let tree = Tree::new(&entries, 1024, 7).unwrap();
+        let b = tree.lookup(ROOT, b"b").unwrap();
+        let x = tree.lookup(b, b"x").unwrap();
+        assert_eq!(tree.lookup(b, b"y"), Some(x));
+        assert_eq!(
+            (tree.lookup(b, b"z"), tree.lookup(x, b"x"), tree.lookup(99, b"x")),
+            (None, None, None)
+        );
+        let found = tree.attributes(x).unwrap();
+        assert_eq!(
+            (found.links, found.size, found.mode, found.owner),
+            (2, 10, 0o100_755, 7)
+        );
+        let listed: Vec<_> = tree
+            .list(ROOT, 1)
+            .unwrap()
+            .map(|(number, name)| (number, name.to_vec()))
+            .collect();
+        let a = tree.lookup(ROOT, b"a").unwrap();
+        assert_eq!(listed, [(ROOT, b"..".to_vec()), (a, b"a".to_vec()), (b, b"b".to_vec())]);
+        assert!(tree.list(x, 0).is_none());
+        assert_eq!((tree.path(x), tree.path(ROOT)), (b"b/x".to_vec(), vec![]));
+    }
+
+    #[test]
+    fn what_is_no_tree_is_refused() {
+        let directory = || index::Kind::Directory;
+        for entries in [
+            vec![entry("", directory())],
+            vec![entry("..", directory())],
+            vec![entry("a/../b", directory())],
+            vec![entry("/a", directory())],
+            vec![entry("a\0b", directory())],
+            vec![entry("a/b", directory())],
+            vec![entry("a", directory()), entry("a", directory())],
+            vec![entry("a", file(1000, 25))],
+            vec![entry("a", file(u64::MAX, 2))],
+            vec![entry("a", file(0, 1)), entry("a/b", directory())],
+            vec![entry("a", directory()), entry("b", index::Kind::Link(b"a".to_vec()))],
+            vec![entry("b", index::Kind::Link(b"a".to_vec()))],
+            vec![entry("a", index::Kind::Symlink(vec![]))],
+            vec![entry(&"a".repeat(256), directory())],
+        ] {
+            assert!(Tree::new(&entries, 1024, 0).is_err(), "{entries:?}");
+        }
+    }
+}
