@@ -19,6 +19,7 @@ mod host;
 mod https;
 mod migrate;
 mod places;
+mod quota;
 mod releases;
 mod retention;
 mod roles;
@@ -47,6 +48,7 @@ pub(crate) use host::{BackupArgs, ConfigArgs, DoctorArgs, DoctorTargetArgs, Rest
 pub(crate) use https::HttpsArgs;
 pub(crate) use migrate::MigrateArgs;
 pub(crate) use places::Places;
+pub(crate) use quota::{DefaultQuotaArgs, QuotaArgs, QuotaCommand, SetQuotaArgs, UsageArgs};
 pub(crate) use releases::{AliasArgs, AliasCommand, DiffArgs, RollbackArgs};
 pub(crate) use retention::RetentionArgs;
 pub(crate) use roles::{CollectingArgs, DownArgs, GatewayArgs, SchedulerArgs, SealingArgs, UpArgs, WorkerArgs};
@@ -125,7 +127,7 @@ pub(crate) struct ClientArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Start the platform on this machine.
-    Up(UpArgs),
+    Up(Box<UpArgs>),
     /// Stop the platform on this machine and clean up after it.
     Down(DownArgs),
     /// Write everything that this machine's platform must not lose into one file; it may run meanwhile.
@@ -165,6 +167,10 @@ pub(crate) enum Command {
     Audit(AuditArgs),
     /// List, make and remove namespaces.
     Namespace(NamespaceArgs),
+    /// Show, set and clear what a namespace may have.
+    Quota(QuotaArgs),
+    /// Show what functions have used: invocations, gigabyte-seconds, egress, storage.
+    Usage(UsageArgs),
     /// Show one function in numbers: invocations by start kind, latencies, snapshot.
     Stats(DescribeArgs),
     /// Show the platform live: rates, latencies, pools.

@@ -2,6 +2,7 @@
 //! [`ApiError`]; if there is no gateway, the error says how to start it.
 
 mod access;
+mod quotas;
 mod releases;
 mod schedules;
 mod secrets;

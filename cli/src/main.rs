@@ -128,6 +128,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Namespace(args) => {
             block_on(async { commands::namespace::run(&Client::new(&client)?, &args.command).await })
         }
+        Command::Quota(args) => block_on(async { commands::quota::run(&Client::new(&client)?, &args.command).await }),
+        Command::Usage(args) => block_on(async { commands::usage::run(&Client::new(&client)?, &args).await }),
         Command::Schedule(args) => {
             block_on(async { commands::schedule::run(&Client::new(&client)?, &args.command).await })
         }

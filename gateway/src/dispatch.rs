@@ -26,6 +26,7 @@ use crate::routes::{Chosen, Routes};
 use crate::share::Outcome;
 use crate::slots::{Slot, Slots, throttled};
 use crate::timing::{self, Phases};
+use crate::usage::Usage;
 use crate::workers::Workers;
 use crate::{grpc, headers};
 
@@ -49,6 +50,7 @@ pub(crate) struct Dispatch {
     pub(crate) max_body: u64,
     pub(crate) intake: Intake,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) usage: Arc<Usage>,
 }
 
 /// An invocation as the router understood it.
@@ -206,6 +208,7 @@ impl Dispatch {
                 slot,
                 place: place.clone(),
                 connection: call.connection.clone(),
+                usage: self.usage.clone(),
             };
             // From here on the function may be at work. It owns the slot until it is done, whoever waits for the
             // response.
@@ -333,12 +336,6 @@ fn finish(call: &Call, answer: Answered, phases: &Phases) -> (Response<Body>, St
     } = answer;
     let (mut parts, body) = response.into_parts();
     let worker = timing::of_worker(&parts.headers);
-    // A restore that fails before the function ran is followed by a boot; the worker reports what happened.
-    let said = parts.headers.get(START).and_then(|v| v.to_str().ok()?.parse().ok());
-    let start = match start {
-        StartKind::Warm => StartKind::Warm,
-        planned => said.unwrap_or(planned),
-    };
     headers::strip_answer(&mut parts.headers);
     headers::set(&mut parts.headers, REQUEST_ID, &call.request_id);
     headers::set(&mut parts.headers, START, start.as_str());

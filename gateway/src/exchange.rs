@@ -8,7 +8,7 @@ use axum::body::Body;
 use http::{HeaderValue, Response};
 use rekindle_relay::{End, TrackedBody, Tunnel};
 use rekindle_wire::api::StartKind;
-use rekindle_wire::headers::TIME_LEFT_MS;
+use rekindle_wire::headers::{START, TIME_LEFT_MS};
 use rekindle_wire::internal::start_limit;
 use rekindle_wire::{ApiError, ErrorCode, FunctionId};
 use tokio::sync::OwnedSemaphorePermit;
@@ -19,6 +19,7 @@ use crate::clients::Held;
 use crate::forward::{self, Attempted, Outgoing};
 use crate::lease::LeasedInstance;
 use crate::slots::Slot;
+use crate::usage::{Answering, Meter, Usage};
 use crate::workers::Workers;
 
 /// The worker enforces the limits of a start; this is for a worker that does not answer at all.
@@ -41,6 +42,7 @@ pub(crate) struct Exchange {
     pub(crate) place: Arc<Place>,
     /// Closes the client's connection.
     pub(crate) connection: CancellationToken,
+    pub(crate) usage: Arc<Usage>,
 }
 
 /// Outcome of an attempt.
@@ -62,7 +64,7 @@ pub(crate) enum AttemptOutcome {
 pub(crate) struct Answered {
     pub(crate) response: Response<Body>,
     pub(crate) leased: LeasedInstance,
-    /// How the invocation was to start.
+    /// How the invocation started.
     pub(crate) start: StartKind,
     /// Time from sending the request to the response's headers.
     pub(crate) took: Duration,
@@ -101,6 +103,7 @@ pub(crate) struct InFlight {
     slot: Slot,
     connection: CancellationToken,
     _place: Arc<Place>,
+    _answering: Answering,
     _span: Span,
 }
 
@@ -132,11 +135,12 @@ impl Exchange {
         let sent = Instant::now();
         let deadline = tokio::time::Instant::now() + limit;
         let function = &outgoing.function;
-        match forward::attempt(&self.workers, &self.token, &outgoing, &leased, deadline).await {
+        let meter = Meter::begin(&self.usage, function, &leased);
+        let outcome = match forward::attempt(&self.workers, &self.token, &outgoing, &leased, deadline).await {
             Attempted::Answered(response) => {
                 leased.note_answer();
                 let took = sent.elapsed();
-                AttemptOutcome::Answered(self.answered(response, leased, start, took, deadline))
+                return AttemptOutcome::Answered(self.answered(response, leased, meter, (start, took), deadline));
             }
             Attempted::Gone => {
                 self.slot.is_gone();
@@ -185,15 +189,20 @@ impl Exchange {
                 }
                 AttemptOutcome::Failed(error)
             }
+        };
+        // An invocation that is sent again is counted then.
+        if let AttemptOutcome::Failed(_) = &outcome {
+            meter.failed(start);
         }
+        outcome
     }
 
     fn answered(
         self,
         mut response: Response<Body>,
         leased: LeasedInstance,
-        start: StartKind,
-        took: Duration,
+        meter: Meter,
+        (planned, took): (StartKind, Duration),
         deadline: tokio::time::Instant,
     ) -> Answered {
         let left = response
@@ -202,10 +211,22 @@ impl Exchange {
             .and_then(|v| v.to_str().ok()?.parse().ok())
             .map(|ms| tokio::time::Instant::now() + Duration::from_millis(ms));
         let deadline = left.map_or(deadline, |left| left.min(deadline));
+        // A restore that fails before the function ran is followed by a boot; the worker reports what happened.
+        let said = response
+            .headers()
+            .get(START)
+            .and_then(|v| v.to_str().ok()?.parse().ok());
+        let start = match planned {
+            StartKind::Warm => StartKind::Warm,
+            planned => said.unwrap_or(planned),
+        };
+        let answering = meter.answered(start, response.status());
+        let body = answering.counted(std::mem::take(response.body_mut()));
         let held = InFlight {
             slot: self.slot,
             connection: self.connection,
             _place: self.place,
+            _answering: answering,
             _span: Span::current(),
         };
         let response = match Tunnel::take(&mut response) {
@@ -214,7 +235,7 @@ impl Exchange {
                 response.extensions_mut().insert(tunnel.holding(held));
                 response.map(|_| Body::empty())
             }
-            None => response.map(|body| Body::new(TrackedBody::wrap(body, deadline, held))),
+            None => response.map(|_| Body::new(TrackedBody::wrap(body, deadline, held))),
         };
         Answered {
             response,

@@ -24,6 +24,7 @@ use crate::dispatch::{Call, Dispatch};
 use crate::headers::FORWARDED_PROTO;
 use crate::host::{self, Host, Hosts, Whose};
 use crate::keys::Keys;
+use crate::quotas::Quotas;
 use crate::route::{self, By, Route, route};
 use crate::scheduler::SchedulerClient;
 use crate::tls::Certificates;
@@ -32,6 +33,7 @@ use crate::{admin, grpc, headers, openapi};
 /// What requests are answered with.
 pub(crate) struct Gateway {
     pub(crate) keys: Arc<Keys>,
+    pub(crate) quotas: Arc<Quotas>,
     pub(crate) scheduler: SchedulerClient,
     pub(crate) dispatch: Arc<Dispatch>,
     pub(crate) clients: Arc<Clients>,
@@ -241,6 +243,7 @@ impl Gateway {
                 let shown = self.keys.take(request.headers_mut());
                 let caller = shown.clone().and_then(Result::ok);
                 self.admit(&name, shown).await?;
+                self.quotas.admit(&name)?;
                 let own = selector
                     .as_ref()
                     .map_or_else(|| name.to_string(), |s| format!("{name}@{s}"));
@@ -262,6 +265,7 @@ impl Gateway {
                 let shown = self.keys.take(request.headers_mut());
                 self.admit(&name, shown.clone()).await?;
                 let caller = shown.transpose()?;
+                self.quotas.admit(&name)?;
                 self.later(asked(name, path, "http", caller), request).await
             }
             Route::Result { id } => {
@@ -280,6 +284,7 @@ impl Gateway {
                 if force.is_some() {
                     self.check_force(request.headers(), &name)?;
                 }
+                self.quotas.admit(&name)?;
                 request.headers_mut().remove(AUTHORIZATION);
                 if asynchronous {
                     let asked = asked(name, "/".to_owned(), "event", Some(caller));

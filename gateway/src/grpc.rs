@@ -36,9 +36,10 @@ impl Status {
         match code {
             ErrorCode::FunctionTimeout | ErrorCode::RequestTimeout | ErrorCode::Expired => Self::DeadlineExceeded,
             ErrorCode::FunctionError => Self::Unknown,
-            ErrorCode::FunctionOutOfMemory | ErrorCode::TooLarge | ErrorCode::HeadersTooLarge => {
-                Self::ResourceExhausted
-            }
+            ErrorCode::FunctionOutOfMemory
+            | ErrorCode::QuotaExceeded
+            | ErrorCode::TooLarge
+            | ErrorCode::HeadersTooLarge => Self::ResourceExhausted,
             ErrorCode::Internal | ErrorCode::InvalidResponse => Self::Internal,
             _ => match code.status() {
                 StatusCode::BAD_REQUEST => Self::InvalidArgument,

@@ -3,13 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rekindle_identity::Member;
 use rekindle_wire::stats::TrafficReport;
 
 use crate::keys::Keys;
 use crate::metrics::Metrics;
+use crate::quotas::Quotas;
 use crate::routes::Routes;
 use crate::slots::Slots;
 use crate::workers::Workers;
@@ -47,7 +48,13 @@ pub(crate) async fn report(slots: Arc<Slots>) {
 }
 
 /// Reports new counts to the scheduler: `fn stats` and `fn top` ask it for all gateways together. Runs until dropped.
-pub(crate) async fn tell(slots: Arc<Slots>, metrics: Arc<Metrics>, routes: Arc<Routes>, keys: Arc<Keys>) {
+pub(crate) async fn tell(
+    slots: Arc<Slots>,
+    metrics: Arc<Metrics>,
+    routes: Arc<Routes>,
+    keys: Arc<Keys>,
+    quotas: Arc<Quotas>,
+) {
     let (mut told, mut told_shares) = (BTreeMap::new(), Vec::new());
     let mut told_used = BTreeMap::new();
     let mut last = tokio::time::Instant::now();
@@ -77,6 +84,9 @@ pub(crate) async fn tell(slots: Arc<Slots>, metrics: Arc<Metrics>, routes: Arc<R
         };
         match slots.scheduler.tell(&report).await {
             Ok(answer) => {
+                if let Some(told) = answer.quotas {
+                    quotas.apply(told, Instant::now());
+                }
                 told_used.retain(|id, _| keys.knows(id));
                 told_used.extend(keys_used);
                 (told, told_shares) = match answer.known {

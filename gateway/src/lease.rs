@@ -37,6 +37,8 @@ pub(crate) struct LeasedInstance {
     pub(crate) boot_timeout: Duration,
     /// Whether an invocation that may have reached the function may be sent again.
     pub(crate) idempotent: bool,
+    /// Its memory limit in bytes.
+    pub(crate) memory_bytes: u64,
     /// The lease's [`LeaseMark`] for its worker; `None` from a scheduler that does not number them.
     pub(crate) mark: Option<HeaderValue>,
     start: StartKind,
@@ -166,6 +168,7 @@ impl Leases {
                 timeout: Duration::from_millis(placement.timeout_ms),
                 boot_timeout: Duration::from_millis(placement.boot_timeout_ms),
                 idempotent: placement.idempotent,
+                memory_bytes: placement.memory_bytes,
                 mark,
                 start: placement.start,
                 answered: Arc::new(AtomicBool::new(answered)),
@@ -330,6 +333,7 @@ mod tests {
             idempotent: false,
             lease_ms: 1_000,
             lease_number: 1,
+            memory_bytes: 0,
         }
     }
 

@@ -23,9 +23,11 @@ use rekindle_wire::ids::GatewayId;
 use rekindle_wire::interface::Endpoint;
 use rekindle_wire::interface::scheduler::{
     AcceptCall, AwaitKeys, AwaitRecalls, AwaitRoutes, ClaimCalls, EndCall, EndCallback, Place, ReadResult, RenewCalls,
-    ReportLeases, ReportTraffic,
+    ReportLeases, ReportTraffic, ReportUsage,
 };
-use rekindle_wire::internal::{KeysAnswer, LeaseAnswer, LeaseReport, Placement, PlacementRequest, RoutesAnswer};
+use rekindle_wire::internal::{
+    KeysAnswer, LeaseAnswer, LeaseReport, Placement, PlacementRequest, RoutesAnswer, UsageReport,
+};
 use rekindle_wire::stats::{TrafficAnswer, TrafficReport};
 use rekindle_wire::{ApiError, CallId, ErrorCode};
 use tokio::sync::watch;
@@ -220,6 +222,11 @@ impl SchedulerClient {
     /// Reports counts.
     pub(crate) async fn tell(&self, report: &TrafficReport) -> Result<TrafficAnswer, ApiError> {
         self.call(&ReportTraffic {}, report, CALL_LIMIT).await
+    }
+
+    /// Reports what invocations used.
+    pub(crate) async fn report_usage(&self, report: &UsageReport) -> Result<(), ApiError> {
+        self.call(&ReportUsage {}, report, CALL_LIMIT).await
     }
 
     /// Waits for recalled leases.

@@ -22,10 +22,12 @@ use crate::dispatch::Dispatch;
 use crate::gateway::Gateway;
 use crate::keys::Keys;
 use crate::metrics::{self, Metrics};
+use crate::quotas::Quotas;
 use crate::routes::Routes;
 use crate::scheduler::SchedulerClient;
 use crate::slots::Slots;
 use crate::tls::{Certificates, CertificatesError, Listeners};
+use crate::usage::{self, Usage};
 use crate::workers::Workers;
 use crate::{headers, keeper};
 
@@ -85,6 +87,8 @@ async fn run(config: Config, listeners: Listeners, shutdown: BoxFuture<'static, 
     let slots = Slots::new(scheduler.clone(), config.place_wait);
     let routes = Arc::new(Routes::default());
     let keys = Arc::new(Keys::new(config.admin_key));
+    let quotas = Arc::new(Quotas::default());
+    let usage = Arc::new(Usage::default());
     let (in_flight, room) = (
         Arc::new(Semaphore::new(config.max_in_flight)),
         Arc::new(Semaphore::new(config.max_connections)),
@@ -130,7 +134,9 @@ async fn run(config: Config, listeners: Listeners, shutdown: BoxFuture<'static, 
             metrics.clone(),
             routes.clone(),
             keys.clone(),
+            quotas.clone(),
         )),
+        tokio::spawn(usage::report(usage.clone(), scheduler.clone(), slots.gateway.clone())),
         tokio::spawn(keeper::sweep(workers.clone())),
         tokio::spawn(keeper::hang_up(config.member.clone(), workers.clone())),
         tokio::spawn(fresh(certificates.clone(), metrics.clone())),
@@ -144,6 +150,7 @@ async fn run(config: Config, listeners: Listeners, shutdown: BoxFuture<'static, 
         max_body: config.max_body_bytes,
         intake,
         metrics: metrics.clone(),
+        usage,
     });
     let targets = Targets::allowing(&config.callback_allow);
     let callbacks = Callbacks::new(targets.clone());
@@ -155,6 +162,7 @@ async fn run(config: Config, listeners: Listeners, shutdown: BoxFuture<'static, 
     let running = [tokio::spawn(runner.clone().run()), tokio::spawn(runner.clone().renew())];
     let gateway = Arc::new(Gateway {
         keys,
+        quotas,
         scheduler,
         dispatch,
         clients: clients.clone(),
@@ -221,8 +229,13 @@ async fn run(config: Config, listeners: Listeners, shutdown: BoxFuture<'static, 
         keeper.abort();
     }
     let Dispatch {
-        slots, metrics, routes, ..
+        slots,
+        metrics,
+        routes,
+        usage,
+        ..
     } = &*gateway.dispatch;
+    usage::report_last(usage, &gateway.scheduler, &slots.gateway).await;
     keeper::tell_last(slots, metrics, routes, &gateway.keys).await;
     drop(tokio::time::timeout(Duration::from_secs(1), gateway.dispatch.slots.return_all()).await);
     Ok(())

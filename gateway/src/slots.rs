@@ -410,7 +410,9 @@ impl Slots {
                 let doomed = match error.code {
                     ErrorCode::FunctionNotFound | ErrorCode::NotFound => waiting.waiters.len(),
                     // The ask took its whole time: later waiters may go on waiting.
-                    ErrorCode::Throttled | ErrorCode::NoCapacity if took >= waited_enough => {
+                    ErrorCode::Throttled | ErrorCode::QuotaExceeded | ErrorCode::NoCapacity
+                        if took >= waited_enough =>
+                    {
                         let old = |w: &&Waiter| w.since.elapsed() >= waited_enough;
                         waiting.waiters.iter().take_while(old).count()
                     }

@@ -29,6 +29,21 @@ pub(crate) fn unix_ms() -> i64 {
     i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
 }
 
+/// Seconds of a day.
+const DAY_S: i64 = 86_400;
+
+/// The day of a time by UTC, in days since the Unix epoch.
+pub(crate) fn day_of(unix_s: i64) -> u32 {
+    u32::try_from(unix_s.div_euclid(DAY_S)).unwrap_or(0)
+}
+
+/// A day, given in days since the Unix epoch, as `2026-11-26`.
+pub(crate) fn date(day: u64) -> String {
+    let at = UNIX_EPOCH + Duration::from_secs(day.saturating_mul(DAY_S.unsigned_abs()));
+    let text = humantime::format_rfc3339_seconds(at).to_string();
+    text.get(..10).unwrap_or_default().to_owned()
+}
+
 /// Seconds since the Unix epoch.
 pub(crate) fn unix_s() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

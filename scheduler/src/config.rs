@@ -7,6 +7,7 @@ use std::time::Duration;
 use rekindle_envelope::MasterKey;
 use rekindle_identity::Issuing;
 use rekindle_relay::InProcessRoles;
+use rekindle_wire::api::Quota;
 use rekindle_wire::internal::Sharing;
 
 use crate::collection::collector::Collecting;
@@ -38,6 +39,8 @@ pub struct Config {
     pub idle_bin: Duration,
     /// Share of its processors in use from which a worker counts as hot, so that instances move off it; 0 for never.
     pub rebalance_at: f64,
+    /// Limits of namespaces for which none were set, but for the default one.
+    pub quota: Quota,
     /// In-process transports to roles of the same process.
     pub in_process: InProcessRoles,
     /// The cluster's authority; without one, roles speak plain HTTP with the token alone.

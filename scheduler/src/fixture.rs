@@ -5,7 +5,7 @@ use rekindle_wire::ids::GatewayId;
 use rekindle_wire::internal::{Heartbeat, LayerRef, VersionSpec};
 use rekindle_wire::manifest::{self, ByteSize, Manifest};
 use rekindle_wire::processor::InstructionSets;
-use rekindle_wire::{InstanceId, VersionNumber, WorkerId};
+use rekindle_wire::{FunctionId, InstanceId, VersionNumber, WorkerId};
 
 use crate::catalog::LiveVersion;
 use crate::clock::Millis;
@@ -18,16 +18,17 @@ pub(crate) fn spec(name: &str, version: u32, memory: u64, concurrency: u32, max_
         digest: String::new(),
         tar_bytes: 0,
     };
+    let function: FunctionId = name.parse().unwrap();
     VersionSpec {
-        function: name.parse().unwrap(),
         version: VersionNumber(version),
         manifest: Manifest {
             memory: ByteSize(memory),
             concurrency,
             max_instances,
             idle_ms: 4_000,
-            ..parsed(name)
+            ..parsed(function.name())
         },
+        function,
         uid: 100_001,
         rootfs: nothing.clone(),
         layer: nothing,

@@ -26,6 +26,7 @@ mod followed;
 mod front;
 mod halting;
 mod leadership;
+mod metering;
 mod metrics;
 mod migration;
 mod objects;
@@ -37,6 +38,7 @@ mod pools;
 #[path = "../../tests/src/postgres.rs"]
 mod postgres;
 mod prepare;
+mod quotas;
 mod reaper;
 mod rebalancing;
 mod refusal;

@@ -13,10 +13,13 @@ use crate::waiting::PlacementResult;
 
 mod async_calls;
 pub(crate) mod observe;
+mod quotas;
 mod schedules;
+mod usage;
 
 use async_calls::AsyncMetrics;
 use schedules::ScheduleMetrics;
+use usage::UsageMetrics;
 
 /// The label with a function's name.
 pub(crate) const FUNCTION: &str = "faas.invoked_name";
@@ -111,6 +114,7 @@ pub(crate) struct Metrics {
     collected: Family<Counter, 1>,
     pub(crate) async_calls: AsyncMetrics,
     pub(crate) schedules: ScheduleMetrics,
+    pub(crate) usage: UsageMetrics,
 }
 
 impl Metrics {
@@ -131,6 +135,7 @@ impl Metrics {
             collected: registry.family(&COLLECTED),
             async_calls: AsyncMetrics::new(&registry),
             schedules: ScheduleMetrics::new(&registry),
+            usage: UsageMetrics::new(&registry),
             registry,
         }
     }
@@ -220,6 +225,11 @@ impl Metrics {
     /// Drops the metrics of a deleted function.
     pub(crate) fn forget(&self, function: &str) {
         self.registry.forget(FUNCTION, function);
+    }
+
+    /// Drops the metrics of a removed namespace.
+    pub(crate) fn forget_namespace(&self, namespace: &str) {
+        self.registry.forget(usage::NAMESPACE, namespace);
     }
 }
 

@@ -8,14 +8,14 @@
 //! - a new instance, on the worker that [`start`] finds.
 //!
 //! So what is near is used until it costs more than a restore elsewhere. Otherwise the invocation waits. A version
-//! never has more than `max_instances`, and no more memory is set aside on a worker than it has. A decision examines a
-//! bounded number of candidates, or only the function's own.
+//! never has more than `max_instances`, and a namespace no more than its quota. No more memory is set aside on a worker
+//! than it has. A decision examines a bounded number of candidates, or only the function's own.
 
 pub(crate) mod start;
 
 use std::collections::HashSet;
 
-use rekindle_wire::api::StartKind;
+use rekindle_wire::api::{QuotaExceeded, StartKind};
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::{InstanceId, VersionNumber, WorkerId};
 
@@ -78,6 +78,8 @@ pub(crate) enum Shortage {
     Memory,
     /// No worker has been heard from.
     Workers,
+    /// Its namespace is at its quota.
+    Quota(QuotaExceeded),
 }
 
 /// What to do with an ask.
@@ -94,6 +96,8 @@ pub(crate) enum Decision {
     },
     /// The function's memory limit exceeds what any worker has.
     TooBig { largest: u64 },
+    /// The function's memory limit exceeds its namespace's quota.
+    OverQuota(QuotaExceeded),
 }
 
 impl Decision {
@@ -159,6 +163,15 @@ fn begin(fleet: &Fleet, live: &LiveVersion, there: Option<&OfVersion>, ask: &Ask
             free_up: fleet
                 .least_worth(unused.filter(not_its_own).take(COMPARED))
                 .or_else(|| longest_held(ask, all)),
+        });
+    }
+    if let Some(over) = fleet.over_quota(live) {
+        return Begin::Not(match over.never_fits() {
+            true => Decision::OverQuota(over),
+            false => Decision::Wait {
+                shortage: Shortage::Quota(over),
+                free_up: fleet.given_up_for(live, &ask.gateway),
+            },
         });
     }
     let kind = ask.force.unwrap_or_else(|| live.natural_start());

@@ -53,6 +53,7 @@ pub(crate) struct Todo {
 /// - `function_not_found`
 /// - `bad_request` for a start that is not possible
 /// - `throttled` if the function stayed at its maximum for the whole wait, or its queue is full
+/// - `quota_exceeded` if its namespace stayed at its quota for the whole wait
 /// - `no_capacity` if no worker had room
 /// - `unavailable` if workers refuse
 pub(crate) async fn placement(scheduler: &Scheduler, request: PlacementRequest) -> PlacementResult {
@@ -132,6 +133,7 @@ fn what_is_missing(scheduler: &Scheduler, function: &FunctionId, ask: &Ask) -> A
     };
     let shortage = match place(&state.fleet, &live, ask, scheduler.now()) {
         Decision::Wait { shortage, .. } => shortage,
+        Decision::OverQuota(over) => Shortage::Quota(over),
         // Something became free just now, or others wait ahead of this one.
         _ => Shortage::Instances,
     };
@@ -267,6 +269,11 @@ fn attempt(
                 (None, _) => {}
             }
             Ok(Some((waiter, shortage)))
+        }
+        Decision::OverQuota(over) => {
+            let error = over.error(live.spec.function.namespace(), None);
+            drop(waiter.answer.send(Err(error.clone())));
+            Err(error)
         }
         Decision::TooBig { largest } => {
             let error = ApiError::new(
@@ -433,5 +440,6 @@ fn shortage_error(shortage: Shortage, live: &LiveVersion) -> ApiError {
             ),
         ),
         Shortage::Workers => ApiError::new(ErrorCode::NoCapacity, NO_WORKER),
+        Shortage::Quota(over) => over.error(spec.function.namespace(), Some(1)),
     }
 }

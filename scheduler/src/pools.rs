@@ -53,6 +53,9 @@ pub(crate) fn refill(scheduler: &Scheduler) {
                 continue;
             };
             let ClusterState { fleet, pools, .. } = &mut *state;
+            if fleet.over_quota(&live).is_some() {
+                continue;
+            }
             // A worker short of memory would evict it again.
             let has_memory = |w: &WorkerId| fleet.workers.get(w).is_some_and(|w| !w.guard.is_short());
             let mut kind = next.kind;

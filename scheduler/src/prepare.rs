@@ -21,7 +21,7 @@ use rekindle_wire::internal::{BuiltLayers, LayerRef, PrepareEvent, PrepareReques
 use rekindle_wire::manifest::Base;
 use rekindle_wire::processor::InstructionSets;
 use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, InstanceId};
-use tokio::sync::{OwnedSemaphorePermit, SemaphorePermit};
+use tokio::sync::SemaphorePermit;
 use tokio_util::codec::{FramedRead, LinesCodec, LinesCodecError};
 use tokio_util::io::StreamReader;
 
@@ -34,7 +34,7 @@ use crate::placement::{Ask, Decision, Shortage, place};
 use crate::placing::{self, pump};
 use crate::refusal::{NO_WORKER, chain};
 use crate::releases;
-use crate::state::Scheduler;
+use crate::state::{DeployPlace, Scheduler};
 use crate::store::{NewVersion, Serves, StoreError};
 
 /// Longest duration of the whole preparation, without two boots.
@@ -69,13 +69,13 @@ pub(crate) enum Release {
     Grow(Growth),
 }
 
-/// Prepares a version in a task of its own. `place` is its permit among the deploys in progress.
+/// Prepares a version in a task of its own. `place` is its place among the deploys in progress.
 pub(crate) fn begin(
     scheduler: &Scheduler,
     version: NewVersion,
     source_key: String,
     plan: Plan,
-    place: OwnedSemaphorePermit,
+    place: DeployPlace,
     release: Release,
 ) {
     let here = scheduler.clone();
@@ -442,16 +442,21 @@ impl<'a> Preparation<'a> {
             if let Some(retiree) = retiree {
                 placing::retire(scheduler, retiree);
             }
-            let too_big = matches!(decision, Decision::TooBig { .. });
-            if too_big || Instant::now() >= until {
-                return Err(ApiError::new(ErrorCode::NoCapacity, self.no_room(&decision)));
+            let never = matches!(decision, Decision::TooBig { .. } | Decision::OverQuota(_));
+            if never || Instant::now() >= until {
+                return Err(self.no_room(&decision));
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
 
-    fn no_room(&self, decision: &Decision) -> String {
-        match decision {
+    fn no_room(&self, decision: &Decision) -> ApiError {
+        let message = match decision {
+            Decision::OverQuota(over)
+            | Decision::Wait {
+                shortage: Shortage::Quota(over),
+                ..
+            } => return over.error(self.version.info.function.namespace(), None),
             Decision::Wait {
                 shortage: Shortage::Workers,
                 ..
@@ -460,7 +465,8 @@ impl<'a> Preparation<'a> {
                 "no worker has the {} free that an instance needs: lower memory in fn.toml, or add a worker, and deploy again",
                 self.version.info.manifest.memory
             ),
-        }
+        };
+        ApiError::new(ErrorCode::NoCapacity, message)
     }
 }
 

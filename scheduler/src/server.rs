@@ -15,12 +15,14 @@ use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::front::{self, Front};
 use crate::leadership::Leadership;
+use crate::quotas::Quotas;
 use crate::schedules::known::Schedules;
 use crate::secrets::vault::Secrets;
 use crate::state::{Scheduler, Shared};
 use crate::store::{Store, StoreError};
 use crate::{
-    api, async_calls, audit, canary, collection, digests, metrics, reaper, rebalancing, renewal, schedules, usage,
+    api, async_calls, audit, canary, collection, digests, metering, metrics, reaper, rebalancing, renewal, schedules,
+    usage,
 };
 
 /// How long requests and tasks may take to finish at shutdown. A version being prepared is not waited for: it is marked
@@ -245,17 +247,23 @@ async fn begin(config: Config, store: Store, front: &Front) -> Result<Led, Serve
         .map_err(unusable)?;
     let keys = Keys::new(store.keys().await.map_err(unusable)?);
     let known = Schedules::read(&store).await.map_err(unusable)?;
+    let quotas = Quotas::new(store.quotas().await.map_err(unusable)?, config.quota);
     let scheduler = Shared::new(config, store, catalog, (secrets, keys, known)).map_err(ServeError::Tls)?;
     for (function, open) in canaries {
         canary::load(&scheduler, function, open);
     }
     metrics::observe::observe(&scheduler.metrics.registry, &Arc::downgrade(&scheduler));
-    scheduler.state().fleet.set_drained(drained);
+    {
+        let mut state = scheduler.state();
+        state.fleet.set_drained(drained);
+        state.fleet.quotas = quotas;
+    }
     if let Some(issuing) = scheduler.config.issuing.clone() {
         let taken = api::revocations::take_in(&scheduler, &issuing).await;
         taken.map_err(|e| ServeError::Store(e.into()))?;
     }
     usage::read(&scheduler).await.map_err(unusable)?;
+    metering::read(&scheduler).await.map_err(unusable)?;
     let tasks = vec![
         tokio::spawn(reaper::run(scheduler.clone())),
         tokio::spawn(rebalancing::run(scheduler.clone())),
@@ -267,6 +275,7 @@ async fn begin(config: Config, store: Store, front: &Front) -> Result<Led, Serve
         tokio::spawn(canary::run(scheduler.clone())),
         tokio::spawn(schedules::run(scheduler.clone())),
         tokio::spawn(audit::run(scheduler.clone())),
+        tokio::spawn(metering::run(scheduler.clone())),
     ];
     front.lead(api::router(scheduler.clone()));
     Ok(Led { scheduler, tasks })

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
 use rekindle_identity::TlsError;
-use tokio::sync::{Notify, RwLock, Semaphore, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, RwLock, Semaphore, watch};
 use tokio_util::task::TaskTracker;
 
 use crate::access::table::Keys;
@@ -17,8 +17,10 @@ use crate::cluster::ClusterState;
 use crate::collection::collector::Collector;
 use crate::config::Config;
 use crate::followed::Followed;
+use crate::metering::today::Metering;
 use crate::metrics::Metrics;
 use crate::objects::ObjectStore;
+use crate::quotas::{Build, Builds};
 use crate::renewal::renewals::Renewals;
 use crate::retention::Retention;
 use crate::schedules::known::Schedules;
@@ -30,6 +32,9 @@ use crate::worker::WorkerClient;
 const PREPARED_AT_ONCE: usize = 2;
 /// Maximum number of deploys in progress, including those that wait their turn.
 pub(crate) const DEPLOYS_MAX: usize = 32;
+
+/// A deploy's place among those in progress, of all namespaces and of its own.
+pub(crate) type DeployPlace = (OwnedSemaphorePermit, Build);
 
 /// The scheduler. Cloned into every handler and task.
 pub(crate) type Scheduler = Arc<Shared>;
@@ -59,6 +64,10 @@ pub(crate) struct Shared {
     pub(crate) schedules: Schedules,
     pub(crate) preparing: Semaphore,
     pub(crate) deploys: Arc<Semaphore>,
+    /// Deploys in progress, by namespace.
+    pub(crate) builds: Builds,
+    /// What is used today.
+    pub(crate) metering: Metering,
     /// Held for reading while an uploaded folder has no version yet, and for writing while one is removed.
     pub(crate) sources: RwLock<()>,
     /// Tasks that outlive the request that started them. A shutdown waits for them briefly.
@@ -99,6 +108,8 @@ impl Shared {
             schedules,
             preparing: Semaphore::new(PREPARED_AT_ONCE),
             deploys: Arc::new(Semaphore::new(DEPLOYS_MAX)),
+            builds: Builds::default(),
+            metering: Metering::default(),
             sources: RwLock::new(()),
             tasks: TaskTracker::new(),
             state: Mutex::new(ClusterState {

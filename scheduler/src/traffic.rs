@@ -69,7 +69,11 @@ impl Traffics {
         }
         self.fold(now);
         let gone = gone.into_iter().collect();
-        TrafficAnswer { known, gone }
+        TrafficAnswer {
+            known,
+            gone,
+            quotas: None,
+        }
     }
 
     fn fold(&mut self, now: Millis) {

@@ -7,7 +7,8 @@ use clap::{Args, ValueEnum};
 use rekindle_identity::Token;
 
 use super::{
-    BuildArgs, CallerArgs, CodecArgs, EgressArgs, HttpsArgs, OfferArgs, Places, RetentionArgs, RoomArgs, S3Args,
+    BuildArgs, CallerArgs, CodecArgs, DefaultQuotaArgs, EgressArgs, HttpsArgs, OfferArgs, Places, RetentionArgs,
+    RoomArgs, S3Args,
 };
 
 /// The key for secrets in the scheduler's database.
@@ -92,6 +93,8 @@ pub(crate) struct UpArgs {
     pub(crate) sealing: SealingArgs,
     #[command(flatten)]
     pub(crate) retention: RetentionArgs,
+    #[command(flatten, next_help_heading = "Quotas of namespaces")]
+    pub(crate) quota: DefaultQuotaArgs,
     /// The CRIU binary to use.
     #[arg(long, value_name = "PATH", env = "FN_CRIU")]
     pub(crate) criu: Option<PathBuf>,
@@ -221,6 +224,8 @@ pub(crate) struct SchedulerArgs {
     pub(crate) sealing: SealingArgs,
     #[command(flatten)]
     pub(crate) retention: RetentionArgs,
+    #[command(flatten, next_help_heading = "Quotas of namespaces")]
+    pub(crate) quota: DefaultQuotaArgs,
     /// Share of a worker's processors that its instances must keep busy before some move to other workers, percent; 0
     /// for never.
     #[arg(long, value_name = "PERCENT", env = "FN_REBALANCE_AT", default_value_t = 85)]

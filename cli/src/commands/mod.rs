@@ -21,6 +21,7 @@ pub(crate) mod list;
 pub(crate) mod logs;
 pub(crate) mod migrate;
 pub(crate) mod namespace;
+pub(crate) mod quota;
 pub(crate) mod rollback;
 pub(crate) mod runtimes;
 pub(crate) mod schedule;
@@ -29,6 +30,7 @@ pub(crate) mod snapshot;
 pub(crate) mod stats;
 pub(crate) mod status;
 pub(crate) mod top;
+pub(crate) mod usage;
 pub(crate) mod versions;
 pub(crate) mod workers;
 

@@ -130,6 +130,7 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
         collecting: role::collecting(&args.collecting),
         sharing: args.sharing.into(),
         idle_bin: args.retention.idle_bin,
+        quota: args.quota.into(),
         // There is no other worker to move to.
         rebalance_at: 0.0,
     };

@@ -86,6 +86,7 @@ pub(crate) fn scheduler(args: &SchedulerArgs) -> Result<ExitCode> {
             collecting: collecting(&args.collecting),
             sharing: args.sharing.into(),
             idle_bin: args.retention.idle_bin,
+            quota: args.quota.into(),
             rebalance_at: f64::from(args.rebalance_at) / 100.0,
             in_process: rekindle_relay::InProcessRoles::default(),
             issuing,

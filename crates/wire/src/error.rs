@@ -71,6 +71,8 @@ error_codes! {
     TooManyRequests = ("too_many_requests", TOO_MANY_REQUESTS),
     /// The function has its maximum number of instances, and its queue is full or the wait timed out.
     Throttled = ("throttled", TOO_MANY_REQUESTS),
+    /// The namespace has reached a limit that its operator set.
+    QuotaExceeded = ("quota_exceeded", TOO_MANY_REQUESTS),
     /// No worker has room.
     NoCapacity = ("no_capacity", SERVICE_UNAVAILABLE),
     /// A part of the platform is unreachable or shutting down.

@@ -1,6 +1,7 @@
 //! Messages between gateway, scheduler and worker. [`crate::interface`] says which operation takes which.
 
 mod keys;
+mod quotas;
 mod routes;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use crate::secret::Secret;
 use crate::stats::WorkerLevels;
 
 pub use keys::{KeysAnswer, KnownKey};
+pub use quotas::{GatewayQuota, GatewayQuotas, ReachedEgress, UsageCounts, UsageEntry, UsageReport};
 pub use routes::{FunctionRoutes, RoutesAnswer};
 
 /// Extra time for a start in addition to its boot: a sandbox, its turn among other starts, and a failing restore.
@@ -169,6 +171,9 @@ pub struct Placement {
     /// Whether an invocation that may have reached the function may be sent again elsewhere.
     #[serde(default)]
     pub idempotent: bool,
+    /// The instance's memory limit in bytes. 0 from a scheduler that does not say.
+    #[serde(default)]
+    pub memory_bytes: u64,
 }
 
 /// A gateway's report on its leases. Sent when a lease is returned, and before one expires.

@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use crate::access::KeyId;
 use crate::api::{AliasTarget, InstanceInfo, SnapshotSummary, WorkerInfo};
 use crate::ids::{FunctionId, GatewayId, VersionNumber};
+use crate::internal::GatewayQuotas;
 
 /// A histogram of latencies: the number of invocations that took at most this many microseconds and more than the
 /// previous bound. The last bound may be [`u64::MAX`]: beyond the measured range. Only bounds with a count are present.
@@ -152,6 +153,9 @@ pub struct TrafficAnswer {
     /// Functions that no longer exist.
     #[serde(default)]
     pub gone: Vec<FunctionId>,
+    /// What the gateway keeps of quotas from now on. `None` from a scheduler without quotas.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quotas: Option<GatewayQuotas>,
 }
 
 /// Fill levels of a worker's pools and caches, and counters since its start.

@@ -314,6 +314,7 @@ async fn start_scheduler(dir: &Path, relay: &Relay, objects: Arc<Objects>, maste
         },
         sharing: rekindle_wire::internal::Sharing::None,
         rebalance_at: 0.0,
+        quota: rekindle_wire::api::Quota::default(),
     };
     let (end, ended) = oneshot::channel();
     let task = tokio::spawn(async move {

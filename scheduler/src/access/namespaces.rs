@@ -98,7 +98,12 @@ async fn remove_now(scheduler: &Scheduler, namespace: Namespace) -> Result<(), A
         return stays("it has functions, remove them with `fn delete`");
     }
     tracing::info!(%namespace, keys = keys.len(), "a namespace was removed");
-    scheduler.state().catalog.remove_namespace(&namespace);
+    {
+        let mut state = scheduler.state();
+        state.catalog.remove_namespace(&namespace);
+        state.fleet.quotas.set(&namespace, None);
+    }
+    scheduler.metrics.forget_namespace(namespace.as_str());
     if !keys.is_empty() {
         let revision = scheduler.keys.remove(&keys);
         publish(scheduler, revision).await;

@@ -1,16 +1,18 @@
 //! Deploys: make a new version from a folder, or only if the folder has changed.
 
+use std::path::Path;
+
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use http::{HeaderMap, StatusCode};
 use rekindle_wire::access::{AccessRole, Caller, Scope};
-use rekindle_wire::api::{Alias, Reused, STEP_MAX_S, STEP_S, VersionInfo};
+use rekindle_wire::api::{Alias, Quota, QuotaKind, Reused, STEP_MAX_S, STEP_S, VersionInfo};
 use rekindle_wire::interface::Params;
 use rekindle_wire::interface::users::Deploy;
 use rekindle_wire::internal::{BuiltLayers, VersionSpec};
 use rekindle_wire::manifest::{SettingChange, Work};
-use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId};
+use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, Namespace};
 
 use crate::access::namespaces;
 use crate::audit;
@@ -24,6 +26,9 @@ use crate::releases;
 use crate::state::{DEPLOYS_MAX, Scheduler};
 use crate::store::Source;
 use crate::upload::{self, Folder};
+
+/// After how many seconds a deploy that was one too many may be tried again.
+const DEPLOY_AGAIN_S: u32 = 10;
 
 /// Takes the folder as `.tar.gz` and answers 202 with the version, which is then prepared. If the request is for a
 /// changed folder only, and the newest version was made from this one, it answers 200 with that version, which serves.
@@ -53,6 +58,9 @@ pub(super) async fn deploy(
             format!("{DEPLOYS_MAX} deploys are under way: wait for them (`fn list`), and deploy again"),
         )
     })?;
+    let limits = *scheduler.state().fleet.quotas.of(namespace.as_str()).0;
+    let build = scheduler.builds.begin(namespace.as_str(), &limits);
+    let build = build.map_err(|over| over.error(namespace.as_str(), Some(DEPLOY_AGAIN_S)))?;
     let upload = upload::receive(body, &scheduler.config.spool).await?;
     let function = FunctionId::new(&namespace, &upload.folder.manifest.name);
     audit::note(Some(&namespace), function.name().to_owned());
@@ -92,6 +100,7 @@ pub(super) async fn deploy(
         true => plan(&scheduler, &function, &upload.folder, &code).await?,
         false => (Plan::Build, None),
     };
+    let bytes = check_stored(&scheduler, &namespace, &limits, upload.file.path()).await?;
     // A delete must not mistake the folder for an unused one.
     let nobody_deletes = scheduler.sources.read().await;
     // Before the version is recorded: a version always has its source.
@@ -105,6 +114,7 @@ pub(super) async fn deploy(
     let source = Source {
         key: &key,
         code: Some(&code),
+        bytes: Some(bytes),
         reused,
     };
     let version = scheduler
@@ -115,8 +125,26 @@ pub(super) async fn deploy(
     drop(nobody_deletes);
     let info = version.info.clone();
     audit::note(Some(&namespace), format!("{} {}", function.name(), info.version));
-    prepare::begin(&scheduler, version, key, plan, place, release);
+    prepare::begin(&scheduler, version, key, plan, (place, build), release);
     Ok((StatusCode::ACCEPTED, Json(info)))
+}
+
+/// Refuses a folder for which the namespace has no room. What is built of it is not known yet. Returns its size.
+async fn check_stored(
+    scheduler: &Scheduler,
+    namespace: &Namespace,
+    limits: &Quota,
+    folder: &Path,
+) -> Result<u64, Refused> {
+    let bytes = std::fs::metadata(folder).map_or(0, |file| file.len());
+    if limits.stored_bytes.is_some() {
+        let stored = scheduler.store.stored(Some(namespace)).await.map_err(from_store)?;
+        let stored = stored.iter().map(|(_, bytes)| bytes).sum();
+        if let Some(over) = limits.exceeded(QuotaKind::Stored, stored, bytes) {
+            return Err(over.error(namespace.as_str(), None));
+        }
+    }
+    Ok(bytes)
 }
 
 /// What the version is to serve.

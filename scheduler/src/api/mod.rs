@@ -12,11 +12,13 @@ mod internal;
 mod logs;
 pub(crate) mod members;
 mod metrics;
+mod quotas;
 mod releases;
 pub(crate) mod revocations;
 mod schedules;
 mod secrets;
 mod stats;
+mod usage;
 mod workers;
 
 use axum::Router;
@@ -28,7 +30,7 @@ use http::HeaderValue;
 use rekindle_identity::{AwaitRevocations, Role};
 use rekindle_wire::interface::scheduler::{
     AwaitKeys, AwaitRecalls, AwaitRoutes, Beat, ClaimCalls, EndCall, EndCallback, Place, RenewCalls, ReportLeases,
-    ReportTraffic,
+    ReportTraffic, ReportUsage,
 };
 use rekindle_wire::interface::users::{Deploy, ReadLogs, ReadSchedulerMetrics, ReadWorkerMetrics, SetSecret};
 use rekindle_wire::interface::{Endpoint as _, Operation, Routes, version};
@@ -42,7 +44,7 @@ use crate::state::Scheduler;
 const BODY_MAX: usize = 8 << 20;
 
 /// Operations that are called all the time, whatever is asked of the platform.
-const UNTRACED: [Operation; 11] = [
+const UNTRACED: [Operation; 12] = [
     AwaitKeys::OPERATION,
     AwaitRoutes::OPERATION,
     Beat::OPERATION,
@@ -50,6 +52,7 @@ const UNTRACED: [Operation; 11] = [
     AwaitRecalls::OPERATION,
     AwaitRevocations::OPERATION,
     ReportTraffic::OPERATION,
+    ReportUsage::OPERATION,
     ClaimCalls::OPERATION,
     RenewCalls::OPERATION,
     EndCall::OPERATION,
@@ -89,6 +92,7 @@ fn for_roles() -> Routes<Scheduler> {
         .on(access::keys)
         .on(internal::heartbeat)
         .on(stats::traffic)
+        .on(usage::report)
         .on(calls::accept)
         .on(calls::claim)
         .on(calls::renew)
@@ -131,6 +135,10 @@ fn for_users(others: Routes<Scheduler>) -> Routes<Scheduler> {
         .on(access::list_namespaces)
         .on(access::create_namespace)
         .on(access::remove_namespace)
+        .on(quotas::read)
+        .on(quotas::set)
+        .on(quotas::clear)
+        .on(usage::read)
         .on(audit::read)
         .on(instances::status)
         .on(stats::all)

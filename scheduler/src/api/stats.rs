@@ -11,21 +11,26 @@ use rekindle_wire::stats::{FunctionStats, Stats, TrafficAnswer, WorkerStats};
 
 use super::named;
 use crate::cluster::ClusterState;
+use crate::metering;
 use crate::refusal::{Refused, from_store, unknown_function};
 use crate::state::Scheduler;
 
 pub(super) async fn traffic(scheduler: Scheduler, call: Call<ReportTraffic>) -> Result<TrafficAnswer, Refused> {
     let now = scheduler.now();
+    let mut state = scheduler.state();
     let ClusterState {
         traffic,
         catalog,
         shares,
         ..
-    } = &mut *scheduler.state();
+    } = &mut *state;
     let mut report = call.body;
     scheduler.keys.note_used(std::mem::take(&mut report.keys_used));
     shares.take(&report.gateway, std::mem::take(&mut report.shares));
-    Ok(traffic.take(report, now, |name| catalog.has(name)))
+    let mut answer = traffic.take(report, now, |name| catalog.has(name));
+    let gateways = traffic.gateways(now);
+    answer.quotas = Some(metering::for_gateways(&scheduler.metering, &state, gateways));
+    Ok(answer)
 }
 
 pub(super) async fn all(scheduler: Scheduler, _: Call<ReadStats>) -> Result<Stats, Refused> {

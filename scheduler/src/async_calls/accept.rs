@@ -16,7 +16,7 @@ use crate::store::NewRow;
 ///
 /// # Errors
 /// - `namespace_not_found`, `function_not_found`, `too_large`, `bad_request`
-/// - `throttled` if its queue is full
+/// - `throttled` if its queue is full, `quota_exceeded` if its namespace's backlog is
 /// - `conflict` if its idempotency key was that of another request of the same owner
 pub(crate) async fn accept(scheduler: &Scheduler, mut new: NewCall) -> Result<AcceptedCall, Refused> {
     check(&new)?;
@@ -47,7 +47,12 @@ pub(crate) async fn accept(scheduler: &Scheduler, mut new: NewCall) -> Result<Ac
         body: new.body.0.into(),
         callback: new.callback.or_else(|| policy.callback.clone()),
     };
-    let admitted = scheduler.calls.queues().admit(&row.function, row.bytes());
+    let limits = *scheduler.state().fleet.quotas.of(row.function.namespace()).0;
+    let admitted = {
+        let queues = scheduler.calls.queues();
+        let admitted = queues.admit(&row.function, row.bytes());
+        admitted.and_then(|()| queues.admit_to(&row.function, &limits))
+    };
     let earlier = match admitted {
         Ok(()) => scheduler.store.add_call(&row).await.map_err(from_store)?,
         // A repeated call may be among those that fill the queue.
@@ -120,6 +125,7 @@ fn refused(row: &NewRow, full: Full) -> ApiError {
     ApiError::new(
         ErrorCode::Throttled,
         match full {
+            Full::Quota(over) => return over.error(function.namespace(), Some(1)),
             Full::Function(limit) => {
                 format!(
                     "{limit} asynchronous invocations of {function} wait already: send less, or raise max_instances in fn.toml"

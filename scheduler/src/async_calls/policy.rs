@@ -47,7 +47,7 @@ pub(super) fn judge(row: &CallRow, outcome: AttemptOutcome, now_unix_ms: i64, dr
         ErrorCode::FunctionNotFound | ErrorCode::BadRequest | ErrorCode::TooLarge => {
             return Ended::Dead { answer, error };
         }
-        ErrorCode::Throttled | ErrorCode::NoCapacity | ErrorCode::Unavailable => false,
+        ErrorCode::Throttled | ErrorCode::QuotaExceeded | ErrorCode::NoCapacity | ErrorCode::Unavailable => false,
         _ => true,
     };
     let failures = row.call.failures + u32::from(counts);
@@ -177,7 +177,12 @@ mod tests {
 
     #[test]
     fn an_attempt_that_did_not_reach_the_function_does_not_count() {
-        for code in [ErrorCode::Throttled, ErrorCode::NoCapacity, ErrorCode::Unavailable] {
+        for code in [
+            ErrorCode::Throttled,
+            ErrorCode::QuotaExceeded,
+            ErrorCode::NoCapacity,
+            ErrorCode::Unavailable,
+        ] {
             assert_eq!(due(judge(&row(2, 3), failed(code), 0, 1.0)), (1_000, false), "{code:?}");
         }
         assert_eq!(

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rekindle_wire::FunctionId;
+use rekindle_wire::api::{Quota, QuotaExceeded, QuotaKind};
 use rekindle_wire::ids::GatewayId;
 
 use crate::clock::Millis;
@@ -34,6 +35,8 @@ pub(super) enum Full {
     Bytes(u64),
     /// Too much waits.
     All,
+    /// As many calls of its namespace wait as may.
+    Quota(QuotaExceeded),
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -76,6 +79,22 @@ impl Queues {
         if let Some((_, said)) = self.places.get_mut(gateway) {
             *said = now;
         }
+    }
+
+    /// Number of calls of a namespace that wait.
+    pub(crate) fn backlog(&self, namespace: &str) -> u64 {
+        let own = self.functions.iter().filter(|(name, _)| name.namespace() == namespace);
+        own.map(|(_, level)| level.due.queued).sum()
+    }
+
+    /// Whether the namespace's quota lets one more call wait.
+    pub(super) fn admit_to(&self, function: &FunctionId, limits: &Quota) -> Result<(), Full> {
+        if limits.async_backlog.is_none() {
+            return Ok(());
+        }
+        let waiting = self.backlog(function.namespace());
+        let over = limits.exceeded(QuotaKind::Backlog, waiting, 1);
+        over.map_or(Ok(()), |over| Err(Full::Quota(over)))
     }
 
     /// Whether one more call may wait.
@@ -307,6 +326,21 @@ mod tests {
             all.added(&format!("f{n}").parse().unwrap(), BYTES_EACH, 0);
         }
         assert_eq!(all.admit(&other, 1), Err(Full::All));
+    }
+
+    #[test]
+    fn a_namespace_s_calls_count_together_and_running_ones_do_not() {
+        let mut all = queues(&[("a.team", 2, 7), ("b.team", 1, 0), ("a", 5, 0)]);
+        let limits = Quota {
+            async_backlog: Some(4),
+            ..Quota::default()
+        };
+        let (team, other) = ("c.team".parse().unwrap(), "a".parse().unwrap());
+        assert_eq!(all.backlog("team"), 3);
+        assert_eq!(all.admit_to(&team, &limits), Ok(()));
+        all.added(&team, 1, 0);
+        assert!(matches!(all.admit_to(&team, &limits), Err(Full::Quota(over)) if over.used == 4));
+        assert_eq!(all.admit_to(&other, &Quota::default()), Ok(()));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::ops::{Deref, DerefMut};
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::{FunctionId, InstanceId, VersionNumber, WorkerId};
 
+use super::quota::{OfNamespace, Part};
 use super::sites::{Share, Sites, Zone};
 use super::{Instance, Map, Stage};
 use crate::clock::Millis;
@@ -21,6 +22,7 @@ pub(crate) struct Instances {
 #[derive(Debug, Default)]
 struct Index {
     functions: Map<FunctionId, BTreeMap<VersionNumber, OfVersion>>,
+    namespaces: Map<String, OfNamespace>,
     sites: Sites,
     /// Leased instances, ordered by when the lease ends.
     leases: BTreeSet<(Millis, InstanceId)>,
@@ -66,6 +68,7 @@ struct Entry {
     lease: Option<(GatewayId, Millis, Millis)>,
     unused: Option<(bool, bool, Millis)>,
     untold: bool,
+    part: Part,
 }
 
 impl Entry {
@@ -89,6 +92,7 @@ impl Entry {
             lease: (i.lease.as_ref()).map(|l| (l.gateway.clone(), l.granted_at, l.expires_at)),
             unused: (i.is_unused()).then_some((i.lease.is_some(), i.stage == Stage::Parked, i.last_active)),
             untold: i.lease.as_ref().is_some_and(|l| l.recalled && !l.told),
+            part: Part::of(i),
         }
     }
 }
@@ -100,6 +104,7 @@ impl Index {
             return;
         }
         self.note_version(id, was, is);
+        self.note_namespace(id, was, is);
         let here = |e: Option<&Entry>| e.map(|e| (e.worker.clone(), e.here));
         if here(was) != here(is) {
             if let Some(was) = was {
@@ -127,6 +132,28 @@ impl Index {
             self.untold.insert(id.clone());
         } else if was.is_some_and(|e| e.untold) {
             self.untold.remove(id);
+        }
+    }
+
+    fn note_namespace(&mut self, id: &InstanceId, was: Option<&Entry>, is: Option<&Entry>) {
+        let Some(named) = is.or(was) else { return };
+        let parts = (was.map(|e| e.part), is.map(|e| e.part));
+        if parts.0 == parts.1 {
+            return;
+        }
+        let namespace = named.function.namespace();
+        match self.namespaces.get_mut(namespace) {
+            Some(of) => {
+                of.note(id, parts.0, parts.1);
+                if of.is_empty() {
+                    self.namespaces.remove(namespace);
+                }
+            }
+            None => {
+                let mut of = OfNamespace::default();
+                of.note(id, parts.0, parts.1);
+                self.namespaces.insert(namespace.to_owned(), of);
+            }
         }
     }
 
@@ -308,6 +335,11 @@ impl Instances {
         self.index.functions.get(function)?.get(&version)
     }
 
+    /// The instances of a namespace.
+    pub(crate) fn of_namespace(&self, namespace: &str) -> Option<&OfNamespace> {
+        self.index.namespaces.get(namespace)
+    }
+
     /// The instances of a function, whatever their version.
     pub(crate) fn ids_of(&self, function: &FunctionId) -> Vec<InstanceId> {
         let versions = self.index.functions.get(function).into_iter().flatten();
@@ -402,6 +434,7 @@ impl Instances {
         }
         assert_eq!(format!("{:?}", anew.leases), format!("{:?}", self.index.leases));
         assert_eq!((anew.moving, &anew.untold), (self.index.moving, &self.index.untold));
+        assert_eq!(anew.namespaces, self.index.namespaces);
         assert_eq!(anew.functions.len(), self.index.functions.len());
         for (function, versions) in &anew.functions {
             assert_eq!(format!("{versions:?}"), format!("{:?}", self.index.functions[function]));

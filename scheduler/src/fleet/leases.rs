@@ -80,6 +80,7 @@ impl Fleet {
             lease_ms: length.0,
             lease_number: instance.lease_number,
             idempotent: live.spec.manifest.idempotent,
+            memory_bytes: live.memory(),
         })
     }
 

@@ -26,6 +26,7 @@ pub(crate) mod leases;
 pub(crate) mod membership;
 pub(crate) mod moves;
 pub(crate) mod parked;
+pub(crate) mod quota;
 pub(crate) mod retire;
 pub(crate) mod ring;
 pub(crate) mod sites;
@@ -43,6 +44,7 @@ use rekindle_wire::{FunctionId, InstanceId, VersionNumber, WorkerId};
 
 use crate::catalog::NO_VERSION;
 use crate::clock::Millis;
+use crate::quotas::Quotas;
 
 /// How long the id of a gone instance is remembered, so that a heartbeat already in flight does not bring it back.
 const REMEMBER_GONE: Millis = Millis(60_000);
@@ -194,6 +196,8 @@ impl Instance {
 pub(crate) struct Fleet {
     pub(crate) workers: BTreeMap<WorkerId, Worker>,
     pub(crate) instances: Instances,
+    /// Limits of namespaces.
+    pub(crate) quotas: Quotas,
     /// Workers that an operator wants empty, whether or not they have been heard from.
     drained: BTreeSet<WorkerId>,
     /// Revoked workers.
@@ -217,7 +221,7 @@ impl Fleet {
         self.instances.sites().get(worker).map_or(0, |site| site.taken.memory)
     }
 
-    /// Whether its worker has the room for a parked instance to continue.
+    /// Whether its worker has the room for a parked instance to continue, and its namespace's quota lets it.
     pub(crate) fn may_go_on(&self, instance: &Instance) -> bool {
         let site = self.instances.sites().get(&instance.worker);
         let site = site.filter(|_| !self.is_kept_from(&instance.function, &instance.worker));
@@ -225,7 +229,7 @@ impl Fleet {
             let others = site.taken.memory - instance.set_aside();
             others + instance.memory <= site.facts.as_ref().map_or(0, |f| f.capacity)
         };
-        site.is_some_and(fits)
+        site.is_some_and(fits) && self.quota_lets_go_on(instance)
     }
 
     /// Number of instances of one version, in any stage.

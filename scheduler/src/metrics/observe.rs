@@ -224,6 +224,7 @@ pub(crate) fn observe(registry: &Registry, scheduler: &Weak<Shared>) {
         counted.into_iter().flatten().map(labelled).collect()
     });
     observe_calls(registry, scheduler);
+    super::quotas::observe(registry, scheduler);
     observe_process(registry);
 }
 

@@ -190,6 +190,9 @@ proptest! {
                 Decision::Wait { shortage: Shortage::Instances, .. } => {
                     prop_assert!(fleet.count(&version.spec.function, version.spec.version) >= 20);
                 }
+                Decision::Wait { shortage: Shortage::Quota(_), .. } | Decision::OverQuota(_) => {
+                    prop_assert!(false, "there are no quotas");
+                }
                 Decision::TooBig { largest } => {
                     let largest_now = fleet.workers.values().filter(|w| w.takes_new()).map(|w| w.capacity).max();
                     prop_assert_eq!(Some(largest), largest_now);

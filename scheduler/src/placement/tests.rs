@@ -541,7 +541,7 @@ impl World {
                     self.stop(&retiree.instance);
                 }
             }
-            Decision::TooBig { .. } => {}
+            Decision::TooBig { .. } | Decision::OverQuota(_) => {}
         }
     }
 

@@ -104,7 +104,7 @@ impl World {
                 }
                 return Some(request);
             }
-            Decision::TooBig { .. } => {
+            Decision::TooBig { .. } | Decision::OverQuota(_) => {
                 self.report.refused += 1;
                 return None;
             }

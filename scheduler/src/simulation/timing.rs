@@ -177,7 +177,7 @@ impl View {
                     .add(id.clone(), worker, &live.spec, kind, Stage::Starting, self.now);
                 Some(id)
             }
-            Decision::Wait { .. } | Decision::TooBig { .. } => {
+            Decision::Wait { .. } | Decision::TooBig { .. } | Decision::OverQuota(_) => {
                 timed.waited += 1;
                 None
             }

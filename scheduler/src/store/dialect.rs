@@ -6,7 +6,7 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{AnyConnection, AssertSqlSafe, Executor as _, SqlSafeStr as _};
 
 /// Forward only; a released migration never changes. Written in SQLite's dialect.
-pub(super) const MIGRATIONS: [(i64, &str, &str); 18] = [
+pub(super) const MIGRATIONS: [(i64, &str, &str); 19] = [
     (1, "functions", include_str!("../../migrations/0001_functions.sql")),
     (2, "platform", include_str!("../../migrations/0002_platform.sql")),
     (3, "async calls", include_str!("../../migrations/0003_async_calls.sql")),
@@ -48,6 +48,7 @@ pub(super) const MIGRATIONS: [(i64, &str, &str); 18] = [
     (16, "schedules", include_str!("../../migrations/0016_schedules.sql")),
     (17, "access", include_str!("../../migrations/0017_access.sql")),
     (18, "audit", include_str!("../../migrations/0018_audit.sql")),
+    (19, "quotas", include_str!("../../migrations/0019_quotas.sql")),
 ];
 
 /// Holds others up until the transaction ends. The number is ours among the database's advisory locks.
@@ -128,6 +129,14 @@ impl Dialect {
             // A transaction that requests write access only later fails if another has written.
             Self::Sqlite => ("BEGIN IMMEDIATE", false),
             Self::Postgres => ("BEGIN", true),
+        }
+    }
+
+    /// A field of the JSON in a column, as text or a number.
+    pub(super) fn json_field(self, column: &str, path: &[&str]) -> String {
+        match self {
+            Self::Sqlite => format!("json_extract({column}, '$.{}')", path.join(".")),
+            Self::Postgres => format!("({column}::json #>> '{{{}}}')", path.join(",")),
         }
     }
 

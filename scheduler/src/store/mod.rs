@@ -19,6 +19,7 @@ mod keys;
 mod leader;
 mod master_key;
 mod namespaces;
+mod quotas;
 mod renewals;
 mod revocations;
 mod runtime_snapshots;
@@ -28,6 +29,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 mod usage;
+mod usage_days;
 mod versions;
 mod workers;
 
@@ -52,6 +54,7 @@ pub(crate) use renewals::{ATTEMPTS_MAX, Anew, DueRenewal};
 pub(crate) use schedules::StoredSchedule;
 pub(crate) use secrets::StoredSecret;
 use session::Session;
+pub(crate) use usage_days::WantedUsage;
 pub(crate) use versions::{NewVersion, Serves, Source};
 
 /// Maximum number of connections.

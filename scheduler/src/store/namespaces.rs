@@ -52,6 +52,7 @@ impl Store {
         }
         for statement in [
             "DELETE FROM runtime_snapshots WHERE namespace = $1",
+            "DELETE FROM quotas WHERE namespace = $1",
             "DELETE FROM namespaces WHERE name = $1",
         ] {
             sqlx::query(statement)

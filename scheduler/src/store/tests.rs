@@ -161,6 +161,7 @@ async fn a_shared_snapshot_is_kept_as_long_as_one_of_its_versions(place: &Place)
     let source = |code: &'static str, reused: Option<u32>| Source {
         key: "sources/a",
         code: Some(code),
+        bytes: None,
         reused: reused.map(|version| Reused {
             version: VersionNumber(version),
             snapshot: true,

@@ -29,6 +29,8 @@ pub(crate) struct Source<'a> {
     pub(crate) key: &'a str,
     /// Digest of its files without fn.toml.
     pub(crate) code: Option<&'a str>,
+    /// Its size.
+    pub(crate) bytes: Option<u64>,
     /// The version that has been made of these files already.
     pub(crate) reused: Option<Reused>,
 }
@@ -38,6 +40,7 @@ impl<'a, T: AsRef<str> + ?Sized> From<&'a T> for Source<'a> {
         Self {
             key: key.as_ref(),
             code: None,
+            bytes: None,
             reused: None,
         }
     }
@@ -121,7 +124,7 @@ impl Store {
         .map_err(failed(doing))?;
         sqlx::query(
             "INSERT INTO versions (function_id, number, state, created_unix_s, manifest, source_key, code, reused, \
-             phases) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, '[]')",
+             source_bytes, phases) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, '[]')",
         )
         .bind(id)
         .bind(number)
@@ -131,6 +134,7 @@ impl Store {
         .bind(source.key)
         .bind(source.code)
         .bind(source.reused.as_ref().map(json).transpose()?)
+        .bind(source.bytes.and_then(|bytes| i64::try_from(bytes).ok()))
         .execute(&mut *tx)
         .await
         .map_err(failed(doing))?;

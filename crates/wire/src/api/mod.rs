@@ -6,10 +6,12 @@ mod audit;
 mod canary;
 mod instance;
 mod object;
+mod quota;
 mod release;
 mod schedule;
 mod secret;
 mod source;
+mod usage;
 mod version;
 mod worker;
 
@@ -25,12 +27,14 @@ pub use audit::{AUDIT_PAGE_MAX, AuditEntry, AuditPage, AuditPlace};
 pub use canary::{Canary, CanaryCheck, CanaryState, CanarySteps, Compared, ParseStepsError, STEP_MAX_S, STEP_S};
 pub use instance::{InstanceInfo, InstanceState, StartKind};
 pub use object::{Fate, InstanceObjects, KernelObject};
+pub use quota::{Quota, QuotaExceeded, QuotaKind, QuotaStatus, QuotaUse};
 pub use release::{
     Alias, AliasTarget, AliasTargets, Rollback, RollbackRequest, TARGETS_MAX, VersionSummary, WEIGHT_MAX,
 };
 pub use schedule::{ScheduleInfo, ScheduledRun};
 pub use secret::SecretSummary;
 pub use source::{Reused, SourceFile, SourceKind, VersionFiles};
+pub use usage::{GbMs, USAGE_DAYS_MAX, USAGE_LINES_MAX, UsageBy, UsageLine};
 pub use version::{
     PhaseTime, Randomness, Rehearsal, Repeating, RestoredBy, SnapshotSummary, VersionInfo, VersionState,
 };

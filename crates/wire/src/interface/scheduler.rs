@@ -8,6 +8,7 @@ use crate::asynchronous::{
 use crate::ids::{CallId, GatewayId};
 use crate::internal::{
     Heartbeat, HeartbeatAnswer, KeysAnswer, LeaseAnswer, LeaseReport, Placement, PlacementRequest, RoutesAnswer,
+    UsageReport,
 };
 use crate::stats::{TrafficAnswer, TrafficReport};
 
@@ -55,6 +56,9 @@ crate::endpoints! {
 
     /// Reports counts of invocations.
     [Gateway] POST "/internal/traffic" ReportTraffic {} (TrafficReport) => OK TrafficAnswer;
+
+    /// Reports what invocations used. A report that is repeated counts once.
+    [Gateway] POST "/internal/usage" ReportUsage {} (UsageReport) => OK ();
 
     /// Reports what runs on a worker.
     [Worker] POST "/internal/heartbeat" Beat {} (Heartbeat) => OK HeartbeatAnswer;

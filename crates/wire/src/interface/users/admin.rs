@@ -5,8 +5,8 @@ use crate::access::KeyId;
 use crate::api::{
     Alias, AliasTargets, AuditPage, CanarySteps, CollectRequest, Collected, FunctionDetail, FunctionSummary,
     InstanceInfo, InstanceObjects, KeySummary, LogLine, MigrateRequest, Migration, NamespaceSummary, NewKey,
-    NewKeyRequest, Revocation, RevokeRequest, RevokedKey, Rollback, RollbackRequest, ScheduleInfo, SecretSummary,
-    Status, VersionFiles, VersionInfo, VersionSummary, WorkerInfo,
+    NewKeyRequest, Quota, QuotaStatus, Revocation, RevokeRequest, RevokedKey, Rollback, RollbackRequest, ScheduleInfo,
+    SecretSummary, Status, UsageBy, UsageLine, VersionFiles, VersionInfo, VersionSummary, WorkerInfo,
 };
 use crate::asynchronous::{AcceptedCall, AsyncCall, CallState, Changed};
 use crate::ids::{AliasName, CallId, FunctionId, FunctionName, InstanceId, Namespace, VersionNumber, WorkerId};
@@ -46,6 +46,7 @@ described! {
         Conflict "a version of the function is being prepared",
         TooLarge,
         Throttled "32 deploys are under way",
+        QuotaExceeded "the namespace has as many deploys under way, or as much stored, as it may",
         Unavailable "the object store or the scheduler does not answer";
 
     /// List functions
@@ -259,7 +260,8 @@ described! {
     fails
         FunctionNotFound,
         NotFound "the version that serves has no such schedule",
-        Throttled "the function's queue is full";
+        Throttled "the function's queue is full",
+        QuotaExceeded;
 
     /// List secrets
     ///
@@ -349,6 +351,50 @@ described! {
         namespace: Namespace
     } () => NO_CONTENT () "it is gone"
     fails NamespaceNotFound, Conflict "it has functions or secrets, or is the default one";
+
+    /// Read a quota
+    ///
+    /// The limits of a namespace, and what of each is in use.
+    access [Reader Namespace] GET "/v1/quota" ReadQuota {;
+        /// the namespace; `namespace_not_found` (404) if there is none of that name
+        namespace: Namespace
+    } () => OK QuotaStatus "its limits, its own or those for namespaces without any"
+    fails;
+
+    /// Set a quota
+    ///
+    /// These are the limits of the namespace from now on, in place of those before; what is absent has none. What is in
+    /// use stays. Gateways keep the limit of invocations a second within three seconds.
+    access [Admin Platform] PUT "/v1/namespaces/{namespace}/quota" SetQuota {
+        /// the namespace
+        namespace: Namespace
+    } (Quota) => OK QuotaStatus "its limits are set"
+    fails NamespaceNotFound;
+
+    /// Clear a quota
+    ///
+    /// The namespace has the limits for namespaces without any of their own.
+    access [Admin Platform] DELETE "/v1/namespaces/{namespace}/quota" ClearQuota {
+        /// the namespace
+        namespace: Namespace
+    } () => OK QuotaStatus "it has no limits of its own"
+    fails NamespaceNotFound;
+
+    /// Read usage
+    ///
+    /// What the functions of a namespace have used by day (UTC), deleted functions included. It is kept for 400 days,
+    /// and complete but for the last seconds.
+    access [Reader Namespace] GET "/v1/usage" ReadUsage {;
+        /// the namespace; one that was removed has usage too
+        namespace: Namespace,
+        /// only this function's
+        function: FunctionName,
+        /// how many days, today included: 1 to 400, 7 when absent
+        days: u32,
+        /// what lines are apart by: `day`, `function` and `version`, separated by commas; `day,function` when absent
+        by: UsageBy
+    } () => OK [UsageLine] "by day, function and version"
+    fails BadRequest "too many lines, or a parameter is out of its range";
 
     /// Read the audit log
     ///

@@ -29,6 +29,7 @@ described! {
         FunctionNotFound,
         TooLarge,
         Throttled "with Retry-After",
+        QuotaExceeded,
         FunctionError, InvalidResponse, FunctionCrashed, FunctionOutOfMemory, BootFailed, RestoreFailed, SnapshotLost,
         NoCapacity "with Retry-After",
         Unavailable "with Retry-After",
@@ -53,6 +54,7 @@ described! {
         FunctionNotFound,
         TooLarge,
         Throttled "with Retry-After",
+        QuotaExceeded,
         FunctionError, InvalidResponse, FunctionCrashed, FunctionOutOfMemory, BootFailed, RestoreFailed, SnapshotLost,
         NoCapacity "with Retry-After",
         Unavailable "with Retry-After",
@@ -85,6 +87,7 @@ described! {
         Conflict "the idempotency key was another request's",
         TooLarge,
         Throttled "its queue is full",
+        QuotaExceeded,
         Unavailable "nothing was kept, or it is not known";
 
     /// Call a function later at a path

@@ -13,10 +13,16 @@ pub use admin::*;
 pub use described::{Access, Described, Field, Form, Message, Place, Reach, Schemas, one};
 pub use gateway::*;
 
-/// What namespaces have: the paths of both begin with this in the default one.
-const NAMESPACED: [&str; 3] = ["/v1/functions", "/v1/secrets", "/v1/schedules"];
+/// What namespaces have: paths begin with this in the default one.
+const NAMESPACED: [&str; 5] = [
+    "/v1/functions",
+    "/v1/secrets",
+    "/v1/schedules",
+    "/v1/quota",
+    "/v1/usage",
+];
 
-/// The path of a function's or secret's operation in any namespace, besides its short form for the default one.
+/// The path of an operation in any namespace, besides its short form for the default one.
 pub fn in_namespace(path: &str) -> Option<String> {
     NAMESPACED.iter().find(|start| path.starts_with(**start))?;
     let rest = path.strip_prefix("/v1")?;
