@@ -186,3 +186,125 @@ fn a_function_that_does_not_boot_is_told_of_in_words() {
         assert!(message.contains(told), "{message}");
     }
 }
+
+#[test]
+fn a_key_is_shown_once_listed_and_refused_when_it_is_revoked() {
+    let made = shared().cli(&["key", "create", "ci", "--role", "reader", "--expires", "90d"]);
+    assert!(made.status.success(), "{}", err(&made));
+    let key = out(&made);
+    let (key, told) = (key.trim_end(), err(&made));
+    assert!(
+        key.starts_with("fnk_") && !key.contains(char::is_whitespace),
+        "the key alone"
+    );
+    assert!(
+        told.contains("reader for the namespace default, until") && !told.contains(key),
+        "{told}"
+    );
+    let id = told.split(':').next().unwrap();
+    let row = || {
+        let listed = out(&shared().cli(&["key", "list"]));
+        assert!(!listed.contains(key));
+        listed.lines().find(|line| line.starts_with(id)).map(str::to_owned)
+    };
+    let words = row().unwrap();
+    assert!(
+        words.contains(" ci ") && words.contains(" reader ") && words.contains("*.default"),
+        "{words}"
+    );
+    let with = |arguments: &[&str]| shared().cli(&[&["--key", key], arguments].concat());
+    assert!(with(&["list", "--json"]).status.success());
+    let refused = with(&["key", "create", "--role", "reader"]);
+    assert!(err(&refused).starts_with("error[forbidden]:"), "{}", err(&refused));
+    let revoked = shared().cli(&["key", "revoke", id]);
+    assert!(
+        out(&revoked).starts_with(&format!("{id} is revoked\n")),
+        "{}",
+        out(&revoked)
+    );
+    assert_eq!(row(), None);
+    assert!(err(&with(&["list"])).starts_with("error[unauthorized]:"));
+    let again = shared().cli(&["key", "revoke", id]);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(err(&again).starts_with("error[not_found]:"), "{}", err(&again));
+    // A role that there is not.
+    assert_eq!(
+        shared().cli(&["key", "create", "--role", "root"]).status.code(),
+        Some(2)
+    );
+}
+
+#[test]
+fn the_audit_log_is_shown_exported_and_found_altered() {
+    for arguments in [&["namespace", "create", "audited"][..], &["namespace", "rm", "audited"]] {
+        assert!(shared().cli(arguments).status.success());
+    }
+    let shown = out(&shared().cli(&["audit", "--since", "1h"]));
+    for action in ["create_namespace", "remove_namespace"] {
+        let line = shown
+            .lines()
+            .find(|line| line.contains(action))
+            .unwrap_or_else(|| panic!("{action}: {shown}"));
+        let words: Vec<_> = line.split("  ").skip(1).collect();
+        assert_eq!(words, ["admin", action, "*", "audited", "ok"], "{line}");
+    }
+    let verified = shared().cli(&["audit", "verify"]);
+    assert!(verified.status.success(), "{}", err(&verified));
+    let head = out(&verified)
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("last  ").map(str::to_owned));
+    let exported = out(&shared().cli(&["audit", "--export", "jsonl"]));
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("audit.jsonl");
+    let check = |content: &str, more: &[&str]| {
+        std::fs::write(&file, content).unwrap();
+        shared().cli(&[&["audit", "verify", "--file", file.to_str().unwrap()], more].concat())
+    };
+    let whole = check(&exported, &["--head", &head.unwrap()]);
+    assert!(whole.status.success(), "{}", err(&whole));
+    let altered = check(&exported.replacen("\"admin\"", "\"nobody\"", 1), &[]);
+    assert_eq!(altered.status.code(), Some(1));
+    assert!(
+        err(&altered).contains("the log was altered: entry"),
+        "{}",
+        err(&altered)
+    );
+    let (first, rest) = exported.split_once('\n').unwrap();
+    let (_, rest) = rest.split_once('\n').unwrap();
+    let lacks = check(&format!("{first}\n{rest}"), &[]);
+    assert!(err(&lacks).contains("follows entry"), "{}", err(&lacks));
+}
+
+#[test]
+fn a_quota_is_set_shown_and_cleared_and_usage_is_told_for_programs() {
+    assert!(shared().cli(&["namespace", "create", "limited"]).status.success());
+    let set = shared().cli(&["quota", "set", "limited", "--memory", "1GiB", "--rate", "50"]);
+    assert!(set.status.success(), "{}", err(&set));
+    let told = out(&set);
+    assert!(told.starts_with("limited: its own limits\n"), "{told}");
+    let row = |told: &str, kind: &str| {
+        let line = told.lines().find(|line| line.starts_with(kind)).unwrap().to_owned();
+        line.split_whitespace().take(4).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(row(&told, "memory"), ["memory", "1.0", "GiB", "0"]);
+    let set = out(&shared().cli(&["quota", "set", "limited", "--rate", "none", "--builds", "2"]));
+    assert_eq!(row(&set, "rate")[..2], ["rate", "none"]);
+    assert_eq!(row(&set, "memory")[1], "1.0", "what is not named stays");
+    let nothing = shared().cli(&["quota", "set", "limited"]);
+    assert!(err(&nothing).contains("no limit is named"), "{}", err(&nothing));
+    let cleared = out(&shared().cli(&["quota", "clear", "limited"]));
+    assert!(cleared.starts_with("limited: no limits\n"), "{cleared}");
+
+    shared().deploy(&Folder::python("used", "", QUIET));
+    shared().get("used", "/").ok();
+    let line = rekindle_e2e::until("usage is reported", std::time::Duration::from_secs(20), || {
+        let csv = out(&shared().cli(&["usage", "used", "--since", "1d", "--csv"]));
+        let (head, line) = csv.split_once('\n')?;
+        assert!(head.starts_with("day,function,version,ok,errors,gb_ms_warm"), "{head}");
+        line.lines().next().map(str::to_owned)
+    });
+    let fields: Vec<_> = line.split(',').collect();
+    assert_eq!((fields[1], fields[3], fields[4]), ("used", "1", "0"), "{line}");
+    let table = out(&shared().cli(&["usage", "used"]));
+    assert!(table.starts_with("DAY") && table.contains("used"), "{table}");
+}
