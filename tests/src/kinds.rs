@@ -45,6 +45,7 @@ pub fn known() -> Vec<Kind> {
                 "mask": 0o22,
             }),
         ),
+        sockets(),
         kind("tree", TREE, json!([of("first"), of("second")])),
         kind(
             "memory-file",
@@ -66,6 +67,23 @@ pub fn connected() -> Kind {
         says: json!({
             "thread": "ASKED", "child": "ASKED", "closed": "", "unread": ["three", "two"], "same": true,
             "options": [1, 1], "more": [true],
+        }),
+    }
+}
+
+/// One with sockets that are connected through others.
+#[must_use]
+pub fn sockets() -> Kind {
+    let served = "/tmp/served";
+    Kind {
+        name: "sockets",
+        code: SOCKETS,
+        says: json!({
+            "named": ["unread", "both", served, served, served], "other": "answered", "abstract": "to abstract",
+            "waiting": ["accepted", "to waiting"], "removed": ["removed", false, "/tmp/removed"],
+            "half": ["the rest", "", "back"], "closed": ["left", ""], "shut": [true, true], "told": ["early", "late"],
+            "packets": ["one", "two"], "udp": ["datagram", true], "options": [true, true, [1, 7], 9, 16],
+            "alone": "connected",
         }),
     }
 }
@@ -290,6 +308,10 @@ def handler(event, context):
         "event": [struct.unpack("i", seen[:4])[0] == watch, seen[16:].rstrip(b"\0").decode()], "mask": os.umask(0o22),
     }
 "#;
+
+/// Connections through a listening socket: accepted by this process and for another one, waiting, at a name that was
+/// removed, and at one that nobody listens at any more. Sockets that have not read all, or were shut, and options.
+const SOCKETS: &str = include_str!("kinds/sockets.py");
 
 /// Two children, each of which has made a child after both were there. So ids are not in the order of the tree.
 const TREE: &str = r#"

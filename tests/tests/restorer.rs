@@ -71,6 +71,15 @@ fn programs_restore_what_they_can_and_criu_what_is_named() {
     assert_eq!(body, json!((0..24).collect::<Vec<_>>()));
     assert_eq!(made, [3.0, 0.0], "{}", platform.log_tail(30));
 
+    let sockets = kinds::sockets();
+    let (body, made) = restored(
+        &platform,
+        "sockets-alone",
+        &sockets.code.replace("FORKS = True", "FORKS = False"),
+    );
+    assert_eq!(body, sockets.says);
+    assert_eq!(made, [3.0, 0.0], "{}", platform.log_tail(30));
+
     let connected = kinds::connected();
     // Its parent is CRIU until CRIU ends, whose end must not end it.
     let kept = r#"KEPT = [os.pidfd_open(os.getpid()), __import__("ctypes").CDLL(None).prctl(1, 9)]"#;

@@ -9,6 +9,7 @@ use rekindle_verify::{Process, Verified};
 use crate::builder::Builder;
 use crate::flags::{ACCESS, ASYNC, LARGE_FILE, PLAIN, WRITE_ONLY, is_owned_by_nobody, made_with, opened_with};
 use crate::task::left;
+use crate::unix::UnixSockets;
 use crate::{Plan, Refusal, Source, memory_files, sockets};
 
 /// The descriptors of a process, by number.
@@ -54,10 +55,11 @@ impl Tables {
 /// Makes all files of several processes, in the first, before it has children.
 pub(crate) fn make_shared(b: &mut Builder, source: Source<'_>, plan: &Plan) -> Result<(), Refusal> {
     let mut maker = Maker::new(b, source, plan, plan.tables.shared.clone());
-    plan.tables
-        .shared
-        .values()
-        .try_for_each(|descriptor| maker.make(descriptor).map(drop))
+    let shared = plan.tables.shared.values();
+    shared
+        .clone()
+        .try_for_each(|descriptor| maker.make(descriptor).map(drop))?;
+    maker.unix.connect(maker.b)
 }
 
 /// Gives a process its descriptors of what was made before. The shared numbers go with everything of the restorer's.
@@ -78,12 +80,17 @@ pub(crate) fn make_own(b: &mut Builder, source: Source<'_>, process: &Process, p
         first.entry(descriptor.id).or_insert_with(|| descriptor.clone());
     }
     let mut maker = Maker::new(b, source, plan, first);
+    let mut copies = Vec::new();
     for descriptor in process.descriptors.values() {
         let made = maker.make(descriptor)?;
         if made != descriptor.fd {
-            let args = [made.into(), u64::from(descriptor.flags & 1)];
-            maker.b.op(Code::Copy, descriptor.fd, args);
+            copies.push((descriptor, made));
         }
+    }
+    maker.unix.connect(maker.b)?;
+    for (descriptor, made) in copies {
+        let args = [made.into(), u64::from(descriptor.flags & 1)];
+        maker.b.op(Code::Copy, descriptor.fd, args);
     }
     Ok(())
 }
@@ -188,6 +195,7 @@ struct Maker<'a> {
     of: BTreeMap<u32, Descriptor>,
     /// Files that are made.
     made: BTreeMap<u32, u32>,
+    unix: UnixSockets<'a>,
 }
 
 impl<'a> Maker<'a> {
@@ -196,6 +204,7 @@ impl<'a> Maker<'a> {
             b,
             source,
             plan,
+            unix: UnixSockets::new(source.images, of.clone(), plan.spare()),
             of,
             made: BTreeMap::new(),
         }
@@ -215,7 +224,7 @@ impl<'a> Maker<'a> {
     }
 
     /// Makes a file, or returns what it is.
-    fn file(&mut self, descriptor: &Descriptor, file: &FileEntry) -> Result<(), &'static str> {
+    fn file(&mut self, descriptor: &Descriptor, file: &'a FileEntry) -> Result<(), &'static str> {
         let (number, close) = (descriptor.fd, descriptor.flags & 1);
         if let Some(regular) = &file.reg {
             return self.regular(number, close, regular);
@@ -262,9 +271,7 @@ impl<'a> Maker<'a> {
             return sockets::inet(self.b, number, close, socket, self.source.connected);
         }
         if let Some(socket) = &file.usk {
-            let other = sockets::unix(self.b, self.source.images, descriptor, socket, &self.of)?;
-            self.made.extend(other.map(|other| (other.id, other.fd)));
-            return Ok(());
+            return self.unix.make(self.b, descriptor, socket);
         }
         if let Some(memory) = &file.memfd {
             return self.memory_file(number, close, memory);

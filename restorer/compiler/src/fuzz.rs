@@ -67,7 +67,8 @@ pub(crate) fn reduced(mut images: Verified) -> Verified {
     images.ghosts.clear();
     images.remaps.clear();
     images.memory_files.clear();
-    images.queues.clear();
+    let packets = images.queues.values_mut().flatten();
+    packets.for_each(|packet| packet.has_files = false);
     for file in images.files.values_mut() {
         let inet = file.isk.as_deref_mut().map(|socket| &mut socket.opts);
         let unix = file.usk.as_deref_mut().map(|socket| &mut socket.opts);

@@ -5,7 +5,7 @@
 //!
 //! - `family`: processes, sessions, groups, clocks
 //! - `memory`: mappings, pages, the kernel's own pages
-//! - `descriptors`, `sockets`, `names`: open files; `memory_files`: those in memory, and shared memory
+//! - `descriptors`, `sockets`, `unix`, `names`: open files; `memory_files`: those in memory, and shared memory
 //! - `task`, `frame`: signals, timers, limits, threads, registers
 //! - [`mod@print`]: a program as text
 
@@ -25,6 +25,7 @@ mod sockets;
 mod task;
 #[cfg(test)]
 mod tests;
+mod unix;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -147,7 +148,6 @@ pub fn compile(source: Source<'_>) -> Result<Compiled, Refusal> {
     if processes.len() != source.memory.len() {
         return Err(Refusal::Snapshot("processes that have ended, and were not waited for"));
     }
-    refuse_what_all_share(images)?;
     family::share_nothing(processes)?;
     let owns = |pid: i32| processes.iter().any(|p| p.tree.pid.cast_signed() == pid);
     if !images.locks.iter().all(|lock| owns(lock.pid)) {
@@ -195,13 +195,6 @@ pub fn compile(source: Source<'_>) -> Result<Compiled, Refusal> {
         pids: processes.iter().map(|p| p.tree.pid).collect(),
         mapped: mappings.map(|vma| vma.start..vma.end).collect(),
     })
-}
-
-fn refuse_what_all_share(images: &Verified) -> Result<(), Refusal> {
-    match images.queues.is_empty() {
-        true => Ok(()),
-        false => Err(Refusal::Snapshot("packets in sockets")),
-    }
 }
 
 /// What is decided for all processes.

@@ -1,24 +1,27 @@
-//! Sockets of IP, and pairs.
+//! Sockets of IP, and the options of all sockets.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use rekindle_restore_program::{CLOSED as NO_NUMBER, Code};
-use rekindle_verify::Verified;
-use rekindle_verify::messages::{Descriptor, InetSocket, Owner, SocketOptions, UnixSocket};
+use rekindle_restore_program::Code;
+use rekindle_verify::messages::{InetSocket, Owner, SocketOptions};
 
 use crate::builder::Builder;
 use crate::flags::{ACCESS, NONBLOCK, is_owned_by_nobody, made_with};
 
-const LISTENING: u32 = 10;
+const ESTABLISHED: u32 = 1;
+const DATAGRAM: u32 = 2;
+pub(crate) const LISTENING: u32 = 10;
 /// The kernel's state of a socket that is connected to nothing.
-const CLOSED: u32 = 7;
-const UNIX: u32 = 1;
+pub(crate) const CLOSED: u32 = 7;
 const INET: u32 = 2;
 const INET6: u32 = 10;
 const TTL: u32 = 64;
+/// Both ways, as the kernel counts them: a socket's reading is 1, its writing is 2.
+const BOTH_WAYS: u32 = 3;
 
 /// Levels of options.
 mod level {
+    pub(super) const IP: u64 = 0;
     pub(super) const SOCKET: u64 = 1;
     pub(super) const TCP: u64 = 6;
     pub(super) const IPV6: u64 = 41;
@@ -35,19 +38,19 @@ pub(crate) fn inet(
 ) -> Result<(), &'static str> {
     let is_of_connection = u64::from(socket.proto) == level::TCP && socket.dst_port != 0;
     if !is_of_connection {
-        if !matches!(socket.state, LISTENING | CLOSED) || socket.dst_port != 0 {
-            return Err("a connected socket");
+        let is_alone = matches!(socket.state, LISTENING | CLOSED) && socket.dst_port == 0;
+        if !is_alone && sends_to(socket).is_none() {
+            return Err("a socket in an unusual state");
         }
-        if socket.shutdown.unwrap_or(0) != 0 {
-            return Err("a socket that was shut down");
+        if socket.state == LISTENING && socket.shutdown.unwrap_or(0) != 0 {
+            return Err("a listening socket that was shut down");
         }
     }
     plain(socket.flags, &socket.fown)?;
-    if let Some(ip) = &socket.ip_opts {
-        let is_plain = ip.freebind != Some(true) && ip.pktinfo != Some(true) && ip.tos.unwrap_or(0) == 0;
-        if !is_plain || ip.ttl.unwrap_or(TTL) != TTL {
-            return Err("a socket with unusual options of IP");
-        }
+    if let Some(ip) = &socket.ip_opts
+        && (ip.freebind == Some(true) || ip.pktinfo == Some(true))
+    {
+        return Err("a socket with unusual options of IP");
     }
     let kind = socket.kind | made_with(socket.flags, close);
     b.op(
@@ -56,160 +59,123 @@ pub(crate) fn inet(
         [socket.family.into(), kind.into(), socket.proto.into()],
     );
     options(b, number, &socket.opts)?;
+    if let Some(ip) = &socket.ip_opts {
+        let numbers = [
+            (1, ip.tos.filter(|tos| *tos != 0)),
+            (2, ip.ttl.filter(|ttl| !matches!(*ttl, 0 | TTL))),
+        ];
+        for (name, value) in numbers {
+            if let Some(value) = value {
+                option(b, number, (level::IP, name), value);
+            }
+        }
+    }
     if let Some(tcp) = &socket.tcp_opts {
         let flags = [(1, tcp.nodelay), (3, tcp.cork)];
         let flags = flags.map(|(name, on)| (name, on.filter(|on| *on).map(u32::from)));
         let keep = [(4, tcp.keepidle), (5, tcp.keepintvl), (6, tcp.keepcnt)];
         for (name, value) in flags.into_iter().chain(keep) {
             if let Some(value) = value {
-                b.op(Code::SocketOption, number, [level::TCP, name, value.into()]);
+                option(b, number, (level::TCP, name), value);
             }
         }
     }
     if socket.v6only == Some(true) {
-        b.op(Code::SocketOption, number, [level::IPV6, 26, 1]);
+        option(b, number, (level::IPV6, 26), 1);
     }
     if is_of_connection {
         if !connected.contains(&socket.id) {
-            b.op(Code::Shutdown, number, []);
+            shut(b, number, BOTH_WAYS);
         }
         return Ok(());
     }
     if socket.src_port != 0 {
-        let words: Vec<u8> = socket.src_addr.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let family = (socket.family as u16).to_le_bytes();
-        let port = (socket.src_port as u16).to_be_bytes();
-        let address = match socket.family {
-            INET => [family.as_slice(), &port, &words, &[0; 8]].concat(),
-            INET6 => [family.as_slice(), &port, &[0; 4], &words, &[0; 4]].concat(),
-            _ => return Err("a socket of an unknown family"),
-        };
-        let at = b.data(&address);
-        b.op(Code::Bind, number, [at, address.len() as u64]);
+        address(
+            b,
+            Code::Bind,
+            number,
+            (socket.family, &socket.src_addr, socket.src_port),
+        )?;
+    }
+    if let Some(port) = sends_to(socket) {
+        address(b, Code::Connect, number, (socket.family, &socket.dst_addr, port))?;
     }
     if socket.state == LISTENING {
         b.op(Code::Listen, number, [socket.backlog.into()]);
     }
+    shut(b, number, socket.shutdown.unwrap_or(0));
     Ok(())
 }
 
-/// Makes a unix socket with a name that is connected to nothing, or returns what it is.
-fn named(b: &mut Builder, descriptor: &Descriptor, socket: &UnixSocket) -> Result<(), &'static str> {
-    const DATAGRAM: u32 = 2;
-    let listens = socket.state == LISTENING;
-    // Others that have connected to a datagram socket leave it in the state of a connected one.
-    if !(listens || socket.state == CLOSED || socket.kind == DATAGRAM) || socket.shutdown.unwrap_or(0) != 0 {
-        return Err("a connected unix socket with a name, or one that was shut down");
-    }
-    if !listens && socket.backlog != 0 {
-        return Err("a unix socket with packets");
-    }
-    if socket.deleted == Some(true) || !matches!(socket.name[0], 0 | b'/') {
-        return Err("a unix socket whose name was removed, or is relative");
-    }
-    plain(socket.flags, &socket.fown)?;
-    let kind = socket.kind | made_with(socket.flags, descriptor.flags & 1);
-    b.op(Code::Socket, descriptor.fd, [UNIX.into(), kind.into(), 0]);
-    options(b, descriptor.fd, &socket.opts)?;
-    if let Some(permissions) = &socket.file_perms {
-        // The mask is the process's own again later.
-        b.op(Code::Umask, !permissions.mode & 0o777, []);
-    }
-    let address = [&(UNIX as u16).to_le_bytes(), socket.name.as_slice()].concat();
-    let at = b.data(&address);
-    b.op(Code::Bind, descriptor.fd, [at, address.len() as u64]);
-    if listens {
-        b.op(Code::Listen, descriptor.fd, [socket.backlog.into()]);
-    }
-    Ok(())
+/// The port to which a socket of UDP is connected.
+fn sends_to(socket: &InetSocket) -> Option<u32> {
+    let is_connected = socket.kind == DATAGRAM && socket.state == ESTABLISHED && socket.dst_port != 0;
+    is_connected.then_some(socket.dst_port)
 }
 
-/// Makes a unix socket with a name, or a pair of them, or returns what the socket is. `of` has the descriptor that each
-/// file is made as. Returns that of the other; `None` if there is none: everybody has closed it, as a JVM has one end
-/// of a pair.
-pub(crate) fn unix<'a>(
+/// Binds or connects to an address.
+fn address(
     b: &mut Builder,
-    images: &Verified,
-    descriptor: &Descriptor,
-    socket: &UnixSocket,
-    of: &'a BTreeMap<u32, Descriptor>,
-) -> Result<Option<&'a Descriptor>, &'static str> {
-    if is_left_alone(socket) {
-        let flags = u64::from(made_with(socket.flags, descriptor.flags));
-        let args = [NO_NUMBER.into(), UNIX.into(), socket.kind.into(), flags, 0];
-        b.op(Code::SocketPair, descriptor.fd, args);
-        options(b, descriptor.fd, &socket.opts)?;
-        return Ok(None);
-    }
-    if !socket.name.is_empty() && socket.peer == 0 {
-        return named(b, descriptor, socket).map(|()| None);
-    }
-    let files = images.files.values();
-    let peer = files
-        .filter_map(|file| file.usk.as_deref())
-        .find(|other| other.ino == socket.peer);
-    let peer = peer.filter(|other| other.peer == socket.ino && other.id != socket.id);
-    let Some(peer) = peer else {
-        return Err("a unix socket that is not one of a pair");
+    code: Code,
+    number: u32,
+    (family, words, port): (u32, &[u32], u32),
+) -> Result<(), &'static str> {
+    let words: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let kind = (family as u16).to_le_bytes();
+    let port = (port as u16).to_be_bytes();
+    let address = match family {
+        INET => [kind.as_slice(), &port, &words, &[0; 8]].concat(),
+        INET6 => [kind.as_slice(), &port, &[0; 4], &words, &[0; 4]].concat(),
+        _ => return Err("a socket of an unknown family"),
     };
-    for end in [socket, peer] {
-        if !end.name.is_empty() || end.kind != socket.kind {
-            return Err("a unix socket with a name");
-        }
-        if end.backlog != 0 || end.shutdown.unwrap_or(0) != 0 {
-            return Err("a unix socket with packets, or shut down");
-        }
-        plain(end.flags, &end.fown)?;
-    }
-    let other = of.get(&peer.id).ok_or("a unix socket whose peer has no number")?;
-    let flags = |end: &UnixSocket, of: &Descriptor| u64::from(made_with(end.flags, of.flags));
-    let args = [
-        other.fd.into(),
-        UNIX.into(),
-        socket.kind.into(),
-        flags(socket, descriptor),
-        flags(peer, other),
-    ];
-    b.op(Code::SocketPair, descriptor.fd, args);
-    options(b, descriptor.fd, &socket.opts)?;
-    options(b, other.fd, &peer.opts)?;
-    Ok(Some(other))
+    let at = b.data(&address);
+    b.op(code, number, [at, address.len() as u64]);
+    Ok(())
 }
 
-fn plain(flags: u32, owner: &Owner) -> Result<(), &'static str> {
+/// Shuts a socket down in these ways.
+pub(crate) fn shut(b: &mut Builder, number: u32, ways: u32) {
+    if let Some(how) = ways.checked_sub(1) {
+        b.op(Code::Shutdown, number, [how.into()]);
+    }
+}
+
+/// Sets an option of four bytes.
+fn option(b: &mut Builder, number: u32, (level, name): (u64, u64), value: u32) {
+    b.op(Code::SocketOption, number, [level, name, 4, value.into()]);
+}
+
+pub(crate) fn plain(flags: u32, owner: &Owner) -> Result<(), &'static str> {
     let is_plain = flags & !(ACCESS | NONBLOCK) == 0 && is_owned_by_nobody(owner);
     is_plain.then_some(()).ok_or("a socket with unusual flags")
 }
 
-/// Whether it is one end of a pair whose other end is closed.
-fn is_left_alone(socket: &UnixSocket) -> bool {
-    const ESTABLISHED: u32 = 1;
-    const CONNECTED_KINDS: [u32; 2] = [1, 5];
-    const BOTH_WAYS: u32 = 3;
-    (socket.peer, socket.state, socket.backlog) == (0, ESTABLISHED, 0)
-        && CONNECTED_KINDS.contains(&socket.kind)
-        && socket.shutdown == Some(BOTH_WAYS)
-        && socket.name.is_empty()
-        && plain(socket.flags, &socket.fown).is_ok()
-}
-
 /// The options that all kinds of sockets have.
-fn options(b: &mut Builder, number: u32, options: &SocketOptions) -> Result<(), &'static str> {
-    let times = [
-        options.so_snd_tmo_sec,
-        options.so_snd_tmo_usec,
-        options.so_rcv_tmo_sec,
-        options.so_rcv_tmo_usec,
-    ];
-    if times != [0; 4] {
-        return Err("a socket with a time limit");
+pub(crate) fn options(b: &mut Builder, number: u32, options: &SocketOptions) -> Result<(), &'static str> {
+    if !options.so_filter.is_empty() {
+        return Err("a socket with a filter");
     }
-    // The kernel chooses the sizes of buffers that nobody has set.
-    if options.so_buf_lock != Some(0) {
-        return Err("a socket whose buffers have a size of their own");
+    for (name, seconds, microseconds) in [
+        (20, options.so_rcv_tmo_sec, options.so_rcv_tmo_usec),
+        (21, options.so_snd_tmo_sec, options.so_snd_tmo_usec),
+    ] {
+        if (seconds, microseconds) != (0, 0) {
+            let args = [level::SOCKET, name, 16, seconds, microseconds];
+            b.op(Code::SocketOption, number, args);
+        }
     }
-    if options.so_linger.is_some() || !options.so_filter.is_empty() {
-        return Err("a socket that lingers, or with a filter");
+    // The kernel chooses the sizes of buffers that nobody has set, and doubles those that are asked for.
+    let locked = options
+        .so_buf_lock
+        .ok_or("a socket whose buffers may have a size of their own")?;
+    for (name, lock, bytes) in [(7, 1, options.so_sndbuf), (8, 2, options.so_rcvbuf)] {
+        if locked & lock != 0 {
+            option(b, number, (level::SOCKET, name), bytes / 2);
+        }
+    }
+    if let Some(seconds) = options.so_linger {
+        let value = 1 | u64::from(seconds) << 32;
+        b.op(Code::SocketOption, number, [level::SOCKET, 13, 8, value]);
     }
     let is_on = |on: Option<bool>| on.filter(|on| *on).map(u32::from);
     for (name, value) in [
@@ -225,7 +191,7 @@ fn options(b: &mut Builder, number: u32, options: &SocketOptions) -> Result<(), 
         (18, options.so_rcvlowat.filter(|bytes| *bytes != 1)),
     ] {
         if let Some(value) = value {
-            b.op(Code::SocketOption, number, [level::SOCKET, name, value.into()]);
+            option(b, number, (level::SOCKET, name), value);
         }
     }
     Ok(())

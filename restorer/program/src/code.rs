@@ -82,13 +82,19 @@ codes! {
     /// Make a pair of sockets. `a`: number. Number of the second, which may be [`CLOSED`](crate::CLOSED), domain, type,
     /// close-on-exec of each as in `open`.
     SocketPair,
-    /// Set an option of a socket, of four bytes. `a`: number. Level, name, value.
+    /// Set an option of a socket. `a`: number. Level, name, bytes of the value, which are at most 16, and the value.
     SocketOption,
     /// Bind a socket. `a`: number. Offset of the address, its length.
     Bind,
     /// Listen. `a`: number. Backlog.
     Listen,
-    /// Shut a socket down both ways, whether it is connected or not. `a`: number.
+    /// Connect a socket. `a`: number. Offset of the address, its length.
+    Connect,
+    /// Accept a connection. `a`: its number. Number of the listening socket, flags.
+    Accept,
+    /// Send a packet, or bytes of a stream, without waiting. `a`: number. Offset of the bytes, their number.
+    Send,
+    /// Shut a socket down, whether it is connected or not. `a`: number. Reading (0), writing (1) or both (2).
     Shutdown,
     /// Make an event counter. `a`: number. Count, flags.
     EventFd,

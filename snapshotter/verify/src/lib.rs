@@ -29,7 +29,7 @@ use std::path::Path;
 pub use error::VerifyError;
 pub use expected::{Expected, Limit, PagesIn, RESOURCES, Travelling};
 pub use kinds::EAGER_PREFIX;
-pub use verified::{ImageMode, OpenedPath, PipeContent, Process, Purpose, Thread, UnlinkedFile, Verified};
+pub use verified::{ImageMode, OpenedPath, Packet, PipeContent, Process, Purpose, Thread, UnlinkedFile, Verified};
 
 /// Images by file name. Of a pages image, only the name is used.
 pub type Images<'a> = BTreeMap<&'a str, &'a [u8]>;

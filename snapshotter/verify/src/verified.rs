@@ -31,8 +31,8 @@ pub struct Verified {
     pub filters: Vec<SeccompFilter>,
     /// What is in pipes, by their numbers.
     pub pipes: BTreeMap<u32, PipeContent>,
-    /// Ids of the unix sockets with packets that were not read.
-    pub queues: BTreeSet<u32>,
+    /// What was not read of unix sockets, by their ids.
+    pub queues: BTreeMap<u32, Vec<Packet>>,
     pub(crate) opened: BTreeSet<OpenedPath>,
 }
 
@@ -80,6 +80,15 @@ pub struct PipeContent {
     pub room: Option<u32>,
     /// The bytes that were not read.
     pub bytes: Vec<u8>,
+}
+
+/// A packet in a unix socket, or bytes of a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Packet {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// Whether it carries files.
+    pub has_files: bool,
 }
 
 /// A path that CRIU opens or creates as root. The file there must be the one that the processes had.

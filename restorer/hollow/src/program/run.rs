@@ -31,7 +31,6 @@ const SET_PIPE_BYTES: u64 = 1031;
 const ADD_SEALS: u64 = 1033;
 /// Bytes of a `siginfo`.
 const SIGNAL_BYTES: u64 = 128;
-const BOTH_WAYS: u64 = 2;
 
 /// Runs all operations.
 ///
@@ -138,12 +137,23 @@ impl Run {
             Code::SocketPair => self.pair(a, b, [e, f], |ends| call!(nr::SOCKETPAIR, c, d, 0, ends)),
             Code::Socket => place_new(call!(nr::SOCKET, b, c, d)?, a),
             Code::SocketOption => {
-                let value = d as u32;
-                call!(nr::SETSOCKOPT, a, b, c, &raw const value, 4)
+                let value = [e, f];
+                let bytes = d.min(size_of_val(&value) as u64);
+                call!(nr::SETSOCKOPT, a, b, c, value.as_ptr(), bytes)
             }
             Code::Bind => call!(nr::BIND, a, self.part(b, c)?.as_ptr(), c),
             Code::Listen => call!(nr::LISTEN, a, b),
-            Code::Shutdown => match call!(nr::SHUTDOWN, a, BOTH_WAYS) {
+            Code::Connect => call!(nr::CONNECT, a, self.part(b, c)?.as_ptr(), c),
+            Code::Accept => place_new(call!(nr::ACCEPT4, b, 0, 0, c)?, a),
+            Code::Send => {
+                /// Neither waits nor signals.
+                const AT_ONCE: u64 = 0x4040;
+                match call!(nr::SENDTO, a, self.part(b, c)?.as_ptr(), c, AT_ONCE, 0, 0)? {
+                    sent if sent == c => Ok(0),
+                    _ => Err(EINVAL),
+                }
+            }
+            Code::Shutdown => match call!(nr::SHUTDOWN, a, b) {
                 // It takes effect all the same.
                 Err(ENOTCONN) => Ok(0),
                 other => other,

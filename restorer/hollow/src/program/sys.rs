@@ -30,6 +30,8 @@ pub(crate) mod nr {
     pub(crate) const SETITIMER: u64 = 38;
     pub(crate) const SENDFILE: u64 = 40;
     pub(crate) const SOCKET: u64 = 41;
+    pub(crate) const CONNECT: u64 = 42;
+    pub(crate) const SENDTO: u64 = 44;
     pub(crate) const RECVFROM: u64 = 45;
     pub(crate) const SENDMSG: u64 = 46;
     pub(crate) const RECVMSG: u64 = 47;
@@ -73,6 +75,7 @@ pub(crate) mod nr {
     pub(crate) const TIMERFD_CREATE: u64 = 283;
     pub(crate) const TIMERFD_SETTIME: u64 = 286;
     pub(crate) const SIGNALFD4: u64 = 289;
+    pub(crate) const ACCEPT4: u64 = 288;
     pub(crate) const EVENTFD2: u64 = 290;
     pub(crate) const EPOLL_CREATE1: u64 = 291;
     pub(crate) const DUP3: u64 = 292;

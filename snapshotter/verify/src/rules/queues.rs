@@ -7,7 +7,7 @@ use super::files::OpenFiles;
 use crate::error::VerifyError;
 use crate::frames::{Reader, magic};
 use crate::messages::{PipeData, QueuedPacket};
-use crate::verified::{OpenedPath, PipeContent};
+use crate::verified::{OpenedPath, Packet, PipeContent};
 
 /// Maximum size of a pipe without a capability, in bytes.
 const PIPE_BYTES_MAX: u32 = 1 << 20;
@@ -15,12 +15,15 @@ const PIPE_BYTES_MAX: u32 = 1 << 20;
 const RIGHTS_MAX: usize = 253;
 const SCM_RIGHTS: u32 = 1;
 
-/// The contents of pipes, and the sockets with packets.
+/// Packets by the socket that has not read them.
+type Queues = BTreeMap<u32, Vec<Packet>>;
+
+/// The contents of pipes and of sockets.
 pub(super) fn check(
     context: Context<'_>,
     files: &OpenFiles,
     opened: &mut BTreeSet<OpenedPath>,
-) -> Result<(BTreeMap<u32, PipeContent>, BTreeSet<u32>), VerifyError> {
+) -> Result<(BTreeMap<u32, PipeContent>, Queues), VerifyError> {
     let entries = files.entries.values();
     let pipes: BTreeSet<u32> = entries.clone().filter_map(|e| Some(e.pipe.as_ref()?.pipe_id)).collect();
     let fifos: BTreeSet<u32> = entries.filter_map(|e| Some(e.fifo.as_ref()?.pipe_id)).collect();
@@ -55,8 +58,8 @@ fn check_packets(
     context: Context<'_>,
     files: &OpenFiles,
     opened: &mut BTreeSet<OpenedPath>,
-) -> Result<BTreeSet<u32>, VerifyError> {
-    let mut queues = BTreeSet::new();
+) -> Result<Queues, VerifyError> {
+    let mut queues = Queues::new();
     let Some(mut reader) = Reader::open(context.images, "sk-queues.img", magic::SOCKET_QUEUES)? else {
         return Ok(queues);
     };
@@ -75,8 +78,11 @@ fn check_packets(
                 files.note_opened(*id, opened);
             }
         }
-        reader.data(length.into())?;
-        queues.insert(id_for);
+        let packet = Packet {
+            bytes: reader.data(length.into())?.to_vec(),
+            has_files: !scm.is_empty(),
+        };
+        queues.entry(id_for).or_default().push(packet);
     }
     Ok(queues)
 }
