@@ -13,7 +13,7 @@ use crate::platform;
 use crate::record::{Record, Row};
 use crate::subject::{Sample, Subject};
 use crate::workload::{Language, Workload};
-use parts::{CRIU, Part, RESTORE, WHOLE_CRIU, WHOLE_RESTORE, split};
+use parts::{Part, RESTORE, RESTORER, WHOLE_RESTORE, WHOLE_RESTORER, split};
 
 /// The subjects that are broken down.
 const OURS: [Subject; 3] = [Subject::Restored, Subject::Parked, Subject::Warm];
@@ -64,7 +64,7 @@ async fn round(record: &mut Record, ours: &mut Ours, peers: &mut Peers, echo: &m
             if subject == Subject::Restored {
                 for (title, name, inner) in [
                     ("of it the restore, from its order on", WHOLE_RESTORE, &RESTORE[..]),
-                    ("of that CRIU", WHOLE_CRIU, &CRIU[..]),
+                    ("of that the restorer", WHOLE_RESTORER, &RESTORER[..]),
                 ] {
                     let whole = sample.phases.get(name).copied().unwrap_or_default();
                     add(record, title, &sample, whole, inner);

@@ -124,9 +124,9 @@ pub(super) const RESTORE: [Part; 5] = [
         Floor::Nothing,
     ),
     (
-        "criu",
+        "restorer",
         "processes and mappings, the working set",
-        "CRIU, see below",
+        "see below",
         Floor::Least,
     ),
     (
@@ -137,8 +137,8 @@ pub(super) const RESTORE: [Part; 5] = [
     ),
     (
         REST,
-        "the rest: images linked, /tmp put back, pager started",
-        "files on a tmpfs, a thread",
+        "the rest: the snapshot opened, the answer's way back",
+        "wake-ups",
         Floor::Nothing,
     ),
 ];
@@ -146,42 +146,36 @@ pub(super) const RESTORE: [Part; 5] = [
 /// The phase of the whole restore.
 pub(super) const WHOLE_RESTORE: &str = "restore";
 
-/// The parts of CRIU's work, with the rest at the end.
-pub(super) const CRIU: [Part; 5] = [
-    (
-        "processes",
-        "images read, until the restored process is forked and the kernel tells of its memory",
-        "CRIU, which has been waiting with its probes done",
-        Floor::Least,
-    ),
-    (
-        "handshake",
-        "from then until the pager has that memory",
-        "an event of the userfaultfd; where CRIU hands it over, its forks and mappings",
-        Floor::Least,
-    ),
+/// The parts of the restorer's work, with the rest at the end.
+pub(super) const RESTORER: [Part; 4] = [
     (
         "mappings",
-        "everything mapped in its place, files, signals, timers, credentials; the working set filled beside",
-        "some thousand system calls in the restored process",
+        "from the order until the hollow process has mapped all that the pager registers",
+        "some hundred system calls, wake-ups",
         Floor::Least,
     ),
     (
         "working-set",
-        "what of the first response's pages is still waited for",
-        "page tables, some hundred pages with each call",
+        "memory registered, the first response's pages filled; files, descriptors and threads are made beside",
+        "page tables, and a copy of each page that will be written",
+        Floor::Least,
+    ),
+    (
+        "resume",
+        "what the hollow process has not made by then, random numbers, and the word to go on",
+        "wake-ups",
         Floor::Least,
     ),
     (
         REST,
-        "the rest: images and templates handed to it",
-        "messages over a socket, wake-ups",
+        "the rest: /tmp put back, pager started",
+        "a thread",
         Floor::Nothing,
     ),
 ];
 
-/// The phase of all of CRIU's work.
-pub(super) const WHOLE_CRIU: &str = "criu";
+/// The phase of all of the restorer's work.
+pub(super) const WHOLE_RESTORER: &str = "restorer";
 
 /// The duration of each of these parts in a sample whose whole is `whole` milliseconds.
 pub(super) fn split(sample: &Sample, whole: f64, parts: &[Part]) -> Vec<f64> {
@@ -202,7 +196,7 @@ mod tests {
             ("place", 0.5),
             ("wait", 10.0),
             ("restore", 11.0),
-            ("criu", 8.0),
+            ("restorer", 8.0),
             ("function", 1.0),
         ];
         let sample = Sample {
@@ -217,9 +211,9 @@ mod tests {
         assert!((restored.last().unwrap() - 0.4).abs() < 1e-9, "{restored:?}");
         let inner = split(&sample, 11.0, &RESTORE);
         assert!((inner.last().unwrap() - 3.0).abs() < 1e-9, "{inner:?}");
-        let criu = split(&sample, 8.0, &CRIU);
-        let (rest, told) = criu.split_last().unwrap();
-        assert!(told.iter().all(|part| *part == 0.0), "{criu:?}");
+        let restorer = split(&sample, 8.0, &RESTORER);
+        let (rest, told) = restorer.split_last().unwrap();
+        assert!(told.iter().all(|part| *part == 0.0), "{restorer:?}");
         assert_eq!(*rest, 8.0);
     }
 }
