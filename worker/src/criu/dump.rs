@@ -24,6 +24,7 @@ use rekindle_wire::ApiError;
 use tokio::runtime::Handle;
 
 use super::installation::Criu;
+use super::open_files::{self, OpenFiles};
 use super::quiesce::{QuiesceError, QuiescedFunction};
 use super::{connections, link_names, probe, same_files, semaphores};
 use crate::host::cgroup::Cgroup;
@@ -114,6 +115,8 @@ pub(crate) struct Dumped<T> {
     pub(crate) saved: Saved,
     /// Connections of the function to itself that a copy gets.
     pub(crate) connections: Vec<ConnectionNote>,
+    /// Files that may be databases.
+    pub(crate) open_files: OpenFiles,
     /// Names that files have been given, if the processes stay stopped.
     pub(crate) link_names: Vec<PathBuf>,
     /// What was looked at while the processes were stopped.
@@ -193,7 +196,8 @@ impl DumpingCriu {
             let verified = check(&self.dir, sandbox, &dump.expected)?;
             let connections = connections::copy(cgroup, &verified);
             let saved = runtime.block_on(sandbox.save_files(&archive))?;
-            Ok::<_, StageError>((saved, connections, link_names::of(&verified), look()))
+            let open_files = open_files::of(sandbox.init_pid(), cgroup)?;
+            Ok::<_, StageError>((saved, (connections, open_files), link_names::of(&verified), look()))
         });
         let goes_on = matches!(dump.after, AfterDump::Run);
         let (mut seized, mut done) = (false, None);
@@ -223,11 +227,12 @@ impl DumpingCriu {
         }
         dumped.map_err(|e| DumpError::criu(e, &self.dir))?;
         let frozen = started.elapsed();
-        let (saved, connections, link_names, seen) = done.ok_or(DumpError::Unchecked)?;
+        let (saved, (connections, open_files), link_names, seen) = done.ok_or(DumpError::Unchecked)?;
         Ok(Dumped {
             frozen,
             saved,
             connections,
+            open_files,
             link_names,
             seen,
         })

@@ -5,7 +5,7 @@
 //! - [`dump`]: a checkpoint of running processes. [`quiesce`] stops the function for it, [`same_files`] and
 //!   [`semaphores`] look for what a copy would not have.
 //! - `connections`: those of a function to itself, at checkpoints and restores. `link_names`: names that a checkpoint
-//!   leaves.
+//!   leaves. `open_files`: databases that are open at one.
 //! - `restore`: processes from images, and `stages`: the work while CRIU waits, also on `sockets`. `prepared_restore`
 //!   is what they begin with: a CRIU with its order and its images. `memory` is what a pager serves of them.
 
@@ -14,6 +14,7 @@ pub mod dump;
 mod installation;
 pub(crate) mod link_names;
 pub(crate) mod memory;
+pub(crate) mod open_files;
 pub(crate) mod prepared_restore;
 pub(crate) mod probe;
 pub mod quiesce;

@@ -9,6 +9,7 @@ pub mod host_pids;
 pub mod load;
 pub mod netlink_memory;
 pub mod network;
+pub mod own_mounts;
 pub mod pagemap;
 pub mod pressure;
 pub mod sandbox;

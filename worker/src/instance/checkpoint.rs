@@ -17,14 +17,14 @@ use rekindle_wire::api::Randomness;
 use rekindle_wire::processor::InstructionSets;
 
 use super::hooks::{Hook, call_hook};
+use super::image_memory::SearchError;
 use super::lifecycle::Instance;
-use super::randomness::{self, SearchError};
 use super::room_for_images::RoomForImages;
 use super::running::RunningInstance;
+use super::{device_numbers, randomness};
 use crate::criu::Criu;
-use crate::criu::dump::{Dump, DumpError, DumpingCriu, PAUSES_MS};
+use crate::criu::dump::{Dump, DumpError, Dumped, DumpingCriu, PAUSES_MS};
 use crate::metrics::Metrics;
-use crate::snapshots::connections::ConnectionNote;
 use crate::snapshots::dump_dir::{DumpDir, DumpDirs};
 use crate::snapshots::expected::expected;
 use crate::snapshots::{AfterRestore, CaptureNotes, FILES_ARCHIVE, NOTES_FILE, join_time};
@@ -61,8 +61,8 @@ pub enum CheckpointError {
     /// The notes cannot be written.
     #[error("note what the restore needs")]
     Notes(#[source] crate::snapshots::NotesError),
-    /// The images cannot be searched for random number generators.
-    #[error("look for generators of random numbers")]
+    /// The images cannot be searched for what copies need of their own.
+    #[error("look for generators of random numbers and device numbers")]
     Search(#[from] SearchError),
     /// The images cannot be edited.
     #[error("edit the images")]
@@ -133,10 +133,10 @@ impl Checkpointer {
         let memory = parts.cgroup.memory_current().unwrap_or(0);
         let path = self.dump_dirs.choose(memory).join(format!("dump-{}", instance.id));
         let mut pauses = PAUSES_MS.iter();
-        let (dir, frozen, connections) = loop {
+        let (dir, dumped) = loop {
             let dir = DumpDir::make(&path).map_err(|e| CheckpointError::Directory(path.clone(), e))?;
             let error = match self.dump(instance, parts, &dir).await {
-                Ok((frozen, connections)) => break (dir, frozen, connections),
+                Ok(dumped) => break (dir, dumped),
                 Err(error) => error,
             };
             let passing = matches!(&error, CheckpointError::Dump(e) if e.is_passing());
@@ -146,10 +146,11 @@ impl Checkpointer {
             drop(dir);
             tokio::time::sleep(Duration::from_millis(*pause)).await;
         };
+        let frozen = dumped.frozen;
         self.metrics.capture_phase("freeze", frozen);
         join_time(dir.path()).map_err(CheckpointError::Edit)?;
         let started = Instant::now();
-        let randomness = note_what_was_found(dir.path().to_owned(), answer.after_restore, connections).await?;
+        let randomness = note_what_was_found(dir.path().to_owned(), answer.after_restore, dumped).await?;
         self.metrics.capture_phase("search", started.elapsed());
         let meta = CaptureMeta {
             id: SnapshotId::generate(),
@@ -178,14 +179,13 @@ impl Checkpointer {
         Ok(published)
     }
 
-    /// Dumps the instance into `dir`. Returns an upper bound on how long the processes were stopped, and their
-    /// connections to themselves.
+    /// Dumps the instance into `dir`.
     async fn dump(
         &self,
         instance: &Instance,
         parts: &Arc<RunningInstance>,
         dir: &DumpDir,
-    ) -> Result<(Duration, Vec<ConnectionNote>), CheckpointError> {
+    ) -> Result<Dumped<()>, CheckpointError> {
         let criu = DumpingCriu::start(&self.criu, &parts.sandbox, &parts.cgroup, dir.path()).await?;
         let notes = CaptureNotes {
             pipes: parts.pipes.clone(),
@@ -193,6 +193,7 @@ impl Checkpointer {
             after_restore: None,
             instruction_sets: self.instruction_sets,
             connections: Vec::new(),
+            device_numbers: Vec::new(),
         };
         let dump = Dump {
             expected: expected(FUNCTION_UID, &parts.pipes, instance.spec.manifest.image.is_some()),
@@ -211,16 +212,16 @@ impl Checkpointer {
         }
         let took = dumped.frozen;
         tracing::info!(instance = %instance.id, ms = took.as_secs_f64() * 1e3, "checkpointed");
-        Ok((took, dumped.connections))
+        Ok(dumped)
     }
 }
 
-/// Adds the generators found in the images, what is left for the hook, and connections to the notes of a directory.
-/// Returns a summary of the randomness of copies.
+/// Adds the generators and device numbers found in the images, what is left for the hook, and connections to the notes
+/// of a directory. Returns a summary of the randomness of copies.
 async fn note_what_was_found(
     dir: PathBuf,
     after_restore: Option<AfterRestore>,
-    connections: Vec<ConnectionNote>,
+    dumped: Dumped<()>,
 ) -> Result<Randomness, CheckpointError> {
     let noting = tokio::task::spawn_blocking(move || {
         let generators = randomness::search(&dir)?;
@@ -229,7 +230,8 @@ async fn note_what_was_found(
         let noted = CaptureNotes {
             generators,
             after_restore,
-            connections,
+            connections: dumped.connections,
+            device_numbers: device_numbers::search(&dir, &dumped.open_files)?,
             ..notes
         }
         .write(&dir);

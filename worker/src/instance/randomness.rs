@@ -3,24 +3,21 @@
 
 use std::fs::{self, File};
 use std::io::{self, IoSlice, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use memmap2::Mmap;
 use nix::sys::uio::{RemoteIoVec, process_vm_writev};
 use nix::unistd::Pid;
-use rekindle_criu::images::{Backing, ImageError, PagemapImage, file_names, parse_mappings};
+use rekindle_criu::images::file_names;
 use rekindle_randomness::{Bytes, Generator, Memory, Write, find, unreached};
 use rekindle_telemetry::record_past;
 use rekindle_wire::api::{Randomness, Repeating};
 
+use super::image_memory::{ImageMemory, SearchError, pids};
 use crate::host::host_pids::HostPids;
 use crate::metrics::Metrics;
 pub use crate::snapshots::ProcessGenerators;
 
-/// Access flag of a writable mapping.
-const WRITE: u32 = 2;
-const PAGE: u64 = 4096;
 /// Number of writes in one system call.
 const AT_ONCE: usize = 512;
 /// Maximum number of bytes that a restore writes. The host pays for the writes, and the contents of a function's memory
@@ -28,17 +25,6 @@ const AT_ONCE: usize = 512;
 const WRITTEN_MAX: usize = 1 << 20;
 /// The kernel's generator.
 const DEVICE: &str = "/dev/urandom";
-
-/// Why a snapshot's memory cannot be searched.
-#[derive(Debug, thiserror::Error)]
-pub enum SearchError {
-    /// A file cannot be read.
-    #[error("read {}", .0.display())]
-    File(PathBuf, #[source] io::Error),
-    /// An image is malformed.
-    #[error("read {}", .0.display())]
-    Image(PathBuf, #[source] ImageError),
-}
 
 /// Why a copy still has the generators of its original.
 #[derive(Debug, thiserror::Error)]
@@ -75,13 +61,8 @@ pub enum WriteError {
 /// # Errors
 /// Returns an error when an image cannot be read.
 pub fn search(dir: &Path) -> Result<Vec<ProcessGenerators>, SearchError> {
-    let entries = fs::read_dir(dir).and_then(Iterator::collect::<io::Result<Vec<_>>>);
-    let entries = entries.map_err(|e| SearchError::File(dir.to_owned(), e))?;
-    let pid_of = |name: &str| name.strip_prefix("pagemap-")?.strip_suffix(".img")?.parse().ok();
-    let mut pids: Vec<u32> = entries.iter().filter_map(|e| pid_of(e.file_name().to_str()?)).collect();
-    pids.sort_unstable();
     let (mut found, mut left) = (Vec::new(), WRITTEN_MAX);
-    for pid in pids {
+    for pid in pids(dir)? {
         let mut generators = search_one(dir, pid)?;
         generators.retain(|generator| {
             let bytes = generator.writes.iter().map(Write::len).sum();
@@ -122,53 +103,8 @@ pub fn summary(dir: &Path, found: &[ProcessGenerators]) -> Result<Randomness, Se
 }
 
 fn search_one(dir: &Path, pid: u32) -> Result<Vec<Generator>, SearchError> {
-    let image = |name: String| {
-        let path = dir.join(name);
-        let bytes = fs::read(&path).map_err(|e| SearchError::File(path.clone(), e));
-        bytes.map(|bytes| (path, bytes))
-    };
-    let (path, bytes) = image(format!("mm-{pid}.img"))?;
-    let mappings = parse_mappings(&bytes).map_err(|e| SearchError::Image(path, e))?;
-    let (path, bytes) = image(format!("pagemap-{pid}.img"))?;
-    let pagemap = PagemapImage::parse(&bytes).map_err(|e| SearchError::Image(path, e))?;
-    let path = dir.join(format!("pages-{}.img", pagemap.pages_id));
-    let pages = map(&path).map_err(|e| SearchError::File(path, e))?;
-    let writable = |address: u64| {
-        let at = mappings.partition_point(|mapping| mapping.end <= address);
-        let mapping = mappings.get(at).filter(|mapping| mapping.start <= address)?;
-        let own = mapping.access & WRITE != 0 && !matches!(mapping.backing, Backing::Kernel);
-        own.then_some(mapping.end)
-    };
-    let (mut runs, mut offset) = (Vec::<(u64, usize, usize)>::new(), 0);
-    for entry in &pagemap.entries {
-        let (mut address, end) = (entry.first.address(), entry.first.address() + entry.pages * PAGE);
-        while address < end {
-            // A run may span the border of two mappings.
-            let upto = writable(address).map(|upto| upto.min(end));
-            let behind = upto.unwrap_or(address + PAGE);
-            let length = usize::try_from(behind - address).unwrap_or(usize::MAX);
-            match runs.last_mut() {
-                Some((start, from, run))
-                    if upto.is_some() && *start + *run as u64 == address && *from + *run == offset =>
-                {
-                    *run += length;
-                }
-                _ if upto.is_some() => runs.push((address, offset, length)),
-                _ => {}
-            }
-            (address, offset) = (behind, offset + length);
-        }
-    }
-    let bytes = |(start, from, length): (u64, usize, usize)| Some((start, pages.get(from..from.checked_add(length)?)?));
-    Ok(find(&Memory::new(runs.into_iter().filter_map(bytes).collect()), pid))
-}
-
-#[expect(unsafe_code, reason = "a mapped file may change; this one is the worker's own")]
-fn map(path: &Path) -> io::Result<Mmap> {
-    let file = File::open(path)?;
-    // SAFETY: CRIU has written the file and has exited. Nobody else can open the file until it is published, after
-    // this.
-    unsafe { Mmap::map(&file) }
+    let memory = ImageMemory::open(dir, pid)?;
+    Ok(find(&Memory::new(memory.runs().collect()), pid))
 }
 
 /// Writes to the generators of a copy whose processes have not run their first instruction. Blocks until the pages that

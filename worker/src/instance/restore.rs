@@ -26,9 +26,9 @@ use super::hooks::{Hook, call_hook};
 use super::isolate::Isolator;
 use super::lifecycle::Instance;
 use super::lost_page::kill_on_lost_page;
-use super::randomness;
 use super::registry::Instances;
 use super::running::{MemoryOrigin, RunningInstance};
+use super::{device_numbers, randomness};
 use crate::criu::Criu;
 use crate::criu::connections::connect;
 use crate::criu::memory::Pages;
@@ -169,7 +169,7 @@ impl<'a> SnapshotRestore<'a> {
             archive: self.snapshot.images_dir.join(FILES_ARCHIVE),
             clocks: self.snapshot.clocks,
             pages,
-            last: Box::new(self.last_work()),
+            last: Box::new(self.last_work(&isolated.sandbox)),
             record: self.instance.inner_phase_recorder(),
         };
         let ran = restore.run(hollow, isolated, &self.by.metrics);
@@ -247,6 +247,7 @@ impl<'a> SnapshotRestore<'a> {
             snapshot: Some(Arc::clone(&self.snapshot)),
             working_set: Some(working_set),
             has_arrived: None,
+            device_numbers: self.snapshot.notes.device_numbers.clone(),
         }
     }
 
@@ -264,7 +265,7 @@ impl<'a> SnapshotRestore<'a> {
                 eager_bytes: Some(self.snapshot.eager_bytes),
                 memory: Some(memory),
                 last: {
-                    let (last, cgroup) = (self.last_work(), Arc::clone(&prepared.cgroup));
+                    let (last, cgroup) = (self.last_work(&prepared.sandbox), Arc::clone(&prepared.cgroup));
                     Box::new(move || last(processes_in(&cgroup)?))
                 },
                 record: self.instance.inner_phase_recorder(),
@@ -275,14 +276,16 @@ impl<'a> SnapshotRestore<'a> {
         Ok((self.running(restored, working_set)?, criu))
     }
 
-    /// Returns the last work before the processes run: their random number generators get values of their own, and
-    /// their connections to themselves are made again.
-    fn last_work(&self) -> impl FnOnce(HostPids) -> Result<(), StageError> + Send + use<> {
+    /// Returns the last work before the processes run: their random number generators get values of their own, their
+    /// open databases the device numbers of this sandbox, and their connections to themselves are made again.
+    fn last_work(&self, sandbox: &Sandbox) -> impl FnOnce(HostPids) -> Result<(), StageError> + Send + use<> {
         let snapshot = Arc::clone(&self.snapshot);
         let (metrics, instance) = (Arc::clone(&self.by.metrics), Arc::clone(self.instance));
+        let init = sandbox.init_pid();
         move |hosts| {
             let took = randomness::write(&hosts, &snapshot.notes.generators, &metrics)?;
             instance.inner_phases.lock().push(("generators", took));
+            device_numbers::write(&hosts, init, &snapshot.notes.device_numbers)?;
             Ok(connect(&snapshot.connections, &hosts)?)
         }
     }

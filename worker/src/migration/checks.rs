@@ -10,6 +10,7 @@ use rekindle_verify::EAGER_PREFIX;
 use super::WRITTEN;
 use super::header::{Header, PageSpan, SpanOrigin, eager_name};
 use super::page_numbering::PageNumbering;
+use crate::instance::device_numbers::FOUND_MAX;
 use crate::snapshots::connections::{ConnectionNote, UNREAD_MAX};
 use crate::snapshots::expected::PIDS;
 use crate::snapshots::{FILES_ARCHIVE, PipeNote};
@@ -111,6 +112,7 @@ pub(super) fn check_header(header: &Header, templates: usize) -> Result<(), Refu
         pipes,
         templates: names,
         connections,
+        device_numbers,
         maps,
         files,
     } = header;
@@ -125,6 +127,11 @@ pub(super) fn check_header(header: &Header, templates: usize) -> Result<(), Refu
     }
     let unread = connections.iter().map(ConnectionNote::bytes).sum();
     within("bytes in its connections", unread, UNREAD_MAX)?;
+    within(
+        "device numbers",
+        device_numbers.iter().map(|numbers| numbers.addresses.len()).sum(),
+        FOUND_MAX,
+    )?;
     within("processes", maps.len(), PROCESSES_MAX)?;
     let mut seen = HashSet::new();
     for (pid, pieces) in maps {
@@ -232,6 +239,8 @@ fn check_pieces(pid: i32, pieces: &[PageSpan]) -> Result<(), RefusedError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::own_mounts::OwnMount;
+    use crate::snapshots::DeviceNumbers;
 
     /// The expected error and the change that causes it.
     type Case = (&'static str, fn(&mut Header));
@@ -252,6 +261,7 @@ mod tests {
             pipes: vec![note("stdout", "pipe:[7]"), note("stderr", "pipe:[8]")],
             templates: vec!["file[1a:2b]".to_owned()],
             connections: Vec::new(),
+            device_numbers: Vec::new(),
             maps: vec![(
                 501,
                 vec![
@@ -269,7 +279,7 @@ mod tests {
     #[test]
     fn a_header_that_says_what_no_source_says_is_refused() {
         check_header(&good(), 1).unwrap();
-        let cases: [Case; 21] = [
+        let cases: [Case; 22] = [
             ("no output", |h| h.pipes[0].stream = "stdin".to_owned()),
             ("no output", |h| h.pipes[1].stream = "stdout".to_owned()),
             ("no output", |h| h.pipes[1].key = "pipe:[7]".to_owned()),
@@ -284,6 +294,13 @@ mod tests {
                 h.connections.push(ConnectionNote {
                     sockets: [1, 2],
                     unread: [Vec::new(), vec![0; UNREAD_MAX + 1]],
+                });
+            }),
+            ("device numbers", |h| {
+                h.device_numbers.push(DeviceNumbers {
+                    pid: 501,
+                    mount: OwnMount::Tmp,
+                    addresses: vec![8; FOUND_MAX + 1],
                 });
             }),
             ("1 is no process", |h| h.maps[0].0 = 1),

@@ -4,8 +4,8 @@ use rekindle_pager::address_map::{AddressMap, Origin};
 use rekindle_verify::EAGER_PREFIX;
 use serde::{Deserialize, Serialize};
 
-use crate::snapshots::PipeNote;
 use crate::snapshots::connections::ConnectionNote;
+use crate::snapshots::{DeviceNumbers, PipeNote};
 
 /// The bundle's content apart from its files.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -17,6 +17,9 @@ pub(super) struct Header {
     /// The function's connections to itself. A source of an earlier version sends none.
     #[serde(default)]
     pub(super) connections: Vec<ConnectionNote>,
+    /// The device numbers that the target writes. A source of an earlier version sends none.
+    #[serde(default)]
+    pub(super) device_numbers: Vec<DeviceNumbers>,
     /// What the addresses of each process belong to, where that is not the snapshot's page of the same number.
     pub(super) maps: Vec<(i32, Vec<PageSpan>)>,
     /// Names and lengths of the files that follow, in order.

@@ -10,6 +10,7 @@ use rekindle_wire::processor::InstructionSets;
 use serde::{Deserialize, Serialize};
 
 use super::connections::ConnectionNote;
+use crate::host::own_mounts::OwnMount;
 use crate::host::sandbox::Output;
 
 /// The generators of one process of a snapshot.
@@ -19,6 +20,17 @@ pub struct ProcessGenerators {
     pub pid: u32,
     /// The generators found in its memory.
     pub generators: Vec<Generator>,
+}
+
+/// Where a process keeps the device number of a file system of its sandbox's own, which is another in each copy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceNumbers {
+    /// The process's id in its pid namespace.
+    pub pid: u32,
+    /// The file system.
+    pub mount: OwnMount,
+    /// Addresses in the process, each of 8 bytes.
+    pub addresses: Vec<u64>,
 }
 
 /// Name of the notes file.
@@ -81,6 +93,9 @@ pub struct CaptureNotes {
     /// Connections of the function to itself that copies get. None in notes of earlier versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub connections: Vec<ConnectionNote>,
+    /// The device numbers that each copy's restore writes. None in notes of earlier versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub device_numbers: Vec<DeviceNumbers>,
 }
 
 /// What is left for the after-restore hook of a runtime.

@@ -354,7 +354,15 @@ impl MigrationSource {
             }
             let maps = dumped.seen;
             let maps = maps.map_err(|e| ApiError::new(ErrorCode::Conflict, format!("it cannot leave: {e}")))?;
-            pack_up(&dir, &proc, &parts, templates, &maps, dumped.connections).map(Ok)
+            pack_up(
+                &dir,
+                &proc,
+                &parts,
+                templates,
+                &maps,
+                (dumped.connections, dumped.open_files),
+            )
+            .map(Ok)
         });
         packed.await.map_err(|e| failed("describe the processes")(&e))?
     }

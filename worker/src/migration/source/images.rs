@@ -10,6 +10,7 @@ use super::super::bundle::{Bundle, pack};
 use super::super::header::{Header, eager_name, pieces};
 use super::super::page_numbering::{PageNumbering, read};
 use super::memory::SourcePages;
+use crate::criu::open_files::OpenFiles;
 use crate::errors::unavailable;
 use crate::host::sandbox::InnerProc;
 use crate::instance::RunningInstance;
@@ -23,7 +24,7 @@ pub(super) fn pack_up(
     parts: &RunningInstance,
     templates: Vec<String>,
     maps: &[(i32, AddressMap)],
-    connections: Vec<ConnectionNote>,
+    (connections, open_files): (Vec<ConnectionNote>, OpenFiles),
 ) -> Result<(Bundle, SourcePages), ApiError> {
     let failed = |e: &dyn std::error::Error| unavailable("pack the instance up", e);
     let files = read(dir, "files.img").map_err(|e| failed(&e))?;
@@ -42,6 +43,9 @@ pub(super) fn pack_up(
         pipes: parts.pipes.clone(),
         templates,
         connections,
+        device_numbers: left
+            .device_numbers(&open_files, &parts.device_numbers)
+            .map_err(|e| failed(&e))?,
         maps: maps.iter().map(|(pid, map)| (*pid, pieces(map))).collect(),
         files: Vec::new(),
     };

@@ -4,13 +4,20 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::Instant;
 
 use rekindle_criu::images::WrittenRun;
 use rekindle_pager::PAGE;
 use rustix::fs::OFlags;
 
 use super::super::page_numbering::{MigratedProcess, PageNumbering};
+use crate::criu::open_files::OpenFiles;
 use crate::host::sandbox::InnerProc;
+use crate::instance::device_numbers::find_in_process;
+use crate::snapshots::DeviceNumbers;
+
+/// Bytes that are searched at once.
+const PIECE: u64 = 256 * 1024;
 
 /// The pages of the instance.
 pub(super) struct SourcePages {
@@ -63,6 +70,27 @@ impl SourcePages {
             .collect()
     }
 
+    /// Finds where the processes keep device numbers of these files. `noted` are those that were written when they were
+    /// restored. Only pages that they have written since are searched. Blocks.
+    ///
+    /// # Errors
+    /// Returns an error when the pages cannot be read.
+    pub(super) fn device_numbers(&self, files: &OpenFiles, noted: &[DeviceNumbers]) -> io::Result<Vec<DeviceNumbers>> {
+        let (mut found, began) = (Vec::new(), Instant::now());
+        for (process, memory) in std::iter::zip(&self.numbering.processes, &self.memories) {
+            let pid = process.pid.cast_unsigned();
+            let Some(files) = files.get(&pid) else { continue };
+            let read = |look: &mut dyn FnMut(u64, &[u8])| memory.each_piece(&process.memory.written, look);
+            find_in_process(pid, files, noted, read, &mut found)?;
+        }
+        if !files.is_empty() {
+            let ms = began.elapsed().as_secs_f64() * 1e3;
+            let numbers: usize = found.iter().map(|numbers| numbers.addresses.len()).sum();
+            tracing::info!(ms, numbers, "searched an instance that leaves for device numbers");
+        }
+        Ok(found)
+    }
+
     /// Reads consecutive pages from `number` on into `buffer`, as many as fit. Returns their number; 0 after the last
     /// page.
     ///
@@ -82,6 +110,22 @@ impl SourcePages {
 }
 
 impl Memory {
+    /// Calls `look` with the address and the bytes of each piece of these runs.
+    fn each_piece(&self, runs: &[WrittenRun], look: &mut dyn FnMut(u64, &[u8])) -> io::Result<()> {
+        let mut buffer = vec![0; PIECE as usize];
+        for run in runs {
+            let mut first = 0;
+            while first < run.pages {
+                let pages = (run.pages - first).min(PIECE / PAGE);
+                let bytes = &mut buffer[..(pages * PAGE) as usize];
+                self.read(*run, first, bytes)?;
+                look((run.first.0 + first) * PAGE, bytes);
+                first += pages;
+            }
+        }
+        Ok(())
+    }
+
     /// Reads a run from its page `first` on.
     fn read(&self, run: WrittenRun, first: u64, buffer: &mut [u8]) -> io::Result<()> {
         match (run.at, &self.dumped) {

@@ -176,6 +176,7 @@ impl MigrationTarget {
             clocks,
             locks,
             connections,
+            device_numbers: header.device_numbers,
             memory,
         };
         let (stopped, by) = arriving.restore(isolated, program).await?;

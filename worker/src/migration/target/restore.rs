@@ -31,12 +31,12 @@ use crate::criu::prepared_restore::{Images, PreparedRestore};
 use crate::criu::restore::{Restore, RestoredProcesses};
 use crate::criu::stages::StageWork;
 use crate::errors::restore_failed;
-use crate::host::host_pids::processes_in;
+use crate::host::host_pids::{HostPids, processes_in};
 use crate::host::sandbox::{Hollow, IsolatedProcess, Sandbox};
 use crate::instance::by_program::ProgramRestore;
-use crate::instance::{Instance, MemoryOrigin, RunningInstance, kill_on_lost_page};
+use crate::instance::{Instance, MemoryOrigin, RunningInstance, device_numbers, kill_on_lost_page};
 use crate::snapshots::connections::Connection;
-use crate::snapshots::{FILES_ARCHIVE, OpenSnapshot, PipeNote, RestoreProgram};
+use crate::snapshots::{DeviceNumbers, FILES_ARCHIVE, OpenSnapshot, PipeNote, RestoreProgram};
 
 /// How long restored processes wait to be resumed.
 const GO_LIMIT: Duration = Duration::from_secs(15);
@@ -58,6 +58,8 @@ pub(super) struct ArrivingProcesses<'a> {
     pub(super) clocks: Clocks,
     pub(super) locks: Vec<Lock>,
     pub(super) connections: Vec<Connection>,
+    /// Device numbers that are written.
+    pub(super) device_numbers: Vec<DeviceNumbers>,
     pub(super) memory: Memory,
 }
 
@@ -147,7 +149,7 @@ impl ArrivingProcesses<'_> {
         isolated: IsolatedProcess,
     ) -> Result<StoppedProcesses, ApiError> {
         let (stop, order) = Stop::make();
-        let connections = self.connections.clone();
+        let make_own = self.make_own(&isolated.sandbox);
         let restore = ProgramRestore {
             program: Arc::new(program),
             snapshot: self.base.clone(),
@@ -155,7 +157,7 @@ impl ArrivingProcesses<'_> {
             clocks: self.clocks,
             pages: self.pages(&isolated.sandbox),
             last: Box::new(move |hosts| {
-                connect(&connections, &hosts)?;
+                make_own(hosts)?;
                 stop.wait()
             }),
             record: self.instance.inner_phase_recorder(),
@@ -185,7 +187,7 @@ impl ArrivingProcesses<'_> {
         Span::current().record("rekindle.handover", prepared.handover());
         let memory = prepared.start_pager(self.pages(&prepared.sandbox))?;
         self.host.metrics.pagers.watch(memory.pager.stats());
-        let (connections, cgroup) = (self.connections.clone(), Arc::clone(&prepared.cgroup));
+        let (make_own, cgroup) = (self.make_own(&prepared.sandbox), Arc::clone(&prepared.cgroup));
         let restore = Restore {
             clocks: self.clocks,
             work: StageWork {
@@ -193,7 +195,7 @@ impl ArrivingProcesses<'_> {
                 eager_bytes: None,
                 memory: Some(memory),
                 last: Box::new(move || {
-                    connect(&connections, &processes_in(&cgroup)?)?;
+                    make_own(processes_in(&cgroup)?)?;
                     stop.wait()
                 }),
                 record: self.instance.inner_phase_recorder(),
@@ -203,6 +205,17 @@ impl ArrivingProcesses<'_> {
         let (host, instance) = (Arc::clone(&self.host), Arc::clone(&self.instance));
         let restoring = async move { restore.run_to_end(&host.criu, instance.id.as_str(), prepared).await };
         self.stand(order, restoring).await
+    }
+
+    /// Returns the work before they stand: their open databases get the device numbers of this sandbox, and their
+    /// connections to themselves are made again.
+    fn make_own(&self, sandbox: &Sandbox) -> impl FnOnce(HostPids) -> Result<(), StageError> + Send + use<> {
+        let (connections, device_numbers) = (self.connections.clone(), self.device_numbers.clone());
+        let init = sandbox.init_pid();
+        move |hosts| {
+            device_numbers::write(&hosts, init, &device_numbers)?;
+            Ok(connect(&connections, &hosts)?)
+        }
     }
 
     /// Returns where their pages come from.
@@ -236,6 +249,7 @@ impl ArrivingProcesses<'_> {
             snapshot: self.base.clone(),
             working_set: None,
             has_arrived: Some(self.memory.written.settled()),
+            device_numbers: self.device_numbers.clone(),
         };
         let instance = Arc::clone(&self.instance);
         let (done, restored) = oneshot::channel();
