@@ -379,6 +379,29 @@ fn what_criu_cannot_dump_is_said_with_its_cause() {
                 .to_owned(),
             "a file has a lease",
         ),
+        (
+            "renamed",
+            "bound = socket.socket(socket.AF_UNIX)\nbound.bind('/tmp/a')\nbound.listen()\nos.rename('/tmp/a', '/tmp/b')"
+                .to_owned(),
+            "is not at the path it was bound to",
+        ),
+        (
+            "processor-time",
+            "assert libc.timer_create(2, None, ctypes.byref(ctypes.c_void_p())) == 0".to_owned(),
+            "a POSIX timer counts processor time",
+        ),
+        (
+            "keep-caps",
+            "assert libc.prctl(8, 1, 0, 0, 0) == 0".to_owned(),
+            "PR_SET_KEEPCAPS is set",
+        ),
+        (
+            "interface",
+            "bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
+             bound.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b'lo')"
+                .to_owned(),
+            "is bound to an interface (SO_BINDTODEVICE)",
+        ),
     ] {
         let found = refused(&format!("cause-{name}"), &code);
         assert!(found.contains(told), "{name}: {found}");

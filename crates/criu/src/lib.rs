@@ -18,7 +18,7 @@ mod scratch_dir;
 mod session;
 mod stage;
 
-pub use log::{cause_in, cause_of, read_log};
+pub use log::{cause_in, cause_of, is_of_function, read_log};
 pub use page::{PAGE_BYTES, PageIndex};
 pub use prestart::{AwaitedImages, PendingRestore, Prestart, PrestartDir, PrestartError};
 pub use scratch_dir::ScratchDir;

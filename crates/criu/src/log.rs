@@ -38,7 +38,7 @@ impl Work {
 }
 
 /// What parts of CRIU's messages mean for a function, and what to do about them.
-const KNOWN: [(&str, &str); 21] = [
+const FUNCTION_S: [(&str, &str); 22] = [
     (
         "Non-empty write queue on an in-flight socket",
         "a connection to a UNIX socket of the function was written to and is not accepted yet: accept it before the \
@@ -118,6 +118,24 @@ const KNOWN: [(&str, &str); 21] = [
         "a socket is of a protocol that no snapshot holds: close it before the snapshot",
     ),
     (
+        "Zombies with threads are not supported",
+        "the first thread of a process has ended (pthread_exit) while others run: have it wait for them, with \
+         pthread_join",
+    ),
+    (
+        "POKEDATA failed",
+        "the first executable memory of a process is shared and read-only, as the buffer of PHP's JIT is: turn the JIT \
+         off (opcache.jit=disable), or map such code privately",
+    ),
+    (
+        "Can't resolve name for socket",
+        "a UNIX socket was bound to a relative name, and the working directory is another: bind it by its whole path",
+    ),
+];
+
+/// The same for messages that are about the host.
+const HOST_S: [(&str, &str); 2] = [
+    (
         "No space left on device",
         "there is no room for the images: the directory of dumps, or the memory that they may take, is full",
     ),
@@ -134,6 +152,12 @@ pub fn cause_of(failure: &CriuError, path: &Path) -> String {
         return String::new();
     }
     cause_in(path)
+}
+
+/// Returns whether a cause that [`cause_of`] has returned is something that the function has, and not the host's.
+pub fn is_of_function(cause: &str) -> bool {
+    let means = cause.strip_prefix("; ").unwrap_or(cause);
+    FUNCTION_S.iter().any(|(_, advice)| means.starts_with(advice))
 }
 
 /// Like `cause_of`, where it is known that CRIU failed.
@@ -159,7 +183,8 @@ pub fn read_log(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 fn cause(log: &str, work: Work) -> Option<String> {
-    let known = |error| Some((error, KNOWN.iter().find(|(says, _)| str::contains(error, says))?.1));
+    let all = || FUNCTION_S.iter().chain(&HOST_S);
+    let known = |error| Some((error, all().find(|(says, _)| str::contains(error, says))?.1));
     if let Some((error, means)) = errors(log, work).find_map(known) {
         return Some(format!("{means} (criu: {})", printable(error)));
     }
@@ -213,6 +238,7 @@ mod tests {
         );
         let told = cause(&log, Work::Other).unwrap();
         assert!(told.contains("is not accepted yet: accept it"), "{told}");
+        assert!(is_of_function(&format!("; {told}")));
         assert!(
             told.contains("(criu: unix: Non-empty write queue on an in-flight socket 0x2b)"),
             "{told}"
@@ -223,6 +249,10 @@ mod tests {
     fn of_unknown_errors_the_first_is_the_cause_and_not_the_last() {
         let log = format!("{HARMLESS_LINE}\n(00.01) Error (criu/y.c:5): a new thing\n{END}\n");
         assert_eq!(cause(&log, Work::Other).unwrap(), "criu: a new thing");
+        let full = "(00.01) Error (criu/y.c:5): write: No space left on device\n";
+        let told = cause(full, Work::Other).unwrap();
+        assert!(told.starts_with("there is no room") && !is_of_function(&told), "{told}");
+        assert!(!is_of_function("; criu: a new thing") && !is_of_function(""));
         assert_eq!(
             cause(HARMLESS_LINE, Work::Other),
             None,

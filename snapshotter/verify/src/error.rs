@@ -116,10 +116,26 @@ pub enum VerifyError {
     },
 }
 
-/// Advice about a file that no function may have open.
+/// Advice about what a function may well have, and no copy gets.
 fn of_name(field: &str) -> &'static str {
     match field {
         "reg.name" => ": no copy gets this file; close it before the snapshot",
+        "usk.file_perms.uid" => {
+            ": a UNIX socket is not at the path it was bound to, because it was renamed, or its directory is gone; bind \
+             it to the path that it keeps, or close it before the snapshot"
+        }
+        "tc.timers.posix.clock_id" => {
+            ": a POSIX timer counts processor time (timer_create with a CPU clock, as profilers do), which no copy \
+             gets; delete it before the snapshot"
+        }
+        "secbits" => {
+            ": PR_SET_KEEPCAPS is set, which no copy gets; clear it before the snapshot, or do not have the program \
+             switch users: it has no rights to keep"
+        }
+        "opts.so_bound_dev" => {
+            ": a socket is bound to an interface (SO_BINDTODEVICE), which no copy gets; bind it to an address instead, \
+             or close it before the snapshot"
+        }
         _ => "",
     }
 }

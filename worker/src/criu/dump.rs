@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 use rekindle_criu::descriptors::WORKING_DIR;
-use rekindle_criu::{AfterDump, CriuError, DUMP_LOG, DumpOrder, Stage, StageError, cause_of};
+use rekindle_criu::{AfterDump, CriuError, DUMP_LOG, DumpOrder, Stage, StageError, cause_of, is_of_function};
 use rekindle_init::files::Saved;
 use rekindle_init::protocol::FUNCTION_PID;
 use rekindle_verify::{Expected, Verified, VerifyError, verify};
@@ -26,6 +26,7 @@ use tokio::runtime::Handle;
 use super::installation::Criu;
 use super::open_files::{self, OpenFiles};
 use super::quiesce::{QuiesceError, QuiescedFunction};
+use super::semaphores::SemaphoreError;
 use super::{connections, link_names, probe, same_files, semaphores};
 use crate::host::cgroup::Cgroup;
 use crate::host::sandbox::dumper::Dumper;
@@ -86,6 +87,17 @@ impl DumpError {
             return false;
         };
         matches!(refused.downcast_ref(), Some(VerifyError::OfKernel { .. }))
+    }
+
+    /// Returns whether something is in the way that the function has, and not a failure of the host.
+    pub(crate) fn is_of_function(&self) -> bool {
+        let Self::Criu { source, log } = self else { return false };
+        let CriuError::Stage(_, refused) = source else {
+            return is_of_function(log);
+        };
+        let verified = refused.downcast_ref();
+        verified.is_some_and(|refused| !matches!(refused, VerifyError::Read(..)))
+            || matches!(refused.downcast_ref(), Some(SemaphoreError::Semaphore { .. }))
     }
 
     /// Wraps CRIU's failure, with the cause found in its log in this directory.

@@ -282,7 +282,11 @@ impl MigrationSource {
                 Err(error) => error,
             };
             let Some(pause) = pauses.next().filter(|_| error.is_passing()) else {
-                return Err(unavailable("describe the processes", &error));
+                let told = unavailable("describe the processes", &error);
+                return Err(match error.is_of_function() {
+                    true => ApiError::new(ErrorCode::Conflict, told.message),
+                    false => told,
+                });
             };
             tokio::time::sleep(Duration::from_millis(*pause)).await;
             let emptied = self.dir.empty();
