@@ -22,6 +22,8 @@ use super::tree::{Node, Tree};
 
 /// How long a read may wait for the store. A thread that waits cannot be frozen or killed.
 const READ_LIMIT: Duration = Duration::from_secs(10);
+/// Pause before a failed fetch that somebody waits for is tried again.
+const AGAIN: Duration = Duration::from_millis(250);
 /// How much more of a file is fetched when it is read in order.
 const AHEAD: u64 = 8 * PIECE;
 /// Maximum number of files whose last reads are remembered.
@@ -189,17 +191,24 @@ impl Server {
                 let _ = tokio::time::timeout(READ_LIMIT, content.bring(ahead, Reason::Touched)).await;
             });
         }
-        let brought = tokio::time::timeout(READ_LIMIT, self.content.bring(wanted, Reason::Touched)).await;
+        let mut failed = None;
+        let brought = async {
+            // A store that refuses may be back in a moment, and a failed fault ends a process.
+            while let Err(error) = self.content.bring(wanted.clone(), Reason::Touched).await {
+                failed = Some(chain(&error));
+                tokio::time::sleep(AGAIN).await;
+            }
+        };
+        let brought = tokio::time::timeout(READ_LIMIT, brought).await;
         let why = match brought {
-            Ok(Ok(())) => {
+            Ok(()) => {
                 let this = Arc::clone(&self);
                 let sent = move || this.send(&this.bytes(unique, offset, length));
                 // It fails only in a shutdown, which ends the mount.
                 let _ = tokio::task::spawn_blocking(sent).await;
                 return;
             }
-            Ok(Err(error)) => chain(&error),
-            Err(_) => format!("the store did not answer within {} s", READ_LIMIT.as_secs()),
+            Err(_) => failed.unwrap_or_else(|| format!("the store did not answer within {} s", READ_LIMIT.as_secs())),
         };
         self.content.counts().add_failed();
         self.send(&protocol::refusal(unique, libc::EIO));

@@ -68,6 +68,8 @@ impl Tree {
             };
             let slash = entry.path.iter().rposition(|b| *b == b'/');
             let (above, name) = match slash {
+                // The root has no name to be below.
+                Some(0) => return Err(wrong("is no path")),
                 Some(at) => (&entry.path[..at], &entry.path[at + 1..]),
                 None => (&b""[..], &entry.path[..]),
             };
