@@ -1,6 +1,7 @@
 //! Parses `fn.toml`, and checks everything that can be checked without running the function. An error names the line
 //! and the fix.
 
+mod advice;
 mod raw;
 mod start;
 mod values;
@@ -13,6 +14,8 @@ use super::{
     Asynchronous, Auth, BOOT_TIMEOUT_S, Base, ByteSize, Interface, Manifest, Network, Runtime, check_callback, control,
     schedules, yes,
 };
+#[cfg(test)]
+pub(super) use advice::EXAMPLES;
 use raw::{Raw, RawAsync, RawSnapshot, SnapshotName};
 
 const MEMORY: Range<u64> = 16 << 20..(64 << 30) + 1;
@@ -44,11 +47,8 @@ pub fn parse(text: &str) -> Result<Manifest, ManifestError> {
     let raw: Raw = toml::from_str(text).map_err(|e| {
         let line = e.span().map(|s| line_of(text, s.start));
         let mut message = e.message().trim().replace('\n', " ");
-        // A value of another type. In other cases, toml's message states what it expects.
-        if message.starts_with("invalid type")
-            && let Some(example) = line.and_then(|n| example(text.lines().nth(n - 1)?))
-        {
-            message = format!("{message}: write it as in `{example}`");
+        if let Some(advice) = line.and_then(|line| advice::on(text, line, &message)) {
+            message = format!("{message}: {advice}");
         }
         ManifestError { line, message }
     })?;
@@ -59,48 +59,6 @@ pub fn parse(text: &str) -> Result<Manifest, ManifestError> {
     }
     Checker { text }.check(raw)
 }
-
-/// An example of the key that this line sets.
-fn example(line: &str) -> Option<&'static str> {
-    let key = line.split_once('=')?.0.trim();
-    let word = |example: &&&'static str| example.split(" =").next() == Some(key);
-    EXAMPLES.iter().find(word).copied()
-}
-
-pub(super) const EXAMPLES: &[&str] = &[
-    r#"name = "hello""#,
-    r#"runtime = "python""#,
-    r#"image = "./image.tar""#,
-    r#"interface = "lambda""#,
-    "port = 8080",
-    r#"protocol = "h2c""#,
-    r#"entry = "main.handler""#,
-    r#"command = ["./server", "--quiet"]"#,
-    r#"memory = "256MiB""#,
-    "cpu = 0.5",
-    r#"timeout = "30s""#,
-    r#"boot_timeout = "5m""#,
-    "concurrency = 1",
-    "max_instances = 10",
-    r#"idle = "10m""#,
-    r#"park = "1h""#,
-    "min_warm = 1",
-    "min_parked = 1",
-    r#"tmp = "64MiB""#,
-    "snapshot = true",
-    "rehearse = true",
-    "fresh = true",
-    "idempotent = true",
-    r#"auth = "key""#,
-    r#"network = "egress""#,
-    r#"secrets = ["DB_URL"]"#,
-    "max_attempts = 3",
-    r#"max_age = "1h""#,
-    r#"cron = "*/5 * * * *""#,
-    r#"timezone = "Europe/Berlin""#,
-    r#"overlap = "skip""#,
-    r#"missed = "once""#,
-];
 
 fn line_of(text: &str, offset: usize) -> usize {
     text.as_bytes()[..offset.min(text.len())]
