@@ -204,7 +204,7 @@ pub(crate) enum Command {
     /// Run only the scheduler.
     Scheduler(SchedulerArgs),
     /// Run only a worker.
-    Worker(WorkerArgs),
+    Worker(Box<WorkerArgs>),
     /// List the versions of the runtimes, build them on this machine, import them into a cluster's store.
     Runtimes(RuntimesArgs),
     /// Show the life of a function in one table: booted, warm, gone, restored.

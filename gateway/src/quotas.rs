@@ -40,7 +40,8 @@ impl Bucket {
     fn take(&mut self, rate: f64, now: Instant) -> bool {
         let since = now.saturating_duration_since(self.at).as_secs_f64();
         self.tokens = (self.tokens + since * rate).min(depth(rate));
-        self.at = now;
+        // Those who come at once may come here in another order.
+        self.at = self.at.max(now);
         let is_there = self.tokens >= 1.0;
         if is_there {
             self.tokens -= 1.0;
