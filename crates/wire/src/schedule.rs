@@ -137,6 +137,9 @@ pub enum ScheduleError {
         /// What is wrong with it.
         why: String,
     },
+    /// No date matches the expression.
+    #[error("cron = \"{0}\" never comes: write a day that one of its months has, as in \"0 0 28 2 *\"")]
+    Never(String),
     /// There is no such zone.
     #[error("timezone = \"{0}\" is not known: write an IANA name, as in \"Europe/Berlin\" or \"UTC\"")]
     Zone(String),
@@ -159,7 +162,7 @@ impl Timetable {
     /// Reads an expression and the name of a zone.
     ///
     /// # Errors
-    /// If either cannot be read.
+    /// If either cannot be read. Whether it ever comes is for [`Self::check_comes`] to say.
     pub fn new(cron: &str, timezone: &str) -> Result<Self, ScheduleError> {
         let refused = |why: String| ScheduleError::Cron {
             cron: cron.to_owned(),
@@ -176,6 +179,18 @@ impl Timetable {
             cron: parser.parse(cron).map_err(|error| refused(error.to_string()))?,
             zone: timezone.parse().map_err(|_| ScheduleError::Zone(timezone.to_owned()))?,
         })
+    }
+
+    /// Checks that it has any due time. That is dear where there is none: thousands of years are searched.
+    ///
+    /// # Errors
+    /// If no date matches it.
+    pub fn check_comes(&self) -> Result<(), ScheduleError> {
+        // Dates repeat after 400 years, so the start does not matter.
+        match self.next_after(0) {
+            Some(_) => Ok(()),
+            None => Err(ScheduleError::Never(self.cron.as_str().to_owned())),
+        }
     }
 
     /// The first due time after this one, both in milliseconds since the Unix epoch. Due times are whole seconds.
@@ -305,7 +320,15 @@ mod tests {
 
     #[test]
     fn what_never_comes_is_never_due() {
-        assert_eq!(table("0 0 31 2 *", "UTC").next_after(ms("2026-11-27T00:00:00Z")), None);
+        let never = table("0 0 31 2 *", "UTC");
+        assert_eq!(never.next_after(ms("2026-11-27T00:00:00Z")), None);
+        assert_eq!(
+            never.check_comes().unwrap_err(),
+            ScheduleError::Never("0 0 31 2 *".to_owned())
+        );
+        for rare in ["0 0 29 2 *", "59 59 23 31 12 *", "30 2 * * *"] {
+            assert_eq!(table(rare, "Europe/Berlin").check_comes(), Ok(()), "{rare}");
+        }
     }
 
     proptest! {

@@ -86,14 +86,19 @@ async fn look(scheduler: &Scheduler, now: i64) -> Result<(), StoreError> {
 async fn follow(scheduler: &Scheduler, now: i64) -> Result<(), StoreError> {
     let schedules = &scheduler.schedules;
     let changes = {
-        let state = scheduler.state();
-        let revision = state.catalog.revision();
+        let known = schedules.table.lock().revision;
+        let (revision, serving) = {
+            let state = scheduler.state();
+            let revision = state.catalog.revision();
+            if known == Some(revision) {
+                return Ok(());
+            }
+            (revision, state.catalog.schedules())
+        };
+        // Without the state: due times of rare dates take a while to be found, and placement would wait.
         let mut table = schedules.table.lock();
-        if table.revision == Some(revision) {
-            return Ok(());
-        }
         table.revision = Some(revision);
-        table.follow(state.catalog.schedules(), now)
+        table.follow(serving, now)
     };
     let stored = async {
         for key in &changes.kept {

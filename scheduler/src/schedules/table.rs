@@ -137,15 +137,24 @@ impl Table {
         let mut changes = Changes::default();
         let mut there = BTreeSet::new();
         for (function, version, schedule) in serving {
-            let table = match Timetable::new(&schedule.cron, &schedule.timezone) {
+            let key = (function, schedule.name.clone());
+            let rule = schedule.rule();
+            let known = self.entries.get(&key).and_then(|entry| entry.live.as_ref());
+            let followed = known.filter(|live| live.schedule.rule() == rule);
+            let table = match followed.map(|live| live.table.clone()) {
+                Some(table) => Ok(table),
+                None => Timetable::new(&schedule.cron, &schedule.timezone),
+            };
+            let is_followed = followed.is_some();
+            let table = match table {
                 Ok(table) => table,
                 Err(error) => {
                     // It was checked at the deploy: an earlier release knew other expressions or zones.
-                    tracing::warn!(%function, schedule = %schedule.name, %error, "a schedule cannot be followed");
+                    let (function, name) = &key;
+                    tracing::warn!(%function, schedule = %name, %error, "a schedule cannot be followed");
                     continue;
                 }
             };
-            let key = (function, schedule.name.clone());
             let entry = self.entries.entry(key.clone()).or_insert_with(|| Entry {
                 live: None,
                 paused: false,
@@ -153,8 +162,8 @@ impl Table {
                 next_unix_ms: None,
                 not_before_unix_ms: 0,
             });
-            let rule = schedule.rule();
-            if entry.progress.rule != rule {
+            let begins = entry.progress.rule != rule;
+            if begins {
                 entry.progress.begin(rule, now);
                 changes.kept.insert(key.clone());
             }
@@ -163,7 +172,10 @@ impl Table {
                 version,
                 table,
             });
-            entry.foresee();
+            // Dates that are rare or never come are dear to look for, and most changes are about other functions.
+            if begins || !is_followed {
+                entry.foresee();
+            }
             there.insert(key);
         }
         for (key, entry) in &mut self.entries {
@@ -293,6 +305,18 @@ mod tests {
         let changes = table.follow(serving(1, &[("a", "*/5 * * * *")]), START + 9 * MINUTE);
         assert_eq!((changes.kept, changes.removed), (set(&[]), set(&["gone"])));
         assert_eq!(table.due(START + 9 * MINUTE).len(), 1, "it was due while none led");
+    }
+
+    #[test]
+    fn a_change_elsewhere_has_no_due_time_looked_for_again() {
+        let mut table = Table::default();
+        table.follow(serving(1, &[("a", "*/5 * * * *")]), START);
+        // A time that no search would find shows whether there was one.
+        table.entries.get_mut(&key("a")).unwrap().next_unix_ms = Some(7);
+        table.follow(serving(2, &[("a", "*/5 * * * *"), ("b", "@daily")]), START + MINUTE);
+        assert_eq!(table.entries[&key("a")].next_unix_ms, Some(7));
+        table.follow(serving(3, &[("a", "*/7 * * * *")]), START + MINUTE);
+        assert!(table.entries[&key("a")].next_unix_ms > Some(START));
     }
 
     #[test]

@@ -67,7 +67,7 @@ fn one(raw: RawSchedule, are_several: bool) -> Result<Schedule, Wrong> {
     };
     let timezone = raw.timezone.as_ref();
     let zone = timezone.map_or(DEFAULT_TIMEZONE, |zone| zone.get_ref());
-    if let Err(e) = Timetable::new(raw.cron.get_ref(), zone) {
+    if let Err(e) = Timetable::new(raw.cron.get_ref(), zone).and_then(|table| table.check_comes()) {
         let at = match (&e, timezone) {
             (ScheduleError::Zone(_), Some(zone)) => zone.span(),
             _ => raw.cron.span(),
@@ -211,6 +211,7 @@ mod tests {
         );
         for (text, line, why) in [
             ("[[schedule]]\ncron = \"* * *\"\n", 5, "cannot be read"),
+            ("[[schedule]]\ncron = \"59 59 23 31 2 *\"\n", 5, "never comes"),
             ("[[schedule]]\ncron = \"@daily\"\ntimezone = \"Mars\"\n", 6, "IANA"),
             ("[[schedule]]\ncron = \"@daily\"\nname = \"A b\"\n", 6, "not usable"),
             ("[[schedule]]\ncron = \"@daily\"\noverlap = \"both\"\n", 6, "\"skip\""),
