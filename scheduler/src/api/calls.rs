@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use rekindle_wire::access::{AccessRole, Caller, Scope};
-use rekindle_wire::asynchronous::{AcceptedCall, AsyncCall, CallResult, Changed, Claims};
+use rekindle_wire::asynchronous::{AcceptedCall, AsyncCall, CallResult, CallState, Changed, Claims};
 use rekindle_wire::interface::Call;
 use rekindle_wire::interface::scheduler::{AcceptCall, ClaimCalls, EndCall, EndCallback, ReadResult, RenewCalls};
 use rekindle_wire::interface::users::{ListCalls, RemoveCall, RetryCall, RetryCalls, ShowCall};
@@ -97,13 +97,14 @@ pub(super) async fn retry(scheduler: Scheduler, call: Call<RetryCall>) -> Result
         return known(&scheduler, &id).await;
     }
     let call = known(&scheduler, &id).await?;
-    Err(ApiError::new(
-        ErrorCode::Conflict,
-        format!(
-            "{id} is {}: only dead letters are queued anew (`fn async list --state dead`)",
-            call.state
+    let message = match call.state {
+        CallState::Dead => format!(
+            "{id} was sent to a function {} that has been deleted, and goes to no other: send the request again",
+            call.function
         ),
-    ))
+        other => format!("{id} is {other}: only dead letters are queued anew (`fn async list --state dead`)"),
+    };
+    Err(ApiError::new(ErrorCode::Conflict, message))
 }
 
 /// Queues all dead letters of a function again.

@@ -18,7 +18,7 @@ pub(crate) struct WantedAudit {
     pub(crate) after: u64,
     /// Only those at or after this time.
     pub(crate) since_unix_ms: i64,
-    /// Only those about this namespace.
+    /// Only those about this namespace, as long as it has been there: an earlier one of its name was another's.
     pub(crate) namespace: Option<Namespace>,
     pub(crate) limit: u32,
 }
@@ -66,7 +66,8 @@ impl Store {
         let mut tx = self.pool.begin().await.map_err(failed(doing))?;
         let begins_after = begins_after(&mut tx).await?;
         let sql = format!(
-            "SELECT {COLUMNS} FROM audit WHERE number > $1 AND unix_ms >= $2 AND ($3 = '' OR namespace = $3) \
+            "SELECT {COLUMNS} FROM audit WHERE number > $1 AND unix_ms >= $2 AND ($3 = '' OR (namespace = $3 \
+             AND unix_ms >= COALESCE((SELECT created_unix_s * 1000 FROM namespaces WHERE name = $3), 0))) \
              ORDER BY number LIMIT $4"
         );
         let rows: Vec<Row> = sqlx::query_as(sqlx::AssertSqlSafe(sql))
@@ -248,6 +249,20 @@ mod tests {
                 (next.number, &next.previous),
                 (6, &appended[4].hash),
                 "the chain goes on"
+            );
+            // A namespace that was made after the first of its entries.
+            store.add_namespace(&"team".parse().unwrap(), 1).await.unwrap();
+            for unix_ms in [999, 1_000] {
+                store.append_audit(entry(unix_ms, Some("team"))).await.unwrap();
+            }
+            let namespace = Some("team".parse().unwrap());
+            assert_eq!(
+                numbers(WantedAudit {
+                    namespace,
+                    ..all.clone()
+                })
+                .await,
+                [8]
             );
         })
         .await;

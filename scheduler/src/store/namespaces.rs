@@ -31,7 +31,8 @@ impl Store {
             .map_err(failed("add a namespace"))
     }
 
-    /// Removes a namespace with these keys of its own. Returns whether it had no functions; otherwise nothing is done.
+    /// Removes a namespace with these keys of its own, and with its calls: the next namespace of that name may be
+    /// somebody else's. Its functions' version numbers stay, so that no two versions are one. Returns whether it had no functions; otherwise nothing is done.
     pub(crate) async fn remove_namespace(&self, namespace: &Namespace, keys: &[KeyId]) -> Result<bool, StoreError> {
         let doing = "remove a namespace";
         let mut tx = self.begin(doing).await?;
@@ -53,6 +54,7 @@ impl Store {
         for statement in [
             "DELETE FROM runtime_snapshots WHERE namespace = $1",
             "DELETE FROM quotas WHERE namespace = $1",
+            "DELETE FROM async_calls WHERE namespace = $1",
             "DELETE FROM namespaces WHERE name = $1",
         ] {
             sqlx::query(statement)

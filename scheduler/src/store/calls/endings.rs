@@ -111,7 +111,7 @@ impl Store {
             .collect()
     }
 
-    /// Queues a dead call again, as if it came now. Returns `false` if it is not dead.
+    /// Queues a dead call again, as if it came now. Returns `false` if it is not dead, or its function was deleted.
     pub(crate) async fn retry_call(&self, id: &CallId, now_unix_ms: i64) -> Result<bool, StoreError> {
         let done = sqlx::query(sqlx::AssertSqlSafe(format!("{ANEW} AND id = $2")))
             .bind(now_unix_ms)
@@ -122,7 +122,7 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
-    /// Queues all dead calls of a function again. Returns how many.
+    /// Queues all dead calls of a function again, but those of an earlier one of its name. Returns how many.
     pub(crate) async fn retry_dead_calls(&self, function: &FunctionId, now_unix_ms: i64) -> Result<u64, StoreError> {
         let done = sqlx::query(sqlx::AssertSqlSafe(format!(
             "{ANEW} AND namespace = $2 AND function = $3"
@@ -266,10 +266,12 @@ impl Store {
     }
 }
 
+/// A function that was made after a call is another one, and may be somebody else's.
 const ANEW: &str = "UPDATE async_calls SET state = 'queued', holder = NULL, failures = 0, due_unix_ms = $1, accepted_unix_ms = $1, \
      expires_unix_ms = $1 + expires_unix_ms - accepted_unix_ms, error = NULL, answer = NULL, answer_body = NULL, answer_sealed = NULL, \
      finished_unix_ms = NULL, callback_state = NULL, callback_due_unix_ms = NULL, callback_attempts = 0, callback_error = NULL \
-     WHERE state = 'dead'";
+     WHERE state = 'dead' AND EXISTS (SELECT 1 FROM functions WHERE functions.namespace = async_calls.namespace \
+     AND functions.name = async_calls.function AND functions.created_unix_s * 1000 <= async_calls.accepted_unix_ms)";
 
 /// The response without its body, which has a column of its own.
 fn bodiless(answer: &StoredAnswer) -> StoredAnswer {

@@ -48,6 +48,15 @@ async fn state(store: &Store, id: &CallId) -> Option<CallState> {
     store.call(id).await.unwrap().map(|c| c.call.state)
 }
 
+/// Makes the function, before any call.
+async fn has_function(store: &Store, name: &str) {
+    sqlx::query("INSERT INTO functions (name, created_unix_s) VALUES ($1, 0)")
+        .bind(name)
+        .execute(&store.writes)
+        .await
+        .unwrap();
+}
+
 fn hello() -> FunctionId {
     "hello".parse().unwrap()
 }
@@ -195,6 +204,8 @@ async fn a_key_names_one_call_of_a_function_until_that_is_forgotten() {
 #[tokio::test]
 async fn what_is_too_old_or_has_lost_its_function_dies_and_can_be_queued_anew() {
     each_database(async |store| {
+        has_function(&store, "hello").await;
+        has_function(&store, "gone").await;
         let (old, of_gone) = (new("hello", None, 0), new("gone", None, 0));
         for call in [&old, &of_gone] {
             store.add_call(call).await.unwrap();
@@ -217,6 +228,37 @@ async fn what_is_too_old_or_has_lost_its_function_dies_and_can_be_queued_anew() 
         );
         assert_eq!(store.retry_dead_calls(&of_gone.function, 5_000).await.unwrap(), 1);
         assert_eq!(store.retry_dead_calls(&of_gone.function, 5_000).await.unwrap(), 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn dead_calls_of_a_deleted_function_or_namespace_reach_no_other_of_its_name() {
+    each_database(async |store| {
+        let team = "team".parse().unwrap();
+        store.add_namespace(&team, 0).await.unwrap();
+        let of_team = NewRow {
+            function: "hello.team".parse().unwrap(),
+            ..new("hello", None, 999)
+        };
+        let of_default = new("hello", None, 999);
+        for call in [&of_team, &of_default] {
+            store.add_call(call).await.unwrap();
+        }
+        store.expire_calls(9_999, &no()).await.unwrap();
+        let retried = async || {
+            let one = store.retry_call(&of_default.id, 5_000).await.unwrap();
+            (one, store.retry_dead_calls(&hello(), 5_000).await.unwrap())
+        };
+        assert_eq!(retried().await, (false, 0), "there is no function of that name");
+        sqlx::query("INSERT INTO functions (name, created_unix_s) VALUES ('hello', 1)")
+            .execute(&store.writes)
+            .await
+            .unwrap();
+        assert_eq!(retried().await, (false, 0), "the function was made later");
+        assert_eq!(state(&store, &of_default.id).await, Some(CallState::Dead));
+        assert!(store.remove_namespace(&team, &[]).await.unwrap());
+        assert_eq!(state(&store, &of_team.id).await, None);
     })
     .await;
 }
@@ -341,6 +383,7 @@ async fn what_is_sealed_of_a_request_goes_with_its_answer_and_stays_with_a_dead_
             request_sealed: Some(vec![1, 2]),
             ..new(function, None, 0)
         };
+        has_function(&store, "dead").await;
         let (done, dead) = (sealed("done"), sealed("dead"));
         for call in [&done, &dead] {
             store.add_call(call).await.unwrap();
