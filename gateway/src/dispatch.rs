@@ -317,12 +317,17 @@ impl Dispatch {
 
 /// The error as those may read it who may not read what the function writes, which can be a secret.
 pub(crate) fn without_output(error: ApiError, function: &FunctionId) -> ApiError {
-    match error.code {
-        ErrorCode::BootFailed => ApiError {
-            message: format!("{function} could not start: `fn logs {function}` shows what it wrote"),
-            ..error
-        },
-        _ => error,
+    let what = match error.code {
+        ErrorCode::BootFailed => "could not start",
+        // A hook's answer may be the reason.
+        ErrorCode::RestoreFailed => "could not be restored",
+        ErrorCode::FunctionCrashed => "ended before it answered",
+        ErrorCode::FunctionError => "failed with an error of its own",
+        _ => return error,
+    };
+    ApiError {
+        message: format!("{function} {what}: `fn logs {function}` shows what it wrote"),
+        ..error
     }
 }
 
@@ -349,4 +354,27 @@ fn finish(call: &Call, answer: Answered, phases: &Phases) -> (Response<Body>, St
     span.record("faas.start", start.as_str());
     span.record("faas.coldstart", start.is_cold());
     (Response::from_parts(parts, body), start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strangers_are_told_the_code_and_nothing_that_a_function_wrote() {
+        let function = "hello".parse().unwrap();
+        for (code, is_hidden) in [
+            (ErrorCode::BootFailed, true),
+            (ErrorCode::RestoreFailed, true),
+            (ErrorCode::FunctionCrashed, true),
+            (ErrorCode::FunctionError, true),
+            (ErrorCode::FunctionTimeout, false),
+            (ErrorCode::Throttled, false),
+        ] {
+            let error = without_output(ApiError::new(code, "postgres://u:secret@db"), &function);
+            assert_eq!(error.code, code);
+            assert_eq!(!error.message.contains("secret"), is_hidden, "{error}");
+            assert_eq!(error.message.contains("fn logs hello"), is_hidden, "{error}");
+        }
+    }
 }

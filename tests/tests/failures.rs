@@ -54,9 +54,12 @@ fn recovers(platform: &Platform, function: &str) {
 }
 
 #[test]
-fn an_exception_is_502_function_error_with_its_type_and_text() {
+fn an_exception_is_502_function_error_with_its_type_and_text_for_readers() {
     shared().deploy(&Folder::python("raises", "", TROUBLE));
     let answer = shared().get("raises", "/raise").error(502, "function_error");
+    assert!(!answer.message().contains("Refused"), "{}", answer.message());
+    let answer = shared().admin("GET", "/function/raises/raise").send();
+    let answer = answer.error(502, "function_error");
     assert!(
         answer.message().contains("Refused") && answer.message().contains("as I was told to"),
         "{}",

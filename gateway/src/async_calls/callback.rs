@@ -16,6 +16,7 @@ use rekindle_wire::asynchronous::{CallbackOutcome, ClaimedCallback};
 use rekindle_wire::headers::{ASYNC_ID, ASYNC_STATE, FUNCTION_STATUS, REQUEST_ID};
 
 use super::targets::{Refused, Resolver, Targets};
+use crate::dispatch::without_output;
 use crate::headers;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
@@ -111,6 +112,8 @@ fn build(uri: Uri, callback: ClaimedCallback) -> Result<Request<Body>, String> {
             (answer.status, kind, Body::from(answer.body.0))
         }
         (None, Some(error)) => {
+            // Whoever sent the call may have named the address.
+            let error = without_output(error, &result.function);
             let text = serde_json::to_vec(&error).map_err(|e| e.to_string())?;
             let json = HeaderValue::from_static("application/json");
             (error.code.status().as_u16(), Some(json), Body::from(text))
@@ -140,4 +143,37 @@ fn chain(error: &dyn Error) -> String {
         cause = next.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+    use rekindle_wire::asynchronous::{CallResult, CallState};
+    use rekindle_wire::{ApiError, CallId, ErrorCode};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_callback_says_nothing_that_the_function_wrote() {
+        let error = ApiError::new(ErrorCode::BootFailed, "it wrote: postgres://u:secret@db");
+        let callback = ClaimedCallback {
+            url: "http://example.com/".to_owned(),
+            attempt: 1,
+            request_id: "r-1".to_owned(),
+            result: CallResult {
+                id: CallId::generate(),
+                function: "hello".parse().unwrap(),
+                state: CallState::Dead,
+                attempts: 3,
+                answer: None,
+                error: Some(error),
+            },
+        };
+        let request = build(Uri::from_static("http://example.com/"), callback).unwrap();
+        assert_eq!(request.headers()[FUNCTION_STATUS], "502");
+        let body = request.into_body().collect().await.unwrap().to_bytes();
+        let told: ApiError = serde_json::from_slice(&body).unwrap();
+        assert_eq!(told.code, ErrorCode::BootFailed);
+        assert!(!told.message.contains("secret"), "{told}");
+    }
 }

@@ -28,10 +28,19 @@ async fn a_function_that_does_not_exist_is_404() {
 }
 
 #[tokio::test]
-async fn what_a_handler_throws_is_502_with_its_words_and_the_instance_lives_on() {
+async fn what_a_handler_throws_is_502_with_its_words_for_readers_and_the_instance_lives_on() {
     let platform = Platform::start().await;
     platform.deploy("hello", "").await;
     let thrown = error(platform.function("hello/throw").send().await.unwrap()).await;
+    assert_eq!(thrown.code, ErrorCode::FunctionError);
+    assert!(!thrown.message.contains("order"), "{thrown}");
+    assert!(thrown.message.contains("fn logs hello"), "{thrown}");
+    let read = platform
+        .admin(Method::GET, "/function/hello/throw")
+        .send()
+        .await
+        .unwrap();
+    let thrown = error(read).await;
     assert_eq!(thrown.code, ErrorCode::FunctionError);
     assert!(thrown.message.contains("ValueError: no such order"), "{thrown}");
     assert_eq!(
@@ -47,6 +56,13 @@ async fn a_crash_is_502_with_the_workers_reason_and_the_next_invocation_gets_ano
     platform.deploy("hello", "").await;
     let crashed = error(platform.function("hello/crash").send().await.unwrap()).await;
     assert_eq!(crashed.code, ErrorCode::FunctionCrashed);
+    assert!(!crashed.message.contains("SIGSEGV"), "{crashed}");
+    let read = platform
+        .admin(Method::GET, "/function/hello/crash")
+        .send()
+        .await
+        .unwrap();
+    let crashed = error(read).await;
     assert!(crashed.message.contains("SIGSEGV"), "{crashed}");
     let next = platform.function("hello").send().await.unwrap();
     assert_eq!(next.headers()["x-fn-start"], "restored");
