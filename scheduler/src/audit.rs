@@ -1,6 +1,7 @@
 //! The audit log: every change that somebody asks for over the API, with who asked, and what came of it. An entry is
 //! written when the change has ended, before its caller is answered.
 
+pub(crate) mod budget;
 pub(crate) mod digest;
 
 use std::time::Duration;
@@ -16,15 +17,22 @@ use rekindle_wire::{ApiError, ErrorCode, Namespace};
 
 use crate::clock::unix_ms;
 use crate::state::Scheduler;
+use budget::LeftOut;
 
-/// Number of entries that are kept.
-const KEPT_MAX: u64 = 100_000;
+/// Number of entries that are kept. One namespace's keys need six days of nothing else to write so many.
+const KEPT_MAX: u64 = 1_000_000;
 /// How long entries are kept, in milliseconds: 400 days.
 const KEPT_MS: i64 = 400 * 86_400_000;
 /// Interval between two removals.
 const TRIM_EVERY: Duration = Duration::from_secs(3_600);
+/// Interval at which it is told how many refused changes have no entry of their own.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+/// The action of such an entry.
+const LEFT_OUT: &str = "refused_changes";
 /// Longest object and request id that an entry has, in characters.
 const TEXT_MAX: usize = 300;
+/// The outcome of a change that was made.
+const OK: &str = "ok";
 
 tokio::task_local! {
     /// What the change in this task is about, where its path does not say.
@@ -39,7 +47,8 @@ pub(crate) fn note(namespace: Option<&Namespace>, object: String) {
 
 /// A change that is asked for.
 pub(crate) struct Change {
-    actor: String,
+    /// `None` if it cannot be read.
+    caller: Option<Caller>,
     request_id: String,
     touched: Touched,
 }
@@ -50,9 +59,8 @@ impl Change {
         let touched = touched(request.method(), request.uri().path())?;
         let headers = request.headers();
         let request_id = headers.get(REQUEST_ID).and_then(|id| id.to_str().ok());
-        let caller = Caller::of(headers).map(|caller| caller.name().to_owned());
         Some(Self {
-            actor: caller.unwrap_or_else(|_| "unknown".to_owned()),
+            caller: Caller::of(headers).ok(),
             request_id: cut(request_id.unwrap_or_default()),
             touched,
         })
@@ -64,6 +72,11 @@ impl Change {
         scheduler: &Scheduler,
         answering: impl Future<Output = Response> + Send + 'static,
     ) -> Response {
+        if let Some(caller) = &self.caller
+            && let Err(refused) = scheduler.audit.take(caller, scheduler.now())
+        {
+            return refused.into_response();
+        }
         let here = scheduler.clone();
         let made = scheduler.tasks.spawn(async move {
             let work = async {
@@ -71,7 +84,14 @@ impl Change {
                 (answer, ABOUT.with(|about| about.lock().take()))
             };
             let (answer, about) = ABOUT.scope(Mutex::new(None), work).await;
+            let caller = self.caller.clone();
             let entry = self.entry(&answer, about);
+            if let Some(caller) = caller
+                && entry.outcome != OK
+                && !here.audit.has_entry(&caller, here.now())
+            {
+                return answer;
+            }
             let (action, object, actor) = (entry.action.clone(), entry.object.clone(), entry.actor.clone());
             if let Err(error) = here.store.append_audit(entry).await {
                 let error = &error as &dyn std::error::Error;
@@ -97,21 +117,42 @@ impl Change {
         let code = answer.headers().get(PLATFORM_ERROR).and_then(|code| code.to_str().ok());
         let outcome = match (code, answer.status()) {
             (Some(code), _) => code.to_owned(),
-            (None, status) if status.is_success() => "ok".to_owned(),
+            (None, status) if status.is_success() => OK.to_owned(),
             (None, status) => status.as_str().to_owned(),
         };
-        AuditEntry {
-            number: 0,
-            unix_ms: unix_ms(),
-            actor: self.actor,
-            namespace,
-            action: name,
-            object: cut(&object),
-            outcome,
-            request_id: self.request_id,
-            previous: String::new(),
-            hash: String::new(),
+        // Nobody writes into the log of a namespace in which they may do nothing.
+        if let Some(caller) = &self.caller
+            && outcome != OK
+            && namespace
+                .as_ref()
+                .is_none_or(|namespace| !caller.scope.meets(namespace))
+        {
+            if let Some(elsewhere) = &namespace {
+                object = format!("{object} in {elsewhere}");
+            }
+            namespace = caller.scope.namespace();
         }
+        let actor = self.caller.as_ref().map_or("unknown", Caller::name).to_owned();
+        AuditEntry {
+            request_id: self.request_id,
+            ..entry(actor, namespace, name, cut(&object), outcome)
+        }
+    }
+}
+
+/// An entry of now, before it has its place in the log.
+fn entry(actor: String, namespace: Option<Namespace>, action: String, object: String, outcome: String) -> AuditEntry {
+    AuditEntry {
+        number: 0,
+        unix_ms: unix_ms(),
+        actor,
+        namespace,
+        action,
+        object,
+        outcome,
+        request_id: String::new(),
+        previous: String::new(),
+        hash: String::new(),
     }
 }
 
@@ -119,17 +160,51 @@ fn cut(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(TEXT_MAX).collect()
 }
 
-/// Removes the oldest entries from time to time. Runs until dropped.
+/// Tells how many changes have no entry, and removes the oldest entries, from time to time. Runs until dropped.
 pub(crate) async fn run(scheduler: Scheduler) {
-    loop {
-        match scheduler.store.trim_audit(KEPT_MAX, unix_ms() - KEPT_MS).await {
-            Ok(0) => {}
-            Ok(removed) => tracing::info!(removed, "the oldest entries of the audit log were removed"),
-            Err(error) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "the audit log cannot be trimmed; trying again");
-            }
+    let every = TRIM_EVERY.as_secs() / TELL_EVERY.as_secs();
+    for turn in (0..every).cycle() {
+        tell_left_out(&scheduler).await;
+        if turn == 0 {
+            trim(&scheduler).await;
         }
-        tokio::time::sleep(TRIM_EVERY).await;
+        tokio::time::sleep(TELL_EVERY).await;
+    }
+}
+
+async fn tell_left_out(scheduler: &Scheduler) {
+    for LeftOut {
+        actor,
+        namespace,
+        count,
+    } in scheduler.audit.left_out(scheduler.now())
+    {
+        tracing::warn!(
+            actor,
+            count,
+            "a key asks for many changes that are refused: look whose it is"
+        );
+        let entry = entry(
+            actor,
+            namespace,
+            LEFT_OUT.to_owned(),
+            format!("{count} more"),
+            "refused".to_owned(),
+        );
+        if let Err(error) = scheduler.store.append_audit(entry).await {
+            let error = &error as &dyn std::error::Error;
+            tracing::error!(count, error, "refused changes are not in the audit log");
+        }
+    }
+}
+
+async fn trim(scheduler: &Scheduler) {
+    match scheduler.store.trim_audit(KEPT_MAX, unix_ms() - KEPT_MS).await {
+        Ok(0) => {}
+        Ok(removed) => tracing::info!(removed, "the oldest entries of the audit log were removed"),
+        Err(error) => {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "the audit log cannot be trimmed; trying again");
+        }
     }
 }

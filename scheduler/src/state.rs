@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::access::table::Keys;
 use crate::async_calls::progress::Calls;
+use crate::audit::budget::Budget;
 use crate::catalog::Catalog;
 use crate::clock::Millis;
 use crate::cluster::ClusterState;
@@ -60,6 +61,8 @@ pub(crate) struct Shared {
     /// What gateways know of aliases.
     pub(crate) routes: Followed,
     pub(crate) keys: Keys,
+    /// How much may be written into the audit log.
+    pub(crate) audit: Budget,
     pub(crate) secrets: Secrets,
     pub(crate) schedules: Schedules,
     pub(crate) preparing: Semaphore,
@@ -104,6 +107,7 @@ impl Shared {
             releasing: tokio::sync::Mutex::default(),
             routes: Followed::default(),
             keys,
+            audit: Budget::default(),
             secrets,
             schedules,
             preparing: Semaphore::new(PREPARED_AT_ONCE),

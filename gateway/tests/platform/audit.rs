@@ -152,6 +152,39 @@ async fn an_admin_of_a_namespace_reads_its_part_of_the_log() {
 }
 
 #[tokio::test]
+async fn what_a_key_is_refused_fills_no_log_and_is_in_none_of_another_namespace() {
+    let platform = Platform::start().await;
+    for namespace in ["team", "rival"] {
+        send(&platform, Method::PUT, &format!("/v1/namespaces/{namespace}"), None).await;
+    }
+    let make = async |namespace: &str, role: &str| {
+        let body = json!({"role": role, "namespace": namespace});
+        let made = send(&platform, Method::POST, "/v1/keys", Some(&body)).await;
+        made.json::<NewKey>().await.unwrap()
+    };
+    let (own, others) = (make("rival", "admin").await, make("team", "reader").await);
+    let ask = async |path: String| {
+        let call = platform.http.delete(format!("{}{path}", platform.url));
+        call.bearer_auth(&own.key).send().await.unwrap()
+    };
+    let other = format!("/v1/keys/{}", others.summary.id);
+    assert_eq!(error(ask(other).await).await.code, ErrorCode::NotFound);
+    for _ in 0..20 {
+        let nobody = "/v1/namespaces/rival/functions/nobody".to_owned();
+        assert_eq!(error(ask(nobody).await).await.code, ErrorCode::FunctionNotFound);
+    }
+    let (log, _) = page(&platform, "").await;
+    let of_key = log
+        .entries
+        .iter()
+        .filter(|entry| entry.actor == own.summary.id.as_str());
+    let of_key: Vec<_> = of_key.map(told).collect();
+    assert_eq!(of_key.len(), 10, "{of_key:?}");
+    assert_eq!(of_key[0], format!("revoke_key rival {} not_found", others.summary.id));
+    assert_eq!(of_key[1], "delete_function rival nobody function_not_found");
+}
+
+#[tokio::test]
 async fn a_change_whose_caller_leaves_is_in_the_log() {
     let platform = Platform::start().await;
     platform.deploy("hello", "").await;

@@ -39,7 +39,8 @@ pub(super) async fn revoke_key(scheduler: Scheduler, call: Call<RevokeKey>) -> R
     let of = all
         .iter()
         .find(|key| key.id == id)
-        .and_then(|key| key.namespace.as_ref());
+        .and_then(|key| key.namespace.as_ref())
+        .filter(|namespace| caller.scope.meets(namespace));
     audit::note(of, id.to_string());
     keys::revoke(&scheduler, caller, id).await
 }
