@@ -16,10 +16,11 @@ use http::uri::{Authority, Scheme};
 use http::{HeaderValue, Request, Response, Uri, Version};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper::rt::{Read, Write};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
 
 use crate::connection_pool::{HeadLimits, IDLE, Reply, SendError, head_bytes};
+use crate::frame_budget::Limited;
 
 /// Bytes of a response's body that a destination may send before they are read.
 const WINDOW: u32 = 128 << 10;
@@ -35,6 +36,8 @@ pub struct StreamLimits {
     pub streams: usize,
     /// How often a destination must prove that it is there while streams are open. A frozen one could not.
     pub ping: Option<Duration>,
+    /// Whether the destination is believed to send no more frames than it needs.
+    pub is_trusted: bool,
 }
 
 impl StreamLimits {
@@ -42,11 +45,13 @@ impl StreamLimits {
     pub const FUNCTION: Self = Self {
         streams: usize::MAX,
         ping: None,
+        is_trusted: false,
     };
     /// For a worker, whose server takes 200.
     pub const PLATFORM: Self = Self {
         streams: 100,
         ping: Some(Duration::from_secs(10)),
+        is_trusted: true,
     };
 }
 
@@ -200,9 +205,15 @@ impl Shared {
         if let Some(every) = self.streams.ping {
             builder.keep_alive_interval(every).keep_alive_timeout(every);
         }
-        let shaken = builder.handshake(stream).await;
-        let (sender, connection) = shaken.map_err(|e| SendError::Connect(e.into()))?;
-        // Streams are told of its end, too.
+        let failed = |e: hyper::Error| SendError::Connect(e.into());
+        // Streams are told of a connection's end, too.
+        if self.streams.is_trusted {
+            let (sender, connection) = builder.handshake(stream).await.map_err(failed)?;
+            tokio::spawn(connection);
+            return Ok(sender);
+        }
+        let stream = TokioIo::new(Limited::new(TokioIo::new(stream)));
+        let (sender, connection) = builder.handshake(stream).await.map_err(failed)?;
         tokio::spawn(connection);
         Ok(sender)
     }
@@ -252,8 +263,7 @@ mod tests {
     use http_body_util::{BodyExt as _, StreamBody};
     use hyper::body::Incoming;
     use hyper::service::service_fn;
-    use hyper_util::rt::TokioIo;
-    use tokio::io::DuplexStream;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
     use tokio::sync::mpsc;
 
     use super::*;
@@ -313,7 +323,10 @@ mod tests {
     #[tokio::test]
     async fn a_full_connection_is_joined_by_another_and_closed_ones_by_none() {
         let (connect, mut made) = echoing();
-        let streams = StreamLimits { streams: 1, ping: None };
+        let streams = StreamLimits {
+            streams: 1,
+            ..StreamLimits::FUNCTION
+        };
         let connections = Http2Connections::new(HeadLimits::FUNCTION, streams);
         let endless = || Body::from_stream(futures::stream::pending::<Result<Bytes, Infallible>>());
         let one = connections.send(request(endless()), &connect).await.unwrap();
@@ -326,5 +339,55 @@ mod tests {
         assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "x");
         assert!(made.recv().await.is_some(), "the closed ones were used");
         drop(two);
+    }
+
+    /// Answers the first request, and then sends pings as long as it can. Says how many.
+    async fn flood(mut far: DuplexStream) -> usize {
+        let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+        // `:status: 200`, which ends the first stream.
+        let answer = [0, 0, 1, 1, 5, 0, 0, 0, 1, 0x88];
+        far.write_all(&settings).await.unwrap();
+        let mut seen = Vec::new();
+        let head = |seen: &[u8]| {
+            let mut at = 24;
+            while let Some(header) = seen.get(at..at + 9) {
+                if header[3] == 1 {
+                    return true;
+                }
+                at += 9 + usize::from(header[1]) * 256 + usize::from(header[2]);
+            }
+            false
+        };
+        while !head(&seen) {
+            far.read_buf(&mut seen).await.unwrap();
+        }
+        far.write_all(&answer).await.unwrap();
+        let (mut reads, mut writes) = tokio::io::split(far);
+        tokio::spawn(async move { tokio::io::copy(&mut reads, &mut tokio::io::sink()).await });
+        let pings = [[0, 0, 8, 6, 0, 0, 0, 0, 0].as_slice(), &[7; 8]].concat().repeat(100);
+        let mut sent = 0;
+        while writes.write_all(&pings).await.is_ok() {
+            sent += 100;
+        }
+        sent
+    }
+
+    #[tokio::test]
+    async fn a_destination_that_floods_its_connection_loses_it() {
+        let (told, mut sent) = mpsc::unbounded_channel();
+        let connect = move || {
+            let (near, far) = tokio::io::duplex(1 << 16);
+            let told = told.clone();
+            tokio::spawn(async move { told.send(flood(far).await) });
+            std::future::ready(Ok::<_, Infallible>(TokioIo::new(near)))
+        };
+        let connections = Http2Connections::new(HeadLimits::FUNCTION, StreamLimits::FUNCTION);
+        let answer = connections.send(request(Body::empty()), &connect).await.unwrap();
+        assert_eq!(answer.status(), 200);
+        drop(answer);
+        let sent = tokio::time::timeout(Duration::from_secs(20), sent.recv()).await;
+        let sent = sent.unwrap().unwrap();
+        assert!((900..30_000).contains(&sent), "{sent}");
+        assert!(!connections.sweep(), "the connection is kept");
     }
 }

@@ -10,6 +10,7 @@
 mod answer;
 mod connection_pool;
 mod detach_on_drop;
+mod frame_budget;
 mod grpc;
 mod headers;
 mod http2;

@@ -1,0 +1,224 @@
+//! Limits the frames of HTTP/2 that a destination sends for nothing: pings, settings, windows. Each costs it a few
+//! bytes, and takes a processor here though no request is in flight. Frames are found as they are read and written (RFC
+//! 9113, 4.1); `h2` handles their contents.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+const PREFACE: usize = 24;
+const HEADER: usize = 9;
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const CONTINUATION: u8 = 9;
+/// Number of frames that may come for nothing at once at first, and in each second after that.
+const FREE: u64 = 1_000;
+/// Number of them that a frame of a request permits: windows for its stream and the connection, a ping, a reset.
+const EARNED: u64 = 4;
+/// Maximum that is saved up.
+const SAVED_MAX: u64 = 20_000;
+
+/// Finds frames in a sequence of bytes.
+struct Frames {
+    /// Bytes up to the next header.
+    skip: usize,
+    have: usize,
+    header: [u8; HEADER],
+}
+
+impl Frames {
+    fn after(skip: usize) -> Self {
+        Self {
+            skip,
+            have: 0,
+            header: [0; HEADER],
+        }
+    }
+
+    /// Consumes bytes. Returns how many frames begin in them that have a part of a message, and how many others.
+    fn feed(&mut self, mut bytes: &[u8]) -> (u64, u64) {
+        let (mut parts, mut others) = (0, 0);
+        while !bytes.is_empty() {
+            if self.skip > 0 {
+                let n = bytes.len().min(self.skip);
+                self.skip -= n;
+                bytes = &bytes[n..];
+                continue;
+            }
+            let n = bytes.len().min(HEADER - self.have);
+            self.header[self.have..self.have + n].copy_from_slice(&bytes[..n]);
+            self.have += n;
+            bytes = &bytes[n..];
+            if self.have == HEADER {
+                let [a, b, c, kind, ..] = self.header;
+                let length = u32::from_be_bytes([0, a, b, c]);
+                (self.skip, self.have) = (length as usize, 0);
+                match kind {
+                    HEADERS | CONTINUATION => parts += 1,
+                    DATA if length > 0 => parts += 1,
+                    _ => others += 1,
+                }
+            }
+        }
+        (parts, others)
+    }
+}
+
+/// A client's stream to a destination that is limited.
+pub(crate) struct Limited<S> {
+    stream: S,
+    read: Frames,
+    written: Frames,
+    /// Number of frames that may come for nothing.
+    left: u64,
+    /// When that was last added to.
+    at: Instant,
+}
+
+impl<S> Limited<S> {
+    pub(crate) fn new(stream: S) -> Self {
+        Self {
+            stream,
+            read: Frames::after(0),
+            written: Frames::after(PREFACE),
+            left: FREE,
+            at: Instant::now(),
+        }
+    }
+
+    fn came(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let (_, others) = self.read.feed(bytes);
+        if others == 0 {
+            return Ok(());
+        }
+        let seconds = self.at.elapsed().as_secs();
+        if seconds > 0 {
+            self.at = Instant::now();
+            self.left = self.left.saturating_add(seconds.saturating_mul(FREE)).min(SAVED_MAX);
+        }
+        match self.left.checked_sub(others) {
+            Some(left) => self.left = left,
+            None => {
+                return Err(io::Error::other(
+                    "it sent frames that bring nothing by the thousand (pings, settings, windows)",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn wrote(&mut self, bytes: &[u8]) {
+        let (parts, _) = self.written.feed(bytes);
+        self.left = self.left.saturating_add(parts * EARNED).min(SAVED_MAX);
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Limited<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if matches!(read, Poll::Ready(Ok(()))) {
+            self.came(&buf.filled()[before..])?;
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Limited<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let wrote = Pin::new(&mut self.stream).poll_write(cx, buf);
+        if let Poll::Ready(Ok(length)) = wrote {
+            self.wrote(&buf[..length]);
+        }
+        wrote
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let wrote = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        if let Poll::Ready(Ok(length)) = wrote {
+            let mut left = length;
+            for buf in bufs {
+                let n = buf.len().min(left);
+                self.wrote(&buf[..n]);
+                left -= n;
+            }
+        }
+        wrote
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    const PING: u8 = 6;
+
+    fn frame(kind: u8, length: u8) -> Vec<u8> {
+        let mut bytes = vec![0, 0, length, kind, 0, 0, 0, 0, 1];
+        bytes.extend(std::iter::repeat_n(7, length.into()));
+        bytes
+    }
+
+    #[test]
+    fn frames_are_found_however_they_are_cut() {
+        let all = [
+            frame(4, 6),
+            frame(HEADERS, 200),
+            frame(CONTINUATION, 0),
+            frame(DATA, 100),
+            frame(DATA, 0),
+            frame(PING, 8),
+            frame(8, 4),
+        ]
+        .concat();
+        for piece in 1..=all.len() {
+            let mut frames = Frames::after(0);
+            let found = all.chunks(piece).map(|part| frames.feed(part));
+            let found = found.fold((0, 0), |(a, b), (c, d)| (a + c, b + d));
+            assert_eq!(found, (3, 4), "in pieces of {piece}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_comes_for_nothing_is_limited_and_requests_permit_more_of_it() {
+        let (near, mut far) = tokio::io::duplex(1 << 20);
+        let mut near = Limited::new(near);
+        let mut pings = async |near: &mut Limited<_>, count: usize| {
+            let bytes = frame(PING, 8).repeat(count);
+            far.write_all(&bytes).await.unwrap();
+            near.read_exact(&mut vec![0; bytes.len()]).await
+        };
+        pings(&mut near, 1_000).await.unwrap();
+        near.at = near.at.checked_sub(Duration::from_secs(2)).unwrap();
+        pings(&mut near, 2_000).await.unwrap();
+        near.write_all(&[0; PREFACE]).await.unwrap();
+        near.write_all(&frame(DATA, 1).repeat(100)).await.unwrap();
+        near.write_all(&frame(PING, 8).repeat(100)).await.unwrap();
+        pings(&mut near, 400).await.unwrap();
+        let refused = pings(&mut near, 1).await.unwrap_err();
+        assert!(refused.to_string().contains("bring nothing"), "{refused}");
+    }
+}
