@@ -7,7 +7,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::response::IntoResponse as _;
 use http::header::{AUTHORIZATION, LOCATION, STRICT_TRANSPORT_SECURITY};
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version};
 use rekindle_relay::is_grpc;
 use rekindle_telemetry::metrics::exposition;
 use rekindle_wire::access::{AccessRole, Caller, Scope};
@@ -17,9 +17,10 @@ use rekindle_wire::{ApiError, ErrorCode, FunctionId, Selector};
 use tokio_util::sync::CancellationToken;
 
 use crate::async_calls::{self, Asked, Targets};
+use crate::body::Sender;
 use crate::clients::{Clients, Held};
 use crate::config::Paths;
-use crate::connection::{Answering, Via};
+use crate::connection::{Answering, Via, WINDOW};
 use crate::dispatch::{Call, Dispatch};
 use crate::headers::FORWARDED_PROTO;
 use crate::host::{self, Host, Hosts, Whose};
@@ -188,6 +189,11 @@ impl Gateway {
         let arrived = Instant::now();
         let peer = via.peer;
         let host = host::of(&request)?;
+        let of_api = Sender {
+            client: client.clone(),
+            window: if request.version() == Version::HTTP_2 { WINDOW } else { 0 },
+            is_call: false,
+        };
         if let Some(answer) = self.elsewhere(&request, host.as_ref(), via)? {
             return Ok(answer);
         }
@@ -296,7 +302,8 @@ impl Gateway {
             Route::Admin => {
                 let caller = self.keys.caller(request.headers())?;
                 admin::check(&request, &caller)?;
-                Ok(admin::pass_on(&self.scheduler, request, request_id, &caller).await)
+                let received = admin::receive(&self.dispatch.intake, request, &of_api).await?;
+                Ok(admin::pass_on(&self.scheduler, received, request_id, &caller).await)
             }
             Route::Metrics => {
                 let caller = self.keys.caller(request.headers())?;

@@ -27,6 +27,7 @@ use crate::retention::Retention;
 use crate::schedules::known::Schedules;
 use crate::secrets::vault::Secrets;
 use crate::store::Store;
+use crate::upload::places::Places;
 use crate::worker::WorkerClient;
 
 /// Number of versions prepared at once; the rest wait their turn.
@@ -71,6 +72,8 @@ pub(crate) struct Shared {
     pub(crate) builds: Builds,
     /// What is used today.
     pub(crate) metering: Metering,
+    /// Those of them that are still uploaded, by namespace.
+    pub(crate) uploads: Places,
     /// Held for reading while an uploaded folder has no version yet, and for writing while one is removed.
     pub(crate) sources: RwLock<()>,
     /// Tasks that outlive the request that started them. A shutdown waits for them briefly.
@@ -114,6 +117,7 @@ impl Shared {
             deploys: Arc::new(Semaphore::new(DEPLOYS_MAX)),
             builds: Builds::default(),
             metering: Metering::default(),
+            uploads: Places::default(),
             sources: RwLock::new(()),
             tasks: TaskTracker::new(),
             state: Mutex::new(ClusterState {

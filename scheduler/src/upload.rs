@@ -1,5 +1,7 @@
 //! Uploads of folders: received into a temporary file, hashed on the way, and checked before anything is kept.
 
+pub(crate) mod places;
+
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::Read as _;

@@ -8,7 +8,7 @@ use rekindle_gateway::MinRate;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::harness::{Platform, until};
+use crate::harness::{KEY, Platform, until};
 use crate::metrics::metrics;
 
 const SLOW: usize = 1_000;
@@ -186,6 +186,28 @@ async fn a_body_that_stops_is_408_before_its_function_is_looked_for_and_while_it
         "an instance was given up for a client's fault"
     );
     others_go_through(&platform).await;
+}
+
+#[tokio::test]
+async fn bodies_of_the_api_that_stop_are_408_and_reach_no_scheduler() {
+    let rate = MinRate {
+        bytes_per_s: 1 << 10,
+        grace: Duration::from_millis(300),
+    };
+    let platform = Platform::start_with(|c| c.min_rate = rate).await;
+    for (operation, sent) in [("POST /v1/functions", 9), ("PUT /v1/secrets/DB", 9), ("POST /v1/functions", 70_000)] {
+        let head = format!("{operation} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n");
+        let mut request = format!("{head}Content-Length: 100000\r\n\r\n").into_bytes();
+        request.resize(request.len() + sent, b'x');
+        let text = told(&mut slow_client(&platform, &request).await).await;
+        assert!(text.starts_with("HTTP/1.1 408 "), "{operation}, {sent}: {text}");
+    }
+    assert_eq!(platform.relay.calls("/v1/secrets/DB"), 0);
+    assert_eq!(platform.relay.calls("/v1/functions"), 1, "the one that began well");
+    let large = platform.admin(reqwest::Method::PUT, "/v1/secrets/DB");
+    let large = large.body(vec![b'x'; 200 << 10]).send().await.unwrap();
+    assert_eq!(large.status(), 413);
+    assert_eq!(platform.upload("name = \"Bad\"\n").await.status(), 400);
 }
 
 #[tokio::test]

@@ -51,6 +51,7 @@ pub(super) async fn deploy(
     if caller.scope != Scope::Platform {
         is_known?;
     }
+    let of_namespace = scheduler.uploads.take(&caller).await?;
     // Before the upload, which is the larger part of the work.
     let place = scheduler.deploys.clone().try_acquire_owned().map_err(|_| {
         ApiError::new(
@@ -62,6 +63,7 @@ pub(super) async fn deploy(
     let build = scheduler.builds.begin(namespace.as_str(), &limits);
     let build = build.map_err(|over| over.error(namespace.as_str(), Some(DEPLOY_AGAIN_S)))?;
     let upload = upload::receive(body, &scheduler.config.spool).await?;
+    drop(of_namespace);
     let function = FunctionId::new(&namespace, &upload.folder.manifest.name);
     audit::note(Some(&namespace), function.name().to_owned());
     caller.check(AccessRole::Deployer, &Scope::Function(function.clone()))?;
