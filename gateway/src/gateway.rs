@@ -191,7 +191,11 @@ impl Gateway {
         let host = host::of(&request)?;
         let of_api = Sender {
             client: client.clone(),
-            window: if request.version() == Version::HTTP_2 { WINDOW } else { 0 },
+            window: if request.version() == Version::HTTP_2 {
+                WINDOW
+            } else {
+                0
+            },
             is_call: false,
         };
         if let Some(answer) = self.elsewhere(&request, host.as_ref(), via)? {
@@ -303,6 +307,8 @@ impl Gateway {
                 let caller = self.keys.caller(request.headers())?;
                 admin::check(&request, &caller)?;
                 let received = admin::receive(&self.dispatch.intake, request, &of_api).await?;
+                // The key may have been revoked while the body came.
+                let caller = self.keys.caller(received.0.headers())?;
                 Ok(admin::pass_on(&self.scheduler, received, request_id, &caller).await)
             }
             Route::Metrics => {

@@ -5,10 +5,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use rekindle_gateway::MinRate;
+use rekindle_wire::api::NewKey;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::harness::{KEY, Platform, until};
+use crate::harness::{KEY, Platform, folder, until};
 use crate::metrics::metrics;
 
 const SLOW: usize = 1_000;
@@ -195,7 +196,11 @@ async fn bodies_of_the_api_that_stop_are_408_and_reach_no_scheduler() {
         grace: Duration::from_millis(300),
     };
     let platform = Platform::start_with(|c| c.min_rate = rate).await;
-    for (operation, sent) in [("POST /v1/functions", 9), ("PUT /v1/secrets/DB", 9), ("POST /v1/functions", 70_000)] {
+    for (operation, sent) in [
+        ("POST /v1/functions", 9),
+        ("PUT /v1/secrets/DB", 9),
+        ("POST /v1/functions", 70_000),
+    ] {
         let head = format!("{operation} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n");
         let mut request = format!("{head}Content-Length: 100000\r\n\r\n").into_bytes();
         request.resize(request.len() + sent, b'x');
@@ -208,6 +213,30 @@ async fn bodies_of_the_api_that_stop_are_408_and_reach_no_scheduler() {
     let large = large.body(vec![b'x'; 200 << 10]).send().await.unwrap();
     assert_eq!(large.status(), 413);
     assert_eq!(platform.upload("name = \"Bad\"\n").await.status(), 400);
+}
+
+#[tokio::test]
+async fn a_key_that_is_revoked_while_its_request_comes_changes_nothing() {
+    let platform = Platform::start().await;
+    let body = serde_json::json!({"role": "deployer", "namespace": "default"});
+    let made = platform.admin(reqwest::Method::POST, "/v1/keys").json(&body);
+    let made: NewKey = made.send().await.unwrap().json().await.unwrap();
+    let folder = folder("name = \"late\"\nruntime = \"python\"\nentry = \"main.handler\"\n");
+    let (first, rest) = folder.split_at(9);
+    let head = format!(
+        "POST /v1/functions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\nContent-Length: {}\r\n\r\n",
+        made.key,
+        folder.len()
+    );
+    let mut slow = slow_client(&platform, &[head.as_bytes(), first].concat()).await;
+    let revoked = platform.admin(reqwest::Method::DELETE, &format!("/v1/keys/{}", made.summary.id));
+    assert!(revoked.send().await.unwrap().status().is_success());
+    slow.write_all(rest).await.unwrap();
+    let mut answer = [0; 12];
+    slow.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 401");
+    let versions = platform.admin(reqwest::Method::GET, "/v1/functions/late");
+    assert_eq!(versions.send().await.unwrap().status(), 404);
 }
 
 #[tokio::test]

@@ -69,6 +69,9 @@ async fn create_now(
     let (id, key) = generate();
     let created_unix_s = unix_s();
     let life = asked.expires_s.and_then(|life| i64::try_from(life).ok());
+    let asked_end = life.map(|life| created_unix_s.saturating_add(life));
+    // No longer than the key that makes it.
+    let own_end = scheduler.keys.recheck(caller, created_unix_s)?;
     let summary = KeySummary {
         id,
         name: asked.name,
@@ -77,7 +80,7 @@ async fn create_now(
         function: scope.function(),
         created_by: caller.name().to_owned(),
         created_unix_s,
-        expires_unix_s: life.map(|life| created_unix_s.saturating_add(life)),
+        expires_unix_s: asked_end.into_iter().chain(own_end).min(),
         used_unix_s: None,
     };
     let stored = StoredKey {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
-use rekindle_wire::access::KeyId;
+use rekindle_wire::access::{Caller, KeyId};
 use rekindle_wire::api::KeySummary;
 use rekindle_wire::internal::{KeysAnswer, KnownKey};
 use rekindle_wire::{ApiError, ErrorCode, Namespace};
@@ -114,6 +114,25 @@ impl Keys {
             table.count(id.clone());
         }
         table.revision
+    }
+
+    /// Checks the key of a caller once more, whose request may have begun long ago. Returns when it expires, in seconds
+    /// since the Unix epoch.
+    ///
+    /// # Errors
+    /// `unauthorized` if the key was revoked or has expired since.
+    pub(crate) fn recheck(&self, caller: &Caller, now_unix_s: i64) -> Result<Option<i64>, ApiError> {
+        let Some(id) = &caller.key else { return Ok(None) };
+        let table = self.table.lock();
+        let ended = |what: &str| {
+            let message = format!("the key {id} {what} while the request went on: nothing was changed");
+            ApiError::new(ErrorCode::Unauthorized, message)
+        };
+        let known = table.keys.get(id).ok_or_else(|| ended("was revoked"))?;
+        match known.summary.expires_unix_s {
+            Some(end) if end <= now_unix_s => Err(ended("expired")),
+            end => Ok(end),
+        }
     }
 
     /// The newest revision.
@@ -228,6 +247,26 @@ mod tests {
         assert_eq!((ids(&told), &told.revoked[..]), ((false, 0, 1), &[first][..]));
         assert_eq!(told.revision, removed);
         assert!(keys.since(Some(removed + 1)).whole, "a revision that never was");
+    }
+
+    #[test]
+    fn a_key_that_was_revoked_or_has_expired_is_refused_when_its_request_goes_on() {
+        let mut own = key(Some("team"));
+        own.summary.expires_unix_s = Some(100);
+        let caller = Caller {
+            key: Some(own.summary.id.clone()),
+            role: AccessRole::Deployer,
+            scope: own.scope(),
+        };
+        let keys = Keys::new(vec![own]);
+        assert_eq!(keys.recheck(&caller, 99).unwrap(), Some(100));
+        assert_eq!(keys.recheck(&Caller::platform(), 100).unwrap(), None);
+        let expired = keys.recheck(&caller, 100).unwrap_err();
+        keys.remove(caller.key.as_slice());
+        let revoked = keys.recheck(&caller, 99).unwrap_err();
+        for error in [expired, revoked] {
+            assert_eq!(error.code, ErrorCode::Unauthorized, "{error}");
+        }
     }
 
     #[test]

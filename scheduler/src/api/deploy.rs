@@ -64,6 +64,8 @@ pub(super) async fn deploy(
     let build = build.map_err(|over| over.error(namespace.as_str(), Some(DEPLOY_AGAIN_S)))?;
     let upload = upload::receive(body, &scheduler.config.spool).await?;
     drop(of_namespace);
+    // Uploads take long, and a key that was revoked meanwhile must not leave a version behind.
+    scheduler.keys.recheck(&caller, unix_s())?;
     let function = FunctionId::new(&namespace, &upload.folder.manifest.name);
     audit::note(Some(&namespace), function.name().to_owned());
     caller.check(AccessRole::Deployer, &Scope::Function(function.clone()))?;

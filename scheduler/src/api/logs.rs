@@ -1,12 +1,16 @@
 //! What instances wrote, from all workers, as lines of JSON.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt as _, TryStreamExt as _};
+use http::HeaderMap;
 use http::header::CONTENT_TYPE;
+use rekindle_wire::access::Caller;
 use rekindle_wire::api::LogLine;
 use rekindle_wire::interface::Params;
 use rekindle_wire::interface::users::ReadLogs;
@@ -15,6 +19,7 @@ use tokio_util::codec::{FramedRead, LinesCodec};
 use tokio_util::io::StreamReader;
 
 use super::named;
+use crate::clock::unix_s;
 use crate::refusal::unknown_function;
 use crate::refusal::{Refused, from_store};
 use crate::state::Scheduler;
@@ -24,12 +29,17 @@ const TAIL_MAX: usize = 10_000;
 /// A line is at most 16 KiB of text, which JSON may escape to six times that.
 const LINE_MAX: usize = 128 << 10;
 
+/// How often it is looked whether the key of a caller who follows is still valid.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
 type Lines = BoxStream<'static, String>;
 
 pub(super) async fn logs(
     State(scheduler): State<Scheduler>,
     Params(wanted): Params<ReadLogs>,
+    headers: HeaderMap,
 ) -> Result<Response, Refused> {
+    let caller = Caller::of(&headers)?;
     let name = named(&scheduler, &wanted.name, wanted.namespace)?;
     let follow = wanted.follow.unwrap_or(false);
     let tail = wanted.tail.unwrap_or(TAIL_DEFAULT).min(TAIL_MAX);
@@ -59,12 +69,21 @@ pub(super) async fn logs(
         ));
     }
     let merged: Lines = if follow {
-        stream::select_all(sources).boxed()
+        stream::select_all(sources)
+            .take_until(key_ends(scheduler.clone(), caller))
+            .boxed()
     } else {
         stream::iter(newest(sources, tail).await).boxed()
     };
     let body = merged.map(|line| Ok::<_, std::convert::Infallible>(Bytes::from(line + "\n")));
     Ok(([(CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(body)).into_response())
+}
+
+/// Waits until the caller's key is revoked or has expired.
+async fn key_ends(scheduler: Scheduler, caller: Caller) {
+    while scheduler.keys.recheck(&caller, unix_s()).is_ok() {
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
 }
 
 /// One worker's lines; they end when it goes away.
