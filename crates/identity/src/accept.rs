@@ -41,6 +41,11 @@ const AT_ONCE: usize = 512;
 const HEADERS_MAX: usize = 320;
 /// Largest head of such a request over HTTP/2, with 32 bytes for each line.
 const HEAD_MAX: u32 = 128 << 10;
+/// Maximum number of requests at once on a connection of HTTP/2. A gateway has one to a worker for the calls of all.
+const STREAMS_MAX: u32 = 200;
+/// Bytes of a request's body that may come before they are read, over HTTP/2. As many are on a connection for each of
+/// its requests: bodies that no function reads must not stop the others.
+const WINDOW: u32 = 128 << 10;
 /// The first byte of a TLS connection.
 const HANDSHAKE: u8 = 22;
 const PLAIN: &str = "{\"code\":\"unauthorized\",\"message\":\"this port speaks TLS with members of its cluster: use \
@@ -217,7 +222,11 @@ where
 {
     let mut http = auto::Builder::new(TokioExecutor::new());
     http.http1().max_headers(HEADERS_MAX);
-    http.http2().max_header_list_size(HEAD_MAX);
+    http.http2()
+        .max_header_list_size(HEAD_MAX)
+        .max_concurrent_streams(STREAMS_MAX)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW * STREAMS_MAX);
     let mut served = pin!(http.serve_connection_with_upgrades(TokioIo::new(connection), answer));
     let result = tokio::select! {
         result = &mut served => result,

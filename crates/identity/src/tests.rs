@@ -5,9 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, State};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use http::Request;
+use http_body_util::BodyExt as _;
+use hyper_util::rt::TokioIo;
+use rekindle_relay::{HeadLimits, Http2Connections, StreamLimits};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -360,4 +365,38 @@ async fn who_is_revoked_gets_no_certificate_and_costs_no_token() {
             .await
             .is_ok()
     );
+}
+
+#[tokio::test]
+async fn bodies_that_nobody_reads_stop_no_other_on_their_connection() {
+    let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = tcp.local_addr().unwrap();
+    let unread = async |body: Body| {
+        let _held = body;
+        std::future::pending::<()>().await;
+    };
+    let routes = Router::new()
+        .route("/unread", post(unread))
+        .route("/read", post(async |body: Bytes| body.len().to_string()));
+    let listener = Listener::new(tcp, None).unwrap();
+    tokio::spawn(listener.serve(routes, std::future::pending()));
+    let connections = Http2Connections::new(HeadLimits::PLATFORM, StreamLimits::PLATFORM);
+    let send = async |path: &str, size: usize| {
+        let request = Request::post(format!("http://{address}{path}"));
+        let request = request.body(Body::from(vec![b'x'; size])).unwrap();
+        let connect = || async { TcpStream::connect(address).await.map(TokioIo::new) };
+        connections.send(request, connect).await.unwrap()
+    };
+    let unread = futures::future::join_all((0..20).map(|_| send("/unread", 1 << 20)));
+    let read = async {
+        // Until then they have taken what they can of the connection.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let answer = tokio::time::timeout(Duration::from_secs(10), send("/read", 100_000)).await;
+        let answer = answer.unwrap().into_body().collect().await.unwrap();
+        assert_eq!(answer.to_bytes(), "100000");
+    };
+    tokio::select! {
+        _ = unread => panic!("nobody reads them"),
+        () = read => {}
+    }
 }
