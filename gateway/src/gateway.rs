@@ -188,6 +188,7 @@ impl Gateway {
     ) -> Result<Response<Body>, ApiError> {
         let arrived = Instant::now();
         let peer = via.peer;
+        headers::check_authorization(request.headers())?;
         let host = host::of(&request)?;
         let of_api = Sender {
             client: client.clone(),
@@ -260,6 +261,9 @@ impl Gateway {
                 let prefix = (by != By::Host).then(|| headers::set_prefix(request.headers_mut(), &own));
                 let call = call(name, selector, path, "http", force, caller.as_ref());
                 let mut answer = self.dispatch.invoke(call, request).await;
+                if by == By::Host && self.paths != Paths::Trusted {
+                    headers::keep_to_host(answer.headers_mut());
+                }
                 let is_apart = match by {
                     By::Host => false,
                     By::Path => self.paths == Paths::Apart,

@@ -4,7 +4,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use http::header::{
-    CONNECTION, CONTENT_SECURITY_POLICY, DATE, FORWARDED, HOST, SET_COOKIE, STRICT_TRANSPORT_SECURITY, UPGRADE,
+    AUTHORIZATION, CONNECTION, CONTENT_SECURITY_POLICY, DATE, FORWARDED, HOST, SET_COOKIE, STRICT_TRANSPORT_SECURITY,
+    UPGRADE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
 use rekindle_relay::{HeadLimits, strip_hop_by_hop_but_upgrade, strip_named};
@@ -60,13 +61,24 @@ pub(crate) fn strip_upgrade(headers: &mut HeaderMap) {
     headers.remove(UPGRADE);
 }
 
+/// Refuses a request with two `Authorization` headers: one is judged here, and the function would see the other.
+pub(crate) fn check_authorization(headers: &HeaderMap) -> Result<(), ApiError> {
+    match headers.get_all(AUTHORIZATION).iter().nth(1) {
+        None => Ok(()),
+        Some(_) => Err(ApiError::new(
+            ErrorCode::BadRequest,
+            "the request has two Authorization headers: send one",
+        )),
+    }
+}
+
 /// Whether a function may mistake the header for one of the platform's: CGI, WSGI and their heirs do not distinguish
-/// `-` from `_` in a name.
+/// `-`, `_` and `.` in a name.
 fn looks_like_ours(name: &str) -> bool {
-    if !name.contains('_') {
+    if !name.contains(['_', '.']) {
         return false;
     }
-    let alike = name.replace('_', "-");
+    let alike = name.replace(['_', '.'], "-");
     alike == REQUEST_ID || TOLD_BY.iter().any(|prefix| alike.starts_with(prefix))
 }
 
@@ -109,6 +121,53 @@ pub(crate) fn keep_apart(headers: &mut HeaderMap, path: &str) {
     for cookie in own {
         headers.append(SET_COOKIE, cookie);
     }
+}
+
+/// Keeps what a response says within its own host: other functions have hosts beside it and below it.
+pub(crate) fn keep_to_host(headers: &mut HeaderMap) {
+    let cookies: Vec<HeaderValue> = headers.get_all(SET_COOKIE).iter().filter_map(cookie_of_host).collect();
+    headers.remove(SET_COOKIE);
+    for cookie in cookies {
+        headers.append(SET_COOKIE, cookie);
+    }
+    if let Some(sent) = headers.get(STRICT_TRANSPORT_SECURITY) {
+        let own = sent
+            .to_str()
+            .ok()
+            .and_then(|text| HeaderValue::from_str(&without(text, OTHER_HOSTS)).ok());
+        match own {
+            Some(own) => drop(headers.insert(STRICT_TRANSPORT_SECURITY, own)),
+            None => drop(headers.remove(STRICT_TRANSPORT_SECURITY)),
+        }
+    }
+}
+
+/// What a policy of transport says of other hosts (RFC 6797).
+const OTHER_HOSTS: &[&str] = &["includesubdomains", "preload"];
+
+/// A cookie for the host that sets it alone. `None` for one that cannot be read.
+fn cookie_of_host(cookie: &HeaderValue) -> Option<HeaderValue> {
+    let bytes = cookie.as_bytes();
+    // Most cookies say nothing of a domain, and are left as they are.
+    if !bytes.windows(6).any(|part| part.eq_ignore_ascii_case(b"domain")) {
+        return Some(cookie.clone());
+    }
+    HeaderValue::from_str(&without(std::str::from_utf8(bytes).ok()?, &["domain"])).ok()
+}
+
+/// A header's value without these attributes, whose names are in lower case.
+fn without(value: &str, names: &[&str]) -> String {
+    let mut parts = value.split(';');
+    let first = parts.next().unwrap_or_default();
+    let mut kept = first.to_owned();
+    for part in parts {
+        let name = part.split('=').next().unwrap_or_default().trim();
+        if !names.iter().any(|dropped| name.eq_ignore_ascii_case(dropped)) {
+            kept.push(';');
+            kept.push_str(part);
+        }
+    }
+    kept
 }
 
 /// A cookie for this path and what is below it, instead of other paths and hosts. `None` for one that cannot be so
@@ -279,6 +338,30 @@ mod tests {
     }
 
     #[test]
+    fn a_function_at_its_host_sets_cookies_and_policies_for_no_other() {
+        let mut h = headers(&[("strict-transport-security", "max-age=9; includeSubDomains; preload")]);
+        for cookie in [
+            "id=1; Path=/; HttpOnly",
+            "id=2; Domain=.example.org; Path=/",
+            "domain=3;DOMAIN=example.org",
+        ] {
+            h.append(SET_COOKIE, HeaderValue::from_static(cookie));
+        }
+        keep_to_host(&mut h);
+        let cookies: Vec<_> = h.get_all(SET_COOKIE).iter().collect();
+        assert_eq!(cookies, ["id=1; Path=/; HttpOnly", "id=2; Path=/", "domain=3"]);
+        assert_eq!(h[STRICT_TRANSPORT_SECURITY], "max-age=9");
+    }
+
+    #[test]
+    fn a_request_has_one_authorization() {
+        let mut h = headers(&[("authorization", "Basic dTpw")]);
+        assert!(check_authorization(&h).is_ok());
+        h.append(AUTHORIZATION, HeaderValue::from_static("Bearer key"));
+        assert_eq!(check_authorization(&h).unwrap_err().code, ErrorCode::BadRequest);
+    }
+
+    #[test]
     fn a_client_does_not_say_what_the_platform_tells_nor_for_whom_it_speaks() {
         let mut h = headers(&[("x-fn-reseeded", "openssl"), ("x-fn-anything", "1"), ("accept", "*/*")]);
         strip_request(&mut h);
@@ -311,6 +394,7 @@ mod tests {
             ("x_rekindle_token", "guess"),
             ("x_forwarded_for", "10.0.0.1"),
             ("x_request_id", "r-1"),
+            ("x.fn.instance", "i-1"),
             ("x_own", "kept"),
             ("x-forwarded-for", "10.0.0.2"),
         ]);

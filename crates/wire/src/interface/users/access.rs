@@ -1,6 +1,7 @@
 //! Which role each operation needs, and what a request touches.
 
 use http::Method;
+use percent_encoding::percent_decode_str;
 
 use super::described::{Described, Reach};
 use super::{DESCRIBED_ADMIN, in_namespace};
@@ -47,6 +48,8 @@ pub fn touched(method: &Method, path: &str) -> Option<Touched> {
     let (described, names) = found(method, path).filter(|_| !matches!(*method, Method::GET | Method::HEAD))?;
     let is_in_one = in_namespace(described.operation.path).is_some();
     let namespace = names.namespace.unwrap_or(DEFAULT_NAMESPACE);
+    // As the operation reads them, so that no spelling hides a name from whoever looks for it.
+    let plain = |name: &str| percent_decode_str(name).decode_utf8_lossy().into_owned();
     let object = names
         .all
         .into_iter()
@@ -54,7 +57,7 @@ pub fn touched(method: &Method, path: &str) -> Option<Touched> {
     Some(Touched {
         name: described.id(),
         namespace: is_in_one.then(|| namespace.parse().ok()).flatten(),
-        object: object.collect::<Vec<_>>().join("/"),
+        object: object.map(plain).collect::<Vec<_>>().join("/"),
     })
 }
 
@@ -242,6 +245,7 @@ mod tests {
                 "set_alias team hello/live",
             ),
             (Method::PUT, "/v1/secrets/DB", "set_secret default DB"),
+            (Method::PUT, "/v1/secrets/D%42", "set_secret default DB"),
             (Method::PUT, "/v1/namespaces/team", "create_namespace - team"),
             (Method::DELETE, "/v1/keys/k-1", "revoke_key - k-1"),
             (Method::PUT, "/v1/workers/w-1/drain", "drain_worker - w-1"),

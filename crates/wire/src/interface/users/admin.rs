@@ -292,7 +292,7 @@ described! {
 
     /// Remove a secret
     ///
-    /// Instances that hold it keep it until they end. Without it no others of these functions start.
+    /// It is taken from instances that run, too. Without it no others of these functions start.
     secrets [Deployer Namespace] DELETE "/v1/secrets/{name}" RemoveSecret {
         /// the secret
         name: SecretName;
