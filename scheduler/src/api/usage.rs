@@ -1,5 +1,6 @@
 //! What namespaces have used: gateways report it, users read it.
 
+use rekindle_wire::access::{Caller, Scope};
 use rekindle_wire::api::{USAGE_DAYS_MAX, USAGE_LINES_MAX, UsageLine};
 use rekindle_wire::interface::Call;
 use rekindle_wire::interface::scheduler::ReportUsage;
@@ -28,11 +29,17 @@ pub(super) async fn read(scheduler: Scheduler, call: Call<ReadUsage>) -> Result<
             "usage is kept for {USAGE_DAYS_MAX} days: ask for 1 to {USAGE_DAYS_MAX}"
         ));
     }
+    let namespace = at.namespace.unwrap_or_default();
+    let mut from_day = day_of(unix_s()).saturating_sub(days - 1);
+    // Of a namespace that was removed there is usage too, which is not for keys of a later one of its name.
+    if Caller::of(&call.head.headers)?.scope != Scope::Platform {
+        let made = scheduler.store.namespace_made(&namespace).await.map_err(from_store)?;
+        from_day = from_day.max(day_of(made.unwrap_or(0)));
+    }
     let wanted = WantedUsage {
-        // Of a namespace that was removed there is usage too.
-        namespace: at.namespace.unwrap_or_default(),
+        namespace,
         function: at.function,
-        from_day: day_of(unix_s()).saturating_sub(days - 1),
+        from_day,
         by: at.by.unwrap_or_default(),
         limit: USAGE_LINES_MAX + 1,
     };

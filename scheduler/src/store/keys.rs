@@ -178,6 +178,7 @@ mod tests {
                 store.add_namespace(&team, 7).await.unwrap();
             }
             assert!(store.namespaces().await.unwrap().contains(&team));
+            assert_eq!(store.namespace_made(&team).await.unwrap(), Some(7));
             let own = key(AccessRole::Reader, "*.team", None);
             store.add_key(&own).await.unwrap();
             let ids = [own.summary.id];
@@ -191,6 +192,7 @@ mod tests {
             assert!(store.remove_namespace(&team, &ids).await.unwrap());
             assert_eq!(store.keys().await.unwrap(), []);
             assert!(!store.namespaces().await.unwrap().contains(&team));
+            assert_eq!(store.namespace_made(&team).await.unwrap(), None);
             let refused = store.add_version(&function, &manifest, "sources/a", 7).await;
             assert!(refused.is_err(), "there is no such namespace");
         })

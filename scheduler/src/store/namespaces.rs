@@ -20,6 +20,15 @@ impl Store {
         parsed.collect()
     }
 
+    /// When a namespace was made, in seconds since the Unix epoch; `None` if there is none.
+    pub(crate) async fn namespace_made(&self, namespace: &Namespace) -> Result<Option<i64>, StoreError> {
+        sqlx::query_scalar("SELECT created_unix_s FROM namespaces WHERE name = $1")
+            .bind(namespace.as_str())
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(failed("look when a namespace was made"))
+    }
+
     /// Stores a namespace, unless there is one of that name.
     pub(crate) async fn add_namespace(&self, namespace: &Namespace, now_unix_s: i64) -> Result<(), StoreError> {
         sqlx::query("INSERT INTO namespaces (name, created_unix_s) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING")
