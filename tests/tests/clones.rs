@@ -201,3 +201,52 @@ fn no_two_clones_of_an_http_function_without_hooks_draw_the_same() {
     shared().deploy(&Folder::server("unlike-hookless", "[[warmup]]\npath = \"/\"", SERVER));
     assert_unlike(&clones("unlike-hookless", "/"), 6, &["a generator of its own"]);
 }
+
+/// Closes its connection before the snapshot, as the contract says.
+const CLOSING: &str = "
+import sqlite3, rekindle
+
+def connect():
+    return sqlite3.connect(':memory:', check_same_thread=False)
+
+db, hooks = connect(), []
+
+@rekindle.before_snapshot
+def close():
+    global db
+    db.close()
+    db = None
+    hooks.append('closed')
+
+@rekindle.after_restore
+def open_again():
+    global db
+    db = connect()
+    hooks.append('opened')
+
+def handler(event, context):
+    return {'one': db.execute('SELECT 1').fetchone()[0], 'hooks': hooks}
+";
+
+#[test]
+fn what_is_closed_for_a_snapshot_is_open_again_in_the_instance_that_its_deploy_booted() {
+    shared().deploy(&Folder::python("closing", "", CLOSING));
+    let of_the_deploy = shared().get("closing", "/").ok();
+    assert_eq!(of_the_deploy.start(), "warm");
+    let copy = shared().fresh("restored", "closing", "/").ok();
+    assert_eq!(copy.start(), "restored");
+    for answer in [&of_the_deploy, &copy] {
+        let body = answer.json();
+        assert_eq!(body["one"], 1, "{body}");
+        assert_eq!(body["hooks"], serde_json::json!(["closed", "opened"]), "{body}");
+    }
+
+    let settings = "[hooks]\nbefore_snapshot = \"/snapshot\"\nafter_restore = \"/restored\"";
+    shared().deploy(&Folder::server("closing-http", settings, SERVER));
+    let told = shared().get("closing-http", "/calls").ok();
+    assert_eq!(told.start(), "warm");
+    let body = told.json();
+    let calls = body["calls"].as_array().unwrap();
+    let own = |path: &str| serde_json::json!([path, "0", told.instance()]);
+    assert_eq!(*calls, [own("/snapshot"), own("/restored")], "{body}");
+}

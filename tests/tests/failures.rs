@@ -260,7 +260,7 @@ fn a_function_that_does_not_start_fails_its_deploy_with_its_last_words() {
 }
 
 #[test]
-fn a_hook_that_fails_costs_the_snapshot_or_the_restore_but_not_the_answer() {
+fn a_hook_that_fails_costs_the_snapshot_or_the_instance_but_not_the_answer() {
     let code = "import rekindle\n@rekindle.before_snapshot\ndef refuse():\n    raise ValueError('not now')\ndef handler(event, context):\n    return 1\n";
     let version = shared().try_deploy(&Folder::python("no-snapshot", "", code)).unwrap();
     assert!(version.snapshot.is_none());
@@ -281,6 +281,9 @@ fn a_hook_that_fails_costs_the_snapshot_or_the_restore_but_not_the_answer() {
 
     let code = code.replace("before_snapshot", "after_restore");
     shared().deploy(&Folder::python("no-restore", "rehearse = false", &code));
+    // The instance of the deploy is ended by its hook, as each copy is.
+    shared().until_logged("no-restore", "it cannot go on after its snapshot");
+    assert_eq!(shared().get("no-restore", "/").ok().start(), "booted");
     let answer = shared().fresh("restored", "no-restore", "/").ok();
     assert_eq!(answer.start(), "booted", "it says what it did instead");
     shared().until_logged("no-restore", "not now");

@@ -1,5 +1,6 @@
 //! Makes a version ready to serve: builds its layer, boots it, warms it up, checkpoints it, publishes the snapshot, and
-//! restores that once. The booted instance becomes the version's first warm one.
+//! restores that once. The booted instance becomes the version's first warm one. Its after-restore hook runs too, as in
+//! copies: what the before-snapshot hook closed must be there again.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,7 +22,8 @@ use super::unlisted::UnlistedInstance;
 use super::warm_up;
 use crate::errors::unavailable;
 use crate::host::disk::free_bytes;
-use crate::instance::checkpoint::{Checkpointer, QUIET_LIMIT, quiet};
+use crate::instance::checkpoint::{CheckpointError, Checkpointer, QUIET_LIMIT, quiet};
+use crate::instance::hooks::{Hook, call_hook};
 use crate::instance::runtime_snapshot::Scope;
 use crate::instance::start::Starter;
 use crate::instance::{Instance, Instances, RunningInstance};
@@ -133,7 +135,8 @@ impl Preparer {
         let (mut snapshot, mut snapshot_error, mut no_room) = (None, None, false);
         if spec.manifest.snapshot {
             phase(events, VersionState::Snapshotting).await?;
-            match self.capture(&instance, &parts).await {
+            let serves = request.built.is_none() && !spec.manifest.deploys_without_secrets();
+            match self.capture(&instance, &parts, serves).await {
                 Ok(published) => {
                     refuse_repeating(&spec, &published.summary)?;
                     let summary = SnapshotSummary {
@@ -207,8 +210,14 @@ impl Preparer {
         })
     }
 
-    /// Checkpoints and publishes. Requests wait meanwhile. The error is a sentence for the user.
-    async fn capture(&self, instance: &Arc<Instance>, parts: &Arc<RunningInstance>) -> Result<Published, String> {
+    /// Checkpoints and publishes. Requests wait meanwhile. If the instance serves afterwards, it gets its after-restore
+    /// hook, whether or not there is a snapshot. The error is a sentence for the user.
+    async fn capture(
+        &self,
+        instance: &Arc<Instance>,
+        parts: &Arc<RunningInstance>,
+        serves: bool,
+    ) -> Result<Published, String> {
         instance.set_capturing(true);
         let spec = &instance.spec;
         let origin = Origin::Function {
@@ -217,7 +226,19 @@ impl Preparer {
             rootfs: spec.rootfs.clone(),
             layer: spec.layer.clone(),
         };
-        let checkpointed = self.checkpointer.checkpoint(instance, parts, origin).await;
+        let ready = self.checkpointer.prepare(instance, parts).await;
+        let is_hook_called = match &ready {
+            Ok(ready) => ready.may_have_hooks(),
+            // Its other hooks may have run.
+            Err(error) => matches!(error, CheckpointError::Hook(_)),
+        };
+        let checkpointed = match ready {
+            Ok(ready) => self.checkpointer.checkpoint(instance, parts, origin, ready).await,
+            Err(error) => Err(error),
+        };
+        if serves && is_hook_called {
+            self.go_on(instance, parts).await;
+        }
         instance.set_capturing(false);
         self.metrics
             .captured(checkpointed.as_ref().ok().map(|published| &published.summary));
@@ -230,6 +251,19 @@ impl Preparer {
                 ..published
             })
             .map_err(|e| unavailable("snapshot the function", &e).message)
+    }
+
+    /// Calls the after-restore hook of an instance that goes on after its checkpoint. One whose hook fails is ended, as
+    /// a copy is: the next call starts another.
+    async fn go_on(&self, instance: &Arc<Instance>, parts: &Arc<RunningInstance>) {
+        if let Err(why) = call_hook(instance, parts, Hook::AfterRestore).await {
+            tracing::warn!(instance = %instance.id, error = %why, "an instance cannot go on after its snapshot");
+            instance
+                .sink
+                .platform(format!("it cannot go on after its snapshot: {why}"));
+            instance.stop("its after-restore hook failed").await;
+            self.instances.remove(&instance.id);
+        }
     }
 }
 

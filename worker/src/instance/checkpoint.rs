@@ -1,6 +1,8 @@
 //! Takes a checkpoint of a running instance and leaves it running:
 //!
 //! before-snapshot hook → connections closed → criu dump (`criu/dump.rs`) → resume → publish.
+//!
+//! The caller then calls the after-restore hook, if the instance is to serve.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -80,9 +82,16 @@ pub enum CheckpointError {
 
 /// A runtime's response to the before-snapshot hook.
 #[derive(Debug, Default, serde::Deserialize)]
-struct BeforeSnapshot {
+pub struct BeforeSnapshot {
     #[serde(default, rename = "afterRestore")]
     after_restore: Option<AfterRestore>,
+}
+
+impl BeforeSnapshot {
+    /// Returns whether the function may have an after-restore hook.
+    pub(crate) fn may_have_hooks(&self) -> bool {
+        self.after_restore.as_ref().is_none_or(|left| left.hooks > 0)
+    }
 }
 
 /// Takes checkpoints of instances.
@@ -104,7 +113,27 @@ pub struct Checkpointer {
 }
 
 impl Checkpointer {
-    /// Checkpoints `instance` and publishes the snapshot with the given `origin`. No request may be in flight.
+    /// Has the function get ready for its checkpoint. No request may be in flight.
+    ///
+    /// # Errors
+    /// Returns an error when it holds secrets, or its hook fails.
+    pub async fn prepare(
+        &self,
+        instance: &Arc<Instance>,
+        parts: &Arc<RunningInstance>,
+    ) -> Result<BeforeSnapshot, CheckpointError> {
+        if !instance.secrets().is_empty() {
+            return Err(CheckpointError::Secrets);
+        }
+        let started = Instant::now();
+        let answer = call_hook(instance, parts, Hook::BeforeSnapshot).await;
+        // A function's own hook may return anything.
+        let answer = serde_json::from_slice(&answer.map_err(CheckpointError::Hook)?).unwrap_or_default();
+        self.metrics.capture_phase("hook", started.elapsed());
+        Ok(answer)
+    }
+
+    /// Checkpoints `instance`, which is prepared, and publishes the snapshot with the given `origin`.
     ///
     /// # Errors
     /// See [`CheckpointError`]. The instance keeps running.
@@ -113,16 +142,8 @@ impl Checkpointer {
         instance: &Arc<Instance>,
         parts: &Arc<RunningInstance>,
         origin: Origin,
+        answer: BeforeSnapshot,
     ) -> Result<Published, CheckpointError> {
-        if !instance.secrets().is_empty() {
-            return Err(CheckpointError::Secrets);
-        }
-        let started = Instant::now();
-        let answer = call_hook(instance, parts, Hook::BeforeSnapshot).await;
-        // A function's own hook may return anything.
-        let answer: BeforeSnapshot =
-            serde_json::from_slice(&answer.map_err(CheckpointError::Hook)?).unwrap_or_default();
-        self.metrics.capture_phase("hook", started.elapsed());
         parts.client.close_idle();
         quiet(parts, QUIET_LIMIT).await;
         // Nobody else makes images of an instance that is not live yet.
@@ -278,6 +299,17 @@ fn has_connections(path: &Path, port: u16) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_function_may_have_a_hook_unless_its_runtime_says_that_it_has_none() {
+        let may = |answer: &str| {
+            let answer: BeforeSnapshot = serde_json::from_str(answer).unwrap_or_default();
+            answer.may_have_hooks()
+        };
+        assert!(may("its own hook answers what it likes") && may("{}"));
+        assert!(may(r#"{"afterRestore": {"hooks": 1, "reseeds": []}}"#));
+        assert!(!may(r#"{"afterRestore": {"hooks": 0, "reseeds": ["openssl"]}}"#));
+    }
 
     #[test]
     fn a_connection_of_ours_is_seen_until_it_is_closed() {

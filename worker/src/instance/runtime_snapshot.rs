@@ -298,7 +298,11 @@ impl RuntimeBooter {
             // A connection has just shown that it listens. A hook beside that connection would make the bootstrap start
             // another thread, which all copies would have.
             quiet(parts, QUIET_LIMIT).await;
-            let published = self.checkpointer.checkpoint(instance, parts, origin).await;
+            let checkpointed = async {
+                let ready = self.checkpointer.prepare(instance, parts).await?;
+                self.checkpointer.checkpoint(instance, parts, origin, ready).await
+            };
+            let published = checkpointed.await;
             let published = published.map_err(|e| unavailable("snapshot the runtime", &e))?;
             let named = RuntimeSnapshot {
                 snapshot: published.id.clone(),
