@@ -4,7 +4,8 @@
 //! three ways:
 //!
 //! - It is unused for its own length and returned.
-//! - It is recalled (`closing`): nothing new is sent, and it is returned once its last slot is free.
+//! - It is recalled, or must not be used any more (`closing`): nothing new is sent, and it is returned once its last
+//!   slot is free. A stream may hold that for hours, so the scheduler is asked whether it has taken the recall back.
 //! - Its instance is gone.
 //!
 //! A slot can be lost: no client waits for its invocation any more, and the function may still be working on it. It is
@@ -25,6 +26,8 @@ use rekindle_wire::{InstanceId, VersionNumber};
 /// Time for a function to notice that its response is no longer wanted. The worker knows the state, and refuses any
 /// request too many.
 const LOST_FOR: Duration = Duration::from_secs(3);
+/// Interval between questions whether a recall still stands.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// What an invocation must know of its instance.
 #[derive(Debug, Clone)]
@@ -90,7 +93,12 @@ struct Lease {
     length: Duration,
     expires: Instant,
     last_used: Instant,
+    /// It is not used any more, whatever the scheduler says.
     closing: bool,
+    /// Since when it is recalled.
+    recalled: Option<Instant>,
+    /// When the scheduler was last asked about it.
+    asked: Instant,
     stuck: bool,
 }
 
@@ -116,6 +124,11 @@ impl Lease {
 
     fn is_unused(&self) -> bool {
         self.used <= self.lost()
+    }
+
+    /// Whether nothing new is sent to its instance.
+    fn takes_nothing(&self) -> bool {
+        self.closing || self.recalled.is_some()
     }
 
     /// Frees lost slots whose invocations must have ended.
@@ -154,7 +167,7 @@ impl Leases {
         let mark = mark(placement.lease_number, gateway);
         if let Some(known) = self.find(&placement.instance) {
             known.expires = expires;
-            known.closing = false;
+            (known.closing, known.recalled) = (false, None);
             known.number = placement.lease_number;
             known.leased.mark = mark;
             return;
@@ -182,6 +195,8 @@ impl Leases {
             expires,
             last_used: now,
             closing: false,
+            recalled: None,
+            asked: now,
             stuck: false,
         });
     }
@@ -200,7 +215,7 @@ impl Leases {
             .leases
             .iter_mut()
             .filter(|l| l.fits(wanted))
-            .filter(|l| !l.closing && l.used < l.slots && (l.expires > now || !confirmed))
+            .filter(|l| !l.takes_nothing() && l.used < l.slots && (l.expires > now || !confirmed))
             .max_by_key(|l| l.last_used)?;
         lease.used += 1;
         lease.last_used = now;
@@ -244,12 +259,12 @@ impl Leases {
                 return false;
             }
         }
-        lease.closing && lease.is_unused()
+        lease.takes_nothing() && lease.is_unused()
     }
 
-    /// Stops sending to an instance. Returns whether its lease is held here.
-    pub(crate) fn close(&mut self, instance: &InstanceId) -> bool {
-        self.find(instance).map(|l| l.closing = true).is_some()
+    /// Stops sending to an instance whose lease is recalled. Returns whether the lease is held here.
+    pub(crate) fn recall(&mut self, instance: &InstanceId, now: Instant) -> bool {
+        self.find(instance).map(|l| l.recalled = Some(now)).is_some()
     }
 
     /// Stops sending to instances of the worker at this address.
@@ -268,7 +283,7 @@ impl Leases {
         let mut back = Vec::new();
         self.leases.retain(|l| {
             let unused = now.saturating_duration_since(l.last_used) >= l.length;
-            let over = l.is_unused() && (l.closing || unused);
+            let over = l.is_unused() && (l.takes_nothing() || unused);
             if over {
                 back.push(l.returned(now));
             }
@@ -277,19 +292,27 @@ impl Leases {
         back
     }
 
-    /// Leases that have used up half their length, and are due for renewal.
-    pub(crate) fn due(&self, now: Instant) -> Vec<(InstanceId, u64)> {
-        let old = |l: &&Lease| l.expires.saturating_duration_since(now) <= l.length / 2;
-        self.leases
-            .iter()
-            .filter(old)
-            .map(|l| (l.leased.instance.clone(), l.number))
-            .collect()
+    /// Leases that have used up half their length, and are due for renewal, and recalled ones from time to time.
+    pub(crate) fn due(&mut self, now: Instant) -> Vec<(InstanceId, u64)> {
+        let mut due = Vec::new();
+        for lease in &mut self.leases {
+            let is_old = lease.expires.saturating_duration_since(now) <= lease.length / 2;
+            let is_open = lease.recalled.is_some() && now.saturating_duration_since(lease.asked) >= ASK_AGAIN;
+            if is_old || is_open {
+                lease.asked = now;
+                due.push((lease.leased.instance.clone(), lease.number));
+            }
+        }
+        due
     }
 
-    /// Renews a lease that the scheduler confirmed, as of `asked`. Returns whether it is held here.
+    /// Renews a lease that the scheduler confirmed, as of `asked`. Returns whether it is held here. A recall that came
+    /// before the scheduler was asked is taken back.
     pub(crate) fn confirm(&mut self, instance: &InstanceId, asked: Instant) -> bool {
-        self.find(instance).map(|l| l.expires = asked + l.length).is_some()
+        let Some(lease) = self.find(instance) else { return false };
+        lease.expires = asked + lease.length;
+        lease.recalled.take_if(|recalled| *recalled < asked);
+        true
     }
 
     /// The leased instances that an ask for this version must name.
@@ -420,12 +443,40 @@ mod tests {
         let mut leases = Leases::default();
         leases.add(&placement("i-a", 2, StartKind::Warm), None, &gateway(), now);
         let leased = leases.take(None, now, true).unwrap();
-        assert!(leases.close(&leased.instance));
+        assert!(leases.recall(&leased.instance, now));
         assert!(leases.take(None, now, true).is_none());
         assert!(leases.give_back(now).is_empty());
         assert!(leases.release(&leased.instance, Outcome::Free, now));
         assert_eq!(leases.give_back(now).len(), 1);
         assert!(leases.is_empty());
+    }
+
+    #[test]
+    fn a_lease_whose_recall_is_taken_back_takes_requests_again_while_a_stream_goes_on() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut leases = Leases::default();
+        let long = Placement {
+            lease_ms: 20_000,
+            ..placement("i-a", 2, StartKind::Warm)
+        };
+        leases.add(&long, None, &gateway(), start);
+        let stream = leases.take(None, start, true).unwrap();
+        assert!(leases.recall(&stream.instance, at(10)));
+        assert!(leases.take(None, at(20), true).is_none());
+        // The scheduler is asked now and then.
+        assert!(leases.due(at(20)).is_empty());
+        assert_eq!(leases.due(at(600)), [(id("i-a"), 1)]);
+        assert!(leases.due(at(700)).is_empty());
+        // What it said before the recall does not count.
+        leases.confirm(&stream.instance, at(5));
+        assert!(leases.take(None, at(710), true).is_none());
+        leases.confirm(&stream.instance, at(600));
+        assert!(leases.take(None, at(720), true).is_some());
+        assert!(
+            leases.take(None, at(720), true).is_none(),
+            "the stream has the other slot"
+        );
     }
 
     #[test]

@@ -275,9 +275,10 @@ impl Slots {
         if instances.is_empty() {
             return;
         }
+        let now = Instant::now();
         let mut functions = self.functions.lock();
         for instance in instances {
-            let _ = functions.values_mut().any(|f| f.leases.close(instance));
+            let _ = functions.values_mut().any(|f| f.leases.recall(instance, now));
         }
         drop(functions);
         self.returnable.notify_one();

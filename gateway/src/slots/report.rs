@@ -30,7 +30,13 @@ impl Slots {
                 {
                     let mut functions = self.functions.lock();
                     for instance in report.held.iter().filter(|i| !answer.give_back.contains(i)) {
-                        let _ = functions.values_mut().any(|f| f.leases.confirm(instance, asked));
+                        let of_it = functions.iter_mut().find_map(|(function, entry)| {
+                            entry.leases.confirm(instance, asked).then_some((function, entry))
+                        });
+                        // Its recall may have been taken back.
+                        if let Some((function, entry)) = of_it {
+                            self.hand_out(function, entry);
+                        }
                     }
                 }
                 self.close(&answer.give_back);

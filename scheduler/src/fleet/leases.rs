@@ -2,7 +2,8 @@
 //!
 //! A lease gives a gateway all slots of an instance for a while. The gateway renews by [`LeaseReport`] the leases it
 //! keeps using. It returns a lease that it has not used for a lease's length, so that instances can become idle. The
-//! scheduler recalls a lease when the instance must go or its room is needed. A gateway that dies lets its leases run
+//! scheduler recalls a lease when the instance must go or its room is needed. It takes that back when the instance does
+//! not go after all: the answer to a report says which leases the gateway keeps. A gateway that dies lets its leases run
 //! out. Only instances without a lease are retired for idleness.
 //!
 //! Leases on an instance are numbered, and its worker rejects requests under an older one ([`rekindle_wire::lease`]).
@@ -62,6 +63,7 @@ impl Fleet {
             granted_at: now,
             expires_at: now.plus(length),
             recalled: false,
+            for_now: false,
             told: false,
         });
         instance.last_active = now;
@@ -122,12 +124,27 @@ impl Fleet {
         (give_back, stuck)
     }
 
-    /// Recalls the lease on an instance, if there is one.
+    /// Recalls the lease on an instance for good, if there is one.
     pub(crate) fn recall(&mut self, id: &InstanceId) {
         if let Some(mut instance) = self.instances.get_mut(id)
             && let Some(lease) = &mut instance.lease
         {
-            lease.recalled = true;
+            (lease.recalled, lease.for_now) = (true, false);
+        }
+    }
+
+    /// Takes back a recall whose reason is over, unless there is another: the gateway may go on with what it holds. It
+    /// cannot return a lease before the last stream under it has ended, and nobody else could use the other slots.
+    pub(super) fn take_back(&mut self, id: &InstanceId) {
+        let goes_on = |i: &Instance| {
+            let is_heard = self.workers.get(&i.worker).is_some_and(|w| w.alive);
+            is_heard && i.stage != Stage::Moving && !self.is_leaving(i)
+        };
+        if self.instances.get(id).is_some_and(goes_on)
+            && let Some(mut instance) = self.instances.get_mut(id)
+            && let Some(lease) = instance.lease.as_mut().filter(|lease| lease.for_now)
+        {
+            (lease.recalled, lease.for_now, lease.told) = (false, false, false);
         }
     }
 
@@ -181,6 +198,14 @@ impl Fleet {
     }
 }
 
+impl Lease {
+    /// Recalls it until [`Fleet::take_back`].
+    pub(super) fn recall_for_now(&mut self) {
+        self.for_now |= !self.recalled;
+        self.recalled = true;
+    }
+}
+
 impl Instance {
     fn is_leased_to(&self, gateway: &GatewayId) -> bool {
         self.lease.as_ref().is_some_and(|l| l.gateway == *gateway)
@@ -213,6 +238,7 @@ impl Instance {
                     granted_at: now,
                     expires_at,
                     recalled: false,
+                    for_now: false,
                     told: false,
                 });
                 true

@@ -7,8 +7,8 @@
 //!                          └──────── heartbeat ─────┴────────────────────────┘
 //! ```
 //!
-//! A silent worker is given nothing new, and its leases are recalled. When it is gone, its instances are forgotten. A
-//! worker that returns brings its instances with it: those still of use are kept, the rest are stopped
+//! A silent worker is given nothing new, and its leases are recalled until it is heard from again. When it is gone, its
+//! instances are forgotten. A worker that returns brings its instances with it: those still of use are kept, the rest are stopped
 //! ([`super::heartbeat`] decides which). In any of these states a worker may be draining: its operator wants it empty
 //! (which survives restarts of the scheduler), or it was told to stop. It then finishes what it serves.
 
@@ -19,7 +19,7 @@ use rekindle_wire::api::{WorkerInfo, WorkerState};
 use rekindle_wire::internal::{Heartbeat, Kept, MemoryPressure, Offer, Presence};
 use rekindle_wire::renewal::MadeWith;
 use rekindle_wire::stats::WorkerLevels;
-use rekindle_wire::{SnapshotId, WorkerId};
+use rekindle_wire::{InstanceId, SnapshotId, WorkerId};
 
 use super::sites::{Facts, Want};
 use super::{Fleet, Instance, REMEMBER_GONE};
@@ -111,6 +111,7 @@ impl Fleet {
     /// Applies what a heartbeat says of the worker itself. Returns whether the worker has begun to leave.
     pub(super) fn hear(&mut self, beat: &Heartbeat, now: Millis) -> bool {
         let was = self.workers.get(&beat.worker);
+        let returns = was.is_some_and(|w| !w.takes_new());
         let leaves = beat.presence != Presence::Serving && was.is_none_or(|w| w.presence == Presence::Serving);
         let mut ended = was.map(|w| w.ended.clone()).unwrap_or_default();
         if let Some(before) = was.map(|w| w.incarnation).filter(|before| *before != beat.incarnation) {
@@ -139,6 +140,9 @@ impl Fleet {
         };
         self.workers.insert(beat.worker.clone(), worker);
         self.settle(&beat.worker);
+        if returns {
+            self.take_back_all_of(&beat.worker);
+        }
         if let Some(kept) = &beat.kept {
             self.instances
                 .change_site(&beat.worker, |sites| sites.keep(&beat.worker, kept));
@@ -243,8 +247,9 @@ impl Fleet {
             worker.drained = drained;
         }
         self.settle(id);
-        if drained {
-            self.recall_all_of(id);
+        match drained {
+            true => self.recall_all_of(id),
+            false => self.take_back_all_of(id),
         }
     }
 
@@ -261,11 +266,27 @@ impl Fleet {
         self.forget_all_of(id, now);
     }
 
-    /// Recalls every lease on the worker's instances.
+    /// Recalls every lease on the worker's instances, until [`Self::take_back_all_of`].
     pub(super) fn recall_all_of(&mut self, worker: &WorkerId) {
+        for id in self.leased_on(worker) {
+            if let Some(mut instance) = self.instances.get_mut(&id)
+                && let Some(lease) = &mut instance.lease
+            {
+                lease.recall_for_now();
+            }
+        }
+    }
+
+    /// Takes these recalls back, where nothing else is the matter.
+    fn take_back_all_of(&mut self, worker: &WorkerId) {
+        for id in self.leased_on(worker) {
+            self.take_back(&id);
+        }
+    }
+
+    fn leased_on(&self, worker: &WorkerId) -> Vec<InstanceId> {
         let leased = self.instances.on(worker).filter(|(_, i)| i.lease.is_some());
-        let leased: Vec<_> = leased.map(|(id, _)| id.clone()).collect();
-        leased.iter().for_each(|id| self.recall(id));
+        leased.map(|(id, _)| id.clone()).collect()
     }
 
     /// The workers that a name refers to.

@@ -114,6 +114,8 @@ pub(crate) struct Lease {
     pub(crate) expires_at: Millis,
     /// Whether the scheduler wants it back.
     pub(crate) recalled: bool,
+    /// Whether the recall ends with its reason: a move, a drain, or the silence of its worker.
+    pub(crate) for_now: bool,
     /// Whether the gateway's watch was told of the recall.
     pub(crate) told: bool,
 }

@@ -151,7 +151,7 @@ impl Fleet {
             moving.since = Some(now);
             instance.stage = Stage::Moving;
             if let Some(lease) = &mut instance.lease {
-                lease.recalled = true;
+                lease.recall_for_now();
             }
             return true;
         }
@@ -201,7 +201,7 @@ impl Fleet {
         }
     }
 
-    /// Records that the instance did not move and continues where it was.
+    /// Records that the instance did not move and continues where it was, under the lease that it had.
     pub(crate) fn stays(&mut self, id: &InstanceId, now: Millis) {
         if let Some(mut instance) = self.instances.get_mut(id) {
             instance.moving = None;
@@ -210,6 +210,7 @@ impl Fleet {
                 instance.last_active = now;
             }
         }
+        self.take_back(id);
     }
 
     /// Instances in use on draining workers that could move now: at most `at_once` for each worker, and none before its
@@ -251,6 +252,8 @@ impl Fleet {
 
 #[cfg(test)]
 mod tests {
+    use rekindle_wire::internal::LeaseReport;
+
     use super::*;
     use crate::catalog::Known;
     use crate::fixture::{beat, fleet, info, live, ready, spec, worker};
@@ -338,6 +341,34 @@ mod tests {
             (0, Stage::Ready)
         );
         assert_eq!(place(&fleet, &hello, &ask(), later), Decision::Use(id));
+    }
+
+    #[test]
+    fn one_that_does_not_move_stays_under_its_lease() {
+        let (hello, mut fleet) = (hello(), two_workers());
+        let id = ready(&mut fleet, "i-a", &hello, Millis(1));
+        let gateway = ask().gateway;
+        fleet.grant(&id, &gateway, &hello, Millis(1));
+        let held = LeaseReport {
+            gateway: gateway.clone(),
+            held: vec![id.clone()],
+            numbers: Vec::new(),
+            returned: Vec::new(),
+        };
+        for again in [10, 20] {
+            fleet.plan_move(&id, None, &MigrationKind::Move).unwrap();
+            assert!(fleet.begin_move(&id, Millis(again)));
+            assert_eq!(fleet.untold_recalls(&gateway), std::slice::from_ref(&id));
+            assert_eq!(fleet.report(&held, Millis(again)).0, std::slice::from_ref(&id));
+            fleet.stays(&id, Millis(again + 1));
+            assert!(fleet.report(&held, Millis(again + 2)).0.is_empty());
+        }
+        // Another reason to have it back stays.
+        fleet.plan_move(&id, None, &MigrationKind::Move).unwrap();
+        assert!(fleet.begin_move(&id, Millis(30)));
+        fleet.recall(&id);
+        fleet.stays(&id, Millis(31));
+        assert_eq!(fleet.report(&held, Millis(32)).0, [id]);
     }
 
     #[test]

@@ -208,10 +208,12 @@ impl Fleet {
             };
             if is_named(instance.version) {
                 instance.draining.take_if(|why| *why == Draining::NotNamed);
+                drop(instance);
+                self.take_back(&id);
             } else if instance.stage != Stage::Preparing {
                 instance.draining.get_or_insert(Draining::NotNamed);
                 if let Some(lease) = &mut instance.lease {
-                    lease.recalled = true;
+                    lease.recall_for_now();
                 }
             }
         }

@@ -279,6 +279,44 @@ fn a_new_version_recalls_the_leases_of_the_old_one_once() {
 }
 
 #[test]
+fn a_lease_stays_when_what_it_was_recalled_for_is_over() {
+    let hello = hello();
+    let mut fleet = two_workers();
+    let id = ready(&mut fleet, "i-a", &hello, Millis(0));
+    fleet.grant(&id, &gateway("g-1"), &hello, Millis(0));
+    let name = hello.spec.function.clone();
+    let listed = |idle_ms| vec![info(&id, &hello.spec, 0, 1, idle_ms)];
+    let keeps = |fleet: &mut Fleet, now| fleet.report(&report("g-1", &[&id], &[]), now).0.is_empty();
+    // Its version is replaced, and serves again.
+    fleet.switch(&name, |version| version == VersionNumber(2));
+    assert!(!keeps(&mut fleet, Millis(1)));
+    fleet.switch(&name, |version| version == hello.spec.version);
+    assert!(keeps(&mut fleet, Millis(2)));
+    // Its worker is drained, and no longer.
+    fleet.drain(&worker(0), true);
+    assert!(!keeps(&mut fleet, Millis(3)));
+    fleet.drain(&worker(0), false);
+    assert!(keeps(&mut fleet, Millis(4)));
+    // Its worker is silent, and heard from again.
+    let silent = SILENCE.plus(Millis(1));
+    assert!(fleet.note_silence(silent) && !keeps(&mut fleet, silent));
+    fleet.heartbeat(&beat(0, 1, 100, listed(0)), silent, |_, _| Known::Live(hello.clone()));
+    assert!(keeps(&mut fleet, silent));
+    // One of two reasons is over.
+    fleet.drain(&worker(0), true);
+    fleet.switch(&name, |version| version == VersionNumber(2));
+    fleet.drain(&worker(0), false);
+    assert!(!keeps(&mut fleet, silent));
+    // Another has a claim to the instance.
+    fleet.switch(&name, |version| version == hello.spec.version);
+    assert!(keeps(&mut fleet, silent));
+    fleet.recall(&id);
+    fleet.drain(&worker(0), true);
+    fleet.drain(&worker(0), false);
+    assert!(!keeps(&mut fleet, silent));
+}
+
+#[test]
 fn an_instance_that_finishes_takes_invocations_again_when_its_version_serves_again() {
     let hello = hello();
     let mut fleet = fleet(100);
