@@ -70,7 +70,10 @@ pub(crate) fn move_off(
     state.fleet.leave_alone(&instance, again);
     let planned = match state.fleet.plan_move(&instance, to, &MigrationKind::Move) {
         Ok(planned) => planned,
-        Err(error) => return tracing::info!(%instance, %error, "it cannot move off its {what} worker"),
+        Err(error) => {
+            state.fleet.leave_behind(&instance);
+            return tracing::info!(%instance, %error, "it cannot move off its {what} worker");
+        }
     };
     let here = scheduler.clone();
     scheduler.tasks.spawn(async move {
@@ -102,7 +105,7 @@ async fn execute(
         way: way.clone(),
     };
     let moved = carry_out(scheduler, &planned, order, settle).await;
-    finish(scheduler, &way, &planned.instance, &planned.to, &moved);
+    finish(scheduler, &way, &planned, &moved);
     Ok(Migration {
         instance: match way {
             MigrationKind::Move => planned.instance,
@@ -166,18 +169,20 @@ async fn carry_out(
 }
 
 /// Records the outcome, and serves waiting asks.
-fn finish(
-    scheduler: &Scheduler,
-    way: &MigrationKind,
-    instance: &InstanceId,
-    to: &WorkerId,
-    moved: &Result<Departed, ApiError>,
-) {
+fn finish(scheduler: &Scheduler, way: &MigrationKind, planned: &PlannedMove, moved: &Result<Departed, ApiError>) {
+    let (instance, to) = (&planned.instance, &planned.to);
     {
         let mut state = scheduler.state();
         let now = scheduler.now();
         match moved {
-            Ok(_) => state.fleet.moved(instance, way, to, now),
+            Ok(_) => {
+                state.fleet.moved(instance, way, to, now);
+                let known = state.catalog.known(&planned.function, planned.version);
+                if let (MigrationKind::Move, Known::Live(version) | Known::Older(version)) = (way, known) {
+                    let max = version.spec.manifest.max_instances as usize;
+                    state.fleet.end_surplus(instance, max, now);
+                }
+            }
             Err(error) if error.code == ErrorCode::MigrationLost => drop(state.fleet.forget(instance, now)),
             Err(error) => {
                 tracing::warn!(%instance, %to, %error, "an instance did not move");

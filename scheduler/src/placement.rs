@@ -151,7 +151,8 @@ enum Begin {
 }
 
 fn begin(fleet: &Fleet, live: &LiveVersion, there: Option<&OfVersion>, ask: &Ask, now: Millis) -> Begin {
-    if let Some(all) = there.filter(|v| v.ids.len() >= live.spec.manifest.max_instances as usize) {
+    let max = live.spec.manifest.max_instances as usize;
+    if let Some(all) = there.filter(|v| v.ids.len() >= max && fleet.counted(v, now) >= max) {
         // A gateway that asks for another instance knows better than a heartbeat that those it holds are in use.
         let not_its_own = |(_, i): &(&InstanceId, &Instance)| {
             ask.force.is_some() || i.lease.as_ref().is_none_or(|l| l.gateway != ask.gateway)

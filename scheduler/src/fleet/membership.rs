@@ -247,6 +247,12 @@ impl Fleet {
             worker.drained = drained;
         }
         self.settle(id);
+        let there: Vec<_> = self.instances.on(id).map(|(id, _)| id.clone()).collect();
+        for id in &there {
+            if let Some(mut instance) = self.instances.get_mut(id) {
+                instance.left_behind = false;
+            }
+        }
         match drained {
             true => self.recall_all_of(id),
             false => self.take_back_all_of(id),

@@ -149,6 +149,8 @@ pub(crate) struct Instance {
     pub(crate) moving: Option<moves::Move>,
     /// Earliest time at which the platform itself may move it.
     pub(crate) move_after: Millis,
+    /// It could not move off its draining worker: it finishes there, unless a later attempt succeeds.
+    pub(crate) left_behind: bool,
     /// Whether a heartbeat has listed it yet.
     pub(crate) seen: bool,
     /// When it was started, or arrived on its worker.
@@ -273,6 +275,7 @@ impl Fleet {
                 condemned: false,
                 moving: None,
                 move_after: Millis(0),
+                left_behind: false,
                 seen: false,
                 created_at: now,
                 lease: None,

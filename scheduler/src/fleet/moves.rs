@@ -3,14 +3,18 @@
 use rekindle_wire::migration::MigrationKind;
 use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId, VersionNumber, WorkerId};
 
+use super::instances::OfVersion;
 use super::membership::Worker;
 use super::sites::Site;
-use super::{Fleet, Instance, Stage};
+use super::{Draining, Fleet, Instance, Stage};
 use crate::catalog::LiveVersion;
 use crate::clock::Millis;
 
 /// How long invocations wait for a moving instance before another is started instead.
 pub(crate) const WORTH_WAITING: Millis = Millis(1_000);
+
+/// How long a moving instance that leaves a draining worker counts among its version's. What it serves may never end.
+const COUNTS_FOR: Millis = Millis(3_000);
 
 /// The move of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -175,6 +179,7 @@ impl Fleet {
                 self.instances.relocate(id, to);
                 if let Some(mut instance) = self.instances.get_mut(id) {
                     instance.moving = None;
+                    instance.left_behind = false;
                     instance.lease = None;
                     instance.in_flight = 0;
                     instance.evicted_now = 0;
@@ -210,7 +215,52 @@ impl Fleet {
                 instance.last_active = now;
             }
         }
+        self.leave_behind(id);
         self.take_back(id);
+    }
+
+    /// Records that the instance cannot move now. On a draining worker it does not count among its version's any more.
+    pub(crate) fn leave_behind(&mut self, id: &InstanceId) {
+        if self.instances.get(id).is_some_and(|i| self.is_draining(&i.worker))
+            && let Some(mut instance) = self.instances.get_mut(id)
+        {
+            instance.left_behind = true;
+        }
+    }
+
+    fn is_draining(&self, worker: &WorkerId) -> bool {
+        let facts = self.instances.sites().get(worker).and_then(|site| site.facts.as_ref());
+        facts.is_some_and(|f| f.is_draining)
+    }
+
+    /// Number of a version's instances that count against its maximum. Those that cannot leave a draining worker take
+    /// nothing new and go when they have finished, like those of a version that was replaced.
+    pub(crate) fn counted(&self, all: &OfVersion, now: Millis) -> usize {
+        if !all.workers.values().any(|(worker, _)| self.is_draining(worker)) {
+            return all.ids.len();
+        }
+        let stays = |i: &Instance| {
+            let since = i.moving.as_ref().and_then(|m| m.since);
+            i.left_behind || since.is_some_and(|since| now.since(since) > COUNTS_FOR)
+        };
+        let there = self.instances.named(&all.ids);
+        there
+            .filter(|(_, i)| !(self.is_draining(&i.worker) && stays(i)))
+            .count()
+    }
+
+    /// Has an instance that has moved finish and go if its version has more than `max` by now: another was started in
+    /// place of it.
+    pub(crate) fn end_surplus(&mut self, id: &InstanceId, max: usize, now: Millis) {
+        let is_surplus = |i: &Instance| {
+            let all = self.instances.of_version(&i.function, i.version);
+            all.is_some_and(|all| self.counted(all, now) > max)
+        };
+        if self.instances.get(id).is_some_and(is_surplus)
+            && let Some(mut instance) = self.instances.get_mut(id)
+        {
+            instance.draining.get_or_insert(Draining::Surplus);
+        }
     }
 
     /// Instances in use on draining workers that could move now: at most `at_once` for each worker, and none before its
@@ -251,189 +301,4 @@ impl Fleet {
 }
 
 #[cfg(test)]
-mod tests {
-    use rekindle_wire::internal::LeaseReport;
-
-    use super::*;
-    use crate::catalog::Known;
-    use crate::fixture::{beat, fleet, info, live, ready, spec, worker};
-    use crate::placement::{Ask, Decision, place};
-
-    fn two_workers() -> Fleet {
-        let mut fleet = fleet(100);
-        fleet.heartbeat(&beat(1, 1, 100, Vec::new()), Millis(0), |_, _| Known::Unknown);
-        fleet
-    }
-
-    fn hello() -> super::LiveVersion {
-        live(spec("hello", 1, 60, 1, 5))
-    }
-
-    fn ask() -> Ask {
-        Ask {
-            gateway: "g-a".parse().unwrap(),
-            version: None,
-            held: Vec::new(),
-            force: None,
-            avoid: Vec::new(),
-            avoid_until: Millis(0),
-        }
-    }
-
-    #[test]
-    fn its_room_is_set_aside_on_both_until_it_is_there_and_invocations_wait_for_it() {
-        let (hello, mut fleet) = (hello(), two_workers());
-        let id = ready(&mut fleet, "i-a", &hello, Millis(1));
-        let planned = fleet.plan_move(&id, None, &MigrationKind::Move).unwrap();
-        assert_eq!((planned.from, &planned.to), (worker(0), &worker(1)));
-        assert_eq!((fleet.reserved(&worker(0)), fleet.reserved(&worker(1))), (60, 60));
-        assert!(
-            !fleet.instances[&id].is_free(),
-            "it would be let go while it gets ready"
-        );
-        assert_eq!(place(&fleet, &hello, &ask(), Millis(2)), Decision::Use(id.clone()));
-        assert!(fleet.begin_move(&id, Millis(3)));
-        assert!(matches!(
-            place(&fleet, &hello, &ask(), Millis(4)),
-            Decision::Wait { .. }
-        ));
-        // The source does not list it any more, the target already does.
-        fleet.heartbeat(&beat(0, 1, 100, Vec::new()), Millis(5), |_, _| Known::Unknown);
-        let listed = vec![info(&id, &hello.spec, 1, 0, 0)];
-        let stop = fleet.heartbeat(&beat(1, 1, 100, listed), Millis(5), |_, _| Known::Unknown);
-        assert_eq!((stop, fleet.instances[&id].stage), (Vec::new(), Stage::Moving));
-        fleet.moved(&id, &MigrationKind::Move, &worker(1), Millis(6));
-        assert_eq!((fleet.reserved(&worker(0)), fleet.reserved(&worker(1))), (0, 60));
-        assert_eq!(place(&fleet, &hello, &ask(), Millis(7)), Decision::Use(id.clone()));
-        // A heartbeat of the source that was already in flight.
-        let late = vec![info(&id, &hello.spec, 0, 0, 0)];
-        let stop = fleet.heartbeat(&beat(0, 1, 100, late), Millis(8), |_, _| Known::Unknown);
-        assert_eq!(stop, std::slice::from_ref(&id));
-        assert_eq!(fleet.instances[&id].worker, worker(1));
-        // A heartbeat of the target, written before the instance was there.
-        fleet.heartbeat(&beat(1, 1, 100, Vec::new()), Millis(9), |_, _| Known::Unknown);
-        assert!(fleet.instances.contains_key(&id));
-        // A delayed heartbeat does not count either, once a later one has listed the instance. A later one without it
-        // does count.
-        let numbered = |number: u64, listed: Vec<rekindle_wire::api::InstanceInfo>| {
-            let mut beat = beat(1, 1, 100, listed);
-            beat.number = number;
-            beat
-        };
-        let there = vec![info(&id, &hello.spec, 1, 1, 9)];
-        for (number, listed, is_kept) in [(8, there, true), (7, Vec::new(), true), (9, Vec::new(), false)] {
-            fleet.heartbeat(&numbered(number, listed), Millis(10), |_, _| Known::Unknown);
-            assert_eq!(fleet.instances.contains_key(&id), is_kept, "{number}");
-        }
-    }
-
-    #[test]
-    fn one_that_does_not_move_is_where_it_was_and_another_is_started_when_it_takes_long() {
-        let (hello, mut fleet) = (live(spec("hello", 1, 30, 1, 5)), two_workers());
-        let id = ready(&mut fleet, "i-a", &hello, Millis(1));
-        fleet.plan_move(&id, Some(&worker(1)), &MigrationKind::Move).unwrap();
-        assert!(fleet.begin_move(&id, Millis(2)));
-        let later = Millis(3).plus(WORTH_WAITING);
-        assert!(matches!(place(&fleet, &hello, &ask(), later), Decision::Start { .. }));
-        fleet.stays(&id, later);
-        assert_eq!(
-            (fleet.reserved(&worker(1)), fleet.instances[&id].stage),
-            (0, Stage::Ready)
-        );
-        assert_eq!(place(&fleet, &hello, &ask(), later), Decision::Use(id));
-    }
-
-    #[test]
-    fn one_that_does_not_move_stays_under_its_lease() {
-        let (hello, mut fleet) = (hello(), two_workers());
-        let id = ready(&mut fleet, "i-a", &hello, Millis(1));
-        let gateway = ask().gateway;
-        fleet.grant(&id, &gateway, &hello, Millis(1));
-        let held = LeaseReport {
-            gateway: gateway.clone(),
-            held: vec![id.clone()],
-            numbers: Vec::new(),
-            returned: Vec::new(),
-        };
-        for again in [10, 20] {
-            fleet.plan_move(&id, None, &MigrationKind::Move).unwrap();
-            assert!(fleet.begin_move(&id, Millis(again)));
-            assert_eq!(fleet.untold_recalls(&gateway), std::slice::from_ref(&id));
-            assert_eq!(fleet.report(&held, Millis(again)).0, std::slice::from_ref(&id));
-            fleet.stays(&id, Millis(again + 1));
-            assert!(fleet.report(&held, Millis(again + 2)).0.is_empty());
-        }
-        // Another reason to have it back stays.
-        fleet.plan_move(&id, None, &MigrationKind::Move).unwrap();
-        assert!(fleet.begin_move(&id, Millis(30)));
-        fleet.recall(&id);
-        fleet.stays(&id, Millis(31));
-        assert_eq!(fleet.report(&held, Millis(32)).0, [id]);
-    }
-
-    #[test]
-    fn what_cannot_move_is_told_why() {
-        let (hello, mut fleet) = (hello(), two_workers());
-        let id = ready(&mut fleet, "i-a", &hello, Millis(1));
-        let mut refused = |id: &InstanceId, to: Option<usize>| {
-            let to = to.map(worker);
-            fleet.plan_move(id, to.as_ref(), &MigrationKind::Move).unwrap_err().code
-        };
-        assert_eq!(refused(&"i-b".parse().unwrap(), None), ErrorCode::NotFound);
-        assert_eq!(refused(&id, Some(0)), ErrorCode::Conflict);
-        assert_eq!(refused(&id, Some(7)), ErrorCode::Conflict);
-        fleet.plan_move(&id, None, &MigrationKind::Move).unwrap();
-        assert_eq!(
-            fleet.plan_move(&id, None, &MigrationKind::Move).unwrap_err().code,
-            ErrorCode::Conflict
-        );
-        let other = ready(&mut fleet, "i-c", &hello, Millis(1));
-        let full = fleet
-            .plan_move(&other, Some(&worker(1)), &MigrationKind::Move)
-            .unwrap_err();
-        assert_eq!(full.code, ErrorCode::NoCapacity, "{full}");
-    }
-
-    #[test]
-    fn a_copy_is_an_instance_of_its_own() {
-        let (hello, mut fleet) = (live(spec("hello", 1, 30, 1, 5)), two_workers());
-        let id = ready(&mut fleet, "i-a", &hello, Millis(1));
-        let way = MigrationKind::Clone("i-b".parse().unwrap());
-        fleet.plan_move(&id, None, &way).unwrap();
-        assert!(fleet.instances[&id].moving.is_none(), "the original serves on");
-        fleet.moved(&id, &way, &worker(1), Millis(2));
-        assert_eq!(fleet.instances.len(), 2);
-        assert_eq!(fleet.instances[&"i-b".parse::<InstanceId>().unwrap()].worker, worker(1));
-    }
-
-    #[test]
-    fn what_is_in_use_leaves_a_draining_worker_a_few_at_a_time_and_not_over_and_over() {
-        let (hello, mut fleet) = (live(spec("hello", 1, 10, 1, 9)), two_workers());
-        let hot = Millis(1_000);
-        let ids: Vec<_> = (0..4)
-            .map(|n| ready(&mut fleet, &format!("i-{n}"), &hello, Millis(5_000)))
-            .collect();
-        assert!(fleet.to_evacuate(2, hot, Millis(5_100)).is_empty(), "nobody drains");
-        fleet.drain(&worker(0), true);
-        let first = fleet.to_evacuate(2, hot, Millis(5_100));
-        assert_eq!(first.len(), 2);
-        for id in &first {
-            fleet.plan_move(id, None, &MigrationKind::Move).unwrap();
-        }
-        assert!(
-            fleet.to_evacuate(2, hot, Millis(5_100)).is_empty(),
-            "as many as may are on their way"
-        );
-        for id in &first {
-            fleet.stays(id, Millis(5_200));
-        }
-        for id in &ids {
-            fleet.leave_alone(id, Millis(9_000));
-        }
-        assert!(fleet.to_evacuate(2, hot, Millis(5_300)).is_empty());
-        assert!(
-            fleet.to_evacuate(2, hot, Millis(9_100)).is_empty(),
-            "nobody uses them any more"
-        );
-    }
-}
+mod tests;

@@ -1,0 +1,233 @@
+//! Moves, and what becomes of instances that do not move.
+
+use rekindle_wire::api::StartKind;
+use rekindle_wire::internal::LeaseReport;
+
+use super::*;
+use crate::catalog::Known;
+use crate::fixture::{beat, fleet, info, live, ready, spec, worker};
+use crate::placement::{Ask, Decision, place};
+
+fn two_workers() -> Fleet {
+    let mut fleet = fleet(100);
+    fleet.heartbeat(&beat(1, 1, 100, Vec::new()), Millis(0), |_, _| Known::Unknown);
+    fleet
+}
+
+fn hello() -> super::LiveVersion {
+    live(spec("hello", 1, 60, 1, 5))
+}
+
+fn ask() -> Ask {
+    Ask {
+        gateway: "g-a".parse().unwrap(),
+        version: None,
+        held: Vec::new(),
+        force: None,
+        avoid: Vec::new(),
+        avoid_until: Millis(0),
+    }
+}
+
+#[test]
+fn its_room_is_set_aside_on_both_until_it_is_there_and_invocations_wait_for_it() {
+    let (hello, mut fleet) = (hello(), two_workers());
+    let id = ready(&mut fleet, "i-a", &hello, Millis(1));
+    let planned = fleet.plan_move(&id, None, &MigrationKind::Move).unwrap();
+    assert_eq!((planned.from, &planned.to), (worker(0), &worker(1)));
+    assert_eq!((fleet.reserved(&worker(0)), fleet.reserved(&worker(1))), (60, 60));
+    assert!(
+        !fleet.instances[&id].is_free(),
+        "it would be let go while it gets ready"
+    );
+    assert_eq!(place(&fleet, &hello, &ask(), Millis(2)), Decision::Use(id.clone()));
+    assert!(fleet.begin_move(&id, Millis(3)));
+    assert!(matches!(
+        place(&fleet, &hello, &ask(), Millis(4)),
+        Decision::Wait { .. }
+    ));
+    // The source does not list it any more, the target already does.
+    fleet.heartbeat(&beat(0, 1, 100, Vec::new()), Millis(5), |_, _| Known::Unknown);
+    let listed = vec![info(&id, &hello.spec, 1, 0, 0)];
+    let stop = fleet.heartbeat(&beat(1, 1, 100, listed), Millis(5), |_, _| Known::Unknown);
+    assert_eq!((stop, fleet.instances[&id].stage), (Vec::new(), Stage::Moving));
+    fleet.moved(&id, &MigrationKind::Move, &worker(1), Millis(6));
+    assert_eq!((fleet.reserved(&worker(0)), fleet.reserved(&worker(1))), (0, 60));
+    assert_eq!(place(&fleet, &hello, &ask(), Millis(7)), Decision::Use(id.clone()));
+    // A heartbeat of the source that was already in flight.
+    let late = vec![info(&id, &hello.spec, 0, 0, 0)];
+    let stop = fleet.heartbeat(&beat(0, 1, 100, late), Millis(8), |_, _| Known::Unknown);
+    assert_eq!(stop, std::slice::from_ref(&id));
+    assert_eq!(fleet.instances[&id].worker, worker(1));
+    // A heartbeat of the target, written before the instance was there.
+    fleet.heartbeat(&beat(1, 1, 100, Vec::new()), Millis(9), |_, _| Known::Unknown);
+    assert!(fleet.instances.contains_key(&id));
+    // A delayed heartbeat does not count either, once a later one has listed the instance. A later one without it
+    // does count.
+    let numbered = |number: u64, listed: Vec<rekindle_wire::api::InstanceInfo>| {
+        let mut beat = beat(1, 1, 100, listed);
+        beat.number = number;
+        beat
+    };
+    let there = vec![info(&id, &hello.spec, 1, 1, 9)];
+    for (number, listed, is_kept) in [(8, there, true), (7, Vec::new(), true), (9, Vec::new(), false)] {
+        fleet.heartbeat(&numbered(number, listed), Millis(10), |_, _| Known::Unknown);
+        assert_eq!(fleet.instances.contains_key(&id), is_kept, "{number}");
+    }
+}
+
+#[test]
+fn one_that_does_not_move_is_where_it_was_and_another_is_started_when_it_takes_long() {
+    let (hello, mut fleet) = (live(spec("hello", 1, 30, 1, 5)), two_workers());
+    let id = ready(&mut fleet, "i-a", &hello, Millis(1));
+    fleet.plan_move(&id, Some(&worker(1)), &MigrationKind::Move).unwrap();
+    assert!(fleet.begin_move(&id, Millis(2)));
+    let later = Millis(3).plus(WORTH_WAITING);
+    assert!(matches!(place(&fleet, &hello, &ask(), later), Decision::Start { .. }));
+    fleet.stays(&id, later);
+    assert_eq!(
+        (fleet.reserved(&worker(1)), fleet.instances[&id].stage),
+        (0, Stage::Ready)
+    );
+    assert_eq!(place(&fleet, &hello, &ask(), later), Decision::Use(id));
+}
+
+#[test]
+fn one_that_does_not_move_stays_under_its_lease() {
+    let (hello, mut fleet) = (hello(), two_workers());
+    let id = ready(&mut fleet, "i-a", &hello, Millis(1));
+    let gateway = ask().gateway;
+    fleet.grant(&id, &gateway, &hello, Millis(1));
+    let held = LeaseReport {
+        gateway: gateway.clone(),
+        held: vec![id.clone()],
+        numbers: Vec::new(),
+        returned: Vec::new(),
+    };
+    for again in [10, 20] {
+        fleet.plan_move(&id, None, &MigrationKind::Move).unwrap();
+        assert!(fleet.begin_move(&id, Millis(again)));
+        assert_eq!(fleet.untold_recalls(&gateway), std::slice::from_ref(&id));
+        assert_eq!(fleet.report(&held, Millis(again)).0, std::slice::from_ref(&id));
+        fleet.stays(&id, Millis(again + 1));
+        assert!(fleet.report(&held, Millis(again + 2)).0.is_empty());
+    }
+    // Another reason to have it back stays.
+    fleet.plan_move(&id, None, &MigrationKind::Move).unwrap();
+    assert!(fleet.begin_move(&id, Millis(30)));
+    fleet.recall(&id);
+    fleet.stays(&id, Millis(31));
+    assert_eq!(fleet.report(&held, Millis(32)).0, [id]);
+}
+
+#[test]
+fn one_that_cannot_leave_a_draining_worker_keeps_no_other_from_starting() {
+    let (hello, mut fleet) = (live(spec("hello", 1, 30, 8, 1)), two_workers());
+    let id = ready(&mut fleet, "i-a", &hello, Millis(1));
+    fleet.drain(&worker(0), true);
+    fleet.plan_move(&id, None, &MigrationKind::Move).unwrap();
+    assert!(fleet.begin_move(&id, Millis(2)));
+    let is_waiting = |fleet: &Fleet, now| matches!(place(fleet, &hello, &ask(), now), Decision::Wait { .. });
+    let start = Decision::Start {
+        worker: worker(1),
+        kind: StartKind::Booted,
+    };
+    // It is on its way.
+    assert!(is_waiting(&fleet, Millis(2).plus(COUNTS_FOR)));
+    // What it serves goes on for longer.
+    let long = Millis(3).plus(COUNTS_FOR);
+    assert_eq!(place(&fleet, &hello, &ask(), long), start);
+    fleet.stays(&id, long);
+    assert_eq!(place(&fleet, &hello, &ask(), long), start);
+    let other: InstanceId = "i-b".parse().unwrap();
+    fleet.add(
+        other.clone(),
+        worker(1),
+        &hello.spec,
+        StartKind::Booted,
+        Stage::Starting,
+        long,
+    );
+    fleet.grant(&other, &"g-b".parse().unwrap(), &hello, long);
+    assert!(is_waiting(&fleet, long), "one in place of it, no more");
+    // The stream ends, and it arrives after all.
+    fleet.moved(&id, &MigrationKind::Move, &worker(1), long);
+    fleet.end_surplus(&id, 2, long);
+    assert_eq!(fleet.instances[&id].draining, None);
+    fleet.end_surplus(&id, 1, long);
+    assert_eq!(fleet.instances[&id].draining, Some(Draining::Surplus));
+    // Elsewhere one that did not move counts.
+    let (mut fleet, calm) = (two_workers(), Millis(1_500));
+    let id = ready(&mut fleet, "i-a", &hello, Millis(1));
+    fleet.grant(&id, &"g-b".parse().unwrap(), &hello, Millis(1));
+    fleet.plan_move(&id, None, &MigrationKind::Move).unwrap();
+    assert!(fleet.begin_move(&id, Millis(2)));
+    fleet.stays(&id, calm);
+    assert!(is_waiting(&fleet, calm));
+}
+
+#[test]
+fn what_cannot_move_is_told_why() {
+    let (hello, mut fleet) = (hello(), two_workers());
+    let id = ready(&mut fleet, "i-a", &hello, Millis(1));
+    let mut refused = |id: &InstanceId, to: Option<usize>| {
+        let to = to.map(worker);
+        fleet.plan_move(id, to.as_ref(), &MigrationKind::Move).unwrap_err().code
+    };
+    assert_eq!(refused(&"i-b".parse().unwrap(), None), ErrorCode::NotFound);
+    assert_eq!(refused(&id, Some(0)), ErrorCode::Conflict);
+    assert_eq!(refused(&id, Some(7)), ErrorCode::Conflict);
+    fleet.plan_move(&id, None, &MigrationKind::Move).unwrap();
+    assert_eq!(
+        fleet.plan_move(&id, None, &MigrationKind::Move).unwrap_err().code,
+        ErrorCode::Conflict
+    );
+    let other = ready(&mut fleet, "i-c", &hello, Millis(1));
+    let full = fleet
+        .plan_move(&other, Some(&worker(1)), &MigrationKind::Move)
+        .unwrap_err();
+    assert_eq!(full.code, ErrorCode::NoCapacity, "{full}");
+}
+
+#[test]
+fn a_copy_is_an_instance_of_its_own() {
+    let (hello, mut fleet) = (live(spec("hello", 1, 30, 1, 5)), two_workers());
+    let id = ready(&mut fleet, "i-a", &hello, Millis(1));
+    let way = MigrationKind::Clone("i-b".parse().unwrap());
+    fleet.plan_move(&id, None, &way).unwrap();
+    assert!(fleet.instances[&id].moving.is_none(), "the original serves on");
+    fleet.moved(&id, &way, &worker(1), Millis(2));
+    assert_eq!(fleet.instances.len(), 2);
+    assert_eq!(fleet.instances[&"i-b".parse::<InstanceId>().unwrap()].worker, worker(1));
+}
+
+#[test]
+fn what_is_in_use_leaves_a_draining_worker_a_few_at_a_time_and_not_over_and_over() {
+    let (hello, mut fleet) = (live(spec("hello", 1, 10, 1, 9)), two_workers());
+    let hot = Millis(1_000);
+    let ids: Vec<_> = (0..4)
+        .map(|n| ready(&mut fleet, &format!("i-{n}"), &hello, Millis(5_000)))
+        .collect();
+    assert!(fleet.to_evacuate(2, hot, Millis(5_100)).is_empty(), "nobody drains");
+    fleet.drain(&worker(0), true);
+    let first = fleet.to_evacuate(2, hot, Millis(5_100));
+    assert_eq!(first.len(), 2);
+    for id in &first {
+        fleet.plan_move(id, None, &MigrationKind::Move).unwrap();
+    }
+    assert!(
+        fleet.to_evacuate(2, hot, Millis(5_100)).is_empty(),
+        "as many as may are on their way"
+    );
+    for id in &first {
+        fleet.stays(id, Millis(5_200));
+    }
+    for id in &ids {
+        fleet.leave_alone(id, Millis(9_000));
+    }
+    assert!(fleet.to_evacuate(2, hot, Millis(5_300)).is_empty());
+    assert!(
+        fleet.to_evacuate(2, hot, Millis(9_100)).is_empty(),
+        "nobody uses them any more"
+    );
+}
