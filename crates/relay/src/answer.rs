@@ -9,6 +9,9 @@
 //!                            └── as above, or too long: Cut
 //! ```
 //!
+//! What broke off is told one step later than what came before it, so that a server writes that first: its peer sees an
+//! answer that is cut short, and not a connection that breaks without one.
+//!
 //! The deadline has its own timer, because a body whose reader has stopped reading is not polled. A response that is
 //! already complete, as most are along with their head, needs no timer.
 
@@ -62,6 +65,8 @@ where
     timer: Option<AbortHandle>,
     /// Data that was available at once, until it is read.
     first: Option<Result<Frame<Bytes>, BoxError>>,
+    /// Why it broke off, until that is told.
+    broken: Option<BoxError>,
     whole: bool,
 }
 
@@ -85,6 +90,7 @@ where
             deadline,
             timer: None,
             first: None,
+            broken: None,
             whole: body.is_end_stream(),
         };
         if !answer.whole {
@@ -125,6 +131,13 @@ where
         answer
     }
 
+    /// Has the reader write what it has, and then tells it the error.
+    fn break_off(&mut self, error: BoxError, cx: &Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.broken = Some(error);
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
     fn end(&mut self, over: Option<Passing<B, T>>, end: End) {
         if let Some(timer) = self.timer.take() {
             timer.abort();
@@ -146,8 +159,13 @@ where
     type Error = BoxError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if let Some(first) = self.first.take() {
-            return Poll::Ready(Some(first));
+        match self.first.take() {
+            Some(Ok(first)) => return Poll::Ready(Some(Ok(first))),
+            Some(Err(error)) => return self.break_off(error, cx),
+            None => {}
+        }
+        if let Some(error) = self.broken.take() {
+            return Poll::Ready(Some(Err(error)));
         }
         if self.whole {
             return Poll::Ready(None);
@@ -171,7 +189,10 @@ where
             self.whole = end == End::Whole;
             self.end(over, end);
         }
-        polled.map(|frame| frame.map(|f| f.map_err(Into::into)))
+        match polled {
+            Poll::Ready(Some(Err(error))) => self.break_off(error.into(), cx),
+            other => other.map(|frame| frame.map(|f| f.map_err(Into::into))),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
@@ -320,6 +341,23 @@ mod tests {
         assert!(answer.frame().await.unwrap().is_err());
         assert_eq!(told(end).await, End::Late);
         drop(source);
+    }
+
+    #[tokio::test]
+    async fn what_came_before_a_break_can_be_written_before_the_break_is_told() {
+        for before in [1, 0] {
+            let (note, end) = oneshot::channel();
+            let begun = (0..before).map(|_| Ok(Frame::data(Bytes::from("begun"))));
+            let frames: Vec<Result<_, BoxError>> = begun.chain([Err("broken".into())]).collect();
+            let body = StreamBody::new(futures::stream::iter(frames));
+            let mut answer = TrackedBody::wrap(body, Instant::now() + LONG, Note(note));
+            for _ in 0..before {
+                assert!(answer.frame().await.unwrap().is_ok());
+            }
+            assert!(futures::poll!(answer.frame()).is_pending());
+            assert_eq!(answer.frame().await.unwrap().unwrap_err().to_string(), "broken");
+            assert_eq!(told(end).await, End::Cut);
+        }
     }
 
     #[tokio::test]

@@ -18,7 +18,7 @@ use rekindle_wire::{ApiError, ErrorCode, InstanceId, headers};
 use tokio::time::Instant as Deadline;
 use tracing::{Instrument, Span};
 
-use super::client::FunctionBody;
+use super::answer_start::{self, BegunBody};
 use super::inward::{deadline, inward, is_hook};
 use super::lifecycle::{Instance, gone};
 use super::overdue;
@@ -287,6 +287,13 @@ impl Exchange {
             let message = "an answer has status 101, and the request asked for no other protocol";
             return Err(self.instance.invalid_response(message));
         }
+        let answer = match answer_start::begin(answer, &self.instance).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                failed_as("malformed");
+                return Err(error);
+            }
+        };
         let function = sent.elapsed();
         span.record("http.response.status_code", answer.status().as_u16());
         if answer.status().is_server_error() {
@@ -320,7 +327,7 @@ impl Exchange {
 
 /// The response that changes the protocol of a connection. A gateway on another host is joined here; one in this
 /// process gets the function's end.
-fn changed(answer: Response<FunctionBody>, tunnel: Tunnel, near: Option<OnUpgrade>) -> Response<Body> {
+fn changed(answer: Response<BegunBody>, tunnel: Tunnel, near: Option<OnUpgrade>) -> Response<Body> {
     let mut answer = answer.map(|_| Body::empty());
     match near {
         None => drop(answer.extensions_mut().insert(tunnel)),
@@ -361,11 +368,11 @@ fn how(instance: &Instance, start: Option<Start>) -> StartKind {
 
 /// Builds the response that the gateway receives.
 fn outward(
-    answer: Response<FunctionBody>,
+    answer: Response<BegunBody>,
     instance: &Instance,
     start: Option<Start>,
     function: Duration,
-) -> Response<FunctionBody> {
+) -> Response<BegunBody> {
     let (mut head, body) = answer.into_parts();
     strip_hop_by_hop_but_upgrade(&mut head.headers);
     // Only the platform may set this header.

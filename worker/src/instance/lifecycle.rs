@@ -407,14 +407,22 @@ impl Instance {
         if matches!(error, SendError::Malformed(_) | SendError::HeadTooLarge) {
             return self.broke_off(error);
         }
+        match self.end_soon().await {
+            Some(why) => why,
+            None => self.broke_off(error),
+        }
+    }
+
+    /// Waits briefly for its end, and returns the reason.
+    pub(super) async fn end_soon(&self) -> Option<ApiError> {
         let mut stage = self.stage.subscribe();
         let ended = stage.wait_for(|s| matches!(s, InstanceStage::Ended(_)));
         match tokio::time::timeout(Duration::from_millis(500), ended).await {
             Ok(Ok(stage)) => match &*stage {
-                InstanceStage::Ended(Some(why)) => why.clone(),
-                _ => gone(),
+                InstanceStage::Ended(Some(why)) => Some(why.clone()),
+                _ => Some(gone()),
             },
-            _ => self.broke_off(error),
+            _ => None,
         }
     }
 
