@@ -4,6 +4,7 @@
 use rekindle_wire::api::{Alias, AliasTarget, CanaryState, Rollback, TARGETS_MAX, WEIGHT_MAX};
 use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, VersionNumber};
 
+use crate::catalog::Known;
 use crate::placing::pump;
 use crate::refusal::{from_store, unknown_function};
 use crate::state::Scheduler;
@@ -40,7 +41,11 @@ async fn roll_back_now(
     to: Option<VersionNumber>,
 ) -> Result<Rollback, ApiError> {
     let order = scheduler.releasing.lock().await;
-    let done = scheduler.store.roll_back(function, to).await.map_err(from_store)?;
+    // None that it needs goes meanwhile.
+    let _secrets = scheduler.secrets.changing.lock().await;
+    let refuses = |version| lacks_secret(scheduler, function, version);
+    let done = scheduler.store.roll_back(function, to, refuses).await;
+    let done = done.map_err(from_store)?;
     let done = done.map_err(|why| refused(scheduler, function, &why))?;
     apply(scheduler, function, Alias::of(AliasName::live(), done.to)).await;
     drop(order);
@@ -74,6 +79,17 @@ pub(crate) async fn set_now(scheduler: &Scheduler, function: &FunctionId, mut al
             return Err(ApiError::new(ErrorCode::Conflict, message));
         }
     }
+    let _secrets = scheduler.secrets.changing.lock().await;
+    let new = alias.targets.iter().map(|target| target.version);
+    let new: Vec<_> = new
+        .filter(|version| !is_named_by(scheduler, function, &alias.name, *version))
+        .collect();
+    if let Some(why) = new
+        .into_iter()
+        .find_map(|version| lacks_secret(scheduler, function, version))
+    {
+        return Err(why);
+    }
     let done = scheduler.store.set_alias(function, &alias).await.map_err(from_store)?;
     done.map_err(|why| refused(scheduler, function, &why))?;
     apply(scheduler, function, alias.clone()).await;
@@ -104,6 +120,24 @@ async fn remove_now(scheduler: &Scheduler, function: &FunctionId, name: &AliasNa
     follow(scheduler, function).await;
     drop(order);
     Ok(())
+}
+
+/// Why a version cannot serve whose secrets are not all there: none of its instances would start. `None` if it can.
+fn lacks_secret(scheduler: &Scheduler, function: &FunctionId, version: VersionNumber) -> Option<ApiError> {
+    let known = scheduler.state().catalog.known(function, version);
+    let (Known::Live(live) | Known::Older(live)) = known else {
+        return None;
+    };
+    let error = scheduler.secrets.of(function, &live.spec.manifest).err()?;
+    let message = format!("version {version} cannot serve: {}", error.message);
+    Some(ApiError::new(ErrorCode::Conflict, message))
+}
+
+/// Whether the alias names the version already.
+fn is_named_by(scheduler: &Scheduler, function: &FunctionId, name: &AliasName, version: VersionNumber) -> bool {
+    let state = scheduler.state();
+    let mut aliases = state.catalog.aliases(function);
+    aliases.any(|alias| alias.name == *name && alias.targets.iter().any(|target| target.version == version))
 }
 
 fn check_targets(targets: &[AliasTarget]) -> Result<(), ApiError> {
@@ -208,6 +242,7 @@ pub(crate) fn refused(scheduler: &Scheduler, function: &FunctionId, why: &NotNam
             ErrorCode::Conflict,
             format!("version {version} of {function} is live already: `fn versions {function}` lists others"),
         ),
+        NotNamed::Refused(why) => why.clone(),
         NotNamed::NothingBefore => error(
             ErrorCode::NotFound,
             format!(

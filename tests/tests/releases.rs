@@ -109,3 +109,34 @@ fn folder_without_traffic(platform: &Platform) -> u32 {
         platform.cli_json(&["deploy", &path, "--no-traffic", "--json"]).unwrap();
     version.version.0
 }
+
+#[test]
+fn a_version_whose_secret_is_gone_is_not_made_live_again() {
+    let platform = Platform::start();
+    let value = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(value.path(), "value").unwrap();
+    let set = ["secret", "set", "DB_URL", "--file", value.path().to_str().unwrap()];
+    run(&platform, &set);
+    let code = |version: u32| format!("def handler(event, context):\n    return {version}\n");
+    platform.deploy(&Folder::python(NAME, "secrets = [\"DB_URL\"]", &code(1)));
+    platform.deploy(&Folder::python(NAME, "", &code(2)));
+    run(&platform, &["secret", "rm", "DB_URL"]);
+    for back in [
+        &["rollback", NAME][..],
+        &["rollback", NAME, "1"],
+        &["alias", "set", NAME, "live", "1"],
+        &["alias", "set", NAME, "live", "1=10,2=90"],
+        &["alias", "set", NAME, "older", "1"],
+    ] {
+        let told = refused(&platform, back);
+        assert!(
+            told.starts_with("error[conflict]: version 1 cannot serve"),
+            "{back:?}: {told}"
+        );
+        assert!(told.contains("the secret DB_URL, which is not set"), "{back:?}: {told}");
+        assert_eq!(serves(&platform, NAME), "2");
+    }
+    run(&platform, &set);
+    run(&platform, &["rollback", NAME]);
+    assert_eq!(serves(&platform, NAME), "1");
+}

@@ -18,7 +18,7 @@ type Sealed = BTreeMap<(Namespace, SecretName), StoredSecret>;
 pub(crate) struct Secrets {
     key: MasterKey,
     /// Held while a secret is changed in the database and then in memory, so that both see the same order.
-    pub(super) changing: tokio::sync::Mutex<()>,
+    pub(crate) changing: tokio::sync::Mutex<()>,
     sealed: Mutex<Sealed>,
     /// Instances that are being given other secrets.
     pub(super) changing_in: Mutex<BTreeSet<InstanceId>>,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rekindle_wire::api::{Alias, AliasTarget};
-use rekindle_wire::{AliasName, FunctionId, VersionNumber};
+use rekindle_wire::{AliasName, ApiError, FunctionId, VersionNumber};
 use sqlx::{Any, Transaction};
 
 use super::{Store, StoreError, failed, function_id, unreadable};
@@ -21,6 +21,8 @@ pub(crate) enum NotNamed {
     Serves(VersionNumber),
     /// No version served before.
     NothingBefore,
+    /// The caller refuses the version.
+    Refused(ApiError),
 }
 
 /// A rollback that was recorded.
@@ -95,11 +97,13 @@ impl Store {
         Ok(removed.rows_affected() > 0)
     }
 
-    /// Has `live` name one version alone: this one, or the one that served before the newest of those that serve.
+    /// Has `live` name one version alone: this one, or the one that served before the newest of those that serve; unless
+    /// the caller `refuses` it.
     pub(crate) async fn roll_back(
         &self,
         function: &FunctionId,
         to: Option<VersionNumber>,
+        refuses: impl Fn(VersionNumber) -> Option<ApiError> + Send,
     ) -> Result<Result<RolledBack, NotNamed>, StoreError> {
         let doing = "roll a function back";
         let mut tx = self.begin(doing).await?;
@@ -138,6 +142,9 @@ impl Store {
                 number(before)?
             }
         };
+        if let Some(why) = refuses(to) {
+            return Ok(Err(NotNamed::Refused(why)));
+        }
         if let [only] = &from[..]
             && only.version == to
         {

@@ -271,11 +271,15 @@ async fn a_canary_outlives_a_restart_and_is_over_with_whatever_else_sets_live(pl
         (vec![], vec![Alias::of(AliasName::live(), VersionNumber(2))])
     );
     // Not to the third version, which was worse.
-    let rolled_back = store.roll_back(&name, None).await.unwrap().unwrap();
+    let rolled_back = store.roll_back(&name, None, |_| None).await.unwrap().unwrap();
     assert_eq!(rolled_back.to, VersionNumber(1));
 
     store.begin_canary(&name, &canary).await.unwrap().unwrap();
-    store.roll_back(&name, Some(VersionNumber(2))).await.unwrap().unwrap();
+    store
+        .roll_back(&name, Some(VersionNumber(2)), |_| None)
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(store.canary(&name).await.unwrap().unwrap().state, CanaryState::Replaced);
     canary.step = 0;
     assert!(!store.move_canary(&name, &canary).await.unwrap().unwrap(), "it is over");
@@ -592,7 +596,7 @@ async fn a_rollback_goes_to_the_version_that_served_before_and_outlives_a_restar
     let store = open(place).await;
     let name: FunctionId = "a".parse().unwrap();
     let back = async |store: &Store, to: Option<u32>| {
-        let done = store.roll_back(&name, to.map(VersionNumber)).await.unwrap();
+        let done = store.roll_back(&name, to.map(VersionNumber), |_| None).await.unwrap();
         done.map(|done| (done.from.iter().map(|t| t.version.0).collect::<Vec<_>>(), done.to.0))
     };
     assert_eq!(back(&store, None).await, Err(NotNamed::NoFunction));
