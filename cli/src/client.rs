@@ -22,7 +22,7 @@ use rekindle_wire::asynchronous::{AsyncCall, CallState, Changed};
 use rekindle_wire::interface::Endpoint;
 use rekindle_wire::interface::users::{
     Collect, DeleteFunction, Deploy, DescribeFunction, DescribeVersion, DrainWorker, ListCalls, ListFunctions,
-    ListInstances, ListRevocations, ListWorkers, MigrateInstance, ReadFunctionStats, ReadInstanceObjects, ReadLogs,
+    ListInstances, ListRevocations, ListWorkers, MigrateInstance, ReadFunctionObjects, ReadFunctionStats, ReadLogs,
     ReadStats, ReadStatus, RemoveCall, RenewSnapshot, RetryCall, RetryCalls, Revoke, ShowCall, UndrainWorker,
 };
 use rekindle_wire::stats::{FunctionStats, Stats};
@@ -267,9 +267,15 @@ impl Client {
         self.ask(&ListInstances {}).await
     }
 
-    /// What an instance has from the kernel.
-    pub(crate) async fn instance_objects(&self, id: &InstanceId) -> Result<InstanceObjects> {
-        self.ask(&ReadInstanceObjects { id: id.clone() }).await
+    /// What an instance of a function has from the kernel.
+    pub(crate) async fn instance_objects(&self, function: &FunctionId, id: &InstanceId) -> Result<InstanceObjects> {
+        let (name, namespace) = function.split();
+        let objects = ReadFunctionObjects {
+            name,
+            id: id.clone(),
+            namespace,
+        };
+        self.ask(&objects).await
     }
 
     /// Every worker.

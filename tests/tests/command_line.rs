@@ -188,6 +188,33 @@ fn a_function_that_does_not_boot_is_told_of_in_words() {
 }
 
 #[test]
+fn who_may_read_a_function_may_look_at_its_instances_and_at_no_other() {
+    for name in ["looked-at", "not-looked-at"] {
+        shared().deploy(&Folder::python(name, "", QUIET));
+        shared().get(name, "/").ok();
+    }
+    let key = |function: &str| {
+        let made = shared().cli(&["key", "create", "--role", "reader", "--function", function]);
+        assert!(made.status.success(), "{}", err(&made));
+        out(&made).trim_end().to_owned()
+    };
+    let asked = |key: &str| shared().cli(&["--key", key, "doctor", "--function", "looked-at", "--json"]);
+    let told = asked(&key("looked-at"));
+    assert!(told.status.success(), "{}", err(&told));
+    // The platform's connection to it, which is kept for the next request, is none of its own.
+    let told = out(&told);
+    assert!(
+        told.contains("a listening socket at") && !told.contains("a connection from"),
+        "{told}"
+    );
+    let refused = asked(&key("not-looked-at"));
+    assert!(err(&refused).starts_with("error[forbidden]:"), "{}", err(&refused));
+    let other = shared().instances_of("not-looked-at").remove(0).id;
+    let path = |id| format!("/v1/functions/looked-at/instances/{id}/objects");
+    shared().admin("GET", &path(other)).send().error(404, "not_found");
+}
+
+#[test]
 fn a_key_is_shown_once_listed_and_refused_when_it_is_revoked() {
     let made = shared().cli(&["key", "create", "ci", "--role", "reader", "--expires", "90d"]);
     assert!(made.status.success(), "{}", err(&made));

@@ -2,10 +2,14 @@
 
 use rekindle_wire::api::{InstanceInfo, InstanceObjects, Migration, Status};
 use rekindle_wire::interface::Call;
-use rekindle_wire::interface::users::{ListInstances, MigrateInstance, ReadInstanceObjects, ReadStatus, StopInstance};
+use rekindle_wire::interface::users::{
+    ListInstances, MigrateInstance, ReadFunctionObjects, ReadInstanceObjects, ReadStatus, StopInstance,
+};
 use rekindle_wire::{ApiError, ErrorCode, InstanceId};
 
+use super::named;
 use super::workers::the_worker;
+use crate::fleet::Instance;
 use crate::migration::migrate as migrate_to;
 use crate::placing::pump;
 use crate::refusal::{Refused, from_store};
@@ -46,9 +50,27 @@ fn address_of(scheduler: &Scheduler, id: &InstanceId) -> Result<String, ApiError
 
 /// What an instance has from the kernel.
 pub(super) async fn objects(scheduler: Scheduler, call: Call<ReadInstanceObjects>) -> Result<InstanceObjects, Refused> {
+    look(&scheduler, &call.at.id).await
+}
+
+/// The same of an instance of this function, and of no other's.
+pub(super) async fn objects_of(
+    scheduler: Scheduler,
+    call: Call<ReadFunctionObjects>,
+) -> Result<InstanceObjects, Refused> {
     let id = call.at.id;
-    let address = address_of(&scheduler, &id)?;
-    let read = scheduler.workers.objects(&address, &id).await;
+    let name = named(&scheduler, &call.at.name, call.at.namespace)?;
+    let is_its_own = |i: &Instance| i.function == name;
+    if !scheduler.state().fleet.instances.get(&id).is_some_and(is_its_own) {
+        let message = format!("{name} has no instance {id}: `fn describe {name}` lists them");
+        return Err(ApiError::new(ErrorCode::NotFound, message));
+    }
+    look(&scheduler, &id).await
+}
+
+async fn look(scheduler: &Scheduler, id: &InstanceId) -> Result<InstanceObjects, Refused> {
+    let address = address_of(scheduler, id)?;
+    let read = scheduler.workers.objects(&address, id).await;
     read.map_err(|e| ApiError::new(ErrorCode::Unavailable, format!("{e}: try again")))
 }
 

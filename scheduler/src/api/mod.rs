@@ -144,6 +144,7 @@ fn for_users(others: Routes<Scheduler>) -> Routes<Scheduler> {
         .on(stats::all)
         .on(instances::list)
         .on(instances::objects)
+        .on(instances::objects_of)
         .on(instances::stop)
         .on(instances::migrate)
         .on(workers::list)

@@ -15,7 +15,7 @@ use crate::show::{self, Tone};
 pub(crate) async fn run(client: &Client, function: &FunctionArg, args: &DoctorArgs) -> Result<ExitCode> {
     let detail = client.function(&client.function_id(function)).await?;
     let instance = chosen(&detail, args)?;
-    let found = client.instance_objects(&instance.id).await?;
+    let found = client.instance_objects(&instance.function, &instance.id).await?;
     let refused = found.objects.iter().any(|object| object.fate == Fate::Refused);
     if args.listing.json {
         show::print_json(&found)?;

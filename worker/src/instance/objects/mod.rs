@@ -120,7 +120,7 @@ fn look(parts: &RunningInstance) -> io::Result<(u64, Vec<KernelObject>)> {
         objects.extend(descriptors::of(process, &mut sockets).unwrap_or_default());
         objects.extend(mappings::of(process).unwrap_or_default());
     }
-    objects.extend(sockets.objects());
+    objects.extend(sockets.objects(parts.client.port()));
     Ok((hosts.len() as u64, objects))
 }
 

@@ -43,16 +43,26 @@ impl Sockets {
         }
     }
 
-    /// Returns them, with what becomes of each.
-    pub(super) fn objects(self) -> Vec<KernelObject> {
+    /// Returns them, with what becomes of each. Connections of the platform to the function's `port` are left out: they
+    /// are closed before a snapshot.
+    pub(super) fn objects(self, port: u16) -> Vec<KernelObject> {
         let both = self.found.values().filter_map(|(_, _, kind)| match kind {
             Kind::Tcp(Some([own, other])) => Some((plain(*own), plain(*other))),
             _ => None,
         });
         let connected: BTreeSet<_> = both.collect();
+        let is_inside = |own: SocketAddr, other: SocketAddr| connected.contains(&(plain(other), plain(own)));
+        let is_platform_s = |kind: &Kind| match kind {
+            Kind::Tcp(Some([own, other])) => {
+                let is_near = plain(*own).ip().is_loopback() && plain(*other).ip().is_loopback();
+                own.port() == port && is_near && !is_inside(*own, *other)
+            }
+            _ => false,
+        };
         let found = self.found.into_values();
+        let found = found.filter(|(_, _, kind)| !is_platform_s(kind));
         let objects = found.map(|(process, number, kind)| {
-            let verdict = verdict(&kind, |own, other| connected.contains(&(plain(other), plain(own))));
+            let verdict = verdict(&kind, is_inside);
             process.object(format!("descriptor {number}"), 1, verdict)
         });
         objects.collect()
@@ -145,16 +155,23 @@ mod tests {
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (far, _) = listener.accept().unwrap();
         let number = |socket: &dyn std::os::fd::AsRawFd| socket.as_raw_fd().cast_unsigned();
-        let fates = |ends: &[u32]| {
+        let seen = |ends: &[u32], port: u16| {
             let mut sockets = Sockets::default();
             for end in ends {
                 sockets.add(&this(), *end);
             }
-            sockets.objects().iter().map(|object| object.fate).collect::<Vec<_>>()
+            let objects = sockets.objects(port);
+            objects.iter().map(|object| object.fate).collect::<Vec<_>>()
         };
+        let fates = |ends: &[u32]| seen(ends, 1);
         assert_eq!(fates(&[number(&near), number(&far)]), [Fate::Kept, Fate::Kept]);
         assert_eq!(fates(&[number(&near), number(&near)]), [Fate::Changed]);
         assert_eq!(fates(&[number(&listener)]), [Fate::Kept]);
+        // The platform's connection to the function, and the function's own.
+        let port = listener.local_addr().unwrap().port();
+        assert_eq!(seen(&[number(&far)], port), []);
+        assert_eq!(seen(&[number(&near)], port), [Fate::Changed]);
+        assert_eq!(seen(&[number(&near), number(&far)], port), [Fate::Kept, Fate::Kept]);
     }
 
     #[test]

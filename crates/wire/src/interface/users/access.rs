@@ -206,6 +206,8 @@ mod tests {
             (Method::GET, "/v1/namespaces/team/functions", "reader *.team"),
             (Method::DELETE, "/v1/functions/hello", "deployer hello"),
             (Method::GET, "/v1/functions/hello/versions/7", "reader hello"),
+            (Method::GET, "/v1/functions/hello/instances/i-a/objects", "reader hello"),
+            (Method::GET, "/v1/instances/i-a/objects", "reader *"),
             (
                 Method::PUT,
                 "/v1/namespaces/team/functions/hello/aliases/live",

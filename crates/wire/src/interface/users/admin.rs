@@ -191,6 +191,19 @@ described! {
     sends "application/x-ndjson" LogLine
     fails FunctionNotFound, Unavailable "no worker is connected";
 
+    /// Look at an instance of a function
+    ///
+    /// What its processes have from the kernel, as they run, and what becomes of each object in copies.
+    functions [Reader Function] GET "/v1/functions/{name}/instances/{id}/objects" ReadFunctionObjects {
+        /// the function
+        name: FunctionName,
+        /// its instance
+        id: InstanceId;
+        /// the namespace; `namespace_not_found` (404) if there is none of that name
+        namespace: Namespace
+    } () => OK InstanceObjects "its objects, those that are in the way of a snapshot first"
+    fails NotFound, Unavailable "its worker does not answer";
+
     /// A function in numbers
     functions [Reader Function] GET "/v1/functions/{name}/stats" ReadFunctionStats {
         /// the function
