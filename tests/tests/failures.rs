@@ -160,6 +160,20 @@ fn a_request_s_headers_have_the_limits_of_an_answer_s() {
 }
 
 #[test]
+fn a_full_dev_shm_is_named_where_it_killed_the_function() {
+    let code = "import mmap, os\ndef handler(event, context):\n    size = int(event['rawPath'].strip('/')) << 20\n\
+        \x20   file = os.open('/dev/shm/filled', os.O_CREAT | os.O_RDWR | os.O_TRUNC)\n    os.ftruncate(file, size)\n\
+        \x20   filled = mmap.mmap(file, size)\n    for at in range(0, size, mmap.PAGESIZE):\n        filled[at] = 1\n\
+        \x20   return size\n";
+    shared().deploy(&Folder::python("fills-shm", "memory = \"128MiB\"", code));
+    assert_eq!(shared().get("fills-shm", "/31").ok().text(), (31 << 20).to_string());
+    let killed = shared().get("fills-shm", "/33").error(502, "function_crashed");
+    for told in ["SIGBUS", "/dev/shm is full: that has 32MiB"] {
+        assert!(killed.message().contains(told), "{}", killed.message());
+    }
+}
+
+#[test]
 fn a_crash_is_502_function_crashed_with_the_reason() {
     shared().deploy(&Folder::python("crashes", "", TROUBLE));
     for start in ["booted", "restored"] {

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use rekindle_init::protocol::ExitCause;
+use rekindle_wire::manifest::ByteSize;
 use rekindle_wire::{ApiError, ErrorCode};
 use tokio::sync::watch;
 
 use super::damage::Damage;
+use super::isolate::shm_limit;
 use super::lifecycle::Instance;
 use super::registry::Instances;
 use super::running::RunningInstance;
@@ -96,8 +98,24 @@ fn cause(instance: &Instance, parts: &RunningInstance, state: FunctionState) -> 
         .unwrap_or_default();
     ApiError::new(
         ErrorCode::FunctionCrashed,
-        format!("the function's process {how}{memory}{tail}"),
+        format!(
+            "the function's process {how}{}{memory}{tail}",
+            full_shm(instance, state)
+        ),
     )
+}
+
+/// What may have been wrong with memory that is a file: the kernel kills a process whose page the file cannot have.
+fn full_shm(instance: &Instance, state: FunctionState) -> String {
+    match state {
+        FunctionState::Ended(ExitCause::Signal(signal)) if signal == nix::sys::signal::Signal::SIGBUS as i32 => {
+            format!(
+                ", as it is where a file is too short, or /dev/shm is full: that has {}, a quarter of memory in fn.toml",
+                ByteSize(shm_limit(&instance.spec))
+            )
+        }
+        _ => String::new(),
+    }
 }
 
 impl Instance {
