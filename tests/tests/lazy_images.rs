@@ -4,6 +4,7 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -16,6 +17,8 @@ use serde_json::json;
 const FILES: usize = 100;
 const FILE: usize = 2_000_000;
 const READ: usize = 10;
+/// Modes of the files' directory, of the first file, and of the last.
+const MODES: [u32; 3] = [0o700, 0o640, 0o600];
 /// How much a restore may fetch, in bytes: packed, what is read is a fourth of that.
 const FETCHED_MOST: f64 = 30e6;
 /// How long a request may take while the store is away: its read fails after ten seconds, and so does what the program
@@ -39,8 +42,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         asked = parse_qs(urlparse(self.path).query)
         try:
+            modes = [os.stat(path).st_mode & 0o7777 for path in ("/srv/data", "/srv/data/0", "/srv/data/99")]
             numbers = range(int(asked["from"][0]), int(asked["to"][0]))
-            found = {"digests": [digest(number) for number in numbers]}
+            found = {"digests": [digest(number) for number in numbers], "modes": modes}
             if "mapped" in asked:
                 found["mapped"] = hashlib.sha256(mapped).hexdigest()
             if "changed" in asked:
@@ -113,6 +117,10 @@ fn image(name: &str) -> (Folder, Vec<String>) {
         sha256(&path)
     });
     let digests = digests.collect();
+    // As programs want them that check whether their files are private. The last one is mapped.
+    for (path, mode) in [data.clone(), data.join("0"), data.join("99")].into_iter().zip(MODES) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
     fs::write(made.path().join("root/srv/server.py"), SERVER).unwrap();
     let at = |name: &str| made.path().join(name);
     fs::copy(binaries::runtimes().join("python.tar"), at("python.tar")).unwrap();
@@ -197,6 +205,7 @@ fn a_host_without_an_image_restores_it_before_it_is_there_and_survives_the_store
     let found = reply.json();
     assert_eq!(found["digests"], json!(digests[..READ]));
     assert_eq!(found["mapped"], json!(digests[99]));
+    assert_eq!(found["modes"], json!(MODES));
     assert_eq!(rest, 0.0, "the host is too busy for this test");
     assert!(
         start + touched < FETCHED_MOST && start > 1e6,
@@ -235,6 +244,7 @@ fn a_host_without_an_image_restores_it_before_it_is_there_and_survives_the_store
     assert_ne!(later.instance(), all.instance());
     assert_eq!((later.start(), &later.json()["digests"]), ("restored", &json!(digests)));
     assert_eq!(later.json()["mapped"], json!(digests[99]));
+    assert_eq!(later.json()["modes"], json!(MODES));
     let earlier = platform.get("lazy-image", "/?from=60&to=61").ok();
     assert_eq!(earlier.json()["digests"], json!([digests[60]]));
     platform.stop();

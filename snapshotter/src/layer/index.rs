@@ -4,7 +4,7 @@
 //! ```text
 //! tar:    …, header of INDEX, index, zero blocks
 //! index:  entry, entry, …, zeros, [entries' bytes u64] [index's bytes u64] [MAGIC]
-//! entry:  kind u8, path's length u16, target's length u16, offset u64, size u64, path, target
+//! entry:  kind u8, mode u16, path's length u16, target's length u16, offset u64, size u64, path, target
 //! ```
 //!
 //! Numbers are little-endian. The index is part of the tar, so the layer's digest covers it.
@@ -21,7 +21,7 @@ pub const BEHIND_MAX: usize = 32 * BLOCK;
 const MAGIC: &[u8; 8] = b"RKINDEX1";
 const BLOCK: usize = 512;
 const TRAILER: usize = 24;
-const ENTRY: usize = 21;
+const ENTRY: usize = 23;
 /// Field of a tar header with the name, and the one with the size in octal digits.
 const NAME_BYTES: usize = 100;
 const SIZE_FIELD: std::ops::Range<usize> = 124..135;
@@ -41,15 +41,18 @@ pub enum IndexError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
     /// A directory.
-    Directory,
+    Directory {
+        /// Its permission bits.
+        mode: u16,
+    },
     /// A regular file.
     File {
         /// Where its bytes are in the tar.
         offset: u64,
         /// Their number.
         size: u64,
-        /// Whether it may be executed.
-        executable: bool,
+        /// Its permission bits.
+        mode: u16,
     },
     /// A symbolic link to this target.
     Symlink(Vec<u8>),
@@ -74,18 +77,15 @@ pub fn encode(entries: &[Entry]) -> Result<Vec<u8>, IndexError> {
     let mut bytes = Vec::new();
     for entry in entries {
         let none: &[u8] = &[];
-        let (kind, offset, size, target) = match &entry.kind {
-            Kind::Directory => (0, 0, 0, none),
-            Kind::File {
-                offset,
-                size,
-                executable,
-            } => (1 + u8::from(*executable), *offset, *size, none),
-            Kind::Symlink(target) => (3, 0, 0, &target[..]),
-            Kind::Link(target) => (4, 0, 0, &target[..]),
+        let (kind, mode, offset, size, target) = match &entry.kind {
+            Kind::Directory { mode } => (0, *mode, 0, 0, none),
+            Kind::File { offset, size, mode } => (1, *mode, *offset, *size, none),
+            Kind::Symlink(target) => (2, 0, 0, 0, &target[..]),
+            Kind::Link(target) => (3, 0, 0, 0, &target[..]),
         };
         let length = |name: &[u8]| u16::try_from(name.len()).map_err(|_| IndexError::Malformed("a path is too long"));
         bytes.push(kind);
+        bytes.extend_from_slice(&mode.to_le_bytes());
         bytes.extend_from_slice(&length(&entry.path)?.to_le_bytes());
         bytes.extend_from_slice(&length(target)?.to_le_bytes());
         bytes.extend_from_slice(&offset.to_le_bytes());
@@ -136,21 +136,18 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<Entry>, IndexError> {
     let mut entries = Vec::new();
     while !rest.is_empty() {
         let (head, names) = rest.split_at_checked(ENTRY).ok_or(IndexError::Short)?;
-        let length = |at: usize| usize::from(u16::from_le_bytes([head[at], head[at + 1]]));
-        let (path, names) = names.split_at_checked(length(1)).ok_or(IndexError::Short)?;
-        let (target, names) = names.split_at_checked(length(3)).ok_or(IndexError::Short)?;
+        let short = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
+        let mode = short(1);
+        let (path, names) = names.split_at_checked(short(3).into()).ok_or(IndexError::Short)?;
+        let (target, names) = names.split_at_checked(short(5).into()).ok_or(IndexError::Short)?;
         rest = names;
-        let (offset, size) = (number(head, 5), number(head, 13));
+        let (offset, size) = (number(head, 7), number(head, 15));
         let (offset, size) = offset.zip(size).ok_or(IndexError::Short)?;
         let kind = match head[0] {
-            0 => Kind::Directory,
-            executable @ (1 | 2) => Kind::File {
-                offset,
-                size,
-                executable: executable == 2,
-            },
-            3 => Kind::Symlink(target.to_vec()),
-            4 => Kind::Link(target.to_vec()),
+            0 => Kind::Directory { mode },
+            1 => Kind::File { offset, size, mode },
+            2 => Kind::Symlink(target.to_vec()),
+            3 => Kind::Link(target.to_vec()),
             _ => return Err(IndexError::Malformed("an entry is of no known kind")),
         };
         entries.push(Entry {
@@ -184,11 +181,11 @@ mod tests {
 
     fn entry() -> impl Strategy<Value = Entry> {
         let kind = prop_oneof![
-            Just(Kind::Directory),
-            (any::<u64>(), any::<u64>(), any::<bool>()).prop_map(|(offset, size, executable)| Kind::File {
+            any::<u16>().prop_map(|mode| Kind::Directory { mode }),
+            (any::<u64>(), any::<u64>(), any::<u16>()).prop_map(|(offset, size, mode)| Kind::File {
                 offset,
                 size,
-                executable
+                mode
             }),
             any::<Vec<u8>>().prop_map(Kind::Symlink),
             any::<Vec<u8>>().prop_map(Kind::Link),
@@ -213,7 +210,7 @@ mod tests {
             bytes in any::<Vec<u8>>(), at in any::<prop::sample::Index>(), to in any::<u8>(),
         ) {
             let _ = (locate(&bytes), decode(&bytes));
-            let mut tar = in_tar(&encode(&[Entry { path: b"a".to_vec(), kind: Kind::Directory }]).unwrap(), 0);
+            let mut tar = in_tar(&encode(&[Entry { path: b"a".to_vec(), kind: Kind::Directory { mode: 0o755 } }]).unwrap(), 0);
             let at = at.index(tar.len());
             tar[at] = to;
             let _ = (locate(&tar), decode(&tar[..tar.len() - 1024]));

@@ -3,10 +3,10 @@
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, BufRead as _, BufReader, Read};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::{OpenOptionsExt as _, symlink};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Component, Path, PathBuf};
 use std::rc::Rc;
 
@@ -159,10 +159,14 @@ impl Layer<'_> {
             .unwrap_or_default();
         let full = self.into.join(&path);
         match entry.header().entry_type() {
-            EntryType::Directory if fs::symlink_metadata(&full).is_ok_and(|m| m.is_dir()) => {}
             EntryType::Directory => {
-                remove(&full)?;
-                fs::create_dir(&full).map_err(|e| unwritten(&path, e))?;
+                if !fs::symlink_metadata(&full).is_ok_and(|m| m.is_dir()) {
+                    remove(&full)?;
+                    fs::create_dir(&full).map_err(|e| unwritten(&path, e))?;
+                }
+                let mode = entry.header().mode().map_err(malformed)?;
+                let set = fs::set_permissions(&full, permissions(mode, true));
+                set.map_err(|e| unwritten(&path, e))?;
             }
             EntryType::Regular | EntryType::Continuous => {
                 remove(&full)?;
@@ -246,15 +250,23 @@ impl Layer<'_> {
             .checked_sub(size)
             .ok_or(ImageError::TooLarge { limit })?;
         let mode = entry.header().mode().map_err(malformed)?;
-        let mode = if mode & 0o111 == 0 { 0o644 } else { 0o755 };
-        let opened = File::options()
-            .write(true)
-            .create_new(true)
-            .mode(mode)
-            .open(self.into.join(path));
-        let mut file = opened.map_err(|e| unwritten(path, e))?;
+        let mut file = File::create_new(self.into.join(path)).map_err(|e| unwritten(path, e))?;
+        let set = file.set_permissions(permissions(mode, false));
+        set.map_err(|e| unwritten(path, e))?;
         write_content(entry, size, &mut file, path, malformed, |e| unwritten(path, e))
     }
+}
+
+/// The owner may do what root may in a container, whatever the mode says: the function is no root and owns all files.
+/// Set-user-id bits are left out.
+fn permissions(mode: u32, is_directory: bool) -> Permissions {
+    let owner = if is_directory || mode & 0o111 != 0 {
+        0o700
+    } else {
+        0o600
+    };
+    let kept = if is_directory { 0o1077 } else { 0o077 };
+    Permissions::from_mode(owner | (mode & kept))
 }
 
 /// The name as a path inside the root, without `.` and a leading `/`.

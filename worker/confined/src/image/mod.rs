@@ -6,7 +6,7 @@
 //! ```
 //!
 //! - Every blob has the digest by which it is named.
-//! - The target is the root of the process, so links lead nowhere else. Owners, times, special mode bits and devices
+//! - The target is the root of the process, so links lead nowhere else. Owners, times, set-user-id bits and devices
 //!   are left out: a function could not use them.
 //!
 //! [OCI image layout]: https://github.com/opencontainers/image-spec/blob/main/image-layout.md

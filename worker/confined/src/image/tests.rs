@@ -146,7 +146,7 @@ fn an_opaque_directory_keeps_what_its_own_layer_has_whatever_the_order() {
 }
 
 #[test]
-fn modes_are_plain_and_hard_links_stay_links() {
+fn modes_are_those_of_the_image_and_hard_links_stay_links() {
     let long = format!("{}/{}", "d".repeat(90), "f".repeat(120));
     let layer = Tar::default()
         .entry("bin/busybox", EntryType::Regular, "", 0o4711, b"program")
@@ -154,6 +154,12 @@ fn modes_are_plain_and_hard_links_stay_links() {
         .entry("dev/null", EntryType::Char, "", 0o666, b"")
         .entry("pipe", EntryType::Fifo, "", 0o666, b"")
         .entry("private/", EntryType::Directory, "", 0o700, b"")
+        .entry("private/key", EntryType::Regular, "", 0o600, b"key")
+        .entry("private/cookie", EntryType::Regular, "", 0o400, b"cookie")
+        .entry("private/run", EntryType::Regular, "", 0o010, b"run")
+        .entry("closed/", EntryType::Directory, "", 0o555, b"")
+        .entry("closed/none", EntryType::Regular, "", 0, b"none")
+        .entry("shared/", EntryType::Directory, "", 0o3777, b"")
         .link("etc/mtab", "/proc/mounts")
         .entry(
             "././@LongLink",
@@ -166,9 +172,20 @@ fn modes_are_plain_and_hard_links_stay_links() {
     let (place, result) = unpacked(vec![layer]);
     result.unwrap();
     let of = |name: &str| fs::symlink_metadata(place.root().join(name)).unwrap();
-    assert_eq!(of("bin/busybox").permissions().mode() & 0o7777, 0o755);
+    for (name, mode) in [
+        ("bin/busybox", 0o711),
+        ("private", 0o700),
+        ("private/key", 0o600),
+        // Root reads and writes such files, and so does the function.
+        ("private/cookie", 0o600),
+        ("private/run", 0o710),
+        ("closed", 0o755),
+        ("closed/none", 0o600),
+        ("shared", 0o1777),
+    ] {
+        assert_eq!(of(name).permissions().mode() & 0o7777, mode, "{name}");
+    }
     assert_eq!(of("bin/busybox").ino(), of("bin/ls").ino());
-    assert_eq!(of("private").permissions().mode() & 0o077, 0o055);
     assert_eq!(
         fs::read_link(place.root().join("etc/mtab")).unwrap(),
         PathBuf::from("/proc/mounts")

@@ -1,5 +1,5 @@
-//! Packs a function's files as a tar. Its bytes depend only on names, contents, link targets and the execute bit: the
-//! same input gives the same digest on every worker.
+//! Packs a function's files as a tar. Its bytes depend only on names, contents, link targets and the execute bit, in an
+//! image on all permission bits: the same input gives the same digest on every worker.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -17,6 +17,8 @@ use rekindle_wire::manifest::ByteSize;
 
 /// Size of a tar block in bytes.
 const TAR_BLOCK: u64 = 512;
+/// Permission bits of a folder's directories.
+const MODE_DIRECTORY: u16 = 0o755;
 
 /// Why the tar could not be created.
 #[derive(Debug, thiserror::Error)]
@@ -69,7 +71,7 @@ pub(super) fn pack<'a>(
     for (name, tree) in trees {
         let above: Vec<&Path> = name.ancestors().filter(|a| !a.as_os_str().is_empty()).collect();
         for directory in above.into_iter().rev() {
-            packing.directory(directory)?;
+            packing.directory(directory, MODE_DIRECTORY)?;
         }
         packing.tree(tree, tree, name)?;
     }
@@ -166,7 +168,7 @@ impl<'a> Packing<'a> {
             let (path, name) = (directory.join(&entry), name.join(&entry));
             let metadata = fs::symlink_metadata(&path).map_err(wrong)?;
             if metadata.is_dir() {
-                self.directory(&name)?;
+                self.directory(&name, self.mode(&metadata))?;
                 self.tree(root, &path, &name)?;
             } else if metadata.is_file() {
                 self.file(&path, &name, &metadata)?;
@@ -177,6 +179,18 @@ impl<'a> Packing<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Returns the permission bits that a file or directory has in the tar: in an image its own.
+    fn mode(&self, metadata: &fs::Metadata) -> u16 {
+        let own = metadata.permissions().mode();
+        match self.links {
+            // Of 12 bits.
+            Links::Anywhere => (own & 0o1777) as u16,
+            Links::Inside if metadata.is_dir() => MODE_DIRECTORY,
+            Links::Inside if own & 0o100 == 0 => 0o644,
+            Links::Inside => 0o755,
+        }
     }
 
     fn header(&mut self, kind: EntryType, mode: u32, size: u64) -> Result<Header, PackError> {
@@ -202,11 +216,11 @@ impl<'a> Packing<'a> {
         Ok(header)
     }
 
-    fn directory(&mut self, name: &Path) -> Result<(), PackError> {
-        let mut header = self.header(EntryType::Directory, 0o755, 0)?;
+    fn directory(&mut self, name: &Path, mode: u16) -> Result<(), PackError> {
+        let mut header = self.header(EntryType::Directory, mode.into(), 0)?;
         let appended = self.builder.append_data(&mut header, name.join(""), io::empty());
         appended.map_err(|e| PackError::Write(self.out.to_owned(), e))?;
-        self.note(name, Kind::Directory);
+        self.note(name, Kind::Directory { mode });
         Ok(())
     }
 
@@ -236,12 +250,8 @@ impl<'a> Packing<'a> {
             }
             self.named.insert(same, name.to_owned());
         }
-        let mode = if metadata.permissions().mode() & 0o100 == 0 {
-            0o644
-        } else {
-            0o755
-        };
-        let mut header = self.header(EntryType::Regular, mode, metadata.len())?;
+        let mode = self.mode(metadata);
+        let mut header = self.header(EntryType::Regular, mode.into(), metadata.len())?;
         let file = File::open(path).map_err(|e| PackError::Read(path.to_owned(), e))?;
         let appended = self.builder.append_data(&mut header, name, file);
         appended.map_err(|e| PackError::Write(self.out.to_owned(), e))?;
@@ -249,7 +259,7 @@ impl<'a> Packing<'a> {
         let kind = Kind::File {
             offset: self.builder.get_ref().bytes - size.next_multiple_of(TAR_BLOCK),
             size,
-            executable: mode == 0o755,
+            mode,
         };
         self.note(name, kind);
         Ok(())

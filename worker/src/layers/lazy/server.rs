@@ -111,9 +111,7 @@ impl Server {
                 .list(directory, from, most as usize)
                 .map_or(Err(libc::ENOTDIR), |names| Ok(protocol::answer(unique, &names))),
             Ask::Read(node, offset, length) => match self.tree.node(node) {
-                Some(Node::File {
-                    offset: begins, size, ..
-                }) => {
+                Some(Node::File { offset: begins, size }) => {
                     return self.read(unique, node, (*begins, *size), offset, length);
                 }
                 _ => Err(libc::EISDIR),

@@ -29,7 +29,6 @@ pub(super) enum Node {
     File {
         offset: u64,
         size: u64,
-        executable: bool,
     },
     Symlink(Vec<u8>),
 }
@@ -37,6 +36,8 @@ pub(super) enum Node {
 #[derive(Debug)]
 struct Placed {
     node: Node,
+    /// Kind and permission bits.
+    mode: u32,
     parent: usize,
     links: u32,
 }
@@ -56,6 +57,7 @@ impl Tree {
     pub(super) fn new(entries: &[Entry], tar_bytes: u64, owner: u32) -> Result<Self, TreeError> {
         let root = Placed {
             node: Node::Directory(Vec::new()),
+            mode: libc::S_IFDIR | 0o755,
             parent: 0,
             links: 1,
         };
@@ -79,31 +81,33 @@ impl Tree {
             }
             let parent = *places.get(above).ok_or_else(|| wrong("is in no directory"))?;
             let node = match &entry.kind {
-                index::Kind::Directory => Some(Node::Directory(Vec::new())),
-                index::Kind::File {
-                    offset,
-                    size,
-                    executable,
-                } => {
+                index::Kind::Directory { mode } => {
+                    Some((Node::Directory(Vec::new()), libc::S_IFDIR | permissions(*mode)))
+                }
+                index::Kind::File { offset, size, mode } => {
                     if offset.checked_add(*size).is_none_or(|end| end > tar_bytes) {
                         return Err(wrong("is not in the tar"));
                     }
-                    Some(Node::File {
+                    let file = Node::File {
                         offset: *offset,
                         size: *size,
-                        executable: *executable,
-                    })
+                    };
+                    Some((file, libc::S_IFREG | permissions(*mode)))
                 }
                 index::Kind::Symlink(target) if target.is_empty() || target.len() >= PATH_MAX => {
                     return Err(wrong("leads nowhere"));
                 }
-                index::Kind::Symlink(target) => Some(Node::Symlink(target.clone())),
+                index::Kind::Symlink(target) => Some((Node::Symlink(target.clone()), libc::S_IFLNK | 0o777)),
                 index::Kind::Link(_) => None,
             };
             let place = match (node, &entry.kind) {
-                (Some(node), _) => {
-                    let links = 1;
-                    nodes.push(Placed { node, parent, links });
+                (Some((node, mode)), _) => {
+                    nodes.push(Placed {
+                        node,
+                        mode,
+                        parent,
+                        links: 1,
+                    });
                     nodes.len() - 1
                 }
                 (None, index::Kind::Link(target)) => {
@@ -159,15 +163,15 @@ impl Tree {
     /// Returns what the kernel is to know of a node.
     pub(super) fn attributes(&self, number: u64) -> Option<Attributes> {
         let (_, placed) = self.placed(number)?;
-        let (size, mode) = match &placed.node {
-            Node::Directory(_) => (4096, libc::S_IFDIR | 0o755),
-            Node::File { size, executable, .. } => (*size, libc::S_IFREG | if *executable { 0o755 } else { 0o644 }),
-            Node::Symlink(target) => (target.len() as u64, libc::S_IFLNK | 0o777),
+        let size = match &placed.node {
+            Node::Directory(_) => 4096,
+            Node::File { size, .. } => *size,
+            Node::Symlink(target) => target.len() as u64,
         };
         Some(Attributes {
             node: number,
             size,
-            mode,
+            mode: placed.mode,
             links: placed.links,
             owner: self.owner,
             time_unix_s: MTIME_UNIX_S,
@@ -203,6 +207,11 @@ impl Tree {
     }
 }
 
+/// Bits that a file of an image may have: neither set-user-id nor set-group-id.
+fn permissions(mode: u16) -> u32 {
+    u32::from(mode) & 0o1777
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -218,14 +227,18 @@ mod tests {
         index::Kind::File {
             offset,
             size,
-            executable: true,
+            mode: 0o4640,
         }
+    }
+
+    fn directory() -> index::Kind {
+        index::Kind::Directory { mode: 0o1700 }
     }
 
     #[test]
     fn names_lead_to_nodes_and_hard_links_share_one() {
         let entries = [
-            entry("b", index::Kind::Directory),
+            entry("b", directory()),
             entry("b/x", file(512, 10)),
             entry("b/y", index::Kind::Link(b"b/x".to_vec())),
             entry("a", index::Kind::Symlink(b"b/x".to_vec())),
@@ -241,8 +254,10 @@ mod tests {
         let found = tree.attributes(x).unwrap();
         assert_eq!(
             (found.links, found.size, found.mode, found.owner),
-            (2, 10, 0o100_755, 7)
+            (2, 10, 0o100_640, 7)
         );
+        let modes = [b, ROOT].map(|number| tree.attributes(number).unwrap().mode);
+        assert_eq!(modes, [0o041_700, 0o040_755]);
         let listed: Vec<_> = tree
             .list(ROOT, 1)
             .unwrap()
@@ -256,7 +271,6 @@ mod tests {
 
     #[test]
     fn what_is_no_tree_is_refused() {
-        let directory = || index::Kind::Directory;
         for entries in [
             vec![entry("", directory())],
             vec![entry("..", directory())],
