@@ -13,7 +13,7 @@ use rekindle_e2e::{Folder, binaries, platform, shared, skip, until};
 use tempfile::TempDir;
 
 const SERVER: &str = r#"
-import json, mmap, os, pwd, shutil, socket, sqlite3, sys
+import fcntl, json, mmap, os, pwd, shutil, socket, sqlite3, sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 calls = 0
@@ -47,7 +47,23 @@ def files():
         chr(mapped[0]) + chr(mapped[-1]),
         os.stat("/srv/kept").st_ino == inode,
         rows(),
+        reached(),
+        held(),
+        [file.seek(0) == 0 and len(file.read()) > 100 for file in removed],
     ]
+
+def reached():
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect("/srv/app.sock")
+        listening.accept()[0].close()
+        return client.getpeername()
+
+def held():
+    with open(__file__) as other:
+        try:
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return "held"
 
 def rows():
     """SQLite refuses to write to a file whose inode number is another than when it was opened."""
@@ -63,6 +79,16 @@ kept.flush()
 inode = os.stat("/srv/kept").st_ino
 database = sqlite3.connect("/srv/rows.db", check_same_thread=False)
 database.execute("create table rows (n)")
+
+listening = socket.socket(socket.AF_UNIX)
+listening.bind("/srv/app.sock")
+listening.listen()
+
+# Of the image, locked and without a name.
+locked = open(__file__)
+fcntl.flock(locked, fcntl.LOCK_EX)
+removed = [open("/etc/protocols"), open("/etc/protocols")]
+os.remove("/etc/protocols")
 
 # Mapped for itself, and another than the image's.
 with open("/srv/data", "wb") as data:
@@ -195,7 +221,20 @@ fn serves(name: &str) {
             (found["root"].as_str(), found["tmp"].as_str()),
             (Some("written"), Some("written"))
         );
-        let files = serde_json::json!([["link", "moved"], false, ["new"], 1, 1000, "kept", "nn", true, 0]);
+        let files = serde_json::json!([
+            ["link", "moved"],
+            false,
+            ["new"],
+            1,
+            1000,
+            "kept",
+            "nn",
+            true,
+            0,
+            "/srv/app.sock",
+            "held",
+            [true, true]
+        ]);
         assert_eq!(found["files"], files);
         // A copy goes on from where the warm-up ended.
         assert_eq!(found["calls"], if start == "booted" { 1 } else { 2 }, "{found}");
@@ -214,6 +253,28 @@ fn a_dockerfile_is_built_and_serves_as_its_image_says() {
     serves("image-built");
     let listed = String::from_utf8(shared().cli(&["list"]).stdout).unwrap();
     assert!(listed.contains("image ."), "{listed}");
+}
+
+#[test]
+fn a_watch_on_the_root_is_told_with_what_to_do() {
+    if !tools() {
+        return;
+    }
+    let watch = "import ctypes\nlibc = ctypes.CDLL(None)\nwatching = libc.inotify_init1(0)\n\
+                 assert libc.inotify_add_watch(watching, b'/srv', 2) > 0\n";
+    let folder = python_context(Folder::with_manifest(&manifest("image-watch", ".", SETTINGS)));
+    fs::write(folder.path().join("server.py"), format!("{watch}{SERVER}")).unwrap();
+    let version = shared().try_deploy(&folder).unwrap();
+    let told = version.snapshot_error.unwrap_or_default();
+    assert!(told.contains("a container image's root is watched (inotify)"), "{told}");
+    shared().fresh("booted", "image-watch", "/").ok();
+    let doctor = shared().cli(&["doctor", "--function", "image-watch"]);
+    let told = String::from_utf8_lossy(&doctor.stdout);
+    assert!(!doctor.status.success(), "{told}");
+    assert!(
+        told.contains("inotify that watches a file of the image's root"),
+        "{told}"
+    );
 }
 
 #[test]

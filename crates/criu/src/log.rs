@@ -38,7 +38,7 @@ impl Work {
 }
 
 /// What parts of CRIU's messages mean for a function, and what to do about them.
-const FUNCTION_S: [(&str, &str); 22] = [
+const FUNCTION_S: [(&str, &str); 23] = [
     (
         "Non-empty write queue on an in-flight socket",
         "a connection to a UNIX socket of the function was written to and is not accepted yet: accept it before the \
@@ -116,6 +116,11 @@ const FUNCTION_S: [(&str, &str); 22] = [
     (
         "Unsupported proto",
         "a socket is of a protocol that no snapshot holds: close it before the snapshot",
+    ),
+    (
+        "Can't dump that handle",
+        "a file or directory of a container image's root is watched (inotify), and no copy could watch it: end the watch \
+         before the snapshot, or turn off what reloads files that change",
     ),
     (
         "Zombies with threads are not supported",

@@ -173,8 +173,9 @@ fn written_apart(root: &Path, bytes: u64) -> Result<(), RootfsError> {
             .and_then(|()| lchown(directory, Some(FUNCTION_UID), Some(FUNCTION_UID)));
         made.map_err(|e| RootfsError::Make(directory.to_owned(), e))?;
     }
+    // With xino all files have the overlay's device number, by which CRIU finds the file of a UNIX socket.
     let options = format!(
-        "lowerdir=root,upperdir={},workdir={},userxattr",
+        "lowerdir=root,upperdir={},workdir={},userxattr,xino=on",
         upper.display(),
         work.display()
     );
