@@ -364,6 +364,7 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
         }
         Request::LoadFiles => {
             let loaded = files::load(Path::new("/"), next("archive")?, FUNCTION_UID).map_err(plain("load files"))?;
+            rootfs::look_again().map_err(|e| chain(&e))?;
             sandbox.cover()?;
             let renumbered = loaded.renumbered;
             sandbox.loaded = loaded;

@@ -191,6 +191,20 @@ fn written_apart(root: &Path, bytes: u64) -> Result<(), RootfsError> {
     files::reserve(upper).map_err(|e| RootfsError::Make(upper.to_owned(), e))
 }
 
+/// Has the kernel look again at what it has looked up on an image's root, once files were loaded below it: an overlay
+/// does not see what is added to a directory that it has looked at. CRIU looks for settings in `/etc` when it starts.
+///
+/// # Errors
+/// If a mount is refused.
+pub(crate) fn look_again() -> Result<(), RootfsError> {
+    if !Path::new("/").join(files::WRITTEN).exists() {
+        return Ok(());
+    }
+    // It changes nothing: the kernel forgets the names of a file system that is mounted again.
+    let flags = MsFlags::MS_REMOUNT | QUIET | NO_LINKS;
+    mounted("root again", None, Path::new("/"), None, flags, None)
+}
+
 /// Makes symbolic links in `/tmp` and `/dev/shm` work from now on. Until then, they cannot mislead root processes that
 /// open paths there, such as CRIU when it restores a process.
 ///
