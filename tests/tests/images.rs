@@ -13,7 +13,7 @@ use rekindle_e2e::{Folder, binaries, platform, shared, skip, until};
 use tempfile::TempDir;
 
 const SERVER: &str = r#"
-import fcntl, json, mmap, os, pwd, shutil, socket, sqlite3, sys
+import fcntl, json, mmap, os, pwd, shutil, socket, sqlite3, subprocess, sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 calls = 0
@@ -49,6 +49,7 @@ def files():
         rows(),
         reached(),
         held(),
+        sleeping.poll(),
         [file.seek(0) == 0 and len(file.read()) > 100 for file in removed],
     ]
 
@@ -89,6 +90,11 @@ locked = open(__file__)
 fcntl.flock(locked, fcntl.LOCK_EX)
 removed = [open("/etc/protocols"), open("/etc/protocols")]
 os.remove("/etc/protocols")
+
+# A program of its own that has no name.
+shutil.copy("/bin/sleep", "/srv/sleep")
+sleeping = subprocess.Popen(["/srv/sleep", "1000000"])
+os.remove("/srv/sleep")
 
 # Mapped for itself, and another than the image's.
 with open("/srv/data", "wb") as data:
@@ -233,6 +239,7 @@ fn serves(name: &str) {
             0,
             "/srv/app.sock",
             "held",
+            null,
             [true, true]
         ]);
         assert_eq!(found["files"], files);

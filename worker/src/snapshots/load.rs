@@ -88,6 +88,7 @@ impl Snapshots {
             false => Ok(HashSet::new()),
         };
         let written = written.map_err(|e| SnapshotError::Edit(id.clone(), EditError::File(FILES_ARCHIVE.into(), e)))?;
+        let written = written.into_iter().chain(originals::nameless(&verified)).collect();
         let edited = edit::use_templates(&images_dir, &snapshot.processes, &written);
         let edited = edited.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let named = edit::name_outputs(&images_dir, &mut notes.pipes);

@@ -1,8 +1,10 @@
 //! The files behind folded memory. A process that gives up its own copy of a library's data reads them again.
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,6 +12,8 @@ use std::sync::Arc;
 use rekindle_confined::links;
 use rekindle_init::files::WRITTEN;
 use rekindle_pager::PAGE;
+use rekindle_verify::Verified;
+use rekindle_verify::messages::Remap;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 
@@ -52,6 +56,17 @@ pub(super) fn written(dir: &Path) -> io::Result<HashSet<PathBuf>> {
         }
     }
     Ok(written)
+}
+
+/// Returns the paths of files that had lost their name, which lie in no layer though the paths may look like it: a
+/// program that a function has written to its image's root, started and removed.
+pub(super) fn nameless(verified: &Verified) -> impl Iterator<Item = PathBuf> {
+    let file = |remap: &Remap| verified.files.get(&remap.orig_id)?.reg.as_ref();
+    verified
+        .remaps
+        .iter()
+        .filter_map(file)
+        .map(|file| PathBuf::from(OsStr::from_bytes(&file.name)))
 }
 
 impl Originals {

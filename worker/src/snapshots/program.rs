@@ -303,6 +303,7 @@ pub async fn show(store: &Store, id: &SnapshotId, scratch: &Path) -> Result<Stri
     let written = originals::written(&dir).map_err(|e| edit(EditError::File(FILES_ARCHIVE.into(), e)))?;
     let verified = verify(&dir, &expected(FUNCTION_UID, &notes.pipes, !written.is_empty()));
     let verified = verified.map_err(|e| ShowError::Refused(id.clone(), e))?;
+    let written = written.into_iter().chain(originals::nameless(&verified)).collect();
     let edited = edit::use_templates(&dir, &snapshot.processes, &written).map_err(edit)?;
     let layouts = std::iter::zip(&snapshot.processes, &edited).map(|(process, edited)| (process.pid, &edited.layout));
     let compiled = compile_images(EditedImages {
