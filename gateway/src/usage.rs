@@ -1,7 +1,7 @@
 //! Counts what invocations use, by function, version and day, and reports it to the scheduler.
 //!
-//! A report has a number and is repeated as it is until it is answered, so that it counts once. A gateway that is killed
-//! loses what it has not reported: at most what ended within [`REPORT_EVERY`] and one report under way.
+//! A report has a number and is repeated as it is until it is answered, so that it counts once. A gateway that is
+//! killed loses what it has not reported: at most what ended within [`REPORT_EVERY`] and one report under way.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;

@@ -104,8 +104,8 @@ const CAPTURE_PHASE: Desc = Desc::new(
     "rekindle.capture.phase.duration",
     "s",
     &["phase"],
-    "`hook` before the snapshot; `freeze`: the processes stand still; `search` for generators of random numbers and \
-     device numbers; `publish`: cut, hashed, compressed, stored.",
+    "`hook` before the snapshot; `freeze`: the processes stand still; `search` for generators and device numbers; \
+     `publish`: cut, hashed, stored.",
 );
 const MIGRATIONS: Desc = Desc::new(
     "rekindle.migrations",

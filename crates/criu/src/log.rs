@@ -119,8 +119,8 @@ const FUNCTION_S: [(&str, &str); 23] = [
     ),
     (
         "Can't dump that handle",
-        "a file or directory of a container image's root is watched (inotify), and no copy could watch it: end the watch \
-         before the snapshot, or turn off what reloads files that change",
+        "a file or directory of a container image's root is watched (inotify), and no copy could watch it: end the \
+         watch before the snapshot, or turn off what reloads files that change",
     ),
     (
         "Zombies with threads are not supported",

@@ -3,8 +3,8 @@
 //! A lease gives a gateway all slots of an instance for a while. The gateway renews by [`LeaseReport`] the leases it
 //! keeps using. It returns a lease that it has not used for a lease's length, so that instances can become idle. The
 //! scheduler recalls a lease when the instance must go or its room is needed. It takes that back when the instance does
-//! not go after all: the answer to a report says which leases the gateway keeps. A gateway that dies lets its leases run
-//! out. Only instances without a lease are retired for idleness.
+//! not go after all: the answer to a report says which leases the gateway keeps. A gateway that dies lets its leases
+//! run out. Only instances without a lease are retired for idleness.
 //!
 //! Leases on an instance are numbered, and its worker rejects requests under an older one ([`rekindle_wire::lease`]).
 //! So two gateways never share an instance, however late one learns that its lease is over.

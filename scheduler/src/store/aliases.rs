@@ -97,8 +97,8 @@ impl Store {
         Ok(removed.rows_affected() > 0)
     }
 
-    /// Has `live` name one version alone: this one, or the one that served before the newest of those that serve; unless
-    /// the caller `refuses` it.
+    /// Has `live` name one version alone: this one, or the one that served before the newest of those that serve;
+    /// unless the caller `refuses` it.
     pub(crate) async fn roll_back(
         &self,
         function: &FunctionId,

@@ -41,7 +41,8 @@ impl Store {
     }
 
     /// Removes a namespace with these keys of its own, and with its calls: the next namespace of that name may be
-    /// somebody else's. Its functions' version numbers stay, so that no two versions are one. Returns whether it had no functions; otherwise nothing is done.
+    /// somebody else's. Its functions' version numbers stay, so that no two versions are one. Returns whether it had no
+    /// functions; otherwise nothing is done.
     pub(crate) async fn remove_namespace(&self, namespace: &Namespace, keys: &[KeyId]) -> Result<bool, StoreError> {
         let doing = "remove a namespace";
         let mut tx = self.begin(doing).await?;

@@ -210,7 +210,8 @@ mod tests {
             bytes in any::<Vec<u8>>(), at in any::<prop::sample::Index>(), to in any::<u8>(),
         ) {
             let _ = (locate(&bytes), decode(&bytes));
-            let mut tar = in_tar(&encode(&[Entry { path: b"a".to_vec(), kind: Kind::Directory { mode: 0o755 } }]).unwrap(), 0);
+            let kind = Kind::Directory { mode: 0o755 };
+            let mut tar = in_tar(&encode(&[Entry { path: b"a".to_vec(), kind }]).unwrap(), 0);
             let at = at.index(tar.len());
             tar[at] = to;
             let _ = (locate(&tar), decode(&tar[..tar.len() - 1024]));

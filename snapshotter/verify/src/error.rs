@@ -121,8 +121,8 @@ fn of_name(field: &str) -> &'static str {
     match field {
         "reg.name" => ": no copy gets this file; close it before the snapshot",
         "usk.file_perms.uid" => {
-            ": a UNIX socket is not at the path it was bound to, because it was renamed, or its directory is gone; bind \
-             it to the path that it keeps, or close it before the snapshot"
+            ": a UNIX socket is not at the path it was bound to, because it was renamed, or its directory is gone; \
+             bind it to the path that it keeps, or close it before the snapshot"
         }
         "tc.timers.posix.clock_id" => {
             ": a POSIX timer counts processor time (timer_create with a CPU clock, as profilers do), which no copy \

@@ -1,5 +1,5 @@
-//! The beginning of a function's answer: what comes along with its head. If the answer is broken by then, the head is not
-//! passed on, and the caller gets an error that says what is wrong.
+//! The beginning of a function's answer: what comes along with its head. If the answer is broken by then, the head is
+//! not passed on, and the caller gets an error that says what is wrong.
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -145,7 +145,7 @@ impl Came {
                 format!("an answer ended after {bytes} bytes, before its last chunk: end it with a chunk of length 0")
             }
             (Some(ErrorKind::InvalidInput | ErrorKind::InvalidData), _) => format!(
-                "an answer's chunks are broken after {bytes} bytes ({cause}): each begins with its length in hexadecimal"
+                "an answer's chunks are broken after {bytes} bytes ({cause}): each begins with its length in hex"
             ),
             _ => format!("an answer broke off after {bytes} bytes ({cause})"),
         }

@@ -110,7 +110,7 @@ fn full_shm(instance: &Instance, state: FunctionState) -> String {
     match state {
         FunctionState::Ended(ExitCause::Signal(signal)) if signal == nix::sys::signal::Signal::SIGBUS as i32 => {
             format!(
-                ", as it is where a file is too short, or /dev/shm is full: that has {}, a quarter of memory in fn.toml",
+                ", as it is where a file is too short, or /dev/shm is full: that has {}, a quarter of its memory",
                 ByteSize(shm_limit(&instance.spec))
             )
         }

@@ -16,8 +16,8 @@
 //! - [`start`]: a start, by [`restore`], by [`boot`] or from a [`runtime_snapshot`]; [`isolate`]: what all of them need
 //!   first.
 //! - [`checkpoint`]: a snapshot of it. [`hooks`]: the calls around that. [`parking`]: freezing it while nobody uses it.
-//! - [`invoke`]: a request in it, as `inward` makes it. `answer_start`: what comes along with an answer's head. `renew`:
-//!   another copy for each request. [`overdue`]: one that does not end.
+//! - [`invoke`]: a request in it, as `inward` makes it. `answer_start`: what comes along with an answer's head.
+//!   `renew`: another copy for each request. [`overdue`]: one that does not end.
 //! - `objects`: what it has from the kernel. `end`: its end. [`damage`]: what a failed restore may have found.
 
 mod answer_start;

@@ -1,9 +1,9 @@
 //! Makes databases that were open go on in copies. SQLite recognises a file of its own process by `st_dev` and inode
-//! number, and a copy's `/tmp` has another `st_dev`. So the places where a process keeps it are found at a checkpoint or
-//! a move, and each restore writes the new one there.
+//! number, and a copy's `/tmp` has another `st_dev`. So the places where a process keeps it are found at a checkpoint
+//! or a move, and each restore writes the new one there.
 //!
 //! ```text
-//! stopped: open files ──(images, or memory of a stopped process)──> addresses ──(notes)──> every restore: write
+//! stopped: open files ──(images, or memory of a stopped process)──> addresses ──(notes)──> restores
 //! ```
 
 mod scan;
