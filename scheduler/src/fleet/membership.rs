@@ -9,8 +9,9 @@
 //!
 //! A silent worker is given nothing new, and its leases are recalled until it is heard from again. When it is gone, its
 //! instances are forgotten. A worker that returns brings its instances with it: those still of use are kept, the rest
-//! are stopped ([`super::heartbeat`] decides which). In any of these states a worker may be draining: its operator wants it empty
-//! (which survives restarts of the scheduler), or it was told to stop. It then finishes what it serves.
+//! are stopped ([`super::heartbeat`] decides which). In any of these states a worker may be draining: its operator
+//! wants it empty (which survives restarts of the scheduler), or it was told to stop. It then finishes what it
+//! serves.
 
 use std::collections::{BTreeSet, VecDeque};
 
