@@ -106,6 +106,8 @@ fn met(number: usize) -> Value {
 
 #[test]
 fn connections_of_before_the_snapshot_and_of_after_it_exclude_each_other_and_no_row_is_lost() {
+    // Before anything runs: the other test's hosts are in a network of their own, and so is this process then.
+    hub::enter();
     let platform = shared();
     let settings = "timeout = \"60s\"\nidle = \"1s\"\npark = \"120s\"\nmax_instances = 1\nmemory = \"256MiB\"";
     platform.deploy(&Folder::python("databases-kept", settings, CODE));

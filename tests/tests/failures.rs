@@ -167,7 +167,8 @@ fn a_full_dev_shm_is_named_where_it_killed_the_function() {
         \x20   return size\n";
     shared().deploy(&Folder::python("fills-shm", "memory = \"128MiB\"", code));
     assert_eq!(shared().get("fills-shm", "/31").ok().text(), (31 << 20).to_string());
-    let killed = shared().get("fills-shm", "/33").error(502, "function_crashed");
+    let killed = shared().admin("GET", "/function/fills-shm/33").send();
+    let killed = killed.error(502, "function_crashed");
     for told in ["SIGBUS", "/dev/shm is full: that has 32MiB"] {
         assert!(killed.message().contains(told), "{}", killed.message());
     }
