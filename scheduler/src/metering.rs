@@ -92,30 +92,12 @@ async fn look(scheduler: &Scheduler, trims: bool) -> Result<(), StoreError> {
 mod tests {
     use std::collections::HashMap;
 
-    use rekindle_wire::VersionNumber;
     use rekindle_wire::api::Quota;
-    use rekindle_wire::ids::GatewayId;
-    use rekindle_wire::internal::{UsageCounts, UsageEntry};
 
+    use super::today::tests::report;
     use super::*;
     use crate::catalog::Catalog;
     use crate::quotas::Quotas;
-
-    fn report(day: u32, function: &str, egress_bytes: u64) -> UsageReport {
-        UsageReport {
-            gateway: GatewayId::generate(),
-            sequence: 1,
-            entries: vec![UsageEntry {
-                day,
-                function: function.parse().unwrap(),
-                version: VersionNumber(1),
-                counts: UsageCounts {
-                    egress_bytes,
-                    ..UsageCounts::default()
-                },
-            }],
-        }
-    }
 
     #[test]
     fn a_gateway_is_told_of_limits_that_it_keeps() {

@@ -118,6 +118,30 @@ pub struct Size {
     pub runtimes: Option<PathBuf>,
 }
 
+impl Size {
+    /// Two schedulers that share the database at this address.
+    #[must_use]
+    pub fn two_schedulers(database: &str) -> Self {
+        let shared = |n| (Role::Scheduler.nth(n), "FN_DATABASE".to_owned(), database.to_owned());
+        Self {
+            schedulers: 2,
+            env: vec![shared(0), shared(1)],
+            ..Self::default()
+        }
+    }
+
+    /// Two workers of 1 GiB, between which instances move over TLS.
+    #[must_use]
+    pub fn two_workers() -> Self {
+        Self {
+            workers: 2,
+            args: vec![(Role::Worker, "--memory".into()), (Role::Worker, "1GiB".into())],
+            guarded: true,
+            ..Self::default()
+        }
+    }
+}
+
 impl Default for Size {
     /// One of each role.
     fn default() -> Self {

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use rekindle_e2e::cluster::{Role, Size};
+use rekindle_e2e::cluster::Size;
 use rekindle_e2e::s3::ObjectStore;
 use rekindle_e2e::{Cluster, Folder, Reply, hub, shared, until};
 use rekindle_wire::WorkerId;
@@ -142,13 +142,7 @@ fn migrate(cluster: &Cluster, instance: &str, to: &WorkerId) -> Reply {
 fn connections_of_before_and_after_a_move_exclude_each_other_and_no_row_is_lost() {
     hub::enter();
     let store = ObjectStore::start_at(hub::ADDRESS);
-    let size = Size {
-        workers: 2,
-        args: vec![(Role::Worker, "--memory".into()), (Role::Worker, "1GiB".into())],
-        guarded: true,
-        ..Size::default()
-    };
-    let cluster = Cluster::start_sized(store.endpoint(), store.environment(), size);
+    let cluster = Cluster::start_sized(store.endpoint(), store.environment(), Size::two_workers());
     let ids = [cluster.worker(0).id, cluster.worker(1).id];
     let settings = "memory = \"256MiB\"\ntimeout = \"60s\"\nidle = \"120s\"\nmax_instances = 1";
     cluster.deploy(&Folder::python("databases-move", settings, CODE));

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use rekindle_e2e::cluster::{Role, Size};
+use rekindle_e2e::cluster::Size;
 use rekindle_e2e::s3::ObjectStore;
 use rekindle_e2e::{Cluster, Folder, Reply, hub, until};
 use serde_json::{Value, json};
@@ -49,13 +49,7 @@ def handler(event, context):
 fn an_instance_that_stays_for_what_it_has_is_a_conflict_that_says_what_to_do() {
     hub::enter();
     let store = ObjectStore::start_at(hub::ADDRESS);
-    let size = Size {
-        workers: 2,
-        args: vec![(Role::Worker, "--memory".into()), (Role::Worker, "1GiB".into())],
-        guarded: true,
-        ..Size::default()
-    };
-    let cluster = Cluster::start_sized(store.endpoint(), store.environment(), size);
+    let cluster = Cluster::start_sized(store.endpoint(), store.environment(), Size::two_workers());
     let ids = [cluster.worker(0).id, cluster.worker(1).id];
     cluster.deploy(&Folder::python(
         "stays",

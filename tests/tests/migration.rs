@@ -57,13 +57,7 @@ def handler(event, context):
 "#;
 
 fn cluster(store: &ObjectStore) -> Cluster {
-    let size = Size {
-        workers: 2,
-        args: vec![(Role::Worker, "--memory".into()), (Role::Worker, "1GiB".into())],
-        guarded: true,
-        ..Size::default()
-    };
-    Cluster::start_sized(store.endpoint(), store.environment(), size)
+    Cluster::start_sized(store.endpoint(), store.environment(), Size::two_workers())
 }
 
 fn migrate(cluster: &Cluster, instance: &str, request: Value) -> Reply {

@@ -52,14 +52,10 @@ fn leader(cluster: &Cluster) -> Option<u8> {
 
 /// A cluster with two schedulers on this database, and two functions.
 fn start(store: &ObjectStore, database: &Postgres) -> Cluster {
-    let url = database.database();
-    let shared = |n| (Role::Scheduler.nth(n), "FN_DATABASE".to_owned(), url.clone());
     let size = Size {
-        schedulers: 2,
         gateways: 2,
-        env: vec![shared(0), shared(1)],
         guarded: true,
-        ..Size::default()
+        ..Size::two_schedulers(&database.database())
     };
     let cluster = Cluster::start_sized(store.endpoint(), store.environment(), size);
     cluster.deploy(&Folder::python("busy", "max_instances = 3", CODE));

@@ -234,13 +234,7 @@ fn no_run_is_lost_or_made_twice_when_another_scheduler_takes_over() {
         return;
     };
     let store = ObjectStore::start_at(hub::ADDRESS);
-    let url = database.database();
-    let shared = |n| (Role::Scheduler.nth(n), "FN_DATABASE".to_owned(), url.clone());
-    let size = Size {
-        schedulers: 2,
-        env: vec![shared(0), shared(1)],
-        ..Size::default()
-    };
+    let size = Size::two_schedulers(&database.database());
     let mut cluster = Cluster::start_sized(store.endpoint(), store.environment(), size);
     let schedule = "[[schedule]]\nname = \"each\"\ncron = \"* * * * * *\"\noverlap = \"queue\"\nmissed = \"each\"";
     cluster.deploy(&function("tick", schedule));

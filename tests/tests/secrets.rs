@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use nix::unistd::{Whence, lseek};
-use rekindle_e2e::cluster::{Role, Size};
+use rekindle_e2e::cluster::Size;
 use rekindle_e2e::collector::Collector;
 use rekindle_e2e::s3::ObjectStore;
 use rekindle_e2e::{Client, Cluster, Folder, Options, Platform, binaries, host, hub, until};
@@ -288,13 +288,7 @@ fn a_program_that_needs_secrets_at_its_start_is_booted_with_them_and_has_no_snap
 fn secrets_move_with_their_instance_over_encrypted_connections() {
     hub::enter();
     let store = ObjectStore::start_at(hub::ADDRESS);
-    let size = Size {
-        workers: 2,
-        guarded: true,
-        args: vec![(Role::Worker, "--memory".into()), (Role::Worker, "1GiB".into())],
-        ..Size::default()
-    };
-    let cluster = Cluster::start_sized(store.endpoint(), store.environment(), size);
+    let cluster = Cluster::start_sized(store.endpoint(), store.environment(), Size::two_workers());
     set(&cluster, "set", "DB_URL", value(OLD).as_bytes());
     set(&cluster, "set", "BLOB", &[0, 255, 10, 13]);
     cluster.deploy(&function("mover"));

@@ -24,14 +24,10 @@ fn every_role_is_replaced_under_load_and_no_request_fails() {
         return;
     };
     let store = ObjectStore::start_at(hub::ADDRESS);
-    let url = database.database();
-    let shared = |n| (Role::Scheduler.nth(n), "FN_DATABASE".to_owned(), url.clone());
     let size = Size {
-        schedulers: 2,
         gateways: 2,
         workers: 2,
-        env: vec![shared(0), shared(1)],
-        ..Size::default()
+        ..Size::two_schedulers(&database.database())
     };
     let mut cluster = Cluster::start_sized(store.endpoint(), store.environment(), size);
     cluster.deploy(&Folder::python("busy", "concurrency = 4\nidle = \"60s\"", CODE));

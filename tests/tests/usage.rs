@@ -72,13 +72,7 @@ fn usage_is_counted_once_through_the_end_of_every_role_and_a_change_of_leader() 
         return;
     };
     let store = ObjectStore::start_at(hub::ADDRESS);
-    let url = database.database();
-    let shared = |n| (Role::Scheduler.nth(n), "FN_DATABASE".to_owned(), url.clone());
-    let size = Size {
-        schedulers: 2,
-        env: vec![shared(0), shared(1)],
-        ..Size::default()
-    };
+    let size = Size::two_schedulers(&database.database());
     let mut cluster = Cluster::start_sized(store.endpoint(), store.environment(), size);
     cluster.deploy(&Folder::python("counted", "", CODE));
     let asking = Asking::start(format!("{}/function/counted/", cluster.url()));

@@ -62,11 +62,7 @@ async fn deploy(platform: &Platform, key: &str, namespace: &str, name: &str) -> 
         "/v1/namespaces/{namespace}/functions/{name}/versions/{}",
         version.version
     );
-    until("the version is ready", async || {
-        let version: VersionInfo = call(platform, KEY, Method::GET, &path).await.json().await.unwrap();
-        version.state.is_final()
-    })
-    .await;
+    platform.ready(&path).await;
     Ok(version)
 }
 

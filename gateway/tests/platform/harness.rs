@@ -239,25 +239,26 @@ impl Platform {
             .unwrap()
     }
 
+    /// Waits until the version at this path is live or has failed.
+    pub(crate) async fn ready(&self, path: &str) -> VersionInfo {
+        let mut found = None;
+        until("the version is ready", async || {
+            let answer = self.admin(reqwest::Method::GET, path).send().await.unwrap();
+            let info: VersionInfo = answer.json().await.unwrap();
+            found = Some(info).filter(|info| info.state.is_final());
+            found.is_some()
+        })
+        .await;
+        found.unwrap()
+    }
+
     /// Deploys a function and waits until it is live. `settings` are further lines of its manifest.
     pub(crate) async fn deploy(&self, name: &str, settings: &str) -> VersionInfo {
         let manifest = format!("name = \"{name}\"\nruntime = \"python\"\nentry = \"main.handler\"\n{settings}");
         let answer = self.upload(&manifest).await;
         let accepted: VersionInfo = answer.json().await.unwrap();
         let path = format!("/v1/functions/{name}/versions/{}", accepted.version);
-        let mut info = accepted;
-        until("the version is ready", async || {
-            info = self
-                .admin(reqwest::Method::GET, &path)
-                .send()
-                .await
-                .unwrap()
-                .json()
-                .await
-                .unwrap();
-            info.state.is_final()
-        })
-        .await;
+        let info = self.ready(&path).await;
         assert_eq!(info.state, VersionState::Live, "{:?}", info.error);
         info
     }

@@ -46,18 +46,7 @@ impl Platform {
             "/v1/namespaces/{namespace}/functions/{name}/versions/{}",
             version.version
         );
-        until("the version is ready", async || {
-            let version: VersionInfo = self
-                .admin(Method::GET, &path)
-                .send()
-                .await
-                .unwrap()
-                .json()
-                .await
-                .unwrap();
-            version.state.is_final()
-        })
-        .await;
+        self.ready(&path).await;
     }
 }
 

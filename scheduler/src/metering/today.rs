@@ -71,14 +71,15 @@ impl Metering {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use rekindle_wire::VersionNumber;
     use rekindle_wire::ids::GatewayId;
     use rekindle_wire::internal::{UsageCounts, UsageEntry};
 
     use super::*;
 
-    fn report(day: u32, function: &str, egress_bytes: u64) -> UsageReport {
+    /// What a gateway reports of one function.
+    pub(in crate::metering) fn report(day: u32, function: &str, egress_bytes: u64) -> UsageReport {
         UsageReport {
             gateway: GatewayId::generate(),
             sequence: 1,

@@ -10,8 +10,8 @@ const RUNS: Desc = Desc::new(
     "rekindle.schedule.runs",
     "{run}",
     &[FUNCTION, "outcome"],
-    "Runs of schedules: `fired`; `known`, queued by an earlier leader; `by_hand`; `skipped`, as the one before went on; \
-     `missed`; `refused` by the queue, and tried again.",
+    "Runs of schedules: `fired`; `known`, queued by an earlier leader; `by_hand`; `skipped`, as the one before went \
+     on; `missed`; `refused` by the queue, and tried again.",
 );
 const LATENESS: Desc = Desc::new(
     "rekindle.schedule.lateness",
