@@ -4,7 +4,7 @@ locals {
   # What workers put. What snapshots are made of is put once, if absent, so that nobody exchanges it. Put over what may be there are hints, which readers
   # check, and notes of what is being published.
   put_once     = ["snapshots/*/manifest.json", "snapshots/*/bundle", "snapshots/*/extra/*", "chunks/*", "layers/*"]
-  put_over     = ["snapshots/*/working-set", "publishing/*"]
+  put_over     = ["snapshots/*/working-set", "snapshots/*/files", "publishing/*"]
   put_in_parts = ["snapshots/*/extra/*", "layers/*"]
 
   secrets_of = {

@@ -281,7 +281,7 @@ class Objects(unittest.TestCase):
     MANIFEST, BUNDLE = "snapshots/s-1/manifest.json", "snapshots/s-1/bundle"
     IN_PARTS = ["snapshots/s-1/extra/tmp.tar", "layers/ab.tar.zst"]
     ONCE = [MANIFEST, BUNDLE, "chunks/ab", *IN_PARTS]
-    OVER = ["snapshots/s-1/working-set", "publishing/s-1/x.0", "publishing/v-hello-1/x.0"]
+    OVER = ["snapshots/s-1/working-set", "snapshots/s-1/files", "publishing/s-1/x.0", "publishing/v-hello-1/x.0"]
     NEVER = ["runtimes/python", "runtime-snapshots/python.json", "runtime-snapshots/python/hello.json", "collecting/r-1", "owner", "sources/ab"]
 
     def test_a_worker_puts_what_makes_a_snapshot_only_where_there_is_nothing(self):
@@ -325,6 +325,7 @@ class Objects(unittest.TestCase):
             "snapshotter/src/capture/pack.rs": [r"let key = keys::chunk\(.*\n\s*if store\.put_if_absent\(&key,"],
             "snapshotter/src/layer/mod.rs": [r"store\.put_file_if_absent\(&key,"],
             "snapshotter/src/working_set/mod.rs": [r"\.put\(&keys::working_set\("],
+            "snapshotter/src/layer/touched.rs": [r"\.put\(&keys::files\("],
             "snapshotter/src/collect/publication.rs": [r"objects\.put\(&key,"],
             "worker/src/instance/runtime_snapshot.rs": [r"\.put\(&scope\.key,"],
         }

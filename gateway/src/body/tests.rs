@@ -167,13 +167,15 @@ async fn a_body_that_comes_slowly_behind_its_first_part_is_one_of_few() {
     };
     let first = received(&intake, slow(), 1 << 20).await.unwrap();
     let second = received(&intake, slow(), 1 << 20).await.unwrap();
-    let (first, other) = tokio::join!(first.attempt().collect(), second.attempt().collect());
-    let whole = [first, other].into_iter().filter(Result::is_ok).count();
+    let (one, other) = tokio::join!(first.attempt().collect(), second.attempt().collect());
+    let whole = [one, other].into_iter().filter(Result::is_ok).count();
     assert_eq!(whole, 1, "there is one place");
-    assert_eq!(
-        second.check(1 << 20).err().map(|e| e.code),
-        Some(ErrorCode::RequestTimeout)
-    );
+    // Whichever of the two was slow first has it.
+    let refused: Vec<ErrorCode> = [first.check(1 << 20), second.check(1 << 20)]
+        .into_iter()
+        .filter_map(|checked| checked.err().map(|e| e.code))
+        .collect();
+    assert_eq!(refused, [ErrorCode::RequestTimeout]);
 }
 
 #[tokio::test]
