@@ -3,6 +3,8 @@
 //! invocation, whether or not an ask was answered.
 
 mod report;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;
@@ -29,6 +31,8 @@ const ASKS_MAX: usize = 64;
 /// An ask in flight for longer than this waits at the scheduler, and nothing is being started for it: it can be
 /// cancelled.
 const CALL_OFF_AFTER: Duration = Duration::from_millis(50);
+/// Pause before the scheduler is asked again for invocations that may yet have a slot of an instance that is there.
+const ASK_AGAIN: Duration = Duration::from_millis(250);
 /// How long other workers are preferred to one that could not be reached.
 const AVOID_FOR: Duration = Duration::from_secs(3);
 /// What a wait may take on top of the scheduler's own limit.
@@ -377,7 +381,7 @@ impl Slots {
         let task = tokio::spawn(
             async move {
                 let since = Instant::now();
-                let answer = slots.scheduler.place(&request).await;
+                let answer = slots.place(request.clone()).await;
                 slots.answered((&request.function, request.version), number, since.elapsed(), answer);
             }
             .in_current_span(),
@@ -386,6 +390,26 @@ impl Slots {
             number,
             since: Instant::now(),
             task: task.abort_handle(),
+        }
+    }
+
+    /// Asks for a lease. A scheduler that is away costs nobody their invocation while there are instances, whose slots
+    /// become free in the meantime: it is asked again for as long as an invocation waits.
+    async fn place(&self, mut request: PlacementRequest) -> Result<Placement, ApiError> {
+        let since = Instant::now();
+        loop {
+            let answer = self.scheduler.place(&request).await;
+            let is_away = matches!(&answer, Err(error) if error.code == ErrorCode::Unavailable);
+            if !is_away || since.elapsed() + ASK_AGAIN >= self.wait {
+                return answer;
+            }
+            match self.functions.lock().get(&request.function) {
+                Some(entry) if entry.leases.serve(request.version) => {
+                    request.held = entry.leases.held(request.version);
+                }
+                _ => return answer,
+            }
+            tokio::time::sleep(ASK_AGAIN).await;
         }
     }
 
@@ -472,41 +496,4 @@ pub(crate) fn throttled(function: &FunctionId) -> ApiError {
             "too many invocations of {function} are waiting: send less, or raise max_instances or concurrency in fn.toml"
         ),
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use futures::FutureExt as _;
-    use http::HeaderValue;
-    use rekindle_relay::InProcessRoles;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn so_many_wait_for_a_function_and_the_next_is_told_at_once_while_others_functions_wait() {
-        // It accepts connections and never answers.
-        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = silent.local_addr().unwrap().to_string();
-        let client = SchedulerClient::new(
-            &address,
-            HeaderValue::from_static("token"),
-            None,
-            InProcessRoles::default(),
-        )
-        .unwrap();
-        let slots = Slots::new(client, Duration::from_secs(60));
-        let busy: FunctionId = "busy".parse().unwrap();
-        let mut waiting: Vec<_> = (0..WAITERS_MAX).map(|_| Box::pin(slots.take(&busy, None))).collect();
-        assert!(waiting.iter_mut().all(|take| take.now_or_never().is_none()));
-        assert_eq!(slots.levels().waiting, WAITERS_MAX);
-        let refused = slots.take(&busy, None).now_or_never().unwrap().err().unwrap();
-        assert_eq!(refused.code, ErrorCode::Throttled);
-        assert!(slots.take(&"other".parse().unwrap(), None).now_or_never().is_none());
-        let version = Some(VersionNumber(1));
-        let refused = slots.take(&busy, version).now_or_never().unwrap().err().unwrap();
-        assert_eq!(refused.code, ErrorCode::Throttled, "its versions wait together");
-        // A waiter that leaves makes room.
-        waiting.pop();
-        assert!(slots.take(&busy, None).now_or_never().is_none());
-    }
 }
