@@ -1,6 +1,5 @@
 //! Limits the frames of HTTP/2 that a destination sends for nothing: pings, settings, windows. Each costs it a few
-//! bytes, and takes a processor here though no request is in flight. Frames are found as they are read and written (RFC
-//! 9113, 4.1); `h2` handles their contents.
+//! bytes, and takes a processor here though no request is in flight. Frames are counted as they are read and written.
 
 use std::io;
 use std::pin::Pin;
@@ -9,11 +8,8 @@ use std::time::Instant;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-const PREFACE: usize = 24;
-const HEADER: usize = 9;
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const CONTINUATION: u8 = 9;
+use crate::frames::{FrameEvent, FrameReader};
+
 /// Number of frames that may come for nothing at once at first, and in each second after that.
 const FREE: u64 = 1_000;
 /// Number of them that a frame of a request permits: windows for its stream and the connection, a ping, a reset.
@@ -21,57 +17,24 @@ const EARNED: u64 = 4;
 /// Maximum that is saved up.
 const SAVED_MAX: u64 = 20_000;
 
-/// Finds frames in a sequence of bytes.
-struct Frames {
-    /// Bytes up to the next header.
-    skip: usize,
-    have: usize,
-    header: [u8; HEADER],
-}
-
-impl Frames {
-    fn after(skip: usize) -> Self {
-        Self {
-            skip,
-            have: 0,
-            header: [0; HEADER],
+/// Consumes bytes. Returns how many frames begin in them that have a part of a message, and how many others.
+fn count(frames: &mut FrameReader, mut bytes: &[u8]) -> (u64, u64) {
+    let (mut parts, mut others) = (0, 0);
+    while let Some(event) = frames.next_event(&mut bytes) {
+        match event {
+            FrameEvent::Head(head) if head.has_part_of_message() => parts += 1,
+            FrameEvent::Head(_) => others += 1,
+            FrameEvent::Preface | FrameEvent::Payload => {}
         }
     }
-
-    /// Consumes bytes. Returns how many frames begin in them that have a part of a message, and how many others.
-    fn feed(&mut self, mut bytes: &[u8]) -> (u64, u64) {
-        let (mut parts, mut others) = (0, 0);
-        while !bytes.is_empty() {
-            if self.skip > 0 {
-                let n = bytes.len().min(self.skip);
-                self.skip -= n;
-                bytes = &bytes[n..];
-                continue;
-            }
-            let n = bytes.len().min(HEADER - self.have);
-            self.header[self.have..self.have + n].copy_from_slice(&bytes[..n]);
-            self.have += n;
-            bytes = &bytes[n..];
-            if self.have == HEADER {
-                let [a, b, c, kind, ..] = self.header;
-                let length = u32::from_be_bytes([0, a, b, c]);
-                (self.skip, self.have) = (length as usize, 0);
-                match kind {
-                    HEADERS | CONTINUATION => parts += 1,
-                    DATA if length > 0 => parts += 1,
-                    _ => others += 1,
-                }
-            }
-        }
-        (parts, others)
-    }
+    (parts, others)
 }
 
 /// A client's stream to a destination that is limited.
 pub(crate) struct Limited<S> {
     stream: S,
-    read: Frames,
-    written: Frames,
+    read: FrameReader,
+    written: FrameReader,
     /// Number of frames that may come for nothing.
     left: u64,
     /// When that was last added to.
@@ -82,15 +45,15 @@ impl<S> Limited<S> {
     pub(crate) fn new(stream: S) -> Self {
         Self {
             stream,
-            read: Frames::after(0),
-            written: Frames::after(PREFACE),
+            read: FrameReader::of_server(),
+            written: FrameReader::of_client(),
             left: FREE,
             at: Instant::now(),
         }
     }
 
     fn came(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let (_, others) = self.read.feed(bytes);
+        let (_, others) = count(&mut self.read, bytes);
         if others == 0 {
             return Ok(());
         }
@@ -111,7 +74,7 @@ impl<S> Limited<S> {
     }
 
     fn wrote(&mut self, bytes: &[u8]) {
-        let (parts, _) = self.written.feed(bytes);
+        let (parts, _) = count(&mut self.written, bytes);
         self.left = self.left.saturating_add(parts * EARNED).min(SAVED_MAX);
     }
 }
@@ -173,8 +136,12 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
+    use crate::frames::PREFACE;
 
+    const DATA: u8 = 0;
+    const HEADERS: u8 = 1;
     const PING: u8 = 6;
+    const CONTINUATION: u8 = 9;
 
     fn frame(kind: u8, length: u8) -> Vec<u8> {
         let mut bytes = vec![0, 0, length, kind, 0, 0, 0, 0, 1];
@@ -183,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_found_however_they_are_cut() {
+    fn frames_count_by_whether_they_have_a_part_of_a_message() {
         let all = [
             frame(4, 6),
             frame(HEADERS, 200),
@@ -194,12 +161,7 @@ mod tests {
             frame(8, 4),
         ]
         .concat();
-        for piece in 1..=all.len() {
-            let mut frames = Frames::after(0);
-            let found = all.chunks(piece).map(|part| frames.feed(part));
-            let found = found.fold((0, 0), |(a, b), (c, d)| (a + c, b + d));
-            assert_eq!(found, (3, 4), "in pieces of {piece}");
-        }
+        assert_eq!(count(&mut FrameReader::of_server(), &all), (3, 4));
     }
 
     #[tokio::test]
@@ -214,7 +176,7 @@ mod tests {
         pings(&mut near, 1_000).await.unwrap();
         near.at = near.at.checked_sub(Duration::from_secs(2)).unwrap();
         pings(&mut near, 2_000).await.unwrap();
-        near.write_all(&[0; PREFACE]).await.unwrap();
+        near.write_all(PREFACE).await.unwrap();
         near.write_all(&frame(DATA, 1).repeat(100)).await.unwrap();
         near.write_all(&frame(PING, 8).repeat(100)).await.unwrap();
         pings(&mut near, 400).await.unwrap();

@@ -1,5 +1,5 @@
-//! Follows the input of an HTTP/2 connection frame by frame (RFC 9113, 4.1). A frame that has begun must be complete in
-//! time. Frames that cost their sender nothing are limited to a number a second. `h2` handles the contents.
+//! Follows the input of an HTTP/2 connection frame by frame. A frame that has begun must be complete in time. Frames that
+//! cost their sender nothing are limited to a number a second.
 
 use std::future::Future as _;
 use std::io;
@@ -8,29 +8,22 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use rekindle_relay::{FrameEvent, FrameHead, FrameKind, FramePosition, FrameReader};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 use crate::metrics::Metrics;
 
-const PREFACE: u32 = 24;
-const HEADER: usize = 9;
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const PING: u8 = 6;
-const WINDOW_UPDATE: u8 = 8;
-const CONTINUATION: u8 = 9;
-const END_HEADERS: u8 = 4;
 /// Maximum number of frames in a second that ask for work and bring nothing: resets, settings, pings, priorities, empty
 /// data.
 const IDLE_FRAMES: u32 = 500;
 /// Longest write that counts as no more than the acknowledgement of a ping.
 const ACKNOWLEDGED: usize = 17;
 
-/// Position in the sequence of frames.
+/// Counts what matters for the limits.
 #[derive(Debug)]
 pub(super) struct Frames {
-    part: Part,
+    reader: FrameReader,
     /// Whether a head has begun whose last frame has not come.
     is_in_head: bool,
     /// Ends received: of the preface, of frames, of heads.
@@ -41,22 +34,10 @@ pub(super) struct Frames {
     pings: u64,
 }
 
-#[derive(Debug)]
-enum Part {
-    Preface { left: u32 },
-    Header { have: usize, bytes: [u8; HEADER] },
-    Payload { left: u32, is_data: bool },
-}
-
-const START: Part = Part::Header {
-    have: 0,
-    bytes: [0; HEADER],
-};
-
 impl Frames {
     pub(super) fn new() -> Self {
         Self {
-            part: Part::Preface { left: PREFACE },
+            reader: FrameReader::of_client(),
             is_in_head: false,
             ends: 0,
             idle: 0,
@@ -66,63 +47,31 @@ impl Frames {
 
     /// Consumes input.
     pub(super) fn feed(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            match &mut self.part {
-                Part::Preface { left } | Part::Payload { left, .. } => {
-                    let n = bytes.len().min(*left as usize);
-                    *left -= n as u32;
-                    bytes = &bytes[n..];
-                    if *left == 0 {
-                        self.end();
-                    }
-                }
-                Part::Header { have, bytes: header } => {
-                    let n = bytes.len().min(HEADER - *have);
-                    header[*have..*have + n].copy_from_slice(&bytes[..n]);
-                    *have += n;
-                    bytes = &bytes[n..];
-                    if *have == HEADER {
-                        let header = *header;
-                        self.begin(header);
-                    }
-                }
+        while let Some(event) = self.reader.next_event(&mut bytes) {
+            match event {
+                FrameEvent::Head(head) => self.begin(head),
+                FrameEvent::Preface | FrameEvent::Payload if !self.is_in_head => self.ends += 1,
+                FrameEvent::Preface | FrameEvent::Payload => {}
             }
         }
     }
 
-    /// Handles a complete frame header.
-    fn begin(&mut self, [a, b, c, kind, flags, ..]: [u8; HEADER]) {
-        let length = u32::from_be_bytes([0, a, b, c]);
-        match kind {
-            HEADERS | CONTINUATION => self.is_in_head = flags & END_HEADERS == 0,
-            DATA if length > 0 => {}
-            // One for each piece of a response that the client takes fast.
-            WINDOW_UPDATE => {}
-            PING => self.pings += 1,
-            _ => self.idle += 1,
-        }
-        self.part = Part::Payload {
-            left: length,
-            is_data: kind == DATA,
-        };
-        if length == 0 {
-            self.end();
-        }
-    }
-
-    fn end(&mut self) {
-        self.part = START;
-        if !self.is_in_head {
-            self.ends += 1;
+    fn begin(&mut self, head: FrameHead) {
+        match head.kind {
+            FrameKind::Headers | FrameKind::Continuation => self.is_in_head = head.leaves_headers_open(),
+            // A window comes for each piece of a response that the client takes fast.
+            FrameKind::WindowUpdate => {}
+            FrameKind::Ping => self.pings += 1,
+            FrameKind::Data | FrameKind::Other if head.has_part_of_message() => {}
+            FrameKind::Data | FrameKind::Other => self.idle += 1,
         }
     }
 
     /// Whether something has begun that must be complete soon: anything except data, which has a rate.
     pub(super) fn is_waiting(&self) -> bool {
-        match self.part {
-            Part::Preface { .. } | Part::Payload { is_data: false, .. } => true,
-            Part::Header { have, .. } => have > 0 || self.is_in_head,
-            Part::Payload { is_data: true, .. } => self.is_in_head,
+        match self.reader.position() {
+            FramePosition::Between | FramePosition::Payload(FrameKind::Data) => self.is_in_head,
+            FramePosition::Preface | FramePosition::Head | FramePosition::Payload(_) => true,
         }
     }
 }
@@ -254,7 +203,17 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watching<S> {
 
 #[cfg(test)]
 mod tests {
+    use rekindle_relay::PREFACE;
+
     use super::*;
+
+    const DATA: u8 = 0;
+    const HEADERS: u8 = 1;
+    const PING: u8 = 6;
+    const WINDOW_UPDATE: u8 = 8;
+    const CONTINUATION: u8 = 9;
+    const END_HEADERS: u8 = 4;
+    const HEAD_BYTES: usize = 9;
 
     fn frame(kind: u8, flags: u8, length: u8) -> Vec<u8> {
         let mut bytes = vec![0, 0, length, kind, flags, 0, 0, 0, 1];
@@ -276,7 +235,7 @@ mod tests {
     fn begun() -> Frames {
         let mut frames = Frames::new();
         assert!(frames.is_waiting(), "for the preface");
-        frames.feed(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        frames.feed(PREFACE);
         assert!(!frames.is_waiting());
         frames
     }
@@ -325,13 +284,13 @@ mod tests {
             let (mut client, server) = tokio::io::duplex(1 << 10);
             let mut server = Watching::new(server, Duration::from_secs(60), Arc::new(Metrics::new()));
             let mut taken = [0; 64];
-            client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
-            server.read_exact(&mut taken[..PREFACE as usize]).await.unwrap();
+            client.write_all(PREFACE).await.unwrap();
+            server.read_exact(&mut taken[..PREFACE.len()]).await.unwrap();
             for _ in 0..PINGS {
                 server.write_all(&vec![0; written]).await.unwrap();
                 client.read_exact(&mut taken[..written]).await.unwrap();
                 client.write_all(&frame(PING, 0, 8)).await.unwrap();
-                server.read_exact(&mut taken[..HEADER + 8]).await.unwrap();
+                server.read_exact(&mut taken[..HEAD_BYTES + 8]).await.unwrap();
             }
             assert_eq!(server.frames.idle, counted, "after writes of {written} bytes");
         }

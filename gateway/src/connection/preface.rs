@@ -5,9 +5,8 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use rekindle_relay::PREFACE;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
-
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A stream whose first bytes were read ahead.
 pub(super) struct ReadAhead<S> {
@@ -91,7 +90,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_begins_with_the_preface_is_http2_and_nothing_is_lost() {
-        let whole = [PREFACE, b"more"].concat();
+        let whole = [&PREFACE[..], b"more"].concat();
         for (sent, is_http2) in [
             (whole.as_slice(), true),
             (b"PRI * HTTP/2.0\r\n\r\n", false),
