@@ -2,15 +2,15 @@
 //! [`ApiError`]; if there is no gateway, the error says how to start it.
 
 mod access;
+mod calls;
+mod keys;
 mod quotas;
 mod releases;
 mod schedules;
 mod secrets;
 
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use std::{env, fs, io};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use rekindle_identity::{Role, Transport};
@@ -18,20 +18,19 @@ use rekindle_wire::api::{
     CanarySteps, CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo, InstanceObjects, LogLine,
     MigrateRequest, Migration, Revocation, RevokeRequest, Status, VersionInfo, WorkerInfo,
 };
-use rekindle_wire::asynchronous::{AsyncCall, CallState, Changed};
 use rekindle_wire::interface::Endpoint;
 use rekindle_wire::interface::users::{
-    Collect, DeleteFunction, Deploy, DescribeFunction, DescribeVersion, DrainWorker, ListCalls, ListFunctions,
-    ListInstances, ListRevocations, ListWorkers, MigrateInstance, ReadFunctionObjects, ReadFunctionStats, ReadLogs,
-    ReadStats, ReadStatus, RemoveCall, RenewSnapshot, RetryCall, RetryCalls, Revoke, ShowCall, UndrainWorker,
+    Collect, DeleteFunction, Deploy, DescribeFunction, DescribeVersion, DrainWorker, ListFunctions, ListInstances,
+    ListRevocations, ListWorkers, MigrateInstance, ReadFunctionObjects, ReadFunctionStats, ReadLogs, ReadStats,
+    ReadStatus, RenewSnapshot, Revoke, UndrainWorker,
 };
 use rekindle_wire::stats::{FunctionStats, Stats};
-use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionId, InstanceId, Namespace, VersionNumber, headers};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId, Namespace, VersionNumber, headers};
 use reqwest::{Method, RequestBuilder, Response};
 
+use self::keys::{is_local, key_files, key_from_files};
 use crate::args::{ClientArgs, FunctionArg};
 use crate::settings;
-use crate::up::pid::PidFile;
 
 /// For calls that are answered from memory or from the metadata.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -39,8 +38,6 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 const COLLECT_TIMEOUT: Duration = Duration::from_secs(900);
 /// For a migration, in addition to the time that invocations may take to end.
 const MOVE_TIMEOUT: Duration = Duration::from_secs(150);
-/// Where a running platform is recorded, unless FN_RUN says otherwise.
-const RUN: &str = "/run/rekindle";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// An error's body is a line of JSON; a server that sends more is not ours.
 const ERROR_BODY_MAX: usize = 64 << 10;
@@ -306,47 +303,10 @@ impl Client {
         self.ask(&ListRevocations {}).await
     }
 
-    /// Asynchronous invocations, newest first.
-    pub(crate) async fn calls(
-        &self,
-        function: Option<&FunctionId>,
-        state: Option<CallState>,
-        limit: u32,
-    ) -> Result<Vec<AsyncCall>> {
-        let wanted = ListCalls {
-            function: function.cloned(),
-            state,
-            before: None,
-            limit: Some(limit),
-        };
-        self.ask(&wanted).await
-    }
-
-    /// One asynchronous invocation.
-    pub(crate) async fn async_call(&self, id: &CallId) -> Result<AsyncCall> {
-        self.ask(&ShowCall { id: id.clone() }).await
-    }
-
-    /// Queues a dead letter again.
-    pub(crate) async fn retry_call(&self, id: &CallId) -> Result<AsyncCall> {
-        self.ask(&RetryCall { id: id.clone() }).await
-    }
-
-    /// Queues all dead letters of a function again.
-    pub(crate) async fn retry_dead_calls(&self, name: &FunctionId) -> Result<Changed> {
-        let (name, namespace) = name.split();
-        self.ask(&RetryCalls { name, namespace }).await
-    }
-
     /// Renews the snapshot of a function's live version.
     pub(crate) async fn renew_snapshot(&self, name: &FunctionId) -> Result<VersionInfo> {
         let (name, namespace) = name.split();
         self.ask(&RenewSnapshot { name, namespace }).await
-    }
-
-    /// Deletes a call.
-    pub(crate) async fn remove_call(&self, id: &CallId) -> Result<()> {
-        self.ask(&RemoveCall { id: id.clone() }).await
     }
 
     /// Moves an instance, or a copy of it.
@@ -468,79 +428,9 @@ async fn error_of(mut response: Response) -> ApiError {
     })
 }
 
-/// Whether the gateway at `url` is on this machine.
-fn is_local(url: &str) -> bool {
-    let Ok(url) = reqwest::Url::parse(url) else {
-        return false;
-    };
-    let host = url.host_str().unwrap_or_default();
-    let address: Option<IpAddr> = host.trim_start_matches('[').trim_end_matches(']').parse().ok();
-    host == "localhost" || host.ends_with(".localhost") || address.is_some_and(|a| a.is_loopback())
-}
-
-/// Where a key may be, in order.
-fn key_files() -> Vec<PathBuf> {
-    let run = env::var_os("FN_RUN").map_or_else(|| PathBuf::from(RUN), PathBuf::from);
-    let running = || Some(PidFile::at(&run).running().ok()??.data);
-    let data = env::var_os("FN_DATA")
-        .map(PathBuf::from)
-        .or_else(running)
-        .or_else(crate::settings::data_dir);
-    let data = data.unwrap_or_else(|| PathBuf::from("/var/lib/rekindle"));
-    let mut files = vec![data.join("admin.key")];
-    if let Some(home) = env::var_os("HOME") {
-        files.push(PathBuf::from(home).join(".config/rekindle/key"));
-    }
-    files
-}
-
-/// The first key found, with its file. A file that may not be read counts as none, since its owner is root.
-fn key_from_files(files: impl IntoIterator<Item = PathBuf>) -> Result<Option<(PathBuf, String)>> {
-    for file in files {
-        match fs::read_to_string(&file) {
-            Ok(key) => return Ok(Some((file, key.trim().to_owned()))),
-            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {}
-            Err(e) => return Err(e).with_context(|| format!("{}: the key cannot be read", file.display())),
-        }
-    }
-    Ok(None)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_first_key_file_that_is_there_is_taken() {
-        let dir = tempfile::tempdir().unwrap();
-        let (a, b) = (dir.path().join("a"), dir.path().join("b"));
-        let found = || key_from_files([a.clone(), b.clone()]).unwrap();
-        assert_eq!(found(), None);
-        fs::write(&b, "second\n").unwrap();
-        assert_eq!(found(), Some((b.clone(), "second".to_owned())));
-        fs::write(&a, "first").unwrap();
-        assert_eq!(found(), Some((a.clone(), "first".to_owned())));
-    }
-
-    #[test]
-    fn a_key_from_a_file_is_for_the_gateway_of_this_machine() {
-        for url in [
-            "http://127.0.0.1:8080",
-            "http://localhost:8080/",
-            "http://[::1]:8080",
-            "http://LOCALHOST",
-        ] {
-            assert!(is_local(url), "{url}");
-        }
-        for url in [
-            "http://10.0.0.1:8080",
-            "http://localhost.example",
-            "http://127.0.0.1.example",
-            "nonsense",
-        ] {
-            assert!(!is_local(url), "{url}");
-        }
-    }
 
     #[test]
     fn an_address_that_cannot_work_is_refused_with_the_fix() {

@@ -3,6 +3,9 @@
 //! docs/how-to/run-a-cluster.md with the addresses replaced. The first of each role is named by its [`Role`], further
 //! ones by [`Role::nth`].
 
+mod place;
+mod size;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::TcpStream;
@@ -15,6 +18,9 @@ use nix::sys::signal::Signal;
 use rekindle_wire::api::WorkerInfo;
 use tempfile::TempDir;
 
+use self::place::ADDRESSES;
+pub use self::place::{Place, Role};
+pub use self::size::Size;
 use crate::binaries::{self, Programs};
 use crate::child::{self, Parked, STOP_LIMIT};
 use crate::hub::{self, Host};
@@ -22,143 +28,8 @@ use crate::{Client, leftovers, until};
 
 const LIMIT: Duration = Duration::from_secs(90);
 const GUIDE: &str = include_str!("../../docs/how-to/run-a-cluster.md");
-/// The addresses in the guide, in the order of [`Role`], and that of its S3 server.
-const ADDRESSES: [&str; 3] = ["10.0.0.1:8081", "10.0.0.2:8082", "10.0.0.3:8080"];
+/// The address of the S3 server in the guide.
 const S3: &str = "http://10.0.0.9:9000";
-/// Last parts of the addresses of the second worker, scheduler and gateway.
-const MORE_WORKERS: u8 = 20;
-const MORE_SCHEDULERS: u8 = 80;
-const MORE_GATEWAYS: u8 = 120;
-
-/// A role.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Role {
-    /// `fn scheduler`.
-    Scheduler,
-    /// `fn worker`.
-    Worker,
-    /// `fn gateway`.
-    Gateway,
-}
-
-impl Role {
-    /// All roles, in the order in which they are started.
-    pub const ALL: [Self; 3] = [Self::Scheduler, Self::Worker, Self::Gateway];
-
-    /// One of several with this role, counted from 0.
-    pub const fn nth(self, number: u8) -> Place {
-        Place { role: self, number }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Scheduler => "scheduler",
-            Self::Worker => "worker",
-            Self::Gateway => "gateway",
-        }
-    }
-
-    fn port(self) -> u16 {
-        let address = ADDRESSES[self as usize];
-        address[address.find(':').unwrap() + 1..].parse().unwrap()
-    }
-}
-
-/// One process of the platform, with its host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
-    role: Role,
-    number: u8,
-}
-
-impl From<Role> for Place {
-    fn from(role: Role) -> Self {
-        role.nth(0)
-    }
-}
-
-impl Place {
-    fn name(self) -> String {
-        format!("{}-{}", self.role.name(), self.number)
-    }
-
-    /// The last part of its address.
-    fn last(self) -> u8 {
-        match (self.role, self.number) {
-            (role, 0) => role as u8 + 1,
-            (Role::Gateway, number) => MORE_GATEWAYS + number,
-            (Role::Scheduler, number) => MORE_SCHEDULERS + number,
-            (Role::Worker, number) => MORE_WORKERS + number,
-        }
-    }
-}
-
-/// Size of a platform, and what its processes are given in addition to the guide.
-#[derive(Debug, Clone)]
-pub struct Size {
-    /// Number of schedulers. More than one need a shared database.
-    pub schedulers: u8,
-    /// Number of workers.
-    pub workers: u8,
-    /// Number of gateways.
-    pub gateways: u8,
-    /// Additional arguments of a role.
-    pub args: Vec<(Role, String)>,
-    /// Environment variables of a process.
-    pub env: Vec<(Place, String, String)>,
-    /// Whether the cluster has an authority, so that its roles speak TLS.
-    pub guarded: bool,
-    /// Processes whose caches are on a disk of their own, with its size in MiB, as on a host where others may fill it.
-    pub disks: Vec<(Place, u32)>,
-    /// Whether all processes are on this host, without network namespaces.
-    pub on_this_host: bool,
-    /// The directory of the programs; by default as [`Programs::find`] finds it.
-    pub programs: Option<PathBuf>,
-    /// The directory of the root filesystems' archives; by default they are built if needed.
-    pub runtimes: Option<PathBuf>,
-}
-
-impl Size {
-    /// Two schedulers that share the database at this address.
-    #[must_use]
-    pub fn two_schedulers(database: &str) -> Self {
-        let shared = |n| (Role::Scheduler.nth(n), "FN_DATABASE".to_owned(), database.to_owned());
-        Self {
-            schedulers: 2,
-            env: vec![shared(0), shared(1)],
-            ..Self::default()
-        }
-    }
-
-    /// Two workers of 1 GiB, between which instances move over TLS.
-    #[must_use]
-    pub fn two_workers() -> Self {
-        Self {
-            workers: 2,
-            args: vec![(Role::Worker, "--memory".into()), (Role::Worker, "1GiB".into())],
-            guarded: true,
-            ..Self::default()
-        }
-    }
-}
-
-impl Default for Size {
-    /// One of each role.
-    fn default() -> Self {
-        Self {
-            schedulers: 1,
-            workers: 1,
-            gateways: 1,
-            args: Vec::new(),
-            env: Vec::new(),
-            guarded: false,
-            disks: Vec::new(),
-            on_this_host: false,
-            programs: None,
-            runtimes: None,
-        }
-    }
-}
 
 /// The platform. Dropping it stops it.
 pub struct Cluster {

@@ -1,0 +1,72 @@
+//! Why a request has no response that can be passed on.
+
+use std::time::Duration;
+
+use rekindle_relay::{HeadLimits, SendError};
+use rekindle_wire::manifest::Protocol;
+use rekindle_wire::{ApiError, ErrorCode};
+
+use super::lifecycle::{Instance, InstanceStage, gone};
+
+impl Instance {
+    /// Returns why a request has no response. If the connection broke, waits briefly for the news that the process
+    /// ended.
+    pub async fn no_answer(&self, error: &SendError) -> ApiError {
+        if matches!(error, SendError::Malformed(_) | SendError::HeadTooLarge) {
+            return self.broke_off(error);
+        }
+        match self.end_soon().await {
+            Some(why) => why,
+            None => self.broke_off(error),
+        }
+    }
+
+    /// Waits briefly for its end, and returns the reason.
+    pub(super) async fn end_soon(&self) -> Option<ApiError> {
+        let mut stage = self.stages();
+        let ended = stage.wait_for(|s| matches!(s, InstanceStage::Ended(_)));
+        match tokio::time::timeout(Duration::from_millis(500), ended).await {
+            Ok(Ok(stage)) => match &*stage {
+                InstanceStage::Ended(Some(why)) => Some(why.clone()),
+                _ => Some(gone()),
+            },
+            _ => None,
+        }
+    }
+
+    /// Builds the response for a request whose instance keeps running.
+    fn broke_off(&self, error: &SendError) -> ApiError {
+        let HeadLimits { lines, bytes } = HeadLimits::FUNCTION;
+        match error {
+            SendError::Connect(_) => ApiError::new(
+                ErrorCode::FunctionCrashed,
+                "the function takes no connections any more; look at `fn logs`",
+            ),
+            SendError::HeadTooLarge => self.invalid_response(format!(
+                "an answer's headers are above {} KiB or {lines} lines, the limit, or its content-length is no \
+                 length: put large values into the body",
+                bytes >> 10
+            )),
+            SendError::Malformed(cause) => self.invalid_response(format!(
+                "an answer is no HTTP/1.1: {cause}; a function that serves HTTP/2 needs protocol = \"h2c\" in fn.toml"
+            )),
+            SendError::Broken(cause) if self.spec.manifest.protocol == Protocol::H2c => {
+                let cause = std::error::Error::source(cause).map_or_else(|| cause.to_string(), ToString::to_string);
+                self.invalid_response(format!(
+                    "the function ended a request before it had answered ({cause}): look at `fn logs`, and whether it \
+                     serves HTTP/2 in clear, as protocol = \"h2c\" in fn.toml says"
+                ))
+            }
+            SendError::Broken(_) => {
+                self.invalid_response("the function closed a connection before it had answered; look at `fn logs`")
+            }
+        }
+    }
+
+    /// Builds the response for a request whose own response cannot be passed on, and logs why.
+    pub fn invalid_response(&self, message: impl Into<String>) -> ApiError {
+        let message = message.into();
+        self.sink.platform(&message);
+        ApiError::new(ErrorCode::InvalidResponse, message)
+    }
+}
