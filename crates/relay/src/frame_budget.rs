@@ -1,14 +1,11 @@
 //! Limits the frames of HTTP/2 that a destination sends for nothing: pings, settings, windows. Each costs it a few
 //! bytes, and takes a processor here though no request is in flight. Frames are counted as they are read and written.
 
-use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::io::{self, IoSlice};
 use std::time::Instant;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-
 use crate::frames::{FrameEvent, FrameReader};
+use crate::watched::Watcher;
 
 /// Number of frames that may come for nothing at once at first, and in each second after that.
 const FREE: u64 = 1_000;
@@ -30,9 +27,8 @@ fn count(frames: &mut FrameReader, mut bytes: &[u8]) -> (u64, u64) {
     (parts, others)
 }
 
-/// A client's stream to a destination that is limited.
-pub(crate) struct Limited<S> {
-    stream: S,
+/// What a destination may still send for nothing. Watches the client's stream to it.
+pub(crate) struct FrameBudget {
     read: FrameReader,
     written: FrameReader,
     /// Number of frames that may come for nothing.
@@ -41,18 +37,19 @@ pub(crate) struct Limited<S> {
     at: Instant,
 }
 
-impl<S> Limited<S> {
-    pub(crate) fn new(stream: S) -> Self {
+impl FrameBudget {
+    pub(crate) fn new() -> Self {
         Self {
-            stream,
             read: FrameReader::of_server(),
             written: FrameReader::of_client(),
             left: FREE,
             at: Instant::now(),
         }
     }
+}
 
-    fn came(&mut self, bytes: &[u8]) -> io::Result<()> {
+impl Watcher for FrameBudget {
+    fn read(&mut self, bytes: &[u8]) -> io::Result<()> {
         let (_, others) = count(&mut self.read, bytes);
         if others == 0 {
             return Ok(());
@@ -73,59 +70,14 @@ impl<S> Limited<S> {
         Ok(())
     }
 
-    fn wrote(&mut self, bytes: &[u8]) {
-        let (parts, _) = count(&mut self.written, bytes);
-        self.left = self.left.saturating_add(parts * EARNED).min(SAVED_MAX);
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Limited<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if matches!(read, Poll::Ready(Ok(()))) {
-            self.came(&buf.filled()[before..])?;
+    fn wrote(&mut self, parts: &[IoSlice<'_>], length: usize) {
+        let mut left = length;
+        for part in parts {
+            let (taken, _) = part.split_at(part.len().min(left));
+            left -= taken.len();
+            let (earning, _) = count(&mut self.written, taken);
+            self.left = self.left.saturating_add(earning * EARNED).min(SAVED_MAX);
         }
-        read
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Limited<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let wrote = Pin::new(&mut self.stream).poll_write(cx, buf);
-        if let Poll::Ready(Ok(length)) = wrote {
-            self.wrote(&buf[..length]);
-        }
-        wrote
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let wrote = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        if let Poll::Ready(Ok(length)) = wrote {
-            let mut left = length;
-            for buf in bufs {
-                let n = buf.len().min(left);
-                self.wrote(&buf[..n]);
-                left -= n;
-            }
-        }
-        wrote
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 
@@ -137,6 +89,7 @@ mod tests {
 
     use super::*;
     use crate::frames::PREFACE;
+    use crate::watched::WatchedStream;
 
     const DATA: u8 = 0;
     const HEADERS: u8 = 1;
@@ -167,14 +120,14 @@ mod tests {
     #[tokio::test]
     async fn what_comes_for_nothing_is_limited_and_requests_permit_more_of_it() {
         let (near, mut far) = tokio::io::duplex(1 << 20);
-        let mut near = Limited::new(near);
-        let mut pings = async |near: &mut Limited<_>, count: usize| {
+        let mut near = WatchedStream::new(near, FrameBudget::new());
+        let mut pings = async |near: &mut WatchedStream<_, FrameBudget>, count: usize| {
             let bytes = frame(PING, 8).repeat(count);
             far.write_all(&bytes).await.unwrap();
             near.read_exact(&mut vec![0; bytes.len()]).await
         };
         pings(&mut near, 1_000).await.unwrap();
-        near.at = near.at.checked_sub(Duration::from_secs(2)).unwrap();
+        near.watcher.at = near.watcher.at.checked_sub(Duration::from_secs(2)).unwrap();
         pings(&mut near, 2_000).await.unwrap();
         near.write_all(PREFACE).await.unwrap();
         near.write_all(&frame(DATA, 1).repeat(100)).await.unwrap();

@@ -20,7 +20,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
 
 use crate::connection_pool::{HeadLimits, IDLE, Reply, SendError, head_bytes};
-use crate::frame_budget::Limited;
+use crate::frame_budget::FrameBudget;
+use crate::watched::WatchedStream;
 
 /// Bytes of a response's body that a destination may send before they are read.
 const WINDOW: u32 = 128 << 10;
@@ -212,7 +213,7 @@ impl Shared {
             tokio::spawn(connection);
             return Ok(sender);
         }
-        let stream = TokioIo::new(Limited::new(TokioIo::new(stream)));
+        let stream = TokioIo::new(WatchedStream::new(TokioIo::new(stream), FrameBudget::new()));
         let (sender, connection) = builder.handshake(stream).await.map_err(failed)?;
         tokio::spawn(connection);
         Ok(sender)

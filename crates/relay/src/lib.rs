@@ -18,6 +18,7 @@ mod http2;
 mod in_process;
 mod tunnel;
 mod waking;
+mod watched;
 pub mod world;
 
 pub use answer::{End, Held, TrackedBody};
@@ -29,3 +30,4 @@ pub use headers::{strip_hop_by_hop_but_upgrade, strip_named};
 pub use http2::{Http2Connections, StreamLimits, takes_trailers};
 pub use in_process::{InProcessRegistration, InProcessRoles, InProcessService};
 pub use tunnel::Tunnel;
+pub use watched::{WatchedStream, Watcher};

@@ -2,14 +2,13 @@
 //! cost their sender nothing are limited to a number a second.
 
 use std::future::Future as _;
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use rekindle_relay::{FrameEvent, FrameHead, FrameKind, FramePosition, FrameReader};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use rekindle_relay::{FrameEvent, FrameHead, FrameKind, FramePosition, FrameReader, Watcher};
 use tokio::time::{Instant, Sleep};
 
 use crate::metrics::Metrics;
@@ -76,9 +75,8 @@ impl Frames {
     }
 }
 
-/// A stream whose frames are watched as they are read.
-pub(super) struct Watching<S> {
-    stream: S,
+/// Watches the frames of a client's stream.
+pub(super) struct FrameWatcher {
     frames: Frames,
     limit: Duration,
     metrics: Arc<Metrics>,
@@ -92,10 +90,9 @@ pub(super) struct Watching<S> {
     has_written: bool,
 }
 
-impl<S> Watching<S> {
-    pub(super) fn new(stream: S, limit: Duration, metrics: Arc<Metrics>) -> Self {
+impl FrameWatcher {
+    pub(super) fn new(limit: Duration, metrics: Arc<Metrics>) -> Self {
         Self {
-            stream,
             frames: Frames::new(),
             limit,
             metrics,
@@ -106,8 +103,10 @@ impl<S> Watching<S> {
             has_written: false,
         }
     }
+}
 
-    fn came(&mut self, bytes: &[u8]) -> io::Result<()> {
+impl Watcher for FrameWatcher {
+    fn read(&mut self, bytes: &[u8]) -> io::Result<()> {
         let ends = self.frames.ends;
         self.frames.feed(bytes);
         let mut pings = std::mem::take(&mut self.frames.pings);
@@ -135,10 +134,8 @@ impl<S> Watching<S> {
         Ok(())
     }
 
-    fn wrote(&mut self, wrote: &Poll<io::Result<usize>>) {
-        if let Poll::Ready(Ok(length)) = wrote {
-            self.has_written |= *length > ACKNOWLEDGED;
-        }
+    fn wrote(&mut self, _: &[IoSlice<'_>], length: usize) {
+        self.has_written |= length > ACKNOWLEDGED;
     }
 
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
@@ -156,54 +153,9 @@ impl<S> Watching<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watching<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        let before = buf.filled().len();
-        let read = Pin::new(&mut this.stream).poll_read(cx, buf);
-        if matches!(read, Poll::Ready(Ok(()))) {
-            this.came(&buf.filled()[before..])?;
-        }
-        match this.poll_late(cx) {
-            Poll::Ready(error) => Poll::Ready(Err(error)),
-            Poll::Pending => read,
-        }
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watching<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let wrote = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.wrote(&wrote);
-        wrote
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let wrote = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.wrote(&wrote);
-        wrote
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use rekindle_relay::PREFACE;
+    use rekindle_relay::{PREFACE, WatchedStream};
 
     use super::*;
 
@@ -282,7 +234,10 @@ mod tests {
         const PINGS: u64 = 20;
         for (written, counted) in [(40, 0), (ACKNOWLEDGED, PINGS)] {
             let (mut client, server) = tokio::io::duplex(1 << 10);
-            let mut server = Watching::new(server, Duration::from_secs(60), Arc::new(Metrics::new()));
+            let mut server = WatchedStream::new(
+                server,
+                FrameWatcher::new(Duration::from_secs(60), Arc::new(Metrics::new())),
+            );
             let mut taken = [0; 64];
             client.write_all(PREFACE).await.unwrap();
             server.read_exact(&mut taken[..PREFACE.len()]).await.unwrap();
@@ -292,7 +247,7 @@ mod tests {
                 client.write_all(&frame(PING, 0, 8)).await.unwrap();
                 server.read_exact(&mut taken[..HEAD_BYTES + 8]).await.unwrap();
             }
-            assert_eq!(server.frames.idle, counted, "after writes of {written} bytes");
+            assert_eq!(server.watcher().frames.idle, counted, "after writes of {written} bytes");
         }
     }
 

@@ -20,11 +20,12 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
+use rekindle_relay::WatchedStream;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use super::frames::Watching;
+use super::frames::FrameWatcher;
 use super::phase::Watched;
 use super::{Answering, Ended, IDLE_LIMIT, Serving};
 use crate::pace::Pace;
@@ -87,7 +88,7 @@ pub(super) async fn serve<A: Answering>(
             }))
         }
     });
-    let stream = Watching::new(stream, limits.head, metrics.clone());
+    let stream = WatchedStream::new(stream, FrameWatcher::new(limits.head, metrics.clone()));
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)
