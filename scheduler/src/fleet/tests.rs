@@ -1,5 +1,8 @@
 //! What heartbeats, leases and retirement do to the fleet.
 
+mod parked;
+mod workers;
+
 use rekindle_wire::api::WorkerState;
 use rekindle_wire::internal::{LeaseReport, Presence, ReturnedLease};
 use rekindle_wire::renewal::MadeWith;
@@ -11,6 +14,13 @@ use crate::fixture::{beat, fleet, info, live, parked, ready, spec, worker};
 
 fn gateway(text: &str) -> GatewayId {
     text.parse().unwrap()
+}
+
+/// A fleet of two workers that reported at the same time.
+fn two_workers() -> Fleet {
+    let mut fleet = fleet(100);
+    fleet.heartbeat(&beat(1, 1, 100, Vec::new()), Millis(0), |_, _| Known::Unknown);
+    fleet
 }
 
 fn hello() -> LiveVersion {
@@ -383,224 +393,4 @@ fn a_stuck_invocation_ends_an_instance_that_serves_one_at_a_time() {
         let (_, stuck) = fleet.report(&report, Millis(1));
         assert_eq!(stuck.contains(&id), ends, "{name}");
     }
-}
-
-/// A heartbeat in which one instance of worker 0 is parked, with `memory` charged to it.
-fn stands_still(fleet: &mut Fleet, id: &InstanceId, live: &LiveVersion, memory: u64, now: Millis) {
-    let mut info = info(id, &live.spec, 0, 0, 0);
-    info.state = InstanceState::Parked;
-    info.memory_bytes = memory;
-    fleet.heartbeat(&beat(0, 1, 100 << 20, vec![info]), now, |_, _| Known::Unknown);
-}
-
-#[test]
-fn an_idle_instance_is_parked_for_its_time_and_then_goes() {
-    let mut spec = spec("hello", 1, 64 << 20, 1, 5);
-    spec.manifest.park_ms = 10_000;
-    let hello = live(spec);
-    let mut fleet = fleet(100 << 20);
-    let id = ready(&mut fleet, "i-a", &hello, Millis(0));
-    let due = fleet.due(Millis(4_000), |_, _| parked(0));
-    assert_eq!(due.iter().map(|r| r.park).collect::<Vec<_>>(), [true]);
-    assert_eq!(fleet.reserved(&worker(0)), 64 << 20, "it does not stand still yet");
-    fleet.parked(&id);
-    stands_still(&mut fleet, &id, &hello, 6 << 20, Millis(4_100));
-    assert_eq!(fleet.reserved(&worker(0)), 6 << 20);
-    assert!(fleet.due(Millis(13_999), |_, _| parked(0)).is_empty());
-    // Its last heartbeat said that it was in use until then.
-    let due = fleet.due(Millis(18_100), |_, _| parked(0));
-    assert_eq!(due.iter().map(|r| r.park).collect::<Vec<_>>(), [false]);
-}
-
-#[test]
-fn as_many_stay_parked_as_shall_and_those_used_last() {
-    let hello = hello();
-    let mut fleet = fleet(100);
-    let ids: Vec<_> = (0..3)
-        .map(|n| ready(&mut fleet, &format!("i-{n}"), &hello, Millis(n)))
-        .collect();
-    let park: Vec<_> = fleet
-        .due(Millis(4_010), |_, _| parked(2))
-        .into_iter()
-        .map(|r| (r.instance, r.park))
-        .collect();
-    assert_eq!(
-        park,
-        [(ids[0].clone(), true), (ids[1].clone(), true), (ids[2].clone(), false)]
-    );
-    ids[..2].iter().for_each(|id| fleet.parked(id));
-    assert!(fleet.due(Millis(99_000), |_, _| parked(2)).is_empty());
-    assert_eq!(
-        fleet
-            .due(Millis(99_000), |_, _| parked(1))
-            .first()
-            .map(|r| r.instance.clone()),
-        Some(ids[0].clone())
-    );
-}
-
-#[test]
-fn a_parked_instance_goes_on_where_its_memory_fits_and_takes_it_at_once() {
-    let hello = live(spec("hello", 1, 64 << 20, 1, 5));
-    let mut fleet = fleet(100 << 20);
-    let id = ready(&mut fleet, "i-a", &hello, Millis(0));
-    stands_still(&mut fleet, &id, &hello, 1, Millis(1));
-    assert_eq!(fleet.reserved(&worker(0)), PARKED_LEAST);
-    assert!(fleet.may_go_on(&fleet.instances[&id]));
-    let placement = fleet.grant(&id, &gateway("g-1"), &hello, Millis(2)).unwrap();
-    assert_eq!(placement.start, StartKind::Parked);
-    assert_eq!(fleet.reserved(&worker(0)), 64 << 20);
-    // A heartbeat from before its first invocation changes nothing.
-    stands_still(&mut fleet, &id, &hello, 1, Millis(3));
-    assert_eq!(fleet.reserved(&worker(0)), 64 << 20);
-
-    let other = live(spec("other", 1, 60 << 20, 1, 5));
-    fleet.report(&report("g-1", &[], &[&id]), Millis(4));
-    stands_still(&mut fleet, &id, &hello, 1, Millis(5));
-    ready(&mut fleet, "i-b", &other, Millis(6));
-    assert!(!fleet.may_go_on(&fleet.instances[&id]));
-}
-
-#[test]
-fn one_that_was_started_to_be_parked_counts_for_its_pool_until_it_is_used() {
-    let hello = hello();
-    let mut fleet = fleet(100);
-    let id = ready(&mut fleet, "i-a", &hello, Millis(0));
-    assert_eq!(fleet.pooled(&hello), 0);
-    fleet.instances.get_mut(&id).unwrap().to_park = true;
-    assert_eq!((fleet.pooled(&hello), fleet.filled_of(&hello)), (1, 0));
-    fleet.grant(&id, &gateway("g-1"), &hello, Millis(1));
-    assert_eq!((fleet.pooled(&hello), fleet.filled_of(&hello)), (0, 1));
-}
-
-/// A fleet of two workers that reported at the same time.
-fn two_workers() -> Fleet {
-    let mut fleet = fleet(100);
-    fleet.heartbeat(&beat(1, 1, 100, Vec::new()), Millis(0), |_, _| Known::Unknown);
-    fleet
-}
-
-#[test]
-fn a_silent_worker_gives_its_leases_back_and_keeps_its_instances_until_it_is_gone() {
-    let hello = hello();
-    let mut fleet = two_workers();
-    let id = ready(&mut fleet, "i-a", &hello, Millis(1));
-    fleet.grant(&id, &gateway("g-a"), &hello, Millis(1));
-    let (silent, gone) = (SILENCE.plus(Millis(1)), GONE.plus(Millis(1)));
-    fleet.heartbeat(&beat(1, 1, 100, Vec::new()), silent, |_, _| Known::Unknown);
-    assert!(fleet.note_silence(silent) && !fleet.note_silence(silent));
-    assert_eq!(fleet.untold_recalls(&gateway("g-a")), std::slice::from_ref(&id));
-    assert_eq!(states(&fleet, silent), [WorkerState::Silent, WorkerState::Ready]);
-    assert!(fleet.instances.contains_key(&id));
-    fleet.heartbeat(&beat(1, 1, 100, Vec::new()), gone, |_, _| Known::Unknown);
-    assert!(fleet.note_silence(gone));
-    assert_eq!(states(&fleet, gone), [WorkerState::Gone, WorkerState::Ready]);
-    assert!(fleet.instances.is_empty());
-    // When the worker returns, it brings its instances; one of a live version is kept.
-    let back = beat(0, 1, 100, vec![info(&id, &hello.spec, 0, 0, 0)]);
-    let stop = fleet.heartbeat(&back, gone, |_, _| Known::Live(hello.clone()));
-    assert!(stop.is_empty() && fleet.instances.contains_key(&id));
-    assert_eq!(states(&fleet, gone), [WorkerState::Ready, WorkerState::Ready]);
-}
-
-fn states(fleet: &Fleet, now: Millis) -> Vec<WorkerState> {
-    fleet.worker_infos(now).iter().map(|w| w.state).collect()
-}
-
-#[test]
-fn a_scheduler_that_stood_still_takes_nobody_for_silent() {
-    let mut fleet = two_workers();
-    fleet.forgive(Millis(60_000));
-    assert!(!fleet.note_silence(Millis(60_000)));
-    assert!(fleet.note_silence(Millis(70_001)));
-}
-
-#[test]
-fn a_drained_worker_finishes_and_its_idle_instances_go() {
-    let hello = hello();
-    let mut fleet = two_workers();
-    let idle = ready(&mut fleet, "i-idle", &hello, Millis(1));
-    let held = ready(&mut fleet, "i-held", &hello, Millis(1));
-    fleet.grant(&held, &gateway("g-a"), &hello, Millis(1));
-    fleet.drain(&worker(0), true);
-    assert_eq!(fleet.untold_recalls(&gateway("g-a")), std::slice::from_ref(&held));
-    let (give_back, _) = fleet.report(&report("g-a", &[&held], &[]), Millis(2));
-    assert_eq!(give_back, std::slice::from_ref(&held));
-    let due: Vec<_> = fleet
-        .due(Millis(2), |_, _| parked(1))
-        .into_iter()
-        .map(|r| r.instance)
-        .collect();
-    assert_eq!(due, std::slice::from_ref(&idle));
-    fleet.forget(&idle, Millis(3));
-    fleet.report(&report("g-a", &[], &[&held]), Millis(3));
-    assert_eq!(fleet.due(Millis(3), |_, _| parked(1)).len(), 1);
-    assert_eq!(states(&fleet, Millis(3)), [WorkerState::Draining, WorkerState::Ready]);
-    fleet.forget(&held, Millis(4));
-    assert_eq!(states(&fleet, Millis(4)), [WorkerState::Drained, WorkerState::Ready]);
-    // A restart of the worker changes nothing; only its operator can.
-    fleet.heartbeat(&beat(0, 2, 100, Vec::new()), Millis(5), |_, _| Known::Unknown);
-    assert_eq!(states(&fleet, Millis(5)), [WorkerState::Drained, WorkerState::Ready]);
-    fleet.drain(&worker(0), false);
-    assert_eq!(states(&fleet, Millis(5)), [WorkerState::Ready, WorkerState::Ready]);
-}
-
-#[test]
-fn a_worker_that_leaves_is_drained_and_gone_once_it_has_left() {
-    let hello = hello();
-    let mut fleet = two_workers();
-    let id = ready(&mut fleet, "i-a", &hello, Millis(1));
-    fleet.grant(&id, &gateway("g-a"), &hello, Millis(1));
-    let mut leaving = beat(0, 1, 100, vec![info(&id, &hello.spec, 0, 1, 0)]);
-    leaving.presence = Presence::Leaving;
-    fleet.heartbeat(&leaving, Millis(2), |_, _| Known::Unknown);
-    assert_eq!(fleet.untold_recalls(&gateway("g-a")), [id]);
-    assert_eq!(states(&fleet, Millis(2)), [WorkerState::Draining, WorkerState::Ready]);
-    let mut left = beat(0, 1, 100, Vec::new());
-    left.presence = Presence::Left;
-    fleet.heartbeat(&left, Millis(3), |_, _| Known::Unknown);
-    assert_eq!(states(&fleet, Millis(3)), [WorkerState::Gone, WorkerState::Ready]);
-    assert!(fleet.instances.is_empty());
-    fleet.heartbeat(&beat(0, 2, 100, Vec::new()), Millis(4), |_, _| Known::Unknown);
-    assert_eq!(states(&fleet, Millis(4)), [WorkerState::Ready, WorkerState::Ready]);
-}
-
-#[test]
-fn a_name_of_an_operator_s_means_workers_by_id_address_or_host() {
-    let mut fleet = two_workers();
-    let mut named = beat(1, 1, 100, Vec::new());
-    named.offer.host = "b".to_owned();
-    fleet.heartbeat(&named, Millis(1), |_, _| Known::Unknown);
-    for (name, found) in [
-        ("w-0", vec![worker(0)]),
-        ("127.0.0.1:7001", vec![worker(1)]),
-        ("b", vec![worker(1)]),
-        ("127.0.0.1", vec![worker(0), worker(1)]),
-        ("nobody", vec![]),
-    ] {
-        assert_eq!(fleet.workers_called(name), found, "{name}");
-    }
-}
-
-#[test]
-fn a_worker_that_is_revoked_is_gone_at_once_with_what_ran_there_and_is_heard_no_more() {
-    let hello = hello();
-    let mut fleet = two_workers();
-    let id = ready(&mut fleet, "i-a", &hello, Millis(1));
-    fleet.grant(&id, &gateway("g-a"), &hello, Millis(1));
-    fleet.expel(&worker(0), Millis(2));
-    assert_eq!(states(&fleet, Millis(2)), [WorkerState::Gone, WorkerState::Ready]);
-    assert!(!fleet.instances.contains_key(&id));
-    assert_eq!(
-        fleet.untold_recalls(&gateway("g-a")),
-        std::slice::from_ref(&id),
-        "its gateway is told"
-    );
-    // A heartbeat that was already in flight, and one from a restarted worker.
-    for incarnation in [1, 2] {
-        let late = beat(0, incarnation, 100, vec![info(&id, &hello.spec, 0, 0, 0)]);
-        fleet.heartbeat(&late, Millis(3), |_, _| Known::Live(hello.clone()));
-    }
-    assert_eq!(states(&fleet, Millis(3)), [WorkerState::Gone, WorkerState::Ready]);
-    assert!(!fleet.instances.contains_key(&id));
 }

@@ -1,0 +1,58 @@
+//! One of several schedulers leads.
+
+use super::*;
+
+on_either! {
+    one_of_several_leads_until_it_is_silent_or_steps_down,
+}
+
+async fn one_of_several_leads_until_it_is_silent_or_steps_down(place: &Place) {
+    let store = open(place).await;
+    let lead = async |holder: &str, hold_ms| store.lead(holder, &format!("{holder}:1"), hold_ms).await.unwrap();
+    let own = |term| Led::Own { term };
+    assert_eq!(lead("a", 60_000).await, own(1));
+    assert_eq!(lead("b", 60_000).await, Led::By { address: "a:1".into() });
+    assert_eq!(lead("a", 60_000).await, own(1), "it says so again");
+    store.step_down("b").await.unwrap();
+    assert_eq!(lead("b", 60_000).await, Led::By { address: "a:1".into() });
+    store.step_down("a").await.unwrap();
+    assert_eq!(lead("b", -1).await, own(2));
+    assert_eq!(lead("a", 60_000).await, own(3), "b was silent for too long");
+}
+
+/// The old leader was suspended while another took over, and continues with what it was about to write.
+#[tokio::test]
+async fn who_was_replaced_writes_no_more() {
+    let Some(place) = Place::server() else { return };
+    let (old, new, other) = (open(&place).await, open(&place).await, open(&place).await);
+    let worker: rekindle_wire::WorkerId = "w-1".parse().unwrap();
+    let own = |term| Led::Own { term };
+    assert_eq!(old.lead(old.holder(), "a:1", -1).await.unwrap(), own(1));
+    old.take_over().await.unwrap();
+    old.set_drained(&worker, true, 7).await.unwrap();
+    assert_eq!(new.lead(new.holder(), "b:1", 60_000).await.unwrap(), own(2));
+    new.take_over().await.unwrap();
+    let refused = old.set_drained(&worker, false, 7).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Statement { .. }), "{refused:?}");
+    assert!(new.drained().await.unwrap().contains(&worker));
+    // A standby is connected again at once.
+    let by = Led::By { address: "b:1".into() };
+    assert_eq!(other.lead(other.holder(), "c:1", 60_000).await.unwrap(), by);
+}
+
+/// It won the lead and could not take over in time: the lead is another's for a while, and may be its own later.
+#[tokio::test]
+async fn who_could_not_take_the_lead_up_stands_by_again() {
+    let Some(place) = Place::server() else { return };
+    let (late, other) = (open(&place).await, open(&place).await);
+    let own = |term| Led::Own { term };
+    assert_eq!(late.lead(late.holder(), "a:1", -1).await.unwrap(), own(1));
+    late.take_over().await.unwrap();
+    assert_eq!(other.lead(other.holder(), "b:1", -1).await.unwrap(), own(2));
+    other.take_over().await.unwrap();
+    // Its connections are gone, and it is not the holder.
+    late.has_not_led();
+    assert_eq!(late.lead(late.holder(), "a:1", 60_000).await.unwrap(), own(3));
+    late.take_over().await.unwrap();
+    late.set_drained(&"w-1".parse().unwrap(), true, 7).await.unwrap();
+}
