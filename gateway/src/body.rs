@@ -354,7 +354,8 @@ fn too_large(max: u64) -> ApiError {
     ApiError::new(
         ErrorCode::TooLarge,
         format!(
-            "the request's body is over the gateway's limit of {}: send less, or pass a reference to the data",
+            "the request's body is over the gateway's limit of {} (--max-body), as the function has it in memory as a \
+             whole: send less, or pass a reference to the data",
             ByteSize(max)
         ),
     )

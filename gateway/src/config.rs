@@ -35,7 +35,8 @@ pub struct Config {
     pub admin_key: KeyHash,
     /// Maximum number of invocations in flight; more are answered 503.
     pub max_in_flight: usize,
-    /// Largest request body of an invocation, bytes; a larger one is answered 413.
+    /// Largest request body that a function has in memory as a whole, bytes; a larger one is answered 413. Servers read
+    /// bodies of any length while they come.
     pub max_body_bytes: u64,
     /// How long an invocation may wait for a slot.
     pub place_wait: Duration,

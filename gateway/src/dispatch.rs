@@ -47,6 +47,7 @@ pub(crate) struct Dispatch {
     pub(crate) workers: Workers,
     pub(crate) token: HeaderValue,
     pub(crate) in_flight: Arc<Semaphore>,
+    /// Maximum length of a body that its function has in memory as a whole.
     pub(crate) max_body: u64,
     pub(crate) intake: Intake,
     pub(crate) metrics: Arc<Metrics>,
@@ -163,7 +164,8 @@ impl Dispatch {
         *chosen = self.routes.choose(&call.function, &call.selector, request.headers())?;
         let version = chosen.version;
         // Before the place: a client that does not send its body holds none.
-        let outgoing = self.prepare(&call, request).await?;
+        let max_body = self.max_body(&call, version);
+        let outgoing = self.prepare(&call, request, max_body).await?;
         let permit = self.in_flight.clone().try_acquire_owned().map_err(|_| {
             self.metrics.refused("in_flight");
             ApiError::new(
@@ -223,13 +225,13 @@ impl Dispatch {
                     return Ok(answer);
                 }
                 AttemptOutcome::Failed(error) => {
-                    outgoing.body.check(self.max_body)?;
+                    outgoing.body.check(max_body)?;
                     return Err(error);
                 }
                 AttemptOutcome::Retry(error, reason) => {
                     rekindle_telemetry::keep(&Span::current());
                     self.metrics.attempted_again(reason.as_str());
-                    outgoing.body.check(self.max_body)?;
+                    outgoing.body.check(max_body)?;
                     if !outgoing.body.can_be_sent_again() {
                         return Err(error);
                     }
@@ -252,8 +254,19 @@ impl Dispatch {
         Err(last.unwrap_or_else(|| ApiError::new(ErrorCode::Internal, "an invocation was not attempted")))
     }
 
+    /// The most that the request's body may have. One that its function reads while it comes has no limit, since no part
+    /// of it is kept anywhere.
+    fn max_body(&self, call: &Call, version: Option<VersionNumber>) -> u64 {
+        let streams = |version| call.invocation != "event" && self.routes.streams(&call.function, version);
+        if version.is_some_and(streams) {
+            u64::MAX
+        } else {
+            self.max_body
+        }
+    }
+
     /// The request as it will go to a worker.
-    async fn prepare(&self, call: &Call, request: Request<Body>) -> Result<Outgoing, ApiError> {
+    async fn prepare(&self, call: &Call, request: Request<Body>, max_body: u64) -> Result<Outgoing, ApiError> {
         let (parts, body) = request.into_parts();
         let mut to_worker = parts.headers;
         let is_http2 = parts.version == Version::HTTP_2;
@@ -263,7 +276,7 @@ impl Dispatch {
             is_call: is_http2 && is_grpc(&to_worker),
         };
         let has_trailers = is_http2 && takes_trailers(&to_worker);
-        let body = self.intake.receive(&to_worker, body, self.max_body, &sender).await?;
+        let body = self.intake.receive(&to_worker, body, max_body, &sender).await?;
         headers::strip_request(&mut to_worker);
         if call.invocation == "event" || call.attempt.is_some() {
             // No client's connection waits for it.

@@ -13,7 +13,7 @@ use http::header::COOKIE;
 use parking_lot::RwLock;
 use rekindle_wire::api::{Alias, AliasTarget};
 use rekindle_wire::headers::{AFFINITY, AFFINITY_COOKIE};
-use rekindle_wire::internal::{FunctionRoutes, RoutesAnswer};
+use rekindle_wire::internal::{FunctionRoutes, RoutesAnswer, StreamingVersions};
 use rekindle_wire::manifest::Auth;
 use rekindle_wire::stats::ShareReport;
 use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, Selector, VersionNumber};
@@ -42,6 +42,8 @@ struct Function {
     aliases: Vec<Alias>,
     /// What its callers must show.
     auth: Auth,
+    /// The versions that take bodies of any length.
+    streaming: StreamingVersions,
     /// Counts of the plain URL's invocations, if several versions share them.
     share: Option<Arc<Share>>,
 }
@@ -78,13 +80,20 @@ impl Routes {
             function,
             aliases,
             auth,
+            streaming,
         } in told.functions
         {
             let known = table.functions.remove(&function).or_else(|| before.remove(&function));
             if !aliases.is_empty() || auth.is_some() {
                 let share = share(&aliases, known.and_then(|known| known.share));
                 let auth = auth.unwrap_or_default();
-                table.functions.insert(function, Function { aliases, auth, share });
+                let known = Function {
+                    aliases,
+                    auth,
+                    streaming,
+                    share,
+                };
+                table.functions.insert(function, known);
             }
         }
     }
@@ -115,6 +124,15 @@ impl Routes {
     /// What the function's callers must show. `None` if nothing is known of it.
     pub(crate) fn auth(&self, function: &FunctionId) -> Option<Auth> {
         self.table.read().functions.get(function).map(|known| known.auth)
+    }
+
+    /// Whether the version takes bodies of any length. Not if nothing is known of it.
+    pub(crate) fn streams(&self, function: &FunctionId, version: VersionNumber) -> bool {
+        let table = self.table.read();
+        table
+            .functions
+            .get(function)
+            .is_some_and(|known| known.streaming.has(version))
     }
 
     /// The function that a host of this name is for: `ALIAS--NAME` is what the alias names, unless a function is called
@@ -250,6 +268,7 @@ mod tests {
                 function: "hello".parse().unwrap(),
                 aliases: Some(live).filter(|live| !live.targets.is_empty()).into_iter().collect(),
                 auth: None,
+                streaming: StreamingVersions::default(),
             }],
         }
     }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use rekindle_wire::api::{Alias, StartKind};
-use rekindle_wire::internal::{DamagedSnapshot, FunctionRoutes, VersionSpec};
+use rekindle_wire::internal::{DamagedSnapshot, FunctionRoutes, StreamingVersions, VersionSpec};
 use rekindle_wire::manifest::Auth;
 use rekindle_wire::schedule::Schedule;
 use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, Namespace, SnapshotId, VersionNumber};
@@ -74,6 +74,12 @@ impl Function {
     fn auth(&self) -> Option<Auth> {
         let serving = self.serving().map(|live| live.spec.manifest.auth).max();
         serving.or_else(|| self.versions.values().map(|spec| spec.manifest.auth).max())
+    }
+
+    /// The versions that take bodies of any length.
+    fn streaming(&self) -> StreamingVersions {
+        let all = self.versions.iter();
+        StreamingVersions::of(all.map(|(version, spec)| (*version, spec.manifest.streams())))
     }
 
     /// Whether an alias names the version.
@@ -210,6 +216,11 @@ impl Catalog {
             function: function.clone(),
             aliases: self.aliases(function).cloned().collect(),
             auth: self.functions.get(function).and_then(Function::auth),
+            streaming: self
+                .functions
+                .get(function)
+                .map(Function::streaming)
+                .unwrap_or_default(),
         });
         routes.collect()
     }

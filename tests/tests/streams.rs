@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
@@ -47,10 +47,18 @@ fn each_event_is_there_before_the_next_is_sent() {
     }
 }
 
+/// A process's memory in bytes, as its status names it.
+fn memory(pid: i32, name: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    let kib: u64 = line.trim_matches([':', '\t', ' ', 'k', 'B']).parse().unwrap();
+    kib << 10
+}
+
 #[test]
-fn bodies_of_any_length_pass_where_the_limit_allows_it_and_are_not_kept() {
+fn bodies_of_any_length_pass_to_servers_and_are_not_kept() {
     let mut options = Options::default();
-    let args = ["--max-body", "1GiB", "--body-memory", "4MiB"];
+    let args = ["--body-memory", "4MiB"];
     options.args.extend(args.map(str::to_owned));
     let platform = Platform::start_with(options);
     platform.deploy(&function("large"));
@@ -58,6 +66,9 @@ fn bodies_of_any_length_pass_where_the_limit_allows_it_and_are_not_kept() {
     let file = dir.path().join("large");
     File::create(&file).unwrap().set_len(LARGE).unwrap();
     let file = file.to_str().unwrap();
+    let before = memory(platform.pid(), "VmRSS");
+    // From here on the peak counts anew.
+    fs::write(format!("/proc/{}/clear_refs", platform.pid()), "5").unwrap();
     for chunked in [&[][..], &["-H", "transfer-encoding: chunked"]] {
         let args = [&["-T", file][..], chunked].concat();
         assert_eq!(curled(&platform, &args, "large/sent"), LARGE.to_string());
@@ -65,14 +76,21 @@ fn bodies_of_any_length_pass_where_the_limit_allows_it_and_are_not_kept() {
     let args = ["-o", "/dev/null", "-w", "%{size_download}"];
     assert_eq!(curled(&platform, &args, &format!("large/{LARGE}")), LARGE.to_string());
     assert_eq!(platform.instances_of("large").len(), 1);
+    let grown = memory(platform.pid(), "VmHWM").saturating_sub(before);
+    assert!(grown < LARGE / 4, "the platform grew by {grown} bytes");
 }
 
 #[test]
 fn a_body_is_asked_for_unless_it_is_too_large_and_parts_are_passed_on() {
     let platform = shared();
     platform.deploy(&function("asked"));
+    platform.deploy(&Folder::python(
+        "kept",
+        "",
+        "def handler(event, context):\n    return ''\n",
+    ));
     let dir = tempfile::tempdir().unwrap();
-    let sent = |length: u64| {
+    let sent = |to: &str, length: u64| {
         let file = dir.path().join(length.to_string());
         File::create(&file).unwrap().set_len(length).unwrap();
         let args = [
@@ -86,16 +104,17 @@ fn a_body_is_asked_for_unless_it_is_too_large_and_parts_are_passed_on() {
         curled(
             platform,
             &[&args[..], &["-w", " %{http_code} %{size_upload}"]].concat(),
-            "asked/sent",
+            to,
         )
     };
-    let asked = sent(70_000);
+    let asked = sent("asked/sent", 70_000);
     assert!(
         asked.starts_with("70000 200 70000") && asked.contains("HTTP/1.1 100 Continue"),
         "{asked}"
     );
-    let refused = sent(33 << 20);
+    let refused = sent("kept", 33 << 20);
     assert!(refused.contains(" 413 0") && refused.contains("too_large"), "{refused}");
+    assert!(refused.contains("32MiB (--max-body)"), "{refused}");
     let part = platform
         .request("GET", "/function/asked/range")
         .header("range", "bytes=2-5");

@@ -28,7 +28,8 @@ pub(crate) struct CallerArgs {
     /// Maximum memory for requests' bodies, over all requests.
     #[arg(long, value_name = "SIZE", env = "FN_BODY_MEMORY", default_value = "256MiB")]
     pub(crate) body_memory: ByteSize,
-    /// Maximum size of a request's body. It is passed on while it comes, and not kept.
+    /// Maximum size of a body that its function has in memory as a whole: of an event of a handler, or of Lambda's
+    /// interface. Servers read bodies while they come, of any length.
     #[arg(long, value_name = "SIZE", env = "FN_MAX_BODY", default_value = "32MiB")]
     pub(crate) max_body: ByteSize,
     /// Let pages of functions below /function/ read each other's: for functions that trust each other. Without it,

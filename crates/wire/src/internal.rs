@@ -20,7 +20,7 @@ use crate::stats::WorkerLevels;
 
 pub use keys::{KeysAnswer, KnownKey};
 pub use quotas::{GatewayQuota, GatewayQuotas, ReachedEgress, UsageCounts, UsageEntry, UsageReport};
-pub use routes::{FunctionRoutes, RoutesAnswer};
+pub use routes::{FunctionRoutes, RoutesAnswer, StreamingVersions};
 
 /// Extra time for a start in addition to its boot: a sandbox, its turn among other starts, and a failing restore.
 const START_SPARE: Duration = Duration::from_secs(30);

@@ -254,8 +254,13 @@ impl Platform {
 
     /// Deploys a function and waits until it is live. `settings` are further lines of its manifest.
     pub(crate) async fn deploy(&self, name: &str, settings: &str) -> VersionInfo {
-        let manifest = format!("name = \"{name}\"\nruntime = \"python\"\nentry = \"main.handler\"\n{settings}");
-        let answer = self.upload(&manifest).await;
+        self.deploy_as(name, "runtime = \"python\"\nentry = \"main.handler\"\n", settings)
+            .await
+    }
+
+    /// The same for a function that starts in another way.
+    pub(crate) async fn deploy_as(&self, name: &str, start: &str, settings: &str) -> VersionInfo {
+        let answer = self.upload(&format!("name = \"{name}\"\n{start}{settings}")).await;
         let accepted: VersionInfo = answer.json().await.unwrap();
         let path = format!("/v1/functions/{name}/versions/{}", accepted.version);
         let info = self.ready(&path).await;

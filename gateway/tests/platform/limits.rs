@@ -65,6 +65,35 @@ async fn a_body_over_the_limit_is_413_by_its_length_or_when_it_shows() {
 }
 
 #[tokio::test]
+async fn a_body_that_its_function_reads_while_it_comes_has_no_limit_and_takes_no_memory() {
+    const LARGE: usize = 64 << 20;
+    let platform = Platform::start_with(|c| (c.max_body_bytes, c.body_memory_bytes) = (1 << 20, 1 << 20)).await;
+    let server = "runtime = \"http\"\ncommand = [\"./server\"]\n";
+    platform.deploy_as("api", server, "").await;
+    let chunks = || {
+        let chunks = (0..LARGE >> 16).map(|_| Ok::<_, std::io::Error>(vec![b'x'; 64 << 10]));
+        reqwest::Body::wrap_stream(futures::stream::iter(chunks))
+    };
+    let swallowed = async |at: &str, body: reqwest::Body| {
+        let answer = platform.post(&format!("{at}/swallow")).body(body).send().await.unwrap();
+        assert_eq!(answer.status(), 200, "{at}");
+        answer.text().await.unwrap()
+    };
+    assert_eq!(swallowed("api", chunks()).await, LARGE.to_string());
+    assert_eq!(swallowed("api", vec![b'x'; LARGE].into()).await, LARGE.to_string());
+    // As an event it is in memory as a whole.
+    let event = platform.admin(reqwest::Method::POST, "/v1/functions/api/invocations");
+    let refused = error(event.body(chunks()).send().await.unwrap()).await;
+    assert_eq!(refused.code, ErrorCode::TooLarge);
+    assert!(refused.message.contains("1MiB (--max-body)"), "{refused}");
+    // Another version may be of another kind.
+    platform.deploy("api", "").await;
+    let call = platform.post("api/swallow").body(chunks());
+    assert_eq!(error(call.send().await.unwrap()).await.code, ErrorCode::TooLarge);
+    assert_eq!(swallowed("api@1", chunks()).await, LARGE.to_string());
+}
+
+#[tokio::test]
 async fn more_requests_in_flight_than_allowed_are_503() {
     let platform = Platform::start_with(|c| c.max_in_flight = 1).await;
     platform.deploy("hello", "timeout = \"2s\"\n").await;

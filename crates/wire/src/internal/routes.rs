@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::api::Alias;
-use crate::ids::FunctionId;
+use crate::ids::{FunctionId, VersionNumber};
 use crate::manifest::Auth;
 
 /// What functions' aliases name, so that a gateway can choose a version for each invocation, and who may invoke them.
@@ -27,4 +27,60 @@ pub struct FunctionRoutes {
     /// What its callers must show. None if the function is gone, or from an earlier version of the scheduler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auth: Option<Auth>,
+    /// Its versions that take bodies of any length. None from an earlier version of the scheduler.
+    #[serde(default, skip_serializing_if = "StreamingVersions::is_empty")]
+    pub streaming: StreamingVersions,
+}
+
+/// Versions that read a request's body while it comes, so that it may have any length. Since functions seldom change
+/// how they take invocations, it is a list of changes: from the first number on versions do, from the second on they do
+/// not, and so on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct StreamingVersions(Vec<VersionNumber>);
+
+impl StreamingVersions {
+    /// The list for these versions, in the order of their numbers, each with whether it does.
+    pub fn of(versions: impl IntoIterator<Item = (VersionNumber, bool)>) -> Self {
+        let mut changes = Vec::new();
+        for (version, streams) in versions {
+            if streams != (changes.len() % 2 == 1) {
+                changes.push(version);
+            }
+        }
+        Self(changes)
+    }
+
+    /// Whether the version does.
+    pub fn has(&self, version: VersionNumber) -> bool {
+        self.0.partition_point(|change| *change <= version) % 2 == 1
+    }
+
+    /// Whether no version does.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_that_stream_are_listed_by_their_changes() {
+        for (streams, listed) in [
+            (&[][..], "[]"),
+            (&[false, false], "[]"),
+            (&[true, true, true], "[1]"),
+            (&[false, true, true, false, true], "[2,4,5]"),
+        ] {
+            let numbered = || (1..).map(VersionNumber).zip(streams.iter().copied());
+            let list = StreamingVersions::of(numbered());
+            assert_eq!(serde_json::to_string(&list).unwrap(), listed);
+            for (version, streams) in numbered() {
+                assert_eq!(list.has(version), streams, "{version} of {listed}");
+            }
+        }
+        assert!(!StreamingVersions::default().has(VersionNumber(1)));
+    }
 }

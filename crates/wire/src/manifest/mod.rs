@@ -154,6 +154,12 @@ impl Manifest {
         Duration::from_millis(self.park_ms)
     }
 
+    /// Whether it reads a request's body while it comes. Handlers, and those of Lambda's interface, get events, which are
+    /// complete in memory.
+    pub fn streams(&self) -> bool {
+        self.runtime == Runtime::Http && self.interface == Interface::Http
+    }
+
     /// Whether the instance of a deploy is no copy of what serves later: it has none of the function's secrets.
     pub fn deploys_without_secrets(&self) -> bool {
         self.snapshot && !self.secrets.is_empty()
