@@ -25,6 +25,9 @@ const FETCHED_MOST: f64 = 30e6;
 /// maps and needs then.
 const AWAY_MOST: Duration = Duration::from_secs(45);
 
+/// Calls at once of a function that reads what does not come.
+const CALLS: usize = 12;
+
 /// Answers with a digest of files. One of them is mapped from the beginning.
 const SERVER: &str = r#"
 import hashlib, json, mmap, os
@@ -101,9 +104,9 @@ fn blob(blobs: &Path, kind: &str, file: &Path) -> serde_json::Value {
 }
 
 /// A function with a large image, made without tools for images. Returns the digests of its files.
-fn image(name: &str) -> (Folder, Vec<String>) {
+fn image(name: &str, settings: &str) -> (Folder, Vec<String>) {
     let manifest = format!(
-        "name = \"{name}\"\nimage = \"./layout\"\ntimeout = \"60s\"\n[[warmup]]\npath = \"/?from=0&to={READ}&mapped=1\""
+        "name = \"{name}\"\nimage = \"./layout\"\n{settings}\n[[warmup]]\npath = \"/?from=0&to={READ}&mapped=1\""
     );
     let folder = Folder::with_manifest(&manifest);
     let layout = folder.path().join("layout");
@@ -182,7 +185,7 @@ fn a_host_without_an_image_restores_it_before_it_is_there_and_survives_the_store
     }
     let store = ObjectStore::start();
     let mut platform = Platform::start_with(store.options());
-    let (folder, digests) = image("lazy-image");
+    let (folder, digests) = image("lazy-image", "timeout = \"60s\"");
     let version = platform.deploy(&folder);
     assert!(version.snapshot.is_some(), "{version:?}");
     platform.stop();
@@ -247,6 +250,44 @@ fn a_host_without_an_image_restores_it_before_it_is_there_and_survives_the_store
     assert_eq!(later.json()["modes"], json!(MODES));
     let earlier = platform.get("lazy-image", "/?from=60&to=61").ok();
     assert_eq!(earlier.json()["digests"], json!([digests[60]]));
+    platform.stop();
+    assert_eq!(platform.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn calls_that_time_out_while_they_read_an_image_that_does_not_come_stop_nothing_else() {
+    if !can_mount() {
+        return;
+    }
+    let store = ObjectStore::start();
+    let mut platform = Platform::start_with(store.options());
+    let (folder, _) = image("stuck", "timeout = \"1s\"\nconcurrency = 20\nmax_instances = 1");
+    platform.deploy(&folder);
+    let code = "def handler(event, context):\n    return 1\n";
+    platform.deploy(&Folder::python("beside", "", code));
+    platform.stop();
+    platform.empty_cache();
+    platform.restart();
+    platform.get("stuck", &format!("/?from=0&to={READ}")).ok();
+    platform.get("beside", "/").ok();
+
+    // More calls than the worker has threads, each of which waits for a file of its own.
+    store.set(Line::Dead);
+    std::thread::scope(|scope| {
+        let calls: Vec<_> = (30..30 + CALLS)
+            .map(|file| {
+                std::thread::sleep(Duration::from_millis(8));
+                let platform = &platform;
+                scope.spawn(move || platform.get("stuck", &format!("/?from={file}&to={}", file + 1)))
+            })
+            .collect();
+        let answers: Vec<_> = calls.into_iter().map(|call| call.join().unwrap().status).collect();
+        assert!(answers.iter().all(|status| *status >= 500), "{answers:?}");
+    });
+    let began = Instant::now();
+    platform.get("beside", "/").ok();
+    assert!(began.elapsed() < AWAY_MOST / 3, "{:?}", began.elapsed());
+    store.set(Line::Good);
     platform.stop();
     assert_eq!(platform.leftovers(), Vec::<String>::new());
 }

@@ -423,9 +423,11 @@ impl Sandbox {
         netns::connect(Arc::clone(&self.network), port).await
     }
 
-    /// Kills everything inside at once: the kernel ends a pid namespace with its pid 1.
+    /// Kills everything inside at once: the kernel ends a pid namespace with its pid 1. Never blocks: a process that
+    /// waits for its image's mount ends only when that is answered, by the very threads that call this.
     pub fn kill(&self) {
-        let reaped = self.reaped.lock();
+        // Whoever has the lock has killed it already.
+        let Some(reaped) = self.reaped.try_lock() else { return };
         // Init is not yet reaped, so the id cannot be another process's.
         if !*reaped {
             let _ = kill(self.init, Signal::SIGKILL);
@@ -445,7 +447,7 @@ impl Sandbox {
 
 impl Drop for Sandbox {
     fn drop(&mut self) {
-        if !*self.reaped.lock() {
+        if !*self.reaped.get_mut() {
             end(self.init);
         }
     }
