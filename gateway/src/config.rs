@@ -11,6 +11,7 @@ use crate::clients::ClientLimits;
 use crate::host::Hosts;
 use crate::key::KeyHash;
 use crate::pace::MinRate;
+use crate::tokens::TokenIssuer;
 
 /// What functions have below `/function/`, where they share a host and so, to a browser, an origin.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -54,6 +55,8 @@ pub struct Config {
     pub async_in_flight: usize,
     /// Where callbacks may go that a caller without a key names, and private networks that any callback may go to.
     pub callback_allow: Vec<CallbackAllow>,
+    /// Issuers whose tokens callers of functions may show.
+    pub token_issuers: Vec<TokenIssuer>,
     /// What functions have below `/function/`.
     pub paths: Paths,
     /// Hosts of functions and of the API.
@@ -87,6 +90,7 @@ impl Config {
             min_rate: MinRate::default(),
             async_in_flight: 128,
             callback_allow: Vec::new(),
+            token_issuers: Vec::new(),
             paths: Paths::default(),
             hosts: Hosts::default(),
             redirect: None,

@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Ve
 use rekindle_relay::is_grpc;
 use rekindle_telemetry::metrics::exposition;
 use rekindle_wire::access::{AccessRole, Caller, Scope};
-use rekindle_wire::headers::{FORCE_START, PLATFORM_ERROR, REQUEST_ID};
+use rekindle_wire::headers::{FORCE_START, PLATFORM_ERROR, REQUEST_ID, bearer};
 use rekindle_wire::manifest::Auth;
 use rekindle_wire::{ApiError, ErrorCode, FunctionId, Selector};
 use tokio_util::sync::CancellationToken;
@@ -21,19 +21,23 @@ use crate::body::Sender;
 use crate::clients::{Clients, Held};
 use crate::config::Paths;
 use crate::connection::{Answering, Via, WINDOW};
+use crate::cors::CrossOrigin;
 use crate::dispatch::{Call, Dispatch};
 use crate::headers::FORWARDED_PROTO;
 use crate::host::{self, Host, Hosts, Whose};
 use crate::keys::Keys;
 use crate::quotas::Quotas;
 use crate::route::{self, By, Route, route};
+use crate::routes::Shown;
 use crate::scheduler::SchedulerClient;
 use crate::tls::Certificates;
+use crate::tokens::Tokens;
 use crate::{admin, grpc, headers, openapi};
 
 /// What requests are answered with.
 pub(crate) struct Gateway {
     pub(crate) keys: Arc<Keys>,
+    pub(crate) tokens: Tokens,
     pub(crate) quotas: Arc<Quotas>,
     pub(crate) scheduler: SchedulerClient,
     pub(crate) dispatch: Arc<Dispatch>,
@@ -61,11 +65,16 @@ impl Answering for Gateway {
         if via.certificate.is_some() {
             headers::set(request.headers_mut(), FORWARDED_PROTO, "https");
         }
+        let mut asked_by_page = None;
         let (answered, client) = match self.clients.request(via.peer, request.headers()) {
             Ok(client) => {
                 let client = client.map(Arc::new);
                 let answered = match headers::check_size(request.headers()) {
-                    Ok(()) => self.routed(request, via, &request_id, client.clone(), connection).await,
+                    Ok(()) => {
+                        let of_page = &mut asked_by_page;
+                        self.routed(request, via, &request_id, client.clone(), connection, of_page)
+                            .await
+                    }
                     Err(error) => {
                         self.dispatch.metrics.refused("headers");
                         Err(error)
@@ -81,6 +90,9 @@ impl Answering for Gateway {
         let mut answer = answered.unwrap_or_else(|error| error.with_request_id(&request_id).into_response());
         if is_call {
             answer = grpc::answered(answer).await;
+        }
+        if let Some(asked) = asked_by_page {
+            answer = asked.tell(answer).await;
         }
         let out = answer.headers_mut();
         out.remove(HeaderName::from_static(PLATFORM_ERROR));
@@ -100,12 +112,17 @@ impl Gateway {
         async_calls::accept(&self.scheduler, &self.dispatch.intake, &self.targets, asked, request).await
     }
 
-    /// Refuses the call of a function that asks for a key to a caller who may not invoke it. `shown` is the caller
-    /// whose key was sent.
-    async fn admit(&self, function: &FunctionId, shown: Option<Result<Caller, ApiError>>) -> Result<(), ApiError> {
+    /// Refuses the call of a function that asks for a key or a token to a caller who may not invoke it. `caller` is the
+    /// one whose key was sent.
+    async fn admit(
+        &self,
+        function: &FunctionId,
+        caller: Option<Result<Caller, ApiError>>,
+        headers: &HeaderMap,
+    ) -> Result<(), ApiError> {
         let Dispatch { routes, slots, .. } = &*self.dispatch;
-        let mut auth = routes.auth(function);
-        if auth.is_none() {
+        let mut shown = routes.shown(function);
+        if shown.is_none() {
             // It may be new. If the scheduler does not answer, no instance of it is found either.
             let news = slots
                 .scheduler
@@ -113,12 +130,23 @@ impl Gateway {
             if let Ok(told) = news.await {
                 routes.apply(told);
             }
-            auth = routes.auth(function);
+            shown = routes.shown(function);
         }
-        match (auth.unwrap_or_default(), shown) {
+        let Shown { auth, tokens } = shown.unwrap_or_default();
+        match (auth, caller) {
             (Auth::None, _) => Ok(()),
-            (Auth::Key, Some(caller)) => caller?.check(AccessRole::Invoker, &Scope::Function(function.clone())),
-            (Auth::Key, None) => Err(ApiError::new(
+            (_, Some(caller)) => caller?.check(AccessRole::Invoker, &Scope::Function(function.clone())),
+            (_, None) if !tokens.is_empty() => match bearer(headers) {
+                Some(token) => self.tokens.check(token, &tokens).await,
+                None => Err(ApiError::new(
+                    ErrorCode::Unauthorized,
+                    format!(
+                        "{function} asks its callers for a token of {}: send \"Authorization: Bearer TOKEN\"",
+                        tokens[0].issuer
+                    ),
+                )),
+            },
+            (_, None) => Err(ApiError::new(
                 ErrorCode::Unauthorized,
                 format!(
                     "{function} asks its callers for a key: send \"Authorization: Bearer KEY\"; an admin makes one \
@@ -128,6 +156,17 @@ impl Gateway {
                 ),
             )),
         }
+    }
+
+    /// Whether a browser only asks what pages of other origins may do. Either way it is told in the answer.
+    fn is_preflight(
+        &self,
+        request: &Request<Body>,
+        function: &FunctionId,
+        asked_by_page: &mut Option<CrossOrigin>,
+    ) -> bool {
+        *asked_by_page = CrossOrigin::of(request, self.dispatch.routes.cors(function));
+        asked_by_page.as_ref().is_some_and(CrossOrigin::is_preflight)
     }
 
     /// Refuses a forced start to a caller that is no deployer of the function.
@@ -185,6 +224,7 @@ impl Gateway {
         request_id: &str,
         client: Option<Arc<Held>>,
         connection: CancellationToken,
+        asked_by_page: &mut Option<CrossOrigin>,
     ) -> Result<Response<Body>, ApiError> {
         let arrived = Instant::now();
         let peer = via.peer;
@@ -247,13 +287,16 @@ impl Gateway {
                     (By::Host, None) => self.dispatch.routes.of_host(name),
                     (_, selector) => (name, selector),
                 };
+                if self.is_preflight(&request, &name, asked_by_page) {
+                    return Ok(Response::default());
+                }
                 let force = route::forced(request.headers())?;
                 if force.is_some() {
                     self.check_force(request.headers(), &name)?;
                 }
                 let shown = self.keys.take(request.headers_mut());
                 let caller = shown.clone().and_then(Result::ok);
-                self.admit(&name, shown).await?;
+                self.admit(&name, shown, request.headers()).await?;
                 self.quotas.admit(&name)?;
                 let own = selector
                     .as_ref()
@@ -276,8 +319,11 @@ impl Gateway {
             }
             Route::Later { name, path } => {
                 let mut request = request;
+                if self.is_preflight(&request, &name, asked_by_page) {
+                    return Ok(Response::default());
+                }
                 let shown = self.keys.take(request.headers_mut());
-                self.admit(&name, shown.clone()).await?;
+                self.admit(&name, shown.clone(), request.headers()).await?;
                 let caller = shown.transpose()?;
                 self.quotas.admit(&name)?;
                 self.later(asked(name, path, "http", caller), request).await

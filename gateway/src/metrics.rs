@@ -136,6 +136,12 @@ const CERTIFICATE_READS: Desc = Desc::new(
     "Certificates for clients that were read as their files had changed: `loaded`, or `failed`, where the one of \
      before stays; at the start, those that cannot be used.",
 );
+const ISSUER_KEYS: Desc = Desc::new(
+    "rekindle.gateway.issuer_keys.fetches",
+    "{fetch}",
+    &["outcome"],
+    "Fetches of the keys of issuers of tokens: `loaded`, or `failed`, where those of before are used for up to an hour.",
+);
 const CERTIFICATE_EXPIRY: Desc = Desc::new(
     "rekindle.gateway.certificate.expiry",
     "s",
@@ -184,6 +190,7 @@ pub(crate) struct Metrics {
     refused: Family<Counter, 1>,
     handshakes: Family<Counter, 1>,
     certificate_reads: Family<Counter, 1>,
+    issuer_keys: Family<Counter, 1>,
     /// Cloned for each tunnel while it is open.
     pub(crate) tunnels: Arc<()>,
     known: RwLock<HashSet<FunctionId>>,
@@ -205,6 +212,7 @@ impl Metrics {
             refused: registry.family(&REFUSED),
             handshakes: registry.family(&HANDSHAKES),
             certificate_reads: registry.family(&CERTIFICATE_READS),
+            issuer_keys: registry.family(&ISSUER_KEYS),
             tunnels: Arc::default(),
             known: RwLock::default(),
             registry,
@@ -303,6 +311,12 @@ impl Metrics {
     /// Counts a certificate that was read.
     pub(crate) fn certificate_read(&self, outcome: &'static str) {
         self.certificate_reads.with([outcome]).inc();
+    }
+
+    /// Counts a fetch of an issuer's keys.
+    pub(crate) fn issuer_keys_fetched(&self, is_loaded: bool) {
+        let outcome = if is_loaded { "loaded" } else { "failed" };
+        self.issuer_keys.with([outcome]).inc();
     }
 
     /// The counts of each function known to exist.

@@ -14,10 +14,12 @@ use parking_lot::RwLock;
 use rekindle_wire::api::{Alias, AliasTarget};
 use rekindle_wire::headers::{AFFINITY, AFFINITY_COOKIE};
 use rekindle_wire::internal::{FunctionRoutes, RoutesAnswer, StreamingVersions};
-use rekindle_wire::manifest::Auth;
+use rekindle_wire::manifest::{Auth, TokenRule};
 use rekindle_wire::stats::ShareReport;
 use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, Selector, VersionNumber};
+use tower_http::cors::CorsLayer;
 
+use crate::cors;
 use crate::share::Share;
 
 /// Longest affinity that counts, in bytes.
@@ -41,11 +43,21 @@ struct Table {
 struct Function {
     aliases: Vec<Alias>,
     /// What its callers must show.
-    auth: Auth,
+    shown: Shown,
+    /// Which pages of other origins may call it.
+    cors: Option<CorsLayer>,
     /// The versions that take bodies of any length.
     streaming: StreamingVersions,
     /// Counts of the plain URL's invocations, if several versions share them.
     share: Option<Arc<Share>>,
+}
+
+/// What a function's callers must show.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Shown {
+    pub(crate) auth: Auth,
+    /// The rules of tokens that do as well as a key; none do if there is no rule.
+    pub(crate) tokens: Arc<[TokenRule]>,
 }
 
 /// The version that was chosen for an invocation.
@@ -80,16 +92,22 @@ impl Routes {
             function,
             aliases,
             auth,
+            tokens,
+            cors,
             streaming,
         } in told.functions
         {
             let known = table.functions.remove(&function).or_else(|| before.remove(&function));
             if !aliases.is_empty() || auth.is_some() {
                 let share = share(&aliases, known.and_then(|known| known.share));
-                let auth = auth.unwrap_or_default();
+                let shown = Shown {
+                    auth: auth.unwrap_or_default(),
+                    tokens: tokens.into(),
+                };
                 let known = Function {
                     aliases,
-                    auth,
+                    shown,
+                    cors: cors.as_ref().map(cors::layer),
                     streaming,
                     share,
                 };
@@ -122,8 +140,17 @@ impl Routes {
     }
 
     /// What the function's callers must show. `None` if nothing is known of it.
-    pub(crate) fn auth(&self, function: &FunctionId) -> Option<Auth> {
-        self.table.read().functions.get(function).map(|known| known.auth)
+    pub(crate) fn shown(&self, function: &FunctionId) -> Option<Shown> {
+        self.table
+            .read()
+            .functions
+            .get(function)
+            .map(|known| known.shown.clone())
+    }
+
+    /// What a browser is told of the function, if pages of other origins may call it.
+    pub(crate) fn cors(&self, function: &FunctionId) -> Option<CorsLayer> {
+        self.table.read().functions.get(function)?.cors.clone()
     }
 
     /// Whether the version takes bodies of any length. Not if nothing is known of it.
@@ -268,6 +295,8 @@ mod tests {
                 function: "hello".parse().unwrap(),
                 aliases: Some(live).filter(|live| !live.targets.is_empty()).into_iter().collect(),
                 auth: None,
+                tokens: Vec::new(),
+                cors: None,
                 streaming: StreamingVersions::default(),
             }],
         }
@@ -307,19 +336,20 @@ mod tests {
     fn what_callers_must_show_is_known_of_functions_without_aliases_and_older_news_change_nothing() {
         let routes = Routes::default();
         let hello = "hello".parse().unwrap();
-        assert_eq!(routes.auth(&hello), None);
+        let auth = || routes.shown(&hello).map(|shown| shown.auth);
+        assert_eq!(auth(), None);
         let news = |revision, auth| {
             let mut told = told("lead", revision, &[]);
             told.functions[0].auth = auth;
             told
         };
         routes.apply(news(2, Some(Auth::Key)));
-        assert_eq!(routes.auth(&hello), Some(Auth::Key));
+        assert_eq!(auth(), Some(Auth::Key));
         assert!(!routes.knows(&hello));
         routes.apply(news(1, Some(Auth::None)));
-        assert_eq!(routes.auth(&hello), Some(Auth::Key));
+        assert_eq!(auth(), Some(Auth::Key));
         routes.apply(news(3, None));
-        assert_eq!(routes.auth(&hello), None, "it is gone");
+        assert_eq!(auth(), None, "it is gone");
     }
 
     #[test]

@@ -27,6 +27,7 @@ use crate::routes::Routes;
 use crate::scheduler::SchedulerClient;
 use crate::slots::Slots;
 use crate::tls::{Certificates, CertificatesError, Listeners};
+use crate::tokens::Tokens;
 use crate::usage::{self, Usage};
 use crate::workers::Workers;
 use crate::{headers, keeper};
@@ -162,6 +163,7 @@ async fn run(config: Config, listeners: Listeners, shutdown: BoxFuture<'static, 
     let running = [tokio::spawn(runner.clone().run()), tokio::spawn(runner.clone().renew())];
     let gateway = Arc::new(Gateway {
         keys,
+        tokens: Tokens::new(&config.token_issuers, &metrics),
         quotas,
         scheduler,
         dispatch,

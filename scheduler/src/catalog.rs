@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use rekindle_wire::api::{Alias, StartKind};
 use rekindle_wire::internal::{DamagedSnapshot, FunctionRoutes, StreamingVersions, VersionSpec};
-use rekindle_wire::manifest::Auth;
+use rekindle_wire::manifest::{Auth, TokenRule};
 use rekindle_wire::schedule::Schedule;
 use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, Namespace, SnapshotId, VersionNumber};
 
@@ -69,11 +69,40 @@ impl Function {
         targets.filter_map(|target| self.version(target.version))
     }
 
-    /// What its callers must show at every address: the most that a version asks for which serves, or that any asks for
-    /// as long as none serves.
-    fn auth(&self) -> Option<Auth> {
-        let serving = self.serving().map(|live| live.spec.manifest.auth).max();
-        serving.or_else(|| self.versions.values().map(|spec| spec.manifest.auth).max())
+    /// The versions whose manifests hold at every address: those that serve, or all as long as none serves.
+    fn in_force(&self) -> Vec<Arc<VersionSpec>> {
+        let serving: Vec<_> = self.serving().map(|live| live.spec).collect();
+        match serving.is_empty() {
+            true => self.versions.values().cloned().collect(),
+            false => serving,
+        }
+    }
+
+    /// What gateways are told of it: as its callers must show, the most that a version asks for.
+    fn routes(&self, function: FunctionId) -> FunctionRoutes {
+        let mut in_force = self.in_force();
+        in_force.sort_by_key(|spec| spec.version);
+        let auth = in_force.iter().map(|spec| spec.manifest.auth).max();
+        let mut tokens: Vec<TokenRule> = Vec::new();
+        if auth == Some(Auth::Jwt) {
+            let rules = in_force.iter().filter_map(|spec| spec.manifest.jwt.as_ref());
+            rules.for_each(|rule| {
+                if !tokens.contains(rule) {
+                    tokens.push(rule.clone())
+                }
+            });
+        }
+        FunctionRoutes {
+            function,
+            aliases: self.aliases.values().cloned().collect(),
+            auth: auth.map(|auth| match auth {
+                Auth::Jwt => Auth::Key,
+                auth => auth,
+            }),
+            tokens,
+            cors: in_force.last().and_then(|newest| newest.manifest.cors.clone()),
+            streaming: self.streaming(),
+        }
     }
 
     /// The versions that take bodies of any length.
@@ -212,16 +241,8 @@ impl Catalog {
     /// What gateways are told of those functions that have changed since a revision.
     pub(crate) fn routes_since(&self, revision: u64) -> Vec<FunctionRoutes> {
         let changed = self.changes.range(revision.saturating_add(1)..);
-        let routes = changed.map(|(_, function)| FunctionRoutes {
-            function: function.clone(),
-            aliases: self.aliases(function).cloned().collect(),
-            auth: self.functions.get(function).and_then(Function::auth),
-            streaming: self
-                .functions
-                .get(function)
-                .map(Function::streaming)
-                .unwrap_or_default(),
-        });
+        let gone = Function::default();
+        let routes = changed.map(|(_, id)| self.functions.get(id).unwrap_or(&gone).routes(id.clone()));
         routes.collect()
     }
 

@@ -112,6 +112,8 @@ pub(crate) struct UpArgs {
     pub(crate) codec: CodecArgs,
     #[command(flatten)]
     pub(crate) callbacks: CallbackArgs,
+    #[command(flatten)]
+    pub(crate) tokens: TokenArgs,
     #[command(flatten, next_help_heading = "Callers")]
     pub(crate) callers: CallerArgs,
     #[command(flatten, next_help_heading = "Hosts and HTTPS")]
@@ -134,6 +136,15 @@ pub(crate) struct CallbackArgs {
         value_delimiter = ','
     )]
     pub(crate) callback_allow: Vec<rekindle_gateway::CallbackAllow>,
+}
+
+/// Whose tokens the gateway takes.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct TokenArgs {
+    /// Issuer whose tokens (JWT) callers may show to functions with auth = "jwt": its address, as the tokens' iss has
+    /// it, and the address of its keys after a `=` where no OpenID configuration names them. May be repeated.
+    #[arg(long, value_name = "ISSUER[=KEYS]", env = "FN_JWT_ISSUER", value_delimiter = ',')]
+    pub(crate) jwt_issuer: Vec<rekindle_gateway::TokenIssuer>,
 }
 
 /// `fn down`.
@@ -185,6 +196,8 @@ pub(crate) struct GatewayArgs {
     pub(crate) key_file: PathBuf,
     #[command(flatten)]
     pub(crate) callbacks: CallbackArgs,
+    #[command(flatten)]
+    pub(crate) tokens: TokenArgs,
     #[command(flatten, next_help_heading = "Callers")]
     pub(crate) callers: CallerArgs,
     #[command(flatten, next_help_heading = "Hosts and HTTPS")]

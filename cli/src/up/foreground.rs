@@ -174,6 +174,7 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
         KeyHash::of(&secrets.admin_key),
     );
     config.callback_allow = args.callbacks.callback_allow.clone();
+    config.token_issuers = args.tokens.jwt_issuer.clone();
     args.callers.limit(&mut config);
     args.https.set(&mut config);
     config.in_process = in_process;

@@ -48,6 +48,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> Result<ExitCode> {
         let mut config = rekindle_gateway::Config::new(scheduler, token, KeyHash::of(&key));
         config.member = member;
         config.callback_allow = args.callbacks.callback_allow.clone();
+        config.token_issuers = args.tokens.jwt_issuer.clone();
         args.callers.limit(&mut config);
         args.https.set(&mut config);
         // One descriptor for the client, one for the worker.

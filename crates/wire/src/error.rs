@@ -166,6 +166,9 @@ impl IntoResponse for ApiError {
             HeaderName::from_static(headers::PLATFORM_ERROR),
             HeaderValue::from_static(self.code.as_str()),
         );
+        if self.code == ErrorCode::Unauthorized {
+            out.insert(http::header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         if let Some(seconds) = self.retry_after_s {
             out.insert(http::header::RETRY_AFTER, HeaderValue::from(seconds));
         }

@@ -27,7 +27,7 @@ async fn post(platform: &Platform, key: &str, path: &str, body: &Value) -> Respo
 }
 
 /// Makes a key with the platform's own.
-async fn create(platform: &Platform, role: AccessRole, scope: &str) -> NewKey {
+pub(crate) async fn create(platform: &Platform, role: AccessRole, scope: &str) -> NewKey {
     let made = create_with(platform, KEY, role, scope).await;
     assert_eq!(made.status(), 200);
     made.json().await.unwrap()

@@ -1,4 +1,5 @@
 use rekindle_wire::api::AliasTarget;
+use rekindle_wire::manifest::Cors;
 
 use super::*;
 use crate::fixture::spec;
@@ -147,6 +148,56 @@ fn what_the_live_version_asks_of_callers_is_asked_at_every_address() {
     assert_eq!(serve(&[(2, 1)]), Some(Auth::Key));
     catalog.remove(&hello);
     assert_eq!(asked(&catalog, 0), None);
+}
+
+#[test]
+fn a_token_meets_the_rules_of_all_versions_that_serve_and_is_not_enough_where_one_asks_for_a_key() {
+    let mut catalog = Catalog::default();
+    let hello: FunctionId = "hello".parse().unwrap();
+    let rule = |audience: &str| TokenRule {
+        issuer: "https://id.example.com".to_owned(),
+        audience: vec![audience.to_owned()],
+        claims: BTreeMap::new(),
+    };
+    let cors = |origin: &str| Cors {
+        origins: vec![origin.to_owned()],
+        methods: Vec::new(),
+        headers: Vec::new(),
+        expose: Vec::new(),
+        credentials: false,
+        max_age_ms: 1_000,
+    };
+    let given = [
+        (Auth::Jwt, Some("a")),
+        (Auth::Jwt, Some("b")),
+        (Auth::Jwt, Some("a")),
+        (Auth::Key, None),
+    ];
+    for (number, (auth, audience)) in (1..).zip(given) {
+        let mut spec = spec("hello", number, 10, 1, 2);
+        spec.manifest.auth = auth;
+        spec.manifest.jwt = audience.map(rule);
+        spec.manifest.cors = Some(cors(&format!("https://{number}.example")));
+        catalog.add(spec);
+    }
+    for (serving, auth, tokens) in [
+        (&[1][..], Auth::Key, vec![rule("a")]),
+        (&[2, 1], Auth::Key, vec![rule("a"), rule("b")]),
+        (&[1, 3], Auth::Key, vec![rule("a")]),
+        (&[3, 4], Auth::Key, Vec::new()),
+    ] {
+        let target = |number: &u32| AliasTarget {
+            version: VersionNumber(*number),
+            weight: 1,
+        };
+        let name = AliasName::live();
+        let targets = serving.iter().map(target).collect();
+        catalog.set_alias(&hello, Alias { name, targets });
+        let told = catalog.routes_since(0).remove(0);
+        let newest = serving.iter().max().unwrap();
+        assert_eq!((told.auth, told.tokens), (Some(auth), tokens), "{serving:?}");
+        assert_eq!(told.cors, Some(cors(&format!("https://{newest}.example"))));
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::Alias;
 use crate::ids::{FunctionId, VersionNumber};
-use crate::manifest::Auth;
+use crate::manifest::{Auth, Cors, TokenRule};
 
 /// What functions' aliases name, so that a gateway can choose a version for each invocation, and who may invoke them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -25,8 +25,15 @@ pub struct FunctionRoutes {
     /// Its aliases.
     pub aliases: Vec<Alias>,
     /// What its callers must show. None if the function is gone, or from an earlier version of the scheduler.
+    /// [`Auth::Key`] if tokens do as well, so that an earlier version of the gateway asks for a key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auth: Option<Auth>,
+    /// The tokens that do as well as a key: one that all of these rules are met by. None do if there is no rule.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tokens: Vec<TokenRule>,
+    /// Which pages of other origins may call it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cors: Option<Cors>,
     /// Its versions that take bodies of any length. None from an earlier version of the scheduler.
     #[serde(default, skip_serializing_if = "StreamingVersions::is_empty")]
     pub streaming: StreamingVersions,

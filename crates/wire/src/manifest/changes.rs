@@ -37,9 +37,8 @@ impl SettingChange {
         match top {
             // The platform reads these, and the function does not. What a build command made are files.
             "timeout" | "boot_timeout" | "concurrency" | "max_instances" | "idle" | "park" | "adaptive"
-            | "min_warm" | "min_parked" | "idempotent" | "auth" | "async" | "schedule" | "build_command" => {
-                Work::Settings
-            }
+            | "min_warm" | "min_parked" | "idempotent" | "auth" | "jwt" | "cors" | "async" | "schedule"
+            | "build_command" => Work::Settings,
             // The memory of a snapshot depends on these.
             "memory" | "cpu" | "tmp" | "env" | "secrets" | "warmup" | "hooks" | "snapshot" | "unique" | "rehearse"
             | "fresh" | "network" | "protocol" => Work::Boot,
@@ -109,6 +108,12 @@ mod tests {
             ("concurrency = 2", "concurrency = 3", "concurrency", Work::Settings),
             ("", "max_instances = 3", "max_instances", Work::Settings),
             ("", "auth = \"key\"", "auth", Work::Settings),
+            (
+                "[cors]\norigins = [\"*\"]",
+                "[cors]\norigins = [\"https://a.example\"]",
+                "cors.origins",
+                Work::Settings,
+            ),
             ("idle = \"9s\"", "idle = \"8s\"", "idle", Work::Settings),
             ("", "[async]\nmax_age = \"2h\"", "async.max_age", Work::Settings),
             ("", "[[schedule]]\ncron = \"@daily\"", "schedule", Work::Settings),

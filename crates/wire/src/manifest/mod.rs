@@ -4,6 +4,7 @@ mod auth;
 mod base;
 mod changes;
 mod control;
+mod cors;
 mod interface;
 mod parse;
 mod protocol;
@@ -19,9 +20,10 @@ use utoipa::ToSchema;
 use crate::ids::FunctionName;
 use crate::schedule::Schedule;
 use crate::secret::SecretName;
-pub use auth::Auth;
+pub use auth::{Auth, TokenRule};
 pub use base::{Base, Interpreter, advice};
 pub use changes::{SettingChange, Work};
+pub use cors::Cors;
 pub use interface::Interface;
 pub use parse::{ManifestError, parse};
 pub use protocol::Protocol;
@@ -105,6 +107,12 @@ pub struct Manifest {
     /// What its callers must show.
     #[serde(default, skip_serializing_if = "Auth::is_none")]
     pub auth: Auth,
+    /// The tokens among it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jwt: Option<TokenRule>,
+    /// Which pages of other origins may call it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cors: Option<Cors>,
     /// Its access to the network.
     #[serde(default)]
     pub network: Network,

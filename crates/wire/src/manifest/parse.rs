@@ -2,6 +2,7 @@
 //! and the fix.
 
 mod advice;
+mod callers;
 mod raw;
 mod start;
 mod values;
@@ -11,7 +12,7 @@ use std::ops::Range;
 use toml::Spanned;
 
 use super::{
-    Asynchronous, Auth, BOOT_TIMEOUT_S, Base, ByteSize, Interface, Manifest, Network, Runtime, check_callback, control,
+    Asynchronous, BOOT_TIMEOUT_S, Base, ByteSize, Interface, Manifest, Network, Runtime, check_callback, control,
     schedules, yes,
 };
 #[cfg(test)]
@@ -171,6 +172,7 @@ impl Checker<'_> {
             let message = "interface = \"lambda\" has one invocation at a time: remove the line";
             return self.refuse(concurrent_at, message);
         }
+        let (auth, jwt) = self.auth(raw.auth, raw.jwt)?;
         let fresh = raw.fresh.filter(|fresh| *fresh.get_ref());
         if let Some(fresh) = &fresh {
             if raw.snapshot == Some(RawSnapshot::Taken(false)) {
@@ -212,7 +214,9 @@ impl Checker<'_> {
             rehearse: raw.rehearse.unwrap_or_else(yes),
             fresh: fresh.is_some(),
             idempotent: raw.idempotent.unwrap_or_default(),
-            auth: self.auth(raw.auth)?,
+            auth,
+            jwt,
+            cors: self.cors(raw.cors)?,
             network: self.network(raw.network)?,
             asynchronous: self.asynchronous(raw.asynchronous.unwrap_or_default())?,
             schedules: match schedules::checked(raw.schedule) {
@@ -225,17 +229,6 @@ impl Checker<'_> {
             hooks: self.hooks(runtime, interface, raw.hooks)?,
             build_command: raw.build.map(|b| b.command),
         })
-    }
-
-    fn auth(&self, value: Option<Spanned<String>>) -> Result<Auth, ManifestError> {
-        match value.as_ref().map(|v| (v.get_ref().as_str(), v.span())) {
-            None | Some(("none", _)) => Ok(Auth::None),
-            Some(("key", _)) => Ok(Auth::Key),
-            Some((other, span)) => self.refuse(
-                Some(span),
-                format!("auth = \"{other}\" is not known: use \"none\" (the default) or \"key\""),
-            ),
-        }
     }
 
     fn network(&self, value: Option<Spanned<String>>) -> Result<Network, ManifestError> {

@@ -36,6 +36,8 @@ pub(super) struct Raw {
     pub(super) fresh: Option<Spanned<bool>>,
     pub(super) idempotent: Option<bool>,
     pub(super) auth: Option<Spanned<String>>,
+    pub(super) jwt: Option<Spanned<RawJwt>>,
+    pub(super) cors: Option<Spanned<RawCors>>,
     pub(super) network: Option<Spanned<String>>,
     #[serde(rename = "async")]
     pub(super) asynchronous: Option<RawAsync>,
@@ -49,6 +51,37 @@ pub(super) struct Raw {
     pub(super) warmup: Vec<Spanned<WarmupRequest>>,
     pub(super) hooks: Option<Spanned<Hooks>>,
     pub(super) build: Option<RawBuild>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawJwt {
+    pub(super) issuer: Spanned<String>,
+    pub(super) audience: Spanned<OneOrMore>,
+    #[serde(default = "no_claims")]
+    pub(super) claims: Spanned<BTreeMap<String, String>>,
+}
+
+fn no_claims() -> Spanned<BTreeMap<String, String>> {
+    Spanned::new(0..0, BTreeMap::new())
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "invalid type: it is a text, or a list of texts")]
+pub(super) enum OneOrMore {
+    One(String),
+    More(Vec<String>),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawCors {
+    pub(super) origins: Vec<String>,
+    pub(super) methods: Option<Vec<String>>,
+    pub(super) headers: Option<Vec<String>>,
+    pub(super) expose: Option<Vec<String>>,
+    pub(super) credentials: Option<bool>,
+    pub(super) max_age: Option<Spanned<String>>,
 }
 
 #[derive(Default, Deserialize)]

@@ -1,0 +1,130 @@
+//! Tokens (JWT, RFC 7519) of issuers that the operator trusts, which callers of a function show in place of a key.
+
+mod issuer;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use jsonwebtoken::errors::ErrorKind;
+use jsonwebtoken::{Algorithm, DecodingKey, Header, Validation};
+use rekindle_wire::manifest::TokenRule;
+use rekindle_wire::{ApiError, ErrorCode};
+use serde_json::{Map, Value};
+
+use crate::metrics::Metrics;
+use issuer::{Issuer, Outside, outside};
+pub use issuer::{ParseTokenIssuerError, TokenIssuer};
+
+/// How far clocks may differ, in seconds.
+const LEEWAY_S: u64 = 30;
+/// Algorithms with a public key. A shared secret (HS256) would let every gateway make tokens.
+const ALGORITHMS: [Algorithm; 9] = [
+    Algorithm::RS256,
+    Algorithm::RS384,
+    Algorithm::RS512,
+    Algorithm::PS256,
+    Algorithm::PS384,
+    Algorithm::PS512,
+    Algorithm::ES256,
+    Algorithm::ES384,
+    Algorithm::EdDSA,
+];
+
+type Claims = Map<String, Value>;
+
+/// The issuers whose tokens are taken.
+pub(crate) struct Tokens {
+    issuers: HashMap<String, Arc<Issuer>>,
+    outside: Option<Outside>,
+}
+
+impl Tokens {
+    /// Takes tokens of these issuers. Their keys are fetched when a token first needs them.
+    pub(crate) fn new(issuers: &[TokenIssuer], metrics: &Arc<Metrics>) -> Self {
+        let known = |issuer: &TokenIssuer| {
+            let known = Issuer::new(issuer.clone(), metrics.clone());
+            (issuer.name.clone(), Arc::new(known))
+        };
+        Self {
+            issuers: issuers.iter().map(known).collect(),
+            outside: (!issuers.is_empty()).then(outside),
+        }
+    }
+
+    /// Checks that a token meets every rule.
+    ///
+    /// # Errors
+    /// `unauthorized` if it is no valid token of the issuer for this audience, `forbidden` if it lacks a claim, and
+    /// `unavailable` if that cannot be judged now.
+    pub(crate) async fn check(&self, token: &[u8], rules: &[TokenRule]) -> Result<(), ApiError> {
+        let header = jsonwebtoken::decode_header(token)
+            .map_err(|_| refused("it is no JSON Web Token: send \"Authorization: Bearer TOKEN\""))?;
+        if !ALGORITHMS.contains(&header.alg) {
+            return Err(refused(&format!(
+                "{:?} is not taken: tokens are signed with a public key's algorithm, such as RS256 or ES256",
+                header.alg
+            )));
+        }
+        for rule in rules {
+            let (Some(issuer), Some(outside)) = (self.issuers.get(&rule.issuer), &self.outside) else {
+                return Err(ApiError::new(
+                    ErrorCode::Unavailable,
+                    format!(
+                        "no token of {} can be checked here: the operator starts the gateways with --jwt-issuer {}",
+                        rule.issuer, rule.issuer
+                    ),
+                ));
+            };
+            let key = issuer.key(&header, outside).await?;
+            let claims = claims_of(token, &header, &key, rule)?;
+            if let Some((name, value)) = rule.claims.iter().find(|(name, value)| !has(&claims, name, value)) {
+                return Err(ApiError::new(
+                    ErrorCode::Forbidden,
+                    format!("the token's claim {name} has no \"{value}\", which this function asks for"),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn claims_of(token: &[u8], header: &Header, key: &DecodingKey, rule: &TokenRule) -> Result<Claims, ApiError> {
+    let mut validation = Validation::new(header.alg);
+    validation.leeway = LEEWAY_S;
+    validation.validate_nbf = true;
+    validation.set_issuer(&[&rule.issuer]);
+    validation.set_audience(&rule.audience);
+    validation.set_required_spec_claims(&["exp", "iss", "aud"]);
+    let decoded = jsonwebtoken::decode::<Claims>(token, key, &validation);
+    decoded.map(|token| token.claims).map_err(|error| {
+        let why = match error.kind() {
+            ErrorKind::ExpiredSignature => "it has expired".to_owned(),
+            ErrorKind::ImmatureSignature => "it is not valid yet".to_owned(),
+            ErrorKind::InvalidIssuer => format!("it is not of {}", rule.issuer),
+            ErrorKind::InvalidAudience => format!("it is for another audience than {}", rule.audience.join(", ")),
+            ErrorKind::MissingRequiredClaim(claim) => format!("it has no {claim}"),
+            ErrorKind::InvalidSignature | ErrorKind::InvalidAlgorithm => {
+                "its signature is not by the issuer's key".to_owned()
+            }
+            _ => "it is malformed".to_owned(),
+        };
+        refused(&why)
+    })
+}
+
+/// Whether a claim is a text, or a list that has it, or words of which it is one (as `scope` has them, RFC 8693).
+fn has(claims: &Claims, name: &str, wanted: &str) -> bool {
+    match claims.get(name) {
+        Some(Value::String(text)) => text == wanted || text.split(' ').any(|word| word == wanted),
+        Some(Value::Array(list)) => list.iter().any(|entry| entry == wanted),
+        Some(Value::Bool(is)) => wanted == if *is { "true" } else { "false" },
+        Some(Value::Number(number)) => number.to_string() == wanted,
+        _ => false,
+    }
+}
+
+fn refused(why: &str) -> ApiError {
+    ApiError::new(ErrorCode::Unauthorized, format!("the token is not taken: {why}"))
+}
