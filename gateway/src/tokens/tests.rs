@@ -46,7 +46,11 @@ async fn a_token_is_taken_that_meets_every_rule_and_no_other() {
         (json!({ "scope": { "write": true } }), Err(ErrorCode::Forbidden)),
     ] {
         let token = key.sign(&provider.claims(&changes));
-        assert_eq!(code(&tokens, &token, &[rule.clone()]).await, expected, "{changes}");
+        assert_eq!(
+            code(&tokens, &token, std::slice::from_ref(&rule)).await,
+            expected,
+            "{changes}"
+        );
     }
     let good = key.sign(&provider.claims(&json!({})));
     let other_audience = TokenRule {
@@ -84,7 +88,11 @@ async fn a_token_is_taken_that_meets_every_rule_and_no_other() {
         &good[..good.len() - 4],
         &format!("{head}.{body}"),
     ] {
-        assert_eq!(code(&tokens, wrong, &[rule.clone()]).await, refused, "{wrong}");
+        assert_eq!(
+            code(&tokens, wrong, std::slice::from_ref(&rule)).await,
+            refused,
+            "{wrong}"
+        );
     }
 }
 
@@ -127,7 +135,10 @@ async fn an_issuer_that_is_unknown_or_away_is_told_as_that() {
         ..rule_of(&provider)
     };
     for _ in 0..2 {
-        let error = away.check(token.as_bytes(), &[rule.clone()]).await.unwrap_err();
+        let error = away
+            .check(token.as_bytes(), std::slice::from_ref(&rule))
+            .await
+            .unwrap_err();
         assert!(
             error.code == ErrorCode::Unavailable && error.message.contains("fetched"),
             "{error}"
