@@ -174,12 +174,14 @@ fn finish(scheduler: &Scheduler, way: &MigrationKind, planned: &PlannedMove, mov
     {
         let mut state = scheduler.state();
         let now = scheduler.now();
+        let max = match state.catalog.known(&planned.function, planned.version) {
+            Known::Live(version) | Known::Older(version) => version.spec.manifest.max_instances as usize,
+            Known::Unknown => usize::MAX,
+        };
         match moved {
             Ok(_) => {
                 state.fleet.moved(instance, way, to, now);
-                let known = state.catalog.known(&planned.function, planned.version);
-                if let (MigrationKind::Move, Known::Live(version) | Known::Older(version)) = (way, known) {
-                    let max = version.spec.manifest.max_instances as usize;
+                if *way == MigrationKind::Move {
                     state.fleet.end_surplus(instance, max, now);
                 }
             }
@@ -187,6 +189,9 @@ fn finish(scheduler: &Scheduler, way: &MigrationKind, planned: &PlannedMove, mov
             Err(error) => {
                 tracing::warn!(%instance, %to, %error, "an instance did not move");
                 state.fleet.stays(instance, now);
+                if let MigrationKind::Clone(copy) = way {
+                    state.fleet.give_up_copy(copy, max, now);
+                }
             }
         }
     }

@@ -3,7 +3,8 @@
 //! A heartbeat may list an unknown instance if its worker, or the scheduler, was away for a while:
 //!
 //! - An instance of the live version is kept, unless the version is already at its maximum without it.
-//! - Above that maximum, or for an older version, the instance finishes its invocations and is then retired.
+//! - Above that maximum, or for an older version, the instance finishes its invocations and is then retired. A copy
+//!   that somebody has asked for stays: its worker may list it before the migration's source has said that it is there.
 //! - An instance of no known version is stopped at once. So is one that was given up: it was stopped, or its worker has
 //!   restarted since.
 
@@ -107,7 +108,7 @@ impl Fleet {
             Known::Unknown => return stop.push(info.id.clone()),
         };
         let limit = version.spec.manifest.max_instances as usize;
-        let surplus = self.count(&info.function, info.version) >= limit;
+        let surplus = self.count(&info.function, info.version) >= limit && !self.copies.contains(&info.id);
         self.add(
             info.id.clone(),
             beat.worker.clone(),

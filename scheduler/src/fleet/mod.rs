@@ -34,7 +34,7 @@ pub(crate) mod sites;
 mod tests;
 pub(crate) mod turns;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use rekindle_retention::Clock;
 use rekindle_wire::api::{InstanceInfo, InstanceState, StartKind};
@@ -217,6 +217,8 @@ pub(crate) struct Fleet {
     claims: turns::Claims,
     /// Decisions made and not counted yet.
     decided: Vec<Decided>,
+    /// Copies of running instances that somebody has asked for and that are not there yet.
+    copies: HashSet<InstanceId>,
 }
 
 impl Fleet {

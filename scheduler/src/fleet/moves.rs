@@ -47,7 +47,8 @@ fn conflict(message: String) -> ApiError {
 
 impl Fleet {
     /// Checks whether an instance may move, and chooses the target: the named worker, or the one with most room. Room
-    /// on the target is set aside from now on, until [`Self::moved`] or [`Self::stays`].
+    /// on the target is set aside from now on, until [`Self::moved`] or [`Self::stays`]. A copy is expected from now on,
+    /// until [`Self::moved`] or [`Self::give_up_copy`].
     pub(crate) fn plan_move(
         &mut self,
         id: &InstanceId,
@@ -81,13 +82,16 @@ impl Fleet {
             MigrationKind::Clone(copy) => copy.clone(),
         };
         let (function, version) = (instance.function.clone(), instance.version);
-        if *way == MigrationKind::Move
-            && let Some(mut instance) = self.instances.get_mut(id)
-        {
-            instance.moving = Some(Move {
-                to: target.clone(),
-                since: None,
-            });
+        match way {
+            MigrationKind::Move => {
+                if let Some(mut instance) = self.instances.get_mut(id) {
+                    instance.moving = Some(Move {
+                        to: target.clone(),
+                        since: None,
+                    });
+                }
+            }
+            MigrationKind::Clone(copy) => drop(self.copies.insert(copy.clone())),
         }
         Ok(PlannedMove {
             instance: id.clone(),
@@ -191,6 +195,7 @@ impl Fleet {
                 }
             }
             MigrationKind::Clone(copy) => {
+                self.copies.remove(copy);
                 if let Some(original) = self.instances.get(id) {
                     let mut instance = original.clone();
                     instance.worker = to.clone();
@@ -217,6 +222,12 @@ impl Fleet {
         }
         self.leave_behind(id);
         self.take_back(id);
+    }
+
+    /// Records that nobody is told of this copy. If it is there all the same, it counts among the `max` of its version.
+    pub(crate) fn give_up_copy(&mut self, copy: &InstanceId, max: usize, now: Millis) {
+        self.copies.remove(copy);
+        self.end_surplus(copy, max, now);
     }
 
     /// Records that the instance cannot move now. On a draining worker it does not count among its version's any more.

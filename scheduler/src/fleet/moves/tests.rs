@@ -6,6 +6,7 @@ use rekindle_wire::internal::LeaseReport;
 use super::*;
 use crate::catalog::Known;
 use crate::fixture::{beat, fleet, info, live, ready, spec, worker};
+use crate::fleet::retire::Floor;
 use crate::placement::{Ask, Decision, place};
 
 fn two_workers() -> Fleet {
@@ -199,6 +200,38 @@ fn a_copy_is_an_instance_of_its_own() {
     fleet.moved(&id, &way, &worker(1), Millis(2));
     assert_eq!(fleet.instances.len(), 2);
     assert_eq!(fleet.instances[&"i-b".parse::<InstanceId>().unwrap()].worker, worker(1));
+}
+
+#[test]
+fn a_copy_above_the_maximum_stays_though_its_worker_lists_it_before_the_source_has_answered() {
+    let (hello, mut fleet) = (live(spec("hello", 1, 30, 1, 1)), two_workers());
+    let id = ready(&mut fleet, "i-a", &hello, Millis(1));
+    let copy: InstanceId = "i-b".parse().unwrap();
+    let way = MigrationKind::Clone(copy.clone());
+    let lists = |fleet: &mut Fleet, now| {
+        let listed = vec![info(&copy, &hello.spec, 0, 0, 0)];
+        fleet.heartbeat(&beat(1, 1, 100, listed), now, |_, _| Known::Live(hello.clone()))
+    };
+    let due = |fleet: &mut Fleet, now| fleet.due(now, |_, _| Floor { warm: 1, parked: 0 });
+    for answer in [Ok(()), Err(())] {
+        fleet.plan_move(&id, None, &way).unwrap();
+        assert!(lists(&mut fleet, Millis(2)).is_empty());
+        assert_eq!(due(&mut fleet, Millis(3)), [], "it would end before it has its memory");
+        match answer {
+            Ok(()) => fleet.moved(&id, &way, &worker(1), Millis(4)),
+            Err(()) => fleet.give_up_copy(&copy, 1, Millis(4)),
+        }
+        let going: Vec<_> = due(&mut fleet, Millis(5)).into_iter().map(|r| r.instance).collect();
+        match answer {
+            Ok(()) => assert_eq!(going, []),
+            Err(()) => assert_eq!(going, std::slice::from_ref(&copy), "nobody knows of it"),
+        }
+        fleet.forget(&copy, Millis(6));
+        fleet.gone.clear();
+    }
+    // One that nobody has asked for is one too many.
+    lists(&mut fleet, Millis(7));
+    assert_eq!(fleet.instances[&copy].draining, Some(Draining::Surplus));
 }
 
 #[test]
