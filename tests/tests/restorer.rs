@@ -52,6 +52,52 @@ def handler(event, context):
     return [int(each.recv(9)) for each in children]
 "#;
 
+/// Files that are open and were replaced: once, twice, one that has another name, one that a child has mapped, and one
+/// whose place a socket has.
+const REPLACED: &str = r#"
+import mmap, os, socket
+
+def replaced(name, content, directory="/tmp"):
+    """A file of this name that another replaces."""
+    path = f"{directory}/{name}"
+    if not os.path.exists(path):
+        open(path, "w").write("first")
+    old = open(path, "r+")
+    with open(path + ".new", "w") as new:
+        new.write(content)
+    os.rename(path + ".new", path)
+    return old
+
+once = replaced("once", "second")
+twice = [replaced("twice", "second"), replaced("twice", "third")]
+os.link("/tmp/once", "/tmp/other")
+linked = replaced("once", "third")
+shared = replaced("shared", "second", "/dev/shm")
+mapped = mmap.mmap(shared.fileno(), 0)
+gone = open("/tmp/gone", "w+")
+gone.write("gone")
+gone.flush()
+os.remove("/tmp/gone")
+listening = socket.socket(socket.AF_UNIX)
+listening.bind("/tmp/gone")
+listening.listen()
+down, up = os.pipe(), os.pipe()
+if os.fork() == 0:
+    while os.read(down[0], 1):
+        os.write(up[1], mapped[:] + once.read().encode())
+before = sorted(os.listdir("/tmp") + os.listdir("/dev/shm"))
+
+def handler(event, context):
+    os.write(down[1], b"?")
+    gone.seek(0)
+    return {
+        "child": os.read(up[0], 99).decode(), "twice": [file.read() for file in twice], "gone": gone.read(),
+        "linked": [linked.read(), open("/tmp/other").read(), os.fstat(linked.fileno()).st_nlink],
+        "now": [open(f"/tmp/{name}").read() for name in ("once", "twice")] + [open("/dev/shm/shared").read()],
+        "same": before == sorted(os.listdir("/tmp") + os.listdir("/dev/shm")),
+    }
+"#;
+
 #[test]
 fn programs_restore_what_they_can_and_criu_what_is_named() {
     let options = ["--memory", "12GiB", "--restorer", "auto"];
@@ -69,6 +115,14 @@ fn programs_restore_what_they_can_and_criu_what_is_named() {
     // Images have what the processes share once for each.
     let (body, made) = restored_with(&platform, "many", "memory = \"1GiB\"", MANY);
     assert_eq!(body, json!((0..24).collect::<Vec<_>>()));
+    assert_eq!(made, [3.0, 0.0], "{}", platform.log_tail(30));
+
+    let (body, made) = restored(&platform, "replaced", REPLACED);
+    let says = json!({
+        "child": "firstfirst", "twice": ["first", "second"], "gone": "gone", "linked": ["second", "second", 1],
+        "now": ["third", "third", "second"], "same": true,
+    });
+    assert_eq!(body, says);
     assert_eq!(made, [3.0, 0.0], "{}", platform.log_tail(30));
 
     let sockets = kinds::sockets();

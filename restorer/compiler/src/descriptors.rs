@@ -227,7 +227,7 @@ impl<'a> Maker<'a> {
     fn file(&mut self, descriptor: &Descriptor, file: &'a FileEntry) -> Result<(), &'static str> {
         let (number, close) = (descriptor.fd, descriptor.flags & 1);
         if let Some(regular) = &file.reg {
-            return self.regular(number, close, regular);
+            return self.regular(descriptor, regular);
         }
         if let Some(pipe) = &file.pipe {
             return self.pipe(descriptor, pipe);
@@ -293,7 +293,7 @@ impl<'a> Maker<'a> {
         Ok(())
     }
 
-    fn regular(&mut self, number: u32, close: u32, file: &RegularFile) -> Result<(), &'static str> {
+    fn regular(&mut self, descriptor: &Descriptor, file: &'a RegularFile) -> Result<(), &'static str> {
         const KIND: u32 = 0o170_000;
         const KINDS: [u32; 3] = [0o100_000, 0o040_000, 0o020_000];
         if !is_owned_by_nobody(&file.fown) || file.flags & ASYNC != 0 {
@@ -302,8 +302,10 @@ impl<'a> Maker<'a> {
         if file.ext == Some(true) || !file.mode.is_some_and(|mode| KINDS.contains(&(mode & KIND))) {
             return Err("neither a regular file, a directory nor a device");
         }
-        self.b.path(Code::Open, opened_with(file.flags), &file.name);
-        self.b.op(Code::Keep, number, [file.pos, close.into()]);
+        let name = self.source.name(descriptor.id, file);
+        self.b.path(Code::Open, opened_with(file.flags), name);
+        let close = descriptor.flags & 1;
+        self.b.op(Code::Keep, descriptor.fd, [file.pos, close.into()]);
         Ok(())
     }
 

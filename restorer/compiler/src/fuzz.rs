@@ -8,7 +8,7 @@ use rekindle_verify::Verified;
 use rekindle_verify::messages::FileEntry;
 
 use crate::print::Printed;
-use crate::{Compiled, Host, Memory, PageRun, Refusal, Source, compile};
+use crate::{Compiled, Host, Memory, PageRun, Refusal, Source, compile, other_names};
 
 /// The output pipe of the images in an input.
 const OUTPUT: u32 = 55;
@@ -30,11 +30,15 @@ fn host() -> Host {
 
 /// Compiles images on this host. Their vdso and the first page of their memory are read at each restore.
 pub(crate) fn compiled(images: &Verified) -> Result<Compiled, Refusal> {
-    compiled_with(images, &[])
+    compiled_with(images, &[], &BTreeSet::new())
 }
 
-/// The same, with processes that map templates.
-pub(crate) fn compiled_with(images: &Verified, template: &[PageRun]) -> Result<Compiled, Refusal> {
+/// The same, with processes that map templates, where files have these names.
+pub(crate) fn compiled_with(
+    images: &Verified,
+    template: &[PageRun],
+    taken: &BTreeSet<Vec<u8>>,
+) -> Result<Compiled, Refusal> {
     let run = |first, pages, at| PageRun {
         first,
         pages,
@@ -56,6 +60,7 @@ pub(crate) fn compiled_with(images: &Verified, template: &[PageRun]) -> Result<C
         ]),
         outputs: &BTreeMap::from([(OUTPUT, 0)]),
         connected: &BTreeSet::new(),
+        other_names: &other_names(images, taken),
         host: &host(),
     })
 }

@@ -31,6 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use rekindle_restore_program::{Code, PROCESSES_MAX, RESIDUE_MAX, window};
+use rekindle_verify::messages::RegularFile;
 use rekindle_verify::{Process, Verified};
 
 use builder::Builder;
@@ -39,6 +40,7 @@ pub use host::{Host, HostError};
 use memory_files::MemoryFiles;
 pub use memory_files::is_shared_memory;
 use names::Counter;
+pub use names::{OtherNames, other_names};
 
 /// Why images are not compiled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -103,8 +105,17 @@ pub struct Source<'a> {
     pub outputs: &'a BTreeMap<u32, u32>,
     /// Numbers of the sockets that are connected after the program has made them.
     pub connected: &'a BTreeSet<u32>,
+    /// Names that files which had lost theirs are given in its place ([`other_names`]).
+    pub other_names: &'a OtherNames,
     /// This host.
     pub host: &'a Host,
+}
+
+impl<'a> Source<'a> {
+    /// The name by which the program opens a file.
+    fn name(&self, id: u32, file: &'a RegularFile) -> &'a [u8] {
+        self.other_names.get(&id).unwrap_or(&file.name)
+    }
 }
 
 /// A program, and what is needed to run it.

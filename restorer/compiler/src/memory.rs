@@ -244,7 +244,7 @@ impl Plan<'_> {
             Some(Opened::Named(id, flags)) => {
                 let file = self.source.images.files.get(&id).and_then(|file| file.reg.as_ref());
                 let file = file.filter(|file| file.ext != Some(true)).ok_or(missing)?;
-                self.b.path(Code::Open, opened_with(flags), &file.name);
+                self.b.path(Code::Open, opened_with(flags), self.source.name(id, file));
             }
             Some(Opened::Memory(number, flags)) => memory_files::open(self.b, number, flags),
             None => {}
@@ -326,7 +326,7 @@ fn fields(b: &mut Builder, source: Source<'_>, process: &Process, mm: &Mm) -> Re
         .get(&mm.exe_file_id)
         .and_then(|file| file.reg.as_ref());
     let program = program.ok_or_else(|| refuse("no program"))?;
-    b.path(Code::Open, 0, &program.name);
+    b.path(Code::Open, 0, source.name(mm.exe_file_id, program));
     let auxv = b.longs(&mm.mm_saved_auxv);
     let map = b.longs(&[
         mm.mm_start_code,

@@ -1,6 +1,7 @@
-//! Files that had lost their names. They have them again until all processes have opened and mapped them.
+//! Files that had lost their names. They have them again until all processes have opened and mapped them. Where
+//! another file has the name now, as after a rename over one that is open, they have one that is free.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rekindle_restore_program::{Code, PAGE};
 use rekindle_verify::messages::{GhostFile, RegularFile, Remap, TimeVal};
@@ -11,6 +12,55 @@ use crate::{Refusal, Source};
 
 const KIND: u32 = 0o170_000;
 const REGULAR: u32 = 0o100_000;
+
+/// Begins free names, which a number follows.
+const LOST: &[u8] = b".rekindle-lost-";
+
+/// Names by the numbers of files.
+pub type OtherNames = BTreeMap<u32, Vec<u8>>;
+
+/// Names in place of those that files had lost and other files have: `taken` on the file systems, or those of other
+/// open files.
+pub fn other_names(images: &Verified, taken: &BTreeSet<Vec<u8>>) -> OtherNames {
+    let mut names = OtherNames::new();
+    if images.remaps.is_empty() {
+        return names;
+    }
+    let mut lost: BTreeSet<u32> = images.remaps.iter().map(|remap| remap.orig_id).collect();
+    // Those that CRIU has given are there.
+    lost.retain(|id| !images.remaps.iter().any(|remap| remap.link() == Some(*id)));
+    let name_of = |id: &u32| Some(&images.files.get(id)?.reg.as_ref()?.name);
+    let kept = images.files.iter().filter(|(id, _)| !lost.contains(id));
+    let kept = kept.filter_map(|(_, file)| {
+        let unix = file.usk.as_ref().map(|socket| socket.name.as_slice());
+        let unix = unix.map(|name| name.strip_suffix(&[0]).unwrap_or(name));
+        file.reg.as_ref().map(|file| file.name.as_slice()).or(unix)
+    });
+    let mut used: BTreeSet<&[u8]> = kept.chain(taken.iter().map(Vec::as_slice)).collect();
+    let mut given: BTreeMap<(Option<u32>, u32), Vec<u8>> = BTreeMap::new();
+    let (mut free, mut number) = (BTreeSet::new(), 0_u64);
+    for remap in images.remaps.iter().filter(|remap| lost.contains(&remap.orig_id)) {
+        let Some(name) = name_of(&remap.orig_id) else { continue };
+        let what = (remap.remap_type, remap.remap_id);
+        let own = given.entry(what).or_insert_with(|| {
+            if used.insert(name) {
+                return name.clone();
+            }
+            let directory = name.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
+            loop {
+                let wanted = [&name[..directory], LOST, number.to_string().as_bytes()].concat();
+                number += 1;
+                if !used.contains(wanted.as_slice()) && free.insert(wanted.clone()) {
+                    return wanted;
+                }
+            }
+        });
+        if own != name {
+            names.insert(remap.orig_id, own.clone());
+        }
+    }
+    names
+}
 
 /// How processes that have opened everything tell the first one, which then takes the names away.
 #[derive(Debug, Clone, Copy)]
@@ -26,10 +76,8 @@ pub(crate) fn give(b: &mut Builder, source: Source<'_>) -> Result<(), Refusal> {
     let images = source.images;
     let mut given: BTreeMap<&[u8], (Option<u32>, u32)> = BTreeMap::new();
     for remap in &images.remaps {
-        let (name, what) = (
-            &regular(images, remap.orig_id)?.name,
-            (remap.remap_type, remap.remap_id),
-        );
+        let name = source.name(remap.orig_id, regular(images, remap.orig_id)?);
+        let what = (remap.remap_type, remap.remap_id);
         match given.insert(name, what) {
             None => {}
             // Opened more than once.
@@ -102,7 +150,7 @@ pub(crate) fn take(b: &mut Builder, source: Source<'_>, counter: Counter) -> Res
     let mut names: Vec<&[u8]> = Vec::new();
     for remap in &images.remaps {
         for id in [Some(remap.orig_id), remap.link()].into_iter().flatten() {
-            names.push(&regular(images, id)?.name);
+            names.push(source.name(id, regular(images, id)?));
         }
     }
     names.sort_unstable();

@@ -1,8 +1,10 @@
 //! For everything that has no operation, images that have it. They begin as the verifier's good images, less what is
 //! refused.
 
+mod names;
 mod sockets;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -149,7 +151,7 @@ fn a_template_is_mapped_by_its_number_and_what_was_written_to_it_is_read_before_
         file: 3,
         at: 7,
     };
-    let program = compiled_with(&images, &[template]).unwrap().program;
+    let program = compiled_with(&images, &[template], &BTreeSet::new()).unwrap().program;
     let program = Program::parse(&program).unwrap();
     let ops: Vec<_> = program.ops().collect();
     let at = |wanted: Code| ops.iter().position(|op| op.code == wanted as u32).unwrap();
@@ -162,44 +164,6 @@ fn a_template_is_mapped_by_its_number_and_what_was_written_to_it_is_read_before_
     assert_eq!((address, bytes, protection, offset), (start, length, 3, 7 * PAGE));
     assert_eq!(ops[at(Code::Protect)].args[..3], [start, length, 1]);
     assert!([map, at(Code::Read), at(Code::Protect), at(Code::Tell)].is_sorted());
-}
-
-#[test]
-fn files_that_lost_their_names_have_them_until_all_is_open() {
-    let mut images = good();
-    give_ghost(&mut images, |ghost| assert_eq!(ghost.size, 4));
-    // It never had one: made with `O_TMPFILE`.
-    images.files.get_mut(&6).unwrap().reg.as_mut().unwrap().flags |= 0o20_200_000;
-    open(&mut images, 6);
-    let program = compiled(&images).unwrap().program;
-    let program = Program::parse(&program).unwrap();
-    let codes: Vec<_> = program.ops().map(|op| Code::of(op.code).unwrap()).collect();
-    for code in [Code::Create, Code::Unlink] {
-        let op = program.ops().find(|op| op.code == code as u32).unwrap();
-        assert_eq!(program.part(op.args[0], op.args[1]).unwrap(), b"/tmp/ghost\0");
-    }
-    let opens = program.ops().filter(|op| op.code == Code::Open as u32);
-    let flags = opens
-        .filter(|op| program.part(op.args[0], op.args[1]) == Ok(b"/tmp/ghost\0"))
-        .map(|op| op.a);
-    assert_eq!(flags.collect::<Vec<_>>(), [0o100_002]);
-    let at = |code| codes.iter().position(|found| *found == code).unwrap();
-    let order = [
-        Code::Files,
-        Code::Create,
-        Code::Write,
-        Code::Keep,
-        Code::Unlink,
-        Code::Wait,
-    ];
-    assert!(order.map(at).is_sorted(), "{codes:?}");
-    // Another name that CRIU gave it goes, too.
-    images.remaps[0].remap_type = Some(0);
-    images.remaps[0].remap_id = images.remaps[0].orig_id;
-    let program = compiled(&images).unwrap().program;
-    let program = Program::parse(&program).unwrap();
-    let links = program.ops().filter(|op| Code::of(op.code) == Some(Code::Link)).count();
-    assert_eq!(links, 1);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The files behind folded memory. A process that gives up its own copy of a library's data reads them again.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -16,6 +16,7 @@ use rekindle_verify::Verified;
 use rekindle_verify::messages::Remap;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
+use tar::EntryType;
 
 use super::notes::FILES_ARCHIVE;
 
@@ -56,6 +57,25 @@ pub(super) fn written(dir: &Path) -> io::Result<HashSet<PathBuf>> {
         }
     }
     Ok(written)
+}
+
+/// Returns the paths in a sandbox that files of a function have, from the archive among the images in `dir`. Blocks.
+///
+/// # Errors
+/// Returns an error when the archive cannot be read.
+pub(super) fn names(dir: &Path) -> io::Result<BTreeSet<Vec<u8>>> {
+    let root = format!("{WRITTEN}/");
+    let mut names = BTreeSet::new();
+    for entry in tar::Archive::new(File::open(dir.join(FILES_ARCHIVE))?).entries_with_seek()? {
+        let entry = entry?;
+        // One of these says that the image's file is gone.
+        if entry.header().entry_type() != EntryType::Char {
+            let path = entry.path_bytes();
+            let below = path.strip_prefix(root.as_bytes()).unwrap_or(&path);
+            names.insert([b"/", below].concat());
+        }
+    }
+    Ok(names)
 }
 
 /// Returns the paths of files that had lost their name, which lie in no layer though the paths may look like it: a
@@ -135,14 +155,28 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let archive = File::create(dir.path().join(FILES_ARCHIVE)).unwrap();
         let mut archive = tar::Builder::new(archive);
-        for name in ["tmp/x", "run/root/upper", "run/root/upper/usr/lib/a.so"] {
+        for name in [
+            "tmp/x",
+            "run/root/upper",
+            "run/root/upper/usr/lib/a.so",
+            "run/root/upper/gone",
+        ] {
             let mut header = tar::Header::new_gnu();
             header.set_size(0);
+            if name.ends_with("gone") {
+                header.set_entry_type(EntryType::Char);
+            }
             archive.append_data(&mut header, name, io::empty()).unwrap();
         }
         archive.into_inner().unwrap();
-        let expected = ["/", "/usr/lib/a.so"].map(PathBuf::from);
+        let expected = ["/", "/usr/lib/a.so", "/gone"].map(PathBuf::from);
         assert_eq!(written(dir.path()).unwrap(), HashSet::from(expected));
+        let names = names(dir.path()).unwrap();
+        let expected = ["/run/root/upper", "/tmp/x", "/usr/lib/a.so"];
+        assert!(
+            names.iter().map(|name| str::from_utf8(name).unwrap()).eq(expected),
+            "{names:?}"
+        );
     }
 
     #[test]

@@ -15,7 +15,7 @@ use rekindle_init::protocol::FUNCTION_UID;
 use rekindle_pager::PAGE;
 use rekindle_restore_compiler::print::Printed;
 use rekindle_restore_compiler::{
-    Compiled, Host, HostError, Memory, PageRun, Refusal, Source, compile, is_shared_memory,
+    Compiled, Host, HostError, Memory, PageRun, Refusal, Source, compile, is_shared_memory, other_names,
 };
 use rekindle_restore_program::message::Order;
 use rekindle_snapshotter::{OpenError, Snapshot, Store};
@@ -221,6 +221,11 @@ fn compile_images(edited: EditedImages<'_>) -> Result<(Compiled, Vec<u8>), NoPro
             shared.insert(number, read_eager(edited.dir, &name, &mut pages)?);
         }
     }
+    // Names on the file systems, where they matter.
+    let names = match images.remaps.is_empty() {
+        true => BTreeSet::new(),
+        false => originals::names(edited.dir).map_err(|e| NoProgram::File(edited.dir.join(FILES_ARCHIVE), e))?,
+    };
     let compiled = compile(Source {
         images,
         memory: &memory,
@@ -228,6 +233,7 @@ fn compile_images(edited: EditedImages<'_>) -> Result<(Compiled, Vec<u8>), NoPro
         shared: &shared,
         outputs: edited.outputs,
         connected: edited.connected,
+        other_names: &other_names(images, &names),
         host,
     })?;
     Ok((compiled, pages))
