@@ -394,6 +394,9 @@ impl Drop for Cluster {
             // A failed test has reported that; this only cleans up.
             let _ended = parked.end(Signal::SIGTERM);
         }
+        for place in self.hosts.keys() {
+            leftovers::remove(&self.programs, &self.directory(*place, "run"));
+        }
         if std::thread::panicking() {
             eprintln!("--- the ends of the roles' logs ---\n{}", self.log_tail(60));
         }

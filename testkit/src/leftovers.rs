@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use crate::binaries::Programs;
+
 /// Everything left of the platform with this root and run directory, each on a line. The platform must be stopped.
 pub fn of(root: &Path, run: &Path) -> Vec<String> {
     let mut found = Vec::new();
@@ -29,6 +31,16 @@ pub fn of(root: &Path, run: &Path) -> Vec<String> {
         found.push(format!("control group {directory}"));
     }
     found
+}
+
+/// Removes what a role with this run directory has left that was killed and not started again: an instance that was
+/// frozen then stays, as a frozen process cannot die.
+pub(crate) fn remove(programs: &Programs, run: &Path) {
+    if groups(&group_name(run)).is_empty() {
+        return;
+    }
+    // A failed test has reported that; this only cleans up.
+    let _swept = programs.client("", "").arg("down").arg("--run").arg(run).output();
 }
 
 /// The platform's control groups that exist.

@@ -275,6 +275,7 @@ impl Drop for Platform {
             // A failed test has reported that; this only cleans up.
             let _ended = parked.end(Signal::SIGTERM);
         }
+        leftovers::remove(&self.programs, &self.directory("run"));
         if thread::panicking() {
             eprintln!("--- the end of the platform's log ---\n{}", self.log_tail(40));
         }
