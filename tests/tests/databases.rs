@@ -4,11 +4,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 use rekindle_e2e::cluster::Size;
 use rekindle_e2e::s3::ObjectStore;
-use rekindle_e2e::{Cluster, Folder, Reply, hub, shared, until};
+use rekindle_e2e::{Cluster, Folder, Reply, binaries, hub, shared, skip, until};
 use rekindle_wire::WorkerId;
 use rekindle_wire::api::InstanceState;
 use serde_json::{Value, json};
@@ -17,9 +19,12 @@ const SOON: Duration = Duration::from_secs(60);
 
 /// Each request opens another connection to each database, and has it meet all earlier ones.
 const CODE: &str = r#"
-import sqlite3, threading
+import os, sqlite3, threading
 
 DATABASES = {"delete": "/tmp/delete.db", "wal": "/tmp/wal.db", "shared": "/dev/shm/wal.db", "single": "/tmp/single.db"}
+ROOT = {"delete": "/srv/delete.db", "wal": "/srv/wal.db", "shared": "/srv/of-image/wal.db", "single": "/srv/of-image/x.db"}
+if os.path.exists("/srv/of-image"):
+    DATABASES = ROOT
 
 def connect(name):
     path = DATABASES[name]
@@ -97,6 +102,49 @@ def handler(event, context):
     return told
 "#;
 
+/// Serves [`CODE`] as the program of an image. Two of its databases are files of the image, and two are not.
+const SERVER: &str = r#"
+import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        body = json.dumps(handler(None, None)).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+ThreadingHTTPServer(("0.0.0.0", 80), Handler).serve_forever()
+"#;
+
+const DOCKERFILE: &str = "FROM scratch\nADD python.tar /\nCOPY server.py /srv/\nCOPY of-image/ /srv/of-image/\n\
+                          WORKDIR /srv\nCMD [\"python3\", \"server.py\"]\n";
+
+/// An image with the databases. `None` where it cannot be built.
+fn image(name: &str, settings: &str) -> Option<Folder> {
+    if Command::new("buildah").arg("--version").output().is_err() {
+        skip("buildah is missing: run scripts/setup.sh test-packages");
+        return None;
+    }
+    let manifest = format!("name = \"{name}\"\nimage = \".\"\nport = 80\n{settings}\n");
+    let folder = Folder::with_manifest(&manifest)
+        .file("server.py", &format!("{CODE}{SERVER}"))
+        .file("Dockerfile", DOCKERFILE);
+    let (tar, databases) = ("python.tar", folder.path().join("of-image"));
+    fs::copy(binaries::runtimes().join(tar), folder.path().join(tar)).unwrap();
+    fs::create_dir(&databases).unwrap();
+    for database in ["wal.db", "x.db"] {
+        fs::write(databases.join(database), "").unwrap();
+    }
+    Some(folder)
+}
+
 /// What all databases answer once the new connection has met this number of earlier ones.
 fn met(number: usize) -> Value {
     let locked = "database is locked";
@@ -104,26 +152,42 @@ fn met(number: usize) -> Value {
     json!({ "delete": one, "wal": one, "shared": one, "single": one })
 }
 
-#[test]
-fn connections_of_before_the_snapshot_and_of_after_it_exclude_each_other_and_no_row_is_lost() {
-    // Before anything runs: the other test's hosts are in a network of their own, and so is this process then.
-    hub::enter();
+/// Has connections meet in an instance that was booted and in a copy, before and after each is parked.
+#[track_caller]
+fn meet_in_copies(name: &str, folder: &Folder) {
     let platform = shared();
-    let settings = "timeout = \"60s\"\nidle = \"1s\"\npark = \"120s\"\nmax_instances = 1\nmemory = \"256MiB\"";
-    platform.deploy(&Folder::python("databases-kept", settings, CODE));
+    platform.deploy(folder);
     for start in ["booted", "restored"] {
-        let first = platform.fresh(start, "databases-kept", "/").ok();
+        let first = platform.fresh(start, name, "/").ok();
         assert_eq!((first.start(), first.json()), (start, met(1)));
         until("it is parked", SOON, || {
-            let instances = platform.instances_of("databases-kept");
+            let instances = platform.instances_of(name);
             let mut parked = instances.iter().filter(|one| one.state == InstanceState::Parked);
             parked.any(|one| one.id.as_str() == first.instance()).then_some(())
         });
-        let again = platform.get("databases-kept", "/").ok();
+        let again = platform.get(name, "/").ok();
         assert_eq!((again.start(), again.instance()), ("parked", first.instance()));
         assert_eq!(again.json(), met(2));
         let path = format!("/v1/instances/{}", first.instance());
         assert_eq!(platform.admin("DELETE", &path).send().status, 204);
+    }
+}
+
+/// For [`meet_in_copies`].
+const KEPT: &str = "timeout = \"60s\"\nidle = \"1s\"\npark = \"120s\"\nmax_instances = 1\nmemory = \"256MiB\"";
+
+#[test]
+fn connections_of_before_the_snapshot_and_of_after_it_exclude_each_other_and_no_row_is_lost() {
+    // Before anything runs: the other test's hosts are in a network of their own, and so is this process then.
+    hub::enter();
+    meet_in_copies("databases-kept", &Folder::python("databases-kept", KEPT, CODE));
+}
+
+#[test]
+fn so_they_do_on_the_root_of_an_image() {
+    hub::enter();
+    if let Some(folder) = image("databases-root", KEPT) {
+        meet_in_copies("databases-root", &folder);
     }
 }
 
@@ -143,20 +207,30 @@ fn connections_of_before_and_after_a_move_exclude_each_other_and_no_row_is_lost(
     hub::enter();
     let store = ObjectStore::start_at(hub::ADDRESS);
     let cluster = Cluster::start_sized(store.endpoint(), store.environment(), Size::two_workers());
-    let ids = [cluster.worker(0).id, cluster.worker(1).id];
     let settings = "memory = \"256MiB\"\ntimeout = \"60s\"\nidle = \"120s\"\nmax_instances = 1";
-    cluster.deploy(&Folder::python("databases-move", settings, CODE));
+    let own = Folder::python("databases-move", settings, CODE);
+    meet_after_moves(&cluster, "databases-move", &own);
+    if let Some(root) = image("databases-move-root", settings) {
+        meet_after_moves(&cluster, "databases-move-root", &root);
+    }
+}
+
+/// Has connections meet in a copy and in an instance that was booted, before and after each of three moves.
+#[track_caller]
+fn meet_after_moves(cluster: &Cluster, name: &str, folder: &Folder) {
+    let ids = [cluster.worker(0).id, cluster.worker(1).id];
+    cluster.deploy(folder);
     for start in ["restored", "booted"] {
-        let first = cluster.fresh(start, "databases-move", "/").ok();
+        let first = cluster.fresh(start, name, "/").ok();
         assert_eq!((first.start(), first.json()), (start, met(1)));
         for moves in 1..=3 {
-            let here = cluster.instances_of("databases-move");
+            let here = cluster.instances_of(name);
             let to = ids.iter().find(|id| **id != here[0].worker).unwrap();
-            let moved = migrate(&cluster, first.instance(), to).ok().json();
+            let moved = migrate(cluster, first.instance(), to).ok().json();
             println!("{start} {moves}: {moved}");
-            let after = cluster.get("databases-move", "/").ok();
+            let after = cluster.get(name, "/").ok();
             assert_eq!(after.instance(), first.instance());
-            assert_eq!(after.json(), met(1 + moves), "{start}, after move {moves}");
+            assert_eq!(after.json(), met(1 + moves), "{name} {start}, after move {moves}");
         }
         let path = format!("/v1/instances/{}", first.instance());
         assert_eq!(cluster.admin("DELETE", &path).send().status, 204);

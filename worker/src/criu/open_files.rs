@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 
 use crate::host::cgroup::Cgroup;
 use crate::host::host_pids::processes_in;
-use crate::host::own_mounts::OwnMount;
+use crate::host::own_mounts::{OwnMount, root_device};
 
 /// Maximum number of files that are listed, of all processes.
 const FILES_MAX: usize = 1 << 14;
@@ -19,8 +19,8 @@ const SECTOR: u64 = 512;
 /// An open file that may be a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OpenFile {
-    /// The file system.
-    pub(crate) mount: OwnMount,
+    /// The file system; `None` for a container image's root.
+    pub(crate) mount: Option<OwnMount>,
     /// Its device number, in this sandbox.
     pub(crate) device: u64,
     pub(crate) inode: u64,
@@ -38,8 +38,9 @@ pub(crate) type OpenFiles = BTreeMap<u32, Vec<OpenFile>>;
 pub(super) fn of(init: Pid, cgroup: &Cgroup) -> io::Result<OpenFiles> {
     let mut mounts = Vec::new();
     for mount in OwnMount::ALL {
-        mounts.push((mount, mount.device(init)?));
+        mounts.push((Some(mount), mount.device(init)?));
     }
+    mounts.extend(root_device(init)?.map(|device| (None, device)));
     let (mut found, mut left) = (OpenFiles::new(), FILES_MAX);
     for (pid, host) in processes_in(cgroup).map_err(io::Error::other)? {
         let files = of_process(host, &mounts, left)?;
@@ -52,7 +53,7 @@ pub(super) fn of(init: Pid, cgroup: &Cgroup) -> io::Result<OpenFiles> {
 }
 
 /// Lists at most `most` files of a process.
-fn of_process(host: i32, mounts: &[(OwnMount, u64)], most: usize) -> io::Result<Vec<OpenFile>> {
+fn of_process(host: i32, mounts: &[(Option<OwnMount>, u64)], most: usize) -> io::Result<Vec<OpenFile>> {
     let descriptors = match fs::read_dir(format!("/proc/{host}/fd")) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         descriptors => descriptors?,
@@ -97,7 +98,7 @@ mod tests {
         file.write_all(&[1; 4096]).unwrap();
         let stat = file.as_file().metadata().unwrap();
         let own = i32::try_from(std::process::id()).unwrap();
-        let listed = |device, most| of_process(own, &[(OwnMount::Tmp, device)], most).unwrap();
+        let listed = |device, most| of_process(own, &[(Some(OwnMount::Tmp), device)], most).unwrap();
         let all = listed(stat.dev(), FILES_MAX);
         let has = |file: &fs::File| {
             all.iter()

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 
 use nix::unistd::Pid;
+use rekindle_init::files::WRITTEN;
 use serde::{Deserialize, Serialize};
 
 /// A file system of a sandbox's own, with files of the function.
@@ -31,5 +32,19 @@ impl OwnMount {
             Self::Shm => "dev/shm",
         };
         Ok(fs::symlink_metadata(format!("/proc/{init}/root/{path}"))?.dev())
+    }
+}
+
+/// Returns the device number of a container image's root in the sandbox with this init, if it has one: that of all its
+/// files.
+///
+/// # Errors
+/// Returns an error when the sandbox is gone.
+pub(crate) fn root_device(init: Pid) -> io::Result<Option<u64>> {
+    let root = format!("/proc/{init}/root");
+    match fs::symlink_metadata(format!("{root}/{WRITTEN}")) {
+        Ok(_) => Ok(Some(fs::metadata(root)?.dev())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e),
     }
 }

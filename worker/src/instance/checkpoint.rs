@@ -29,7 +29,7 @@ use crate::criu::dump::{Dump, DumpError, Dumped, DumpingCriu, PAUSES_MS};
 use crate::metrics::Metrics;
 use crate::snapshots::dump_dir::{DumpDir, DumpDirs};
 use crate::snapshots::expected::expected;
-use crate::snapshots::{AfterRestore, CaptureNotes, FILES_ARCHIVE, NOTES_FILE, join_time};
+use crate::snapshots::{AfterRestore, CaptureNotes, FILES_ARCHIVE, FileNumbers, NOTES_FILE, join_time};
 
 /// How long the function may take to notice that its connections were closed, before a snapshot of it.
 pub(crate) const QUIET_LIMIT: Duration = Duration::from_millis(500);
@@ -214,7 +214,7 @@ impl Checkpointer {
             after_restore: None,
             instruction_sets: self.instruction_sets,
             connections: Vec::new(),
-            device_numbers: Vec::new(),
+            file_numbers: FileNumbers::default(),
         };
         let dump = Dump {
             expected: expected(FUNCTION_UID, &parts.pipes, instance.spec.manifest.image.is_some()),
@@ -252,7 +252,7 @@ async fn note_what_was_found(
             generators,
             after_restore,
             connections: dumped.connections,
-            device_numbers: device_numbers::search(&dir, &dumped.open_files)?,
+            file_numbers: device_numbers::search(&dir, &dumped.open_files)?,
             ..notes
         }
         .write(&dir);

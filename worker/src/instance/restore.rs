@@ -247,7 +247,7 @@ impl<'a> SnapshotRestore<'a> {
             snapshot: Some(Arc::clone(&self.snapshot)),
             working_set: Some(working_set),
             has_arrived: None,
-            device_numbers: self.snapshot.notes.device_numbers.clone(),
+            file_numbers: self.snapshot.notes.file_numbers.clone(),
         }
     }
 
@@ -285,7 +285,7 @@ impl<'a> SnapshotRestore<'a> {
         move |hosts| {
             let took = randomness::write(&hosts, &snapshot.notes.generators, &metrics)?;
             instance.inner_phases.lock().push(("generators", took));
-            device_numbers::write(&hosts, init, &snapshot.notes.device_numbers)?;
+            device_numbers::write(&hosts, init, &snapshot.notes.file_numbers)?;
             Ok(connect(&snapshot.connections, &hosts)?)
         }
     }

@@ -15,7 +15,7 @@ use super::thaw_order::Children;
 use crate::criu::restore::RestoredProcesses;
 use crate::host::cgroup::Cgroup;
 use crate::host::sandbox::{Output, Sandbox};
-use crate::snapshots::{DeviceNumbers, OpenSnapshot, PipeNote, WorkingSetUse};
+use crate::snapshots::{FileNumbers, OpenSnapshot, PipeNote, WorkingSetUse};
 
 /// The parts of an instance that runs. Fields drop in order: the sandbox (which kills), then the pager (whose end would
 /// let faults pass), then the control group (which must be empty).
@@ -34,8 +34,8 @@ pub struct RunningInstance {
     has_arrived: Option<Arc<AtomicBool>>,
     /// The snapshot that it was restored from, kept open.
     pub snapshot: Option<Arc<OpenSnapshot>>,
-    /// The device numbers that were written when it was restored.
-    pub device_numbers: Vec<DeviceNumbers>,
+    /// The numbers of files that were written when it was restored.
+    pub file_numbers: FileNumbers,
     /// The memory it started from, if it started from its runtime's snapshot.
     pub base: OnceLock<BaseMemory>,
     /// How much of the working set was known at the restore.
@@ -59,8 +59,8 @@ pub struct MemoryOrigin {
     pub working_set: Option<WorkingSetUse>,
     /// Whether all that a migration brings in addition is here; `None` without a migration.
     pub has_arrived: Option<Arc<AtomicBool>>,
-    /// The device numbers that were written.
-    pub device_numbers: Vec<DeviceNumbers>,
+    /// The numbers of files that were written.
+    pub file_numbers: FileNumbers,
 }
 
 impl RunningInstance {
@@ -86,7 +86,7 @@ impl RunningInstance {
             used: AtomicBool::new(origin.has_arrived.is_some()),
             has_arrived: origin.has_arrived,
             snapshot: origin.snapshot,
-            device_numbers: origin.device_numbers,
+            file_numbers: origin.file_numbers,
             base: OnceLock::new(),
             working_set: origin.working_set,
             frozen: AtomicBool::new(false),

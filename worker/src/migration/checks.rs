@@ -112,7 +112,7 @@ pub(super) fn check_header(header: &Header, templates: usize) -> Result<(), Refu
         pipes,
         templates: names,
         connections,
-        device_numbers,
+        file_numbers,
         maps,
         files,
     } = header;
@@ -127,11 +127,7 @@ pub(super) fn check_header(header: &Header, templates: usize) -> Result<(), Refu
     }
     let unread = connections.iter().map(ConnectionNote::bytes).sum();
     within("bytes in its connections", unread, UNREAD_MAX)?;
-    within(
-        "device numbers",
-        device_numbers.iter().map(|numbers| numbers.addresses.len()).sum(),
-        FOUND_MAX,
-    )?;
+    within("device numbers", file_numbers.count(), FOUND_MAX)?;
     within("processes", maps.len(), PROCESSES_MAX)?;
     let mut seen = HashSet::new();
     for (pid, pieces) in maps {
@@ -240,7 +236,7 @@ fn check_pieces(pid: i32, pieces: &[PageSpan]) -> Result<(), RefusedError> {
 mod tests {
     use super::*;
     use crate::host::own_mounts::OwnMount;
-    use crate::snapshots::DeviceNumbers;
+    use crate::snapshots::{DeviceNumbers, FileNumbers, RootFile};
 
     /// The expected error and the change that causes it.
     type Case = (&'static str, fn(&mut Header));
@@ -261,7 +257,7 @@ mod tests {
             pipes: vec![note("stdout", "pipe:[7]"), note("stderr", "pipe:[8]")],
             templates: vec!["file[1a:2b]".to_owned()],
             connections: Vec::new(),
-            device_numbers: Vec::new(),
+            file_numbers: FileNumbers::default(),
             maps: vec![(
                 501,
                 vec![
@@ -279,7 +275,7 @@ mod tests {
     #[test]
     fn a_header_that_says_what_no_source_says_is_refused() {
         check_header(&good(), 1).unwrap();
-        let cases: [Case; 22] = [
+        let cases: [Case; 23] = [
             ("no output", |h| h.pipes[0].stream = "stdin".to_owned()),
             ("no output", |h| h.pipes[1].stream = "stdout".to_owned()),
             ("no output", |h| h.pipes[1].key = "pipe:[7]".to_owned()),
@@ -297,9 +293,16 @@ mod tests {
                 });
             }),
             ("device numbers", |h| {
-                h.device_numbers.push(DeviceNumbers {
+                h.file_numbers.device_numbers.push(DeviceNumbers {
                     pid: 501,
                     mount: OwnMount::Tmp,
+                    addresses: vec![8; FOUND_MAX + 1],
+                });
+            }),
+            ("device numbers", |h| {
+                h.file_numbers.root_files.push(RootFile {
+                    pid: 501,
+                    descriptor: 3,
                     addresses: vec![8; FOUND_MAX + 1],
                 });
             }),

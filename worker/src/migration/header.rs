@@ -5,7 +5,7 @@ use rekindle_verify::EAGER_PREFIX;
 use serde::{Deserialize, Serialize};
 
 use crate::snapshots::connections::ConnectionNote;
-use crate::snapshots::{DeviceNumbers, PipeNote};
+use crate::snapshots::{FileNumbers, PipeNote};
 
 /// The bundle's content apart from its files.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -17,9 +17,9 @@ pub(super) struct Header {
     /// The function's connections to itself. A source of an earlier version sends none.
     #[serde(default)]
     pub(super) connections: Vec<ConnectionNote>,
-    /// The device numbers that the target writes. A source of an earlier version sends none.
-    #[serde(default)]
-    pub(super) device_numbers: Vec<DeviceNumbers>,
+    /// The numbers of files that the target writes.
+    #[serde(flatten)]
+    pub(super) file_numbers: FileNumbers,
     /// What the addresses of each process belong to, where that is not the snapshot's page of the same number.
     pub(super) maps: Vec<(i32, Vec<PageSpan>)>,
     /// Names and lengths of the files that follow, in order.

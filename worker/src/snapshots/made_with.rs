@@ -8,7 +8,7 @@ use rekindle_wire::renewal::MadeWith;
 /// The form of the images that this worker makes. It must be raised with each change after which earlier snapshots
 /// should be renewed: of ids, of limits, of the contents of images and notes. Changes of the system call filter do not
 /// count.
-const FORM: u32 = 3;
+const FORM: u32 = 4;
 /// The current filter's digest.
 static CURRENT: LazyLock<String> = LazyLock::new(|| blake3::hash(&seccomp::program()).to_hex().to_string());
 

@@ -40,7 +40,10 @@ pub use images_dir::ImagesDir;
 pub use made_with::made_with;
 pub use memory_fs::{MemoryFs, MemoryFsError};
 pub use notes::ProcessGenerators;
-pub use notes::{AfterRestore, CaptureNotes, DeviceNumbers, FILE as NOTES_FILE, FILES_ARCHIVE, NotesError, PipeNote};
+pub use notes::{
+    AfterRestore, CaptureNotes, DeviceNumbers, FILE as NOTES_FILE, FILES_ARCHIVE, FileNumbers, NotesError, PipeNote,
+    RootFile,
+};
 pub use open_snapshot::{MemoryTier, OpenSnapshot};
 pub use originals::{LayerPlaces, Originals};
 pub(crate) use program::{EditedImages, outputs, template_run};

@@ -33,6 +33,45 @@ pub struct DeviceNumbers {
     pub addresses: Vec<u64>,
 }
 
+/// Where a process keeps device and inode number of an open file on a container image's root. Both may be others in
+/// each copy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RootFile {
+    /// The process's id in its pid namespace.
+    pub pid: u32,
+    /// A descriptor of the file in that process.
+    pub descriptor: u32,
+    /// Addresses in the process, each of 16 bytes.
+    pub addresses: Vec<u64>,
+}
+
+/// Where processes keep numbers of files that are others in each copy.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileNumbers {
+    /// Of files in `/tmp` and `/dev/shm`. None from earlier versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub device_numbers: Vec<DeviceNumbers>,
+    /// Of files elsewhere on a container image's root. None from earlier versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub root_files: Vec<RootFile>,
+}
+
+impl FileNumbers {
+    /// Returns the number of addresses.
+    pub(crate) fn count(&self) -> usize {
+        let own = self.device_numbers.iter().map(|numbers| numbers.addresses.len());
+        own.chain(self.root_files.iter().map(|file| file.addresses.len())).sum()
+    }
+
+    /// Returns the addresses in a process.
+    pub(crate) fn of_process(&self, pid: u32) -> impl Iterator<Item = u64> {
+        let own = self.device_numbers.iter().filter(move |numbers| numbers.pid == pid);
+        let root = self.root_files.iter().filter(move |file| file.pid == pid);
+        let own = own.flat_map(|numbers| &numbers.addresses);
+        own.chain(root.flat_map(|file| &file.addresses)).copied()
+    }
+}
+
 /// Name of the notes file.
 pub const FILE: &str = "rekindle-notes.json";
 /// Name of the private files' archive in the image directory.
@@ -93,9 +132,9 @@ pub struct CaptureNotes {
     /// Connections of the function to itself that copies get. None in notes of earlier versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub connections: Vec<ConnectionNote>,
-    /// The device numbers that each copy's restore writes. None in notes of earlier versions.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub device_numbers: Vec<DeviceNumbers>,
+    /// The numbers of files that each copy's restore writes.
+    #[serde(flatten)]
+    pub file_numbers: FileNumbers,
 }
 
 /// What is left for the after-restore hook of a runtime.

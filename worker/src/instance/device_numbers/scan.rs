@@ -15,12 +15,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::criu::open_files::OpenFile;
-use crate::host::own_mounts::OwnMount;
 
 /// Maximum number of candidates.
 const PAIRS_MAX: usize = 1 << 14;
 
-/// Finds the device numbers of these files: the file system and the address of each. An address in `known` needs no
+/// Finds the device numbers of these files: a descriptor of the file and the address of each. An address in `known` needs no
 /// pointer that leads to it. `each_run` calls what it is given for each run of memory, in order of address; an address
 /// is a multiple of 8. It is called again if there are candidates.
 ///
@@ -30,7 +29,7 @@ pub(super) fn find<E>(
     files: &[OpenFile],
     known: &BTreeSet<u64>,
     mut each_run: impl FnMut(&mut dyn FnMut(u64, &[u8])) -> Result<(), E>,
-) -> Result<Vec<(OwnMount, u64)>, E> {
+) -> Result<Vec<(OpenFile, u64)>, E> {
     let mut devices: Vec<u64> = files.iter().map(|file| file.device).collect();
     devices.sort_unstable();
     devices.dedup();
@@ -46,7 +45,7 @@ pub(super) fn find<E>(
                 return;
             };
             if known.contains(&address) {
-                found.insert(address, file.mount);
+                found.insert(address, *file);
             } else {
                 pairs.insert(address, file);
             }
@@ -67,12 +66,12 @@ pub(super) fn find<E>(
                     (file.device, file.inode, u64::from(file.descriptor)) == (pair.device, pair.inode, descriptor)
                 };
                 if files.iter().any(is_open) {
-                    found.insert(pointer, pair.mount);
+                    found.insert(pointer, **pair);
                 }
             });
         })?;
     }
-    Ok(found.into_iter().map(|(address, mount)| (mount, address)).collect())
+    Ok(found.into_iter().map(|(address, file)| (file, address)).collect())
 }
 
 /// Passes over each two words that follow each other, also where one ends a run and the other begins the next.
@@ -109,13 +108,14 @@ impl WordPairs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::own_mounts::OwnMount;
 
     const DEVICE: u64 = 0x2f;
     const INODE: u64 = 12;
 
     fn file(descriptor: u32) -> OpenFile {
         OpenFile {
-            mount: OwnMount::Tmp,
+            mount: Some(OwnMount::Tmp),
             device: DEVICE,
             inode: INODE,
             descriptor,

@@ -43,8 +43,8 @@ pub(super) fn pack_up(
         pipes: parts.pipes.clone(),
         templates,
         connections,
-        device_numbers: left
-            .device_numbers(&open_files, &parts.device_numbers)
+        file_numbers: left
+            .file_numbers(&open_files, &parts.file_numbers)
             .map_err(|e| failed(&e))?,
         maps: maps.iter().map(|(pid, map)| (*pid, pieces(map))).collect(),
         files: Vec::new(),

@@ -14,7 +14,7 @@ use super::super::page_numbering::{MigratedProcess, PageNumbering};
 use crate::criu::open_files::OpenFiles;
 use crate::host::sandbox::InnerProc;
 use crate::instance::device_numbers::find_in_process;
-use crate::snapshots::DeviceNumbers;
+use crate::snapshots::FileNumbers;
 
 /// Bytes that are searched at once.
 const PIECE: u64 = 256 * 1024;
@@ -70,13 +70,13 @@ impl SourcePages {
             .collect()
     }
 
-    /// Finds where the processes keep device numbers of these files. `noted` are those that were written when they were
+    /// Finds where the processes keep numbers of these files. `noted` are those that were written when they were
     /// restored. Only pages that they have written since are searched. Blocks.
     ///
     /// # Errors
     /// Returns an error when the pages cannot be read.
-    pub(super) fn device_numbers(&self, files: &OpenFiles, noted: &[DeviceNumbers]) -> io::Result<Vec<DeviceNumbers>> {
-        let (mut found, began) = (Vec::new(), Instant::now());
+    pub(super) fn file_numbers(&self, files: &OpenFiles, noted: &FileNumbers) -> io::Result<FileNumbers> {
+        let (mut found, began) = (FileNumbers::default(), Instant::now());
         for (process, memory) in std::iter::zip(&self.numbering.processes, &self.memories) {
             let pid = process.pid.cast_unsigned();
             let Some(files) = files.get(&pid) else { continue };
@@ -85,8 +85,11 @@ impl SourcePages {
         }
         if !files.is_empty() {
             let ms = began.elapsed().as_secs_f64() * 1e3;
-            let numbers: usize = found.iter().map(|numbers| numbers.addresses.len()).sum();
-            tracing::info!(ms, numbers, "searched an instance that leaves for device numbers");
+            tracing::info!(
+                ms,
+                numbers = found.count(),
+                "searched an instance that leaves for device numbers"
+            );
         }
         Ok(found)
     }

@@ -176,7 +176,7 @@ impl MigrationTarget {
             clocks,
             locks,
             connections,
-            device_numbers: header.device_numbers,
+            file_numbers: header.file_numbers,
             memory,
         };
         let (stopped, by) = arriving.restore(isolated, program).await?;

@@ -36,7 +36,7 @@ use crate::host::sandbox::{Hollow, IsolatedProcess, Sandbox};
 use crate::instance::by_program::ProgramRestore;
 use crate::instance::{Instance, MemoryOrigin, RunningInstance, device_numbers, kill_on_lost_page};
 use crate::snapshots::connections::Connection;
-use crate::snapshots::{DeviceNumbers, FILES_ARCHIVE, OpenSnapshot, PipeNote, RestoreProgram};
+use crate::snapshots::{FILES_ARCHIVE, FileNumbers, OpenSnapshot, PipeNote, RestoreProgram};
 
 /// How long restored processes wait to be resumed.
 const GO_LIMIT: Duration = Duration::from_secs(15);
@@ -58,8 +58,8 @@ pub(super) struct ArrivingProcesses<'a> {
     pub(super) clocks: Clocks,
     pub(super) locks: Vec<Lock>,
     pub(super) connections: Vec<Connection>,
-    /// Device numbers that are written.
-    pub(super) device_numbers: Vec<DeviceNumbers>,
+    /// Numbers of files that are written.
+    pub(super) file_numbers: FileNumbers,
     pub(super) memory: Memory,
 }
 
@@ -210,10 +210,10 @@ impl ArrivingProcesses<'_> {
     /// Returns the work before they stand: their open databases get the device numbers of this sandbox, and their
     /// connections to themselves are made again.
     fn make_own(&self, sandbox: &Sandbox) -> impl FnOnce(HostPids) -> Result<(), StageError> + Send + use<> {
-        let (connections, device_numbers) = (self.connections.clone(), self.device_numbers.clone());
+        let (connections, file_numbers) = (self.connections.clone(), self.file_numbers.clone());
         let init = sandbox.init_pid();
         move |hosts| {
-            device_numbers::write(&hosts, init, &device_numbers)?;
+            device_numbers::write(&hosts, init, &file_numbers)?;
             Ok(connect(&connections, &hosts)?)
         }
     }
@@ -249,7 +249,7 @@ impl ArrivingProcesses<'_> {
             snapshot: self.base.clone(),
             working_set: None,
             has_arrived: Some(self.memory.written.settled()),
-            device_numbers: self.device_numbers.clone(),
+            file_numbers: self.file_numbers.clone(),
         };
         let instance = Arc::clone(&self.instance);
         let (done, restored) = oneshot::channel();
