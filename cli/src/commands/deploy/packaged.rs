@@ -70,6 +70,9 @@ pub(super) fn read_manifest(folder: &Path) -> Result<Manifest> {
     Ok(manifest)
 }
 
+    for warning in manifest::warnings(&text, &manifest) {
+        eprintln!("{} {warning}", show::tinted_err("fn.toml:", Tone::Warning));
+    }
 /// The address in the manifest's `callback`, if it is in a refused network.
 fn private_callback(manifest: &Manifest) -> Option<IpAddr> {
     let url = reqwest::Url::parse(manifest.asynchronous.callback.as_deref()?).ok()?;

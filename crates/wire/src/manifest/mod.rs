@@ -25,7 +25,7 @@ pub use base::{Base, Interpreter, advice};
 pub use changes::{SettingChange, Work};
 pub use cors::Cors;
 pub use interface::Interface;
-pub use parse::{ManifestError, parse};
+pub use parse::{ManifestError, parse, warnings};
 pub use protocol::Protocol;
 pub use units::{ByteSize, ParseUnitError, parse_duration};
 

@@ -6,6 +6,7 @@ mod callers;
 mod raw;
 mod start;
 mod values;
+mod warnings;
 
 use std::ops::Range;
 
@@ -18,6 +19,7 @@ use super::{
 #[cfg(test)]
 pub(super) use advice::EXAMPLES;
 use raw::{Raw, RawAsync, RawSnapshot, SnapshotName};
+pub use warnings::warnings;
 
 const MEMORY: Range<u64> = 16 << 20..(64 << 30) + 1;
 const TMP: Range<u64> = 1 << 20..(16 << 30) + 1;

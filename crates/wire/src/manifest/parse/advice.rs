@@ -10,6 +10,12 @@ pub(super) fn on(text: &str, line: usize, message: &str) -> Option<String> {
     let written = text.lines().nth(line - 1)?.trim();
     if let Some(unknown) = message.strip_prefix("unknown field `") {
         let (unknown, expected) = unknown.split_once('`')?;
+        let section = text.lines().take(line).filter_map(section).last();
+        if let Some(section) = section.filter(|_| is_setting(unknown)) {
+            return Some(format!(
+                "{unknown} is no part of [{section}]: write it above [{section}]"
+            ));
+        }
         let meant = ELSEWHERE
             .iter()
             .find(|(other, _)| *other == unknown)
@@ -59,6 +65,17 @@ fn nearest<'a>(unknown: &str, names: &'a str) -> Option<&'a str> {
     (likeness(&nearest) >= ALIKE).then_some(nearest)
 }
 
+/// Whether `fn.toml` has a key of this name at its top level.
+pub(super) fn is_setting(key: &str) -> bool {
+    let example = EXAMPLES
+        .iter()
+        .position(|example| example.split(" =").next() == Some(key));
+    example.is_some_and(|place| place < IN_TABLES)
+}
+
+/// Where the examples of keys in tables begin.
+const IN_TABLES: usize = EXAMPLES.len() - 6;
+
 pub(in super::super) const EXAMPLES: &[&str] = &[
     r#"name = "hello""#,
     r#"runtime = "python""#,
@@ -107,6 +124,7 @@ mod tests {
             ("build = \"make\"", "`[build]`"),
             ("[build]\ncommand = [\"make\"]", "`command = \"make\"`"),
             ("[env]\nDEBUG = 1", "`DEBUG = \"1\"`"),
+            ("[hooks]\ntimeout = \"9s\"", "write it above [hooks]"),
             ("[schedule]\ncron = \"* * * * *\"", "[[schedule]]"),
             ("[warmup]\npath = \"/\"", "[[warmup]]"),
             ("command = \"./server\"", "`command = [\"./server\", \"--quiet\"]`"),
