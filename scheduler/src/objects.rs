@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use rekindle_snapshotter::collect::{Rule, Seen, forget};
-use rekindle_snapshotter::{Outcome, Owner, Store, StoreObserver, keys};
+use rekindle_snapshotter::{Outcome, Owner, Store, StoreError, StoreObserver, keys};
 use rekindle_wire::api::Collected;
 use rekindle_wire::{FunctionId, SnapshotId, VersionNumber};
 
@@ -35,6 +35,9 @@ pub trait ObjectStore: Send + Sync + 'static {
 
     /// Writes an object into a new file.
     fn get_file<'a>(&'a self, key: &'a str, path: &'a Path) -> BoxFuture<'a, Result<(), ObjectError>>;
+
+    /// Whether there is an object under `key`.
+    fn has<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<bool, ObjectError>>;
 
     /// Removes an object; a missing one is no error.
     fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), ObjectError>>;
@@ -85,6 +88,17 @@ impl ObjectStore for Store {
     fn get_file<'a>(&'a self, key: &'a str, path: &'a Path) -> BoxFuture<'a, Result<(), ObjectError>> {
         let get = Box::pin((**self).get_to_file(key, path));
         Box::pin(async move { get.await.map(drop).map_err(failed("read", key)) })
+    }
+
+    fn has<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<bool, ObjectError>> {
+        let head = Box::pin(self.head(key));
+        Box::pin(async move {
+            match head.await {
+                Ok(_) => Ok(true),
+                Err(StoreError::NotFound { .. }) => Ok(false),
+                Err(e) => Err(failed("look for", key)(e)),
+            }
+        })
     }
 
     fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), ObjectError>> {

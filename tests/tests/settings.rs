@@ -85,3 +85,30 @@ fn settings_alone_take_no_build_and_a_shared_snapshot_stays_until_its_last_versi
     let left = rekindle_e2e::RUNTIME.block_on(store.client().list(&keys::snapshot_prefix(&snapshot)));
     assert!(left.unwrap().is_empty());
 }
+
+#[test]
+fn a_dry_run_names_what_the_deploy_would_fail_for() {
+    let platform = Platform::start();
+    let dry = |folder: &Folder| {
+        let done = platform.cli(&["deploy", "--dry-run", folder.path().to_str().unwrap()]);
+        let said = [done.stdout, done.stderr].concat();
+        (done.status.code(), String::from_utf8_lossy(&said).into_owned())
+    };
+    let good = Folder::python("dry", "[env]\ntimeout = \"9s\"", CODE);
+    let (code, said) = dry(&good);
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("[env] has `timeout`"), "{said}");
+    let manifest = "name = \"dry\"\nruntime = \"node20\"\nentry = \"none.handler\"\nsecrets = [\"NONE\"]\n";
+    let bad = Folder::with_manifest(manifest);
+    let (code, said) = dry(&bad);
+    assert_eq!(code, Some(1), "{said}");
+    for part in ["needs none.js", "`fn secret set NONE`", "fn runtimes add node20"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    // The deploy says the first of it, and uploads nothing.
+    let refused = platform.try_deploy(&bad).unwrap_err();
+    assert!(
+        refused.contains("needs none.js") && !refused.contains("packed"),
+        "{refused}"
+    );
+}

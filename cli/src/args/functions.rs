@@ -64,7 +64,7 @@ Examples:
   fn deploy --canary 10%           a tenth of the invocations, then 25%, 50% and all, a minute each
   fn deploy --canary 5,50 --step-time 10m
   fn deploy --all functions        every function in the folders below
-  fn deploy --dry-run              what would change; exit code 3 if anything would
+  fn deploy --dry-run              what would change, or fail; exit code 3 if anything would change
 
 A folder that has not changed since its function's newest version makes no new one: that one serves, if it did not. \
 A canary is rolled back by itself if it is worse than what serves now. fn deploy waits until it has all invocations; \
@@ -91,7 +91,8 @@ pub(crate) struct DeployArgs {
     /// Deploy every function in the folders below, four at once; fails if any does.
     #[arg(long, conflicts_with = "dry_run")]
     pub(crate) all: bool,
-    /// Show what would change, and upload nothing. Exit codes: 0 nothing would, 3 something would, 1 it failed.
+    /// Show what would change, and what the deploy would fail for without a build, and upload nothing. Exit codes: 0
+    /// nothing would change, 3 something would, 1 it would fail.
     #[arg(long, conflicts_with_all = ["force", "no_traffic", "canary", "wait"])]
     pub(crate) dry_run: bool,
     /// How long to wait until it is live; by default 900 plus twice the function's boot_timeout, and a canary's steps.

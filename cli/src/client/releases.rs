@@ -3,9 +3,14 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use rekindle_wire::api::{Alias, AliasTarget, AliasTargets, Rollback, RollbackRequest, VersionFiles, VersionSummary};
-use rekindle_wire::interface::users::{ListAliases, ListFiles, ListVersions, RemoveAlias, RollBack, SetAlias};
-use rekindle_wire::{AliasName, FunctionId, VersionNumber};
+use rekindle_wire::api::{
+    Alias, AliasTarget, AliasTargets, DeployCheck, Rollback, RollbackRequest, VersionFiles, VersionSummary,
+};
+use rekindle_wire::interface::users::{
+    CheckDeploy, ListAliases, ListFiles, ListVersions, RemoveAlias, RollBack, SetAlias,
+};
+use rekindle_wire::manifest::Manifest;
+use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, VersionNumber};
 
 use super::{CALL_TIMEOUT, Client};
 
@@ -13,6 +18,25 @@ use super::{CALL_TIMEOUT, Client};
 const FILES_TIMEOUT: Duration = Duration::from_secs(120);
 
 impl Client {
+    /// What the platform lacks for a deploy of the function. Nothing from one that cannot tell yet.
+    pub(crate) async fn check_deploy(&self, function: &FunctionId, manifest: &Manifest) -> Result<Vec<String>> {
+        let (name, namespace) = function.split();
+        let secrets: Vec<_> = manifest.secrets.iter().map(|secret| secret.as_str()).collect();
+        let check = CheckDeploy {
+            name,
+            namespace,
+            base: manifest.image.is_none().then_some(manifest.base),
+            secrets: Some(secrets.join(",")).filter(|names| !names.is_empty()),
+        };
+        match self.ask(&check).await {
+            Ok(DeployCheck { problems }) => Ok(problems),
+            Err(error) => match error.downcast_ref::<ApiError>() {
+                Some(api) if api.code == ErrorCode::NotFound => Ok(Vec::new()),
+                _ => Err(error),
+            },
+        }
+    }
+
     /// Every version of a function that is kept, newest first.
     pub(crate) async fn versions(&self, name: &FunctionId) -> Result<Vec<VersionSummary>> {
         let (name, namespace) = name.split();

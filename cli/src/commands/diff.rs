@@ -1,5 +1,6 @@
 //! `fn diff` and `fn deploy --dry-run`: what another version, or a folder, would change. Files are compared by their
-//! digests. Nothing is uploaded.
+//! digests. Nothing is uploaded. A dry run also tells what the deploy would fail for, as far as that is known without a
+//! build.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -35,6 +36,9 @@ pub(crate) struct Difference {
     work: Work,
     settings: Vec<SettingChange>,
     files: FileChanges,
+    /// What a deploy would fail for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    problems: Vec<String>,
 }
 
 /// Paths of files that differ.
@@ -89,7 +93,13 @@ pub(crate) async fn dry_run(client: &Client, packaged: Packaged, json: bool) -> 
         Some(version) => Some(side(client, &name, version).await?),
         None => None,
     };
-    finish(&difference(name, from, Side::of(packaged)), json)
+    let mut problems: Vec<_> = packaged.check_entry().err().map(|e| e.message).into_iter().collect();
+    problems.extend(client.check_deploy(&name, &packaged.manifest).await?);
+    let difference = Difference {
+        problems,
+        ..difference(name, from, Side::of(packaged))
+    };
+    finish(&difference, json)
 }
 
 fn is_unknown(error: &anyhow::Error) -> bool {
@@ -137,6 +147,7 @@ fn difference(function: FunctionId, from: Option<Side>, to: Side) -> Difference 
         work,
         settings,
         files,
+        problems: Vec::new(),
     }
 }
 
@@ -188,6 +199,7 @@ fn finish(difference: &Difference, json: bool) -> Result<ExitCode> {
         false => print(difference),
     }
     Ok(match difference.work {
+        _ if !difference.problems.is_empty() => ExitCode::FAILURE,
         Work::Nothing => ExitCode::SUCCESS,
         _ => ExitCode::from(DIFFERS),
     })
@@ -220,6 +232,12 @@ fn print(difference: &Difference) {
             "  and {} more: --json names all",
             show::count(lines.len() - FILES_SHOWN, "file")
         );
+    }
+    for problem in &difference.problems {
+        say!("  {} {problem}", show::tinted("would fail:", Tone::Bad));
+    }
+    if !difference.problems.is_empty() {
+        return;
     }
     let deploy = match difference.work {
         Work::Nothing => return,

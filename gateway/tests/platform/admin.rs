@@ -9,6 +9,36 @@ use crate::harness::{KEY, Platform, error, folder, until};
 use crate::played_worker::PlayedWorker;
 
 #[tokio::test]
+async fn a_check_tells_what_the_platform_lacks_for_a_deploy_and_changes_nothing() {
+    let platform = Platform::start().await;
+    let check = async |query: &str| {
+        let path = format!("/v1/functions/hello/check{query}");
+        let answer = platform.admin(reqwest::Method::GET, &path).send().await.unwrap();
+        assert_eq!(answer.status(), 200);
+        let told: rekindle_wire::api::DeployCheck = answer.json().await.unwrap();
+        told.problems
+    };
+    assert_eq!(check("").await, [""; 0]);
+    let told = check("?base=node24&secrets=DB_URL,TOKEN").await;
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert!(told[0].contains("needs the secret DB_URL") && told[1].contains("`fn secret set TOKEN`"));
+    assert!(told[2].contains("fn runtimes add node24"), "{told:?}");
+    let runtime = "runtimes/node24.json".to_owned();
+    platform.objects.0.lock().insert(runtime, Vec::new());
+    let set = platform.admin(reqwest::Method::PUT, "/v1/secrets/DB_URL").body("x");
+    assert_eq!(set.send().await.unwrap().status(), 200);
+    let told = check("?base=node24&secrets=DB_URL,TOKEN").await;
+    assert!(told.len() == 1 && told[0].contains("TOKEN"), "{told:?}");
+    let wrong = platform.admin(reqwest::Method::GET, "/v1/functions/hello/check?secrets=a");
+    assert_eq!(
+        error(wrong.send().await.unwrap()).await.code,
+        rekindle_wire::ErrorCode::BadRequest
+    );
+    let unknown = platform.admin(reqwest::Method::GET, "/v1/functions/hello").send().await;
+    assert_eq!(unknown.unwrap().status(), 404);
+}
+
+#[tokio::test]
 async fn nothing_is_done_without_the_right_key() {
     let platform = Platform::start().await;
     let calls = [

@@ -57,6 +57,11 @@ impl ObjectStore for Objects {
         Box::pin(async { Ok(()) })
     }
 
+    fn has<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<bool, ObjectError>> {
+        let has = self.0.lock().contains_key(key);
+        Box::pin(async move { Ok(has) })
+    }
+
     fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), ObjectError>> {
         self.0.lock().remove(key);
         Box::pin(async { Ok(()) })

@@ -1,4 +1,5 @@
-//! Deploys: make a new version from a folder, or only if the folder has changed.
+//! Deploys: make a new version from a folder, or only if the folder has changed. A check tells beforehand what the
+//! platform lacks for one.
 
 use std::path::Path;
 
@@ -7,13 +8,14 @@ use axum::body::Body;
 use axum::extract::State;
 use http::{HeaderMap, StatusCode};
 use rekindle_wire::access::{AccessRole, Caller, Scope};
-use rekindle_wire::api::{Alias, Quota, QuotaKind, Reused, STEP_MAX_S, STEP_S, VersionInfo};
-use rekindle_wire::interface::Params;
-use rekindle_wire::interface::users::Deploy;
+use rekindle_wire::api::{Alias, DeployCheck, Quota, QuotaKind, Reused, STEP_MAX_S, STEP_S, VersionInfo};
+use rekindle_wire::interface::users::{CheckDeploy, Deploy};
+use rekindle_wire::interface::{Call, Params};
 use rekindle_wire::internal::{BuiltLayers, VersionSpec};
 use rekindle_wire::manifest::{SettingChange, Work};
-use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, Namespace};
+use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, Namespace, SecretName};
 
+use super::named;
 use crate::access::namespaces;
 use crate::audit;
 use crate::canary::{self, Growth};
@@ -131,6 +133,37 @@ pub(super) async fn deploy(
     audit::note(Some(&namespace), format!("{} {}", function.name(), info.version));
     prepare::begin(&scheduler, version, key, plan, (place, build), release);
     Ok((StatusCode::ACCEPTED, Json(info)))
+}
+
+/// What a deploy of the function would fail for, as far as that is known without its folder.
+pub(super) async fn check(scheduler: Scheduler, call: Call<CheckDeploy>) -> Result<DeployCheck, Refused> {
+    let CheckDeploy {
+        name,
+        namespace,
+        base,
+        secrets,
+    } = call.at;
+    let function = named(&scheduler, &name, namespace)?;
+    let mut problems = Vec::new();
+    match check_name(&scheduler, &function).await {
+        Err(refused) if refused.code == ErrorCode::InvalidManifest => problems.push(refused.message),
+        checked => checked?,
+    }
+    let secrets = secrets.unwrap_or_default();
+    let names = secrets.split(',').filter(|name| !name.is_empty());
+    let names: Result<Vec<SecretName>, _> = names.map(str::parse).collect();
+    let names = names.map_err(|e| ApiError::new(ErrorCode::BadRequest, format!("secrets: {e}")))?;
+    problems.extend(scheduler.secrets.problems(&function, &names));
+    if let Some(base) = base {
+        let base = base.as_str();
+        let has = scheduler.objects.has(&format!("runtimes/{base}.json")).await;
+        if !has.map_err(|e| ApiError::new(ErrorCode::Unavailable, chain(&e)))? {
+            problems.push(format!(
+                "the root filesystem \"{base}\" is not installed: the operator must add it: fn runtimes add {base}"
+            ));
+        }
+    }
+    Ok(DeployCheck { problems })
 }
 
 /// Refuses a folder for which the namespace has no room. What is built of it is not known yet. Returns its size.

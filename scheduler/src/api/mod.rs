@@ -108,6 +108,7 @@ fn for_users(others: Routes<Scheduler>) -> Routes<Scheduler> {
     others
         // The deploy enforces its own limit.
         .sized::<Deploy, _, _>(DefaultBodyLimit::disable(), deploy::deploy)
+        .on(deploy::check)
         .on(functions::list)
         .on(functions::detail)
         .on(functions::delete)

@@ -79,41 +79,46 @@ impl Secrets {
         self.opened(function, manifest, |is_set| is_set)
     }
 
+    /// Why those of these secrets cannot be had that cannot.
+    pub(crate) fn problems(&self, function: &FunctionId, names: &[SecretName]) -> Vec<String> {
+        let opened = names.iter().map(|name| self.open_for(function, name));
+        opened.filter_map(|opened| Some(opened.err()?.message)).collect()
+    }
+
     fn opened(
         &self,
         function: &FunctionId,
         manifest: &Manifest,
         wanted: impl Fn(bool) -> bool,
     ) -> Result<Vec<Secret>, ApiError> {
-        let names = &manifest.secrets;
-        if names.is_empty() {
-            return Ok(Vec::new());
-        }
         let namespace = function.split().1.unwrap_or_default();
+        let is_set = |name: &&SecretName| self.sealed.lock().contains_key(&(namespace.clone(), (*name).clone()));
+        let names = manifest.secrets.iter().filter(|name| wanted(is_set(name)));
+        names.map(|name| self.open_for(function, name)).collect()
+    }
+
+    fn open_for(&self, function: &FunctionId, name: &SecretName) -> Result<Secret, ApiError> {
+        let namespace = function.split().1.unwrap_or_default();
+        let unavailable = |why: String| ApiError::new(ErrorCode::SecretUnavailable, why);
         let sealed = self.sealed.lock();
-        let is_set = |name: &&SecretName| sealed.contains_key(&(namespace.clone(), (*name).clone()));
-        let opened = names.iter().filter(|name| wanted(is_set(name))).map(|name| {
-            let unavailable = |why: String| ApiError::new(ErrorCode::SecretUnavailable, why);
-            let stored = sealed.get(&(namespace.clone(), name.clone())).ok_or_else(|| {
-                let in_namespace = format!("namespace {namespace}: set it with `fn secret set {name}`");
-                unavailable(format!(
-                    "{function} needs the secret {name}, which is not set in {in_namespace}"
-                ))
-            })?;
-            let value = self.open(&namespace, name, stored).map_err(|e| {
-                let fix = format!("restart the scheduler with that key's file, or set it with `fn secret set {name}`");
-                unavailable(format!(
-                    "{function} needs the secret {name}, which cannot be read: {e}; {fix}"
-                ))
-            })?;
-            let value = SecretValue::new(&value).map_err(|e| unavailable(e.to_string()))?;
-            Ok(Secret {
-                name: name.clone(),
-                version: stored.version,
-                value,
-            })
-        });
-        opened.collect()
+        let stored = sealed.get(&(namespace.clone(), name.clone())).ok_or_else(|| {
+            let in_namespace = format!("namespace {namespace}: set it with `fn secret set {name}`");
+            unavailable(format!(
+                "{function} needs the secret {name}, which is not set in {in_namespace}"
+            ))
+        })?;
+        let value = self.open(&namespace, name, stored).map_err(|e| {
+            let fix = format!("restart the scheduler with that key's file, or set it with `fn secret set {name}`");
+            unavailable(format!(
+                "{function} needs the secret {name}, which cannot be read: {e}; {fix}"
+            ))
+        })?;
+        let value = SecretValue::new(&value).map_err(|e| unavailable(e.to_string()))?;
+        Ok(Secret {
+            name: name.clone(),
+            version: stored.version,
+            value,
+        })
     }
 
     /// Tells those of a function's secrets that are set from those that an instance got earlier.

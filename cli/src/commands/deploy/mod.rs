@@ -126,7 +126,9 @@ pub(crate) async fn run(client: &Client, args: &DeployArgs) -> Result<ExitCode> 
 /// Deploys `folder` and waits until the version can serve, or until it has taken over as a canary.
 pub(crate) async fn deploy(client: &Client, folder: &Path, how: How) -> Result<Deployed> {
     let begun = Instant::now();
-    let Packaged { manifest, packed } = Packaged::of(folder)?;
+    let packaged = Packaged::of(folder)?;
+    packaged.check_entry()?;
+    let Packaged { manifest, packed } = packaged;
     let growth = how.release.growth();
     let steps = growth.map_or(Duration::ZERO, |(steps, step)| canary::duration(steps, step));
     let deadline = begun + how.limit.unwrap_or(USUAL_WAIT + manifest.boot_timeout() * 2 + steps);

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use rekindle_relay::world::is_public;
 use rekindle_wire::manifest::{self, Manifest};
 use rekindle_wire::{ApiError, ErrorCode};
+use rekindle_worker::deploy::build::check_listing;
 
 use super::pack::{self, Packed};
 use super::{image, locks};
@@ -41,6 +42,15 @@ impl Packaged {
         };
         Ok(Self { manifest, packed })
     }
+
+    /// Looks for what the function is started by in the packed files.
+    ///
+    /// # Errors
+    /// If no build can find it, with what to do.
+    pub(crate) fn check_entry(&self) -> Result<(), ApiError> {
+        check_listing(&self.manifest, &self.packed.listing)
+            .map_err(|e| ApiError::new(ErrorCode::InvalidManifest, e.to_string()))
+    }
 }
 
 /// Reads and checks `fn.toml`, so that a mistake costs no upload.
@@ -60,6 +70,9 @@ pub(super) fn read_manifest(folder: &Path) -> Result<Manifest> {
     if let Some(advice) = manifest::advice(&text, &runtimes::month()) {
         eprintln!("{} {advice}", show::tinted_err("runtime:", Tone::Warning));
     }
+    for warning in manifest::warnings(&text, &manifest) {
+        eprintln!("{} {warning}", show::tinted_err("fn.toml:", Tone::Warning));
+    }
     if let Some(address) = private_callback(&manifest) {
         eprintln!(
             "{} {address} is in a network that callbacks do not reach, unless the gateway has --callback-allow \
@@ -70,9 +83,6 @@ pub(super) fn read_manifest(folder: &Path) -> Result<Manifest> {
     Ok(manifest)
 }
 
-    for warning in manifest::warnings(&text, &manifest) {
-        eprintln!("{} {warning}", show::tinted_err("fn.toml:", Tone::Warning));
-    }
 /// The address in the manifest's `callback`, if it is in a refused network.
 fn private_callback(manifest: &Manifest) -> Option<IpAddr> {
     let url = reqwest::Url::parse(manifest.asynchronous.callback.as_deref()?).ok()?;
@@ -118,6 +128,31 @@ mod tests {
             "{}",
             api.message
         );
+    }
+
+    #[test]
+    fn what_starts_a_function_is_looked_for_in_the_packed_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let wrong = |start: &str| {
+            let text = format!("name = \"hello\"\n{start}\n");
+            fs::write(dir.path().join("fn.toml"), text).unwrap();
+            let checked = Packaged::of(dir.path()).unwrap().check_entry();
+            checked.err().map(|e| e.message).unwrap_or_default()
+        };
+        for file in ["main.py", "server", "left.py"] {
+            fs::write(dir.path().join(file), "").unwrap();
+        }
+        fs::write(dir.path().join(".fnignore"), "left.py\n").unwrap();
+        let python = |entry: &str| wrong(&format!("runtime = \"python3.13\"\nentry = \"{entry}\""));
+        let http = |command: &str| wrong(&format!("runtime = \"http\"\ncommand = [\"{command}\"]"));
+        assert_eq!(python("main.handler"), "");
+        assert!(python("app.handler").contains("needs app.py"));
+        assert!(python("left.handler").contains("needs left.py"), "it stays behind");
+        assert!(http("./server").contains("run `chmod +x server`"));
+        assert!(http("./bin/server").contains("not in the function's folder"));
+        assert_eq!(http("gunicorn"), "", "a package may bring it");
+        fs::write(dir.path().join("requirements.txt"), "app").unwrap();
+        assert_eq!(python("app.handler"), "", "the same");
     }
 
     #[test]

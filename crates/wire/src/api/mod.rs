@@ -33,7 +33,7 @@ pub use release::{
 };
 pub use schedule::{ScheduleInfo, ScheduledRun};
 pub use secret::SecretSummary;
-pub use source::{Reused, SourceFile, SourceKind, VersionFiles};
+pub use source::{DeployCheck, Reused, SourceFile, SourceKind, VersionFiles};
 pub use usage::{GbMs, USAGE_DAYS_MAX, USAGE_LINES_MAX, UsageBy, UsageLine};
 pub use version::{
     PhaseTime, Randomness, Rehearsal, Repeating, RestoredBy, SnapshotSummary, VersionInfo, VersionState,

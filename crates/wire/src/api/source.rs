@@ -19,6 +19,13 @@ pub enum SourceKind {
     Link,
 }
 
+/// What a deploy would fail for, as far as that is known without the folder.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DeployCheck {
+    /// Each with what to do.
+    pub problems: Vec<String>,
+}
+
 /// A file of a version's folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SourceFile {

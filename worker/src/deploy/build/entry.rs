@@ -1,13 +1,15 @@
-//! Checks that the entry named in `fn.toml` exists. The rules are the runtimes' own (`handler.py`, `handler.js`).
+//! Checks that the entry named in `fn.toml` exists. The rules are the runtimes' own (`handler.py`, `handler.js`). The
+//! command line looks for it in what it is about to upload, by the same rules.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use rekindle_wire::api::SourceFile;
 use rekindle_wire::manifest::{Manifest, Runtime};
 
 use super::PYTHON_PACKAGES;
+use super::tree::{Directory, Kind, Listing, Tree};
 
 /// How many programs an error lists.
 const LISTED: usize = 20;
@@ -38,6 +40,22 @@ pub(super) struct Built<'a> {
 
 /// Looks for the entry in the uploaded folder `app`, before anything is installed.
 pub(super) fn check(manifest: &Manifest, app: &Path) -> Result<Found, EntryError> {
+    find(manifest, &Directory(app))
+}
+
+/// Looks for the entry in a folder that is not uploaded yet. What dependencies or a root filesystem may bring counts as
+/// there.
+///
+/// # Errors
+/// If no build can find it.
+pub fn check_listing(manifest: &Manifest, files: &[SourceFile]) -> Result<(), EntryError> {
+    match &manifest.image {
+        Some(_) => Ok(()),
+        None => find(manifest, &Listing(files)).map(drop),
+    }
+}
+
+fn find(manifest: &Manifest, app: &dyn Tree) -> Result<Found, EntryError> {
     let entry = manifest.entry.as_deref().unwrap_or_default();
     match manifest.runtime {
         Runtime::Python => {
@@ -45,7 +63,7 @@ pub(super) fn check(manifest: &Manifest, app: &Path) -> Result<Found, EntryError
             if python_file(app, &module) {
                 return Ok(Found::Yes);
             }
-            if app.join("requirements.txt").is_file() {
+            if app.has_file(Path::new("requirements.txt")) {
                 return Ok(Found::Elsewhere);
             }
             Err(python_missing(entry, &module))
@@ -62,13 +80,13 @@ pub(super) fn check_built(manifest: &Manifest, built: &Built<'_>) -> Result<(), 
         Runtime::Python => {
             let module = python_module(entry);
             match built.packages {
-                Some(packages) if python_file(packages, &module) => Ok(()),
+                Some(packages) if python_file(&Directory(packages), &module) => Ok(()),
                 _ => Err(python_missing(entry, &module)),
             }
         }
         Runtime::Node => {
             let module = node_module(entry);
-            match node_file(built.app, module) {
+            match node_file(&Directory(built.app), module) {
                 true => Ok(()),
                 false => Err(node_missing(entry, module)),
             }
@@ -89,28 +107,27 @@ fn python_missing(entry: &str, module: &str) -> EntryError {
     ))
 }
 
-fn python_file(root: &Path, module: &str) -> bool {
-    let path = root.join(module);
-    if path.with_added_extension("py").is_file() || path.join("__init__.py").is_file() {
+fn python_file(root: &dyn Tree, module: &str) -> bool {
+    let path = Path::new(module);
+    if root.has_file(&path.with_added_extension("py")) || root.has_file(&path.join("__init__.py")) {
         return true;
     }
     // An extension module: main.cpython-311-x86_64-linux-gnu.so, main.abi3.so or main.so.
     let Some((parent, name)) = path.parent().zip(path.file_name().and_then(|n| n.to_str())) else {
         return false;
     };
-    fs::read_dir(parent).into_iter().flatten().flatten().any(|e| {
-        let file = e.file_name();
-        let rest = file.to_str().and_then(|f| f.strip_prefix(name));
+    root.names(parent).iter().any(|file| {
+        let rest = file.strip_prefix(name);
         rest.is_some_and(|r| r.starts_with('.') && r.ends_with(".so"))
     })
 }
 
-fn node(entry: &str, app: &Path) -> Result<Found, EntryError> {
+fn node(entry: &str, app: &dyn Tree) -> Result<Found, EntryError> {
     let module = node_module(entry);
     if node_file(app, module) {
         return Ok(Found::Yes);
     }
-    if module.starts_with("node_modules/") && app.join("package.json").is_file() {
+    if module.starts_with("node_modules/") && app.has_file(Path::new("package.json")) {
         return Ok(Found::Elsewhere);
     }
     Err(node_missing(entry, module))
@@ -124,14 +141,14 @@ fn node_module(entry: &str) -> &str {
     &path[..end]
 }
 
-fn node_file(app: &Path, module: &str) -> bool {
-    let path = app.join(module);
-    path.is_file()
+fn node_file(app: &dyn Tree, module: &str) -> bool {
+    let path = Path::new(module);
+    app.has_file(path)
         || ["js", "mjs", "cjs"]
             .iter()
-            .any(|e| path.with_added_extension(e).is_file())
-        || path.join("package.json").is_file()
-        || path.join("index.js").is_file()
+            .any(|e| app.has_file(&path.with_added_extension(e)))
+        || app.has_file(&path.join("package.json"))
+        || app.has_file(&path.join("index.js"))
 }
 
 fn node_missing(entry: &str, module: &str) -> EntryError {
@@ -147,7 +164,7 @@ fn program(manifest: &Manifest) -> &str {
     relative.trim_start_matches("./")
 }
 
-fn command(manifest: &Manifest, app: &Path) -> Result<Found, EntryError> {
+fn command(manifest: &Manifest, app: &dyn Tree) -> Result<Found, EntryError> {
     let program = program(manifest);
     if program.starts_with('/') {
         return Ok(Found::Yes);
@@ -157,40 +174,33 @@ fn command(manifest: &Manifest, app: &Path) -> Result<Found, EntryError> {
         let is_default = !manifest.env.contains_key("PATH");
         return Ok(if is_default { Found::Elsewhere } else { Found::Yes });
     }
-    if !app.join(program).exists() && comes_with_dependencies(manifest, app, program) {
+    if app.kind(Path::new(program)).is_none() && comes_with_dependencies(manifest, app, program) {
         return Ok(Found::Elsewhere);
     }
     executable(manifest, app, program)
 }
 
 /// Returns whether a path of the function is one that an installer makes.
-fn comes_with_dependencies(manifest: &Manifest, app: &Path, path: &str) -> bool {
+fn comes_with_dependencies(manifest: &Manifest, app: &dyn Tree, path: &str) -> bool {
     let (directory, list) = match manifest.base.runtime() {
         Some(Runtime::Python) => (PYTHON_PACKAGES, "requirements.txt"),
         Some(Runtime::Node) => ("node_modules", "package.json"),
         Some(Runtime::Http) | None => return false,
     };
-    Path::new(path).starts_with(directory) && app.join(list).is_file()
+    Path::new(path).starts_with(directory) && app.has_file(Path::new(list))
 }
 
-fn executable(manifest: &Manifest, app: &Path, path: &str) -> Result<Found, EntryError> {
+fn executable(manifest: &Manifest, app: &dyn Tree, path: &str) -> Result<Found, EntryError> {
     let program = &manifest.command[0];
-    let Ok(metadata) = fs::metadata(app.join(path)) else {
-        return Err(EntryError(format!(
-            "command starts {program}, which is not in the function's folder: build it before the deploy (build.command in fn.toml), check .fnignore, or correct command"
-        )));
+    let wrong = match app.kind(Path::new(path)) {
+        Some(Kind::Executable) => return Ok(Found::Yes),
+        Some(Kind::Plain) => format!("is not executable: run `chmod +x {path}` and deploy again"),
+        Some(Kind::Other) => "is not a file: correct command in fn.toml".to_owned(),
+        None => "is not in the function's folder: build it before the deploy (build.command in fn.toml), check \
+                 .fnignore, or correct command"
+            .to_owned(),
     };
-    if !metadata.is_file() {
-        return Err(EntryError(format!(
-            "command starts {program}, which is not a file: correct command in fn.toml"
-        )));
-    }
-    if metadata.permissions().mode() & 0o100 == 0 {
-        return Err(EntryError(format!(
-            "command starts {program}, which is not executable: run `chmod +x {path}` and deploy again"
-        )));
-    }
-    Ok(Found::Yes)
+    Err(EntryError(format!("command starts {program}, which {wrong}")))
 }
 
 fn built_command(manifest: &Manifest, built: &Built<'_>) -> Result<(), EntryError> {

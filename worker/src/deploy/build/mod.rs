@@ -24,6 +24,7 @@ mod request;
 mod requirements;
 mod room;
 mod space;
+mod tree;
 mod upstream;
 
 use std::io;
@@ -51,7 +52,7 @@ use room::Room;
 
 pub use allow::{BuildNetwork, Host, ParseHostError};
 pub use counts::BuildCounts;
-pub use entry::EntryError;
+pub use entry::{EntryError, check_listing};
 pub use installer::InstallerError;
 pub use node::NodeError;
 pub use pack::PackError;

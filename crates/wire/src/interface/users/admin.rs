@@ -3,13 +3,14 @@
 use super::described::{Access, Described, Field, Message, Place, Reach, list, one};
 use crate::access::KeyId;
 use crate::api::{
-    Alias, AliasTargets, AuditPage, CanarySteps, CollectRequest, Collected, FunctionDetail, FunctionSummary,
-    InstanceInfo, InstanceObjects, KeySummary, LogLine, MigrateRequest, Migration, NamespaceSummary, NewKey,
-    NewKeyRequest, Quota, QuotaStatus, Revocation, RevokeRequest, RevokedKey, Rollback, RollbackRequest, ScheduleInfo,
-    SecretSummary, Status, UsageBy, UsageLine, VersionFiles, VersionInfo, VersionSummary, WorkerInfo,
+    Alias, AliasTargets, AuditPage, CanarySteps, CollectRequest, Collected, DeployCheck, FunctionDetail,
+    FunctionSummary, InstanceInfo, InstanceObjects, KeySummary, LogLine, MigrateRequest, Migration, NamespaceSummary,
+    NewKey, NewKeyRequest, Quota, QuotaStatus, Revocation, RevokeRequest, RevokedKey, Rollback, RollbackRequest,
+    ScheduleInfo, SecretSummary, Status, UsageBy, UsageLine, VersionFiles, VersionInfo, VersionSummary, WorkerInfo,
 };
 use crate::asynchronous::{AcceptedCall, AsyncCall, CallState, Changed};
 use crate::ids::{AliasName, CallId, FunctionId, FunctionName, InstanceId, Namespace, VersionNumber, WorkerId};
+use crate::manifest::Base;
 use crate::schedule::ScheduleName;
 use crate::secret::SecretName;
 use crate::stats::{FunctionStats, Stats};
@@ -64,6 +65,23 @@ described! {
         namespace: Namespace
     } () => OK FunctionDetail "its versions, newest first, and its instances"
     fails FunctionNotFound;
+
+    /// Check a deploy
+    ///
+    /// What a deploy of the function would be refused for, or fail for, as far as that is known without its folder.
+    functions [Deployer Function] GET "/v1/functions/{name}/check" CheckDeploy {
+        /// the function, which need not be there yet
+        name: FunctionName;
+        /// the namespace; `namespace_not_found` (404) if there is none of that name
+        namespace: Namespace,
+        /// the root filesystem that it needs; absent for a container image
+        base: Base,
+        /// the secrets that it needs, separated by commas
+        secrets: String
+    } () => OK DeployCheck "nothing, or what is wrong"
+    fails
+        BadRequest "a parameter cannot be read",
+        Unavailable "the object store does not answer";
 
     /// Delete a function
     ///
