@@ -1,35 +1,47 @@
 //! Options of commands about functions.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use rekindle_wire::FunctionName;
 use rekindle_wire::api::{CanarySteps, STEP_MAX_S};
 use rekindle_wire::internal::BUILD_TOOLS;
-use rekindle_wire::manifest::{Base, parse_duration};
+use rekindle_wire::manifest::{Base, Runtime, parse_duration};
 
 use super::{FunctionArg, Listing, Places, S3Args, VersionArg};
 
-/// The templates of `fn init`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Template {
-    /// `handler(event, context)` in Python.
-    Python,
-    /// `handler(event, context)` in JavaScript.
-    Node,
-    /// Any command that serves HTTP on $PORT.
-    Http,
+/// What `fn init` makes a function for: a runtime, and a version of it if one is named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Template {
+    pub(crate) runtime: Runtime,
+    pub(crate) base: Option<Base>,
 }
 
-impl Template {
-    /// The template's folder under `functions/templates/`.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Python => "python",
-            Self::Node => "node",
-            Self::Http => "http",
+impl FromStr for Template {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let unversioned = [Runtime::Python, Runtime::Node, Runtime::Http];
+        if let Some(runtime) = unversioned.into_iter().find(|runtime| runtime.as_str() == name) {
+            return Ok(Self { runtime, base: None });
         }
+        let base = Base::of_runtime(name);
+        let versioned = base.and_then(|base| Some((base.runtime()?, base)));
+        versioned
+            .map(|(runtime, base)| Self {
+                runtime,
+                base: Some(base),
+            })
+            .ok_or_else(|| {
+                let versions = Base::ALL
+                    .into_iter()
+                    .filter_map(Base::interpreter)
+                    .map(|is| is.versioned);
+                let names: Vec<_> = unversioned.map(Runtime::as_str).into_iter().chain(versions).collect();
+                format!("choose of {}", names.join(", "))
+            })
     }
 }
 
@@ -38,12 +50,13 @@ impl Template {
 #[command(after_help = "\
 Examples:
   fn init greet                    Python, in ./greet
-  fn init --runtime node
+  fn init --runtime node24
   fn init --runtime http api       any HTTP server
   fn init --name greet My_Folder   a folder whose name is none for a function")]
 pub(crate) struct InitArgs {
-    /// The runtime that the function is written for.
-    #[arg(long, short, value_enum, default_value = "python")]
+    /// The runtime that the function is written for: http, python or node, or a version of `fn runtimes list`. Without
+    /// a version, it is the newest that is built on this machine and is still repaired.
+    #[arg(long, short, value_name = "NAME", default_value = "python")]
     pub(crate) runtime: Template,
     /// The function's name; by default the folder's.
     #[arg(long)]

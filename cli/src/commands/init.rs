@@ -1,22 +1,30 @@
 //! `fn init`: writes a template into a folder. The templates are those under `functions/templates/`, embedded by
 //! `build.rs`. Existing files are never overwritten.
 
-use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::{env, fs};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use rekindle_wire::FunctionName;
 use rekindle_wire::ids::FUNCTION_NAME_MAX;
+use rekindle_wire::manifest::{self, Base, Runtime};
 
+use super::runtimes::month;
 use crate::args::{InitArgs, Template};
+use crate::show::{self, Tone};
+use crate::up::runtimes::archive;
 
 /// One embedded file: template, path inside it, executable, content.
 type Embedded = (&'static str, &'static str, bool, &'static [u8]);
 
 /// Placeholder for the function's name in a template.
 const NAME_MARK: &str = "{{name}}";
+/// Placeholder for the runtime and its version.
+const RUNTIME_MARK: &str = "{{runtime}}";
+/// Where a platform on this machine has its runtimes, unless FN_CACHE says otherwise.
+const CACHE: &str = "/var/cache/rekindle";
 
 static FILES: &[Embedded] = include!(concat!(env!("OUT_DIR"), "/templates.rs"));
 
@@ -26,9 +34,15 @@ pub(crate) fn run(args: &InitArgs) -> Result<ExitCode> {
         Some(name) => name.clone(),
         None => name_of(&args.dir)?,
     };
-    let written = write(args.runtime, &args.dir, &name)?;
+    let cache = env::var_os("FN_CACHE").map_or_else(|| PathBuf::from(CACHE), PathBuf::from);
+    let month = month();
+    let runtime = version(args.runtime, &cache, &month);
+    let written = write(args.runtime.runtime, runtime, &args.dir, &name)?;
     for path in &written {
         say!("  {}", path.display());
+    }
+    if let Some(advice) = manifest::advice(&format!("runtime = \"{runtime}\""), &month) {
+        eprintln!("{} {advice}", show::tinted_err("runtime:", Tone::Warning));
     }
     let here = args.dir == Path::new(".");
     let arg = if here {
@@ -40,8 +54,23 @@ pub(crate) fn run(args: &InitArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The runtime's name in `fn.toml`, with its version: the one that is named, or the newest that is built on this machine
+/// and is repaired in this month, or else the one that each platform has.
+fn version(template: Template, cache: &Path, month: &str) -> &'static str {
+    let of_runtime = |base: &Base| base.runtime() == Some(template.runtime);
+    let is_good = |base: &Base| {
+        let is_supported = base.interpreter().is_some_and(|is| is.is_supported(month));
+        is_supported && archive(cache, base.as_str()).is_file()
+    };
+    let newest = || Base::ALL.into_iter().rev().filter(of_runtime).find(is_good);
+    let usual = || Base::USUAL.into_iter().find(of_runtime);
+    let base = template.base.or_else(newest).or_else(usual);
+    base.and_then(Base::interpreter)
+        .map_or(template.runtime.as_str(), |is| is.versioned)
+}
+
 /// Writes the template into `dir`, for a function of this name. Returns the files written.
-fn write(template: Template, dir: &Path, name: &FunctionName) -> Result<Vec<PathBuf>> {
+fn write(template: Runtime, runtime: &str, dir: &Path, name: &FunctionName) -> Result<Vec<PathBuf>> {
     let files: Vec<&Embedded> = FILES.iter().filter(|f| f.0 == template.as_str()).collect();
     if files.is_empty() {
         bail!(
@@ -65,7 +94,8 @@ fn write(template: Template, dir: &Path, name: &FunctionName) -> Result<Vec<Path
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).with_context(|| format!("{}: the folder cannot be made", parent.display()))?;
         }
-        fs::write(&path, filled(content, name)).with_context(|| format!("{}: cannot be written", path.display()))?;
+        fs::write(&path, filled(content, name, runtime))
+            .with_context(|| format!("{}: cannot be written", path.display()))?;
         if *executable {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
                 .with_context(|| format!("{}: cannot be made executable", path.display()))?;
@@ -104,10 +134,13 @@ fn similar(text: &str) -> String {
     if name.is_empty() { "greet" } else { name }.to_owned()
 }
 
-/// The file with the placeholder replaced by the function's name.
-fn filled(content: &[u8], name: &FunctionName) -> Vec<u8> {
+/// The file with the placeholders replaced.
+fn filled(content: &[u8], name: &FunctionName, runtime: &str) -> Vec<u8> {
     match std::str::from_utf8(content) {
-        Ok(text) => text.replace(NAME_MARK, name.as_str()).into_bytes(),
+        Ok(text) => text
+            .replace(NAME_MARK, name.as_str())
+            .replace(RUNTIME_MARK, runtime)
+            .into_bytes(),
         Err(_) => content.to_vec(),
     }
 }
@@ -124,22 +157,48 @@ mod tests {
 
     #[test]
     fn every_template_has_a_manifest_that_passes_and_carries_the_name() {
-        for template in [Template::Python, Template::Node, Template::Http] {
+        for (template, runtime) in [
+            (Runtime::Python, "python3.14"),
+            (Runtime::Node, "node24"),
+            (Runtime::Http, "http"),
+        ] {
             let dir = tempfile::tempdir().unwrap();
             let folder = dir.path().join("My Fun_c");
-            write(template, &folder, &name("my-fun-c")).unwrap();
+            write(template, runtime, &folder, &name("my-fun-c")).unwrap();
             let text = fs::read_to_string(folder.join("fn.toml")).unwrap();
             let manifest = manifest::parse(&text).unwrap();
             assert_eq!(manifest.name.as_str(), "my-fun-c");
-            assert_eq!(manifest.runtime.as_str(), template.as_str());
+            assert_eq!(manifest.runtime, template);
+            assert!(text.contains(&format!("runtime = \"{runtime}\"")), "{text}");
         }
+    }
+
+    #[test]
+    fn a_new_function_is_for_the_version_named_or_the_newest_that_is_here_and_repaired() {
+        let dir = tempfile::tempdir().unwrap();
+        let chosen = |name: &str| version(name.parse().unwrap(), dir.path(), "2026-11");
+        assert_eq!(["python", "node", "http"].map(chosen), ["python3.11", "node18", "http"]);
+        fs::create_dir(dir.path().join("runtimes")).unwrap();
+        for built in ["python3.13", "node", "node20", "node22"] {
+            fs::write(archive(dir.path(), built), "").unwrap();
+        }
+        assert_eq!(["python", "node"].map(chosen), ["python3.13", "node22"]);
+        assert_eq!(["python3.14", "node18"].map(chosen), ["python3.14", "node18"]);
+        assert!(
+            "python2"
+                .parse::<Template>()
+                .unwrap_err()
+                .contains("python3.14, node18")
+        );
     }
 
     #[test]
     fn what_is_there_is_not_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("fn.toml"), "mine").unwrap();
-        let error = write(Template::Python, dir.path(), &name("a")).unwrap_err().to_string();
+        let error = write(Runtime::Python, "python", dir.path(), &name("a"))
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("is there already"), "{error}");
         assert_eq!(fs::read_to_string(dir.path().join("fn.toml")).unwrap(), "mine");
     }

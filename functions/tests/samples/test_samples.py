@@ -39,7 +39,8 @@ class Running:
             subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund"], cwd=folder, check=True)
             (folder / "node_modules").mkdir(exist_ok=True)
             (folder / "node_modules/rekindle").symlink_to(Path(NODE[1]).parent / "rekindle")
-        runtime = manifest["runtime"].rstrip("0123456789.")
+        # A template has a mark in the version's place.
+        runtime = manifest["runtime"].replace("{{runtime}}", name).rstrip("0123456789.")
         command = {"python": PYTHON, "node": NODE}.get(runtime) or manifest["command"]
         with socket.socket() as sock:
             sock.bind(("127.0.0.1", 0))
