@@ -232,7 +232,7 @@ async fn function_error(outgoing: &Outgoing, answer: Response<Body>, deadline: I
         _ => String::from_utf8_lossy(&body[..body.len().min(500)]).into_owned(),
     };
     let function = &outgoing.function;
-    let message = format!("{function} threw {what} (`fn logs {function}` shows the trace)");
+    let message = format!("{function} threw {what} (`fn logs {function}` shows what it wrote)");
     failed(ApiError::new(ErrorCode::FunctionError, message), false)
 }
 

@@ -39,7 +39,15 @@ pub(crate) async fn run(client: &Client, args: &LogsArgs) -> Result<ExitCode> {
     }
     printed |= print(&pending, args.listing.json, only.as_deref())? == Printed::Line;
     if !printed && args.tail > 0 {
-        eprintln!("{name} has written nothing: its output comes here as it is invoked (`fn invoke {name}`)");
+        match &args.name.selector {
+            None => {
+                eprintln!("{name} has written nothing: its output comes here as it is invoked (`fn invoke {name}`)")
+            }
+            Some(selector) => eprintln!(
+                "of the last {} lines of {name} none is of @{selector}: see more with --tail",
+                args.tail
+            ),
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

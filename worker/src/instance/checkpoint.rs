@@ -16,6 +16,7 @@ use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::{CaptureMeta, CaptureOptions, Codec, ExtraFile, Published, RegionIndex, Store, publish};
 use rekindle_wire::SnapshotId;
 use rekindle_wire::api::Randomness;
+use rekindle_wire::manifest::ByteSize;
 use rekindle_wire::processor::InstructionSets;
 
 use super::hooks::{Hook, call_hook};
@@ -72,6 +73,12 @@ pub enum CheckpointError {
     /// It cannot be dumped.
     #[error(transparent)]
     Dump(#[from] DumpError),
+    /// CRIU was killed at the memory limit.
+    #[error(
+        "the images of its memory and files did not fit into the memory that a checkpoint may take, {0}: raise memory \
+         in fn.toml, or hold less of it before the snapshot"
+    )]
+    NoMemory(ByteSize),
     /// A task that blocks broke off.
     #[error("work on the images")]
     Task(#[from] tokio::task::JoinError),
@@ -153,6 +160,8 @@ impl Checkpointer {
         // An unreadable value counts as small, which is the usual case.
         let memory = parts.cgroup.memory_current().unwrap_or(0);
         let path = self.dump_dirs.choose(memory).join(format!("dump-{}", instance.id));
+        let oom_kills = || parts.cgroup.oom_kills().unwrap_or(0);
+        let killed_before = oom_kills();
         let mut pauses = PAUSES_MS.iter();
         let (dir, dumped) = loop {
             let dir = DumpDir::make(&path).map_err(|e| CheckpointError::Directory(path.clone(), e))?;
@@ -160,6 +169,9 @@ impl Checkpointer {
                 Ok(dumped) => break (dir, dumped),
                 Err(error) => error,
             };
+            if oom_kills() > killed_before {
+                return Err(CheckpointError::NoMemory(ByteSize(RoomForImages::limit(instance))));
+            }
             let passing = matches!(&error, CheckpointError::Dump(e) if e.is_passing());
             let Some(pause) = pauses.next().filter(|_| passing) else {
                 return Err(error);

@@ -29,17 +29,21 @@ pub(crate) struct RoomForImages {
 }
 
 impl RoomForImages {
+    /// What the sandbox may use while its images exist, in bytes. Images are no larger than what they are made of: memory
+    /// and files, which the function's limit counts.
+    pub(super) fn limit(instance: &Instance) -> u64 {
+        memory_limit(&instance.spec)
+            .saturating_mul(2)
+            .saturating_add(DESCRIPTION)
+    }
+
     pub(crate) fn give(
         instance: &Arc<Instance>,
         parts: &Arc<RunningInstance>,
         alone: Option<OwnedSemaphorePermit>,
     ) -> Self {
-        // Images are no larger than what they are made of: memory and files, which the limit counts.
-        let raised = memory_limit(&instance.spec)
-            .saturating_mul(2)
-            .saturating_add(DESCRIPTION);
         // The checkpoint of a small function succeeds without it.
-        if let Err(e) = parts.cgroup.raise_memory(raised) {
+        if let Err(e) = parts.cgroup.raise_memory(Self::limit(instance)) {
             tracing::warn!(instance = %instance.id, error = %e, "no more memory for the checkpoint");
         }
         Self {

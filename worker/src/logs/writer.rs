@@ -16,8 +16,8 @@ use super::files::{FilesSnapshot, LogFiles};
 
 /// Maximum number of batches of lines that wait for the disk.
 const QUEUE: usize = 1024;
-/// Maximum number of lines that a following reader may be behind.
-const FOLLOW_LINES: usize = 1024;
+/// Maximum number of lines that a following reader may be behind: two bursts of an instance.
+const FOLLOW_LINES: usize = 4096;
 
 /// One function's logs: its files, and those who follow them.
 #[derive(Debug)]
