@@ -24,6 +24,7 @@ use std::future::Future;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
+use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory as _, FromArgMatches as _};
 
 use crate::args::{Cli, Command, RuntimesCommand};
@@ -53,7 +54,8 @@ fn command_line() -> Result<Cli> {
     let completed = settings::complete(&root, std::env::args_os().collect())?;
     let matches = root.try_get_matches_from_mut(&completed.words);
     let parsed = matches.and_then(|matches| Cli::from_arg_matches(&matches).map_err(|e| e.format(&mut root)));
-    Ok(parsed.unwrap_or_else(|error| {
+    Ok(parsed.unwrap_or_else(|mut error| {
+        forget_hidden(&root, &mut error);
         let code = error.exit_code();
         if completed.secrets.is_empty() {
             // Nobody is there to be told that standard error is closed.
@@ -70,6 +72,21 @@ fn command_line() -> Result<Cli> {
         }
         std::process::exit(code)
     }))
+}
+
+/// Has an error suggest no command that is hidden.
+fn forget_hidden(root: &clap::Command, error: &mut clap::Error) {
+    let is_hidden = |name: &String| {
+        let known = root.get_subcommands().find(|command| command.get_name() == name);
+        known.is_some_and(clap::Command::is_hide_set)
+    };
+    let kind = ContextKind::SuggestedSubcommand;
+    if let Some(ContextValue::Strings(names)) = error.remove(kind) {
+        let shown: Vec<_> = names.into_iter().filter(|name| !is_hidden(name)).collect();
+        if !shown.is_empty() {
+            error.insert(kind, ContextValue::Strings(shown));
+        }
+    }
 }
 
 /// Runs one command. Commands that need no client and no threads come first.
