@@ -48,6 +48,17 @@ fn a_wrong_command_line_ends_with_two() {
 }
 
 #[test]
+fn an_unknown_command_suggests_none_that_is_hidden() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = |word: &str| err(&rekindle(dir.path(), &[word]));
+    assert!(said("deplyo").contains("'deploy'"), "{}", said("deplyo"));
+    for (word, hidden) in [("dem", "demo"), ("doctor-tar", "doctor-target")] {
+        let said = said(word);
+        assert!(said.contains("unrecognized") && !said.contains(hidden), "{said}");
+    }
+}
+
+#[test]
 fn settings_come_from_a_file_and_say_so() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("rekindle.toml");

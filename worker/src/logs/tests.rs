@@ -212,6 +212,25 @@ async fn drops_are_told_of_while_the_function_is_silent() {
 }
 
 #[tokio::test]
+async fn a_burst_that_the_limits_allow_is_followed_whole() {
+    let f = fixture(LogLimits::default());
+    let sink = f.sink();
+    let mut writer = piped(&sink, "stdout");
+    let mut lines = Box::pin(f.logs.follow(&f.function, 0).await.unwrap());
+    for number in 0..1_900 {
+        writer.write_all(format!("{number}\n").as_bytes()).unwrap();
+    }
+    drop(writer);
+    assert!(sink.drained(LIMIT).await);
+    for number in 0..1_900 {
+        assert_eq!(
+            timeout(LIMIT, lines.next()).await.unwrap().unwrap().text,
+            number.to_string()
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_long_line_becomes_several() {
     let f = fixture(LogLimits {
         line_bytes: 10,
