@@ -54,7 +54,7 @@ pub(crate) fn run(args: &InitArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The runtime's name in `fn.toml`, with its version: the one that is named, or the newest that is built on this machine
+/// The name of the runtime and its version: the one that is named, or the newest that is built on this machine
 /// and is repaired in this month, or else the one that each platform has.
 fn version(template: Template, cache: &Path, month: &str) -> &'static str {
     let of_runtime = |base: &Base| base.runtime() == Some(template.runtime);

@@ -29,8 +29,8 @@ pub(crate) struct RoomForImages {
 }
 
 impl RoomForImages {
-    /// What the sandbox may use while its images exist, in bytes. Images are no larger than what they are made of: memory
-    /// and files, which the function's limit counts.
+    /// What the sandbox may use while its images exist, in bytes. Images are no larger than what they are made of:
+    /// memory and files, which the function's limit counts.
     pub(super) fn limit(instance: &Instance) -> u64 {
         memory_limit(&instance.spec)
             .saturating_mul(2)
