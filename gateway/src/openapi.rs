@@ -193,7 +193,7 @@ fn needs(access: &Access) -> String {
 mod tests {
     use std::collections::BTreeSet;
 
-    use rekindle_wire::interface::users::{ADMIN, GATEWAY};
+    use rekindle_wire::interface::users::{ADMIN, FUNCTIONS, GATEWAY};
     use serde_json::Value;
 
     use super::*;
@@ -221,7 +221,7 @@ mod tests {
             described.extend(methods.map(|method| (method.to_uppercase(), path.clone())));
         }
         let mut defined = Vec::new();
-        for operation in ADMIN.iter().chain(GATEWAY) {
+        for operation in FUNCTIONS.iter().chain(ADMIN).chain(GATEWAY) {
             let method = operation.method.to_string();
             defined.extend(in_namespace(operation.path).map(|path| (method.clone(), path)));
             defined.push((method, operation.path.to_owned()));

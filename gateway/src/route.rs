@@ -230,7 +230,7 @@ pub(crate) fn forced(headers: &HeaderMap) -> Result<Option<StartKind>, ApiError>
 #[cfg(test)]
 mod tests {
     use rekindle_wire::interface::Operation;
-    use rekindle_wire::interface::users::{ADMIN, GATEWAY};
+    use rekindle_wire::interface::users::{ADMIN, FUNCTIONS, GATEWAY};
 
     use super::*;
 
@@ -461,7 +461,7 @@ mod tests {
             let request = Request::builder().method(&operation.method).uri(path).body(()).unwrap();
             route(&request, None, PEER, &Hosts::default())
         };
-        for operation in ADMIN {
+        for operation in FUNCTIONS.iter().chain(ADMIN) {
             assert_eq!(at(operation), Ok(Route::Admin), "{operation:?}");
         }
         for operation in GATEWAY {

@@ -242,7 +242,7 @@ mod tests {
 
     use rekindle_identity::{Join, MEMBERSHIP};
     use rekindle_wire::interface::scheduler::SCHEDULER;
-    use rekindle_wire::interface::users::ADMIN;
+    use rekindle_wire::interface::users::{ADMIN, FUNCTIONS};
 
     use super::*;
 
@@ -255,7 +255,11 @@ mod tests {
         let routes = for_users(for_roles());
         // A scheduler that stands by lets hosts join too, so that is served apart.
         let others = MEMBERSHIP.iter().filter(|o| **o != Join::OPERATION).cloned();
-        let defined: Vec<_> = [SCHEDULER, ADMIN].concat().into_iter().chain(others).collect();
+        let defined: Vec<_> = [SCHEDULER, FUNCTIONS, ADMIN]
+            .concat()
+            .into_iter()
+            .chain(others)
+            .collect();
         assert_eq!(paths(routes.operations()), paths(&defined));
     }
 }

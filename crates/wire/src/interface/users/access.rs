@@ -4,7 +4,7 @@ use http::Method;
 use percent_encoding::percent_decode_str;
 
 use super::described::{Described, Reach};
-use super::{DESCRIBED_ADMIN, in_namespace};
+use super::{in_namespace, passed_on};
 use crate::access::{AccessRole, Caller, Scope};
 use crate::error::{ApiError, ErrorCode};
 use crate::ids::{DEFAULT_NAMESPACE, FunctionName, Namespace};
@@ -63,7 +63,7 @@ pub fn touched(method: &Method, path: &str) -> Option<Touched> {
 
 /// The operation that a request is for, and what its path names.
 fn found<'a>(method: &Method, path: &'a str) -> Option<(&'static Described, Names<'a>)> {
-    DESCRIBED_ADMIN.iter().find_map(|described| {
+    passed_on().find_map(|described| {
         let operation = &described.operation;
         Operation::find(std::slice::from_ref(operation), method, operation.path)?;
         let long = in_namespace(operation.path);

@@ -1,16 +1,18 @@
 //! What users ask of the platform: the admin API under `/v1/`, invocations and health. The gateway answers what is in
-//! [`GATEWAY`] itself, and passes what is in [`ADMIN`] on to the scheduler. The OpenAPI document is made of
+//! [`GATEWAY`] itself, and passes what is in [`FUNCTIONS`] and [`ADMIN`] on to the scheduler. The OpenAPI document is made of
 //! [`described()`].
 
 #[macro_use]
 mod described;
 mod access;
 mod admin;
+mod functions;
 mod gateway;
 
 pub use access::{Needed, Touched, check_query, needed, touched};
 pub use admin::*;
 pub use described::{Access, Described, Field, Form, Message, Place, Reach, Schemas, one};
+pub use functions::*;
 pub use gateway::*;
 
 /// What namespaces have: paths begin with this in the default one.
@@ -31,5 +33,10 @@ pub fn in_namespace(path: &str) -> Option<String> {
 
 /// Every operation, with its description.
 pub fn described() -> impl Iterator<Item = &'static Described> {
-    DESCRIBED_ADMIN.iter().chain(DESCRIBED_GATEWAY)
+    passed_on().chain(DESCRIBED_GATEWAY)
+}
+
+/// Every operation that the scheduler serves, with its description.
+fn passed_on() -> impl Iterator<Item = &'static Described> {
+    DESCRIBED_FUNCTIONS.iter().chain(DESCRIBED_ADMIN)
 }
