@@ -79,6 +79,32 @@ fn poll_until(limit: Duration, pause: Duration, mut done: impl FnMut() -> bool) 
     }
 }
 
+/// Waits until processes are frozen, as `is_frozen` reads from `file`. Lets them run again if they are not in time.
+fn until_frozen(
+    file: PathBuf,
+    mut is_frozen: impl FnMut(&Path) -> Result<bool, FileError>,
+    thaw: impl FnOnce() -> Result<(), FileError>,
+) -> Result<(), FreezeError> {
+    let mut failed = None;
+    let frozen = poll_until(FREEZE_LIMIT, Duration::from_micros(100), || {
+        is_frozen(&file).unwrap_or_else(|e| {
+            failed = Some(e);
+            true
+        })
+    });
+    match failed {
+        Some(e) => Err(FreezeError::File(e)),
+        None if frozen => Ok(()),
+        None => {
+            thaw()?;
+            Err(FreezeError::StillRunning {
+                path: file,
+                limit: FREEZE_LIMIT,
+            })
+        }
+    }
+}
+
 fn usable(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     !name.is_empty() && name.len() <= 128 && !name.starts_with('.') && name.chars().all(allowed)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::files::{self, FileError};
 use super::limits::{CPU_PERIOD_US, Device, DiskLimit, Limits};
-use super::{DetectError, DeviceError, DiskError, FREEZE_LIMIT, FUNCTION, FreezeError, HELD, poll_until};
+use super::{DetectError, DeviceError, DiskError, FUNCTION, FreezeError, HELD, until_frozen};
 
 const MEMORY: &str = "memory";
 const CPU: &str = "cpu";
@@ -213,31 +213,13 @@ impl Directories {
     }
 
     pub(super) fn freeze(&self) -> Result<(), FreezeError> {
-        let state = self.state();
-        let mut failed = None;
-        let frozen = poll_until(FREEZE_LIMIT, Duration::from_micros(100), || {
+        let is_frozen = |state: &Path| {
             // Written again each time: a process that forked meanwhile leaves the state at FREEZING until someone
             // looks.
-            let now = files::write(&state, FROZEN).and_then(|()| files::read(&state));
-            match now {
-                Ok(text) => text.trim() == "FROZEN",
-                Err(e) => {
-                    failed = Some(e);
-                    true
-                }
-            }
-        });
-        match failed {
-            Some(e) => Err(FreezeError::File(e)),
-            None if frozen => Ok(()),
-            None => {
-                self.thaw()?;
-                Err(FreezeError::StillRunning {
-                    path: state,
-                    limit: FREEZE_LIMIT,
-                })
-            }
-        }
+            files::write(state, FROZEN)?;
+            Ok(files::read(state)?.trim() == "FROZEN")
+        };
+        until_frozen(self.state(), is_frozen, || self.thaw())
     }
 
     /// Takes effect at once: the kernel wakes every process before the write returns.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::files::{self, FileError};
 use super::limits::{CPU_PERIOD_US, DiskLimit, Limits};
-use super::{DetectError, DiskError, FREEZE_LIMIT, FUNCTION, FreezeError, HELD, poll_until};
+use super::{DetectError, DiskError, FUNCTION, FreezeError, HELD, until_frozen};
 
 /// Required controllers. Freezing needs no controller here.
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
@@ -205,25 +205,8 @@ impl Directory {
 
     pub(super) fn freeze(&self) -> Result<(), FreezeError> {
         files::write(&self.function().join(FREEZE), "1")?;
-        let events = self.function().join("cgroup.events");
-        let mut failed = None;
-        let frozen = poll_until(FREEZE_LIMIT, Duration::from_micros(100), || {
-            files::read_key(&events, "frozen").map(|n| n == 1).unwrap_or_else(|e| {
-                failed = Some(e);
-                true
-            })
-        });
-        match failed {
-            Some(e) => Err(FreezeError::File(e)),
-            None if frozen => Ok(()),
-            None => {
-                self.thaw()?;
-                Err(FreezeError::StillRunning {
-                    path: events,
-                    limit: FREEZE_LIMIT,
-                })
-            }
-        }
+        let is_frozen = |events: &Path| files::read_key(events, "frozen").map(|n| n == 1);
+        until_frozen(self.function().join("cgroup.events"), is_frozen, || self.thaw())
     }
 
     /// A frozen process that is killed need not be thawed to die here. Without `cgroup.kill`, this makes sure of it.
