@@ -157,12 +157,9 @@ pub(crate) struct DownArgs {
     pub(crate) wait: u64,
 }
 
-/// `fn gateway`.
+/// Which platform a gateway or a worker belongs to.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct GatewayArgs {
-    /// Where the gateway listens.
-    #[arg(long, value_name = "ADDRESS", env = "FN_LISTEN", default_value = "127.0.0.1:8080")]
-    pub(crate) listen: SocketAddr,
+pub(crate) struct MemberArgs {
     /// The scheduler's address; of several that share a database, all, separated by commas. The prefix `https://` says
     /// that this host has joined the cluster, or joins now.
     #[arg(
@@ -180,6 +177,16 @@ pub(crate) struct GatewayArgs {
         default_value = "/var/lib/rekindle/cluster.token"
     )]
     pub(crate) token_file: PathBuf,
+}
+
+/// `fn gateway`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct GatewayArgs {
+    /// Where the gateway listens.
+    #[arg(long, value_name = "ADDRESS", env = "FN_LISTEN", default_value = "127.0.0.1:8080")]
+    pub(crate) listen: SocketAddr,
+    #[command(flatten)]
+    pub(crate) member: MemberArgs,
     /// A token of `fn cluster token`, for the first start in a cluster with an authority.
     #[arg(long, value_name = "TOKEN", env = "FN_JOIN", hide_env_values = true)]
     pub(crate) join: Option<Token>,
@@ -260,23 +267,8 @@ pub(crate) struct WorkerArgs {
     /// Where gateways and the scheduler reach it; needed if it listens on every address.
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) advertise: Option<String>,
-    /// The scheduler's address; of several that share a database, all, separated by commas. The prefix `https://` says
-    /// that this host has joined the cluster, or joins now.
-    #[arg(
-        long,
-        value_name = "[https://]HOST:PORT",
-        env = "FN_SCHEDULER",
-        default_value = "127.0.0.1:8081"
-    )]
-    pub(crate) scheduler: String,
-    /// File with the secret that all parts of the platform share.
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "FN_CLUSTER_TOKEN_FILE",
-        default_value = "/var/lib/rekindle/cluster.token"
-    )]
-    pub(crate) token_file: PathBuf,
+    #[command(flatten)]
+    pub(crate) member: MemberArgs,
     #[command(flatten)]
     pub(crate) places: Places,
     #[command(flatten)]

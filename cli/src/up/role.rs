@@ -34,17 +34,17 @@ pub(crate) fn gateway(args: &GatewayArgs) -> Result<ExitCode> {
         let listener = args.https.listeners(listen(args.listen).await?).await?;
         let member = membership::member(Joining {
             data: &args.data,
-            scheduler: &args.scheduler,
+            scheduler: &args.member.scheduler,
             token: args.join.as_ref(),
-            token_file: &args.token_file,
+            token_file: &args.member.token_file,
             peer: Peer {
                 role: Role::Gateway,
                 name: GatewayId::generate().to_string(),
             },
         })
         .await?;
-        let token = shared_token(&args.token_file)?;
-        let scheduler = membership::bare_all(&args.scheduler);
+        let token = shared_token(&args.member.token_file)?;
+        let scheduler = membership::bare_all(&args.member.scheduler);
         let mut config = rekindle_gateway::Config::new(scheduler, token, KeyHash::of(&key));
         config.member = member;
         config.callback_allow = args.callbacks.callback_allow.clone();
@@ -123,27 +123,27 @@ pub(crate) fn worker(args: &WorkerArgs) -> Result<ExitCode> {
         let listener = listen(args.listen).await?;
         let member = membership::member(Joining {
             data: &layout.data,
-            scheduler: &args.scheduler,
+            scheduler: &args.member.scheduler,
             token: args.join.as_ref(),
-            token_file: &args.token_file,
+            token_file: &args.member.token_file,
             peer: Peer {
                 role: Role::Worker,
                 name: worker_id(&layout.worker_data().join("id"))?.to_string(),
             },
         })
         .await?;
-        let token = shared_token(&args.token_file)?;
+        let token = shared_token(&args.member.token_file)?;
         let mut config = worker_config(WorkerSettings {
             layout: &layout,
             listen: args.listen,
             advertise: args.advertise.clone(),
-            scheduler: &args.scheduler,
+            scheduler: &args.member.scheduler,
             token: &token,
             store: store::named(&args.s3, &endpoint).await?,
             criu: args.criu.as_deref(),
             room: args.room,
             codec: args.codec,
-            egress: args.egress.egress(control(&args.scheduler, &endpoint)),
+            egress: args.egress.egress(control(&args.member.scheduler, &endpoint)),
             building: &args.building,
         })?;
         config.offer.zone.clone_from(&args.offer.zone);
