@@ -308,3 +308,25 @@ fn a_library_that_is_missing_is_named_with_the_way_to_get_it() {
         "{told}"
     );
 }
+
+#[test]
+fn a_program_that_watches_its_control_group_finds_its_own_in_each_copy() {
+    let code = "import glob\n\
+        groups = '/sys/fs/cgroup/'\n\
+        names = ['memory/memory.usage_in_bytes', 'memory.current', 'memory/memory.stat', 'memory.stat']\n\
+        watched = [open(name) for at in names for name in glob.glob(groups + at)]\n\
+        def handler(event, context):\n    \
+            for file in watched:\n        file.seek(0)\n    \
+            texts = [file.read() for file in watched]\n    \
+            return {'used': int(texts[0]), 'stat': texts[1].count('\\n')}\n";
+    let platform = shared();
+    platform.deploy(&Folder::python("watch-group", "memory = \"96MiB\"", code));
+    for _ in 0..2 {
+        let found = platform.fresh("restored", "watch-group", "/").ok().json();
+        let used = found["used"].as_u64().unwrap();
+        assert!(
+            (MIB..96 * MIB).contains(&used) && found["stat"].as_u64().unwrap() > 10,
+            "{found}"
+        );
+    }
+}

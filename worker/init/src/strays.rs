@@ -15,8 +15,8 @@ use crate::protocol::FUNCTION_PID;
 pub enum StrayError {
     /// A process would be missing.
     #[error(
-        "process {pid} ({name:?}) has outlived its parent and would be missing in the snapshot; keep the parent of a \
-         background process running, or set snapshot = false in fn.toml"
+        "process {pid} ({name:?}) has outlived its parent and would be missing in the snapshot; start what becomes a \
+         daemon in the foreground, from a process that stays (epmd for Erlang), or set snapshot = false in fn.toml"
     )]
     Stray {
         /// Its process id inside.

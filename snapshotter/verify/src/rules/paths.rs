@@ -27,10 +27,18 @@ const DEVICES: [&[u8]; 5] = [
     b"/dev/urandom",
 ];
 
-/// Processor limits of cgroup v2 and v1, below [`GROUPS`]: Go runtimes keep them open. The kernel reports size 0 for
-/// all files of control groups, so a copy with other limits has files of the same size.
+/// Files of cgroup v2 and v1, below [`GROUPS`], that programs keep open: Go's processor limits, and the use of memory
+/// that ClickHouse and others watch. The kernel reports size 0 for all files of control groups, so those of a copy have
+/// the same size.
 const GROUPS: &[u8] = b"/sys/fs/cgroup/";
-const LIMITS: [&[u8]; 3] = [b"/cpu.max", b"/cpu.cfs_quota_us", b"/cpu.cfs_period_us"];
+const WATCHED: [&[u8]; 6] = [
+    b"/cpu.max",
+    b"/cpu.cfs_quota_us",
+    b"/cpu.cfs_period_us",
+    b"/memory.stat",
+    b"/memory.current",
+    b"/memory.usage_in_bytes",
+];
 
 /// Absolute, without empty, `.` or `..` components, and without NUL.
 pub(super) fn is_plain(path: &[u8]) -> bool {
@@ -68,9 +76,9 @@ pub(super) fn is_below_writable(path: &[u8], writes_root: bool) -> bool {
     is_writable(path, writes_root) && path != b"/" && !WRITABLE.contains(&path)
 }
 
-/// A plain path of a sandbox's processor limit.
-fn is_limit(path: &[u8]) -> bool {
-    is_plain(path) && path.starts_with(GROUPS) && LIMITS.iter().any(|name| path.ends_with(name))
+/// A plain path of what a program may watch of its control group.
+fn is_watched(path: &[u8]) -> bool {
+    is_plain(path) && path.starts_with(GROUPS) && WATCHED.iter().any(|name| path.ends_with(name))
 }
 
 pub(super) fn is_device(path: &[u8]) -> bool {
@@ -82,7 +90,7 @@ pub(super) fn is_allowed(path: &[u8]) -> bool {
     is_plain(path)
         && (is_writable(path, false)
             || is_device(path)
-            || is_limit(path)
+            || is_watched(path)
             || !FORBIDDEN.iter().any(|dir| is_in(path, dir)))
         && !is_name_of_inherited(path)
 }
@@ -111,6 +119,7 @@ mod tests {
             "/tmp/..x",
             "/sys/fs/cgroup/function/cpu.max",
             "/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us",
+            "/sys/fs/cgroup/memory/memory.stat",
         ] {
             assert!(is_allowed(path.as_bytes()), "{path}");
         }
