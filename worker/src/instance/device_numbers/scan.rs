@@ -12,7 +12,7 @@
 //! and inode, such as the JDK's of its locks, have no such pointer, and must be left alone: a key that is written to is
 //! no longer found.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::criu::open_files::OpenFile;
 
@@ -30,6 +30,10 @@ pub(super) fn find<E>(
     known: &BTreeSet<u64>,
     mut each_run: impl FnMut(&mut dyn FnMut(u64, &[u8])) -> Result<(), E>,
 ) -> Result<Vec<(OpenFile, u64)>, E> {
+    // A function chooses how many files it has open and what its memory holds: no search for each word.
+    let by_number: HashMap<_, _> = files.iter().map(|file| ((file.device, file.inode), file)).collect();
+    let opened = |file: &OpenFile| (file.device, file.inode, u64::from(file.descriptor));
+    let opened: HashSet<_> = files.iter().map(opened).collect();
     let mut devices: Vec<u64> = files.iter().map(|file| file.device).collect();
     devices.sort_unstable();
     devices.dedup();
@@ -41,13 +45,13 @@ pub(super) fn find<E>(
             if !devices.contains(&device) || pairs.len() + found.len() >= PAIRS_MAX {
                 return;
             }
-            let Some(file) = files.iter().find(|file| (file.device, file.inode) == (device, inode)) else {
+            let Some(file) = by_number.get(&(device, inode)) else {
                 return;
             };
             if known.contains(&address) {
-                found.insert(address, *file);
+                found.insert(address, **file);
             } else {
-                pairs.insert(address, file);
+                pairs.insert(address, *file);
             }
         });
     })?;
@@ -62,10 +66,7 @@ pub(super) fn find<E>(
                 }
                 let Some(pair) = pairs.get(&pointer) else { return };
                 let descriptor = next & u64::from(u32::MAX);
-                let is_open = |file: &OpenFile| {
-                    (file.device, file.inode, u64::from(file.descriptor)) == (pair.device, pair.inode, descriptor)
-                };
-                if files.iter().any(is_open) {
+                if opened.contains(&(pair.device, pair.inode, descriptor)) {
                     found.insert(pointer, **pair);
                 }
             });
