@@ -225,6 +225,10 @@ impl Backend for S3Store {
         Self::get(self, key).await
     }
 
+    async fn get_at_most(&self, key: &str, most: u64) -> Result<Bytes, StoreError> {
+        Self::get_at_most(self, key, most).await
+    }
+
     async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
         Self::get_range(self, key, range).await
     }

@@ -21,14 +21,18 @@ const IN_MEMORY_MAX: u64 = 2 << 30;
 
 impl S3Store {
     pub(crate) async fn get(&self, key: &str) -> Result<Bytes, StoreError> {
-        self.read(key, None).await
+        self.read(key, None, IN_MEMORY_MAX).await
+    }
+
+    pub(crate) async fn get_at_most(&self, key: &str, most: u64) -> Result<Bytes, StoreError> {
+        self.read(key, None, most.min(IN_MEMORY_MAX)).await
     }
 
     pub(crate) async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
         if range.is_empty() {
             return Ok(Bytes::new());
         }
-        let bytes = self.read(key, Some(&range)).await?;
+        let bytes = self.read(key, Some(&range), IN_MEMORY_MAX).await?;
         if bytes.len() as u64 == range.end - range.start {
             return Ok(bytes);
         }
@@ -123,11 +127,11 @@ impl S3Store {
         self.bounded("read", key, expected, transfer).await?
     }
 
-    async fn read(&self, key: &str, range: Option<&Range<u64>>) -> Result<Bytes, StoreError> {
+    async fn read(&self, key: &str, range: Option<&Range<u64>>, most: u64) -> Result<Bytes, StoreError> {
         let started = Instant::now();
         let mut attempt = 1;
         loop {
-            match self.read_once(key, range, started).await {
+            match self.read_once(key, range, most, started).await {
                 Err(error @ StoreError::Failed { operation: "read", .. }) if attempt < BODY_ATTEMPTS => {
                     tracing::debug!(
                         key,
@@ -142,12 +146,16 @@ impl S3Store {
         }
     }
 
-    async fn read_once(&self, key: &str, range: Option<&Range<u64>>, started: Instant) -> Result<Bytes, StoreError> {
+    async fn read_once(
+        &self,
+        key: &str,
+        range: Option<&Range<u64>>,
+        most: u64,
+        started: Instant,
+    ) -> Result<Bytes, StoreError> {
         let (answer, expected) = self.open(key, range, started).await?;
-        if expected > IN_MEMORY_MAX {
-            return Err(self
-                .requests
-                .wrong_answer(key, format!("{expected} bytes are too many to hold in memory")));
+        if expected > most {
+            return Err(self.requests.too_large(key, expected, most));
         }
         let collect = async {
             let mut body = answer.body;

@@ -49,6 +49,18 @@ pub enum StoreError {
         /// The mismatch.
         what: String,
     },
+    /// The object is larger than its kind may be.
+    #[error("object {key} in {place} has {bytes} bytes, more than the {most} that it may have: remove it")]
+    TooLarge {
+        /// The full key.
+        key: String,
+        /// Where it is: `bucket NAME` or `directory PATH`.
+        place: String,
+        /// Its size in bytes.
+        bytes: u64,
+        /// The largest size.
+        most: u64,
+    },
     /// A local file could not be accessed.
     #[error("could not {operation} {}", path.display())]
     File {

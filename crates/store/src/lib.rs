@@ -83,6 +83,9 @@ pub trait Backend: Debug + Send + Sync {
     /// The whole object.
     async fn get(&self, key: &str) -> Result<Bytes, StoreError>;
 
+    /// The whole object if it has at most `most` bytes. What a larger one has is not taken into memory.
+    async fn get_at_most(&self, key: &str, most: u64) -> Result<Bytes, StoreError>;
+
     /// All bytes of `range`. An empty range needs no call.
     async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes, StoreError>;
 

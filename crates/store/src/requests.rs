@@ -178,6 +178,16 @@ impl Requests {
         }
     }
 
+    /// The object has more bytes than were asked for at most.
+    pub fn too_large(&self, key: &str, bytes: u64, most: u64) -> StoreError {
+        StoreError::TooLarge {
+            key: self.full_key(key),
+            place: self.place.clone(),
+            bytes,
+            most,
+        }
+    }
+
     /// The answer does not match the request.
     pub fn wrong_answer(&self, key: &str, what: String) -> StoreError {
         StoreError::Answer {

@@ -20,6 +20,10 @@ use crate::digest::Digest;
 /// Bytes of the tar in one frame. Must be a power of two of at least a kibibyte.
 pub const PIECE: u64 = 128 << 10;
 
+/// Maximum size of a frame in bytes: zstd's bound for a piece that does not compress. Lengths of frames are in no
+/// digest, so a table may say anything.
+const FRAME_MAX: u64 = PIECE + (PIECE >> 8);
+
 const MAGIC: &[u8; 8] = b"RKFRAME1";
 const TRAILER: usize = 16;
 const ROW: usize = 36;
@@ -126,7 +130,11 @@ impl Table {
         let (mut starts, mut leaves, mut at) = (Vec::with_capacity(count + 1), Vec::with_capacity(count), 0u64);
         for row in table.as_chunks::<ROW>().0 {
             starts.push(at);
-            at += u64::from(u32::from_le_bytes([row[0], row[1], row[2], row[3]]));
+            let length = u64::from(u32::from_le_bytes([row[0], row[1], row[2], row[3]]));
+            if length > FRAME_MAX {
+                return Err(FrameError::Table);
+            }
+            at += length;
             let mut leaf = ChainingValue::default();
             leaf.copy_from_slice(&row[4..]);
             leaves.push(leaf);
@@ -223,6 +231,24 @@ mod tests {
                 assert_eq!(table.unpack(other, frame), Err(FrameError::Piece(other)));
             }
         }
+    }
+
+    #[test]
+    fn a_frame_longer_than_any_of_a_piece_is_refused_before_it_is_fetched() {
+        assert_eq!(FRAME_MAX, zstd::compress_bound(PIECE as usize) as u64);
+        let tar = tar(3 * PIECE);
+        let mut packed = Vec::new();
+        compress(&tar[..], &mut packed, 1).unwrap();
+        let digest = Digest(*blake3::hash(&tar).as_bytes());
+        let row = packed.len() - table_bytes(3 * PIECE) as usize;
+        // The object is said to be large enough for it.
+        let parsed = |length: u64| {
+            let mut changed = packed.clone();
+            changed[row..row + 4].copy_from_slice(&(length as u32).to_le_bytes());
+            Table::parse(&changed, u64::MAX, &digest, 3 * PIECE).err()
+        };
+        assert_eq!(parsed(FRAME_MAX), None);
+        assert_eq!(parsed(FRAME_MAX + 1), Some(FrameError::Table));
     }
 
     #[test]

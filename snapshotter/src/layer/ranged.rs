@@ -14,6 +14,11 @@ use crate::keys;
 
 /// How much of an object's end is requested at once, besides the table: the index of most images.
 const END: u64 = 512 << 10;
+/// Maximum number of pieces in the end that are unpacked at once: 16 MiB. Frames of nothing but zeros take some bytes
+/// each.
+const END_PIECES: usize = 128;
+/// Maximum size of a table, of a tar of 56 GiB. A deploy's worker says how large a tar is.
+const TABLE_MAX: u64 = 16 << 20;
 /// Size of a tar block.
 const BLOCK: u64 = 512;
 
@@ -41,7 +46,7 @@ pub struct OpenedLayer {
 
 impl RangedLayer {
     /// Fetches a layer's index. `None` if the layer has none, because it is no image's, is small, or was stored by an
-    /// earlier build.
+    /// earlier build, or is too large for a table.
     ///
     /// # Errors
     /// Returns an error when the store fails or the layer is corrupt.
@@ -56,7 +61,9 @@ impl RangedLayer {
             cause: Arc::new(cause),
         };
         let object_bytes = store.head(&key).await.map_err(failed)?.len;
-        let begins = object_bytes.saturating_sub(table_bytes(tar_bytes).saturating_add(END));
+        let Some(begins) = end_begins(object_bytes, tar_bytes) else {
+            return Ok(None);
+        };
         let end = store.get_range(&key, begins..object_bytes).await.map_err(failed)?;
         let corrupt = |why: String| FetchLayerError::Corrupt { digest, why };
         let table = Table::parse(&end, object_bytes, &digest, tar_bytes).map_err(|e| corrupt(e.to_string()))?;
@@ -70,8 +77,10 @@ impl RangedLayer {
         // The pieces whose frames are wholly there.
         let count = layer.table.pieces();
         let first = (0..count).rfind(|piece| layer.table.packed(&(*piece..count)).start < begins);
-        let first = first.map_or(0, |piece| piece + 1);
-        let skipped = layer.table.packed(&(first..count)).start - begins;
+        let first = first.map_or(0, |piece| piece + 1).max(count.saturating_sub(END_PIECES));
+        // Lengths that are too short end before it.
+        let skipped = layer.table.packed(&(first..count)).start.checked_sub(begins);
+        let skipped = skipped.ok_or_else(|| corrupt("its frames are not at its end".to_owned()))?;
         let mut pieces = layer.decode(first..count, &end[skipped as usize..])?;
         let mut fetched = end.len() as u64;
         // The index may begin before them.
@@ -153,5 +162,27 @@ impl RangedLayer {
             })
         };
         pieces.map(decode).collect()
+    }
+}
+
+/// Returns where the part of an object begins that is requested first. `None` if there is no room for a table.
+fn end_begins(object_bytes: u64, tar_bytes: u64) -> Option<u64> {
+    let table = table_bytes(tar_bytes);
+    (table <= object_bytes.min(TABLE_MAX)).then(|| object_bytes.saturating_sub(table + END))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_invented_size_of_a_tar_fetches_no_whole_object() {
+        let tar_bytes = 1 << 30;
+        let table = table_bytes(tar_bytes);
+        assert_eq!(end_begins(500 << 20, tar_bytes), Some((500 << 20) - table - END));
+        assert_eq!(end_begins(table, tar_bytes), Some(0));
+        assert_eq!(end_begins(table - 1, tar_bytes), None);
+        assert_eq!(end_begins(2 << 30, u64::MAX), None);
+        assert_eq!(end_begins(2 << 30, 60 << 30), None);
     }
 }

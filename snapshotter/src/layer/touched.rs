@@ -14,6 +14,8 @@ const MAGIC: &[u8; 8] = b"RKFILES1";
 const HEAD: usize = 40;
 /// Maximum number of pieces recorded: 64 MiB of files.
 pub const TOUCHED_MAX: usize = 512;
+/// Maximum size of a record in bytes.
+const RECORD_MAX: u64 = (HEAD + 4 * TOUCHED_MAX) as u64;
 
 /// Stores what was read, in place of an earlier record.
 ///
@@ -33,7 +35,7 @@ pub async fn store_touched(
 /// # Errors
 /// Returns the store's error.
 pub async fn load_touched(store: &Store, snapshot: &SnapshotId, layer: &Digest) -> Result<Vec<u32>, StoreError> {
-    match store.get(&keys::files(snapshot)).await {
+    match store.get_at_most(&keys::files(snapshot), RECORD_MAX).await {
         Ok(bytes) => Ok(decode(layer, &bytes).unwrap_or_default()),
         Err(error) if error.is_not_found() => Ok(Vec::new()),
         Err(error) => Err(error),
@@ -71,6 +73,21 @@ mod tests {
             let found = decode(&layer, &bytes[..length]);
             assert!(found.is_none_or(|found| pieces.starts_with(&found)));
         }
+    }
+
+    #[tokio::test]
+    async fn a_larger_object_in_place_of_a_record_is_not_taken_into_memory() {
+        let root = tempfile::tempdir().unwrap();
+        let store = rekindle_store::Directory::open(root.path()).unwrap();
+        let (id, layer): (SnapshotId, _) = ("s-0123".parse().unwrap(), Digest([7; 32]));
+        let pieces = vec![3; TOUCHED_MAX];
+        store_touched(&store, &id, &layer, &pieces).await.unwrap();
+        assert_eq!(load_touched(&store, &id, &layer).await.unwrap(), pieces);
+        let mut longer = encode(&layer, &pieces);
+        longer.push(0);
+        store.put(&keys::files(&id), longer.into()).await.unwrap();
+        let refused = load_touched(&store, &id, &layer).await;
+        assert!(matches!(refused, Err(StoreError::TooLarge { .. })), "{refused:?}");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use rekindle_wire::SnapshotId;
 
 use super::{PAGES_MAX, Recording, UncheckedWorkingSet, WorkingSetPack, WorkingSetPage};
-use crate::codec::{self, Acceleration, DecodeError, Encoded, Encoding, PAGE_BYTES};
+use crate::codec::{self, Acceleration, DecodeError, Encoded, Encoding, PAGE_BYTES, RegionSize};
 use crate::digest::Digest;
 use crate::hash_tree::Node;
 use crate::pagemap::{PAGE_INDEX_END, PageIndex, Region};
@@ -27,10 +27,18 @@ const MAGIC: &[u8; 4] = b"RKWS";
 /// The only version that is read. Earlier ones have no data to compare their pages with the regions.
 pub(super) const VERSION: u16 = 4;
 const HEADER_BYTES: usize = 48;
+/// The snapshot's mark, what the set was recorded from, and the number of siblings.
+const FIXED_BYTES: usize = 44;
 const NODE_BYTES: usize = 32;
 const ENTRY_BYTES: usize = 16;
 const BLOCK_BYTES: usize = 8;
 const BLOCK_PAGES: usize = 16;
+/// Maximum number of siblings of a page: the height of the tree of the largest region.
+const SIBLINGS_MAX: usize = RegionSize::MAX.pages().next_power_of_two().trailing_zeros() as usize;
+/// Maximum number of bytes of a page: stored as it is, in a block and a region of its own.
+const OF_A_PAGE: usize = ENTRY_BYTES + BLOCK_BYTES + PAGE_BYTES + SIBLINGS_MAX * NODE_BYTES;
+/// Maximum size of a working set in bytes.
+pub(super) const BYTES_MAX: u64 = (HEADER_BYTES + FIXED_BYTES + PAGES_MAX * OF_A_PAGE) as u64;
 /// Bits of a page's kind.
 const STORED: u32 = 1;
 const WRITTEN: u32 = 2;
@@ -41,6 +49,9 @@ pub enum PackError {
     /// Does not start with the magic number, or is shorter than a header.
     #[error("not a working set")]
     Magic,
+    /// Larger than one of [`PAGES_MAX`] pages can be. It is not read.
+    #[error("working set has {0} bytes, more than one of {PAGES_MAX} pages can have")]
+    TooLarge(u64),
     /// Another version of the format.
     #[error("working set has version {0}; this build reads {VERSION}")]
     Version(u16),

@@ -234,9 +234,13 @@ fn siblings(trees: &Trees) -> Vec<Node> {
 /// The working set of a snapshot. `None` if it has none, or one of an earlier version, which is recorded again.
 pub async fn load_working_set(store: &Store, id: &SnapshotId) -> Result<Option<UncheckedWorkingSet>, WorkingSetError> {
     let key = keys::working_set(id);
-    let packed = match store.get(&key).await {
+    let packed = match store.get_at_most(&key, encoding::BYTES_MAX).await {
         Ok(packed) => packed,
         Err(error) if error.is_not_found() => return Ok(None),
+        Err(StoreError::TooLarge { bytes, .. }) => {
+            let cause = PackError::TooLarge(bytes);
+            return Err(WorkingSetError::Pack { key, cause });
+        }
         Err(cause) => return Err(WorkingSetError::Store { id: id.clone(), cause }),
     };
     let id = id.clone();

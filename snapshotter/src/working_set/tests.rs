@@ -219,3 +219,22 @@ proptest! {
         }
     }
 }
+
+#[tokio::test]
+async fn an_object_larger_than_any_working_set_is_not_taken_into_memory() {
+    let root = tempfile::tempdir().unwrap();
+    let store = rekindle_store::Directory::open(root.path()).unwrap();
+    let key = keys::working_set(&id());
+    store.put(&key, Bytes::from_static(b"RKWS")).await.unwrap();
+    // It needs no room on the disk.
+    let objects = std::fs::read_dir(root.path().join("objects")).unwrap();
+    let object = objects.map(|entry| entry.unwrap().path()).next().unwrap();
+    let file = std::fs::File::options().write(true).open(object).unwrap();
+    file.set_len(encoding::BYTES_MAX + 1).unwrap();
+    let refused = load_working_set(&store, &id()).await.unwrap_err();
+    let is_too_large = |error: &WorkingSetError| match error {
+        WorkingSetError::Pack { cause, .. } => matches!(cause, PackError::TooLarge(_)),
+        _ => false,
+    };
+    assert!(is_too_large(&refused), "{refused:?}");
+}

@@ -55,7 +55,18 @@ pub(crate) async fn keeps_the_contract(store: &Store, scratch: &std::path::Path)
         "a range beyond the end is no short answer"
     );
     assert_eq!(store.head("a/one").await.unwrap().len, 100_000);
+    assert_eq!(store.get_at_most("a/one", 100_000).await.unwrap(), body);
+    assert!(matches!(
+        store.get_at_most("a/one", 99_999).await,
+        Err(rekindle_store::StoreError::TooLarge {
+            bytes: 100_000,
+            most: 99_999,
+            ..
+        })
+    ));
+    assert!(store.get_at_most("a/none", 1).await.unwrap_err().is_not_found());
     store.put("a/empty", Bytes::new()).await.unwrap();
+    assert_eq!(store.get_at_most("a/empty", 0).await.unwrap(), Bytes::new());
     assert_eq!(store.get("a/empty").await.unwrap(), Bytes::new());
     for missing in [
         store.get("a/none").await.map(drop),
