@@ -81,10 +81,21 @@ pub fn sockets() -> Kind {
         says: json!({
             "named": ["unread", "both", served, served, served], "other": "answered", "abstract": "to abstract",
             "waiting": ["accepted", "to waiting"], "removed": ["removed", false, "/tmp/removed"],
+            "relative": ["relative", "relative", "relative"], "gone": ["second", true, true], "again": ["again", "anew"],
             "half": ["the rest", "", "back"], "closed": ["left", ""], "shut": [true, true], "told": ["early", "late"],
             "packets": ["one", "two"], "udp": ["datagram", true], "options": [true, true, [1, 7], 9, 16],
             "alone": "connected",
         }),
+    }
+}
+
+/// One that CRIU restores, with a socket that has a relative name.
+#[must_use]
+pub fn relative_of_criu() -> Kind {
+    Kind {
+        name: "relative",
+        code: RELATIVE,
+        says: json!({"served": "served", "by": "/tmp/relative"}),
     }
 }
 
@@ -309,8 +320,8 @@ def handler(event, context):
     }
 "#;
 
-/// Connections through a listening socket: accepted by this process and for another one, waiting, at a name that was
-/// removed, and at one that nobody listens at any more. Sockets that have not read all, or were shut, and options.
+/// Connections through a listening socket: accepted by this process and for another one, waiting, at a relative name, at
+/// one that was removed, and at those that nobody or another socket listens at by now. Sockets that have not read all, or were shut, and options.
 const SOCKETS: &str = include_str!("kinds/sockets.py");
 
 /// Two children, each of which has made a child after both were there. So ids are not in the order of the tree.
@@ -407,6 +418,22 @@ def handler(event, context):
         "roomy": [fcntl.fcntl(wide, 1032), len(os.read(roomy, 1 << 18))],
         "ended": [os.read(ended, 9).decode(), os.read(ended, 9).decode()], "owner": owner == os.getuid(),
     }
+"#;
+
+/// Listens at a relative name, and holds a process by a descriptor. CRIU binds by the whole path.
+const RELATIVE: &str = r#"
+import os, socket
+held = os.pidfd_open(os.getpid())
+os.chdir("/tmp")
+listening = socket.socket(socket.AF_UNIX)
+listening.bind("relative")
+listening.listen()
+
+def handler(event, context):
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect("relative")
+        listening.accept()[0].send(b"served")
+        return {"served": client.recv(9).decode(), "by": client.getpeername()}
 "#;
 
 /// Holds a process by a descriptor, which no program makes.

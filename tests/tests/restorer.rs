@@ -138,10 +138,11 @@ fn programs_restore_what_they_can_and_criu_what_is_named() {
     // Its parent is CRIU until CRIU ends, whose end must not end it.
     let kept = r#"KEPT = [os.pidfd_open(os.getpid()), __import__("ctypes").CDLL(None).prctl(1, 9)]"#;
     let by_criu = connected.code.replace("KEPT = None", kept);
-    let of_criu = kinds::of_criu();
+    let (of_criu, relative) = (kinds::of_criu(), kinds::relative_of_criu());
     for (name, code, says) in [
         ("connected-criu", by_criu.as_str(), connected.says),
         (of_criu.name, of_criu.code, of_criu.says),
+        (relative.name, relative.code, relative.says),
     ] {
         let (body, made) = restored(&platform, name, code);
         assert_eq!(body, says, "{name}");

@@ -55,6 +55,7 @@ impl Tables {
 /// Makes all files of several processes, in the first, before it has children.
 pub(crate) fn make_shared(b: &mut Builder, source: Source<'_>, plan: &Plan) -> Result<(), Refusal> {
     let mut maker = Maker::new(b, source, plan, plan.tables.shared.clone());
+    maker.unix.reconnect(maker.b)?;
     let shared = plan.tables.shared.values();
     shared
         .clone()
@@ -80,6 +81,7 @@ pub(crate) fn make_own(b: &mut Builder, source: Source<'_>, process: &Process, p
         first.entry(descriptor.id).or_insert_with(|| descriptor.clone());
     }
     let mut maker = Maker::new(b, source, plan, first);
+    maker.unix.reconnect(maker.b)?;
     let mut copies = Vec::new();
     for descriptor in process.descriptors.values() {
         let made = maker.make(descriptor)?;

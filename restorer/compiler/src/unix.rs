@@ -1,7 +1,13 @@
 //! UNIX sockets: pairs, those with names, connections to them, and what was not read.
 //!
 //! A connection to a listening socket is made through it, so that both ends have their names. That is done once all
-//! sockets with names are there. What a socket has not read is sent to it again, and ways that were shut are shut last.
+//! sockets with names are there. One whose listening socket is closed was made before: see [`closed`]. What a socket
+//! has not read is sent to it again, and ways that were shut are shut last.
+//!
+//! A relative name is bound and connected to in the directory that it begins at. A process gets its working directory
+//! after that.
+
+mod closed;
 
 use std::collections::BTreeMap;
 
@@ -53,17 +59,22 @@ pub(crate) struct UnixSockets<'a> {
     /// Those that are made, or will be.
     made: Vec<&'a UnixSocket>,
     later: Vec<Later<'a>>,
+    /// Accepted ends of connections whose listening socket is closed, by file, with the ends that connected.
+    closed: BTreeMap<u32, &'a UnixSocket>,
 }
 
 impl<'a> UnixSockets<'a> {
     pub(crate) fn new(images: &'a Verified, of: BTreeMap<u32, Descriptor>, spare: u32) -> Self {
-        Self {
+        let mut sockets = Self {
             images,
             of,
             spare,
             made: Vec::new(),
             later: Vec::new(),
-        }
+            closed: BTreeMap::new(),
+        };
+        sockets.closed = sockets.find_closed();
+        sockets
     }
 
     /// Makes a socket, and the other if it is one of a pair, or returns what it is. What is a connection's is made by
@@ -110,7 +121,8 @@ impl<'a> UnixSockets<'a> {
     pub(crate) fn connect(&mut self, b: &mut Builder) -> Result<(), Refusal> {
         for later in &self.later {
             if let Later::Accepted([listening, client, end]) = later {
-                self.accept(b, listening, client, end).map_err(self.refuse(end))?;
+                let number = self.number(listening).map_err(self.refuse(listening))?;
+                self.accept(b, number, client, end).map_err(self.refuse(end))?;
             }
         }
         let mut waiting: BTreeMap<u32, u32> = BTreeMap::new();
@@ -144,8 +156,7 @@ impl<'a> UnixSockets<'a> {
         }
         for socket in &self.made {
             if socket.deleted == Some(true) && self.is_bound(socket) {
-                let path = socket.name.strip_suffix(&[0]).unwrap_or(&socket.name);
-                b.path(Code::Unlink, 0, path);
+                b.path(Code::Unlink, 0, &socket.path());
             }
         }
         Ok(())
@@ -180,12 +191,14 @@ impl<'a> UnixSockets<'a> {
         if !listens && socket.backlog != 0 && self.images.queues.is_empty() {
             return Err("a unix socket with packets that are not in its images");
         }
-        if !matches!(socket.name.first(), None | Some(0 | b'/')) {
+        let first = socket.name.first().filter(|first| **first != 0);
+        let is_path = first.is_some();
+        // A relative one begins at a directory.
+        if first.is_some_and(|first| (*first == b'/') == socket.name_dir.is_some()) {
             return Err("a unix socket with a relative name");
         }
-        let is_path = socket.name.first() == Some(&b'/');
         let is_twin = |other: &UnixSocket| {
-            other.id != socket.id && other.name == socket.name && self.is_bound(other) && self.is_bound(socket)
+            other.id != socket.id && is_named_alike(other, socket) && self.is_bound(other) && self.is_bound(socket)
         };
         if is_path && self.all().any(is_twin) {
             return Err("a unix socket with a name that another had before it");
@@ -227,28 +240,21 @@ impl<'a> UnixSockets<'a> {
     /// The socket that has accepted a connection with this end. Others made it and have closed it, or their user may
     /// not connect to it: then the connection is made as a pair.
     fn listening_at(&self, end: &UnixSocket) -> Option<&'a UnixSocket> {
-        const OWNER_WRITES: u32 = 0o200;
-        let about = |socket: &UnixSocket| (socket.kind, socket.deleted == Some(true));
         let listening = self.all().find(|socket| {
-            let has_name = !end.name.is_empty() && socket.name == end.name;
-            has_name && socket.state == LISTENING && about(socket) == about(end)
+            let has_name = !end.name.is_empty() && is_named_alike(socket, end);
+            has_name && socket.state == LISTENING && socket.kind == end.kind && is_removed(socket) == is_removed(end)
         })?;
-        let may = |mode: u32| mode & OWNER_WRITES != 0 || listening.deleted == Some(true);
-        let may_connect = listening
-            .file_perms
-            .as_ref()
-            .is_none_or(|permissions| may(permissions.mode));
-        (may_connect && self.number(listening).is_ok()).then_some(listening)
+        (may_connect(listening) && self.number(listening).is_ok()).then_some(listening)
     }
 
-    /// Whether it is bound to its name. An accepted end has that of the listening socket. One that others have
-    /// connected to through a socket that is closed loses it.
+    /// Whether it is bound to its name. An accepted end has that of the listening socket.
     fn is_bound(&self, socket: &UnixSocket) -> bool {
         let is_end = socket.kind != DATAGRAM && socket.state == ESTABLISHED;
         let peer = || self.all().find(|other| other.ino == socket.peer);
+        let is_accepted = |end: &UnixSocket| self.listening_at(end).is_some() || self.closed.contains_key(&end.id);
         let connects = || {
-            let to = peer().is_some_and(|peer| peer.state == LISTENING || self.listening_at(peer).is_some());
-            to && self.listening_at(socket).is_none()
+            let to = peer().is_some_and(|peer| peer.state == LISTENING || is_accepted(peer));
+            to && !is_accepted(socket)
         };
         !socket.name.is_empty() && (!is_end || connects())
     }
@@ -271,11 +277,15 @@ impl<'a> UnixSockets<'a> {
     }
 
     fn bind(&self, b: &mut Builder, number: u32, socket: &UnixSocket) {
+        if self.is_bound(socket) {
+            self.take_name(b, number, socket);
+        }
+    }
+
+    /// Binds a socket to the name of this one.
+    fn take_name(&self, b: &mut Builder, number: u32, socket: &UnixSocket) {
         /// For names that are taken away: the owner connects by them.
         const OWN: u32 = 0o077;
-        if !self.is_bound(socket) {
-            return;
-        }
         if let Some(permissions) = &socket.file_perms {
             let mask = match socket.deleted {
                 Some(true) => OWN,
@@ -335,21 +345,18 @@ impl<'a> UnixSockets<'a> {
         options(b, number, &client.opts)
     }
 
+    /// Makes a connection through the listening socket with this number, which has the name of its accepted end.
     fn accept(
         &self,
         b: &mut Builder,
-        listening: &UnixSocket,
+        listening: u32,
         client: &UnixSocket,
         end: &UnixSocket,
     ) -> Result<(), &'static str> {
-        self.begin(b, self.number(client)?, client, listening)?;
+        self.begin(b, self.number(client)?, client, end)?;
         let descriptor = self.descriptor(end)?;
         let flags = made_with(end.flags, descriptor.flags);
-        b.op(
-            Code::Accept,
-            descriptor.fd,
-            [self.number(listening)?.into(), flags.into()],
-        );
+        b.op(Code::Accept, descriptor.fd, [listening.into(), flags.into()]);
         options(b, descriptor.fd, &end.opts)
     }
 
@@ -381,8 +388,29 @@ impl<'a> UnixSockets<'a> {
     }
 }
 
+/// Whether both have the same name, in the same directory.
+fn is_named_alike(one: &UnixSocket, other: &UnixSocket) -> bool {
+    one.name == other.name && one.name_dir == other.name_dir
+}
+
+/// Whether its name was removed.
+fn is_removed(socket: &UnixSocket) -> bool {
+    socket.deleted == Some(true)
+}
+
+/// Whether its user may connect to a socket with its name.
+fn may_connect(socket: &UnixSocket) -> bool {
+    const OWNER_WRITES: u32 = 0o200;
+    let may = |mode: u32| mode & OWNER_WRITES != 0 || is_removed(socket);
+    let permissions = socket.file_perms.as_ref();
+    permissions.is_none_or(|permissions| may(permissions.mode))
+}
+
 /// Binds or connects to a socket's name.
 fn address(b: &mut Builder, code: Code, number: u32, socket: &UnixSocket) {
+    if let Some(directory) = &socket.name_dir {
+        b.path(Code::Directory, 0, directory);
+    }
     let address = [&(UNIX as u16).to_le_bytes(), socket.name.as_slice()].concat();
     let at = b.data(&address);
     b.op(code, number, [at, address.len() as u64]);

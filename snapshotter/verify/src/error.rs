@@ -81,10 +81,10 @@ pub enum VerifyError {
     /// A file has a lease.
     #[error("a file has a lease (F_SETLEASE), which no copy gets: let go of it before the snapshot")]
     Lease,
-    /// A UNIX socket was bound by a name that begins at a working directory. CRIU would go there as root.
+    /// A UNIX socket was bound by a name that begins at a working directory, and CRIU cannot bind it by its whole path.
     #[error(
-        "{image}: a UNIX socket is bound to {name}, a relative name, which no copy gets: bind it by its whole path, \
-         before the snapshot"
+        "{image}: a UNIX socket is bound to {name}, a relative name whose whole path is longer than 107 bytes, or not in \
+         a directory that the function writes to: bind it by another, before the snapshot"
     )]
     RelativeSocket {
         /// The image.

@@ -25,6 +25,7 @@ def serve():
     while connection.recv(9):
         connection.send(b"answered")
 
+os.chdir("/tmp")
 listening = listen("/tmp/served")
 begin(serve)
 other = listening.accept()[0]
@@ -41,6 +42,21 @@ removed = listen("/tmp/removed")
 by_removed = connect("/tmp/removed")
 at_removed = removed.accept()[0]
 os.unlink("/tmp/removed")
+relative = listen("relative")
+by_relative = connect("./relative")
+at_relative = relative.accept()[0]
+gone = listen("/tmp/gone")
+by_gone = [socket.socket(UNIX) for _ in "ab"]
+for client in by_gone:
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    client.connect("/tmp/gone")
+at_gone = [gone.accept()[0] for _ in "ab"]
+gone.close()
+again = listen("/tmp/again")
+by_again, at_again = connect("/tmp/again"), again.accept()[0]
+again.close()
+os.unlink("/tmp/again")
+again = listen("/tmp/again")
 half, whole = socket.socketpair()
 half.send(b"the rest")
 half.shutdown(socket.SHUT_WR)
@@ -71,6 +87,12 @@ chosen.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, 9)
 chosen.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 16)
 names = client.getsockname()
 
+def of_closed():
+    ends = [*by_gone, *at_gone, by_again, at_again, by_abstract, accepted]
+    return [[end.getsockname(), end.getpeername()] for end in ends]
+
+were = of_closed()
+
 def number(level, option):
     return chosen.getsockopt(level, option)
 
@@ -82,6 +104,12 @@ def handler(event, context):
     then.send(b"to waiting")
     waiting.send(b"accepted")
     by_removed.send(b"removed")
+    by_relative.send(b"relative")
+    with connect("/tmp/relative"), connect("/tmp/again") as anew:
+        again.accept()[0].send(b"anew")
+        other_again = anew.recv(9).decode()
+    by_gone[1].send(b"second")
+    by_again.send(b"again")
     whole.send(b"back")
     teller.send(b"late")
     client.send(b"datagram")
@@ -96,6 +124,9 @@ def handler(event, context):
         "other": other.recv(9).decode(), "abstract": accepted.recv(99).decode(),
         "waiting": [then.recv(99).decode(), waiting.recv(99).decode()],
         "removed": [at_removed.recv(9).decode(), os.path.exists("/tmp/removed"), at_removed.getsockname()],
+        "relative": [at_relative.recv(9).decode(), by_relative.getpeername(), at_relative.getsockname()],
+        "gone": [at_gone[1].recv(9).decode(), of_closed() == were, os.path.exists("/tmp/gone")],
+        "again": [at_again.recv(9).decode(), other_again],
         "half": [whole.recv(99).decode(), whole.recv(99).decode(), half.recv(9).decode()],
         "closed": [closed.recv(9).decode(), closed.recv(9).decode()],
         "shut": [poll.poll(0)[0][1] & select.POLLHUP != 0, shut.recv(1) == b""],

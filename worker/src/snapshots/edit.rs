@@ -11,8 +11,8 @@ use rekindle_criu::PROBE_FILE;
 use rekindle_criu::descriptors::{OUTPUT_PIPES, OUTPUT_STREAMS, pipe_key, pipe_number};
 use rekindle_criu::images::{
     EagerRun, FoldedArea, ImageError, OtherTime, PageFrom, TemplateLayout, TemplateProcess, argument_areas,
-    clock_times, in_criu_s_time, in_users_of, map_templates, renumber_pipes, rseq_area, with_eager_pages, with_user,
-    without_death_signal,
+    clock_times, in_criu_s_time, in_users_of, map_templates, name_unix_sockets, renumber_pipes, rseq_area,
+    with_eager_pages, with_user, without_death_signal,
 };
 use rekindle_init::protocol::{Clocks, FUNCTION_PID, FUNCTION_UID, held_path};
 use rekindle_pager::PAGE;
@@ -228,6 +228,29 @@ pub(crate) fn outlive_criu(dir: &Path, images: &Verified) -> Result<(), EditErro
         fs::write(&path, edited).map_err(|e| EditError::File(path, e))?;
     }
     Ok(())
+}
+
+/// Has CRIU bind UNIX sockets with relative names by their whole paths. It would change, as root, to a directory that
+/// the images name. A restore program binds them by their own names.
+///
+/// # Errors
+/// Returns an error when the image is missing or malformed, or cannot be written.
+pub(crate) fn bind_by_whole_paths(dir: &Path, images: &Verified) -> Result<(), EditError> {
+    let sockets = images
+        .files
+        .iter()
+        .filter_map(|(id, file)| Some((*id, file.usk.as_deref()?)));
+    let relative = sockets.filter(|(_, socket)| socket.name_dir.is_some());
+    let paths: HashMap<u32, Vec<u8>> = relative.map(|(id, socket)| (id, socket.path())).collect();
+    if paths.is_empty() {
+        return Ok(());
+    }
+    let path = dir.join("files.img");
+    let edited = name_unix_sockets(&read(path.clone())?, &paths).map_err(|cause| EditError::Image {
+        name: "files.img".to_owned(),
+        cause,
+    })?;
+    fs::write(&path, edited).map_err(|e| EditError::File(path, e))
 }
 
 /// Removes from a dump what it contains only because CRIU ran outside the sandbox: other control groups, and the host's

@@ -140,6 +140,7 @@ impl Snapshots {
             edit::make_eager(&images_dir, pid, &early).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         }
         edit::outlive_criu(&images_dir, &verified).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+        edit::bind_by_whole_paths(&images_dir, &verified).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         edit::let_be_read(&images_dir).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let name = format!("{id}-{}", self.openings.fetch_add(1, Ordering::Relaxed));
         let program = self.compile(

@@ -22,7 +22,7 @@ mod users;
 mod wire;
 
 pub use self::core::{rseq_area, with_user, without_death_signal};
-pub use files::{file_names, renumber_pipes};
+pub use files::{file_names, name_unix_sockets, renumber_pipes};
 pub use framing::FramingError;
 pub use inventory::Inventory;
 pub use mappings::{Backing, Mapping, parse_mappings};

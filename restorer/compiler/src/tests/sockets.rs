@@ -107,6 +107,66 @@ fn connections_are_made_through_the_socket_that_accepted_them() {
 }
 
 #[test]
+fn connections_whose_listening_socket_is_closed_are_made_through_another_that_comes_first() {
+    let mut images = connected();
+    let [descriptor, file] = [NAMED.0, NAMED.1];
+    Arc::make_mut(&mut images.processes[0].descriptors).remove(&descriptor);
+    let listening = images.files.remove(&file).unwrap();
+    let [socket, end] = {
+        let codes = done(&images);
+        let spare = codes[0].1;
+        let through = [
+            (Code::Socket, spare, vec![]),
+            (Code::Bind, spare, vec![]),
+            (Code::Listen, spare, vec![1]),
+            (Code::Socket, PAIR, vec![]),
+            (Code::Connect, PAIR, vec![]),
+            (Code::Accept, PAIR + 1, vec![spare.into()]),
+        ];
+        assert_eq!(codes, through);
+        [spare, PAIR + 1]
+    };
+    assert!(socket > end, "a number that no descriptor has");
+    // Its name was removed, and another listens at it by now.
+    super::file(&mut images, PAIR + 1).usk.as_mut().unwrap().deleted = Some(true);
+    images.files.insert(file, listening);
+    open(&mut images, file);
+    let codes = done(&images);
+    let at = |wanted: (Code, u32)| codes.iter().position(|(code, number, _)| (*code, *number) == wanted);
+    let [accepted, removed, bound] = [(Code::Accept, end), (Code::Unlink, 0), (Code::Bind, descriptor)].map(at);
+    assert!(accepted.is_some() && accepted < removed && removed < bound, "{codes:?}");
+    // Its user may not connect to it.
+    images.files.remove(&file);
+    Arc::make_mut(&mut images.processes[0].descriptors).remove(&descriptor);
+    let socket = super::file(&mut images, PAIR + 1).usk.as_mut().unwrap();
+    socket.deleted = None;
+    socket.file_perms.get_or_insert_default().mode = 0o140_000;
+    assert!(done(&images).contains(&(Code::SocketPair, PAIR, vec![])));
+}
+
+#[test]
+fn relative_names_are_bound_and_connected_to_in_their_directory() {
+    let mut images = connected();
+    for file in images.files.values_mut() {
+        if let Some(socket) = file.usk.as_mut().filter(|socket| !socket.name.is_empty()) {
+            (socket.name, socket.name_dir) = (b"./near\0".to_vec(), Some(b"/tmp/dir".to_vec()));
+        }
+    }
+    let compiled = compiled(&images).unwrap();
+    let program = Program::parse(&compiled.program).unwrap();
+    let ops: Vec<_> = program.ops().map(|op| (Code::of(op.code).unwrap(), op)).collect();
+    let named = std::iter::zip(&ops, &ops[1..]).filter(|(_, (code, op))| {
+        let text = program.part(op.args[0], op.args[1]);
+        matches!(code, Code::Bind | Code::Connect) && text == Ok(b"\x01\0./near\0")
+    });
+    let directories: Vec<_> = named
+        .map(|((code, op), _)| (*code, program.part(op.args[0], op.args[1]).unwrap()))
+        .collect();
+    assert_eq!(directories, [(Code::Directory, b"/tmp/dir\0".as_slice()); 2]);
+    assert_eq!(ops.iter().filter(|(code, _)| *code == Code::Accept).count(), 1);
+}
+
+#[test]
 fn connections_that_wait_are_made_as_long_as_there_is_room() {
     let mut images = connected();
     let listening = images.files[&NAMED.1].usk.as_ref().unwrap().ino;

@@ -94,6 +94,20 @@ pub struct UnixSocket {
     pub mnt_id: Option<i32>,
 }
 
+impl UnixSocket {
+    /// The path of the file that it is bound to, from the root on. A relative name begins at the directory where it was
+    /// bound.
+    pub fn path(&self) -> Vec<u8> {
+        let name = self.name.strip_suffix(&[0]).unwrap_or(&self.name);
+        let Some(directory) = &self.name_dir else {
+            return name.to_vec();
+        };
+        let parts = name.split(|c| *c == b'/').filter(|part| !matches!(*part, b"" | b"."));
+        let directory = directory.strip_suffix(b"/").unwrap_or(directory);
+        std::iter::once(directory).chain(parts).collect::<Vec<_>>().join(&b'/')
+    }
+}
+
 #[derive(Clone, PartialEq, Message)]
 pub struct FilePermissions {
     #[prost(uint32, required, tag = "1")]

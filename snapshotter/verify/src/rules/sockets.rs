@@ -154,24 +154,24 @@ pub(super) fn check_unix(
     at.hold(*backlog <= limit, "usk.backlog", backlog)?;
     at.hold(shutdown.unwrap_or(0) <= SHUTDOWN_MAX, "usk.shutdown", shutdown)?;
     check_options(at, opts)?;
-    // CRIU changes to this directory as root to bind by a relative name.
-    if name_dir.is_some() {
-        return Err(at.refuse_relative(name));
-    }
     at.hold(mnt_id.is_none(), "usk.mnt_id", mnt_id)?;
     check_network(context, at, *ns_id)?;
     at.hold(name.len() <= NAME_MAX, "usk.name", name.len())?;
     let is_path = name.first().is_some_and(|first| *first != 0);
     if !is_path {
+        at.hold(name_dir.is_none(), "usk.name_dir", name_dir)?;
         at.hold(deleted.is_none(), "usk.deleted", deleted)?;
         return at.hold(file_perms.is_none(), "usk.file_perms", file_perms);
     }
-    let path = name.strip_suffix(&[0]).unwrap_or(name);
-    at.hold(
-        paths::is_below_writable(path, context.expected.writes_root),
-        "usk.name",
-        String::from_utf8_lossy(name),
-    )?;
+    let path = socket.path();
+    let is_below = paths::is_below_writable(&path, context.expected.writes_root);
+    // Where CRIU restores, it binds by the whole path: as root, it must change to no directory of the function's.
+    let is_relative = name_dir.is_some() && name.first() != Some(&b'/');
+    if is_relative && !(is_below && path.len() < NAME_MAX) {
+        return Err(at.refuse_relative(name));
+    }
+    at.hold(is_relative || name_dir.is_none(), "usk.name_dir", name_dir)?;
+    at.hold(is_below, "usk.name", String::from_utf8_lossy(name))?;
     if let Some(FilePermissions { mode, uid, gid }) = file_perms {
         let plain = mode & !PERMISSIONS == libc::S_IFSOCK && mode & KIND_OF_MODE == libc::S_IFSOCK;
         at.hold(
@@ -183,7 +183,7 @@ pub(super) fn check_unix(
         let own = (*uid == expected.uid && *gid == expected.gid) || (*mode == 0 && *uid == 0 && *gid == 0);
         at.hold(own, "usk.file_perms.uid", (uid, gid))?;
     }
-    note(opened, OpenedPath::plain(path.to_vec(), Purpose::Socket));
+    note(opened, OpenedPath::plain(path, Purpose::Socket));
     Ok(())
 }
 

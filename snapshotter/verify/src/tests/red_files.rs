@@ -122,6 +122,17 @@ fn sockets_beyond_a_function_s_are_refused() {
         (r#"files.img relative "near""#, |p| {
             (p.unix().name_dir, p.unix().name) = (Some(b"/".to_vec()), b"near\0".to_vec());
         }),
+        (r#"files.img relative "../run/far""#, |p| {
+            (p.unix().name_dir, p.unix().name) = (Some(b"/tmp".to_vec()), b"../run/far\0".to_vec());
+        }),
+        (r#"files.img relative "long""#, |p| {
+            let directory = [b"/tmp/".as_slice(), &[b'd'; 100]].concat();
+            (p.unix().name_dir, p.unix().name) = (Some(directory), b"long\0".to_vec());
+        }),
+        ("files.img usk.name_dir", |p| p.unix().name_dir = Some(b"/tmp".to_vec())),
+        ("files.img usk.name_dir", |p| {
+            (p.unix().name_dir, p.unix().name) = (Some(b"/tmp".to_vec()), b"\0abstract".to_vec());
+        }),
         ("files.img usk.mnt_id", |p| p.unix().mnt_id = Some(1)),
         ("files.img ns_id", |p| p.unix().ns_id = Some(99)),
         ("files.img usk.file_perms.mode", |p| {

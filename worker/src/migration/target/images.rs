@@ -21,8 +21,8 @@ use crate::snapshots::connections::{self, Connection};
 use crate::snapshots::expected::expected_to_travel;
 use crate::snapshots::lost_locks;
 use crate::snapshots::{
-    EditedImages, RestoreProgram, Snapshots, clocks, join_time, let_be_read, name_outputs, outlive_criu, outputs,
-    template_run,
+    EditedImages, RestoreProgram, Snapshots, bind_by_whole_paths, clocks, join_time, let_be_read, name_outputs,
+    outlive_criu, outputs, template_run,
 };
 
 /// The bundle's content, as CRIU finds it.
@@ -103,6 +103,7 @@ pub(super) fn lay_out(
     join_time(dir).map_err(|e| failed(&e))?;
     let clocks = clocks(dir).map_err(|e| failed(&e))?;
     outlive_criu(dir, &verified).map_err(|e| failed(&e))?;
+    bind_by_whole_paths(dir, &verified).map_err(|e| failed(&e))?;
     let_be_read(dir).map_err(|e| failed(&e))?;
     let began = Instant::now();
     let program = snapshots.compile(
