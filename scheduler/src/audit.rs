@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
+use http::StatusCode;
 use parking_lot::Mutex;
 use rekindle_wire::access::Caller;
 use rekindle_wire::api::AuditEntry;
@@ -19,7 +20,8 @@ use crate::clock::unix_ms;
 use crate::state::Scheduler;
 use budget::LeftOut;
 
-/// Number of entries that are kept. One namespace's keys need six days of nothing else to write so many.
+/// Number of entries that are kept. One namespace's keys need three days of nothing else to write so
+/// many: two changes a second, and a revocation for each key that is made.
 const KEPT_MAX: u64 = 1_000_000;
 /// How long entries are kept, in milliseconds: 400 days.
 const KEPT_MS: i64 = 400 * 86_400_000;
@@ -33,6 +35,9 @@ const LEFT_OUT: &str = "refused_changes";
 const TEXT_MAX: usize = 300;
 /// The outcome of a change that was made.
 const OK: &str = "ok";
+/// What takes nothing from the budget of changes: it has to be possible when a leaked key uses that up. Each key is
+/// revoked once, and to make one takes from the budget.
+const FREE: &str = "revoke_key";
 
 tokio::task_local! {
     /// What the change in this task is about, where its path does not say.
@@ -72,7 +77,8 @@ impl Change {
         scheduler: &Scheduler,
         answering: impl Future<Output = Response> + Send + 'static,
     ) -> Response {
-        if let Some(caller) = &self.caller
+        let payer = self.caller.clone().filter(|_| self.touched.name != FREE);
+        if let Some(caller) = &payer
             && let Err(refused) = scheduler.audit.take(caller, scheduler.now())
         {
             return refused.into_response();
@@ -84,6 +90,11 @@ impl Change {
                 (answer, ABOUT.with(|about| about.lock().take()))
             };
             let (answer, about) = ABOUT.scope(Mutex::new(None), work).await;
+            if let Some(payer) = &payer
+                && matches!(answer.status(), StatusCode::FORBIDDEN | StatusCode::NOT_FOUND)
+            {
+                here.audit.give_back(payer);
+            }
             let caller = self.caller.clone();
             let entry = self.entry(&answer, about);
             if let Some(caller) = caller

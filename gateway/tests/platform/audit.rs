@@ -185,6 +185,39 @@ async fn what_a_key_is_refused_fills_no_log_and_is_in_none_of_another_namespace(
 }
 
 #[tokio::test]
+async fn a_key_that_asks_for_too_much_keeps_nobody_from_revoking_it() {
+    let platform = Platform::start().await;
+    send(&platform, Method::PUT, "/v1/namespaces/team", None).await;
+    let make = async |role: &str| {
+        let body = json!({"role": role, "namespace": "team"});
+        let made = send(&platform, Method::POST, "/v1/keys", Some(&body)).await;
+        made.json::<NewKey>().await.unwrap()
+    };
+    let (own, leaked) = (make("admin").await, make("deployer").await);
+    let delete = async |key: &NewKey, path: &str| {
+        let call = platform.http.delete(format!("{}{path}", platform.url));
+        call.bearer_auth(&key.key).send().await.unwrap()
+    };
+    // Both use up their own part with what is refused.
+    for key in [&leaked, &own] {
+        let mut refused = error(delete(key, "/v1/namespaces/team/functions/nobody").await).await;
+        for _ in 0..100 {
+            if refused.code == ErrorCode::TooManyRequests {
+                break;
+            }
+            assert_eq!(refused.code, ErrorCode::FunctionNotFound);
+            refused = error(delete(key, "/v1/namespaces/team/functions/nobody").await).await;
+        }
+        assert_eq!(refused.code, ErrorCode::TooManyRequests);
+    }
+    let other = make("deployer").await;
+    let of_other = error(delete(&other, "/v1/namespaces/team/functions/nobody").await).await;
+    assert_eq!(of_other.code, ErrorCode::FunctionNotFound);
+    let revoked = delete(&own, &format!("/v1/keys/{}", leaked.summary.id)).await;
+    assert_eq!(revoked.status(), 200);
+}
+
+#[tokio::test]
 async fn a_change_whose_caller_leaves_is_in_the_log() {
     let platform = Platform::start().await;
     platform.deploy("hello", "").await;

@@ -3,9 +3,12 @@
 //!
 //! ```text
 //! change ─ 600 at once, 2 a second for all keys of a namespace ─> made ─> an entry
-//!   │                                                        └─> refused ─> 10 entries a minute for each key
+//!   │      a tenth of that for each of them                  └─> refused ─> 10 entries a minute for each key
 //!   └─> too_many_requests ─> counted, as other refused ones are: one entry a minute says how many
 //! ```
+//!
+//! No key uses up what the others of its namespace need: it has a tenth at most, and what is refused it for its role,
+//! or because it is not there, is taken from that tenth alone. A key can be revoked whatever is left.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,16 +19,31 @@ use rekindle_wire::{ApiError, ErrorCode, Namespace};
 
 use crate::clock::Millis;
 
-/// Number of changes that may be asked for at once, by all keys of a namespace, or by one for all namespaces.
-const AT_ONCE: f64 = 600.0;
-/// Number of changes a second after that.
-const A_SECOND: f64 = 2.0;
+/// The changes that may be asked for by all keys of a namespace, or by one for all namespaces.
+const WHOLE: Limit = Limit {
+    at_once: 600.0,
+    seconds_each: 0.5,
+};
+/// Those that one key of a namespace may ask for.
+const TENTH: Limit = Limit {
+    at_once: 60.0,
+    seconds_each: 5.0,
+};
 /// Number of refused changes of a key that have an entry each, in a minute.
 const REFUSED_A_MINUTE: u32 = 10;
 const MINUTE: Millis = Millis(60_000);
 
+/// How many changes may be asked for.
+#[derive(Clone, Copy)]
+struct Limit {
+    at_once: f64,
+    /// Time in which one more may be asked for.
+    seconds_each: f64,
+}
+
 /// What is left of a budget of changes.
 struct Changes {
+    limit: Limit,
     left: f64,
     at: Millis,
 }
@@ -33,7 +51,7 @@ struct Changes {
 impl Changes {
     fn left_at(&self, now: Millis) -> f64 {
         let since = Duration::from_millis(now.since(self.at).0);
-        (self.left + since.as_secs_f64() * A_SECOND).min(AT_ONCE)
+        (self.left + since.as_secs_f64() / self.limit.seconds_each).min(self.limit.at_once)
     }
 }
 
@@ -67,33 +85,59 @@ struct Accounts {
 pub(crate) struct Budget(Mutex<Accounts>);
 
 impl Budget {
-    /// Takes a change from the budget of whoever asks for it.
+    /// Takes a change from the budgets of whoever asks for it.
     ///
     /// # Errors
-    /// `too_many_requests` if nothing is left of it. That is counted as a refused change.
+    /// `too_many_requests` if nothing is left of one. That is counted as a refused change, and takes nothing.
     pub(super) fn take(&self, caller: &Caller, now: Millis) -> Result<(), ApiError> {
         if caller.key.is_none() {
             return Ok(());
         }
-        let whose = caller.scope.namespace().map_or_else(
-            || caller.name().to_owned(),
-            |namespace| format!("namespace {namespace}"),
-        );
+        let own = caller.name().to_owned();
+        let budgets = match caller.scope.namespace() {
+            None => vec![(own, WHOLE)],
+            Some(namespace) => vec![(own, TENTH), (of_namespace(&namespace), WHOLE)],
+        };
         let mut accounts = self.0.lock();
-        let changes = accounts
-            .changes
-            .entry(whose.clone())
-            .or_insert(Changes { left: AT_ONCE, at: now });
-        (changes.left, changes.at) = (changes.left_at(now), now);
-        if changes.left >= 1.0 {
-            changes.left -= 1.0;
-            return Ok(());
+        for (whose, limit) in &budgets {
+            let changes = accounts.changes.entry(whose.clone()).or_insert(Changes {
+                limit: *limit,
+                left: limit.at_once,
+                at: now,
+            });
+            (changes.left, changes.at) = (changes.left_at(now), now);
+            if changes.left < 1.0 {
+                accounts.refusals_of(caller, now).more += 1;
+                let Limit { at_once, seconds_each } = limit;
+                return Err(ApiError::new(
+                    ErrorCode::TooManyRequests,
+                    format!(
+                        "{whose} has asked for {at_once} changes in a few minutes: ask for one each {seconds_each} \
+                         seconds at most"
+                    ),
+                ));
+            }
         }
-        accounts.refusals_of(caller, now).more += 1;
-        Err(ApiError::new(
-            ErrorCode::TooManyRequests,
-            format!("{whose} has asked for {AT_ONCE} changes in a few minutes: ask for {A_SECOND} a second at most"),
-        ))
+        for (whose, _) in &budgets {
+            if let Some(changes) = accounts.changes.get_mut(whose) {
+                changes.left -= 1.0;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the caller's namespace back what was taken from it for a change that was refused. The key's own stays taken.
+    pub(super) fn give_back(&self, caller: &Caller) {
+        if caller.key.is_none() {
+            return;
+        }
+        let Some(namespace) = caller.scope.namespace() else {
+            return;
+        };
+        // One that was forgotten meanwhile is whole.
+        if let Some(changes) = self.0.lock().changes.get_mut(&of_namespace(&namespace)) {
+            changes.left = (changes.left + 1.0).min(changes.limit.at_once);
+        }
     }
 
     /// Whether a refused change gets an entry of its own. Otherwise it is counted.
@@ -114,7 +158,9 @@ impl Budget {
     /// Takes the refused changes without entries, and forgets budgets that are whole again. Called once a minute.
     pub(super) fn left_out(&self, now: Millis) -> Vec<LeftOut> {
         let mut accounts = self.0.lock();
-        accounts.changes.retain(|_, changes| changes.left_at(now) < AT_ONCE);
+        accounts
+            .changes
+            .retain(|_, changes| changes.left_at(now) < changes.limit.at_once);
         let mut left_out = Vec::new();
         for (actor, refused) in &mut accounts.refused {
             let count = std::mem::take(&mut refused.more);
@@ -129,6 +175,11 @@ impl Budget {
         accounts.refused.retain(|_, refused| now.since(refused.since) < MINUTE);
         left_out
     }
+}
+
+/// The name of the budget that all keys of a namespace share.
+fn of_namespace(namespace: &Namespace) -> String {
+    format!("namespace {namespace}")
 }
 
 impl Accounts {
@@ -162,18 +213,21 @@ mod tests {
     #[test]
     fn the_keys_of_a_namespace_share_a_budget_of_changes_and_the_platforms_own_has_none() {
         let budget = Budget::default();
-        let (one, other) = (of_team(), of_team());
+        let keys: Vec<_> = (0..11).map(|_| of_team()).collect();
         let elsewhere = Caller {
             scope: Scope::Platform,
             ..of_team()
         };
         let taken = |caller: &Caller, now| (0..2_000).filter(|_| budget.take(caller, Millis(now)).is_ok()).count();
-        assert_eq!(taken(&one, 0), 600);
-        assert_eq!(taken(&other, 0), 0);
-        assert_eq!(taken(&other, 1_000), 2);
+        for key in &keys[..10] {
+            assert_eq!(taken(key, 0), 60, "a tenth");
+        }
+        let last = &keys[10];
+        assert_eq!(taken(last, 0), 0);
+        assert_eq!(taken(last, 1_000), 2);
         assert_eq!(taken(&elsewhere, 0), 600);
         assert_eq!(taken(&Caller::platform(), 0), 2_000);
-        let error = budget.take(&one, Millis(1_000)).unwrap_err();
+        let error = budget.take(last, Millis(1_000)).unwrap_err();
         assert_eq!(error.code, ErrorCode::TooManyRequests);
         assert!(
             error.message.contains("namespace team") && error.message.contains("600"),
@@ -184,9 +238,33 @@ mod tests {
             .iter()
             .map(|left_out| left_out.count)
             .sum();
-        assert_eq!(told, 1_400 + 2_000 + 1_998 + 1_400 + 1, "none is lost");
+        assert_eq!(told, 10 * 1_940 + 2_000 + 1_998 + 1_400 + 1, "none is lost");
         assert_eq!(budget.left_out(Millis(2_000)), []);
-        assert_eq!(taken(&one, 3_600_000), 600);
+        assert_eq!(taken(last, 3_600_000), 60);
+        let error = budget.take(last, Millis(3_600_000)).unwrap_err();
+        assert!(error.message.contains(last.name()), "{error}");
+        assert_eq!(taken(last, 3_610_000), 2);
+    }
+
+    #[test]
+    fn what_keys_are_refused_takes_nothing_from_their_namespace() {
+        let budget = Budget::default();
+        for _ in 0..20 {
+            let leaked = of_team();
+            for _ in 0..60 {
+                budget.take(&leaked, Millis(0)).unwrap();
+                budget.give_back(&leaked);
+            }
+            budget.take(&leaked, Millis(0)).unwrap_err();
+        }
+        budget.take(&of_team(), Millis(0)).unwrap();
+        for _ in 0..1_000 {
+            budget.give_back(&Caller::platform());
+            budget.give_back(&of_team());
+        }
+        let keys = (0..11).map(|_| of_team());
+        let taken = keys.map(|key| (0..60).filter(|_| budget.take(&key, Millis(0)).is_ok()).count());
+        assert_eq!(taken.sum::<usize>(), 600, "it is never more than whole");
     }
 
     #[test]
