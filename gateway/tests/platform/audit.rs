@@ -201,7 +201,7 @@ async fn a_key_that_asks_for_too_much_keeps_nobody_from_revoking_it() {
     // Both use up their own part with what is refused.
     for key in [&leaked, &own] {
         let mut refused = error(delete(key, "/v1/namespaces/team/functions/nobody").await).await;
-        for _ in 0..100 {
+        for _ in 0..400 {
             if refused.code == ErrorCode::TooManyRequests {
                 break;
             }

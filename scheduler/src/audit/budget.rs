@@ -3,12 +3,12 @@
 //!
 //! ```text
 //! change ─ 600 at once, 2 a second for all keys of a namespace ─> made ─> an entry
-//!   │      a tenth of that for each of them                  └─> refused ─> 10 entries a minute for each key
+//!   │      half of that for each of them                     └─> refused ─> 10 entries a minute for each key
 //!   └─> too_many_requests ─> counted, as other refused ones are: one entry a minute says how many
 //! ```
 //!
-//! No key uses up what the others of its namespace need: it has a tenth at most, and what is refused it for its role,
-//! or because it is not there, is taken from that tenth alone. A key can be revoked whatever is left.
+//! No key uses up what the others of its namespace need: it has half at most, and what is refused it for its role, or
+//! because it is not there, is taken from that half alone. A key can be revoked whatever is left.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,9 +25,9 @@ const WHOLE: Limit = Limit {
     seconds_each: 0.5,
 };
 /// Those that one key of a namespace may ask for.
-const TENTH: Limit = Limit {
-    at_once: 60.0,
-    seconds_each: 5.0,
+const HALF: Limit = Limit {
+    at_once: 300.0,
+    seconds_each: 1.0,
 };
 /// Number of refused changes of a key that have an entry each, in a minute.
 const REFUSED_A_MINUTE: u32 = 10;
@@ -96,7 +96,7 @@ impl Budget {
         let own = caller.name().to_owned();
         let budgets = match caller.scope.namespace() {
             None => vec![(own, WHOLE)],
-            Some(namespace) => vec![(own, TENTH), (of_namespace(&namespace), WHOLE)],
+            Some(namespace) => vec![(own, HALF), (of_namespace(&namespace), WHOLE)],
         };
         let mut accounts = self.0.lock();
         for (whose, limit) in &budgets {
@@ -213,16 +213,16 @@ mod tests {
     #[test]
     fn the_keys_of_a_namespace_share_a_budget_of_changes_and_the_platforms_own_has_none() {
         let budget = Budget::default();
-        let keys: Vec<_> = (0..11).map(|_| of_team()).collect();
+        let keys: Vec<_> = (0..3).map(|_| of_team()).collect();
         let elsewhere = Caller {
             scope: Scope::Platform,
             ..of_team()
         };
         let taken = |caller: &Caller, now| (0..2_000).filter(|_| budget.take(caller, Millis(now)).is_ok()).count();
-        for key in &keys[..10] {
-            assert_eq!(taken(key, 0), 60, "a tenth");
+        for key in &keys[..2] {
+            assert_eq!(taken(key, 0), 300, "half");
         }
-        let last = &keys[10];
+        let last = &keys[2];
         assert_eq!(taken(last, 0), 0);
         assert_eq!(taken(last, 1_000), 2);
         assert_eq!(taken(&elsewhere, 0), 600);
@@ -238,12 +238,12 @@ mod tests {
             .iter()
             .map(|left_out| left_out.count)
             .sum();
-        assert_eq!(told, 10 * 1_940 + 2_000 + 1_998 + 1_400 + 1, "none is lost");
+        assert_eq!(told, 2 * 1_700 + 2_000 + 1_998 + 1_400 + 1, "none is lost");
         assert_eq!(budget.left_out(Millis(2_000)), []);
-        assert_eq!(taken(last, 3_600_000), 60);
+        assert_eq!(taken(last, 3_600_000), 300);
         let error = budget.take(last, Millis(3_600_000)).unwrap_err();
         assert!(error.message.contains(last.name()), "{error}");
-        assert_eq!(taken(last, 3_610_000), 2);
+        assert_eq!(taken(last, 3_602_000), 2);
     }
 
     #[test]
@@ -251,7 +251,7 @@ mod tests {
         let budget = Budget::default();
         for _ in 0..20 {
             let leaked = of_team();
-            for _ in 0..60 {
+            for _ in 0..300 {
                 budget.take(&leaked, Millis(0)).unwrap();
                 budget.give_back(&leaked);
             }
