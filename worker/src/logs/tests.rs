@@ -271,7 +271,7 @@ async fn a_reader_that_is_too_slow_is_told_what_it_missed() {
     let sink = f.sink();
     let mut lines = Box::pin(f.logs.follow(&f.function, 0).await.unwrap());
     // In batches that the queue to the writer always has room for.
-    for batch in 0..6 {
+    for batch in 0..11 {
         for i in 0..500 {
             sink.platform(format!("{}", batch * 500 + i));
         }
