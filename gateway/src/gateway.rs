@@ -112,6 +112,15 @@ impl Gateway {
         async_calls::accept(&self.scheduler, &self.dispatch.intake, &self.targets, asked, request).await
     }
 
+    /// Takes an invocation from what its namespace may have. One of a function that does not exist takes nothing: it
+    /// needs no key, so strangers could use up the rate of functions that ask for one.
+    fn take_of_rate(&self, function: &FunctionId) -> Result<(), ApiError> {
+        match self.dispatch.routes.shown(function) {
+            Some(_) => self.quotas.admit(function),
+            None => Ok(()),
+        }
+    }
+
     /// Refuses the call of a function that asks for a key or a token to a caller who may not invoke it. `caller` is the
     /// one whose key was sent.
     async fn admit(
@@ -297,7 +306,7 @@ impl Gateway {
                 let shown = self.keys.take(request.headers_mut());
                 let caller = shown.clone().and_then(Result::ok);
                 self.admit(&name, shown, request.headers()).await?;
-                self.quotas.admit(&name)?;
+                self.take_of_rate(&name)?;
                 let own = selector
                     .as_ref()
                     .map_or_else(|| name.to_string(), |s| format!("{name}@{s}"));
@@ -325,7 +334,7 @@ impl Gateway {
                 let shown = self.keys.take(request.headers_mut());
                 self.admit(&name, shown.clone(), request.headers()).await?;
                 let caller = shown.transpose()?;
-                self.quotas.admit(&name)?;
+                self.take_of_rate(&name)?;
                 self.later(asked(name, path, "http", caller), request).await
             }
             Route::Result { id } => {
@@ -344,7 +353,7 @@ impl Gateway {
                 if force.is_some() {
                     self.check_force(request.headers(), &name)?;
                 }
-                self.quotas.admit(&name)?;
+                self.take_of_rate(&name)?;
                 request.headers_mut().remove(AUTHORIZATION);
                 if asynchronous {
                     let asked = asked(name, "/".to_owned(), "event", Some(caller));

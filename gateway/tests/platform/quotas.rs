@@ -153,6 +153,31 @@ async fn invocations_a_second_are_refused_at_the_gateway() {
 }
 
 #[tokio::test]
+async fn invocations_of_functions_that_do_not_exist_take_nothing_from_a_namespace_s_rate() {
+    let platform = Platform::start().await;
+    platform.deploy_to("team", "hello", "").await;
+    let limits = Quota {
+        requests_per_s: Some(2),
+        ..Quota::default()
+    };
+    platform.limit("team", &limits).await;
+    until("the gateway keeps the limit", async || {
+        platform.function("hello.team").send().await.unwrap().status() == 429
+    })
+    .await;
+    for _ in 0..10 {
+        let nobody = platform.function("nobody.team").send().await.unwrap();
+        assert_eq!(error(nobody).await.code, ErrorCode::FunctionNotFound);
+    }
+    until("the rate is whole again", async || {
+        let nobody = platform.function("nobody.team").send().await.unwrap();
+        assert_eq!(error(nobody).await.code, ErrorCode::FunctionNotFound);
+        platform.function("hello.team").send().await.unwrap().status() == 200
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn deploys_and_what_is_stored_are_refused_where_they_are_decided() {
     let platform = Platform::start().await;
     platform.deploy_to("team", "first", "").await;
