@@ -33,6 +33,8 @@ const WAITING_MAX: usize = 100_000;
 /// Limit of the last report.
 const LAST_LIMIT: Duration = Duration::from_secs(1);
 const MIB: u64 = 1 << 20;
+/// Number of an answer's bytes that are counted at once, while it passes.
+const COUNTED_AT: u64 = MIB;
 
 /// A day, a function and a version.
 type Key = (u32, FunctionId, VersionNumber);
@@ -157,7 +159,7 @@ impl Meter {
     /// The answer begins. What it takes counts until the function is done with it.
     pub(crate) fn answered(self, start: StartKind, status: http::StatusCode) -> Answering {
         Answering {
-            meter: self,
+            meter: Arc::new(self),
             start,
             is_ok: !status.is_server_error(),
             sent: Arc::default(),
@@ -173,22 +175,36 @@ impl Meter {
             ..UsageCounts::default()
         };
         *counts.time(start) = self.memory_mib.saturating_mul(took);
+        self.add(&counts);
+    }
+
+    /// Counts bytes of an answer that goes on.
+    fn passed(&self, egress_bytes: u64) {
+        self.add(&UsageCounts {
+            egress_bytes,
+            ..UsageCounts::default()
+        });
+    }
+
+    /// Adds to what was used today.
+    fn add(&self, counts: &UsageCounts) {
         let day = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default()
             .as_secs()
             / 86_400;
         let key = (u32::try_from(day).unwrap_or(0), self.function.clone(), self.version);
-        self.usage.add(key, &counts);
+        self.usage.add(key, counts);
     }
 }
 
-/// An answer in transit, counted when this is dropped.
+/// An answer in transit, counted when this is dropped, but for the bytes that were counted while it passed.
 #[derive(Debug)]
 pub(crate) struct Answering {
-    meter: Meter,
+    meter: Arc<Meter>,
     start: StartKind,
     is_ok: bool,
+    /// Bytes that are not counted yet.
     sent: Arc<AtomicU64>,
 }
 
@@ -197,6 +213,7 @@ impl Answering {
     pub(crate) fn counted(&self, body: Body) -> CountedBody {
         CountedBody {
             body,
+            meter: Arc::clone(&self.meter),
             sent: Arc::clone(&self.sent),
         }
     }
@@ -204,14 +221,15 @@ impl Answering {
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        let sent = self.sent.load(Ordering::Relaxed);
+        let sent = self.sent.swap(0, Ordering::Relaxed);
         self.meter.count(self.start, self.is_ok, sent);
     }
 }
 
-/// A body whose bytes are counted.
+/// A body whose bytes are counted while they pass: an answer may last as long as its function's timeout.
 pub(crate) struct CountedBody {
     body: Body,
+    meter: Arc<Meter>,
     sent: Arc<AtomicU64>,
 }
 
@@ -224,7 +242,11 @@ impl http_body::Body for CountedBody {
         if let Poll::Ready(Some(Ok(frame))) = &polled
             && let Some(data) = frame.data_ref()
         {
-            self.sent.fetch_add(data.len() as u64, Ordering::Relaxed);
+            let bytes = data.len() as u64;
+            let sent = self.sent.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+            if sent >= COUNTED_AT {
+                self.meter.passed(self.sent.swap(0, Ordering::Relaxed));
+            }
         }
         polled
     }
@@ -240,6 +262,8 @@ impl http_body::Body for CountedBody {
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::BodyExt as _;
+
     use super::*;
 
     fn key(function: &str) -> Key {
@@ -268,6 +292,36 @@ mod tests {
         assert_eq!((second.sequence, second.entries[0].counts.ok), (2, 1));
         usage.answered();
         assert!(usage.next(&gateway).is_none());
+    }
+
+    #[tokio::test]
+    async fn bytes_of_a_long_answer_are_counted_while_it_passes_and_each_once() {
+        let (usage, gateway) = (Arc::new(Usage::default()), GatewayId::generate());
+        let meter = Meter {
+            usage: Arc::clone(&usage),
+            function: "a".parse().unwrap(),
+            version: VersionNumber(1),
+            memory_mib: 64,
+            since: Instant::now(),
+        };
+        let answering = meter.answered(StartKind::Warm, http::StatusCode::OK);
+        let pieces = futures::stream::iter([3 * MIB / 4, MIB / 2, 7].map(|bytes| {
+            let piece = Bytes::from(vec![0; usize::try_from(bytes).unwrap()]);
+            Ok::<_, std::io::Error>(piece)
+        }));
+        let mut body = answering.counted(Body::from_stream(pieces));
+        let counted = || {
+            let report = usage.next(&gateway);
+            usage.answered();
+            report.map(|report| (report.entries[0].counts.egress_bytes, report.entries[0].counts.ok))
+        };
+        body.frame().await.unwrap().unwrap();
+        assert_eq!(counted(), None);
+        body.frame().await.unwrap().unwrap();
+        assert_eq!(counted(), Some((5 * MIB / 4, 0)));
+        body.frame().await.unwrap().unwrap();
+        drop((body, answering));
+        assert_eq!(counted(), Some((7, 1)));
     }
 
     #[test]
