@@ -126,7 +126,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Gives the caller's namespace back what was taken from it for a change that was refused. The key's own stays taken.
+    /// Gives the caller's namespace back what a refused change took from it. The key's own stays taken.
     pub(super) fn give_back(&self, caller: &Caller) {
         if caller.key.is_none() {
             return;
