@@ -17,6 +17,7 @@ use rustix::fs::{Mode, OFlags};
 use tokio::sync::{Notify, Semaphore};
 
 use super::counts::{LazyCounts, Reason};
+use super::places::Places;
 
 /// Maximum number of pieces fetched with one request.
 pub(super) const RUN: usize = 16;
@@ -46,7 +47,7 @@ pub(in crate::layers) struct Content {
     pieces: Mutex<Vec<Piece>>,
     changed: Notify,
     touched: Option<Mutex<Touched>>,
-    fetches: Arc<Semaphore>,
+    places: Places,
     counts: Arc<LazyCounts>,
     /// When a failed read was last logged.
     pub(super) told: Mutex<Option<Instant>>,
@@ -91,7 +92,7 @@ impl Content {
             file,
             changed: Notify::new(),
             touched: records.then(Mutex::default),
-            fetches,
+            places: Places::new(fetches),
             counts,
             told: Mutex::new(None),
         })
@@ -214,10 +215,9 @@ impl Content {
     }
 
     async fn fetch(self: &Arc<Self>, claim: Claim<'_>, reason: Reason) -> Result<(), FetchLayerError> {
-        // It is never closed.
-        let permit = self.fetches.acquire().await.ok();
+        let place = self.places.take(reason).await;
         let (pieces, bytes) = self.layer.fetch(claim.pieces.clone()).await?;
-        drop(permit);
+        drop(place);
         self.counts.add(reason, bytes);
         let this = Arc::clone(self);
         let put = tokio::task::spawn_blocking(move || this.put(&pieces)).await;

@@ -11,6 +11,7 @@
 mod content;
 mod counts;
 mod mount;
+mod places;
 mod protocol;
 mod server;
 mod tree;
@@ -38,7 +39,7 @@ use mount::Mount;
 pub(crate) use mount::{is_possible, sweep};
 use tree::Tree;
 
-/// Maximum number of requests to the store at once, of all layers.
+/// Maximum number of requests to the store at once, of all layers. One has at most some of them ([`places`]).
 const FETCHES: usize = 16;
 /// Maximum number of requests at once for what a rehearsal read, and how long all of them may take.
 const AHEAD_AT_ONCE: usize = 8;
