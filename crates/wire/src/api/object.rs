@@ -53,6 +53,6 @@ pub struct InstanceObjects {
     pub processes: u64,
     /// Its objects, those that are in the way first.
     pub objects: Vec<KernelObject>,
-    /// Number of objects that are kept and not listed, as there are too many.
+    /// Number of objects that are not listed, as there are too many, as far as it is known.
     pub left_out: u64,
 }

@@ -6,22 +6,28 @@ use std::os::unix::fs::MetadataExt as _;
 
 use rekindle_wire::api::{Fate, KernelObject};
 
+use super::room::Room;
 use super::sockets::Sockets;
 use super::{Process, Verdict};
 
 /// The largest file without a name that a snapshot holds, in bytes.
 const UNLINKED_MAX: u64 = 16 << 20;
-/// Maximum number of descriptors of a process that are looked at.
-const DESCRIPTORS_MAX: usize = 20_000;
 /// Devices that every sandbox has.
 const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
-/// Returns a process's descriptors. Its sockets are added to `sockets`.
-pub(super) fn of(process: &Process, sockets: &mut Sockets) -> io::Result<Vec<KernelObject>> {
+/// Returns a process's descriptors, as far as there is room. Its sockets are added to `sockets`.
+pub(super) fn of(process: &Process, sockets: &mut Sockets, room: &mut Room) -> io::Result<Vec<KernelObject>> {
     let root = format!("/proc/{}", process.host);
     let overlay = overlay(&format!("{root}/root/"));
-    let mut found = Vec::new();
-    for entry in fs::read_dir(format!("{root}/fd"))?.take(DESCRIPTORS_MAX).flatten() {
+    let (mut found, mut seen) = (Vec::new(), 0);
+    for entry in fs::read_dir(format!("{root}/fd"))?.flatten() {
+        if !room.take() {
+            // The directory's size is their number, from Linux 6.2 on.
+            let all = fs::metadata(format!("{root}/fd")).map_or(0, |directory| directory.len());
+            room.leave_out(all.saturating_sub(seen).max(1));
+            break;
+        }
+        seen += 1;
         let name = entry.file_name();
         let Some(number) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else {
             continue;
@@ -168,6 +174,23 @@ mod tests {
             ("net:[4026531840]", plain, 0),
         ] {
             assert_eq!(of(target, about, size), Fate::Refused, "{target}");
+        }
+    }
+
+    #[test]
+    fn descriptors_without_room_or_time_are_counted_and_not_looked_at() {
+        let process = Process {
+            pid: 2,
+            host: std::process::id().cast_signed(),
+            program: "test".to_owned(),
+        };
+        let _open: Vec<_> = (0..5).map(|_| fs::File::open("/dev/null").unwrap()).collect();
+        let limit = std::time::Duration::from_secs(60);
+        for (objects, limit) in [(2, limit), (1_000, std::time::Duration::ZERO)] {
+            let mut room = Room::of(objects, limit);
+            let found = of(&process, &mut Sockets::default(), &mut room).unwrap();
+            assert!(found.len() <= 2, "{found:?}");
+            assert!(room.left_out() > 0);
         }
     }
 

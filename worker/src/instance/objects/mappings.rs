@@ -5,23 +5,30 @@ use std::io::{self, BufRead as _, BufReader};
 
 use rekindle_wire::api::KernelObject;
 
+use super::room::Room;
 use super::{Process, Verdict};
 
 /// Maximum number of mappings of a process that are looked at: the kernel's default limit.
 const MAPPINGS_MAX: usize = 65_536;
 
-/// Returns a process's mappings that are not plain, and the number of the others.
-pub(super) fn of(process: &Process) -> io::Result<Vec<KernelObject>> {
+/// Returns a process's mappings that are not plain, and the number of the others, as far as there is room.
+pub(super) fn of(process: &Process, room: &mut Room) -> io::Result<Vec<KernelObject>> {
     let maps = BufReader::new(File::open(format!("/proc/{}/maps", process.host))?);
     let (mut found, mut plain) = (Vec::new(), 0);
     for line in maps.split(b'\n').take(MAPPINGS_MAX) {
         let line = line?;
+        if room.is_over() {
+            // How many there are is not known.
+            room.leave_out(1);
+            break;
+        }
         let line = String::from_utf8_lossy(&line);
         // Address, rights, offset, device, inode, path.
         let mut fields = line.splitn(6, ' ');
         let (range, path) = (fields.next().unwrap_or_default(), fields.nth(4).unwrap_or_default());
         match verdict(path.trim_start()) {
             None => plain += 1,
+            Some(_) if !room.take() => room.leave_out(1),
             Some(verdict) => {
                 let start = range.split('-').next().unwrap_or_default();
                 found.push(process.object(format!("memory at {start}"), 1, verdict));
@@ -86,7 +93,7 @@ mod tests {
             host: std::process::id().cast_signed(),
             program: "test".to_owned(),
         };
-        let found = of(&process).unwrap();
+        let found = of(&process, &mut Room::new()).unwrap();
         assert!(found.iter().any(|object| object.count > 10), "{found:?}");
     }
 }

@@ -3,6 +3,7 @@
 
 mod descriptors;
 mod mappings;
+mod room;
 mod sockets;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use super::lifecycle::Instance;
 use super::running::RunningInstance;
 use crate::errors::unavailable;
 use crate::host::host_pids::processes_in;
+use room::{Looks, Room};
 
 /// Maximum number of objects in an answer.
 const LISTED_MAX: usize = 2_000;
@@ -26,6 +28,8 @@ const LISTED_MAX: usize = 2_000;
 const PROCESSES_MAX: usize = 1_000;
 /// Maximum number of characters of a name.
 const NAME_MAX: usize = 160;
+
+static LOOKS: Looks = Looks::new();
 
 /// What becomes of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,17 +74,23 @@ struct Process {
 /// Looks at an instance that runs or is parked.
 ///
 /// # Errors
-/// If it does not run, or its processes cannot be listed.
+/// If it does not run, its processes cannot be listed, or too much is looked at already.
 pub(crate) async fn of(instance: &Instance) -> Result<InstanceObjects, ApiError> {
     let parts = instance.parts().ok_or_else(gone)?;
+    let one = LOOKS.begin(&instance.id)?;
     // Its first process or object that would be missing in a snapshot.
     let missing = match parts.is_frozen() {
         true => None,
         false => parts.sandbox.refuse_strays().await.err().filter(|e| !e.is_passing()),
     };
-    let looked = tokio::task::spawn_blocking(move || look(&parts)).await;
-    let looked = looked.unwrap_or_else(|e| Err(io::Error::other(e)));
-    let (processes, mut objects) = looked.map_err(|e| unavailable("look at the instance's processes", &e))?;
+    let looked = tokio::task::spawn_blocking(move || {
+        let looked = look(&parts, Room::new());
+        // Not before: it goes on when nobody waits any more.
+        drop(one);
+        looked
+    });
+    let looked = looked.await.unwrap_or_else(|e| Err(io::Error::other(e)));
+    let (processes, mut objects, not_seen) = looked.map_err(|e| unavailable("look at the instance's processes", &e))?;
     objects.extend(missing.map(|e| KernelObject {
         pid: 0,
         program: String::new(),
@@ -92,7 +102,7 @@ pub(crate) async fn of(instance: &Instance) -> Result<InstanceObjects, ApiError>
         fix: None,
     }));
     objects.sort_by_key(|object| (object.fate, object.pid));
-    let left_out = objects.iter().skip(LISTED_MAX).map(|object| object.count).sum();
+    let not_listed: u64 = objects.iter().skip(LISTED_MAX).map(|object| object.count).sum();
     objects.truncate(LISTED_MAX);
     Ok(InstanceObjects {
         instance: instance.id.clone(),
@@ -100,11 +110,11 @@ pub(crate) async fn of(instance: &Instance) -> Result<InstanceObjects, ApiError>
         version: instance.spec.version,
         processes,
         objects,
-        left_out,
+        left_out: not_listed + not_seen,
     })
 }
 
-fn look(parts: &RunningInstance) -> io::Result<(u64, Vec<KernelObject>)> {
+fn look(parts: &RunningInstance, mut room: Room) -> io::Result<(u64, Vec<KernelObject>, u64)> {
     let all = processes_in(&parts.cgroup).map_err(io::Error::other)?.into_iter();
     // Those before the function's first are the platform's.
     let hosts: BTreeMap<_, _> = all.filter(|(pid, _)| *pid >= FUNCTION_PID.cast_unsigned()).collect();
@@ -117,11 +127,11 @@ fn look(parts: &RunningInstance) -> io::Result<(u64, Vec<KernelObject>)> {
     let mut sockets = sockets::Sockets::default();
     for process in &processes {
         // A process that has ended meanwhile has none.
-        objects.extend(descriptors::of(process, &mut sockets).unwrap_or_default());
-        objects.extend(mappings::of(process).unwrap_or_default());
+        objects.extend(descriptors::of(process, &mut sockets, &mut room).unwrap_or_default());
+        objects.extend(mappings::of(process, &mut room).unwrap_or_default());
     }
     objects.extend(sockets.objects(parts.client.port()));
-    Ok((hosts.len() as u64, objects))
+    Ok((hosts.len() as u64, objects, room.left_out()))
 }
 
 fn named(pid: u32, host: i32) -> Process {
