@@ -33,11 +33,15 @@ pub const CONFIG: &str = ".rekindle/image.json";
 /// The agent that keeps copies of Node.js and Bun from sharing random numbers, as runtimes have it too, by its path in
 /// the root filesystem.
 pub const AGENT: &str = ".rekindle/node/agent.js";
-const AGENT_FILES: [(&str, &str); 3] = [
+const AGENT_FILES: [(&str, &str); 4] = [
     (AGENT, include_str!("agent.js")),
     (
         ".rekindle/node/copies.js",
         include_str!("../../../../functions/runtimes/node/overlay/opt/rekindle/node/lib/copies.js"),
+    ),
+    (
+        ".rekindle/node/libraries.js",
+        include_str!("../../../../functions/runtimes/node/overlay/opt/rekindle/node/lib/libraries.js"),
     ),
     (
         ".rekindle/node/processors.js",

@@ -3,14 +3,16 @@
 //
 //   node:crypto           draws UUIDs and integers ahead. Where `copies` has become another number the process is another copy, and
 //                         they are drawn empty first. In Bun all short draws are from what was drawn ahead.
-//   npm's uuid, nanoid    fill a pool and draw from it by themselves. Each thread lists its pools, by how they begin, and in each
-//                         copy they are filled anew before it runs.
+//   npm's uuid, nanoid,   fill a pool and draw from it by themselves, as does the /dev/urandom of Emscripten's programs. Each
+//   uid, id128            thread lists its pools, by how they begin, and in each copy they are filled anew before it runs.
+//   others of npm         see libraries.js.
 //
 // The platform finds the number and the lists in memory by what they begin with; generators it finds without help
 // (docs/reference/runtime-contract.md).
 'use strict';
 
 require('./processors');
+const libraries = require('./libraries');
 const crypto = require('node:crypto');
 const { syncBuiltinESMExports } = require('node:module');
 const { getEnvironmentData, setEnvironmentData } = require('node:worker_threads');
@@ -25,7 +27,11 @@ const POOLS_MAX = 64;
 const HEADER = 24; // what a list begins with, the number of its pools
 const ENTRY = 24; // of a pool: its first 16 bytes, its length
 const POOL_MAX = 0xffff;
-const LIBRARIES = /[\\/]node_modules[\\/](nanoid|uuid)[\\/]/;
+const POOL_OF_ID128 = 4000;
+const POOL_OF_UID = 4096; // of @lukeed/uuid too
+const POOL_OF_EMSCRIPTEN = 1024;
+const LIBRARIES = /[\\/]node_modules[\\/](@lukeed[\\/]uuid|id128|nanoid|uid|uuid)[\\/]/;
+const EMSCRIPTEN = /\b(initRandomFill|randomFill)\b/; // functions of what it writes
 
 function shared() {
   const memory = new SharedArrayBuffer(32);
@@ -45,35 +51,66 @@ function unlike(draw, empty) {
   };
 }
 
-function emptied(count, draw) {
+/** The function that calls `change` in a process that has become another copy, once. */
+function once(change) {
   let seen = copies[0];
   return () => {
     if (copies[0] === seen) return;
     seen = copies[0];
-    for (let i = 0; i < count; i++) draw();
+    change();
   };
+}
+
+function emptied(count, draw) {
+  return once(() => {
+    for (let i = 0; i < count; i++) draw();
+  });
 }
 
 const list = new ArrayBuffer(HEADER + POOLS_MAX * ENTRY);
 new Uint32Array(list).set(POOLS);
-const entries = new Map(); // a pool's place in the list
+const entries = new Map(); // the place in the list of a pool, or of where a library draws its pools
 
 /** The function that fills a buffer, which is listed where it is a library's pool. */
 function listed(fill) {
   return function (buffer, ...more) {
     const filled = fill.call(this, buffer, ...more);
     const { byteLength } = buffer;
-    if (more.length === 0 && byteLength > 0 && byteLength % 128 === 0 && byteLength <= POOL_MAX) note(buffer);
+    if (more.length === 0 && (byteLength % 128 === 0 || byteLength === POOL_OF_ID128) && byteLength > 0 && byteLength <= POOL_MAX) {
+      if (entries.has(buffer) || (entries.size < POOLS_MAX && isPool(buffer))) note(buffer, buffer);
+    }
     return filled;
   };
 }
 
-function note(buffer) {
-  let entry = entries.get(buffer);
+/** The function that makes a buffer, which is listed in the place of the one before where it is a library's pool. */
+function listedMade(make) {
+  return function (size, callback) {
+    if (callback !== undefined || size !== POOL_OF_UID) return make.apply(this, arguments);
+    const buffer = make.call(this, size);
+    const line = stack().split('\n').find((line) => LIBRARIES.test(line));
+    if (line !== undefined) note(buffer, line);
+    return buffer;
+  };
+}
+
+function isPool({ buffer, byteLength }) {
+  const callers = stack();
+  // One that is a part of more may be a program's memory, where it may have asked for a key.
+  const isEmscripten = byteLength === POOL_OF_EMSCRIPTEN && buffer.byteLength === byteLength && EMSCRIPTEN.test(callers);
+  return isEmscripten || LIBRARIES.test(callers);
+}
+
+function stack() {
+  return String(new Error().stack);
+}
+
+function note(buffer, key) {
+  let entry = entries.get(key);
   if (entry === undefined) {
-    if (entries.size === POOLS_MAX || !LIBRARIES.test(String(new Error().stack))) return;
+    if (entries.size === POOLS_MAX) return;
     entry = HEADER + entries.size * ENTRY;
-    entries.set(buffer, entry);
+    entries.set(key, entry);
   }
   new Uint8Array(list, entry, 16).set(new Uint8Array(buffer.buffer, buffer.byteOffset, 16));
   new BigUint64Array(list, entry + 16, 1)[0] = BigInt(buffer.byteLength);
@@ -87,9 +124,11 @@ const emptyIntegers = isBun ? emptyUuids : emptied(INTEGERS_AHEAD, () => randomI
 crypto.randomUUID = unlike(randomUUID, emptyUuids);
 crypto.randomInt = unlike(randomInt, emptyIntegers);
 crypto.randomFillSync = listed(isBun ? unlike(crypto.randomFillSync, emptyUuids) : crypto.randomFillSync);
+crypto.randomBytes = listedMade(crypto.randomBytes);
 const web = isBun ? globalThis.crypto : Object.getPrototypeOf(crypto.webcrypto);
 web.randomUUID = unlike(web.randomUUID, emptyUuids);
 web.getRandomValues = listed(isBun ? unlike(web.getRandomValues, emptyUuids) : web.getRandomValues);
 syncBuiltinESMExports();
+if (!isBun) libraries.watch(crypto, once);
 
-module.exports = { copies };
+module.exports = { copies, list };
