@@ -11,8 +11,14 @@ pub struct Unreached {
     pub advice: &'static str,
 }
 
+const REDIS: Unreached = Unreached {
+    name: "Redis",
+    advice: "it is seeded once: ACL GENPASS, math.random of Lua and SRANDMEMBER repeat; draw passwords and ids outside \
+             of it",
+};
+
 /// Names of mapped files, without their directory and without everything from the first dot or dash on.
-const KNOWN: [(&str, Unreached); 9] = [
+const KNOWN: [(&str, Unreached); 15] = [
     (
         "libgcrypt",
         Unreached {
@@ -75,6 +81,41 @@ const KNOWN: [(&str, Unreached); 9] = [
         Unreached {
             name: "Erlang",
             advice: "rand repeats in processes that drew before the snapshot: draw from crypto:strong_rand_bytes",
+        },
+    ),
+    ("redis-server", REDIS),
+    // What Debian's `redis-server` is a link to.
+    ("redis-check-rdb", REDIS),
+    (
+        "mariadbd",
+        Unreached {
+            name: "MariaDB",
+            advice: "rand() of open connections and uuid_short() repeat: connect in an after-restore hook, and draw \
+                     ids outside of it",
+        },
+    ),
+    (
+        "libduckdb",
+        Unreached {
+            name: "DuckDB",
+            advice: "uuid() and random() of open connections repeat: connect in an after-restore hook, or draw ids \
+                     outside of it",
+        },
+    ),
+    (
+        "_kuzu",
+        Unreached {
+            name: "Kuzu",
+            advice: "gen_random_uuid() of open connections repeats: connect in an after-restore hook, or draw ids \
+                     outside of it",
+        },
+    ),
+    (
+        "_libwasmtime",
+        Unreached {
+            name: "Wasmtime",
+            advice: "random_get of WASI repeats in stores from before the snapshot: make them in an after-restore \
+                     hook",
         },
     ),
 ];

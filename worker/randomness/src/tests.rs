@@ -416,6 +416,34 @@ fn what_cannot_be_reached_is_named_by_its_files() {
 }
 
 #[test]
+fn databases_and_wasmtime_which_are_seeded_once_are_named() {
+    let named = |path: &str| -> Vec<&'static str> {
+        let unreached = unreached(std::iter::once(path), &[Kind::Copies, Kind::Openssl]);
+        unreached.iter().map(|known| known.name).collect()
+    };
+    let packages = "/usr/local/lib/python3.11/site-packages";
+    assert_eq!(named("/usr/local/bin/redis-server"), ["Redis"]);
+    assert_eq!(named("/usr/bin/redis-check-rdb"), ["Redis"]);
+    assert_eq!(named("/usr/sbin/mariadbd"), ["MariaDB"]);
+    let bindings = "/app/node_modules/@duckdb/node-bindings-linux-x64";
+    assert_eq!(named(&format!("{bindings}/libduckdb.so")), ["DuckDB"]);
+    assert_eq!(
+        named(&format!("{packages}/kuzu/_kuzu.cpython-311-x86_64-linux-gnu.so")),
+        ["Kuzu"]
+    );
+    assert_eq!(
+        named(&format!("{packages}/wasmtime/linux-x86_64/_libwasmtime.so")),
+        ["Wasmtime"]
+    );
+    // A client of Redis, and Python's DuckDB, whose numbers differ.
+    assert_eq!(named("/usr/bin/redis-cli"), [""; 0]);
+    assert_eq!(
+        named(&format!("{packages}/_duckdb.cpython-311-x86_64-linux-gnu.so")),
+        [""; 0]
+    );
+}
+
+#[test]
 fn a_memory_full_of_generators_is_searched_for_some() {
     // Rows of OpenSSL's limits, one after the other.
     let mut row = vec![0; 128];
