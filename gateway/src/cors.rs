@@ -1,5 +1,5 @@
-//! What browsers are told of functions that pages of other origins may call (`[cors]` in `fn.toml`). The gateway answers
-//! for the function, so that its errors can be read too, and no instance starts for a question alone.
+//! What browsers are told of functions that pages of other origins may call (`[cors]` in `fn.toml`). The gateway
+//! answers for the function, so that its errors can be read too, and no instance starts for a question alone.
 
 use std::convert::Infallible;
 use std::time::Duration;

@@ -254,8 +254,8 @@ impl Dispatch {
         Err(last.unwrap_or_else(|| ApiError::new(ErrorCode::Internal, "an invocation was not attempted")))
     }
 
-    /// The most that the request's body may have. One that its function reads while it comes has no limit, since no part
-    /// of it is kept anywhere.
+    /// The most that the request's body may have. One that its function reads while it comes has no limit, since no
+    /// part of it is kept anywhere.
     fn max_body(&self, call: &Call, version: Option<VersionNumber>) -> u64 {
         let streams = |version| call.invocation != "event" && self.routes.streams(&call.function, version);
         if version.is_some_and(streams) {

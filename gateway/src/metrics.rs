@@ -140,7 +140,7 @@ const ISSUER_KEYS: Desc = Desc::new(
     "rekindle.gateway.issuer_keys.fetches",
     "{fetch}",
     &["outcome"],
-    "Fetches of the keys of issuers of tokens: `loaded`, or `failed`, where those of before are used for up to an hour.",
+    "Fetches of the keys of issuers of tokens: `loaded`, or `failed`, where earlier ones are used for up to an hour.",
 );
 const CERTIFICATE_EXPIRY: Desc = Desc::new(
     "rekindle.gateway.certificate.expiry",

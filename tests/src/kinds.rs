@@ -81,7 +81,8 @@ pub fn sockets() -> Kind {
         says: json!({
             "named": ["unread", "both", served, served, served], "other": "answered", "abstract": "to abstract",
             "waiting": ["accepted", "to waiting"], "removed": ["removed", false, "/tmp/removed"],
-            "relative": ["relative", "relative", "relative"], "gone": ["second", true, true], "again": ["again", "anew"],
+            "relative": ["relative", "relative", "relative"], "gone": ["second", true, true],
+            "again": ["again", "anew"],
             "half": ["the rest", "", "back"], "closed": ["left", ""], "shut": [true, true], "told": ["early", "late"],
             "packets": ["one", "two"], "udp": ["datagram", true], "options": [true, true, [1, 7], 9, 16],
             "alone": "connected",
@@ -320,8 +321,9 @@ def handler(event, context):
     }
 "#;
 
-/// Connections through a listening socket: accepted by this process and for another one, waiting, at a relative name, at
-/// one that was removed, and at those that nobody or another socket listens at by now. Sockets that have not read all, or were shut, and options.
+/// Connections through a listening socket: accepted by this process and for another one, waiting, at a relative name,
+/// at one that was removed, and at those that nobody or another socket listens at by now. Sockets that have not read
+/// all, or were shut, and options.
 const SOCKETS: &str = include_str!("kinds/sockets.py");
 
 /// Two children, each of which has made a child after both were there. So ids are not in the order of the tree.

@@ -1,5 +1,5 @@
-//! Follows the input of an HTTP/2 connection frame by frame. A frame that has begun must be complete in time. Frames that
-//! cost their sender nothing are limited to a number a second.
+//! Follows the input of an HTTP/2 connection frame by frame. A frame that has begun must be complete in time. Frames
+//! that cost their sender nothing are limited to a number a second.
 
 use std::future::Future as _;
 use std::io::{self, IoSlice};

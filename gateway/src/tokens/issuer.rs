@@ -84,7 +84,7 @@ pub(super) fn outside() -> Outside {
     let tls = match hyper_rustls::HttpsConnectorBuilder::new().with_native_roots() {
         Ok(tls) => tls,
         Err(error) => {
-            tracing::warn!(%error, "no certificate authorities are known here: keys of https issuers cannot be fetched");
+            tracing::warn!(%error, "no certificate authorities are known here: no keys of https issuers are fetched");
             hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(
                 rustls::ClientConfig::builder()
                     .with_root_certificates(rustls::RootCertStore::empty())

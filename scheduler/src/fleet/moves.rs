@@ -47,8 +47,8 @@ fn conflict(message: String) -> ApiError {
 
 impl Fleet {
     /// Checks whether an instance may move, and chooses the target: the named worker, or the one with most room. Room
-    /// on the target is set aside from now on, until [`Self::moved`] or [`Self::stays`]. A copy is expected from now on,
-    /// until [`Self::moved`] or [`Self::give_up_copy`].
+    /// on the target is set aside from now on, until [`Self::moved`] or [`Self::stays`]. A copy is expected from now
+    /// on, until [`Self::moved`] or [`Self::give_up_copy`].
     pub(crate) fn plan_move(
         &mut self,
         id: &InstanceId,

@@ -83,7 +83,9 @@ impl<'a> Preparation<'a> {
             let error = match outcome {
                 Ok(done) if !done.no_room => return Ok(done),
                 Ok(done) => {
-                    tracing::warn!(function = %self.version.info.function, worker = address, "a worker has no room for a snapshot: another shall prepare the version");
+                    let function = &self.version.info.function;
+                    let said = "a worker has no room for a snapshot: another shall prepare the version";
+                    tracing::warn!(%function, worker = address, "{said}");
                     self.so_far.get_or_insert(done);
                     None
                 }
@@ -93,7 +95,8 @@ impl<'a> Preparation<'a> {
                     if !is_the_workers && self.so_far.is_none() {
                         return Err(error);
                     }
-                    tracing::warn!(function = %self.version.info.function, worker = address, %error, "a worker could not prepare a version");
+                    let function = &self.version.info.function;
+                    tracing::warn!(%function, worker = address, %error, "a worker could not prepare a version");
                     Some(error)
                 }
             };
@@ -158,7 +161,8 @@ impl<'a> Preparation<'a> {
                     self.phases.enter(phase);
                     let times = &self.phases.times;
                     if let Err(error) = scheduler.store.set_state(function, *number, phase, times).await {
-                        tracing::warn!(%function, error = &error as &dyn std::error::Error, "a deploy's phase could not be stored");
+                        let error: &dyn std::error::Error = &error;
+                        tracing::warn!(%function, error, "a deploy's phase could not be stored");
                     }
                 }
                 PrepareEvent::Done {
@@ -264,7 +268,8 @@ impl<'a> Preparation<'a> {
                 ..
             } => format!("{NO_WORKER}, and deploy again"),
             _ => format!(
-                "no worker has the {} free that an instance needs: lower memory in fn.toml, or add a worker, and deploy again",
+                "no worker has the {} free that an instance needs: lower memory in fn.toml, or add a worker, and \
+                 deploy again",
                 self.version.info.manifest.memory
             ),
         };

@@ -83,7 +83,7 @@ pub enum VerifyError {
     Lease,
     /// A UNIX socket was bound by a name that begins at a working directory, and CRIU cannot bind it by its whole path.
     #[error(
-        "{image}: a UNIX socket is bound to {name}, a relative name whose whole path is longer than 107 bytes, or not in \
+        "{image}: a UNIX socket is bound to {name}, a relative name whose whole path is longer than 107 bytes, or not \
          a directory that the function writes to: bind it by another, before the snapshot"
     )]
     RelativeSocket {

@@ -162,8 +162,8 @@ impl Manifest {
         Duration::from_millis(self.park_ms)
     }
 
-    /// Whether it reads a request's body while it comes. Handlers, and those of Lambda's interface, get events, which are
-    /// complete in memory.
+    /// Whether it reads a request's body while it comes. Handlers, and those of Lambda's interface, get events, which
+    /// are complete in memory.
     pub fn streams(&self) -> bool {
         self.runtime == Runtime::Http && self.interface == Interface::Http
     }

@@ -1,5 +1,5 @@
-//! Connections whose listening socket everybody has closed. A socket listens at its name for a moment, and they are made
-//! through that, so that both ends have their names.
+//! Connections whose listening socket everybody has closed. A socket listens at its name for a moment, and they are
+//! made through that, so that both ends have their names.
 //!
 //! This comes before all other sockets: another may have the name by now. The name of a file stays where it had stayed.
 

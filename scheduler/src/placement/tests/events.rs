@@ -40,7 +40,8 @@ enum Event {
 
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
-        6 => (0..3_usize, 0..2_usize, any::<bool>()).prop_map(|(function, gateway, force)| Event::Ask { function, gateway, force }),
+        6 => (0..3_usize, 0..2_usize, any::<bool>())
+            .prop_map(|(function, gateway, force)| Event::Ask { function, gateway, force }),
         3 => (0..50_usize, any::<bool>()).prop_map(|(nth, served)| Event::Return { nth, served }),
         2 => (0..2_usize).prop_map(|worker| Event::Beat { worker }),
         3 => (0..50_usize).prop_map(|nth| Event::Ready { nth }),
