@@ -72,7 +72,15 @@ fn namespaces(name: &str) -> Vec<(PathBuf, i32)> {
 /// Waits until the function has one instance, and that is not `before`. Returns its namespace and a picture of it.
 fn picture(name: &str, before: Option<&PathBuf>) -> (PathBuf, Picture) {
     until("one instance", SOON, || match &namespaces(name)[..] {
-        [(namespace, pid)] if before != Some(namespace) => Some((namespace.clone(), Picture::of_namespace(*pid).ok()?)),
+        [(namespace, pid)] if before != Some(namespace) => {
+            let (one, other) = (Picture::of_namespace(*pid).ok()?, Picture::of_namespace(*pid).ok()?);
+            // While its handler runs, a signal is blocked.
+            let is_handling = compare(&one, &other)
+                .differences
+                .iter()
+                .any(|d| d.contains(" SigBlk: "));
+            (!is_handling).then(|| (namespace.clone(), other))
+        }
         _ => None,
     })
 }
