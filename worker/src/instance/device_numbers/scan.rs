@@ -19,9 +19,9 @@ use crate::criu::open_files::OpenFile;
 /// Maximum number of candidates.
 const PAIRS_MAX: usize = 1 << 14;
 
-/// Finds the device numbers of these files: a descriptor of the file and the address of each. An address in `known` needs
-/// no pointer that leads to it. `each_run` calls what it is given for each run of memory, in order of address; an address
-/// is a multiple of 8. It is called again if there are candidates.
+/// Finds the device numbers of these files: a descriptor of the file and the address of each. An address in `known`
+/// needs no pointer that leads to it. `each_run` calls what it is given for each run of memory, in order of address; an
+/// address is a multiple of 8. It is called again if there are candidates.
 ///
 /// # Errors
 /// Returns what `each_run` returns.

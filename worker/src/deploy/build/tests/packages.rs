@@ -195,7 +195,8 @@ async fn a_node_package_from_the_registry_is_installed_from_its_lock() {
     let lock = "{\"name\":\"f\",\"version\":\"1.0.0\",\"lockfileVersion\":3,\"requires\":true,\"packages\":{\
         \"\":{\"name\":\"f\",\"version\":\"1.0.0\",\"dependencies\":{\"ms\":\"2.1.3\"}},\
         \"node_modules/ms\":{\"version\":\"2.1.3\",\
-        \"integrity\":\"sha512-6FlzubTLZG3J2a/NVCAleEhjzq5oxgHyaCU9yYXvcLsvoVaHJq/s5xXI6/XXP6tz7R9xAOtHnSO/tXtF3WRTlA==\"}}}";
+        \"integrity\":\"sha512-6FlzubTLZG3J2a/NVCAleEhjzq5oxgHyaCU9yYXvcLsvoVaHJq/s5xXI6/\
+        XXP6tz7R9xAOtHnSO/tXtF3WRTlA==\"}}}";
     let folder = || {
         Tar::default()
             .file("index.js", "")
