@@ -57,9 +57,12 @@ pub(crate) struct CrossOrigin {
 }
 
 impl CrossOrigin {
-    /// The request, if a browser sent it for a page.
-    pub(crate) fn of<B>(request: &Request<B>, layer: Option<CorsLayer>) -> Option<Self> {
-        let layer = layer.filter(|_| request.headers().contains_key(ORIGIN))?;
+    /// The request, if a browser sent it for a page. `layer` is what its function says, which no other needs.
+    pub(crate) fn of<B>(request: &Request<B>, layer: impl FnOnce() -> Option<CorsLayer>) -> Option<Self> {
+        if !request.headers().contains_key(ORIGIN) {
+            return None;
+        }
+        let layer = layer()?;
         let mut head = Request::new(());
         head.method_mut().clone_from(request.method());
         head.headers_mut().clone_from(request.headers());
@@ -73,8 +76,9 @@ impl CrossOrigin {
 
     /// Says in an answer what the page may read; of a preflight, this is the answer.
     pub(crate) async fn tell(self, answer: Response<Body>) -> Response<Body> {
+        let is_preflight = self.is_preflight();
         let mut head = self.head;
-        if head.method() == Method::OPTIONS && !head.headers().contains_key(ACCESS_CONTROL_REQUEST_METHOD) {
+        if head.method() == Method::OPTIONS && !is_preflight {
             // To the layer, every OPTIONS is a preflight.
             *head.method_mut() = Method::GET;
         }
@@ -110,7 +114,7 @@ mod tests {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        match CrossOrigin::of(&request.body(()).unwrap(), Some(layer(cors))) {
+        match CrossOrigin::of(&request.body(()).unwrap(), || Some(layer(cors))) {
             Some(asked) => asked.tell(answer).await,
             None => answer,
         }
@@ -138,7 +142,7 @@ mod tests {
         let layer = || Some(layer(&cors(&["*"])));
         let preflight = |request: http::request::Builder| {
             let request = request.body(()).unwrap();
-            CrossOrigin::of(&request, layer()).map(|asked| asked.is_preflight())
+            CrossOrigin::of(&request, layer).map(|asked| asked.is_preflight())
         };
         let options = || Request::builder().method("OPTIONS");
         assert_eq!(preflight(options()), None);

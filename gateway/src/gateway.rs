@@ -167,17 +167,6 @@ impl Gateway {
         }
     }
 
-    /// Whether a browser only asks what pages of other origins may do. Either way it is told in the answer.
-    fn is_preflight(
-        &self,
-        request: &Request<Body>,
-        function: &FunctionId,
-        asked_by_page: &mut Option<CrossOrigin>,
-    ) -> bool {
-        *asked_by_page = CrossOrigin::of(request, self.dispatch.routes.cors(function));
-        asked_by_page.as_ref().is_some_and(CrossOrigin::is_preflight)
-    }
-
     /// Refuses a forced start to a caller that is no deployer of the function.
     fn check_force(&self, headers: &HeaderMap, function: &FunctionId) -> Result<(), ApiError> {
         let caller = self.keys.caller(headers);
@@ -296,7 +285,8 @@ impl Gateway {
                     (By::Host, None) => self.dispatch.routes.of_host(name),
                     (_, selector) => (name, selector),
                 };
-                if self.is_preflight(&request, &name, asked_by_page) {
+                *asked_by_page = CrossOrigin::of(&request, || self.dispatch.routes.cors(&name));
+                if asked_by_page.as_ref().is_some_and(CrossOrigin::is_preflight) {
                     return Ok(Response::default());
                 }
                 let force = route::forced(request.headers())?;
@@ -328,7 +318,8 @@ impl Gateway {
             }
             Route::Later { name, path } => {
                 let mut request = request;
-                if self.is_preflight(&request, &name, asked_by_page) {
+                *asked_by_page = CrossOrigin::of(&request, || self.dispatch.routes.cors(&name));
+                if asked_by_page.as_ref().is_some_and(CrossOrigin::is_preflight) {
                     return Ok(Response::default());
                 }
                 let shown = self.keys.take(request.headers_mut());

@@ -102,19 +102,17 @@ pub(super) fn outside() -> Outside {
 #[derive(Default)]
 struct Keys {
     by_id: HashMap<String, DecodingKey>,
-    /// The only one, if there is just one: its tokens need no `kid`.
-    only: Option<DecodingKey>,
     fetched: Option<Instant>,
 }
 
 impl Keys {
     fn find(&self, header: &Header) -> Option<DecodingKey> {
-        match &header.kid {
+        let found = match &header.kid {
             Some(id) => self.by_id.get(id),
-            None => None,
-        }
-        .or(self.only.as_ref().filter(|_| header.kid.is_none()))
-        .cloned()
+            // Tokens of an issuer with one key need not name it.
+            None => self.by_id.values().next().filter(|_| self.by_id.len() == 1),
+        };
+        found.cloned()
     }
 
     fn is_older_than(&self, age: Duration) -> bool {
@@ -243,10 +241,8 @@ impl Issuer {
         if by_id.is_empty() {
             return Err("it has no key that tokens can be checked with".to_owned());
         }
-        let only = by_id.values().next().filter(|_| by_id.len() == 1).cloned();
         Ok(Keys {
             by_id,
-            only,
             fetched: Some(Instant::now()),
         })
     }

@@ -75,17 +75,17 @@ impl Checker<'_> {
                 format!("audience has 1 to {AUDIENCES} names: write the tokens' aud, as in audience = \"orders\""),
             );
         }
-        let claims_at = raw.claims.span();
-        let claims = raw.claims.into_inner();
+        let claims_at = raw.claims.as_ref().map(Spanned::span);
+        let claims = raw.claims.map(Spanned::into_inner).unwrap_or_default();
         if let Some(own) = claims.keys().find(|name| OWN_CLAIMS.contains(&name.as_str())) {
             return self.refuse(
-                Some(claims_at),
+                claims_at,
                 format!("the claim {own} is checked anyway: remove it from claims"),
             );
         }
         if claims.len() > CLAIMS_MAX || !claims.iter().all(|(name, value)| is_text(name) && is_text(value)) {
             return self.refuse(
-                Some(claims_at),
+                claims_at,
                 format!("claims has at most {CLAIMS_MAX} names, each with a text of at most {TEXT_MAX} bytes"),
             );
         }

@@ -58,12 +58,7 @@ pub(super) struct Raw {
 pub(super) struct RawJwt {
     pub(super) issuer: Spanned<String>,
     pub(super) audience: Spanned<OneOrMore>,
-    #[serde(default = "no_claims")]
-    pub(super) claims: Spanned<BTreeMap<String, String>>,
-}
-
-fn no_claims() -> Spanned<BTreeMap<String, String>> {
-    Spanned::new(0..0, BTreeMap::new())
+    pub(super) claims: Option<Spanned<BTreeMap<String, String>>>,
 }
 
 #[derive(Deserialize)]
