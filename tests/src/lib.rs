@@ -8,7 +8,8 @@
 //!   restored by stock CRIU.
 //! - [`kinds`]: functions that have much of what is restored, and what they say then.
 //! - [`rekindle_s3_servers`]: stores that are not ours.
-//! - [`websocket`]: a function that serves WebSocket, and a client of it; [`grpc`]: a client of gRPC.
+//! - [`websocket`]: a function that serves WebSocket, and a client of it; [`grpc`]: a client of gRPC;
+//!   [`mod@json_server`]: a program of an image.
 //! - [`collector`]: where traces go; [`world`]: a network of the tests' own.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
@@ -19,6 +20,7 @@ pub mod differ;
 pub mod eager;
 pub mod grpc;
 pub mod host;
+pub mod json_server;
 pub mod kinds;
 pub mod memory;
 pub mod postgres;
@@ -27,6 +29,7 @@ pub mod unlike;
 pub mod websocket;
 pub mod world;
 
+pub use json_server::json_server;
 pub use rekindle_testkit::{
     Call, Client, Cluster, Folder, Options, Platform, RUNTIME, Reply, binaries, block_on, client, cluster, hub,
     leftovers, load, platform, s3, until,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rekindle_e2e::cluster::Size;
 use rekindle_e2e::s3::ObjectStore;
-use rekindle_e2e::{Cluster, Folder, Reply, binaries, hub, shared, skip, until};
+use rekindle_e2e::{Cluster, Folder, Reply, binaries, hub, json_server, shared, skip, until};
 use rekindle_wire::WorkerId;
 use rekindle_wire::api::InstanceState;
 use serde_json::{Value, json};
@@ -22,7 +22,8 @@ const CODE: &str = r#"
 import os, sqlite3, threading
 
 DATABASES = {"delete": "/tmp/delete.db", "wal": "/tmp/wal.db", "shared": "/dev/shm/wal.db", "single": "/tmp/single.db"}
-ROOT = {"delete": "/srv/delete.db", "wal": "/srv/wal.db", "shared": "/srv/of-image/wal.db", "single": "/srv/of-image/x.db"}
+ROOT = {"delete": "/srv/delete.db", "wal": "/srv/wal.db",
+        "shared": "/srv/of-image/wal.db", "single": "/srv/of-image/x.db"}
 if os.path.exists("/srv/of-image"):
     DATABASES = ROOT
 
@@ -103,25 +104,7 @@ def handler(event, context):
 "#;
 
 /// Serves [`CODE`] as the program of an image. Two of its databases are files of the image, and two are not.
-const SERVER: &str = r#"
-import json
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self):
-        body = json.dumps(handler(None, None)).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
-
-ThreadingHTTPServer(("0.0.0.0", 80), Handler).serve_forever()
-"#;
+const ANSWER: &str = "\ndef answer(path):\n    return handler(None, None)\n";
 
 const DOCKERFILE: &str = "FROM scratch\nADD python.tar /\nCOPY server.py /srv/\nCOPY of-image/ /srv/of-image/\n\
                           WORKDIR /srv\nCMD [\"python3\", \"server.py\"]\n";
@@ -134,7 +117,7 @@ fn image(name: &str, settings: &str) -> Option<Folder> {
     }
     let manifest = format!("name = \"{name}\"\nimage = \".\"\nport = 80\n{settings}\n");
     let folder = Folder::with_manifest(&manifest)
-        .file("server.py", &format!("{CODE}{SERVER}"))
+        .file("server.py", &json_server(&format!("{CODE}{ANSWER}"), "80"))
         .file("Dockerfile", DOCKERFILE);
     let (tar, databases) = ("python.tar", folder.path().join("of-image"));
     fs::copy(binaries::runtimes().join(tar), folder.path().join(tar)).unwrap();

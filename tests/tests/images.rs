@@ -9,12 +9,11 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use rekindle_e2e::{Folder, binaries, platform, shared, skip, until};
+use rekindle_e2e::{Folder, binaries, json_server, platform, shared, skip, until};
 use tempfile::TempDir;
 
 const SERVER: &str = r#"
-import fcntl, json, mmap, os, pwd, shutil, socket, sqlite3, subprocess, sys
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import fcntl, mmap, os, pwd, shutil, socket, sqlite3, subprocess, sys
 
 calls = 0
 
@@ -102,35 +101,25 @@ with open("/srv/data", "wb") as data:
 with open("/srv/data") as data:
     mapped = mmap.mmap(data.fileno(), 0, flags=mmap.MAP_PRIVATE)
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self):
-        global calls
-        calls += 1
-        found = {
-            "calls": calls,
-            "argv": sys.argv,
-            "env": {name: os.environ.get(name) for name in ("GREETING", "PORT", "FN_NAME", "HOME", "MORE")},
-            "cwd": os.getcwd(),
-            "user": pwd.getpwuid(os.getuid()).pw_name,
-            "host": socket.gethostbyname(socket.gethostname()),
-            "root": written("/srv/x"),
-            "tmp": written("/tmp/x"),
-            "link": os.readlink("/srv/link"),
-            "files": files(),
-        }
-        body = json.dumps(found).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
-
-ThreadingHTTPServer(("0.0.0.0", int(sys.argv[1])), Handler).serve_forever()
+def answer(_):
+    global calls
+    calls += 1
+    return {
+        "calls": calls,
+        "argv": sys.argv,
+        "env": {name: os.environ.get(name) for name in ("GREETING", "PORT", "FN_NAME", "HOME", "MORE")},
+        "cwd": os.getcwd(),
+        "user": pwd.getpwuid(os.getuid()).pw_name,
+        "host": socket.gethostbyname(socket.gethostname()),
+        "root": written("/srv/x"),
+        "tmp": written("/tmp/x"),
+        "link": os.readlink("/srv/link"),
+        "files": files(),
+    }
 "#;
+
+/// Where it serves.
+const PORT: &str = "int(sys.argv[1])";
 
 const DOCKERFILE: &str = r#"
 FROM scratch
@@ -172,7 +161,9 @@ fn context(folder: Folder, runtime: &str) -> Folder {
 
 fn python_context(folder: Folder) -> Folder {
     let folder = context(
-        folder.file("server.py", SERVER).file("Dockerfile", DOCKERFILE),
+        folder
+            .file("server.py", &json_server(SERVER, PORT))
+            .file("Dockerfile", DOCKERFILE),
         "python",
     );
     let links = folder.path().join("links");
@@ -270,7 +261,11 @@ fn a_watch_on_the_root_is_told_with_what_to_do() {
     let watch = "import ctypes\nlibc = ctypes.CDLL(None)\nwatching = libc.inotify_init1(0)\n\
                  assert libc.inotify_add_watch(watching, b'/srv', 2) > 0\n";
     let folder = python_context(Folder::with_manifest(&manifest("image-watch", ".", SETTINGS)));
-    fs::write(folder.path().join("server.py"), format!("{watch}{SERVER}")).unwrap();
+    fs::write(
+        folder.path().join("server.py"),
+        json_server(&format!("{watch}{SERVER}"), PORT),
+    )
+    .unwrap();
     let version = shared().try_deploy(&folder).unwrap();
     let told = version.snapshot_error.unwrap_or_default();
     assert!(told.contains("a container image's root is watched (inotify)"), "{told}");
@@ -442,7 +437,7 @@ fn an_image_s_own_app_directory_and_a_command_of_fn_toml_are_used() {
     }
     let folder = context(
         Folder::with_manifest(&manifest("image-app", ".", ""))
-            .file("main.py", SERVER)
+            .file("main.py", &json_server(SERVER, PORT))
             .file(
                 "Dockerfile",
                 "FROM scratch\nADD python.tar /\nCOPY main.py /app/main.py\nWORKDIR /app\n",
@@ -455,7 +450,7 @@ fn an_image_s_own_app_directory_and_a_command_of_fn_toml_are_used() {
         .replace("os.readlink(\"/srv/link\")", "\"\"")
         .replace("\"/srv/x\"", "\"/app/x\"")
         .replace(": files()", ": []");
-    fs::write(folder.path().join("main.py"), code).unwrap();
+    fs::write(folder.path().join("main.py"), json_server(&code, PORT)).unwrap();
     folder
         .edit(|_| manifest("image-app", ".", "command = [\"python3\", \"main.py\", \"$PORT\"]"))
         .unwrap();

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rekindle_e2e::s3::{Line, ObjectStore};
-use rekindle_e2e::{Folder, Platform, binaries, skip, until};
+use rekindle_e2e::{Folder, Platform, binaries, json_server, skip, until};
 use serde_json::json;
 
 /// Files beside the server, and the size of each in bytes: 200 MB. Those that a warm-up reads: 20 MB.
@@ -30,8 +30,7 @@ const CALLS: usize = 12;
 
 /// Answers with a digest of files. One of them is mapped from the beginning.
 const SERVER: &str = r#"
-import hashlib, json, mmap, os
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import hashlib, mmap, os
 from urllib.parse import parse_qs, urlparse
 
 last = open("/srv/data/99")
@@ -41,30 +40,20 @@ def digest(number):
     with open(f"/srv/data/{number}", "rb") as file:
         return hashlib.sha256(file.read()).hexdigest()
 
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self):
-        asked = parse_qs(urlparse(self.path).query)
-        try:
-            modes = [os.stat(path).st_mode & 0o7777 for path in ("/srv/data", "/srv/data/0", "/srv/data/99")]
-            numbers = range(int(asked["from"][0]), int(asked["to"][0]))
-            found = {"digests": [digest(number) for number in numbers], "modes": modes}
-            if "mapped" in asked:
-                found["mapped"] = hashlib.sha256(mapped).hexdigest()
-            if "changed" in asked:
-                os.rename("/srv/data/50", "/srv/data/moved")
-                found["changed"] = digest("moved"), os.stat("/srv/data/moved").st_uid, len(os.listdir("/srv/data"))
-        except OSError as error:
-            found = {"error": error.errno}
-        body = json.dumps(found).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
-
-ThreadingHTTPServer(("0.0.0.0", int(os.environ["PORT"])), Handler).serve_forever()
+def answer(path):
+    asked = parse_qs(urlparse(path).query)
+    try:
+        modes = [os.stat(path).st_mode & 0o7777 for path in ("/srv/data", "/srv/data/0", "/srv/data/99")]
+        numbers = range(int(asked["from"][0]), int(asked["to"][0]))
+        found = {"digests": [digest(number) for number in numbers], "modes": modes}
+        if "mapped" in asked:
+            found["mapped"] = hashlib.sha256(mapped).hexdigest()
+        if "changed" in asked:
+            os.rename("/srv/data/50", "/srv/data/moved")
+            found["changed"] = digest("moved"), os.stat("/srv/data/moved").st_uid, len(os.listdir("/srv/data"))
+    except OSError as error:
+        found = {"error": error.errno}
+    return found
 "#;
 
 fn run(command: &mut Command) -> String {
@@ -124,7 +113,8 @@ fn image(name: &str, settings: &str) -> (Folder, Vec<String>) {
     for (path, mode) in [data.clone(), data.join("0"), data.join("99")].into_iter().zip(MODES) {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
-    fs::write(made.path().join("root/srv/server.py"), SERVER).unwrap();
+    let server = json_server(SERVER, "int(os.environ['PORT'])");
+    fs::write(made.path().join("root/srv/server.py"), server).unwrap();
     let at = |name: &str| made.path().join(name);
     fs::copy(binaries::runtimes().join("python.tar"), at("python.tar")).unwrap();
     run(Command::new("tar")
@@ -178,20 +168,28 @@ fn can_mount() -> bool {
     can
 }
 
+/// A platform that has nothing of the functions that were deployed there but what is in the store.
+fn cold_host(store: &ObjectStore, folders: &[Folder]) -> Platform {
+    let mut platform = Platform::start_with(store.options());
+    for folder in folders {
+        let version = platform.deploy(folder);
+        assert!(version.snapshot.is_some(), "{version:?}");
+    }
+    platform.stop();
+    assert_eq!(platform.leftovers(), Vec::<String>::new());
+    platform.empty_cache();
+    platform.restart();
+    platform
+}
+
 #[test]
 fn a_host_without_an_image_restores_it_before_it_is_there_and_survives_the_store_s_absence() {
     if !can_mount() {
         return;
     }
     let store = ObjectStore::start();
-    let mut platform = Platform::start_with(store.options());
     let (folder, digests) = image("lazy-image", "timeout = \"60s\"");
-    let version = platform.deploy(&folder);
-    assert!(version.snapshot.is_some(), "{version:?}");
-    platform.stop();
-    assert_eq!(platform.leftovers(), Vec::<String>::new());
-    platform.empty_cache();
-    platform.restart();
+    let mut platform = cold_host(&store, &[folder]);
 
     let reply = platform.get("lazy-image", &format!("/?from=0&to={READ}&mapped=1")).ok();
     let fetched =
@@ -260,14 +258,9 @@ fn calls_that_time_out_while_they_read_an_image_that_does_not_come_stop_nothing_
         return;
     }
     let store = ObjectStore::start();
-    let mut platform = Platform::start_with(store.options());
     let (folder, _) = image("stuck", "timeout = \"1s\"\nconcurrency = 20\nmax_instances = 1");
-    platform.deploy(&folder);
     let code = "def handler(event, context):\n    return 1\n";
-    platform.deploy(&Folder::python("beside", "", code));
-    platform.stop();
-    platform.empty_cache();
-    platform.restart();
+    let mut platform = cold_host(&store, &[folder, Folder::python("beside", "", code)]);
     platform.get("stuck", &format!("/?from=0&to={READ}")).ok();
     platform.get("beside", "/").ok();
 
