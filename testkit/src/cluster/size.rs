@@ -23,7 +23,7 @@ pub struct Size {
     pub disks: Vec<(Place, u32)>,
     /// Whether all processes are on this host, without network namespaces.
     pub on_this_host: bool,
-    /// The directory of the programs; by default as [`Programs::find`] finds it.
+    /// The directory of the programs; by default as [`Programs::find`](crate::binaries::Programs::find) finds it.
     pub programs: Option<PathBuf>,
     /// The directory of the root filesystems' archives; by default they are built if needed.
     pub runtimes: Option<PathBuf>,
