@@ -18,7 +18,8 @@ class Handler(BaseHTTPRequestHandler):
         pass
 "#;
 
-/// A program in Python that begins with `code` and then serves what its `answer(path)` returns. `port` is an expression.
+/// A program in Python that begins with `code` and then serves what its `answer(path)` returns. `port` is an
+/// expression.
 pub fn json_server(code: &str, port: &str) -> String {
     format!("{code}{SERVER}\nThreadingHTTPServer((\"0.0.0.0\", {port}), Handler).serve_forever()\n")
 }
