@@ -5,12 +5,27 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use axum::body::Body;
-use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
+use http::header::{
+    ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
+    ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_METHOD,
+    ORIGIN,
+};
 use http::{HeaderName, HeaderValue, Method, Request, Response};
 use rekindle_wire::manifest::Cors;
 use tower::util::ServiceExt as _;
 use tower::{Layer as _, service_fn};
 use tower_http::cors::{AllowHeaders, AllowMethods, AllowOrigin, CorsLayer, ExposeHeaders};
+
+/// What answers to pages say. `access-control-allow-private-network` is never allowed.
+const SAID: [HeaderName; 7] = [
+    ACCESS_CONTROL_ALLOW_ORIGIN,
+    ACCESS_CONTROL_ALLOW_CREDENTIALS,
+    ACCESS_CONTROL_ALLOW_HEADERS,
+    ACCESS_CONTROL_ALLOW_METHODS,
+    ACCESS_CONTROL_EXPOSE_HEADERS,
+    ACCESS_CONTROL_MAX_AGE,
+    HeaderName::from_static("access-control-allow-private-network"),
+];
 
 /// What a function's `[cors]` says, as a layer.
 pub(crate) fn layer(cors: &Cors) -> CorsLayer {
@@ -82,13 +97,23 @@ impl CrossOrigin {
             // To the layer, every OPTIONS is a preflight.
             *head.method_mut() = Method::GET;
         }
+        let mut answer = answer;
+        // The function's own would say with the layer's together what neither says alone.
+        for name in SAID {
+            answer.headers_mut().remove(name);
+        }
         let mut answer = Some(answer);
         let inner =
             service_fn(|_: Request<()>| std::future::ready(Ok::<_, Infallible>(answer.take().unwrap_or_default())));
-        match self.layer.layer(inner).oneshot(head).await {
+        let mut answer = match self.layer.layer(inner).oneshot(head).await {
             Ok(answer) => answer,
             Err(never) => match never {},
+        };
+        // The layer allows credentials whatever the origin.
+        if !answer.headers().contains_key(ACCESS_CONTROL_ALLOW_ORIGIN) {
+            answer.headers_mut().remove(ACCESS_CONTROL_ALLOW_CREDENTIALS);
         }
+        answer
     }
 }
 
@@ -171,6 +196,18 @@ mod tests {
             assert_eq!(said(&read, "access-control-expose-headers"), Some("x-total"));
             let vary: Vec<_> = read.headers().get_all("vary").iter().collect();
             assert!(vary.iter().any(|v| v.to_str().unwrap().contains("origin")) && vary.len() > 1);
+        }
+        for unlisted in ["https://evil.example", "null"] {
+            let reflects = Response::builder()
+                .header("access-control-allow-origin", unlisted)
+                .header("access-control-expose-headers", "*")
+                .body(Body::empty())
+                .unwrap();
+            let read = told(&cors(&["https://a.example"]), "GET", &[("origin", unlisted)], reflects).await;
+            let names: Vec<_> = read.headers().keys().map(HeaderName::as_str).collect();
+            assert_eq!(said(&read, "access-control-allow-origin"), None);
+            assert_eq!(said(&read, "access-control-allow-credentials"), None, "{names:?}");
+            assert_ne!(said(&read, "access-control-expose-headers"), Some("*"));
         }
         let all = told(&cors(&["*"]), "GET", &origin, answer()).await;
         assert_eq!(said(&all, "access-control-allow-origin"), Some("*"));

@@ -65,12 +65,21 @@ const ADMIN_LIMIT: Duration = Duration::from_secs(900);
 
 /// Makes connections to members of a role.
 pub(crate) fn connector(member: Option<&Member>, to: Role) -> Result<Connector, TlsError> {
+    connector_for(member, to, SILENT_AFTER)
+}
+
+/// The same, where what was sent may stay unacknowledged for so long. The kernel counts a reader that pauses, too.
+pub(crate) fn connector_for(
+    member: Option<&Member>,
+    to: Role,
+    unacknowledged: Duration,
+) -> Result<Connector, TlsError> {
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
     connector.set_connect_timeout(Some(CONNECT_LIMIT));
     connector.set_keepalive(Some(SILENT_AFTER));
     connector.set_keepalive_interval(Some(SILENT_AFTER / 5));
-    connector.set_tcp_user_timeout(Some(SILENT_AFTER));
+    connector.set_tcp_user_timeout(Some(unacknowledged));
     rekindle_identity::connector(connector, member, to)
 }
 

@@ -113,6 +113,10 @@ fn image(name: &str, settings: &str) -> (Folder, Vec<String>) {
     for (path, mode) in [data.clone(), data.join("0"), data.join("99")].into_iter().zip(MODES) {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
+    // The layer removes a tree of the lower one's, of several levels.
+    let share = made.path().join("root/usr/share");
+    fs::create_dir_all(&share).unwrap();
+    fs::write(share.join(".wh.zoneinfo"), "").unwrap();
     let server = json_server(SERVER, "int(os.environ['PORT'])");
     fs::write(made.path().join("root/srv/server.py"), server).unwrap();
     let at = |name: &str| made.path().join(name);

@@ -11,6 +11,9 @@
 //!
 //! A destination with a keep-alive timeout may close an idle connection while a request is on its way. A safe request
 //! without a body is then sent once more. Every other request gets a connection that was in use a moment ago.
+//!
+//! A destination that answers without reading a request's body would take the body for the next request, which may be
+//! another caller's. Where that is possible, a connection that carried a body is not used again.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -108,6 +111,7 @@ pub struct ConnectionPool {
     idle: Arc<Mutex<Vec<PooledConnection>>>,
     limits: HeadLimits,
     keep_alive: KeepAlive,
+    reads_bodies: bool,
 }
 
 /// What reads and writes on a connection, until it ends or changes its protocol.
@@ -120,6 +124,8 @@ pub(crate) struct PooledConnection {
     connection: Option<Driver>,
     waking: Waking,
     since: Instant,
+    /// Whether another request may follow.
+    is_reusable: bool,
 }
 
 impl ConnectionPool {
@@ -129,6 +135,16 @@ impl ConnectionPool {
             idle: Arc::default(),
             limits,
             keep_alive,
+            reads_bodies: true,
+        }
+    }
+
+    /// The same for a destination that may leave a request's body unread: closes what carried one.
+    #[must_use]
+    pub fn without_reuse_after_bodies(self) -> Self {
+        Self {
+            reads_bodies: false,
+            ..self
         }
     }
 
@@ -154,6 +170,7 @@ impl ConnectionPool {
             KeepAlive::Timeout if !resendable => IDLE_BRIEF,
             _ => IDLE,
         };
+        let is_last = !self.reads_bodies && !request.body().is_end_stream();
         // Why a reused connection gave no response.
         let mut broken = None;
         loop {
@@ -167,6 +184,7 @@ impl ConnectionPool {
                     Err(error) => return Err(broken.unwrap_or(error)),
                 },
             };
+            connection.is_reusable = !is_last;
             let copy = (resendable && !is_new).then(|| copy_head(&request));
             match connection.exchange(request).await {
                 // A head that arrives in large pieces is parsed before its length is checked.
@@ -290,6 +308,7 @@ impl PooledConnection {
             connection: Some(Box::pin(connection.with_upgrades())),
             waking: Waking::default(),
             since: Instant::now(),
+            is_reusable: true,
         })
     }
 

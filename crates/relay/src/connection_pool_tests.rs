@@ -196,6 +196,21 @@ async fn a_request_that_may_act_gets_no_connection_that_was_idle_for_long() {
 }
 
 #[tokio::test]
+async fn a_body_that_the_destination_leaves_unread_is_nobodys_request() {
+    // It reads heads alone, as many small servers do.
+    let (port, connections) = server(|head| (of(head.lines().next().unwrap_or_default()), true)).await;
+    let pool = ConnectionPool::new(HeadLimits::FUNCTION, KeepAlive::Timeout).without_reuse_after_bodies();
+    for n in 1..=4 {
+        let hidden = Body::from("GET /hidden HTTP/1.1\r\nhost: x\r\n\r\n");
+        let answer = ask(&pool, port, "POST", "/seen", hidden).await.unwrap();
+        assert_eq!(answer, "POST /seen HTTP/1.1");
+        assert_eq!(get(&pool, port, "/next").await.unwrap(), "GET /next HTTP/1.1");
+        // The connection of the request without a body is used for the next one with a body.
+        assert_eq!(connections.load(Ordering::SeqCst), n + 1);
+    }
+}
+
+#[tokio::test]
 async fn a_request_is_not_sent_again_over_a_connection_that_has_just_been_opened() {
     let (port, connections) = server(|_| (Vec::new(), false)).await;
     let pool = ConnectionPool::new(HeadLimits::FUNCTION, KeepAlive::Timeout);

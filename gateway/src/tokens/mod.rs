@@ -114,10 +114,14 @@ fn claims_of(token: &[u8], header: &Header, key: &DecodingKey, rule: &TokenRule)
     })
 }
 
-/// Whether a claim is a text, or a list that has it, or words of which it is one (as `scope` has them, RFC 8693).
+/// Claims that are words (RFC 8693, and as other issuers name it). Other texts may be what people call themselves.
+const WORDS: [&str; 2] = ["scope", "scp"];
+
+/// Whether a claim is a text, a list that has it, or words of which it is one.
 fn has(claims: &Claims, name: &str, wanted: &str) -> bool {
     match claims.get(name) {
-        Some(Value::String(text)) => text == wanted || text.split(' ').any(|word| word == wanted),
+        Some(Value::String(text)) if WORDS.contains(&name) => text.split(' ').any(|word| word == wanted),
+        Some(Value::String(text)) => text == wanted,
         Some(Value::Array(list)) => list.iter().any(|entry| entry == wanted),
         Some(Value::Bool(is)) => wanted == if *is { "true" } else { "false" },
         Some(Value::Number(number)) => number.to_string() == wanted,

@@ -42,6 +42,7 @@ async fn a_token_is_taken_that_meets_every_rule_and_no_other() {
         (json!({ "aud": "another" }), refused),
         (json!({ "aud": null }), refused),
         (json!({ "iss": "https://other.example" }), refused),
+        (json!({ "scope": "read write" }), Ok(())),
         (json!({ "scope": "writer" }), Err(ErrorCode::Forbidden)),
         (json!({ "scope": { "write": true } }), Err(ErrorCode::Forbidden)),
     ] {
@@ -168,4 +169,12 @@ fn an_issuer_is_an_address_and_may_name_its_keys() {
     ] {
         assert_eq!(parse(wrong), Err(ParseTokenIssuerError), "{wrong}");
     }
+}
+
+#[test]
+fn only_scopes_are_words() {
+    let claims: super::Claims =
+        serde_json::from_value(json!({ "scp": "a b", "name": "Eve admin", "groups": ["x y"] })).unwrap();
+    assert!(super::has(&claims, "scp", "b") && super::has(&claims, "name", "Eve admin"));
+    assert!(!super::has(&claims, "name", "admin") && !super::has(&claims, "groups", "x"));
 }

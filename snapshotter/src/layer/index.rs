@@ -69,6 +69,16 @@ pub struct Entry {
     pub kind: Kind,
 }
 
+/// The bytes that an entry takes in an index.
+#[must_use]
+pub fn encoded_bytes(entry: &Entry) -> usize {
+    let target = match &entry.kind {
+        Kind::Directory { .. } | Kind::File { .. } => 0,
+        Kind::Symlink(target) | Kind::Link(target) => target.len(),
+    };
+    ENTRY + entry.path.len() + target
+}
+
 /// Encodes an index. Its length is a multiple of a tar block's. Names longer than the kernel takes are an error.
 ///
 /// # Errors

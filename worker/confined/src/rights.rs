@@ -43,6 +43,7 @@ const UNPACKING: &[i64] = &[
     libc::SYS_linkat,
     libc::SYS_unlink,
     libc::SYS_unlinkat,
+    libc::SYS_renameat,
     libc::SYS_chmod,
     libc::SYS_fchmod,
     libc::SYS_fchmodat,

@@ -43,7 +43,14 @@ impl FunctionClient {
             sandbox: Arc::clone(sandbox),
             port: manifest.port,
             connections: match manifest.protocol {
-                Protocol::Http1 => Connections::Http1(ConnectionPool::new(limits, KeepAlive::Timeout)),
+                Protocol::Http1 => {
+                    let pool = ConnectionPool::new(limits, KeepAlive::Timeout);
+                    // Handlers are served by the platform's own programs, which read bodies to their ends.
+                    Connections::Http1(match manifest.streams() {
+                        true => pool.without_reuse_after_bodies(),
+                        false => pool,
+                    })
+                }
                 Protocol::H2c => Connections::Http2(Http2Connections::new(limits, StreamLimits::FUNCTION)),
             },
         }

@@ -54,11 +54,11 @@ impl Reply {
         if let Some(home) = self
             .home
             .as_ref()
-            .filter(|_| connection.is_handed_over() || connection.is_ready())
+            .filter(|_| connection.is_reusable && (connection.is_handed_over() || connection.is_ready()))
         {
             home.keep(connection);
         } else {
-            // The rest, such as the end of the request, completes without us.
+            // The rest, such as the end of the request or of the connection, completes without us.
             connection.hand_over();
         }
     }

@@ -57,6 +57,12 @@ pub enum PackError {
         /// The limit.
         limit: u64,
     },
+    /// The names of its files and the targets of its links are too long together.
+    #[error(
+        "the names of the image's files and the targets of its links are longer than {} together: shorten or remove some",
+        ByteSize(index::INDEX_MAX)
+    )]
+    Names,
 }
 
 /// Packs trees, each under its name in the tar. An empty name stands for the tar's root; directories above a name are
@@ -126,8 +132,10 @@ struct Packing<'a> {
     links: Links,
     /// Names of files with several names, by device and inode number.
     named: HashMap<(u64, u64), PathBuf>,
-    /// What was packed.
+    /// What was packed, for the index of a root.
     entries: Vec<Entry>,
+    /// What is left of the bytes that names may take in memory.
+    names: u64,
 }
 
 impl<'a> Packing<'a> {
@@ -145,6 +153,7 @@ impl<'a> Packing<'a> {
             links,
             named: HashMap::new(),
             entries: Vec::new(),
+            names: index::INDEX_MAX,
         })
     }
 
@@ -220,15 +229,27 @@ impl<'a> Packing<'a> {
         let mut header = self.header(EntryType::Directory, mode.into(), 0)?;
         let appended = self.builder.append_data(&mut header, name.join(""), io::empty());
         appended.map_err(|e| PackError::Write(self.out.to_owned(), e))?;
-        self.note(name, Kind::Directory { mode });
+        self.note(name, Kind::Directory { mode })
+    }
+
+    /// Keeps an entry for the index, if there will be one.
+    fn note(&mut self, name: &Path, kind: Kind) -> Result<(), PackError> {
+        if self.links == Links::Inside {
+            return Ok(());
+        }
+        let entry = Entry {
+            path: name.as_os_str().as_bytes().to_vec(),
+            kind,
+        };
+        self.remember(index::encoded_bytes(&entry))?;
+        self.entries.push(entry);
         Ok(())
     }
 
-    fn note(&mut self, name: &Path, kind: Kind) {
-        self.entries.push(Entry {
-            path: name.as_os_str().as_bytes().to_vec(),
-            kind,
-        });
+    /// Takes so many bytes of those that names may have.
+    fn remember(&mut self, bytes: usize) -> Result<(), PackError> {
+        self.names = self.names.checked_sub(bytes as u64).ok_or(PackError::Names)?;
+        Ok(())
     }
 
     /// Adds the index of what was packed, which must come last.
@@ -248,6 +269,7 @@ impl<'a> Packing<'a> {
             if let Some(first) = self.named.get(&same).cloned() {
                 return self.linked(EntryType::Link, name, &first);
             }
+            self.remember(name.as_os_str().len())?;
             self.named.insert(same, name.to_owned());
         }
         let mode = self.mode(metadata);
@@ -261,8 +283,7 @@ impl<'a> Packing<'a> {
             size,
             mode,
         };
-        self.note(name, kind);
-        Ok(())
+        self.note(name, kind)
     }
 
     fn link(&mut self, root: &Path, path: &Path, name: &Path) -> Result<(), PackError> {
@@ -294,7 +315,30 @@ impl<'a> Packing<'a> {
             EntryType::Link => Kind::Link(target),
             _ => Kind::Symlink(target),
         };
-        self.note(name, kind);
-        Ok(())
+        self.note(name, kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_take_too_much_memory_are_refused() {
+        let tmp = tempfile::tempdir().unwrap();
+        let root = tmp.path().join("root");
+        fs::create_dir(&root).unwrap();
+        let target = "t".repeat(4_000);
+        for n in 0..20 {
+            std::os::unix::fs::symlink(&target, root.join(n.to_string())).unwrap();
+        }
+        let (limits, out) = (BuildLimits::default(), tmp.path().join("tar"));
+        let packed = |names: u64| {
+            let mut packing = Packing::new(&out, &limits, Links::Anywhere).unwrap();
+            packing.names = names;
+            packing.tree(&root, &root, Path::new("")).and_then(|()| packing.index())
+        };
+        packed(20 * 4_100).unwrap();
+        assert!(matches!(packed(20 * 4_000), Err(PackError::Names)));
     }
 }
