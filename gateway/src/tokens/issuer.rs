@@ -160,10 +160,11 @@ impl Issuer {
         match (known(), fetched) {
             (Some(key), _) => Ok(key),
             (None, Ok(())) => Err(super::refused(&format!("{} has no such key", self.settings.name))),
-            (None, Err(why)) => Err(ApiError::new(
+            // Why is in the log: its address is the operator's.
+            (None, Err(_)) => Err(ApiError::new(
                 ErrorCode::Unavailable,
                 format!(
-                    "the keys of {} cannot be fetched ({why}): try again",
+                    "the keys of {} cannot be fetched: try again; the gateway's log says why",
                     self.settings.name
                 ),
             )),
