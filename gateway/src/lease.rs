@@ -204,8 +204,9 @@ impl Leases {
         });
     }
 
-    /// Takes a slot, of the instance used last, so that the others can become idle. With `confirmed`, only of a lease
-    /// that the scheduler has granted or renewed for this moment. `wanted` is the version, `None` for one that the
+    /// Takes a slot, of the oldest instance, so that the others can become idle. What the function keeps in memory stays
+    /// together so: one that was started at a peak, or while the oldest moved, does not take over. With `confirmed`,
+    /// only of a lease that the scheduler has granted or renewed for this moment. `wanted` is the version, `None` for one that the
     /// scheduler chose.
     pub(crate) fn take(
         &mut self,
@@ -219,7 +220,7 @@ impl Leases {
             .iter_mut()
             .filter(|l| l.fits(wanted))
             .filter(|l| !l.takes_nothing() && l.used < l.slots && (l.expires > now || !confirmed))
-            .max_by_key(|l| l.last_used)?;
+            .min_by(|a, b| a.leased.instance.cmp(&b.leased.instance))?;
         lease.used += 1;
         lease.last_used = now;
         Some(lease.leased.clone())

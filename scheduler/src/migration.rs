@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! prepare   both workers get ready; the instance serves on, and its room on the target is set aside
-//! recall    its lease is recalled: from now on invocations wait here for it
+//! recall    its lease is recalled: from now on invocations wait here for it (see `fleet/arrivals.rs`)
 //! leave     the source describes it, the target restores it, the copy runs
 //! switch    it belongs to the target from now on, and waiting invocations are sent there
 //! ```
@@ -72,6 +72,7 @@ pub(crate) fn move_off(
         Ok(planned) => planned,
         Err(error) => {
             state.fleet.leave_behind(&instance);
+            scheduler.recalls.notify_waiters();
             return tracing::info!(%instance, %error, "it cannot move off its {what} worker");
         }
     };
@@ -189,6 +190,7 @@ fn finish(scheduler: &Scheduler, way: &MigrationKind, planned: &PlannedMove, mov
             Err(error) => {
                 tracing::warn!(%instance, %to, %error, "an instance did not move");
                 state.fleet.stays(instance, now);
+                scheduler.recalls.notify_waiters();
                 if let MigrationKind::Clone(copy) = way {
                     state.fleet.give_up_copy(copy, max, now);
                 }

@@ -7,7 +7,8 @@
 //! - a parked instance on a worker that has the room for it to continue;
 //! - a new instance, on the worker that [`start`] finds.
 //!
-//! So what is near is used until it costs more than a restore elsewhere. Otherwise the invocation waits. A version
+//! So what is near is used until it costs more than a restore elsewhere. Otherwise the invocation waits, as it does for
+//! an instance that moves to another worker ([`crate::fleet::arrivals`]). A version
 //! never has more than `max_instances`, and a namespace no more than its quota. No more memory is set aside on a worker
 //! than it has. A decision examines a bounded number of candidates, or only the function's own.
 
@@ -74,6 +75,8 @@ impl Ask {
 pub(crate) enum Shortage {
     /// The function is at its maximum of instances.
     Instances,
+    /// An instance of the function is on its way to another worker.
+    Arrival,
     /// No worker has enough free memory.
     Memory,
     /// No worker has been heard from.
@@ -110,8 +113,14 @@ impl Decision {
 /// Number of instances compared by cost. Of equally good ones, the first are compared.
 const COMPARED: usize = 8;
 
-/// Decides where an invocation of `live` goes.
+/// Decides where an invocation of `live` goes, if no other waits for an instance that is on its way.
 pub(crate) fn place(fleet: &Fleet, live: &LiveVersion, ask: &Ask, now: Millis) -> Decision {
+    place_behind(0, fleet, live, ask, now)
+}
+
+/// Decides where an invocation of `live` goes. `ahead` is the number of asks that wait for its instances that are on
+/// their way.
+pub(crate) fn place_behind(ahead: usize, fleet: &Fleet, live: &LiveVersion, ask: &Ask, now: Millis) -> Decision {
     let spec = &live.spec;
     let there = fleet.instances.of_version(&spec.function, spec.version);
     let best = there
@@ -121,9 +130,9 @@ pub(crate) fn place(fleet: &Fleet, live: &LiveVersion, ask: &Ask, now: Millis) -
         // No start is that fast.
         Some((id, cost)) if cost <= cost::FROM_TEMPLATE => return Decision::Use(id),
         Some(_) => {}
-        None if ask.force.is_none() && fleet.is_worth_waiting_for(live, now) => {
+        None if ask.force.is_none() && fleet.is_worth_waiting_for(live, ahead, now) => {
             return Decision::Wait {
-                shortage: Shortage::Instances,
+                shortage: Shortage::Arrival,
                 free_up: None,
             };
         }
@@ -208,7 +217,7 @@ fn warmest(fleet: &Fleet, there: &OfVersion, ask: &Ask, now: Millis) -> Option<(
             Stage::Parked => fleet.may_go_on(i),
             Stage::Preparing | Stage::Capturing | Stage::Moving | Stage::Stopping => false,
         };
-        let takes_new = site.facts.as_ref().is_some_and(|f| f.takes_new);
+        let takes_new = site.facts.as_ref().is_some_and(|f| f.takes_new) || fleet.awaits_its_move(i);
         let is_free = i.draining.is_none() && i.in_flight < i.slots;
         (takes_new && may_go_on && is_free && !ask.avoids(fleet, &i.worker, now)).then_some(site)
     };

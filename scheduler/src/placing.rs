@@ -15,11 +15,11 @@ use crate::cluster::ClusterState;
 use crate::fleet::Stage;
 use crate::fleet::retire::Retiree;
 use crate::halting;
-use crate::placement::{AVOID_FOR, Ask, Decision, Shortage, place};
+use crate::placement::{AVOID_FOR, Ask, Decision, Shortage, place, place_behind};
 use crate::refusal::NO_WORKER;
 use crate::renewal::refused::note_lacking;
 use crate::state::Scheduler;
-use crate::waiting::{PER_VERSION, PlacementResult, Waiter, Wanted};
+use crate::waiting::{PER_VERSION, PlacementResult, SetAside, Waiter, Wanted};
 
 /// Longest wait of an ask, whatever the gateway says.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
@@ -99,14 +99,15 @@ async fn answer(scheduler: &Scheduler, request: PlacementRequest, was_queued: &m
         let must_wait = if state.queue.is_waited_for(&wanted) {
             Some(waiter)
         } else {
-            let waiting = attempt(scheduler, &mut state, &live, waiter, &mut todo)?;
+            let waiting = attempt(scheduler, &mut state, &live, 0, waiter, &mut todo)?;
             waiting.map(|(waiter, _)| waiter)
         };
         let queued = must_wait.is_some();
         if let Some(waiter) = must_wait {
             state.queue.push(&wanted, waiter).map_err(|_| queue_full(&live))?;
         }
-        if !request.gone.is_empty() {
+        // Those before it may wait for an instance that is on its way, which has no room for this one.
+        if !request.gone.is_empty() || (queued && state.fleet.moving() > 0) {
             pump_locked(scheduler, &mut state, &mut todo);
         }
         (todo, queued)
@@ -173,6 +174,7 @@ fn pump_locked(scheduler: &Scheduler, state: &mut ClusterState, todo: &mut Todo)
     {
         fleet.end_claim(&claimant);
     }
+    let mut arrivals = SetAside::default();
     // Each function that can be given something gets one thing, and takes its place again.
     while let Some((wanted, held, served)) = turns.pop() {
         let Some(waiter) = state.queue.pop(&wanted) else {
@@ -187,7 +189,7 @@ fn pump_locked(scheduler: &Scheduler, state: &mut ClusterState, todo: &mut Todo)
             }
         };
         let launches = todo.launches.len();
-        match attempt(scheduler, state, &live, waiter, todo) {
+        match attempt(scheduler, state, &live, arrivals.waiting_for(&wanted), waiter, todo) {
             Ok(None) if todo.launches.len() > launches => {
                 state.fleet.end_claim(&wanted.function);
                 let served = state.queue.was_given_room(&wanted);
@@ -195,21 +197,28 @@ fn pump_locked(scheduler: &Scheduler, state: &mut ClusterState, todo: &mut Todo)
             }
             // If it is an error, the waiter has been told already.
             Ok(None) | Err(_) => turns.push(wanted, held, served),
+            Ok(Some((waiter, Shortage::Arrival))) => {
+                arrivals.push(&wanted, waiter);
+                turns.push(wanted, held, served);
+            }
             Ok(Some((waiter, _))) => state.queue.put_back(&wanted, waiter),
         }
     }
+    state.queue.put_all_back(arrivals);
 }
 
-/// Decides one ask and records the work to do. Returns the waiter if it must wait.
+/// Decides one ask and records the work to do. Returns the waiter if it must wait. `ahead` others wait for instances
+/// that are on their way.
 fn attempt(
     scheduler: &Scheduler,
     state: &mut ClusterState,
     live: &LiveVersion,
+    ahead: usize,
     waiter: Waiter,
     todo: &mut Todo,
 ) -> Result<Option<(Waiter, Shortage)>, ApiError> {
     let now = scheduler.now();
-    match place(&state.fleet, live, &waiter.ask, now) {
+    match place_behind(ahead, &state.fleet, live, &waiter.ask, now) {
         Decision::Use(id) => {
             let placement = state.fleet.grant(&id, &waiter.ask.gateway, live, now);
             let Some(placement) = placement else {
@@ -430,6 +439,13 @@ fn shortage_error(shortage: Shortage, live: &LiveVersion) -> ApiError {
             format!(
                 "all {} instances of {} stayed busy: try again, or raise max_instances or concurrency in fn.toml",
                 spec.manifest.max_instances, spec.function
+            ),
+        ),
+        Shortage::Arrival => ApiError::new(
+            ErrorCode::Throttled,
+            format!(
+                "the instance of {} that moves to another worker did not arrive in time: try again",
+                spec.function
             ),
         ),
         Shortage::Memory => ApiError::new(

@@ -61,7 +61,9 @@ pub(crate) async fn run(scheduler: Scheduler) {
             if silent {
                 scheduler.recalls.notify_waiters();
             }
-            (due, expired > 0 || silent)
+            // Who waits for an instance that moves does so for a time.
+            let is_waited_for = state.fleet.moving() > 0 && state.queue.len() > 0;
+            (due, expired > 0 || silent || is_waited_for)
         };
         for retiree in due {
             retire(&scheduler, retiree);

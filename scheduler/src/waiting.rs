@@ -113,6 +113,15 @@ impl Queue {
         waiting.asks.push_front(waiter);
     }
 
+    /// Returns asks that were set aside to their places, before those that were put back meanwhile.
+    pub(crate) fn put_all_back(&mut self, aside: SetAside) {
+        for (wanted, mut asks) in aside.asks {
+            let waiting = self.queues.entry(wanted).or_default();
+            asks.append(&mut waiting.asks);
+            waiting.asks = asks;
+        }
+    }
+
     /// Records that the function was given room. Returns its new place among equals.
     pub(crate) fn was_given_room(&mut self, wanted: &Wanted) -> u64 {
         self.turn += 1;
@@ -120,6 +129,24 @@ impl Queue {
             waiting.served = self.turn;
         }
         self.turn
+    }
+}
+
+/// Asks that wait for instances which are on their way, taken out of their queues while those behind them are served.
+#[derive(Debug, Default)]
+pub(crate) struct SetAside {
+    asks: HashMap<Wanted, VecDeque<Waiter>>,
+}
+
+impl SetAside {
+    /// Sets an ask aside, behind those for the same.
+    pub(crate) fn push(&mut self, wanted: &Wanted, waiter: Waiter) {
+        self.asks.entry(wanted.clone()).or_default().push_back(waiter);
+    }
+
+    /// Number of asks for the same that are set aside.
+    pub(crate) fn waiting_for(&self, wanted: &Wanted) -> usize {
+        self.asks.get(wanted).map_or(0, VecDeque::len)
     }
 }
 

@@ -8,7 +8,8 @@ use rekindle_wire::InstanceId;
 #[command(after_help = "\
 What the instance holds in memory goes with it. Invocations wait while it moves, some tens of milliseconds, and go on
 there; if anything fails before it runs there, it goes on where it was. Files in /tmp and shared memory make the wait
-longer: at most 256 MiB of them are moved.
+longer: at most 256 MiB of them are moved. After a second, more invocations than it has room for may start another
+instance, and after eight seconds all may.
 
 Examples:
   fn migrate i-0198… --to 10.0.0.3    to this worker

@@ -49,7 +49,7 @@ fn id(text: &str) -> InstanceId {
 }
 
 #[test]
-fn the_instance_used_last_is_taken_first_so_that_the_other_idles_out() {
+fn the_oldest_instance_is_taken_first_so_that_the_other_idles_out() {
     let start = Instant::now();
     let at = |ms| start + Duration::from_millis(ms);
     let mut leases = Leases::default();
@@ -57,13 +57,22 @@ fn the_instance_used_last_is_taken_first_so_that_the_other_idles_out() {
     leases.add(&placement("i-b", 1, StartKind::Warm), None, &gateway(), at(1));
     for ms in (10..900).step_by(10) {
         let leased = leases.take(None, at(ms), true).unwrap();
-        assert_eq!(leased.instance, id("i-b"));
+        assert_eq!(leased.instance, id("i-a"));
         leases.release(&leased.instance, Outcome::Free, at(ms + 5));
     }
     let back = leases.give_back(at(1_000));
     assert_eq!(back.len(), 1);
-    assert_eq!(back[0].instance, id("i-a"));
-    assert_eq!(leases.held(None), [id("i-b")]);
+    assert_eq!(back[0].instance, id("i-b"));
+    assert_eq!(leases.held(None), [id("i-a")]);
+    // At a peak the other serves too, and not for longer.
+    leases.add(&placement("i-b", 1, StartKind::Warm), None, &gateway(), at(1_010));
+    leases.confirm(&id("i-a"), at(1_010));
+    let peak = [0, 0].map(|_| leases.take(None, at(1_020), true).unwrap().instance);
+    assert_eq!(peak, [id("i-a"), id("i-b")]);
+    for id in &peak {
+        leases.release(id, Outcome::Free, at(1_030));
+    }
+    assert_eq!(leases.take(None, at(1_040), true).unwrap().instance, id("i-a"));
 }
 
 #[test]

@@ -32,9 +32,10 @@ async fn set_drained(scheduler: &Scheduler, name: &str, drained: bool) -> Result
     tracing::info!(worker = %id, drained, "a worker is to be emptied, or no longer");
     let info = {
         let mut state = scheduler.state();
-        state.fleet.drain(&id, drained);
+        let now = scheduler.now();
+        state.fleet.drain(&id, drained, now);
         // Before waiting asks can evict it to start another elsewhere.
-        evacuate(scheduler, &mut state, scheduler.now());
+        evacuate(scheduler, &mut state, now);
         state.fleet.worker_info(&id, scheduler.now())
     };
     scheduler.recalls.notify_waiters();

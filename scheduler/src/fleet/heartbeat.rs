@@ -72,7 +72,7 @@ impl Fleet {
         }
         self.forget_missing(beat, now);
         if leaves {
-            self.recall_all_of(&beat.worker);
+            self.recall_leaving_of(&beat.worker);
         }
         stop
     }

@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn a_draining_or_full_worker_takes_nothing_over() {
         let mut fleet = fleet(&[0.95, 0.3, 0.2], 5);
-        fleet.drain(&worker(2), true);
+        fleet.drain(&worker(2), true, Millis(0));
         let moved = looks(&mut Heat::default(), &fleet, 0, 15);
         assert_eq!(moved.iter().map(|r| &r.to).collect::<Vec<_>>(), [&worker(1)]);
         let big: InstanceId = "i-big".parse().unwrap();

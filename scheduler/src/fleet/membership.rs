@@ -57,6 +57,8 @@ pub(crate) struct Worker {
     pub(crate) gone: bool,
     /// An operator wants it empty.
     pub(crate) drained: bool,
+    /// Since when it is draining, if it is.
+    pub(crate) draining_since: Option<Millis>,
     pub(crate) levels: WorkerLevels,
     pub(crate) pressure: MemoryPressure,
     /// State of the response to memory pressure.
@@ -121,6 +123,8 @@ impl Fleet {
                 ended.pop_front();
             }
         }
+        let drained = self.drained.contains(&beat.worker);
+        let is_draining = drained || beat.presence != Presence::Serving;
         let worker = Worker {
             ended,
             address: beat.address.clone(),
@@ -132,7 +136,8 @@ impl Fleet {
             last_heartbeat: now,
             alive: beat.presence != Presence::Left,
             gone: beat.presence == Presence::Left,
-            drained: self.drained.contains(&beat.worker),
+            drained,
+            draining_since: is_draining.then(|| was.and_then(|w| w.draining_since).unwrap_or(now)),
             levels: beat.levels,
             pressure: beat.pressure,
             guard: self.guard_of(beat),
@@ -186,10 +191,9 @@ impl Fleet {
         self.instances.change_site(id, |sites| sites.set_facts(id, facts));
     }
 
-    /// Whether an instance must finish and go: it is draining, or its worker is.
+    /// Whether an instance must finish and go: it is draining, or its worker is and it does not move off.
     pub(crate) fn is_leaving(&self, instance: &Instance) -> bool {
-        let facts = || self.instances.sites().get(&instance.worker)?.facts.as_ref();
-        instance.draining.is_some() || facts().is_some_and(|f| f.is_draining)
+        instance.draining.is_some() || (self.is_draining(&instance.worker) && !self.awaits_its_move(instance))
     }
 
     /// Marks workers that have gone silent. Forgets what ran on those that are gone, and forgets workers that have been
@@ -239,13 +243,15 @@ impl Fleet {
     }
 
     /// Starts or ends the draining of a worker, which finishes what it serves and takes nothing new.
-    pub(crate) fn drain(&mut self, id: &WorkerId, drained: bool) {
+    pub(crate) fn drain(&mut self, id: &WorkerId, drained: bool, now: Millis) {
         match drained {
             true => self.drained.insert(id.clone()),
             false => self.drained.remove(id),
         };
         if let Some(worker) = self.workers.get_mut(id) {
             worker.drained = drained;
+            let since = worker.draining_since.unwrap_or(now);
+            worker.draining_since = worker.is_draining().then_some(since);
         }
         self.settle(id);
         let there: Vec<_> = self.instances.on(id).map(|(id, _)| id.clone()).collect();
@@ -255,7 +261,7 @@ impl Fleet {
             }
         }
         match drained {
-            true => self.recall_all_of(id),
+            true => self.recall_leaving_of(id),
             false => self.take_back_all_of(id),
         }
     }
@@ -274,13 +280,27 @@ impl Fleet {
     }
 
     /// Recalls every lease on the worker's instances, until [`Self::take_back_all_of`].
-    pub(super) fn recall_all_of(&mut self, worker: &WorkerId) {
+    fn recall_all_of(&mut self, worker: &WorkerId) {
         for id in self.leased_on(worker) {
-            if let Some(mut instance) = self.instances.get_mut(&id)
-                && let Some(lease) = &mut instance.lease
-            {
-                lease.recall_for_now();
+            self.recall_for_now(&id);
+        }
+    }
+
+    /// Recalls the leases on those of the draining worker's instances that finish there.
+    pub(super) fn recall_leaving_of(&mut self, worker: &WorkerId) {
+        for id in self.leased_on(worker) {
+            if self.instances.get(&id).is_some_and(|i| self.is_leaving(i)) {
+                self.recall_for_now(&id);
             }
+        }
+    }
+
+    /// Recalls the lease on an instance, if there is one, until [`Self::take_back`].
+    pub(super) fn recall_for_now(&mut self, id: &InstanceId) {
+        if let Some(mut instance) = self.instances.get_mut(id)
+            && let Some(lease) = &mut instance.lease
+        {
+            lease.recall_for_now();
         }
     }
 

@@ -17,6 +17,7 @@
 //! Independently of its stage, an instance may be leased to one gateway (see [`leases`]). It may also be
 //! [`Draining`]: it finishes what it serves, takes nothing new, and goes.
 
+pub(crate) mod arrivals;
 pub(crate) mod cost;
 pub(crate) mod heartbeat;
 pub(crate) mod heat;

@@ -3,18 +3,13 @@
 use rekindle_wire::migration::MigrationKind;
 use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId, VersionNumber, WorkerId};
 
-use super::instances::OfVersion;
 use super::membership::Worker;
 use super::sites::Site;
 use super::{Draining, Fleet, Instance, Stage};
-use crate::catalog::LiveVersion;
 use crate::clock::Millis;
 
-/// How long invocations wait for a moving instance before another is started instead.
-pub(crate) const WORTH_WAITING: Millis = Millis(1_000);
-
-/// How long a moving instance that leaves a draining worker counts among its version's. What it serves may never end.
-const COUNTS_FOR: Millis = Millis(3_000);
+/// Instances used within this time before their worker began to drain move to others.
+const HOT: Millis = Millis(10_000);
 
 /// The move of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -230,34 +225,20 @@ impl Fleet {
         self.end_surplus(copy, max, now);
     }
 
-    /// Records that the instance cannot move now. On a draining worker it does not count among its version's any more.
+    /// Records that the instance cannot move now. On a draining worker it does not count among its version's any more,
+    /// and takes nothing new.
     pub(crate) fn leave_behind(&mut self, id: &InstanceId) {
-        if self.instances.get(id).is_some_and(|i| self.is_draining(&i.worker))
-            && let Some(mut instance) = self.instances.get_mut(id)
-        {
-            instance.left_behind = true;
+        if self.instances.get(id).is_some_and(|i| self.is_draining(&i.worker)) {
+            if let Some(mut instance) = self.instances.get_mut(id) {
+                instance.left_behind = true;
+            }
+            self.recall_for_now(id);
         }
     }
 
-    fn is_draining(&self, worker: &WorkerId) -> bool {
+    pub(super) fn is_draining(&self, worker: &WorkerId) -> bool {
         let facts = self.instances.sites().get(worker).and_then(|site| site.facts.as_ref());
         facts.is_some_and(|f| f.is_draining)
-    }
-
-    /// Number of a version's instances that count against its maximum. Those that cannot leave a draining worker take
-    /// nothing new and go when they have finished, like those of a version that was replaced.
-    pub(crate) fn counted(&self, all: &OfVersion, now: Millis) -> usize {
-        if !all.workers.values().any(|(worker, _)| self.is_draining(worker)) {
-            return all.ids.len();
-        }
-        let stays = |i: &Instance| {
-            let since = i.moving.as_ref().and_then(|m| m.since);
-            i.left_behind || since.is_some_and(|since| now.since(since) > COUNTS_FOR)
-        };
-        let there = self.instances.named(&all.ids);
-        there
-            .filter(|(_, i)| !(self.is_draining(&i.worker) && stays(i)))
-            .count()
     }
 
     /// Has an instance that has moved finish and go if its version has more than `max` by now: another was started in
@@ -274,17 +255,31 @@ impl Fleet {
         }
     }
 
-    /// Instances in use on draining workers that could move now: at most `at_once` for each worker, and none before its
-    /// next attempt is due.
-    pub(crate) fn to_evacuate(&self, at_once: usize, hot: Millis, now: Millis) -> Vec<InstanceId> {
+    /// Whether the instance is on a draining worker, was in use when that began to drain, and has yet to move off. Until
+    /// its turn comes it takes invocations as before.
+    pub(crate) fn awaits_its_move(&self, instance: &Instance) -> bool {
+        let worker = self.workers.get(&instance.worker).filter(|w| w.alive);
+        let may_move = instance.stage == Stage::Ready
+            && instance.draining.is_none()
+            && !instance.condemned
+            && !instance.left_behind;
+        let is_wanted = |since| instance.moving.is_some() || instance.is_in_use(since);
+        may_move && worker.and_then(|w| w.draining_since).is_some_and(is_wanted)
+    }
+
+    /// Instances on draining workers that could move now: at most `at_once` for each worker. One that was left behind
+    /// is tried again while it is in use, and not before its next attempt is due.
+    pub(crate) fn to_evacuate(&self, at_once: usize, now: Millis) -> Vec<InstanceId> {
         let mut found = Vec::new();
         for (worker, _) in self.workers.iter().filter(|(_, w)| w.alive && w.is_draining()) {
             let here = || self.instances.on(worker);
             let moving = here().filter(|(_, i)| i.moving.is_some()).count();
-            let may_move =
-                |i: &Instance| i.stage == Stage::Ready && i.moving.is_none() && i.draining.is_none() && !i.condemned;
-            let in_use = |i: &Instance| i.in_flight > 0 || i.lease.is_some() || now.since(i.last_active) < hot;
-            let wanted = here().filter(|(_, i)| may_move(i) && in_use(i) && i.move_after <= now);
+            let may_again = |i: &Instance| {
+                let may_move = i.stage == Stage::Ready && i.draining.is_none() && !i.condemned;
+                i.left_behind && may_move && i.is_in_use(now) && i.move_after <= now
+            };
+            let may_move = |i: &Instance| i.moving.is_none() && (self.awaits_its_move(i) || may_again(i));
+            let wanted = here().filter(|(_, i)| may_move(i));
             found.extend(wanted.map(|(id, _)| id.clone()).take(at_once.saturating_sub(moving)));
         }
         found
@@ -296,18 +291,12 @@ impl Fleet {
             instance.move_after = until;
         }
     }
+}
 
-    /// Whether an instance of the version will arrive elsewhere soon enough to be worth waiting for.
-    pub(crate) fn is_worth_waiting_for(&self, live: &LiveVersion, now: Millis) -> bool {
-        let spec = &live.spec;
-        let moving = self
-            .instances
-            .of_version(&spec.function, spec.version)
-            .map(|v| &v.moving);
-        self.instances.named(moving.into_iter().flatten()).any(|(_, i)| {
-            let since = i.moving.as_ref().and_then(|m| m.since);
-            i.draining.is_none() && since.is_some_and(|since| now.since(since) < WORTH_WAITING)
-        })
+impl Instance {
+    /// Whether the instance serves something, a gateway may use it, or that was so shortly before `at`.
+    fn is_in_use(&self, at: Millis) -> bool {
+        self.in_flight > 0 || self.lease.is_some() || at.since(self.last_active) < HOT
     }
 }
 

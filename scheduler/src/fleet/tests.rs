@@ -302,10 +302,12 @@ fn a_lease_stays_when_what_it_was_recalled_for_is_over() {
     assert!(!keeps(&mut fleet, Millis(1)));
     fleet.switch(&name, |version| version == hello.spec.version);
     assert!(keeps(&mut fleet, Millis(2)));
-    // Its worker is drained, and no longer.
-    fleet.drain(&worker(0), true);
+    // Its worker is drained, and no longer: until it turns out that it cannot move, it goes on.
+    fleet.drain(&worker(0), true, Millis(3));
+    assert!(keeps(&mut fleet, Millis(3)));
+    fleet.leave_behind(&id);
     assert!(!keeps(&mut fleet, Millis(3)));
-    fleet.drain(&worker(0), false);
+    fleet.drain(&worker(0), false, Millis(4));
     assert!(keeps(&mut fleet, Millis(4)));
     // Its worker is silent, and heard from again.
     let silent = SILENCE.plus(Millis(1));
@@ -313,16 +315,17 @@ fn a_lease_stays_when_what_it_was_recalled_for_is_over() {
     fleet.heartbeat(&beat(0, 1, 100, listed(0)), silent, |_, _| Known::Live(hello.clone()));
     assert!(keeps(&mut fleet, silent));
     // One of two reasons is over.
-    fleet.drain(&worker(0), true);
+    fleet.drain(&worker(0), true, silent);
+    fleet.leave_behind(&id);
     fleet.switch(&name, |version| version == VersionNumber(2));
-    fleet.drain(&worker(0), false);
+    fleet.drain(&worker(0), false, silent);
     assert!(!keeps(&mut fleet, silent));
     // Another has a claim to the instance.
     fleet.switch(&name, |version| version == hello.spec.version);
     assert!(keeps(&mut fleet, silent));
     fleet.recall(&id);
-    fleet.drain(&worker(0), true);
-    fleet.drain(&worker(0), false);
+    fleet.drain(&worker(0), true, silent);
+    fleet.drain(&worker(0), false, silent);
     assert!(!keeps(&mut fleet, silent));
 }
 

@@ -101,7 +101,7 @@ impl Cluster {
                 cached: is(host.cached),
             });
             fleet.heartbeat(&beat, NOW, |_, _| Known::Unknown);
-            fleet.drain(&worker(n), host.drained);
+            fleet.drain(&worker(n), host.drained, Millis(NOW.0 + 60_000));
             if host.silent {
                 fleet.workers.get_mut(&worker(n)).unwrap().last_heartbeat = Millis(0);
             }
@@ -175,7 +175,7 @@ proptest! {
                 Decision::Use(id) => {
                     let instance = &fleet.instances[&id];
                     let is_free = instance.lease.as_ref().is_none_or(|l| l.expires_at <= now);
-                    prop_assert!(takes_new(&instance.worker) && is_free);
+                    prop_assert!((takes_new(&instance.worker) || fleet.awaits_its_move(instance)) && is_free);
                     let more = instance.memory - instance.set_aside();
                     prop_assert!(more <= room(&fleet, &instance.worker));
                 }
@@ -190,6 +190,7 @@ proptest! {
                 Decision::Wait { shortage: Shortage::Instances, .. } => {
                     prop_assert!(fleet.count(&version.spec.function, version.spec.version) >= 20);
                 }
+                Decision::Wait { shortage: Shortage::Arrival, .. } => prop_assert!(false, "nothing moves"),
                 Decision::Wait { shortage: Shortage::Quota(_), .. } | Decision::OverQuota(_) => {
                     prop_assert!(false, "there are no quotas");
                 }

@@ -85,7 +85,7 @@ fn a_host_that_lacks_an_instruction_set_of_the_snapshot_s_is_not_chosen_and_boot
         started(&fleet, Some(StartKind::Booted)).map(|(_, kind)| kind),
         Some(StartKind::Booted)
     );
-    fleet.drain(&worker(1), true);
+    fleet.drain(&worker(1), true, NOW);
     assert_eq!(started(&fleet, None), Some((worker(0), StartKind::Booted)));
     assert_eq!(
         started(&fleet, Some(StartKind::Restored)),

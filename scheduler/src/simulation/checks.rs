@@ -15,14 +15,16 @@ impl World {
         format!("seed {}, at {} ms", self.setup.seed, self.now.0)
     }
 
-    /// Checks a granted lease: its worker accepts new instances and has the room, and no other gateway holds it.
+    /// Checks a granted lease: its worker accepts new instances, or the instance is about to leave it, and has the room.
+    /// No other gateway holds it.
     pub(super) fn check_granted(&self, placement: &Placement, host: usize, to: usize) {
         let id = &placement.instance;
         let Some(instance) = self.fleet.instances.get(id) else {
             return;
         };
         let worker = &self.fleet.workers[&instance.worker];
-        assert!(worker.takes_new(), "{}: {id} is on {}", self.moment(), instance.worker);
+        let may_serve = worker.takes_new() || self.fleet.awaits_its_move(instance);
+        assert!(may_serve, "{}: {id} is on {}", self.moment(), instance.worker);
         let reserved = self.fleet.reserved(&instance.worker);
         assert!(
             reserved <= worker.capacity,

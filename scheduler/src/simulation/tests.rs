@@ -21,7 +21,7 @@ fn nothing_breaks_while_workers_fail_come_back_and_are_drained() {
     for seed in 1..4 {
         let report = simulate(&small(seed));
         assert!(
-            report.failures > 10 && report.cut_off > 3 && report.drains > 5,
+            report.failures > 10 && report.cut_off > 3 && report.drains > 3,
             "{report:?}"
         );
         let served: u64 = report.served().iter().map(|(_, n)| n).sum();

@@ -27,7 +27,6 @@ pub(super) const AWAY: u64 = 60 * SECOND;
 const MOVE_PREPARES: u64 = 200;
 /// As in the reaper's own evacuation.
 const EVACUATE_AT_ONCE: usize = 2;
-const EVACUATE_HOT: Millis = Millis(10_000);
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Event {
@@ -216,12 +215,12 @@ impl World {
             Event::Drain => {
                 let host = self.random.below(self.hosts.len());
                 self.report.drains += 1;
-                self.fleet.drain(&self.hosts[host].id.clone(), true);
+                self.fleet.drain(&self.hosts[host].id.clone(), true, self.now);
                 self.after(AWAY, Event::Undrain { host });
                 self.after_about(self.setup.drain_every, Event::Drain);
             }
             Event::Undrain { host } => {
-                self.fleet.drain(&self.hosts[host].id.clone(), false);
+                self.fleet.drain(&self.hosts[host].id.clone(), false, self.now);
                 self.changed = true;
             }
             Event::Leaves { instance } => self.leaves(instance),
@@ -267,11 +266,13 @@ impl World {
         let now = self.now;
         self.changed |= self.fleet.expire_leases(now) > 0;
         self.changed |= self.fleet.note_silence(now);
-        for id in self.fleet.to_evacuate(EVACUATE_AT_ONCE, EVACUATE_HOT, now) {
+        for id in self.fleet.to_evacuate(EVACUATE_AT_ONCE, now) {
             self.fleet.leave_alone(&id, now.plus(Millis(5_000)));
             if self.fleet.plan_move(&id, None, &MigrationKind::Move).is_ok() {
                 self.report.evacuated += 1;
                 self.after(MOVE_PREPARES, Event::Leaves { instance: id });
+            } else {
+                self.fleet.leave_behind(&id);
             }
         }
         for retiree in self.fleet.due(now, |_, _| Floor::default()) {

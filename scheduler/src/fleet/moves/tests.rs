@@ -6,6 +6,7 @@ use rekindle_wire::internal::LeaseReport;
 use super::*;
 use crate::catalog::Known;
 use crate::fixture::{beat, fleet, info, live, ready, spec, worker};
+use crate::fleet::arrivals::{ARRIVES_WITHIN, SETTLES_WITHIN};
 use crate::fleet::retire::Floor;
 use crate::placement::{Ask, Decision, place};
 
@@ -15,7 +16,7 @@ fn two_workers() -> Fleet {
     fleet
 }
 
-fn hello() -> super::LiveVersion {
+fn hello() -> crate::catalog::LiveVersion {
     live(spec("hello", 1, 60, 1, 5))
 }
 
@@ -83,7 +84,7 @@ fn one_that_does_not_move_is_where_it_was_and_another_is_started_when_it_takes_l
     let id = ready(&mut fleet, "i-a", &hello, Millis(1));
     fleet.plan_move(&id, Some(&worker(1)), &MigrationKind::Move).unwrap();
     assert!(fleet.begin_move(&id, Millis(2)));
-    let later = Millis(3).plus(WORTH_WAITING);
+    let later = Millis(3).plus(ARRIVES_WITHIN);
     assert!(matches!(place(&fleet, &hello, &ask(), later), Decision::Start { .. }));
     fleet.stays(&id, later);
     assert_eq!(
@@ -125,7 +126,8 @@ fn one_that_does_not_move_stays_under_its_lease() {
 fn one_that_cannot_leave_a_draining_worker_keeps_no_other_from_starting() {
     let (hello, mut fleet) = (live(spec("hello", 1, 30, 8, 1)), two_workers());
     let id = ready(&mut fleet, "i-a", &hello, Millis(1));
-    fleet.drain(&worker(0), true);
+    fleet.grant(&id, &"g-b".parse().unwrap(), &hello, Millis(1));
+    fleet.drain(&worker(0), true, Millis(1));
     fleet.plan_move(&id, None, &MigrationKind::Move).unwrap();
     assert!(fleet.begin_move(&id, Millis(2)));
     let is_waiting = |fleet: &Fleet, now| matches!(place(fleet, &hello, &ask(), now), Decision::Wait { .. });
@@ -134,10 +136,14 @@ fn one_that_cannot_leave_a_draining_worker_keeps_no_other_from_starting() {
         kind: StartKind::Booted,
     };
     // It is on its way.
-    assert!(is_waiting(&fleet, Millis(2).plus(COUNTS_FOR)));
+    assert!(is_waiting(&fleet, Millis(2).plus(SETTLES_WITHIN)));
     // What it serves goes on for longer.
-    let long = Millis(3).plus(COUNTS_FOR);
+    let long = Millis(3).plus(SETTLES_WITHIN);
     assert_eq!(place(&fleet, &hello, &ask(), long), start);
+    // Once nothing is in flight, it will come.
+    let lease = fleet.instances.get_mut(&id).unwrap().lease.take();
+    assert!(is_waiting(&fleet, long));
+    fleet.instances.get_mut(&id).unwrap().lease = lease;
     fleet.stays(&id, long);
     assert_eq!(place(&fleet, &hello, &ask(), long), start);
     let other: InstanceId = "i-b".parse().unwrap();
@@ -235,32 +241,63 @@ fn a_copy_above_the_maximum_stays_though_its_worker_lists_it_before_the_source_h
 }
 
 #[test]
-fn what_is_in_use_leaves_a_draining_worker_a_few_at_a_time_and_not_over_and_over() {
+fn what_was_in_use_leaves_a_draining_worker_a_few_at_a_time_and_serves_until_its_turn_comes() {
     let (hello, mut fleet) = (live(spec("hello", 1, 10, 1, 9)), two_workers());
-    let hot = Millis(1_000);
+    let at = |ms: u64| Millis(20_000 + ms);
+    let old = ready(&mut fleet, "i-old", &hello, Millis(5_000));
     let ids: Vec<_> = (0..4)
-        .map(|n| ready(&mut fleet, &format!("i-{n}"), &hello, Millis(5_000)))
+        .map(|n| ready(&mut fleet, &format!("i-{n}"), &hello, at(0)))
         .collect();
-    assert!(fleet.to_evacuate(2, hot, Millis(5_100)).is_empty(), "nobody drains");
-    fleet.drain(&worker(0), true);
-    let first = fleet.to_evacuate(2, hot, Millis(5_100));
-    assert_eq!(first.len(), 2);
+    assert!(fleet.to_evacuate(2, at(100)).is_empty(), "nobody drains");
+    fleet.drain(&worker(0), true, at(100));
+    let first = fleet.to_evacuate(2, at(100));
+    assert_eq!(first, ids[..2]);
     for id in &first {
         fleet.plan_move(id, None, &MigrationKind::Move).unwrap();
     }
     assert!(
-        fleet.to_evacuate(2, hot, Millis(5_100)).is_empty(),
+        fleet.to_evacuate(2, at(100)).is_empty(),
         "as many as may are on their way"
     );
+    // Neither those that get ready nor those behind them are stopped or forsaken, however long it takes.
+    let due: Vec<_> = fleet
+        .due(at(200), |_, _| Floor::default())
+        .into_iter()
+        .map(|r| r.instance)
+        .collect();
+    assert_eq!(due, std::slice::from_ref(&old));
+    for _ in &ids {
+        let Decision::Use(id) = place(&fleet, &hello, &ask(), at(300)) else {
+            panic!()
+        };
+        assert!(ids.contains(&id));
+        fleet.grant(&id, &"g-b".parse().unwrap(), &hello, at(300));
+        fleet.report(&held("g-b", &id), at(300));
+    }
+    assert!(matches!(place(&fleet, &hello, &ask(), at(300)), Decision::Start { .. }));
+    // Two do not move: they finish, and are tried again later while they are in use.
     for id in &first {
-        fleet.stays(id, Millis(5_200));
+        fleet.leave_alone(id, at(9_000));
+        fleet.stays(id, at(400));
+        assert!(fleet.instances[id].lease.as_ref().unwrap().recalled);
     }
-    for id in &ids {
-        fleet.leave_alone(id, Millis(9_000));
+    assert_eq!(fleet.to_evacuate(2, at(500)), ids[2..]);
+    for id in &ids[2..] {
+        fleet.moved(id, &MigrationKind::Move, &worker(1), at(600));
     }
-    assert!(fleet.to_evacuate(2, hot, Millis(5_300)).is_empty());
-    assert!(
-        fleet.to_evacuate(2, hot, Millis(9_100)).is_empty(),
-        "nobody uses them any more"
-    );
+    assert!(fleet.to_evacuate(2, at(8_900)).is_empty());
+    assert_eq!(fleet.to_evacuate(2, at(9_000)), first);
+    for id in &first {
+        fleet.instances.get_mut(id).unwrap().lease = None;
+    }
+    assert!(fleet.to_evacuate(2, at(30_000)).is_empty(), "nobody uses them any more");
+}
+
+fn held(gateway: &str, id: &InstanceId) -> LeaseReport {
+    LeaseReport {
+        gateway: gateway.parse().unwrap(),
+        held: vec![id.clone()],
+        numbers: Vec::new(),
+        returned: Vec::new(),
+    }
 }

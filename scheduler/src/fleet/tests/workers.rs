@@ -40,31 +40,34 @@ fn a_scheduler_that_stood_still_takes_nobody_for_silent() {
 #[test]
 fn a_drained_worker_finishes_and_its_idle_instances_go() {
     let hello = hello();
+    let at = |ms: u64| Millis(20_000 + ms);
     let mut fleet = two_workers();
     let idle = ready(&mut fleet, "i-idle", &hello, Millis(1));
     let held = ready(&mut fleet, "i-held", &hello, Millis(1));
     fleet.grant(&held, &gateway("g-a"), &hello, Millis(1));
-    fleet.drain(&worker(0), true);
+    fleet.drain(&worker(0), true, at(0));
+    assert!(fleet.untold_recalls(&gateway("g-a")).is_empty(), "it is to move");
+    fleet.leave_behind(&held);
     assert_eq!(fleet.untold_recalls(&gateway("g-a")), std::slice::from_ref(&held));
-    let (give_back, _) = fleet.report(&report("g-a", &[&held], &[]), Millis(2));
+    let (give_back, _) = fleet.report(&report("g-a", &[&held], &[]), at(2));
     assert_eq!(give_back, std::slice::from_ref(&held));
     let due: Vec<_> = fleet
-        .due(Millis(2), |_, _| parked(1))
+        .due(at(2), |_, _| parked(1))
         .into_iter()
         .map(|r| r.instance)
         .collect();
     assert_eq!(due, std::slice::from_ref(&idle));
-    fleet.forget(&idle, Millis(3));
-    fleet.report(&report("g-a", &[], &[&held]), Millis(3));
-    assert_eq!(fleet.due(Millis(3), |_, _| parked(1)).len(), 1);
-    assert_eq!(states(&fleet, Millis(3)), [WorkerState::Draining, WorkerState::Ready]);
-    fleet.forget(&held, Millis(4));
-    assert_eq!(states(&fleet, Millis(4)), [WorkerState::Drained, WorkerState::Ready]);
+    fleet.forget(&idle, at(3));
+    fleet.report(&report("g-a", &[], &[&held]), at(3));
+    assert_eq!(fleet.due(at(3), |_, _| parked(1)).len(), 1);
+    assert_eq!(states(&fleet, at(3)), [WorkerState::Draining, WorkerState::Ready]);
+    fleet.forget(&held, at(4));
+    assert_eq!(states(&fleet, at(4)), [WorkerState::Drained, WorkerState::Ready]);
     // A restart of the worker changes nothing; only its operator can.
-    fleet.heartbeat(&beat(0, 2, 100, Vec::new()), Millis(5), |_, _| Known::Unknown);
-    assert_eq!(states(&fleet, Millis(5)), [WorkerState::Drained, WorkerState::Ready]);
-    fleet.drain(&worker(0), false);
-    assert_eq!(states(&fleet, Millis(5)), [WorkerState::Ready, WorkerState::Ready]);
+    fleet.heartbeat(&beat(0, 2, 100, Vec::new()), at(5), |_, _| Known::Unknown);
+    assert_eq!(states(&fleet, at(5)), [WorkerState::Drained, WorkerState::Ready]);
+    fleet.drain(&worker(0), false, at(5));
+    assert_eq!(states(&fleet, at(5)), [WorkerState::Ready, WorkerState::Ready]);
 }
 
 #[test]
@@ -76,6 +79,8 @@ fn a_worker_that_leaves_is_drained_and_gone_once_it_has_left() {
     let mut leaving = beat(0, 1, 100, vec![info(&id, &hello.spec, 0, 1, 0)]);
     leaving.presence = Presence::Leaving;
     fleet.heartbeat(&leaving, Millis(2), |_, _| Known::Unknown);
+    assert!(fleet.untold_recalls(&gateway("g-a")).is_empty(), "it is to move");
+    fleet.leave_behind(&id);
     assert_eq!(fleet.untold_recalls(&gateway("g-a")), [id]);
     assert_eq!(states(&fleet, Millis(2)), [WorkerState::Draining, WorkerState::Ready]);
     let mut left = beat(0, 1, 100, Vec::new());
