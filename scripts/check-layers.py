@@ -21,7 +21,7 @@ LAYERS = [
     {"criu", "restorer"},
     {"metrics"},
     {"instance"},
-    {"deploy", "idle", "migration"},
+    {"calls", "deploy", "idle", "migration"},
     {"config", "reporting"},
     {"worker"},
     {"startup"},

@@ -65,6 +65,9 @@ pub struct Config {
     pub redirect: Option<u16>,
     /// How long browsers remember that a host has HTTPS; sent with responses over it.
     pub hsts: Option<Duration>,
+    /// Address at which workers pass on calls of functions to it, if it takes any. A name of its own if all workers are
+    /// in the same process.
+    pub functions_at: Option<String>,
     /// The gateway's certificate, if the cluster has an authority.
     pub member: Option<Arc<Member>>,
     /// In-process transport to workers of the same process.
@@ -95,6 +98,7 @@ impl Config {
             hosts: Hosts::default(),
             redirect: None,
             hsts: None,
+            functions_at: None,
             member: None,
             in_process: InProcessRoles::default(),
         }

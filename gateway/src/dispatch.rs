@@ -10,7 +10,9 @@ use http::{HeaderValue, Request, Response, Version};
 use rekindle_relay::{DetachOnDrop, call_timeout, is_grpc, takes_trailers};
 use rekindle_telemetry::TraceRef;
 use rekindle_wire::api::StartKind;
-use rekindle_wire::headers::{ASYNC_ATTEMPT, ASYNC_ID, INSTANCE, INVOCATION, REQUEST_ID, START, VERSION};
+use rekindle_wire::headers::{
+    ASYNC_ATTEMPT, ASYNC_ID, CALL_DEPTH, CALLER_FUNCTION, INSTANCE, INVOCATION, REQUEST_ID, START, VERSION,
+};
 use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionId, Selector, VersionNumber};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -76,6 +78,19 @@ pub(crate) struct Call {
     pub(crate) client: Option<Arc<Held>>,
     /// For an asynchronous invocation: its id, and the number of the attempt.
     pub(crate) attempt: Option<(CallId, u32)>,
+    /// What led to it, if a function called.
+    pub(crate) chain: Chain,
+}
+
+/// What led to an invocation, if a function called.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Chain {
+    /// Number of calls between functions.
+    pub(crate) depth: u32,
+    /// The function that waits for the answer.
+    pub(crate) caller: Option<FunctionId>,
+    /// For how long it does.
+    pub(crate) until: Option<Instant>,
 }
 
 impl Dispatch {
@@ -119,7 +134,9 @@ impl Dispatch {
         let measured = self.metrics.measure(&call.function, arrived, client);
         let (mut chosen, mut placed) = (Chosen::default(), None);
         // The deadline of a call is its client's: the function may go on past it.
-        let call_timeout = call_timeout(request.headers()).filter(|_| is_grpc(request.headers()));
+        let of_client = call_timeout(request.headers()).filter(|_| is_grpc(request.headers()));
+        let of_caller = call.chain.until.map(|until| until.saturating_duration_since(arrived));
+        let call_timeout = of_caller.or(of_client);
         let function = call_timeout.map(|_| call.function.clone());
         let running = Box::pin(self.run(call, request, &mut chosen, &mut placed)).instrument(span.clone());
         let answer = match call_timeout.zip(function) {
@@ -127,7 +144,12 @@ impl Dispatch {
             Some((limit, function)) => {
                 let left = limit.saturating_sub(arrived.elapsed());
                 let running = tokio::time::timeout(left, running).await;
-                running.unwrap_or_else(|_| Err(grpc::deadline_passed(&function)))
+                running.unwrap_or_else(|_| {
+                    Err(match of_caller {
+                        None => grpc::deadline_passed(&function),
+                        Some(_) => caller_timed_out(&function),
+                    })
+                })
             }
         };
         if let (Some(share), Some(version)) = (&chosen.share, chosen.version)
@@ -285,6 +307,12 @@ impl Dispatch {
         headers::set_forwarded(&mut to_worker, call.peer);
         headers::set(&mut to_worker, REQUEST_ID, &call.request_id);
         headers::set(&mut to_worker, INVOCATION, call.invocation);
+        if call.chain.depth > 0 {
+            headers::set(&mut to_worker, CALL_DEPTH, &call.chain.depth.to_string());
+        }
+        if let Some(caller) = &call.chain.caller {
+            headers::set(&mut to_worker, CALLER_FUNCTION, caller.name());
+        }
         if let Some((id, attempt)) = &call.attempt {
             headers::set(&mut to_worker, ASYNC_ID, id.as_str());
             headers::set(&mut to_worker, ASYNC_ATTEMPT, &attempt.to_string());
@@ -301,6 +329,7 @@ impl Dispatch {
                 Version::HTTP_11
             },
             since: call.arrived,
+            caller_until: call.chain.until,
         })
     }
 
@@ -342,6 +371,14 @@ pub(crate) fn without_output(error: ApiError, function: &FunctionId) -> ApiError
         message: format!("{function} {what}: `fn logs {function}` shows what it wrote"),
         ..error
     }
+}
+
+/// The outcome for a function whose own invocation ends before the one that it called is answered.
+fn caller_timed_out(function: &FunctionId) -> ApiError {
+    ApiError::new(
+        ErrorCode::FunctionTimeout,
+        format!("{function} did not answer before its caller's own timeout: raise timeout in the caller's fn.toml"),
+    )
 }
 
 /// The response as the client gets it, and how the invocation started.

@@ -5,7 +5,7 @@ use http::header::{RETRY_AFTER, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, Version};
 use http_body_util::{BodyExt as _, Limited};
 use rekindle_relay::{SendError, shorten_call_timeout};
-use rekindle_wire::headers::{FUNCTION_ERROR, LEASE, PLATFORM_ERROR, TIME_LEFT_MS};
+use rekindle_wire::headers::{CALLER_LEFT_MS, FUNCTION_ERROR, LEASE, PLATFORM_ERROR, TIME_LEFT_MS};
 use rekindle_wire::{ApiError, ErrorCode, FunctionId};
 use serde::Deserialize;
 use tokio::time::Instant;
@@ -32,6 +32,8 @@ pub(crate) struct Outgoing {
     pub(crate) version: Version,
     /// Since when its client waits.
     pub(crate) since: std::time::Instant,
+    /// Until when its caller waits, if that is a function.
+    pub(crate) caller_until: Option<std::time::Instant>,
 }
 
 /// Result of an attempt.
@@ -152,6 +154,10 @@ fn build(
     }
     let left = deadline.saturating_duration_since(Instant::now());
     headers::set(request.headers_mut(), TIME_LEFT_MS, &left.as_millis().to_string());
+    if let Some(until) = outgoing.caller_until {
+        let left = until.saturating_duration_since(std::time::Instant::now());
+        headers::set(request.headers_mut(), CALLER_LEFT_MS, &left.as_millis().to_string());
+    }
     if let Some(mark) = &leased.mark {
         request.headers_mut().insert(LEASE, mark.clone());
     }

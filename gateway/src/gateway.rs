@@ -22,7 +22,7 @@ use crate::clients::{Clients, Held};
 use crate::config::Paths;
 use crate::connection::{Answering, Via, WINDOW};
 use crate::cors::CrossOrigin;
-use crate::dispatch::{Call, Dispatch};
+use crate::dispatch::{Call, Chain, Dispatch};
 use crate::headers::FORWARDED_PROTO;
 use crate::host::{self, Host, Hosts, Whose};
 use crate::keys::Keys;
@@ -108,13 +108,13 @@ impl Answering for Gateway {
 
 impl Gateway {
     /// Accepts an invocation that is run later.
-    async fn later(&self, asked: Asked, request: Request<Body>) -> Result<Response<Body>, ApiError> {
+    pub(crate) async fn later(&self, asked: Asked, request: Request<Body>) -> Result<Response<Body>, ApiError> {
         async_calls::accept(&self.scheduler, &self.dispatch.intake, &self.targets, asked, request).await
     }
 
     /// Takes an invocation from what its namespace may have. One of a function that does not exist takes nothing: it
     /// needs no key, so strangers could use up the rate of functions that ask for one.
-    fn take_of_rate(&self, function: &FunctionId) -> Result<(), ApiError> {
+    pub(crate) fn take_of_rate(&self, function: &FunctionId) -> Result<(), ApiError> {
         match self.dispatch.routes.shown(function) {
             Some(_) => self.quotas.admit(function),
             None => Ok(()),
@@ -122,12 +122,13 @@ impl Gateway {
     }
 
     /// Refuses the call of a function that asks for a key or a token to a caller who may not invoke it. `caller` is the
-    /// one whose key was sent.
-    async fn admit(
+    /// one whose key was sent. `by_function` tells that a function of the same namespace calls.
+    pub(crate) async fn admit(
         &self,
         function: &FunctionId,
         caller: Option<Result<Caller, ApiError>>,
         headers: &HeaderMap,
+        by_function: bool,
     ) -> Result<(), ApiError> {
         let Dispatch { routes, slots, .. } = &*self.dispatch;
         let mut shown = routes.shown(function);
@@ -141,9 +142,14 @@ impl Gateway {
             }
             shown = routes.shown(function);
         }
-        let Shown { auth, tokens } = shown.unwrap_or_default();
+        let Shown {
+            auth,
+            tokens,
+            open_to_functions,
+        } = shown.unwrap_or_default();
         match (auth, caller) {
             (Auth::None, _) => Ok(()),
+            (_, _) if by_function && open_to_functions => Ok(()),
             (_, Some(caller)) => caller?.check(AccessRole::Invoker, &Scope::Function(function.clone())),
             (_, None) if !tokens.is_empty() => match bearer(headers) {
                 Some(token) => self.tokens.check(token, &tokens).await,
@@ -159,9 +165,13 @@ impl Gateway {
                 ErrorCode::Unauthorized,
                 format!(
                     "{function} asks its callers for a key: send \"Authorization: Bearer KEY\"; an admin makes one \
-                     with `fn key create --role invoker -n {} --function {}`",
+                     with `fn key create --role invoker -n {} --function {}`{}",
                     function.namespace(),
-                    function.name()
+                    function.name(),
+                    match by_function {
+                        true => "; functions of its namespace need none with allow = [\"functions\"] in its fn.toml",
+                        false => "",
+                    }
                 ),
             )),
         }
@@ -254,6 +264,7 @@ impl Gateway {
                 connection,
                 client,
                 attempt: None,
+                chain: Chain::default(),
             };
         let asked = |function: FunctionId, path, invocation, caller: Option<Caller>| Asked {
             path,
@@ -264,6 +275,7 @@ impl Gateway {
                 .as_ref()
                 .is_some_and(|caller| caller.has(AccessRole::Deployer, &Scope::Function(function.clone()))),
             owner: caller.map(|caller| caller.name().to_owned()),
+            depth: 0,
             function,
         };
         match route(&request, host.as_ref(), peer, &self.hosts)? {
@@ -295,7 +307,7 @@ impl Gateway {
                 }
                 let shown = self.keys.take(request.headers_mut());
                 let caller = shown.clone().and_then(Result::ok);
-                self.admit(&name, shown, request.headers()).await?;
+                self.admit(&name, shown, request.headers(), false).await?;
                 self.take_of_rate(&name)?;
                 let own = selector
                     .as_ref()
@@ -323,7 +335,7 @@ impl Gateway {
                     return Ok(Response::default());
                 }
                 let shown = self.keys.take(request.headers_mut());
-                self.admit(&name, shown.clone(), request.headers()).await?;
+                self.admit(&name, shown.clone(), request.headers(), false).await?;
                 let caller = shown.transpose()?;
                 self.take_of_rate(&name)?;
                 self.later(asked(name, path, "http", caller), request).await

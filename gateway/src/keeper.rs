@@ -54,6 +54,7 @@ pub(crate) async fn tell(
     routes: Arc<Routes>,
     keys: Arc<Keys>,
     quotas: Arc<Quotas>,
+    functions_at: Option<String>,
 ) {
     let (mut told, mut told_shares) = (BTreeMap::new(), Vec::new());
     let mut told_used = BTreeMap::new();
@@ -81,6 +82,7 @@ pub(crate) async fn tell(
             functions,
             shares,
             keys_used: keys_used.clone(),
+            functions_at: functions_at.clone(),
         };
         match slots.scheduler.tell(&report).await {
             Ok(answer) => {
@@ -110,6 +112,7 @@ pub(crate) async fn tell_last(slots: &Slots, metrics: &Metrics, routes: &Routes,
         functions: metrics.traffic(),
         shares: routes.shares(),
         keys_used: keys.used(&BTreeMap::new()),
+        functions_at: None,
     };
     match tokio::time::timeout(TELL_LIMIT, slots.scheduler.tell(&report)).await {
         Ok(Ok(_)) => {}

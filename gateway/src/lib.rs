@@ -5,7 +5,7 @@
 //! more. It sends the request through `exchange` and `forward`, and returns the response as it comes. Limits keep
 //! callers from starving each other: `clients` (what one client may have), `connection` and `body` (how slow it may
 //! be), `budget` (how much memory all bodies may take). `host` knows the owners of hosts, and `tls` their certificates.
-//! `grpc` tells clients of gRPC of errors. `quotas` keeps limits of namespaces, and `usage` counts what they use.
+//! `function_calls` is what functions reach of it. `grpc` tells clients of gRPC of errors. `quotas` keeps limits of namespaces, and `usage` counts what they use.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test ends at the first surprise"))]
 
@@ -20,6 +20,7 @@ mod cors;
 mod dispatch;
 mod exchange;
 mod forward;
+mod function_calls;
 mod gateway;
 mod grpc;
 mod headers;

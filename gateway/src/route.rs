@@ -156,7 +156,7 @@ fn selected(text: &str) -> Result<(FunctionId, Option<Selector>), ApiError> {
 }
 
 /// The path and query that a function is sent.
-fn below(path: &str, query: Option<&str>) -> Result<String, ApiError> {
+pub(crate) fn below(path: &str, query: Option<&str>) -> Result<String, ApiError> {
     // `OPTIONS *` and `CONNECT host:port` are HTTP too. Their targets must never become part of an instance's name.
     if !path.starts_with('/') {
         return Err(ApiError::new(

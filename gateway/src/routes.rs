@@ -58,6 +58,8 @@ pub(crate) struct Shown {
     pub(crate) auth: Auth,
     /// The rules of tokens that do as well as a key; none do if there is no rule.
     pub(crate) tokens: Arc<[TokenRule]>,
+    /// Whether functions of its namespace need neither.
+    pub(crate) open_to_functions: bool,
 }
 
 /// The version that was chosen for an invocation.
@@ -93,6 +95,7 @@ impl Routes {
             aliases,
             auth,
             tokens,
+            open_to_functions,
             cors,
             streaming,
         } in told.functions
@@ -103,6 +106,7 @@ impl Routes {
                 let shown = Shown {
                     auth: auth.unwrap_or_default(),
                     tokens: tokens.into(),
+                    open_to_functions,
                 };
                 let known = Function {
                     aliases,
@@ -296,6 +300,7 @@ mod tests {
                 aliases: Some(live).filter(|live| !live.targets.is_empty()).into_iter().collect(),
                 auth: None,
                 tokens: Vec::new(),
+                open_to_functions: false,
                 cors: None,
                 streaming: StreamingVersions::default(),
             }],

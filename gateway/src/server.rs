@@ -19,6 +19,7 @@ use crate::clients::Clients;
 use crate::config::Config;
 use crate::connection::{self, Handshakes, Limits, Refusals};
 use crate::dispatch::Dispatch;
+use crate::function_calls::FunctionCalls;
 use crate::gateway::Gateway;
 use crate::keys::Keys;
 use crate::metrics::{self, Metrics};
@@ -45,6 +46,9 @@ pub enum ServeError {
     /// The gateway's certificate cannot be used.
     #[error("the gateway's connections cannot be guarded")]
     Tls(#[from] TlsError),
+    /// Calls of functions cannot be listened for.
+    #[error("calls of functions cannot be taken")]
+    Functions(#[source] std::io::Error),
     /// There is no certificate to show to clients.
     #[error("clients cannot be served over TLS")]
     Certificates(#[from] CertificatesError),
@@ -73,7 +77,7 @@ fn boxed(
 }
 
 async fn run(config: Config, listeners: Listeners, shutdown: BoxFuture<'static, ()>) -> Result<(), ServeError> {
-    let Listeners { plain, tls } = listeners;
+    let Listeners { plain, tls, functions } = listeners;
     let mut token = HeaderValue::from_str(&config.cluster_token).map_err(|_| ServeError::Token)?;
     if token.is_empty() {
         return Err(ServeError::Token);
@@ -123,7 +127,7 @@ async fn run(config: Config, listeners: Listeners, shutdown: BoxFuture<'static, 
     metrics.observe_certificates(move || shown.as_ref().map(|c| c.expiries()).unwrap_or_default());
     let clients = Clients::new(config.clients.clone());
     let renewing = renewing(&config)?;
-    let workers = Workers::new(config.member.as_deref(), config.in_process)?;
+    let workers = Workers::new(config.member.as_deref(), config.in_process.clone())?;
     let keepers = [
         tokio::spawn(renewing),
         tokio::spawn(keeper::report(slots.clone())),
@@ -136,6 +140,7 @@ async fn run(config: Config, listeners: Listeners, shutdown: BoxFuture<'static, 
             routes.clone(),
             keys.clone(),
             quotas.clone(),
+            config.functions_at.clone(),
         )),
         tokio::spawn(usage::report(usage.clone(), scheduler.clone(), slots.gateway.clone())),
         tokio::spawn(keeper::sweep(workers.clone())),
@@ -175,6 +180,19 @@ async fn run(config: Config, listeners: Listeners, shutdown: BoxFuture<'static, 
         hsts: config.hsts.map(headers::hsts),
         certificates,
     });
+    let function_calls = match &config.functions_at {
+        None => None,
+        Some(address) => {
+            let opened = FunctionCalls::open(
+                &gateway,
+                address,
+                functions,
+                config.member.as_deref(),
+                &config.in_process,
+            );
+            Some(opened.map_err(ServeError::Functions)?)
+        }
+    };
     let limits = Limits {
         head: config.head_limit,
         rate: config.min_rate,
@@ -220,9 +238,15 @@ async fn run(config: Config, listeners: Listeners, shutdown: BoxFuture<'static, 
     drop((plain, tls));
     drop(ending);
     connections.close();
-    let (connected, ()) = tokio::join!(
+    let calls_end = async {
+        if let Some(calls) = function_calls {
+            calls.end(SHUTDOWN_LIMIT).await;
+        }
+    };
+    let (connected, (), ()) = tokio::join!(
         tokio::time::timeout(SHUTDOWN_LIMIT, connections.wait()),
-        runner.end(SHUTDOWN_LIMIT)
+        runner.end(SHUTDOWN_LIMIT),
+        calls_end,
     );
     if connected.is_err() {
         tracing::warn!(connections = connections.len(), "requests were cut off at the end");

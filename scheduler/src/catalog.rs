@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use rekindle_wire::api::{Alias, StartKind};
 use rekindle_wire::internal::{DamagedSnapshot, FunctionRoutes, StreamingVersions, VersionSpec};
-use rekindle_wire::manifest::{Auth, TokenRule};
+use rekindle_wire::manifest::{Allowed, Auth, TokenRule};
 use rekindle_wire::schedule::Schedule;
 use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, Namespace, SnapshotId, VersionNumber};
 
@@ -100,6 +100,10 @@ impl Function {
                 auth => auth,
             }),
             tokens,
+            open_to_functions: !in_force.is_empty()
+                && in_force
+                    .iter()
+                    .all(|spec| spec.manifest.allow.contains(&Allowed::Functions)),
             cors: in_force.last().and_then(|newest| newest.manifest.cors.clone()),
             streaming: self.streaming(),
         }

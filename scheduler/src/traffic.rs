@@ -39,6 +39,8 @@ struct Told {
     /// When it last reported; `None` if it was read from the database.
     at: Option<Millis>,
     functions: BTreeMap<FunctionId, Traffic>,
+    /// Where it takes calls of functions, if it does.
+    functions_at: Option<String>,
     /// Deleted functions that it has not been told about. Its counts for them are of the past, whatever has their names
     /// now.
     gone: BTreeSet<FunctionId>,
@@ -52,8 +54,14 @@ impl Traffics {
         now: Millis,
         exists: impl Fn(&FunctionId) -> bool,
     ) -> TrafficAnswer {
-        let TrafficReport { gateway, functions, .. } = report;
+        let TrafficReport {
+            gateway,
+            functions,
+            functions_at,
+            ..
+        } = report;
         let told = self.gateways.entry(gateway.clone()).or_default();
+        told.functions_at = functions_at;
         let known = told.at.replace(now).is_some();
         let mut gone = std::mem::take(&mut told.gone);
         for (name, traffic) in functions {
@@ -159,6 +167,16 @@ impl Traffics {
         }
     }
 
+    /// Where gateways heard from lately take calls of functions.
+    pub(crate) fn functions_at(&self, now: Millis) -> Vec<String> {
+        let live = self.gateways.values();
+        let live = live.filter(|told| told.at.is_some_and(|at| now.since(at) < SILENCE));
+        let mut addresses: Vec<_> = live.filter_map(|told| told.functions_at.clone()).collect();
+        addresses.sort();
+        addresses.dedup();
+        addresses
+    }
+
     /// Number of gateways heard from lately.
     pub(crate) fn gateways(&self, now: Millis) -> usize {
         self.gateways
@@ -192,7 +210,25 @@ mod tests {
             functions: [(function.parse().unwrap(), traffic)].into(),
             shares: Vec::new(),
             keys_used: BTreeMap::new(),
+            functions_at: None,
         }
+    }
+
+    #[test]
+    fn workers_learn_where_the_gateways_that_live_take_calls() {
+        let mut all = Traffics::default();
+        let (one, other) = (GatewayId::generate(), GatewayId::generate());
+        let at = |gateway: &GatewayId, address: &str| TrafficReport {
+            functions_at: Some(address.to_owned()),
+            ..report(gateway, "hello", 1)
+        };
+        all.take(at(&one, "10.0.0.1:8083"), Millis(0), |_| true);
+        all.take(at(&other, "10.0.0.2:8083"), Millis(10_000), |_| true);
+        all.take(report(&GatewayId::generate(), "hello", 1), Millis(10_000), |_| true);
+        assert_eq!(all.functions_at(Millis(10_000)), ["10.0.0.1:8083", "10.0.0.2:8083"]);
+        assert_eq!(all.functions_at(SILENCE), ["10.0.0.2:8083"], "the first is silent");
+        all.take(report(&other, "hello", 2), SILENCE, |_| true);
+        assert!(all.functions_at(SILENCE).is_empty(), "it is about to end");
     }
 
     #[test]

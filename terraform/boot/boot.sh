@@ -80,6 +80,8 @@ case $ROLE in
 gateway)
     setting FN_LISTEN 0.0.0.0:8080
     answers=127.0.0.1:8080
+    # Where workers pass on calls between functions.
+    setting FN_FUNCTIONS_LISTEN "$address:8083"
     setting FN_TRUSTED_PROXY "$TRUSTED_PROXIES"
     key=$(retry secret "$ADMIN_KEY_SECRET")
     put admin.key <<< "$key"

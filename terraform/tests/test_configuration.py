@@ -87,6 +87,7 @@ class Network(unittest.TestCase):
                 ("gateway", "scheduler", "8081"),
                 ("worker", "scheduler", "8081"),
                 ("gateway", "worker", "8082"),
+                ("worker", "gateway", "8083"),
                 ("scheduler", "worker", "8082"),
                 ("worker", "worker", "8082"),
                 ("scheduler", "database", "5432"),

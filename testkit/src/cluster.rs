@@ -30,6 +30,9 @@ const LIMIT: Duration = Duration::from_secs(90);
 const GUIDE: &str = include_str!("../../docs/how-to/run-a-cluster.md");
 /// The address of the S3 server in the guide.
 const S3: &str = "http://10.0.0.9:9000";
+/// Where its gateway takes calls of functions.
+const FUNCTIONS: &str = "10.0.0.3:8083";
+const FUNCTIONS_PORT: u16 = 8083;
 
 /// The platform. Dropping it stops it.
 pub struct Cluster {
@@ -293,6 +296,10 @@ impl Cluster {
             };
             line = line.replace(address, &there.join(","));
         }
+        // A gateway's second port is at the address of its first.
+        let own = self.address(place);
+        let (host, _) = own.rsplit_once(':').unwrap();
+        line = line.replace(FUNCTIONS, &format!("{host}:{FUNCTIONS_PORT}"));
         if self.size.guarded {
             line = line.replace("--scheduler ", "--scheduler https://");
         }

@@ -216,8 +216,8 @@ fn neither_the_host_nor_anything_private_is_reached_and_the_refusal_comes_at_onc
     for host in ["224.0.0.1", "198.51.100.255", "ff02::1", "fe80::1%eth0"] {
         steps.push(json!({"kind": "udp", "host": host, "port": ECHO, "timeout": 0.3}));
     }
-    // The gateway has nothing but names.
-    steps.extend([tcp("198.18.0.1", 80), udp("198.18.0.1", ECHO)]);
+    // The gateway has nothing but names, and functions of the same namespace (`function_calls.rs`).
+    steps.extend([tcp("198.18.0.1", 81), udp("198.18.0.1", 80), udp("198.18.0.1", ECHO)]);
     for start in ["booted", "restored"] {
         let (_, got) = ask(platform, start, "probe", &steps);
         for (step, got) in steps.iter().zip(&got) {

@@ -13,7 +13,7 @@
 //!   [`config`].
 //! - [`reporting`]: heartbeats, and levels as metrics.
 //! - [`deploy`]: builds, and the preparation of a version. [`migration`]: moving an instance to another host. [`idle`]:
-//!   eviction of memory that nobody touches.
+//!   eviction of memory that nobody touches. [`calls`]: requests of functions to functions.
 //! - [`instance`]: the life of one running copy: boot, restore, checkpoint, requests, parking, its end.
 //! - `metrics`: counters and durations of all this.
 //! - [`criu`]: the one way to dump an instance and the one way to restore it. `restorer`: a restore without CRIU.
@@ -27,6 +27,7 @@
 
 #![recursion_limit = "256"]
 
+pub mod calls;
 pub mod config;
 pub mod criu;
 pub mod deploy;

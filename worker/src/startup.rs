@@ -11,6 +11,7 @@ use rekindle_identity::{Role, TlsError, Transport};
 use rekindle_init::causes::chain;
 use rekindle_snapshotter::{ChunkCache, RegionIndex, RegionReader};
 
+use crate::calls::{FunctionCalls, Gateways};
 use crate::config::{Restorer, WorkerConfig};
 use crate::criu::{Criu, CriuSettings};
 use crate::deploy::build::BuildCounts;
@@ -37,7 +38,7 @@ use crate::instance::isolate::Isolator;
 use crate::instance::restore::SnapshotRestorer;
 use crate::instance::runtime_snapshot::RuntimeBooter;
 use crate::instance::start::Starter;
-use crate::instance::{Instances, Supervisor};
+use crate::instance::{Callers, Instances, Supervisor};
 use crate::layers::Layers;
 use crate::logs::{LogLimits, Logs};
 use crate::metrics::Metrics;
@@ -195,11 +196,19 @@ pub(crate) async fn start(mut config: WorkerConfig, scheduler: Transport) -> Res
         Arc::clone(&snapshots),
         Arc::clone(&damage),
     ));
+    let callers = Arc::new(Callers::default());
+    let gateways = Gateways::new(
+        config.member.as_deref(),
+        config.token.clone(),
+        config.in_process.clone(),
+    );
+    let gateways = Arc::new(gateways.map_err(StartError::Tls)?);
     let isolator = Arc::new(Isolator {
         layers: Arc::clone(&layers),
         cgroups: cgroups.clone(),
         pool: Arc::clone(&pool),
         criu: Arc::clone(&criu),
+        callers: Arc::clone(&callers),
         has_egress: network.is_some(),
     });
     let booter = Arc::new(Booter {
@@ -334,6 +343,7 @@ pub(crate) async fn start(mut config: WorkerConfig, scheduler: Transport) -> Res
         token: config.token.clone(),
         every: config.heartbeat_every,
         membership: Arc::clone(&membership),
+        gateways: Arc::clone(&gateways),
         instances: Arc::clone(&instances),
         snapshots: Arc::clone(&snapshots),
         kept: KeptReport::default(),
@@ -380,6 +390,7 @@ pub(crate) async fn start(mut config: WorkerConfig, scheduler: Transport) -> Res
         criu,
         pool,
         network,
+        function_calls: Arc::new(FunctionCalls { callers, gateways }),
         idle,
         _breakpoints: breakpoints,
     }))

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rekindle_relay::InProcessRoles;
 
+use crate::calls::FunctionCalls;
 use crate::criu::Criu;
 use crate::deploy::prepare::Preparer;
 use crate::host::network::Network;
@@ -62,6 +63,8 @@ pub(crate) struct Worker {
     pub(crate) pool: Arc<SandboxPool>,
     /// Network egress of sandboxes, if there is any.
     pub(crate) network: Option<Arc<Network>>,
+    /// Takes calls between functions.
+    pub(crate) function_calls: Arc<FunctionCalls>,
     /// Where idle memory goes.
     pub(crate) idle: Arc<IdleMemory>,
     /// Held so that CRIU's breakpoints are immediate.

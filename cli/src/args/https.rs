@@ -89,6 +89,7 @@ impl HttpsArgs {
         Ok(Listeners {
             plain,
             tls: Some((listener, files)),
+            functions: None,
         })
     }
 }

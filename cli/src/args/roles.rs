@@ -193,6 +193,18 @@ pub(crate) struct GatewayArgs {
     /// Where the gateway's certificate is kept.
     #[arg(long, value_name = "DIR", env = "FN_DATA", default_value = "/var/lib/rekindle")]
     pub(crate) data: PathBuf,
+    /// Where workers pass on calls of functions to functions of the same namespace; without it, this gateway takes
+    /// none. Only workers need to reach it.
+    #[arg(long, value_name = "ADDRESS", env = "FN_FUNCTIONS_LISTEN")]
+    pub(crate) functions_listen: Option<SocketAddr>,
+    /// Where workers reach --functions-listen; needed if it is every address.
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        env = "FN_FUNCTIONS_ADVERTISE",
+        requires = "functions_listen"
+    )]
+    pub(crate) functions_advertise: Option<String>,
     /// File with the admin key.
     #[arg(
         long,

@@ -24,6 +24,8 @@ use crate::commands::doctor;
 
 /// Limit for the worker to report to the scheduler.
 const WORKER_LIMIT: Duration = Duration::from_secs(60);
+/// Where the worker passes on calls of functions, within this process.
+const FUNCTIONS_AT: &str = "functions.gateway";
 const STORE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Runs the platform until it is told to stop. Blocks, and must be called before the process has threads.
@@ -178,6 +180,7 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
     args.callers.limit(&mut config);
     args.https.set(&mut config);
     config.in_process = in_process;
+    config.functions_at = Some(FUNCTIONS_AT.to_owned());
     // One descriptor for the client, one into the function.
     config.max_connections = isolation::connections_within(descriptors, 2, config.max_connections);
     roles.start("gateway", |stop| rekindle_gateway::serve(config, gateway, stop.wait()));

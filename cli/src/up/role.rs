@@ -31,7 +31,15 @@ pub(crate) fn gateway(args: &GatewayArgs) -> Result<ExitCode> {
     let key = secrets::admin_key(&args.key_file)?;
     let descriptors = isolation::raise_descriptor_limit();
     serve("gateway", async |roles: &mut Roles| {
-        let listener = args.https.listeners(listen(args.listen).await?).await?;
+        let mut listener = args.https.listeners(listen(args.listen).await?).await?;
+        let functions_at = match args.functions_listen {
+            None => None,
+            Some(address) => {
+                let (opened, reached) = function_calls(address, args.functions_advertise.as_deref()).await?;
+                listener.functions = Some(opened);
+                Some(reached)
+            }
+        };
         let member = membership::member(Joining {
             data: &args.data,
             scheduler: &args.member.scheduler,
@@ -47,6 +55,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> Result<ExitCode> {
         let scheduler = membership::bare_all(&args.member.scheduler);
         let mut config = rekindle_gateway::Config::new(scheduler, token, KeyHash::of(&key));
         config.member = member;
+        config.functions_at = functions_at;
         config.callback_allow = args.callbacks.callback_allow.clone();
         config.token_issuers = args.tokens.jwt_issuer.clone();
         args.callers.limit(&mut config);
@@ -183,6 +192,16 @@ async fn listen(address: SocketAddr) -> Result<TcpListener> {
     TcpListener::bind(address)
         .await
         .with_context(|| format!("{address}: cannot be listened on"))
+}
+
+/// The listener for calls of functions, and where workers reach it.
+async fn function_calls(address: SocketAddr, advertise: Option<&str>) -> Result<(TcpListener, String)> {
+    if advertise.is_none() && address.ip().is_unspecified() {
+        bail!("{address} is no address that workers can reach: name one with --functions-advertise");
+    }
+    let listener = listen(address).await?;
+    let own = listener.local_addr().context("the port is not known")?.to_string();
+    Ok((listener, advertise.map_or(own, str::to_owned)))
 }
 
 /// The store's endpoint. Roles in processes of their own need a store that all of them reach.

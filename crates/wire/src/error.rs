@@ -110,6 +110,8 @@ error_codes! {
     LeaseEnded = ("lease_ended", CONFLICT),
     /// Two roles are of releases that do not understand each other.
     VersionMismatch = ("version_mismatch", SERVICE_UNAVAILABLE),
+    /// Functions have called each other so often that it looks like a loop.
+    CallTooDeep = ("call_too_deep", LOOP_DETECTED),
     /// A bug in the platform.
     Internal = ("internal", INTERNAL_SERVER_ERROR),
 }

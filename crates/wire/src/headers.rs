@@ -55,6 +55,14 @@ pub const PLATFORM_ERROR: &str = "x-rekindle-error";
 pub const TIME_LEFT_MS: &str = "x-rekindle-time-left-ms";
 /// To a worker with an invocation: the lease that it is sent under, a [`crate::lease::LeaseMark`].
 pub const LEASE: &str = "x-rekindle-lease";
+/// From a worker to a gateway: a function calls another, see [`crate::function_call::FunctionCall`].
+pub const FUNCTION_CALL: &str = "x-rekindle-function-call";
+/// To a worker with an invocation: the number of calls between functions that led to it.
+pub const CALL_DEPTH: &str = "x-rekindle-depth";
+/// To a worker with an invocation: the milliseconds that its caller, a function, waits for it.
+pub const CALLER_LEFT_MS: &str = "x-rekindle-caller-left-ms";
+/// To the function: the function of the same namespace that calls it, if one does.
+pub const CALLER_FUNCTION: &str = "x-fn-caller";
 /// From a scheduler that is not the leader: nothing was done, and another one may be asked.
 pub const STANDBY: &str = "x-rekindle-standby";
 /// From a gateway to the scheduler: who calls, see [`crate::access::Caller`].

@@ -468,6 +468,9 @@ pub struct HeartbeatAnswer {
     /// The known revision of what the worker keeps. 0 for none.
     #[serde(default)]
     pub kept_revision: u64,
+    /// Addresses at which gateways take calls of functions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gateways: Vec<String>,
 }
 
 /// Name, alongside those of runtimes, of the tools that install dependencies. They are mounted under a runtime's root

@@ -4,6 +4,7 @@
 //! - [`ids`]: newtypes for ids and names that could be confused.
 //! - [`manifest`]: `fn.toml`, parsed and validated.
 //! - [`error`]: error codes that a user can meet, and their response format.
+//! - [`function_call`]: calls between functions of one namespace.
 //! - [`headers`]: names of the HTTP headers that the platform reads and writes.
 //! - [`access`]: roles, scopes and keys of callers.
 //! - [`api`]: the public admin API under `/v1/`.
@@ -19,6 +20,7 @@ pub mod access;
 pub mod api;
 pub mod asynchronous;
 pub mod error;
+pub mod function_call;
 pub mod headers;
 pub mod ids;
 pub mod interface;

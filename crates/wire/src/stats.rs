@@ -143,6 +143,9 @@ pub struct TrafficReport {
     /// When keys were used last, in seconds since the Unix epoch, if that has changed since its last report.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub keys_used: BTreeMap<KeyId, i64>,
+    /// Address at which it takes calls of functions from workers, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub functions_at: Option<String>,
 }
 
 /// The scheduler's response to a traffic report.

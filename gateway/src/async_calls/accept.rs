@@ -8,7 +8,7 @@ use axum::response::IntoResponse as _;
 use http::header::LOCATION;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri};
 use rekindle_wire::asynchronous::{BODY_MAX, Encoded, Headers, NewCall, StoredRequest};
-use rekindle_wire::headers::{ASYNC_ID, CALLBACK_URL, IDEMPOTENCY_KEY};
+use rekindle_wire::headers::{ASYNC_ID, CALL_DEPTH, CALLBACK_URL, IDEMPOTENCY_KEY};
 use rekindle_wire::manifest::{ByteSize, check_callback};
 use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionId};
 use tracing::Instrument as _;
@@ -31,6 +31,8 @@ pub(crate) struct Asked {
     pub(crate) owner: Option<String>,
     /// Whether its client may name any callback.
     pub(crate) names_callbacks: bool,
+    /// The number of calls between functions that led to it.
+    pub(crate) depth: u32,
 }
 
 /// Answers 202 once the scheduler has stored the call durably.
@@ -81,6 +83,9 @@ async fn keep(
     }
     let body = intake.whole(body, BODY_MAX).await?.ok_or_else(too_large)?;
     headers::strip_request(&mut kept);
+    if asked.depth > 0 {
+        headers::set(&mut kept, CALL_DEPTH, &asked.depth.to_string());
+    }
     // The later run belongs to this trace.
     rekindle_telemetry::inject(&mut kept);
     let call = NewCall {

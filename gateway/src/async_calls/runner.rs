@@ -16,6 +16,7 @@ use rekindle_wire::asynchronous::{
     AttemptOutcome, BODY_MAX, CallOutcome, CallbackOutcome, ClaimRequest, ClaimedCall, ClaimedCallback, Encoded,
     Headers, Renewal, StoredAnswer,
 };
+use rekindle_wire::function_call::depth_of;
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::{ApiError, CallId, ErrorCode, Selector};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -24,7 +25,7 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
 use super::Callbacks;
-use crate::dispatch::{Call, Dispatch};
+use crate::dispatch::{Call, Chain, Dispatch};
 use crate::scheduler::SchedulerClient;
 
 /// How long a request for work is kept open.
@@ -185,6 +186,10 @@ impl Runner {
 
     async fn invoke(&self, claimed: ClaimedCall, mut sent: http::HeaderMap) -> Result<StoredAnswer, ApiError> {
         rekindle_telemetry::inject(&mut sent);
+        let chain = Chain {
+            depth: depth_of(&sent),
+            ..Chain::default()
+        };
         let mut request = Request::new(Body::from(claimed.body.0));
         *request.method_mut() = Method::from_bytes(claimed.request.method.as_bytes())
             .map_err(|e| ApiError::new(ErrorCode::BadRequest, format!("the method cannot be sent: {e}")))?;
@@ -207,6 +212,7 @@ impl Runner {
             connection: CancellationToken::new(),
             client: None,
             attempt: Some((claimed.id, claimed.attempt)),
+            chain,
         };
         let answer = self.dispatch.serve(call, request).await?;
         keep(answer).await.map_err(|why| {

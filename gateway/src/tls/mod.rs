@@ -41,11 +41,17 @@ pub struct Listeners {
     pub plain: TcpListener,
     /// For HTTPS.
     pub tls: Option<(TcpListener, CertificateFiles)>,
+    /// For calls of functions, which workers pass on.
+    pub functions: Option<TcpListener>,
 }
 
 impl From<TcpListener> for Listeners {
     fn from(plain: TcpListener) -> Self {
-        Self { plain, tls: None }
+        Self {
+            plain,
+            tls: None,
+            functions: None,
+        }
     }
 }
 

@@ -71,6 +71,7 @@ impl Site {
         let listeners = Listeners {
             plain,
             tls: Some((tls, files)),
+            functions: None,
         };
         let gateway = start_gateway_on(listeners, &platform.relay, |config| {
             config.hosts = Hosts {

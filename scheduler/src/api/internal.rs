@@ -111,6 +111,7 @@ pub(super) async fn heartbeat(scheduler: Scheduler, call: Call<Beat>) -> Result<
             stop,
             forget: state.fleet.retired_templates(&beat.worker, state.catalog.retired()),
             kept_revision,
+            gateways: state.traffic.functions_at(now),
         };
         (answer, is_news, state.fleet.is_to_tell())
     };

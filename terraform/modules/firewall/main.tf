@@ -19,6 +19,8 @@ locals {
     ["gateway", "scheduler", 8081],
     ["worker", "scheduler", 8081],
     ["gateway", "worker", 8082],
+    # Calls between functions.
+    ["worker", "gateway", 8083],
     ["scheduler", "worker", 8082],
     ["worker", "worker", 8082],
     ["scheduler", "database", 5432],

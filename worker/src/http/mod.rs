@@ -58,6 +58,9 @@ pub enum ServeError {
     /// The client for calls to the scheduler cannot be created.
     #[error("make the connection to the scheduler")]
     Client(#[source] reqwest::Error),
+    /// Calls of functions cannot be taken.
+    #[error("take calls of functions")]
+    Calls(#[source] io::Error),
     /// Its listener failed.
     #[error("serve the worker's interface")]
     Listen(#[source] io::Error),
@@ -110,6 +113,14 @@ async fn run(config: WorkerConfig, listener: TcpListener, shutdown: BoxFuture<'s
         let address = url.split_once("://").map_or(url.as_str(), |(_, address)| address);
         tokio::spawn(member.keep_current(address.to_owned(), client.clone(), token.clone()))
     });
+    let calls = worker.network.as_ref().and_then(|network| network.take_call_listener());
+    let calling = match calls {
+        None => None,
+        Some(listener) => {
+            let serving = Arc::clone(&worker.function_calls).serve(listener);
+            Some(tokio::spawn(serving.map_err(ServeError::Calls)?))
+        }
+    };
     let router = router(Arc::clone(&worker));
     let (invoked, others) = (Arc::clone(&worker), rekindle_identity::inside(router.clone()));
     let _registered = worker.in_process.open(&worker.address, move |request| {
@@ -137,6 +148,9 @@ async fn run(config: WorkerConfig, listener: TcpListener, shutdown: BoxFuture<'s
     filling.abort();
     if let Some(renewing) = renewing {
         renewing.abort();
+    }
+    if let Some(calling) = calling {
+        calling.abort();
     }
     worker.stop_all().await;
     worker.reporter.farewell().await;

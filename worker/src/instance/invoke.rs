@@ -158,6 +158,7 @@ impl Invoker {
         span.record("faas.coldstart", kind.is_cold());
         // The function's timeout begins now. The duration of its start is the platform's.
         let deadline = last.min(Deadline::now() + instance.spec.manifest.timeout());
+        in_flight.is_chained(instance.chains.enter(request.headers(), deadline));
         let request = inward(request, &path, &instance, entered.elapsed(), deadline)?;
         let exchange = Exchange {
             invoker: self,

@@ -38,6 +38,12 @@ pub(super) fn deadline(headers: &HeaderMap) -> Deadline {
     Deadline::now() + left.map_or(DEFAULT_LIMIT, Duration::from_millis).min(DEFAULT_LIMIT)
 }
 
+/// Until when the caller of a request waits, if that is a function.
+fn caller_deadline(headers: &HeaderMap) -> Option<Deadline> {
+    let left = headers.get(headers::CALLER_LEFT_MS)?.to_str().ok()?.parse().ok()?;
+    Some(Deadline::now() + Duration::from_millis(left).min(DEFAULT_LIMIT))
+}
+
 /// Builds the request as the function sees it, after it has waited for its instance.
 ///
 /// # Errors
@@ -50,6 +56,7 @@ pub(super) fn inward(
     deadline: Deadline,
 ) -> Result<Request<Body>, ApiError> {
     let (mut head, body) = request.into_parts();
+    let told = caller_deadline(&head.headers).map_or(deadline, |of_caller| of_caller.min(deadline));
     head.uri = own_url(path)
         .parse::<Uri>()
         .map_err(|e| ApiError::new(ErrorCode::BadRequest, format!("path {path:?} cannot be requested: {e}")))?;
@@ -65,7 +72,7 @@ pub(super) fn inward(
                 .insert(http::header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
     }
-    let until = SystemTime::now() + deadline.saturating_duration_since(Deadline::now());
+    let until = SystemTime::now() + told.saturating_duration_since(Deadline::now());
     let until = until.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     head.headers.insert(
         headers::DEADLINE_MS,

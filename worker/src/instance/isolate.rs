@@ -10,6 +10,7 @@ use rekindle_wire::api::StartKind;
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::manifest::Network;
 
+use super::callers::Callers;
 use super::lifecycle::Instance;
 use crate::criu::{Criu, probe};
 use crate::errors::unavailable;
@@ -53,6 +54,8 @@ pub struct Isolator {
     pub pool: Arc<SandboxPool>,
     /// CRIU, whose kernel probe every sandbox gets.
     pub criu: Arc<Criu>,
+    /// Who calls other functions.
+    pub callers: Arc<Callers>,
     /// Whether sandboxes can have network egress.
     pub has_egress: bool,
 }
@@ -121,6 +124,9 @@ impl Isolator {
         if !is_furnished {
             let furnished = self.pool.maker().furnish(&mut empty, &furniture).await;
             furnished.map_err(|e| unavailable("prepare the sandbox", &e))?;
+        }
+        if let Some(link) = &empty.link {
+            self.callers.add(link.address(), instance, &empty.sandbox);
         }
         // Layers cannot be evicted while a sandbox waits with them.
         let layers = self.layers.usage();

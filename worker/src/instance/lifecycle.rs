@@ -12,6 +12,7 @@ use rekindle_wire::{ApiError, ErrorCode, InstanceId, Secret, WorkerId};
 use tokio::sync::{Semaphore, watch};
 use tracing::Instrument;
 
+use super::chain::CallChains;
 use super::running::RunningInstance;
 use super::usage::Usage;
 use crate::host::sandbox::Sandbox;
@@ -54,6 +55,8 @@ pub struct Instance {
     pub inner_phases: Mutex<Vec<(&'static str, Duration)>>,
     /// The requests in flight.
     pub usage: Usage,
+    /// The calls between functions that led to its requests.
+    pub(crate) chains: CallChains,
     /// Held by whoever makes images of it, until these are gone. Extra memory is lent for one checkpoint at a time.
     pub images: Arc<Semaphore>,
     /// Destination of its output.
@@ -92,6 +95,7 @@ impl Instance {
             phases: Mutex::default(),
             inner_phases: Mutex::default(),
             usage: Usage::default(),
+            chains: CallChains::default(),
             images: Arc::new(Semaphore::new(1)),
             sink,
             stage: watch::Sender::new(InstanceStage::Starting),

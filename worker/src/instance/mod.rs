@@ -17,13 +17,15 @@
 //!   first.
 //! - [`checkpoint`]: a snapshot of it. [`hooks`]: the calls around that. [`parking`]: freezing it while nobody uses it.
 //! - [`invoke`]: a request in it, as `inward` makes it. `answer_start`: what comes along with an answer's head.
-//!   `no_answer`: why it has none. `renew`: another copy for each request. [`overdue`]: one that does not end.
+//!   `callers`, `chain`: who calls other functions, and what led to it. `no_answer`: why it has none. `renew`: another copy for each request. [`overdue`]: one that does not end.
 //! - `objects`: what it has from the kernel. `end`: its end. [`damage`]: what a failed restore may have found.
 
 mod answer_start;
 pub mod boot;
 pub mod boot_pauses;
 pub(crate) mod by_program;
+mod callers;
+mod chain;
 pub mod checkpoint;
 mod client;
 pub mod damage;
@@ -54,6 +56,7 @@ pub mod start;
 mod thaw_order;
 mod usage;
 
+pub use callers::Callers;
 pub(crate) use client::own_url;
 pub use client::{FunctionBody, FunctionClient};
 pub use end::Supervisor;

@@ -8,6 +8,8 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use rekindle_wire::lease::Fence;
 
+use super::chain::ChainedRequest;
+
 #[derive(Debug)]
 struct State {
     in_flight: u32,
@@ -60,6 +62,7 @@ impl Usage {
             usage: self.clone(),
             is_overdue: false,
             after: None,
+            chained: None,
         };
         Entry::Entered(request, first)
     }
@@ -144,12 +147,19 @@ pub struct InFlight {
     is_overdue: bool,
     /// Dropped once it has left.
     after: Option<Box<dyn Debug + Send + Sync>>,
+    /// Its place in a chain of calls.
+    chained: Option<ChainedRequest>,
 }
 
 impl InFlight {
     /// Drops `after` once it has left.
     pub(super) fn drop_after(&mut self, after: impl Debug + Send + Sync + 'static) {
         self.after = Some(Box::new(after));
+    }
+
+    /// Sets its place in a chain of calls.
+    pub(super) fn is_chained(&mut self, chained: ChainedRequest) {
+        self.chained = Some(chained);
     }
 
     /// Marks the request as overdue: the function has run far past its timeout.

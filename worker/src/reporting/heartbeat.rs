@@ -16,6 +16,7 @@ use super::kept::KeptReport;
 use super::levels::Levels;
 use super::membership::Membership;
 use super::snapshots;
+use crate::calls::Gateways;
 use crate::host::pressure::PressureFiles;
 use crate::instance::damage::Damage;
 use crate::instance::{Instance, Instances};
@@ -79,6 +80,8 @@ pub struct Reporter {
     pub about: About,
     /// What this worker and the scheduler know of each other.
     pub membership: Arc<Membership>,
+    /// The gateways that take calls of functions.
+    pub gateways: Arc<Gateways>,
     /// All instances.
     pub instances: Arc<Instances>,
     /// Open snapshots.
@@ -110,6 +113,7 @@ impl Reporter {
             match self.beat(schedulers[at % schedulers.len()]).await {
                 Ok(answer) => {
                     self.membership.told(said);
+                    self.gateways.learn(&answer.gateways);
                     if !reached {
                         tracing::info!("the scheduler is reached again");
                     }

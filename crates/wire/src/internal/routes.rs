@@ -31,6 +31,9 @@ pub struct FunctionRoutes {
     /// The tokens that do as well as a key: one that all of these rules are met by. None do if there is no rule.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tokens: Vec<TokenRule>,
+    /// Whether functions of its own namespace may call it without a key or a token.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub open_to_functions: bool,
     /// Which pages of other origins may call it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cors: Option<Cors>,

@@ -37,6 +37,14 @@ pub struct TokenRule {
     pub claims: BTreeMap<String, String>,
 }
 
+/// Who may invoke a function without what `auth` asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Allowed {
+    /// Functions of the same namespace.
+    Functions,
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{Manifest, parse};
@@ -59,6 +67,22 @@ mod tests {
             "{error}"
         );
         assert!(Auth::Key > Auth::Jwt && Auth::Jwt > Auth::None);
+    }
+
+    #[test]
+    fn functions_are_allowed_where_others_need_a_key() {
+        let allow = |lines: &str| parse(&format!("{START}{lines}"));
+        assert_eq!(allow("auth = \"key\"").unwrap().allow, []);
+        let both = allow("auth = \"key\"\nallow = [\"functions\"]").unwrap();
+        assert_eq!(both.allow, [Allowed::Functions]);
+        for (lines, said) in [
+            ("allow = [\"functions\"]", "auth"),
+            ("auth = \"key\"\nallow = [\"everybody\"]", "allow = [\"functions\"]"),
+            ("auth = \"key\"\nallow = []", "allow = [\"functions\"]"),
+        ] {
+            let error = allow(lines).unwrap_err();
+            assert!(error.message.contains(said) && error.line.is_some(), "{lines}: {error}");
+        }
     }
 
     #[test]

@@ -20,7 +20,7 @@ use utoipa::ToSchema;
 use crate::ids::FunctionName;
 use crate::schedule::Schedule;
 use crate::secret::SecretName;
-pub use auth::{Auth, TokenRule};
+pub use auth::{Allowed, Auth, TokenRule};
 pub use base::{Base, Interpreter, advice};
 pub use changes::{SettingChange, Work};
 pub use cors::Cors;
@@ -110,6 +110,9 @@ pub struct Manifest {
     /// The tokens among it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jwt: Option<TokenRule>,
+    /// Who needs none of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow: Vec<Allowed>,
     /// Which pages of other origins may call it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cors: Option<Cors>,

@@ -175,6 +175,7 @@ impl Checker<'_> {
             return self.refuse(concurrent_at, message);
         }
         let (auth, jwt) = self.auth(raw.auth, raw.jwt)?;
+        let allow = self.allow(auth, raw.allow)?;
         let fresh = raw.fresh.filter(|fresh| *fresh.get_ref());
         if let Some(fresh) = &fresh {
             if raw.snapshot == Some(RawSnapshot::Taken(false)) {
@@ -218,6 +219,7 @@ impl Checker<'_> {
             idempotent: raw.idempotent.unwrap_or_default(),
             auth,
             jwt,
+            allow,
             cors: self.cors(raw.cors)?,
             network: self.network(raw.network)?,
             asynchronous: self.asynchronous(raw.asynchronous.unwrap_or_default())?,

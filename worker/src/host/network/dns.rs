@@ -1,9 +1,12 @@
 //! The name server of functions. It forwards each question to the host's own resolvers, wherever they are (also on the
 //! host's loopback), and returns the answer.
 //!
+//! Names of functions it answers itself (`own`).
+//!
 //! `question` defines what a question is. Nothing else reaches a resolver: it trusts this host, and may let it do more
 //! than ask, such as change records or transfer zones.
 
+mod own;
 mod question;
 mod rate;
 
@@ -17,6 +20,8 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::Mutex;
 use question::Judged;
 use rate::Rate;
+
+use super::plan::GATEWAY;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 
@@ -142,7 +147,11 @@ impl Server {
     /// now. Anything else gets a refusal. Returns `None` for what is no message, or is itself an answer.
     async fn ask(&self, message: Vec<u8>) -> Option<Vec<u8>> {
         match question::judge(&message) {
-            Judged::Question => {}
+            Judged::Question => {
+                if let Some(answer) = own::answer(&message, GATEWAY) {
+                    return Some(answer);
+                }
+            }
             Judged::Refused => return Some(question::answered(message, question::REFUSED)),
             Judged::Nothing => return None,
         }
@@ -181,6 +190,7 @@ impl Server {
                 return Ok(());
             }
             let answer = match question::judge(&message) {
+                Judged::Question if let Some(answer) = own::answer(&message, GATEWAY) => answer,
                 Judged::Question => {
                     let mut resolver = match server.take() {
                         Some(connected) => connected,

@@ -7,7 +7,7 @@
 //!  │ eth0 198.18.0.2      │    │ s0  s1  s2 …               │    │ rk1234abcd          eth0      │
 //!  │ becomes 198.18.1.n,  ├────┤ which networks; who sends; ├────┤ none of the host's addresses; ├──> world
 //!  │ limits  (inner)      │    │ masquerade  (rules)        │    │ masquerade  (rules)           │
-//!  └──────────────────────┘    │ 198.18.0.1: name server    │    └───────────────────────────────┘
+//!  └──────────────────────┘    │ 198.18.0.1: names, calls   │    └───────────────────────────────┘
 //!                              └────────────────────────────┘
 //! ```
 //!
@@ -27,9 +27,10 @@ mod router;
 mod rules;
 mod settings;
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs as _};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
 pub use host::HostError;
@@ -75,6 +76,7 @@ pub struct Network {
     router: Arc<Router>,
     uplink: Uplink,
     name_server: JoinHandle<()>,
+    call_listener: Mutex<Option<TcpListener>>,
 }
 
 impl Network {
@@ -98,7 +100,7 @@ impl Network {
                 ipv6,
             };
             let router = Router::make(&planned, &exceptions, egress.limits)?;
-            let sockets = router.name_server()?;
+            let sockets = (router.name_server()?, router.call_listener()?);
             // This comes last, when nothing else can fail: from here on something outlives this process.
             if let Err(e) = host::prepare(&planned, ipv6) {
                 host::clean(&planned);
@@ -106,7 +108,7 @@ impl Network {
             }
             Ok::<_, RouterError>((router, sockets))
         });
-        let (router, (datagrams, streams)) = made
+        let (router, ((datagrams, streams), calls)) = made
             .await
             .map_err(|e| RouterError::Namespace(std::io::Error::other(e)))??;
         let name_server = dns::serve(datagrams, streams).map_err(RouterError::Listen)?;
@@ -114,7 +116,13 @@ impl Network {
             router: Arc::new(router),
             uplink,
             name_server: tokio::spawn(name_server),
+            call_listener: Mutex::new(Some(calls)),
         })
+    }
+
+    /// Takes the socket at which functions call each other; once.
+    pub fn take_call_listener(&self) -> Option<TcpListener> {
+        self.call_listener.lock().take()
     }
 
     /// Links a sandbox that has only a loopback.

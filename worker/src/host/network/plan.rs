@@ -2,7 +2,7 @@
 //! has one:
 //!
 //! ```text
-//! 198.18.0.1            the gateway and name server, as every function sees them
+//! 198.18.0.1            the gateway, as every function sees it; name server, and where functions call each other
 //! 198.18.0.2            the function, as it sees itself: the same in each sandbox, so that a restored one finds what it knew
 //! 198.18.1.0 …          the sandboxes, as the router sees them: each another
 //! 198.19.0.0/16         pairs for the links between hosts and routers: each worker another
@@ -20,6 +20,8 @@ pub(super) const INSIDE6: Ipv6Addr = Ipv6Addr::new(PREFIX6[0], PREFIX6[1], PREFI
 pub(super) const GATEWAY: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 /// Its IPv6 gateway.
 pub(super) const GATEWAY6: Ipv6Addr = Ipv6Addr::new(PREFIX6[0], PREFIX6[1], PREFIX6[2], 0, 0, 0, 0, 1);
+/// Port of the gateway at which functions call each other.
+pub(super) const CALLS_PORT: u16 = 80;
 /// The function's interface inside.
 pub(super) const INSIDE_NAME: &str = "eth0";
 /// The number of that interface: after the loopback's.

@@ -2,7 +2,7 @@
 //! worker ended, and all links end with it.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -18,7 +18,8 @@ use super::links::{self, End, whole};
 use super::netlink::{Batch, NetlinkError, ask, open};
 use super::nft::{self, NftError};
 use super::plan::{
-    GATEWAY, GATEWAY6, INSIDE, INSIDE_INDEX, INSIDE_MAC, INSIDE_NAME, INSIDE6, OUTER_NAME, ROUTER_MAC, Slot, Uplink,
+    CALLS_PORT, GATEWAY, GATEWAY6, INSIDE, INSIDE_INDEX, INSIDE_MAC, INSIDE_NAME, INSIDE6, OUTER_NAME, ROUTER_MAC,
+    Slot, Uplink,
 };
 use super::rules::{self, Exceptions};
 use super::settings::EgressLimits;
@@ -76,11 +77,25 @@ pub enum RouterError {
     /// The name server's sockets cannot be opened.
     #[error("listen for questions to the name server")]
     Listen(#[source] io::Error),
+    /// The socket for calls of functions cannot be opened.
+    #[error("listen for calls of functions")]
+    ListenForCalls(#[source] io::Error),
 }
 
 /// A sandbox's link to the router. It ends with the sandbox's namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SandboxLink(u32);
+pub struct SandboxLink {
+    /// Number of the router's interface to it.
+    index: u32,
+    address: Ipv4Addr,
+}
+
+impl SandboxLink {
+    /// The sandbox's address, as the router sees it. No other sandbox can send with it.
+    pub fn address(&self) -> IpAddr {
+        self.address.into()
+    }
+}
 
 /// The router.
 pub(super) struct Router {
@@ -193,7 +208,10 @@ impl Router {
         inner::table(&mut batch, &slot, &self.limits);
         batch.send(&inside.1)?;
         self.until_it_passes(slot.index)?;
-        Ok(SandboxLink(slot.index))
+        Ok(SandboxLink {
+            index: slot.index,
+            address: slot.address,
+        })
     }
 
     /// Waits until packets reach a sandbox: otherwise the first response would be dropped.
@@ -257,7 +275,7 @@ impl Router {
     /// Returns an error when the kernel refuses; the sandbox must not be used then.
     pub(super) fn detach(&self, link: &SandboxLink) -> Result<(), RouterError> {
         let mut batch = Batch::default();
-        links::remove(&mut batch, link.0);
+        links::remove(&mut batch, link.index);
         Ok(batch.send(&self.kernel.lock())?)
     }
 
@@ -265,6 +283,15 @@ impl Router {
         if self.limits.mbits > 0 {
             links::shape(batch, index, self.limits.mbits);
         }
+    }
+
+    /// Opens the socket at which functions call each other.
+    ///
+    /// # Errors
+    /// Returns an error when it cannot be opened.
+    pub(super) fn call_listener(&self) -> Result<TcpListener, RouterError> {
+        let bound = self.namespace.within(|| TcpListener::bind((GATEWAY, CALLS_PORT)));
+        bound.and_then(|bound| bound).map_err(RouterError::ListenForCalls)
     }
 
     /// Opens the name server's sockets at the gateway's addresses.

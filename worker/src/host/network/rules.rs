@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 use rekindle_relay::world::REFUSED4;
 
-use super::plan::{GATEWAY, GATEWAY6, OUTER_NAME, SANDBOX_PREFIX, UPLINK_PREFIX, Uplink};
+use super::plan::{CALLS_PORT, GATEWAY, GATEWAY6, OUTER_NAME, SANDBOX_PREFIX, UPLINK_PREFIX, Uplink};
 
 /// Of IPv6 only global unicast can be reached, except addresses that wrap IPv4: Teredo, 6to4.
 const GLOBAL6: &str = "2000::/3";
@@ -100,6 +100,7 @@ pub(super) fn router(exceptions: &Exceptions<'_>) -> String {
         ct state established,related accept
         iifname "{SANDBOX_PREFIX}*" ip daddr {GATEWAY} meta l4proto {{ tcp, udp }} th dport 53 accept
         iifname "{SANDBOX_PREFIX}*" ip6 daddr {GATEWAY6} meta l4proto {{ tcp, udp }} th dport 53 accept
+        iifname "{SANDBOX_PREFIX}*" ip daddr {GATEWAY} tcp dport {CALLS_PORT} accept
         iifname "{SANDBOX_PREFIX}*" goto refuse
     }}
     chain through {{

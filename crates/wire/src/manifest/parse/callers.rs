@@ -5,7 +5,7 @@ use std::ops::Range;
 use http::{HeaderName, Method, Uri};
 use toml::Spanned;
 
-use super::super::{Auth, Cors, TokenRule};
+use super::super::{Allowed, Auth, Cors, TokenRule};
 use super::raw::{OneOrMore, RawCors, RawJwt};
 use super::{Checker, ManifestError};
 
@@ -52,6 +52,27 @@ impl Checker<'_> {
                 "[jwt] has a meaning only with auth = \"jwt\", above all sections: write that, or remove the section",
             ),
             (_, None) => Ok((known, None)),
+        }
+    }
+
+    /// Who may call without what `auth` asks for.
+    pub(super) fn allow(&self, auth: Auth, allow: Option<Spanned<Vec<String>>>) -> Result<Vec<Allowed>, ManifestError> {
+        let Some(allow) = allow else {
+            return Ok(Vec::new());
+        };
+        let at = Some(allow.span());
+        match allow.get_ref().as_slice() {
+            [one] if one == "functions" && auth.is_none() => self.refuse(
+                at,
+                "allow has a meaning only with auth = \"key\" or \"jwt\", as anybody may call this function: write \
+                 auth, or remove allow",
+            ),
+            [one] if one == "functions" => Ok(vec![Allowed::Functions]),
+            _ => self.refuse(
+                at,
+                "allow names who needs no key: write allow = [\"functions\"] for functions of the same namespace, or \
+                 remove the line",
+            ),
         }
     }
 

@@ -36,6 +36,7 @@ pub(super) struct Raw {
     pub(super) fresh: Option<Spanned<bool>>,
     pub(super) idempotent: Option<bool>,
     pub(super) auth: Option<Spanned<String>>,
+    pub(super) allow: Option<Spanned<Vec<String>>>,
     pub(super) jwt: Option<Spanned<RawJwt>>,
     pub(super) cors: Option<Spanned<RawCors>>,
     pub(super) network: Option<Spanned<String>>,

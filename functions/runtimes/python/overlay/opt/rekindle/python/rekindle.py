@@ -1,4 +1,4 @@
-"""What a function may import from the platform: hooks around snapshots.
+"""What a function may import from the platform: hooks around snapshots, and invocations of other functions.
 
     import rekindle
 
@@ -13,9 +13,15 @@ in order, one at a time. A hook that raises fails the snapshot or the restore.
 
 These hooks are for the runtime `python`. An `http` function has paths in fn.toml in their place; what the runtime reseeds by
 itself, such a program reseeds by calling `rekindle.reseed()` there.
+
+    stock = rekindle.invoke("stock", {"item": 7})
+
+A handler's context has `invoke` and `invoke_async` as well, which know how much time is left.
 """
 
-__all__ = ["before_snapshot", "after_restore", "reseed"]
+from rekindle_runtime.invoke import InvokeError
+
+__all__ = ["InvokeError", "after_restore", "before_snapshot", "invoke", "invoke_async", "reseed"]
 
 _before_snapshot = []
 _after_restore = []
@@ -39,3 +45,17 @@ def reseed():
     from rekindle_runtime import randomness
 
     randomness.reseed()
+
+
+def invoke(function, payload=None, timeout=None):
+    """The result of another function of the same namespace for `payload`, as JSON each. Raises InvokeError."""
+    from rekindle_runtime import invoke
+
+    return invoke.now(function, payload, None, timeout)
+
+
+def invoke_async(function, payload=None):
+    """Has another function of the same namespace run later with `payload`. Returns the id of that invocation. Raises InvokeError."""
+    from rekindle_runtime import invoke
+
+    return invoke.later(function, payload)

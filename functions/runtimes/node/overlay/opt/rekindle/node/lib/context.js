@@ -1,6 +1,8 @@
 // The `context` argument of a handler: AWS Lambda's properties, and the W3C trace context.
 'use strict';
 
+const invoke = require('./invoke');
+
 // What the environment says of the function, from when that is loaded.
 const fn = {};
 
@@ -31,6 +33,16 @@ class Context {
     const deadline = /^\d{1,15}$/.test(given ?? '') ? Number(given) : Date.now() + fn.timeoutMs;
     /** Milliseconds until the platform gives up on this invocation; 0 once that time has passed. */
     this.getRemainingTimeInMillis = () => Math.max(0, deadline - Date.now());
+    // The platform ends a call by then; what it says is better than a timeout of the socket's.
+    const within = (timeoutMs) => Math.min(timeoutMs ?? Infinity, this.getRemainingTimeInMillis() + 1000);
+    const { traceparent } = this;
+    /**
+     * The result of another function of the same namespace for `payload`, as JSON each. Waits at most `timeoutMs`, and never
+     * longer than this invocation has left. Rejects with an InvokeError.
+     */
+    this.invoke = (name, payload, { timeoutMs } = {}) => invoke.now(name, payload, { traceparent, timeoutMs: within(timeoutMs) });
+    /** Has another function of the same namespace run later with `payload`; resolves to the id of that invocation. */
+    this.invokeAsync = (name, payload) => invoke.later(name, payload, { traceparent, timeoutMs: within() });
   }
 }
 

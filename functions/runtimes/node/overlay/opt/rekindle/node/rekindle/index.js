@@ -1,4 +1,4 @@
-// What a function may use of the platform: hooks around snapshots. Also there as the global `rekindle`.
+// What a function may use of the platform: hooks around snapshots, and invocations of other functions. Also there as the global `rekindle`.
 //
 //   const rekindle = require('rekindle');          or: import { beforeSnapshot, afterRestore } from 'rekindle';
 //   rekindle.beforeSnapshot(async () => { ... });
@@ -34,6 +34,17 @@ exports.reseed = () => {
   const missed = require('../lib/random').reseed();
   if (missed.length > 0) throw new Error(`rekindle.reseed could not reach ${missed.join(', ')}`);
 };
+
+/**
+ * The result of another function of the same namespace for `payload`, as JSON each. Rejects with an InvokeError. A handler's
+ * context has it too, and knows how much time is left.
+ */
+exports.invoke = (name, payload, options) => require('../lib/invoke').now(name, payload, options);
+
+/** Has another function of the same namespace run later with `payload`; resolves to the id of that invocation. */
+exports.invokeAsync = (name, payload, options) => require('../lib/invoke').later(name, payload, options);
+
+Object.defineProperty(exports, 'InvokeError', { enumerable: true, get: () => require('../lib/invoke').InvokeError });
 
 // For the runtime alone.
 Object.defineProperty(exports, Symbol.for('rekindle.hooks'), { value: hooks });

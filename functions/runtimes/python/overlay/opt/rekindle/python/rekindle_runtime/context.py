@@ -3,6 +3,8 @@
 import os
 import time
 
+from . import invoke
+
 
 class Context:
     """One per invocation. Everything but the request's own values comes from the environment, read once, when the function is loaded."""
@@ -33,6 +35,21 @@ class Context:
     def get_remaining_time_in_millis(self):
         """Milliseconds until the platform gives up on this invocation; 0 once that time has passed."""
         return max(0, self._epoch_deadline_time_in_ms - _now_ms())
+
+    def invoke(self, function, payload=None, timeout=None):
+        """The result of another function of the same namespace for `payload`, as JSON each. Waits at most `timeout` seconds, and
+        never longer than this invocation has left. Raises rekindle.InvokeError."""
+        return invoke.now(function, payload, self.traceparent, self._seconds(timeout))
+
+    def invoke_async(self, function, payload=None):
+        """Has another function of the same namespace run later with `payload`. Returns the id of that invocation. Raises
+        rekindle.InvokeError."""
+        return invoke.later(function, payload, self.traceparent, self._seconds(None))
+
+    def _seconds(self, timeout):
+        # The platform ends the call by then; what it says is better than a timeout of the socket's.
+        left = self.get_remaining_time_in_millis() / 1000 + 1
+        return left if timeout is None else min(timeout, left)
 
     def log(self, message):
         """Writes `message` to the function's log."""
