@@ -28,6 +28,10 @@ use crate::gateway::Gateway;
 use crate::routes::Routes;
 use crate::{headers, route};
 
+mod hosted;
+
+use self::hosted::Hosted;
+
 /// A function's address as it sees itself, the same in every sandbox.
 const SANDBOX: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 18, 0, 2));
 
@@ -50,7 +54,11 @@ impl FunctionCalls {
         member: Option<&Member>,
         in_process: &InProcessRoles,
     ) -> std::io::Result<Self> {
-        let router = Router::new().fallback(take).with_state(gateway.clone());
+        let taking = Arc::new(Taking {
+            gateway: gateway.clone(),
+            hosted: Hosted::default(),
+        });
+        let router = Router::new().fallback(take).with_state(taking);
         let ending = CancellationToken::new();
         let serving = match listener {
             None => None,
@@ -78,13 +86,19 @@ impl FunctionCalls {
     }
 }
 
+/// What calls are taken with.
+struct Taking {
+    gateway: Arc<Gateway>,
+    hosted: Hosted,
+}
+
 async fn take(
-    State(gateway): State<Arc<Gateway>>,
+    State(taking): State<Arc<Taking>>,
     ConnectInfo(caller): ConnectInfo<Caller>,
     request: Request<Body>,
 ) -> Response<Body> {
     let request_id = headers::request_id(request.headers());
-    let answered = Box::pin(answer(&gateway, &caller, request, &request_id)).await;
+    let answered = Box::pin(answer(&taking, &caller, request, &request_id)).await;
     let mut answer = answered.unwrap_or_else(|error| error.with_request_id(&request_id).into_response());
     let out = answer.headers_mut();
     out.remove(HeaderName::from_static(PLATFORM_ERROR));
@@ -95,7 +109,7 @@ async fn take(
 }
 
 async fn answer(
-    gateway: &Gateway,
+    Taking { gateway, hosted }: &Taking,
     caller: &Caller,
     mut request: Request<Body>,
     request_id: &str,
@@ -103,6 +117,7 @@ async fn answer(
     check_worker(gateway, caller, &request)?;
     let arrived = Instant::now();
     let call = FunctionCall::of(request.headers())?;
+    hosted.check(&gateway.scheduler, caller, &call.caller).await?;
     let metrics = &gateway.dispatch.metrics;
     headers::check_size(request.headers()).inspect_err(|_| metrics.refused("headers"))?;
     headers::check_authorization(request.headers())?;

@@ -19,11 +19,11 @@ use rekindle_wire::asynchronous::{
     AcceptedCall, CallOutcome, CallResult, CallbackOutcome, ClaimRequest, Claims, NewCall, Renewal,
 };
 use rekindle_wire::headers::STANDBY;
-use rekindle_wire::ids::GatewayId;
+use rekindle_wire::ids::{GatewayId, Namespace, WorkerId};
 use rekindle_wire::interface::Endpoint;
 use rekindle_wire::interface::scheduler::{
-    AcceptCall, AwaitKeys, AwaitRecalls, AwaitRoutes, ClaimCalls, EndCall, EndCallback, Place, ReadResult, RenewCalls,
-    ReportLeases, ReportTraffic, ReportUsage,
+    AcceptCall, AskHost, AwaitKeys, AwaitRecalls, AwaitRoutes, ClaimCalls, EndCall, EndCallback, Place, ReadResult,
+    RenewCalls, ReportLeases, ReportTraffic, ReportUsage,
 };
 use rekindle_wire::internal::{
     KeysAnswer, LeaseAnswer, LeaseReport, Placement, PlacementRequest, RoutesAnswer, UsageReport,
@@ -311,6 +311,11 @@ impl SchedulerClient {
             wait_ms: u64::try_from(wait.as_millis()).ok(),
         };
         self.call(&result, &(), wait + KEEP_LIMIT).await
+    }
+
+    /// Whether a worker runs, or makes ready, any function of a namespace.
+    pub(crate) async fn hosts(&self, worker: WorkerId, namespace: Namespace) -> Result<bool, ApiError> {
+        self.call(&AskHost { worker, namespace }, &(), KEEP_LIMIT).await
     }
 
     /// Whether a leading scheduler answers.

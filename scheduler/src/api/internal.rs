@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rekindle_wire::interface::Call;
-use rekindle_wire::interface::scheduler::{AwaitRecalls, AwaitRoutes, Beat, Place, ReportLeases};
+use rekindle_wire::interface::scheduler::{AskHost, AwaitRecalls, AwaitRoutes, Beat, Place, ReportLeases};
 use rekindle_wire::internal::{DamagedSnapshot, HeartbeatAnswer, LeaseAnswer, Placement, Presence, RoutesAnswer};
 use tracing::Span;
 
@@ -128,6 +128,12 @@ pub(super) async fn heartbeat(scheduler: Scheduler, call: Call<Beat>) -> Result<
     secrets::follow(&scheduler, &beat);
     pump(&scheduler);
     Ok(answer)
+}
+
+/// Whether a worker has any instance of a namespace, in any stage.
+pub(super) async fn hosts(scheduler: Scheduler, call: Call<AskHost>) -> Result<bool, Refused> {
+    let AskHost { worker, namespace } = call.at;
+    Ok(scheduler.state().fleet.hosts(&worker, namespace.as_str()))
 }
 
 /// Boots the version from now on, since its snapshot is damaged.

@@ -91,6 +91,7 @@ fn for_roles() -> Routes<Scheduler> {
         .on(internal::routes)
         .on(access::keys)
         .on(internal::heartbeat)
+        .on(internal::hosts)
         .on(stats::traffic)
         .on(usage::report)
         .on(calls::accept)

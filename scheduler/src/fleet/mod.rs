@@ -239,6 +239,17 @@ impl Fleet {
         site.is_some_and(fits) && self.quota_lets_go_on(instance)
     }
 
+    /// Whether the worker has an instance of the namespace, in any stage, or one is to arrive there.
+    pub(crate) fn hosts(&self, worker: &WorkerId, namespace: &str) -> bool {
+        let here = self.instances.on(worker).map(|(_, instance)| instance);
+        let moving = self.instances.values().filter(|instance| {
+            let to = instance.moving.as_ref().map(|moving| &moving.to);
+            to == Some(worker)
+        });
+        here.chain(moving)
+            .any(|instance| instance.function.namespace() == namespace)
+    }
+
     /// Number of instances of one version, in any stage.
     pub(crate) fn count(&self, function: &FunctionId, version: VersionNumber) -> usize {
         self.instances.of_version(function, version).map_or(0, |v| v.ids.len())

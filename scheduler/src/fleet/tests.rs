@@ -46,6 +46,19 @@ fn report(gateway_id: &str, held: &[&InstanceId], returned: &[&InstanceId]) -> L
 }
 
 #[test]
+fn a_worker_hosts_the_namespaces_of_its_instances() {
+    let mut fleet = two_workers();
+    let id = ready(&mut fleet, "i-a", &hello(), Millis(1));
+    let here = fleet.instances.get(&id).unwrap().worker.clone();
+    assert!(fleet.hosts(&here, "default"));
+    assert!(!fleet.hosts(&here, "team"));
+    let other = fleet.workers.keys().find(|worker| **worker != here).unwrap().clone();
+    assert!(!fleet.hosts(&other, "default"));
+    fleet.instances.remove(&id);
+    assert!(!fleet.hosts(&here, "default"));
+}
+
+#[test]
 fn who_claims_an_instance_by_an_older_lease_than_its_last_gives_it_back() {
     let hello = hello();
     let mut fleet = fleet(100);

@@ -5,7 +5,7 @@
 use crate::asynchronous::{
     AcceptedCall, CallOutcome, CallResult, CallbackOutcome, ClaimRequest, Claims, NewCall, Renewal,
 };
-use crate::ids::{CallId, GatewayId};
+use crate::ids::{CallId, GatewayId, Namespace, WorkerId};
 use crate::internal::{
     Heartbeat, HeartbeatAnswer, KeysAnswer, LeaseAnswer, LeaseReport, Placement, PlacementRequest, RoutesAnswer,
     UsageReport,
@@ -62,6 +62,14 @@ crate::endpoints! {
 
     /// Reports what runs on a worker.
     [Worker] POST "/internal/heartbeat" Beat {} (Heartbeat) => OK HeartbeatAnswer;
+
+    /// Asks whether a worker runs, or makes ready, any function of a namespace.
+    [Gateway] GET "/internal/workers/{worker}/namespaces/{namespace}" AskHost {
+        /// The worker.
+        worker: WorkerId,
+        /// The namespace.
+        namespace: Namespace
+    } () => OK bool;
 
     /// Stores an asynchronous invocation.
     [Gateway] POST "/internal/async/calls" AcceptCall {} (NewCall) => ACCEPTED AcceptedCall;
