@@ -15,6 +15,8 @@ endif
 ifneq ($(wildcard $(S3_SERVERS)/minio),)
 export REKINDLE_MINIO ?= $(S3_SERVERS)/minio
 endif
+# The identity provider that tests sign in at.
+export REKINDLE_OIDC ?= $(FN_CACHE)/oidc
 
 FN := $(CARGO_TARGET_DIR)/release/fn
 # Of the whole workspace's build: built by itself it would have other features of its dependencies, and so build them again.
@@ -141,6 +143,7 @@ setup: build
 
 # With TEST_ARGS, what cargo makes of them; otherwise every test.
 test-rust: setup
+	@scripts/install-oidc-provider.sh $(REKINDLE_OIDC) || true
 	$(if $(TEST_ARGS),cargo test --release --locked --workspace --no-fail-fast $(CARGO_ARGS) $(TEST_ARGS),scripts/run-tests.py $(CARGO_ARGS))
 
 test-functions: setup

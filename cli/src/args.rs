@@ -17,6 +17,7 @@ mod function;
 mod functions;
 mod host;
 mod https;
+mod identity;
 mod migrate;
 mod places;
 mod quota;
@@ -46,6 +47,7 @@ pub(crate) use functions::{
 };
 pub(crate) use host::{BackupArgs, ConfigArgs, DoctorArgs, DoctorTargetArgs, RestoreBackupArgs};
 pub(crate) use https::HttpsArgs;
+pub(crate) use identity::{AccessArgs, AccessCommand, AddRuleArgs, IdentityArgs, LoginArgs};
 pub(crate) use migrate::MigrateArgs;
 pub(crate) use places::Places;
 pub(crate) use quota::{DefaultQuotaArgs, QuotaArgs, QuotaCommand, SetQuotaArgs, UsageArgs};
@@ -70,8 +72,8 @@ Examples:
   fn down                                 stop the platform
 
 Settings: FN_URL (the gateway, default http://127.0.0.1:8080), FN_CA (for https: its authority), FN_KEY (a key;
-else the platform's is read from <data>/admin.key or ~/.config/rekindle/key), FN_NAMESPACE, FN_DATA, FN_CACHE,
-FN_RUN, NO_COLOR.";
+else a login of `fn login`, or the platform's from <data>/admin.key or ~/.config/rekindle/key), FN_NAMESPACE, FN_DATA,
+FN_CACHE, FN_RUN, NO_COLOR.";
 
 /// Functions that restore instead of booting.
 #[derive(Debug, Parser)]
@@ -99,7 +101,7 @@ pub(crate) struct ClientArgs {
         help_heading = "Connection"
     )]
     pub(crate) url: String,
-    /// A key of the API; by default the platform's own is read from its file.
+    /// A key of the API; by default what `fn login` got, or the platform's own from its file.
     #[arg(
         long,
         global = true,
@@ -163,6 +165,14 @@ pub(crate) enum Command {
     Secret(SecretArgs),
     /// Make, list and revoke keys of the API.
     Key(KeyArgs),
+    /// Let holders of tokens and certificates in without a key, and list or remove the rules for that.
+    Access(AccessArgs),
+    /// Sign in to a platform with an account at its identity provider.
+    Login(LoginArgs),
+    /// Forget how you have signed in.
+    Logout(LoginArgs),
+    /// Show who you are to the platform, and what you may do.
+    Whoami(Listing),
     /// Show who changed what over the API, and check that nothing of that was altered.
     Audit(AuditArgs),
     /// List, make and remove namespaces.

@@ -4,6 +4,8 @@
 mod access;
 mod calls;
 mod keys;
+mod login;
+mod oidc;
 mod quotas;
 mod releases;
 mod schedules;
@@ -26,9 +28,11 @@ use rekindle_wire::interface::users::{
 };
 use rekindle_wire::stats::{FunctionStats, Stats};
 use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId, Namespace, VersionNumber, headers};
+use reqwest::header::{AUTHORIZATION, HeaderValue};
 use reqwest::{Method, RequestBuilder, Response};
 
 use self::keys::{is_local, key_files, key_from_files};
+pub(crate) use self::login::Logins;
 use crate::args::{ClientArgs, FunctionArg};
 use crate::settings;
 
@@ -42,6 +46,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// An error's body is a line of JSON; a server that sends more is not ours.
 const ERROR_BODY_MAX: usize = 64 << 10;
 
+/// Stands for the token of a login, until the request is sent.
+const TOKEN: HeaderValue = HeaderValue::from_static("Bearer login");
+
 /// A gateway and the key to it.
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
@@ -50,6 +57,8 @@ pub(crate) struct Client {
     key: Option<String>,
     /// The file that the key is from, if it is from one.
     key_file: Option<PathBuf>,
+    /// Where the token of a login is found that is used in place of a key.
+    login: Option<Logins>,
     /// Token for calls between parts of the platform, which reach each other directly.
     token: Option<String>,
     /// Namespace of what is named without one.
@@ -59,8 +68,13 @@ pub(crate) struct Client {
 impl Client {
     /// A client of the gateway that `args` name. Reads the key file, but does not connect.
     pub(crate) fn new(args: &ClientArgs) -> Result<Self> {
+        let login = match &args.key {
+            Some(_) => None,
+            None => signed_in(&args.url)?,
+        };
         let (key_file, key) = match &args.key {
             Some(key) => (None, Some(key.clone())),
+            None if login.is_some() => (None, None),
             // A file does not say whose key it holds, so only this machine's gateway is sent it.
             None if is_local(&args.url) => key_from_files(key_files())?.unzip(),
             None => (None, None),
@@ -72,6 +86,7 @@ impl Client {
         Ok(Self {
             namespace,
             key_file,
+            login,
             ..Self::at(&args.url, key, args.ca.as_deref())?
         })
     }
@@ -104,6 +119,7 @@ impl Client {
             base: url.trim_end_matches('/').to_owned(),
             key: key.map(|k| k.trim().to_owned()),
             key_file: None,
+            login: None,
             token: None,
             namespace: Namespace::default(),
         })
@@ -136,10 +152,11 @@ impl Client {
     /// A request with the key, if there is one.
     pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
         let request = self.http.http().request(method, self.address(path));
-        match (&self.key, &self.token) {
-            (Some(key), _) => request.bearer_auth(key),
-            (None, Some(token)) => request.header(headers::CLUSTER_TOKEN, token),
-            (None, None) => request,
+        match (&self.key, &self.token, &self.login) {
+            (Some(key), _, _) => request.bearer_auth(key),
+            (None, Some(token), _) => request.header(headers::CLUSTER_TOKEN, token),
+            (None, None, Some(_)) => request.header(AUTHORIZATION, TOKEN),
+            (None, None, None) => request,
         }
     }
 
@@ -150,6 +167,10 @@ impl Client {
 
     /// Sends a request. If there is no response, the error says what to do.
     pub(crate) async fn send(&self, request: RequestBuilder) -> Result<Response> {
+        let request = match &self.login {
+            Some(logins) => with_token(request, &self.base, logins).await?,
+            None => request,
+        };
         self.http.send(request).await.map_err(|e| {
             if let Some(tls) = e.tls() {
                 anyhow!(
@@ -199,7 +220,9 @@ impl Client {
         if let (ErrorCode::Unauthorized, Some(file)) = (error.code, &self.key_file) {
             error.message = format!("{}; the key was read from {}", error.message, file.display());
         }
-        if error.code == ErrorCode::Unauthorized && self.key.is_none() {
+        if error.code == ErrorCode::Unauthorized && self.login.is_some() {
+            error.message = format!("{}; `fn login {}` signs you in anew", error.message, self.base);
+        } else if error.code == ErrorCode::Unauthorized && self.key.is_none() {
             let places: Vec<String> = key_files().iter().map(|p| p.display().to_string()).collect();
             let fix = if is_local(&self.base) {
                 format!(
@@ -207,7 +230,10 @@ impl Client {
                     places.join(" or ")
                 )
             } else {
-                "the key of a gateway elsewhere is not taken from a file: set FN_KEY".to_owned()
+                format!(
+                    "the key of a gateway elsewhere is not taken from a file: set FN_KEY, or sign in with `fn login {}`",
+                    self.base
+                )
             };
             error.message = format!("{}; {fix}", error.message);
         }
@@ -397,6 +423,27 @@ impl Release {
             Self::Hold | Self::All => None,
         }
     }
+}
+
+/// The user's logins, if there is one at this gateway.
+fn signed_in(url: &str) -> Result<Option<Logins>> {
+    let Some(logins) = Logins::of_user() else {
+        return Ok(None);
+    };
+    Ok(logins.at(url)?.is_some().then_some(logins))
+}
+
+/// The request with the token of the login at the gateway, unless it has another authorization.
+async fn with_token(request: RequestBuilder, gateway: &str, logins: &Logins) -> Result<RequestBuilder> {
+    let (http, built) = request.build_split();
+    let mut built = built.context("the request cannot be written")?;
+    if built.headers().get(AUTHORIZATION) == Some(&TOKEN) {
+        let token = logins.token(gateway).await?;
+        let mut value = HeaderValue::try_from(format!("Bearer {token}")).context("the login's token cannot be sent")?;
+        value.set_sensitive(true);
+        built.headers_mut().insert(AUTHORIZATION, value);
+    }
+    Ok(RequestBuilder::from_parts(http, built))
 }
 
 /// Parses one line of a log.

@@ -138,6 +138,10 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Alias(args) => block_on(async { commands::alias::run(&Client::new(&client)?, &args.command).await }),
         Command::Secret(args) => block_on(async { commands::secret::run(&Client::new(&client)?, &args.command).await }),
         Command::Key(args) => block_on(async { commands::key::run(&Client::new(&client)?, &args.command).await }),
+        Command::Access(args) => block_on(async { commands::access::run(&Client::new(&client)?, &args.command).await }),
+        Command::Login(args) => block_on(commands::login::login(client, &args)),
+        Command::Logout(args) => block_on(commands::login::logout(client, &args)),
+        Command::Whoami(listing) => block_on(async { commands::login::whoami(&Client::new(&client)?, listing).await }),
         Command::Audit(args) => match commands::audit::run_here(&args) {
             Some(done) => done,
             None => block_on(async { commands::audit::run(&Client::new(&client)?, &args).await }),

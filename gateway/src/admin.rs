@@ -5,7 +5,7 @@ use axum::response::IntoResponse as _;
 use http::header::AUTHORIZATION;
 use http::{HeaderName, Request, Response, Version};
 use http_body_util::{BodyExt as _, Limited};
-use rekindle_wire::access::{Caller, Scope};
+use rekindle_wire::access::Caller;
 use rekindle_wire::headers::{CALLER, PLATFORM_ERROR, REQUEST_ID};
 use rekindle_wire::interface::users;
 use rekindle_wire::manifest::ByteSize;
@@ -28,7 +28,7 @@ pub(crate) fn check<B>(request: &Request<B>, caller: &Caller) -> Result<(), ApiE
     match users::needed(request.method(), uri.path(), uri.query())? {
         Some(needed) => needed.check(caller),
         // The scheduler knows whether the path or the method is wrong, and does nothing.
-        None if caller.key.is_none() && caller.scope == Scope::Platform => Ok(()),
+        None if caller.is_platform() => Ok(()),
         None => Err(ApiError::new(
             ErrorCode::NotFound,
             format!("there is no {} {}: see /v1/openapi.json", request.method(), uri.path()),

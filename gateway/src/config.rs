@@ -11,7 +11,7 @@ use crate::clients::ClientLimits;
 use crate::host::Hosts;
 use crate::key::KeyHash;
 use crate::pace::MinRate;
-use crate::tokens::TokenIssuer;
+use crate::tokens::{IdentityIssuers, TokenIssuer};
 
 /// What functions have below `/function/`, where they share a host and so, to a browser, an origin.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -57,6 +57,8 @@ pub struct Config {
     pub callback_allow: Vec<CallbackAllow>,
     /// Issuers whose tokens callers of functions may show.
     pub token_issuers: Vec<TokenIssuer>,
+    /// Issuers whose tokens do as keys do, where rules of access say so.
+    pub identities: IdentityIssuers,
     /// What functions have below `/function/`.
     pub paths: Paths,
     /// Hosts of functions and of the API.
@@ -94,6 +96,7 @@ impl Config {
             async_in_flight: 128,
             callback_allow: Vec::new(),
             token_issuers: Vec::new(),
+            identities: IdentityIssuers::default(),
             paths: Paths::default(),
             hosts: Hosts::default(),
             redirect: None,

@@ -132,8 +132,9 @@ async fn answer(
     };
     headers::strip_forwarded(request.headers_mut());
     headers::strip_upgrade(request.headers_mut());
-    let shown = gateway.keys.take(request.headers_mut());
-    gateway.admit(&function, shown, request.headers(), true).await?;
+    let shown = gateway.callers.shown(request.headers()).await;
+    gateway.admit(&function, &shown, request.headers(), true).await?;
+    shown.hide(request.headers_mut());
     gateway.take_of_rate(&function)?;
     if call.how == CallKind::Later {
         let asked = Asked {

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::async_calls::{self, Asked, Targets};
 use crate::body::Sender;
+use crate::callers::{self, Callers};
 use crate::clients::{Clients, Held};
 use crate::config::Paths;
 use crate::connection::{Answering, Via, WINDOW};
@@ -25,7 +26,6 @@ use crate::cors::CrossOrigin;
 use crate::dispatch::{Call, Chain, Dispatch};
 use crate::headers::FORWARDED_PROTO;
 use crate::host::{self, Host, Hosts, Whose};
-use crate::keys::Keys;
 use crate::quotas::Quotas;
 use crate::route::{self, By, Route, route};
 use crate::routes::Shown;
@@ -36,7 +36,7 @@ use crate::{admin, grpc, headers, openapi};
 
 /// What requests are answered with.
 pub(crate) struct Gateway {
-    pub(crate) keys: Arc<Keys>,
+    pub(crate) callers: Callers,
     pub(crate) tokens: Tokens,
     pub(crate) quotas: Arc<Quotas>,
     pub(crate) scheduler: SchedulerClient,
@@ -121,18 +121,18 @@ impl Gateway {
         }
     }
 
-    /// Refuses the call of a function that asks for a key or a token to a caller who may not invoke it. `caller` is the
-    /// one whose key was sent. `by_function` tells that a function of the same namespace calls.
+    /// Refuses the call of a function that asks for a key or a token to a caller who may not invoke it. `by_function`
+    /// tells that a function of the same namespace calls.
     pub(crate) async fn admit(
         &self,
         function: &FunctionId,
-        caller: Option<Result<Caller, ApiError>>,
+        shown: &callers::Shown,
         headers: &HeaderMap,
         by_function: bool,
     ) -> Result<(), ApiError> {
         let Dispatch { routes, slots, .. } = &*self.dispatch;
-        let mut shown = routes.shown(function);
-        if shown.is_none() {
+        let mut wanted = routes.shown(function);
+        if wanted.is_none() {
             // It may be new. If the scheduler does not answer, no instance of it is found either.
             let news = slots
                 .scheduler
@@ -140,17 +140,28 @@ impl Gateway {
             if let Ok(told) = news.await {
                 routes.apply(told);
             }
-            shown = routes.shown(function);
+            wanted = routes.shown(function);
         }
         let Shown {
             auth,
             tokens,
             open_to_functions,
-        } = shown.unwrap_or_default();
-        match (auth, caller) {
+        } = wanted.unwrap_or_default();
+        let may_invoke = |caller: &Caller| caller.check(AccessRole::Invoker, &Scope::Function(function.clone()));
+        match (auth, &shown.caller) {
             (Auth::None, _) => Ok(()),
             (_, _) if by_function && open_to_functions => Ok(()),
-            (_, Some(caller)) => caller?.check(AccessRole::Invoker, &Scope::Function(function.clone())),
+            // A token of an issuer that the function trusts as the platform does.
+            (_, Some(Ok(caller))) => match may_invoke(caller) {
+                Err(_) if !tokens.is_empty() && caller.is_identity() => {
+                    self.tokens.check(bearer(headers).unwrap_or_default(), &tokens).await
+                }
+                checked => checked,
+            },
+            (_, Some(Err(_))) if !tokens.is_empty() && !shown.is_hidden() => {
+                self.tokens.check(bearer(headers).unwrap_or_default(), &tokens).await
+            }
+            (_, Some(Err(error))) => Err(error.clone()),
             (_, None) if !tokens.is_empty() => match bearer(headers) {
                 Some(token) => self.tokens.check(token, &tokens).await,
                 None => Err(ApiError::new(
@@ -178,8 +189,8 @@ impl Gateway {
     }
 
     /// Refuses a forced start to a caller that is no deployer of the function.
-    fn check_force(&self, headers: &HeaderMap, function: &FunctionId) -> Result<(), ApiError> {
-        let caller = self.keys.caller(headers);
+    async fn check_force(&self, headers: &HeaderMap, function: &FunctionId) -> Result<(), ApiError> {
+        let caller = self.callers.caller(headers).await;
         let checked = caller.and_then(|c| c.check(AccessRole::Deployer, &Scope::Function(function.clone())));
         checked.map_err(|e| ApiError::new(e.code, format!("{}; {FORCE_START} is for deployers only", e.message)))
     }
@@ -303,17 +314,17 @@ impl Gateway {
                 }
                 let force = route::forced(request.headers())?;
                 if force.is_some() {
-                    self.check_force(request.headers(), &name)?;
+                    self.check_force(request.headers(), &name).await?;
                 }
-                let shown = self.keys.take(request.headers_mut());
-                let caller = shown.clone().and_then(Result::ok);
-                self.admit(&name, shown, request.headers(), false).await?;
+                let shown = self.callers.shown(request.headers()).await;
+                self.admit(&name, &shown, request.headers(), false).await?;
+                shown.hide(request.headers_mut());
                 self.take_of_rate(&name)?;
                 let own = selector
                     .as_ref()
                     .map_or_else(|| name.to_string(), |s| format!("{name}@{s}"));
                 let prefix = (by != By::Host).then(|| headers::set_prefix(request.headers_mut(), &own));
-                let call = call(name, selector, path, "http", force, caller.as_ref());
+                let call = call(name, selector, path, "http", force, shown.known());
                 let mut answer = self.dispatch.invoke(call, request).await;
                 if by == By::Host && self.paths != Paths::Trusted {
                     headers::keep_to_host(answer.headers_mut());
@@ -334,9 +345,10 @@ impl Gateway {
                 if asked_by_page.as_ref().is_some_and(CrossOrigin::is_preflight) {
                     return Ok(Response::default());
                 }
-                let shown = self.keys.take(request.headers_mut());
-                self.admit(&name, shown.clone(), request.headers(), false).await?;
-                let caller = shown.transpose()?;
+                let shown = self.callers.shown(request.headers()).await;
+                self.admit(&name, &shown, request.headers(), false).await?;
+                shown.hide(request.headers_mut());
+                let caller = shown.into_known()?;
                 self.take_of_rate(&name)?;
                 self.later(asked(name, path, "http", caller), request).await
             }
@@ -350,11 +362,11 @@ impl Gateway {
             }
             Route::Invocation { name, asynchronous } => {
                 let mut request = request;
-                let caller = self.keys.caller(request.headers())?;
+                let caller = self.callers.caller(request.headers()).await?;
                 caller.check(AccessRole::Invoker, &Scope::Function(name.clone()))?;
                 let force = route::forced(request.headers())?;
                 if force.is_some() {
-                    self.check_force(request.headers(), &name)?;
+                    self.check_force(request.headers(), &name).await?;
                 }
                 self.take_of_rate(&name)?;
                 request.headers_mut().remove(AUTHORIZATION);
@@ -366,19 +378,20 @@ impl Gateway {
                 Ok(self.dispatch.invoke(call, request).await)
             }
             Route::Admin => {
-                let caller = self.keys.caller(request.headers())?;
+                let caller = self.callers.caller(request.headers()).await?;
                 admin::check(&request, &caller)?;
                 let received = admin::receive(&self.dispatch.intake, request, &of_api).await?;
                 // The key may have been revoked while the body came.
-                let caller = self.keys.caller(received.0.headers())?;
+                let caller = self.callers.caller(received.0.headers()).await?;
                 Ok(admin::pass_on(&self.scheduler, received, request_id, &caller).await)
             }
             Route::Metrics => {
-                let caller = self.keys.caller(request.headers())?;
+                let caller = self.callers.caller(request.headers()).await?;
                 caller.check(AccessRole::Reader, &Scope::Platform)?;
                 let (kind, text) = exposition(&self.dispatch.metrics.registry, request.headers());
                 Ok(([kind], text).into_response())
             }
+            Route::Auth => Ok(Json(self.callers.status(request.headers()).await?).into_response()),
             Route::OpenApi => Ok(Json(openapi::document()).into_response()),
             Route::Health => Ok("ok".into_response()),
             Route::Ready if self.scheduler.is_ready().await => Ok("ok".into_response()),

@@ -1,4 +1,4 @@
-//! Who calls: the platform's own key, and the keys that the scheduler tells of.
+//! The platform's own key, and the keys and rules of access that the scheduler tells of.
 //!
 //! A gateway knows every key by its hash, so that no request waits for the scheduler. It follows changes, and refuses
 //! these keys when it has heard nothing for a minute: one of them may be revoked by now.
@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use http::HeaderMap;
-use http::header::AUTHORIZATION;
 use parking_lot::RwLock;
 use rekindle_wire::access::{Caller, KeyId, id_in};
 use rekindle_wire::headers::bearer;
@@ -16,6 +15,7 @@ use rekindle_wire::internal::{KeysAnswer, KnownKey};
 use rekindle_wire::{ApiError, ErrorCode};
 
 use crate::key::KeyHash;
+use crate::rules::Rules;
 
 /// How long keys are taken after the last news of them.
 const HEARD_WITHIN: Duration = Duration::from_secs(60);
@@ -25,6 +25,8 @@ const TELL_AFTER_S: i64 = 60;
 /// Everybody who may call.
 #[derive(Debug)]
 pub(crate) struct Keys {
+    /// Whom tokens and certificates let in.
+    pub(crate) rules: Rules,
     platform: KeyHash,
     table: RwLock<Table>,
 }
@@ -46,10 +48,23 @@ struct Known {
     used: AtomicI64,
 }
 
+impl Table {
+    fn check_heard(&self) -> Result<(), ApiError> {
+        match self.heard {
+            Some(heard) if heard.elapsed() <= HEARD_WITHIN => Ok(()),
+            _ => Err(ApiError::new(
+                ErrorCode::Unavailable,
+                "the scheduler does not tell which keys and rules are valid: try again; if it lasts, see its log",
+            )),
+        }
+    }
+}
+
 impl Keys {
     /// Knows the platform's own key.
     pub(crate) fn new(platform: KeyHash) -> Self {
         Self {
+            rules: Rules::default(),
             platform,
             table: RwLock::default(),
         }
@@ -81,6 +96,9 @@ impl Keys {
                 table.keys.insert(id, known);
             }
         }
+        if let Some(rules) = told.rules {
+            self.rules.apply(rules);
+        }
     }
 
     /// When keys were used last, if that is news compared with what was `told`.
@@ -103,7 +121,7 @@ impl Keys {
     ///
     /// # Errors
     /// If the key is revoked, unknown, expired, or cannot be judged now.
-    fn shown(&self, headers: &HeaderMap) -> Result<Option<Caller>, ApiError> {
+    pub(crate) fn shown(&self, headers: &HeaderMap) -> Result<Option<Caller>, ApiError> {
         let Some(key) = bearer(headers) else {
             return Ok(None);
         };
@@ -114,12 +132,7 @@ impl Keys {
             return Ok(None);
         };
         let table = self.table.read();
-        if table.heard.is_none_or(|heard| heard.elapsed() > HEARD_WITHIN) {
-            return Err(ApiError::new(
-                ErrorCode::Unavailable,
-                "the scheduler does not tell which keys are valid: try again; if it lasts, see its log",
-            ));
-        }
+        table.check_heard()?;
         let hash = blake3::hash(key);
         let Some(known) = table.keys.get(&id).filter(|known| known.hash == hash) else {
             return Err(ApiError::new(
@@ -138,42 +151,26 @@ impl Keys {
         Ok(Some(known.caller.clone()))
     }
 
-    /// The caller of a request that needs a key.
+    /// Refuses to judge keys and rules when nothing was heard of them for long.
     ///
     /// # Errors
-    /// `unauthorized` without a valid one.
-    pub(crate) fn caller(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
-        let message = match (self.shown(headers)?, bearer(headers)) {
-            (Some(caller), _) => return Ok(caller),
-            (None, Some(_)) => "the key is wrong: see where `fn up` keeps the platform's (`fn status`), or set FN_KEY",
-            (None, None) => "this needs a key: send \"Authorization: Bearer KEY\", or use `fn`, which does",
-        };
-        Err(ApiError::new(ErrorCode::Unauthorized, message))
-    }
-
-    /// Takes a key of the platform's out of the headers, valid or not: the function must not learn it. Returns its
-    /// caller; `None` if there is no such key.
-    pub(crate) fn take(&self, headers: &mut HeaderMap) -> Option<Result<Caller, ApiError>> {
-        let caller = self.shown(headers).transpose()?;
-        headers.remove(AUTHORIZATION);
-        Some(caller)
+    /// `unavailable`.
+    pub(crate) fn check_heard(&self) -> Result<(), ApiError> {
+        self.table.read().check_heard()
     }
 }
 
 fn known(key: KnownKey, used: AtomicI64) -> Option<Known> {
     Some(Known {
         hash: blake3::Hash::from_hex(&key.hash).ok()?,
-        caller: Caller {
-            key: Some(key.id),
-            role: key.role,
-            scope: key.scope,
-        },
+        caller: Caller::with_key(key.id, key.role, key.scope),
         expires_unix_s: key.expires_unix_s,
         used,
     })
 }
 
-fn unix_s() -> i64 {
+/// Seconds since the Unix epoch.
+pub(crate) fn unix_s() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_secs()).unwrap_or(i64::MAX)
 }
@@ -181,7 +178,8 @@ fn unix_s() -> i64 {
 #[cfg(test)]
 mod tests {
     use http::HeaderValue;
-    use rekindle_wire::access::{AccessRole, Scope, generate};
+    use http::header::AUTHORIZATION;
+    use rekindle_wire::access::{AccessRole, generate};
 
     use super::*;
 
@@ -192,6 +190,7 @@ mod tests {
             whole,
             keys,
             revoked: revoked.iter().map(|id| (*id).clone()).collect(),
+            rules: None,
         }
     }
 
@@ -213,7 +212,8 @@ mod tests {
     }
 
     fn asked(keys: &Keys, key: &str) -> Result<AccessRole, ErrorCode> {
-        keys.caller(&sends(key)).map(|caller| caller.role).map_err(|e| e.code)
+        let shown = keys.shown(&sends(key)).map_err(|e| e.code)?;
+        shown.map(|caller| caller.grants[0].role).ok_or(ErrorCode::Unauthorized)
     }
 
     #[test]
@@ -241,10 +241,7 @@ mod tests {
         // The right id with another secret.
         let forged = format!("{}{}", &key[..21], "0".repeat(64));
         assert_eq!(asked(&keys, &forged), refused);
-        assert_eq!(
-            keys.caller(&HeaderMap::new()).unwrap_err().code,
-            ErrorCode::Unauthorized
-        );
+        assert!(keys.shown(&HeaderMap::new()).unwrap().is_none());
         keys.apply(told(Vec::new(), false, &[&first.id]));
         assert_eq!(asked(&keys, &key), refused);
         assert_eq!(asked(&keys, &another), Ok(AccessRole::Reader));
@@ -262,30 +259,6 @@ mod tests {
         assert_eq!(asked(&keys, "platform"), Ok(AccessRole::Admin));
         keys.apply(told(Vec::new(), false, &[]));
         assert_eq!(asked(&keys, &key), Ok(AccessRole::Reader));
-    }
-
-    #[test]
-    fn a_function_learns_no_key_of_the_platforms_and_its_own_stay() {
-        let keys = Keys::new(KeyHash::of("platform"));
-        let (known, key) = new(None);
-        let scope: Scope = known.scope.clone();
-        keys.apply(told(vec![known], true, &[]));
-        let revoked = generate().1;
-        for sent in ["platform", &key, &revoked] {
-            let mut headers = sends(sent);
-            let caller = keys.take(&mut headers).unwrap();
-            assert!(headers.is_empty(), "{sent}");
-            let found = caller.map(|caller| caller.scope).map_err(|e| e.code);
-            let expected = match sent {
-                sent if *sent == revoked => Err(ErrorCode::Unauthorized),
-                "platform" => Ok(Scope::Platform),
-                _ => Ok(scope.clone()),
-            };
-            assert_eq!(found, expected);
-        }
-        let mut own = sends("rk_live_of_another_service");
-        assert!(keys.take(&mut own).is_none());
-        assert_eq!(own.len(), 1);
     }
 
     #[test]

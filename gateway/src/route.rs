@@ -8,7 +8,7 @@
 //! | `POST /v1/functions/{name}/invocations` | the function, by a key; the body is the event; `?async=true`: later |
 //! | `POST /v1/namespaces/{namespace}/functions/{name}/invocations` | the same, in any namespace |
 //! | `/async-results/{id}` | the result of an asynchronous invocation |
-//! | `/v1/openapi.json`, `/healthz`, `/readyz` | the gateway itself |
+//! | `/v1/openapi.json`, `/v1/auth`, `/healthz`, `/readyz` | the gateway itself |
 //! | `/metrics` | the gateway itself, with a reader's key |
 //! | the rest of `/v1/` | the scheduler, with a key of the role that the operation needs |
 //!
@@ -49,6 +49,8 @@ pub(crate) enum Route {
     Admin,
     /// To the description of the admin API.
     OpenApi,
+    /// To how callers sign in.
+    Auth,
     /// To the liveness check.
     Health,
     /// To the readiness check.
@@ -135,6 +137,7 @@ pub(crate) fn route<B>(
         ("/readyz", _) => Ok(Route::Ready),
         ("/metrics", _) => Ok(Route::Metrics),
         ("/v1/openapi.json", _) => Ok(Route::OpenApi),
+        ("/v1/auth", _) if matches!(*request.method(), Method::GET | Method::HEAD) => Ok(Route::Auth),
         (_, Some((namespace, name))) if request.method() == Method::POST => Ok(Route::Invocation {
             name: FunctionId::new(&namespace.map(named).transpose()?.unwrap_or_default(), &named(name)?),
             asynchronous: query.is_some_and(|q| q.split('&').any(|pair| pair == "async=true")),

@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 use crate::async_calls::{Callbacks, Runner, Targets};
 use crate::body::Intake;
 use crate::budget::Budget;
+use crate::callers::Callers;
 use crate::clients::Clients;
 use crate::config::Config;
 use crate::connection::{self, Handshakes, Limits, Refusals};
@@ -28,7 +29,7 @@ use crate::routes::Routes;
 use crate::scheduler::SchedulerClient;
 use crate::slots::Slots;
 use crate::tls::{Certificates, CertificatesError, Listeners};
-use crate::tokens::Tokens;
+use crate::tokens::{Identities, Tokens};
 use crate::usage::{self, Usage};
 use crate::workers::Workers;
 use crate::{headers, keeper};
@@ -166,8 +167,9 @@ async fn run(config: Config, listeners: Listeners, shutdown: BoxFuture<'static, 
         config.async_in_flight.min(config.max_in_flight),
     );
     let running = [tokio::spawn(runner.clone().run()), tokio::spawn(runner.clone().renew())];
+    let identities = Identities::new(&config.identities, &metrics);
     let gateway = Arc::new(Gateway {
-        keys,
+        callers: Callers::new(keys, identities, &config.identities),
         tokens: Tokens::new(&config.token_issuers, &metrics),
         quotas,
         scheduler,
@@ -262,7 +264,7 @@ async fn run(config: Config, listeners: Listeners, shutdown: BoxFuture<'static, 
         ..
     } = &*gateway.dispatch;
     usage::report_last(usage, &gateway.scheduler, &slots.gateway).await;
-    keeper::tell_last(slots, metrics, routes, &gateway.keys).await;
+    keeper::tell_last(slots, metrics, routes, &gateway.callers.keys).await;
     drop(tokio::time::timeout(Duration::from_secs(1), gateway.dispatch.slots.return_all()).await);
     Ok(())
 }

@@ -36,8 +36,8 @@ const TEXT_MAX: usize = 300;
 /// The outcome of a change that was made.
 const OK: &str = "ok";
 /// What takes nothing from the budget of changes: it has to be possible when a leaked key uses that up. Each key is
-/// revoked once, and to make one takes from the budget.
-const FREE: &str = "revoke_key";
+/// revoked once, each rule removed once, and to make one takes from the budget.
+const FREE: [&str; 2] = ["revoke_key", "remove_rule"];
 
 tokio::task_local! {
     /// What the change in this task is about, where its path does not say.
@@ -77,7 +77,7 @@ impl Change {
         scheduler: &Scheduler,
         answering: impl Future<Output = Response> + Send + 'static,
     ) -> Response {
-        let payer = self.caller.clone().filter(|_| self.touched.name != FREE);
+        let payer = self.caller.clone().filter(|_| !FREE.contains(&&*self.touched.name));
         if let Some(caller) = &payer
             && let Err(refused) = scheduler.audit.take(caller, scheduler.now())
         {
@@ -134,14 +134,12 @@ impl Change {
         // Nobody writes into the log of a namespace in which they may do nothing.
         if let Some(caller) = &self.caller
             && outcome != OK
-            && namespace
-                .as_ref()
-                .is_none_or(|namespace| !caller.scope.meets(namespace))
+            && namespace.as_ref().is_none_or(|namespace| !caller.meets(namespace))
         {
             if let Some(elsewhere) = &namespace {
                 object = format!("{object} in {elsewhere}");
             }
-            namespace = caller.scope.namespace();
+            namespace = caller.namespace();
         }
         let actor = self.caller.as_ref().map_or("unknown", Caller::name).to_owned();
         AuditEntry {

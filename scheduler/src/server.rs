@@ -245,7 +245,8 @@ async fn begin(config: Config, store: Store, front: &Front) -> Result<Led, Serve
     let secrets = Secrets::read(&store, config.master_key.clone())
         .await
         .map_err(unusable)?;
-    let keys = Keys::new(store.keys().await.map_err(unusable)?);
+    let rules = store.access_rules().await.map_err(unusable)?;
+    let keys = Keys::new(store.keys().await.map_err(unusable)?, rules);
     let known = Schedules::read(&store).await.map_err(unusable)?;
     let quotas = Quotas::new(store.quotas().await.map_err(unusable)?, config.quota);
     let scheduler = Shared::new(config, store, catalog, (secrets, keys, known)).map_err(ServeError::Tls)?;

@@ -145,6 +145,8 @@ pub(crate) struct TokenArgs {
     /// it, and the address of its keys after a `=` where no OpenID configuration names them. May be repeated.
     #[arg(long, value_name = "ISSUER[=KEYS]", env = "FN_JWT_ISSUER", value_delimiter = ',')]
     pub(crate) jwt_issuer: Vec<rekindle_gateway::TokenIssuer>,
+    #[command(flatten)]
+    pub(crate) identity: super::IdentityArgs,
 }
 
 /// `fn down`.

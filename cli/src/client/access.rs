@@ -1,11 +1,16 @@
-//! Calls about keys and namespaces.
+//! Calls about keys, rules of access and namespaces.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use rekindle_wire::Namespace;
-use rekindle_wire::access::KeyId;
-use rekindle_wire::api::{AuditPage, KeySummary, NamespaceSummary, NewKey, NewKeyRequest, RevokedKey};
+use rekindle_wire::access::{KeyId, RuleId};
+use rekindle_wire::api::{
+    AccessRule, AuditPage, AuthStatus, KeySummary, NamespaceSummary, NewKey, NewKeyRequest, NewRuleRequest,
+    RemovedRule, RevokedKey,
+};
+use rekindle_wire::interface::Endpoint as _;
 use rekindle_wire::interface::users::{
-    CreateKey, CreateNamespace, ListKeys, ListNamespaces, ReadAudit, RemoveNamespace, RevokeKey,
+    AddRule, CreateKey, CreateNamespace, ListKeys, ListNamespaces, ListRules, ReadAudit, ReadAuth, RemoveNamespace,
+    RemoveRule, RevokeKey,
 };
 
 use super::{CALL_TIMEOUT, Client};
@@ -24,6 +29,36 @@ impl Client {
     /// Revokes a key.
     pub(crate) async fn revoke_key(&self, id: &KeyId) -> Result<RevokedKey> {
         self.ask(&RevokeKey { id: id.clone() }).await
+    }
+
+    /// Adds a rule of access.
+    pub(crate) async fn add_rule(&self, wanted: &NewRuleRequest) -> Result<AccessRule> {
+        self.call(&AddRule {}, wanted, CALL_TIMEOUT).await
+    }
+
+    /// The rules of access within the scope of this client, newest first.
+    pub(crate) async fn rules(&self) -> Result<Vec<AccessRule>> {
+        self.ask(&ListRules {}).await
+    }
+
+    /// Removes a rule of access.
+    pub(crate) async fn remove_rule(&self, id: &RuleId) -> Result<RemovedRule> {
+        self.ask(&RemoveRule { id: id.clone() }).await
+    }
+
+    /// How callers sign in, and who this client is.
+    pub(crate) async fn auth(&self) -> Result<AuthStatus> {
+        self.ask(&ReadAuth {}).await
+    }
+
+    /// How callers sign in.
+    pub(crate) async fn anonymous_auth(&self) -> Result<AuthStatus> {
+        let request = self.anonymous(ReadAuth::OPERATION.method, &ReadAuth {}.uri());
+        let answer = self.checked(self.send(request.timeout(CALL_TIMEOUT)).await?).await?;
+        answer
+            .json()
+            .await
+            .context("the gateway does not say how to sign in as this version of fn understands")
     }
 
     /// The namespaces within the scope of this client's key.

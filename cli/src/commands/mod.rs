@@ -1,5 +1,6 @@
 //! The commands of `fn` that talk to a platform, check this machine, or make files; one module each.
 
+pub(crate) mod access;
 pub(crate) mod alias;
 pub(crate) mod async_calls;
 pub(crate) mod audit;
@@ -18,6 +19,7 @@ pub(crate) mod instances;
 pub(crate) mod invoke;
 pub(crate) mod key;
 pub(crate) mod list;
+pub(crate) mod login;
 pub(crate) mod logs;
 pub(crate) mod migrate;
 pub(crate) mod namespace;

@@ -177,6 +177,7 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
     );
     config.callback_allow = args.callbacks.callback_allow.clone();
     config.token_issuers = args.tokens.jwt_issuer.clone();
+    config.identities = args.tokens.identity.issuers();
     args.callers.limit(&mut config);
     args.https.set(&mut config);
     config.in_process = in_process;

@@ -58,6 +58,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> Result<ExitCode> {
         config.functions_at = functions_at;
         config.callback_allow = args.callbacks.callback_allow.clone();
         config.token_issuers = args.tokens.jwt_issuer.clone();
+        config.identities = args.tokens.identity.issuers();
         args.callers.limit(&mut config);
         args.https.set(&mut config);
         // One descriptor for the client, one for the worker.

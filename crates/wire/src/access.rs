@@ -1,7 +1,9 @@
-//! Who may do what: the roles of callers, what a role reaches, and the keys that carry both.
+//! Who may do what: the roles of callers, what a role reaches, the keys that carry both, and the rules that give both to
+//! holders of tokens and certificates.
 
 mod caller;
 mod key;
+mod rule;
 mod scope;
 
 use std::fmt;
@@ -10,8 +12,9 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-pub use caller::Caller;
+pub use caller::{Caller, Credential, GRANTS_MAX, Grant};
 pub use key::{KeyId, generate, id_in};
+pub use rule::{Admitted, CLAIMS_MAX, CertificateName, ParseCertificateNameError, RULE_TEXT_MAX, RuleId, TokenHolder};
 pub use scope::{ParseScopeError, Scope};
 
 /// What a caller may do.

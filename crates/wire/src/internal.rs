@@ -18,7 +18,7 @@ use crate::renewal::MadeWith;
 use crate::secret::Secret;
 use crate::stats::WorkerLevels;
 
-pub use keys::{KeysAnswer, KnownKey};
+pub use keys::{KeysAnswer, KnownKey, KnownRule};
 pub use quotas::{GatewayQuota, GatewayQuotas, ReachedEgress, UsageCounts, UsageEntry, UsageReport};
 pub use routes::{FunctionRoutes, RoutesAnswer, StreamingVersions};
 

@@ -1,6 +1,11 @@
-//! Tokens (JWT, RFC 7519) of issuers that the operator trusts, which callers of a function show in place of a key.
+//! Tokens (JWT, RFC 7519) of issuers that the operator trusts, which callers show in place of a key: `Tokens` for what
+//! functions ask for, `Identities` for callers of the platform.
 
+mod identities;
 mod issuer;
+#[cfg(test)]
+#[path = "../../tests/platform/provider.rs"]
+pub(crate) mod provider;
 #[cfg(test)]
 mod tests;
 
@@ -14,6 +19,8 @@ use rekindle_wire::{ApiError, ErrorCode};
 use serde_json::{Map, Value};
 
 use crate::metrics::Metrics;
+pub use identities::IdentityIssuers;
+pub(crate) use identities::{Identities, Identity};
 use issuer::{Issuer, Outside, outside};
 pub use issuer::{ParseTokenIssuerError, TokenIssuer};
 
@@ -59,14 +66,7 @@ impl Tokens {
     /// `unauthorized` if it is no valid token of the issuer for this audience, `forbidden` if it lacks a claim, and
     /// `unavailable` if that cannot be judged now.
     pub(crate) async fn check(&self, token: &[u8], rules: &[TokenRule]) -> Result<(), ApiError> {
-        let header = jsonwebtoken::decode_header(token)
-            .map_err(|_| refused("it is no JSON Web Token: send \"Authorization: Bearer TOKEN\""))?;
-        if !ALGORITHMS.contains(&header.alg) {
-            return Err(refused(&format!(
-                "{:?} is not taken: tokens are signed with a public key's algorithm, such as RS256 or ES256",
-                header.alg
-            )));
-        }
+        let header = header_of(token)?;
         for rule in rules {
             let (Some(issuer), Some(outside)) = (self.issuers.get(&rule.issuer), &self.outside) else {
                 return Err(ApiError::new(
@@ -78,7 +78,7 @@ impl Tokens {
                 ));
             };
             let key = issuer.key(&header, outside).await?;
-            let claims = claims_of(token, &header, &key, rule)?;
+            let claims = claims_of(token, &header, &key, (&rule.issuer, &rule.audience))?;
             if let Some((name, value)) = rule.claims.iter().find(|(name, value)| !has(&claims, name, value)) {
                 return Err(ApiError::new(
                     ErrorCode::Forbidden,
@@ -90,20 +90,38 @@ impl Tokens {
     }
 }
 
-fn claims_of(token: &[u8], header: &Header, key: &DecodingKey, rule: &TokenRule) -> Result<Claims, ApiError> {
+fn header_of(token: &[u8]) -> Result<Header, ApiError> {
+    let header = jsonwebtoken::decode_header(token)
+        .map_err(|_| refused("it is no JSON Web Token: send \"Authorization: Bearer TOKEN\""))?;
+    match ALGORITHMS.contains(&header.alg) {
+        true => Ok(header),
+        false => Err(refused(&format!(
+            "{:?} is not taken: tokens are signed with a public key's algorithm, such as RS256 or ES256",
+            header.alg
+        ))),
+    }
+}
+
+/// The claims of a token that is signed with the key, is of the issuer, and for one of the audiences.
+fn claims_of(
+    token: &[u8],
+    header: &Header,
+    key: &DecodingKey,
+    (issuer, audiences): (&str, &[String]),
+) -> Result<Claims, ApiError> {
     let mut validation = Validation::new(header.alg);
     validation.leeway = LEEWAY_S;
     validation.validate_nbf = true;
-    validation.set_issuer(&[&rule.issuer]);
-    validation.set_audience(&rule.audience);
+    validation.set_issuer(&[issuer]);
+    validation.set_audience(audiences);
     validation.set_required_spec_claims(&["exp", "iss", "aud"]);
     let decoded = jsonwebtoken::decode::<Claims>(token, key, &validation);
     decoded.map(|token| token.claims).map_err(|error| {
         let why = match error.kind() {
             ErrorKind::ExpiredSignature => "it has expired".to_owned(),
             ErrorKind::ImmatureSignature => "it is not valid yet".to_owned(),
-            ErrorKind::InvalidIssuer => format!("it is not of {}", rule.issuer),
-            ErrorKind::InvalidAudience => format!("it is for another audience than {}", rule.audience.join(", ")),
+            ErrorKind::InvalidIssuer => format!("it is not of {issuer}"),
+            ErrorKind::InvalidAudience => format!("it is for another audience than {}", audiences.join(", ")),
             ErrorKind::MissingRequiredClaim(claim) => format!("it has no {claim}"),
             ErrorKind::InvalidSignature | ErrorKind::InvalidAlgorithm => {
                 "its signature is not by the issuer's key".to_owned()

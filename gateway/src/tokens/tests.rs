@@ -3,11 +3,8 @@ use std::collections::BTreeMap;
 use jsonwebtoken::EncodingKey;
 use serde_json::json;
 
+use super::provider::{Key, Provider, now};
 use super::*;
-use provider::{Key, Provider, now};
-
-#[path = "../../tests/platform/provider.rs"]
-mod provider;
 
 fn tokens_of(provider: &Provider) -> Tokens {
     Tokens::new(&[provider.address.parse().unwrap()], &Arc::new(Metrics::new()))

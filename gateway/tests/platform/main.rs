@@ -13,6 +13,7 @@ mod clients;
 mod errors;
 mod harness;
 mod https;
+mod identities;
 mod leases;
 mod limits;
 mod metrics;

@@ -26,11 +26,7 @@ pub(crate) async fn list(scheduler: &Scheduler, caller: &Caller) -> Result<Vec<N
         *counts.entry(function.namespace()).or_default() += 1;
     }
     let state = scheduler.state();
-    let met = state
-        .catalog
-        .namespaces()
-        .iter()
-        .filter(|name| caller.scope.meets(name));
+    let met = state.catalog.namespaces().iter().filter(|name| caller.meets(name));
     let summaries = met.map(|name| NamespaceSummary {
         name: name.clone(),
         functions: counts.get(name.as_str()).copied().unwrap_or(0),
@@ -68,7 +64,7 @@ async fn make_now(scheduler: &Scheduler, namespace: Namespace) -> Result<(), Api
     Ok(())
 }
 
-/// Removes an empty namespace, and revokes its keys.
+/// Removes an empty namespace, revokes its keys and removes its rules of access.
 ///
 /// # Errors
 /// If there is none of that name, or it has functions or secrets, or it is the default one.
@@ -93,7 +89,12 @@ async fn remove_now(scheduler: &Scheduler, namespace: Namespace) -> Result<(), A
     let all = scheduler.keys.all();
     let own = all.into_iter().filter(|key| key.namespace.as_ref() == Some(&namespace));
     let keys: Vec<_> = own.map(|key| key.id).collect();
-    let removed = scheduler.store.remove_namespace(&namespace, &keys).await;
+    let rules = scheduler.keys.rules().into_iter();
+    let rules: Vec<_> = rules
+        .filter(|rule| rule.namespace.as_ref() == Some(&namespace))
+        .map(|rule| rule.id)
+        .collect();
+    let removed = scheduler.store.remove_namespace(&namespace, &keys, &rules).await;
     if !removed.map_err(from_store)? {
         return stays("it has functions, remove them with `fn delete`");
     }
@@ -104,8 +105,9 @@ async fn remove_now(scheduler: &Scheduler, namespace: Namespace) -> Result<(), A
         state.fleet.quotas.set(&namespace, None);
     }
     scheduler.metrics.forget_namespace(namespace.as_str());
-    if !keys.is_empty() {
-        let revision = scheduler.keys.remove(&keys);
+    if !keys.is_empty() || !rules.is_empty() {
+        scheduler.keys.remove(&keys);
+        let revision = scheduler.keys.remove_rules(&rules);
         publish(scheduler, revision).await;
     }
     drop(order);

@@ -1,13 +1,14 @@
-//! The keys in memory, and what has changed of them since any revision.
+//! The keys in memory, and what has changed of them and of the rules of access since any revision.
 
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
-use rekindle_wire::access::{Caller, KeyId};
-use rekindle_wire::api::KeySummary;
+use rekindle_wire::access::{Caller, Credential, KeyId, RuleId};
+use rekindle_wire::api::{AccessRule, KeySummary};
 use rekindle_wire::internal::{KeysAnswer, KnownKey};
 use rekindle_wire::{ApiError, ErrorCode, Namespace};
 
+use super::rule_table::RuleTable;
 use crate::followed::Followed;
 use crate::store::StoredKey;
 
@@ -30,6 +31,7 @@ pub(crate) struct Keys {
 #[derive(Default)]
 struct Table {
     keys: BTreeMap<KeyId, StoredKey>,
+    rules: RuleTable,
     revision: u64,
     changes: BTreeMap<u64, KeyId>,
     /// Changes up to this revision are not remembered.
@@ -52,9 +54,10 @@ impl Table {
 
 impl Keys {
     /// Those in the database.
-    pub(crate) fn new(stored: Vec<StoredKey>) -> Self {
+    pub(crate) fn new(stored: Vec<StoredKey>, rules: Vec<AccessRule>) -> Self {
         let table = Table {
             keys: stored.into_iter().map(|key| (key.summary.id.clone(), key)).collect(),
+            rules: RuleTable::new(rules),
             ..Table::default()
         };
         Self {
@@ -116,14 +119,47 @@ impl Keys {
         table.revision
     }
 
-    /// Checks the key of a caller once more, whose request may have begun long ago. Returns when it expires, in seconds
+    /// Every rule of access, the newest first.
+    pub(crate) fn rules(&self) -> Vec<AccessRule> {
+        self.table.lock().rules.all()
+    }
+
+    /// Refuses one more rule if there are too many.
+    ///
+    /// # Errors
+    /// `conflict`.
+    pub(super) fn check_room_for_rule(&self, namespace: Option<&Namespace>) -> Result<(), ApiError> {
+        self.table.lock().rules.check_room(namespace)
+    }
+
+    /// Adds a rule. Returns the new revision.
+    pub(super) fn add_rule(&self, rule: AccessRule) -> u64 {
+        let mut table = self.table.lock();
+        table.revision += 1;
+        let revision = table.revision;
+        table.rules.add(rule, revision);
+        revision
+    }
+
+    /// Removes rules. Returns the new revision.
+    pub(super) fn remove_rules(&self, ids: &[RuleId]) -> u64 {
+        let mut table = self.table.lock();
+        table.revision += 1;
+        let revision = table.revision;
+        table.rules.remove(ids, revision);
+        revision
+    }
+
+    /// Checks the key or the rules of a caller once more, whose request may have begun long ago. Returns when it expires, in seconds
     /// since the Unix epoch.
     ///
     /// # Errors
-    /// `unauthorized` if the key was revoked or has expired since.
+    /// `unauthorized` if one was revoked or has expired since.
     pub(crate) fn recheck(&self, caller: &Caller, now_unix_s: i64) -> Result<Option<i64>, ApiError> {
-        let Some(id) = &caller.key else { return Ok(None) };
         let table = self.table.lock();
+        let Credential::Key(id) = &caller.credential else {
+            return table.rules.recheck(caller, now_unix_s);
+        };
         let ended = |what: &str| {
             let message = format!("the key {id} {what} while the request went on: nothing was changed");
             ApiError::new(ErrorCode::Unauthorized, message)
@@ -150,6 +186,7 @@ impl Keys {
             whole: known.is_none(),
             keys: Vec::new(),
             revoked: Vec::new(),
+            rules: table.rules.since(known),
         };
         match known {
             None => answer.keys = table.keys.values().map(told).collect(),
@@ -237,7 +274,7 @@ mod tests {
     fn a_gateway_is_told_what_it_lacks() {
         let stored = [key(None), key(None)];
         let first = stored[0].summary.id.clone();
-        let keys = Keys::new(stored.into());
+        let keys = Keys::new(stored.into(), Vec::new());
         assert_eq!(ids(&keys.since(None)), (true, 2, 0));
         let added = keys.add(key(None));
         assert_eq!(ids(&keys.since(Some(0))), (false, 1, 0));
@@ -253,16 +290,13 @@ mod tests {
     fn a_key_that_was_revoked_or_has_expired_is_refused_when_its_request_goes_on() {
         let mut own = key(Some("team"));
         own.summary.expires_unix_s = Some(100);
-        let caller = Caller {
-            key: Some(own.summary.id.clone()),
-            role: AccessRole::Deployer,
-            scope: own.scope(),
-        };
-        let keys = Keys::new(vec![own]);
+        let id = own.summary.id.clone();
+        let caller = Caller::with_key(id.clone(), AccessRole::Deployer, own.scope());
+        let keys = Keys::new(vec![own], Vec::new());
         assert_eq!(keys.recheck(&caller, 99).unwrap(), Some(100));
         assert_eq!(keys.recheck(&Caller::platform(), 100).unwrap(), None);
         let expired = keys.recheck(&caller, 100).unwrap_err();
-        keys.remove(caller.key.as_slice());
+        keys.remove(&[id]);
         let revoked = keys.recheck(&caller, 99).unwrap_err();
         for error in [expired, revoked] {
             assert_eq!(error.code, ErrorCode::Unauthorized, "{error}");
@@ -271,7 +305,7 @@ mod tests {
 
     #[test]
     fn what_changed_long_ago_is_told_with_everything_else() {
-        let keys = Keys::new(Vec::new());
+        let keys = Keys::new(Vec::new(), Vec::new());
         let kept = key(None);
         keys.add(kept.clone());
         for _ in 0..CHANGES_MAX {
@@ -287,13 +321,16 @@ mod tests {
 
     #[test]
     fn a_namespace_s_keys_leave_others_room() {
-        let keys = Keys::new((0..KEYS_OF_NAMESPACE_MAX).map(|_| key(Some("team"))).collect());
+        let keys = Keys::new(
+            (0..KEYS_OF_NAMESPACE_MAX).map(|_| key(Some("team"))).collect(),
+            Vec::new(),
+        );
         let team = "team".parse().unwrap();
         let refused = keys.check_room(Some(&team)).unwrap_err();
         assert_eq!(refused.code, ErrorCode::Conflict);
         keys.check_room(Some(&Namespace::default())).unwrap();
         keys.check_room(None).unwrap();
-        let keys = Keys::new((0..KEYS_MAX).map(|_| key(None)).collect());
+        let keys = Keys::new((0..KEYS_MAX).map(|_| key(None)).collect(), Vec::new());
         keys.check_room(None).unwrap_err();
     }
 
@@ -301,7 +338,7 @@ mod tests {
     fn the_last_use_is_written_once_and_again_if_that_failed() {
         let stored = key(None);
         let id = stored.summary.id.clone();
-        let keys = Keys::new(vec![stored]);
+        let keys = Keys::new(vec![stored], Vec::new());
         let at = |at| BTreeMap::from([(id.clone(), at)]);
         keys.note_used(at(9));
         keys.note_used(at(8));

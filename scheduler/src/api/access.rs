@@ -1,17 +1,17 @@
-//! Keys of the API and namespaces.
+//! Keys of the API, rules of access, and namespaces.
 
 use std::time::Duration;
 
 use rekindle_wire::access::{Caller, Scope};
-use rekindle_wire::api::{KeySummary, NamespaceSummary, NewKey, RevokedKey};
+use rekindle_wire::api::{AccessRule, KeySummary, NamespaceSummary, NewKey, RemovedRule, RevokedKey};
 use rekindle_wire::interface::Call;
 use rekindle_wire::interface::scheduler::AwaitKeys;
 use rekindle_wire::interface::users::{
-    CreateKey, CreateNamespace, ListKeys, ListNamespaces, RemoveNamespace, RevokeKey,
+    AddRule, CreateKey, CreateNamespace, ListKeys, ListNamespaces, ListRules, RemoveNamespace, RemoveRule, RevokeKey,
 };
 use rekindle_wire::internal::KeysAnswer;
 
-use crate::access::{keys, namespaces};
+use crate::access::{keys, namespaces, rules};
 use crate::audit;
 use crate::refusal::Refused;
 use crate::state::Scheduler;
@@ -40,9 +40,37 @@ pub(super) async fn revoke_key(scheduler: Scheduler, call: Call<RevokeKey>) -> R
         .iter()
         .find(|key| key.id == id)
         .and_then(|key| key.namespace.as_ref())
-        .filter(|namespace| caller.scope.meets(namespace));
+        .filter(|namespace| caller.meets(namespace));
     audit::note(of, id.to_string());
     keys::revoke(&scheduler, caller, id).await
+}
+
+pub(super) async fn add_rule(scheduler: Scheduler, call: Call<AddRule>) -> Result<AccessRule, Refused> {
+    let caller = Caller::of(&call.head.headers)?;
+    let rule = rules::add(&scheduler, caller, call.body).await?;
+    let (scope, admits) = (rule.scope(), &rule.admits);
+    audit::note(
+        rule.namespace.as_ref(),
+        format!("{} {} {scope} {admits}", rule.id, rule.role),
+    );
+    Ok(rule)
+}
+
+pub(super) async fn list_rules(scheduler: Scheduler, call: Call<ListRules>) -> Result<Vec<AccessRule>, Refused> {
+    Ok(rules::list(&scheduler, &Caller::of(&call.head.headers)?))
+}
+
+pub(super) async fn remove_rule(scheduler: Scheduler, call: Call<RemoveRule>) -> Result<RemovedRule, Refused> {
+    let caller = Caller::of(&call.head.headers)?;
+    let id = call.at.id;
+    let all = scheduler.keys.rules();
+    let of = all
+        .iter()
+        .find(|rule| rule.id == id)
+        .and_then(|rule| rule.namespace.as_ref())
+        .filter(|namespace| caller.meets(namespace));
+    audit::note(of, id.to_string());
+    rules::remove(&scheduler, caller, id).await
 }
 
 pub(super) async fn list_namespaces(

@@ -11,7 +11,8 @@ use crate::store::WantedAudit;
 
 pub(super) async fn read(scheduler: Scheduler, call: Call<ReadAudit>) -> Result<AuditPage, Refused> {
     let caller = Caller::of(&call.head.headers)?;
-    let namespace = caller.scope.namespace();
+    // Of several namespaces, the one of the oldest rule.
+    let namespace = caller.widest(AccessRole::Admin).and_then(Scope::namespace);
     // Of one function alone there is no log.
     let scope = namespace.clone().map_or(Scope::Platform, Scope::Namespace);
     caller.check(AccessRole::Admin, &scope)?;

@@ -52,7 +52,9 @@ pub(super) async fn result(scheduler: Scheduler, call: Call<ReadResult>) -> Resu
 
 pub(super) async fn list(scheduler: Scheduler, call: Call<ListCalls>) -> Result<Vec<AsyncCall>, Refused> {
     let caller = Caller::of(&call.head.headers)?;
-    let scope = call.at.function.map_or_else(|| caller.scope.clone(), Scope::Function);
+    caller.check_role(AccessRole::Reader)?;
+    let widest = || caller.widest(AccessRole::Reader).cloned().unwrap_or(Scope::Platform);
+    let scope = call.at.function.map_or_else(widest, Scope::Function);
     caller.check(AccessRole::Reader, &scope)?;
     let wanted = Wanted {
         scope: Some(scope),

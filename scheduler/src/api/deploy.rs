@@ -44,13 +44,13 @@ pub(super) async fn deploy(
     let release = release(&wanted)?;
     let caller = Caller::of(&headers)?;
     let namespace = wanted.namespace.unwrap_or_default();
-    if !caller.scope.meets(&namespace) {
+    if !caller.meets(&namespace) {
         caller.check(AccessRole::Deployer, &Scope::Namespace(namespace.clone()))?;
     }
     let is_known = scheduler.state().catalog.check_namespace(namespace.as_str());
     // Who may deploy into any namespace may also make one.
     let is_new = is_known.is_err();
-    if caller.scope != Scope::Platform {
+    if !caller.has(AccessRole::Deployer, &Scope::Platform) {
         is_known?;
     }
     let of_namespace = scheduler.uploads.take(&caller).await?;

@@ -1,6 +1,6 @@
 //! What namespaces have used: gateways report it, users read it.
 
-use rekindle_wire::access::{Caller, Scope};
+use rekindle_wire::access::{AccessRole, Caller, Scope};
 use rekindle_wire::api::{USAGE_DAYS_MAX, USAGE_LINES_MAX, UsageLine};
 use rekindle_wire::interface::Call;
 use rekindle_wire::interface::scheduler::ReportUsage;
@@ -32,7 +32,7 @@ pub(super) async fn read(scheduler: Scheduler, call: Call<ReadUsage>) -> Result<
     let namespace = at.namespace.unwrap_or_default();
     let mut from_day = day_of(unix_s()).saturating_sub(days - 1);
     // Of a namespace that was removed there is usage too, which is not for keys of a later one of its name.
-    if Caller::of(&call.head.headers)?.scope != Scope::Platform {
+    if !Caller::of(&call.head.headers)?.has(AccessRole::Reader, &Scope::Platform) {
         let made = scheduler.store.namespace_made(&namespace).await.map_err(from_store)?;
         from_day = from_day.max(day_of(made.unwrap_or(0)));
     }

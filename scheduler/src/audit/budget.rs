@@ -90,11 +90,11 @@ impl Budget {
     /// # Errors
     /// `too_many_requests` if nothing is left of one. That is counted as a refused change, and takes nothing.
     pub(super) fn take(&self, caller: &Caller, now: Millis) -> Result<(), ApiError> {
-        if caller.key.is_none() {
+        if caller.is_platform() {
             return Ok(());
         }
-        let own = caller.name().to_owned();
-        let budgets = match caller.scope.namespace() {
+        let own = caller.account().to_owned();
+        let budgets = match caller.namespace() {
             None => vec![(own, WHOLE)],
             Some(namespace) => vec![(own, HALF), (of_namespace(&namespace), WHOLE)],
         };
@@ -128,10 +128,10 @@ impl Budget {
 
     /// Gives the caller's namespace back what a refused change took from it. The key's own stays taken.
     pub(super) fn give_back(&self, caller: &Caller) {
-        if caller.key.is_none() {
+        if caller.is_platform() {
             return;
         }
-        let Some(namespace) = caller.scope.namespace() else {
+        let Some(namespace) = caller.namespace() else {
             return;
         };
         // One that was forgotten meanwhile is whole.
@@ -142,7 +142,7 @@ impl Budget {
 
     /// Whether a refused change gets an entry of its own. Otherwise it is counted.
     pub(super) fn has_entry(&self, caller: &Caller, now: Millis) -> bool {
-        if caller.key.is_none() {
+        if caller.is_platform() {
             return true;
         }
         let mut accounts = self.0.lock();
@@ -184,11 +184,14 @@ fn of_namespace(namespace: &Namespace) -> String {
 
 impl Accounts {
     fn refusals_of(&mut self, caller: &Caller, now: Millis) -> &mut Refused {
-        let refused = self.refused.entry(caller.name().to_owned()).or_insert_with(|| Refused {
-            since: now,
-            namespace: caller.scope.namespace(),
-            ..Refused::default()
-        });
+        let refused = self
+            .refused
+            .entry(caller.account().to_owned())
+            .or_insert_with(|| Refused {
+                since: now,
+                namespace: caller.namespace(),
+                ..Refused::default()
+            });
         if now.since(refused.since) >= MINUTE {
             (refused.since, refused.entries) = (now, 0);
         }
@@ -203,21 +206,15 @@ mod tests {
     use super::*;
 
     fn of_team() -> Caller {
-        Caller {
-            key: Some(generate().0),
-            role: AccessRole::Invoker,
-            scope: Scope::Namespace("team".parse().unwrap()),
-        }
+        let scope = Scope::Namespace("team".parse().unwrap());
+        Caller::with_key(generate().0, AccessRole::Invoker, scope)
     }
 
     #[test]
     fn the_keys_of_a_namespace_share_a_budget_of_changes_and_the_platforms_own_has_none() {
         let budget = Budget::default();
         let keys: Vec<_> = (0..3).map(|_| of_team()).collect();
-        let elsewhere = Caller {
-            scope: Scope::Platform,
-            ..of_team()
-        };
+        let elsewhere = Caller::with_key(generate().0, AccessRole::Invoker, Scope::Platform);
         let taken = |caller: &Caller, now| (0..2_000).filter(|_| budget.take(caller, Millis(now)).is_ok()).count();
         for key in &keys[..2] {
             assert_eq!(taken(key, 0), 300, "half");

@@ -6,7 +6,7 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{AnyConnection, AssertSqlSafe, Executor as _, SqlSafeStr as _};
 
 /// Forward only; a released migration never changes. Written in SQLite's dialect.
-pub(super) const MIGRATIONS: [(i64, &str, &str); 19] = [
+pub(super) const MIGRATIONS: [(i64, &str, &str); 20] = [
     (1, "functions", include_str!("../../migrations/0001_functions.sql")),
     (2, "platform", include_str!("../../migrations/0002_platform.sql")),
     (3, "async calls", include_str!("../../migrations/0003_async_calls.sql")),
@@ -49,6 +49,11 @@ pub(super) const MIGRATIONS: [(i64, &str, &str); 19] = [
     (17, "access", include_str!("../../migrations/0017_access.sql")),
     (18, "audit", include_str!("../../migrations/0018_audit.sql")),
     (19, "quotas", include_str!("../../migrations/0019_quotas.sql")),
+    (
+        23,
+        "access rules",
+        include_str!("../../migrations/0023_access_rules.sql"),
+    ),
 ];
 
 /// Holds others up until the transaction ends. The number is ours among the database's advisory locks.

@@ -185,11 +185,11 @@ mod tests {
             let function = "hello.team".parse().unwrap();
             let manifest = crate::fixture::parsed("hello");
             store.add_version(&function, &manifest, "sources/a", 7).await.unwrap();
-            assert!(!store.remove_namespace(&team, &ids).await.unwrap());
+            assert!(!store.remove_namespace(&team, &ids, &[]).await.unwrap());
             assert_eq!(store.keys().await.unwrap().len(), 1);
             store.fail_unfinished().await.unwrap();
             store.delete_function(&function, 7).await.unwrap();
-            assert!(store.remove_namespace(&team, &ids).await.unwrap());
+            assert!(store.remove_namespace(&team, &ids, &[]).await.unwrap());
             assert_eq!(store.keys().await.unwrap(), []);
             assert!(!store.namespaces().await.unwrap().contains(&team));
             assert_eq!(store.namespace_made(&team).await.unwrap(), None);

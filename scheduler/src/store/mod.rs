@@ -6,6 +6,7 @@
 //! begins with [`Store::begin`], which admits one at a time, as SQLite does anyway. Nothing on the path of a
 //! synchronous invocation comes here.
 
+mod access_rules;
 mod aliases;
 mod audit;
 mod backup;

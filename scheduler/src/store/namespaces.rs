@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use rekindle_wire::Namespace;
-use rekindle_wire::access::KeyId;
+use rekindle_wire::access::{KeyId, RuleId};
 
 use super::{Store, StoreError, failed, unreadable};
 
@@ -40,10 +40,15 @@ impl Store {
             .map_err(failed("add a namespace"))
     }
 
-    /// Removes a namespace with these keys of its own, and with its calls: the next namespace of that name may be
+    /// Removes a namespace with these keys and rules of its own, and with its calls: the next namespace of that name may be
     /// somebody else's. Its functions' version numbers stay, so that no two versions are one. Returns whether it had no
     /// functions; otherwise nothing is done.
-    pub(crate) async fn remove_namespace(&self, namespace: &Namespace, keys: &[KeyId]) -> Result<bool, StoreError> {
+    pub(crate) async fn remove_namespace(
+        &self,
+        namespace: &Namespace,
+        keys: &[KeyId],
+        rules: &[RuleId],
+    ) -> Result<bool, StoreError> {
         let doing = "remove a namespace";
         let mut tx = self.begin(doing).await?;
         let functions: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM functions WHERE namespace = $1")
@@ -54,9 +59,15 @@ impl Store {
         if functions > 0 {
             return Ok(false);
         }
-        for id in keys {
-            sqlx::query("DELETE FROM api_keys WHERE id = $1")
-                .bind(id.as_str())
+        let keys = keys
+            .iter()
+            .map(|id| ("DELETE FROM api_keys WHERE id = $1", id.as_str()));
+        let rules = rules
+            .iter()
+            .map(|id| ("DELETE FROM access_rules WHERE id = $1", id.as_str()));
+        for (statement, id) in keys.chain(rules) {
+            sqlx::query(statement)
+                .bind(id)
                 .execute(&mut *tx)
                 .await
                 .map_err(failed(doing))?;

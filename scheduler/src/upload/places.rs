@@ -28,7 +28,7 @@ impl Places {
     /// # Errors
     /// `throttled` if none is free in time.
     pub(crate) async fn take(&self, caller: &Caller) -> Result<Place, ApiError> {
-        if caller.key.is_none() {
+        if caller.is_platform() {
             return Ok(None);
         }
         let own = self.of(caller);
@@ -42,8 +42,8 @@ impl Places {
     }
 
     fn of(&self, caller: &Caller) -> Arc<Semaphore> {
-        let whose = caller.scope.namespace().map_or_else(
-            || caller.name().to_owned(),
+        let whose = caller.namespace().map_or_else(
+            || caller.account().to_owned(),
             |namespace| format!("namespace {namespace}"),
         );
         let mut all = self.0.lock();
@@ -62,11 +62,8 @@ mod tests {
     use super::*;
 
     fn of(namespace: &str) -> Caller {
-        Caller {
-            key: Some(generate().0),
-            role: AccessRole::Deployer,
-            scope: Scope::Namespace(namespace.parse().unwrap()),
-        }
+        let scope = Scope::Namespace(namespace.parse().unwrap());
+        Caller::with_key(generate().0, AccessRole::Deployer, scope)
     }
 
     #[tokio::test]

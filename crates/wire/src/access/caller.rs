@@ -1,43 +1,161 @@
 //! Who calls, as the gateway tells the scheduler.
 
 use http::{HeaderMap, HeaderValue};
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
-use super::{AccessRole, KeyId, Scope};
+use super::{AccessRole, KeyId, RuleId, Scope};
 use crate::error::{ApiError, ErrorCode};
 use crate::headers::CALLER;
+use crate::ids::Namespace;
 
 /// The id of callers with the platform's own key.
 const PLATFORM_KEY: &str = "admin";
+/// What an identity's name begins with in the header.
+const AS: &str = "as:";
+/// Where an identity has no end.
+const NO_END: &str = "-";
+/// Maximum number of grants that a caller has at once. They go into a header.
+pub const GRANTS_MAX: usize = 16;
 
-/// A caller whose key was checked.
+/// A caller that was recognized.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
-    /// Its key. `None` for the platform's own.
-    pub key: Option<KeyId>,
-    /// Its role.
+    /// What it showed.
+    pub credential: Credential,
+    /// What it may do, and where.
+    pub grants: Vec<Grant>,
+}
+
+/// What a caller showed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Credential {
+    /// The platform's own key.
+    Platform,
+    /// A key of the API.
+    Key(KeyId),
+    /// A token or a certificate that rules admit.
+    Identity {
+        /// Who that is: `oidc:SUBJECT@ISSUER` or `cert:NAME`.
+        name: String,
+        /// When the token or the certificate ends, in seconds since the Unix epoch.
+        expires_unix_s: Option<i64>,
+    },
+}
+
+/// A role, and where its holder has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Grant {
+    /// The rule that gives it. A key has its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<RuleId>,
+    /// The role.
     pub role: AccessRole,
-    /// Where it has that role.
+    /// Where: `*`, `*.NAMESPACE`, or a function's id.
+    #[schema(value_type = String, example = "*.team")]
     pub scope: Scope,
+}
+
+impl Grant {
+    fn has(&self, role: AccessRole, scope: &Scope) -> bool {
+        self.role.includes(role) && self.scope.covers(scope)
+    }
 }
 
 impl Caller {
     /// The holder of the platform's own key.
     pub fn platform() -> Self {
+        let (role, scope) = (AccessRole::Admin, Scope::Platform);
         Self {
-            key: None,
-            role: AccessRole::Admin,
-            scope: Scope::Platform,
+            credential: Credential::Platform,
+            grants: vec![Grant {
+                rule: None,
+                role,
+                scope,
+            }],
         }
+    }
+
+    /// The holder of a key.
+    pub fn with_key(id: KeyId, role: AccessRole, scope: Scope) -> Self {
+        Self {
+            credential: Credential::Key(id),
+            grants: vec![Grant {
+                rule: None,
+                role,
+                scope,
+            }],
+        }
+    }
+
+    /// A caller that rules admit. What another grant includes is left out, and so is what there is no room for.
+    pub fn with_identity(name: String, expires_unix_s: Option<i64>, grants: Vec<Grant>) -> Self {
+        let mut kept: Vec<Grant> = Vec::new();
+        for grant in grants {
+            if kept.iter().any(|other| other.has(grant.role, &grant.scope)) {
+                continue;
+            }
+            kept.retain(|other| !grant.has(other.role, &other.scope));
+            kept.push(grant);
+        }
+        kept.truncate(GRANTS_MAX);
+        Self {
+            credential: Credential::Identity { name, expires_unix_s },
+            grants: kept,
+        }
+    }
+
+    /// Whether it showed the platform's own key.
+    pub fn is_platform(&self) -> bool {
+        self.credential == Credential::Platform
+    }
+
+    /// Whether it showed a token or a certificate.
+    pub fn is_identity(&self) -> bool {
+        matches!(self.credential, Credential::Identity { .. })
     }
 
     /// The caller's name in logs and as an owner.
     pub fn name(&self) -> &str {
-        self.key.as_ref().map_or(PLATFORM_KEY, KeyId::as_str)
+        match &self.credential {
+            Credential::Platform => PLATFORM_KEY,
+            Credential::Key(id) => id.as_str(),
+            Credential::Identity { name, .. } => name,
+        }
+    }
+
+    /// Whose budget its changes are taken from: a rule's, however many it admits.
+    pub fn account(&self) -> &str {
+        let rule = self.grants.iter().find_map(|grant| grant.rule.as_ref());
+        rule.map_or_else(|| self.name(), RuleId::as_str)
     }
 
     /// Whether the caller has the role in all of the scope.
     pub fn has(&self, role: AccessRole, scope: &Scope) -> bool {
-        self.role.includes(role) && self.scope.covers(scope)
+        self.grants.iter().any(|grant| grant.has(role, scope))
+    }
+
+    /// Whether the caller may do something in the namespace.
+    pub fn meets(&self, namespace: &Namespace) -> bool {
+        self.grants.iter().any(|grant| grant.scope.meets(namespace))
+    }
+
+    /// The only namespace in which it may do something.
+    pub fn namespace(&self) -> Option<Namespace> {
+        let mut all = self.grants.iter().map(|grant| grant.scope.namespace());
+        let first = all.next()??;
+        all.all(|other| other.as_ref() == Some(&first)).then_some(first)
+    }
+
+    /// The widest scope in which the caller has the role; of several that are as wide, the first.
+    pub fn widest(&self, role: AccessRole) -> Option<&Scope> {
+        let of_role = self.grants.iter().filter(|grant| grant.role.includes(role));
+        of_role.map(|grant| &grant.scope).min_by_key(|scope| match scope {
+            Scope::Platform => 0,
+            Scope::Namespace(_) => 1,
+            Scope::Function(_) => 2,
+        })
     }
 
     /// Refuses a caller that has not the role in all of the scope.
@@ -57,15 +175,20 @@ impl Caller {
             Scope::Namespace(namespace) => format!("-n {namespace}"),
             Scope::Function(function) => format!("-n {} --function {}", function.namespace(), function.name()),
         };
+        let has = self
+            .grants
+            .iter()
+            .map(|grant| format!("the role {} for {}", grant.role, grant.scope.in_words()));
+        let has = has.collect::<Vec<_>>().join(", ");
+        let (who, remedy) = match &self.credential {
+            Credential::Identity { name, .. } => (name.clone(), "adds a rule with `fn access add"),
+            _ => (format!("the key {}", self.name()), "makes another with `fn key create"),
+        };
         ApiError::new(
             ErrorCode::Forbidden,
             format!(
-                "this needs the role {role} for {}, and the key {} has the role {} for {}: an admin makes another \
-                 with `fn key create --role {role} {options}`",
+                "this needs the role {role} for {}, and {who} has {has}: an admin {remedy} --role {role} {options}`",
                 scope.in_words(),
-                self.name(),
-                self.role,
-                self.scope.in_words()
             ),
         )
     }
@@ -75,16 +198,28 @@ impl Caller {
     /// # Errors
     /// `forbidden`, with the missing role and how to get it.
     pub fn check_role(&self, role: AccessRole) -> Result<(), ApiError> {
-        match self.role.includes(role) {
-            true => Ok(()),
-            false => Err(self.refused(role, &self.scope)),
+        match self.widest(role) {
+            Some(_) => Ok(()),
+            None => Err(self.refused(role, self.grants.first().map_or(&Scope::Platform, |grant| &grant.scope))),
         }
     }
 
     /// The caller as a header between roles.
     pub fn header(&self) -> HeaderValue {
-        let text = format!("{} {} {}", self.name(), self.role, self.scope);
-        // Ids, roles and scopes are plain ASCII.
+        let mut text = match &self.credential {
+            Credential::Identity { name, expires_unix_s } => {
+                let end = expires_unix_s.map_or(NO_END.to_owned(), |end| end.to_string());
+                format!("{AS}{} {end}", utf8_percent_encode(name, NON_ALPHANUMERIC))
+            }
+            _ => self.name().to_owned(),
+        };
+        for Grant { rule, role, scope } in &self.grants {
+            if let Some(rule) = rule {
+                text.push_str(&format!(" {rule}"));
+            }
+            text.push_str(&format!(" {role} {scope}"));
+        }
+        // Ids, roles and scopes are plain ASCII, and names are encoded.
         HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static(""))
     }
 
@@ -98,28 +233,50 @@ impl Caller {
             return Ok(Self::platform());
         };
         let text = value.to_str().unwrap_or_default();
-        let parsed = || {
-            let mut words = text.split(' ');
-            let (key, role, scope) = (words.next()?, words.next()?, words.next()?);
-            let key = match key {
-                PLATFORM_KEY => None,
-                id => Some(id.parse().ok()?),
-            };
-            let caller = Self {
-                key,
-                role: role.parse().ok()?,
-                scope: scope.parse().ok()?,
-            };
-            words.next().is_none().then_some(caller)
-        };
-        let refused = || {
+        read(text).ok_or_else(|| {
             ApiError::new(
                 ErrorCode::BadRequest,
                 format!("the header {CALLER} cannot be read: {text:?}"),
             )
-        };
-        parsed().ok_or_else(refused)
+        })
     }
+}
+
+fn read(text: &str) -> Option<Caller> {
+    let mut words = text.split(' ');
+    let credential = match words.next()? {
+        PLATFORM_KEY => Credential::Platform,
+        word => match word.strip_prefix(AS) {
+            None => Credential::Key(word.parse().ok()?),
+            Some(name) => Credential::Identity {
+                name: percent_decode_str(name).decode_utf8().ok()?.into_owned(),
+                expires_unix_s: match words.next()? {
+                    NO_END => None,
+                    end => Some(end.parse().ok()?),
+                },
+            },
+        },
+    };
+    let is_identity = matches!(credential, Credential::Identity { .. });
+    let words: Vec<&str> = words.collect();
+    let grants = words.chunks(if is_identity { 3 } else { 2 }).map(|words| {
+        let (rule, [role, scope]) = match words {
+            [rule, role, scope] => (Some(rule.parse().ok()?), [role, scope]),
+            [role, scope] if !is_identity => (None, [role, scope]),
+            _ => return None,
+        };
+        Some(Grant {
+            rule,
+            role: role.parse().ok()?,
+            scope: scope.parse().ok()?,
+        })
+    });
+    let grants = grants.collect::<Option<Vec<_>>>()?;
+    let fits = match is_identity {
+        true => (1..=GRANTS_MAX).contains(&grants.len()),
+        false => grants.len() == 1,
+    };
+    fits.then_some(Caller { credential, grants })
 }
 
 #[cfg(test)]
@@ -127,19 +284,37 @@ mod tests {
     use super::*;
 
     fn caller(role: AccessRole, scope: &str) -> Caller {
-        Caller {
-            key: Some("k-0123456789abcdef".parse().unwrap()),
+        Caller::with_key("k-0123456789abcdef".parse().unwrap(), role, scope.parse().unwrap())
+    }
+
+    fn grant(role: AccessRole, scope: &str) -> Grant {
+        Grant {
+            rule: Some(RuleId::generate()),
             role,
             scope: scope.parse().unwrap(),
         }
     }
 
+    fn ada(grants: Vec<Grant>) -> Caller {
+        Caller::with_identity(
+            "oidc:ada lovelace@https://id.example.com/a".to_owned(),
+            Some(17),
+            grants,
+        )
+    }
+
     #[test]
     fn a_caller_is_read_back_from_its_header() {
+        let of_several = vec![
+            grant(AccessRole::Deployer, "*.team"),
+            grant(AccessRole::Reader, "hello"),
+        ];
         let all = [
             Caller::platform(),
             caller(AccessRole::Deployer, "*.team"),
             caller(AccessRole::Invoker, "hello"),
+            ada(of_several),
+            Caller::with_identity("cert:CN=ünïcode".to_owned(), None, vec![grant(AccessRole::Admin, "*")]),
         ];
         for caller in all {
             let headers = HeaderMap::from_iter([(http::HeaderName::from_static(CALLER), caller.header())]);
@@ -154,6 +329,11 @@ mod tests {
             "k-1 reader *",
             "admin admin * *",
             "admin  *",
+            "admin admin * reader *",
+            "as:ada -",
+            "as:ada - admin *",
+            "as:ada soon r-0123456789abcdef admin *",
+            "as:ada - r-1 admin *",
         ] {
             let headers =
                 HeaderMap::from_iter([(http::HeaderName::from_static(CALLER), HeaderValue::from_static(text))]);
@@ -182,5 +362,32 @@ mod tests {
             .unwrap();
         reader.check_role(AccessRole::Reader).unwrap();
         reader.check_role(AccessRole::Invoker).unwrap_err();
+        let ada = ada(vec![grant(AccessRole::Reader, "*.team")]);
+        let refused = ada.check(AccessRole::Deployer, &"*.team".parse().unwrap()).unwrap_err();
+        assert!(
+            refused.message.contains("`fn access add --role deployer -n team`"),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn a_caller_of_several_rules_has_each_role_only_where_its_rule_says() {
+        use AccessRole::{Admin, Deployer, Reader};
+        let both = ada(vec![grant(Deployer, "*.team"), grant(Reader, "*.other")]);
+        let may = |role, scope: &str| both.has(role, &scope.parse().unwrap());
+        assert!(may(Deployer, "hello.team") && may(Reader, "hello.other"));
+        assert!(!may(Deployer, "hello.other") && !may(Reader, "hello") && !may(Admin, "*.team"));
+        assert!(both.meets(&"other".parse().unwrap()) && !both.meets(&Namespace::default()));
+        assert_eq!(both.namespace(), None);
+        assert_eq!(both.widest(Deployer), Some(&"*.team".parse().unwrap()));
+        let wide = ada(vec![
+            grant(Reader, "hello.team"),
+            grant(Deployer, "*.team"),
+            grant(Reader, "*.team"),
+        ]);
+        assert_eq!(wide.grants.len(), 1, "the others are included");
+        assert_eq!(wide.namespace(), Some("team".parse().unwrap()));
+        let many = (0..40).map(|n| grant(Reader, &format!("*.n{n}"))).collect();
+        assert_eq!(ada(many).grants.len(), GRANTS_MAX);
     }
 }

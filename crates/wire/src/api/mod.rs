@@ -8,6 +8,7 @@ mod instance;
 mod object;
 mod quota;
 mod release;
+mod rule;
 mod schedule;
 mod secret;
 mod source;
@@ -31,6 +32,7 @@ pub use quota::{Quota, QuotaExceeded, QuotaKind, QuotaStatus, QuotaUse};
 pub use release::{
     Alias, AliasTarget, AliasTargets, Rollback, RollbackRequest, TARGETS_MAX, VersionSummary, WEIGHT_MAX,
 };
+pub use rule::{AccessRule, AuthStatus, Login, NewRuleRequest, RemovedRule, Whoami};
 pub use schedule::{ScheduleInfo, ScheduledRun};
 pub use secret::SecretSummary;
 pub use source::{DeployCheck, Reused, SourceFile, SourceKind, VersionFiles};

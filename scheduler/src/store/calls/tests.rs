@@ -257,7 +257,7 @@ async fn dead_calls_of_a_deleted_function_or_namespace_reach_no_other_of_its_nam
             .unwrap();
         assert_eq!(retried().await, (false, 0), "the function was made later");
         assert_eq!(state(&store, &of_default.id).await, Some(CallState::Dead));
-        assert!(store.remove_namespace(&team, &[]).await.unwrap());
+        assert!(store.remove_namespace(&team, &[], &[]).await.unwrap());
         assert_eq!(state(&store, &of_team.id).await, None);
     })
     .await;

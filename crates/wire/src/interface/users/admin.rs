@@ -1,11 +1,11 @@
 //! The admin API, which the scheduler serves, but for what is about functions.
 
 use super::described::{Access, Described, Field, Message, Place, Reach, list, one};
-use crate::access::KeyId;
+use crate::access::{KeyId, RuleId};
 use crate::api::{
-    AuditPage, CollectRequest, Collected, InstanceInfo, InstanceObjects, KeySummary, MigrateRequest, Migration,
-    NamespaceSummary, NewKey, NewKeyRequest, Quota, QuotaStatus, Revocation, RevokeRequest, RevokedKey, ScheduleInfo,
-    SecretSummary, Status, UsageBy, UsageLine, WorkerInfo,
+    AccessRule, AuditPage, CollectRequest, Collected, InstanceInfo, InstanceObjects, KeySummary, MigrateRequest,
+    Migration, NamespaceSummary, NewKey, NewKeyRequest, NewRuleRequest, Quota, QuotaStatus, RemovedRule, Revocation,
+    RevokeRequest, RevokedKey, ScheduleInfo, SecretSummary, Status, UsageBy, UsageLine, WorkerInfo,
 };
 use crate::asynchronous::{AcceptedCall, AsyncCall, CallState};
 use crate::ids::{CallId, FunctionId, FunctionName, InstanceId, Namespace, WorkerId};
@@ -137,6 +137,30 @@ described! {
     } () => OK RevokedKey "it is refused"
     fails NotFound;
 
+    /// Add a rule of access
+    ///
+    /// From then on holders of such tokens or certificates have the role. It can have no role and no scope beyond those
+    /// of whoever adds it.
+    access [Admin Content] POST "/v1/access" AddRule {} (NewRuleRequest) => OK AccessRule "the rule"
+    fails
+        BadRequest "it would let everybody in, or a part of it cannot be used",
+        NamespaceNotFound,
+        Conflict "there are too many rules";
+
+    /// List rules of access
+    access [Admin Content] GET "/v1/access" ListRules {}
+    () => OK [AccessRule] "every rule within the scope of the caller, the newest first"
+    fails;
+
+    /// Remove a rule of access
+    ///
+    /// No gateway lets anybody in by it when the answer comes, but for those that do not answer within a second.
+    access [Admin Content] DELETE "/v1/access/{id}" RemoveRule {
+        /// the rule
+        id: RuleId
+    } () => OK RemovedRule "it is gone"
+    fails NotFound;
+
     /// List namespaces
     access [Reader Content] GET "/v1/namespaces" ListNamespaces {}
     () => OK [NamespaceSummary] "those within the scope of the caller's key, by name"
@@ -153,7 +177,7 @@ described! {
 
     /// Remove a namespace
     ///
-    /// Its keys are revoked.
+    /// Its keys are revoked, and its rules of access are removed.
     access [Admin Platform] DELETE "/v1/namespaces/{namespace}" RemoveNamespace {
         /// the namespace
         namespace: Namespace

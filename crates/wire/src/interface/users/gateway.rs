@@ -3,6 +3,7 @@
 use super::described::{Access, Described, Field, Message, Place, Reach, one};
 use serde_json::Value;
 
+use crate::api::AuthStatus;
 use crate::asynchronous::AcceptedCall;
 use crate::ids::{CallId, FunctionId, FunctionName, Namespace};
 
@@ -39,6 +40,12 @@ described! {
     platform [Open] GET "/v1/openapi.json" ReadDescription {} () => OK () "OpenAPI 3.1"
     sends "application/json" Value
     fails;
+
+    /// How to sign in, and who the caller is
+    ///
+    /// Needs no key. With one, or with a token or a certificate, it says whose that is.
+    access [Open] GET "/v1/auth" ReadAuth {} () => OK AuthStatus "the issuers, and the caller"
+    fails Unauthorized "what was sent is not taken, and why";
 
     /// Call a function
     ///

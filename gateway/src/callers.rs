@@ -1,0 +1,265 @@
+//! Who calls: by a key, or by a token that a rule admits.
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use rekindle_wire::access::{Caller, Credential};
+use rekindle_wire::api::{AuthStatus, Login, Whoami};
+use rekindle_wire::headers::bearer;
+use rekindle_wire::{ApiError, ErrorCode};
+
+use crate::keys::{Keys, unix_s};
+use crate::tokens::{Identities, IdentityIssuers};
+
+/// Recognizes callers.
+pub(crate) struct Callers {
+    pub(crate) keys: Arc<Keys>,
+    identities: Identities,
+    /// What anybody is told of signing in.
+    told: AuthStatus,
+}
+
+/// What the caller of a function has shown.
+#[derive(Debug, Clone)]
+pub(crate) struct Shown {
+    /// `None` if it showed nothing that is the platform's.
+    pub(crate) caller: Option<Result<Caller, ApiError>>,
+    /// Whether it is in a header that the function must not learn.
+    is_hidden: bool,
+}
+
+impl Shown {
+    /// The caller, if it is known.
+    pub(crate) fn known(&self) -> Option<&Caller> {
+        self.caller.as_ref()?.as_ref().ok()
+    }
+
+    /// The caller, if it is known. A function is not told what is wrong with what it must not learn.
+    ///
+    /// # Errors
+    /// What is wrong with that.
+    pub(crate) fn into_known(self) -> Result<Option<Caller>, ApiError> {
+        match self.caller {
+            Some(Err(error)) if self.is_hidden => Err(error),
+            other => Ok(other.and_then(Result::ok)),
+        }
+    }
+
+    /// Whether it is in a header that the function must not learn.
+    pub(crate) fn is_hidden(&self) -> bool {
+        self.is_hidden
+    }
+
+    /// Takes what the function must not learn out of the headers.
+    pub(crate) fn hide(&self, headers: &mut HeaderMap) {
+        if self.is_hidden {
+            headers.remove(AUTHORIZATION);
+        }
+    }
+}
+
+impl Callers {
+    pub(crate) fn new(keys: Arc<Keys>, identities: Identities, settings: &IdentityIssuers) -> Self {
+        let issuer = settings.issuers.first().map(|issuer| issuer.name.clone());
+        let login = issuer.zip(settings.login_client.clone());
+        let told = AuthStatus {
+            login: login.map(|(issuer, client_id)| Login { issuer, client_id }),
+            issuers: settings.issuers.iter().map(|issuer| issuer.name.clone()).collect(),
+            audiences: settings.audiences.clone(),
+            ..AuthStatus::default()
+        };
+        Self { keys, identities, told }
+    }
+
+    /// The caller of a request that needs one.
+    ///
+    /// # Errors
+    /// `unauthorized` if it shows nothing, or nothing that is valid.
+    pub(crate) async fn caller(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
+        if let Some(caller) = self.keys.shown(headers)? {
+            return Ok(caller);
+        }
+        let refused = |message: &str| Err(ApiError::new(ErrorCode::Unauthorized, message));
+        match bearer(headers) {
+            Some(token) if self.identities.are_known() && is_token(token) => self.of_token(token).await,
+            Some(_) => refused("the key is wrong: see where `fn up` keeps the platform's (`fn status`), or set FN_KEY"),
+            None if self.told.login.is_some() => {
+                refused("this needs a key or a token: sign in with `fn login`, or send \"Authorization: Bearer KEY\"")
+            }
+            None => refused("this needs a key: send \"Authorization: Bearer KEY\", or use `fn`, which does"),
+        }
+    }
+
+    /// What the caller of a function has shown, who may show what is the function's own.
+    pub(crate) async fn shown(&self, headers: &HeaderMap) -> Shown {
+        match (self.keys.shown(headers).transpose(), bearer(headers)) {
+            (Some(caller), _) => Shown {
+                caller: Some(caller),
+                is_hidden: true,
+            },
+            (None, Some(token)) if self.identities.concerns(token) => {
+                let caller = self.of_token(token).await;
+                // With a token that gives nothing here, a function can do nothing either; it may ask for it.
+                let is_hidden = !matches!(&caller, Err(error) if error.code == ErrorCode::Unauthorized);
+                Shown {
+                    caller: Some(caller),
+                    is_hidden,
+                }
+            }
+            _ => Shown {
+                caller: None,
+                is_hidden: false,
+            },
+        }
+    }
+
+    async fn of_token(&self, token: &[u8]) -> Result<Caller, ApiError> {
+        self.keys.check_heard()?;
+        let identity = self.identities.identify(token).await?;
+        self.keys.rules.of_token(&identity, unix_s())
+    }
+
+    /// How callers sign in, and who this one is.
+    ///
+    /// # Errors
+    /// `unauthorized` if what it shows is not valid.
+    pub(crate) async fn status(&self, headers: &HeaderMap) -> Result<AuthStatus, ApiError> {
+        let caller = match bearer(headers) {
+            Some(_) => Some(self.caller(headers).await?),
+            None => None,
+        };
+        Ok(AuthStatus {
+            caller: caller.map(whoami),
+            ..self.told.clone()
+        })
+    }
+}
+
+/// Whether a text has the form of a signed token (JWS, RFC 7515).
+fn is_token(text: &[u8]) -> bool {
+    text.split(|b| *b == b'.').count() == 3
+}
+
+fn whoami(caller: Caller) -> Whoami {
+    let name = caller.name().to_owned();
+    let expires_unix_s = match caller.credential {
+        Credential::Identity { expires_unix_s, .. } => expires_unix_s,
+        Credential::Platform | Credential::Key(_) => None,
+    };
+    Whoami {
+        name,
+        grants: caller.grants,
+        expires_unix_s,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use rekindle_wire::access::{AccessRole, Admitted, RuleId, Scope, TokenHolder, generate};
+    use rekindle_wire::internal::{KeysAnswer, KnownKey, KnownRule};
+    use serde_json::json;
+
+    use super::*;
+    use crate::key::KeyHash;
+    use crate::metrics::Metrics;
+    use crate::tokens::provider::{Key, Provider};
+
+    fn callers(settings: &IdentityIssuers) -> Callers {
+        let keys = Arc::new(Keys::new(KeyHash::of("platform")));
+        Callers::new(keys, Identities::new(settings, &Arc::new(Metrics::new())), settings)
+    }
+
+    fn tell(callers: &Callers, keys: Vec<KnownKey>, rules: Vec<KnownRule>) {
+        callers.keys.apply(KeysAnswer {
+            epoch: "lead".to_owned(),
+            revision: 1,
+            whole: true,
+            keys,
+            revoked: Vec::new(),
+            rules: Some(rules),
+        });
+    }
+
+    fn sends(key: &str) -> HeaderMap {
+        let value = HeaderValue::from_str(&format!("Bearer {key}")).unwrap();
+        HeaderMap::from_iter([(AUTHORIZATION, value)])
+    }
+
+    #[tokio::test]
+    async fn a_function_learns_no_key_of_the_platforms_and_its_own_stay() {
+        let callers = callers(&IdentityIssuers::default());
+        let (id, key) = generate();
+        let scope: Scope = "*.team".parse().unwrap();
+        let known = KnownKey {
+            id,
+            hash: blake3::hash(key.as_bytes()).to_hex().to_string(),
+            role: AccessRole::Reader,
+            scope: scope.clone(),
+            expires_unix_s: None,
+        };
+        tell(&callers, vec![known], Vec::new());
+        let revoked = generate().1;
+        for sent in ["platform", &key, &revoked] {
+            let mut headers = sends(sent);
+            let shown = callers.shown(&headers).await;
+            shown.hide(&mut headers);
+            assert!(headers.is_empty(), "{sent}");
+            let found = shown.into_known().map_err(|e| e.code);
+            let expected = match sent {
+                sent if *sent == revoked => Err(ErrorCode::Unauthorized),
+                "platform" => Ok(Scope::Platform),
+                _ => Ok(scope.clone()),
+            };
+            assert_eq!(found.map(|caller| caller.unwrap().grants[0].scope.clone()), expected);
+        }
+        let mut own = sends("rk_live_of_another_service");
+        let shown = callers.shown(&own).await;
+        shown.hide(&mut own);
+        assert!(shown.into_known().unwrap().is_none());
+        assert_eq!(own.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_token_that_a_rule_admits_is_hidden_from_functions_and_any_other_is_theirs() {
+        let key = Key::new("one");
+        let provider = Provider::start(&[&key]).await;
+        let settings = IdentityIssuers {
+            issuers: vec![provider.address.parse().unwrap()],
+            audiences: vec!["orders".to_owned()],
+            login_client: None,
+        };
+        let callers = callers(&settings);
+        let ada = key.sign(&provider.claims(&json!({ "sub": "ada" })));
+        let code = async |token: &str| callers.caller(&sends(token)).await.unwrap_err().code;
+        assert_eq!(code(&ada).await, ErrorCode::Unavailable, "nothing is heard yet");
+        let holder = TokenHolder {
+            issuer: provider.address.clone(),
+            claims: [("sub".to_owned(), "ada".to_owned())].into(),
+        };
+        let rule = KnownRule {
+            id: RuleId::generate(),
+            admits: Admitted::Token(holder),
+            role: AccessRole::Invoker,
+            scope: "*.team".parse().unwrap(),
+            expires_unix_s: None,
+        };
+        tell(&callers, Vec::new(), vec![rule]);
+        assert_eq!(callers.caller(&sends(&ada)).await.unwrap().grants.len(), 1);
+        let eve = key.sign(&provider.claims(&json!({ "sub": "eve" })));
+        let elsewhere = key.sign(&provider.claims(&json!({ "sub": "ada", "aud": "shop" })));
+        for (token, is_hidden) in [(&ada, true), (&eve, false), (&elsewhere, false)] {
+            let mut headers = sends(token);
+            let shown = callers.shown(&headers).await;
+            shown.hide(&mut headers);
+            assert_eq!(headers.is_empty(), is_hidden);
+            assert_eq!(shown.known().is_some(), is_hidden);
+            assert!(is_hidden || code(token).await == ErrorCode::Unauthorized);
+        }
+        let status = callers.status(&sends(&ada)).await.unwrap();
+        assert_eq!(status.caller.unwrap().name, format!("oidc:ada@{}", provider.address));
+        assert!(callers.status(&HeaderMap::new()).await.unwrap().caller.is_none());
+        assert!(callers.status(&sends(&eve)).await.is_err());
+    }
+}

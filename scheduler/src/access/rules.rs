@@ -1,0 +1,100 @@
+//! Adds, lists and removes rules of access.
+
+use rekindle_wire::access::{AccessRole, Caller, RuleId, Scope};
+use rekindle_wire::api::{AccessRule, KEY_LIFE_MAX_S, NewRuleRequest, RemovedRule};
+use rekindle_wire::{ApiError, ErrorCode};
+
+use super::keys::{LIFE_MIN_S, publish};
+use crate::clock::unix_s;
+use crate::refusal::from_store;
+use crate::releases::whole;
+use crate::state::Scheduler;
+
+/// The rules within the caller's scope, the newest first.
+pub(crate) fn list(scheduler: &Scheduler, caller: &Caller) -> Vec<AccessRule> {
+    let mut all = scheduler.keys.rules();
+    all.retain(|rule| caller.has(AccessRole::Admin, &rule.scope()));
+    all
+}
+
+/// Adds a rule, which every gateway that answers within a second then applies.
+///
+/// # Errors
+/// If the caller may not give that role away, or the rule cannot be as asked for.
+pub(crate) async fn add(scheduler: &Scheduler, caller: Caller, asked: NewRuleRequest) -> Result<AccessRule, ApiError> {
+    check(&asked)?;
+    let scope = Scope::of(asked.namespace.clone(), asked.function.as_ref());
+    caller.check(asked.role, &scope)?;
+    if let Some(namespace) = scope.namespace() {
+        scheduler.state().catalog.check_namespace(namespace.as_str())?;
+    }
+    let here = scheduler.clone();
+    whole(scheduler, async move { add_now(&here, &caller, asked, &scope).await }).await
+}
+
+fn check(asked: &NewRuleRequest) -> Result<(), ApiError> {
+    let bad = |message: String| ApiError::new(ErrorCode::BadRequest, message);
+    asked.admits.check().map_err(bad)?;
+    match asked.expires_s {
+        Some(life) if !(LIFE_MIN_S..=KEY_LIFE_MAX_S).contains(&life) => Err(bad(format!(
+            "a rule lives {LIFE_MIN_S} seconds to ten years, not {life} seconds: change expires_s, or leave it out"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+async fn add_now(
+    scheduler: &Scheduler,
+    caller: &Caller,
+    asked: NewRuleRequest,
+    scope: &Scope,
+) -> Result<AccessRule, ApiError> {
+    let order = scheduler.keys.changing.lock().await;
+    scheduler.keys.check_room_for_rule(scope.namespace().as_ref())?;
+    let created_unix_s = unix_s();
+    let life = asked.expires_s.and_then(|life| i64::try_from(life).ok());
+    let asked_end = life.map(|life| created_unix_s.saturating_add(life));
+    // No longer than the key or the rule that whoever adds it has.
+    let own_end = scheduler.keys.recheck(caller, created_unix_s)?;
+    let rule = AccessRule {
+        id: RuleId::generate(),
+        admits: asked.admits,
+        role: asked.role,
+        namespace: scope.namespace(),
+        function: scope.function(),
+        created_by: caller.name().to_owned(),
+        created_unix_s,
+        expires_unix_s: asked_end.into_iter().chain(own_end).min(),
+    };
+    scheduler.store.add_access_rule(&rule).await.map_err(from_store)?;
+    let revision = scheduler.keys.add_rule(rule.clone());
+    tracing::info!(rule = %rule.id, role = %rule.role, %scope, admits = %rule.admits, by = caller.name(), "a rule of access was added");
+    publish(scheduler, revision).await;
+    drop(order);
+    Ok(rule)
+}
+
+/// Removes a rule.
+///
+/// # Errors
+/// If there is none of that id within the caller's scope.
+pub(crate) async fn remove(scheduler: &Scheduler, caller: Caller, id: RuleId) -> Result<RemovedRule, ApiError> {
+    let here = scheduler.clone();
+    whole(scheduler, async move { remove_now(&here, &caller, id).await }).await
+}
+
+async fn remove_now(scheduler: &Scheduler, caller: &Caller, id: RuleId) -> Result<RemovedRule, ApiError> {
+    let order = scheduler.keys.changing.lock().await;
+    if !list(scheduler, caller).iter().any(|rule| rule.id == id) {
+        return Err(ApiError::new(
+            ErrorCode::NotFound,
+            format!("no rule {id}: `fn access list` shows those there are"),
+        ));
+    }
+    scheduler.store.remove_access_rule(&id).await.map_err(from_store)?;
+    let revision = scheduler.keys.remove_rules(std::slice::from_ref(&id));
+    tracing::info!(rule = %id, by = caller.name(), "a rule of access was removed");
+    let everywhere = publish(scheduler, revision).await;
+    drop(order);
+    Ok(RemovedRule { id, everywhere })
+}
