@@ -113,6 +113,26 @@ pub(crate) struct ClientArgs {
     /// A file with the authority of an https gateway's certificate (PEM), instead of those that this machine trusts.
     #[arg(long, global = true, value_name = "FILE", env = "FN_CA", help_heading = "Connection")]
     pub(crate) ca: Option<PathBuf>,
+    /// A certificate with its chain (PEM) to show to an https gateway in place of a key.
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "FN_CLIENT_CERT",
+        requires = "client_key",
+        help_heading = "Connection"
+    )]
+    pub(crate) client_cert: Option<PathBuf>,
+    /// The key of --client-cert (PEM).
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "FN_CLIENT_KEY",
+        requires = "client_cert",
+        help_heading = "Connection"
+    )]
+    pub(crate) client_key: Option<PathBuf>,
     /// Namespace of the functions that are named without one; by default what the settings file says, or "default".
     #[arg(
         long,

@@ -59,6 +59,8 @@ pub(crate) struct Client {
     key_file: Option<PathBuf>,
     /// Where the token of a login is found that is used in place of a key.
     login: Option<Logins>,
+    /// Whether it shows a certificate.
+    has_certificate: bool,
     /// Token for calls between parts of the platform, which reach each other directly.
     token: Option<String>,
     /// Namespace of what is named without one.
@@ -70,15 +72,18 @@ impl Client {
     pub(crate) fn new(args: &ClientArgs) -> Result<Self> {
         let login = match &args.key {
             Some(_) => None,
+            // What is said now goes before what was kept.
+            None if args.client_cert.is_some() => None,
             None => signed_in(&args.url)?,
         };
         let (key_file, key) = match &args.key {
             Some(key) => (None, Some(key.clone())),
-            None if login.is_some() => (None, None),
+            None if login.is_some() || args.client_cert.is_some() => (None, None),
             // A file does not say whose key it holds, so only this machine's gateway is sent it.
             None if is_local(&args.url) => key_from_files(key_files())?.unzip(),
             None => (None, None),
         };
+        let own = args.client_cert.as_deref().zip(args.client_key.as_deref());
         let namespace = match &args.namespace {
             Some(namespace) => namespace.clone(),
             None => settings::namespace()?,
@@ -87,16 +92,17 @@ impl Client {
             namespace,
             key_file,
             login,
-            ..Self::at(&args.url, key, args.ca.as_deref())?
+            has_certificate: args.client_cert.is_some(),
+            ..Self::at(&args.url, key, args.ca.as_deref(), own)?
         })
     }
 
     /// A client of the gateway at `url` with this key.
     pub(crate) fn with_key(url: &str, key: Option<String>) -> Result<Self> {
-        Self::at(url, key, None)
+        Self::at(url, key, None, None)
     }
 
-    fn at(url: &str, key: Option<String>, ca: Option<&Path>) -> Result<Self> {
+    fn at(url: &str, key: Option<String>, ca: Option<&Path>, own: Option<(&Path, &Path)>) -> Result<Self> {
         let parsed = reqwest::Url::parse(url).with_context(|| {
             format!("\"{url}\" is not an address: set FN_URL to http://HOST:PORT or https://HOST:PORT")
         })?;
@@ -107,7 +113,10 @@ impl Client {
             .build()
             .context("the HTTP client could not be made")?;
         let http = match parsed.scheme() {
-            "https" => Transport::to_public(http, ca, CONNECT_TIMEOUT)?,
+            "https" => Transport::to_public(http, ca, own, CONNECT_TIMEOUT)?,
+            "http" if own.is_some() => {
+                bail!("{url}: a certificate is shown over https alone: set FN_URL to https://HOST:PORT")
+            }
             "http" => Transport::plain(http),
             other => bail!(
                 "{url}: fn speaks http and https to the gateway, not {other}: set FN_URL to http://HOST:PORT or \
@@ -120,6 +129,7 @@ impl Client {
             key: key.map(|k| k.trim().to_owned()),
             key_file: None,
             login: None,
+            has_certificate: false,
             token: None,
             namespace: Namespace::default(),
         })
@@ -222,7 +232,7 @@ impl Client {
         }
         if error.code == ErrorCode::Unauthorized && self.login.is_some() {
             error.message = format!("{}; `fn login {}` signs you in anew", error.message, self.base);
-        } else if error.code == ErrorCode::Unauthorized && self.key.is_none() {
+        } else if error.code == ErrorCode::Unauthorized && self.key.is_none() && !self.has_certificate {
             let places: Vec<String> = key_files().iter().map(|p| p.display().to_string()).collect();
             let fix = if is_local(&self.base) {
                 format!(

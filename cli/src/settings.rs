@@ -46,13 +46,15 @@ const LENIENT: [&str; 2] = ["down", "doctor"];
 /// Options that say where a platform is. `fn up` takes them from its own table alone, and so do tools.
 const PLACES: [&str; 3] = ["data", "cache", "run"];
 /// Options that say which file to read, or only make sense on a command line.
-const NOT_IN_FILES: [&str; 13] = [
+const NOT_IN_FILES: [&str; 15] = [
     "config",
     "help",
     NAMESPACE,
     "url",
     "key",
     "ca",
+    "client-cert",
+    "client-key",
     "foreground",
     "detached",
     "overwrite",

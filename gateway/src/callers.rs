@@ -1,16 +1,23 @@
-//! Who calls: by a key, or by a token that a rule admits.
+//! Who calls: by a key, or by a token or a certificate that a rule admits.
+//!
+//! What a request names in its header goes before the certificate of its connection. A browser shows a certificate
+//! without being told to, so one does not count for requests that another origin's page has made.
 
 use std::sync::Arc;
 
 use http::HeaderMap;
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, ORIGIN};
 use rekindle_wire::access::{Caller, Credential};
 use rekindle_wire::api::{AuthStatus, Login, Whoami};
 use rekindle_wire::headers::bearer;
 use rekindle_wire::{ApiError, ErrorCode};
 
 use crate::keys::{Keys, unix_s};
+use crate::tls::ClientCertificate;
 use crate::tokens::{Identities, IdentityIssuers};
+
+/// Where browsers say whose page has made a request.
+const FETCH_SITE: &str = "sec-fetch-site";
 
 /// Recognizes callers.
 pub(crate) struct Callers {
@@ -60,14 +67,15 @@ impl Shown {
 }
 
 impl Callers {
-    pub(crate) fn new(keys: Arc<Keys>, identities: Identities, settings: &IdentityIssuers) -> Self {
+    pub(crate) fn new(keys: Arc<Keys>, identities: Identities, settings: &IdentityIssuers, certificates: bool) -> Self {
         let issuer = settings.issuers.first().map(|issuer| issuer.name.clone());
         let login = issuer.zip(settings.login_client.clone());
         let told = AuthStatus {
             login: login.map(|(issuer, client_id)| Login { issuer, client_id }),
             issuers: settings.issuers.iter().map(|issuer| issuer.name.clone()).collect(),
             audiences: settings.audiences.clone(),
-            ..AuthStatus::default()
+            certificates,
+            caller: None,
         };
         Self { keys, identities, told }
     }
@@ -76,11 +84,18 @@ impl Callers {
     ///
     /// # Errors
     /// `unauthorized` if it shows nothing, or nothing that is valid.
-    pub(crate) async fn caller(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
+    pub(crate) async fn caller(
+        &self,
+        headers: &HeaderMap,
+        client: Option<&ClientCertificate>,
+    ) -> Result<Caller, ApiError> {
         if let Some(caller) = self.keys.shown(headers)? {
             return Ok(caller);
         }
         let refused = |message: &str| Err(ApiError::new(ErrorCode::Unauthorized, message));
+        if let (None, Some(client)) = (bearer(headers), client) {
+            return self.of_certificate(headers, client);
+        }
         match bearer(headers) {
             Some(token) if self.identities.are_known() && is_token(token) => self.of_token(token).await,
             Some(_) => refused("the key is wrong: see where `fn up` keeps the platform's (`fn status`), or set FN_KEY"),
@@ -92,7 +107,7 @@ impl Callers {
     }
 
     /// What the caller of a function has shown, who may show what is the function's own.
-    pub(crate) async fn shown(&self, headers: &HeaderMap) -> Shown {
+    pub(crate) async fn shown(&self, headers: &HeaderMap, client: Option<&ClientCertificate>) -> Shown {
         match (self.keys.shown(headers).transpose(), bearer(headers)) {
             (Some(caller), _) => Shown {
                 caller: Some(caller),
@@ -108,7 +123,7 @@ impl Callers {
                 }
             }
             _ => Shown {
-                caller: None,
+                caller: client.map(|client| self.of_certificate(headers, client)),
                 is_hidden: false,
             },
         }
@@ -120,19 +135,43 @@ impl Callers {
         self.keys.rules.of_token(&identity, unix_s())
     }
 
+    fn of_certificate(&self, headers: &HeaderMap, client: &ClientCertificate) -> Result<Caller, ApiError> {
+        if is_of_a_page(headers) {
+            return Err(ApiError::new(
+                ErrorCode::Unauthorized,
+                "a certificate does not count for what a page of another origin asks: send a key or a token",
+            ));
+        }
+        self.keys.check_heard()?;
+        let (names, expires_unix_s) = client.names()?;
+        self.keys.rules.of_certificate(names, expires_unix_s, unix_s())
+    }
+
     /// How callers sign in, and who this one is.
     ///
     /// # Errors
     /// `unauthorized` if what it shows is not valid.
-    pub(crate) async fn status(&self, headers: &HeaderMap) -> Result<AuthStatus, ApiError> {
-        let caller = match bearer(headers) {
-            Some(_) => Some(self.caller(headers).await?),
-            None => None,
+    pub(crate) async fn status(
+        &self,
+        headers: &HeaderMap,
+        client: Option<&ClientCertificate>,
+    ) -> Result<AuthStatus, ApiError> {
+        let caller = match (bearer(headers), client) {
+            (None, None) => None,
+            _ => Some(self.caller(headers, client).await?),
         };
         Ok(AuthStatus {
             caller: caller.map(whoami),
             ..self.told.clone()
         })
+    }
+}
+
+/// Whether a browser sends the request for a page of another origin.
+fn is_of_a_page(headers: &HeaderMap) -> bool {
+    match headers.get(FETCH_SITE) {
+        Some(site) => site != "same-origin" && site != "none",
+        None => headers.contains_key(ORIGIN),
     }
 }
 
@@ -168,7 +207,12 @@ mod tests {
 
     fn callers(settings: &IdentityIssuers) -> Callers {
         let keys = Arc::new(Keys::new(KeyHash::of("platform")));
-        Callers::new(keys, Identities::new(settings, &Arc::new(Metrics::new())), settings)
+        Callers::new(
+            keys,
+            Identities::new(settings, &Arc::new(Metrics::new())),
+            settings,
+            false,
+        )
     }
 
     fn tell(callers: &Callers, keys: Vec<KnownKey>, rules: Vec<KnownRule>) {
@@ -203,7 +247,7 @@ mod tests {
         let revoked = generate().1;
         for sent in ["platform", &key, &revoked] {
             let mut headers = sends(sent);
-            let shown = callers.shown(&headers).await;
+            let shown = callers.shown(&headers, None).await;
             shown.hide(&mut headers);
             assert!(headers.is_empty(), "{sent}");
             let found = shown.into_known().map_err(|e| e.code);
@@ -215,7 +259,7 @@ mod tests {
             assert_eq!(found.map(|caller| caller.unwrap().grants[0].scope.clone()), expected);
         }
         let mut own = sends("rk_live_of_another_service");
-        let shown = callers.shown(&own).await;
+        let shown = callers.shown(&own, None).await;
         shown.hide(&mut own);
         assert!(shown.into_known().unwrap().is_none());
         assert_eq!(own.len(), 1);
@@ -232,7 +276,7 @@ mod tests {
         };
         let callers = callers(&settings);
         let ada = key.sign(&provider.claims(&json!({ "sub": "ada" })));
-        let code = async |token: &str| callers.caller(&sends(token)).await.unwrap_err().code;
+        let code = async |token: &str| callers.caller(&sends(token), None).await.unwrap_err().code;
         assert_eq!(code(&ada).await, ErrorCode::Unavailable, "nothing is heard yet");
         let holder = TokenHolder {
             issuer: provider.address.clone(),
@@ -246,20 +290,31 @@ mod tests {
             expires_unix_s: None,
         };
         tell(&callers, Vec::new(), vec![rule]);
-        assert_eq!(callers.caller(&sends(&ada)).await.unwrap().grants.len(), 1);
+        assert_eq!(callers.caller(&sends(&ada), None).await.unwrap().grants.len(), 1);
         let eve = key.sign(&provider.claims(&json!({ "sub": "eve" })));
         let elsewhere = key.sign(&provider.claims(&json!({ "sub": "ada", "aud": "shop" })));
         for (token, is_hidden) in [(&ada, true), (&eve, false), (&elsewhere, false)] {
             let mut headers = sends(token);
-            let shown = callers.shown(&headers).await;
+            let shown = callers.shown(&headers, None).await;
             shown.hide(&mut headers);
             assert_eq!(headers.is_empty(), is_hidden);
             assert_eq!(shown.known().is_some(), is_hidden);
             assert!(is_hidden || code(token).await == ErrorCode::Unauthorized);
         }
-        let status = callers.status(&sends(&ada)).await.unwrap();
+        let status = callers.status(&sends(&ada), None).await.unwrap();
         assert_eq!(status.caller.unwrap().name, format!("oidc:ada@{}", provider.address));
-        assert!(callers.status(&HeaderMap::new()).await.unwrap().caller.is_none());
-        assert!(callers.status(&sends(&eve)).await.is_err());
+        assert!(callers.status(&HeaderMap::new(), None).await.unwrap().caller.is_none());
+        assert!(callers.status(&sends(&eve), None).await.is_err());
+    }
+
+    #[test]
+    fn a_certificate_does_not_count_for_a_page_of_another_origin() {
+        let of =
+            |name: &'static str, value: &str| HeaderMap::from_iter([(name.parse().unwrap(), value.parse().unwrap())]);
+        for site in ["cross-site", "same-site"] {
+            assert!(is_of_a_page(&of(FETCH_SITE, site)), "{site}");
+        }
+        assert!(is_of_a_page(&of("origin", "null")));
+        assert!(!is_of_a_page(&of(FETCH_SITE, "same-origin")) && !is_of_a_page(&HeaderMap::new()));
     }
 }

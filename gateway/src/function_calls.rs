@@ -132,7 +132,7 @@ async fn answer(
     };
     headers::strip_forwarded(request.headers_mut());
     headers::strip_upgrade(request.headers_mut());
-    let shown = gateway.callers.shown(request.headers()).await;
+    let shown = gateway.callers.shown(request.headers(), None).await;
     gateway.admit(&function, &shown, request.headers(), true).await?;
     shown.hide(request.headers_mut());
     gateway.take_of_rate(&function)?;

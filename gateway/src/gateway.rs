@@ -189,8 +189,8 @@ impl Gateway {
     }
 
     /// Refuses a forced start to a caller that is no deployer of the function.
-    async fn check_force(&self, headers: &HeaderMap, function: &FunctionId) -> Result<(), ApiError> {
-        let caller = self.callers.caller(headers).await;
+    async fn check_force(&self, headers: &HeaderMap, via: &Via, function: &FunctionId) -> Result<(), ApiError> {
+        let caller = self.callers.caller(headers, via.client.as_deref()).await;
         let checked = caller.and_then(|c| c.check(AccessRole::Deployer, &Scope::Function(function.clone())));
         checked.map_err(|e| ApiError::new(e.code, format!("{}; {FORCE_START} is for deployers only", e.message)))
     }
@@ -314,9 +314,9 @@ impl Gateway {
                 }
                 let force = route::forced(request.headers())?;
                 if force.is_some() {
-                    self.check_force(request.headers(), &name).await?;
+                    self.check_force(request.headers(), via, &name).await?;
                 }
-                let shown = self.callers.shown(request.headers()).await;
+                let shown = self.callers.shown(request.headers(), via.client.as_deref()).await;
                 self.admit(&name, &shown, request.headers(), false).await?;
                 shown.hide(request.headers_mut());
                 self.take_of_rate(&name)?;
@@ -345,7 +345,7 @@ impl Gateway {
                 if asked_by_page.as_ref().is_some_and(CrossOrigin::is_preflight) {
                     return Ok(Response::default());
                 }
-                let shown = self.callers.shown(request.headers()).await;
+                let shown = self.callers.shown(request.headers(), via.client.as_deref()).await;
                 self.admit(&name, &shown, request.headers(), false).await?;
                 shown.hide(request.headers_mut());
                 let caller = shown.into_known()?;
@@ -362,11 +362,11 @@ impl Gateway {
             }
             Route::Invocation { name, asynchronous } => {
                 let mut request = request;
-                let caller = self.callers.caller(request.headers()).await?;
+                let caller = self.callers.caller(request.headers(), via.client.as_deref()).await?;
                 caller.check(AccessRole::Invoker, &Scope::Function(name.clone()))?;
                 let force = route::forced(request.headers())?;
                 if force.is_some() {
-                    self.check_force(request.headers(), &name).await?;
+                    self.check_force(request.headers(), via, &name).await?;
                 }
                 self.take_of_rate(&name)?;
                 request.headers_mut().remove(AUTHORIZATION);
@@ -378,20 +378,22 @@ impl Gateway {
                 Ok(self.dispatch.invoke(call, request).await)
             }
             Route::Admin => {
-                let caller = self.callers.caller(request.headers()).await?;
+                let caller = self.callers.caller(request.headers(), via.client.as_deref()).await?;
                 admin::check(&request, &caller)?;
                 let received = admin::receive(&self.dispatch.intake, request, &of_api).await?;
                 // The key may have been revoked while the body came.
-                let caller = self.callers.caller(received.0.headers()).await?;
+                let caller = self.callers.caller(received.0.headers(), via.client.as_deref()).await?;
                 Ok(admin::pass_on(&self.scheduler, received, request_id, &caller).await)
             }
             Route::Metrics => {
-                let caller = self.callers.caller(request.headers()).await?;
+                let caller = self.callers.caller(request.headers(), via.client.as_deref()).await?;
                 caller.check(AccessRole::Reader, &Scope::Platform)?;
                 let (kind, text) = exposition(&self.dispatch.metrics.registry, request.headers());
                 Ok(([kind], text).into_response())
             }
-            Route::Auth => Ok(Json(self.callers.status(request.headers()).await?).into_response()),
+            Route::Auth => {
+                Ok(Json(self.callers.status(request.headers(), via.client.as_deref()).await?).into_response())
+            }
             Route::OpenApi => Ok(Json(openapi::document()).into_response()),
             Route::Health => Ok("ok".into_response()),
             Route::Ready if self.scheduler.is_ready().await => Ok("ok".into_response()),

@@ -116,9 +116,7 @@ async fn run(config: Config, listeners: Listeners, shutdown: BoxFuture<'static, 
         None => (None, None),
         Some((listener, files)) => {
             let certificates = Certificates::open(files, &metrics)?;
-            let acceptor = certificates.acceptor()?;
             let handshakes = Handshakes {
-                acceptor,
                 certificates: certificates.clone(),
             };
             (Some((listener, handshakes)), Some(certificates))
@@ -169,7 +167,14 @@ async fn run(config: Config, listeners: Listeners, shutdown: BoxFuture<'static, 
     let running = [tokio::spawn(runner.clone().run()), tokio::spawn(runner.clone().renew())];
     let identities = Identities::new(&config.identities, &metrics);
     let gateway = Arc::new(Gateway {
-        callers: Callers::new(keys, identities, &config.identities),
+        callers: Callers::new(
+            keys,
+            identities,
+            &config.identities,
+            certificates
+                .as_ref()
+                .is_some_and(|certificates| certificates.ask_clients()),
+        ),
         tokens: Tokens::new(&config.token_issuers, &metrics),
         quotas,
         scheduler,

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -379,6 +380,172 @@ fn a_machine_deploys_with_its_own_token_and_nothing_else() {
         "{}",
         text(&strange)
     );
+}
+
+/// An authority for certificates of clients, and of the gateway.
+struct Authority {
+    pem: String,
+    issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
+}
+
+impl Authority {
+    fn new(name: &str) -> Self {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::default();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        let pem = params.self_signed(&key).unwrap().pem();
+        Self {
+            pem,
+            issuer: rcgen::Issuer::new(params, key),
+        }
+    }
+
+    /// Puts a certificate with this common name, and its key, into a directory.
+    fn put(&self, directory: &Path, name: &str, change: impl FnOnce(&mut rcgen::CertificateParams)) -> [PathBuf; 2] {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        change(&mut params);
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let files = ["crt", "key"].map(|ending| directory.join(format!("{name}.{ending}")));
+        fs::write(&files[0], certificate.pem()).unwrap();
+        fs::write(&files[1], key.serialize_pem()).unwrap();
+        files
+    }
+}
+
+#[test]
+fn a_machine_shows_a_certificate_that_a_rule_names_and_is_told_why_another_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let (own, other) = (Authority::new("own"), Authority::new("other"));
+    let clients = at("clients.pem");
+    fs::write(&clients, &own.pem).unwrap();
+    let pairs = at("pairs");
+    fs::create_dir(&pairs).unwrap();
+    own.put(&pairs, "default", |_| {});
+    let uri = rcgen::SanType::URI("spiffe://example.org/ci".try_into().unwrap());
+    let good = own.put(dir.path(), "ci", |params| params.subject_alt_names.push(uri));
+    let ended = own.put(dir.path(), "ended", |params| {
+        params.not_after = rcgen::date_time_ymd(2020, 1, 1)
+    });
+    let strange = other.put(dir.path(), "strange", |_| {});
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut options = Options::default();
+    let words = [
+        "--tls-dir",
+        pairs.to_str().unwrap(),
+        "--tls-listen",
+        &format!("127.0.0.1:{port}"),
+        "--client-ca",
+        clients.to_str().unwrap(),
+    ];
+    options.args.extend(words.map(str::to_owned));
+    let platform = Platform::start_with(options);
+    platform.deploy(&Folder::python("open", "", SEVEN));
+    platform.deploy(&Folder::python("keyed", "auth = \"key\"\n", SEVEN));
+    let ca = at("ca.pem");
+    fs::write(&ca, &own.pem).unwrap();
+    let url = format!("https://localhost:{port}");
+    let with = |[certificate, key]: &[PathBuf; 2], args: &[&str]| {
+        let mut command = Command::new(binaries::directory().join("fn"));
+        command
+            .args(args)
+            .env("HOME", dir.path())
+            .env("FN_URL", &url)
+            .env("FN_CA", &ca)
+            .env_remove("FN_KEY");
+        command
+            .arg("--client-cert")
+            .arg(certificate)
+            .arg("--client-key")
+            .arg(key);
+        text(&command.output().unwrap())
+    };
+    let calls = |[certificate, key]: &[PathBuf; 2], path: &str, header: &str| {
+        let output = Command::new("curl")
+            .args([
+                "-sS",
+                "--max-time",
+                "30",
+                "-w",
+                " %{http_code}",
+                "-H",
+                header,
+                "--cacert",
+            ])
+            .arg(&ca)
+            .arg("--cert")
+            .arg(certificate)
+            .arg("--key")
+            .arg(key)
+            .arg(format!("{url}{path}"))
+            .output();
+        text(&output.unwrap())
+    };
+    let told = with(&good, &["whoami"]);
+    assert!(
+        told.contains("no rule lets") && told.contains("spiffe://example.org/ci"),
+        "{told}"
+    );
+    assert!(with(&ended, &["whoami"]).contains("it has expired"));
+    assert!(with(&strange, &["whoami"]).contains("--client-ca"));
+    // What asks for nothing answers anybody.
+    assert_eq!(calls(&strange, "/function/open", "x: y"), "7 200");
+
+    let rule = platform.cli(&[
+        "access",
+        "add",
+        "--certificate",
+        "spiffe://example.org/ci",
+        "--role",
+        "deployer",
+    ]);
+    assert!(rule.status.success(), "{}", text(&rule));
+    let rule = text(&rule).split(':').next().unwrap().to_owned();
+    let told = with(&good, &["whoami"]);
+    assert!(
+        told.contains("cert:spiffe://example.org/ci") && told.contains("deployer for the namespace default"),
+        "{told}"
+    );
+    let folder = Folder::python("built", "", SEVEN);
+    let told = with(&good, &["deploy", folder.path().to_str().unwrap()]);
+    assert!(told.contains("live"), "{told}");
+    assert_eq!(calls(&good, "/function/keyed", "x: y"), "7 200");
+    assert!(calls(&strange, "/function/keyed", "x: y").ends_with(" 401"));
+    assert!(calls(&good, "/v1/functions", "x: y").ends_with(" 200"));
+    let of_a_page = calls(&good, "/v1/functions", "Origin: https://elsewhere.example");
+    assert!(
+        of_a_page.ends_with(" 401") && of_a_page.contains("page of another origin"),
+        "{of_a_page}"
+    );
+
+    // Another authority, while it runs; then no rule.
+    fs::write(at("new.pem"), &other.pem).unwrap();
+    fs::rename(at("new.pem"), &clients).unwrap();
+    until("the authority is replaced", SOON, || {
+        with(&good, &["whoami"]).contains("--client-ca").then_some(())
+    });
+    assert!(with(&strange, &["whoami"]).contains("no rule lets"));
+    fs::write(at("new.pem"), format!("{}{}", own.pem, other.pem)).unwrap();
+    fs::rename(at("new.pem"), &clients).unwrap();
+    until("the authority is back", SOON, || {
+        with(&good, &["whoami"]).contains(&rule).then_some(())
+    });
+    let removed = platform.cli(&["access", "rm", &rule]);
+    assert!(removed.status.success(), "{}", text(&removed));
+    assert!(with(&good, &["list"]).contains("no rule lets"));
+    let log = audit(&platform);
+    for expected in [
+        format!("admin add_rule {rule} deployer *.default spiffe://example.org/ci ok"),
+        "cert:spiffe://example.org/ci deploy built 1 ok".to_owned(),
+        format!("admin remove_rule {rule} ok"),
+    ] {
+        assert!(log.contains(&expected), "{expected}: {log:#?}");
+    }
 }
 
 #[test]

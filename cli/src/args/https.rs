@@ -37,6 +37,10 @@ pub(crate) struct HttpsArgs {
     /// NAME/fullchain.pem and NAME/privkey.pem. Turns HTTPS on; new files are loaded automatically.
     #[arg(long, value_name = "DIR", env = "FN_TLS_DIR", group = "certificates")]
     pub(crate) tls_dir: Option<PathBuf>,
+    /// Authorities (PEM) whose certificates clients may show in place of keys, where `fn access` says so; read again when
+    /// the file changes.
+    #[arg(long, value_name = "FILE", env = "FN_CLIENT_CA", requires = "certificates")]
+    pub(crate) client_ca: Option<PathBuf>,
     /// Where the gateway listens for HTTPS.
     #[arg(
         long,
@@ -79,6 +83,7 @@ impl HttpsArgs {
         let files = CertificateFiles {
             pair: self.tls_cert.clone().zip(self.tls_key.clone()),
             directory: self.tls_dir.clone(),
+            client_authorities: self.client_ca.clone(),
         };
         let listener = TcpListener::bind(self.tls_listen).await.with_context(|| {
             format!(

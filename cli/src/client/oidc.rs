@@ -91,7 +91,7 @@ impl Provider {
             .build()
             .context("the HTTP client could not be made")?;
         let http = match address.scheme() {
-            "https" => Transport::to_public(http, None, CONNECT_TIMEOUT)?,
+            "https" => Transport::to_public(http, None, None, CONNECT_TIMEOUT)?,
             "http" if is_local(issuer) => Transport::plain(http),
             _ => bail!("{issuer}: an issuer of tokens has to be reached by https"),
         };

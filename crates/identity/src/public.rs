@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use hyper_rustls::{ConfigBuilderExt as _, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
 use crate::connect::Connector;
@@ -23,6 +23,14 @@ pub enum PublicError {
     /// The file has no usable certificate.
     #[error("{0}: holds no certificate of an authority: a PEM file is expected")]
     NoAuthority(PathBuf),
+    /// A certificate to show, or its key, cannot be used.
+    #[error("{certificate} and {key}: are no certificate with its key (PEM)")]
+    NoPair {
+        /// The certificate.
+        certificate: PathBuf,
+        /// The key.
+        key: PathBuf,
+    },
     /// This machine has no trusted authorities.
     #[error("this machine has no authorities to believe: install ca-certificates, or name one with --ca")]
     NoRoots(#[source] std::io::Error),
@@ -31,11 +39,16 @@ pub enum PublicError {
     Tls(#[from] rustls::Error),
 }
 
-/// A connector that trusts this machine's authorities, or only those in the file `ca`.
+/// A connector that trusts this machine's authorities, or only those in the file `ca`. It shows the certificate of
+/// `own`, with its key, to servers that ask for one.
 ///
 /// # Errors
 /// If there are none.
-pub(crate) fn connector(ca: Option<&Path>, connect_limit: Duration) -> Result<Connector, PublicError> {
+pub(crate) fn connector(
+    ca: Option<&Path>,
+    own: Option<(&Path, &Path)>,
+    connect_limit: Duration,
+) -> Result<Connector, PublicError> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
     let config = match ca {
@@ -46,10 +59,32 @@ pub(crate) fn connector(ca: Option<&Path>, connect_limit: Duration) -> Result<Co
     http.enforce_http(false);
     http.set_nodelay(true);
     http.set_connect_timeout(Some(connect_limit));
-    let builder = HttpsConnectorBuilder::new().with_tls_config(config.with_no_client_auth());
+    let config = match own {
+        None => config.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let (chain, secret) = pair(certificate, key)?;
+            config.with_client_auth_cert(chain, secret)?
+        }
+    };
+    let builder = HttpsConnectorBuilder::new().with_tls_config(config);
     Ok(Connector::to_others(
         builder.https_only().enable_http1().wrap_connector(http),
     ))
+}
+
+fn pair(certificate: &Path, key: &Path) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), PublicError> {
+    let none = || PublicError::NoPair {
+        certificate: certificate.to_owned(),
+        key: key.to_owned(),
+    };
+    let text = files::read(certificate)?.ok_or_else(none)?;
+    let chain = CertificateDer::pem_slice_iter(text.as_bytes()).collect::<Result<Vec<_>, _>>();
+    let text = files::read(key)?.ok_or_else(none)?;
+    let secret = PrivateKeyDer::from_pem_slice(text.as_bytes());
+    match (chain, secret) {
+        (Ok(chain), Ok(secret)) if !chain.is_empty() => Ok((chain, secret)),
+        _ => Err(none()),
+    }
 }
 
 fn roots(path: &Path) -> Result<RootCertStore, PublicError> {

@@ -113,14 +113,19 @@ impl Transport {
     }
 
     /// Uses TLS to a gateway, as its clients do: its certificate must come from an authority that this machine trusts,
-    /// or from one in the file `ca`.
+    /// or from one in the file `ca`. A gateway that asks for a certificate is shown that of `own`, with its key.
     ///
     /// # Errors
     /// If there is no such authority.
-    pub fn to_public(plain: reqwest::Client, ca: Option<&Path>, connect_limit: Duration) -> Result<Self, PublicError> {
+    pub fn to_public(
+        plain: reqwest::Client,
+        ca: Option<&Path>,
+        own: Option<(&Path, &Path)>,
+        connect_limit: Duration,
+    ) -> Result<Self, PublicError> {
         Ok(Self {
             plain,
-            guarded: Some(client(public::connector(ca, connect_limit)?)),
+            guarded: Some(client(public::connector(ca, own, connect_limit)?)),
             in_process: InProcessRoles::default(),
         })
     }

@@ -41,13 +41,12 @@ use rekindle_relay::{HeadLimits, Tunnel};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use crate::clients::Held;
 use crate::metrics::Metrics;
 use crate::pace::MinRate;
-use crate::tls::{Certificates, H2};
+use crate::tls::{Certificates, ClientCertificate, H2};
 use pacing::Paced;
 use phase::{Phase, Watched};
 use preface::ReadAhead;
@@ -78,6 +77,8 @@ pub(crate) struct Via {
     pub(crate) peer: IpAddr,
     /// Over TLS: name of the certificate that was shown.
     pub(crate) certificate: Option<Arc<str>>,
+    /// The certificate that the client showed.
+    pub(crate) client: Option<Arc<ClientCertificate>>,
 }
 
 /// Answers requests.
@@ -95,7 +96,6 @@ pub(crate) trait Answering: Send + Sync + 'static {
 /// What a TLS listener's connections begin with.
 #[derive(Clone)]
 pub(crate) struct Handshakes {
-    pub(crate) acceptor: TlsAcceptor,
     pub(crate) certificates: Arc<Certificates>,
 }
 
@@ -123,11 +123,12 @@ pub(crate) async fn serve<A: Answering>(
     drop(stream.set_nodelay(true));
     let phase = Arc::new(Phase::default());
     let stream = Paced::new(stream, limits, phase.clone(), metrics.clone(), tls.is_none());
-    let serving = |certificate| Serving {
+    let serving = |certificate, client| Serving {
         answering,
         via: Arc::new(Via {
             peer: peer.ip(),
             certificate,
+            client,
         }),
         phase: phase.clone(),
         limits,
@@ -142,7 +143,7 @@ pub(crate) async fn serve<A: Answering>(
                 Ok(Err(error)) => return tracing::debug!(%peer, %error, "a client's connection ended early"),
                 Err(_) => return tracing::debug!(%peer, "a client's connection was silent"),
             };
-            let serving = serving(None);
+            let serving = serving(None, None);
             if is_h2 {
                 phase.shaken(true);
                 Box::pin(http2::serve(stream, serving)).await
@@ -151,7 +152,7 @@ pub(crate) async fn serve<A: Answering>(
             }
         }
         Some(handshakes) => {
-            let shaken = tokio::time::timeout(limits.head, handshakes.acceptor.accept(stream)).await;
+            let shaken = tokio::time::timeout(limits.head, handshakes.certificates.acceptor().accept(stream)).await;
             let stream = match shaken {
                 Ok(Ok(stream)) => stream,
                 Ok(Err(error)) => {
@@ -166,7 +167,8 @@ pub(crate) async fn serve<A: Answering>(
             metrics.handshake("made");
             let session = stream.get_ref().1;
             let is_h2 = session.alpn_protocol() == Some(H2);
-            let serving = serving(Some(handshakes.certificates.shown_for(session.server_name())));
+            let shown = handshakes.certificates.shown_for(session.server_name());
+            let serving = serving(Some(shown), handshakes.certificates.of_client(session));
             phase.shaken(is_h2);
             match is_h2 {
                 true => Box::pin(http2::serve(stream, serving)).await,

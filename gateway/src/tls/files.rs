@@ -19,6 +19,8 @@ pub struct CertificateFiles {
     pub pair: Option<(PathBuf, PathBuf)>,
     /// A directory of pairs: `NAME.crt` beside `NAME.key`, or `NAME/fullchain.pem` with `NAME/privkey.pem`.
     pub directory: Option<PathBuf>,
+    /// Authorities whose certificates clients may show: PEM.
+    pub client_authorities: Option<PathBuf>,
 }
 
 /// Identity and state of a file. It differs if the file was replaced, or written since.
@@ -77,13 +79,16 @@ fn pair_at(path: &Path) -> Option<PairFiles> {
     }
 }
 
+/// Current stamp of a file. Blocks.
+pub(super) fn stamp(path: &Path) -> Stamp {
+    let m = fs::metadata(path).ok()?;
+    Some((m.dev(), m.ino(), m.mtime(), m.mtime_nsec(), m.len()))
+}
+
 impl PairFiles {
     /// Current stamps of its files. Links are followed: certbot's point to another file after each renewal. Blocks.
     pub(super) fn stamps(&self) -> [Stamp; 2] {
-        [&self.certificate, &self.key].map(|path| {
-            let m = fs::metadata(path).ok()?;
-            Some((m.dev(), m.ino(), m.mtime(), m.mtime_nsec(), m.len()))
-        })
+        [&self.certificate, &self.key].map(|path| stamp(path))
     }
 }
 
@@ -103,7 +108,7 @@ mod tests {
         fs::create_dir(at("empty")).unwrap();
         let mut files = CertificateFiles {
             directory: Some(dir.path().to_owned()),
-            pair: None,
+            ..CertificateFiles::default()
         };
         let names = |files: &CertificateFiles| -> Vec<String> {
             files.pairs().unwrap().iter().map(|p| p.name.to_string()).collect()

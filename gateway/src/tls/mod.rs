@@ -5,6 +5,7 @@
 //!                                  └─ unusable: logged and counted, the previous one stays
 //! ```
 
+mod clients;
 mod files;
 mod pair;
 mod table;
@@ -22,6 +23,8 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 use crate::metrics::Metrics;
+use clients::ClientAuthorities;
+pub(crate) use clients::ClientCertificate;
 pub use files::CertificateFiles;
 use files::Stamp;
 pub use pair::PairError;
@@ -83,7 +86,11 @@ pub enum CertificatesError {
 pub(crate) struct Certificates {
     files: CertificateFiles,
     provider: Arc<CryptoProvider>,
-    table: RwLock<Arc<Table>>,
+    /// Whose certificates clients may show.
+    clients: Option<Arc<ClientAuthorities>>,
+    /// What new handshakes are made with.
+    config: RwLock<Arc<ServerConfig>>,
+    table: Arc<RwLock<Arc<Table>>>,
     /// Stamps of each pair's files when last read, usable or not.
     seen: Mutex<HashMap<Arc<str>, [Stamp; 2]>>,
 }
@@ -114,22 +121,35 @@ impl Certificates {
             (true, None) => return Err(CertificatesError::None(files.shown())),
             (false, _) => {}
         }
+        let clients = files.client_authorities.clone();
+        let clients = clients
+            .map(|file| ClientAuthorities::open(file, &provider))
+            .transpose()?;
+        let table = Arc::new(RwLock::new(Arc::new(Table::of(pairs))));
+        let config = config(&provider, clients.as_ref(), &table)?;
         Ok(Arc::new(Self {
             files,
             provider,
-            table: RwLock::new(Arc::new(Table::of(pairs))),
+            clients,
+            config: RwLock::new(config),
+            table,
             seen: Mutex::new(seen),
         }))
     }
 
-    /// Makes the acceptor of handshakes.
-    pub(crate) fn acceptor(self: &Arc<Self>) -> Result<TlsAcceptor, CertificatesError> {
-        let mut config = ServerConfig::builder_with_provider(self.provider.clone())
-            .with_safe_default_protocol_versions()?
-            .with_no_client_auth()
-            .with_cert_resolver(self.clone());
-        config.alpn_protocols = vec![H2.to_vec(), HTTP_1_1.to_vec()];
-        Ok(TlsAcceptor::from(Arc::new(config)))
+    /// The acceptor of handshakes.
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(self.config.read().clone())
+    }
+
+    /// Whether clients may show certificates.
+    pub(crate) fn ask_clients(&self) -> bool {
+        self.clients.is_some()
+    }
+
+    /// The certificate that a client showed in its handshake.
+    pub(crate) fn of_client(&self, session: &rustls::ServerConnection) -> Option<Arc<ClientCertificate>> {
+        self.clients.as_ref()?.shown(session.peer_certificates())
     }
 
     /// Name of the pair shown for a host, or for none. Two hosts with the same pair may share a connection.
@@ -153,8 +173,9 @@ impl Certificates {
         }
     }
 
-    /// Reads the pairs whose files have changed. Blocks.
+    /// Reads the files that have changed. Blocks.
     fn look(&self, metrics: &Metrics) {
+        self.look_at_clients(metrics);
         let found = match self.files.pairs() {
             Ok(found) => found,
             // Nothing changes as long as it cannot be read.
@@ -200,6 +221,41 @@ impl Certificates {
     }
 }
 
+impl Certificates {
+    fn look_at_clients(&self, metrics: &Metrics) {
+        let Some(clients) = &self.clients else { return };
+        let name = clients.file().display().to_string();
+        match clients.look() {
+            Ok(false) => {}
+            Ok(true) => match config(&self.provider, Some(clients), &self.table) {
+                Ok(config) => {
+                    *self.config.write() = config;
+                    tracing::info!(file = name, "authorities of clients were taken up");
+                    metrics.certificate_read("loaded");
+                }
+                Err(error) => tracing::error!(file = name, %error, "new authorities of clients cannot be asked for"),
+            },
+            Err(error) => failed(&name, &error, metrics),
+        }
+    }
+}
+
+/// What handshakes are made with.
+fn config(
+    provider: &Arc<CryptoProvider>,
+    clients: Option<&Arc<ClientAuthorities>>,
+    table: &Arc<RwLock<Arc<Table>>>,
+) -> Result<Arc<ServerConfig>, rustls::Error> {
+    let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
+    let builder = match clients {
+        Some(clients) => builder.with_client_cert_verifier(clients.asking()),
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_cert_resolver(Arc::new(Shown(table.clone())));
+    config.alpn_protocols = vec![H2.to_vec(), HTTP_1_1.to_vec()];
+    Ok(Arc::new(config))
+}
+
 fn failed(name: &str, error: &PairError, metrics: &Metrics) {
     metrics.certificate_read("failed");
     tracing::error!(
@@ -209,9 +265,13 @@ fn failed(name: &str, error: &PairError, metrics: &Metrics) {
     );
 }
 
-impl ResolvesServerCert for Certificates {
+/// Shows the pair of the host that a client names.
+#[derive(Debug)]
+struct Shown(Arc<RwLock<Arc<Table>>>);
+
+impl ResolvesServerCert for Shown {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.table.read().pair_for(hello.server_name()).certified.clone())
+        Some(self.0.read().pair_for(hello.server_name()).certified.clone())
     }
 }
 

@@ -109,7 +109,7 @@ impl Pair {
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, PairError> {
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, PairError> {
     let failed = |source| PairError::Read {
         path: path.to_owned(),
         source,

@@ -21,8 +21,8 @@ fn put(directory: &Path, name: &str, hosts: &[&str]) -> String {
 
 fn directory_of(path: &Path) -> CertificateFiles {
     CertificateFiles {
-        pair: None,
         directory: Some(path.to_owned()),
+        ..CertificateFiles::default()
     }
 }
 

@@ -65,8 +65,8 @@ impl Site {
         let (plain, tls) = (listener().await.unwrap(), listener().await.unwrap());
         let addresses = (plain.local_addr().unwrap(), tls.local_addr().unwrap());
         let files = CertificateFiles {
-            pair: None,
             directory: Some(certificates.path().to_owned()),
+            ..CertificateFiles::default()
         };
         let listeners = Listeners {
             plain,
