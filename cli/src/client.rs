@@ -241,7 +241,7 @@ impl Client {
                 )
             } else {
                 format!(
-                    "the key of a gateway elsewhere is not taken from a file: set FN_KEY, or sign in with `fn login {}`",
+                    "the key of a gateway elsewhere is not taken from a file: set FN_KEY, or sign in by `fn login {}`",
                     self.base
                 )
             };

@@ -37,8 +37,8 @@ pub(crate) struct HttpsArgs {
     /// NAME/fullchain.pem and NAME/privkey.pem. Turns HTTPS on; new files are loaded automatically.
     #[arg(long, value_name = "DIR", env = "FN_TLS_DIR", group = "certificates")]
     pub(crate) tls_dir: Option<PathBuf>,
-    /// Authorities (PEM) whose certificates clients may show in place of keys, where `fn access` says so; read again when
-    /// the file changes.
+    /// Authorities (PEM) whose certificates clients may show in place of keys, where `fn access` says so; read again
+    /// when the file changes.
     #[arg(long, value_name = "FILE", env = "FN_CLIENT_CA", requires = "certificates")]
     pub(crate) client_ca: Option<PathBuf>,
     /// Where the gateway listens for HTTPS.

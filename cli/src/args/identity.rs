@@ -1,4 +1,4 @@
-//! Options of `fn access`, `fn login`, `fn logout` and `fn whoami`, and of gateways for whom they take in place of keys.
+//! Options of `fn access`, `fn login`, `fn logout` and `fn whoami`, and of gateways for whom they take without keys.
 
 use std::time::Duration;
 

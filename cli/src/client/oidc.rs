@@ -1,4 +1,4 @@
-//! Signing in at an OpenID Connect provider by the device authorization grant (RFC 8628), and refreshing what that gave.
+//! Signs in at an OpenID Connect provider by the device authorization grant (RFC 8628), and refreshes what that gave.
 
 use std::time::Duration;
 

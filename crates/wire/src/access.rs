@@ -1,5 +1,5 @@
-//! Who may do what: the roles of callers, what a role reaches, the keys that carry both, and the rules that give both to
-//! holders of tokens and certificates.
+//! Who may do what: the roles of callers, what a role reaches, the keys that carry both, and the rules that give both
+//! to holders of tokens and certificates.
 
 mod caller;
 mod key;

@@ -1,6 +1,6 @@
 //! Certificates of clients, from authorities that the operator names.
 //!
-//! A handshake takes any certificate whose key the client holds. Whether it is valid is judged for each request, so that
+//! A handshake takes any certificate whose key the client holds. Whether it is valid is judged for each request: so
 //! a client is told what is wrong with it, functions that ask for nothing answer anyway, and one that has expired since
 //! the handshake counts no longer.
 

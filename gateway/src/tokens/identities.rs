@@ -117,7 +117,7 @@ impl Identities {
     /// Checks a token.
     ///
     /// # Errors
-    /// `unauthorized` if it is no valid token of an issuer for this platform, `unavailable` if that cannot be judged now.
+    /// `unauthorized` if it is no valid token of an issuer for this platform, `unavailable` if that cannot be judged.
     pub(crate) async fn identify(&self, token: &[u8]) -> Result<Arc<Identity>, ApiError> {
         let hash = blake3::hash(token);
         if let Some(known) = self.known(&hash) {

@@ -68,7 +68,8 @@ async fn add_now(
     };
     scheduler.store.add_access_rule(&rule).await.map_err(from_store)?;
     let revision = scheduler.keys.add_rule(rule.clone());
-    tracing::info!(rule = %rule.id, role = %rule.role, %scope, admits = %rule.admits, by = caller.name(), "a rule of access was added");
+    let AccessRule { id, role, admits, .. } = &rule;
+    tracing::info!(rule = %id, %role, %scope, %admits, by = caller.name(), "a rule of access was added");
     publish(scheduler, revision).await;
     drop(order);
     Ok(rule)

@@ -150,8 +150,8 @@ impl Keys {
         revision
     }
 
-    /// Checks the key or the rules of a caller once more, whose request may have begun long ago. Returns when it expires, in seconds
-    /// since the Unix epoch.
+    /// Checks the key or the rules of a caller once more, whose request may have begun long ago. Returns when they
+    /// expire, in seconds since the Unix epoch.
     ///
     /// # Errors
     /// `unauthorized` if one was revoked or has expired since.

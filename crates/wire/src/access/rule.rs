@@ -193,7 +193,7 @@ impl Admitted {
 }
 
 impl TokenHolder {
-    /// Whether a token with these claims is a holder's. An address of mail that its issuer has not verified is nobody's.
+    /// Whether a token with these claims is a holder's. A mail address that its issuer has not verified is nobody's.
     pub fn is(&self, issuer: &str, claims: &Map<String, Value>) -> bool {
         let is_unverified = || {
             claims
