@@ -8,7 +8,7 @@ use crate::exchange::{Event, Exchange, Failure, Part};
 use crate::http::{Head, Request, end_chunks, send_chunk};
 use crate::json::Value;
 use crate::net::Connection;
-use crate::runtime::PAYLOAD_MAX;
+use crate::runtime::{INTEGRATION, PAYLOAD_MAX};
 use crate::{Function, base64, error_body, payload};
 
 /// Where the emulator, and AWS's own API, take events.
@@ -21,8 +21,6 @@ const AWS_ERROR: &str = "x-amz-function-error";
 const UNHANDLED: &str = "Unhandled";
 const JSON: &str = "application/json";
 const BINARY: &str = "application/octet-stream";
-/// A stream that begins with the head of its HTTP response.
-const INTEGRATION: &str = "application/vnd.awslambda.http-integration-response";
 /// What ends that head.
 const PRELUDE_END: [u8; 8] = [0; 8];
 const PRELUDE_MAX: usize = 1 << 20;
@@ -122,11 +120,13 @@ fn event(function: &Function, request: &Request, kind: Kind, body: Vec<u8>) -> E
         let context = String::from_utf8_lossy(&context).replace(['\r', '\n'], " ");
         headers.push(("Lambda-Runtime-Client-Context", context));
     }
-    if !header("x-amz-cognito-identity").is_empty() {
-        headers.push((
-            "Lambda-Runtime-Cognito-Identity",
-            header("x-amz-cognito-identity").to_owned(),
-        ));
+    for (from, to) in [
+        ("x-amz-cognito-identity", "Lambda-Runtime-Cognito-Identity"),
+        ("x-amz-tenant-id", "Lambda-Runtime-Aws-Tenant-Id"),
+    ] {
+        if !header(from).is_empty() {
+            headers.push((to, header(from).to_owned()));
+        }
     }
     let body = match kind {
         Kind::Http => payload::event(function, request, &id, &body).to_string().into_bytes(),

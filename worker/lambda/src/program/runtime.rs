@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::sync::mpsc::SyncSender;
 
 use crate::exchange::{Event, Exchange, Failure, Part, Refusal};
-use crate::http::{Head, Request};
+use crate::http::{Head, Headers, Request};
 use crate::json::Value;
 use crate::net::Connection;
 use crate::{Function, accepted, base64, error_body, extensions};
@@ -18,6 +18,8 @@ const JSON: &str = "application/json";
 const MODE: &str = "lambda-runtime-function-response-mode";
 const ERROR_TYPE: &str = "lambda-runtime-function-error-type";
 const ERROR_BODY: &str = "lambda-runtime-function-error-body";
+/// A stream that begins with the head of its HTTP response.
+pub(crate) const INTEGRATION: &str = "application/vnd.awslambda.http-integration-response";
 /// An error with its causes, which are for traces.
 const WITH_CAUSE: &str = "application/vnd.aws.lambda.error.cause+json";
 
@@ -141,6 +143,8 @@ fn respond(exchange: &Exchange, request: &Request, id: &str, connection: &mut Co
     };
     let mode = request.headers.get(MODE).unwrap_or_default();
     let answered = match mode {
+        // AWS's Go library tells of no mode: there, only the caller decides.
+        "" if content_type(request) == INTEGRATION => respond_streamed(&to, request, connection),
         "" => respond_buffered(&to, request, connection),
         "streaming" => respond_streamed(&to, request, connection),
         _ => {
@@ -178,7 +182,7 @@ fn respond_buffered(to: &SyncSender<Part>, request: &Request, connection: &mut C
         content_type: content_type(request),
     };
     // If nobody waits for the answer any more, the runtime goes on all the same.
-    let _gone = [begin, Part::Bytes(bytes), Part::End]
+    let _gone = [begin, Part::Bytes(bytes), last(&body.trailers)]
         .into_iter()
         .try_for_each(|part| to.send(part));
     Ok(accepted())
@@ -199,19 +203,21 @@ fn respond_streamed(to: &SyncSender<Part>, request: &Request, connection: &mut C
         }
         is_heard = is_heard && to.send(Part::Bytes(piece[..read].to_vec())).is_ok();
     }
-    let last = match body.trailers.get(ERROR_TYPE).filter(|kind| !kind.is_empty()) {
-        None => Part::End,
-        Some(kind) => {
-            let told = body.trailers.get(ERROR_BODY).and_then(base64::decode);
-            Part::Failed(Failure {
-                is_function_s: true,
-                content_type: JSON.to_owned(),
-                body: told.unwrap_or_else(|| error_body(kind, "")),
-            })
-        }
-    };
-    let _gone = to.send(last);
+    let _gone = to.send(last(&body.trailers));
     Ok(accepted())
+}
+
+/// The end of an answer, or the error that its trailers report.
+fn last(trailers: &Headers) -> Part {
+    let Some(kind) = trailers.get(ERROR_TYPE).filter(|kind| !kind.is_empty()) else {
+        return Part::End;
+    };
+    let told = trailers.get(ERROR_BODY).and_then(base64::decode);
+    Part::Failed(Failure {
+        is_function_s: true,
+        content_type: JSON.to_owned(),
+        body: told.unwrap_or_else(|| error_body(kind, "")),
+    })
 }
 
 fn failure(kind: &str, message: &str) -> Failure {
@@ -256,4 +262,27 @@ fn without_cause(body: &[u8]) -> Vec<u8> {
         told.push(("stackTrace".to_owned(), trace.clone()));
     }
     Value::Object(told).to_string().into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_ends_with_the_error_in_its_trailers() {
+        let trailers = |fields: &[(&str, &str)]| {
+            let owned = fields
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            Headers(owned.collect())
+        };
+        assert_eq!(last(&trailers(&[])), Part::End);
+        assert_eq!(last(&trailers(&[(ERROR_TYPE, ""), (ERROR_BODY, "e30=")])), Part::End);
+        for (told, body) in [("e30=", "{}"), ("*", r#"{"errorMessage":"","errorType":"E"}"#)] {
+            let Part::Failed(failure) = last(&trailers(&[(ERROR_TYPE, "E"), (ERROR_BODY, told)])) else {
+                panic!("{told} is no error");
+            };
+            assert_eq!((failure.is_function_s, failure.body), (true, body.into()));
+        }
+    }
 }
