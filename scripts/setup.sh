@@ -37,6 +37,10 @@ test_packages() {
     # Node may come from elsewhere than Debian; then its npm does too.
     command -v node > /dev/null || wanted+=(nodejs)
     command -v npm > /dev/null || wanted+=(npm)
+    # For AWS's Lambda clients of Node.js, which compiles itself, and of Java.
+    command -v cmake > /dev/null || wanted+=(cmake)
+    command -v mvn > /dev/null || wanted+=(maven)
+    command -v jlink > /dev/null || wanted+=(default-jdk-headless)
     install_missing "${wanted[@]}"
     # The program alone: its package would start a registry.
     local registry=${FN_CACHE:-/var/cache/rekindle}/tools/bin/docker-registry work

@@ -9,7 +9,7 @@
 //! - [`kinds`]: functions that have much of what is restored, and what they say then.
 //! - [`rekindle_s3_servers`]: stores that are not ours.
 //! - [`websocket`]: a function that serves WebSocket, and a client of it; [`grpc`]: a client of gRPC;
-//!   [`mod@json_server`]: a program of an image.
+//!   [`mod@json_server`]: a program of an image; [`lambda`]: AWS's Lambda clients, and AWS's emulator.
 //! - [`collector`]: where traces go; [`world`]: a network of the tests' own.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
@@ -22,6 +22,7 @@ pub mod grpc;
 pub mod host;
 pub mod json_server;
 pub mod kinds;
+pub mod lambda;
 pub mod memory;
 pub mod postgres;
 pub mod shared;

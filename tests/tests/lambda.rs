@@ -1,229 +1,19 @@
-//! Programs of AWS's own libraries, unmodified, behind Lambda's runtime interface. What they answer is compared with
-//! what they answer under AWS's emulator.
+//! Lambda's runtime interface as it is served inside: calls out of turn, headers, streams and extensions. What the
+//! runtime is answered is compared with what it is answered under AWS's emulator.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::LazyLock;
-use std::time::Duration;
+use std::process::Command;
 
-use rekindle_e2e::{Call, Folder, Reply, binaries, platform, shared, skip, until};
-use rekindle_wire::api::VersionInfo;
+use rekindle_e2e::lambda::{Emulated, INVOCATIONS};
+use rekindle_e2e::{Folder, Reply, binaries, shared, skip};
 use serde_json::{Value, json};
 
-/// Where the emulator and AWS's API take events.
-const INVOCATIONS: &str = "/2015-03-31/functions/function/invocations";
 const NEXT: &str = "/2018-06-01/runtime/invocation";
-const LIMIT: Duration = Duration::from_secs(20);
-
-/// The emulator, which is built where Go is.
-static EMULATOR: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
-    let script = binaries::checkout().join("scripts/install-lambda-emulator.sh");
-    let built = Command::new(script).stderr(Stdio::inherit()).output().unwrap();
-    let path = String::from_utf8(built.stdout)
-        .unwrap()
-        .lines()
-        .last()
-        .map(PathBuf::from);
-    path.filter(|_| built.status.success())
-});
-
-/// A program under the emulator.
-struct Emulated {
-    child: Child,
-    port: u16,
-}
-
-impl Drop for Emulated {
-    fn drop(&mut self) {
-        let _gone = self.child.kill();
-        let _gone = self.child.wait();
-    }
-}
-
-impl Emulated {
-    /// Starts `command` in a folder, or skips the test.
-    fn start(folder: &Path, command: &[&str], env: &[(&str, &str)]) -> Option<Self> {
-        let Some(emulator) = EMULATOR.as_ref() else {
-            skip("the emulator cannot be built: scripts/install-lambda-emulator.sh says why");
-            return None;
-        };
-        let [port, api] = [(); 2].map(|()| platform::free_port().unwrap());
-        let child = Command::new(emulator)
-            .args([
-                "--log-level",
-                "error",
-                "--runtime-api-address",
-                &format!("127.0.0.1:{api}"),
-            ])
-            .args(["--runtime-interface-emulator-address", &format!("127.0.0.1:{port}")])
-            .args(command)
-            .envs([
-                ("AWS_LAMBDA_FUNCTION_NAME", "emulated"),
-                ("AWS_LAMBDA_FUNCTION_VERSION", "1"),
-            ])
-            .envs(env.iter().copied())
-            .current_dir(folder)
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let emulated = Self { child, port };
-        until("the emulator listens", LIMIT, || {
-            std::net::TcpStream::connect(("127.0.0.1", port)).ok()
-        });
-        Some(emulated)
-    }
-
-    fn invoke(&self, event: &str) -> Reply {
-        let url = format!("http://127.0.0.1:{}{INVOCATIONS}", self.port);
-        Call::post(&url).body(event.to_owned()).send()
-    }
-}
 
 fn invoke(function: &str, event: &str) -> Reply {
-    let path = format!("/function/{function}{INVOCATIONS}");
-    shared().request("POST", &path).body(event.to_owned()).send()
-}
-
-/// A body without what differs between any two invocations or hosts.
-fn masked(reply: &Reply) -> Value {
-    let mut body: Value = serde_json::from_slice(&reply.body).unwrap_or_else(|_| reply.text().into());
-    if let Some(object) = body.as_object_mut() {
-        for name in ["request", "requestId", "stackTrace", "restores"] {
-            object.remove(name);
-        }
-        if let Some(message) = object.get_mut("errorMessage") {
-            let text = message.as_str().unwrap();
-            *message = match text.split_once(" Error: ") {
-                Some((id, rest)) if id.starts_with("RequestId: ") => rest.into(),
-                _ => text.into(),
-            };
-        }
-    }
-    body
-}
-
-#[track_caller]
-fn assert_alike(function: &str, emulated: &Emulated, events: &[&str]) {
-    for event in events {
-        let (ours, theirs) = (invoke(function, event), emulated.invoke(event));
-        assert_eq!(
-            (ours.status, masked(&ours)),
-            (theirs.status, masked(&theirs)),
-            "{event}: {} and {}",
-            ours.text(),
-            theirs.text()
-        );
-    }
-}
-
-/// Checks that a version has a snapshot, whose first copy answered.
-#[track_caller]
-fn restores(version: &VersionInfo) {
-    let snapshot = version.snapshot.as_ref();
-    let snapshot = snapshot.unwrap_or_else(|| panic!("no snapshot: {:?}", version.snapshot_error));
-    let warning = snapshot.rehearsal.as_ref().unwrap().warning.as_ref();
-    assert_eq!(warning, None);
-}
-
-#[test]
-fn a_program_of_awslambdaric_answers_as_under_the_emulator() {
-    let folder = Folder::sample("lambda-python", |text| text);
-    restores(&shared().deploy(&folder));
-    for start in ["restored", "booted"] {
-        let first = shared().fresh(start, "lambda-python", "/?name=Ada").ok();
-        let body = first.json();
-        // A copy's hook runs before its first event. So does that of an instance which is no copy.
-        assert_eq!((first.start(), &body["restores"]), (start, &json!(1)), "{body}");
-        let again = shared().get("lambda-python", "/?name=Ada").ok();
-        assert_eq!((again.start(), &again.json()["restores"]), ("warm", &json!(1)));
-    }
-
-    let greeted = shared().get("lambda-python", "/?name=Ada").ok();
-    assert_eq!(greeted.header("content-type"), "application/json");
-    let body = greeted.json();
-    assert_eq!(
-        (&body["greeting"], &body["in_time"]),
-        (&json!("Hello, Ada!"), &json!(true))
-    );
-    assert_eq!(body["request"], greeted.header("x-request-id"));
-
-    let failed = invoke("lambda-python", r#"{"raise": "no"}"#);
-    assert_eq!(
-        (failed.status, failed.header("x-amz-function-error")),
-        (200, "Unhandled")
-    );
-    let event = |body: &str| {
-        let path = "/v1/functions/lambda-python/invocations";
-        shared().admin("POST", path).body(body.to_owned()).send()
-    };
-    assert_eq!(event(r#"{"name": "Bo"}"#).ok().json()["greeting"], "Hello, Bo!");
-    event(r#"{"raise": "no"}"#).error(502, "function_error");
-
-    let packages = tempfile::tempdir().unwrap();
-    let installed = Command::new("python3")
-        .args([
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--no-compile",
-            "--root-user-action=ignore",
-        ])
-        .arg("--requirement")
-        .arg(folder.path().join("requirements.txt"))
-        .arg("--target")
-        .arg(packages.path())
-        .status();
-    if !installed.is_ok_and(|status| status.success()) {
-        skip("pip is missing, or cannot install awslambdaric for this machine's Python");
-        return;
-    }
-    let command = ["python3", "-m", "awslambdaric", "app.handler"];
-    let path = packages.path().to_str().unwrap();
-    if let Some(emulated) = Emulated::start(folder.path(), &command, &[("PYTHONPATH", path)]) {
-        let events = [
-            r#"{"name": "Ada"}"#,
-            r#"{"raise": "why"}"#,
-            "no JSON",
-            r#"{"name": "é\u0000"}"#,
-        ];
-        assert_alike("lambda-python", &emulated, &events);
-    }
-}
-
-#[test]
-fn a_program_of_aws_lambda_go_answers_as_under_the_emulator() {
-    if Command::new("go").arg("version").output().is_err() {
-        return skip("go is not installed");
-    }
-    let manifest = "name = \"lambda-go\"\nruntime = \"http\"\ninterface = \"lambda\"\nmemory = \"64MiB\"\n";
-    let folder = Folder::with_manifest(manifest);
-    let built = Command::new("go")
-        .args(["build", "-ldflags", "-s -w", "-o"])
-        .arg(folder.path().join("bootstrap"))
-        .arg(".")
-        .env("CGO_ENABLED", "0")
-        .current_dir(binaries::checkout().join("tests/functions/lambda-go"))
-        .status();
-    assert!(built.unwrap().success());
-    restores(&shared().deploy(&folder));
-    let copied = shared().fresh("restored", "lambda-go", "/?a=b").ok();
-    let body = copied.json();
-    assert_eq!((copied.start(), &body["limited"]), ("restored", &json!(true)), "{body}");
-    assert_eq!(body["event"]["queryStringParameters"]["a"], "b");
-    let Some(emulated) = Emulated::start(folder.path(), &["./bootstrap"], &[]) else {
-        return;
-    };
-    let events = [r#"{"a": [1, "é"]}"#, r#"{"raise": "why"}"#, "1", r#"{"exit": 3}"#];
-    assert_alike("lambda-go", &emulated, &events);
-    // An exit or a panic ends the process. Once it is gone, the next event finds another.
-    until("another copy answers", LIMIT, || {
-        (invoke("lambda-go", r#"{"b": 2}"#).status == 200).then_some(())
-    });
-    assert_eq!(invoke("lambda-go", r#"{"panic": 1}"#).json()["errorType"], "string");
+    rekindle_e2e::lambda::invoke(shared(), function, event)
 }
 
 /// The runtime that does what it is told.
@@ -289,6 +79,45 @@ fn calls_out_of_turn_are_refused_as_by_the_emulator() {
     if let Some(emulated) = Emulated::start(folder.path(), &["./bootstrap"], &[]) {
         assert_eq!(before, answered(&emulated.invoke(&order), "before"));
         assert_eq!(after, answered(&emulated.invoke("{}"), "told"));
+    }
+}
+
+#[test]
+fn what_comes_along_with_an_event_is_passed_on_as_by_the_emulator() {
+    let folder = told_runtime();
+    folder.set("lambda-along", &[]).unwrap();
+    shared().deploy(&folder);
+    let order = json!({"headers": true}).to_string();
+    // {"client": {"app_title": "a"}}
+    let along = [
+        ("x-amz-client-context", "eyJjbGllbnQiOiB7ImFwcF90aXRsZSI6ICJhIn19"),
+        (
+            "x-amz-cognito-identity",
+            r#"{"cognitoIdentityId":"i","cognitoIdentityPoolId":"p"}"#,
+        ),
+        ("x-amz-tenant-id", "t-1"),
+    ];
+    let told = |reply: Reply| {
+        let mut headers = reply.ok().json()["headers"].clone();
+        // They differ between any two hosts, and the emulator traces nothing.
+        for name in ["aws-request-id", "deadline-ms", "invoked-function-arn", "trace-id"] {
+            let _differs = headers
+                .as_object_mut()
+                .unwrap()
+                .remove(&format!("lambda-runtime-{name}"));
+        }
+        headers
+    };
+    let path = format!("/function/lambda-along{INVOCATIONS}");
+    let call = along
+        .iter()
+        .fold(shared().request("POST", &path), |call, (name, value)| {
+            call.header(name, value)
+        });
+    let ours = told(call.body(order.clone()).send());
+    assert_eq!(ours["lambda-runtime-aws-tenant-id"], "t-1", "{ours}");
+    if let Some(emulated) = Emulated::start(folder.path(), &["./bootstrap"], &[]) {
+        assert_eq!(ours, told(emulated.invoke_with(&order, &along)));
     }
 }
 

@@ -1,0 +1,170 @@
+//! Programs of AWS's own Lambda clients, and AWS's emulator, under which they run beside the platform.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use rekindle_testkit::{Call, Client, Folder, Reply, binaries, platform, until};
+use serde_json::Value;
+
+use crate::skip;
+
+/// Where the emulator and AWS's API take events.
+pub const INVOCATIONS: &str = "/2015-03-31/functions/function/invocations";
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// The emulator, which is built where Go is.
+static EMULATOR: LazyLock<Option<PathBuf>> = LazyLock::new(|| built("install-lambda-emulator.sh", &[]));
+
+/// What a script has built: the last line of its output. `None` if it fails.
+fn built(script: &str, arguments: &[&str]) -> Option<PathBuf> {
+    let script = binaries::checkout().join("scripts").join(script);
+    let mut command = Command::new(script);
+    let built = command.args(arguments).stderr(Stdio::inherit()).output().unwrap();
+    let said = String::from_utf8(built.stdout).unwrap();
+    said.lines()
+        .last()
+        .map(PathBuf::from)
+        .filter(|_| built.status.success())
+}
+
+/// A copy of the sample with AWS's client of a language, as its `[build]` has made it. Skips the test where its tools
+/// are missing.
+pub fn sample(language: &str) -> Option<Folder> {
+    let Some(built) = built("build-lambda-sample.sh", &[language]) else {
+        skip(&format!(
+            "the sample of {language} cannot be built: the lines above say why"
+        ));
+        return None;
+    };
+    let folder = Folder::with_manifest("");
+    let mut copy = Command::new("cp");
+    let copied = copy.arg("-a").arg(built.join(".")).arg(folder.path()).status();
+    assert!(copied.unwrap().success());
+    let is_built = |text: String| text.split("[build]").next().unwrap_or_default().to_owned();
+    folder.edit(is_built).unwrap();
+    Some(folder)
+}
+
+/// The words of a folder's `command`, with the handler in its place.
+pub fn command(folder: &Folder, handler: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(folder.path().join("fn.toml")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("command = "));
+    let words: Vec<String> = line.map_or_else(
+        || vec!["./bootstrap".to_owned()],
+        |line| serde_json::from_str(line).unwrap(),
+    );
+    let replaced = words.into_iter().map(|word| match word.as_str() {
+        "$_HANDLER" => handler.to_owned(),
+        _ => word,
+    });
+    replaced.collect()
+}
+
+/// A program under the emulator.
+pub struct Emulated {
+    child: Child,
+    port: u16,
+}
+
+impl Drop for Emulated {
+    fn drop(&mut self) {
+        let _gone = self.child.kill();
+        let _gone = self.child.wait();
+    }
+}
+
+impl Emulated {
+    /// Starts `command` in a folder, or skips the test.
+    pub fn start(folder: &Path, command: &[impl AsRef<str>], env: &[(&str, &str)]) -> Option<Self> {
+        let Some(emulator) = EMULATOR.as_ref() else {
+            skip("the emulator cannot be built: scripts/install-lambda-emulator.sh says why");
+            return None;
+        };
+        let [port, api] = [(); 2].map(|()| platform::free_port().unwrap());
+        let child = Command::new(emulator)
+            .args([
+                "--log-level",
+                "error",
+                "--runtime-api-address",
+                &format!("127.0.0.1:{api}"),
+            ])
+            .args(["--runtime-interface-emulator-address", &format!("127.0.0.1:{port}")])
+            .args(command.iter().map(AsRef::as_ref))
+            .envs([
+                ("AWS_LAMBDA_FUNCTION_NAME", "emulated"),
+                ("AWS_LAMBDA_FUNCTION_VERSION", "1"),
+            ])
+            .env("LAMBDA_TASK_ROOT", folder)
+            .envs(env.iter().copied())
+            .current_dir(folder)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let emulated = Self { child, port };
+        until("the emulator listens", LIMIT, || {
+            std::net::TcpStream::connect(("127.0.0.1", port)).ok()
+        });
+        Some(emulated)
+    }
+
+    /// Sends an event.
+    pub fn invoke(&self, event: &str) -> Reply {
+        self.invoke_with(event, &[])
+    }
+
+    /// Sends an event with these headers.
+    pub fn invoke_with(&self, event: &str, headers: &[(&str, &str)]) -> Reply {
+        let call = Call::post(&format!("http://127.0.0.1:{}{INVOCATIONS}", self.port));
+        let call = headers
+            .iter()
+            .fold(call, |call, (name, value)| call.header(name, value));
+        call.body(event.to_owned()).send()
+    }
+}
+
+/// Sends an event to a function, as to the emulator.
+pub fn invoke(platform: &Client, function: &str, event: &str) -> Reply {
+    let path = format!("/function/{function}{INVOCATIONS}");
+    platform.request("POST", &path).body(event.to_owned()).send()
+}
+
+/// A body without what differs between any two invocations or hosts.
+fn masked(reply: &Reply) -> Value {
+    let mut body: Value = serde_json::from_slice(&reply.body).unwrap_or_else(|_| reply.text().into());
+    if let Some(object) = body.as_object_mut() {
+        for name in ["request", "requestId", "stackTrace", "trace", "restores", "snapshots"] {
+            object.remove(name);
+        }
+        if let Some(message) = object.get_mut("errorMessage") {
+            let text = message.as_str().unwrap();
+            *message = match text.split_once(" Error: ") {
+                Some((id, rest)) if id.starts_with("RequestId: ") => rest.into(),
+                _ => text.into(),
+            };
+        }
+    }
+    body
+}
+
+/// Compares what a function and the emulator answer to each event. After one that ends the process, waits until the
+/// function answers again.
+#[track_caller]
+pub fn assert_alike(platform: &Client, function: &str, emulated: &Emulated, events: &[&str]) {
+    for event in events {
+        let (ours, theirs) = (invoke(platform, function, event), emulated.invoke(event));
+        assert_eq!(
+            (ours.status, masked(&ours)),
+            (theirs.status, masked(&theirs)),
+            "{event}: {} and {}",
+            ours.text(),
+            theirs.text()
+        );
+        if ours.status != 200 {
+            until("another copy answers", LIMIT, || {
+                (invoke(platform, function, r#"{"name": "Bo"}"#).status == 200).then_some(())
+            });
+        }
+    }
+}
