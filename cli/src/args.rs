@@ -28,6 +28,7 @@ mod room;
 mod schedule;
 mod secret;
 mod snapshot;
+mod source;
 mod storage;
 #[cfg(test)]
 mod tests;
@@ -58,6 +59,7 @@ pub(crate) use room::RoomArgs;
 pub(crate) use schedule::{ScheduleArgs, ScheduleCommand};
 pub(crate) use secret::{SecretArgs, SecretCommand, SetSecretArgs};
 pub(crate) use snapshot::{ConversionArgs, SnapshotArgs, SnapshotCommand, StoreArgs};
+pub(crate) use source::{SourceArgs, SourceCommand};
 pub(crate) use storage::S3Args;
 #[cfg(feature = "s3")]
 pub(crate) use storage::Sse;
@@ -207,6 +209,8 @@ pub(crate) enum Command {
     Top(TopArgs),
     /// Show when functions run by themselves, pause that, run one now.
     Schedule(ScheduleArgs),
+    /// Show the queues whose messages functions are invoked with, and how reading them goes.
+    Source(SourceArgs),
     /// Show asynchronous invocations, fetch their results, queue dead letters again.
     Async(AsyncArgs),
     /// Show the output of a function.

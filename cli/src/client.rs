@@ -10,6 +10,7 @@ mod quotas;
 mod releases;
 mod schedules;
 mod secrets;
+mod sources;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -154,6 +154,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Schedule(args) => {
             block_on(async { commands::schedule::run(&Client::new(&client)?, &args.command).await })
         }
+        Command::Source(args) => block_on(async { commands::source::run(&Client::new(&client)?, &args.command).await }),
         Command::Rollback(args) => block_on(async { commands::rollback::run(&Client::new(&client)?, &args).await }),
         Command::Logs(args) => block_on(async { commands::logs::run(&Client::new(&client)?, &args).await }),
         Command::Delete(args) => block_on(async { commands::delete::run(&Client::new(&client)?, &args).await }),

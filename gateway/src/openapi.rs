@@ -21,12 +21,13 @@ const ABOUT: &str = "Functions that are restored instead of booted. Everything u
                      `{code, message, request_id}`; \
                      docs/reference/errors/ has a page per code.";
 const KEY: &str = "key";
-const TAGS: [(&str, &str); 6] = [
+const TAGS: [(&str, &str); 7] = [
     ("functions", "Deploying, describing, deleting"),
     ("invocations", "Calling functions"),
     ("secrets", "Values that only instances see"),
     ("access", "Keys and namespaces"),
     ("schedules", "What the platform runs by itself, and when"),
+    ("sources", "Queues whose messages functions are invoked with"),
     ("platform", "What runs, and whether it does"),
 ];
 

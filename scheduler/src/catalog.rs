@@ -12,7 +12,7 @@ use rekindle_wire::api::{Alias, StartKind};
 use rekindle_wire::internal::{DamagedSnapshot, FunctionRoutes, StreamingVersions, VersionSpec};
 use rekindle_wire::manifest::{Allowed, Auth, TokenRule};
 use rekindle_wire::schedule::Schedule;
-use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, Namespace, SnapshotId, VersionNumber};
+use rekindle_wire::{AliasName, ApiError, ErrorCode, EventSource, FunctionId, Namespace, SnapshotId, VersionNumber};
 
 pub(crate) use self::retired::Retired;
 
@@ -423,6 +423,24 @@ impl Catalog {
             all.collect::<Vec<_>>()
         };
         self.functions.keys().flat_map(of).collect()
+    }
+
+    /// The sources of the versions that serve in a namespace, with the version and its timeout in milliseconds: of
+    /// several of one function, those of the version with the largest share.
+    pub(crate) fn sources(&self, namespace: &str) -> Vec<(FunctionId, VersionNumber, u64, EventSource)> {
+        let of = |function: &FunctionId| {
+            let live = self.live(function).map(|live| live.spec);
+            let all = live.iter().flat_map(|spec| {
+                let (sources, timeout) = (spec.manifest.sources.iter(), spec.manifest.timeout_ms);
+                sources.map(move |source| (spec.function.clone(), spec.version, timeout, source.clone()))
+            });
+            all.collect::<Vec<_>>()
+        };
+        let functions = self
+            .functions
+            .keys()
+            .filter(|function| function.namespace() == namespace);
+        functions.flat_map(of).collect()
     }
 
     /// Functions with a live version that asks for instances that stand by.

@@ -50,6 +50,7 @@ mod secrets;
 mod server;
 mod shares;
 pub mod simulation;
+mod sources;
 mod state;
 mod store;
 mod traffic;

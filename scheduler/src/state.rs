@@ -26,6 +26,7 @@ use crate::renewal::renewals::Renewals;
 use crate::retention::Retention;
 use crate::schedules::known::Schedules;
 use crate::secrets::vault::Secrets;
+use crate::sources::known::Sources;
 use crate::store::Store;
 use crate::upload::places::Places;
 use crate::worker::WorkerClient;
@@ -66,6 +67,8 @@ pub(crate) struct Shared {
     pub(crate) audit: Budget,
     pub(crate) secrets: Secrets,
     pub(crate) schedules: Schedules,
+    /// What readers say of sources.
+    pub(crate) sources_read: Sources,
     pub(crate) preparing: Semaphore,
     pub(crate) deploys: Arc<Semaphore>,
     /// Deploys in progress, by namespace.
@@ -113,6 +116,7 @@ impl Shared {
             audit: Budget::default(),
             secrets,
             schedules,
+            sources_read: Sources::default(),
             preparing: Semaphore::new(PREPARED_AT_ONCE),
             deploys: Arc::new(Semaphore::new(DEPLOYS_MAX)),
             builds: Builds::default(),

@@ -29,6 +29,7 @@ pub(crate) mod runtimes;
 pub(crate) mod schedule;
 pub(crate) mod secret;
 pub(crate) mod snapshot;
+pub(crate) mod source;
 pub(crate) mod stats;
 pub(crate) mod status;
 pub(crate) mod top;

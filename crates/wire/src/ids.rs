@@ -24,6 +24,9 @@ pub const SECRET_NAME_MAX: usize = 64;
 /// Maximum length of a schedule's name.
 pub const SCHEDULE_NAME_MAX: usize = 48;
 
+/// Maximum length of a source's name.
+pub const SOURCE_NAME_MAX: usize = 48;
+
 /// The alias of what a function's plain URL serves.
 pub const LIVE: &str = "live";
 
@@ -56,6 +59,12 @@ pub enum ParseIdError {
         not ending with '-'"
     )]
     Schedule(String),
+    /// A source's name is empty, too long, or has a character that is none of a path's.
+    #[error(
+        "source \"{0}\" is not usable: use 1 to {SOURCE_NAME_MAX} of a-z, 0-9 and '-', starting with a letter and \
+        not ending with '-'"
+    )]
+    Source(String),
     /// A secret's name is empty, too long, taken by the platform, or no environment variable's.
     #[error(
         "secret \"{0}\" is not usable: use 1 to {SECRET_NAME_MAX} of A-Z, 0-9 and '_', not starting with a \

@@ -11,6 +11,7 @@
 //! - [`asynchronous`]: invocations that are accepted now and run later.
 //! - [`secret`]: names and values of secrets.
 //! - [`schedule`]: schedules of functions, and the times at which their runs are due.
+//! - [`event_source`]: queues whose messages functions are invoked with.
 //! - [`stats`]: figures about invocations and workers.
 //! - [`interface`]: the HTTP interfaces, operation by operation.
 //! - [`internal`]: messages between roles; [`lease`]: fencing of leases on an instance; [`migration`]: messages about
@@ -20,6 +21,7 @@ pub mod access;
 pub mod api;
 pub mod asynchronous;
 pub mod error;
+pub mod event_source;
 pub mod function_call;
 pub mod headers;
 pub mod ids;
@@ -35,6 +37,7 @@ pub mod secret;
 pub mod stats;
 
 pub use error::{ApiError, ErrorCode};
+pub use event_source::{EventSource, SourceName};
 pub use ids::{
     AliasName, CallId, DEFAULT_NAMESPACE, FunctionId, FunctionName, InstanceId, MigrationId, Namespace, Selector,
     SnapshotId, VersionNumber, WorkerId,

@@ -17,6 +17,7 @@ mod releases;
 pub(crate) mod revocations;
 mod schedules;
 mod secrets;
+mod sources;
 mod stats;
 mod usage;
 mod workers;
@@ -32,7 +33,9 @@ use rekindle_wire::interface::scheduler::{
     AwaitKeys, AwaitRecalls, AwaitRoutes, Beat, ClaimCalls, EndCall, EndCallback, Place, RenewCalls, ReportLeases,
     ReportTraffic, ReportUsage,
 };
-use rekindle_wire::interface::users::{Deploy, ReadLogs, ReadSchedulerMetrics, ReadWorkerMetrics, SetSecret};
+use rekindle_wire::interface::users::{
+    Deploy, ReadLogs, ReadSchedulerMetrics, ReadWorkerMetrics, ReportSources, SetSecret,
+};
 use rekindle_wire::interface::{Endpoint as _, Operation, Routes, version};
 use rekindle_wire::{ApiError, ErrorCode, FunctionId, FunctionName, Namespace, headers};
 use tracing::Instrument as _;
@@ -44,7 +47,7 @@ use crate::state::Scheduler;
 const BODY_MAX: usize = 8 << 20;
 
 /// Operations that are called all the time, whatever is asked of the platform.
-const UNTRACED: [Operation; 12] = [
+const UNTRACED: [Operation; 13] = [
     AwaitKeys::OPERATION,
     AwaitRoutes::OPERATION,
     Beat::OPERATION,
@@ -57,6 +60,7 @@ const UNTRACED: [Operation; 12] = [
     RenewCalls::OPERATION,
     EndCall::OPERATION,
     EndCallback::OPERATION,
+    ReportSources::OPERATION,
 ];
 
 /// All routes.
@@ -128,6 +132,8 @@ fn for_users(others: Routes<Scheduler>) -> Routes<Scheduler> {
         .on(schedules::pause)
         .on(schedules::resume)
         .on(schedules::run)
+        .on(sources::list)
+        .on(sources::report)
         .on(secrets::list)
         .raw::<SetSecret, _, _>(secrets::set)
         .on(secrets::remove)

@@ -4,6 +4,7 @@
 mod access;
 mod audit;
 mod canary;
+mod event_source;
 mod instance;
 mod object;
 mod quota;
@@ -26,6 +27,7 @@ use crate::migration::Departed;
 pub use access::{KEY_LIFE_MAX_S, KEY_NAME_MAX, KeySummary, NamespaceSummary, NewKey, NewKeyRequest, RevokedKey};
 pub use audit::{AUDIT_PAGE_MAX, AuditEntry, AuditPage, AuditPlace};
 pub use canary::{Canary, CanaryCheck, CanaryState, CanarySteps, Compared, ParseStepsError, STEP_MAX_S, STEP_S};
+pub use event_source::{SourceInfo, SourceProgress, SourceReader, SourceReport, SourceReports, SourceState};
 pub use instance::{InstanceInfo, InstanceState, StartKind};
 pub use object::{Fate, InstanceObjects, KernelObject};
 pub use quota::{Quota, QuotaExceeded, QuotaKind, QuotaStatus, QuotaUse};

@@ -38,6 +38,7 @@ impl SettingChange {
             // The platform reads these, and the function does not. What a build command made are files.
             "timeout" | "boot_timeout" | "concurrency" | "max_instances" | "idle" | "park" | "adaptive"
             | "min_warm" | "min_parked" | "idempotent" | "auth" | "jwt" | "allow" | "cors" | "async" | "schedule"
+            | "source"
             | "build_command" => Work::Settings,
             // The memory of a snapshot depends on these.
             "memory" | "cpu" | "tmp" | "env" | "secrets" | "warmup" | "hooks" | "snapshot" | "unique" | "rehearse"
@@ -117,6 +118,12 @@ mod tests {
             ("idle = \"9s\"", "idle = \"8s\"", "idle", Work::Settings),
             ("", "[async]\nmax_age = \"2h\"", "async.max_age", Work::Settings),
             ("", "[[schedule]]\ncron = \"@daily\"", "schedule", Work::Settings),
+            (
+                "",
+                "[[source]]\ntype = \"nats\"\nurl = \"nats://q:4222\"\nstream = \"S\"",
+                "source",
+                Work::Settings,
+            ),
             ("", "memory = \"64MiB\"", "memory", Work::Boot),
             ("", "env = { A_ms = \"1\" }", "env.A_ms", Work::Boot),
             ("", "[[warmup]]\npath = \"/a\"", "warmup", Work::Boot),

@@ -9,6 +9,7 @@ mod interface;
 mod parse;
 mod protocol;
 mod schedules;
+mod sources;
 mod units;
 
 use std::collections::BTreeMap;
@@ -17,6 +18,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::event_source::EventSource;
 use crate::ids::FunctionName;
 use crate::schedule::Schedule;
 use crate::secret::SecretName;
@@ -125,6 +127,9 @@ pub struct Manifest {
     /// When the platform runs it by itself.
     #[serde(default, rename = "schedule", skip_serializing_if = "Vec::is_empty")]
     pub schedules: Vec<Schedule>,
+    /// Queues whose messages it is invoked with.
+    #[serde(default, rename = "source", skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<EventSource>,
     /// Environment variables.
     pub env: BTreeMap<String, String>,
     /// Secrets that its instances get: after a restore, or before a boot if it has no snapshot.

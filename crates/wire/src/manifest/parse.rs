@@ -14,7 +14,7 @@ use toml::Spanned;
 
 use super::{
     Asynchronous, BOOT_TIMEOUT_S, Base, ByteSize, Interface, Manifest, Network, Runtime, check_callback, control,
-    schedules, yes,
+    schedules, sources, yes,
 };
 #[cfg(test)]
 pub(super) use advice::EXAMPLES;
@@ -225,6 +225,10 @@ impl Checker<'_> {
             asynchronous: self.asynchronous(raw.asynchronous.unwrap_or_default())?,
             schedules: match schedules::checked(raw.schedule) {
                 Ok(schedules) => schedules,
+                Err(wrong) => return self.refuse(Some(wrong.at), wrong.message),
+            },
+            sources: match sources::checked(raw.source) {
+                Ok(sources) => sources,
                 Err(wrong) => return self.refuse(Some(wrong.at), wrong.message),
             },
             env: self.env(raw.env)?,

@@ -22,13 +22,13 @@ pub(super) struct RawSchedule {
     missed: Option<Spanned<String>>,
 }
 
-/// What is wrong with a schedule, and where.
+/// What is wrong with one of several tables, and where.
 pub(super) struct Wrong {
     pub(super) at: Range<usize>,
     pub(super) message: String,
 }
 
-fn refuse<T>(at: Range<usize>, message: impl Into<String>) -> Result<T, Wrong> {
+pub(super) fn refuse<T>(at: Range<usize>, message: impl Into<String>) -> Result<T, Wrong> {
     let message = message.into();
     Err(Wrong { at, message })
 }

@@ -117,6 +117,19 @@ fn a_value_of_another_type_is_refused_with_one_that_would_do() {
             "max_attempts" | "max_age" => ("", format!("[async]\n{example}\n")),
             "cron" => ("", format!("[[schedule]]\n{example}\n")),
             "timezone" | "overlap" | "missed" => ("", format!("[[schedule]]\ncron = \"@daily\"\n{example}\n")),
+            "stream" => (
+                "",
+                format!("[[source]]\ntype = \"nats\"\nurl = \"nats://q:4222\"\n{example}\n"),
+            ),
+            "batch" | "batch_window" | "max_deliveries" | "dead_letter" => {
+                let dead = if key == "max_deliveries" {
+                    "dead_letter = \"dead\"\n"
+                } else {
+                    ""
+                };
+                let source = "[[source]]\ntype = \"nats\"\nurl = \"nats://q:4222\"\nstream = \"S\"\n";
+                ("", format!("{source}{dead}{example}\n"))
+            }
             _ => (*example, String::new()),
         };
         let base = match key {

@@ -5,7 +5,8 @@ use crate::access::{KeyId, RuleId};
 use crate::api::{
     AccessRule, AuditPage, CollectRequest, Collected, InstanceInfo, InstanceObjects, KeySummary, MigrateRequest,
     Migration, NamespaceSummary, NewKey, NewKeyRequest, NewRuleRequest, Quota, QuotaStatus, RemovedRule, Revocation,
-    RevokeRequest, RevokedKey, ScheduleInfo, SecretSummary, Status, UsageBy, UsageLine, WorkerInfo,
+    RevokeRequest, RevokedKey, ScheduleInfo, SecretSummary, SourceInfo, SourceReports, Status, UsageBy, UsageLine,
+    WorkerInfo,
 };
 use crate::asynchronous::{AcceptedCall, AsyncCall, CallState};
 use crate::ids::{CallId, FunctionId, FunctionName, InstanceId, Namespace, WorkerId};
@@ -70,6 +71,26 @@ described! {
         NotFound "the version that serves has no such schedule",
         Throttled "the function's queue is full",
         QuotaExceeded;
+
+    /// List sources
+    ///
+    /// Those of the versions that serve, with what each of their readers says.
+    sources [Reader Namespace] GET "/v1/sources" ListSources {;
+        /// only this function's
+        function: FunctionName,
+        /// the namespace; `namespace_not_found` (404) if there is none of that name
+        namespace: Namespace
+    } () => OK [SourceInfo] "every source, by function and name"
+    fails FunctionNotFound;
+
+    /// Follow sources
+    ///
+    /// For readers: says how they get on with sources, and is answered which there are. Nothing is changed by it.
+    sources [Invoker Namespace] POST "/v1/sources/reports" ReportSources {;
+        /// the namespace; `namespace_not_found` (404) if there is none of that name
+        namespace: Namespace
+    } (SourceReports) => OK [SourceInfo] "every source of the namespace, by function and name"
+    fails BadRequest "the reader's name cannot be used, or it reports too many sources";
 
     /// List secrets
     ///

@@ -16,10 +16,11 @@ pub use functions::*;
 pub use gateway::*;
 
 /// What namespaces have: paths begin with this in the default one.
-const NAMESPACED: [&str; 5] = [
+const NAMESPACED: [&str; 6] = [
     "/v1/functions",
     "/v1/secrets",
     "/v1/schedules",
+    "/v1/sources",
     "/v1/quota",
     "/v1/usage",
 ];

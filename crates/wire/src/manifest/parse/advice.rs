@@ -3,7 +3,12 @@
 /// How alike a key and another are that was probably meant.
 const ALIKE: f64 = 0.84;
 /// Keys that other platforms have for what is called otherwise here.
-const ELSEWHERE: [(&str, &str); 3] = [("handler", "entry"), ("environment", "env"), ("schedules", "schedule")];
+const ELSEWHERE: [(&str, &str); 4] = [
+    ("handler", "entry"),
+    ("environment", "env"),
+    ("schedules", "schedule"),
+    ("sources", "source"),
+];
 
 /// What to write instead, if it is clear. `line` counts from 1.
 pub(super) fn on(text: &str, line: usize, message: &str) -> Option<String> {
@@ -29,7 +34,7 @@ pub(super) fn on(text: &str, line: usize, message: &str) -> Option<String> {
         return None;
     }
     let section = text.lines().take(line).filter_map(section).last();
-    if let Some(section @ ("schedule" | "warmup")) = section
+    if let Some(section @ ("schedule" | "source" | "warmup")) = section
         && written.starts_with('[')
     {
         return Some(format!("write [[{section}]], as there may be several"));
@@ -74,7 +79,7 @@ pub(super) fn is_setting(key: &str) -> bool {
 }
 
 /// Where the examples of keys in tables begin.
-const IN_TABLES: usize = EXAMPLES.len() - 6;
+const IN_TABLES: usize = EXAMPLES.len() - 11;
 
 pub(in super::super) const EXAMPLES: &[&str] = &[
     r#"name = "hello""#,
@@ -109,6 +114,11 @@ pub(in super::super) const EXAMPLES: &[&str] = &[
     r#"timezone = "Europe/Berlin""#,
     r#"overlap = "skip""#,
     r#"missed = "once""#,
+    r#"stream = "ORDERS""#,
+    "batch = 10",
+    r#"batch_window = "1s""#,
+    "max_deliveries = 5",
+    r#"dead_letter = "orders.dead""#,
 ];
 
 #[cfg(test)]

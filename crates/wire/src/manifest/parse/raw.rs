@@ -6,6 +6,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::super::schedules::RawSchedule;
+use super::super::sources::RawSource;
 use super::super::{Base, Hooks, WarmupRequest};
 
 #[derive(Deserialize)]
@@ -44,6 +45,8 @@ pub(super) struct Raw {
     pub(super) asynchronous: Option<RawAsync>,
     #[serde(default)]
     pub(super) schedule: Vec<RawSchedule>,
+    #[serde(default)]
+    pub(super) source: Vec<RawSource>,
     #[serde(default)]
     pub(super) env: BTreeMap<String, Spanned<String>>,
     #[serde(default)]
