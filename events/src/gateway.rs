@@ -1,0 +1,162 @@
+//! The gateway, as this program uses it: which sources there are, and invocations.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
+use http::header::CONTENT_TYPE;
+use rekindle_identity::{CallError, Transport};
+use rekindle_wire::api::{SourceInfo, SourceReports};
+use rekindle_wire::interface::Endpoint as _;
+use rekindle_wire::interface::users::{Invoke, ReportSources};
+use rekindle_wire::{ApiError, FunctionId, Namespace};
+
+use crate::queue::chain;
+use crate::verdict::{Verdict, judge};
+
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// Limit for the list of sources.
+const LIST_LIMIT: Duration = Duration::from_secs(15);
+/// What an invocation may take beyond the function's timeout: waiting for an instance.
+const INVOKE_MORE: Duration = Duration::from_secs(60);
+/// Longest answer of a function that is read.
+const ANSWER_MAX: usize = 1 << 20;
+/// Longest list of sources.
+const LIST_MAX: usize = 64 << 20;
+
+/// A gateway and the key to it.
+#[derive(Debug, Clone)]
+pub(crate) struct Gateway {
+    transport: Transport,
+    base: String,
+    key: String,
+}
+
+/// What an invocation is made of.
+#[derive(Debug)]
+pub(crate) struct Invocation<'a> {
+    pub(crate) function: &'a FunctionId,
+    pub(crate) timeout: Duration,
+    pub(crate) content_type: &'static str,
+    pub(crate) body: Vec<u8>,
+    /// Those of a trace.
+    pub(crate) headers: HeaderMap,
+    /// The messages of a batch, or none of a single event.
+    pub(crate) ids: &'a [&'a str],
+}
+
+impl Gateway {
+    /// A gateway at an address. Does not connect.
+    pub(crate) fn new(base: &str, key: String, ca: Option<&Path>) -> Result<Self> {
+        let http = reqwest::Client::builder()
+            .connect_timeout(CONNECT_LIMIT)
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .build()
+            .context("the HTTP client could not be made")?;
+        let transport = match base.starts_with("https://") {
+            true => Transport::to_public(http, ca, CONNECT_LIMIT)?,
+            false => Transport::plain(http),
+        };
+        Ok(Self {
+            transport,
+            base: base.to_owned(),
+            key,
+        })
+    }
+
+    /// Says how reading goes, and returns the sources of a namespace.
+    pub(crate) async fn follow(&self, namespace: &Namespace, reports: &SourceReports) -> Result<Vec<SourceInfo>> {
+        let at = ReportSources {
+            namespace: Some(namespace.clone()),
+        };
+        let request = self
+            .transport
+            .http()
+            .post(format!("{}{}", self.base, at.uri()))
+            .bearer_auth(&self.key)
+            .header(CONTENT_TYPE, "application/json")
+            .timeout(LIST_LIMIT)
+            .body(ReportSources::encode(reports));
+        let response = self
+            .transport
+            .send(request)
+            .await
+            .context("the gateway does not answer")?;
+        let status = response.status();
+        let Some(body) = read(response, LIST_MAX)
+            .await
+            .context("the gateway's answer broke off")?
+        else {
+            bail!("the gateway's answer is too long");
+        };
+        if !status.is_success() {
+            match serde_json::from_slice::<ApiError>(&body) {
+                Ok(error) => return Err(error.into()),
+                Err(_) => bail!(
+                    "{} answers {status}: set gateway to the address of a Rekindle gateway",
+                    self.base
+                ),
+            }
+        }
+        ReportSources::decode(&body).context("the gateway is of a version that this program does not understand")
+    }
+
+    /// Invokes a function once.
+    pub(crate) async fn invoke(&self, invocation: Invocation<'_>) -> Verdict {
+        let (name, namespace) = invocation.function.split();
+        let at = Invoke { name, namespace };
+        let request = self
+            .transport
+            .http()
+            .post(format!("{}{}", self.base, at.uri()))
+            .headers(invocation.headers)
+            .bearer_auth(&self.key)
+            .header(CONTENT_TYPE, invocation.content_type)
+            .timeout(invocation.timeout + INVOKE_MORE)
+            .body(invocation.body);
+        let response = match self.transport.send(request).await {
+            Ok(response) => response,
+            Err(error) => return unanswered(&error),
+        };
+        let (status, headers) = (response.status(), response.headers().clone());
+        match read(response, ANSWER_MAX).await {
+            Ok(body) => judge(status, &headers, body.as_deref(), invocation.ids),
+            Err(error) => Verdict::Failed {
+                reason: format!("the answer broke off: {}", chain(&error)),
+                after: None,
+                is_overloaded: false,
+            },
+        }
+    }
+}
+
+fn unanswered(error: &CallError) -> Verdict {
+    let reason = format!("the gateway does not answer: {}", chain(error));
+    match error.is_connect() {
+        true => Verdict::Refused {
+            reason,
+            after: None,
+            is_busy: false,
+        },
+        false => Verdict::Failed {
+            reason,
+            after: None,
+            is_overloaded: false,
+        },
+    }
+}
+
+/// The body, if it is not longer than `max`.
+async fn read(mut response: reqwest::Response, max: usize) -> Result<Option<Bytes>, reqwest::Error> {
+    let mut body = BytesMut::new();
+    while let Some(chunk) = response.chunk().await? {
+        if body.len() + chunk.len() > max {
+            return Ok(None);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(Some(body.freeze()))
+}
