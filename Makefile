@@ -17,6 +17,14 @@ export REKINDLE_MINIO ?= $(S3_SERVERS)/minio
 endif
 # The identity provider that tests sign in at.
 export REKINDLE_OIDC ?= $(FN_CACHE)/oidc
+# Queues for the tests of rekindle-events, where scripts/install-nats-server.sh and install-moto.sh have put them.
+QUEUE_SERVERS := $(FN_CACHE)/queue-servers
+ifneq ($(wildcard $(QUEUE_SERVERS)/nats-server),)
+export REKINDLE_NATS_SERVER ?= $(QUEUE_SERVERS)/nats-server
+endif
+ifneq ($(wildcard $(QUEUE_SERVERS)/moto/bin/moto_server),)
+export REKINDLE_MOTO_SERVER ?= $(QUEUE_SERVERS)/moto/bin/moto_server
+endif
 
 FN := $(CARGO_TARGET_DIR)/release/fn
 # Of the whole workspace's build: built by itself it would have other features of its dependencies, and so build them again.

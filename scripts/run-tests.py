@@ -29,7 +29,7 @@ MEMORY = 5 << 30
 # How long the tests of each took when it was last looked at, seconds: the longest begin first, so that none is left
 # over at the end. The others take less.
 LONG = {
-    "memory": 126, "schedules": 126, "letting_go": 112, "renewal": 110, "randomness": 107, "migration": 106, "losses": 100,
+    "memory": 126, "schedules": 126, "letting_go": 112, "events": 90, "renewal": 110, "randomness": 107, "migration": 106, "losses": 100,
     "restore": 93, "databases": 91, "failures": 90, "platform": 90, "network": 85, "images": 84, "lazy_images": 77,
     "sharing": 76, "oracle": 73, "policy": 71, "idle_memory": 69, "schedulers": 63, "checkpoint": 61,
     "rekindle_scheduler": 54, "rekindle_worker": 52, "restorer": 50, "tiers": 47, "adversary_moves": 43, "collection": 41,

@@ -10,6 +10,7 @@
 //! - [`rekindle_s3_servers`]: stores that are not ours.
 //! - [`websocket`]: a function that serves WebSocket, and a client of it; [`grpc`]: a client of gRPC;
 //!   [`mod@json_server`]: a program of an image; [`lambda`]: AWS's Lambda clients, and AWS's emulator.
+//! - [`queues`]: queues whose messages functions get, and the program that reads them.
 //! - [`collector`]: where traces go; [`world`]: a network of the tests' own.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
@@ -25,6 +26,7 @@ pub mod kinds;
 pub mod lambda;
 pub mod memory;
 pub mod postgres;
+pub mod queues;
 pub mod shared;
 pub mod unlike;
 pub mod websocket;
