@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Packs what was built into Debian packages: rekindle (fn, its init, units, settings, completions, manual page) and, where the runtimes'
 # root filesystems are there, rekindle-runtimes. Needs no root, and gives the same bytes for the same commit and the same build.
-# usage: build-deb.sh BIN_DIR OUT_DIR [RUNTIMES_DIR]        (BIN_DIR has fn and rekindle-init; DEB_COMPRESSION is xz)
+# usage: build-deb.sh BIN_DIR OUT_DIR [RUNTIMES_DIR]        (BIN_DIR has fn, rekindle-init and rekindle-events; DEB_COMPRESSION is xz)
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -11,7 +11,7 @@ out=$(realpath "$2")
 runtimes=${3:-}
 
 fail() { echo "build-deb: $*" >&2; exit 1; }
-for program in fn rekindle-init; do
+for program in fn rekindle-init rekindle-events; do
     [ -x "$bin/$program" ] || fail "$bin/$program is missing: run 'make build' first"
 done
 version=$("$bin/fn" --version | sed -n 's/^fn //p')
@@ -24,7 +24,7 @@ trap 'rm -rf "$work"' EXIT
 umask 022
 
 # The newest symbols of libc that the binaries ask for: what they run on.
-libc=$(objdump -T "$bin/fn" "$bin/rekindle-init" | grep -o 'GLIBC_[0-9.]*' | sort -V | tail -n 1 | cut -d _ -f 2)
+libc=$(objdump -T "$bin/fn" "$bin/rekindle-init" "$bin/rekindle-events" | grep -o 'GLIBC_[0-9.]*' | sort -V | tail -n 1 | cut -d _ -f 2)
 
 # document PACKAGE ROOT: copyright and changelog, as Debian wants them.
 document() {
@@ -82,7 +82,8 @@ root=$work/rekindle
 install -D -m 755 "$bin/fn" "$root/usr/lib/rekindle/fn"
 # Beside fn, where it looks for it.
 install -D -m 755 "$bin/rekindle-init" "$root/usr/lib/rekindle/rekindle-init"
-strip --strip-unneeded "$root/usr/lib/rekindle/fn" "$root/usr/lib/rekindle/rekindle-init"
+install -m 755 "$bin/rekindle-events" "$root/usr/lib/rekindle/rekindle-events"
+strip --strip-unneeded "$root"/usr/lib/rekindle/{fn,rekindle-init,rekindle-events}
 mkdir -p "$root/usr/bin"
 ln -s ../lib/rekindle/fn "$root/usr/bin/fn"
 install -m 755 "$here"/packaging/aws/* "$root/usr/lib/rekindle/"
@@ -92,6 +93,7 @@ done
 ln -s prove-criu.sh "$root/usr/lib/rekindle/prove-criu"
 install -D -m 644 -t "$root/lib/systemd/system" "$here"/packaging/systemd/*
 install -D -m 640 -t "$root/etc/rekindle" "$here"/packaging/default/*.env
+install -D -m 644 -t "$root/usr/share/doc/rekindle/examples" "$here/packaging/default/events.toml"
 mkdir -p "$root/usr/share/bash-completion/completions" "$root/usr/share/zsh/vendor-completions" "$root/usr/share/fish/vendor_completions.d" "$root/usr/share/man/man1"
 "$bin/fn" completions bash > "$root/usr/share/bash-completion/completions/fn"
 "$bin/fn" completions zsh > "$root/usr/share/zsh/vendor-completions/_fn"
@@ -105,7 +107,8 @@ Suggests: awscli, rekindle-runtimes, mmdebstrap
 Description: serverless functions that restore instead of booting
  Functions are started once, warmed up, checkpointed with CRIU and restored
  lazily from then on, on plain Linux hosts and any S3 store. This package has
- fn, which is every role and the client, and units for each role.
+ fn, which is every role and the client, rekindle-events, which reads queues,
+ and units for each.
 END
 install -m 755 "$here/packaging/deb/postinst" "$here/packaging/deb/prerm" "$here/packaging/deb/postrm" "$root/DEBIAN/"
 (cd "$root" && find etc -type f -printf '/%p\n' | LC_ALL=C sort) > "$root/DEBIAN/conffiles"

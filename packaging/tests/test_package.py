@@ -103,6 +103,7 @@ class Hardening(unittest.TestCase):
     LIMITS = {
         "rekindle-gateway": 30,
         "rekindle-scheduler": 30,
+        "rekindle-events": 30,
         "rekindle-cloudwatch": 30,
         "rekindle-drain": 30,
         "rekindle-worker": 81,
