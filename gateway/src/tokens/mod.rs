@@ -93,6 +93,10 @@ impl Tokens {
 fn header_of(token: &[u8]) -> Result<Header, ApiError> {
     let header = jsonwebtoken::decode_header(token)
         .map_err(|_| refused("it is no JSON Web Token: send \"Authorization: Bearer TOKEN\""))?;
+    if header.crit.is_some() {
+        // RFC 7515, 4.1.11: of what must be understood, nothing is.
+        return Err(refused("it has a header \"crit\", whose extensions are not known here"));
+    }
     match ALGORITHMS.contains(&header.alg) {
         true => Ok(header),
         false => Err(refused(&format!(

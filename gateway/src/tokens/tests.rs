@@ -175,3 +175,11 @@ fn only_scopes_are_words() {
     assert!(super::has(&claims, "scp", "b") && super::has(&claims, "name", "Eve admin"));
     assert!(!super::has(&claims, "name", "admin") && !super::has(&claims, "groups", "x"));
 }
+
+#[test]
+fn what_a_token_says_must_be_understood_is_not() {
+    let plain = super::header_of(b"eyJhbGciOiJSUzI1NiJ9.e30.c2ln");
+    assert!(plain.is_ok(), "{plain:?}");
+    let refused = super::header_of(b"eyJhbGciOiJSUzI1NiIsImNyaXQiOlsieCJdfQ.e30.c2ln");
+    assert!(refused.unwrap_err().message.contains("crit"));
+}
