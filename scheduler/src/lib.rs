@@ -46,6 +46,7 @@ mod releases;
 mod renewal;
 mod retention;
 mod schedules;
+mod seals;
 mod secrets;
 mod server;
 mod shares;

@@ -132,9 +132,14 @@ async fn carry_out(
         return Err(ApiError::new(ErrorCode::Conflict, message));
     };
     let secrets = scheduler.secrets.of(&planned.function, &version.spec.manifest)?;
-    if !secrets.is_empty() && scheduler.config.issuing.is_none() {
+    let snapshot_key = scheduler.seals.of(&planned.function)?;
+    if (!secrets.is_empty() || snapshot_key.is_some()) && scheduler.config.issuing.is_none() {
+        let what = match snapshot_key {
+            None => "holds secrets, which do",
+            Some(_) => "is of a namespace whose snapshots are encrypted, and so its memory does",
+        };
         let message = format!(
-            "{} holds secrets, which do not leave a worker unencrypted: it stays; set TLS up between roles (see \
+            "{} {what} not leave a worker unencrypted: it stays; set TLS up between roles (see \
              docs/how-to/secure-a-cluster-with-tls.md)",
             order.instance
         );
@@ -142,6 +147,7 @@ async fn carry_out(
     }
     let expected = Expected {
         secrets,
+        snapshot_key,
         instance: planned.arrives.clone(),
         spec: VersionSpec::clone(&version.spec),
         from: planned.from_address.clone(),

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use rekindle_snapshotter::collect::{Rule, Seen, forget};
-use rekindle_snapshotter::{Outcome, Owner, Store, StoreError, StoreObserver, keys};
+use rekindle_snapshotter::seal::opening;
+use rekindle_snapshotter::{Keyring, Outcome, Owner, Store, StoreError, StoreObserver, keys};
 use rekindle_wire::api::Collected;
 use rekindle_wire::{FunctionId, SnapshotId, VersionNumber};
 
@@ -74,6 +75,12 @@ pub trait ObjectStore: Send + Sync + 'static {
     /// The same store, which reports each request to `observer`; `None` if it makes none.
     fn observed(&self, observer: StoreObserver) -> Option<Arc<dyn ObjectStore>> {
         drop(observer);
+        None
+    }
+
+    /// The same store with encrypted snapshots opened by these keys; `None` if it has none.
+    fn opening(&self, keys: &Keyring) -> Option<Arc<dyn ObjectStore>> {
+        let _ = keys;
         None
     }
 }
@@ -150,6 +157,10 @@ impl ObjectStore for Store {
 
     fn observed(&self, observer: StoreObserver) -> Option<Arc<dyn ObjectStore>> {
         Some(Arc::new((**self).observed(observer)))
+    }
+
+    fn opening(&self, keys: &Keyring) -> Option<Arc<dyn ObjectStore>> {
+        Some(Arc::new(opening(self, keys)))
     }
 
     fn claim<'a>(&'a self, id: &'a str, take_over: bool) -> BoxFuture<'a, Result<String, ObjectError>> {

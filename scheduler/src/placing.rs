@@ -253,6 +253,7 @@ fn attempt(
                     park: false,
                     spec: (*live.spec).clone(),
                     secrets: Vec::new(),
+                    snapshot_key: None,
                 },
                 placement,
                 ask: waiter.ask,
@@ -323,11 +324,10 @@ impl Launch {
             // The version has a snapshot that cannot be restored where there is room.
             note_lacking(scheduler, &self.start.spec).await;
         }
-        match scheduler
-            .secrets
-            .of(&self.start.spec.function, &self.start.spec.manifest)
-        {
-            Ok(secrets) => self.start.secrets = secrets,
+        let function = &self.start.spec.function;
+        let secrets = scheduler.secrets.of(function, &self.start.spec.manifest);
+        match secrets.and_then(|secrets| Ok((secrets, scheduler.seals.of(function)?))) {
+            Ok((secrets, key)) => (self.start.secrets, self.start.snapshot_key) = (secrets, key),
             Err(error) => return self.refuse(scheduler, error),
         }
         let id = &self.start.instance;

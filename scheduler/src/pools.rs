@@ -85,6 +85,7 @@ pub(crate) fn refill(scheduler: &Scheduler) {
                 park: next.park,
                 spec: (*live.spec).clone(),
                 secrets: Vec::new(),
+                snapshot_key: None,
             };
             starts.push((address, start));
         }
@@ -93,9 +94,11 @@ pub(crate) fn refill(scheduler: &Scheduler) {
         let here = scheduler.clone();
         scheduler.tasks.spawn(async move {
             let id = start.instance.clone();
-            let started = match here.secrets.of(&start.spec.function, &start.spec.manifest) {
-                Ok(secrets) => {
-                    start.secrets = secrets;
+            let function = &start.spec.function;
+            let secrets = here.secrets.of(function, &start.spec.manifest);
+            let started = match secrets.and_then(|secrets| Ok((secrets, here.seals.of(function)?))) {
+                Ok((secrets, key)) => {
+                    (start.secrets, start.snapshot_key) = (secrets, key);
                     let started = here.workers.start(&address, &start).await;
                     started.map_err(|e| (e.is_leaving(), chain(&e)))
                 }

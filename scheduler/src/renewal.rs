@@ -345,8 +345,10 @@ async fn follow(
     instance: &InstanceId,
 ) -> Result<(VersionSpec, SnapshotSummary), Failure> {
     let secrets = scheduler.secrets.of(&spec.function, &spec.manifest);
+    let key = scheduler.seals.of(&spec.function);
     let order = PrepareRequest {
         secrets: secrets.map_err(|e| Failure::of(e.code.as_str(), e.message))?,
+        snapshot_key: key.map_err(|e| Failure::of(e.code.as_str(), e.message))?,
         instance: instance.clone(),
         function: spec.function.clone(),
         version: spec.version,

@@ -17,6 +17,7 @@ use crate::front::{self, Front};
 use crate::leadership::Leadership;
 use crate::quotas::Quotas;
 use crate::schedules::known::Schedules;
+use crate::seals::vault::Seals;
 use crate::secrets::vault::Secrets;
 use crate::state::{Scheduler, Shared};
 use crate::store::{Store, StoreError};
@@ -245,11 +246,12 @@ async fn begin(config: Config, store: Store, front: &Front) -> Result<Led, Serve
     let secrets = Secrets::read(&store, config.master_key.clone())
         .await
         .map_err(unusable)?;
+    let seals = Seals::read(&store, config.master_key.clone()).await.map_err(unusable)?;
     let rules = store.access_rules().await.map_err(unusable)?;
     let keys = Keys::new(store.keys().await.map_err(unusable)?, rules);
     let known = Schedules::read(&store).await.map_err(unusable)?;
     let quotas = Quotas::new(store.quotas().await.map_err(unusable)?, config.quota);
-    let scheduler = Shared::new(config, store, catalog, (secrets, keys, known)).map_err(ServeError::Tls)?;
+    let scheduler = Shared::new(config, store, catalog, (secrets, seals, keys, known)).map_err(ServeError::Tls)?;
     for (function, open) in canaries {
         canary::load(&scheduler, function, open);
     }

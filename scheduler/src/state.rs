@@ -25,6 +25,7 @@ use crate::quotas::{Build, Builds};
 use crate::renewal::renewals::Renewals;
 use crate::retention::Retention;
 use crate::schedules::known::Schedules;
+use crate::seals::vault::Seals;
 use crate::secrets::vault::Secrets;
 use crate::sources::known::Sources;
 use crate::store::Store;
@@ -66,6 +67,7 @@ pub(crate) struct Shared {
     /// How much may be written into the audit log.
     pub(crate) audit: Budget,
     pub(crate) secrets: Secrets,
+    pub(crate) seals: Seals,
     pub(crate) schedules: Schedules,
     /// What readers say of sources.
     pub(crate) sources_read: Sources,
@@ -85,17 +87,22 @@ pub(crate) struct Shared {
     started: Instant,
 }
 
+/// The object store with what these keys open.
+fn opened(objects: Arc<dyn ObjectStore>, seals: &Seals) -> Arc<dyn ObjectStore> {
+    objects.opening(&seals.ring).unwrap_or(objects)
+}
+
 impl Shared {
     pub(crate) fn new(
         config: Config,
         store: Store,
         catalog: Catalog,
-        (secrets, keys, schedules): (Secrets, Keys, Schedules),
+        (secrets, seals, keys, schedules): (Secrets, Seals, Keys, Schedules),
     ) -> Result<Scheduler, TlsError> {
         let metrics = Metrics::new();
         let settings = rekindle_retention::Settings { bin: config.idle_bin };
         Ok(Arc::new(Self {
-            objects: metrics.measured(&config.objects),
+            objects: opened(metrics.measured(&config.objects), &seals),
             workers: WorkerClient::new(
                 &config.cluster_token,
                 config.issuing.as_deref(),
@@ -115,6 +122,7 @@ impl Shared {
             keys,
             audit: Budget::default(),
             secrets,
+            seals,
             schedules,
             sources_read: Sources::default(),
             preparing: Semaphore::new(PREPARED_AT_ONCE),

@@ -30,6 +30,7 @@ pub mod layer;
 pub mod manifest;
 pub mod pagemap;
 pub mod region_index;
+pub mod seal;
 pub mod snapshot;
 #[cfg(test)]
 mod testing;
@@ -49,6 +50,7 @@ pub use pagemap::{PageIndex, PageMap, Region};
 pub use region_index::RegionIndex;
 pub use rekindle_retention::GreedyDual;
 pub use rekindle_store::{Outcome, Store, StoreError, StoreEvent, StoreObserver};
+pub use seal::{KeyId, Keyring, SealingKey};
 pub use snapshot::{OpenError, Process, Snapshot, manifest_digest};
 pub use working_set::{
     Recording, Touched, UncheckedWorkingSet, WorkingSetPack, WorkingSetPage, load_working_set, store_working_set,

@@ -20,10 +20,13 @@ use serde_json::value::RawValue;
 
 use crate::codec::{PAGE_BYTES, RegionSize};
 use crate::digest::Digest;
+use crate::seal::KeyId;
 
-/// The newest version of the format that this build reads. It writes this version only where it must: for snapshots of
-/// runtimes, and for snapshots stored as differences to others.
-pub const FORMAT: u32 = 4;
+/// The newest version of the format that this build reads. It writes this version only where it must: for snapshots that
+/// are encrypted.
+pub const FORMAT: u32 = 5;
+/// The version that it writes for snapshots of runtimes, and for snapshots stored as differences to others.
+const FORMAT_BASED: u32 = 4;
 /// The version that it writes for all other snapshots. It reads this one too.
 const FORMAT_PLAIN: u32 = 3;
 
@@ -180,6 +183,10 @@ pub struct Manifest {
     /// base itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<SnapshotId>,
+    /// The key that its objects are encrypted with, if they are. Then no digest is of encrypted bytes, and its chunks are
+    /// named by a keyed digest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sealed_by: Option<KeyId>,
     /// Time of publication, in seconds since the Unix epoch.
     pub created_unix_s: i64,
     /// Architecture of the machine.
@@ -223,7 +230,7 @@ pub enum ManifestError {
     #[error("manifest does not parse")]
     Json(#[from] serde_json::Error),
     /// Another version of the format.
-    #[error("manifest has format {0}, this build reads {FORMAT_PLAIN} and {FORMAT}: {advice}", advice = other_format(*.0))]
+    #[error("manifest has format {0}, this build reads {FORMAT_PLAIN} to {FORMAT}: {advice}", advice = other_format(*.0))]
     Format(u32),
     /// The bytes have changed since they were written.
     #[error("manifest is corrupt: its digest is {found}, not {expected}")]
@@ -288,8 +295,9 @@ impl Manifest {
 
     /// The lowest version of the format that can express this manifest.
     fn format(&self) -> u32 {
-        match (&self.base, &self.origin) {
-            (None, Origin::Function { .. } | Origin::Import { .. }) => FORMAT_PLAIN,
+        match (&self.sealed_by, &self.base, &self.origin) {
+            (None, None, Origin::Function { .. } | Origin::Import { .. }) => FORMAT_PLAIN,
+            (None, ..) => FORMAT_BASED,
             _ => FORMAT,
         }
     }

@@ -19,6 +19,7 @@ use crate::collect::{Publication, PublicationError};
 use crate::digest::Digest;
 use crate::keys;
 use crate::pagemap::{ChunkRef, Payload, Region};
+use crate::seal::KeyId;
 use crate::snapshot::read_page_maps;
 
 /// Snapshots whose page maps seed the index.
@@ -32,6 +33,8 @@ const REGIONS_MAX: usize = 1 << 20;
 #[derive(Debug, Clone, Default)]
 pub struct RegionIndex {
     state: Arc<Mutex<State>>,
+    /// Regions of encrypted snapshots, by key: these share nothing with others.
+    sealed: Arc<Mutex<HashMap<KeyId, RegionIndex>>>,
 }
 
 #[derive(Debug, Default)]
@@ -58,7 +61,15 @@ impl RegionIndex {
         Self::default()
     }
 
-    /// Number of known regions.
+    /// The index for snapshots that are encrypted with this key, or for those that are not.
+    pub(crate) fn of(&self, key: Option<KeyId>) -> Self {
+        match key {
+            Some(key) => self.sealed.lock().entry(key).or_default().clone(),
+            None => self.clone(),
+        }
+    }
+
+    /// Number of known regions of snapshots that are not encrypted.
     pub fn len(&self) -> usize {
         self.state.lock().regions.len()
     }
@@ -93,6 +104,8 @@ impl RegionIndex {
                 }
                 // A snapshot that is still being published, or was deleted meanwhile.
                 Err(error) if error.is_not_found() => {}
+                // Its key comes with the first order of its namespace.
+                Err(error) if error.is_sealed() => {}
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(snapshot = %id, error, "snapshot not used for deduplication");
@@ -124,6 +137,8 @@ impl RegionIndex {
     /// then stored again.
     pub fn forget(&self, chunks: &HashSet<Digest>) {
         self.state.lock().forget(chunks);
+        let sealed: Vec<Self> = self.sealed.lock().values().cloned().collect();
+        sealed.iter().for_each(|index| index.forget(chunks));
     }
 
     /// Locates the regions with these digests that are in the store now and are kept for this publication. Each chunk

@@ -17,6 +17,7 @@ use crate::digest::Digest;
 use crate::keys;
 use crate::manifest::{ExtraEntry, ExtraPlace, Manifest, ManifestError, Origin, Section};
 use crate::pagemap::{PageMap, ParseError};
+use crate::seal::{Header, KeyId};
 
 /// A checkpointed process.
 #[derive(Debug, Clone)]
@@ -67,6 +68,17 @@ pub enum OpenError {
         /// What is wrong with it.
         #[source]
         cause: ManifestError,
+    },
+    /// The snapshot is encrypted, and was read without keys.
+    #[error(
+        "snapshot {id} is encrypted with snapshot key {key}, which schedulers and workers alone hold: it cannot be read, \
+         exported or inspected from outside"
+    )]
+    Sealed {
+        /// The snapshot.
+        id: SnapshotId,
+        /// Id of its key.
+        key: KeyId,
     },
     /// The manifest belongs to another snapshot.
     #[error("object {key} is the manifest of {found}, not of {id}")]
@@ -162,12 +174,22 @@ impl OpenError {
         matches!(self, Self::NotFound(_))
     }
 
+    /// Whether the snapshot is encrypted with a key that is not at hand.
+    pub fn is_sealed(&self) -> bool {
+        match self {
+            Self::Store { cause, .. } => cause.is_sealed(),
+            Self::Sealed { .. } => true,
+            _ => false,
+        }
+    }
+
     /// Whether the store answered and its data is missing or wrong. Retrying later does not help.
     pub fn is_damage(&self) -> bool {
         match self {
-            Self::Store { cause, .. } => cause.is_not_found(),
+            Self::Store { cause, .. } => cause.is_not_found() || cause.is_sealed(),
             Self::Write { .. } | Self::NoSuchFile { .. } => false,
             Self::NotFound(_)
+            | Self::Sealed { .. }
             | Self::Manifest { .. }
             | Self::OtherSnapshot { .. }
             | Self::BundleSize { .. }
@@ -326,6 +348,9 @@ async fn read_with_digest<O: Objects>(store: &O, id: &SnapshotId) -> Result<(Man
             OpenError::Store { id: id.clone(), cause }
         }
     })?;
+    if let Some(Header { key, .. }) = Header::parse(&bytes) {
+        return Err(OpenError::Sealed { id: id.clone(), key });
+    }
     let manifest = Manifest::parse(&bytes).map_err(|cause| OpenError::Manifest {
         id: id.clone(),
         key: key.clone(),

@@ -36,6 +36,7 @@ pub(crate) fn meta() -> CaptureMeta {
         criu: "4.2.1".to_owned(),
         frozen_ms: 12.5,
         base: None,
+        seal: None,
         extra: Vec::new(),
         options: CaptureOptions::default(),
     }

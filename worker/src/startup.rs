@@ -9,7 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rekindle_criu::Prestart;
 use rekindle_identity::{Role, TlsError, Transport};
 use rekindle_init::causes::chain;
-use rekindle_snapshotter::{ChunkCache, RegionIndex, RegionReader};
+use rekindle_snapshotter::seal::opening;
+use rekindle_snapshotter::{ChunkCache, Keyring, RegionIndex, RegionReader};
 
 use crate::calls::{FunctionCalls, Gateways};
 use crate::config::{Restorer, WorkerConfig};
@@ -112,7 +113,10 @@ pub(crate) async fn start(mut config: WorkerConfig, scheduler: Transport) -> Res
     };
     let chunks =
         ChunkCache::open(&config.cache_dir.join("chunks"), config.chunk_cache_bytes).map_err(StartError::Chunks)?;
-    let reader = Arc::new(RegionReader::new(config.store.clone(), chunks));
+    let keys = Keyring::default();
+    let reader = Arc::new(RegionReader::with_keys(config.store.clone(), chunks, keys.clone()));
+    // Everything else sees encrypted snapshots opened.
+    config.store = opening(&config.store, &keys);
     let logs = Logs::open(&config.data_dir.join("logs"), LogLimits::default()).map_err(StartError::Logs)?;
     let logs = Arc::new(logs);
     let index = Arc::new(RegionIndex::new());
@@ -223,6 +227,7 @@ pub(crate) async fn start(mut config: WorkerConfig, scheduler: Transport) -> Res
         criu: Arc::clone(&criu),
         dump_dirs: dump_dirs.clone(),
         store: config.store.clone(),
+        keys: keys.clone(),
         index,
         codec: config.codec,
         instruction_sets,
@@ -381,6 +386,7 @@ pub(crate) async fn start(mut config: WorkerConfig, scheduler: Transport) -> Res
         preparer,
         migration_sources,
         migration_targets,
+        keys,
         snapshots,
         layers,
         logs,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rekindle_relay::InProcessRoles;
+use rekindle_snapshotter::Keyring;
 
 use crate::calls::FunctionCalls;
 use crate::criu::Criu;
@@ -45,6 +46,8 @@ pub(crate) struct Worker {
     pub(crate) migration_sources: Arc<MigrationSources>,
     /// Instances that migrate here.
     pub(crate) migration_targets: Arc<MigrationTargets>,
+    /// Keys of namespaces whose snapshots are encrypted.
+    pub(crate) keys: Keyring,
     /// Open snapshots.
     pub(crate) snapshots: Arc<Snapshots>,
     /// Unpacked layers.

@@ -73,6 +73,7 @@ pub(crate) struct CreateKeyArgs {
 Examples:
   fn namespace create team
   fn -n team deploy .
+  fn namespace encrypt team
   fn namespace list
   fn namespace rm team
 
@@ -93,6 +94,15 @@ pub(crate) enum NamespaceCommand {
     /// List the namespaces.
     #[command(visible_alias = "ls")]
     List(Listing),
+    /// Encrypt the snapshots that are made in a namespace from now on. This cannot be undone.
+    #[command(after_help = "\
+Example: fn namespace encrypt team
+
+Snapshots that there are stay as they are until `fn snapshot renew`, or a deploy, replaces them.")]
+    Encrypt {
+        /// The namespace.
+        name: Namespace,
+    },
     /// Remove an empty namespace, and revoke its keys.
     Rm {
         /// The namespace.

@@ -9,8 +9,8 @@ use rekindle_wire::api::{
 };
 use rekindle_wire::interface::Endpoint as _;
 use rekindle_wire::interface::users::{
-    AddRule, CreateKey, CreateNamespace, ListKeys, ListNamespaces, ListRules, ReadAudit, ReadAuth, RemoveNamespace,
-    RemoveRule, RevokeKey,
+    AddRule, CreateKey, CreateNamespace, EncryptNamespace, ListKeys, ListNamespaces, ListRules, ReadAudit, ReadAuth,
+    RemoveNamespace, RemoveRule, RevokeKey,
 };
 
 use super::{CALL_TIMEOUT, Client};
@@ -80,6 +80,12 @@ impl Client {
     pub(crate) async fn create_namespace(&self, name: &Namespace) -> Result<NamespaceSummary> {
         let namespace = name.clone();
         self.ask(&CreateNamespace { namespace }).await
+    }
+
+    /// Encrypts a namespace's snapshots.
+    pub(crate) async fn encrypt_namespace(&self, name: &Namespace) -> Result<NamespaceSummary> {
+        let namespace = name.clone();
+        self.ask(&EncryptNamespace { namespace }).await
     }
 
     /// Removes an empty namespace.

@@ -21,11 +21,20 @@ pub(crate) async fn run(client: &Client, command: &NamespaceCommand) -> Result<E
                 show::print_json(&all)?;
                 return Ok(ExitCode::SUCCESS);
             }
-            let mut table = show::table(["NAMESPACE", "FUNCTIONS"]);
+            let mut table = show::table(["NAMESPACE", "FUNCTIONS", "SNAPSHOTS"]);
             for namespace in all {
-                table.add_row([namespace.name.to_string(), namespace.functions.to_string()]);
+                let snapshots = if namespace.encrypted { "encrypted" } else { "" };
+                let functions = namespace.functions.to_string();
+                table.add_row([namespace.name.as_str(), functions.as_str(), snapshots]);
             }
             show::print_table(&table);
+        }
+        NamespaceCommand::Encrypt { name } => {
+            client.encrypt_namespace(name).await?;
+            say!(
+                "snapshots of the namespace {name} are encrypted from now on; those that there are when they are renewed: \
+                 fn -n {name} snapshot renew FUNCTION"
+            );
         }
         NamespaceCommand::Rm { name } => {
             client.remove_namespace(name).await?;

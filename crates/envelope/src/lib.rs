@@ -63,6 +63,16 @@ pub enum OpenError {
     Changed,
 }
 
+/// A new key for whatever else is to be encrypted.
+///
+/// # Errors
+/// If the system provides no random numbers.
+pub fn random_key() -> Result<[u8; KEY], SealError> {
+    let mut key = [0; KEY];
+    aws_lc_rs::rand::fill(&mut key).map_err(|_| SealError)?;
+    Ok(key)
+}
+
 impl MasterKey {
     fn of(bytes: [u8; KEY]) -> Self {
         let digest = blake3::derive_key(ID_CONTEXT, &bytes);
@@ -81,8 +91,7 @@ impl MasterKey {
     /// # Errors
     /// If the system provides no random numbers.
     pub fn seal(&self, owner: &str, secret: &[u8]) -> Result<Vec<u8>, SealError> {
-        let mut data_key = [0; KEY];
-        aws_lc_rs::rand::fill(&mut data_key).map_err(|_| SealError)?;
+        let data_key = random_key()?;
         let mut wrapped = [0; WRAPPED];
         self.kek()
             .and_then(|kek| kek.wrap(&data_key, &mut wrapped).map(drop).ok())

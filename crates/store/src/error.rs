@@ -61,6 +61,17 @@ pub enum StoreError {
         /// The largest size.
         most: u64,
     },
+    /// The object is encrypted, and cannot be opened.
+    #[error("object {key} in {place} is encrypted and cannot be opened")]
+    Sealed {
+        /// The full key.
+        key: String,
+        /// Where it is: `bucket NAME` or `directory PATH`.
+        place: String,
+        /// Which encryption key it needs, or that it was changed.
+        #[source]
+        cause: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A local file could not be accessed.
     #[error("could not {operation} {}", path.display())]
     File {
@@ -78,6 +89,11 @@ impl StoreError {
     /// Whether the object does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound { .. })
+    }
+
+    /// Whether the object cannot be decrypted. Another attempt does not help.
+    pub fn is_sealed(&self) -> bool {
+        matches!(self, Self::Sealed { .. })
     }
 
     /// One word for it: an outcome of [`crate::StoreEvent::Request`].

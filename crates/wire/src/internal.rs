@@ -16,6 +16,7 @@ use crate::manifest::Manifest;
 use crate::processor::InstructionSets;
 use crate::renewal::MadeWith;
 use crate::secret::Secret;
+use crate::snapshot_key::SnapshotKey;
 use crate::stats::WorkerLevels;
 
 pub use keys::{KeysAnswer, KnownKey, KnownRule};
@@ -233,6 +234,9 @@ pub struct StartInstance {
     /// The secrets that its manifest names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<Secret>,
+    /// The key of its namespace, if snapshots there are encrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_key: Option<SnapshotKey>,
 }
 
 /// Build, boot, warm up and snapshot a version.
@@ -264,6 +268,9 @@ pub struct PrepareRequest {
     /// The secrets that its manifest names. The instance whose memory becomes the snapshot gets none of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<Secret>,
+    /// The key of its namespace, if snapshots there are encrypted: its own is encrypted with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_key: Option<SnapshotKey>,
 }
 
 /// The layers of a version.

@@ -10,6 +10,7 @@
 //! - [`api`]: the public admin API under `/v1/`.
 //! - [`asynchronous`]: invocations that are accepted now and run later.
 //! - [`secret`]: names and values of secrets.
+//! - [`snapshot_key`]: keys that snapshots are encrypted with.
 //! - [`schedule`]: schedules of functions, and the times at which their runs are due.
 //! - [`event_source`]: queues whose messages functions are invoked with.
 //! - [`stats`]: figures about invocations and workers.
@@ -34,6 +35,7 @@ pub mod processor;
 pub mod renewal;
 pub mod schedule;
 pub mod secret;
+pub mod snapshot_key;
 pub mod stats;
 
 pub use error::{ApiError, ErrorCode};
@@ -44,3 +46,4 @@ pub use ids::{
 };
 pub use schedule::ScheduleName;
 pub use secret::{Secret, SecretName, SecretValue};
+pub use snapshot_key::SnapshotKey;

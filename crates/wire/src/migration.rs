@@ -7,6 +7,7 @@ use crate::api::{RestoredBy, StartKind};
 use crate::ids::{InstanceId, MigrationId, SnapshotId};
 use crate::internal::VersionSpec;
 use crate::secret::Secret;
+use crate::snapshot_key::SnapshotKey;
 
 /// What happens to the original.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,6 +73,9 @@ pub struct Expected {
     /// The secrets that its manifest names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<Secret>,
+    /// The key of its namespace, if snapshots there are encrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_key: Option<SnapshotKey>,
 }
 
 /// Prepares the target for an instance.

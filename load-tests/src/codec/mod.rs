@@ -50,6 +50,9 @@ pub(crate) struct CodecArgs {
     /// Memory of a real process that passes through the platform in each mode, MiB; 0 for none.
     #[arg(long, value_name = "MIB", default_value_t = 256)]
     process: u64,
+    /// Encrypt ours, as in a namespace whose snapshots are.
+    #[arg(long)]
+    encrypt: bool,
     /// Directory of the dump, the store and the peer's files.
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     scratch: PathBuf,
@@ -82,6 +85,9 @@ pub(crate) fn run(all: &Args, args: &CodecArgs) -> Result<Record> {
         "liblz4 as CRIU 4.3 uses it: one thread, to a file and back, and \
          by way of the S3 server to which ours is published",
     );
+    if args.encrypt {
+        record.fact("encryption", "ours is encrypted, the peer's is not");
+    }
     for base in [PEER, PEER_SHIPPED, PEER_FILE] {
         record.baseline("by", base);
     }
@@ -131,7 +137,7 @@ fn measure(record: &mut Record, args: &CodecArgs, pattern: Pattern) -> Result<()
         };
         let row = |table, by| row(table, pattern, *region, by);
         for _ in 0..args.rounds {
-            let store = Store::start(&scratch.path().join("store"))?;
+            let store = Store::start(&scratch.path().join("store"), args.encrypt)?;
             plain.clear();
             let ours = store.measure(&dump, codec, &plain)?;
             if sha256_of(&plain)? != before {

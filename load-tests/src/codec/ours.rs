@@ -8,11 +8,13 @@ use anyhow::{Context as _, Result};
 use futures::stream::{self, StreamExt as _};
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::pagemap::ChunkRef;
+use rekindle_snapshotter::seal::opening;
 use rekindle_snapshotter::{
-    CaptureMeta, CaptureOptions, ChunkCache, Codec, Region, RegionIndex, RegionReader, Snapshot, publish,
+    CaptureMeta, CaptureOptions, ChunkCache, Codec, Keyring, Region, RegionIndex, RegionReader, Snapshot, publish,
 };
 use rekindle_store::Directory;
-use rekindle_wire::SnapshotId;
+use rekindle_wire::snapshot_key::SNAPSHOT_KEY;
+use rekindle_wire::{SnapshotId, SnapshotKey};
 use tokio::runtime::Runtime;
 
 use super::dump::ADDRESS;
@@ -42,16 +44,24 @@ pub(super) struct Store {
     runtime: Runtime,
     store: rekindle_snapshotter::Store,
     dir: PathBuf,
+    /// What it is encrypted with.
+    seal: Option<SnapshotKey>,
 }
 
 impl Store {
     /// Opens a store with its objects in `dir`.
-    pub(super) fn start(dir: &Path) -> Result<Self> {
+    pub(super) fn start(dir: &Path, encrypted: bool) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         let runtime = runtime.context("the async runtime could not be started")?;
         let store = Directory::open(&dir.join("objects")).context("the store cannot be opened")?;
         let dir = dir.to_owned();
-        Ok(Self { runtime, store, dir })
+        let seal = encrypted.then(|| SnapshotKey::new(&[7; SNAPSHOT_KEY])).transpose()?;
+        Ok(Self {
+            runtime,
+            store,
+            dir,
+            seal,
+        })
     }
 
     /// Publishes the dump and reads its memory back into `memory`, twice.
@@ -72,6 +82,9 @@ impl Store {
     }
 
     async fn measured(&self, dump: &Path, codec: Codec, memory: &Arc<Memory>) -> Result<Figures> {
+        let keys = Keyring::default();
+        keys.set("bench", self.seal.as_ref());
+        let opened = opening(&self.store, &keys);
         let meta = CaptureMeta {
             id: SnapshotId::generate(),
             origin: Origin::Import {
@@ -80,6 +93,7 @@ impl Store {
             criu: "none".to_owned(),
             frozen_ms: 0.0,
             base: None,
+            seal: keys.of_namespace("bench"),
             extra: Vec::new(),
             options: CaptureOptions {
                 codec,
@@ -93,8 +107,8 @@ impl Store {
 
         let begun = Clock::start();
         let cache = ChunkCache::open(&self.dir.join("cache"), 64 << 30).context("no chunk cache")?;
-        let reader = RegionReader::new(self.store.clone(), cache);
-        let snapshot = Snapshot::open(&self.store, &published.id)
+        let reader = RegionReader::with_keys(self.store.clone(), cache, keys);
+        let snapshot = Snapshot::open(&opened, &published.id)
             .await
             .context("the snapshot cannot be opened")?;
         read(&reader, &snapshot, memory).await?;

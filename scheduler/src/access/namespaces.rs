@@ -30,6 +30,7 @@ pub(crate) async fn list(scheduler: &Scheduler, caller: &Caller) -> Result<Vec<N
     let summaries = met.map(|name| NamespaceSummary {
         name: name.clone(),
         functions: counts.get(name.as_str()).copied().unwrap_or(0),
+        encrypted: scheduler.seals.has(name.as_str()),
     });
     Ok(summaries.collect())
 }
@@ -64,7 +65,7 @@ async fn make_now(scheduler: &Scheduler, namespace: Namespace) -> Result<(), Api
     Ok(())
 }
 
-/// Removes an empty namespace, revokes its keys and removes its rules of access.
+/// Removes an empty namespace, revokes its keys, removes its rules of access, and destroys the key of its snapshots.
 ///
 /// # Errors
 /// If there is none of that name, or it has functions or secrets, or it is the default one.
@@ -104,6 +105,7 @@ async fn remove_now(scheduler: &Scheduler, namespace: Namespace) -> Result<(), A
         state.catalog.remove_namespace(&namespace);
         state.fleet.quotas.set(&namespace, None);
     }
+    scheduler.seals.forget(&namespace);
     scheduler.metrics.forget_namespace(namespace.as_str());
     if !keys.is_empty() || !rules.is_empty() {
         scheduler.keys.remove(&keys);

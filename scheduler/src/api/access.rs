@@ -2,18 +2,21 @@
 
 use std::time::Duration;
 
+use rekindle_wire::Namespace;
 use rekindle_wire::access::{Caller, Scope};
 use rekindle_wire::api::{AccessRule, KeySummary, NamespaceSummary, NewKey, RemovedRule, RevokedKey};
 use rekindle_wire::interface::Call;
 use rekindle_wire::interface::scheduler::AwaitKeys;
 use rekindle_wire::interface::users::{
-    AddRule, CreateKey, CreateNamespace, ListKeys, ListNamespaces, ListRules, RemoveNamespace, RemoveRule, RevokeKey,
+    AddRule, CreateKey, CreateNamespace, EncryptNamespace, ListKeys, ListNamespaces, ListRules, RemoveNamespace,
+    RemoveRule, RevokeKey,
 };
 use rekindle_wire::internal::KeysAnswer;
 
 use crate::access::{keys, namespaces, rules};
 use crate::audit;
 use crate::refusal::Refused;
+use crate::seals;
 use crate::state::Scheduler;
 
 /// Longest time that a watch is kept open.
@@ -86,10 +89,27 @@ pub(super) async fn create_namespace(
 ) -> Result<NamespaceSummary, Refused> {
     let name = call.at.namespace;
     namespaces::make(&scheduler, name.clone()).await?;
-    let all = namespaces::list(&scheduler, &Caller::platform()).await?;
+    summary(&scheduler, name).await
+}
+
+pub(super) async fn encrypt_namespace(
+    scheduler: Scheduler,
+    call: Call<EncryptNamespace>,
+) -> Result<NamespaceSummary, Refused> {
+    let name = call.at.namespace;
+    seals::encrypt(&scheduler, name.clone()).await?;
+    summary(&scheduler, name).await
+}
+
+async fn summary(scheduler: &Scheduler, name: Namespace) -> Result<NamespaceSummary, Refused> {
+    let all = namespaces::list(scheduler, &Caller::platform()).await?;
     let found = all.into_iter().find(|namespace| namespace.name == name);
     // It may be removed again already.
-    Ok(found.unwrap_or(NamespaceSummary { name, functions: 0 }))
+    Ok(found.unwrap_or(NamespaceSummary {
+        name,
+        functions: 0,
+        encrypted: false,
+    }))
 }
 
 pub(super) async fn remove_namespace(scheduler: Scheduler, call: Call<RemoveNamespace>) -> Result<(), Refused> {

@@ -145,6 +145,7 @@ fn for_users(others: Routes<Scheduler>) -> Routes<Scheduler> {
         .on(access::remove_rule)
         .on(access::list_namespaces)
         .on(access::create_namespace)
+        .on(access::encrypt_namespace)
         .on(access::remove_namespace)
         .on(quotas::read)
         .on(quotas::set)

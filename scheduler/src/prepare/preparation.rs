@@ -146,6 +146,7 @@ impl<'a> Preparation<'a> {
             runtime_snapshot: runtime_snapshot(scheduler, function, manifest.base).await,
             built: self.built.clone(),
             secrets: scheduler.secrets.of(function, manifest)?,
+            snapshot_key: scheduler.seals.of(function)?,
         };
         let mut told = Told::order(scheduler, address, &request)
             .await

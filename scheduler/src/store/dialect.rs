@@ -50,9 +50,14 @@ pub(super) const MIGRATIONS: [(i64, &str, &str); 20] = [
     (18, "audit", include_str!("../../migrations/0018_audit.sql")),
     (19, "quotas", include_str!("../../migrations/0019_quotas.sql")),
     (
-        23,
+        20,
         "access rules",
-        include_str!("../../migrations/0023_access_rules.sql"),
+        include_str!("../../migrations/0020_access_rules.sql"),
+    ),
+    (
+        21,
+        "snapshot keys",
+        include_str!("../../migrations/0021_snapshot_keys.sql"),
     ),
 ];
 

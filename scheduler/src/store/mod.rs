@@ -27,6 +27,7 @@ mod runtime_snapshots;
 mod schedules;
 mod secrets;
 mod session;
+mod snapshot_keys;
 #[cfg(test)]
 mod tests;
 mod usage;

@@ -40,9 +40,9 @@ impl Store {
             .map_err(failed("add a namespace"))
     }
 
-    /// Removes a namespace with these keys and rules of its own, and with its calls: the next namespace of that name may
-    /// be somebody else's. Its functions' version numbers stay, so that no two versions are one. Returns whether it had
-    /// no functions; otherwise nothing is done.
+    /// Removes a namespace with these keys and rules of its own, with the key of its snapshots, and with its calls: the
+    /// next namespace of that name may be somebody else's. Its functions' version numbers stay, so that no two versions
+    /// are one. Returns whether it had no functions; otherwise nothing is done.
     pub(crate) async fn remove_namespace(
         &self,
         namespace: &Namespace,
@@ -75,6 +75,7 @@ impl Store {
         for statement in [
             "DELETE FROM runtime_snapshots WHERE namespace = $1",
             "DELETE FROM quotas WHERE namespace = $1",
+            "DELETE FROM snapshot_keys WHERE namespace = $1",
             "DELETE FROM async_calls WHERE namespace = $1",
             "DELETE FROM namespaces WHERE name = $1",
         ] {

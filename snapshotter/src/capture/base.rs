@@ -12,6 +12,7 @@ use crate::chunks::{ReadError, RegionReader};
 use crate::codec::Compressor;
 use crate::digest::Digest;
 use crate::pagemap::{Base, ChunkRef, PageMap, Payload, Region};
+use crate::seal::KeyId;
 use crate::snapshot::Snapshot;
 
 /// Maximum number of concurrent chunk fetches.
@@ -26,6 +27,7 @@ pub struct BaseMemory {
     id: SnapshotId,
     maps: HashMap<u32, Arc<PageMap>>,
     reader: RegionReader,
+    sealed_by: Option<KeyId>,
 }
 
 impl fmt::Debug for BaseMemory {
@@ -44,7 +46,13 @@ impl BaseMemory {
             id: snapshot.id().clone(),
             maps: maps.collect(),
             reader,
+            sealed_by: snapshot.manifest.sealed_by,
         }
+    }
+
+    /// The key that the snapshot is encrypted with, if it is.
+    pub(super) fn sealed_by(&self) -> Option<KeyId> {
+        self.sealed_by
     }
 
     /// The snapshot that the memory belongs to.

@@ -46,12 +46,13 @@ use crate::keys;
 use crate::manifest::{ExtraPlace, Manifest, ManifestError, Origin, Totals, is_file_name};
 use crate::pagemap::{PageMap, PageMapError, Region};
 use crate::region_index::RegionIndex;
+use crate::seal::{SealingKey, sealing};
 
 pub use base::BaseMemory;
 use commit::{clear, put_manifest, put_parts};
 pub use dump_dir::DumpError;
 use dump_dir::{Dump, read_dump};
-use pack::{Stored, store_memory};
+use pack::{Destination, Stored, store_memory};
 use parts::{bundle, hash_extra};
 
 /// Maximum number of concurrent chunk uploads.
@@ -95,6 +96,8 @@ pub struct CaptureMeta {
     /// The memory that the processes started from, if it is known. Regions that changed little are stored as
     /// differences to it.
     pub base: Option<BaseMemory>,
+    /// The key that everything stored is encrypted with, if it is.
+    pub seal: Option<Arc<SealingKey>>,
     /// How the memory is captured.
     pub options: CaptureOptions,
 }
@@ -218,6 +221,9 @@ pub async fn publish(
     if let Some(bad) = meta.extra.iter().find(|e| !is_file_name(&e.name)) {
         return Err(PublishError::ExtraName(bad.name.clone()));
     }
+    let sealed = meta.seal.as_ref().map(|key| sealing(store, key));
+    let store = sealed.as_ref().unwrap_or(store);
+    let index = &index.of(meta.seal.as_ref().map(|key| key.id()));
     let publication = Publication::new(store.clone(), Owner::snapshot(&meta.id));
     let mut settled = true;
     let published = Box::pin(publish_as(&publication, &mut settled, store, index, dir, meta)).await;
@@ -245,8 +251,16 @@ async fn publish_as(
     let dump = Arc::new(on_blocking_thread(reading).await?);
 
     let protected = |cause| PublishError::Protect { id: id.clone(), cause };
-    let base = meta.base.as_ref();
-    let stored = Box::pin(store_memory(store, publication, index, &dump, base, &meta.options, &id)).await?;
+    let sealed_by = meta.seal.as_ref().map(|key| key.id());
+    // A difference to what another key encrypts would tell something of both.
+    let base = meta.base.as_ref().filter(|base| base.sealed_by() == sealed_by);
+    let into = Destination {
+        store,
+        publication,
+        index,
+        seal: meta.seal.as_deref(),
+    };
+    let stored = Box::pin(store_memory(into, &dump, base, &meta.options, &id)).await?;
     // A difference is useless without its base, so only the other regions are remembered.
     let plain = stored.new.iter().filter(|new| !stored.bases.contains_key(&new.hash));
     index.learn(plain.copied());
@@ -268,6 +282,7 @@ async fn publish_as(
         id: id.clone(),
         origin: meta.origin,
         base: stored_on,
+        sealed_by,
         created_unix_s: unix_seconds(),
         arch: std::env::consts::ARCH.to_owned(),
         kernel: kernel_release(),

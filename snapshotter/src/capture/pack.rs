@@ -28,6 +28,7 @@ use crate::digest::Digest;
 use crate::keys;
 use crate::pagemap::{Base, ChunkRef, PageIndex, Payload};
 use crate::region_index::{Presence, RegionIndex};
+use crate::seal::SealingKey;
 
 /// Size at which a chunk is closed. One GET of such a chunk is short, and few are needed. The largest region fills a
 /// chunk.
@@ -64,16 +65,38 @@ impl Stored {
     }
 }
 
+/// Where memory goes.
+#[derive(Clone, Copy)]
+pub(super) struct Destination<'a> {
+    pub(super) store: &'a Store,
+    pub(super) publication: &'a Publication,
+    /// What the store has.
+    pub(super) index: &'a RegionIndex,
+    /// The key that `store` seals with, if it does.
+    pub(super) seal: Option<&'a SealingKey>,
+}
+
+impl Destination<'_> {
+    /// The name of a chunk.
+    fn name(&self, bytes: &[u8]) -> Digest {
+        self.seal.map_or_else(|| Digest::of(bytes), |key| key.digest(bytes))
+    }
+}
+
 /// Stores the part of the dump's lazy memory that the store does not have yet.
 pub(super) async fn store_memory(
-    store: &Store,
-    publication: &Publication,
-    index: &RegionIndex,
+    into: Destination<'_>,
     dump: &Arc<Dump>,
     base: Option<&BaseMemory>,
     options: &CaptureOptions,
     id: &SnapshotId,
 ) -> Result<Stored, PublishError> {
+    let Destination {
+        store,
+        publication,
+        index,
+        ..
+    } = into;
     let failed = |cause| PublishError::Protect { id: id.clone(), cause };
     let base = usable(base, index).await;
     let (cores, presence) = (&Cores::new(options.threads), &Presence::default());
@@ -128,7 +151,7 @@ pub(super) async fn store_memory(
     let uploads = chunks
         .try_flatten()
         .try_filter(|chunk| std::future::ready(!chunk.bytes.is_empty()))
-        .map_ok(|chunk| Box::pin(async { upload(store, publication, chunk).await.map_err(failed) }));
+        .map_ok(|chunk| Box::pin(async { upload(into, chunk).await.map_err(failed) }));
     let mut uploads = Box::pin(uploads.try_buffer_unordered(UPLOADS_AT_ONCE));
 
     let mut new = Vec::new();
@@ -314,9 +337,10 @@ impl OpenChunk {
     }
 }
 
-async fn upload(store: &Store, publication: &Publication, chunk: OpenChunk) -> Result<Vec<Payload>, PublicationError> {
+async fn upload(into: Destination<'_>, chunk: OpenChunk) -> Result<Vec<Payload>, PublicationError> {
+    let Destination { store, publication, .. } = into;
     let mut bytes = Bytes::from_owner(chunk.bytes);
-    let mut id = Digest::of(&bytes);
+    let mut id = into.name(&bytes);
     let mut names = 1;
     while !(publication.protect_one(keys::chunk(&id)).await? && put_or_find(store, &id, &bytes).await?) {
         if names == NAMES_MAX {
@@ -325,7 +349,7 @@ async fn upload(store: &Store, publication: &Publication, chunk: OpenChunk) -> R
         // An object of this name may be deleted at any moment, or does not match its name. Appending a zero byte, which
         // no region refers to, gives the chunk another name.
         bytes = [&bytes[..], &[0]].concat().into();
-        id = Digest::of(&bytes);
+        id = into.name(&bytes);
         names += 1;
     }
     let reference = ChunkRef {

@@ -2,6 +2,8 @@
 //! greedy-dual: small chunks stay longer because each costs a round trip, and of equal chunks the least recently used
 //! goes.
 //!
+//! Chunks of encrypted snapshots lie here encrypted, as in the store.
+//!
 //! Only whole chunks whose digest was checked are inserted, by rename. The reader checks every region again on the way
 //! out, so a file that rots on disk is detected. All calls block on disk I/O. Only one process at a time may use a
 //! directory.
@@ -141,23 +143,28 @@ impl ChunkCache {
     /// Fills `into` from the chunk, starting at `offset`. Returns `false` if the chunk is not in the cache. A chunk
     /// that is too short or unreadable is dropped, which also returns `false`.
     pub(super) fn read(&self, id: &Digest, offset: u64, into: &mut [u8]) -> bool {
+        self.read_with(id, |file, _| file.read_exact_at(into, offset)).is_some()
+    }
+
+    /// Calls `read` with the chunk's file and its size. Returns `None` if the chunk is not in the cache. A chunk that
+    /// cannot be read is dropped, which also returns `None`.
+    pub(super) fn read_with<T>(&self, id: &Digest, read: impl FnOnce(&fs::File, u64) -> io::Result<T>) -> Option<T> {
+        let bytes;
         {
             let mut state = self.inner.state.lock();
-            let Some(bytes) = state.chunks.get(id).copied() else {
-                return false;
-            };
+            bytes = state.chunks.get(id).copied()?;
             state.worth.used(*id, cost(bytes), bytes);
         }
-        match fs::File::open(self.path(id)).and_then(|file| file.read_exact_at(into, offset)) {
-            Ok(()) => {
+        match fs::File::open(self.path(id)).and_then(|file| read(&file, bytes)) {
+            Ok(done) => {
                 self.inner.hits.fetch_add(1, Ordering::Relaxed);
-                true
+                Some(done)
             }
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(chunk = %id, error, "cached chunk cannot be read and is dropped");
                 self.remove(id);
-                false
+                None
             }
         }
     }

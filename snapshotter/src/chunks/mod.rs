@@ -4,6 +4,7 @@ mod cache;
 mod part;
 mod read_error;
 mod reader;
+mod sealed;
 #[cfg(test)]
 mod tests;
 

@@ -7,6 +7,7 @@ use rekindle_store::StoreError;
 use crate::codec::DecodeError;
 use crate::digest::Digest;
 use crate::pagemap::PageIndex;
+use crate::seal::OpenSealError;
 
 /// Why a region cannot be read. The error is final: every retry that could help has been made.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -29,6 +30,15 @@ pub enum ReadError {
         found: Digest,
         /// Size of the bytes in the store.
         found_bytes: u64,
+    },
+    /// The chunk is encrypted and cannot be opened.
+    #[error("chunk {chunk} cannot be decrypted")]
+    Sealed {
+        /// The chunk.
+        chunk: Digest,
+        /// Which key it needs, or that it was changed.
+        #[source]
+        cause: OpenSealError,
     },
     /// The chunk is intact but does not hold the region.
     #[error("chunk {chunk} does not hold the region at {first} that the page map says it holds")]
@@ -55,6 +65,7 @@ impl ReadError {
         match self {
             Self::Fetch { chunk, .. }
             | Self::Corrupt { chunk, .. }
+            | Self::Sealed { chunk, .. }
             | Self::Region { chunk, .. }
             | Self::Shutdown { chunk } => *chunk,
         }
@@ -63,7 +74,7 @@ impl ReadError {
     /// Whether the store answered and its data is missing or wrong. Retrying later does not help.
     pub fn is_damage(&self) -> bool {
         match self {
-            Self::Corrupt { .. } | Self::Region { .. } => true,
+            Self::Corrupt { .. } | Self::Sealed { .. } | Self::Region { .. } => true,
             Self::Fetch { cause, .. } => cause.is_not_found(),
             Self::Shutdown { .. } => false,
         }

@@ -12,6 +12,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -23,12 +24,14 @@ use tokio::sync::Notify;
 use super::cache::{CacheUse, ChunkCache};
 use super::part::{Part, cut_out, decode, decode_into, not_held, zeros};
 use super::read_error::ReadError;
+use super::sealed::{open_chunk, read_sealed};
 use crate::buffers::Buffers;
 use crate::codec::{self, DecodeError, PAGE_BYTES};
 use crate::digest::Digest;
 use crate::flights::Flights;
 use crate::keys;
 use crate::pagemap::{ChunkRef, PageIndex, Region};
+use crate::seal::{KeyId, Keyring, SealingKey};
 
 /// Idle buffers that are kept for whole-chunk reads, of up to 4 MiB each.
 const SCRATCH: usize = 4;
@@ -79,6 +82,8 @@ impl Tier {
 struct Inner {
     store: Store,
     cache: ChunkCache,
+    /// Keys of encrypted chunks.
+    keys: Keyring,
     /// Whether the last cache write succeeded. A change is logged.
     caches: AtomicBool,
     counts: Counts,
@@ -103,10 +108,17 @@ impl std::fmt::Debug for RegionReader {
 impl RegionReader {
     /// A reader of `store` through `cache`.
     pub fn new(store: Store, cache: ChunkCache) -> Self {
+        Self::with_keys(store, cache, Keyring::default())
+    }
+
+    /// A reader of chunks that these keys open. `store` does not open them itself, so that the cache has them as they
+    /// are in the store.
+    pub fn with_keys(store: Store, cache: ChunkCache, keys: Keyring) -> Self {
         Self {
             inner: Arc::new(Inner {
                 store,
                 cache,
+                keys,
                 caches: AtomicBool::new(true),
                 counts: Counts::default(),
                 scratch: Buffers::keeping(SCRATCH),
@@ -115,6 +127,11 @@ impl RegionReader {
                 fetches: Arc::default(),
             }),
         }
+    }
+
+    /// The key with this id, if it is at hand.
+    pub fn key(&self, id: KeyId) -> Option<Arc<SealingKey>> {
+        self.inner.keys.get(id)
     }
 
     /// How the cache is used.
@@ -179,9 +196,7 @@ impl RegionReader {
         };
         let chunk = &payload.chunk.id;
         let mut stored = vec![0; payload.len as usize];
-        if !self.inner.cache.read(chunk, u64::from(payload.offset), &mut stored) {
-            return None;
-        }
+        self.inner.read_cached(payload.chunk, payload.offset, &mut stored)?;
         let base = match &region.base {
             Some(base) => Some(self.read_local(&base.region())?),
             None => None,
@@ -280,7 +295,7 @@ impl RegionReader {
         let to = payloads().map(|p| p.offset.saturating_add(p.len).min(chunk.len)).max();
         let len = to.unwrap_or(from).saturating_sub(from) as usize;
         let mut bytes = self.inner.scratch.filled(len);
-        if !self.inner.cache.read(&chunk.id, u64::from(from), &mut bytes) {
+        if self.inner.read_cached(chunk, from, &mut bytes).is_none() {
             return false;
         }
         let bytes = &bytes;
@@ -373,16 +388,16 @@ impl Inner {
             return Ok(bytes);
         }
         self.cache.missed();
-        let bytes = Box::pin(self.fetch_checked(chunk)).await?;
+        let Fetched { stored, bytes } = Box::pin(self.fetch_checked(chunk)).await?;
         // The waiters, such as a page fault, must not wait for the disk.
         let being_kept = {
             let mut being_kept = self.being_kept.lock();
             being_kept.insert(chunk.id, bytes.clone());
             being_kept.len()
         };
-        let (this, kept) = (Arc::clone(&self), bytes.clone());
+        let this = Arc::clone(&self);
         let keeping = tokio::task::spawn_blocking(move || {
-            this.keep(chunk, &kept);
+            this.keep(chunk, &stored);
             this.being_kept.lock().remove(&chunk.id);
             this.kept.notify_waiters();
         });
@@ -402,12 +417,23 @@ impl Inner {
             return None;
         }
         let mut bytes = vec![0; chunk.len as usize];
-        let right = self.cache.read(&chunk.id, 0, &mut bytes) && Digest::of(&bytes) == chunk.id;
-        right.then(|| bytes.into())
+        let key = self.read_cached(chunk, 0, &mut bytes)?;
+        let found = key.map_or_else(|| Digest::of(&bytes), |key| key.digest(&bytes));
+        (found == chunk.id).then(|| bytes.into())
     }
 
-    async fn fetch_checked(&self, chunk: ChunkRef) -> Result<Bytes, ReadError> {
-        let bytes = self
+    /// Fills `into` from a cached chunk, starting at `offset`. Returns the key that opened it, if one was needed. `None`
+    /// if the chunk is not in the cache, or cannot be read and was dropped.
+    fn read_cached(&self, chunk: ChunkRef, offset: u32, into: &mut [u8]) -> Option<Option<Arc<SealingKey>>> {
+        if self.keys.is_empty() {
+            return self.cache.read(&chunk.id, u64::from(offset), into).then_some(None);
+        }
+        let read = |file: &File, len| read_sealed(&self.keys, chunk, (file, len), u64::from(offset), into);
+        self.cache.read_with(&chunk.id, read)
+    }
+
+    async fn fetch_checked(&self, chunk: ChunkRef) -> Result<Fetched, ReadError> {
+        let stored = self
             .store
             .get(&keys::chunk(&chunk.id))
             .await
@@ -415,18 +441,19 @@ impl Inner {
                 chunk: chunk.id,
                 cause: Arc::new(cause),
             })?;
-        let hashed = bytes.clone();
         self.counts.chunks.fetch_add(1, Ordering::Relaxed);
-        let found = blocking(chunk, move || Digest::of(&hashed)).await?;
-        if found == chunk.id {
-            return Ok(bytes);
-        }
-        Err(ReadError::Corrupt {
-            chunk: chunk.id,
-            found,
-            found_bytes: bytes.len() as u64,
-        })
+        let (keys, sealed) = (self.keys.clone(), stored.clone());
+        let bytes = blocking(chunk, move || open_chunk(&keys, chunk.id, sealed)).await??;
+        Ok(Fetched { stored, bytes })
     }
+}
+
+/// A chunk from the store, checked.
+struct Fetched {
+    /// As the store has it.
+    stored: Bytes,
+    /// As the page map means it.
+    bytes: Bytes,
 }
 
 /// Runs work on a chunk's bytes on a thread that may block.

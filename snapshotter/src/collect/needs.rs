@@ -9,6 +9,7 @@ use super::objects::Objects;
 use crate::keys;
 use crate::manifest::{FORMAT, ManifestError, Origin};
 use crate::pagemap::Region;
+use crate::seal::sealed_len;
 use crate::snapshot::{OpenError, page_maps_of, read_manifest};
 
 /// What a snapshot belongs to, by its manifest.
@@ -86,13 +87,16 @@ pub(super) async fn learn<O: Objects>(
         }) if format > FORMAT => return Ok(Some(Learnt::Newer)),
         Err(error) => return damaged(error),
     };
-    if bundle_bytes != Some(manifest.bundle_bytes) {
+    let expected = match manifest.sealed_by {
+        Some(_) => sealed_len(manifest.bundle_bytes),
+        None => manifest.bundle_bytes,
+    };
+    if bundle_bytes != Some(expected) {
         // A listing of several pages may have passed the bundle's key before it was put, and the manifest's key after.
         let key = keys::bundle(id);
         let listed = objects.list(&key).await;
         let listed = listed.map_err(|cause| OpenError::Store { id: id.clone(), cause })?;
         let found = listed.iter().find(|o| o.key == key).map_or(0, |o| o.len);
-        let expected = manifest.bundle_bytes;
         if found != expected {
             let id = id.clone();
             return damaged(OpenError::BundleSize {

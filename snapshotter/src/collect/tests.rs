@@ -143,6 +143,7 @@ fn encoded(id: &SnapshotId, version: u32, layer: Digest, chunks: &[ChunkRef]) ->
             layer,
         },
         base: None,
+        sealed_by: None,
         created_unix_s: 0,
         arch: "x86_64".to_owned(),
         kernel: "6".to_owned(),

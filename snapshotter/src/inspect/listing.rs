@@ -32,6 +32,8 @@ pub struct Listed {
 pub struct Listing {
     /// Existing snapshots, the newest last.
     pub snapshots: Vec<Listed>,
+    /// Encrypted snapshots, of which nothing else can be read here.
+    pub sealed: Vec<SnapshotId>,
     /// Errors of snapshots that could not be read.
     pub unreadable: Vec<OpenError>,
 }
@@ -56,6 +58,7 @@ pub async fn list(store: &Store) -> Result<Listing, StoreError> {
             }),
             // Left by a publish that never finished.
             Err(error) if error.is_not_found() => {}
+            Err(OpenError::Sealed { id, .. }) => listing.sealed.push(id),
             Err(error) => listing.unreadable.push(error),
         }
     }

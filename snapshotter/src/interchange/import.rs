@@ -84,6 +84,7 @@ pub async fn import(
         criu: String::new(),
         frozen_ms: 0.0,
         base: None,
+        seal: None,
         extra: Vec::new(),
         options: CaptureOptions {
             // A private copy is consumed as it is read. The user's directory is left alone.

@@ -26,6 +26,7 @@ fn manifest(images: u64, frozen_us: u64) -> Manifest {
             layer,
         },
         base: None,
+        sealed_by: None,
         created_unix_s: 1_790_000_000,
         arch: "x86_64".to_owned(),
         kernel: "6.18".to_owned(),

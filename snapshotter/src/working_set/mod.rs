@@ -20,6 +20,7 @@ use crate::codec::{self, PAGE_BYTES};
 use crate::hash_tree::{self, Node};
 use crate::keys;
 use crate::pagemap::{PageIndex, Region};
+use crate::seal::{KeyId, sealing};
 use crate::snapshot::Snapshot;
 
 pub use encoding::PackError;
@@ -128,6 +129,14 @@ pub enum WorkingSetError {
         #[source]
         cause: PackError,
     },
+    /// The snapshot is encrypted, and its key is not at hand any more.
+    #[error("snapshot {id} is encrypted with snapshot key {key}, which is not at hand: its working set is not stored")]
+    NoKey {
+        /// The snapshot.
+        id: SnapshotId,
+        /// Id of its key.
+        key: KeyId,
+    },
     /// The process is shutting down.
     #[error("the working set was given up in a shutdown")]
     Shutdown,
@@ -196,6 +205,14 @@ pub async fn store_working_set(
     let encode = move || encoding::encode(&named, &pack, &siblings(&trees));
     let encoded = tokio::task::spawn_blocking(encode).await;
     let encoded = Bytes::from(encoded.map_err(|_| WorkingSetError::Shutdown)?);
+    let sealed = match snapshot.manifest.sealed_by {
+        Some(key) => Some(sealing(
+            store,
+            &reader.key(key).ok_or(WorkingSetError::NoKey { id: id.clone(), key })?,
+        )),
+        None => None,
+    };
+    let store = sealed.as_ref().unwrap_or(store);
     let bytes = encoded.len() as u64;
     // This replaces an earlier set, which the caller has merged into this one.
     let put = store.put(&keys::working_set(&id), encoded).await;

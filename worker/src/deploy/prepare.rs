@@ -114,6 +114,7 @@ impl Preparer {
                 true => Vec::new(),
                 false => request.secrets.clone(),
             },
+            snapshot_key: None,
         };
         let scope = Scope::of(request.sharing, &spec, request.runtime_snapshot.clone());
         // It may be booted twice, with a snapshot of its runtime taken in between.

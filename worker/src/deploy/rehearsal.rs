@@ -66,6 +66,7 @@ impl Rehearser {
             start: StartKind::Restored,
             spec: spec.clone(),
             secrets: secrets.to_vec(),
+            snapshot_key: None,
         };
         let rehearsed = self.run(order).instrument(span.clone()).await;
         apart.end("its restore was a rehearsal").await;

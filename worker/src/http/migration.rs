@@ -69,6 +69,7 @@ async fn done(worker: Arc<Worker>, call: Call<operations::EndDeparture>) -> Resu
 async fn expect(worker: Arc<Worker>, call: Call<operations::ExpectArrival>) -> Result<(), ApiError> {
     // The migration's order is still to come. It may proceed once this worker is known to a scheduler.
     super::until_known(&worker).await;
+    super::hold_key(&worker, &call.body.spec.function, call.body.snapshot_key.as_ref());
     worker.migration_targets.expect(call.at.id, call.body)
 }
 

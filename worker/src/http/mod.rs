@@ -21,7 +21,7 @@ use rekindle_identity::{Caller, Listener, Role, TlsError, Transport};
 use rekindle_wire::api::InstanceObjects;
 use rekindle_wire::headers::{CLUSTER_TOKEN, bearer};
 use rekindle_wire::interface::{Call, Operation, Params, Routes, version, worker};
-use rekindle_wire::{ApiError, ErrorCode, InstanceId};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId, SnapshotKey};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
@@ -248,7 +248,13 @@ async fn until_known(worker: &Worker) {
 
 async fn start_instance(worker: Arc<Worker>, call: Call<worker::Start>) -> Result<(), ApiError> {
     check_known(&worker).await?;
+    hold_key(&worker, &call.body.spec.function, call.body.snapshot_key.as_ref());
     worker.starter.accept(call.body, &call.head.headers).map(drop)
+}
+
+/// Holds the key that came with an order, in place of an earlier one.
+fn hold_key(worker: &Worker, function: &FunctionId, key: Option<&SnapshotKey>) {
+    worker.keys.set(function.namespace(), key);
 }
 
 async fn stop_instance(worker: Arc<Worker>, call: Call<worker::Stop>) -> Result<(), ApiError> {
@@ -325,6 +331,7 @@ async fn prepare_version(State(worker): State<Arc<Worker>>, call: Call<worker::P
     if let Err(error) = check_known(&worker).await {
         return error.into_response();
     }
+    hold_key(&worker, &call.body.function, call.body.snapshot_key.as_ref());
     let (events, received) = tokio::sync::mpsc::channel(16);
     let span = tracing::info_span!("prepare", "rekindle.role" = "worker", function = %call.body.function);
     rekindle_telemetry::set_parent(&span, &call.head.headers);

@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 use rekindle_criu::AfterDump;
 use rekindle_init::protocol::FUNCTION_UID;
 use rekindle_snapshotter::manifest::Origin;
-use rekindle_snapshotter::{CaptureMeta, CaptureOptions, Codec, ExtraFile, Published, RegionIndex, Store, publish};
+use rekindle_snapshotter::{
+    CaptureMeta, CaptureOptions, Codec, ExtraFile, Keyring, Published, RegionIndex, Store, publish,
+};
 use rekindle_wire::SnapshotId;
 use rekindle_wire::api::Randomness;
 use rekindle_wire::manifest::ByteSize;
@@ -109,6 +111,8 @@ pub struct Checkpointer {
     pub dump_dirs: DumpDirs,
     /// Where snapshots are published.
     pub store: Store,
+    /// Keys of namespaces whose snapshots are encrypted.
+    pub keys: Keyring,
     /// The store's regions, by content.
     pub index: Arc<RegionIndex>,
     /// How memory is divided and compressed.
@@ -189,6 +193,7 @@ impl Checkpointer {
             id: SnapshotId::generate(),
             origin,
             base: parts.base.get().cloned(),
+            seal: self.keys.of_namespace(instance.spec.function.namespace()),
             frozen_ms: frozen.as_secs_f64() * 1e3,
             criu: self.criu.version(),
             extra: [NOTES_FILE, FILES_ARCHIVE]

@@ -211,7 +211,7 @@ impl RuntimeBooter {
     /// Returns the snapshot, if one of its root filesystem exists and is intact. All its images are in a directory for
     /// `instance`.
     async fn find(&self, instance: &Instance, scope: &Scope) -> Result<Option<(Snapshot, ScratchDir)>, ApiError> {
-        let Some(snapshot) = self.named(scope, &instance.spec.rootfs).await else {
+        let Some(snapshot) = self.named(scope, &instance.spec.function, &instance.spec.rootfs).await else {
             return Ok(None);
         };
         let images = ScratchDir::make(self.criu.scratch(instance.id.as_str()))
@@ -256,7 +256,7 @@ impl RuntimeBooter {
     }
 
     /// Returns the named snapshot, if it is one of this root filesystem and can be opened.
-    async fn named(&self, scope: &Scope, rootfs: &LayerRef) -> Option<Snapshot> {
+    async fn named(&self, scope: &Scope, function: &FunctionId, rootfs: &LayerRef) -> Option<Snapshot> {
         let key = scope.key.as_str();
         let unusable = |error: &(dyn std::error::Error + 'static)| {
             tracing::warn!(key, error, "the snapshot of a runtime cannot be used: another is made");
@@ -279,6 +279,11 @@ impl RuntimeBooter {
         }
         let snapshot = Snapshot::open(&self.store, &named.snapshot).await;
         let snapshot = snapshot.inspect_err(|e| unusable(e)).ok()?;
+        let keys = &self.checkpointer.keys;
+        if snapshot.manifest.sealed_by != keys.of_namespace(function.namespace()).map(|key| key.id()) {
+            // Its namespace has been encrypted since. The versions' snapshots could not share memory with it.
+            return None;
+        }
         let same = self
             .snapshots
             .compare(snapshot.id(), snapshot.digest, named.digest.as_deref());

@@ -15,7 +15,7 @@ pub(super) async fn run(store: &Store, listing: Listing) -> Result<ExitCode> {
     let found = Box::pin(list(store)).await?;
     if listing.json {
         show::print_json(&found.snapshots)?;
-    } else if found.snapshots.is_empty() {
+    } else if found.snapshots.is_empty() && found.sealed.is_empty() {
         say!("no snapshots yet: `fn deploy` makes one, `fn snapshot import` another");
     } else {
         let mut table = show::table(["SNAPSHOT", "OF", "MADE", "MEMORY", "ZERO", "EAGER", "STORED", "SHARED"]);
@@ -31,6 +31,9 @@ pub(super) async fn run(store: &Store, listing: Listing) -> Result<ExitCode> {
                 show::bytes(s.totals.stored_bytes),
                 show::bytes(s.totals.shared_bytes),
             ]);
+        }
+        for id in &found.sealed {
+            table.add_row([id.to_string(), "(encrypted)".to_owned()]);
         }
         show::print_table(&table);
     }

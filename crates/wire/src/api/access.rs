@@ -93,4 +93,7 @@ pub struct NamespaceSummary {
     pub name: Namespace,
     /// Number of its functions that have a version.
     pub functions: u32,
+    /// Whether snapshots that are made in it are encrypted.
+    #[serde(default)]
+    pub encrypted: bool,
 }

@@ -196,9 +196,20 @@ described! {
     } () => OK NamespaceSummary "there is one"
     fails BadRequest "the name cannot be used", Conflict "there are too many";
 
+    /// Encrypt a namespace's snapshots
+    ///
+    /// Those that are made from now on, with a key of the namespace's own that goes with it. Those that there are stay as
+    /// they are until they are renewed. It cannot be undone. Does nothing if they are encrypted.
+    access [Admin Platform] PUT "/v1/namespaces/{namespace}/encryption" EncryptNamespace {
+        /// the namespace
+        namespace: Namespace
+    } () => OK NamespaceSummary "they are encrypted"
+    fails NamespaceNotFound;
+
     /// Remove a namespace
     ///
-    /// Its keys are revoked, and its rules of access are removed.
+    /// Its keys are revoked, its rules of access are removed, and what is left of its encrypted snapshots cannot be read
+    /// any more.
     access [Admin Platform] DELETE "/v1/namespaces/{namespace}" RemoveNamespace {
         /// the namespace
         namespace: Namespace
