@@ -22,8 +22,8 @@ use crate::codec::{PAGE_BYTES, RegionSize};
 use crate::digest::Digest;
 use crate::seal::KeyId;
 
-/// The newest version of the format that this build reads. It writes this version only where it must: for snapshots that
-/// are encrypted.
+/// The newest version of the format that this build reads. It writes this version only where it must: for snapshots
+/// that are encrypted.
 pub const FORMAT: u32 = 5;
 /// The version that it writes for snapshots of runtimes, and for snapshots stored as differences to others.
 const FORMAT_BASED: u32 = 4;
@@ -183,8 +183,8 @@ pub struct Manifest {
     /// base itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<SnapshotId>,
-    /// The key that its objects are encrypted with, if they are. Then no digest is of encrypted bytes, and its chunks are
-    /// named by a keyed digest.
+    /// The key that its objects are encrypted with, if they are. Then no digest is of encrypted bytes, and its chunks
+    /// are named by a keyed digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sealed_by: Option<KeyId>,
     /// Time of publication, in seconds since the Unix epoch.
@@ -230,7 +230,7 @@ pub enum ManifestError {
     #[error("manifest does not parse")]
     Json(#[from] serde_json::Error),
     /// Another version of the format.
-    #[error("manifest has format {0}, this build reads {FORMAT_PLAIN} to {FORMAT}: {advice}", advice = other_format(*.0))]
+    #[error("manifest has format {0}, this build reads {FORMAT_PLAIN}-{FORMAT}: {advice}", advice = other_format(*.0))]
     Format(u32),
     /// The bytes have changed since they were written.
     #[error("manifest is corrupt: its digest is {found}, not {expected}")]

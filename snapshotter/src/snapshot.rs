@@ -71,8 +71,8 @@ pub enum OpenError {
     },
     /// The snapshot is encrypted, and was read without keys.
     #[error(
-        "snapshot {id} is encrypted with snapshot key {key}, which schedulers and workers alone hold: it cannot be read, \
-         exported or inspected from outside"
+        "snapshot {id} is encrypted with snapshot key {key}, which schedulers and workers alone hold: it cannot be \
+         read, exported or inspected from outside"
     )]
     Sealed {
         /// The snapshot.

@@ -1,5 +1,5 @@
-//! Encrypted snapshots: what a function had in memory is searched for in every object of the store and every file of the
-//! workers' caches, with encryption and without.
+//! Encrypted snapshots: what a function had in memory is searched for in every object of the store and every file of
+//! the workers' caches, with encryption and without.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 

@@ -32,8 +32,8 @@ pub(crate) async fn run(client: &Client, command: &NamespaceCommand) -> Result<E
         NamespaceCommand::Encrypt { name } => {
             client.encrypt_namespace(name).await?;
             say!(
-                "snapshots of the namespace {name} are encrypted from now on; those that there are when they are renewed: \
-                 fn -n {name} snapshot renew FUNCTION"
+                "snapshots of the namespace {name} are encrypted from now on; those that there are when they are \
+                 renewed: fn -n {name} snapshot renew FUNCTION"
             );
         }
         NamespaceCommand::Rm { name } => {

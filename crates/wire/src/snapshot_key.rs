@@ -1,4 +1,4 @@
-//! The key that a namespace's snapshots are encrypted with. Workers get it with their orders, and keep it in memory only.
+//! The key that a namespace's snapshots are encrypted with. Workers get it with their orders, and keep it in memory.
 
 use std::fmt;
 

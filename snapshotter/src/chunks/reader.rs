@@ -422,8 +422,8 @@ impl Inner {
         (found == chunk.id).then(|| bytes.into())
     }
 
-    /// Fills `into` from a cached chunk, starting at `offset`. Returns the key that opened it, if one was needed. `None`
-    /// if the chunk is not in the cache, or cannot be read and was dropped.
+    /// Fills `into` from a cached chunk, starting at `offset`. Returns the key that opened it, if one was needed.
+    /// `None` if the chunk is not in the cache, or cannot be read and was dropped.
     fn read_cached(&self, chunk: ChunkRef, offset: u32, into: &mut [u8]) -> Option<Option<Arc<SealingKey>>> {
         if self.keys.is_empty() {
             return self.cache.read(&chunk.id, u64::from(offset), into).then_some(None);

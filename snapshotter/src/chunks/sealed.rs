@@ -40,8 +40,8 @@ pub(super) fn open_chunk(keys: &Keyring, chunk: Digest, stored: Bytes) -> Result
     }
 }
 
-/// Fills `into` from the file of a cached chunk, starting at `offset` of its plain bytes. Returns the key that opened it.
-/// The size of the file tells whether it is sealed. Blocks.
+/// Fills `into` from the file of a cached chunk, starting at `offset` of its plain bytes. Returns the key that opened
+/// it. The size of the file tells whether it is sealed. Blocks.
 pub(super) fn read_sealed(
     keys: &Keyring,
     chunk: ChunkRef,

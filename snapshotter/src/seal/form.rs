@@ -8,10 +8,10 @@
 //! | 8 | 16 | id of the key |
 //! | 24 | 16 | salt, random |
 //! | 40 | 8 | N, length of the plain bytes |
-//! | 48 | N + 16 B | B blocks of 64 KiB of plain bytes, the last one shorter, each encrypted, with its tag of 16 bytes |
+//! | 48 | N + 16 B | B blocks of 64 KiB of plain bytes, the last one shorter, each encrypted, with its tag |
 //!
-//! The object's own key comes from the namespace's key, the header and the object's name. So neither can be changed, and
-//! a block's number is nonce enough.
+//! The object's own key comes from the namespace's key, the header and the object's name. So neither can be changed,
+//! and a block's number is nonce enough.
 
 use std::ops::Range;
 

@@ -1,6 +1,6 @@
-//! Encryption of snapshots. An object of an encrypted snapshot is *sealed*: every byte of it is encrypted with the key of
-//! its namespace, after compression. Chunks of such snapshots are named by a keyed digest. So nobody without the key can
-//! read a snapshot, or tell which memory two of them have in common.
+//! Encryption of snapshots. An object of an encrypted snapshot is *sealed*: every byte of it is encrypted with the key
+//! of its namespace, after compression. Chunks of such snapshots are named by a keyed digest. So nobody without the key
+//! can read a snapshot, or tell which memory two of them have in common.
 //!
 //! ```text
 //! publish ─► SealingStore ─► store       sealed once, on the way out

@@ -198,8 +198,8 @@ described! {
 
     /// Encrypt a namespace's snapshots
     ///
-    /// Those that are made from now on, with a key of the namespace's own that goes with it. Those that there are stay as
-    /// they are until they are renewed. It cannot be undone. Does nothing if they are encrypted.
+    /// Those that are made from now on, with a key of the namespace's own that goes with it. Those that there are stay
+    /// as they are until they are renewed. It cannot be undone. Does nothing if they are encrypted.
     access [Admin Platform] PUT "/v1/namespaces/{namespace}/encryption" EncryptNamespace {
         /// the namespace
         namespace: Namespace
