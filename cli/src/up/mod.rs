@@ -13,6 +13,7 @@ mod background;
 mod foreground;
 mod heap;
 mod isolation;
+mod key_command;
 pub(crate) mod layout;
 pub(crate) mod leftovers;
 pub(crate) mod membership;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use rekindle_envelope::MasterKey;
 
+use super::key_command;
 use super::layout::make_private;
 use crate::args::SealingArgs;
 
@@ -81,8 +82,13 @@ pub(crate) fn cluster_token(path: &Path) -> Result<String> {
     read_or_make(path, "")
 }
 
-/// The key that encrypts secrets in the scheduler's database; made if there is none.
+/// The key that encrypts secrets in the scheduler's database: what a command prints, or a file's content, which is made
+/// if there is none.
 pub(crate) fn master_key(data: &Path, sealing: &SealingArgs) -> Result<MasterKey> {
+    if let Some(command) = &sealing.master_key_command {
+        let key = key_command::printed(command)?.parse();
+        return key.context("the command of --master-key-command prints no master key");
+    }
     let path = sealing.master_key.clone().unwrap_or_else(|| data.join(MASTER_KEY));
     read_or_make(&path, "")?
         .parse()
@@ -141,12 +147,22 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let elsewhere = SealingArgs {
             master_key: Some(dir.path().join("elsewhere")),
+            master_key_command: None,
         };
         let made = master_key(dir.path(), &elsewhere).unwrap();
         assert!(!dir.path().join(MASTER_KEY).exists());
         fs::copy(dir.path().join("elsewhere"), dir.path().join(MASTER_KEY)).unwrap();
         let copied = master_key(dir.path(), &SealingArgs::default()).unwrap();
         assert_eq!(made.id(), copied.id());
+        let command = |command: String| SealingArgs {
+            master_key: None,
+            master_key_command: Some(command),
+        };
+        let file = dir.path().join("elsewhere");
+        let printed = master_key(dir.path(), &command(format!("cat {}", file.display())));
+        assert_eq!(printed.unwrap().id(), made.id());
+        let error = master_key(dir.path(), &command("echo short".to_owned())).unwrap_err();
+        assert!(format!("{error:#}").contains("at least 32"), "{error:#}");
         fs::write(dir.path().join(MASTER_KEY), "sixteen-letters-").unwrap();
         let error = master_key(dir.path(), &SealingArgs::default()).unwrap_err();
         assert!(format!("{error:#}").contains("at least 32"), "{error:#}");

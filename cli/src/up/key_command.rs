@@ -1,0 +1,90 @@
+//! A master key that a command prints: it is kept where that command gets it from, such as a cloud's key service, and
+//! nowhere on this host.
+
+use std::io::Read as _;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+
+/// How long the command may take.
+const LIMIT: Duration = Duration::from_secs(60);
+/// How often it is looked after.
+const PAUSE: Duration = Duration::from_millis(10);
+/// Maximum number of bytes that it may print.
+const PRINTED_MAX: u64 = 4 << 10;
+
+/// What a shell command prints, without white space around it. Its errors go to standard error. Blocks.
+pub(super) fn printed(command: &str) -> Result<String> {
+    printed_within(command, LIMIT)
+}
+
+fn printed_within(command: &str, limit: Duration) -> Result<String> {
+    let child = Command::new("sh")
+        .args(["-c", command])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut child = child.context("the command of --master-key-command cannot be run")?;
+    // What it has left running may keep its output open.
+    let (sender, receiver) = mpsc::channel();
+    if let Some(printed) = child.stdout.take() {
+        std::thread::spawn(move || {
+            let mut text = String::new();
+            let read = printed.take(PRINTED_MAX + 1).read_to_string(&mut text);
+            sender.send(read.map(|_| text))
+        });
+    }
+    let until = Instant::now() + limit;
+    let status = loop {
+        match child
+            .try_wait()
+            .context("the command of --master-key-command cannot be waited for")?
+        {
+            Some(status) => break status,
+            None if Instant::now() >= until => {
+                end(&mut child);
+                bail!("the command of --master-key-command has not ended after {limit:?}: run it by hand");
+            }
+            None => std::thread::sleep(PAUSE),
+        }
+    };
+    let read = receiver.recv_timeout(until.saturating_duration_since(Instant::now()));
+    if matches!(&read, Ok(Ok(text)) if text.len() as u64 > PRINTED_MAX) {
+        bail!("the command of --master-key-command prints more than a key: let it print nothing else");
+    }
+    if !status.success() {
+        bail!("the command of --master-key-command failed ({status}): run it by hand");
+    }
+    let read = read.context("something that the command of --master-key-command started keeps its output open")?;
+    let text = read.context("what the command of --master-key-command printed is no text")?;
+    Ok(text.trim().to_owned())
+}
+
+/// Kills a command that takes too long.
+fn end(child: &mut Child) {
+    // It may have ended by now.
+    drop(child.kill());
+    drop(child.wait());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_s_output_is_the_key_unless_it_fails_or_hangs_or_says_too_much() {
+        assert_eq!(printed("echo '  a key '; echo told >&2").unwrap(), "a key");
+        let within = |command: &str, limit| {
+            let error = printed_within(command, Duration::from_secs(limit)).unwrap_err();
+            format!("{error:#}")
+        };
+        let refused = |command: &str| within(command, 30);
+        assert!(refused("echo a; exit 3").contains("failed"));
+        assert!(refused("head -c 9000 /dev/zero | tr '\\0' a").contains("more than a key"));
+        assert!(refused("printf '\\377'").contains("no text"));
+        assert!(within("exec sleep 30", 1).contains("not ended"));
+        assert!(within("sleep 6 & echo a", 2).contains("keeps its output open"));
+    }
+}
