@@ -78,7 +78,9 @@ fn every_flipped_bit_is_an_error() {
     let plain = manifest(3, 12_500);
     let mut difference = plain.clone();
     difference.base = Some("s-0456".parse().unwrap());
-    for manifest in [plain, difference] {
+    let mut sealed = difference.clone();
+    sealed.sealed_by = Some("0123456789abcdef".repeat(2).parse().unwrap());
+    for manifest in [plain, difference, sealed] {
         no_bit_is_flipped_unnoticed(&manifest.encode().unwrap());
     }
 }
@@ -98,8 +100,8 @@ fn no_bit_is_flipped_unnoticed(bytes: &[u8]) {
 
 #[test]
 fn another_format_is_named_even_with_other_fields() {
-    let error = Manifest::parse(br#"{"rekindle_snapshot":5,"new":true}"#).unwrap_err();
-    assert!(error.to_string().contains("format 5"), "{error}");
+    let error = Manifest::parse(br#"{"rekindle_snapshot":6,"new":true}"#).unwrap_err();
+    assert!(error.to_string().contains("format 6"), "{error}");
 }
 
 #[test]
