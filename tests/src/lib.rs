@@ -9,7 +9,8 @@
 //! - [`kinds`]: functions that have much of what is restored, and what they say then.
 //! - [`rekindle_s3_servers`]: stores that are not ours.
 //! - [`websocket`]: a function that serves WebSocket, and a client of it; [`grpc`]: a client of gRPC;
-//!   [`mod@json_server`]: a program of an image; [`lambda`]: AWS's Lambda clients, and AWS's emulator.
+//!   [`mod@json_server`]: a program of an image; [`lazy_image`]: a large image; [`lambda`]: AWS's Lambda clients, and
+//!   AWS's emulator.
 //! - [`queues`]: queues whose messages functions get, and the program that reads them.
 //! - [`collector`]: where traces go; [`world`]: a network of the tests' own.
 
@@ -24,6 +25,7 @@ pub mod host;
 pub mod json_server;
 pub mod kinds;
 pub mod lambda;
+pub mod lazy_image;
 pub mod memory;
 pub mod postgres;
 pub mod queues;

@@ -3,11 +3,15 @@
 //!
 //! ```text
 //! tar:    …, header of INDEX, index, zero blocks
-//! index:  entry, entry, …, zeros, [entries' bytes u64] [index's bytes u64] [MAGIC]
+//! index:  entry, entry, …, attribute, attribute, …, zeros, [entries' bytes u64] [index's bytes u64] [MAGIC]
 //! entry:  kind u8, mode u16, path's length u16, target's length u16, offset u64, size u64, path, target
+//! attribute:  number of its entry u32, from 1 on, name's length u16, value's length u32, name, value
 //! ```
 //!
-//! Numbers are little-endian. The index is part of the tar, so the layer's digest covers it.
+//! Numbers are little-endian. The index is part of the tar, so the layer's digest covers it. Builds from before there
+//! were attributes overlook them.
+
+use rekindle_confined::attributes::Attribute;
 
 /// The path of the index in its layer.
 pub const INDEX: &str = ".rekindle/index";
@@ -22,6 +26,7 @@ const MAGIC: &[u8; 8] = b"RKINDEX1";
 const BLOCK: usize = 512;
 const TRAILER: usize = 24;
 const ENTRY: usize = 23;
+const ATTRIBUTE: usize = 10;
 /// Field of a tar header with the name, and the one with the size in octal digits.
 const NAME_BYTES: usize = 100;
 const SIZE_FIELD: std::ops::Range<usize> = 124..135;
@@ -67,6 +72,8 @@ pub struct Entry {
     pub path: Vec<u8>,
     /// What it is.
     pub kind: Kind,
+    /// Its extended attributes.
+    pub attributes: Vec<Attribute>,
 }
 
 /// The bytes that an entry takes in an index.
@@ -76,14 +83,17 @@ pub fn encoded_bytes(entry: &Entry) -> usize {
         Kind::Directory { .. } | Kind::File { .. } => 0,
         Kind::Symlink(target) | Kind::Link(target) => target.len(),
     };
-    ENTRY + entry.path.len() + target
+    let attribute = |(name, value): &Attribute| ATTRIBUTE + name.len() + value.len();
+    ENTRY + entry.path.len() + target + entry.attributes.iter().map(attribute).sum::<usize>()
 }
 
 /// Encodes an index. Its length is a multiple of a tar block's. Names longer than the kernel takes are an error.
 ///
 /// # Errors
-/// Returns an error when a path or target is too long.
+/// Returns an error when a path, target or attribute is too long.
 pub fn encode(entries: &[Entry]) -> Result<Vec<u8>, IndexError> {
+    let too_long = |_| IndexError::Malformed("a path or an attribute is too long");
+    let length = |name: &[u8]| u16::try_from(name.len()).map_err(too_long);
     let mut bytes = Vec::new();
     for entry in entries {
         let none: &[u8] = &[];
@@ -93,7 +103,6 @@ pub fn encode(entries: &[Entry]) -> Result<Vec<u8>, IndexError> {
             Kind::Symlink(target) => (2, 0, 0, 0, &target[..]),
             Kind::Link(target) => (3, 0, 0, 0, &target[..]),
         };
-        let length = |name: &[u8]| u16::try_from(name.len()).map_err(|_| IndexError::Malformed("a path is too long"));
         bytes.push(kind);
         bytes.extend_from_slice(&mode.to_le_bytes());
         bytes.extend_from_slice(&length(&entry.path)?.to_le_bytes());
@@ -104,6 +113,16 @@ pub fn encode(entries: &[Entry]) -> Result<Vec<u8>, IndexError> {
         bytes.extend_from_slice(target);
     }
     let entries_bytes = bytes.len() as u64;
+    for (number, entry) in (1..).zip(entries) {
+        for (name, value) in &entry.attributes {
+            let number: u32 = number;
+            bytes.extend_from_slice(&number.to_le_bytes());
+            bytes.extend_from_slice(&length(name.as_bytes())?.to_le_bytes());
+            bytes.extend_from_slice(&u32::try_from(value.len()).map_err(too_long)?.to_le_bytes());
+            bytes.extend_from_slice(name.as_bytes());
+            bytes.extend_from_slice(value);
+        }
+    }
     bytes.resize((bytes.len() + TRAILER).next_multiple_of(BLOCK) - TRAILER, 0);
     let length = (bytes.len() + TRAILER) as u64;
     bytes.extend_from_slice(&entries_bytes.to_le_bytes());
@@ -140,9 +159,11 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<Entry>, IndexError> {
     if name != INDEX.as_bytes() || size != Some(index.len()) || !index.ends_with(MAGIC) {
         return Err(IndexError::Malformed("it is another file"));
     }
-    let trailer = &index[index.len().checked_sub(TRAILER).ok_or(IndexError::Short)?..];
+    let content = index.len().checked_sub(TRAILER).ok_or(IndexError::Short)?;
+    let (content, trailer) = index.split_at(content);
     let length = number(trailer, 0).and_then(|length| usize::try_from(length).ok());
-    let mut rest = length.and_then(|length| index.get(..length)).ok_or(IndexError::Short)?;
+    let parts = length.and_then(|length| content.split_at_checked(length));
+    let (mut rest, behind) = parts.ok_or(IndexError::Short)?;
     let mut entries = Vec::new();
     while !rest.is_empty() {
         let (head, names) = rest.split_at_checked(ENTRY).ok_or(IndexError::Short)?;
@@ -163,9 +184,30 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<Entry>, IndexError> {
         entries.push(Entry {
             path: path.to_vec(),
             kind,
+            attributes: Vec::new(),
         });
     }
+    decode_attributes(behind, &mut entries)?;
     Ok(entries)
+}
+
+/// Reads the attributes behind the entries, and gives each its own.
+fn decode_attributes(mut rest: &[u8], entries: &mut [Entry]) -> Result<(), IndexError> {
+    while let Some((head, more)) = rest.split_at_checked(ATTRIBUTE) {
+        let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let Some(place) = (word(0) as usize).checked_sub(1) else {
+            break;
+        };
+        let name = more.split_at_checked(u16::from_le_bytes([head[4], head[5]]).into());
+        let (name, more) = name.ok_or(IndexError::Short)?;
+        let (value, more) = more.split_at_checked(word(6) as usize).ok_or(IndexError::Short)?;
+        rest = more;
+        let name = str::from_utf8(name).map_err(|_| IndexError::Malformed("an attribute's name is not UTF-8"))?;
+        let entry = entries.get_mut(place);
+        let entry = entry.ok_or(IndexError::Malformed("an attribute is of no entry"))?;
+        entry.attributes.push((name.to_owned(), value.to_vec()));
+    }
+    Ok(())
 }
 
 fn number(bytes: &[u8], at: usize) -> Option<u64> {
@@ -200,7 +242,9 @@ mod tests {
             any::<Vec<u8>>().prop_map(Kind::Symlink),
             any::<Vec<u8>>().prop_map(Kind::Link),
         ];
-        (any::<Vec<u8>>(), kind).prop_map(|(path, kind)| Entry { path, kind })
+        let attributes = prop::collection::vec((".{0,9}", any::<Vec<u8>>()), 0..3);
+        let parts = (any::<Vec<u8>>(), kind, attributes);
+        parts.prop_map(|(path, kind, attributes)| Entry { path, kind, attributes })
     }
 
     proptest! {
@@ -221,7 +265,9 @@ mod tests {
         ) {
             let _ = (locate(&bytes), decode(&bytes));
             let kind = Kind::Directory { mode: 0o755 };
-            let mut tar = in_tar(&encode(&[Entry { path: b"a".to_vec(), kind }]).unwrap(), 0);
+            let attributes = vec![("user.a".to_owned(), b"b".to_vec())];
+            let entry = Entry { path: b"a".to_vec(), kind, attributes };
+            let mut tar = in_tar(&encode(&[entry]).unwrap(), 0);
             let at = at.index(tar.len());
             tar[at] = to;
             let _ = (locate(&tar), decode(&tar[..tar.len() - 1024]));

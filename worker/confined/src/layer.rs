@@ -14,7 +14,7 @@ use tar::{Archive, Entry, EntryType};
 
 use serde::{Deserialize, Serialize};
 
-use crate::Cause;
+use crate::{Cause, attributes};
 
 /// The expected contents of a layer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,9 +126,13 @@ fn unpack_entries(archive: &mut Archive<impl Read>, dir: &Path) -> Result<(), Un
             entry: name.clone(),
             cause: cause.into(),
         };
+        let attributes = attributes::of_entry(&mut entry).map_err(unread)?;
         // Refuses to follow a symbolic link out of `dir`.
         if !entry.unpack_in(dir).map_err(writing)? {
             return Err(UnpackError::Escape(name));
+        }
+        if !attributes.is_empty() {
+            attributes::replace(&dir.join(&path), &attributes).map_err(writing)?;
         }
         if entry.header().entry_type().is_dir() {
             let mode = entry.header().mode().map_err(writing)?;

@@ -14,11 +14,13 @@
 //! The process has its own program image. An attacker who takes it over through a bug in a decompressor finds none of
 //! the worker's memory in it.
 
+pub mod attributes;
 mod files;
 pub mod image;
 pub mod layer;
 pub mod links;
 mod order;
+mod pax;
 mod process;
 mod rights;
 pub mod tree;

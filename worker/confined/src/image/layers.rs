@@ -16,6 +16,7 @@ use tar::{Archive, Entry, EntryType};
 use super::layout::{Blob, Descriptor, Layout};
 use super::root::remove;
 use super::{ImageError, malformed, refused_kind, unwritten};
+use crate::attributes::{self, ATTRIBUTES_MAX, Attribute};
 use crate::upload::{Bounded, Extension, Limits, UnpackError, write_content};
 
 /// Begins the name of a whiteout: what follows is removed.
@@ -158,6 +159,7 @@ impl Layer<'_> {
             .or_else(|| entry.header().link_name_bytes().map(|l| l.into_owned()))
             .unwrap_or_default();
         let full = self.into.join(&path);
+        let attributes = extension.attributes;
         match entry.header().entry_type() {
             EntryType::Directory => {
                 if !fs::symlink_metadata(&full).is_ok_and(|m| m.is_dir()) {
@@ -167,10 +169,14 @@ impl Layer<'_> {
                 let mode = entry.header().mode().map_err(malformed)?;
                 let set = fs::set_permissions(&full, permissions(mode, true));
                 set.map_err(|e| unwritten(&path, e))?;
+                give(&full, &path, &attributes)?;
             }
             EntryType::Regular | EntryType::Continuous => {
                 remove(&full)?;
                 self.file(&path, entry)?;
+                if !attributes.is_empty() {
+                    give(&full, &path, &attributes)?;
+                }
             }
             EntryType::Symlink => {
                 if !(1..=LINK_MAX).contains(&link.len()) {
@@ -267,6 +273,22 @@ fn permissions(mode: u32, is_directory: bool) -> Permissions {
     };
     let kept = if is_directory { 0o1077 } else { 0o077 };
     Permissions::from_mode(owner | (mode & kept))
+}
+
+/// Gives a file or directory its attributes, and no others.
+fn give(full: &Path, path: &Path, attributes: &[Attribute]) -> Result<(), ImageError> {
+    let bytes = attributes::bytes(attributes);
+    if bytes > ATTRIBUTES_MAX {
+        let kind = format!("a file with extended attributes of {bytes} bytes, more than {ATTRIBUTES_MAX}");
+        return Err(refused_kind(path, kind));
+    }
+    attributes::replace(full, attributes).map_err(|e| match e.kind() {
+        io::ErrorKind::Unsupported | io::ErrorKind::StorageFull => refused_kind(
+            path,
+            "a file with extended attributes that the worker's disk does not keep",
+        ),
+        _ => unwritten(path, e),
+    })
 }
 
 /// The name as a path inside the root, without `.` and a leading `/`.

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! - Every blob has the digest by which it is named.
-//! - The target is the root of the process, so links lead nowhere else. Owners, times, set-user-id bits and devices
-//!   are left out: a function could not use them.
+//! - The target is the root of the process, so links lead nowhere else. Owners, times, set-user-id bits, devices and
+//!   all attributes but those of users ([`crate::attributes`]) are left out: a function could not use them.
 //!
 //! [OCI image layout]: https://github.com/opencontainers/image-spec/blob/main/image-layout.md
 

@@ -404,3 +404,49 @@ fn a_layout_that_names_files_outside_reaches_none() {
     place.index(&[image]);
     assert!(matches!(place.unpack(), Err(ImageError::Blob(_))));
 }
+
+/// Adds the pax header of the next entry, with these records.
+fn described(tar: Tar, records: &[(&str, &[u8])]) -> Tar {
+    let mut bytes = Vec::new();
+    for (key, value) in records {
+        let rest = key.len() + value.len() + 3;
+        let mut length = rest;
+        while length != rest + length.to_string().len() {
+            length = rest + length.to_string().len();
+        }
+        bytes.extend_from_slice(format!("{length} {key}=").as_bytes());
+        bytes.extend_from_slice(value);
+        bytes.push(b'\n');
+    }
+    tar.entry("pax", EntryType::XHeader, "", 0o644, &bytes)
+}
+
+#[test]
+fn attributes_of_users_are_kept_whatever_bytes_they_have_and_others_are_left_out() {
+    let own: &[u8] = b"a\n12 path=evil\n\0\xff";
+    let all: [(&str, &[u8]); 4] = [
+        ("SCHILY.xattr.user.own", own),
+        ("SCHILY.xattr.user.overlay.redirect", b"/etc"),
+        ("SCHILY.xattr.trusted.overlay.opaque", b"y"),
+        ("SCHILY.xattr.security.capability", b"\x01\0\0\x02\n"),
+    ];
+    let lower = described(Tar::default(), &all).file("file", "x");
+    let lower = described(lower, &all).entry("directory/", EntryType::Directory, "", 0o755, b"");
+    let lower = described(lower, &all)
+        .entry("kept/", EntryType::Directory, "", 0o555, b"")
+        .file("plain", "x");
+    let other: [(&str, &[u8]); 1] = [("SCHILY.xattr.user.other", b"o")];
+    let upper = described(Tar::default(), &other).entry("directory/", EntryType::Directory, "", 0o755, b"");
+    let (place, result) = unpacked(vec![lower, upper.file("kept/file", "x")]);
+    result.unwrap();
+    let of = |path: &str| crate::attributes::of_file(&place.root().join(path)).unwrap();
+    let owned = [("user.own".to_owned(), own.to_vec())];
+    assert_eq!((of("file"), of("kept")), (owned.to_vec(), owned.to_vec()));
+    assert_eq!(of("directory"), [("user.other".to_owned(), b"o".to_vec())]);
+    assert_eq!((of("plain"), of("kept/file")), (Vec::new(), Vec::new()));
+    assert!(!place.root().join("evil").exists());
+
+    let large: [(&str, &[u8]); 1] = [("SCHILY.xattr.user.large", &[1; 3 << 10])];
+    let why = refused(vec![described(Tar::default(), &large).file("large", "x")]).to_string();
+    assert!(why.contains("\"large\"") && why.contains("3072"), "{why}");
+}

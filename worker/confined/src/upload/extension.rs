@@ -2,9 +2,11 @@
 
 use std::io::Read;
 
-use tar::{Entry, EntryType, PaxExtensions};
+use tar::{Entry, EntryType};
 
 use super::{UnpackError, malformed};
+use crate::attributes::{self, Attribute};
+use crate::pax::Records;
 
 /// Maximum bytes of a long name or of a block of extended attributes.
 const EXTENSION_MAX: u64 = 64 * 1024;
@@ -14,6 +16,8 @@ const EXTENSION_MAX: u64 = 64 * 1024;
 pub(crate) struct Extension {
     pub(crate) path: Option<Vec<u8>>,
     pub(crate) link: Option<Vec<u8>>,
+    /// Those that a file of an image may have.
+    pub(crate) attributes: Vec<Attribute>,
 }
 
 impl Extension {
@@ -44,15 +48,15 @@ impl Extension {
     }
 
     fn pax(&mut self, bytes: &[u8]) -> Result<(), UnpackError> {
-        for record in PaxExtensions::new(bytes) {
-            let record = record.map_err(malformed)?;
-            match record.key_bytes() {
-                b"path" => self.path = Some(record.value_bytes().to_vec()),
-                b"linkpath" => self.link = Some(record.value_bytes().to_vec()),
+        for record in Records(bytes) {
+            let (key, value) = record.map_err(malformed)?;
+            match key {
+                b"path" => self.path = Some(value.to_vec()),
+                b"linkpath" => self.link = Some(value.to_vec()),
                 // Another size would shift everything after it. Nothing within the limits needs one.
                 b"size" => return Err(malformed("it has a pax size record")),
                 key if key.starts_with(b"GNU.sparse.") => return Err(malformed("it has a sparse file")),
-                _ => {}
+                key => attributes::add(&mut self.attributes, attributes::of_image(key, value)),
             }
         }
         Ok(())

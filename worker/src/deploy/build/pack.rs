@@ -1,5 +1,5 @@
 //! Packs a function's files as a tar. Its bytes depend only on names, contents, link targets and the execute bit, in an
-//! image on all permission bits: the same input gives the same digest on every worker.
+//! image on all permission bits and extended attributes: the same input gives the same digest on every worker.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use tar::{Builder, EntryType, Header};
 
 use super::BuildLimits;
+use rekindle_confined::attributes::{self, Attribute};
 use rekindle_confined::links::{self, LinkError};
 use rekindle_snapshotter::layer::index::{self, Entry, Kind, MTIME_UNIX_S};
 use rekindle_wire::manifest::ByteSize;
@@ -77,7 +78,7 @@ pub(super) fn pack<'a>(
     for (name, tree) in trees {
         let above: Vec<&Path> = name.ancestors().filter(|a| !a.as_os_str().is_empty()).collect();
         for directory in above.into_iter().rev() {
-            packing.directory(directory, MODE_DIRECTORY)?;
+            packing.directory(directory, MODE_DIRECTORY, Vec::new())?;
         }
         packing.tree(tree, tree, name)?;
     }
@@ -177,7 +178,8 @@ impl<'a> Packing<'a> {
             let (path, name) = (directory.join(&entry), name.join(&entry));
             let metadata = fs::symlink_metadata(&path).map_err(wrong)?;
             if metadata.is_dir() {
-                self.directory(&name, self.mode(&metadata))?;
+                let attributes = self.attributes(&path)?;
+                self.directory(&name, self.mode(&metadata), attributes)?;
                 self.tree(root, &path, &name)?;
             } else if metadata.is_file() {
                 self.file(&path, &name, &metadata)?;
@@ -225,21 +227,40 @@ impl<'a> Packing<'a> {
         Ok(header)
     }
 
-    fn directory(&mut self, name: &Path, mode: u16) -> Result<(), PackError> {
+    /// Returns the attributes that a file or directory has in the tar: in an image its own.
+    fn attributes(&self, path: &Path) -> Result<Vec<Attribute>, PackError> {
+        match self.links {
+            Links::Anywhere => attributes::of_file(path).map_err(|e| PackError::Read(path.to_owned(), e)),
+            Links::Inside => Ok(Vec::new()),
+        }
+    }
+
+    /// Adds the records of the next entry's attributes.
+    fn describe(&mut self, attributes: &[Attribute]) -> Result<(), PackError> {
+        self.bytes = self.bytes.saturating_add(attributes::bytes(attributes) as u64);
+        let records: Vec<_> = attributes.iter().map(attributes::record).collect();
+        let records = records.iter().map(|(key, value)| (key.as_str(), value.as_bytes()));
+        let appended = self.builder.append_pax_extensions(records);
+        appended.map_err(|e| PackError::Write(self.out.to_owned(), e))
+    }
+
+    fn directory(&mut self, name: &Path, mode: u16, attributes: Vec<Attribute>) -> Result<(), PackError> {
+        self.describe(&attributes)?;
         let mut header = self.header(EntryType::Directory, mode.into(), 0)?;
         let appended = self.builder.append_data(&mut header, name.join(""), io::empty());
         appended.map_err(|e| PackError::Write(self.out.to_owned(), e))?;
-        self.note(name, Kind::Directory { mode })
+        self.note(name, Kind::Directory { mode }, attributes)
     }
 
     /// Keeps an entry for the index, if there will be one.
-    fn note(&mut self, name: &Path, kind: Kind) -> Result<(), PackError> {
+    fn note(&mut self, name: &Path, kind: Kind, attributes: Vec<Attribute>) -> Result<(), PackError> {
         if self.links == Links::Inside {
             return Ok(());
         }
         let entry = Entry {
             path: name.as_os_str().as_bytes().to_vec(),
             kind,
+            attributes,
         };
         self.remember(index::encoded_bytes(&entry))?;
         self.entries.push(entry);
@@ -273,6 +294,8 @@ impl<'a> Packing<'a> {
             self.named.insert(same, name.to_owned());
         }
         let mode = self.mode(metadata);
+        let attributes = self.attributes(path)?;
+        self.describe(&attributes)?;
         let mut header = self.header(EntryType::Regular, mode.into(), metadata.len())?;
         let file = File::open(path).map_err(|e| PackError::Read(path.to_owned(), e))?;
         let appended = self.builder.append_data(&mut header, name, file);
@@ -283,7 +306,7 @@ impl<'a> Packing<'a> {
             size,
             mode,
         };
-        self.note(name, kind)
+        self.note(name, kind, attributes)
     }
 
     fn link(&mut self, root: &Path, path: &Path, name: &Path) -> Result<(), PackError> {
@@ -315,7 +338,7 @@ impl<'a> Packing<'a> {
             EntryType::Link => Kind::Link(target),
             _ => Kind::Symlink(target),
         };
-        self.note(name, kind)
+        self.note(name, kind, Vec::new())
     }
 }
 

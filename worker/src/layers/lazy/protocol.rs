@@ -34,6 +34,10 @@ pub(super) enum Ask<'a> {
     Read(u64, u64, u32),
     /// Names in a directory, after those before.
     List(u64, u64, u32),
+    /// An extended attribute of a node, in at most that many bytes; for 0, its length.
+    Extended(u64, &'a [u8], u32),
+    /// The names of a node's extended attributes, likewise.
+    ExtendedNames(u64, u32),
     /// How large the file system is.
     Size,
     /// It needs no answer.
@@ -60,6 +64,8 @@ pub(super) fn parse(bytes: &[u8]) -> Option<Request<'_>> {
         5 => Ask::Target(node),
         15 => Ask::Read(node, u64_at(body, 8)?, u32_at(body, 16)?.min(READ_MAX)),
         28 => Ask::List(node, u64_at(body, 8)?, u32_at(body, 16)?.min(READ_MAX)),
+        22 => Ask::Extended(node, body.get(8..)?.split(|b| *b == 0).next()?, u32_at(body, 0)?),
+        23 => Ask::ExtendedNames(node, u32_at(body, 0)?),
         17 => Ask::Size,
         // Forgetting: nodes are never forgotten here. Interrupts: every answer has a limit of time.
         2 | 36 | 42 => Ask::Nothing,
@@ -209,6 +215,18 @@ pub(super) fn list(out: &mut Vec<u8>, most: usize, node: u64, next: u64, mode: u
     true
 }
 
+/// The answer to [`Ask::Extended`] and [`Ask::ExtendedNames`].
+pub(super) fn extended(unique: u64, bytes: &[u8], most: u32) -> Vec<u8> {
+    if most == 0 {
+        let length = u64::from(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
+        return answer(unique, &length.to_le_bytes());
+    }
+    match bytes.len() > most as usize {
+        true => refusal(unique, libc::ERANGE),
+        false => answer(unique, bytes),
+    }
+}
+
 /// The answer to [`Ask::Size`].
 pub(super) fn size(unique: u64, bytes: u64, files: u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(80);
@@ -255,6 +273,17 @@ mod tests {
         assert_eq!(parse(&read).unwrap().unique, 9);
         assert_eq!(parse(&request(16, 4, &body)).unwrap().ask, Ask::Unknown);
         assert!(parse(&read[..HEADER + 19]).is_none() && parse(&read[..HEADER - 1]).is_none());
+        let named = request(22, 4, b"\x07\0\0\0\0\0\0\0user.a\0");
+        assert_eq!(parse(&named).unwrap().ask, Ask::Extended(4, b"user.a", 7));
+        assert_eq!(parse(&request(23, 4, &[0; 8])).unwrap().ask, Ask::ExtendedNames(4, 0));
+        assert!(parse(&request(22, 4, &[0; 7])).is_none());
+    }
+
+    #[test]
+    fn an_attribute_is_sent_measured_or_said_to_be_too_long() {
+        assert_eq!(extended(1, b"value", 5)[ANSWER_HEADER..], *b"value");
+        assert_eq!(extended(1, b"value", 0)[ANSWER_HEADER..], 5_u64.to_le_bytes());
+        assert_eq!(extended(1, b"value", 4), refusal(1, libc::ERANGE));
     }
 
     #[test]

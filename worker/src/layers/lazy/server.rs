@@ -95,6 +95,19 @@ impl Server {
         let unique = request.unique;
         let answer = match request.ask {
             Ask::Nothing => return Answer::None,
+            // The kernel asks no more then.
+            Ask::Extended(..) | Ask::ExtendedNames(..) if !self.tree.has_attributes() => Err(libc::ENOSYS),
+            Ask::Extended(node, name, most) => {
+                let all = self.tree.extended(node).unwrap_or_default();
+                let found = all.iter().find(|(known, _)| known.as_bytes() == name);
+                let answer = found.map(|(_, value)| protocol::extended(unique, value, most));
+                answer.ok_or(libc::ENODATA)
+            }
+            Ask::ExtendedNames(node, most) => {
+                let all = self.tree.extended(node).unwrap_or_default();
+                let names: Vec<u8> = all.iter().flat_map(|(name, _)| name.bytes().chain([0])).collect();
+                Ok(protocol::extended(unique, &names, most))
+            }
             Ask::Unknown => Err(libc::ENOSYS),
             Ask::Size => Ok(protocol::size(unique, self.content.tar_bytes(), self.tree.len() as u64)),
             Ask::Lookup(directory, name) => {

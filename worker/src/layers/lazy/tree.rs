@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 
+use rekindle_confined::attributes::{self, Attribute};
 use rekindle_snapshotter::layer::index::{self, Entry, MTIME_UNIX_S};
 
 use super::protocol::Attributes;
@@ -40,6 +41,7 @@ struct Placed {
     mode: u32,
     parent: usize,
     links: u32,
+    attributes: Vec<Attribute>,
 }
 
 /// The nodes. Their numbers are the order of the index, so they are the same on every host.
@@ -47,6 +49,7 @@ struct Placed {
 pub(super) struct Tree {
     nodes: Vec<Placed>,
     owner: u32,
+    has_attributes: bool,
 }
 
 impl Tree {
@@ -60,6 +63,7 @@ impl Tree {
             mode: libc::S_IFDIR | 0o755,
             parent: 0,
             links: 1,
+            attributes: Vec::new(),
         };
         let mut nodes = vec![root];
         let mut places: HashMap<&[u8], usize> = HashMap::from([(&b""[..], 0)]);
@@ -78,6 +82,9 @@ impl Tree {
             let is_name = !name.is_empty() && name != b"." && name != b".." && !name.contains(&0);
             if !is_name || name.len() > NAME_MAX || entry.path.len() > PATH_MAX {
                 return Err(wrong("is no path"));
+            }
+            if !entry.attributes.iter().all(|(name, _)| attributes::is_kept(name)) {
+                return Err(wrong("has an attribute that no file of an image has"));
             }
             let parent = *places.get(above).ok_or_else(|| wrong("is in no directory"))?;
             let node = match &entry.kind {
@@ -107,6 +114,7 @@ impl Tree {
                         mode,
                         parent,
                         links: 1,
+                        attributes: entry.attributes.clone(),
                     });
                     nodes.len() - 1
                 }
@@ -133,7 +141,12 @@ impl Tree {
                 names.sort_unstable();
             }
         }
-        Ok(Self { nodes, owner })
+        let has_attributes = nodes.iter().any(|placed| !placed.attributes.is_empty());
+        Ok(Self {
+            nodes,
+            owner,
+            has_attributes,
+        })
     }
 
     /// Returns the number of nodes.
@@ -158,6 +171,16 @@ impl Tree {
         };
         let at = names.binary_search_by(|(other, _)| other[..].cmp(name)).ok()?;
         Some(names[at].1 as u64 + ROOT)
+    }
+
+    /// Whether any node has extended attributes.
+    pub(super) fn has_attributes(&self) -> bool {
+        self.has_attributes
+    }
+
+    /// Returns a node's extended attributes.
+    pub(super) fn extended(&self, number: u64) -> Option<&[Attribute]> {
+        self.placed(number).map(|(_, placed)| &placed.attributes[..])
     }
 
     /// Returns what the kernel is to know of a node.
@@ -220,6 +243,7 @@ mod tests {
         Entry {
             path: path.as_bytes().to_vec(),
             kind,
+            attributes: Vec::new(),
         }
     }
 
@@ -267,6 +291,21 @@ mod tests {
         assert_eq!(listed, [(ROOT, b"..".to_vec()), (a, b"a".to_vec()), (b, b"b".to_vec())]);
         assert!(tree.list(x, 0).is_none());
         assert_eq!((tree.path(x), tree.path(ROOT)), (b"b/x".to_vec(), vec![]));
+    }
+
+    #[test]
+    fn attributes_are_of_their_nodes_and_none_that_the_overlay_would_obey_is_taken() {
+        let marked = |name: &str| Entry {
+            attributes: vec![(name.to_owned(), b"y".to_vec())],
+            ..entry("a", directory())
+        };
+        let tree = Tree::new(&[marked("user.a"), entry("b", directory())], 0, 0).unwrap();
+        let of = |name: &[u8]| tree.extended(tree.lookup(ROOT, name).unwrap()).unwrap().len();
+        assert_eq!((tree.has_attributes(), of(b"a"), of(b"b")), (true, 1, 0));
+        assert!(!Tree::new(&[entry("b", directory())], 0, 0).unwrap().has_attributes());
+        for name in ["user.overlay.opaque", "trusted.a", "security.capability"] {
+            assert!(Tree::new(&[marked(name)], 0, 0).is_err(), "{name}");
+        }
     }
 
     #[test]
