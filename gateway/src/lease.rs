@@ -204,10 +204,10 @@ impl Leases {
         });
     }
 
-    /// Takes a slot, of the oldest instance, so that the others can become idle. What the function keeps in memory stays
-    /// together so: one that was started at a peak, or while the oldest moved, does not take over. With `confirmed`,
-    /// only of a lease that the scheduler has granted or renewed for this moment. `wanted` is the version, `None` for one that the
-    /// scheduler chose.
+    /// Takes a slot of the oldest instance, so that the others can become idle. What the function keeps in memory is
+    /// in one place so: one that was started at a peak, or while the oldest moved, takes over none. With `confirmed`,
+    /// only of a lease that the scheduler has granted or renewed for this moment. `wanted` is the version, `None` for
+    /// one that the scheduler chose.
     pub(crate) fn take(
         &mut self,
         wanted: Option<VersionNumber>,

@@ -255,8 +255,8 @@ impl Fleet {
         }
     }
 
-    /// Whether the instance is on a draining worker, was in use when that began to drain, and has yet to move off. Until
-    /// its turn comes it takes invocations as before.
+    /// Whether the instance is on a draining worker, was in use when that began to drain, and has yet to move off.
+    /// Until its turn comes it takes invocations as before.
     pub(crate) fn awaits_its_move(&self, instance: &Instance) -> bool {
         let worker = self.workers.get(&instance.worker).filter(|w| w.alive);
         let may_move = instance.stage == Stage::Ready

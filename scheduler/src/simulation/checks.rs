@@ -15,7 +15,7 @@ impl World {
         format!("seed {}, at {} ms", self.setup.seed, self.now.0)
     }
 
-    /// Checks a granted lease: its worker accepts new instances, or the instance is about to leave it, and has the room.
+    /// Checks a granted lease: its worker accepts new instances, or the instance is about to leave it. It has the room.
     /// No other gateway holds it.
     pub(super) fn check_granted(&self, placement: &Placement, host: usize, to: usize) {
         let id = &placement.instance;

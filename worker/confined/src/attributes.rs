@@ -29,8 +29,8 @@ const KERNEL_MAX: usize = 64 << 10;
 /// Name and value.
 pub type Attribute = (String, Vec<u8>);
 
-/// Whether a file of an image may have an attribute of this name. Others belong to the kernel or root, or mean something
-/// to the overlay that the function's root is.
+/// Whether a file of an image may have an attribute of this name. Others belong to the kernel or root, or mean
+/// something to the overlay that the function's root is.
 #[must_use]
 pub fn is_kept(name: &str) -> bool {
     let is_name = name.len() > USER.len() && name.len() <= NAME_MAX && !name.contains('\0');

@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn values_may_have_any_bytes_and_a_record_ends_where_its_length_says() {
-        let bytes = b"13 a=b\n12 c=\n7 d=e\n";
+        let bytes = b"13 a=b\n12 c=\n6 d=e\n";
         let found: Result<Vec<_>, _> = Records(bytes).collect();
         let expected: [Record<'_>; 2] = [(b"a", b"b\n12 c="), (b"d", b"e")];
         assert_eq!(found.unwrap(), expected);
