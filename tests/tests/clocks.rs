@@ -199,3 +199,71 @@ fn assert_fired_once(times: &Value, due: f64) {
         "due after {due} s, fired after {at} s"
     );
 }
+
+/// Timers of the processor time of the process and of a thread, which send signals, as HAProxy's watchdog does.
+const PROCESSOR_TIME: &str = r#"
+import ctypes, os, queue, signal, struct, threading, time
+
+libc = ctypes.CDLL(None, use_errno=True)
+# Each signal leaves its number there, in whatever thread it arrives.
+arrived, arrives = os.pipe()
+for end in (arrived, arrives):
+    os.set_blocking(end, False)
+signal.set_wakeup_fd(arrives)
+
+def numbers():
+    try:
+        return os.read(arrived, 9999)
+    except BlockingIOError:
+        return b""
+
+def timer(clock, number):
+    """Each 5 ms of processor time."""
+    signal.signal(number, lambda number, frame: None)
+    event = ctypes.create_string_buffer(struct.pack("Qii", 0, number, 0), 64)
+    made = ctypes.c_void_p()
+    assert libc.timer_create(clock, event, ctypes.byref(made)) == 0, os.strerror(ctypes.get_errno())
+    assert libc.timer_settime(made, 0, (ctypes.c_long * 4)(0, 5_000_000, 0, 5_000_000), None) == 0
+
+def burn():
+    while asked.get():
+        end = time.thread_time() + 0.1
+        while time.thread_time() < end:
+            pass
+        done.put(True)
+
+asked, done = queue.Queue(), queue.Queue()
+burner = threading.Thread(target=burn, daemon=True)
+burner.start()
+of_thread = ctypes.c_int()
+assert libc.pthread_getcpuclockid(ctypes.c_ulong(burner.ident), ctypes.byref(of_thread)) == 0
+timer(of_thread, signal.SIGRTMIN + 1)
+timer(time.CLOCK_PROCESS_CPUTIME_ID, signal.SIGRTMIN + 2)
+KEPT = None
+
+def handler(event, context):
+    numbers()
+    asked.put(True)
+    done.get()
+    seen = numbers()
+    return [seen.count(signal.SIGRTMIN + 1), seen.count(signal.SIGRTMIN + 2)]
+"#;
+
+#[test]
+fn timers_of_a_function_s_own_processor_time_go_on_in_copies() {
+    // A restore program makes the one, CRIU the other.
+    let by_criu = PROCESSOR_TIME.replace("KEPT = None", "KEPT = os.pidfd_open(os.getpid())");
+    for (name, code) in [("watchdog", PROCESSOR_TIME), ("watchdog-criu", by_criu.as_str())] {
+        let version = shared().deploy(&Folder::python(name, "", code));
+        assert_eq!(version.snapshot_error, None, "{name}");
+        for start in ["booted", "restored"] {
+            let answer = shared().fresh(start, name, "/").ok();
+            assert_eq!(answer.start(), start, "{name}");
+            let counted: [u64; 2] = serde_json::from_value(answer.json()).unwrap();
+            assert!(
+                counted.iter().all(|count| (1..=40).contains(count)),
+                "{name} {start}: {counted:?}"
+            );
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! What a process and its threads have besides memory and files.
 
 use rekindle_restore_program::{Code, Thread, window};
-use rekindle_verify::Process;
+use rekindle_verify::{Process, processor_clock};
 
 use crate::builder::Builder;
 use crate::{Refusal, Source, frame};
@@ -9,8 +9,6 @@ use crate::{Refusal, Source, frame};
 const ALIVE: u32 = 1;
 /// `SIGKILL`, `SIGSTOP`: they have no handlers, and no place in the list.
 const UNHANDLED: [u32; 2] = [9, 19];
-/// `PR_SET_CHILD_SUBREAPER`.
-const CHILD_SUBREAPER: u32 = 36;
 
 /// Adds a process's handlers, timers and limits.
 pub(crate) fn compile(b: &mut Builder, process: &Process) -> Result<(), Refusal> {
@@ -44,9 +42,6 @@ pub(crate) fn compile(b: &mut Builder, process: &Process) -> Result<(), Refusal>
     for (which, limit) in task.rlimits.iter().flat_map(|l| &l.rlimits).enumerate() {
         b.op(Code::Limit, which as u32, [limit.cur, limit.max]);
     }
-    if task.child_subreaper == Some(true) {
-        b.op(Code::Control, CHILD_SUBREAPER, [1]);
-    }
     let barriers = task.membarrier_registration_mask.unwrap_or(0);
     for command in (0..32).map(|bit| 1 << bit).filter(|command| barriers & command != 0) {
         b.op(Code::Barrier, command, []);
@@ -73,7 +68,10 @@ pub(crate) fn timers(b: &mut Builder, process: &Process) -> Result<(), Refusal> 
         return Err(refuse("POSIX timers with high or equal ids"));
     }
     for timer in timers {
-        if !CLOCKS.contains(&timer.clock_id) || !WAYS.contains(&timer.it_sigev_notify) || timer.si_signo > 64 {
+        let counts = processor_clock(timer.clock_id);
+        let counts_own = counts.is_some_and(|of| of == 0 || process.threads.iter().any(|own| own.tid == of));
+        let is_known = CLOCKS.contains(&timer.clock_id) || counts_own;
+        if !is_known || !WAYS.contains(&timer.it_sigev_notify) || timer.si_signo > 64 {
             return Err(refuse("a POSIX timer of an unusual kind"));
         }
         let thread = timer.notify_thread_id.unwrap_or(0).cast_unsigned();

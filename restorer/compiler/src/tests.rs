@@ -2,6 +2,7 @@
 //! refused.
 
 mod names;
+mod orphans;
 mod sockets;
 
 use std::collections::BTreeSet;

@@ -125,6 +125,9 @@ codes! {
     Control,
     /// Make a child. `a`: its number in the program.
     Child,
+    /// Make a process that leads a session or a group, makes children, and ends: they become this process's. `a`: its
+    /// id. Offset of the children's numbers in the program, how many there are, whether it leads a session.
+    Orphans,
     /// Begin a session.
     Session,
     /// Join a process group. `a`: its number, or 0 for an own one.

@@ -22,7 +22,7 @@ pub use record::{Header, Op, Process, Span, Thread};
 /// The first bytes of a program: "RKRP".
 pub const MAGIC: u32 = u32::from_le_bytes(*b"RKRP");
 /// The version of the format. Programs are compiled on the host that runs them, so a reader knows only one.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
 /// Maximum number of processes of a program.

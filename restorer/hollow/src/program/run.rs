@@ -183,6 +183,7 @@ impl Run {
             }
             Code::Control => call!(nr::PRCTL, a, b, c, d, e),
             Code::Child => self.child(op.a),
+            Code::Orphans => self.orphans(op.a, b, c, d != 0),
             Code::Session => call!(nr::SETSID),
             Code::Group => call!(nr::SETPGID, 0, a),
             Code::Threads => {
@@ -218,13 +219,34 @@ impl Run {
     fn child(&self, number: u32) -> Outcome {
         let program = self.program.of(number).ok_or(EINVAL)?;
         let id = program.threads().next().ok_or(EINVAL)?.id;
-        if threads::fork(id)? != 0 {
+        if threads::fork(id, threads::CHILD_ENDED)? != 0 {
             return Ok(0);
         }
         match self.order.introduce(id) {
             Ok(_) => crate::become_process(program, self.order),
             Err(_) => crate::sys::exit(110),
         }
+    }
+
+    /// Makes children in the session or group of a process that is gone: a process with its id makes them, and ends
+    /// without a signal. In a child it does not return.
+    fn orphans(&self, leader: u32, numbers: u64, count: u64, is_session: bool) -> Outcome {
+        /// Of any kind.
+        const ALL: u64 = 0x4000_0000;
+        let numbers = self.part(numbers, count.checked_mul(4).ok_or(EINVAL)?)?;
+        if threads::fork(leader, 0)? != 0 {
+            let mut status = 0_u32;
+            call!(nr::WAIT4, leader, &raw mut status, ALL, 0)?;
+            return if status == 0 { Ok(0) } else { Err(EINVAL) };
+        }
+        let led = match is_session {
+            true => call!(nr::SETSID),
+            false => call!(nr::SETPGID, 0, 0),
+        };
+        let (numbers, _) = numbers.as_chunks();
+        let mut made = numbers.iter().map(|number| self.child(u32::from_le_bytes(*number)));
+        let is_done = led.is_ok() && made.all(|made| made.is_ok());
+        crate::sys::exit(if is_done { 0 } else { 114 })
     }
 
     /// Sets a timer, whose time is what is left of it, and its expirations.

@@ -40,6 +40,7 @@ pub(crate) mod nr {
     pub(crate) const LISTEN: u64 = 50;
     pub(crate) const SOCKETPAIR: u64 = 53;
     pub(crate) const SETSOCKOPT: u64 = 54;
+    pub(crate) const WAIT4: u64 = 61;
     pub(crate) const FCNTL: u64 = 72;
     pub(crate) const FLOCK: u64 = 73;
     pub(crate) const FTRUNCATE: u64 = 77;

@@ -49,11 +49,13 @@ unsafe extern "C" {
     fn restorer_clone(arguments: *const CloneArguments, size: usize) -> i64;
 }
 
-/// Forks a child with this id. Returns 0 in the child.
-pub(crate) fn fork(id: u32) -> Outcome {
-    const CHILD_ENDED: u64 = 17;
+/// `SIGCHLD`.
+pub(crate) const CHILD_ENDED: u64 = 17;
+
+/// Forks a child with this id, at whose end this process gets `exit_signal`, if any. Returns 0 in the child.
+pub(crate) fn fork(id: u32, exit_signal: u64) -> Outcome {
     let arguments = CloneArguments {
-        exit_signal: CHILD_ENDED,
+        exit_signal,
         ids: &raw const id as u64,
         id_count: 1,
         ..CloneArguments::default()

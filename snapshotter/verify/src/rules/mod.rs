@@ -18,6 +18,8 @@ mod task;
 mod thread;
 mod tree;
 
+pub use task::processor_clock;
+
 use std::collections::BTreeSet;
 
 use crate::Images;

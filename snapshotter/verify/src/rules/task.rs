@@ -104,6 +104,7 @@ fn check_living(context: Context<'_>, at: Place<'_>, is_first: bool, core: &Core
     thread::check_comm(at, comm)?;
     let timers = timers.as_ref().ok_or_else(|| at.refuse("tc.timers", "missing"))?;
     check_timers(context, at, timers)?;
+    check_timer_clocks(context, at, timers)?;
     check_limits(context, at, task)?;
     thread::check_signals(at, "tc.signals_s", signals_s.as_ref())?;
     at.hold(loginuid.is_none_or(|uid| uid == u32::MAX), "tc.loginuid", loginuid)?;
@@ -161,18 +162,36 @@ fn check_timers(context: Context<'_>, at: Place<'_>, timers: &TaskTimers) -> Res
     Ok(())
 }
 
-/// Alarm clocks, which wake a sleeping machine, require a capability.
-fn check_posix_timer(context: Context<'_>, at: Place<'_>, timer: &PosixTimer) -> Result<(), VerifyError> {
+/// The process or thread whose processor time a clock counts, 0 for the caller's process. `None` for other clocks, and for
+/// that of the calling thread, which is not known later. The kernel keeps the inverted id above three bits: two say what
+/// is counted, and one that it is a thread.
+pub fn processor_clock(clock: u32) -> Option<u32> {
+    const COUNTED: i32 = 3;
+    /// A descriptor of a clock.
+    const DEVICE: i32 = 3;
+    const THREAD: i32 = 4;
+    let clock = clock.cast_signed();
+    let of = (!(clock >> 3)).cast_unsigned();
+    let is_known = clock < 0 && clock & COUNTED != DEVICE && (of != 0 || clock & THREAD == 0);
+    is_known.then_some(of)
+}
+
+/// Alarm clocks, which wake a sleeping machine, require a capability. Processor time may be that of a thread or process
+/// that there is.
+fn check_timer_clocks(context: Context<'_>, at: Place<'_>, timers: &TaskTimers) -> Result<(), VerifyError> {
     const CLOCKS: [u32; 6] = [0, 1, 2, 3, 7, 11];
+    for clock in timers.posix.iter().map(|timer| timer.clock_id) {
+        let counts = processor_clock(clock).is_some_and(|of| of == 0 || context.tree.tids.contains(&of));
+        at.hold(CLOCKS.contains(&clock) || counts, "tc.timers.posix.clock_id", clock)?;
+    }
+    Ok(())
+}
+
+fn check_posix_timer(context: Context<'_>, at: Place<'_>, timer: &PosixTimer) -> Result<(), VerifyError> {
     /// By a signal, not at all, or to a thread.
     const NOTIFY: [u32; 3] = [0, 1, 4];
     let id = i32::try_from(timer.it_id);
     at.hold(id.is_ok(), "tc.timers.posix.it_id", timer.it_id)?;
-    at.hold(
-        CLOCKS.contains(&timer.clock_id),
-        "tc.timers.posix.clock_id",
-        timer.clock_id,
-    )?;
     at.hold(timer.si_signo <= SIGNAL_MAX, "tc.timers.posix.si_signo", timer.si_signo)?;
     let notify = timer.it_sigev_notify;
     at.hold(NOTIFY.contains(&notify), "tc.timers.posix.it_sigev_notify", notify)?;
