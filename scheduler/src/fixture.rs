@@ -35,6 +35,7 @@ pub(crate) fn spec(name: &str, version: u32, memory: u64, concurrency: u32, max_
         snapshot: None,
         snapshot_digest: None,
         instruction_sets: InstructionSets::default(),
+        reaper: false,
     }
 }
 

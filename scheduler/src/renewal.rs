@@ -360,6 +360,7 @@ async fn follow(
         built: Some(BuiltLayers {
             rootfs: spec.rootfs.clone(),
             layer: spec.layer.clone(),
+            reaper: spec.reaper,
         }),
     };
     let lost = |why| Failure::of("worker_lost", format!("its worker was lost: {why}"));

@@ -78,9 +78,13 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// Digest of the files. The same for each archive of the same ones.
+    /// Digest of the files and of what builds make of them. The same for each archive of the same ones.
     pub(crate) fn code(&self) -> blake3::Hash {
+        /// Another one where builds add something to a function's files: then the next deploy builds. Since 1 they add
+        /// the reaper.
+        const BUILD_FORM: u8 = 1;
         let mut hasher = blake3::Hasher::new();
+        hasher.update(&[BUILD_FORM]);
         for SourceFile { path, kind, digest } in &self.files {
             // No path has a zero byte, and the others are words.
             hasher.update(format!("{path}\0{kind:?}\0{digest}\0").as_bytes());

@@ -160,7 +160,7 @@ impl Eager {
             let session = tokio::task::spawn_blocking(move || session.version(LIMIT).map(|_| session));
             let session = session.await.unwrap().unwrap();
             drop(sandbox.ancestor().await.unwrap());
-            sandbox.hold(&[&directory], Some(clocks)).await.unwrap();
+            sandbox.hold(&[&directory], Some(clocks), false).await.unwrap();
             (sandbox, session)
         });
         let inherit = OUTPUT_FDS

@@ -203,6 +203,39 @@ fn copies_of_child_processes_have_what_their_originals_had() {
     same("children", &Folder::python("children", "", CHILDREN), "/");
 }
 
+/// A daemon whose session's leader is gone, with a child and a group of its own, and one that leads its session.
+const ORPHANS: &str = r#"
+import os, signal
+
+ready, tell = os.pipe()
+
+def stay():
+    os.write(tell, b"!")
+    while True:
+        signal.pause()
+
+for leads in (False, True):
+    if os.fork() == 0:
+        leads or os.setsid()
+        if os.fork():
+            os._exit(0)
+        os.setsid() if leads else os.setpgid(0, 0)
+        if os.fork() == 0:
+            stay()
+        stay()
+    os.wait()
+for _ in range(4):
+    os.read(ready, 1)
+
+def handler(event, context):
+    return os.getpid()
+"#;
+
+#[test]
+fn copies_of_processes_that_have_outlived_their_parents_have_what_their_originals_had() {
+    same("daemons", &Folder::python("daemons", "", ORPHANS), "/");
+}
+
 #[test]
 fn a_copy_of_a_file_with_two_names_has_two_names() {
     let code = "import os\nfor folder in ('/tmp', '/dev/shm'):\n    with open(f'{folder}/one', 'w') as made:\n        \

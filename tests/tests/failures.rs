@@ -345,16 +345,6 @@ fn an_after_restore_hook_that_hangs_costs_that_restore_and_the_function_boots() 
 }
 
 #[test]
-fn a_process_that_outlives_its_parent_costs_the_snapshot_and_not_the_deploy() {
-    let code = "import os, time\nif os.fork() == 0:\n    if os.fork() == 0:\n        time.sleep(3600)\n    os._exit(0)\n\
-        os.wait()\ndef handler(event, context):\n    return 1\n";
-    let version = shared().try_deploy(&Folder::python("orphan", "", code)).unwrap();
-    let told = version.snapshot_error.unwrap_or_default();
-    assert!(told.contains("has outlived its parent"), "{told}");
-    assert_eq!(shared().get("orphan", "/").ok().text(), "1");
-}
-
-#[test]
 fn an_instance_that_is_stopped_while_it_starts_is_gone_before_it_would_have_been_ready() {
     let slow = "import os, time\ntime.sleep(8)\nfrom http.server import *\n\
         HTTPServer(('127.0.0.1', int(os.environ['PORT'])), BaseHTTPRequestHandler).serve_forever()\n";

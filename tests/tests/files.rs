@@ -377,7 +377,7 @@ fn what_criu_cannot_dump_is_said_with_its_cause() {
             "lease",
             "import fcntl\nleased = open('/tmp/x', 'w')\nfcntl.fcntl(leased, fcntl.F_SETLEASE, fcntl.F_WRLCK)"
                 .to_owned(),
-            "a file has a lease",
+            "a lease on a file",
         ),
         (
             "renamed",
@@ -387,13 +387,13 @@ fn what_criu_cannot_dump_is_said_with_its_cause() {
         ),
         (
             "processor-time",
-            "assert libc.timer_create(2, None, ctypes.byref(ctypes.c_void_p())) == 0".to_owned(),
-            "a POSIX timer counts processor time",
+            "assert libc.timer_create(3, None, ctypes.byref(ctypes.c_void_p())) == 0".to_owned(),
+            "a POSIX timer that counts the processor time of",
         ),
         (
             "keep-caps",
             "assert libc.prctl(8, 1, 0, 0, 0) == 0".to_owned(),
-            "PR_SET_KEEPCAPS is set",
+            "PR_SET_KEEPCAPS set",
         ),
         (
             "interface",

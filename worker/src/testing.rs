@@ -38,5 +38,6 @@ pub(crate) fn spec(settings: &str) -> VersionSpec {
         snapshot: None,
         snapshot_digest: None,
         instruction_sets: InstructionSets::default(),
+        reaper: false,
     }
 }

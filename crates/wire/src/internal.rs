@@ -116,6 +116,9 @@ pub struct VersionSpec {
     /// of them.
     #[serde(default, skip_serializing_if = "InstructionSets::is_empty")]
     pub instruction_sets: InstructionSets,
+    /// Whether its program runs below a reaper, because it has processes that outlive their parents.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reaper: bool,
 }
 
 /// A gateway's request for an instance to send an invocation to.
@@ -280,6 +283,9 @@ pub struct BuiltLayers {
     pub rootfs: LayerRef,
     /// The function's own files.
     pub layer: LayerRef,
+    /// See [`VersionSpec::reaper`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reaper: bool,
 }
 
 /// A worker's progress in preparing a version, one JSON object per line. The last one is `Done` or `Failed`.

@@ -280,6 +280,7 @@ async fn prepare(State(worker): State<Arc<Inner>>, Json(request): Json<PrepareRe
             .map(|id| id.parse().unwrap()),
         snapshot_digest: None,
         instruction_sets: InstructionSets::default(),
+        reaper: false,
         manifest: request.manifest,
     };
     let mut events = vec![

@@ -241,6 +241,7 @@ fn built(spec: &VersionSpec) -> BuiltLayers {
     BuiltLayers {
         rootfs: spec.rootfs.clone(),
         layer: spec.layer.clone(),
+        reaper: spec.reaper,
     }
 }
 

@@ -215,6 +215,7 @@ impl<'a> Preparation<'a> {
             snapshot: None,
             snapshot_digest: None,
             instruction_sets: InstructionSets::default(),
+            reaper: false,
         };
         let live = LiveVersion { spec: spec.into() };
         let until = Instant::now() + ROOM_LIMIT;

@@ -66,6 +66,7 @@ fn function(n: usize, random: &mut Random) -> Function {
         snapshot: Some(parsed(&format!("s-{n}"))),
         snapshot_digest: None,
         instruction_sets: InstructionSets::default(),
+        reaper: false,
     };
     Function {
         live: LiveVersion { spec: Arc::new(spec) },

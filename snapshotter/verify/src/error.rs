@@ -24,7 +24,7 @@ pub enum VerifyError {
         limit: u64,
     },
     /// No image of this kind is expected.
-    #[error("{0} is an image of a kind that is not accepted{advice}", advice = of_terminal(.0))]
+    #[error("{0} is an image of a kind that is not accepted")]
     Kind(String),
     /// A required image is missing.
     #[error("{0} is missing")]
@@ -93,7 +93,7 @@ pub enum VerifyError {
         name: String,
     },
     /// A file of `/proc` or `/sys` is open. Programs that look at themselves have one for a moment.
-    #[error("{image}: entry {entry}: reg.name is {path}{advice}", advice = of_name("reg.name"))]
+    #[error("{image}: entry {entry}: reg.name is {path}")]
     OfKernel {
         /// The image.
         image: String,
@@ -103,7 +103,7 @@ pub enum VerifyError {
         path: String,
     },
     /// A field has a value that is not accepted.
-    #[error("{image}: entry {entry}: {field} is {found}{advice}", advice = of_name(field))]
+    #[error("{image}: entry {entry}: {field} is {found}")]
     Field {
         /// The image.
         image: String,
@@ -116,36 +116,86 @@ pub enum VerifyError {
     },
 }
 
-/// Advice about what a function may well have, and no copy gets.
-fn of_name(field: &str) -> &'static str {
-    match field {
-        "reg.name" => ": no copy gets this file; close it before the snapshot",
-        "usk.file_perms.uid" => {
-            ": a UNIX socket is not at the path it was bound to, because it was renamed, or its directory is gone; \
-             bind it to the path that it keeps, or close it before the snapshot"
+impl VerifyError {
+    /// What a process has that is in the way, in a user's words, and what to do about it. Follows "has".
+    pub fn told(&self) -> String {
+        match self {
+            Self::OfKernel { path, .. } => of_file(path),
+            Self::Kind(image) if image.starts_with("tty") => {
+                "a pseudoterminal open, which no copy gets: close both its ends before the snapshot".to_owned()
+            }
+            Self::SpecialBits { mode, .. } => format!(
+                "an open file that was unlinked with mode {mode:o}, and no copy gets a set-user-id, set-group-id or \
+                 sticky bit: take it off, or close the file, before the snapshot"
+            ),
+            Self::Lease => {
+                "a lease on a file (F_SETLEASE), which no copy gets: let go of it before the snapshot".to_owned()
+            }
+            Self::RelativeSocket { name, .. } => format!(
+                "a UNIX socket that is bound to {name}, a relative name whose whole path is longer than 107 bytes, or \
+                 not a directory that the function writes to: bind it by another, before the snapshot"
+            ),
+            Self::Field { field, found, .. } => match *field {
+                "reg.name" => of_file(found),
+                field => match of_field(field) {
+                    Some(told) => told.to_owned(),
+                    None => format!("something that no snapshot holds: {self}"),
+                },
+            },
+            _ => format!("something that no snapshot holds: {self}"),
         }
-        "tc.timers.posix.clock_id" => {
-            ": a POSIX timer counts processor time (timer_create with a CPU clock, as profilers do), which no copy \
-             gets; delete it before the snapshot"
+    }
+
+    /// The process or thread that it is about, by its id in the images, where the image's name says so.
+    pub fn process(&self) -> Option<u32> {
+        let image = match self {
+            Self::Field { image, .. } | Self::SpecialBits { image, .. } => image,
+            _ => return None,
+        };
+        let id = image.strip_prefix("core-")?.strip_suffix(".img")?;
+        id.parse().ok()
+    }
+
+    /// The open file that it is about, by its quoted path.
+    pub fn open_path(&self) -> Option<&str> {
+        match self {
+            Self::OfKernel { path, .. } => Some(path),
+            Self::Field {
+                field: "reg.name",
+                found,
+                ..
+            } => Some(found),
+            _ => None,
         }
-        "secbits" => {
-            ": PR_SET_KEEPCAPS is set, which no copy gets; clear it before the snapshot, or do not have the program \
-             switch users: it has no rights to keep"
-        }
-        "opts.so_bound_dev" => {
-            ": a socket is bound to an interface (SO_BINDTODEVICE), which no copy gets; bind it to an address instead, \
-             or close it before the snapshot"
-        }
-        _ => "",
     }
 }
 
-/// Advice about images of terminals.
-fn of_terminal(image: &str) -> &'static str {
-    match image.starts_with("tty") {
-        true => ": a pseudoterminal is open, which no copy gets; close both its ends before the snapshot",
-        false => "",
-    }
+fn of_file(path: &str) -> String {
+    format!("{path} open, and no copy gets this file: close it before the snapshot")
+}
+
+/// What a function may well have, and no copy gets, by the field that says so.
+fn of_field(field: &str) -> Option<&'static str> {
+    Some(match field {
+        "usk.file_perms.uid" => {
+            "a UNIX socket that is not at the path it was bound to, because it was renamed, or its directory is gone: \
+             bind it to the path that it keeps, or close it before the snapshot"
+        }
+        "tc.timers.posix.clock_id" => {
+            "a POSIX timer that counts the processor time of the thread that made it (CLOCK_THREAD_CPUTIME_ID, as \
+             profilers have it) or of others, which no copy gets: delete it before the snapshot, or name the thread by \
+             pthread_getcpuclockid"
+        }
+        "secbits" => {
+            "PR_SET_KEEPCAPS set, which no copy gets: clear it before the snapshot, or do not have the program switch \
+             users: it has no rights to keep"
+        }
+        "opts.so_bound_dev" => {
+            "a socket that is bound to an interface (SO_BINDTODEVICE), which no copy gets: bind it to an address \
+             instead, or close it before the snapshot"
+        }
+        _ => return None,
+    })
 }
 
 /// An entry of an image, to be named in errors.

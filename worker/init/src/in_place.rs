@@ -35,6 +35,15 @@ pub(crate) fn of<T>(pid: i32, mut work: impl FnMut(Caller<'_>) -> Result<T, Errn
     }
 }
 
+/// Makes a process that has just been forked, and that its tracer sees stopped before its first instruction, issue the
+/// system calls that `work` requests. It then begins as if nothing had been.
+///
+/// # Errors
+/// Errors of `work`, or the kernel refuses a step. `ENOSYS` on a processor whose system calls are not known here.
+pub(crate) fn at_birth<T>(pid: Pid, work: impl FnOnce(Caller<'_>) -> Result<T, Errno>) -> Result<T, Errno> {
+    calls::at_birth(pid, work)
+}
+
 /// Waits until it is stopped.
 fn interrupted(pid: Pid) -> Result<(), Errno> {
     ptrace::interrupt(pid)?;
@@ -109,6 +118,27 @@ mod calls {
         if !waits || word.to_le_bytes()[..2] != SYSCALL {
             return Err(Errno::EBUSY);
         }
+        let mut again = before;
+        (again.rip, again.rax, again.orig_rax) = (instruction, before.orig_rax, u64::MAX);
+        issue(pid, before, again, work)
+    }
+
+    /// The same for a process that has just been forked, and has issued nothing.
+    pub(super) fn at_birth<T>(pid: Pid, work: impl FnOnce(Caller<'_>) -> Result<T, Errno>) -> Result<T, Errno> {
+        let before = ptrace::getregs(pid)?;
+        let mut again = before;
+        again.orig_rax = u64::MAX;
+        issue(pid, before, again, work)
+    }
+
+    /// Issues the calls by the instruction before that at which `pid` stands. It goes on with the registers `again`.
+    fn issue<T>(
+        pid: Pid,
+        before: libc::user_regs_struct,
+        again: libc::user_regs_struct,
+        work: impl FnOnce(Caller<'_>) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let instruction = before.rip.wrapping_sub(SYSCALL.len() as u64);
         let mut call = |(number, arguments): Call| {
             let mut regs = before;
             regs.rip = instruction;
@@ -131,8 +161,6 @@ mod calls {
             }
         };
         let done = work(&mut call);
-        let mut again = before;
-        (again.rip, again.rax, again.orig_rax) = (instruction, before.orig_rax, u64::MAX);
         ptrace::setregs(pid, again)?;
         done
     }
@@ -146,6 +174,10 @@ mod calls {
     use super::Caller;
 
     pub(super) fn in_place<T>(_: Pid, _: impl FnOnce(Caller<'_>) -> Result<T, Errno>) -> Result<T, Errno> {
+        Err(Errno::ENOSYS)
+    }
+
+    pub(super) fn at_birth<T>(_: Pid, _: impl FnOnce(Caller<'_>) -> Result<T, Errno>) -> Result<T, Errno> {
         Err(Errno::ENOSYS)
     }
 }

@@ -88,6 +88,13 @@ pub enum IpcError {
     Read(PathBuf, #[source] io::Error),
 }
 
+impl IpcError {
+    /// Whether the function has such an object.
+    pub fn is_of_function(&self) -> bool {
+        !matches!(self, Self::Read(..))
+    }
+}
+
 fn shown(key: i32) -> String {
     match key {
         0 => "no key (IPC_PRIVATE)".to_owned(),

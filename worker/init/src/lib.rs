@@ -6,14 +6,15 @@
 //!
 //! Init lays out the files ([`rootfs`]) of a machine of the requested size (`machine`), and starts the function with
 //! its privileges removed ([`spawn`], [`seccomp`]). It starts CRIU inside the same namespaces ([`criu`]), with a way
-//! for a pager to reach the memory that CRIU will restore ([`ancestor`]). Beside it waits a process that restores
-//! without CRIU (`hollow`). It rejects a checkpoint that would miss a
-//! process ([`strays`]) or an IPC object ([`ipc`]). It saves and loads the private files of a snapshot
+//! for a pager to reach the memory that CRIU will restore ([`ancestor`]). A process that adopts orphans does so from
+//! its `birth` on. Beside it waits a process that restores without CRIU (`hollow`). It rejects a checkpoint that would
+//! miss a process ([`strays`]) or an IPC object ([`ipc`]). It saves and loads the private files of a snapshot
 //! ([`files`]), writes [`secrets`], and reaps dead processes ([`reactor`]). When the control socket closes, init exits,
 //! and the whole sandbox with it: a killed worker leaves no sandbox behind. A CRIU that dumps comes from outside
 //! ([`dumper`]).
 
 pub mod ancestor;
+mod birth;
 pub mod causes;
 pub mod clocks;
 pub mod criu;

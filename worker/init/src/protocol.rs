@@ -108,6 +108,9 @@ pub struct Machine {
 pub struct Spawn {
     /// Program and arguments. A program without '/' is looked up in `/usr/local/bin:/usr/bin:/bin`.
     pub argv: Vec<String>,
+    /// The program that runs it and waits for its children, if any: a path.
+    #[serde(default)]
+    pub reaper: Option<String>,
     /// The complete environment, as `KEY=value`.
     pub env: Vec<String>,
     /// Working directory.
@@ -202,6 +205,9 @@ pub enum Request {
     Hold {
         /// Clocks at the checkpoint. `None` for the host's clocks.
         clocks: Option<Clocks>,
+        /// Whether the first process that CRIU makes is given those below it whose parent ends, from its birth on
+        /// ([`birth`](crate::birth)).
+        adopts: bool,
     },
     /// Make processes that CRIU has restored, and holds before their first instruction, take these locks
     /// ([`locks`](crate::locks)).
@@ -244,6 +250,10 @@ pub enum Reply {
     Failed(String),
     /// The request failed, but may succeed in a moment.
     NotNow(String),
+    /// A checkpoint would miss a process that has outlived its parent: who.
+    Orphan(String),
+    /// A checkpoint would miss something else that the function has: what, and what to do.
+    Holds(String),
 }
 
 /// How a process ended.

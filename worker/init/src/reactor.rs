@@ -16,10 +16,12 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
 use rustix::fs::CWD;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
 use crate::ancestor::Ancestor;
+use crate::birth::{self, Birth};
 use crate::causes::chain;
 use crate::devices::USERFAULT;
 use crate::files::Loaded;
@@ -61,6 +63,7 @@ pub fn run(control: &OwnedFd, room: &mut [u8], has_groups: bool) -> io::Result<(
         probe_is_shown: false,
         hollow: None,
         criu: Vec::new(),
+        birth: None,
         held: Vec::new(),
         loaded: Loaded::default(),
     };
@@ -124,10 +127,20 @@ fn reap(control: BorrowedFd<'_>, sandbox: &mut Sandbox) -> io::Result<()> {
             Ok(WaitStatus::Exited(pid, code)) => (pid.as_raw(), ExitCause::Code(code)),
             Ok(WaitStatus::Signaled(pid, signal, _)) => (pid.as_raw(), ExitCause::Signal(signal as i32)),
             Ok(WaitStatus::StillAlive) | Err(nix::Error::ECHILD) => return Ok(()),
+            Ok(WaitStatus::PtraceEvent(pid, _, event)) => {
+                sandbox.stopped(pid, event);
+                continue;
+            }
+            Ok(WaitStatus::Stopped(pid, signal)) if sandbox.birth.is_some() => {
+                // Whoever is gone needs nothing.
+                let _gone = birth::go_on(pid, Some(signal));
+                continue;
+            }
             Ok(_) | Err(nix::Error::EINTR) => continue,
             Err(e) => return Err(e.into()),
         };
         sandbox.criu.retain(|criu| *criu != pid);
+        sandbox.birth.take_if(|birth| birth.is_of(pid));
         if sandbox.hollow == Some(pid) {
             sandbox.hollow = None;
         } else if pid == FUNCTION_PID {
@@ -158,6 +171,8 @@ struct Sandbox {
     hollow: Option<i32>,
     /// CRIU's processes that have not ended.
     criu: Vec<i32>,
+    /// The CRIU that is about to make a first process which adopts orphans.
+    birth: Option<Birth>,
     /// Descriptors that CRIU opens by number.
     held: Vec<OwnedFd>,
     /// Result of loading the private files.
@@ -182,6 +197,17 @@ impl Sandbox {
             self.held.push(placed);
         }
         Ok(())
+    }
+
+    /// A process that is traced for a birth has stopped.
+    fn stopped(&mut self, pid: Pid, event: i32) {
+        let Some(birth) = &mut self.birth else { return };
+        match birth.stopped(pid, event) {
+            Ok(false) => {}
+            Ok(true) => self.birth = None,
+            // Processes that outlive their parents may become init's. The next checkpoint will say so.
+            Err(e) => eprintln!("rekindle-init: have a process adopt orphans: {e}"),
+        }
     }
 
     /// Ends the process that waits for a restore program: another gets its id.
@@ -323,7 +349,7 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
             }
             Ok(Reply::Done)
         }
-        Request::Hold { clocks } => {
+        Request::Hold { clocks, adopts } => {
             sandbox.end_hollow();
             sandbox.hold(fds).map_err(plain("hold descriptors"))?;
             sandbox
@@ -335,6 +361,11 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
                 if let Some(machine) = &sandbox.machine {
                     machine::booted_before(machine, clocks.boottime.0).map_err(|e| chain(&e))?;
                 }
+            }
+            if adopts {
+                let criu = *sandbox.criu.last().ok_or("no criu waits")?;
+                let birth = Birth::expect(criu).map_err(|e| format!("follow criu: {e}"))?;
+                sandbox.birth = Some(birth);
             }
             Ok(Reply::Done)
         }
@@ -350,10 +381,13 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
             Ok(Reply::Done)
         }
         Request::RefuseStrays => match strays::refuse(Path::new("/proc"), &sandbox.criu) {
-            Ok(()) => ipc::refuse(Path::new("/proc"))
-                .map(|()| Reply::Done)
-                .map_err(|e| chain(&e)),
+            Ok(()) => match ipc::refuse(Path::new("/proc")) {
+                Ok(()) => Ok(Reply::Done),
+                Err(e) if e.is_of_function() => Ok(Reply::Holds(chain(&e))),
+                Err(e) => Err(chain(&e)),
+            },
             Err(e @ StrayError::Spawning { .. }) => Ok(Reply::NotNow(chain(&e))),
+            Err(e @ StrayError::Stray { .. }) => Ok(Reply::Orphan(chain(&e))),
             Err(e) => Err(chain(&e)),
         },
         Request::SaveFiles => {

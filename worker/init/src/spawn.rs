@@ -93,8 +93,14 @@ pub(crate) fn fork_as(pid: Option<i32>) -> io::Result<i32> {
 /// its standard error and appears as exit code 127.
 pub fn spawn(order: &Spawn, stdout: &OwnedFd, stderr: &OwnedFd, group: &OwnedFd) -> Result<i32, SpawnError> {
     let first = order.argv.first().ok_or_else(|| SpawnError::NotFound(String::new()))?;
-    let program = CString::new(locate(first, &order.cwd, &order.env)?).map_err(|_| SpawnError::Nul)?;
-    let argv = c_strings(order.argv.iter())?;
+    let located = locate(first, &order.cwd, &order.env)?;
+    // The reaper's arguments are its name and what it runs.
+    let (program, before) = match &order.reaper {
+        Some(reaper) => (locate(reaper, &order.cwd, &order.env)?, vec![reaper.clone(), located]),
+        None => (located, Vec::new()),
+    };
+    let program = CString::new(program).map_err(|_| SpawnError::Nul)?;
+    let argv = c_strings(before.iter().chain(&order.argv))?;
     let secrets = match order.secrets {
         true => secrets::variables(Path::new(secrets::DIRECTORY)).map_err(|e| SpawnError::Call("read secrets", e))?,
         false => Vec::new(),

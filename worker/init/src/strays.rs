@@ -14,10 +14,7 @@ use crate::protocol::FUNCTION_PID;
 #[derive(Debug, thiserror::Error)]
 pub enum StrayError {
     /// A process would be missing.
-    #[error(
-        "process {pid} ({name:?}) has outlived its parent and would be missing in the snapshot; start what becomes a \
-         daemon in the foreground, from a process that stays (epmd for Erlang), or set snapshot = false in fn.toml"
-    )]
+    #[error("process {pid} ({name:?}) has outlived its parent, and no checkpoint would hold it")]
     Stray {
         /// Its process id inside.
         pid: i32,

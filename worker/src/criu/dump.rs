@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 use rekindle_criu::descriptors::WORKING_DIR;
-use rekindle_criu::{AfterDump, CriuError, DUMP_LOG, DumpOrder, Stage, StageError, cause_of, is_of_function};
+use rekindle_criu::{AfterDump, CriuError, DUMP_LOG, DumpOrder, Stage, StageError, cause_of};
 use rekindle_init::files::Saved;
 use rekindle_init::protocol::FUNCTION_PID;
 use rekindle_verify::{Expected, Verified, VerifyError, verify};
@@ -26,8 +26,7 @@ use tokio::runtime::Handle;
 use super::installation::Criu;
 use super::open_files::{self, OpenFiles};
 use super::quiesce::{QuiesceError, QuiescedFunction};
-use super::semaphores::SemaphoreError;
-use super::{connections, link_names, probe, same_files, semaphores};
+use super::{connections, link_names, probe, refusal, same_files, semaphores};
 use crate::host::cgroup::Cgroup;
 use crate::host::sandbox::dumper::Dumper;
 use crate::host::sandbox::{Sandbox, SandboxError};
@@ -60,6 +59,8 @@ pub enum DumpError {
     Criu {
         /// The error from its log.
         log: String,
+        /// What the function has that is in the way, in a user's words, if it is that.
+        told: Option<String>,
         /// The error that CRIU reported.
         #[source]
         source: CriuError,
@@ -79,7 +80,9 @@ impl DumpError {
     /// Returns whether the function may well be dumped in a moment: it had a file of `/proc` or `/sys` open, or had not
     /// accepted a connection yet.
     pub(crate) fn is_passing(&self) -> bool {
-        let Self::Criu { source, log } = self else { return false };
+        let Self::Criu { source, log, .. } = self else {
+            return false;
+        };
         if log.contains(NOT_ACCEPTED) {
             return true;
         }
@@ -89,21 +92,33 @@ impl DumpError {
         matches!(refused.downcast_ref(), Some(VerifyError::OfKernel { .. }))
     }
 
-    /// Returns whether something is in the way that the function has, and not a failure of the host.
-    pub(crate) fn is_of_function(&self) -> bool {
-        let Self::Criu { source, log } = self else { return false };
-        let CriuError::Stage(_, refused) = source else {
-            return is_of_function(log);
-        };
-        let verified = refused.downcast_ref();
-        verified.is_some_and(|refused| !matches!(refused, VerifyError::Read(..)))
-            || matches!(refused.downcast_ref(), Some(SemaphoreError::Semaphore { .. }))
+    /// Returns what is in the way and of the function's making, in a user's words. `None` for a failure of the host.
+    pub(crate) fn of_function(&self) -> Option<String> {
+        match self {
+            Self::Criu { told, .. } => told.clone(),
+            Self::Quiesce(refused) => refusal::of_processes(refused),
+            _ => None,
+        }
     }
 
-    /// Wraps CRIU's failure, with the cause found in its log in this directory.
-    fn criu(source: CriuError, dir: &Path) -> Self {
+    /// Returns whether a process that has outlived its parent is in the way.
+    pub(crate) fn is_orphan(&self) -> bool {
+        let refused = match self {
+            Self::Quiesce(refused) => Some(refused),
+            Self::Criu {
+                source: CriuError::Stage(_, refused),
+                ..
+            } => refused.downcast_ref(),
+            _ => None,
+        };
+        matches!(refused, Some(QuiesceError::Strays(refused)) if refused.is_orphan())
+    }
+
+    /// Wraps CRIU's failure, with the cause found in its log in this directory, about the processes below `init`.
+    fn criu(source: CriuError, dir: &Path, init: Pid) -> Self {
         let log = cause_of(&source, &dir.join(DUMP_LOG));
-        Self::Criu { log, source }
+        let told = refusal::of_dump(&source, &log, init);
+        Self::Criu { log, told, source }
     }
 }
 
@@ -163,7 +178,7 @@ impl DumpingCriu {
             (dumper, ready)
         })
         .await?;
-        ready.map_err(|e| DumpError::criu(e, dir))?;
+        ready.map_err(|e| DumpError::criu(e, dir, sandbox.init_pid()))?;
         Ok(Self {
             dumper,
             dir: dir.to_owned(),
@@ -237,7 +252,7 @@ impl DumpingCriu {
             };
             link_names::remove(sandbox.init_pid(), names);
         }
-        dumped.map_err(|e| DumpError::criu(e, &self.dir))?;
+        dumped.map_err(|e| DumpError::criu(e, &self.dir, sandbox.init_pid()))?;
         let frozen = started.elapsed();
         let (saved, (connections, open_files), link_names, seen) = done.ok_or(DumpError::Unchecked)?;
         Ok(Dumped {

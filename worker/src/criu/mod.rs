@@ -18,6 +18,7 @@ pub(crate) mod open_files;
 pub(crate) mod prepared_restore;
 pub(crate) mod probe;
 pub mod quiesce;
+pub(crate) mod refusal;
 pub(crate) mod restore;
 pub mod same_files;
 pub mod semaphores;

@@ -30,7 +30,7 @@ use super::stages::{StageWork, Stages};
 use crate::errors::restore_failed;
 use crate::host::cgroup::Cgroup;
 use crate::host::sandbox::{Output, Sandbox};
-use crate::snapshots::{FILES_ARCHIVE, OpenSnapshot};
+use crate::snapshots::{FILES_ARCHIVE, OpenSnapshot, adopts_orphans};
 
 /// The log level from which CRIU's logs are kept.
 const KEPT_LOG_LEVEL: i32 = 2;
@@ -141,12 +141,13 @@ async fn lay_out(
     // `use_templates` relies on this order: the images first, then the templates.
     let templates = snapshot.into_iter().flat_map(|snapshot| snapshot.template.files());
     let held: Vec<_> = std::iter::once(&images).chain(templates).collect();
+    let adopts = adopts_orphans(dir).map_err(|e| restore_failed("read the images", &e))?;
     let files = async {
         let loaded = sandbox.load_files(&archive).await;
         loaded.map_err(|e| restore_failed("restore /tmp", &e))
     };
     let descriptors = async {
-        let held = sandbox.hold(&held, Some(clocks)).await;
+        let held = sandbox.hold(&held, Some(clocks), adopts).await;
         held.map_err(|e| restore_failed("give criu the images", &e))
     };
     futures::try_join!(files, descriptors).map(drop)

@@ -62,7 +62,11 @@ impl Builder {
             (Some(runtime), None) => runtime,
             (None, None) => return Err(ApiError::new(ErrorCode::Internal, "the image has no root filesystem")),
         };
-        Ok(BuiltLayers { rootfs, layer })
+        Ok(BuiltLayers {
+            rootfs,
+            layer,
+            reaper: false,
+        })
     }
 
     async fn publish(&self, publication: &Publication, tar: &Temporary) -> Result<LayerRef, ApiError> {

@@ -12,7 +12,7 @@ use rekindle_snapshotter::manifest::Origin;
 use rekindle_wire::api::{SnapshotSummary, StartKind, VersionState};
 use rekindle_wire::internal::{BuiltLayers, PrepareEvent, PrepareRequest, StartInstance, VersionSpec};
 use rekindle_wire::processor::InstructionSets;
-use rekindle_wire::{ApiError, ErrorCode, Secret};
+use rekindle_wire::{ApiError, ErrorCode, InstanceId, Secret};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -20,8 +20,10 @@ use super::builder::Builder;
 use super::rehearsal::Rehearser;
 use super::unlisted::UnlistedInstance;
 use super::warm_up;
+use crate::criu::refusal::told_by_init;
 use crate::errors::unavailable;
 use crate::host::disk::free_bytes;
+use crate::host::sandbox::SandboxError;
 use crate::instance::checkpoint::{CheckpointError, Checkpointer, QUIET_LIMIT, quiet};
 use crate::instance::hooks::{Hook, call_hook};
 use crate::instance::runtime_snapshot::Scope;
@@ -35,6 +37,47 @@ use crate::snapshots::made_with;
 const SHARED_LIMIT: Duration = Duration::from_mins(2);
 /// Free disk space below which a missing snapshot is attributed to lack of room, in bytes.
 const ROOM_LEAST: u64 = 64 << 20;
+
+/// A version's first instance, after its warm-up.
+struct WarmInstance {
+    instance: Arc<Instance>,
+    parts: Arc<RunningInstance>,
+    refused_warmups: Vec<String>,
+}
+
+/// Why there is no snapshot, or why instances could not move.
+struct NoSnapshot {
+    /// A sentence for the user.
+    why: String,
+    /// Whether a process that has outlived its parent is in the way.
+    is_orphan: bool,
+}
+
+impl From<CheckpointError> for NoSnapshot {
+    fn from(error: CheckpointError) -> Self {
+        let failed = unavailable("snapshot the function", &error).message;
+        let CheckpointError::Dump(dumped) = &error else {
+            return Self {
+                why: failed,
+                is_orphan: false,
+            };
+        };
+        let why = match dumped.of_function() {
+            Some(told) => {
+                tracing::info!(error = %failed, "a function cannot be checkpointed");
+                format!(
+                    "{told}. For the same reason an instance cannot move to another worker, and a drain of its worker \
+                     stops it"
+                )
+            }
+            None => failed,
+        };
+        Self {
+            why,
+            is_orphan: dumped.is_orphan(),
+        }
+    }
+}
 
 /// Makes versions ready to serve.
 pub struct Preparer {
@@ -66,10 +109,7 @@ impl Preparer {
         let last = match self.run(&request, &events).await {
             Ok(done) => done,
             Err(error) => {
-                if let Some(instance) = self.instances.get(&request.instance) {
-                    instance.stop("the deploy failed").await;
-                    self.instances.remove(&request.instance);
-                }
+                self.end(&request.instance, "the deploy failed").await;
                 PrepareEvent::Failed { error }
             }
         };
@@ -85,7 +125,7 @@ impl Preparer {
         request: &PrepareRequest,
         events: &mpsc::Sender<PrepareEvent>,
     ) -> Result<PrepareEvent, ApiError> {
-        let BuiltLayers { rootfs, layer } = match &request.built {
+        let BuiltLayers { rootfs, layer, reaper } = match &request.built {
             Some(built) => built.clone(),
             None => {
                 phase(events, VersionState::Building).await?;
@@ -102,66 +142,61 @@ impl Preparer {
             snapshot: None,
             snapshot_digest: None,
             instruction_sets: InstructionSets::default(),
+            reaper,
         };
-        phase(events, VersionState::Booting).await?;
-        let order = StartInstance {
-            park: false,
-            instance: request.instance.clone(),
-            start: StartKind::Booted,
-            spec: spec.clone(),
-            secrets: match spec.manifest.snapshot {
-                // Its memory becomes the snapshot.
-                true => Vec::new(),
-                false => request.secrets.clone(),
-            },
-            snapshot_key: None,
+        // A runtime's snapshot has no reaper.
+        let scope = match reaper {
+            true => None,
+            false => Scope::of(request.sharing, &spec, request.runtime_snapshot.clone()),
         };
-        let scope = Scope::of(request.sharing, &spec, request.runtime_snapshot.clone());
-        // It may be booted twice, with a snapshot of its runtime taken in between.
-        let limit = request.manifest.boot_timeout() * 2 + scope.as_ref().map_or(Duration::ZERO, |_| SHARED_LIMIT);
-        let instance = self
-            .starter
-            .accept_shared(order, &http::HeaderMap::new(), scope.clone())?;
-        let parts = instance.until_ready(Instant::now() + limit).await?;
-        phase(events, VersionState::Warming).await?;
-        // A connection has just shown that it listens. A request beside that connection would make the bootstrap start
-        // another thread, which all copies would have.
-        quiet(&parts, QUIET_LIMIT).await;
-        let refused_warmups = warm_up::send_all(&instance, &parts, &spec.manifest.warmup).await?;
-        for refused in &refused_warmups {
-            instance.sink.platform(format!("warm-up request {refused}"));
-        }
-        // The next caller finds it warm: its start belongs to the deploy.
-        instance.usage.note_served();
-        let (mut snapshot, mut snapshot_error, mut no_room) = (None, None, false);
-        if spec.manifest.snapshot {
-            phase(events, VersionState::Snapshotting).await?;
-            let serves = request.built.is_none() && !spec.manifest.deploys_without_secrets();
-            match self.capture(&instance, &parts, serves).await {
-                Ok(published) => {
-                    refuse_repeating(&spec, &published.summary)?;
-                    let summary = SnapshotSummary {
-                        refused_warmups,
-                        ..published.summary
-                    };
-                    spec.snapshot = Some(published.id);
-                    spec.snapshot_digest = Some(published.digest.to_string());
-                    spec.instruction_sets = self.checkpointer.instruction_sets;
-                    match self.rehearsed(&spec, &request.secrets, summary, events).await? {
-                        Ok(summary) => snapshot = Some(summary),
-                        // The version goes without it, since each start would try the snapshot and then boot.
-                        // Collection removes the snapshot.
-                        Err(why) => {
-                            (spec.snapshot, spec.snapshot_digest) = (None, None);
-                            snapshot_error = Some(no_snapshot(&instance, why));
-                        }
-                    }
+        let mut warm = self.warmed_up(request, &spec, scope.clone(), events).await?;
+        let mut taken = self.taken(request, &warm, events).await?;
+        if matches!(&taken, Err(none) if none.is_orphan) && self.starter.booter.has_reaper(&spec).await {
+            match self.below_reaper(request, &spec, warm, events).await {
+                Ok(again) => {
+                    spec.reaper = true;
+                    warm = again;
+                    taken = self.taken(request, &warm, events).await?;
                 }
-                Err(why) => {
-                    snapshot_error = Some(no_snapshot(&instance, why));
-                    no_room = free_bytes(&self.cache_dir).is_some_and(|free| free < ROOM_LEAST);
+                Err(error) => {
+                    tracing::warn!(function = %spec.function, %error, "it does not start below a reaper");
+                    let why = "it does not start below a reaper";
+                    warm = self.instead(request, &spec, why, events).await?;
                 }
             }
+        }
+        let WarmInstance {
+            instance,
+            refused_warmups,
+            ..
+        } = warm;
+        let (mut snapshot, mut snapshot_error, mut no_room) = (None, None, false);
+        match taken {
+            Ok(None) => {}
+            Ok(Some(published)) => {
+                refuse_repeating(&spec, &published.summary)?;
+                let summary = SnapshotSummary {
+                    refused_warmups,
+                    ..published.summary
+                };
+                spec.snapshot = Some(published.id);
+                spec.snapshot_digest = Some(published.digest.to_string());
+                spec.instruction_sets = self.checkpointer.instruction_sets;
+                match self.rehearsed(&spec, &request.secrets, summary, events).await? {
+                    Ok(summary) => snapshot = Some(summary),
+                    // The version goes without it, since each start would try the snapshot and then boot.
+                    // Collection removes the snapshot.
+                    Err(why) => {
+                        (spec.snapshot, spec.snapshot_digest) = (None, None);
+                        snapshot_error = Some(no_snapshot(&instance, why));
+                    }
+                }
+            }
+            Err(none) if spec.manifest.snapshot => {
+                snapshot_error = Some(no_snapshot(&instance, none.why));
+                no_room = free_bytes(&self.cache_dir).is_some_and(|free| free < ROOM_LEAST);
+            }
+            Err(none) => instance.sink.platform(format!("instances cannot move: {}", none.why)),
         }
         Ok(PrepareEvent::Done {
             spec,
@@ -170,6 +205,118 @@ impl Preparer {
             no_room,
             runtime_snapshot: scope.and_then(|scope| scope.begun()),
         })
+    }
+
+    /// Boots the version's first instance and sends it the warm-up requests.
+    async fn warmed_up(
+        &self,
+        request: &PrepareRequest,
+        spec: &VersionSpec,
+        scope: Option<Scope>,
+        events: &mpsc::Sender<PrepareEvent>,
+    ) -> Result<WarmInstance, ApiError> {
+        phase(events, VersionState::Booting).await?;
+        let more = scope.as_ref().map_or(Duration::ZERO, |_| SHARED_LIMIT);
+        let order = first_order(request, spec);
+        let instance = self.starter.accept_shared(order, &http::HeaderMap::new(), scope)?;
+        self.warm_up(request, instance, more, events).await
+    }
+
+    /// The same in the place of the first instance, which stops because of `why`.
+    async fn instead(
+        &self,
+        request: &PrepareRequest,
+        spec: &VersionSpec,
+        why: &str,
+        events: &mpsc::Sender<PrepareEvent>,
+    ) -> Result<WarmInstance, ApiError> {
+        phase(events, VersionState::Booting).await?;
+        let order = first_order(request, spec);
+        let instance = match self.instances.get(&request.instance) {
+            Some(old) => self.starter.accept_instead(&old, order, why).await,
+            None => self.starter.accept(order, &http::HeaderMap::new())?,
+        };
+        self.warm_up(request, instance, Duration::ZERO, events).await
+    }
+
+    async fn warm_up(
+        &self,
+        request: &PrepareRequest,
+        instance: Arc<Instance>,
+        more: Duration,
+        events: &mpsc::Sender<PrepareEvent>,
+    ) -> Result<WarmInstance, ApiError> {
+        // It may be booted twice, with a snapshot of its runtime taken in between.
+        let limit = request.manifest.boot_timeout() * 2 + more;
+        let parts = instance.until_ready(Instant::now() + limit).await?;
+        phase(events, VersionState::Warming).await?;
+        // A connection has just shown that it listens. A request beside that connection would make the bootstrap start
+        // another thread, which all copies would have.
+        quiet(&parts, QUIET_LIMIT).await;
+        let refused_warmups = warm_up::send_all(&instance, &parts, &request.manifest.warmup).await?;
+        for refused in &refused_warmups {
+            instance.sink.platform(format!("warm-up request {refused}"));
+        }
+        // The next caller finds it warm: its start belongs to the deploy.
+        instance.usage.note_served();
+        Ok(WarmInstance {
+            instance,
+            parts,
+            refused_warmups,
+        })
+    }
+
+    /// Ends the first instance, one of whose processes has outlived its parent, and boots it again below a reaper: the
+    /// parent of what loses its own, which a checkpoint holds too.
+    async fn below_reaper(
+        &self,
+        request: &PrepareRequest,
+        spec: &VersionSpec,
+        first: WarmInstance,
+        events: &mpsc::Sender<PrepareEvent>,
+    ) -> Result<WarmInstance, ApiError> {
+        first.instance.sink.platform(
+            "a process has outlived its parent: the function starts once more below a reaper, which keeps it in \
+             snapshots and in moves",
+        );
+        let spec = VersionSpec {
+            reaper: true,
+            ..spec.clone()
+        };
+        drop(first);
+        let why = "it starts once more below a reaper";
+        self.instead(request, &spec, why, events).await
+    }
+
+    async fn end(&self, instance: &InstanceId, why: &str) {
+        if let Some(instance) = self.instances.get(instance) {
+            instance.stop(why).await;
+            self.instances.remove(&instance.id);
+        }
+    }
+
+    /// Takes the version's snapshot, if it is to have one. The inner error says why there is none, or why its instances
+    /// could not move.
+    async fn taken(
+        &self,
+        request: &PrepareRequest,
+        warm: &WarmInstance,
+        events: &mpsc::Sender<PrepareEvent>,
+    ) -> Result<Result<Option<Published>, NoSnapshot>, ApiError> {
+        let manifest = &request.manifest;
+        if !manifest.snapshot {
+            let refused = warm.parts.sandbox.refuse_strays().await.err();
+            let orphan = refused.filter(SandboxError::is_orphan);
+            return Ok(orphan.map_or(Ok(None), |refused| {
+                Err(NoSnapshot {
+                    why: told_by_init(&refused).unwrap_or_default(),
+                    is_orphan: true,
+                })
+            }));
+        }
+        phase(events, VersionState::Snapshotting).await?;
+        let serves = request.built.is_none() && !manifest.deploys_without_secrets();
+        Ok(self.capture(&warm.instance, &warm.parts, serves).await.map(Some))
     }
 
     /// Returns a snapshot with the outcome of its first restore, if its function wants a rehearsal. The inner error
@@ -212,13 +359,13 @@ impl Preparer {
     }
 
     /// Checkpoints and publishes. Requests wait meanwhile. If the instance serves afterwards, it gets its after-restore
-    /// hook, whether or not there is a snapshot. The error is a sentence for the user.
+    /// hook, whether or not there is a snapshot.
     async fn capture(
         &self,
         instance: &Arc<Instance>,
         parts: &Arc<RunningInstance>,
         serves: bool,
-    ) -> Result<Published, String> {
+    ) -> Result<Published, NoSnapshot> {
         instance.set_capturing(true);
         let spec = &instance.spec;
         let origin = Origin::Function {
@@ -251,7 +398,7 @@ impl Preparer {
                 },
                 ..published
             })
-            .map_err(|e| unavailable("snapshot the function", &e).message)
+            .map_err(NoSnapshot::from)
     }
 
     /// Calls the after-restore hook of an instance that goes on after its checkpoint. One whose hook fails is ended, as
@@ -265,6 +412,22 @@ impl Preparer {
             instance.stop("its after-restore hook failed").await;
             self.instances.remove(&instance.id);
         }
+    }
+}
+
+/// The order of the version's first instance.
+fn first_order(request: &PrepareRequest, spec: &VersionSpec) -> StartInstance {
+    StartInstance {
+        park: false,
+        instance: request.instance.clone(),
+        start: StartKind::Booted,
+        spec: spec.clone(),
+        secrets: match spec.manifest.snapshot {
+            // Its memory becomes the snapshot.
+            true => Vec::new(),
+            false => request.secrets.clone(),
+        },
+        snapshot_key: None,
     }
 }
 

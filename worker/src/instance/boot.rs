@@ -68,6 +68,20 @@ impl Booter {
         booted
     }
 
+    /// Returns whether the files of a version have the reaper. Those of versions built earlier have none.
+    pub(crate) async fn has_reaper(&self, spec: &VersionSpec) -> bool {
+        let layer = match spec.manifest.image {
+            Some(_) => &spec.rootfs,
+            None => &spec.layer,
+        };
+        let Ok(files) = self.layers.get(layer).await else {
+            return false;
+        };
+        let path = files.path().join(rekindle_reaper::PATH);
+        let looked = tokio::task::spawn_blocking(move || path.metadata().is_ok_and(|file| file.len() > 0));
+        looked.await.unwrap_or(false)
+    }
+
     /// Returns how the image of a version wants to be run.
     async fn image_config(&self, spec: &VersionSpec) -> Result<Config, ApiError> {
         let rootfs = self.layers.get(&spec.rootfs).await;
@@ -103,6 +117,7 @@ impl Booter {
         let [stdout, stderr] = &isolated.outputs;
         let order = Spawn {
             argv: program.argv,
+            reaper: spec.reaper.then(|| reaper(spec)),
             env: program.env,
             cwd: program.cwd,
             // Without a snapshot every start is a boot, and a program may rely on them.
@@ -199,4 +214,13 @@ impl Booter {
             format!("the function's process {said}; {lacks}{told}"),
         )
     }
+}
+
+/// Returns the path of the reaper inside a sandbox.
+fn reaper(spec: &VersionSpec) -> String {
+    let files = match spec.manifest.image {
+        Some(_) => "/",
+        None => "/app/",
+    };
+    format!("{files}{}", rekindle_reaper::PATH)
 }

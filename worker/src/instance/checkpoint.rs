@@ -231,6 +231,7 @@ impl Checkpointer {
             after_restore: None,
             instruction_sets: self.instruction_sets,
             connections: Vec::new(),
+            reaper: instance.spec.reaper,
             file_numbers: FileNumbers::default(),
         };
         let dump = Dump {

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
-use rekindle_init::protocol::FUNCTION_PID;
 use rekindle_relay::SendError;
 use rekindle_wire::headers::{HOOK_PREFIX, RESEEDED};
 use rekindle_wire::internal::VersionSpec;
@@ -70,10 +69,7 @@ async fn send_hook(instance: &Instance, parts: &RunningInstance, path: &str, spa
     let mut request = http::Request::post(own_url(path))
         .header(http::header::CONTENT_LENGTH, 0)
         .header(rekindle_wire::headers::INSTANCE, instance.id.as_str());
-    let reseeded = parts
-        .snapshot
-        .as_ref()
-        .map(|snapshot| snapshot.notes.reseeded(FUNCTION_PID));
+    let reseeded = parts.snapshot.as_ref().map(|snapshot| snapshot.notes.reseeded());
     if let Some(reseeded) = reseeded.filter(|kinds| !kinds.is_empty()) {
         request = request.header(RESEEDED, reseeded);
     }

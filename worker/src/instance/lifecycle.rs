@@ -185,6 +185,11 @@ impl Instance {
         }
     }
 
+    /// Comes in the place of `old`, whose sandbox may still be in use.
+    pub(super) fn succeed(&self, old: &Self) {
+        self.renewals.store(old.renewals() + 1, Ordering::Relaxed);
+    }
+
     /// Takes out a used copy, and waits for another from then on.
     pub(super) fn take_used(&self) -> Option<Arc<RunningInstance>> {
         let mut taken = None;

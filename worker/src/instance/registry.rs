@@ -50,6 +50,12 @@ impl Instances {
         true
     }
 
+    /// Adds an instance in the place of the one with its id.
+    pub(crate) fn replace(&self, instance: &Arc<Instance>) {
+        self.all.lock().insert(instance.id.clone(), Arc::clone(instance));
+        self.changed.notify_one();
+    }
+
     /// Removes an instance and notifies the scheduler.
     pub fn remove(&self, id: &InstanceId) {
         self.all.lock().remove(id);

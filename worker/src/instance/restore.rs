@@ -14,7 +14,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use rekindle_criu::StageError;
-use rekindle_init::protocol::FUNCTION_PID;
 use rekindle_pager::{PageSource, Pager};
 use rekindle_telemetry::record_past;
 use rekindle_wire::api::StartKind;
@@ -292,7 +291,7 @@ impl<'a> SnapshotRestore<'a> {
 
     /// Calls the function's after-restore hook, if it has work to do.
     async fn call_hook(&self, running: &Arc<RunningInstance>) -> Result<(), ApiError> {
-        if !self.snapshot.notes.is_hook_needed(FUNCTION_PID) {
+        if !self.snapshot.notes.is_hook_needed() {
             return Ok(());
         }
         let called = call_hook(self.instance, running, Hook::AfterRestore);

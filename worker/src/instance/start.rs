@@ -111,6 +111,22 @@ impl Starter {
         self.begin(order, &HeaderMap::new(), beginning)
     }
 
+    /// Like [`Self::accept`], for an order with the id of `old`, in whose place the instance comes. It starts once that
+    /// one has stopped, because of `why`. It belongs to the current trace.
+    pub(crate) async fn accept_instead(
+        self: &Arc<Self>,
+        old: &Arc<Instance>,
+        order: StartInstance,
+        why: &str,
+    ) -> Arc<Instance> {
+        let instance = self.make(order);
+        instance.succeed(old);
+        self.instances.replace(&instance);
+        old.stop(why).await;
+        self.launch(&instance, &HeaderMap::new(), Beginning::default(), false);
+        instance
+    }
+
     fn begin(
         self: &Arc<Self>,
         order: StartInstance,
@@ -123,12 +139,8 @@ impl Starter {
                 "the worker takes no new instances",
             ));
         }
-        let sink = self
-            .logs
-            .sink(&order.spec.function, order.spec.version, order.instance.clone());
         let park = order.park;
-        let instance = Instance::new(order.instance, order.spec, order.start, sink);
-        instance.give_secrets(order.secrets);
+        let instance = self.make(order);
         instance.records_files.store(beginning.is_rehearsal, Ordering::Relaxed);
         if !self.instances.add(&instance) {
             return Err(ApiError::new(
@@ -136,18 +148,32 @@ impl Starter {
                 format!("instance {} exists already", instance.id),
             ));
         }
+        self.launch(&instance, caller, beginning, park);
+        Ok(instance)
+    }
+
+    fn make(&self, order: StartInstance) -> Arc<Instance> {
+        let sink = self
+            .logs
+            .sink(&order.spec.function, order.spec.version, order.instance.clone());
+        let instance = Instance::new(order.instance, order.spec, order.start, sink);
+        instance.give_secrets(order.secrets);
+        instance
+    }
+
+    fn launch(self: &Arc<Self>, instance: &Arc<Instance>, caller: &HeaderMap, beginning: Beginning, park: bool) {
         let span = tracing::info_span!(
             "start_instance",
             "rekindle.role" = "worker",
             faas.invoked_name = %instance.spec.function,
             faas.version = instance.spec.version.0,
             faas.instance = %instance.id,
-            faas.start = %order.start,
+            faas.start = %instance.kind.lock(),
             otel.status_code = tracing::field::Empty,
             error.type = tracing::field::Empty,
         );
         rekindle_telemetry::set_parent(&span, caller);
-        let (starter, starting) = (Arc::clone(self), Arc::clone(&instance));
+        let (starter, starting) = (Arc::clone(self), Arc::clone(instance));
         let task = async move {
             starter.run(&starting, &beginning).await;
             if park {
@@ -156,7 +182,6 @@ impl Starter {
             }
         };
         tokio::spawn(task.instrument(span));
-        Ok(instance)
     }
 
     /// Starts an instance once more, as a new copy of its snapshot.

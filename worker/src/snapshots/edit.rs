@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rekindle_criu::PROBE_FILE;
 use rekindle_criu::descriptors::{OUTPUT_PIPES, OUTPUT_STREAMS, pipe_key, pipe_number};
+use rekindle_criu::images;
 use rekindle_criu::images::{
     EagerRun, FoldedArea, ImageError, OtherTime, PageFrom, TemplateLayout, TemplateProcess, argument_areas,
     clock_times, in_criu_s_time, in_users_of, map_templates, name_unix_sockets, renumber_pipes, rseq_area,
@@ -284,6 +285,16 @@ pub(crate) fn user_of(dir: &Path, earlier: u32) -> Result<u32, EditError> {
     let is_earlier = with_user(&read(dir.join(&name))?, earlier, earlier);
     let is_earlier = is_earlier.map_err(|cause| EditError::Image { name, cause })?;
     Ok(is_earlier.map_or(FUNCTION_UID, |_| earlier))
+}
+
+/// Returns whether the function's first process is given those below it whose parent ends.
+///
+/// # Errors
+/// Returns an error when its image is missing or malformed.
+pub(crate) fn adopts_orphans(dir: &Path) -> Result<bool, EditError> {
+    let name = format!("core-{FUNCTION_PID}.img");
+    let adopts = images::adopts_orphans(&read(dir.join(&name))?);
+    adopts.map_err(|cause| EditError::Image { name, cause })
 }
 
 /// Returns the clocks of a dump's processes.

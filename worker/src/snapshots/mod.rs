@@ -33,8 +33,8 @@ mod working_set;
 pub use cache::Snapshots;
 pub use edit::EditError;
 pub(crate) use edit::{
-    MAPPED_MAX, become_user, bind_by_whole_paths, clocks, forget_outside, join_time, let_be_read, name_outputs,
-    outlive_criu, touched_early,
+    MAPPED_MAX, adopts_orphans, become_user, bind_by_whole_paths, clocks, forget_outside, join_time, let_be_read,
+    name_outputs, outlive_criu, touched_early,
 };
 pub use error::SnapshotError;
 pub use images_dir::ImagesDir;

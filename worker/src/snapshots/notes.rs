@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rekindle_init::protocol::FUNCTION_PID;
 use rekindle_randomness::Generator;
 use rekindle_randomness::Kind;
 use rekindle_wire::processor::InstructionSets;
@@ -132,6 +133,9 @@ pub struct CaptureNotes {
     /// Connections of the function to itself that copies get. None in notes of earlier versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub connections: Vec<ConnectionNote>,
+    /// Whether the function's first process is a reaper, and the next one its program.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reaper: bool,
     /// The numbers of files that each copy's restore writes.
     #[serde(flatten)]
     pub file_numbers: FileNumbers,
@@ -161,16 +165,23 @@ impl CaptureNotes {
         }
     }
 
+    /// Returns the id of the process that answers for the function's hooks. A reaper forks its program at once, so
+    /// that has the id after its own.
+    fn program_pid(&self) -> i32 {
+        FUNCTION_PID + i32::from(self.reaper)
+    }
+
     /// Returns whether the after-restore hook has anything to do in a copy.
-    pub fn is_hook_needed(&self, pid: i32) -> bool {
-        let reseeded = self.reseeded(pid);
+    pub fn is_hook_needed(&self) -> bool {
+        let reseeded = self.reseeded();
         let is_done = |kind: &String| reseeded.split(',').any(|done| done == kind);
         let left = self.after_restore.as_ref();
         left.is_none_or(|left| left.hooks > 0 || !left.reseeds.iter().all(is_done))
     }
 
-    /// Returns the kinds of generators that a restore writes to in process `pid`, separated by commas.
-    pub fn reseeded(&self, pid: i32) -> String {
+    /// Returns the kinds of generators that a restore writes to in the function's program, separated by commas.
+    pub fn reseeded(&self) -> String {
+        let pid = self.program_pid();
         let process = self
             .generators
             .iter()

@@ -12,8 +12,16 @@ const CORE_MAGIC: u32 = 0x5505_3847;
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct CoreEntry {
+    #[prost(message, optional, tag = "3")]
+    task: Option<TaskEntry>,
     #[prost(message, optional, tag = "5")]
     thread: Option<ThreadEntry>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct TaskEntry {
+    #[prost(bool, optional, tag = "18")]
+    child_subreaper: Option<bool>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -127,9 +135,34 @@ pub fn rseq_area(image: &[u8]) -> Result<Option<(u64, u32)>, ImageError> {
     Ok(rseq.filter(|r| r.address != 0).map(|r| (r.address, r.size)))
 }
 
+/// Whether the process is given those below it whose parent ends. False for a thread.
+///
+/// # Errors
+/// If the image does not parse.
+pub fn adopts_orphans(image: &[u8]) -> Result<bool, ImageError> {
+    let entries = framing::entries(image, CORE_MAGIC).map_err(|cause| ImageError::Framing { kind: KIND, cause })?;
+    let core: CoreEntry = first_message(&entries, KIND)?;
+    Ok(core.task.is_some_and(|task| task.child_subreaper == Some(true)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_adopts_orphans_if_its_image_says_so() {
+        let of = |child_subreaper| {
+            let entry = CoreEntry {
+                task: Some(TaskEntry { child_subreaper }),
+                thread: None,
+            };
+            framing::image(CORE_MAGIC, [entry.encode_to_vec().as_slice()].into_iter())
+        };
+        let adopts = [Some(true), Some(false), None].map(|said| adopts_orphans(&of(said)).unwrap());
+        assert_eq!(adopts, [true, false, false]);
+        assert!(!adopts_orphans(&core([1; 8])).unwrap());
+        assert!(adopts_orphans(b"none").is_err());
+    }
 
     fn core(ids: [u32; 8]) -> Vec<u8> {
         let [uid, gid, euid, egid, suid, sgid, fsuid, fsgid] = ids;

@@ -21,7 +21,7 @@ mod travel;
 mod users;
 mod wire;
 
-pub use self::core::{rseq_area, with_user, without_death_signal};
+pub use self::core::{adopts_orphans, rseq_area, with_user, without_death_signal};
 pub use files::{file_names, name_unix_sockets, renumber_pipes};
 pub use framing::FramingError;
 pub use inventory::Inventory;

@@ -13,7 +13,7 @@ use rekindle_confined::upload;
 use tracing::Instrument as _;
 
 use super::room::Room;
-use super::{BuildError, BuildOrder, Progress, Tars, blocking, lambda, pack};
+use super::{BuildError, BuildOrder, Progress, Tars, beside, blocking, pack};
 use crate::layers::image;
 
 /// The layout's directory in the uploaded folder.
@@ -55,7 +55,7 @@ pub(super) async fn build(
     };
     blocking(unpack).instrument(unpacking).await??;
     progress("packing the image");
-    lambda::add_to_image(order.manifest, room)?;
+    beside::add_to_image(order.manifest, room)?;
     let (layer, rootfs) = (order.tar(), order.tar());
     let tars = Tars {
         layer: layer.clone(),

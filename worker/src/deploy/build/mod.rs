@@ -9,12 +9,12 @@
 //! runtime and of the build. They reach the registries that the operator allows (`proxy`).
 
 mod allow;
+mod beside;
 mod cache;
 mod counts;
 mod entry;
 pub mod image;
 mod installer;
-mod lambda;
 mod node;
 mod operator;
 mod pack;
@@ -380,16 +380,16 @@ async fn build_in(order: &BuildOrder<'_>, room: &Arc<Room>, progress: &Progress<
     }
 
     progress("packing the layer");
-    let server = lambda::add_beside(manifest, room)?;
+    let beside = beside::add(manifest, room)?;
     let layer = order.tar();
     let (to, room) = (layer.clone(), Arc::clone(room));
     let packing = tracing::info_span!("pack", "rekindle.role" = "worker");
     let packed = blocking(move || {
         let app = room.app();
-        let mut trees = vec![(Path::new(""), app.as_path())];
-        if let Some(server) = &server {
-            trees.push((lambda::directory(), server));
-        }
+        let mut trees = vec![
+            (Path::new(""), app.as_path()),
+            (Path::new(beside::DIRECTORY), beside.as_path()),
+        ];
         if let Some(packages) = &packages {
             trees.push((Path::new(PYTHON_PACKAGES), packages.path()));
         }

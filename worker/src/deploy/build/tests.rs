@@ -337,15 +337,21 @@ async fn entries_of_every_form_are_found() {
 }
 
 #[tokio::test]
-async fn lambda_s_server_is_among_the_files_of_a_function_with_its_interface() {
+async fn the_reaper_and_lambda_s_server_are_among_the_files_of_a_function() {
     let Some(shop) = Workshop::open() else { return };
     let program = || Tar::default().entry("bootstrap", EntryType::Regular, "", 0o755, b"");
-    let server = |layer: &[u8]| listed(layer).into_iter().find(|entry| entry.0 == rekindle_lambda::PATH);
+    let of = |layer: &[u8], path: &str| listed(layer).into_iter().find(|entry| entry.0 == path);
+    let server = |layer: &[u8]| of(layer, rekindle_lambda::PATH);
     let lambda = "runtime = \"http\"\ninterface = \"lambda\"\n";
     let layer = shop.build(lambda, program()).await.unwrap();
     assert_eq!(server(&layer).unwrap().1, 0o755);
+    assert_eq!(of(&layer, rekindle_reaper::PATH).unwrap().1, 0o755);
     let plain = "runtime = \"http\"\ncommand = [\"./bootstrap\"]\n";
-    assert_eq!(server(&shop.build(plain, program()).await.unwrap()), None);
+    let layer = shop.build(plain, program()).await.unwrap();
+    assert_eq!(
+        (server(&layer), of(&layer, rekindle_reaper::PATH).unwrap().1),
+        (None, 0o755)
+    );
     let missing = shop.build(lambda, Tar::default().file("x", "")).await.unwrap_err();
     assert!(
         missing.to_string().contains("./bootstrap, which is not in"),

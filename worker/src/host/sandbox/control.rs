@@ -33,6 +33,12 @@ pub enum ControlError {
     /// It reported a failure that may be temporary.
     #[error("{0}")]
     NotNow(String),
+    /// It found a process that a checkpoint would miss.
+    #[error("{0}")]
+    Orphan(String),
+    /// It found something else that a checkpoint would miss.
+    #[error("{0}")]
+    Holds(String),
 }
 
 /// Returns a connected pair. The worker's end is non-blocking.
@@ -142,6 +148,8 @@ impl Control {
             Ok(Err(e)) => Err(e),
             Ok(Ok((Reply::Failed(text), _))) => Err(ControlError::Refused(text)),
             Ok(Ok((Reply::NotNow(text), _))) => Err(ControlError::NotNow(text)),
+            Ok(Ok((Reply::Orphan(text), _))) => Err(ControlError::Orphan(text)),
+            Ok(Ok((Reply::Holds(text), _))) => Err(ControlError::Holds(text)),
             Ok(Ok(answered)) => Ok(answered),
         }
     }
@@ -242,13 +250,20 @@ mod tests {
         let (ours, init) = socket_pair().unwrap();
         let control = Control::new(ours).unwrap();
         let ask = |request| control.request(request, &[], Duration::from_secs(20));
-        let (probe, held, ()) = tokio::join!(ask(Request::ReadProbe), ask(Request::Hold { clocks: None }), async {
-            let (first, second) = (next_call(&init).await, next_call(&init).await);
-            assert!(matches!(first.request, Request::ReadProbe) && matches!(second.request, Request::Hold { .. }));
-            let say = |message: Message| protocol::send(init.as_fd(), &message, &[]).unwrap();
-            say(Message::Reply(second.number, Reply::Done));
-            say(Message::Reply(first.number, Reply::Bytes(b"probe".to_vec())));
-        });
+        let (probe, held, ()) = tokio::join!(
+            ask(Request::ReadProbe),
+            ask(Request::Hold {
+                clocks: None,
+                adopts: false
+            }),
+            async {
+                let (first, second) = (next_call(&init).await, next_call(&init).await);
+                assert!(matches!(first.request, Request::ReadProbe) && matches!(second.request, Request::Hold { .. }));
+                let say = |message: Message| protocol::send(init.as_fd(), &message, &[]).unwrap();
+                say(Message::Reply(second.number, Reply::Done));
+                say(Message::Reply(first.number, Reply::Bytes(b"probe".to_vec())));
+            }
+        );
         assert!(matches!(probe.unwrap(), (Reply::Bytes(probe), _) if probe == b"probe"));
         assert!(matches!(held.unwrap(), (Reply::Done, _)));
         // One request waits as init ends; one comes after.

@@ -30,4 +30,19 @@ impl SandboxError {
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Control(_, ControlError::NotNow(_)))
     }
+
+    /// Returns whether a process that has outlived its parent is in the way.
+    pub fn is_orphan(&self) -> bool {
+        matches!(self, Self::Control(_, ControlError::Orphan(_)))
+    }
+
+    /// Returns what is in the way of a checkpoint and of the function's making, as init says it.
+    pub(crate) fn of_function(&self) -> Option<&str> {
+        match self {
+            Self::Control(_, ControlError::NotNow(told) | ControlError::Orphan(told) | ControlError::Holds(told)) => {
+                Some(told)
+            }
+            _ => None,
+        }
+    }
 }

@@ -342,9 +342,9 @@ impl Sandbox {
     ///
     /// # Errors
     /// Returns an error when there are too many descriptors, or the sandbox is not furnished.
-    pub async fn hold(&self, fds: &[&OwnedFd], clocks: Option<Clocks>) -> Result<(), SandboxError> {
+    pub async fn hold(&self, fds: &[&OwnedFd], clocks: Option<Clocks>, adopts: bool) -> Result<(), SandboxError> {
         let fds: Vec<_> = fds.iter().map(|f| f.as_fd()).collect();
-        self.ask("hold what criu opens", Request::Hold { clocks }, &fds)
+        self.ask("hold what criu opens", Request::Hold { clocks, adopts }, &fds)
             .await
             .map(drop)
     }

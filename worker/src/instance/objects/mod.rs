@@ -18,6 +18,7 @@ use rekindle_wire::api::{Fate, InstanceObjects, KernelObject};
 use super::gone;
 use super::lifecycle::Instance;
 use super::running::RunningInstance;
+use crate::criu::refusal::told_by_init;
 use crate::errors::unavailable;
 use crate::host::host_pids::processes_in;
 use room::{Looks, Room};
@@ -95,7 +96,7 @@ pub(crate) async fn of(instance: &Instance) -> Result<InstanceObjects, ApiError>
         pid: 0,
         program: String::new(),
         place: "the function".to_owned(),
-        what: chain(&e),
+        what: told_by_init(&e).unwrap_or_else(|| chain(&e)),
         count: 1,
         fate: Fate::Refused,
         becomes: String::new(),

@@ -282,10 +282,14 @@ impl MigrationSource {
                 Err(error) => error,
             };
             let Some(pause) = pauses.next().filter(|_| error.is_passing()) else {
-                let told = unavailable("describe the processes", &error);
-                return Err(match error.is_of_function() {
-                    true => ApiError::new(ErrorCode::Conflict, told.message),
-                    false => told,
+                let failed = unavailable("describe the processes", &error);
+                return Err(match error.of_function() {
+                    Some(told) => {
+                        tracing::info!(instance = %self.instance.id, error = %failed, "it cannot leave");
+                        let message = format!("instance {} cannot move: {told}", self.instance.id);
+                        ApiError::new(ErrorCode::Conflict, message)
+                    }
+                    None => failed,
                 });
             };
             tokio::time::sleep(Duration::from_millis(*pause)).await;
