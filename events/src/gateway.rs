@@ -57,7 +57,7 @@ impl Gateway {
             .build()
             .context("the HTTP client could not be made")?;
         let transport = match base.starts_with("https://") {
-            true => Transport::to_public(http, ca, CONNECT_LIMIT)?,
+            true => Transport::to_public(http, ca, None, CONNECT_LIMIT)?,
             false => Transport::plain(http),
         };
         Ok(Self {

@@ -676,7 +676,7 @@ fn a_sandbox_that_is_not_furnished_touches_no_files() {
             sandbox.write_probe(&probe).await.err(),
             sandbox.load_files(&probe).await.err(),
             sandbox.save_files(&probe).await.err(),
-            sandbox.hold(&[&probe], None).await.err(),
+            sandbox.hold(&[&probe], None, false).await.err(),
             sandbox.read_probe().await.err(),
         ]
     });

@@ -120,6 +120,7 @@ fn a_certificate_without_a_use_is_an_error_that_says_which() {
     let mixed = CertificateFiles {
         pair: Some((crt.clone(), key.clone())),
         directory: Some(dir.path().to_owned()),
+        ..CertificateFiles::default()
     };
     let error = open(mixed);
     let CertificatesError::Pair(PairError::Mismatch { certificate, .. }) = &error else {

@@ -106,6 +106,7 @@ mod tests {
 
     /// Makes a child as CRIU makes the first process, whose id here is another.
     #[test]
+    #[expect(clippy::zombie_processes, reason = "the loop waits for it, as its tracer")]
     fn a_process_adopts_orphans_from_its_birth_on_and_goes_on_as_if_nothing_was() {
         let wait = |pid: Pid| waitpid(pid, Some(WaitPidFlag::__WALL)).unwrap();
         // It forks once it is told to. Its child makes an orphan, and exits with 7 if that is its own.

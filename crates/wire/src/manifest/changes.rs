@@ -38,8 +38,7 @@ impl SettingChange {
             // The platform reads these, and the function does not. What a build command made are files.
             "timeout" | "boot_timeout" | "concurrency" | "max_instances" | "idle" | "park" | "adaptive"
             | "min_warm" | "min_parked" | "idempotent" | "auth" | "jwt" | "allow" | "cors" | "async" | "schedule"
-            | "source"
-            | "build_command" => Work::Settings,
+            | "source" | "build_command" => Work::Settings,
             // The memory of a snapshot depends on these.
             "memory" | "cpu" | "tmp" | "env" | "secrets" | "warmup" | "hooks" | "snapshot" | "unique" | "rehearse"
             | "fresh" | "network" | "protocol" => Work::Boot,
