@@ -32,7 +32,7 @@ packages() {
 test_packages() {
     # Its programs alone; without them the tests that want them say so and are skipped.
     [ "$(id -u)" != 0 ] || "$here/install-postgres.sh"
-    local wanted=(python3-pip libjemalloc2 libfaketime skopeo buildah)
+    local wanted=(python3-pip python3-venv libjemalloc2 libfaketime skopeo buildah)
     command -v shellcheck > /dev/null || wanted+=(shellcheck)
     # Node may come from elsewhere than Debian; then its npm does too.
     command -v node > /dev/null || wanted+=(nodejs)
