@@ -1,11 +1,12 @@
 //! The gateway: HTTP and HTTPS in. Functions are under `/function/{name}/…` and at `{name}.localhost`, the admin API
 //! is under `/v1/`.
 //!
-//! `dispatch` is the life of an invocation. It takes a slot from `slots`, which holds leases and asks the scheduler for
-//! more. It sends the request through `exchange` and `forward`, and returns the response as it comes. Limits keep
+//! `dispatch` is the life of an invocation. It takes a slot from `slots`, which holds leases and asks the scheduler
+//! for more. It sends the request through `exchange` and `forward`, and returns the response as it comes. Limits keep
 //! callers from starving each other: `clients` (what one client may have), `connection` and `body` (how slow it may
-//! be), `budget` (how much memory all bodies may take). `host` knows the owners of hosts, and `tls` their certificates.
-//! `function_calls` is what functions reach of it. `grpc` tells clients of gRPC of errors. `quotas` keeps limits of namespaces, and `usage` counts what they use.
+//! be), `budget` (how much memory all bodies may take). `host` knows the owners of hosts, and `tls` their
+//! certificates. `function_calls` is what functions reach of it. `grpc` tells clients of gRPC of errors. `quotas`
+//! keeps limits of namespaces, and `usage` counts what they use.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test ends at the first surprise"))]
 

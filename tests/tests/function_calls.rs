@@ -60,7 +60,8 @@ def handler(event, context):
     if "rawPath" not in event:
         return {"whose": os.environ["WHOSE"], "event": event}
     return {"whose": os.environ["WHOSE"], "path": event["rawPath"], "method": event["requestContext"]["http"]["method"],
-            "headers": event["headers"], "bytes": len(event.get("body") or ""), "left": context.get_remaining_time_in_millis()}
+            "headers": event["headers"], "bytes": len(event.get("body") or ""),
+            "left": context.get_remaining_time_in_millis()}
 "#;
 
 /// Calls itself until it is refused, with and without passing its trace on.
@@ -72,7 +73,9 @@ def handler(event, context):
     connection.request("GET", event["rawPath"], headers=headers)
     answer = connection.getresponse()
     said = json.loads(answer.read())
-    return {"calls": said["calls"] + 1, "end": said["end"]} if answer.status == 200 else {"calls": 1, "end": [answer.status, said["code"]]}
+    if answer.status != 200:
+        return {"calls": 1, "end": [answer.status, said["code"]]}
+    return {"calls": said["calls"] + 1, "end": said["end"]}
 "#;
 
 /// Invokes by the runtime: while it is imported, in hooks, and in the handler.
@@ -92,7 +95,8 @@ def after():
 
 def handler(event, context):
     errors = []
-    for call in (lambda: context.invoke("nobody"), lambda: context.invoke("thrower", {}), lambda: context.invoke("shut")):
+    invoke = context.invoke
+    for call in (lambda: invoke("nobody"), lambda: invoke("thrower", {}), lambda: invoke("shut")):
         try:
             call()
         except rekindle.InvokeError as error:
@@ -101,7 +105,8 @@ def handler(event, context):
         context.invoke("stock.team")
     except ValueError:
         errors.append("name")
-    return {"import": AT_IMPORT["event"], "hook": HOOKED["event"], "result": context.invoke("stock", {"n": [1, None, "ü"]})["event"],
+    return {"import": AT_IMPORT["event"], "hook": HOOKED["event"],
+            "result": context.invoke("stock", {"n": [1, None, "ü"]})["event"],
             "later": context.invoke_async("stock", {"n": 2}), "errors": errors}
 "#;
 
@@ -113,11 +118,14 @@ rekindle.beforeSnapshot(async () => { early = await rekindle.invoke('stock', 'be
 rekindle.afterRestore(async () => { hooked = await rekindle.invoke('stock', 'after'); });
 exports.handler = async (event, context) => {
   const errors = [];
-  for (const call of [() => context.invoke('nobody'), () => context.invoke('thrower', {}), () => context.invoke('shut')]) {
-    await call().catch((error) => errors.push(error instanceof rekindle.InvokeError ? [error.status, error.code] : String(error)));
+  const invoke = context.invoke;
+  for (const call of [() => invoke('nobody'), () => invoke('thrower', {}), () => invoke('shut')]) {
+    await call().catch((error) => errors.push(
+      error instanceof rekindle.InvokeError ? [error.status, error.code] : String(error)));
   }
   await context.invoke('stock.team').catch((error) => errors.push(error instanceof TypeError ? 'name' : String(error)));
-  return { import: early.event === 'before' ? 'import' : early, hook: hooked.event, result: (await context.invoke('stock', { n: [1, null, 'ü'] })).event,
+  return { import: early.event === 'before' ? 'import' : early, hook: hooked.event,
+    result: (await context.invoke('stock', { n: [1, null, 'ü'] })).event,
     later: await context.invokeAsync('stock', { n: 2 }), errors };
 };
 "#;
@@ -226,8 +234,11 @@ fn whatever_a_function_says_it_stays_in_its_namespace() {
     let done = step("caller", json!({"host": "theirs.fn.internal"}));
     assert_eq!(done["body"]["code"], "function_not_found", "{done}");
     // What a worker says to a gateway counts for nothing from a function.
+    let call = json!({
+        "caller": "caller.team", "instance": "i-1", "callee": "theirs", "how": "http", "depth": 1, "left_ms": 9000
+    });
     let forged = json!({
-        "x-rekindle-function-call": "{\"caller\":\"caller.team\",\"instance\":\"i-1\",\"callee\":\"theirs\",\"how\":\"http\",\"depth\":1,\"left_ms\":9000}",
+        "x-rekindle-function-call": call.to_string(),
         "x-rekindle-depth": "0", "x-fn-caller": "somebody", "x-forwarded-for": "203.0.113.9", "x-rekindle-token": "x"
     });
     let done = step("caller", json!({"host": host, "headers": forged}));
@@ -263,7 +274,8 @@ fn whatever_a_function_says_it_stays_in_its_namespace() {
         assert!(got.starts_with(&format!("HTTP/1.1 {status} ")), "{raw:?}: {done}");
     }
     let upgrade = format!(
-        "{get}Host: {host}\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n\
+        "{get}Host: {host}\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\
+         HTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n\
          {get}Host: {host}\r\nConnection: close\r\n\r\n"
     );
     let done = step("caller", json!({"connect": host, "raw": upgrade}));

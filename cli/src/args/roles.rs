@@ -18,8 +18,8 @@ pub(crate) struct SealingArgs {
     /// made if it does not exist. Schedulers that share a database need the same key.
     #[arg(long, value_name = "FILE", env = "FN_MASTER_KEY_FILE")]
     pub(crate) master_key: Option<PathBuf>,
-    /// Shell command that prints that key at each start, in place of a file: at least 32 random characters, such as from
-    /// a cloud's key service. It may take a minute.
+    /// Shell command that prints that key at each start, in place of a file: at least 32 random characters, such as
+    /// from a cloud's key service. It may take a minute.
     #[arg(
         long,
         value_name = "COMMAND",

@@ -2,7 +2,7 @@
 //! inside of each sandbox, and goes on to a gateway of the platform, which runs it like a client's.
 //!
 //! ```text
-//!  sandbox ──http://NAME.fn.internal──> 198.18.0.1:80 (router) ──who calls, whom──> gateway ──> worker ──> NAME
+//!  sandbox ─http://NAME.fn.internal─> 198.18.0.1:80 (router) ─who calls, whom─> gateway ─> worker ─> NAME
 //! ```
 //!
 //! Who calls is known by the address of the sandbox ([`Callers`]). What the function says of itself is not looked at.

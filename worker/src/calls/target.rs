@@ -2,7 +2,7 @@
 //!
 //! | request | goes to |
 //! |---|---|
-//! | any at `http://NAME.fn.internal/…` | the function NAME of the caller's namespace; also `ALIAS--NAME`, `VERSION--NAME` |
+//! | any at `http://NAME.fn.internal/…` | NAME of the caller's namespace; also `ALIAS--NAME`, `VERSION--NAME` |
 //! | `POST http://fn.internal/invoke/NAME` | the same, with the body as its event |
 //! | `POST http://fn.internal/invoke-async/NAME` | the same, later |
 //!
@@ -53,8 +53,8 @@ impl Target {
             None => Err(ApiError::new(
                 ErrorCode::NotFound,
                 format!(
-                    "{host:?} is no function: those of the same namespace are at NAME.{CALL_DOMAIN}, and those of others \
-                     cannot be called so"
+                    "{host:?} is no function: those of the same namespace are at NAME.{CALL_DOMAIN}, and those of \
+                     others cannot be called so"
                 ),
             )),
         }
@@ -77,8 +77,8 @@ fn at_domain(method: &Method, path: &str) -> Result<Target, ApiError> {
         None => Err(ApiError::new(
             ErrorCode::NotFound,
             format!(
-                "nothing is at http://{CALL_DOMAIN}{path}: send events to /invoke/NAME or /invoke-async/NAME, and other \
-                 requests to http://NAME.{CALL_DOMAIN}"
+                "nothing is at http://{CALL_DOMAIN}{path}: send events to /invoke/NAME or /invoke-async/NAME, and \
+                 other requests to http://NAME.{CALL_DOMAIN}"
             ),
         )),
     }

@@ -17,7 +17,8 @@
 //!   first.
 //! - [`checkpoint`]: a snapshot of it. [`hooks`]: the calls around that. [`parking`]: freezing it while nobody uses it.
 //! - [`invoke`]: a request in it, as `inward` makes it. `answer_start`: what comes along with an answer's head.
-//!   `callers`, `chain`: who calls other functions, and what led to it. `no_answer`: why it has none. `renew`: another copy for each request. [`overdue`]: one that does not end.
+//!   `callers`, `chain`: who calls other functions, and what led to it. `no_answer`: why it has none. `renew`: another
+//!   copy for each request. [`overdue`]: one that does not end.
 //! - `objects`: what it has from the kernel. `end`: its end. [`damage`]: what a failed restore may have found.
 
 mod answer_start;

@@ -1,5 +1,5 @@
-//! A handler behind AWS's own runtime, unmodified: `bootstrap` would run on AWS Lambda, too. It greets, fails, ends, and
-//! streams, as its event says.
+//! A handler behind AWS's own runtime, unmodified: `bootstrap` would run on AWS Lambda, too. It greets, fails, ends,
+//! and streams, as its event says.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -162,9 +162,9 @@ fn check_timers(context: Context<'_>, at: Place<'_>, timers: &TaskTimers) -> Res
     Ok(())
 }
 
-/// The process or thread whose processor time a clock counts, 0 for the caller's process. `None` for other clocks, and for
-/// that of the calling thread, which is not known later. The kernel keeps the inverted id above three bits: two say what
-/// is counted, and one that it is a thread.
+/// The process or thread whose processor time a clock counts, 0 for the caller's process. `None` for other clocks,
+/// and for that of the calling thread, which is not known later. The kernel keeps the inverted id above three bits:
+/// two say what is counted, and one that it is a thread.
 pub fn processor_clock(clock: u32) -> Option<u32> {
     const COUNTED: i32 = 3;
     /// A descriptor of a clock.

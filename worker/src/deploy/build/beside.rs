@@ -1,5 +1,5 @@
-//! Adds programs of the platform to a function's files: the server of Lambda's runtime interface, and the reaper. So they
-//! are the same in all copies of a version, on every host, whatever the platform's version is by then.
+//! Adds programs of the platform to a function's files: the server of Lambda's runtime interface, and the reaper. So
+//! they are the same in all copies of a version, on every host, whatever the platform's version is by then.
 
 use std::fs;
 use std::io;

@@ -60,7 +60,8 @@ pub enum PackError {
     },
     /// The names of its files and the targets of its links are too long together.
     #[error(
-        "the names of the image's files and the targets of its links are longer than {} together: shorten or remove some",
+        "the names of the image's files and the targets of its links are longer than {} together: shorten or remove \
+         some",
         ByteSize(index::INDEX_MAX)
     )]
     Names,

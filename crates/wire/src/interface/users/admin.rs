@@ -208,8 +208,8 @@ described! {
 
     /// Remove a namespace
     ///
-    /// Its keys are revoked, its rules of access are removed, and what is left of its encrypted snapshots cannot be read
-    /// any more.
+    /// Its keys are revoked, its rules of access are removed, and what is left of its encrypted snapshots cannot be
+    /// read any more.
     access [Admin Platform] DELETE "/v1/namespaces/{namespace}" RemoveNamespace {
         /// the namespace
         namespace: Namespace
