@@ -4,7 +4,7 @@
 //! ```text
 //!  sandbox                     router (a namespace a worker)          host
 //!  +----------------------+    +----------------------------+    +-------------------------------+
-//!  | eth0 198.18.0.2      |    | s0  s1  s2 ...               |    | rk1234abcd          eth0      |
+//!  | eth0 198.18.0.2      |    | s0  s1  s2 ...             |    | rk1234abcd          eth0      |
 //!  | becomes 198.18.1.n,  +----+ which networks; who sends; +----+ none of the host's addresses; +--> world
 //!  | limits  (inner)      |    | masquerade  (rules)        |    | masquerade  (rules)           |
 //!  +----------------------+    | 198.18.0.1: names, calls   |    +-------------------------------+
