@@ -56,6 +56,11 @@ pub(crate) struct Server {
     pub(crate) credentials: Option<String>,
     /// The namespaces whose sources may use it. All by default.
     pub(crate) namespaces: Option<Vec<Namespace>>,
+    /// The queues or streams that those may read, by name, or by how names begin (`orders-*`). All by default, if one
+    /// namespace alone may use the server.
+    pub(crate) queues: Option<Vec<String>>,
+    /// Where their dead letters may go, likewise.
+    pub(crate) dead_letters: Option<Vec<String>>,
     /// NATS: a credentials file (`.creds`). SQS: a file in the form of `~/.aws/credentials`.
     pub(crate) credentials_file: Option<PathBuf>,
     /// NATS: a user.
@@ -129,7 +134,16 @@ impl Config {
         ensure!(config.stop_seconds <= 900, "stop_seconds is at most 900");
         for server in &mut config.servers {
             server.url = server.url.trim_end_matches('/').to_owned();
-            server.check().with_context(|| format!("[[server]] {}", server.url))?;
+            let wrong = || format!("[[server]] {}", server.url);
+            server.check().with_context(wrong)?;
+            let is_open = |namespace: &&Namespace| server.namespaces.as_ref().is_none_or(|all| all.contains(namespace));
+            let is_shared = config.namespaces.iter().filter(is_open).count() > 1;
+            ensure!(
+                !is_shared || (server.queues.is_some() && server.dead_letters.is_some()),
+                "[[server]] {}: several namespaces may use it, and would read each other's queues: write a [[server]] for \
+                 each, or what all may use (queues = [\"orders-*\"], dead_letters = [\"dead-*\"])",
+                server.url
+            );
         }
         Ok(config)
     }
@@ -151,7 +165,7 @@ impl Config {
             let named = server.namespaces.as_ref();
             named.is_none_or(|all| all.iter().any(|one| one.as_str() == namespace))
         };
-        self.servers.iter().filter(is_same).find(open).ok_or_else(|| {
+        let server = self.servers.iter().filter(is_same).find(open).ok_or_else(|| {
             let credentials = match &source.credentials {
                 Some(name) => format!(" with credentials = \"{name}\""),
                 None => String::new(),
@@ -161,11 +175,51 @@ impl Config {
                  url to the configuration of rekindle-events",
                 source.url
             )
-        })
+        })?;
+        server.may_use(source)?;
+        Ok(server)
     }
 }
 
 impl Server {
+    /// Whether what a source names there is the operator's to give. Its credentials could do more.
+    fn may_use(&self, source: &EventSource) -> Result<(), String> {
+        let is_listed =
+            |list: &Option<Vec<String>>, name: &str| list.as_ref().map(|all| all.iter().any(|p| fits(p, name)));
+        let refused = |what: &str, name: &str, setting: &str| {
+            Err(format!(
+                "{what} \"{name}\" is not open to this namespace: the operator lists it in {setting} of the [[server]]"
+            ))
+        };
+        let (queue, letters) = (source.queue.as_str(), source.dead_letter.as_deref());
+        let is_bucket = self.kind == QueueKind::Nats && (queue.starts_with("KV_") || queue.starts_with("OBJ_"));
+        if !is_listed(&self.queues, queue).unwrap_or(!is_bucket) {
+            return refused("the queue", queue, "queues");
+        }
+        if let Some(name) = source
+            .consumer
+            .as_deref()
+            .filter(|name| name.starts_with(OWN_CONSUMERS))
+        {
+            return Err(format!(
+                "the consumer \"{name}\" is another source's: names that begin with {OWN_CONSUMERS} are this program's"
+            ));
+        }
+        let Some(letters) = letters else {
+            return Ok(());
+        };
+        let is_command = letters.starts_with(['$', '_']) || letters.contains(['*', '>']);
+        if self.kind == QueueKind::Nats && is_command {
+            return Err(format!(
+                "dead letters cannot go to \"{letters}\": write a subject without wildcards that begins with neither $ nor _"
+            ));
+        }
+        match is_listed(&self.dead_letters, letters).unwrap_or(true) {
+            true => Ok(()),
+            false => refused("the queue of dead letters", letters, "dead_letters"),
+        }
+    }
+
     fn check(&self) -> Result<()> {
         let own = match self.kind {
             QueueKind::Nats => self.region.is_none() && self.profile.is_none(),
@@ -192,6 +246,17 @@ impl Server {
             "it has several ways to authenticate: leave one"
         );
         Ok(())
+    }
+}
+
+/// How names of the consumers begin that this program makes.
+pub(crate) const OWN_CONSUMERS: &str = "rekindle_";
+
+/// Whether a name is this one, or begins as a pattern with `*` at its end says.
+fn fits(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(beginning) => name.starts_with(beginning),
+        None => name == pattern,
     }
 }
 
@@ -229,6 +294,37 @@ mod tests {
             source.url = url.to_owned();
             config.server("team", &source).unwrap_err();
         }
+    }
+
+    #[test]
+    fn a_source_uses_nothing_behind_its_server_that_is_not_its_namespaces() {
+        let server = "[[server]]\ntype = \"nats\"\nurl = \"nats://q:4222\"\n";
+        let lists = "queues = [\"ORDERS\", \"team-*\"]\ndead_letters = [\"dead*\"]\n";
+        let two = "namespaces = [\"default\", \"team\"]\n";
+        Config::parse(&format!("{START}{two}{server}")).unwrap_err();
+        let config = Config::parse(&format!("{START}{two}{server}{lists}")).unwrap();
+        let alone = Config::parse(&format!("{START}{server}")).unwrap();
+        let with = |change: &dyn Fn(&mut EventSource)| {
+            let mut changed = source(1);
+            change(&mut changed);
+            [&config, &alone].map(|config| config.server("default", &changed).is_ok())
+        };
+        assert_eq!(with(&|_| ()), [true, true]);
+        assert_eq!(with(&|s| s.queue = "team-a".to_owned()), [true, true]);
+        assert_eq!(with(&|s| s.queue = "ORDERS2".to_owned()), [false, true]);
+        assert_eq!(with(&|s| s.queue = "KV_settings".to_owned()), [false, false]);
+        assert_eq!(with(&|s| s.dead_letter = Some("orders.new".to_owned())), [false, true]);
+        for command in ["$JS.API.STREAM.PURGE.ORDERS", "_INBOX.x", "dead.*", "dead.>"] {
+            assert_eq!(
+                with(&|s| s.dead_letter = Some(command.to_owned())),
+                [false, false],
+                "{command}"
+            );
+        }
+        assert_eq!(
+            with(&|s| s.consumer = Some("rekindle_team_a_b".to_owned())),
+            [false, false]
+        );
     }
 
     #[test]

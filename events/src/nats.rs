@@ -15,7 +15,7 @@ use rekindle_wire::FunctionId;
 use rekindle_wire::event_source::EventSource;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Server, secret};
+use crate::config::{OWN_CONSUMERS, Server, secret};
 use crate::queue::{
     DEAD_DELIVERIES, DEAD_FUNCTION, DEAD_ID, DEAD_REASON, DEAD_SOURCE, DeadLetter, HOLD, Message, Queue, QueueError,
     Wanted,
@@ -141,7 +141,13 @@ async fn connect(server: &Server, function: &FunctionId, source: &EventSource) -
 fn consumer_name(function: &FunctionId, source: &EventSource) -> String {
     match &source.consumer {
         Some(name) => name.clone(),
-        None => format!("rekindle-{}-{}-{}", function.namespace(), function.name(), source.name).replace('.', "-"),
+        // No name has `_`, so no two sources have the same consumer.
+        None => format!(
+            "{OWN_CONSUMERS}{}_{}_{}",
+            function.namespace(),
+            function.name(),
+            source.name
+        ),
     }
 }
 
@@ -211,7 +217,8 @@ impl Queue for NatsQueue {
     async fn receive(&self, wanted: Wanted, stop: &CancellationToken) -> Result<Vec<Message>, QueueError> {
         let most = wanted.messages as usize;
         let mut got = self.pull(most, WAIT, true).await?;
-        let until = Instant::now() + wanted.window;
+        // What was received is not extended before the batch is complete.
+        let until = Instant::now() + wanted.window.min(self.extend_every());
         while !got.is_empty() && got.len() < most && !stop.is_cancelled() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -308,7 +315,7 @@ mod tests {
             .collect();
         assert_eq!(
             names,
-            ["rekindle-default-billing-orders", "rekindle-team-billing-orders"]
+            ["rekindle_default_billing_orders", "rekindle_team_billing_orders"]
         );
         source.consumer = Some("shared".to_owned());
         assert_eq!(consumer_name(&"billing".parse().unwrap(), &source), "shared");

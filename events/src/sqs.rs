@@ -155,7 +155,8 @@ impl Queue for SqsQueue {
     async fn receive(&self, wanted: Wanted, stop: &CancellationToken) -> Result<Vec<Message>, QueueError> {
         let most = wanted.messages as usize;
         let mut got = self.pull(most, WAIT_S).await?;
-        let until = Instant::now() + wanted.window;
+        // What was received is not extended before the batch is complete.
+        let until = Instant::now() + wanted.window.min(self.extend_every());
         while !got.is_empty() && got.len() < most && !stop.is_cancelled() {
             let left = until.saturating_duration_since(Instant::now());
             // A request that waits does so for whole seconds.

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
-use rekindle_wire::ApiError;
 use rekindle_wire::headers::INSTANCE;
+use rekindle_wire::{ApiError, ErrorCode};
 use serde::Deserialize;
 
 /// Longest wait that an answer may ask for.
@@ -60,25 +60,47 @@ pub(crate) fn judge(status: StatusCode, headers: &HeaderMap, body: Option<&[u8]>
         after,
         is_overloaded,
     };
+    let is_outage = is_own && !is_the_functions(body);
     match status {
         status if status.is_success() => match body {
             _ if ids.is_empty() => Verdict::Succeeded,
             Some(body) => answered(body, ids).unwrap_or_else(|reason| failed(reason, false)),
             None => failed("the answer is too long to say which messages failed".to_owned(), false),
         },
-        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE if is_own => Verdict::Refused {
-            reason: reason(status, body),
-            after,
-            is_busy: true,
-        },
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND if is_own => Verdict::Refused {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND if is_outage => Verdict::Refused {
             reason: reason(status, body),
             after,
             is_busy: false,
         },
+        _ if is_outage => Verdict::Refused {
+            reason: reason(status, body),
+            after,
+            is_busy: true,
+        },
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => failed(reason(status, body), true),
         status => failed(reason(status, body), false),
     }
+}
+
+/// Whether an answer of the platform's own is about what the function did with the messages, or about the messages
+/// themselves. All else passes, or is for somebody to mend, and another attempt may succeed.
+fn is_the_functions(body: Option<&[u8]>) -> bool {
+    let error = serde_json::from_slice::<ApiError>(body.unwrap_or_default());
+    error.is_ok_and(|error| {
+        matches!(
+            error.code,
+            ErrorCode::FunctionError
+                | ErrorCode::FunctionTimeout
+                | ErrorCode::FunctionCrashed
+                | ErrorCode::FunctionOutOfMemory
+                | ErrorCode::InvalidResponse
+                | ErrorCode::BootFailed
+                | ErrorCode::CallTooDeep
+                | ErrorCode::TooLarge
+                | ErrorCode::HeadersTooLarge
+                | ErrorCode::BadRequest
+        )
+    })
 }
 
 /// Which messages of a batch failed by the function's word. An answer that names others is not believed: all failed.
@@ -205,6 +227,23 @@ mod tests {
             matches!(missing, Verdict::Refused { is_busy: false, .. }),
             "{missing:?}"
         );
+        for (status, code) in [
+            (502, "secret_unavailable"),
+            (500, "internal"),
+            (502, "snapshot_lost"),
+            (409, "conflict"),
+        ] {
+            let body = format!("{{\"code\":\"{code}\",\"message\":\"m\",\"request_id\":\"r\"}}");
+            let verdict = of(status, &[], &body, &[]);
+            assert!(
+                matches!(verdict, Verdict::Refused { is_busy: true, .. }),
+                "{code}: {verdict:?}"
+            );
+        }
+        for (status, code) in [(504, "function_timeout"), (502, "function_crashed"), (413, "too_large")] {
+            let body = format!("{{\"code\":\"{code}\",\"message\":\"m\",\"request_id\":\"r\"}}");
+            assert!(matches!(of(status, &[], &body, &[]), Verdict::Failed { .. }), "{code}");
+        }
         let own = of(503, &[FUNCTION, ("retry-after", "999999")], "busy", &[]);
         assert_eq!(
             own,

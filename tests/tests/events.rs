@@ -144,7 +144,7 @@ fn no_message_of_nats_is_lost_when_a_reader_is_killed_and_bad_ones_are_dead_lett
         (client.count("DEAD") == 3).then_some(())
     });
     until("all is settled", LIMIT, || {
-        (client.unsettled("ORDERS", "rekindle-default-orders-default") == 0).then_some(())
+        (client.unsettled("ORDERS", "rekindle_default_orders_default") == 0).then_some(())
     });
     assert!(!seen(&platform).contains(&1_000), "of another subject");
     let letter = client.stored("DEAD", 1);
@@ -184,7 +184,7 @@ fn no_message_of_nats_is_lost_when_a_reader_is_killed_and_bad_ones_are_dead_lett
     });
     second.stop();
     assert!(seen(&platform).contains(&500));
-    assert_eq!(client.unsettled("ORDERS", "rekindle-default-orders-default"), 0);
+    assert_eq!(client.unsettled("ORDERS", "rekindle_default_orders_default"), 0);
     platform.delete("orders").unwrap();
     assert!(sources(&platform).is_empty());
 }

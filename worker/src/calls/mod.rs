@@ -36,7 +36,7 @@ use tokio::time::Instant;
 
 pub use self::gateways::Gateways;
 use self::target::{Target, traceparent};
-use crate::instance::Callers;
+use crate::instance::{Caller, Callers};
 
 /// Maximum number of connections of all sandboxes. A sandbox's packet filter limits its own.
 const CONNECTIONS: usize = 8_192;
@@ -65,10 +65,14 @@ impl FunctionCalls {
         let listener = TcpListener::from_std(listener)?;
         let room = Arc::new(Semaphore::new(CONNECTIONS));
         Ok(async move {
-            // The semaphore is never closed.
-            while let Ok(place) = Arc::clone(&room).acquire_owned().await {
+            loop {
                 match listener.accept().await {
-                    Ok((stream, from)) => drop(tokio::spawn(Arc::clone(&self).converse(stream, from.ip(), place))),
+                    // What has no place is closed, so that nobody waits behind it.
+                    Ok((stream, from)) => {
+                        if let Some((caller, places)) = self.admit(from.ip(), &room) {
+                            drop(tokio::spawn(Arc::clone(&self).converse(stream, caller, places)));
+                        }
+                    }
                     // Most likely, too many files are open.
                     Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
                 }
@@ -76,12 +80,20 @@ impl FunctionCalls {
         })
     }
 
-    async fn converse(self: Arc<Self>, stream: TcpStream, from: IpAddr, _place: OwnedSemaphorePermit) {
+    /// Whose connection comes from this address, with a place of the caller's and one of the host's.
+    fn admit(&self, from: IpAddr, room: &Arc<Semaphore>) -> Option<(Arc<Caller>, [OwnedSemaphorePermit; 2])> {
+        let caller = self.callers.at(from)?;
+        let own = Arc::clone(&caller.connections).try_acquire_owned().ok()?;
+        let place = Arc::clone(room).try_acquire_owned().ok()?;
+        Some((caller, [own, place]))
+    }
+
+    async fn converse(self: Arc<Self>, stream: TcpStream, caller: Arc<Caller>, _places: [OwnedSemaphorePermit; 2]) {
         // A failure only makes the connection slower.
         let _ = stream.set_nodelay(true);
         let service = service_fn(move |request: Request<Incoming>| {
-            let calls = Arc::clone(&self);
-            async move { Ok::<_, Infallible>(calls.answer(from, request.map(Body::new)).await) }
+            let (calls, caller) = (Arc::clone(&self), Arc::clone(&caller));
+            async move { Ok::<_, Infallible>(calls.answer(&caller, request.map(Body::new)).await) }
         });
         let served = http1::Builder::new()
             .timer(TokioTimer::new())
@@ -94,20 +106,20 @@ impl FunctionCalls {
         }
     }
 
-    async fn answer(&self, from: IpAddr, request: Request<Body>) -> Response<Body> {
-        let answered = Box::pin(self.pass_on(from, request)).await;
+    async fn answer(&self, caller: &Caller, request: Request<Body>) -> Response<Body> {
+        let answered = Box::pin(self.pass_on(caller, request)).await;
         let mut answer = answered.unwrap_or_else(ApiError::into_response);
         answer.headers_mut().remove(HeaderName::from_static(PLATFORM_ERROR));
         answer
     }
 
-    async fn pass_on(&self, from: IpAddr, request: Request<Body>) -> Result<Response<Body>, ApiError> {
-        let caller = self.callers.at(from).ok_or_else(|| {
-            ApiError::new(
+    async fn pass_on(&self, caller: &Caller, request: Request<Body>) -> Result<Response<Body>, ApiError> {
+        if !caller.is_there() {
+            return Err(ApiError::new(
                 ErrorCode::Unavailable,
                 "this sandbox ends, so its calls are not passed on",
-            )
-        })?;
+            ));
+        }
         let Target { callee, how } = Target::of(&request)?;
         let place = Arc::clone(&caller.places).try_acquire_owned().map_err(|_| {
             let message = "this instance waits for as many other functions as it may: send fewer calls at once";

@@ -248,7 +248,10 @@ async fn until_known(worker: &Worker) {
 
 async fn start_instance(worker: Arc<Worker>, call: Call<worker::Start>) -> Result<(), ApiError> {
     check_known(&worker).await?;
-    hold_key(&worker, &call.body.spec.function, call.body.snapshot_key.as_ref());
+    // An order without one may be older than the last: only a deploy says that there is none any more.
+    if let Some(key) = &call.body.snapshot_key {
+        hold_key(&worker, &call.body.spec.function, Some(key));
+    }
     worker.starter.accept(call.body, &call.head.headers).map(drop)
 }
 

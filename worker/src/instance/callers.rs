@@ -15,6 +15,8 @@ use crate::host::sandbox::Sandbox;
 
 /// Maximum number of calls that one instance waits for at once.
 pub(crate) const CALLS_EACH: usize = 64;
+/// Maximum number of connections that one instance has for them.
+const CONNECTIONS_EACH: usize = 128;
 /// Number of known sandboxes from which those that are gone are looked for.
 const FORGET_AT: usize = 256;
 
@@ -29,6 +31,8 @@ pub(crate) struct Caller {
     pub(crate) chains: CallChains,
     /// Places for its calls.
     pub(crate) places: Arc<Semaphore>,
+    /// Places for its connections.
+    pub(crate) connections: Arc<Semaphore>,
     sandbox: Weak<Sandbox>,
 }
 
@@ -46,11 +50,12 @@ impl Callers {
             instance: instance.id.clone(),
             chains: instance.chains.clone(),
             places: Arc::new(Semaphore::new(CALLS_EACH)),
+            connections: Arc::new(Semaphore::new(CONNECTIONS_EACH)),
             sandbox: Arc::downgrade(sandbox),
         };
         let mut known = self.known.lock();
         if known.len() >= FORGET_AT {
-            known.retain(|_, caller| caller.sandbox.strong_count() > 0);
+            known.retain(|_, caller| caller.is_there());
         }
         known.insert(address, Arc::new(caller));
     }
@@ -58,9 +63,13 @@ impl Callers {
     /// Returns whose sandbox has this address. `None` if it is gone.
     pub(crate) fn at(&self, address: IpAddr) -> Option<Arc<Caller>> {
         let known = self.known.lock();
-        known
-            .get(&address)
-            .filter(|caller| caller.sandbox.strong_count() > 0)
-            .cloned()
+        known.get(&address).filter(|caller| caller.is_there()).cloned()
+    }
+}
+
+impl Caller {
+    /// Whether its sandbox is. Another may have the address later.
+    pub(crate) fn is_there(&self) -> bool {
+        self.sandbox.strong_count() > 0
     }
 }

@@ -57,6 +57,7 @@ pub mod start;
 mod thaw_order;
 mod usage;
 
+pub(crate) use callers::Caller;
 pub use callers::Callers;
 pub(crate) use client::own_url;
 pub use client::{FunctionBody, FunctionClient};

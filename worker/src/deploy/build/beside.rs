@@ -1,8 +1,8 @@
 //! Adds programs of the platform to a function's files: the server of Lambda's runtime interface, and the reaper. So
 //! they are the same in all copies of a version, on every host, whatever the platform's version is by then.
 
-use std::fs;
-use std::io;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +17,7 @@ pub(super) const DIRECTORY: &str = ".rekindle";
 /// Writes them into a directory of their own, whose content belongs into [`DIRECTORY`]. Blocks for a moment.
 pub(super) fn add(manifest: &Manifest, room: &Room) -> Result<PathBuf, BuildError> {
     let beside = room.path.join("beside");
+    make(&beside)?;
     write_all(manifest, &beside)?;
     Ok(beside.join(DIRECTORY))
 }
@@ -26,22 +27,54 @@ pub(super) fn add_to_image(manifest: &Manifest, room: &Room) -> Result<(), Build
     write_all(manifest, &room.root())
 }
 
+/// The tree is of a process without rights, which may have left links: the directory is made here or not at all, so
+/// that nothing is written through one.
 fn write_all(manifest: &Manifest, root: &Path) -> Result<(), BuildError> {
+    make(&root.join(DIRECTORY))?;
     if manifest.interface == Interface::Lambda {
         write(&root.join(rekindle_lambda::PATH), rekindle_lambda::PROGRAM)?;
     }
     write(&root.join(rekindle_reaper::PATH), rekindle_reaper::PROGRAM)
 }
 
+fn make(directory: &Path) -> Result<(), BuildError> {
+    fs::create_dir(directory).map_err(|e| failed("create", directory, e))
+}
+
 fn write(path: &Path, program: &[u8]) -> Result<(), BuildError> {
     let write = || -> io::Result<()> {
-        fs::create_dir_all(path.parent().unwrap_or(path))?;
-        fs::write(path, program)?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755))
+        let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
+        file.write_all(program)?;
+        file.set_permissions(fs::Permissions::from_mode(0o755))
     };
-    write().map_err(|source| BuildError::WorkDir {
-        action: "write",
+    write().map_err(|e| failed("write", path, e))
+}
+
+fn failed(action: &'static str, path: &Path, source: io::Error) -> BuildError {
+    BuildError::WorkDir {
+        action,
         path: path.to_owned(),
         source,
-    })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_written_through_a_link_of_an_images_tree() {
+        let tmp = tempfile::tempdir().unwrap();
+        let (root, host) = (tmp.path().join("root"), tmp.path().join("host"));
+        fs::create_dir(&root).unwrap();
+        fs::create_dir(&host).unwrap();
+        let program = rekindle_reaper::PATH;
+        make(&root.join(DIRECTORY)).unwrap();
+        std::os::unix::fs::symlink(host.join("file"), root.join(program)).unwrap();
+        write(&root.join(program), b"x").unwrap_err();
+        fs::remove_dir_all(root.join(DIRECTORY)).unwrap();
+        std::os::unix::fs::symlink(&host, root.join(DIRECTORY)).unwrap();
+        make(&root.join(DIRECTORY)).unwrap_err();
+        assert_eq!(fs::read_dir(&host).unwrap().count(), 0);
+    }
 }
