@@ -175,10 +175,11 @@ fn with_another_key_a_version_boots_and_what_a_removed_namespace_leaves_is_unrea
     encrypted_namespace(&platform);
     let version = deploy(&platform, &function("sealed", SEALED));
     let id = version.snapshot.unwrap().id.to_string();
-    let told = platform.cli(&["snapshot", "export", &id, "/tmp/never"]);
+    let place = platform.directory("run").to_str().unwrap().to_owned();
+    let told = platform.cli(&["snapshot", "export", &id, "/tmp/never", "--run", &place]);
     let told = String::from_utf8_lossy(&told.stderr).into_owned();
     assert!(told.contains("is encrypted with snapshot key"), "{told}");
-    let listed = run(&platform, &["snapshot", "list"]);
+    let listed = run(&platform, &["snapshot", "list", "--run", &place]);
     assert!(listed.contains(&id) && listed.contains("(encrypted)"), "{listed}");
 
     // As if its key had been destroyed and another made.

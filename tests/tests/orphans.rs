@@ -131,6 +131,7 @@ fn functions() -> [(&'static str, String); 2] {
 
 #[test]
 fn copies_have_the_processes_that_have_outlived_their_parents_with_all_they_had() {
+    hub::enter();
     let platform = shared();
     for (name, code) in functions() {
         let settings = "memory = \"192MiB\"\nidle = \"1s\"\npark = \"120s\"\nmax_instances = 4";
