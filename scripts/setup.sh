@@ -95,8 +95,15 @@ criu() {
 
 runtimes() {
     local name names=("$@")
-    [ $# -gt 0 ] || names=(base python node build)
     mkdir -p "$cache/runtimes"
+    if [ $# = 0 ]; then
+        names=(base python node build)
+        # Those that were made by name before belong to this tree, too.
+        for name in "$cache"/runtimes/*.tar; do
+            name=$(basename "$name" .tar)
+            [[ $name =~ ^(python|node)[0-9.]+$ ]] && names+=("$name")
+        done
+    fi
     for name in "${names[@]}"; do
         # These names of fn.toml are of archives without a version.
         case $name in
