@@ -60,7 +60,7 @@ fn the_oldest_instance_is_taken_first_so_that_the_other_idles_out() {
         assert_eq!(leased.instance, id("i-a"));
         leases.release(&leased.instance, Outcome::Free, at(ms + 5));
     }
-    let back = leases.give_back(at(1_000));
+    let back = leases.give_back(at(1_001));
     assert_eq!(back.len(), 1);
     assert_eq!(back[0].instance, id("i-b"));
     assert_eq!(leases.held(None), [id("i-a")]);
@@ -148,17 +148,17 @@ fn a_lease_whose_recall_is_taken_back_takes_requests_again_while_a_stream_goes_o
 fn a_stuck_slot_ends_an_instance_that_has_no_other() {
     let now = Instant::now();
     let mut leases = Leases::default();
-    leases.add(&placement("i-a", 1, StartKind::Warm), None, &gateway(), now);
-    leases.add(&placement("i-b", 2, StartKind::Warm), None, &gateway(), now);
-    let b = leases.take(None, now, true).unwrap();
-    assert!(!leases.release(&id("i-b"), Outcome::Stuck, now));
-    let a = leases.take_alone(&id("i-a"), now).unwrap();
-    assert!(leases.release(&a.instance, Outcome::Stuck, now));
+    leases.add(&placement("i-a", 2, StartKind::Warm), None, &gateway(), now);
+    leases.add(&placement("i-b", 1, StartKind::Warm), None, &gateway(), now);
+    let a = leases.take(None, now, true).unwrap();
+    assert!(!leases.release(&id("i-a"), Outcome::Stuck, now));
+    let b = leases.take_alone(&id("i-b"), now).unwrap();
+    assert!(leases.release(&b.instance, Outcome::Stuck, now));
     let back = leases.give_back(now);
     assert_eq!(back.len(), 1);
     assert!(back[0].stuck);
-    assert_eq!(b.instance, id("i-b"));
-    assert_eq!(leases.held(None), [id("i-b")]);
+    assert_eq!(a.instance, id("i-a"));
+    assert_eq!(leases.held(None), [id("i-a")]);
 }
 
 #[test]
