@@ -264,7 +264,10 @@ async fn the_same_folder_gives_the_same_bytes_however_it_was_packed() {
         .map(|e| e.0.as_str())
         .filter(|n| !n.contains("__pycache__"))
         .collect();
-    assert_eq!(sorted, ["bin/", "bin/x", "l", "main.py"]);
+    assert_eq!(
+        sorted,
+        ["bin/", "bin/x", "l", "main.py", ".rekindle/", ".rekindle/reaper"]
+    );
 }
 
 #[tokio::test]
