@@ -206,7 +206,7 @@ pub enum Request {
         /// Clocks at the checkpoint. `None` for the host's clocks.
         clocks: Option<Clocks>,
         /// Whether the first process that CRIU makes is given those below it whose parent ends, from its birth on
-        /// ([`birth`](crate::birth)).
+        /// (`birth`).
         adopts: bool,
     },
     /// Make processes that CRIU has restored, and holds before their first instruction, take these locks
