@@ -140,8 +140,8 @@ impl Config {
             let is_shared = config.namespaces.iter().filter(is_open).count() > 1;
             ensure!(
                 !is_shared || (server.queues.is_some() && server.dead_letters.is_some()),
-                "[[server]] {}: several namespaces may use it, and would read each other's queues: write a [[server]] for \
-                 each, or what all may use (queues = [\"orders-*\"], dead_letters = [\"dead-*\"])",
+                "[[server]] {}: several namespaces may use it, and would read each other's queues: write a [[server]] \
+                 for each, or what all may use (queues = [\"orders-*\"], dead_letters = [\"dead-*\"])",
                 server.url
             );
         }
@@ -211,7 +211,8 @@ impl Server {
         let is_command = letters.starts_with(['$', '_']) || letters.contains(['*', '>']);
         if self.kind == QueueKind::Nats && is_command {
             return Err(format!(
-                "dead letters cannot go to \"{letters}\": write a subject without wildcards that begins with neither $ nor _"
+                "dead letters cannot go to \"{letters}\": write a subject without wildcards that begins with neither $ \
+                 nor _"
             ));
         }
         match is_listed(&self.dead_letters, letters).unwrap_or(true) {

@@ -11,8 +11,8 @@ use aws_config::{BehaviorVersion, Region};
 use aws_runtime::env_config::file::{EnvConfigFileKind, EnvConfigFiles};
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::types::{
-    ChangeMessageVisibilityBatchRequestEntry, DeleteMessageBatchRequestEntry, Message as Received,
-    MessageAttributeValue, MessageSystemAttributeName, QueueAttributeName,
+    BatchResultErrorEntry, ChangeMessageVisibilityBatchRequestEntry, DeleteMessageBatchRequestEntry,
+    Message as Received, MessageAttributeValue, MessageSystemAttributeName, QueueAttributeName,
 };
 use rekindle_wire::event_source::EventSource;
 use tokio_util::sync::CancellationToken;
@@ -146,6 +146,14 @@ fn attribute(text: &str) -> Result<MessageAttributeValue, QueueError> {
     value.map_err(|error| failed("an attribute cannot be sent", error))
 }
 
+/// Whether every entry of a batch was taken. Says why the first was not.
+fn all_taken(doing: &'static str, refused: &[BatchResultErrorEntry]) -> Result<(), QueueError> {
+    refused.first().map_or(Ok(()), |first| {
+        let why = first.message.as_ref().unwrap_or(&first.code);
+        Err(QueueError::new(doing, why.clone()))
+    })
+}
+
 #[async_trait]
 impl Queue for SqsQueue {
     fn extend_every(&self) -> Duration {
@@ -190,12 +198,7 @@ impl Queue for SqsQueue {
                 .send()
                 .await
                 .map_err(|error| failed(doing, error))?;
-            if let Some(first) = done.failed.first() {
-                return Err(QueueError::new(
-                    doing,
-                    first.message.clone().unwrap_or_else(|| first.code.clone()),
-                ));
-            }
+            all_taken(doing, done.failed())?;
         }
         Ok(())
     }
@@ -216,12 +219,7 @@ impl Queue for SqsQueue {
                 .send()
                 .await
                 .map_err(|error| failed(doing, error))?;
-            if let Some(first) = done.failed.first() {
-                return Err(QueueError::new(
-                    doing,
-                    first.message.clone().unwrap_or_else(|| first.code.clone()),
-                ));
-            }
+            all_taken(doing, done.failed())?;
         }
         Ok(())
     }
