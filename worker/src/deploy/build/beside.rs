@@ -27,8 +27,8 @@ pub(super) fn add_to_image(manifest: &Manifest, room: &Room) -> Result<(), Build
     write_all(manifest, &room.root())
 }
 
-/// The tree is of a process without rights, which may have left links: the directory is made here or not at all, so
-/// that nothing is written through one.
+/// The tree is of a process without rights, which may have left links. Nothing is written through one: the directory
+/// is no link, and a file that is there is replaced.
 fn write_all(manifest: &Manifest, root: &Path) -> Result<(), BuildError> {
     make(&root.join(DIRECTORY))?;
     if manifest.interface == Interface::Lambda {
@@ -38,11 +38,19 @@ fn write_all(manifest: &Manifest, root: &Path) -> Result<(), BuildError> {
 }
 
 fn make(directory: &Path) -> Result<(), BuildError> {
-    fs::create_dir(directory).map_err(|e| failed("create", directory, e))
+    let made = fs::create_dir(directory).or_else(|e| match fs::symlink_metadata(directory) {
+        Ok(there) if there.is_dir() => Ok(()),
+        _ => Err(e),
+    });
+    made.map_err(|e| failed("create", directory, e))
 }
 
 fn write(path: &Path, program: &[u8]) -> Result<(), BuildError> {
     let write = || -> io::Result<()> {
+        match fs::remove_file(path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
         let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
         file.write_all(program)?;
         file.set_permissions(fs::Permissions::from_mode(0o755))
@@ -71,7 +79,9 @@ mod tests {
         let program = rekindle_reaper::PATH;
         make(&root.join(DIRECTORY)).unwrap();
         std::os::unix::fs::symlink(host.join("file"), root.join(program)).unwrap();
-        write(&root.join(program), b"x").unwrap_err();
+        make(&root.join(DIRECTORY)).unwrap();
+        write(&root.join(program), b"x").unwrap();
+        assert!(fs::symlink_metadata(root.join(program)).unwrap().is_file());
         fs::remove_dir_all(root.join(DIRECTORY)).unwrap();
         std::os::unix::fs::symlink(&host, root.join(DIRECTORY)).unwrap();
         make(&root.join(DIRECTORY)).unwrap_err();
