@@ -23,7 +23,7 @@ done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 start=(-drive "if=pflash,format=raw,readonly=on,file=$firmware" -drive "if=pflash,format=raw,file=$work/vars")
-machine=(-machine "q35,accel=kvm" -cpu host -smp 2)
+machine=(-machine "q35,accel=kvm" -cpu "host,-arch-capabilities" -smp 2)
 if [ "$accel" = tcg ]; then
     # QEMU 7.2 gets the exchange of 16 bytes wrong, and Linux panics; as it does, once in a while, when one of several emulated processors runs code
     # that another changes, so that it is worth another try. The kernel is started without the firmware, to be told not to check its timer,
