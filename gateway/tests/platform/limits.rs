@@ -131,3 +131,17 @@ async fn more_or_longer_headers_than_allowed_are_431_with_the_limit() {
     assert_eq!(asked(600, 1).await.unwrap().status(), 431);
     assert_eq!(asked(1, 0).await.unwrap().status(), 200);
 }
+
+/// Longer than a connection to a worker that acknowledges nothing is kept; the body is more than sockets hold.
+#[tokio::test]
+async fn a_function_may_pause_before_it_reads_a_long_body() {
+    let platform = Platform::start().await;
+    platform.deploy("other", "timeout = \"60s\"\n").await;
+    let body = vec![b'x'; 24 << 20];
+    let sent = reqwest::Client::new()
+        .post(format!("{}/function/other/later/8000", platform.url))
+        .body(body.clone());
+    let answer = sent.send().await.unwrap();
+    let (status, told) = (answer.status().as_u16(), answer.text().await.unwrap());
+    assert_eq!((status, told), (200, body.len().to_string()));
+}

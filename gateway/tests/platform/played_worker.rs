@@ -1,7 +1,7 @@
 //! A worker without sandboxes. What an invocation does is said by its path:
 //!
 //! `/` and others: the request told as JSON · `/slow/MS` · `/hang` · `/stall`: a chunk, then nothing · `/echo`: the body, as it comes ·
-//! `/trickle/MS`: a chunk, and the end after a while · `/flood`: chunks without end · `/throw` · `/crash` · `/swallow`: reads the body and answers its length
+//! `/trickle/MS`: a chunk, and the end after a while · `/flood`: chunks without end · `/throw` · `/crash` · `/swallow`: reads the body and answers its length · `/later/MS`: the same, after a while
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -427,10 +427,21 @@ async fn invoke(State(worker): State<Arc<Inner>>, request: Request) -> Response 
     Response::from_parts(parts, Body::from_stream(stream))
 }
 
+async fn swallow(request: Request) -> Response {
+    match request.into_body().collect().await {
+        Ok(body) => body.to_bytes().len().to_string().into_response(),
+        Err(_) => StatusCode::BAD_REQUEST.into_response(),
+    }
+}
+
 async fn act(path: &str, request: Request) -> Response {
     if let Some(ms) = path.strip_prefix("/slow/") {
         tokio::time::sleep(Duration::from_millis(ms.parse().unwrap())).await;
         return told(path, &request);
+    }
+    if let Some(ms) = path.strip_prefix("/later/") {
+        tokio::time::sleep(Duration::from_millis(ms.parse().unwrap())).await;
+        return swallow(request).await;
     }
     if let Some(value) = path.strip_prefix("/cookie/") {
         // What it was sent, backwards, so that it is not found by who looks for it.
@@ -464,10 +475,7 @@ async fn act(path: &str, request: Request) -> Response {
             Body::from_stream(futures::stream::once(async { chunk }).chain(futures::stream::pending())).into_response()
         }
         "/echo" => request.into_body().into_response(),
-        "/swallow" => match request.into_body().collect().await {
-            Ok(body) => body.to_bytes().len().to_string().into_response(),
-            Err(_) => StatusCode::BAD_REQUEST.into_response(),
-        },
+        "/swallow" => swallow(request).await,
         "/throw" => {
             let thrown = json!({"errorType": "ValueError", "errorMessage": "no such order", "trace": []});
             ([(FUNCTION_ERROR, "1")], Json(thrown)).into_response()
