@@ -12,11 +12,15 @@
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::extensions::{self, Extension};
 
 /// Parts of an answer that may wait for the platform to take them.
 const PARTS: usize = 4;
+
+/// How much later the answer to an event may come than the call for the next.
+const OVERTAKEN: Duration = Duration::from_millis(250);
 
 /// An event for the runtime.
 #[derive(Debug, Default)]
@@ -264,9 +268,17 @@ impl Exchange {
 
     // What the runtime does.
 
-    /// Waits for the next event. One that was taken and not answered is given again.
+    /// Waits for the next event. One that was taken and not answered is given again, but not while its answer comes.
+    /// The answer has a connection of its own, which this call may overtake: AWS's client for Node.js does not wait
+    /// for the end of a stream that has failed.
     pub(crate) fn next(&self) -> Result<Arc<Event>, Refusal> {
         let mut state = self.lock();
+        if state.stage == Stage::Running {
+            let is_running = |state: &mut State| state.stage == Stage::Running;
+            let waited = self.changed.wait_timeout_while(state, OVERTAKEN, is_running);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let mut state = self.wait_while(state, |state| state.stage == Stage::Responding);
         match state.stage {
             Stage::Started | Stage::Restoring | Stage::ResponseSent => state.stage = Stage::Ready,
             Stage::Ready | Stage::Running => {}

@@ -82,6 +82,29 @@ fn an_event_goes_to_the_runtime_and_its_answer_back_one_at_a_time() {
 }
 
 #[test]
+fn a_call_for_the_next_event_that_overtakes_an_answer_waits_for_its_end() {
+    let exchange = Arc::new(Exchange::new());
+    let first = beside(&exchange, Exchange::next);
+    exchange.until_initialised();
+    let _parts = exchange.begin_turn(event("1")).unwrap();
+    first.recv_timeout(LIMIT).unwrap().unwrap();
+    // One before the answer begins, one before it ends.
+    let early = beside(&exchange, Exchange::next);
+    assert!(waits(&early));
+    let to = exchange.respond("1", "InvocationResponse").unwrap();
+    let late = beside(&exchange, Exchange::next);
+    thread::sleep(OVERTAKEN);
+    assert!(waits(&early) && waits(&late));
+    to.send(Part::End).unwrap();
+    exchange.responded();
+    exchange.end_turn();
+    assert!(waits(&early) && waits(&late));
+    let _parts = exchange.begin_turn(event("2")).unwrap();
+    let given = [early, late].map(|next| next.recv_timeout(LIMIT).unwrap().unwrap().id.clone());
+    assert_eq!(given, ["2", "2"]);
+}
+
+#[test]
 fn a_runtime_that_waits_for_its_restore_is_told_once_and_gets_no_event_before() {
     let exchange = Arc::new(Exchange::new());
     assert!(!exchange.awaits_restore());
