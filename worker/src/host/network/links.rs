@@ -8,7 +8,8 @@ use ipnet::IpNet;
 use netlink_packet_core::{DefaultNla, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, AddressScope};
 use netlink_packet_route::link::{
-    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, State,
+    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo,
+    LinkMessage, State,
 };
 use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 use netlink_packet_route::route::{
@@ -66,6 +67,20 @@ pub(super) fn remove_named(batch: &mut Batch, name: &str) {
     let mut message = LinkMessage::default();
     message.attributes.push(LinkAttribute::IfName(name.to_owned()));
     batch.route("remove a link", 0, RouteNetlinkMessage::DelLink(message));
+}
+
+/// Keeps the kernel from giving an interface an IPv6 address of its own. The interface must be down.
+///
+/// The setting in /proc/sys does the same for interfaces to come, but whoever writes it does so again and again, without
+/// a pause, as long as anybody else changes any network of the host: 636 times for each restore, where sandboxes end
+/// meanwhile. This message waits.
+pub(super) fn no_own_address(batch: &mut Batch, index: u32) {
+    let mode = AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(In6AddrGenMode::None)]);
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    message.attributes = vec![LinkAttribute::AfSpecUnspec(vec![mode])];
+    let message = RouteNetlinkMessage::SetLink(message);
+    batch.route("keep an interface from having an address of its own", 0, message);
 }
 
 /// Brings an interface up.

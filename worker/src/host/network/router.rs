@@ -47,17 +47,15 @@ const SETTINGS4: [(&str, &str); 7] = [
     ("/proc/sys/net/ipv4/conf/all/send_redirects", "0"),
     ("/proc/sys/net/ipv4/conf/default/send_redirects", "0"),
 ];
-/// The same for IPv6, if the kernel has it.
-const SETTINGS6: [(&str, &str); 3] = [
+/// The same for IPv6, if the kernel has it. The kernel makes no addresses of its own.
+const SETTINGS6: [(&str, &str); 4] = [
     ("/proc/sys/net/ipv6/conf/all/forwarding", "1"),
     ("/proc/sys/net/ipv6/icmp/ratelimit", "0"),
     ("/proc/sys/net/ipv6/conf/default/accept_dad", "0"),
-];
-/// Disables addresses made by the kernel, and router advertisements. Used in each namespace, sandboxes' too.
-const QUIET6: [(&str, &str); 2] = [
     ("/proc/sys/net/ipv6/conf/default/addr_gen_mode", "1"),
-    ("/proc/sys/net/ipv6/conf/default/accept_ra", "0"),
 ];
+/// Disables router advertisements. Used in each namespace, sandboxes' too.
+const QUIET6: [(&str, &str); 1] = [("/proc/sys/net/ipv6/conf/default/accept_ra", "0")];
 
 /// Why there is no network.
 #[derive(Debug, thiserror::Error)]
@@ -193,6 +191,9 @@ impl Router {
             .map_err(RouterError::Namespace)??;
         let slot = self.link(sandbox)?;
         let mut batch = Batch::default();
+        if self.ipv6 {
+            links::no_own_address(&mut batch, INSIDE_INDEX);
+        }
         links::up(&mut batch, INSIDE_INDEX);
         for (address, gateway) in [(INSIDE.into(), GATEWAY.into()), (INSIDE6.into(), GATEWAY6.into())]
             .into_iter()
@@ -347,11 +348,11 @@ fn network(address: IpAddr, prefix: u8) -> IpNet {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_link_passes_once_both_its_ends_are_up() {
+    /// A router's namespace with a link, as interface 7, to a sandbox's, and a socket in each.
+    fn linked() -> Option<([NetworkNamespace; 2], [Socket; 2])> {
         if !nix::unistd::geteuid().is_root() {
             println!("skipped: not root");
-            return;
+            return None;
         }
         let router = NetworkNamespace::make().unwrap();
         let sandbox = NetworkNamespace::make().unwrap();
@@ -366,6 +367,35 @@ mod tests {
         let mut batch = Batch::default();
         links::link(&mut batch, &near, &far, sandbox.as_fd());
         batch.send(&kernel).unwrap();
+        Some(([router, sandbox], [kernel, inside]))
+    }
+
+    #[test]
+    fn the_kernel_gives_a_sandbox_no_address_of_its_own() {
+        let Some(([_, sandbox], [_, inside])) = linked() else {
+            return;
+        };
+        if !has_ipv6() {
+            println!("skipped: no IPv6");
+            return;
+        }
+        let mut batch = Batch::default();
+        links::no_own_address(&mut batch, INSIDE_INDEX);
+        links::up(&mut batch, INSIDE_INDEX);
+        links::address(&mut batch, INSIDE_INDEX, INSIDE6.into());
+        batch.send(&inside).unwrap();
+        let read = || std::fs::read_to_string("/proc/thread-self/net/if_inet6");
+        let addresses = sandbox.within(read).unwrap().unwrap();
+        let of_the_link = addresses.lines().filter(|line| line.ends_with(INSIDE_NAME));
+        assert_eq!(of_the_link.count(), 1, "{addresses}");
+        assert!(!addresses.contains("fe80"), "{addresses}");
+    }
+
+    #[test]
+    fn a_link_passes_once_both_its_ends_are_up() {
+        let Some((_namespaces, [kernel, inside])) = linked() else {
+            return;
+        };
         let passes = || links::passes(&ask(&kernel, "look", links::look(7)).unwrap());
         assert!(!passes(), "the other end is down");
         let mut batch = Batch::default();
