@@ -19,8 +19,7 @@ fn migrate(cluster: &Cluster, instance: &str, request: &Value) -> Reply {
         .send()
 }
 
-/// Has a connection that was written to and is not accepted, or a socket that was renamed, until it is asked for
-/// neither.
+/// Has a connection that was written to and is not accepted, or a socket with two names, until it is asked for neither.
 const IN_THE_WAY: &str = r#"
 import os, socket
 held = []
@@ -41,7 +40,7 @@ def handler(event, context):
         client.send(b"x")
         held.append(client)
     else:
-        os.rename("/tmp" + path, "/tmp" + path + ".now")
+        os.link("/tmp" + path, "/tmp" + path + ".too")
     return {}
 "#;
 
@@ -59,7 +58,7 @@ fn an_instance_that_stays_for_what_it_has_is_a_conflict_that_says_what_to_do() {
     let first = cluster.fresh("restored", "stays", "/").ok();
     let here = cluster.instances_of("stays");
     let to = json!({ "to": ids.iter().find(|id| **id != here[0].worker).unwrap() });
-    for (path, told) in [("/waiting", "accept it"), ("/renamed", "it was renamed")] {
+    for (path, told) in [("/waiting", "accept it"), ("/linked", "remove the others")] {
         cluster.get("stays", path).ok();
         let stayed = migrate(&cluster, first.instance(), &to)
             .error(409, "conflict")

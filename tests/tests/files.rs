@@ -380,12 +380,6 @@ fn what_criu_cannot_dump_is_said_with_its_cause() {
             "a lease on a file",
         ),
         (
-            "renamed",
-            "bound = socket.socket(socket.AF_UNIX)\nbound.bind('/tmp/a')\nbound.listen()\nos.rename('/tmp/a', '/tmp/b')"
-                .to_owned(),
-            "is not at the path it was bound to",
-        ),
-        (
             "processor-time",
             "assert libc.timer_create(3, None, ctypes.byref(ctypes.c_void_p())) == 0".to_owned(),
             "a POSIX timer that counts the processor time of",

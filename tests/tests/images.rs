@@ -53,7 +53,9 @@ def files():
     ]
 
 def reached():
-    with socket.socket(socket.AF_UNIX) as client:
+    with socket.socket(socket.AF_UNIX) as client, socket.socket(socket.AF_UNIX) as other:
+        other.connect("/srv/moved.sock")
+        moved.accept()[0].close()
         client.connect("/srv/app.sock")
         listening.accept()[0].close()
         return client.getpeername()
@@ -83,6 +85,10 @@ database.execute("create table rows (n)")
 listening = socket.socket(socket.AF_UNIX)
 listening.bind("/srv/app.sock")
 listening.listen()
+moved = socket.socket(socket.AF_UNIX)
+moved.bind("/srv/moved.tmp")
+moved.listen()
+os.rename("/srv/moved.tmp", "/srv/moved.sock")
 
 # Of the image, locked and without a name.
 locked = open(__file__)

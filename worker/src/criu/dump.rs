@@ -26,7 +26,7 @@ use tokio::runtime::Handle;
 use super::installation::Criu;
 use super::open_files::{self, OpenFiles};
 use super::quiesce::{QuiesceError, QuiescedFunction};
-use super::{connections, link_names, probe, refusal, same_files, semaphores};
+use super::{connections, link_names, probe, refusal, same_files, semaphores, unix_names};
 use crate::host::cgroup::Cgroup;
 use crate::host::sandbox::dumper::Dumper;
 use crate::host::sandbox::{Sandbox, SandboxError};
@@ -220,7 +220,7 @@ impl DumpingCriu {
         };
         let mut work = Some(|| {
             edit(&self.dir)?;
-            let verified = check(&self.dir, sandbox, &dump.expected)?;
+            let verified = check(&self.dir, sandbox, cgroup, &dump.expected)?;
             let connections = connections::copy(cgroup, &verified);
             let saved = runtime.block_on(sandbox.save_files(&archive))?;
             let open_files = open_files::of(sandbox.init_pid(), cgroup)?;
@@ -289,11 +289,12 @@ fn first_code(line: &str) -> Option<usize> {
 }
 
 /// Checks the images before the platform makes any other change to them. No path can change meanwhile.
-fn check(dir: &Path, sandbox: &Sandbox, expected: &Expected) -> Result<Verified, StageError> {
+fn check(dir: &Path, sandbox: &Sandbox, cgroup: &Cgroup, expected: &Expected) -> Result<Verified, StageError> {
     let began = Instant::now();
-    forget_outside(dir)?;
-    let verified = verify(dir, expected)?;
     let init = sandbox.init_pid();
+    forget_outside(dir)?;
+    unix_names::settle(dir, cgroup, init, expected.uid)?;
+    let verified = verify(dir, expected)?;
     same_files::compare(init, &verified)?;
     semaphores::refuse(init, &verified)?;
     tracing::debug!(

@@ -5,7 +5,7 @@
 //! - [`dump`]: a checkpoint of running processes. [`quiesce`] stops the function for it, [`same_files`] and
 //!   [`semaphores`] look for what a copy would not have.
 //! - `connections`: those of a function to itself, at checkpoints and restores. `link_names`: names that a checkpoint
-//!   leaves. `open_files`: databases that are open at one.
+//!   leaves. `open_files`: databases that are open at one. `unix_names`: where the files of UNIX sockets are.
 //! - `restore`: processes from images, and `stages`: the work while CRIU waits, also on `sockets`. `prepared_restore`
 //!   is what they begin with: a CRIU with its order and its images. `memory` is what a pager serves of them.
 
@@ -25,6 +25,7 @@ pub mod semaphores;
 mod sockets;
 pub(crate) mod stages;
 mod tracking;
+mod unix_names;
 
 pub use installation::{Criu, CriuSettings};
 pub use tracking::Tracking;

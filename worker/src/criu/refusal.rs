@@ -9,6 +9,7 @@ use std::io::Read as _;
 
 use super::quiesce::QuiesceError;
 use super::semaphores::SemaphoreError;
+use super::unix_names::UnixNameError;
 use crate::host::sandbox::{InnerProc, SandboxError};
 
 /// What to do about a process that has outlived its parent.
@@ -28,6 +29,9 @@ pub(super) fn of_dump(failure: &CriuError, log: &str, init: Pid) -> Option<Strin
     }
     if let Some(refused) = refused.downcast_ref::<QuiesceError>() {
         return of_processes(refused);
+    }
+    if let Some(refused) = refused.downcast_ref::<UnixNameError>() {
+        return refused.is_of_function().then(|| refused.to_string());
     }
     let refused = refused.downcast_ref::<SemaphoreError>()?;
     matches!(refused, SemaphoreError::Semaphore { .. }).then(|| refused.to_string())

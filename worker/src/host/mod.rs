@@ -1,6 +1,7 @@
 //! What this host provides to sandboxes: control groups, networks, connections and namespaces. Also its load, its
 //! memory pressure and its disks.
 
+pub(crate) mod bound_file;
 pub(crate) mod breakpoints;
 pub mod cgroup;
 pub mod confined;

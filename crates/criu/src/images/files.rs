@@ -1,5 +1,5 @@
-//! `files.img`: the open and mapped files of all processes. Entries can be added. Of the existing ones, only pipes and
-//! UNIX sockets with relative names are renamed.
+//! `files.img`: the open and mapped files of all processes. Entries can be added. Of the existing ones, only pipes
+//! are renamed here, and [UNIX sockets](super::unix).
 
 use std::collections::HashMap;
 
@@ -24,20 +24,6 @@ struct FileEntry {
     #[prost(bytes = "vec", optional, tag = "18")]
     pipe: Option<Vec<u8>>,
 }
-
-/// A file, as far as it is a UNIX socket.
-#[derive(Clone, PartialEq, prost::Message)]
-struct UnixEntry {
-    #[prost(uint32, required, tag = "2")]
-    id: u32,
-    #[prost(bytes = "vec", optional, tag = "16")]
-    socket: Option<Vec<u8>>,
-}
-
-/// Field numbers of [`UnixEntry::socket`], and of a socket's name and the directory that it begins at.
-const FIELD_UNIX: u64 = 16;
-const FIELD_UNIX_NAME: u64 = 11;
-const FIELD_UNIX_DIRECTORY: u64 = 14;
 
 /// Field numbers of [`FileEntry::pipe`], and of [`PipeEntry::pipe_id`] in it.
 const FIELD_PIPE: u64 = 18;
@@ -200,32 +186,6 @@ pub fn renumber_pipes(image: &[u8], numbers: &HashMap<u32, u32>) -> Result<Optio
     Ok(Some(framing::image(FILES_MAGIC, out.iter().map(Vec::as_slice))))
 }
 
-/// Gives the UNIX sockets with these ids these paths as their names, in place of relative ones.
-///
-/// # Errors
-/// If the image does not parse.
-pub fn name_unix_sockets(image: &[u8], paths: &HashMap<u32, Vec<u8>>) -> Result<Vec<u8>, ImageError> {
-    let messages = framing::entries(image, FILES_MAGIC).map_err(|cause| ImageError::Framing { kind: KIND, cause })?;
-    let mut out = Vec::with_capacity(messages.len());
-    for (entry, message) in messages.iter().enumerate() {
-        let file = UnixEntry::decode(*message).map_err(|cause| ImageError::Message {
-            kind: KIND,
-            entry,
-            cause,
-        })?;
-        let (Some(path), Some(socket)) = (paths.get(&file.id), file.socket) else {
-            out.push(message.to_vec());
-            continue;
-        };
-        let name = [path.as_slice(), &[0]].concat();
-        let named = wire::without(&socket, FIELD_UNIX_DIRECTORY)
-            .and_then(|socket| wire::with_bytes(&socket, FIELD_UNIX_NAME, &name))
-            .and_then(|socket| wire::with_bytes(message, FIELD_UNIX, &socket));
-        out.push(named.map_err(|cause| ImageError::Wire { kind: KIND, cause })?);
-    }
-    Ok(framing::image(FILES_MAGIC, out.iter().map(Vec::as_slice)))
-}
-
 /// The paths of regular files, by id. Paths that are not UTF-8 are converted lossily.
 pub fn file_names(image: &[u8]) -> Result<HashMap<u32, String>, ImageError> {
     let names = FilesImage::parse(image)?.names.into_iter();
@@ -259,32 +219,6 @@ mod tests {
         assert_eq!(after, Some(image(&[pipe(1, 90), file, pipe(2, 71), pipe(3, 90)])));
         let taken = renumber_pipes(&before, &HashMap::from([(70, 71)])).unwrap();
         assert_eq!(taken, None, "two pipes would be one");
-    }
-
-    #[test]
-    fn sockets_with_relative_names_get_their_whole_paths_and_nothing_else_changes() {
-        // Its kind, its name, a field unknown here, and its directory.
-        let socket = |name: &[u8], directory: &[u8]| {
-            let plain = wire::with_bytes(&[0x18, 1, 0x5a, 0, 0x60, 3], FIELD_UNIX_NAME, name).unwrap();
-            match directory {
-                b"" => plain,
-                directory => wire::with_bytes(&plain, FIELD_UNIX_DIRECTORY, directory).unwrap(),
-            }
-        };
-        let entry = |id: u32, socket: Vec<u8>| {
-            let file = UnixEntry {
-                id,
-                socket: Some(socket),
-            };
-            wire::with_varint(&file.encode_to_vec(), 1, 7).unwrap()
-        };
-        let file = regular_file(9, "/lib.so").encode_to_vec();
-        let image = |messages: &[Vec<u8>]| framing::image(FILES_MAGIC, messages.iter().map(Vec::as_slice));
-        let other = entry(2, socket(b"/tmp/other\0", b""));
-        let before = image(&[entry(1, socket(b"near\0", b"/tmp")), file.clone(), other.clone()]);
-        let named = name_unix_sockets(&before, &HashMap::from([(1, b"/tmp/near".to_vec())])).unwrap();
-        assert_eq!(named, image(&[entry(1, socket(b"/tmp/near\0", b"")), file, other]));
-        assert!(name_unix_sockets(b"none", &HashMap::new()).is_err());
     }
 
     #[test]

@@ -18,11 +18,12 @@ mod template;
 pub mod testing;
 mod time;
 mod travel;
+mod unix;
 mod users;
 mod wire;
 
 pub use self::core::{adopts_orphans, rseq_area, with_user, without_death_signal};
-pub use files::{file_names, name_unix_sockets, renumber_pipes};
+pub use files::{file_names, renumber_pipes};
 pub use framing::FramingError;
 pub use inventory::Inventory;
 pub use mappings::{Backing, Mapping, parse_mappings};
@@ -35,6 +36,7 @@ pub use template::{
 
 pub use time::{ClockTimes, OtherTime, clock_times, in_criu_s_time};
 pub use travel::{Travelling, WrittenRun, parent_images, place_external, travelling};
+pub use unix::{BoundSocket, SocketFile, bound_sockets, name_unix_sockets, place_unix_sockets};
 pub use users::in_users_of;
 
 /// Why bytes are not the expected image.

@@ -1,23 +1,29 @@
 //! Sockets, which are asked themselves: tables in `/proc/PID/net` can be large, and hold the kernel's locks.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 
 use nix::sys::socket::{
     AddressFamily, SockType, SockaddrLike, SockaddrStorage, getpeername, getsockname, getsockopt, sockopt,
 };
-use rekindle_wire::api::KernelObject;
+use rekindle_wire::api::{Fate, KernelObject};
 use rustix::fs::fstat;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use super::{Process, Verdict};
+use crate::host::bound_file::{self, BoundName};
 
 /// What is known of a socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Kind {
     Unix,
+    /// UNIX, bound to this path, which has become of it.
+    Bound(String, BoundName),
     Udp(Option<SocketAddr>),
     Listening(Option<SocketAddr>),
     /// TCP with the addresses of both ends, if it is connected.
@@ -75,7 +81,24 @@ fn ask(host: i32, number: u32) -> io::Result<(u64, Kind)> {
     let process = pidfd_open(process, PidfdFlags::empty())?;
     let number = i32::try_from(number).map_err(|_| none())?;
     let socket = pidfd_getfd(&process, number, PidfdGetfdFlags::empty())?;
-    Ok((fstat(&socket)?.st_ino, kind_of(&socket)))
+    let kind = bound(host, &socket).unwrap_or_else(|| kind_of(&socket));
+    Ok((fstat(&socket)?.st_ino, kind))
+}
+
+/// Looks at a UNIX socket that is bound to a file. Of another it returns `None`.
+fn bound(host: i32, socket: &OwnedFd) -> Option<Kind> {
+    let own = getsockname::<SockaddrStorage>(socket.as_raw_fd()).ok()?;
+    let path = own.as_unix_addr()?.path()?;
+    let root = bound_file::root_of(host).ok()?;
+    let file = bound_file::of(&root, socket, path.as_os_str().as_bytes()).ok()??;
+    let name = match file.name {
+        // A relative name leads to where the process was then.
+        BoundName::Moved(now) if path.is_relative() && Path::new(OsStr::from_bytes(&now)).ends_with(path) => {
+            BoundName::Kept
+        }
+        name => name,
+    };
+    Some(Kind::Bound(path.display().to_string(), name))
 }
 
 fn kind_of(socket: &OwnedFd) -> Kind {
@@ -113,6 +136,7 @@ fn verdict(kind: &Kind, is_inside: impl Fn(SocketAddr, SocketAddr) -> bool) -> V
     let at = |address: &Option<SocketAddr>| address.map_or_else(|| "no address".to_owned(), |a| a.to_string());
     match kind {
         Kind::Unix => Verdict::kept("a UNIX socket"),
+        Kind::Bound(path, name) => of_bound(path, name),
         Kind::Netlink => Verdict::kept("a netlink socket"),
         Kind::Udp(own) => Verdict::kept(format!("a UDP socket at {}", at(own))),
         Kind::Listening(own) => Verdict::kept(format!("a listening socket at {}", at(own))),
@@ -132,12 +156,36 @@ fn verdict(kind: &Kind, is_inside: impl Fn(SocketAddr, SocketAddr) -> bool) -> V
     }
 }
 
+/// Says what becomes of a UNIX socket that was bound to `path`.
+fn of_bound(path: &str, name: &BoundName) -> Verdict {
+    match name {
+        BoundName::Kept => Verdict::kept(format!("a UNIX socket at {path}")),
+        BoundName::Removed => Verdict::kept(format!("a UNIX socket without a name, once {path}")),
+        BoundName::Moved(now) => Verdict::of(
+            Fate::Kept,
+            format!("a UNIX socket at {}, once {path}", String::from_utf8_lossy(now)),
+            "copies are bound to where it is",
+            None,
+        ),
+        BoundName::Stranded => Verdict::refused(
+            format!("a UNIX socket without a name or directory, once {path}"),
+            "keep the directory that it was bound in",
+        ),
+        BoundName::Linked(links) => Verdict::refused(
+            format!("a UNIX socket with {links} names, bound to {path}"),
+            "remove the other names: a copy would have one",
+        ),
+        BoundName::Unknown => Verdict::refused(
+            format!("a UNIX socket that has another name by a hard link, once {path}"),
+            "rename it instead of giving it a link and removing its name",
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream, UdpSocket};
-    use std::os::unix::net::UnixStream;
-
-    use rekindle_wire::api::Fate;
+    use std::os::unix::net::{UnixListener, UnixStream};
 
     use super::*;
 
@@ -181,5 +229,35 @@ mod tests {
         assert_eq!(of(UnixStream::pair().unwrap().0.into()), "a UNIX socket");
         let other = verdict(&Kind::Other(Some(AddressFamily::Vsock)), |_, _| false);
         assert_eq!(other.fate, Fate::Refused);
+    }
+
+    #[test]
+    fn a_unix_socket_is_told_by_the_name_that_it_has_now() {
+        let directory = tempfile::tempdir().unwrap();
+        let [first, second] = ["a", "b"].map(|name| directory.path().join(name));
+        let socket = OwnedFd::from(UnixListener::bind(&first).unwrap());
+        let host = std::process::id().cast_signed();
+        if bound(host, &socket).is_none() {
+            println!("skipped: the kernel does not tell the files of sockets");
+            return;
+        }
+        let told = || {
+            let told = verdict(&bound(host, &socket).unwrap(), |_, _| false);
+            (told.fate, told.what)
+        };
+        let (at, once) = (second.display(), first.display());
+        assert_eq!(told(), (Fate::Kept, format!("a UNIX socket at {once}")));
+        std::fs::rename(&first, &second).unwrap();
+        assert_eq!(told(), (Fate::Kept, format!("a UNIX socket at {at}, once {once}")));
+        std::fs::hard_link(&second, &first).unwrap();
+        assert_eq!(told().0, Fate::Refused);
+        std::fs::remove_file(&second).unwrap();
+        std::fs::remove_file(&first).unwrap();
+        assert_eq!(
+            told(),
+            (Fate::Kept, format!("a UNIX socket without a name, once {once}"))
+        );
+        let pair = OwnedFd::from(UnixStream::pair().unwrap().0);
+        assert_eq!(bound(host, &pair), None);
     }
 }
