@@ -214,7 +214,7 @@ fn a_version_whose_copies_would_share_numbers_is_refused_where_they_must_not() {
     let folder = java(&home, "unique-java", "ZGC", "snapshot = \"unique\"");
     let refused = shared().try_deploy(&folder).unwrap_err();
     assert!(
-        refused.contains("snapshot = \"unique\" refuses this version"),
+        refused.contains("not_unique") && refused.contains("snapshot = \"unique\" refuses this version"),
         "{refused}"
     );
     assert!(

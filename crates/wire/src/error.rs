@@ -101,6 +101,8 @@ error_codes! {
     MigrationLost = ("migration_lost", BAD_GATEWAY),
     /// Dependencies or files of the function could not be built.
     BuildFailed = ("build_failed", UNPROCESSABLE_ENTITY),
+    /// Copies of the function would share random numbers, which its `snapshot = "unique"` forbids.
+    NotUnique = ("not_unique", UNPROCESSABLE_ENTITY),
     /// The instance that the gateway wanted is gone. The gateway places the request again. Not visible to users.
     InstanceGone = ("instance_gone", GONE),
     /// The instance already has its maximum of requests in flight. The gateway places the request again. Not visible to

@@ -4,5 +4,6 @@ pub mod build;
 pub mod builder;
 pub mod prepare;
 pub mod rehearsal;
+pub(crate) mod unique;
 pub(crate) mod unlisted;
 pub(crate) mod warm_up;

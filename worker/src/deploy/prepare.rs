@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use super::builder::Builder;
 use super::rehearsal::Rehearser;
 use super::unlisted::UnlistedInstance;
-use super::warm_up;
+use super::{unique, warm_up};
 use crate::criu::refusal::told_by_init;
 use crate::errors::unavailable;
 use crate::host::disk::free_bytes;
@@ -174,7 +174,7 @@ impl Preparer {
         match taken {
             Ok(None) => {}
             Ok(Some(published)) => {
-                refuse_repeating(&spec, &published.summary)?;
+                unique::refuse(&spec, published.summary.randomness.as_ref())?;
                 let summary = SnapshotSummary {
                     refused_warmups,
                     ..published.summary
@@ -441,20 +441,4 @@ fn no_snapshot(instance: &Instance, why: String) -> String {
     tracing::warn!(function = %instance.spec.function, error = %why, "no snapshot");
     instance.sink.platform(format!("no snapshot: {why}"));
     why
-}
-
-/// Rejects a version whose copies must share no random number if it has a generator that cannot be reseeded.
-fn refuse_repeating(spec: &VersionSpec, snapshot: &SnapshotSummary) -> Result<(), ApiError> {
-    let repeating = snapshot.randomness.as_ref().and_then(|told| told.repeating.first());
-    match repeating.filter(|_| spec.manifest.unique) {
-        None => Ok(()),
-        Some(repeating) => Err(ApiError::new(
-            ErrorCode::InvalidManifest,
-            format!(
-                "snapshot = \"unique\" refuses this version, whose copies would share numbers of {}: {}. Where the \
-                 function does so, or needs no such numbers, set snapshot = true",
-                repeating.name, repeating.advice
-            ),
-        )),
-    }
 }
