@@ -115,12 +115,11 @@ impl Sink {
             lines.push(self.inner.line(PLATFORM, text))
         });
         splitter.finish(|text| lines.push(self.inner.line(PLATFORM, text)));
-        self.inner.remember(&lines);
         self.inner.queue(lines);
     }
 
-    /// Returns the instance's newest `count` lines, oldest first; at most [`LogLimits::kept_lines`]. They include lines
-    /// that the rate limit dropped from the log.
+    /// Returns the function's newest `count` lines, oldest first; at most [`LogLimits::kept_lines`]. They include lines
+    /// that the rate limit dropped from the log, and none of the platform's own.
     pub fn tail(&self, count: usize) -> Vec<LogLine> {
         let newest = &self.inner.state.lock().newest;
         newest

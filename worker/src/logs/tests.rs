@@ -78,8 +78,9 @@ async fn lines_of_both_streams_are_kept_with_their_origin() {
             .all(|l| l.version == VersionNumber(3) && l.unix_ms > 1_600_000_000_000)
     );
     assert_eq!(
-        sink.tail(2).iter().map(|l| l.text.as_str()).collect::<Vec<_>>(),
-        ["bad \u{fffd} byte", "killed"]
+        sink.tail(1).iter().map(|l| l.text.as_str()).collect::<Vec<_>>(),
+        ["bad \u{fffd} byte"],
+        "what the platform says is not the function's last line"
     );
     assert_eq!(f.texts(1).await, ["killed"]);
 }
