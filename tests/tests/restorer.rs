@@ -98,6 +98,49 @@ def handler(event, context):
     }
 "#;
 
+/// Files whose modes keep their owner from opening them as they are open: written, read, without a name, mapped, and a
+/// directory. A child has them too.
+const SHUT: &str = r#"
+import mmap, os
+
+def made(name, flags, mode):
+    number = os.open(name, flags | os.O_CREAT, 0o600)
+    os.write(number, b"early") if flags & os.O_ACCMODE else None
+    os.chmod(name, mode)
+    return number
+
+with open("/tmp/read", "w") as file:
+    file.write("to read")
+log = made("/tmp/log", os.O_WRONLY | os.O_APPEND, 0o400)
+lock = made("/tmp/lock", os.O_RDWR, 0)
+read = made("/tmp/read", os.O_RDONLY, 0o2200)
+gone = made("/tmp/gone", os.O_RDWR, 0o400)
+os.remove("/tmp/gone")
+shared = made("/dev/shm/shared", os.O_RDWR, 0o400)
+mapped = mmap.mmap(shared, 5)
+os.close(shared)
+os.mkdir("/tmp/shut")
+open("/tmp/shut/inside", "w").close()
+directory = os.open("/tmp/shut", os.O_RDONLY | os.O_DIRECTORY)
+os.chmod("/tmp/shut", 0o300)
+down, up = os.pipe(), os.pipe()
+if os.fork() == 0:
+    while os.read(down[0], 1):
+        os.write(log, b"!")
+        os.write(up[1], os.pread(lock, 9, 0) + mapped[:])
+
+def handler(event, context):
+    os.write(down[1], b"?")
+    child = os.read(up[0], 99).decode()
+    names = ["/tmp/log", "/tmp/lock", "/tmp/read", "/dev/shm/shared", "/tmp/shut"]
+    mapped[0:1] = b"E"
+    return {
+        "child": child, "log": os.fstat(log).st_size, "read": os.pread(read, 9, 0).decode(),
+        "gone": os.pread(gone, 9, 0).decode(), "mapped": mapped[:].decode(), "inside": os.listdir(directory),
+        "modes": [oct(os.stat(name).st_mode & 0o7777) for name in names],
+    }
+"#;
+
 #[test]
 fn programs_restore_what_they_can_and_criu_what_is_named() {
     let options = ["--memory", "12GiB", "--restorer", "auto"];
@@ -121,6 +164,14 @@ fn programs_restore_what_they_can_and_criu_what_is_named() {
     let says = json!({
         "child": "firstfirst", "twice": ["first", "second"], "gone": "gone", "linked": ["second", "second", 1],
         "now": ["third", "third", "second"], "same": true,
+    });
+    assert_eq!(body, says);
+    assert_eq!(made, [3.0, 0.0], "{}", platform.log_tail(30));
+
+    let (body, made) = restored(&platform, "shut", SHUT);
+    let says = json!({
+        "child": "earlyearly", "log": 6, "read": "to read", "gone": "early", "mapped": "Early", "inside": ["inside"],
+        "modes": ["0o400", "0o0", "0o2200", "0o400", "0o300"],
     });
     assert_eq!(body, says);
     assert_eq!(made, [3.0, 0.0], "{}", platform.log_tail(30));

@@ -7,10 +7,10 @@ use rekindle_verify::messages::{Descriptor, FileEntry, MemFd, Pipe, RegularFile,
 use rekindle_verify::{Process, Verified};
 
 use crate::builder::Builder;
-use crate::flags::{ACCESS, ASYNC, LARGE_FILE, PLAIN, WRITE_ONLY, is_owned_by_nobody, made_with, opened_with};
+use crate::flags::{ACCESS, ASYNC, LARGE_FILE, PLAIN, WRITE_ONLY, is_owned_by_nobody, made_with};
 use crate::task::left;
 use crate::unix::UnixSockets;
-use crate::{Plan, Refusal, Source, memory_files, sockets};
+use crate::{Plan, Refusal, Source, memory_files, opening, sockets};
 
 /// The descriptors of a process, by number.
 type Descriptors = BTreeMap<u32, Descriptor>;
@@ -305,7 +305,7 @@ impl<'a> Maker<'a> {
             return Err("neither a regular file, a directory nor a device");
         }
         let name = self.source.name(descriptor.id, file);
-        self.b.path(Code::Open, opened_with(file.flags), name);
+        opening::open(self.b, file.flags, name, file);
         let close = descriptor.flags & 1;
         self.b.op(Code::Keep, descriptor.fd, [file.pos, close.into()]);
         Ok(())

@@ -5,7 +5,8 @@
 //!
 //! - `family`: processes, sessions, groups, clocks
 //! - `memory`: mappings, pages, the kernel's own pages
-//! - `descriptors`, `sockets`, `unix`, `names`: open files; `memory_files`: those in memory, and shared memory
+//! - `descriptors`, `opening`, `sockets`, `unix`, `names`: open files
+//! - `memory_files`: those in memory, and shared memory
 //! - `task`, `frame`: signals, timers, limits, threads, registers
 //! - [`mod@print`]: a program as text
 
@@ -20,6 +21,7 @@ mod host;
 mod memory;
 mod memory_files;
 mod names;
+mod opening;
 pub mod print;
 mod sockets;
 mod task;

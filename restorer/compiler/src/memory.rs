@@ -5,9 +5,8 @@ use rekindle_verify::Process;
 use rekindle_verify::messages::{Mm, Vma};
 
 use crate::builder::Builder;
-use crate::flags::opened_with;
 use crate::memory_files::{self, ANON_SHARED, MemoryFiles};
-use crate::{Memory, PageRun, Refusal, Source, names};
+use crate::{Memory, PageRun, Refusal, Source, names, opening};
 
 /// CRIU's status flags of mappings.
 mod status {
@@ -244,7 +243,7 @@ impl Plan<'_> {
             Some(Opened::Named(id, flags)) => {
                 let file = self.source.images.files.get(&id).and_then(|file| file.reg.as_ref());
                 let file = file.filter(|file| file.ext != Some(true)).ok_or(missing)?;
-                self.b.path(Code::Open, opened_with(flags), self.source.name(id, file));
+                opening::open(self.b, flags, self.source.name(id, file), file);
             }
             Some(Opened::Memory(number, flags)) => memory_files::open(self.b, number, flags),
             None => {}

@@ -44,7 +44,7 @@ fn one(f: &mut fmt::Formatter<'_>, program: Program<'_>) -> fmt::Result {
         for arg in op.args {
             write!(f, " {arg:x}")?;
         }
-        if let Some(Code::Open | Code::Create | Code::Unlink | Code::Directory) = code {
+        if let Some(Code::Open | Code::OpenOwn | Code::Create | Code::Unlink | Code::Directory) = code {
             let path = program.part(op.args[0], op.args[1]).unwrap_or_default();
             let path = path.strip_suffix(&[0]).unwrap_or(path);
             write!(f, " {}", path.escape_ascii())?;

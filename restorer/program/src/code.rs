@@ -22,6 +22,9 @@ codes! {
     Clear,
     /// Open a file for the operations that follow. `a`: flags. Path, its length with the zero at its end.
     Open,
+    /// Open a file whose permissions keep its owner from it, for the operations that follow. `a`: flags. Path, its
+    /// length with the zero at its end, permissions while it is opened, permissions after that.
+    OpenOwn,
     /// Close that file.
     Close,
     /// Map memory at its place. `a`: [`source`](crate::source). Address, length, protection, flags, offset.

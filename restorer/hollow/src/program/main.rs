@@ -15,6 +15,7 @@
 
 mod depart;
 mod identity;
+mod opening;
 mod order;
 mod run;
 mod sys;

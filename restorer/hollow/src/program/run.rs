@@ -7,7 +7,7 @@ use rekindle_restore_program::{CLOSED, Code, Op, Program, lock_of, source, windo
 
 use crate::order::Order;
 use crate::sys::{EINVAL, ENOEXEC, ENOTCONN, Errno, Outcome, call, nr};
-use crate::{depart, identity, threads};
+use crate::{depart, identity, opening, threads};
 
 /// The end of addresses of user space, with four levels of page tables.
 const USER_END: u64 = 0x7fff_ffff_f000;
@@ -65,6 +65,11 @@ impl Run {
             Code::Clear => call!(nr::MUNMAP, window::END, USER_END - window::END),
             Code::Open => {
                 self.file = self.open(a, 0, b, c)?;
+                Ok(0)
+            }
+            Code::OpenOwn => {
+                let found = self.open(opening::LOOK, 0, b, c)?;
+                self.file = opening::own(found, a, [d, e])?;
                 Ok(0)
             }
             Code::Create => {
@@ -443,7 +448,7 @@ fn place_new(descriptor: u64, number: u64) -> Outcome {
 }
 
 /// A path that leads to what a descriptor of this process is of.
-fn descriptor_path(descriptor: u64) -> Text {
+pub(crate) fn descriptor_path(descriptor: u64) -> Text {
     let mut path = Text::default();
     path.bytes(b"/proc/self/fd/");
     path.number(descriptor as i64);
@@ -452,8 +457,8 @@ fn descriptor_path(descriptor: u64) -> Text {
 }
 
 /// A short text.
-struct Text {
-    buffer: [u8; 128],
+pub(crate) struct Text {
+    pub(crate) buffer: [u8; 128],
     length: usize,
 }
 

@@ -47,6 +47,7 @@ pub(crate) mod nr {
     pub(crate) const CHDIR: u64 = 80;
     pub(crate) const LINK: u64 = 86;
     pub(crate) const UNLINK: u64 = 87;
+    pub(crate) const CHMOD: u64 = 90;
     pub(crate) const FCHMOD: u64 = 91;
     pub(crate) const UMASK: u64 = 95;
     pub(crate) const SETGROUPS: u64 = 116;
