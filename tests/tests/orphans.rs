@@ -13,9 +13,9 @@ use rekindle_wire::api::InstanceState;
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(60);
-/// A daemon by a double fork, with a session that a process leads which is gone; one that leads its own; two children
-/// of a shell in one session and group. Each daemon counts and answers at a UNIX socket. Answers with their answers,
-/// and with the tree: parent, group, session and name by process id.
+/// A daemon by a double fork, with a session that a process leads which is gone; one that leads its own; one in
+/// that of the program; two children of a shell in one session and group. Each daemon counts and answers at a UNIX
+/// socket. Answers with their answers, and with the tree: parent, group, session and name by process id.
 const CODE: &str = r#"
 import os, signal, socket, subprocess, sys, time, uuid
 
@@ -28,10 +28,10 @@ def daemon(name, twice):
                 return ask(name)
             except OSError:
                 time.sleep(0.005)
-    os.setsid() if twice else None
+    os.setsid() if twice is True else None
     if os.fork():
         os._exit(0)
-    os.setsid() if not twice else None
+    os.setsid() if twice is False else None
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(f"/tmp/{name}.sock")
     listening.listen()
@@ -61,6 +61,7 @@ def tree():
 def orphans():
     daemon("twice", True)
     daemon("leader", False)
+    daemon("inside", None)
     # The shell leads their session, and ends.
     subprocess.run(["sh", "-c", "sleep 4000 & sleep 4000 &"], start_new_session=True)
 
@@ -76,7 +77,7 @@ def handler(event, context):
         orphans()
     if path == "/more":
         daemon("more", True)
-    names = [name for name in ("twice", "leader", "more") if os.path.exists(f"/tmp/{name}.sock")]
+    names = [name for name in ("twice", "leader", "inside", "more") if os.path.exists(f"/tmp/{name}.sock")]
     return {"counts": counts, "daemons": {name: ask(name) for name in names}, "tree": tree()}
 "#;
 

@@ -128,8 +128,9 @@ codes! {
     Control,
     /// Make a child. `a`: its number in the program.
     Child,
-    /// Make a process that leads a session or a group, makes children, and ends: they become this process's. `a`: its
-    /// id. Offset of the children's numbers in the program, how many there are, whether it leads a session.
+    /// Make a process that makes children, and ends: they become the children of the nearest process, from this one up,
+    /// that adopts them. `a`: its id. Offset of the children's numbers in the program, how many there are, what it
+    /// [`leads`](crate::leads).
     Orphans,
     /// Begin a session.
     Session,

@@ -76,6 +76,16 @@ pub mod lock_of {
     pub const RANGE: u64 = 4;
 }
 
+/// What a process leads that makes others and ends.
+pub mod leads {
+    /// A group.
+    pub const GROUP: u32 = 0;
+    /// A session.
+    pub const SESSION: u32 = 1;
+    /// Neither: the others are in those of the process that it was made by.
+    pub const NOTHING: u32 = 2;
+}
+
 /// The layout of a thread's frame.
 pub mod frame {
     /// Offset of the extended state: after `ucontext`, aligned to 64 bytes.

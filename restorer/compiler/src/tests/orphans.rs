@@ -20,10 +20,15 @@ fn with(more: &[[u32; 4]], adopts: bool) -> Verified {
     images
 }
 
-/// The leader that is gone, the numbers of its children, and whether it leads a session, by operation.
-fn orphans(images: &Verified) -> Vec<(u32, Vec<u32>, bool)> {
+/// What the first process makes through others that end.
+fn orphans(images: &Verified) -> Vec<(u32, Vec<u32>, u64)> {
+    orphans_of(images, 0)
+}
+
+/// The process that ends, the numbers of those that it makes, and what it leads, by operation.
+fn orphans_of(images: &Verified, number: u32) -> Vec<(u32, Vec<u32>, u64)> {
     let compiled = compiled(images).unwrap();
-    let program = Program::parse(&compiled.program).unwrap();
+    let program = Program::parse(&compiled.program).unwrap().of(number).unwrap();
     let ops = program.ops().filter(|op| op.code == Code::Orphans as u32);
     let read = |op: Op| {
         let numbers = program.part(op.args[0], op.args[1] * 4).unwrap();
@@ -31,7 +36,7 @@ fn orphans(images: &Verified) -> Vec<(u32, Vec<u32>, bool)> {
         (
             op.a,
             numbers.iter().map(|number| u32::from_le_bytes(*number)).collect(),
-            op.args[2] != 0,
+            op.args[2],
         )
     };
     ops.map(read).collect()
@@ -49,7 +54,7 @@ fn a_process_with_the_id_of_a_leader_that_is_gone_makes_those_that_it_led() {
         ],
         true,
     );
-    assert_eq!(orphans(&images), [(503, vec![1, 3], true), (507, vec![4], false)]);
+    assert_eq!(orphans(&images), [(503, vec![1, 3], 1), (507, vec![4], 0)]);
     let first = codes(&images);
     let at = |code| first.iter().position(|found| *found == code).unwrap();
     assert!(
@@ -65,6 +70,60 @@ fn a_process_with_the_id_of_a_leader_that_is_gone_makes_those_that_it_led() {
     // A group of its own in that session, and none in the leader's.
     assert_eq!((of(1, Code::Group), of(3, Code::Group)), (0, 1));
     assert_eq!((of(1, Code::Child), of(5, Code::Session)), (1, 1));
+}
+
+#[test]
+fn the_living_leader_of_a_session_makes_those_that_have_lost_their_parent() {
+    // The program, its orphans in its group, a group of their own and one whose leader is gone, and a child of one.
+    let images = with(
+        &[
+            [502, 501, 502, 502],
+            [504, 501, 502, 502],
+            [505, 501, 502, 505],
+            [506, 501, 502, 503],
+            [507, 504, 502, 502],
+            [508, 502, 502, 502],
+        ],
+        true,
+    );
+    assert_eq!(orphans(&images), []);
+    // The second id that nothing has, for the second process.
+    assert_eq!(orphans_of(&images, 1), [(503, vec![4], 0), (510, vec![2, 3], 2)]);
+    let compiled = compiled(&images).unwrap();
+    let of = |number, code: Code| {
+        let program = Program::parse(&compiled.program).unwrap().of(number).unwrap();
+        program.ops().filter(|op| op.code == code as u32).count()
+    };
+    assert_eq!([0, 1, 2, 3].map(|number| of(number, Code::Child)), [1, 1, 1, 0]);
+    assert_eq!([1, 2, 3].map(|number| of(number, Code::Group)), [0, 0, 1]);
+}
+
+#[test]
+fn a_leader_that_the_orphans_of_do_not_reach_their_parent_makes_none() {
+    let strange = "has a session or group that is neither its own nor its parent's";
+    let refused = |more: &[[u32; 4]], adopts| {
+        let told = compiled(&with(more, adopts)).unwrap_err().to_string();
+        assert!(told.ends_with(strange), "{told}");
+    };
+    let simple = [[502, 501, 502, 502], [504, 501, 502, 502]];
+    assert!(compiled(&with(&simple, true)).is_ok());
+    refused(&simple, false);
+    // The group of a living process that does not lead the session.
+    refused(&[simple[0], [503, 502, 502, 503], [504, 501, 502, 503]], true);
+    // One that adopts is between.
+    let mut images = with(&[simple[0], [503, 502, 503, 503], [504, 501, 503, 503]], true);
+    assert!(compiled(&images).is_ok());
+    let core = images.processes[1].threads[0].core.tc.as_mut().unwrap();
+    core.child_subreaper = Some(true);
+    assert!(compiled(&images).unwrap_err().to_string().ends_with(strange));
+    // Each would be made by a child of the other.
+    let circle = [
+        [502, 501, 505, 502],
+        [503, 501, 504, 503],
+        [504, 502, 504, 504],
+        [505, 503, 505, 505],
+    ];
+    refused(&circle, true);
 }
 
 #[test]

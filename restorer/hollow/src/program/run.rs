@@ -3,7 +3,7 @@
 use core::mem::offset_of;
 
 use rekindle_restore_program::message::Said;
-use rekindle_restore_program::{CLOSED, Code, Op, Program, lock_of, source, window};
+use rekindle_restore_program::{CLOSED, Code, Op, Program, leads, lock_of, source, window};
 
 use crate::order::Order;
 use crate::sys::{EINVAL, ENOEXEC, ENOTCONN, Errno, Outcome, call, nr};
@@ -188,7 +188,7 @@ impl Run {
             }
             Code::Control => call!(nr::PRCTL, a, b, c, d, e),
             Code::Child => self.child(op.a),
-            Code::Orphans => self.orphans(op.a, b, c, d != 0),
+            Code::Orphans => self.orphans(op.a, b, c, d as u32),
             Code::Session => call!(nr::SETSID),
             Code::Group => call!(nr::SETPGID, 0, a),
             Code::Threads => {
@@ -233,20 +233,21 @@ impl Run {
         }
     }
 
-    /// Makes children in the session or group of a process that is gone: a process with its id makes them, and ends
-    /// without a signal. In a child it does not return.
-    fn orphans(&self, leader: u32, numbers: u64, count: u64, is_session: bool) -> Outcome {
+    /// Makes children that lose their parent: a process with this id makes them, and ends without a signal. It may lead
+    /// a session or group that they are in. In a child it does not return.
+    fn orphans(&self, id: u32, numbers: u64, count: u64, leads: u32) -> Outcome {
         /// Of any kind.
         const ALL: u64 = 0x4000_0000;
         let numbers = self.part(numbers, count.checked_mul(4).ok_or(EINVAL)?)?;
-        if threads::fork(leader, 0)? != 0 {
+        if threads::fork(id, 0)? != 0 {
             let mut status = 0_u32;
-            call!(nr::WAIT4, leader, &raw mut status, ALL, 0)?;
+            call!(nr::WAIT4, id, &raw mut status, ALL, 0)?;
             return if status == 0 { Ok(0) } else { Err(EINVAL) };
         }
-        let led = match is_session {
-            true => call!(nr::SETSID),
-            false => call!(nr::SETPGID, 0, 0),
+        let led = match leads {
+            leads::SESSION => call!(nr::SETSID),
+            leads::GROUP => call!(nr::SETPGID, 0, 0),
+            _ => Ok(0),
         };
         let (numbers, _) = numbers.as_chunks();
         let mut made = numbers.iter().map(|number| self.child(u32::from_le_bytes(*number)));
