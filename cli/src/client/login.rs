@@ -12,7 +12,7 @@ use rekindle_wire::api::Login as Wanted;
 use serde::{Deserialize, Serialize};
 
 use super::is_local;
-use super::oidc::{Provider, Tokens};
+use super::oidc::{Provider, Tokens, shown};
 
 /// How long before its end a token is refreshed, in seconds.
 const EARLY_S: i64 = 30;
@@ -117,9 +117,10 @@ impl Logins {
         }
         let provider = Provider::find(&wanted.issuer, &wanted.client_id).await?;
         let device = provider.begin().await?;
+        let code = shown(&device.user_code);
         match &device.verification_uri_complete {
-            Some(whole) => show(whole, None, &device.user_code),
-            None => show(&device.verification_uri, Some(&device.user_code), &device.user_code),
+            Some(whole) => show(&shown(whole), None, &code),
+            None => show(&shown(&device.verification_uri), Some(&code), &code),
         }
         let tokens = provider.wait(&device).await?;
         let login = Login::of(&wanted.issuer, &wanted.client_id, tokens);

@@ -217,7 +217,7 @@ impl Provider {
             true => String::new(),
             false => format!(" ({})", refusal.error_description),
         };
-        format!("{} answers {}{described}", self.said.issuer, refusal.error)
+        shown(&format!("{} answers {}{described}", self.said.issuer, refusal.error))
     }
 
     async fn send(&self, endpoint: &str, form: &[(&str, &str)]) -> Result<Response> {
@@ -282,9 +282,20 @@ fn end_of(token: &str) -> Option<i64> {
     Some(claims.exp)
 }
 
+/// What a provider says, as a terminal may get it: it takes other characters for commands.
+pub(super) fn shown(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_provider_says_is_no_command_for_the_terminal() {
+        let said = "https://id.example/\u{1b}]52;c;cm0gLXJm\u{7}\u{9b}2Jdevice";
+        assert_eq!(shown(said), "https://id.example/]52;c;cm0gLXJm2Jdevice");
+    }
 
     #[test]
     fn a_refreshed_login_keeps_its_refresh_token_where_no_other_comes() {
