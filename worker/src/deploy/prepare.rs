@@ -291,7 +291,7 @@ impl Preparer {
     async fn end(&self, instance: &InstanceId, why: &str) {
         if let Some(instance) = self.instances.get(instance) {
             instance.stop(why).await;
-            self.instances.remove(&instance.id);
+            self.instances.remove_this(&instance);
         }
     }
 
@@ -410,7 +410,7 @@ impl Preparer {
                 .sink
                 .platform(format!("it cannot go on after its snapshot: {why}"));
             instance.stop("its after-restore hook failed").await;
-            self.instances.remove(&instance.id);
+            self.instances.remove_this(instance);
         }
     }
 }

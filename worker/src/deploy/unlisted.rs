@@ -27,7 +27,7 @@ impl UnlistedInstance {
     pub(crate) async fn end(self, why: &str) {
         if let Some(instance) = self.instances.get(&self.instance) {
             instance.stop(why).await;
-            self.instances.remove(&self.instance);
+            self.instances.remove_this(&instance);
         }
     }
 }

@@ -273,7 +273,7 @@ async fn stop_instance(worker: Arc<Worker>, call: Call<worker::Stop>) -> Result<
         ));
     }
     instance.stop(if if_idle { "it was idle" } else { "asked for" }).await;
-    worker.instances.remove(&id);
+    worker.instances.remove_this(&instance);
     Ok(())
 }
 
@@ -362,7 +362,7 @@ async fn delete_function(worker: Arc<Worker>, call: Call<worker::RemoveFunction>
     for instance in worker.instances.all() {
         if instance.spec.function == name {
             instance.stop("its function was deleted").await;
-            worker.instances.remove(&instance.id);
+            worker.instances.remove_this(&instance);
         }
     }
     // The snapshots of its instances and of earlier versions.

@@ -53,5 +53,5 @@ pub async fn wait(
     // The outcome does not matter: the instance has had its time.
     let _ = tokio::time::timeout(OTHERS_LIMIT, alone).await;
     instance.stop("an invocation went on long past its timeout").await;
-    instances.remove(&instance.id);
+    instances.remove_this(&instance);
 }

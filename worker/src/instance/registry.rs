@@ -56,13 +56,8 @@ impl Instances {
         self.changed.notify_one();
     }
 
-    /// Removes an instance and notifies the scheduler.
-    pub fn remove(&self, id: &InstanceId) {
-        self.all.lock().remove(id);
-        self.changed.notify_one();
-    }
-
-    /// Like `remove`, unless another instance has this id by now: one that has migrated here again.
+    /// Removes an instance and notifies the scheduler. Another that has its id by now stays: one that has migrated here
+    /// again, or was started in its place.
     pub fn remove_this(&self, instance: &Arc<Instance>) {
         let mut all = self.all.lock();
         if all.get(&instance.id).is_some_and(|known| Arc::ptr_eq(known, instance)) {

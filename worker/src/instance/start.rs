@@ -36,7 +36,7 @@ struct Beginning {
 /// Reports the end of a start to those who wait for it, even when the start panics.
 struct Settled<'a> {
     instances: &'a Instances,
-    instance: &'a Instance,
+    instance: &'a Arc<Instance>,
     /// Of the instance when this start began.
     renewals: u64,
 }
@@ -44,7 +44,7 @@ struct Settled<'a> {
 impl Drop for Settled<'_> {
     fn drop(&mut self) {
         if !self.instance.settle(self.renewals) {
-            self.instances.remove(&self.instance.id);
+            self.instances.remove_this(self.instance);
         }
     }
 }

@@ -231,7 +231,7 @@ fn addresses(schedulers: &str) -> Vec<&str> {
 
 async fn stop(instances: Arc<Instances>, instance: Arc<Instance>) {
     instance.stop("the scheduler does not know it").await;
-    instances.remove(&instance.id);
+    instances.remove_this(&instance);
 }
 
 #[cfg(test)]
