@@ -11,6 +11,9 @@ use crate::scheduler::SchedulerClient;
 
 /// For how long an answer counts.
 const KNOWN_FOR: Duration = Duration::from_secs(60);
+/// For how long it counts at most while the scheduler does not answer, or does not know: as long as an invocation that
+/// was under way may take.
+const GOOD_FOR: Duration = Duration::from_secs(900);
 /// Number of answers that are kept.
 const KNOWN_MAX: usize = 8_192;
 
@@ -60,8 +63,8 @@ impl Hosted {
                     ),
                 ))
             }
-            // What was so before goes on.
-            Err(_) if known.is_some() => Ok(()),
+            // What was so before goes on, as after a change of the scheduler's leader.
+            Err(_) if known.is_some_and(|at| at.elapsed() < GOOD_FOR) => Ok(()),
             Err(error) => Err(error),
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use rekindle_wire::interface::Call;
 use rekindle_wire::interface::scheduler::{AskHost, AwaitRecalls, AwaitRoutes, Beat, Place, ReportLeases};
 use rekindle_wire::internal::{DamagedSnapshot, HeartbeatAnswer, LeaseAnswer, Placement, Presence, RoutesAnswer};
+use rekindle_wire::{ApiError, ErrorCode};
 use tracing::Span;
 
 use super::members;
@@ -133,7 +134,13 @@ pub(super) async fn heartbeat(scheduler: Scheduler, call: Call<Beat>) -> Result<
 /// Whether a worker has any instance of a namespace, in any stage.
 pub(super) async fn hosts(scheduler: Scheduler, call: Call<AskHost>) -> Result<bool, Refused> {
     let AskHost { worker, namespace } = call.at;
-    Ok(scheduler.state().fleet.hosts(&worker, namespace.as_str()))
+    let hosts = scheduler.state().fleet.hosts(&worker, namespace.as_str());
+    hosts.ok_or_else(|| {
+        ApiError::new(
+            ErrorCode::Unavailable,
+            format!("the worker {worker} has not been heard of lately, so what it runs is not known: try again"),
+        )
+    })
 }
 
 /// Boots the version from now on, since its snapshot is damaged.

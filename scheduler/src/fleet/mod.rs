@@ -40,7 +40,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use rekindle_retention::Clock;
 use rekindle_wire::api::{InstanceInfo, InstanceState, StartKind};
 use rekindle_wire::ids::GatewayId;
-use rekindle_wire::internal::VersionSpec;
+use rekindle_wire::internal::{Presence, VersionSpec};
 use rekindle_wire::{FunctionId, InstanceId, VersionNumber, WorkerId};
 
 use crate::catalog::NO_VERSION;
@@ -239,15 +239,23 @@ impl Fleet {
         site.is_some_and(fits) && self.quota_lets_go_on(instance)
     }
 
-    /// Whether the worker has an instance of the namespace, in any stage, or one is to arrive there.
-    pub(crate) fn hosts(&self, worker: &WorkerId, namespace: &str) -> bool {
+    /// Whether the worker has an instance of the namespace, in any stage, or one is to arrive there. `None` if that is
+    /// not known: the worker has not been heard yet, or not for so long that its instances were given up.
+    pub(crate) fn hosts(&self, worker: &WorkerId, namespace: &str) -> Option<bool> {
         let here = self.instances.on(worker).map(|(_, instance)| instance);
         let moving = self.instances.values().filter(|instance| {
             let to = instance.moving.as_ref().map(|moving| &moving.to);
             to == Some(worker)
         });
-        here.chain(moving)
-            .any(|instance| instance.function.namespace() == namespace)
+        let has_some = here
+            .chain(moving)
+            .any(|instance| instance.function.namespace() == namespace);
+        let is_known = match self.workers.get(worker) {
+            _ if self.expelled.contains(worker) => true,
+            None => false,
+            Some(heard) => !heard.gone || heard.presence == Presence::Left,
+        };
+        (has_some || is_known).then_some(has_some)
     }
 
     /// Number of instances of one version, in any stage.

@@ -50,12 +50,30 @@ fn a_worker_hosts_the_namespaces_of_its_instances() {
     let mut fleet = two_workers();
     let id = ready(&mut fleet, "i-a", &hello(), Millis(1));
     let here = fleet.instances.get(&id).unwrap().worker.clone();
-    assert!(fleet.hosts(&here, "default"));
-    assert!(!fleet.hosts(&here, "team"));
+    assert_eq!(fleet.hosts(&here, "default"), Some(true));
+    assert_eq!(fleet.hosts(&here, "team"), Some(false));
     let other = fleet.workers.keys().find(|worker| **worker != here).unwrap().clone();
-    assert!(!fleet.hosts(&other, "default"));
+    assert_eq!(fleet.hosts(&other, "default"), Some(false));
     fleet.instances.remove(&id);
-    assert!(!fleet.hosts(&here, "default"));
+    assert_eq!(fleet.hosts(&here, "default"), Some(false));
+}
+
+#[test]
+fn what_a_worker_hosts_is_unknown_until_it_is_heard_and_once_it_is_given_up() {
+    // A leader that has just begun has heard nobody.
+    let new = Fleet::default();
+    assert_eq!(new.hosts(&worker(0), "default"), None);
+    let mut fleet = two_workers();
+    let id = ready(&mut fleet, "i-a", &hello(), Millis(1));
+    let here = fleet.instances.get(&id).unwrap().worker.clone();
+    fleet.note_silence(Millis(60_000));
+    assert!(
+        fleet.instances.is_empty(),
+        "its instances run on, and are given up here"
+    );
+    assert_eq!(fleet.hosts(&here, "default"), None);
+    fleet.expel(&here, Millis(60_000));
+    assert_eq!(fleet.hosts(&here, "default"), Some(false));
 }
 
 #[test]

@@ -63,7 +63,8 @@ crate::endpoints! {
     /// Reports what runs on a worker.
     [Worker] POST "/internal/heartbeat" Beat {} (Heartbeat) => OK HeartbeatAnswer;
 
-    /// Asks whether a worker runs, or makes ready, any function of a namespace.
+    /// Asks whether a worker runs, or makes ready, any function of a namespace. `unavailable` if the scheduler has not
+    /// heard of it lately.
     [Gateway] GET "/internal/workers/{worker}/namespaces/{namespace}" AskHost {
         /// The worker.
         worker: WorkerId,
