@@ -168,11 +168,15 @@ fn begin(fleet: &Fleet, live: &LiveVersion, there: Option<&OfVersion>, ask: &Ask
         };
         // Within a version, the least recently used instance of equal state is worth least.
         let unused = fleet.instances.named(all.unused.iter().map(|(_, id)| id));
+        let given_up = || {
+            let least = fleet.least_worth(unused.filter(not_its_own).take(COMPARED));
+            least.or_else(|| longest_held(ask, all))
+        };
+        // What is given up already may be enough.
+        let is_needed = fleet.counted_later(all, now) >= max;
         return Begin::Not(Decision::Wait {
             shortage: Shortage::Instances,
-            free_up: fleet
-                .least_worth(unused.filter(not_its_own).take(COMPARED))
-                .or_else(|| longest_held(ask, all)),
+            free_up: is_needed.then(given_up).flatten(),
         });
     }
     if let Some(over) = fleet.over_quota(live) {

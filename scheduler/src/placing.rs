@@ -95,20 +95,24 @@ async fn answer(scheduler: &Scheduler, request: PlacementRequest, was_queued: &m
         let live = state.catalog.wanted(&wanted.function, wanted.version)?;
         check_force(&live, request.force)?;
         let mut todo = Todo::default();
+        let names = Wanted::names_of(&state.catalog, &live);
         // First come, first served.
         let must_wait = if state.queue.is_waited_for(&wanted) {
             Some(waiter)
         } else {
-            let waiting = attempt(scheduler, &mut state, &live, 0, waiter, &mut todo)?;
+            let ahead = names.iter().map(|name| state.queue.waiting_as(name)).sum();
+            let waiting = attempt(scheduler, &mut state, &live, ahead, waiter, &mut todo)?;
             waiting.map(|(waiter, _)| waiter)
         };
         let queued = must_wait.is_some();
         if let Some(waiter) = must_wait {
             state.queue.push(&wanted, waiter).map_err(|_| queue_full(&live))?;
         }
-        // Those before it may wait for an instance that is on its way, which has no room for this one.
-        if !request.gone.is_empty() || (queued && state.fleet.moving() > 0) {
-            pump_locked(scheduler, &mut state, &mut todo);
+        if !request.gone.is_empty() {
+            pump_locked(scheduler, &mut state, None, &mut todo);
+        } else if queued && state.fleet.moves_some_of(&live) {
+            // Those before it may wait for an instance that is on its way, which has no room for this one.
+            pump_locked(scheduler, &mut state, Some(&names), &mut todo);
         }
         (todo, queued)
     };
@@ -144,7 +148,31 @@ fn what_is_missing(scheduler: &Scheduler, function: &FunctionId, ask: &Ask) -> A
 /// Serves waiting asks as far as possible after a change. Call it without the lock.
 pub(crate) fn pump(scheduler: &Scheduler) {
     let mut todo = Todo::default();
-    pump_locked(scheduler, &mut scheduler.state(), &mut todo);
+    pump_locked(scheduler, &mut scheduler.state(), None, &mut todo);
+    todo.run(scheduler);
+}
+
+/// Serves those asks as far as possible that may have waited long enough for an instance that is on its way. Call it
+/// without the lock.
+pub(crate) fn pump_arrivals(scheduler: &Scheduler) {
+    let mut todo = Todo::default();
+    {
+        let mut state = scheduler.state();
+        let ClusterState {
+            queue, fleet, catalog, ..
+        } = &*state;
+        if fleet.moving() == 0 {
+            return;
+        }
+        let moves = |wanted: &&Wanted| {
+            let live = catalog.wanted(&wanted.function, wanted.version);
+            live.is_ok_and(|live| fleet.moves_some_of(&live))
+        };
+        let names: Vec<_> = queue.names().filter(moves).cloned().collect();
+        if !names.is_empty() {
+            pump_locked(scheduler, &mut state, Some(&names), &mut todo);
+        }
+    }
     todo.run(scheduler);
 }
 
@@ -166,9 +194,10 @@ pub(crate) fn kill(scheduler: &Scheduler, instance: InstanceId) {
     });
 }
 
-fn pump_locked(scheduler: &Scheduler, state: &mut ClusterState, todo: &mut Todo) {
+/// `only` names the queues that something has changed for.
+fn pump_locked(scheduler: &Scheduler, state: &mut ClusterState, only: Option<&[Wanted]>, todo: &mut Todo) {
     let ClusterState { queue, fleet, .. } = &mut *state;
-    let mut turns = queue.turns(|| fleet.held());
+    let mut turns = queue.turns(only, || fleet.held());
     if let Some(claimant) = fleet.claimant().cloned()
         && queue.waiting_for(&claimant) == 0
     {
@@ -189,7 +218,7 @@ fn pump_locked(scheduler: &Scheduler, state: &mut ClusterState, todo: &mut Todo)
             }
         };
         let launches = todo.launches.len();
-        match attempt(scheduler, state, &live, arrivals.waiting_for(&wanted), waiter, todo) {
+        match attempt(scheduler, state, &live, arrivals.waiting_for(&live), waiter, todo) {
             Ok(None) if todo.launches.len() > launches => {
                 state.fleet.end_claim(&wanted.function);
                 let served = state.queue.was_given_room(&wanted);
@@ -198,7 +227,7 @@ fn pump_locked(scheduler: &Scheduler, state: &mut ClusterState, todo: &mut Todo)
             // If it is an error, the waiter has been told already.
             Ok(None) | Err(_) => turns.push(wanted, held, served),
             Ok(Some((waiter, Shortage::Arrival))) => {
-                arrivals.push(&wanted, waiter);
+                arrivals.push(&wanted, &live, waiter);
                 turns.push(wanted, held, served);
             }
             Ok(Some((waiter, _))) => state.queue.put_back(&wanted, waiter),

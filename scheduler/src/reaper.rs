@@ -9,7 +9,7 @@ use crate::clock::Millis;
 use crate::cluster::ClusterState;
 use crate::evacuation::evacuate;
 use crate::fleet::retire::Floor;
-use crate::placing::{pump, retire};
+use crate::placing::{pump, pump_arrivals, retire};
 use crate::pools::refill;
 use crate::state::Scheduler;
 
@@ -61,15 +61,15 @@ pub(crate) async fn run(scheduler: Scheduler) {
             if silent {
                 scheduler.recalls.notify_waiters();
             }
-            // Who waits for an instance that moves does so for a time.
-            let is_waited_for = state.fleet.moving() > 0 && state.queue.len() > 0;
-            (due, expired > 0 || silent || is_waited_for)
+            (due, expired > 0 || silent)
         };
         for retiree in due {
             retire(&scheduler, retiree);
         }
-        if room {
-            pump(&scheduler);
+        match room {
+            true => pump(&scheduler),
+            // Who waits for an instance that moves does so for a time.
+            false => pump_arrivals(&scheduler),
         }
         refill(&scheduler);
     }

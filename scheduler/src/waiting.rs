@@ -13,6 +13,7 @@ use rekindle_wire::internal::Placement;
 use rekindle_wire::{ApiError, FunctionId, VersionNumber};
 use tokio::sync::oneshot;
 
+use crate::catalog::{Catalog, LiveVersion};
 use crate::placement::Ask;
 
 /// Maximum number of waiting asks for each version.
@@ -27,6 +28,22 @@ pub(crate) struct Wanted {
     pub(crate) function: FunctionId,
     /// The version, unless it is the live one.
     pub(crate) version: Option<VersionNumber>,
+}
+
+impl Wanted {
+    /// What asks for a version are queued as: its number, and nothing where it is the live one.
+    pub(crate) fn names_of(catalog: &Catalog, live: &LiveVersion) -> Vec<Self> {
+        let (function, version) = version_of(live);
+        let is_live = catalog
+            .live(&function)
+            .is_some_and(|other| other.spec.version == version);
+        let versions = [Some(version)].into_iter().chain(is_live.then_some(None));
+        let named = |version| Self {
+            function: function.clone(),
+            version,
+        };
+        versions.map(named).collect()
+    }
 }
 
 /// One waiting ask. It is abandoned when its receiver is dropped.
@@ -80,17 +97,33 @@ impl Queue {
         of_function.map(|(_, waiting)| waiting.open().count()).sum()
     }
 
-    /// What asks wait for, in the order of the functions' turns. `held` returns how much memory each has, and is called
-    /// only if there are several.
-    pub(crate) fn turns<'a>(&mut self, held: impl Fn() -> HashMap<&'a FunctionId, u64>) -> FairOrder {
+    /// Number of asks that wait in one queue.
+    pub(crate) fn waiting_as(&self, wanted: &Wanted) -> usize {
+        self.queues.get(wanted).map_or(0, |waiting| waiting.open().count())
+    }
+
+    /// What asks wait for.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &Wanted> {
+        self.queues.keys()
+    }
+
+    /// What asks wait for, or those of it that `only` names, in the order of the functions' turns. `held` returns how
+    /// much memory each has, and is called only if there are several.
+    pub(crate) fn turns<'a>(
+        &mut self,
+        only: Option<&[Wanted]>,
+        held: impl Fn() -> HashMap<&'a FunctionId, u64>,
+    ) -> FairOrder {
         self.queues.retain(|_, waiting| {
             waiting.asks.retain(|w| !w.answer.is_closed());
             !waiting.asks.is_empty()
         });
         let mut turns = FairOrder::default();
+        let named = |wanted: &Wanted| only.is_none_or(|only| only.contains(wanted));
+        let all: Vec<_> = self.queues.iter().filter(|(wanted, _)| named(wanted)).collect();
         // A single function has no competitor.
-        let held = if self.queues.len() > 1 { held() } else { HashMap::new() };
-        for (wanted, waiting) in &self.queues {
+        let held = if all.len() > 1 { held() } else { HashMap::new() };
+        for (wanted, waiting) in all {
             let held = held.get(&wanted.function).copied().unwrap_or(0);
             turns.push(wanted.clone(), held, waiting.served);
         }
@@ -136,18 +169,25 @@ impl Queue {
 #[derive(Debug, Default)]
 pub(crate) struct SetAside {
     asks: HashMap<Wanted, VecDeque<Waiter>>,
+    /// Number of them for each version, whatever it was asked for as.
+    counts: HashMap<(FunctionId, VersionNumber), usize>,
 }
 
 impl SetAside {
-    /// Sets an ask aside, behind those for the same.
-    pub(crate) fn push(&mut self, wanted: &Wanted, waiter: Waiter) {
+    /// Sets an ask for a version aside, behind those for the same.
+    pub(crate) fn push(&mut self, wanted: &Wanted, live: &LiveVersion, waiter: Waiter) {
         self.asks.entry(wanted.clone()).or_default().push_back(waiter);
+        *self.counts.entry(version_of(live)).or_default() += 1;
     }
 
-    /// Number of asks for the same that are set aside.
-    pub(crate) fn waiting_for(&self, wanted: &Wanted) -> usize {
-        self.asks.get(wanted).map_or(0, VecDeque::len)
+    /// Number of asks for the version that are set aside.
+    pub(crate) fn waiting_for(&self, live: &LiveVersion) -> usize {
+        self.counts.get(&version_of(live)).copied().unwrap_or(0)
     }
+}
+
+fn version_of(live: &LiveVersion) -> (FunctionId, VersionNumber) {
+    (live.spec.function.clone(), live.spec.version)
 }
 
 /// The order in which functions take turns.
@@ -245,6 +285,42 @@ mod tests {
         let (one, _waits) = waiter();
         assert!(queue.push(&older, one).is_ok());
         assert_eq!(queue.waiting_for(&busy.function), PER_VERSION + 1);
+    }
+
+    #[test]
+    fn asks_for_one_version_count_together_whatever_they_call_it() {
+        let hello = crate::fixture::live(crate::fixture::spec("hello", 3, 10, 1, 5));
+        let other = crate::fixture::live(crate::fixture::spec("hello", 4, 10, 1, 5));
+        let by = |version| Wanted {
+            function: hello.spec.function.clone(),
+            version,
+        };
+        let mut aside = SetAside::default();
+        aside.push(&by(None), &hello, waiter().0);
+        aside.push(&by(Some(VersionNumber(3))), &hello, waiter().0);
+        aside.push(&by(Some(VersionNumber(4))), &other, waiter().0);
+        assert_eq!((aside.waiting_for(&hello), aside.waiting_for(&other)), (2, 1));
+    }
+
+    #[test]
+    fn only_the_queues_that_something_has_changed_for_take_a_turn() {
+        let mut queue = Queue::default();
+        let told: Vec<_> = (0..3)
+            .map(|n| {
+                let (one, told) = waiter();
+                assert!(queue.push(&name(n), one).is_ok());
+                told
+            })
+            .collect();
+        let mut turns = queue.turns(Some(&[name(1), name(7)]), HashMap::new);
+        assert_eq!(turns.pop().map(|(wanted, ..)| wanted), Some(name(1)));
+        assert!(turns.pop().is_none());
+        assert_eq!(
+            (queue.len(), queue.waiting_as(&name(0)), queue.waiting_as(&name(7))),
+            (3, 1, 0)
+        );
+        drop(told);
+        assert_eq!(queue.len(), 0);
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! ```
 
 use super::instances::OfVersion;
-use super::{Fleet, Instance};
+use super::{Fleet, Instance, Stage};
 use crate::catalog::LiveVersion;
 use crate::clock::Millis;
 
@@ -40,19 +40,34 @@ impl Fleet {
         ahead < room
     }
 
+    /// Whether an instance of the version is on its way.
+    pub(crate) fn moves_some_of(&self, live: &LiveVersion) -> bool {
+        let all = self.instances.of_version(&live.spec.function, live.spec.version);
+        all.is_some_and(|all| !all.moving.is_empty())
+    }
+
     /// Number of a version's instances that count against its maximum. Those that cannot leave a draining worker take
     /// nothing new and go when they have finished, like those of a version that was replaced.
     pub(crate) fn counted(&self, all: &OfVersion, now: Millis) -> usize {
         if !all.workers.values().any(|(worker, _)| self.is_draining(worker)) {
             return all.ids.len();
         }
+        self.counted_of(all, now, |_| true)
+    }
+
+    /// Number of them once those are gone that are being stopped.
+    pub(crate) fn counted_later(&self, all: &OfVersion, now: Millis) -> usize {
+        self.counted_of(all, now, |instance| instance.stage != Stage::Stopping)
+    }
+
+    fn counted_of(&self, all: &OfVersion, now: Millis, which: impl Fn(&Instance) -> bool) -> usize {
         let stays = |i: &Instance| {
             let since = i.moving.as_ref().and_then(|m| m.since);
             i.left_behind || (i.may_serve() && since.is_some_and(|since| now.since(since) > SETTLES_WITHIN))
         };
         let there = self.instances.named(&all.ids);
         there
-            .filter(|(_, i)| !(self.is_draining(&i.worker) && stays(i)))
+            .filter(|(_, i)| which(i) && !(self.is_draining(&i.worker) && stays(i)))
             .count()
     }
 }

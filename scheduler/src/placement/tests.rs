@@ -135,6 +135,32 @@ fn an_instance_of_an_older_version_is_not_used() {
 }
 
 #[test]
+fn a_function_at_its_maximum_gives_up_one_instance_at_a_time() {
+    let hello = live(spec("hello", 1, 10, 1, 3));
+    let mut fleet = fleet(100);
+    for (n, id) in ["i-a", "i-b", "i-c"].into_iter().enumerate() {
+        ready(&mut fleet, id, &hello, Millis(1 + n as u64));
+    }
+    let forced = Ask {
+        force: Some(StartKind::Booted),
+        ..ask(0)
+    };
+    let freed = |fleet: &Fleet| match place(fleet, &hello, &forced, Millis(5)) {
+        Decision::Wait { shortage, free_up } => {
+            assert_eq!(shortage, Shortage::Instances);
+            free_up
+        }
+        other => panic!("{other:?}"),
+    };
+    let first = freed(&fleet).unwrap();
+    fleet.free_up(&first).unwrap();
+    assert_eq!(freed(&fleet), None, "one is on its way out");
+    // Its worker found it busy.
+    fleet.kept(&first, true, Millis(5));
+    assert!(freed(&fleet).is_some());
+}
+
+#[test]
 fn a_function_at_its_maximum_waits() {
     let hello = live(spec("hello", 1, 10, 1, 1));
     let mut fleet = fleet(100);
