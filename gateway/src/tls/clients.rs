@@ -51,8 +51,19 @@ pub(crate) struct ClientCertificate {
     names: Vec<CertificateName>,
     expires_unix_s: i64,
     authorities: Arc<ClientAuthorities>,
-    /// Whether these authorities, by their generation, have issued it.
-    judged: Mutex<Option<(u64, Result<(), String>)>>,
+    /// When a certificate that it came with begins or ends to be valid, in seconds since the Unix epoch.
+    changes_unix_s: Vec<i64>,
+    judged: Mutex<Option<Judged>>,
+}
+
+/// Whether authorities have issued a certificate.
+#[derive(Debug)]
+struct Judged {
+    /// Which authorities.
+    generation: u64,
+    /// Until when that holds, in seconds since the Unix epoch.
+    until_unix_s: i64,
+    verdict: Result<(), String>,
 }
 
 impl ClientAuthorities {
@@ -103,13 +114,15 @@ impl ClientAuthorities {
     pub(crate) fn shown(self: &Arc<Self>, chain: Option<&[CertificateDer<'_>]>) -> Option<Arc<ClientCertificate>> {
         let chain = chain.filter(|chain| !chain.is_empty())?;
         let (names, expires_unix_s) = named(&chain[0]);
+        let chain: Vec<_> = chain
+            .iter()
+            .take(CHAIN_MAX)
+            .cloned()
+            .map(CertificateDer::into_owned)
+            .collect();
         Some(Arc::new(ClientCertificate {
-            chain: chain
-                .iter()
-                .take(CHAIN_MAX)
-                .cloned()
-                .map(CertificateDer::into_owned)
-                .collect(),
+            changes_unix_s: chain.iter().flat_map(validity).collect(),
+            chain,
             names,
             expires_unix_s,
             authorities: self.clone(),
@@ -125,16 +138,30 @@ impl ClientCertificate {
     /// `unauthorized` if it is not valid, with the reason.
     pub(crate) fn names(&self) -> Result<(&[CertificateName], i64), ApiError> {
         let Current { verifier, generation } = self.authorities.current.read().clone();
-        let now = UnixTime::now();
+        self.names_at(&*verifier, generation, UnixTime::now())
+    }
+
+    fn names_at(
+        &self,
+        verifier: &dyn ClientCertVerifier,
+        generation: u64,
+        now: UnixTime,
+    ) -> Result<(&[CertificateName], i64), ApiError> {
+        let now_unix_s = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
         let mut judged = self.judged.lock();
-        let is_current = judged.as_ref().is_some_and(|(of, _)| *of == generation);
-        if !is_current {
+        let holds = |known: &Judged| known.generation == generation && now_unix_s < known.until_unix_s;
+        if !judged.as_ref().is_some_and(holds) {
             let verified = verifier.verify_client_cert(&self.chain[0], &self.chain[1..], now);
-            *judged = Some((generation, verified.map(drop).map_err(|error| reason(&error))));
+            let later = self.changes_unix_s.iter().filter(|at| **at > now_unix_s);
+            *judged = Some(Judged {
+                generation,
+                until_unix_s: later.min().copied().unwrap_or(i64::MAX),
+                verdict: verified.map(drop).map_err(|error| reason(&error)),
+            });
         }
-        let has_ended = i64::try_from(now.as_secs()).is_ok_and(|now| now >= self.expires_unix_s);
+        let has_ended = now_unix_s >= self.expires_unix_s;
         match &*judged {
-            Some((_, Err(why))) => Err(refused(why)),
+            Some(Judged { verdict: Err(why), .. }) => Err(refused(why)),
             _ if has_ended => Err(refused("it has expired")),
             _ => Ok((&self.names, self.expires_unix_s)),
         }
@@ -173,6 +200,19 @@ fn named(certificate: &CertificateDer<'_>) -> (Vec<CertificateName>, i64) {
         return (Vec::new(), 0);
     };
     (names_of(&parsed), parsed.validity().not_after.timestamp())
+}
+
+/// When a certificate begins and ends to be valid, in seconds since the Unix epoch.
+fn validity(certificate: &CertificateDer<'_>) -> Vec<i64> {
+    let Ok((_, parsed)) = x509_parser::parse_x509_certificate(certificate) else {
+        return Vec::new();
+    };
+    let validity = parsed.validity();
+    // A certificate is valid in the second of its end.
+    vec![
+        validity.not_before.timestamp(),
+        validity.not_after.timestamp().saturating_add(1),
+    ]
 }
 
 fn names_of(certificate: &X509Certificate<'_>) -> Vec<CertificateName> {
@@ -333,5 +373,35 @@ mod tests {
         std::fs::write(&file, pem + &other_pem).unwrap();
         assert!(authorities.look().unwrap());
         good.names().unwrap();
+    }
+    #[test]
+    fn an_intermediate_that_ends_takes_open_connections_along() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("ca.pem");
+        let (root, pem) = authority("root");
+        std::fs::write(&file, &pem).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let authorities = ClientAuthorities::open(file, &provider).unwrap();
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "between");
+        (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2030, 1, 1));
+        let between = params.signed_by(&key, &root).unwrap().der().clone();
+        let leaf = issued(&Issuer::new(params, key), |params| {
+            params.not_after = date_time_ymd(2040, 1, 1)
+        });
+        let shown = authorities.shown(Some(&[leaf, between])).unwrap();
+        let verifier = authorities.current.read().verifier.clone();
+        let at = |year: u64| {
+            let since = std::time::Duration::from_secs((year - 1970) * 31_557_600 + 86_400);
+            shown
+                .names_at(&*verifier, 0, UnixTime::since_unix_epoch(since))
+                .map(drop)
+        };
+        assert!(at(2019).unwrap_err().message.contains("not valid yet"));
+        at(2025).unwrap();
+        at(2029).unwrap();
+        assert!(at(2031).unwrap_err().message.contains("has expired"));
     }
 }
