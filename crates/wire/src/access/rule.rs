@@ -87,7 +87,7 @@ impl CertificateName {
 
     /// A DNS name.
     pub fn dns(name: &str) -> Result<Self, ParseCertificateNameError> {
-        format!("DNS={}", name.to_ascii_lowercase()).parse()
+        format!("DNS={name}").parse()
     }
 
     /// A URI.
@@ -117,6 +117,8 @@ impl FromStr for CertificateName {
         };
         let is_name = named.map_or_else(is_uri, |name| !name.is_empty());
         match is_name && is_plain(text) {
+            // Names of hosts are compared without regard to case.
+            true if text.starts_with("DNS=") => Ok(Self(format!("DNS={}", text[4..].to_ascii_lowercase()))),
             true => Ok(Self(text.to_owned())),
             false => Err(ParseCertificateNameError(text.to_owned())),
         }
@@ -193,16 +195,13 @@ impl Admitted {
 }
 
 impl TokenHolder {
-    /// Whether a token with these claims is a holder's. A mail address that its issuer has not verified is nobody's.
+    /// Whether a token with these claims is a holder's. A mail address that its issuer does not say to be verified is
+    /// nobody's: with some providers people enter any.
     pub fn is(&self, issuer: &str, claims: &Map<String, Value>) -> bool {
-        let is_unverified = || {
-            claims
-                .get("email_verified")
-                .is_some_and(|is| !matches!(is, Value::Bool(true)))
-        };
+        let is_verified = || matches!(claims.get("email_verified"), Some(Value::Bool(true)));
         self.issuer == issuer
             && self.claims.iter().all(|(name, wanted)| has(claims, name, wanted))
-            && !(self.claims.contains_key("email") && is_unverified())
+            && (!self.claims.contains_key("email") || is_verified())
     }
 }
 
@@ -271,7 +270,7 @@ mod tests {
         assert!(!is(&[("sub", "ada")], json!({ "sub": "ada admin" })));
         let mail = [("email", "ada@example.com")];
         assert!(is(&mail, json!({ "email": "ada@example.com", "email_verified": true })));
-        assert!(is(&mail, json!({ "email": "ada@example.com" })));
+        assert!(!is(&mail, json!({ "email": "ada@example.com" })), "nobody says so");
         for unverified in [json!(false), json!("true"), json!(null)] {
             assert!(!is(
                 &mail,
@@ -301,6 +300,8 @@ mod tests {
         for text in ["CN=ci", "DNS=ci.example.org", "spiffe://example.org/ci"] {
             assert_eq!(text.parse::<CertificateName>().unwrap().as_str(), text);
         }
+        let of_host = "DNS=CI.Example.com".parse::<CertificateName>().unwrap();
+        assert_eq!(of_host, CertificateName::dns("ci.example.COM").unwrap());
         for text in ["", "ci", "CN=", "://x", "Spiffe://x", "spiffe://", "CN=a\u{7}", "O=org"] {
             assert!(text.parse::<CertificateName>().is_err(), "{text}");
         }
