@@ -10,10 +10,10 @@ use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use parking_lot::Mutex;
-use rekindle_wire::access::Caller;
+use rekindle_wire::access::{AccessRole, Caller, Grant, Scope};
 use rekindle_wire::api::AuditEntry;
 use rekindle_wire::headers::{PLATFORM_ERROR, REQUEST_ID};
-use rekindle_wire::interface::users::{Touched, touched};
+use rekindle_wire::interface::users::{Touched, needed, touched};
 use rekindle_wire::{ApiError, ErrorCode, Namespace};
 
 use crate::clock::unix_ms;
@@ -40,14 +40,53 @@ const OK: &str = "ok";
 const FREE: [&str; 2] = ["revoke_key", "remove_rule"];
 
 tokio::task_local! {
-    /// What the change in this task is about, where its path does not say.
-    static ABOUT: Mutex<Option<(Option<Namespace>, String)>>;
+    /// What the change in this task is about, where its path does not say, and what it was taken from.
+    static ABOUT: Mutex<About>;
+}
+
+#[derive(Default)]
+struct About {
+    what: Option<(Option<Namespace>, String)>,
+    /// Whether it was taken from the budgets of what admits it, or from none.
+    is_charged: bool,
+    /// The namespace from whose budget it was taken.
+    charged: Option<Namespace>,
 }
 
 /// Says what a change is about, where its path does not.
 pub(crate) fn note(namespace: Option<&Namespace>, object: String) {
     // Calls that change nothing have no entry.
-    let _no_change = ABOUT.try_with(|about| *about.lock() = Some((namespace.cloned(), object)));
+    let _no_change = ABOUT.try_with(|about| about.lock().what = Some((namespace.cloned(), object)));
+}
+
+/// Takes the change in this task from the budgets of what gives its caller the role, where only its content says what
+/// it is about. Call it before anything is changed.
+///
+/// # Errors
+/// `too_many_requests` if nothing is left of one.
+pub(crate) fn charge(scheduler: &Scheduler, caller: &Caller, role: AccessRole, scope: &Scope) -> Result<(), ApiError> {
+    let charged = ABOUT.try_with(|about| {
+        let mut about = about.lock();
+        let grant = admitting(caller, role, scope).filter(|_| !about.is_charged);
+        let Some(grant) = grant else { return Ok(()) };
+        scheduler.audit.take_for(grant, scheduler.now())?;
+        (about.is_charged, about.charged) = (true, grant.scope.namespace());
+        Ok(())
+    });
+    // Calls that change nothing take nothing.
+    charged.unwrap_or(Ok(()))
+}
+
+/// The grant that lets a caller make a change there, or in a part of it.
+fn admitting<'a>(caller: &'a Caller, role: AccessRole, scope: &Scope) -> Option<&'a Grant> {
+    if !caller.is_identity() {
+        return caller.grants.first();
+    }
+    let in_part = || {
+        let mut all = caller.grants.iter();
+        all.find(|grant| grant.role.includes(role) && scope.covers(&grant.scope))
+    };
+    caller.giving(role, scope).next().or_else(in_part)
 }
 
 /// A change that is asked for.
@@ -56,18 +95,23 @@ pub(crate) struct Change {
     caller: Option<Caller>,
     request_id: String,
     touched: Touched,
+    /// The role that it needs and where, as far as its path says.
+    needed: Option<(AccessRole, Scope)>,
 }
 
 impl Change {
     /// The change that a request asks for, if any.
     pub(crate) fn of(request: &Request) -> Option<Self> {
-        let touched = touched(request.method(), request.uri().path())?;
+        let (method, uri) = (request.method(), request.uri());
+        let touched = touched(method, uri.path())?;
+        let needed = needed(method, uri.path(), uri.query()).ok().flatten();
         let headers = request.headers();
         let request_id = headers.get(REQUEST_ID).and_then(|id| id.to_str().ok());
         Some(Self {
             caller: Caller::of(headers).ok(),
             request_id: cut(request_id.unwrap_or_default()),
             touched,
+            needed: needed.and_then(|needed| Some((needed.role, needed.scope?))),
         })
     }
 
@@ -77,29 +121,27 @@ impl Change {
         scheduler: &Scheduler,
         answering: impl Future<Output = Response> + Send + 'static,
     ) -> Response {
-        let payer = self.caller.clone().filter(|_| !FREE.contains(&&*self.touched.name));
-        if let Some(caller) = &payer
-            && let Err(refused) = scheduler.audit.take(caller, scheduler.now())
-        {
-            return refused.into_response();
-        }
+        let about = match self.take(scheduler) {
+            Ok(about) => about,
+            Err(refused) => return refused.into_response(),
+        };
         let here = scheduler.clone();
         let made = scheduler.tasks.spawn(async move {
             let work = async {
                 let answer = answering.await;
-                (answer, ABOUT.with(|about| about.lock().take()))
+                (answer, ABOUT.with(|about| std::mem::take(&mut *about.lock())))
             };
-            let (answer, about) = ABOUT.scope(Mutex::new(None), work).await;
-            if let Some(payer) = &payer
+            let (answer, about) = ABOUT.scope(Mutex::new(about), work).await;
+            if let Some(payer) = &about.charged
                 && matches!(answer.status(), StatusCode::FORBIDDEN | StatusCode::NOT_FOUND)
             {
                 here.audit.give_back(payer);
             }
             let caller = self.caller.clone();
-            let entry = self.entry(&answer, about);
+            let entry = self.entry(&answer, about.what);
             if let Some(caller) = caller
                 && entry.outcome != OK
-                && !here.audit.has_entry(&caller, here.now())
+                && !here.audit.has_entry(&caller, entry.namespace.as_ref(), here.now())
             {
                 return answer;
             }
@@ -112,6 +154,30 @@ impl Change {
         });
         made.await.unwrap_or_else(|_| {
             ApiError::new(ErrorCode::Internal, "the change broke off: look whether it was made").into_response()
+        })
+    }
+
+    /// Takes the change from the budgets of its caller, and of what admits it as far as that is known.
+    fn take(&self, scheduler: &Scheduler) -> Result<About, ApiError> {
+        let payer = self.caller.as_ref().filter(|caller| !caller.is_platform());
+        let Some(caller) = payer.filter(|_| !FREE.contains(&&*self.touched.name)) else {
+            return Ok(About {
+                is_charged: true,
+                ..About::default()
+            });
+        };
+        let grant = match &self.needed {
+            Some((role, scope)) => admitting(caller, *role, scope),
+            // What admits it is known once its content is.
+            None if caller.is_identity() => None,
+            None => caller.grants.first(),
+        };
+        let namespace = self.touched.namespace.as_ref();
+        scheduler.audit.take(caller, grant, namespace, scheduler.now())?;
+        Ok(About {
+            what: None,
+            is_charged: grant.is_some(),
+            charged: grant.and_then(|grant| grant.scope.namespace()),
         })
     }
 

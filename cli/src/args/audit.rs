@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use rekindle_wire::Namespace;
 use rekindle_wire::manifest::parse_duration;
 
 /// `fn audit`.
@@ -28,6 +29,9 @@ pub(crate) struct AuditArgs {
     /// Only entries of this last time, such as 1d.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) since: Option<Duration>,
+    /// Only entries about this namespace. Admins of several namespaces name one.
+    #[arg(long, value_name = "NAMESPACE")]
+    pub(crate) of: Option<Namespace>,
     /// Print entries whole, for programs and to be kept elsewhere.
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub(crate) export: Option<ExportFormat>,

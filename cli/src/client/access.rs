@@ -66,12 +66,18 @@ impl Client {
         self.ask(&ListNamespaces {}).await
     }
 
-    /// Entries of the audit log after this number and at or after this time, oldest first.
-    pub(crate) async fn audit(&self, after: u64, since_unix_ms: Option<i64>) -> Result<AuditPage> {
+    /// Entries of the audit log after this number and at or after this time, oldest first; about one namespace or all.
+    pub(crate) async fn audit(
+        &self,
+        after: u64,
+        since_unix_ms: Option<i64>,
+        of: Option<&Namespace>,
+    ) -> Result<AuditPage> {
         let wanted = ReadAudit {
             after: Some(after),
             since_unix_ms,
             limit: None,
+            of: of.cloned(),
         };
         self.ask(&wanted).await
     }

@@ -35,7 +35,7 @@ pub(crate) async fn run(client: &Client, args: &AuditArgs) -> Result<ExitCode> {
     });
     let mut after = 0;
     loop {
-        let page = client.audit(after, since).await?;
+        let page = client.audit(after, since, args.of.as_ref()).await?;
         for entry in &page.entries {
             after = entry.number;
             match args.export {
@@ -141,7 +141,7 @@ impl Chain {
 }
 
 async fn verify(client: &Client, args: &VerifyArgs) -> Result<ExitCode> {
-    let mut page = client.audit(0, None).await?;
+    let mut page = client.audit(0, None, None).await?;
     let after = page.begins_after.number;
     let mut chain = Chain::new(Some(page.begins_after), args.head.clone());
     let mut last = after;
@@ -158,7 +158,7 @@ async fn verify(client: &Client, args: &VerifyArgs) -> Result<ExitCode> {
                 entry.number
             );
         }
-        page = client.audit(last, None).await?;
+        page = client.audit(last, None, None).await?;
     }
     chain.end()
 }

@@ -12,7 +12,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-pub use caller::{Caller, Credential, GRANTS_MAX, Grant};
+pub use caller::{CLOCK_LEEWAY_S, Caller, Credential, GRANTS_OF_NAMESPACE_MAX, Grant};
 pub use key::{KeyId, generate, id_in};
 pub use rule::{Admitted, CLAIMS_MAX, CertificateName, ParseCertificateNameError, RULE_TEXT_MAX, RuleId, TokenHolder};
 pub use scope::{ParseScopeError, Scope};

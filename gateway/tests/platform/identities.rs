@@ -217,6 +217,71 @@ async fn a_rule_gives_no_more_than_its_author_has_and_lets_nobody_in_by_accident
 }
 
 #[tokio::test]
+async fn what_one_namespace_s_rules_say_of_somebody_changes_nothing_elsewhere() {
+    let key = Key::new("one");
+    let provider = Provider::start(&[&key]).await;
+    let platform = start(&provider).await;
+    for name in ["team", "evil"] {
+        call(&platform, KEY, Method::PUT, &format!("/v1/namespaces/{name}"), None).await;
+    }
+    let eve = create(&platform, AccessRole::Admin, "*.evil").await;
+    let is_ada = json!({ "sub": "ada" });
+    let by_eve = async |rule: &Value| {
+        let added = call(&platform, &eve.key, Method::POST, "/v1/access", Some(rule)).await;
+        assert_eq!(added.status(), 200);
+    };
+    // Older rules than Ada's own, for functions that need not be there; one ends soon.
+    for n in 0..20 {
+        let mut of_function = rule(&provider, &is_ada, AccessRole::Admin, Some("evil"));
+        of_function["function"] = format!("f{n}").into();
+        of_function["expires_s"] = 60.into();
+        by_eve(&of_function).await;
+    }
+    let own = rule(&provider, &is_ada, AccessRole::Admin, Some("team"));
+    add(&platform, &own).await;
+    let ada = key.sign(&provider.claims(&is_ada));
+    let functions = "/v1/namespaces/team/functions";
+    assert_eq!(call(&platform, &ada, Method::GET, functions, None).await.status(), 200);
+    let of_team = json!({ "role": "reader", "namespace": "team" });
+    let made = call(&platform, &ada, Method::POST, "/v1/keys", Some(&of_team)).await;
+    let made: NewKey = made.json().await.unwrap();
+    assert_eq!(made.summary.expires_unix_s, None, "no rule that lets her make it ends");
+    let entries = async |path: &str| {
+        let page: AuditPage = call(&platform, &ada, Method::GET, path, None)
+            .await
+            .json()
+            .await
+            .unwrap();
+        let all = page
+            .entries
+            .into_iter()
+            .map(|entry| entry.namespace.unwrap().to_string());
+        all.collect::<Vec<_>>()
+    };
+    assert!(entries("/v1/audit").await.iter().all(|namespace| namespace == "team"));
+    by_eve(&rule(&provider, &is_ada, AccessRole::Admin, Some("evil"))).await;
+    let unclear = error(call(&platform, &ada, Method::GET, "/v1/audit", None).await).await;
+    assert_eq!(unclear.code, ErrorCode::BadRequest);
+    assert!(unclear.message.contains("fn audit --of"), "{unclear}");
+    let of_team_alone = entries("/v1/audit?of=team").await;
+    assert!(!of_team_alone.is_empty() && of_team_alone.iter().all(|namespace| namespace == "team"));
+
+    // Who is an admin there makes no keys here that outlast what somebody gave here.
+    let is_bob = json!({ "sub": "bob" });
+    by_eve(&rule(&provider, &is_bob, AccessRole::Admin, Some("evil"))).await;
+    add(&platform, &rule(&provider, &is_bob, AccessRole::Reader, Some("team"))).await;
+    let bob = key.sign(&provider.claims(&is_bob));
+    let refused = call(&platform, &bob, Method::POST, "/v1/keys", Some(&of_team)).await;
+    assert_eq!(code(refused).await, ErrorCode::Forbidden);
+    let mut for_others = rule(&provider, &json!({ "sub": "eve" }), AccessRole::Reader, Some("team"));
+    let refused = call(&platform, &bob, Method::POST, "/v1/access", Some(&for_others)).await;
+    assert_eq!(code(refused).await, ErrorCode::Forbidden);
+    for_others["namespace"] = "evil".into();
+    let added = call(&platform, &bob, Method::POST, "/v1/access", Some(&for_others)).await;
+    assert_eq!(added.status(), 200);
+}
+
+#[tokio::test]
 async fn functions_are_invoked_with_such_a_token_which_they_do_not_learn_unless_it_is_theirs() {
     let key = Key::new("one");
     let provider = Provider::start(&[&key]).await;

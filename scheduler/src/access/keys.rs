@@ -4,6 +4,7 @@ use rekindle_wire::access::{AccessRole, Caller, KeyId, Scope, generate};
 use rekindle_wire::api::{KEY_LIFE_MAX_S, KEY_NAME_MAX, KeySummary, NewKey, NewKeyRequest, RevokedKey};
 use rekindle_wire::{ApiError, ErrorCode};
 
+use crate::audit;
 use crate::clock::{Millis, unix_s};
 use crate::refusal::from_store;
 use crate::releases::whole;
@@ -33,7 +34,9 @@ fn scope(key: &KeySummary) -> Scope {
 pub(crate) async fn create(scheduler: &Scheduler, caller: Caller, asked: NewKeyRequest) -> Result<NewKey, ApiError> {
     check(&asked)?;
     let scope = Scope::of(asked.namespace.clone(), asked.function.as_ref());
-    caller.check(asked.role, &scope)?;
+    // Where it is for: who is an admin elsewhere gives nothing away that somebody gave it here.
+    caller.check(AccessRole::Admin, &scope)?;
+    audit::charge(scheduler, &caller, AccessRole::Admin, &scope)?;
     if let Some(namespace) = scope.namespace() {
         scheduler.state().catalog.check_namespace(namespace.as_str())?;
     }
@@ -70,8 +73,10 @@ async fn create_now(
     let created_unix_s = unix_s();
     let life = asked.expires_s.and_then(|life| i64::try_from(life).ok());
     let asked_end = life.map(|life| created_unix_s.saturating_add(life));
-    // No longer than the key that makes it.
-    let own_end = scheduler.keys.recheck(caller, created_unix_s)?;
+    // No longer than the key or the rule that lets its maker make it.
+    let own_end = scheduler
+        .keys
+        .recheck(caller, AccessRole::Admin, scope, created_unix_s)?;
     let summary = KeySummary {
         id,
         name: asked.name,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rekindle_wire::access::{Caller, Credential, RuleId};
+use rekindle_wire::access::{AccessRole, CLOCK_LEEWAY_S, Caller, Credential, RuleId, Scope};
 use rekindle_wire::api::AccessRule;
 use rekindle_wire::internal::KnownRule;
 use rekindle_wire::{ApiError, ErrorCode, Namespace};
@@ -11,6 +11,8 @@ use rekindle_wire::{ApiError, ErrorCode, Namespace};
 const RULES_MAX: usize = 1_000;
 /// Maximum number of rules of one namespace, so that its admin leaves others room.
 const RULES_OF_NAMESPACE_MAX: usize = 100;
+/// Maximum number of rules of all namespaces together, so that they leave the platform's admins room.
+const RULES_OF_NAMESPACES_MAX: usize = 900;
 
 /// Every rule, and when one has changed last.
 #[derive(Default)]
@@ -45,6 +47,12 @@ impl RuleTable {
         if self.rules.len() >= RULES_MAX {
             return full(format!("there are {RULES_MAX} rules already"));
         }
+        let of_some = |rule: &&AccessRule| rule.namespace.is_some();
+        if namespace.is_some() && self.rules.values().filter(of_some).count() >= RULES_OF_NAMESPACES_MAX {
+            return full(format!(
+                "there are {RULES_OF_NAMESPACES_MAX} rules of namespaces already"
+            ));
+        }
         let of_namespace = |rule: &&AccessRule| namespace.is_some() && rule.namespace.as_ref() == namespace;
         match (namespace, self.rules.values().filter(of_namespace).count()) {
             (Some(namespace), RULES_OF_NAMESPACE_MAX..) => full(format!(
@@ -74,12 +82,19 @@ impl RuleTable {
         Some(self.all().iter().rev().map(told).collect())
     }
 
-    /// Checks once more what a caller was admitted by, whose request may have begun long ago. Returns when the first of
-    /// its rules expires, in seconds since the Unix epoch.
+    /// Checks once more that a rule gives the caller a role, whose request may have begun long ago. Returns when the
+    /// last rule that does expires, in seconds since the Unix epoch. What other rules say of the caller does not count:
+    /// they may be another namespace's.
     ///
     /// # Errors
-    /// `unauthorized` if a rule was removed, or it or the token has expired since.
-    pub(super) fn recheck(&self, caller: &Caller, now_unix_s: i64) -> Result<Option<i64>, ApiError> {
+    /// `unauthorized` if no such rule is left, or the token has expired since.
+    pub(super) fn recheck(
+        &self,
+        caller: &Caller,
+        role: AccessRole,
+        scope: &Scope,
+        now_unix_s: i64,
+    ) -> Result<Option<i64>, ApiError> {
         let ended = |what: String| {
             let message = format!("{what} while the request went on: nothing was changed");
             ApiError::new(ErrorCode::Unauthorized, message)
@@ -88,22 +103,26 @@ impl RuleTable {
             name,
             expires_unix_s: Some(end),
         } = &caller.credential
-            && *end <= now_unix_s
+            && end.saturating_add(i64::from(CLOCK_LEEWAY_S)) <= now_unix_s
         {
             return Err(ended(format!("what {name} has shown has expired")));
         }
-        let mut first_end = None;
-        for id in caller.grants.iter().filter_map(|grant| grant.rule.as_ref()) {
-            let rule = self
-                .rules
-                .get(id)
-                .ok_or_else(|| ended(format!("the rule {id} was removed")))?;
-            match rule.expires_unix_s {
-                Some(end) if end <= now_unix_s => return Err(ended(format!("the rule {id} expired"))),
-                end => first_end = first_end.into_iter().chain(end).min(),
+        caller.check(role, scope)?;
+        let (mut last_end, mut why) = (None, String::new());
+        for grant in caller.giving(role, scope) {
+            // Not by a rule: the platform's own key.
+            let Some(id) = &grant.rule else { return Ok(None) };
+            match self.rules.get(id).map(|rule| rule.expires_unix_s) {
+                Some(None) => return Ok(None),
+                Some(Some(end)) if end > now_unix_s => last_end = last_end.max(Some(end)),
+                Some(_) => why = format!("the rule {id} expired"),
+                None => why = format!("the rule {id} was removed"),
             }
         }
-        Ok(first_end)
+        match last_end {
+            Some(end) => Ok(Some(end)),
+            None => Err(ended(why)),
+        }
     }
 }
 
@@ -119,7 +138,7 @@ fn told(rule: &AccessRule) -> KnownRule {
 
 #[cfg(test)]
 mod tests {
-    use rekindle_wire::access::{AccessRole, Admitted, Grant};
+    use rekindle_wire::access::{Admitted, Grant};
 
     use super::*;
 
@@ -149,30 +168,67 @@ mod tests {
         assert_eq!(table.since(Some(3)).unwrap().len(), 1);
     }
 
-    #[test]
-    fn who_was_admitted_is_refused_once_a_rule_is_gone_or_the_token_has_ended() {
-        let rules = [rule("team", Some(100)), rule("other", None)];
+    fn admitted(rules: &[AccessRule], expires_unix_s: Option<i64>) -> Caller {
         let grants = rules.iter().map(|rule| Grant {
             rule: Some(rule.id.clone()),
             role: rule.role,
             scope: rule.scope(),
         });
-        let caller = Caller::with_identity("cert:CN=ci".to_owned(), Some(90), grants.collect());
+        Caller::with_identity("cert:CN=ci".to_owned(), expires_unix_s, grants.collect())
+    }
+
+    fn recheck(table: &RuleTable, caller: &Caller, scope: &str, now: i64) -> Result<Option<i64>, String> {
+        let checked = table.recheck(caller, AccessRole::Deployer, &scope.parse().unwrap(), now);
+        checked.map_err(|error| error.message)
+    }
+
+    #[test]
+    fn who_was_admitted_is_refused_once_its_rule_is_gone_or_the_token_has_ended() {
+        let rules = [rule("team", Some(200)), rule("other", None)];
+        let caller = admitted(&rules, Some(90));
         let mut table = RuleTable::new(rules.to_vec());
-        assert_eq!(table.recheck(&caller, 89).unwrap(), Some(100));
-        assert_eq!(table.recheck(&Caller::platform(), 1_000).unwrap(), None);
-        let refused = |table: &RuleTable, caller: &Caller, now| table.recheck(caller, now).unwrap_err().message;
-        assert!(refused(&table, &caller, 90).contains("cert:CN=ci has shown has expired"));
-        let lasting = Caller {
-            credential: Credential::Identity {
-                name: "cert:CN=ci".to_owned(),
-                expires_unix_s: None,
-            },
-            ..caller.clone()
+        assert_eq!(recheck(&table, &caller, "*.team", 89), Ok(Some(200)));
+        assert_eq!(recheck(&table, &Caller::platform(), "*", 1_000), Ok(None));
+        assert_eq!(recheck(&table, &caller, "*.team", 119), Ok(Some(200)), "clocks differ");
+        let ended = recheck(&table, &caller, "*.team", 120).unwrap_err();
+        assert!(ended.contains("cert:CN=ci has shown has expired"), "{ended}");
+        let lasting = admitted(&rules, None);
+        assert!(
+            recheck(&table, &lasting, "*.team", 200)
+                .unwrap_err()
+                .contains("expired")
+        );
+        assert!(
+            recheck(&table, &lasting, "*.third", 89)
+                .unwrap_err()
+                .contains("needs the role")
+        );
+        table.remove(&[rules[0].id.clone()], 1);
+        let removed = recheck(&table, &lasting, "hello.team", 89).unwrap_err();
+        assert!(removed.contains("was removed"), "{removed}");
+    }
+
+    #[test]
+    fn a_rule_of_another_namespace_ends_nothing_elsewhere() {
+        let rules = [rule("evil", Some(100)), rule("team", None)];
+        let caller = admitted(&rules, None);
+        let mut table = RuleTable::new(rules.to_vec());
+        assert_eq!(recheck(&table, &caller, "*.team", 89), Ok(None));
+        assert_eq!(recheck(&table, &caller, "*.team", 101), Ok(None));
+        table.remove(&[rules[0].id.clone()], 1);
+        assert_eq!(recheck(&table, &caller, "*.team", 89), Ok(None));
+        // Of several that give the same, the one that lasts counts.
+        let function = AccessRule {
+            function: Some("hello".parse().unwrap()),
+            role: AccessRole::Admin,
+            ..rule("team", Some(500))
         };
-        assert!(refused(&table, &lasting, 100).contains("expired"));
-        table.remove(&[rules[1].id.clone()], 1);
-        assert!(refused(&table, &caller, 89).contains("was removed"));
+        let rules = [rule("team", Some(300)), function];
+        let caller = admitted(&rules, None);
+        let table = RuleTable::new(rules.to_vec());
+        assert_eq!(recheck(&table, &caller, "hello.team", 299), Ok(Some(500)));
+        assert_eq!(recheck(&table, &caller, "hello.team", 300), Ok(Some(500)));
+        assert_eq!(recheck(&table, &caller, "other.team", 299), Ok(Some(300)));
     }
 
     #[test]
@@ -182,7 +238,17 @@ mod tests {
         assert_eq!(refused.code, ErrorCode::Conflict);
         table.check_room(Some(&"other".parse().unwrap())).unwrap();
         table.check_room(None).unwrap();
-        let full = RuleTable::new((0..RULES_MAX).map(|n| rule(&format!("n{n}"), None)).collect());
+        let of_namespaces = (0..RULES_OF_NAMESPACES_MAX).map(|n| rule(&format!("n{n}"), None));
+        let mut full = RuleTable::new(of_namespaces.collect());
+        full.check_room(Some(&"other".parse().unwrap())).unwrap_err();
+        full.check_room(None).unwrap();
+        for _ in RULES_OF_NAMESPACES_MAX..RULES_MAX {
+            let own = AccessRule {
+                namespace: None,
+                ..rule("any", None)
+            };
+            full.add(own, 1);
+        }
         full.check_room(None).unwrap_err();
     }
 }

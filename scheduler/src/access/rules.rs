@@ -5,6 +5,7 @@ use rekindle_wire::api::{AccessRule, KEY_LIFE_MAX_S, NewRuleRequest, RemovedRule
 use rekindle_wire::{ApiError, ErrorCode};
 
 use super::keys::{LIFE_MIN_S, publish};
+use crate::audit;
 use crate::clock::unix_s;
 use crate::refusal::from_store;
 use crate::releases::whole;
@@ -24,7 +25,9 @@ pub(crate) fn list(scheduler: &Scheduler, caller: &Caller) -> Vec<AccessRule> {
 pub(crate) async fn add(scheduler: &Scheduler, caller: Caller, asked: NewRuleRequest) -> Result<AccessRule, ApiError> {
     check(&asked)?;
     let scope = Scope::of(asked.namespace.clone(), asked.function.as_ref());
-    caller.check(asked.role, &scope)?;
+    // Where it is for: who is an admin elsewhere gives nothing away that somebody gave it here.
+    caller.check(AccessRole::Admin, &scope)?;
+    audit::charge(scheduler, &caller, AccessRole::Admin, &scope)?;
     if let Some(namespace) = scope.namespace() {
         scheduler.state().catalog.check_namespace(namespace.as_str())?;
     }
@@ -54,8 +57,10 @@ async fn add_now(
     let created_unix_s = unix_s();
     let life = asked.expires_s.and_then(|life| i64::try_from(life).ok());
     let asked_end = life.map(|life| created_unix_s.saturating_add(life));
-    // No longer than the key or the rule that whoever adds it has.
-    let own_end = scheduler.keys.recheck(caller, created_unix_s)?;
+    // No longer than the key or the rule that lets whoever adds it do so.
+    let own_end = scheduler
+        .keys
+        .recheck(caller, AccessRole::Admin, scope, created_unix_s)?;
     let rule = AccessRule {
         id: RuleId::generate(),
         admits: asked.admits,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
-use rekindle_wire::access::{Caller, Credential, KeyId, RuleId};
+use rekindle_wire::access::{AccessRole, Caller, Credential, KeyId, RuleId, Scope};
 use rekindle_wire::api::{AccessRule, KeySummary};
 use rekindle_wire::internal::{KeysAnswer, KnownKey};
 use rekindle_wire::{ApiError, ErrorCode, Namespace};
@@ -150,16 +150,23 @@ impl Keys {
         revision
     }
 
-    /// Checks the key or the rules of a caller once more, whose request may have begun long ago. Returns when they
-    /// expire, in seconds since the Unix epoch.
+    /// Checks once more that a caller has a role, whose request may have begun long ago. Returns when the key or the
+    /// rule that gives it expires, in seconds since the Unix epoch.
     ///
     /// # Errors
-    /// `unauthorized` if one was revoked or has expired since.
-    pub(crate) fn recheck(&self, caller: &Caller, now_unix_s: i64) -> Result<Option<i64>, ApiError> {
+    /// `unauthorized` if that was revoked or has expired since, `forbidden` if the caller never had the role.
+    pub(crate) fn recheck(
+        &self,
+        caller: &Caller,
+        role: AccessRole,
+        scope: &Scope,
+        now_unix_s: i64,
+    ) -> Result<Option<i64>, ApiError> {
         let table = self.table.lock();
         let Credential::Key(id) = &caller.credential else {
-            return table.rules.recheck(caller, now_unix_s);
+            return table.rules.recheck(caller, role, scope, now_unix_s);
         };
+        caller.check(role, scope)?;
         let ended = |what: &str| {
             let message = format!("the key {id} {what} while the request went on: nothing was changed");
             ApiError::new(ErrorCode::Unauthorized, message)
@@ -244,7 +251,7 @@ fn told(key: &StoredKey) -> KnownKey {
 
 #[cfg(test)]
 mod tests {
-    use rekindle_wire::access::{AccessRole, generate};
+    use rekindle_wire::access::generate;
 
     use super::*;
 
@@ -293,11 +300,15 @@ mod tests {
         let id = own.summary.id.clone();
         let caller = Caller::with_key(id.clone(), AccessRole::Deployer, own.scope());
         let keys = Keys::new(vec![own], Vec::new());
-        assert_eq!(keys.recheck(&caller, 99).unwrap(), Some(100));
-        assert_eq!(keys.recheck(&Caller::platform(), 100).unwrap(), None);
-        let expired = keys.recheck(&caller, 100).unwrap_err();
+        let scope = "*.team".parse().unwrap();
+        let recheck = |caller: &Caller, now| keys.recheck(caller, AccessRole::Deployer, &scope, now);
+        assert_eq!(recheck(&caller, 99).unwrap(), Some(100));
+        assert_eq!(recheck(&Caller::platform(), 100).unwrap(), None);
+        let expired = recheck(&caller, 100).unwrap_err();
+        let beyond = keys.recheck(&caller, AccessRole::Admin, &scope, 99).unwrap_err();
+        assert_eq!(beyond.code, ErrorCode::Forbidden);
         keys.remove(&[id]);
-        let revoked = keys.recheck(&caller, 99).unwrap_err();
+        let revoked = recheck(&caller, 99).unwrap_err();
         for error in [expired, revoked] {
             assert_eq!(error.code, ErrorCode::Unauthorized, "{error}");
         }

@@ -74,8 +74,10 @@ pub(super) async fn show(scheduler: Scheduler, call: Call<ShowCall>) -> Result<A
 async fn reached(scheduler: &Scheduler, id: &CallId, caller: &Caller, role: AccessRole) -> Result<AsyncCall, Refused> {
     caller.check_role(role)?;
     let call = known(scheduler, id).await?;
-    match caller.has(role, &Scope::Function(call.function.clone())) {
+    let scope = Scope::Function(call.function.clone());
+    match caller.has(role, &scope) {
         true => {
+            audit::charge(scheduler, caller, role, &scope)?;
             let (_, namespace) = call.function.split();
             audit::note(Some(&namespace.unwrap_or_default()), id.to_string());
             Ok(call)

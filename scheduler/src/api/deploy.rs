@@ -53,7 +53,13 @@ pub(super) async fn deploy(
     if !caller.has(AccessRole::Deployer, &Scope::Platform) {
         is_known?;
     }
-    let of_namespace = scheduler.uploads.take(&caller).await?;
+    audit::charge(
+        &scheduler,
+        &caller,
+        AccessRole::Deployer,
+        &Scope::Namespace(namespace.clone()),
+    )?;
+    let of_namespace = scheduler.uploads.take(&caller, &namespace).await?;
     // Before the upload, which is the larger part of the work.
     let place = scheduler.deploys.clone().try_acquire_owned().map_err(|_| {
         ApiError::new(
@@ -66,11 +72,13 @@ pub(super) async fn deploy(
     let build = build.map_err(|over| over.error(namespace.as_str(), Some(DEPLOY_AGAIN_S)))?;
     let upload = upload::receive(body, &scheduler.config.spool).await?;
     drop(of_namespace);
-    // Uploads take long, and a key that was revoked meanwhile must not leave a version behind.
-    scheduler.keys.recheck(&caller, unix_s())?;
     let function = FunctionId::new(&namespace, &upload.folder.manifest.name);
     audit::note(Some(&namespace), function.name().to_owned());
-    caller.check(AccessRole::Deployer, &Scope::Function(function.clone()))?;
+    // Uploads take long, and a key that was revoked meanwhile must not leave a version behind.
+    let scope = Scope::Function(function.clone());
+    scheduler
+        .keys
+        .recheck(&caller, AccessRole::Deployer, &scope, unix_s())?;
     check_name(&scheduler, &function).await?;
     if is_new {
         namespaces::make(&scheduler, namespace.clone()).await?;

@@ -10,7 +10,7 @@ use futures::stream::{self, BoxStream};
 use futures::{StreamExt as _, TryStreamExt as _};
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
-use rekindle_wire::access::Caller;
+use rekindle_wire::access::{AccessRole, Caller, Scope};
 use rekindle_wire::api::LogLine;
 use rekindle_wire::interface::Params;
 use rekindle_wire::interface::users::ReadLogs;
@@ -70,7 +70,7 @@ pub(super) async fn logs(
     }
     let merged: Lines = if follow {
         stream::select_all(sources)
-            .take_until(key_ends(scheduler.clone(), caller))
+            .take_until(key_ends(scheduler.clone(), caller, Scope::Function(name)))
             .boxed()
     } else {
         stream::iter(newest(sources, tail).await).boxed()
@@ -79,9 +79,10 @@ pub(super) async fn logs(
     Ok(([(CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(body)).into_response())
 }
 
-/// Waits until the caller's key is revoked or has expired.
-async fn key_ends(scheduler: Scheduler, caller: Caller) {
-    while scheduler.keys.recheck(&caller, unix_s()).is_ok() {
+/// Waits until what lets the caller read is revoked or has expired.
+async fn key_ends(scheduler: Scheduler, caller: Caller, scope: Scope) {
+    let may_read = || scheduler.keys.recheck(&caller, AccessRole::Reader, &scope, unix_s());
+    while may_read().is_ok() {
         tokio::time::sleep(LOOK_EVERY).await;
     }
 }

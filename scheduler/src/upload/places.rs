@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rekindle_wire::access::Caller;
-use rekindle_wire::{ApiError, ErrorCode};
+use rekindle_wire::access::{AccessRole, Caller, Scope};
+use rekindle_wire::{ApiError, ErrorCode, Namespace};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Maximum number of uploads at once by all keys of a namespace, or by one for all namespaces.
@@ -23,15 +23,15 @@ pub(crate) type Place = Option<OwnedSemaphorePermit>;
 pub(crate) struct Places(Mutex<BTreeMap<String, Arc<Semaphore>>>);
 
 impl Places {
-    /// Waits for a place.
+    /// Waits for a place for an upload to a namespace.
     ///
     /// # Errors
     /// `throttled` if none is free in time.
-    pub(crate) async fn take(&self, caller: &Caller) -> Result<Place, ApiError> {
+    pub(crate) async fn take(&self, caller: &Caller, namespace: &Namespace) -> Result<Place, ApiError> {
         if caller.is_platform() {
             return Ok(None);
         }
-        let own = self.of(caller);
+        let own = self.of(caller, namespace);
         match tokio::time::timeout(WAIT, own.acquire_owned()).await {
             Ok(Ok(place)) => Ok(Some(place)),
             _ => Err(ApiError::new(
@@ -41,11 +41,11 @@ impl Places {
         }
     }
 
-    fn of(&self, caller: &Caller) -> Arc<Semaphore> {
-        let whose = caller.namespace().map_or_else(
-            || caller.account().to_owned(),
-            |namespace| format!("namespace {namespace}"),
-        );
+    fn of(&self, caller: &Caller, namespace: &Namespace) -> Arc<Semaphore> {
+        let whose = match caller.has(AccessRole::Deployer, &Scope::Platform) {
+            true => caller.name().to_owned(),
+            false => format!("namespace {namespace}"),
+        };
         let mut all = self.0.lock();
         // A place that is held, or waited for, holds its semaphore.
         all.retain(|_, own| Arc::strong_count(own) > 1);
@@ -57,7 +57,9 @@ impl Places {
 
 #[cfg(test)]
 mod tests {
-    use rekindle_wire::access::{AccessRole, Scope, generate};
+    use rekindle_wire::access::generate;
+
+    use std::str::FromStr as _;
 
     use super::*;
 
@@ -69,20 +71,24 @@ mod tests {
     #[tokio::test]
     async fn the_keys_of_a_namespace_share_places_and_leave_some_to_others() {
         let places = Places::default();
+        let (team, other) = (
+            Namespace::from_str("team").unwrap(),
+            Namespace::from_str("other").unwrap(),
+        );
         let mut held = Vec::new();
         for _ in 0..EACH {
-            held.push(places.take(&of("team")).await.unwrap().unwrap());
+            held.push(places.take(&of("team"), &team).await.unwrap().unwrap());
         }
         let (of_team, of_other) = (of("team"), of("other"));
         let short = Duration::from_millis(20);
-        let waits = tokio::time::timeout(short, places.take(&of_team)).await;
+        let waits = tokio::time::timeout(short, places.take(&of_team, &team)).await;
         assert!(waits.is_err(), "there is a ninth");
-        let other = places.take(&of_other).await.unwrap();
-        assert!(other.is_some() && places.take(&Caller::platform()).await.unwrap().is_none());
+        let elsewhere = places.take(&of_other, &other).await.unwrap();
+        assert!(elsewhere.is_some() && places.take(&Caller::platform(), &team).await.unwrap().is_none());
         held.pop();
-        held.push(places.take(&of_team).await.unwrap().unwrap());
-        drop((held, other));
-        drop(places.take(&of_team).await.unwrap());
+        held.push(places.take(&of_team, &team).await.unwrap().unwrap());
+        drop((held, elsewhere));
+        drop(places.take(&of_team, &team).await.unwrap());
         assert_eq!(places.0.lock().len(), 1, "what is not held is forgotten");
     }
 }

@@ -1,5 +1,7 @@
 //! Who calls, as the gateway tells the scheduler.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use http::{HeaderMap, HeaderValue};
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
@@ -16,8 +18,12 @@ const PLATFORM_KEY: &str = "admin";
 const AS: &str = "as:";
 /// Where an identity has no end.
 const NO_END: &str = "-";
-/// Maximum number of grants that a caller has at once. They go into a header.
-pub const GRANTS_MAX: usize = 16;
+/// Maximum number of grants that a caller has at once: those of all rules that there can be. They go into a header.
+const GRANTS_MAX: usize = 1_000;
+/// Maximum number of grants that a caller has in one namespace. Whoever gives more there takes none elsewhere.
+pub const GRANTS_OF_NAMESPACE_MAX: usize = 16;
+/// How far clocks of issuers, gateways and schedulers may differ, in seconds.
+pub const CLOCK_LEEWAY_S: u16 = 30;
 
 /// A caller that was recognized.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,17 +95,26 @@ impl Caller {
         }
     }
 
-    /// A caller that rules admit. What another grant includes is left out, and so is what there is no room for.
-    pub fn with_identity(name: String, expires_unix_s: Option<i64>, grants: Vec<Grant>) -> Self {
+    /// A caller that rules admit. What another grant includes is left out, and so is what its namespace has no room
+    /// for: of as wide ones the newest.
+    pub fn with_identity(name: String, expires_unix_s: Option<i64>, mut grants: Vec<Grant>) -> Self {
+        // Wide ones first, so that those for single functions do not take their room.
+        grants.sort_by_key(|grant| grant.scope.breadth());
         let mut kept: Vec<Grant> = Vec::new();
+        let mut counts: BTreeMap<Option<Namespace>, usize> = BTreeMap::new();
         for grant in grants {
             if kept.iter().any(|other| other.has(grant.role, &grant.scope)) {
                 continue;
             }
-            kept.retain(|other| !grant.has(other.role, &other.scope));
-            kept.push(grant);
+            let count = counts.entry(grant.scope.namespace()).or_default();
+            let replaced = kept.len();
+            kept.retain(|other| !(grant.scope == other.scope && grant.role.includes(other.role)));
+            *count -= replaced - kept.len();
+            if *count < GRANTS_OF_NAMESPACE_MAX && kept.len() < GRANTS_MAX {
+                *count += 1;
+                kept.push(grant);
+            }
         }
-        kept.truncate(GRANTS_MAX);
         Self {
             credential: Credential::Identity { name, expires_unix_s },
             grants: kept,
@@ -125,15 +140,14 @@ impl Caller {
         }
     }
 
-    /// Whose budget its changes are taken from: a rule's, however many it admits.
-    pub fn account(&self) -> &str {
-        let rule = self.grants.iter().find_map(|grant| grant.rule.as_ref());
-        rule.map_or_else(|| self.name(), RuleId::as_str)
+    /// The grants that give the role in all of the scope.
+    pub fn giving(&self, role: AccessRole, scope: &Scope) -> impl Iterator<Item = &Grant> {
+        self.grants.iter().filter(move |grant| grant.has(role, scope))
     }
 
     /// Whether the caller has the role in all of the scope.
     pub fn has(&self, role: AccessRole, scope: &Scope) -> bool {
-        self.grants.iter().any(|grant| grant.has(role, scope))
+        self.giving(role, scope).next().is_some()
     }
 
     /// Whether the caller may do something in the namespace.
@@ -151,11 +165,19 @@ impl Caller {
     /// The widest scope in which the caller has the role; of several that are as wide, the first.
     pub fn widest(&self, role: AccessRole) -> Option<&Scope> {
         let of_role = self.grants.iter().filter(|grant| grant.role.includes(role));
-        of_role.map(|grant| &grant.scope).min_by_key(|scope| match scope {
-            Scope::Platform => 0,
-            Scope::Namespace(_) => 1,
-            Scope::Function(_) => 2,
-        })
+        of_role.map(|grant| &grant.scope).min_by_key(|scope| scope.breadth())
+    }
+
+    /// The namespaces in all of which the caller has the role. `None` if it has it in the whole platform.
+    pub fn namespaces(&self, role: AccessRole) -> Option<BTreeSet<Namespace>> {
+        let of_role = self.grants.iter().filter(|grant| grant.role.includes(role));
+        of_role
+            .filter_map(|grant| match &grant.scope {
+                Scope::Platform => Some(None),
+                Scope::Namespace(namespace) => Some(Some(namespace.clone())),
+                Scope::Function(_) => None,
+            })
+            .collect()
     }
 
     /// Refuses a caller that has not the role in all of the scope.
@@ -179,7 +201,15 @@ impl Caller {
             .grants
             .iter()
             .map(|grant| format!("the role {} for {}", grant.role, grant.scope.in_words()));
-        let has = has.collect::<Vec<_>>().join(", ");
+        let all = has.collect::<Vec<_>>();
+        let mut has = all.join(", ");
+        let meets = |grant: &&Grant| scope.namespace().is_some_and(|namespace| grant.scope.meets(&namespace));
+        if self.is_identity() && self.grants.iter().filter(meets).count() >= GRANTS_OF_NAMESPACE_MAX {
+            has.push_str(&format!(
+                " (the rules of a namespace give {GRANTS_OF_NAMESPACE_MAX} grants to one caller: further ones do not \
+                 count, so give a role for the whole namespace in place of some)"
+            ));
+        }
         let (who, remedy) = match &self.credential {
             Credential::Identity { name, .. } => (name.clone(), "adds a rule with `fn access add"),
             _ => (format!("the key {}", self.name()), "makes another with `fn key create"),
@@ -387,7 +417,33 @@ mod tests {
         ]);
         assert_eq!(wide.grants.len(), 1, "the others are included");
         assert_eq!(wide.namespace(), Some("team".parse().unwrap()));
-        let many = (0..40).map(|n| grant(Reader, &format!("*.n{n}"))).collect();
-        assert_eq!(ada(many).grants.len(), GRANTS_MAX);
+        let namespaces = |caller: &Caller| caller.namespaces(Reader).map(|all| all.len());
+        assert_eq!((namespaces(&both), namespaces(&Caller::platform())), (Some(2), None));
+    }
+
+    #[test]
+    fn the_grants_of_one_namespace_take_no_room_in_another() {
+        use AccessRole::{Admin, Deployer, Invoker, Reader};
+        let may = |caller: &Caller, role, scope: &str| caller.has(role, &scope.parse().unwrap());
+        // Older rules of somebody else's namespace, for functions that need not be there.
+        let mut grants: Vec<_> = (0..40).map(|n| grant(Admin, &format!("f{n}.evil"))).collect();
+        grants.push(grant(Deployer, "*.team"));
+        grants.push(grant(Reader, "*.evil"));
+        let caller = ada(grants);
+        assert!(may(&caller, Deployer, "*.team") && may(&caller, Reader, "*.evil"));
+        assert!(may(&caller, Admin, "f0.evil") && !may(&caller, Admin, "f39.evil"));
+        assert_eq!(caller.grants.len(), GRANTS_OF_NAMESPACE_MAX + 1);
+        let refused = caller.check(Admin, &"f39.evil".parse().unwrap()).unwrap_err();
+        assert!(refused.message.contains("16 grants"), "{refused}");
+        let elsewhere = caller.check(Admin, &"*.team".parse().unwrap()).unwrap_err();
+        assert!(!elsewhere.message.contains("16 grants"), "{elsewhere}");
+        let headers = HeaderMap::from_iter([(http::HeaderName::from_static(CALLER), caller.header())]);
+        assert_eq!(Caller::of(&headers).unwrap(), caller);
+        // As many namespaces as there are have their grants.
+        let many: Vec<_> = (0..200).map(|n| grant(Invoker, &format!("*.n{n}"))).collect();
+        assert_eq!(ada(many).grants.len(), 200);
+        // What is replaced by more gives its room back.
+        let more = (0..10).flat_map(|n| [Invoker, Reader, Admin].map(|role| grant(role, &format!("f{n}.team"))));
+        assert_eq!(ada(more.collect()).grants.len(), 10);
     }
 }

@@ -63,6 +63,15 @@ impl Scope {
         }
     }
 
+    /// Its place among scopes by how wide they are, the widest first.
+    pub(super) fn breadth(&self) -> u8 {
+        match self {
+            Self::Platform => 0,
+            Self::Namespace(_) => 1,
+            Self::Function(_) => 2,
+        }
+    }
+
     /// The name of its function, if it is one.
     pub fn function(&self) -> Option<FunctionName> {
         match self {

@@ -263,16 +263,19 @@ described! {
     /// Read the audit log
     ///
     /// Every change that was asked for over the API, and what came of it; not what a gateway refused. Each entry has
-    /// the hash of the one before. A key for one namespace reads the entries of that namespace.
+    /// the hash of the one before. A key for one namespace reads the entries of that namespace, and whoever is an admin
+    /// of several namespaces those of the one that the request names.
     access [Admin Content] GET "/v1/audit" ReadAudit {;
         /// only entries with higher numbers
         after: u64,
         /// only entries at or after this time, in milliseconds since the Unix epoch
         since_unix_ms: i64,
         /// how many, at most 1000, which it is when absent
-        limit: u32
+        limit: u32,
+        /// only entries about this namespace
+        of: Namespace
     } () => OK AuditPage "oldest first"
-    fails;
+    fails BadRequest "the caller is an admin of several namespaces, and `of` names none";
 
     /// The platform as a whole
     platform [Reader Platform] GET "/v1/status" ReadStatus {} () => OK Status "workers, functions, instances"
