@@ -10,11 +10,12 @@ use http::header::{AUTHORIZATION, ORIGIN};
 use rekindle_wire::access::{Caller, Credential};
 use rekindle_wire::api::{AuthStatus, Login, Whoami};
 use rekindle_wire::headers::bearer;
+use rekindle_wire::manifest::TokenRule;
 use rekindle_wire::{ApiError, ErrorCode};
 
 use crate::keys::{Keys, unix_s};
 use crate::tls::ClientCertificate;
-use crate::tokens::{Identities, IdentityIssuers};
+use crate::tokens::{Identities, IdentityIssuers, is_for};
 
 /// Where browsers say whose page has made a request.
 const FETCH_SITE: &str = "sec-fetch-site";
@@ -32,8 +33,19 @@ pub(crate) struct Callers {
 pub(crate) struct Shown {
     /// `None` if it showed nothing that is the platform's.
     pub(crate) caller: Option<Result<Caller, ApiError>>,
-    /// Whether it is in a header that the function must not learn.
-    is_hidden: bool,
+    header: Header,
+}
+
+/// What a caller's header has, and whether the function may learn it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Header {
+    /// What is the function's own, or nothing.
+    Own,
+    /// A token for this platform that gives nothing here. It may a moment later: its key is new, or its rule is. So
+    /// only a function learns it that asks for such tokens itself.
+    Useless,
+    /// A key of the platform, or a token for it that gives something or cannot be judged now.
+    Hidden,
 }
 
 impl Shown {
@@ -48,19 +60,25 @@ impl Shown {
     /// What is wrong with that.
     pub(crate) fn into_known(self) -> Result<Option<Caller>, ApiError> {
         match self.caller {
-            Some(Err(error)) if self.is_hidden => Err(error),
+            Some(Err(error)) if self.header == Header::Hidden => Err(error),
             other => Ok(other.and_then(Result::ok)),
         }
     }
 
-    /// Whether it is in a header that the function must not learn.
-    pub(crate) fn is_hidden(&self) -> bool {
-        self.is_hidden
+    /// Whether what it showed is wrong for the platform, and a function may take it for something of its own.
+    pub(crate) fn may_be_the_functions(&self) -> bool {
+        self.header != Header::Hidden
     }
 
-    /// Takes what the function must not learn out of the headers.
-    pub(crate) fn hide(&self, headers: &mut HeaderMap) {
-        if self.is_hidden {
+    /// Takes what the function must not learn out of the headers. `asked` are the tokens that it asks its callers for.
+    pub(crate) fn hide(&self, headers: &mut HeaderMap, asked: &[TokenRule]) {
+        let is_asked_for = |token: &[u8]| asked.iter().any(|rule| is_for(token, &rule.issuer, &rule.audience));
+        let is_hidden = match self.header {
+            Header::Own => false,
+            Header::Useless => !bearer(headers).is_some_and(is_asked_for),
+            Header::Hidden => true,
+        };
+        if is_hidden {
             headers.remove(AUTHORIZATION);
         }
     }
@@ -111,20 +129,22 @@ impl Callers {
         match (self.keys.shown(headers).transpose(), bearer(headers)) {
             (Some(caller), _) => Shown {
                 caller: Some(caller),
-                is_hidden: true,
+                header: Header::Hidden,
             },
             (None, Some(token)) if self.identities.concerns(token) => {
                 let caller = self.of_token(token).await;
-                // With a token that gives nothing here, a function can do nothing either; it may ask for it.
-                let is_hidden = !matches!(&caller, Err(error) if error.code == ErrorCode::Unauthorized);
+                let header = match &caller {
+                    Err(error) if error.code == ErrorCode::Unauthorized => Header::Useless,
+                    _ => Header::Hidden,
+                };
                 Shown {
                     caller: Some(caller),
-                    is_hidden,
+                    header,
                 }
             }
             _ => Shown {
                 caller: client.map(|client| self.of_certificate(headers, client)),
-                is_hidden: false,
+                header: Header::Own,
             },
         }
     }
@@ -203,7 +223,7 @@ mod tests {
     use super::*;
     use crate::key::KeyHash;
     use crate::metrics::Metrics;
-    use crate::tokens::provider::{Key, Provider};
+    use crate::tokens::provider::{Key, Provider, now};
 
     fn callers(settings: &IdentityIssuers) -> Callers {
         let keys = Arc::new(Keys::new(KeyHash::of("platform")));
@@ -248,7 +268,7 @@ mod tests {
         for sent in ["platform", &key, &revoked] {
             let mut headers = sends(sent);
             let shown = callers.shown(&headers, None).await;
-            shown.hide(&mut headers);
+            shown.hide(&mut headers, &[]);
             assert!(headers.is_empty(), "{sent}");
             let found = shown.into_known().map_err(|e| e.code);
             let expected = match sent {
@@ -260,13 +280,13 @@ mod tests {
         }
         let mut own = sends("rk_live_of_another_service");
         let shown = callers.shown(&own, None).await;
-        shown.hide(&mut own);
+        shown.hide(&mut own, &[]);
         assert!(shown.into_known().unwrap().is_none());
         assert_eq!(own.len(), 1);
     }
 
     #[tokio::test]
-    async fn a_token_that_a_rule_admits_is_hidden_from_functions_and_any_other_is_theirs() {
+    async fn a_token_for_the_platform_is_hidden_from_functions_and_any_other_is_theirs() {
         let key = Key::new("one");
         let provider = Provider::start(&[&key]).await;
         let settings = IdentityIssuers {
@@ -293,13 +313,35 @@ mod tests {
         assert_eq!(callers.caller(&sends(&ada), None).await.unwrap().grants.len(), 1);
         let eve = key.sign(&provider.claims(&json!({ "sub": "eve" })));
         let elsewhere = key.sign(&provider.claims(&json!({ "sub": "ada", "aud": "shop" })));
-        for (token, is_hidden) in [(&ada, true), (&eve, false), (&elsewhere, false)] {
-            let mut headers = sends(token);
-            let shown = callers.shown(&headers, None).await;
-            shown.hide(&mut headers);
-            assert_eq!(headers.is_empty(), is_hidden);
-            assert_eq!(shown.known().is_some(), is_hidden);
-            assert!(is_hidden || code(token).await == ErrorCode::Unauthorized);
+        let early = key.sign(&provider.claims(&json!({ "sub": "ada", "nbf": now() + 600 })));
+        let unknown = Key::new("rotated").sign(&provider.claims(&json!({ "sub": "ada" })));
+        let asked = |audience: &str| {
+            vec![TokenRule {
+                issuer: provider.address.clone(),
+                audience: vec![audience.to_owned()],
+                claims: Default::default(),
+            }]
+        };
+        // One that gives nothing now may a moment later, so no function learns it that has not asked for it.
+        for (token, is_known, stays, stays_if_asked) in [
+            (&ada, true, false, false),
+            (&eve, false, false, true),
+            (&early, false, false, true),
+            (&unknown, false, false, true),
+            (&elsewhere, false, true, true),
+        ] {
+            let hidden = async |asked: &[TokenRule]| {
+                let mut headers = sends(token);
+                let shown = callers.shown(&headers, None).await;
+                shown.hide(&mut headers, asked);
+                assert_eq!(shown.known().is_some(), is_known);
+                assert_eq!(shown.into_known().unwrap().is_some(), is_known);
+                headers.is_empty()
+            };
+            assert_eq!(hidden(&[]).await, !stays);
+            assert_eq!(hidden(&asked("shop")).await, !stays);
+            assert_eq!(hidden(&asked("orders")).await, !stays_if_asked);
+            assert!(is_known || code(token).await == ErrorCode::Unauthorized);
         }
         let status = callers.status(&sends(&ada), None).await.unwrap();
         assert_eq!(status.caller.unwrap().name, format!("oidc:ada@{}", provider.address));

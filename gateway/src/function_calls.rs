@@ -14,6 +14,7 @@ use axum::response::IntoResponse as _;
 use http::{HeaderName, Request, Response};
 use rekindle_identity::{Caller, Listener, Member, Role, inside};
 use rekindle_relay::{InProcessRegistration, InProcessRoles};
+use rekindle_wire::access::{self, AccessRole, Scope};
 use rekindle_wire::function_call::{CALL_DEPTH_MAX, CALL_DOMAIN, CallKind, FunctionCall};
 use rekindle_wire::headers::{CLUSTER_TOKEN, PLATFORM_ERROR, REQUEST_ID};
 use rekindle_wire::interface::version;
@@ -133,8 +134,11 @@ async fn answer(
     headers::strip_forwarded(request.headers_mut());
     headers::strip_upgrade(request.headers_mut());
     let shown = gateway.callers.shown(request.headers(), None).await;
-    gateway.admit(&function, &shown, request.headers(), true).await?;
-    shown.hide(request.headers_mut());
+    let tokens = gateway.admit(&function, &shown, request.headers(), true).await?;
+    shown.hide(request.headers_mut(), &tokens);
+    // As a client is: the caller's team need not be the one that reads what this function writes.
+    let may_read = |caller: &access::Caller| caller.has(AccessRole::Reader, &Scope::Function(function.clone()));
+    let reads_output = shown.known().is_some_and(may_read);
     gateway.take_of_rate(&function)?;
     if call.how == CallKind::Later {
         let asked = Asked {
@@ -157,8 +161,7 @@ async fn answer(
             CallKind::Http => "http",
             CallKind::Event | CallKind::Later => "event",
         },
-        // What is of one namespace is of one team.
-        reads_output: true,
+        reads_output,
         force: None,
         request_id: request_id.to_owned(),
         peer: SANDBOX,

@@ -12,7 +12,7 @@ use rekindle_relay::is_grpc;
 use rekindle_telemetry::metrics::exposition;
 use rekindle_wire::access::{AccessRole, Caller, Scope};
 use rekindle_wire::headers::{FORCE_START, PLATFORM_ERROR, REQUEST_ID, bearer};
-use rekindle_wire::manifest::Auth;
+use rekindle_wire::manifest::{Auth, TokenRule};
 use rekindle_wire::{ApiError, ErrorCode, FunctionId, Selector};
 use tokio_util::sync::CancellationToken;
 
@@ -122,14 +122,14 @@ impl Gateway {
     }
 
     /// Refuses the call of a function that asks for a key or a token to a caller who may not invoke it. `by_function`
-    /// tells that a function of the same namespace calls.
+    /// tells that a function of the same namespace calls. Returns the tokens that the function asks for.
     pub(crate) async fn admit(
         &self,
         function: &FunctionId,
         shown: &callers::Shown,
         headers: &HeaderMap,
         by_function: bool,
-    ) -> Result<(), ApiError> {
+    ) -> Result<Arc<[TokenRule]>, ApiError> {
         let Dispatch { routes, slots, .. } = &*self.dispatch;
         let mut wanted = routes.shown(function);
         if wanted.is_none() {
@@ -147,22 +147,24 @@ impl Gateway {
             tokens,
             open_to_functions,
         } = wanted.unwrap_or_default();
+        if auth == Auth::None {
+            return Ok(Arc::default());
+        }
         let may_invoke = |caller: &Caller| caller.check(AccessRole::Invoker, &Scope::Function(function.clone()));
-        match (auth, &shown.caller) {
-            (Auth::None, _) => Ok(()),
-            (_, _) if by_function && open_to_functions => Ok(()),
+        match &shown.caller {
+            _ if by_function && open_to_functions => Ok(()),
             // A token of an issuer that the function trusts as the platform does.
-            (_, Some(Ok(caller))) => match may_invoke(caller) {
+            Some(Ok(caller)) => match may_invoke(caller) {
                 Err(_) if !tokens.is_empty() && caller.is_identity() => {
                     self.tokens.check(bearer(headers).unwrap_or_default(), &tokens).await
                 }
                 checked => checked,
             },
-            (_, Some(Err(_))) if !tokens.is_empty() && !shown.is_hidden() => {
+            Some(Err(_)) if !tokens.is_empty() && shown.may_be_the_functions() => {
                 self.tokens.check(bearer(headers).unwrap_or_default(), &tokens).await
             }
-            (_, Some(Err(error))) => Err(error.clone()),
-            (_, None) if !tokens.is_empty() => match bearer(headers) {
+            Some(Err(error)) => Err(error.clone()),
+            None if !tokens.is_empty() => match bearer(headers) {
                 Some(token) => self.tokens.check(token, &tokens).await,
                 None => Err(ApiError::new(
                     ErrorCode::Unauthorized,
@@ -172,7 +174,7 @@ impl Gateway {
                     ),
                 )),
             },
-            (_, None) => Err(ApiError::new(
+            None => Err(ApiError::new(
                 ErrorCode::Unauthorized,
                 format!(
                     "{function} asks its callers for a key: send \"Authorization: Bearer KEY\"; an admin makes one \
@@ -185,7 +187,8 @@ impl Gateway {
                     }
                 ),
             )),
-        }
+        }?;
+        Ok(tokens)
     }
 
     /// Refuses a forced start to a caller that is no deployer of the function.
@@ -317,8 +320,8 @@ impl Gateway {
                     self.check_force(request.headers(), via, &name).await?;
                 }
                 let shown = self.callers.shown(request.headers(), via.client.as_deref()).await;
-                self.admit(&name, &shown, request.headers(), false).await?;
-                shown.hide(request.headers_mut());
+                let tokens = self.admit(&name, &shown, request.headers(), false).await?;
+                shown.hide(request.headers_mut(), &tokens);
                 self.take_of_rate(&name)?;
                 let own = selector
                     .as_ref()
@@ -346,8 +349,8 @@ impl Gateway {
                     return Ok(Response::default());
                 }
                 let shown = self.callers.shown(request.headers(), via.client.as_deref()).await;
-                self.admit(&name, &shown, request.headers(), false).await?;
-                shown.hide(request.headers_mut());
+                let tokens = self.admit(&name, &shown, request.headers(), false).await?;
+                shown.hide(request.headers_mut(), &tokens);
                 let caller = shown.into_known()?;
                 self.take_of_rate(&name)?;
                 self.later(asked(name, path, "http", caller), request).await

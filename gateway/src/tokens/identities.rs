@@ -180,6 +180,11 @@ fn has_ended(identity: &Identity) -> bool {
     now.is_ok_and(|now| identity.expires_unix_s <= now)
 }
 
+/// Whether a text says that it is a token of this issuer for one of the audiences.
+pub(crate) fn is_for(token: &[u8], issuer: &str, audiences: &[String]) -> bool {
+    unchecked(token).is_some_and(|said| said.iss == issuer && said.aud.meets(audiences))
+}
+
 fn unchecked(token: &[u8]) -> Option<Unchecked> {
     let token = std::str::from_utf8(token).ok()?;
     let mut parts = token.split('.');

@@ -14,18 +14,19 @@ use std::sync::Arc;
 
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, DecodingKey, Header, Validation};
+use rekindle_wire::access::CLOCK_LEEWAY_S;
 use rekindle_wire::manifest::TokenRule;
 use rekindle_wire::{ApiError, ErrorCode};
 use serde_json::{Map, Value};
 
 use crate::metrics::Metrics;
 pub use identities::IdentityIssuers;
-pub(crate) use identities::{Identities, Identity};
+pub(crate) use identities::{Identities, Identity, is_for};
 use issuer::{Issuer, Outside, outside};
 pub use issuer::{ParseTokenIssuerError, TokenIssuer};
 
 /// How far clocks may differ, in seconds.
-const LEEWAY_S: u64 = 30;
+const LEEWAY_S: u64 = CLOCK_LEEWAY_S as u64;
 /// Algorithms with a public key. A shared secret (HS256) would let every gateway make tokens.
 const ALGORITHMS: [Algorithm; 9] = [
     Algorithm::RS256,
