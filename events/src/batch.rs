@@ -1,5 +1,6 @@
 //! What is done with a batch, from when it is complete until each of its messages is settled: invoked with, held for
-//! as long as that takes, and then removed, given back, or put among the dead letters.
+//! as long as that takes, and then removed, given back, or put among the dead letters. One that is too large to be
+//! passed on is invoked with in parts, one after the other.
 //!
 //! ```text
 //! received ──> invoked ── succeeded ──> removed
@@ -11,6 +12,10 @@
 //! Every arrow but the first is told to the queue only when what lies before it is over. A reader that is killed
 //! anywhere leaves messages that the queue delivers again.
 
+mod parts;
+mod settle;
+
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,16 +32,14 @@ use crate::gateway::{Gateway, Invocation};
 use crate::metrics::Metrics;
 use crate::pace::Pace;
 use crate::progress::Progress;
-use crate::queue::{DeadLetter, Message, Queue, QueueError, chain};
-use crate::verdict::{RETRY_AFTER_MAX, Verdict};
+use crate::queue::{Message, Queue, QueueError, chain};
+use crate::verdict::Verdict;
 
 /// How long a batch that is refused is held. Then others may try.
 const REFUSED_MAX: Duration = Duration::from_secs(600);
 /// Pauses between refused attempts.
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// Longest reason of a stop.
-const STOPPED: &str = "the program was stopped";
 
 /// What batches are invoked by: the gateway.
 #[async_trait]
@@ -70,22 +73,45 @@ impl Batches {
     /// Processes a batch.
     pub(crate) async fn process(&self, queue: &dyn Queue, messages: Vec<Message>) {
         let began = Instant::now();
-        let receipts: Vec<String> = messages.iter().map(|message| message.receipt.clone()).collect();
+        let held = Held::of(&messages);
         let hold = async {
             loop {
                 tokio::time::sleep(queue.extend_every()).await;
-                if let Err(error) = queue.extend(&receipts).await {
+                let receipts = held.all();
+                if !receipts.is_empty()
+                    && let Err(error) = queue.extend(&receipts).await
+                {
                     self.queue_failed(&error);
                 }
             }
         };
-        let verdict = tokio::select! {
-            verdict = self.invoked(&messages) => verdict,
-            () = self.cut.cancelled() => None,
-            () = hold => None,
-        };
-        self.settle(queue, messages, verdict).await;
+        tokio::select! {
+            () = self.process_parts(queue, &held, parts::of(messages)) => {}
+            () = hold => {}
+        }
         self.metrics.took(&self.info.function, began.elapsed());
+    }
+
+    /// Settles one part after the other. Once one is to be given back, so are those that follow.
+    async fn process_parts(&self, queue: &dyn Queue, held: &Held, mut left: VecDeque<Vec<Message>>) {
+        let mut goes_on = true;
+        while let Some(mut part) = left.pop_front() {
+            let verdict = match goes_on {
+                true => tokio::select! {
+                    verdict = self.invoked(&part) => verdict,
+                    () = self.cut.cancelled() => None,
+                },
+                false => None,
+            };
+            goes_on = verdict.is_some();
+            if matches!(verdict, Some(Verdict::TooLarge { .. })) && part.len() > 1 {
+                let second = part.split_off(part.len() / 2);
+                left.push_front(second);
+                left.push_front(part);
+                continue;
+            }
+            self.settle(queue, held, part, verdict).await;
+        }
     }
 
     /// The verdict on a batch. `None` if it is to be given back.
@@ -192,116 +218,25 @@ impl Batches {
             tracing::warn!(%function, %source, error = error as &dyn std::error::Error, "a queue refuses something");
         }
     }
-
-    /// Tells the queue what became of each message.
-    async fn settle(&self, queue: &dyn Queue, messages: Vec<Message>, verdict: Option<Verdict>) {
-        let total = messages.len() as u64;
-        let (mut remove, mut dead, mut failed) = (Vec::new(), 0, 0);
-        match verdict {
-            None => {
-                let (function, source) = (&self.info.function, &self.info.source.name);
-                tracing::debug!(%function, %source, messages = total, reason = STOPPED, "messages are given back");
-                for message in &messages {
-                    self.give_back(queue, message, Duration::ZERO).await;
-                }
-                self.metrics.settled(function, source, "given_back", total);
-                return;
-            }
-            Some(Verdict::Succeeded) => remove.extend(messages.into_iter().map(|message| message.receipt)),
-            Some(Verdict::SomeFailed(ids)) => {
-                let reason = "the function's batchItemFailures names it";
-                for message in messages {
-                    match ids.contains(&message.id) {
-                        true if self.fails(queue, &message, reason, None).await => {
-                            dead += 1;
-                            remove.push(message.receipt);
-                        }
-                        true => failed += 1,
-                        false => remove.push(message.receipt),
-                    }
-                }
-            }
-            Some(Verdict::Failed { reason, after, .. } | Verdict::Refused { reason, after, .. }) => {
-                for message in messages {
-                    match self.fails(queue, &message, &reason, after).await {
-                        true => {
-                            dead += 1;
-                            remove.push(message.receipt);
-                        }
-                        false => failed += 1,
-                    }
-                }
-            }
-        }
-        let succeeded = remove.len() as u64 - dead;
-        if !remove.is_empty()
-            && let Err(error) = queue.remove(&remove).await
-        {
-            // They come again.
-            self.queue_failed(&error);
-        }
-        self.count(succeeded, failed, dead);
-    }
-
-    fn count(&self, succeeded: u64, failed: u64, dead: u64) {
-        let (function, source) = (&self.info.function, &self.info.source.name);
-        for (outcome, count) in [("succeeded", succeeded), ("failed", failed), ("dead", dead)] {
-            self.metrics.settled(function, source, outcome, count);
-        }
-        self.progress.change(|progress| {
-            progress.succeeded += succeeded;
-            progress.failed += failed + dead;
-            progress.dead += dead;
-            // The function was reached.
-            if progress.state == SourceState::Throttled || succeeded > 0 {
-                (progress.state, progress.problem) = (SourceState::Reading, None);
-            }
-        });
-    }
-
-    /// A message failed: it is given back, or becomes a dead letter. Returns whether it did.
-    async fn fails(&self, queue: &dyn Queue, message: &Message, reason: &str, after: Option<Duration>) -> bool {
-        let source = &self.info.source;
-        let function = &self.info.function;
-        let to = source
-            .dead_letter
-            .as_deref()
-            .filter(|_| message.deliveries >= source.max_deliveries);
-        if let Some(to) = to {
-            let letter = DeadLetter {
-                to,
-                function: function.as_str(),
-                source: source.name.as_str(),
-                reason,
-            };
-            match queue.bury(message, &letter).await {
-                Ok(()) => {
-                    let (id, deliveries) = (&message.id, message.deliveries);
-                    let source = &source.name;
-                    tracing::warn!(%function, %source, id, deliveries, reason, "a message is a dead letter");
-                    return true;
-                }
-                Err(error) => self.queue_failed(&error),
-            }
-        }
-        let pause = pause_after(message.deliveries);
-        self.give_back(queue, message, after.map_or(pause, |after| after.max(pause)))
-            .await;
-        false
-    }
-
-    async fn give_back(&self, queue: &dyn Queue, message: &Message, after: Duration) {
-        if let Err(error) = queue.give_back(&message.receipt, after).await {
-            // It comes again when its time is over.
-            self.queue_failed(&error);
-        }
-    }
 }
 
-/// How long a message waits that failed in its nth delivery: 1, 2, 4, … seconds, up to five minutes.
-fn pause_after(deliveries: u32) -> Duration {
-    let seconds = 1_u64.checked_shl(deliveries.saturating_sub(1)).unwrap_or(u64::MAX);
-    Duration::from_secs(seconds).min(RETRY_AFTER_MAX)
+/// The deliveries of a batch that are neither removed nor given back.
+struct Held(Mutex<HashSet<String>>);
+
+impl Held {
+    fn of(messages: &[Message]) -> Self {
+        Self(Mutex::new(
+            messages.iter().map(|message| message.receipt.clone()).collect(),
+        ))
+    }
+
+    fn all(&self) -> Vec<String> {
+        self.0.lock().iter().cloned().collect()
+    }
+
+    fn let_go(&self, receipt: &str) {
+        self.0.lock().remove(receipt);
+    }
 }
 
 #[cfg(test)]

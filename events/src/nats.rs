@@ -10,7 +10,7 @@ use async_nats::jetstream::{self, Context};
 use async_nats::{Client, ConnectOptions, HeaderMap};
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::{StreamExt as _, TryStreamExt as _};
+use futures::StreamExt as _;
 use rekindle_wire::FunctionId;
 use rekindle_wire::event_source::EventSource;
 use tokio_util::sync::CancellationToken;
@@ -64,10 +64,19 @@ impl NatsQueue {
             max_ack_pending: UNSETTLED_MAX,
             ..ConsumerConfig::default()
         };
-        let consumer: PullConsumer = stream
-            .get_or_create_consumer(&name, wanted)
+        let unusable = |error: Box<dyn std::error::Error + Send + Sync>| {
+            QueueError::new(format!("the consumer {name} cannot be made or used"), error)
+        };
+        let mut consumer: PullConsumer = stream
+            .get_or_create_consumer(&name, wanted.clone())
             .await
-            .map_err(|error| QueueError::new(format!("the consumer {name} cannot be made or used"), error))?;
+            .map_err(|error| unusable(error.into()))?;
+        // The source has another subject than before. The consumer goes on where it is.
+        let filter = &consumer.cached_info().config.filter_subject;
+        if source.consumer.is_none() && *filter != wanted.filter_subject {
+            let updated = stream.update_consumer(wanted).await;
+            consumer = updated.map_err(|error| unusable(error.into()))?;
+        }
         let hold = usable(&consumer, source)
             .map_err(|why| QueueError::new(format!("the consumer {name} does not fit the source"), why))?;
         Ok(Self {
@@ -247,10 +256,10 @@ impl Queue for NatsQueue {
             let done = self.client.request(receipt, Bytes::from_static(b"+ACK")).await;
             done.map(drop)
         });
-        let confirmed: Result<Vec<()>, _> = confirmed.buffer_unordered(AT_ONCE).try_collect().await;
-        confirmed
-            .map(drop)
-            .map_err(|error| QueueError::new("messages cannot be acknowledged", error))
+        // All of them, whatever becomes of one.
+        let confirmed: Vec<Result<(), _>> = confirmed.buffer_unordered(AT_ONCE).collect().await;
+        let first = confirmed.into_iter().find(Result::is_err).unwrap_or(Ok(()));
+        first.map_err(|error| QueueError::new("messages cannot be acknowledged", error))
     }
 
     async fn give_back(&self, receipt: &str, after: Duration) -> Result<(), QueueError> {

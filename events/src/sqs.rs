@@ -97,6 +97,45 @@ impl SqsQueue {
             .filter_map(read)
             .collect())
     }
+
+    async fn extend_some(&self, receipts: &[String]) -> Result<(), QueueError> {
+        let doing = "messages cannot be held any longer";
+        let entries = receipts.iter().enumerate().map(|(n, receipt)| {
+            ChangeMessageVisibilityBatchRequestEntry::builder()
+                .id(n.to_string())
+                .receipt_handle(receipt)
+                .visibility_timeout(seconds(HOLD))
+                .build()
+        });
+        let entries = entries
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| failed(doing, error))?;
+        let call = self.client.change_message_visibility_batch().queue_url(&self.url);
+        let done = call
+            .set_entries(Some(entries))
+            .send()
+            .await
+            .map_err(|error| failed(doing, error))?;
+        all_taken(doing, done.failed())
+    }
+
+    async fn remove_some(&self, receipts: &[String]) -> Result<(), QueueError> {
+        let doing = "messages cannot be deleted";
+        let entries = receipts.iter().enumerate().map(|(n, receipt)| {
+            let entry = DeleteMessageBatchRequestEntry::builder().id(n.to_string());
+            entry.receipt_handle(receipt).build()
+        });
+        let entries = entries
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| failed(doing, error))?;
+        let call = self.client.delete_message_batch().queue_url(&self.url);
+        let done = call
+            .set_entries(Some(entries))
+            .send()
+            .await
+            .map_err(|error| failed(doing, error))?;
+        all_taken(doing, done.failed())
+    }
 }
 
 /// What an error of the client says, which has its cause behind a general one.
@@ -180,48 +219,19 @@ impl Queue for SqsQueue {
     }
 
     async fn extend(&self, receipts: &[String]) -> Result<(), QueueError> {
-        let doing = "messages cannot be held any longer";
+        let mut all = Ok(());
         for some in receipts.chunks(AT_ONCE) {
-            let entries = some.iter().enumerate().map(|(n, receipt)| {
-                ChangeMessageVisibilityBatchRequestEntry::builder()
-                    .id(n.to_string())
-                    .receipt_handle(receipt)
-                    .visibility_timeout(seconds(HOLD))
-                    .build()
-            });
-            let entries = entries
-                .collect::<Result<Vec<_>, _>>()
-                .map_err(|error| failed(doing, error))?;
-            let call = self.client.change_message_visibility_batch().queue_url(&self.url);
-            let done = call
-                .set_entries(Some(entries))
-                .send()
-                .await
-                .map_err(|error| failed(doing, error))?;
-            all_taken(doing, done.failed())?;
+            all = all.and(self.extend_some(some).await);
         }
-        Ok(())
+        all
     }
 
     async fn remove(&self, receipts: &[String]) -> Result<(), QueueError> {
-        let doing = "messages cannot be deleted";
+        let mut all = Ok(());
         for some in receipts.chunks(AT_ONCE) {
-            let entries = some.iter().enumerate().map(|(n, receipt)| {
-                let entry = DeleteMessageBatchRequestEntry::builder().id(n.to_string());
-                entry.receipt_handle(receipt).build()
-            });
-            let entries = entries
-                .collect::<Result<Vec<_>, _>>()
-                .map_err(|error| failed(doing, error))?;
-            let call = self.client.delete_message_batch().queue_url(&self.url);
-            let done = call
-                .set_entries(Some(entries))
-                .send()
-                .await
-                .map_err(|error| failed(doing, error))?;
-            all_taken(doing, done.failed())?;
+            all = all.and(self.remove_some(some).await);
         }
-        Ok(())
+        all
     }
 
     async fn give_back(&self, receipt: &str, after: Duration) -> Result<(), QueueError> {
@@ -280,7 +290,17 @@ impl Queue for SqsQueue {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use axum::{Json, Router};
+    use bytes::Bytes;
+    use http::HeaderMap;
+    use parking_lot::Mutex;
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::queue::chain;
+    use crate::testing::source;
 
     #[test]
     fn an_address_of_aws_names_its_region() {
@@ -300,5 +320,42 @@ mod tests {
         ] {
             assert_eq!(region(other), None, "{other}");
         }
+    }
+
+    /// Answers every batch by refusing its first entry, and notes what was asked.
+    async fn refusing() -> (String, Arc<Mutex<Vec<String>>>) {
+        let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+        let noted = Arc::clone(&asked);
+        let app = Router::new().fallback(move |headers: HeaderMap, body: Bytes| async move {
+            let asked: Value = serde_json::from_slice(&body).unwrap();
+            let action = headers["x-amz-target"].to_str().unwrap();
+            let action = action.trim_start_matches("AmazonSQS.").to_owned();
+            let entries = asked["Entries"].as_array().map_or(0, Vec::len);
+            noted.lock().push(format!("{action} {entries}"));
+            let refused = json!({"Id": "0", "SenderFault": true, "Code": "ReceiptHandleIsInvalid", "Message": "no"});
+            Json(json!({"Successful": [], "Failed": [refused], "Attributes": {}}))
+        });
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        (url, asked)
+    }
+
+    #[tokio::test]
+    async fn a_refused_entry_keeps_no_other_batch_from_being_told() {
+        let (url, asked) = refusing().await;
+        let file = std::env::temp_dir().join(format!("rekindle-events-sqs-{}", std::process::id()));
+        std::fs::write(&file, "[default]\naws_access_key_id = a\naws_secret_access_key = b\n").unwrap();
+        let settings = format!("type = \"sqs\"\nurl = \"{url}\"\nregion = \"r\"\ncredentials_file = {file:?}");
+        let server: Server = toml::from_str(&settings).unwrap();
+        let queue = SqsQueue::open(&server, &source(1)).await.unwrap();
+        let receipts: Vec<String> = (0..25).map(|n| n.to_string()).collect();
+        let error = queue.remove(&receipts).await.unwrap_err();
+        assert_eq!(chain(&error), "messages cannot be deleted: no");
+        assert!(queue.extend(&receipts).await.is_err());
+        std::fs::remove_file(&file).unwrap();
+        let (removed, extended) = ("DeleteMessageBatch", "ChangeMessageVisibilityBatch");
+        let batches = |action: &str| [10, 10, 5].map(|n| format!("{action} {n}"));
+        assert_eq!(asked.lock()[1..], [batches(removed), batches(extended)].concat());
     }
 }

@@ -27,6 +27,8 @@ pub(crate) enum Verdict {
         /// Whether the function asks for less.
         is_overloaded: bool,
     },
+    /// The batch is larger than the platform passes on. Parts of it may not be.
+    TooLarge { reason: String },
     /// The function has seen nothing of it, so that it does not count.
     Refused {
         reason: String,
@@ -60,6 +62,11 @@ pub(crate) fn judge(status: StatusCode, headers: &HeaderMap, body: Option<&[u8]>
         after,
         is_overloaded,
     };
+    if is_own && is_too_large(body) {
+        return Verdict::TooLarge {
+            reason: cut(reason(status, body)),
+        };
+    }
     let is_outage = is_own && !is_the_functions(body);
     match status {
         status if status.is_success() => match body {
@@ -82,6 +89,11 @@ pub(crate) fn judge(status: StatusCode, headers: &HeaderMap, body: Option<&[u8]>
     }
 }
 
+fn is_too_large(body: Option<&[u8]>) -> bool {
+    let error = serde_json::from_slice::<ApiError>(body.unwrap_or_default());
+    error.is_ok_and(|error| error.code == ErrorCode::TooLarge)
+}
+
 /// Whether an answer of the platform's own is about what the function did with the messages, or about the messages
 /// themselves. All else passes, or is for somebody to mend, and another attempt may succeed.
 fn is_the_functions(body: Option<&[u8]>) -> bool {
@@ -96,7 +108,6 @@ fn is_the_functions(body: Option<&[u8]>) -> bool {
                 | ErrorCode::InvalidResponse
                 | ErrorCode::BootFailed
                 | ErrorCode::CallTooDeep
-                | ErrorCode::TooLarge
                 | ErrorCode::HeadersTooLarge
                 | ErrorCode::BadRequest
         )
@@ -240,7 +251,10 @@ mod tests {
                 "{code}: {verdict:?}"
             );
         }
-        for (status, code) in [(504, "function_timeout"), (502, "function_crashed"), (413, "too_large")] {
+        let large = "{\"code\":\"too_large\",\"message\":\"m\",\"request_id\":\"r\"}";
+        assert!(matches!(of(413, &[], large, &[]), Verdict::TooLarge { .. }));
+        assert!(matches!(of(413, &[FUNCTION], large, &[]), Verdict::Failed { .. }));
+        for (status, code) in [(504, "function_timeout"), (502, "function_crashed")] {
             let body = format!("{{\"code\":\"{code}\",\"message\":\"m\",\"request_id\":\"r\"}}");
             assert!(matches!(of(status, &[], &body, &[]), Verdict::Failed { .. }), "{code}");
         }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rekindle_e2e::queues::{Events, Nats, Sqs};
-use rekindle_e2e::{Client, Folder, Platform, hub, until};
+use rekindle_e2e::{Client, Folder, Options, Platform, hub, until};
 use rekindle_wire::api::{SourceInfo, SourceState};
 use serde_json::{Value, json};
 
@@ -187,6 +187,64 @@ fn no_message_of_nats_is_lost_when_a_reader_is_killed_and_bad_ones_are_dead_lett
     assert_eq!(client.unsettled("ORDERS", "rekindle_default_orders_default"), 0);
     platform.delete("orders").unwrap();
     assert!(sources(&platform).is_empty());
+}
+
+#[test]
+fn a_source_that_names_another_subject_goes_on_where_it_was() {
+    hub::enter();
+    let Some(nats) = Nats::start() else { return };
+    let mut client = nats.client();
+    client.make_stream("ORDERS", "orders.>");
+    let platform = Platform::start();
+    let url = nats.url();
+    let reading = |subject: &str| {
+        let source = format!("type = \"nats\"\nurl = \"{url}\"\nstream = \"ORDERS\"\nsubject = \"{subject}\"\n");
+        platform.deploy(&function(&source));
+    };
+    reading("orders.new");
+    let open = format!("[[server]]\ntype = \"nats\"\nurl = \"{url}\"\n");
+    let reader = Events::start(&platform, &key(&platform), &open, &[]);
+    client.publish("orders.new", &[], &json!({"n": 1}));
+    until_seen(&platform, &[1].into());
+    reading("orders.*");
+    until("the reader follows", LIMIT, || {
+        let source = sources(&platform).pop()?;
+        let progress = source.readers.first()?.progress.clone();
+        let is_read = progress.state == SourceState::Reading && progress.lag.is_some();
+        (source.source.subject.as_deref() == Some("orders.*") && is_read).then_some(())
+    });
+    client.publish("orders.other", &[], &json!({"n": 2}));
+    until_seen(&platform, &[2].into());
+    // Nothing of before is read again.
+    assert_eq!(seen(&platform), [1, 2]);
+    reader.stop();
+}
+
+#[test]
+fn messages_that_are_too_much_for_one_request_arrive_in_several() {
+    hub::enter();
+    let Some(nats) = Nats::start() else { return };
+    let mut client = nats.client();
+    client.make_stream("ORDERS", "orders.>");
+    client.make_stream("DEAD", "dead.>");
+    let args = ["--memory", "12GiB", "--max-body", "2MiB"].map(str::to_owned);
+    let platform = Platform::start_with(Options {
+        args: args.into(),
+        ..Options::default()
+    });
+    let url = nats.url();
+    platform.deploy(&function(&format!(
+        "type = \"nats\"\nurl = \"{url}\"\nstream = \"ORDERS\"\nsubject = \"orders.>\"\nbatch = 100\n\
+         max_deliveries = 1\ndead_letter = \"dead.orders\"\n"
+    )));
+    for n in 0..12_u64 {
+        client.publish("orders.new", &[], &json!({"n": n, "noise": "x".repeat(700_000)}));
+    }
+    let open = format!("[[server]]\ntype = \"nats\"\nurl = \"{url}\"\n");
+    let reader = Events::start(&platform, &key(&platform), &open, &[]);
+    until_seen(&platform, &(0..12).collect());
+    assert_eq!(client.count("DEAD"), 0);
+    reader.stop();
 }
 
 fn decoded(value: &Value) -> String {

@@ -1,7 +1,8 @@
 use std::collections::VecDeque;
 
+use super::settle::pause_after;
 use super::*;
-use crate::queue::Wanted;
+use crate::queue::{DeadLetter, Wanted};
 use crate::testing::{message, source};
 
 /// Notes what it is told.
@@ -9,6 +10,8 @@ use crate::testing::{message, source};
 struct Noted {
     said: Mutex<Vec<String>>,
     buries: bool,
+    /// How long it takes to give a message back.
+    slow: Duration,
 }
 
 impl Noted {
@@ -37,6 +40,7 @@ impl Queue for Noted {
     }
 
     async fn give_back(&self, receipt: &str, after: Duration) -> Result<(), QueueError> {
+        tokio::time::sleep(self.slow).await;
         self.say(format!("back {receipt} {}", after.as_secs()))
     }
 
@@ -123,9 +127,10 @@ async fn what_failed_comes_again_or_is_a_dead_letter_and_the_rest_is_removed() {
     assert_eq!(
         *queue.said.lock(),
         [
+            "remove receipt-a",
             "back receipt-b 1",
             "bury c dead the function's batchItemFailures names it",
-            "remove receipt-a receipt-c",
+            "remove receipt-c",
         ]
     );
     let progress = batches.progress.read();
@@ -197,6 +202,83 @@ async fn a_long_invocation_holds_its_messages_and_is_given_back_when_it_is_cut()
     };
     tokio::join!(batches.process(&queue, vec![message("a", b"1")]), cutting);
     assert_eq!(*queue.said.lock(), ["back receipt-a 0"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_settled_is_held_while_the_rest_is() {
+    let queue = Noted {
+        slow: Duration::from_secs(8),
+        ..Noted::default()
+    };
+    let batches = batches(10, 0, [failed("500: it threw")]);
+    batches.process(&queue, three()).await;
+    assert_eq!(
+        *queue.said.lock(),
+        ["back receipt-a 1", "extend 1", "back receipt-b 1", "back receipt-c 2"]
+    );
+}
+
+fn too_large() -> Verdict {
+    Verdict::TooLarge {
+        reason: "413: too_large: send less".to_owned(),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_is_too_large_is_halved_until_only_what_is_too_large_alone_fails() {
+    let queue = Noted {
+        buries: true,
+        ..Noted::default()
+    };
+    let verdicts = [
+        too_large(),
+        Verdict::Succeeded,
+        too_large(),
+        Verdict::Succeeded,
+        too_large(),
+    ];
+    let batches = batches(10, 0, verdicts);
+    batches.process(&queue, three()).await;
+    assert_eq!(
+        *queue.said.lock(),
+        [
+            "remove receipt-a",
+            "remove receipt-b",
+            "bury c dead 413: too_large: send less",
+            "remove receipt-c"
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_parts_that_follow_one_that_is_given_back_are_too() {
+    let queue = Noted::default();
+    let batches = batches(10, 0, [too_large()]);
+    let cutting = Script {
+        verdicts: Mutex::new([too_large()].into()),
+        takes: Duration::ZERO,
+    };
+    let batches = Batches {
+        target: Arc::new(Cutting(cutting, batches.cut.clone())),
+        ..batches
+    };
+    batches.process(&queue, three()).await;
+    let said = queue.said.lock().clone();
+    assert_eq!(said, ["back receipt-a 0", "back receipt-b 0", "back receipt-c 0"]);
+}
+
+/// Gives one verdict, and never another, as the program is stopped.
+struct Cutting(Script, CancellationToken);
+
+#[async_trait]
+impl Target for Cutting {
+    async fn invoke(&self, invocation: Invocation<'_>) -> Verdict {
+        if self.1.is_cancelled() {
+            return std::future::pending().await;
+        }
+        self.1.cancel();
+        self.0.invoke(invocation).await
+    }
 }
 
 #[test]
