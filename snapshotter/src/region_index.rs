@@ -137,8 +137,11 @@ impl RegionIndex {
     /// then stored again.
     pub fn forget(&self, chunks: &HashSet<Digest>) {
         self.state.lock().forget(chunks);
-        let sealed: Vec<Self> = self.sealed.lock().values().cloned().collect();
-        sealed.iter().for_each(|index| index.forget(chunks));
+        // Those of a namespace that was removed have nothing left in the end.
+        self.sealed.lock().retain(|_, index| {
+            index.state.lock().forget(chunks);
+            !index.is_empty()
+        });
     }
 
     /// Locates the regions with these digests that are in the store now and are kept for this publication. Each chunk
@@ -283,5 +286,26 @@ mod tests {
             (state.regions.capacity(), state.chunks.len(), state.numbers.len()),
             (0, 0, 0)
         );
+    }
+
+    #[test]
+    fn nothing_stays_of_a_key_whose_snapshots_are_gone() {
+        let index = RegionIndex::new();
+        let key = |byte: char| Some(byte.to_string().repeat(32).parse::<KeyId>().unwrap());
+        let payload = |n: u8| Payload {
+            hash: Digest::of(&[n]),
+            encoding: Encoding::Raw,
+            chunk: ChunkRef {
+                id: Digest::of(&[n]),
+                len: 1,
+            },
+            offset: 0,
+            len: 1,
+        };
+        index.of(key('a')).learn([payload(1)]);
+        index.of(key('b')).learn([payload(2)]);
+        index.forget(&HashSet::from([payload(1).chunk.id]));
+        let left: Vec<Option<KeyId>> = index.sealed.lock().keys().map(|key| Some(*key)).collect();
+        assert_eq!(left, [key('b')]);
     }
 }

@@ -110,11 +110,14 @@ impl Backend for OpeningStore {
         if self.keys.is_empty() || !key.starts_with(keys::SNAPSHOTS) || range.is_empty() {
             return self.inner.get_range(key, range).await;
         }
-        // A shorter object has no header, and is not sealed.
         let head = match self.inner.get_range(key, 0..HEADER as u64).await {
             Ok(head) => Header::parse(&head),
             Err(error) if error.is_not_found() => return Err(error),
-            Err(_) => None,
+            // A shorter object has no header, and is not sealed. Whatever else was wrong may have passed.
+            Err(error) => match self.inner.head(key).await?.len < HEADER as u64 {
+                true => None,
+                false => return Err(error),
+            },
         };
         let Some(header) = head else {
             return self.inner.get_range(key, range).await;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use rekindle_store::Store;
+use rekindle_store::{Directory, Store};
 use rekindle_wire::SnapshotKey;
 
 use super::form::{BLOCK, plain_len};
@@ -321,4 +321,39 @@ async fn memory_that_looks_like_a_sealed_chunk_is_memory() {
     let reader = RegionReader::with_keys(server.store.clone(), cache, keys);
     let snapshot = Snapshot::open(&store, &made.id).await.unwrap();
     assert_eq!(memory_of(&snapshot, &reader).await, memory);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_passing_error_is_an_error_and_not_ciphertext() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Directory::open(dir.path()).unwrap();
+    let (short, long) = ("snapshots/a/short", "snapshots/a/long");
+    let plain = noise(8192, 3);
+    let sealed = sealing_key(1).seal(long, &plain).unwrap();
+    store.put(short, plain[..8].to_vec().into()).await.unwrap();
+    store.put(long, sealed.clone().into()).await.unwrap();
+    let files = std::fs::read_dir(dir.path().join("objects")).unwrap();
+    let file = files
+        .map(|entry| entry.unwrap().path())
+        .find(|path| std::fs::read(path).unwrap() == sealed)
+        .unwrap();
+    // Reading a directory fails. It is the object again as soon as that has.
+    std::fs::remove_file(&file).unwrap();
+    std::fs::create_dir(&file).unwrap();
+    let mended = file.clone();
+    let observed = store.observed(Arc::new(move |_| {
+        if mended.is_dir() {
+            std::fs::remove_dir(&mended).unwrap();
+            std::fs::write(&mended, &sealed).unwrap();
+        }
+    }));
+    let opened = opening(&observed, &keyring(1));
+    let error = opened.get_range(long, 100..200).await.unwrap_err();
+    assert!(!error.is_sealed() && !error.is_not_found(), "{error:?}");
+    assert_eq!(opened.get_range(long, 100..200).await.unwrap(), plain[100..200]);
+    assert_eq!(
+        opened.get_range(short, 2..8).await.unwrap(),
+        plain[2..8],
+        "it has no header"
+    );
 }
