@@ -11,6 +11,7 @@
 use nix::errno::Errno;
 use nix::sys::ptrace::{self, Options};
 use nix::sys::signal::Signal;
+use nix::sys::wait::WaitStatus;
 use nix::unistd::Pid;
 
 use crate::in_place;
@@ -51,7 +52,7 @@ impl Birth {
     ///
     /// # Errors
     /// If the kernel refuses a step. CRIU and its children go on in any case.
-    pub(crate) fn stopped(&mut self, pid: Pid, event: i32) -> Result<bool, Errno> {
+    fn stopped(&mut self, pid: Pid, event: i32) -> Result<bool, Errno> {
         const FORKS: [i32; 3] = [
             libc::PTRACE_EVENT_FORK,
             libc::PTRACE_EVENT_VFORK,
@@ -68,13 +69,48 @@ impl Birth {
             };
             ptrace::detach(pid, None)?;
             told?;
-        } else if FORKS.contains(&event) && is_first(ptrace::getevent(pid)?) {
-            self.is_let_go = true;
-            ptrace::detach(pid, None)?;
         } else {
-            go_on(pid, None)?;
+            let made = match FORKS.contains(&event) {
+                true => ptrace::getevent(pid),
+                false => Ok(0),
+            };
+            if made.is_ok_and(is_first) {
+                self.is_let_go = true;
+                ptrace::detach(pid, None)?;
+            } else {
+                go_on(pid, None)?;
+            }
+            made?;
         }
         Ok(self.is_born && self.is_let_go)
+    }
+}
+
+/// A process that was traced for a birth has stopped. Once there is no birth to wait for, it is let go: CRIU may have
+/// made others before the first process that report their first stop only now.
+///
+/// # Errors
+/// If the kernel refuses a step. The process goes on in any case.
+pub(crate) fn stopped(birth: &mut Option<Birth>, status: WaitStatus) -> Result<(), Errno> {
+    match (status, &mut *birth) {
+        (WaitStatus::PtraceEvent(pid, _, event), Some(expected)) => {
+            if expected.stopped(pid, event)? {
+                *birth = None;
+            }
+            Ok(())
+        }
+        (WaitStatus::Stopped(pid, signal), Some(_)) => go_on(pid, Some(signal)),
+        (WaitStatus::PtraceEvent(pid, ..), None) => let_go(pid, None),
+        (WaitStatus::Stopped(pid, signal), None) => let_go(pid, Some(signal)),
+        _ => Ok(()),
+    }
+}
+
+fn let_go(pid: Pid, signal: Option<Signal>) -> Result<(), Errno> {
+    match ptrace::detach(pid, signal) {
+        // It has been killed.
+        Err(Errno::ESRCH) => Ok(()),
+        other => other,
     }
 }
 
@@ -82,7 +118,7 @@ impl Birth {
 ///
 /// # Errors
 /// If the kernel refuses.
-pub(crate) fn go_on(pid: Pid, signal: Option<Signal>) -> Result<(), Errno> {
+fn go_on(pid: Pid, signal: Option<Signal>) -> Result<(), Errno> {
     match ptrace::cont(pid, signal) {
         // It has been killed.
         Err(Errno::ESRCH) => Ok(()),
@@ -99,6 +135,7 @@ fn adopt(pid: Pid) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use std::process::Command;
+    use std::time::{Duration, Instant};
 
     use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 
@@ -140,6 +177,43 @@ mod tests {
             }
         };
         assert!(born.is_some() && !expected.is_born);
+        assert_eq!(code, 7);
+    }
+
+    /// What CRIU made before the first process may report its first stop, and get signals, after the birth.
+    #[test]
+    #[expect(clippy::zombie_processes, reason = "the loop waits for it, as its tracer")]
+    fn a_process_that_stops_after_the_birth_is_let_go() {
+        let script = "read _; (trap 'exit 7' USR1; kill -USR1 $BASHPID; exit 8); exit $?";
+        let mut maker = Command::new("bash")
+            .args(["-c", script])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = Pid::from_raw(maker.id().cast_signed());
+        let mut birth = Some(Birth::expect(pid.as_raw()).unwrap());
+        drop(maker.stdin.take());
+        let until = Instant::now() + Duration::from_secs(20);
+        let mut child = None;
+        let code = loop {
+            assert!(Instant::now() < until, "{child:?} stays stopped");
+            // Not any child of this process: others are other tests'.
+            let waited = [Some(pid), child].into_iter().flatten().find_map(|pid| {
+                let status = waitpid(pid, Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG));
+                status.ok().filter(|status| *status != WaitStatus::StillAlive)
+            });
+            match waited {
+                Some(WaitStatus::Exited(of, code)) if of == pid => break code,
+                Some(WaitStatus::PtraceEvent(of, _, libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_CLONE)) => {
+                    child = Some(Pid::from_raw(ptrace::getevent(of).unwrap() as i32));
+                    ptrace::detach(of, None).unwrap();
+                    birth = None;
+                }
+                Some(status) => stopped(&mut birth, status).unwrap(),
+                None => std::thread::sleep(Duration::from_millis(1)),
+            }
+        };
+        assert!(child.is_some());
         assert_eq!(code, 7);
     }
 }

@@ -16,7 +16,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::Pid;
 use rustix::fs::CWD;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
@@ -127,13 +126,11 @@ fn reap(control: BorrowedFd<'_>, sandbox: &mut Sandbox) -> io::Result<()> {
             Ok(WaitStatus::Exited(pid, code)) => (pid.as_raw(), ExitCause::Code(code)),
             Ok(WaitStatus::Signaled(pid, signal, _)) => (pid.as_raw(), ExitCause::Signal(signal as i32)),
             Ok(WaitStatus::StillAlive) | Err(nix::Error::ECHILD) => return Ok(()),
-            Ok(WaitStatus::PtraceEvent(pid, _, event)) => {
-                sandbox.stopped(pid, event);
-                continue;
-            }
-            Ok(WaitStatus::Stopped(pid, signal)) if sandbox.birth.is_some() => {
-                // Whoever is gone needs nothing.
-                let _gone = birth::go_on(pid, Some(signal));
+            Ok(stopped @ (WaitStatus::PtraceEvent(..) | WaitStatus::Stopped(..))) => {
+                // Processes that outlive their parents may become init's. The next checkpoint will say so.
+                if let Err(e) = birth::stopped(&mut sandbox.birth, stopped) {
+                    eprintln!("rekindle-init: have a process adopt orphans: {e}");
+                }
                 continue;
             }
             Ok(_) | Err(nix::Error::EINTR) => continue,
@@ -197,17 +194,6 @@ impl Sandbox {
             self.held.push(placed);
         }
         Ok(())
-    }
-
-    /// A process that is traced for a birth has stopped.
-    fn stopped(&mut self, pid: Pid, event: i32) {
-        let Some(birth) = &mut self.birth else { return };
-        match birth.stopped(pid, event) {
-            Ok(false) => {}
-            Ok(true) => self.birth = None,
-            // Processes that outlive their parents may become init's. The next checkpoint will say so.
-            Err(e) => eprintln!("rekindle-init: have a process adopt orphans: {e}"),
-        }
     }
 
     /// Ends the process that waits for a restore program: another gets its id.
