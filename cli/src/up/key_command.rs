@@ -2,11 +2,14 @@
 //! nowhere on this host.
 
 use std::io::Read as _;
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 
 /// How long the command may take.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -25,6 +28,8 @@ fn printed_within(command: &str, limit: Duration) -> Result<String> {
         .args(["-c", command])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
+        // So that what it has started ends with it.
+        .process_group(0)
         .spawn();
     let mut child = child.context("the command of --master-key-command cannot be run")?;
     // What it has left running may keep its output open.
@@ -62,10 +67,10 @@ fn printed_within(command: &str, limit: Duration) -> Result<String> {
     Ok(text.trim().to_owned())
 }
 
-/// Kills a command that takes too long.
+/// Kills a command that takes too long, and what it has started.
 fn end(child: &mut Child) {
-    // It may have ended by now.
-    drop(child.kill());
+    // It may have ended by now. Until it is waited for, nothing else has its id.
+    let _gone = killpg(Pid::from_raw(child.id().cast_signed()), Signal::SIGKILL);
     drop(child.wait());
 }
 
@@ -85,6 +90,18 @@ mod tests {
         assert!(refused("head -c 9000 /dev/zero | tr '\\0' a").contains("more than a key"));
         assert!(refused("printf '\\377'").contains("no text"));
         assert!(within("exec sleep 30", 1).contains("not ended"));
+        let pid = std::env::temp_dir().join(format!("rekindle-key-command-{}", std::process::id()));
+        let hangs = format!("sleep 300 & echo $! > {}; wait", pid.display());
+        assert!(within(&hangs, 1).contains("not ended"));
+        let started = std::fs::read_to_string(&pid).unwrap();
+        std::fs::remove_file(&pid).unwrap();
+        let state = || std::fs::read_to_string(format!("/proc/{}/stat", started.trim())).unwrap_or_default();
+        let until = Instant::now() + LIMIT;
+        // Whoever adopts it may be slow to reap it.
+        while !state().is_empty() && !state().contains(") Z") {
+            assert!(Instant::now() < until, "{}", state());
+            std::thread::sleep(PAUSE);
+        }
         assert!(within("sleep 6 & echo a", 2).contains("keeps its output open"));
     }
 }
