@@ -21,20 +21,25 @@ use std::time::Duration;
 
 use rekindle_wire::api::{Alias, PhaseTime, SnapshotSummary, VersionInfo};
 use rekindle_wire::internal::{BuiltLayers, VersionSpec};
-use rekindle_wire::{AliasName, ApiError, ErrorCode, InstanceId};
+use rekindle_wire::renewal::RenewalReason;
+use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, InstanceId, SnapshotKey, VersionNumber};
 
 use self::preparation::Preparation;
 pub(crate) use self::runtime_snapshot::{keep_runtime_snapshot, runtime_snapshot};
 pub(crate) use self::worker::{Told, until_gone};
 use crate::canary::{self, Growth};
+use crate::clock::unix_s;
 use crate::digests;
 use crate::placing::{self, pump};
 use crate::releases;
 use crate::state::{DeployPlace, Scheduler};
-use crate::store::{NewVersion, Serves};
+use crate::store::{Anew, NewVersion, Serves};
 
 /// Longest duration of the whole preparation, without two boots.
 const LIMIT: Duration = Duration::from_secs(600);
+
+/// Why a snapshot that was made is not recorded.
+const ENCRYPTED_MEANWHILE: &str = "its namespace was encrypted while it was made: it is made anew";
 
 /// What has to be done until a version is ready.
 pub(crate) enum Plan {
@@ -70,6 +75,8 @@ pub(crate) fn begin(
     scheduler.tasks.spawn(async move {
         let VersionInfo { function, version: number, .. } = version.info.clone();
         let _place = place;
+        // What is taken over stays as it is.
+        let is_made = !matches!(plan, Plan::TakeOver(..));
         let (instance, phases, mut outcome) = match plan {
             Plan::Build => prepare(&here, &version, &source_key, None).await,
             Plan::Boot(built) => prepare(&here, &version, &source_key, Some(built)).await,
@@ -79,6 +86,9 @@ pub(crate) fn begin(
             }
         };
         let order = here.releasing.lock().await;
+        let is_left_out = outcome
+            .as_mut()
+            .is_ok_and(|done| is_made && done.without_clear_snapshot(&here));
         let canary = match &release {
             Release::Grow(growth) => canary::first(&here, &function, number, growth),
             Release::Hold | Release::All => None,
@@ -137,6 +147,9 @@ pub(crate) fn begin(
                     (_, None) => releases::apply(&here, &function, Alias::of(AliasName::live(), number)).await,
                 }
                 drop(order);
+                if is_left_out {
+                    make_anew(&here, &function, number).await;
+                }
                 // A worker of an earlier version reported no digest.
                 here.tasks.spawn(digests::complete(here.clone()));
                 pump(&here);
@@ -199,6 +212,20 @@ fn take_over(version: &NewVersion, spec: VersionSpec, snapshot: Option<SnapshotS
         snapshot,
         snapshot_error: None,
         no_room: false,
+        key: None,
+    }
+}
+
+/// Queues a renewal of a version whose snapshot was left out.
+async fn make_anew(scheduler: &Scheduler, function: &FunctionId, version: VersionNumber) {
+    let (cause, now) = ((RenewalReason::Asked, ENCRYPTED_MEANWHILE), unix_s());
+    let wanted = scheduler
+        .store
+        .want_renewal((function, version), cause, (now, now), Anew::Always)
+        .await;
+    if let Err(error) = wanted {
+        let error = &error as &dyn std::error::Error;
+        tracing::warn!(%function, %version, error, "a version has no snapshot: `fn snapshot renew` makes one");
     }
 }
 
@@ -210,6 +237,20 @@ struct Done {
     snapshot_error: Option<String>,
     /// Whether the snapshot is missing because the worker's disk is full.
     no_room: bool,
+    /// The key that its worker was given.
+    key: Option<SnapshotKey>,
+}
+
+impl Done {
+    /// Leaves out a snapshot that was ordered before its namespace was encrypted.
+    fn without_clear_snapshot(&mut self, scheduler: &Scheduler) -> bool {
+        let is_clear = self.snapshot.is_some() && !scheduler.seals.may_record(&self.spec.function, self.key.as_ref());
+        if is_clear {
+            (self.snapshot, self.spec.snapshot, self.spec.snapshot_digest) = (None, None, None);
+            self.snapshot_error = Some(ENCRYPTED_MEANWHILE.to_owned());
+        }
+        is_clear
+    }
 }
 
 /// Discards the first instance of a version that failed.

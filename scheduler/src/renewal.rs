@@ -22,7 +22,7 @@ use rekindle_wire::api::{SnapshotSummary, StartKind, VersionInfo};
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::internal::{BuiltLayers, PrepareEvent, PrepareRequest, VersionSpec};
 use rekindle_wire::renewal::{MadeWith, RenewalReason};
-use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId, SnapshotKey};
 use tracing::Instrument as _;
 
 use crate::catalog::{LiveVersion, NO_VERSION};
@@ -198,10 +198,16 @@ async fn renew(scheduler: &Scheduler, due: &DueRenewal) -> Result<(), StoreError
     let limit = LIMIT + spec.manifest.boot_timeout();
     let outcome = tokio::time::timeout(limit, attempt(scheduler, spec)).await;
     let too_long = |_| Failure::of("timeout", format!("it took more than {} s", limit.as_secs()));
+    // Namespaces are encrypted under the same lock.
+    let order = scheduler.releasing.lock().await;
     let failure = match outcome.map_err(too_long).and_then(|done| done) {
-        Ok((made, snapshot)) => return exchange(scheduler, due, &made, &snapshot, began.elapsed()).await,
+        Ok(Made { spec, snapshot, key }) if scheduler.seals.may_record(function, key.as_ref()) => {
+            return exchange(scheduler, due, &spec, &snapshot, began.elapsed()).await;
+        }
+        Ok(_) => Failure::of("encrypted", "its namespace was encrypted while it was made"),
         Err(failure) => failure,
     };
+    drop(order);
     let span = tracing::Span::current();
     span.record("otel.status_code", "ERROR");
     span.record("error.type", failure.reason);
@@ -262,8 +268,16 @@ async fn exchange(
     Ok(())
 }
 
+/// What a worker made.
+struct Made {
+    spec: VersionSpec,
+    snapshot: SnapshotSummary,
+    /// The key that the worker was given.
+    key: Option<SnapshotKey>,
+}
+
 /// Makes a worker boot the version, warm it up and checkpoint it.
-async fn attempt(scheduler: &Scheduler, spec: &VersionSpec) -> Result<(VersionSpec, SnapshotSummary), Failure> {
+async fn attempt(scheduler: &Scheduler, spec: &VersionSpec) -> Result<Made, Failure> {
     let instance = InstanceId::generate();
     let address = find_room(scheduler, spec, &instance)?;
     let ended = Ended {
@@ -343,7 +357,7 @@ async fn follow(
     address: &str,
     spec: &VersionSpec,
     instance: &InstanceId,
-) -> Result<(VersionSpec, SnapshotSummary), Failure> {
+) -> Result<Made, Failure> {
     let secrets = scheduler.secrets.of(&spec.function, &spec.manifest);
     let key = scheduler.seals.of(&spec.function);
     let order = PrepareRequest {
@@ -383,7 +397,8 @@ async fn follow(
                 if let Some(named) = runtime_snapshot {
                     keep_runtime_snapshot(scheduler, &spec.function, spec.manifest.base, &named).await;
                 }
-                return Ok((made, snapshot));
+                let (spec, key) = (made, order.snapshot_key);
+                return Ok(Made { spec, snapshot, key });
             }
             PrepareEvent::Done {
                 snapshot_error,

@@ -19,6 +19,8 @@ pub(crate) async fn encrypt(scheduler: &Scheduler, namespace: Namespace) -> Resu
 }
 
 async fn encrypt_now(scheduler: &Scheduler, namespace: Namespace) -> Result<(), ApiError> {
+    // What was made before is recorded before, or not at all.
+    let _recorded = scheduler.releasing.lock().await;
     // A namespace is removed under the same lock.
     let order = scheduler.keys.changing.lock().await;
     scheduler.state().catalog.check_namespace(namespace.as_str())?;

@@ -223,3 +223,43 @@ fn with_another_key_a_version_boots_and_what_a_removed_namespace_leaves_is_unrea
         "{gone:?}"
     );
 }
+
+#[test]
+fn a_deploy_that_a_namespace_s_encryption_overtakes_leaves_nothing_in_the_clear() {
+    hub::enter();
+    let platform = Platform::start();
+    run(&platform, &["namespace", "create", "team"]);
+    let slow = function("sealed", SEALED);
+    let code = fs::read_to_string(slow.path().join("main.py")).unwrap();
+    fs::write(
+        slow.path().join("main.py"),
+        format!("import time\ntime.sleep(8)\n{code}"),
+    )
+    .unwrap();
+    let path = slow.path().to_str().unwrap();
+    let state = |wanted: &[&str]| {
+        let path = "/v1/namespaces/team/functions/sealed/versions/1";
+        let version: Value = platform.admin("GET", path).try_send().ok()?.json();
+        wanted.contains(&version["state"].as_str()?).then_some(())
+    };
+    let version: VersionInfo = std::thread::scope(|scope| {
+        let deploy = scope.spawn(|| platform.cli_json(&["-n", "team", "deploy", path, "--json"]));
+        until("it boots", SOON, || state(&["booting"]));
+        run(&platform, &["namespace", "encrypt", "team"]);
+        deploy.join().unwrap().unwrap()
+    });
+    let why = version.snapshot_error.unwrap_or_default();
+    assert!(version.snapshot.is_none() && why.contains("encrypted"), "{why}");
+    let renewed = until("its snapshot is made anew", SOON, || {
+        let path = "/v1/namespaces/team/functions/sealed/versions/1";
+        let version: VersionInfo = serde_json::from_value(platform.admin("GET", path).send().ok().json()).ok()?;
+        version.snapshot
+    });
+    let store = platform.directory("data").join("s3");
+    until("what was made before is gone", SOON, || {
+        let _collected: Collected = platform.cli_json(&["snapshot", "gc", "--json"]).ok()?;
+        files_with(&store, SEALED).is_empty().then_some(())
+    });
+    assert_eq!(platform.fresh("restored", "sealed.team", "/").ok().start(), "restored");
+    assert!(renewed.stored_bytes > 0);
+}

@@ -191,6 +191,7 @@ impl<'a> Preparation<'a> {
                         snapshot,
                         snapshot_error,
                         no_room,
+                        key: request.snapshot_key,
                     });
                 }
                 PrepareEvent::Failed { error } => return Err(error),

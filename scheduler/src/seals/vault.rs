@@ -51,6 +51,12 @@ impl Seals {
         self.keys.lock().contains_key(namespace)
     }
 
+    /// Whether a snapshot whose maker had this key may be recorded. One that was ordered before the namespace was
+    /// encrypted, and made after, is in the clear.
+    pub(crate) fn may_record(&self, function: &FunctionId, key: Option<&SnapshotKey>) -> bool {
+        key.is_some() || !self.has(function.namespace())
+    }
+
     /// The key of a function's snapshots, if they are encrypted.
     ///
     /// # Errors
