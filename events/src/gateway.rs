@@ -1,12 +1,12 @@
 //! The gateway, as this program uses it: which sources there are, and invocations.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use bytes::{Bytes, BytesMut};
-use http::HeaderMap;
 use http::header::CONTENT_TYPE;
+use http::{HeaderMap, StatusCode};
 use rekindle_identity::{CallError, Transport};
 use rekindle_wire::api::{SourceInfo, SourceReports};
 use rekindle_wire::interface::Endpoint as _;
@@ -21,6 +21,8 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 const LIST_LIMIT: Duration = Duration::from_secs(15);
 /// What an invocation may take beyond the function's timeout: waiting for an instance.
 const INVOKE_MORE: Duration = Duration::from_secs(60);
+/// Every gateway should take this much.
+const LARGE: usize = 256 << 10;
 /// Longest answer of a function that is read.
 const ANSWER_MAX: usize = 1 << 20;
 /// Longest list of sources.
@@ -108,6 +110,8 @@ impl Gateway {
     pub(crate) async fn invoke(&self, invocation: Invocation<'_>) -> Verdict {
         let (name, namespace) = invocation.function.split();
         let at = Invoke { name, namespace };
+        let (bytes, began) = (invocation.body.len(), Instant::now());
+        let is_large = bytes > LARGE;
         let request = self
             .transport
             .http()
@@ -117,13 +121,31 @@ impl Gateway {
             .header(CONTENT_TYPE, invocation.content_type)
             .timeout(invocation.timeout + INVOKE_MORE)
             .body(invocation.body);
-        let response = match self.transport.send(request).await {
+        let again = request.try_clone().filter(|_| is_large && invocation.ids.len() <= 1);
+        let hung_up = |error: &CallError| is_large && !error.is_connect() && began.elapsed() < invocation.timeout;
+        let mut sent = self.transport.send(request).await;
+        // The connection may have been one that the gateway closed after a larger body. Smaller parts there are none.
+        if let (Err(error), Some(again)) = (&sent, again)
+            && hung_up(error)
+        {
+            sent = self.transport.send(again).await;
+        }
+        let response = match sent {
             Ok(response) => response,
+            // A gateway that refuses a body closes the connection, and its answer may be lost with that.
+            Err(error) if hung_up(&error) => {
+                return Verdict::TooLarge {
+                    reason: format!("the gateway hung up on {bytes} bytes: {}", chain(&error)),
+                };
+            }
             Err(error) => return unanswered(&error),
         };
         let (status, headers) = (response.status(), response.headers().clone());
         match read(response, ANSWER_MAX).await {
             Ok(body) => judge(status, &headers, body.as_deref(), invocation.ids),
+            Err(error) if status == StatusCode::PAYLOAD_TOO_LARGE => Verdict::TooLarge {
+                reason: format!("413: {}", chain(&error)),
+            },
             Err(error) => Verdict::Failed {
                 reason: format!("the answer broke off: {}", chain(&error)),
                 after: None,
