@@ -272,6 +272,7 @@ async fn begin(config: Config, store: Store, front: &Front) -> Result<Led, Serve
         tokio::spawn(rebalancing::run(scheduler.clone())),
         tokio::spawn(collection::run(scheduler.clone())),
         tokio::spawn(async_calls::run(scheduler.clone())),
+        tokio::spawn(async_calls::destinations::run(scheduler.clone())),
         tokio::spawn(usage::run(scheduler.clone())),
         tokio::spawn(digests::complete(scheduler.clone())),
         tokio::spawn(renewal::run(scheduler.clone())),

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -10,6 +11,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rekindle_e2e::cluster::Role;
 use rekindle_e2e::s3::ObjectStore;
 use rekindle_e2e::{Cluster, Folder, hub, until};
+use rekindle_wire::asynchronous::{AsyncCall, CallState};
+use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(120);
 const CODE: &str = r#"
@@ -23,6 +26,30 @@ def handler(event, context):
     return json.loads(body) ** 2
 "#;
 const CALLS: usize = 60;
+/// Answers what it is told of a call: its id, the request and the answer.
+const TOLD: &str = r#"
+def handler(event, context):
+    data = event["data"]
+    return [event["type"], data["async_id"], data["request"]["body"], data["answer"]["body"]]
+"#;
+
+/// Which calls the ledger was told of, by their ids.
+fn told(cluster: &Cluster) -> BTreeMap<String, Value> {
+    let listed = cluster.cli_json(&["async", "list", "ledger", "--limit", "1000", "--json"]);
+    let all: Vec<AsyncCall> = listed.unwrap_or_default();
+    let mut told = BTreeMap::new();
+    for call in all.into_iter().filter(|call| call.state == CallState::Done) {
+        let answer: Value = cluster
+            .request("GET", &format!("/async-results/{}", call.id))
+            .send()
+            .ok()
+            .json();
+        assert_eq!(answer[0], "rekindle.function.succeeded");
+        let id = answer[1].as_str().unwrap().to_owned();
+        assert_eq!(told.insert(id, answer), None, "an end is told once");
+    }
+    told
+}
 
 /// Sends one until it is accepted; answers its result's path.
 fn send(url: &str, n: usize) -> Option<String> {
@@ -49,7 +76,9 @@ fn every_call_that_was_accepted_is_run_whatever_is_killed_meanwhile() {
     hub::enter();
     let store = ObjectStore::start_at(hub::ADDRESS);
     let mut cluster = Cluster::start(store.endpoint(), store.environment());
-    cluster.deploy(&Folder::python("squares", "max_instances = 3\nidle = \"2s\"", CODE));
+    cluster.deploy(&Folder::python("ledger", "max_instances = 2", TOLD));
+    let settings = "max_instances = 3\nidle = \"2s\"\n[async]\non_success = \"ledger\"";
+    cluster.deploy(&Folder::python("squares", settings, CODE));
     let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
     eprintln!("seed {seed}");
     let accepted: Mutex<Vec<(usize, String)>> = Mutex::default();
@@ -105,6 +134,21 @@ fn every_call_that_was_accepted_is_run_whatever_is_killed_meanwhile() {
     ]);
     let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
     assert_eq!(listed.as_array().unwrap().len(), CALLS);
+    let ids: BTreeSet<String> = listed
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|call| call["id"].as_str().unwrap().to_owned())
+        .collect();
+    // So is every end, though those who tell of it were killed as well.
+    let told = until("the ledger is told of each call", LIMIT, || {
+        let told = told(&cluster);
+        told.keys().eq(&ids).then_some(told)
+    });
+    for told in told.values() {
+        let part = |n: usize| told[n].to_string().trim_matches('"').parse::<usize>().unwrap();
+        assert_eq!(part(3), part(2) * part(2), "{told}");
+    }
     let sent = cluster.cli(&["invoke", "squares", "--async", "-d", "12"]);
     let id = String::from_utf8(sent.stdout).unwrap();
     let result = cluster.cli(&["async", "result", id.trim(), "--wait", "60"]);

@@ -130,14 +130,12 @@ fn describe(call: &AsyncCall) {
     if let Some(error) = &call.error {
         say!("  {}", harmless(&error.to_string(), &[]));
     }
-    if let Some(callback) = &call.callback {
-        let attempts = show::count(callback.attempts as usize, "attempt");
-        say!(
-            "  callback to {}: {}, {attempts}",
-            harmless(&callback.url, &[]),
-            callback.state
-        );
-        if let Some(error) = &callback.error {
+    for (what, told) in [("callback", &call.callback), ("destination", &call.destination)] {
+        let Some(told) = told else { continue };
+        let attempts = show::count(told.attempts as usize, "attempt");
+        let (to, state) = (harmless(&told.url, &[]), &told.state);
+        say!("  {what} {to}: {state}, {attempts}");
+        if let Some(error) = &told.error {
             say!("    {}", harmless(error, &[]));
         }
     }

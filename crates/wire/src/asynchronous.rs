@@ -189,6 +189,9 @@ pub struct ClaimRequest {
     pub places: u32,
     /// Number of callbacks that it has room for.
     pub callbacks: u32,
+    /// Whether it posts events to destinations, too. Those of before the first such version do not.
+    #[serde(default)]
+    pub events: bool,
     /// How long it waits for work, in milliseconds.
     pub wait_ms: u64,
 }
@@ -228,6 +231,9 @@ pub struct ClaimedCallback {
     pub request_id: String,
     /// The result of the call.
     pub result: CallResult,
+    /// The event that is posted instead, to a destination.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event: Option<Encoded>,
 }
 
 /// States that a gateway is still running these calls.
@@ -275,6 +281,9 @@ pub struct CallbackOutcome {
     /// Whether another attempt would have the same outcome.
     #[serde(default)]
     pub is_final: bool,
+    /// Whether it was for a destination.
+    #[serde(default)]
+    pub is_event: bool,
 }
 
 /// A stored response of a function.
@@ -350,12 +359,15 @@ pub struct AsyncCall {
     /// Its callback, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback: Option<CallbackInfo>,
+    /// The destination of how it ended, if it has ended and has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub destination: Option<CallbackInfo>,
 }
 
 /// A call's callback.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CallbackInfo {
-    /// URL that it is posted to.
+    /// URL that it is posted to, or the function that is invoked.
     pub url: String,
     /// `waiting` for the call's end or the next attempt, `delivered`, or `failed`.
     pub state: String,

@@ -21,6 +21,7 @@
 pub mod access;
 pub mod api;
 pub mod asynchronous;
+pub mod destination;
 pub mod error;
 pub mod event_source;
 pub mod function_call;
@@ -38,6 +39,7 @@ pub mod secret;
 pub mod snapshot_key;
 pub mod stats;
 
+pub use destination::Destination;
 pub use error::{ApiError, ErrorCode};
 pub use event_source::{EventSource, SourceName};
 pub use ids::{

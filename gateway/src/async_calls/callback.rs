@@ -13,6 +13,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rekindle_wire::asynchronous::{CallbackOutcome, ClaimedCallback};
+use rekindle_wire::destination::EVENT;
 use rekindle_wire::headers::{ASYNC_ID, ASYNC_STATE, FUNCTION_STATUS, REQUEST_ID};
 
 use super::targets::{Refused, Resolver, Targets};
@@ -60,7 +61,7 @@ impl Callbacks {
 
     /// Posts a result once.
     pub(crate) async fn post(&self, callback: ClaimedCallback) -> CallbackOutcome {
-        let (id, attempt) = (callback.result.id.clone(), callback.attempt);
+        let (id, attempt, is_event) = (callback.result.id.clone(), callback.attempt, callback.event.is_some());
         let posted = tokio::time::timeout(LIMIT, self.attempt(callback)).await;
         let (error, is_final) = match posted {
             Ok(Ok(())) => (None, false),
@@ -72,6 +73,7 @@ impl Callbacks {
             attempt,
             error,
             is_final,
+            is_event,
         }
     }
 
@@ -106,19 +108,21 @@ impl Callbacks {
 
 fn build(uri: Uri, callback: ClaimedCallback) -> Result<Request<Body>, String> {
     let result = callback.result;
-    let (status, kind, body) = match (result.answer, result.error) {
-        (Some(answer), _) => {
+    let (status, kind, body) = match (callback.event, result.answer, result.error) {
+        // The developer has named the address, so it is told all.
+        (Some(event), ..) => (None, Some(HeaderValue::from_static(EVENT)), Body::from(event.0)),
+        (None, Some(answer), _) => {
             let kind = answer.headers.map().get(CONTENT_TYPE).cloned();
-            (answer.status, kind, Body::from(answer.body.0))
+            (Some(answer.status), kind, Body::from(answer.body.0))
         }
-        (None, Some(error)) => {
+        (None, None, Some(error)) => {
             // Whoever sent the call may have named the address.
             let error = without_output(error, &result.function);
             let text = serde_json::to_vec(&error).map_err(|e| e.to_string())?;
             let json = HeaderValue::from_static("application/json");
-            (error.code.status().as_u16(), Some(json), Body::from(text))
+            (Some(error.code.status().as_u16()), Some(json), Body::from(text))
         }
-        (None, None) => return Err("nothing is kept of what came of it".to_owned()),
+        (None, None, None) => return Err("nothing is kept of what came of it".to_owned()),
     };
     let mut request = Request::new(body);
     *request.method_mut() = Method::POST;
@@ -130,7 +134,9 @@ fn build(uri: Uri, callback: ClaimedCallback) -> Result<Request<Body>, String> {
     out.insert(USER_AGENT, HeaderValue::from_static("rekindle"));
     headers::set(out, ASYNC_ID, result.id.as_str());
     headers::set(out, ASYNC_STATE, result.state.as_str());
-    headers::set(out, FUNCTION_STATUS, &status.to_string());
+    if let Some(status) = status {
+        headers::set(out, FUNCTION_STATUS, &status.to_string());
+    }
     headers::set(out, REQUEST_ID, &callback.request_id);
     Ok(request)
 }
@@ -168,6 +174,7 @@ mod tests {
                 answer: None,
                 error: Some(error),
             },
+            event: None,
         };
         let request = build(Uri::from_static("http://example.com/"), callback).unwrap();
         assert_eq!(request.headers()[FUNCTION_STATUS], "502");

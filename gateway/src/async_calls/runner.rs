@@ -132,6 +132,7 @@ impl Runner {
             room: u32::try_from(self.room.available_permits() + 1).unwrap_or(u32::MAX),
             places: self.places,
             callbacks: u32::try_from(self.callback_room.available_permits()).unwrap_or(u32::MAX),
+            events: true,
             wait_ms: u64::try_from(WAIT.as_millis()).unwrap_or(u64::MAX),
         };
         let claims = self.scheduler.claim_calls(&request, WAIT).await?;

@@ -18,7 +18,7 @@ use crate::harness::{Platform, error, start_gateway, telemetry, until};
 const ONCE: &str = "[async]\nmax_attempts = 1\n";
 
 impl Platform {
-    fn later(&self, name_and_path: &str) -> reqwest::RequestBuilder {
+    pub(super) fn later(&self, name_and_path: &str) -> reqwest::RequestBuilder {
         self.http.post(format!("{}/async-function/{name_and_path}", self.url))
     }
 
@@ -43,7 +43,7 @@ impl Platform {
         }
     }
 
-    async fn call(&self, call: &AcceptedCall) -> AsyncCall {
+    pub(super) async fn call(&self, call: &AcceptedCall) -> AsyncCall {
         let answer = self
             .admin(Method::GET, &format!("/v1/async/{}", call.id))
             .send()
@@ -52,7 +52,7 @@ impl Platform {
         answer.json().await.unwrap()
     }
 
-    async fn calls(&self, query: &str) -> Vec<AsyncCall> {
+    pub(super) async fn calls(&self, query: &str) -> Vec<AsyncCall> {
         let answer = self
             .admin(Method::GET, &format!("/v1/async{query}"))
             .send()
@@ -62,7 +62,7 @@ impl Platform {
     }
 }
 
-async fn accepted(answer: Response) -> AcceptedCall {
+pub(super) async fn accepted(answer: Response) -> AcceptedCall {
     assert_eq!(answer.status(), 202, "{:?}", answer.text().await);
     let (id, location) = (
         answer.headers()["x-fn-async-id"].clone(),
@@ -335,10 +335,10 @@ async fn what_cannot_be_kept_is_refused_with_the_reason() {
     assert_eq!(refused(unknown).await, ErrorCode::NotFound);
 }
 
-type Posted = Arc<Mutex<Vec<(HeaderMap, String)>>>;
+pub(super) type Posted = Arc<Mutex<Vec<(HeaderMap, String)>>>;
 
 /// A client's server, which refuses the first callback.
-async fn listener() -> (String, Posted) {
+pub(super) async fn listener() -> (String, Posted) {
     let posted = Posted::default();
     let inner = posted.clone();
     let app = Router::new().route(

@@ -10,6 +10,7 @@ mod async_calls;
 mod audit;
 mod canaries;
 mod clients;
+mod destinations;
 mod errors;
 mod harness;
 mod https;

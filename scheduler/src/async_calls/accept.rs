@@ -46,6 +46,8 @@ pub(crate) async fn accept(scheduler: &Scheduler, mut new: NewCall) -> Result<Ac
         request_sealed,
         body: new.body.0.into(),
         callback: new.callback.or_else(|| policy.callback.clone()),
+        on_success: policy.on_success.clone(),
+        on_failure: policy.on_failure.clone(),
     };
     let limits = *scheduler.state().fleet.quotas.of(row.function.namespace()).0;
     let admitted = {

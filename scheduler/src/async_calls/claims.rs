@@ -7,7 +7,7 @@ use rekindle_wire::asynchronous::{CLAIM_MAX, ClaimRequest, ClaimedCall, ClaimedC
 use rekindle_wire::{ApiError, ErrorCode, FunctionId};
 
 use super::sealing::{self, Message};
-use super::{CLAIM_HOLDS, TICK, WAIT_LIMIT};
+use super::{CLAIM_HOLDS, TICK, WAIT_LIMIT, event};
 use crate::clock::unix_ms;
 use crate::state::Scheduler;
 use crate::store::{Claimed, Ended, StoreError};
@@ -87,9 +87,16 @@ async fn take(scheduler: &Scheduler, request: &ClaimRequest) -> Result<Claims, S
                     attempt: callback.attempts,
                     request_id: stored.row.call.request_id.clone(),
                     result: super::opened(scheduler, stored),
+                    event: None,
                 })
             })
             .collect();
+        if request.events {
+            let room = request.callbacks.min(CLAIM_MAX);
+            let left = room.saturating_sub(u32::try_from(claims.callbacks.len()).unwrap_or(room));
+            let due = scheduler.store.claim_events(true, left, now_unix_ms, again).await?;
+            claims.callbacks.extend(due.into_iter().map(event::posted));
+        }
     }
     Ok(claims)
 }

@@ -4,11 +4,14 @@
 //!
 //! `queues` counts the waiting calls of each function and shares gateways' room out among functions. `policy` decides
 //! what happens to a call after an attempt, and `owner` whose a call is. `sealing` encrypts headers that prove a
-//! caller's identity. `sweep` handles events without a report. What is in memory here is a count of what the database
-//! has, and may be lost.
+//! caller's identity. `sweep` handles events without a report. `destinations` invokes functions that are told how calls
+//! ended, and `event` is what they are told. What is in memory here is a count of what the database has, and may be
+//! lost.
 
 mod accept;
 mod claims;
+pub(crate) mod destinations;
+mod event;
 mod outcomes;
 mod owner;
 mod policy;

@@ -9,7 +9,7 @@ use super::policy;
 use super::sealing::{self, Message};
 use crate::clock::unix_ms;
 use crate::state::Scheduler;
-use crate::store::{Ended, StoreError};
+use crate::store::{Ended, Post, StoreError};
 
 /// Records the end of an attempt. A report of any but the call's latest attempt changes nothing.
 pub(crate) async fn end(scheduler: &Scheduler, outcome: CallOutcome) -> Result<(), StoreError> {
@@ -56,7 +56,7 @@ pub(crate) async fn end(scheduler: &Scheduler, outcome: CallOutcome) -> Result<(
                 tracing::warn!(%function, call = %id, %error, attempts = row.call.attempts, "an asynchronous invocation is given up");
                 metrics.dead(function.as_str(), error.code.as_str());
             }
-            if row.call.callback.is_some() {
+            if row.call.callback.is_some() || row.has_destination {
                 scheduler.calls.callbacks.store(true, Ordering::Relaxed);
             }
             scheduler.calls.ended.notify_waiters();
@@ -83,32 +83,38 @@ fn seal(scheduler: &Scheduler, id: &CallId, ended: &mut Ended) -> Option<Vec<u8>
     })
 }
 
-/// Records the end of an attempt at a callback.
+/// Records the end of an attempt at a callback, or at telling a destination.
 pub(crate) async fn end_callback(scheduler: &Scheduler, outcome: CallbackOutcome) -> Result<(), StoreError> {
     let CallbackOutcome {
         id,
         attempt,
         error,
         is_final,
+        is_event,
     } = outcome;
+    let post = if is_event { Post::Event } else { Post::Callback };
     let again = match &error {
-        Some(_) if !is_final => policy::callback_again(attempt, unix_ms(), rand::random()),
+        Some(_) if !is_final => policy::post_again(post, attempt, unix_ms(), rand::random()),
         _ => None,
     };
     let noted = scheduler
         .store
-        .end_callback(&id, attempt, again, error.as_deref())
+        .end_post(post, &id, attempt, again, error.as_deref())
         .await?;
     if noted {
         let outcome = match (&error, again) {
             (None, _) => "delivered",
             (Some(_), Some(_)) => "again",
             (Some(error), None) => {
-                tracing::warn!(call = %id, error, "a callback is given up");
+                tracing::warn!(call = %id, error, is_event, "nobody is told how a call ended: it is given up");
                 "failed"
             }
         };
-        scheduler.metrics.async_calls.called_back(outcome);
+        let metrics = &scheduler.metrics.async_calls;
+        match post {
+            Post::Callback => metrics.called_back(outcome),
+            Post::Event => metrics.told(outcome),
+        }
     }
     Ok(())
 }

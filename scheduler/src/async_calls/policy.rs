@@ -14,7 +14,7 @@ use std::time::Duration;
 use rekindle_wire::asynchronous::AttemptOutcome;
 use rekindle_wire::{ApiError, ErrorCode};
 
-use crate::store::{CallRow, Ended};
+use crate::store::{CallRow, Ended, Post};
 
 /// First pause; each further one is twice as long.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -24,6 +24,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(300);
 const UNREACHED_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Maximum number of attempts at a callback.
 const CALLBACK_ATTEMPTS: u32 = 8;
+/// Maximum number of attempts to tell a destination: 45 minutes or so.
+const EVENT_ATTEMPTS: u32 = 16;
 
 /// Decides what happens to a call. `draw` is a random number from 0 to 1.
 pub(super) fn judge(row: &CallRow, outcome: AttemptOutcome, now_unix_ms: i64, draw: f64) -> Ended {
@@ -80,9 +82,13 @@ pub(super) fn judge(row: &CallRow, outcome: AttemptOutcome, now_unix_ms: i64, dr
     Ended::Dead { answer, error }
 }
 
-/// When a callback is due again after `attempts`; `None` if it is given up.
-pub(super) fn callback_again(attempts: u32, now_unix_ms: i64, draw: f64) -> Option<i64> {
-    let again = attempts < CALLBACK_ATTEMPTS;
+/// When somebody is to be told again after `attempts`; `None` if that is given up.
+pub(super) fn post_again(post: Post, attempts: u32, now_unix_ms: i64, draw: f64) -> Option<i64> {
+    let most = match post {
+        Post::Callback => CALLBACK_ATTEMPTS,
+        Post::Event => EVENT_ATTEMPTS,
+    };
+    let again = attempts < most;
     again.then(|| now_unix_ms.saturating_add_unsigned(pause(attempts.saturating_sub(1), PAUSE_MAX, draw)))
 }
 
@@ -117,6 +123,7 @@ mod tests {
             status: None,
             error: None,
             callback: None,
+            destination: None,
         };
         CallRow::new(call, 3, 100_000)
     }
@@ -213,8 +220,9 @@ mod tests {
 
     #[test]
     fn a_callback_is_given_up_after_eight_attempts() {
-        assert_eq!(callback_again(1, 0, 1.0), Some(1_000));
-        assert_eq!(callback_again(7, 0, 1.0), Some(64_000));
-        assert_eq!(callback_again(8, 0, 1.0), None);
+        let again = |attempts| post_again(Post::Callback, attempts, 0, 1.0);
+        assert_eq!([1, 7, 8].map(again), [Some(1_000), Some(64_000), None]);
+        let again = |attempts| post_again(Post::Event, attempts, 0, 1.0);
+        assert_eq!([1, 15, 16].map(again), [Some(1_000), Some(300_000), None]);
     }
 }

@@ -13,7 +13,7 @@ pub(crate) struct Calls {
     pub(super) queues: Mutex<Queues>,
     /// One claim at a time: each must see what the one before has taken.
     pub(super) claiming: tokio::sync::Mutex<()>,
-    /// There may be callbacks to post.
+    /// There may be callbacks to post, or destinations to tell.
     pub(super) callbacks: AtomicBool,
     /// Signalled when something can be claimed.
     pub(super) work: Notify,

@@ -105,7 +105,7 @@ async fn sweep(scheduler: &Scheduler) -> Result<bool, StoreError> {
     }
     // A call that ends during this check sets the flag itself.
     scheduler.calls.callbacks.store(false, Ordering::Relaxed);
-    if scheduler.store.has_callbacks().await? {
+    if scheduler.store.has_posts().await? {
         scheduler.calls.callbacks.store(true, Ordering::Relaxed);
     }
     Ok(waiting || running)

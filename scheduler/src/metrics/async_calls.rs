@@ -36,6 +36,12 @@ const CALLBACKS: Desc = Desc::new(
     &["outcome"],
     "Attempts at callbacks: `delivered`, `again`, or `failed`, the last one.",
 );
+const DESTINATIONS: Desc = Desc::new(
+    "rekindle.async.destinations",
+    "{attempt}",
+    &["outcome"],
+    "Attempts to tell destinations how a call ended: `delivered`, `again`, or `failed`, the last one.",
+);
 /// The instruments.
 pub(crate) struct AsyncMetrics {
     accepted: Family<Counter, 1>,
@@ -43,6 +49,7 @@ pub(crate) struct AsyncMetrics {
     dead: Family<Counter, 2>,
     duration: Family<Histogram, 2>,
     callbacks: Family<Counter, 1>,
+    destinations: Family<Counter, 1>,
 }
 
 impl AsyncMetrics {
@@ -53,6 +60,7 @@ impl AsyncMetrics {
             dead: registry.family(&DEAD),
             duration: registry.family(&DURATION),
             callbacks: registry.family(&CALLBACKS),
+            destinations: registry.family(&DESTINATIONS),
         }
     }
 
@@ -74,6 +82,11 @@ impl AsyncMetrics {
     /// Records a call that ended `took` after it was accepted.
     pub(crate) fn finished(&self, function: &str, outcome: &'static str, took: Duration) {
         self.duration.with([function, outcome]).record(took);
+    }
+
+    /// Counts a finished attempt to tell a destination.
+    pub(crate) fn told(&self, outcome: &'static str) {
+        self.destinations.with([outcome]).inc();
     }
 
     /// Counts a finished attempt at a callback.

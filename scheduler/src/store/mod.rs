@@ -48,7 +48,7 @@ use sqlx::{Any, AnyPool, Transaction};
 pub(crate) use aliases::NotNamed;
 pub(crate) use audit::WantedAudit;
 pub use backup::{CopyError, check_database, copy_database};
-pub(crate) use calls::{CallRow, Claimed, Due, Ended, NewRow, Queues, Stored, Wanted};
+pub(crate) use calls::{CallRow, Claimed, Due, DueEvent, Ended, NewRow, Post, Queues, Stored, Wanted};
 pub(crate) use dialect::Dialect;
 pub(crate) use keys::StoredKey;
 pub(crate) use leader::Led;

@@ -18,6 +18,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::destination::Destination;
+pub use crate::destination::check_callback;
 use crate::event_source::EventSource;
 use crate::ids::FunctionName;
 use crate::schedule::Schedule;
@@ -281,6 +283,14 @@ pub struct Asynchronous {
     /// URL to which results are posted, unless the request states one itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback: Option<String>,
+    /// Who is told of those that succeeded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub on_success: Option<Destination>,
+    /// Who is told of those that were given up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub on_failure: Option<Destination>,
 }
 
 impl Default for Asynchronous {
@@ -289,31 +299,9 @@ impl Default for Asynchronous {
             max_attempts: 3,
             max_age_ms: 6 * 3_600_000,
             callback: None,
+            on_success: None,
+            on_failure: None,
         }
-    }
-}
-
-/// Checks that a text is a valid callback URL: an absolute `http` or `https` URL without user and password.
-///
-/// # Errors
-/// If the text is not valid. The message says why.
-pub fn check_callback(text: &str) -> Result<(), String> {
-    let wrong = |why: &str| Err(format!("\"{text}\" is no address for a callback: {why}"));
-    if text.len() > crate::asynchronous::CALLBACK_MAX {
-        return Err(format!(
-            "a callback's address has at most {} bytes",
-            crate::asynchronous::CALLBACK_MAX
-        ));
-    }
-    let Ok(uri) = text.parse::<http::Uri>() else {
-        return wrong("write http://HOST/PATH or https://HOST/PATH");
-    };
-    match (uri.scheme_str(), uri.authority()) {
-        (Some("http" | "https"), Some(authority)) if authority.as_str().contains('@') => {
-            wrong("leave out the user and the password")
-        }
-        (Some("http" | "https"), Some(authority)) if !authority.host().is_empty() => Ok(()),
-        _ => wrong("write http://HOST/PATH or https://HOST/PATH"),
     }
 }
 

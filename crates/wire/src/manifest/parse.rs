@@ -16,6 +16,7 @@ use super::{
     Asynchronous, BOOT_TIMEOUT_S, Base, ByteSize, Interface, Manifest, Network, Runtime, check_callback, control,
     schedules, sources, yes,
 };
+use crate::destination::Destination;
 #[cfg(test)]
 pub(super) use advice::EXAMPLES;
 use raw::{Raw, RawAsync, RawSnapshot, SnapshotName};
@@ -266,6 +267,16 @@ impl Checker<'_> {
             max_attempts: self.count("max_attempts", raw.max_attempts, default.max_attempts, &ATTEMPTS)?,
             max_age_ms: self.seconds("max_age", raw.max_age, default.max_age_ms / 1_000, &AGE_S)?,
             callback,
+            on_success: self.destination(raw.on_success)?,
+            on_failure: self.destination(raw.on_failure)?,
         })
+    }
+
+    fn destination(&self, value: Option<Spanned<String>>) -> Result<Option<Destination>, ManifestError> {
+        let Some(text) = value else { return Ok(None) };
+        match text.get_ref().parse() {
+            Ok(destination) => Ok(Some(destination)),
+            Err(why) => self.refuse(Some(text.span()), why),
+        }
     }
 }

@@ -1,10 +1,9 @@
-//! How calls end, are queued again and expire; and what happens to their callbacks.
+//! How calls end, are queued again and expire.
 
 use rekindle_wire::asynchronous::StoredAnswer;
 use rekindle_wire::{ApiError, CallId, FunctionId};
 use sqlx::{Any, Transaction};
 
-use super::rows::{CallRow, Stored};
 use crate::store::{Store, StoreError, failed, function_id, json};
 
 /// What happens to a call after an attempt. The response's secret headers are passed separately, sealed.
@@ -57,7 +56,10 @@ impl Store {
             // A late answer is as good as one in time, unless another attempt is running.
             Ended::Done { answer } => sqlx::query(
                 "UPDATE async_calls SET state = 'done', holder = NULL, error = NULL, answer = $1, answer_body = $2, \
-                     body = $3, bytes = $4, finished_unix_ms = $5, request_sealed = NULL, answer_sealed = $8, \
+                     body = CASE WHEN on_success IS NULL THEN $3 ELSE body END, \
+                     bytes = CASE WHEN on_success IS NULL THEN $4 ELSE bytes + $4 END, \
+                     finished_unix_ms = $5, request_sealed = NULL, answer_sealed = $8, destination = on_success, \
+                     destination_due_unix_ms = CASE WHEN on_success IS NULL THEN NULL ELSE $5 END, \
                      callback_due_unix_ms = CASE WHEN callback IS NULL THEN NULL ELSE $5 END \
                      WHERE id = $6 AND attempts = $7 AND state IN ('running', 'queued')",
             )
@@ -74,7 +76,8 @@ impl Store {
             Ended::Dead { answer, error } => {
                 sqlx::query(
                     "UPDATE async_calls SET state = 'dead', holder = NULL, error = $1, answer = $2, answer_body = $3, \
-                     finished_unix_ms = $4, failures = failures + 1, answer_sealed = $7, \
+                     finished_unix_ms = $4, failures = failures + 1, answer_sealed = $7, destination = on_failure, \
+                     destination_due_unix_ms = CASE WHEN on_failure IS NULL THEN NULL ELSE $4 END, \
                      callback_due_unix_ms = CASE WHEN callback IS NULL THEN NULL ELSE $4 END \
                      WHERE id = $5 AND attempts = $6 AND state = 'running'",
                 )
@@ -97,6 +100,8 @@ impl Store {
     pub(crate) async fn expire_calls(&self, now_unix_ms: i64, error: &ApiError) -> Result<Vec<FunctionId>, StoreError> {
         let names: Vec<(String, String)> = sqlx::query_as(
             "UPDATE async_calls SET state = 'dead', error = COALESCE(error, $1), finished_unix_ms = $2, \
+             destination = on_failure, \
+             destination_due_unix_ms = CASE WHEN on_failure IS NULL THEN NULL ELSE $2 END, \
              callback_due_unix_ms = CASE WHEN callback IS NULL THEN NULL ELSE $2 END \
              WHERE state = 'queued' AND expires_unix_ms <= $2 RETURNING namespace, function",
         )
@@ -189,6 +194,8 @@ impl Store {
     ) -> Result<(), StoreError> {
         sqlx::query(
             "UPDATE async_calls SET state = 'dead', holder = NULL, error = $1, finished_unix_ms = $2, \
+             destination = on_failure, \
+             destination_due_unix_ms = CASE WHEN on_failure IS NULL THEN NULL ELSE $2 END, \
              callback_due_unix_ms = CASE WHEN callback IS NULL THEN NULL ELSE $2 END \
              WHERE namespace = $3 AND function = $4 AND state IN ('queued', 'running')",
         )
@@ -201,75 +208,14 @@ impl Store {
         .map_err(failed("give a function's calls up"))?;
         Ok(())
     }
-
-    /// Whether any callback is neither delivered nor given up.
-    pub(crate) async fn has_callbacks(&self) -> Result<bool, StoreError> {
-        let one: Option<i64> =
-            sqlx::query_scalar("SELECT callback_due_unix_ms FROM async_calls WHERE callback_due_unix_ms > 0 LIMIT 1")
-                .fetch_optional(&self.pool)
-                .await
-                .map_err(failed("look for callbacks"))?;
-        Ok(one.is_some())
-    }
-
-    /// Claims due callbacks and counts an attempt for each. They are due again at `again_unix_ms` unless their outcome
-    /// is reported.
-    pub(crate) async fn claim_callbacks(
-        &self,
-        limit: u32,
-        now_unix_ms: i64,
-        again_unix_ms: i64,
-    ) -> Result<Vec<Stored>, StoreError> {
-        let sql = format!(
-            "UPDATE async_calls SET callback_attempts = callback_attempts + 1, callback_due_unix_ms = $1 WHERE id IN ( \
-             SELECT id FROM async_calls WHERE callback_due_unix_ms <= $2 ORDER BY callback_due_unix_ms LIMIT $3{}) \
-             RETURNING {}",
-            self.dialect.skip_locked(),
-            CallRow::WITH_ANSWER
-        );
-        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(again_unix_ms)
-            .bind(now_unix_ms)
-            .bind(i64::from(limit))
-            .fetch_all(&self.writes)
-            .await
-            .map_err(failed("claim callbacks"))?;
-        rows.iter().map(Stored::read).collect()
-    }
-
-    /// Records the outcome of an attempt at a callback: delivered, due again at some time, or failed for good.
-    pub(crate) async fn end_callback(
-        &self,
-        id: &CallId,
-        attempt: u32,
-        again_unix_ms: Option<i64>,
-        error: Option<&str>,
-    ) -> Result<bool, StoreError> {
-        let state = match (again_unix_ms, error) {
-            (Some(_), _) => None,
-            (None, Some(_)) => Some("failed"),
-            (None, None) => Some("delivered"),
-        };
-        let done = sqlx::query(
-            "UPDATE async_calls SET callback_state = $1, callback_due_unix_ms = $2, callback_error = $3 \
-             WHERE id = $4 AND callback_attempts = $5 AND state IN ('done', 'dead')",
-        )
-        .bind(state)
-        .bind(again_unix_ms)
-        .bind(error)
-        .bind(id.as_str())
-        .bind(i64::from(attempt))
-        .execute(&self.writes)
-        .await
-        .map_err(failed("note what came of a callback"))?;
-        Ok(done.rows_affected() > 0)
-    }
 }
 
 /// A function that was made after a call is another one, and may be somebody else's.
 const ANEW: &str = "UPDATE async_calls SET state = 'queued', holder = NULL, failures = 0, due_unix_ms = $1, accepted_unix_ms = $1, \
      expires_unix_ms = $1 + expires_unix_ms - accepted_unix_ms, error = NULL, answer = NULL, answer_body = NULL, answer_sealed = NULL, \
-     finished_unix_ms = NULL, callback_state = NULL, callback_due_unix_ms = NULL, callback_attempts = 0, callback_error = NULL \
+     finished_unix_ms = NULL, callback_state = NULL, callback_due_unix_ms = NULL, callback_attempts = 0, \
+     callback_error = NULL, destination = NULL, destination_state = NULL, destination_due_unix_ms = NULL, \
+     destination_attempts = 0, destination_error = NULL \
      WHERE state = 'dead' AND EXISTS (SELECT 1 FROM functions WHERE functions.namespace = async_calls.namespace \
      AND functions.name = async_calls.function AND functions.created_unix_s * 1000 <= async_calls.accepted_unix_ms)";
 

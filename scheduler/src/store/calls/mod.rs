@@ -2,15 +2,17 @@
 //! late one changes nothing. The attempt's number is the fence: it grows with each claim.
 
 mod endings;
+mod posts;
 mod rows;
 #[cfg(test)]
 pub(super) mod tests;
 
 use rekindle_wire::asynchronous::{CallState, ClaimedCall, Encoded};
-use rekindle_wire::{CallId, FunctionId};
+use rekindle_wire::{CallId, Destination, FunctionId};
 
 use super::{Store, StoreError, failed, function_id, unreadable};
 pub(crate) use endings::Ended;
+pub(crate) use posts::{DueEvent, Post};
 pub(crate) use rows::{CallRow, Stored, Wanted};
 
 /// A call to be stored.
@@ -31,6 +33,10 @@ pub(crate) struct NewRow {
     pub(crate) request_sealed: Option<Vec<u8>>,
     pub(crate) body: Vec<u8>,
     pub(crate) callback: Option<String>,
+    /// Who is told of its success.
+    pub(crate) on_success: Option<Destination>,
+    /// Who is told that it was given up.
+    pub(crate) on_failure: Option<Destination>,
 }
 
 impl NewRow {
@@ -77,8 +83,8 @@ impl Store {
         let added = sqlx::query(
             "INSERT INTO async_calls (id, function, state, idempotency_key, digest, accepted_unix_ms, due_unix_ms, \
              expires_unix_ms, max_attempts, attempts, failures, request, body, bytes, callback, callback_attempts, owner, \
-             request_sealed, namespace) \
-             VALUES ($1, $2, 'queued', $3, $4, $5, $5, $6, $7, 0, 0, $8, $9, $10, $11, 0, $12, $13, $14) \
+             request_sealed, namespace, on_success, on_failure) \
+             VALUES ($1, $2, 'queued', $3, $4, $5, $5, $6, $7, 0, 0, $8, $9, $10, $11, 0, $12, $13, $14, $15, $16) \
              ON CONFLICT DO NOTHING",
         )
         .bind(new.id.as_str())
@@ -95,6 +101,8 @@ impl Store {
         .bind(&new.owner)
         .bind(new.request_sealed.as_deref())
         .bind(new.function.namespace())
+        .bind(new.on_success.as_ref().map(Destination::to_string))
+        .bind(new.on_failure.as_ref().map(Destination::to_string))
         .execute(&self.writes)
         .await
         .map_err(failed(doing))?;

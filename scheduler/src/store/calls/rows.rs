@@ -17,6 +17,8 @@ pub(crate) struct CallRow {
     pub(crate) call: AsyncCall,
     pub(crate) max_attempts: u32,
     pub(crate) expires_unix_ms: i64,
+    /// Whether anybody may have to be told how it ends, besides its callback.
+    pub(crate) has_destination: bool,
     answer: Option<StoredAnswer>,
 }
 
@@ -32,11 +34,13 @@ impl CallRow {
     const COLUMNS: &str = "id, namespace, function, state, idempotency_key, accepted_unix_ms, due_unix_ms, \
     expires_unix_ms, max_attempts, \
         attempts, failures, request, error, answer, bytes, finished_unix_ms, callback, callback_state, callback_attempts, \
-        callback_error";
+        callback_error, destination, destination_state, destination_attempts, destination_error, \
+        COALESCE(on_success, on_failure) AS destinations";
     pub(super) const WITH_ANSWER: &str = "id, namespace, function, state, idempotency_key, accepted_unix_ms, \
     due_unix_ms, expires_unix_ms, \
         max_attempts, attempts, failures, request, error, answer, bytes, finished_unix_ms, callback, callback_state, \
-        callback_attempts, callback_error, answer_body, answer_sealed";
+        callback_attempts, callback_error, destination, destination_state, destination_attempts, destination_error, \
+        COALESCE(on_success, on_failure) AS destinations, answer_body, answer_sealed";
 
     fn read(row: &AnyRow) -> Result<Self, StoreError> {
         let row = Reader(row);
@@ -47,15 +51,22 @@ impl CallRow {
             .map_err(|e: String| unreadable("async_calls.state")(std::io::Error::other(e)))?;
         let answer: Option<StoredAnswer> = row.maybe_json("answer")?;
         let error: Option<ApiError> = row.maybe_json("error")?;
-        let callback = match row.maybe("callback")? {
-            None => None,
-            Some(url) => Some(CallbackInfo {
+        let told = |[to, state, attempts, error]: [&'static str; 4]| {
+            let Some(url) = row.maybe(to)? else { return Ok(None) };
+            Ok::<_, StoreError>(Some(CallbackInfo {
                 url,
-                state: row.maybe("callback_state")?.unwrap_or_else(|| "waiting".to_owned()),
-                attempts: row.count("callback_attempts")?,
-                error: row.maybe("callback_error")?,
-            }),
+                state: row.maybe(state)?.unwrap_or_else(|| "waiting".to_owned()),
+                attempts: row.count(attempts)?,
+                error: row.maybe(error)?,
+            }))
         };
+        let callback = told(["callback", "callback_state", "callback_attempts", "callback_error"])?;
+        let destination = told([
+            "destination",
+            "destination_state",
+            "destination_attempts",
+            "destination_error",
+        ])?;
         let function = function_id(&row.text("namespace")?, &row.text("function")?)?;
         Ok(Self {
             call: AsyncCall {
@@ -75,9 +86,11 @@ impl CallRow {
                 status: answer.as_ref().map(|a| a.status),
                 error,
                 callback,
+                destination,
             },
             max_attempts: row.count("max_attempts")?,
             expires_unix_ms: row.number("expires_unix_ms")?,
+            has_destination: row.maybe("destinations")?.is_some(),
             answer,
         })
     }
@@ -91,8 +104,14 @@ impl CallRow {
             call,
             max_attempts,
             expires_unix_ms,
+            has_destination: false,
             answer: None,
         }
+    }
+
+    /// Sets its answer.
+    pub(crate) fn answered(&mut self, answer: Option<StoredAnswer>) {
+        self.answer = answer;
     }
 }
 
@@ -182,7 +201,7 @@ impl Store {
 pub(super) struct Reader<'a>(pub(super) &'a AnyRow);
 
 impl Reader<'_> {
-    fn text(&self, column: &'static str) -> Result<String, StoreError> {
+    pub(super) fn text(&self, column: &'static str) -> Result<String, StoreError> {
         self.0.try_get(column).map_err(unreadable(column))
     }
 

@@ -28,6 +28,8 @@ pub(crate) fn new(function: &str, key: Option<&str>, now: i64) -> NewRow {
         request_sealed: None,
         body: vec![0, 255, 7],
         callback: None,
+        on_success: None,
+        on_failure: None,
     }
 }
 
@@ -416,12 +418,12 @@ async fn a_callback_is_due_with_the_calls_end_and_is_handed_out_with_the_answer(
         };
         store.add_call(&call).await.unwrap();
         store.claim_calls(&hello(), 1, "g-1", 0, 90).await.unwrap();
-        assert!(!store.has_callbacks().await.unwrap());
+        assert!(!store.has_posts().await.unwrap());
         store
             .end_call(&call.id, 1, &Ended::Done { answer: answer(b"yes") }, None, 10)
             .await
             .unwrap();
-        assert!(store.has_callbacks().await.unwrap());
+        assert!(store.has_posts().await.unwrap());
         assert!(store.claim_callbacks(9, 9, 50).await.unwrap().is_empty());
         let due = store.claim_callbacks(9, 10, 50).await.unwrap().remove(0);
         assert_eq!(due.row.call.callback.clone().unwrap().attempts, 1);
@@ -430,16 +432,98 @@ async fn a_callback_is_due_with_the_calls_end_and_is_handed_out_with_the_answer(
             store.claim_callbacks(9, 49, 99).await.unwrap().is_empty(),
             "it is being posted"
         );
-        assert!(store.end_callback(&call.id, 1, Some(60), Some("no")).await.unwrap());
+        assert!(
+            store
+                .end_post(Post::Callback, &call.id, 1, Some(60), Some("no"))
+                .await
+                .unwrap()
+        );
         assert_eq!(store.claim_callbacks(9, 60, 99).await.unwrap().len(), 1);
         assert!(
-            !store.end_callback(&call.id, 1, None, None).await.unwrap(),
+            !store.end_post(Post::Callback, &call.id, 1, None, None).await.unwrap(),
             "the second attempt is on its way"
         );
-        assert!(store.end_callback(&call.id, 2, None, None).await.unwrap());
-        assert!(!store.has_callbacks().await.unwrap());
+        assert!(store.end_post(Post::Callback, &call.id, 2, None, None).await.unwrap());
+        assert!(!store.has_posts().await.unwrap());
         let known = store.call(&call.id).await.unwrap().unwrap();
         assert_eq!(known.call.callback.unwrap().state, "delivered");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_destination_is_due_with_the_calls_end_and_the_request_is_kept_until_it_is_told() {
+    each_database(async |store| {
+        has_function(&store, "hello").await;
+        let (url, audit) = ("https://example.com/done", "audit");
+        let call = || NewRow {
+            on_success: Some(url.parse().unwrap()),
+            on_failure: Some(audit.parse().unwrap()),
+            ..new("hello", None, 0)
+        };
+        let (good, bad) = (call(), call());
+        for call in [&good, &bad] {
+            store.add_call(call).await.unwrap();
+            store.claim_calls(&hello(), 1, "g-1", 0, 90).await.unwrap();
+        }
+        assert!(!store.has_posts().await.unwrap());
+        let size = |id: CallId| {
+            let store = store.clone();
+            async move { store.call(&id).await.unwrap().unwrap().call.bytes }
+        };
+        let request = size(good.id.clone()).await;
+        let done = Ended::Done { answer: answer(b"yes") };
+        store.end_call(&good.id, 1, &done, None, 10).await.unwrap();
+        let dead = Ended::Dead {
+            answer: None,
+            error: no(),
+        };
+        store.end_call(&bad.id, 1, &dead, None, 10).await.unwrap();
+        assert!(store.has_posts().await.unwrap());
+        assert!(store.claim_events(true, 9, 9, 50).await.unwrap().is_empty());
+        let [posted] = &store.claim_events(true, 9, 10, 50).await.unwrap()[..] else {
+            panic!("one goes to an address")
+        };
+        assert_eq!((posted.to.to_string().as_str(), posted.attempt), (url, 1));
+        assert_eq!(
+            (&posted.body[..], posted.request.method.as_str()),
+            (&[0, 255, 7][..], "POST")
+        );
+        assert_eq!(posted.stored.clone().result().answer, Some(answer(b"yes")));
+        let [queued] = &store.claim_events(false, 9, 10, 50).await.unwrap()[..] else {
+            panic!("one goes to a function")
+        };
+        assert_eq!(
+            (&queued.stored.row.call.id, queued.to.to_string().as_str()),
+            (&bad.id, audit)
+        );
+        assert!(
+            store.claim_events(true, 9, 49, 99).await.unwrap().is_empty(),
+            "it is being told"
+        );
+
+        let end = async |id: &CallId, attempt, again, error| {
+            store.end_post(Post::Event, id, attempt, again, error).await.unwrap()
+        };
+        assert!(end(&good.id, 1, Some(60), Some("no")).await);
+        assert_eq!(size(good.id.clone()).await, request + 3);
+        assert_eq!(store.claim_events(true, 9, 60, 99).await.unwrap()[0].attempt, 2);
+        assert!(!end(&good.id, 1, None, None).await, "the second attempt is on its way");
+        assert!(end(&good.id, 2, None, None).await);
+        assert_eq!(size(good.id.clone()).await, request);
+        assert!(end(&bad.id, 1, None, Some("no such function")).await);
+        assert!(!store.has_posts().await.unwrap());
+        let told = async |id| store.call(id).await.unwrap().unwrap().call.destination;
+        assert_eq!(told(&good.id).await.unwrap().state, "delivered");
+        assert_eq!(told(&bad.id).await.unwrap().state, "failed");
+
+        // It ends once more, and its destination is told of that.
+        assert!(store.retry_call(&bad.id, 70).await.unwrap());
+        assert_eq!(told(&bad.id).await, None);
+        store.claim_calls(&hello(), 1, "g-1", 70, 90).await.unwrap();
+        store.end_call(&bad.id, 2, &dead, None, 80).await.unwrap();
+        let again = store.claim_events(false, 9, 80, 99).await.unwrap();
+        assert_eq!((again.len(), &again[0].body[..]), (1, &[0, 255, 7][..]));
     })
     .await;
 }

@@ -89,6 +89,8 @@ pub(super) struct RawAsync {
     pub(super) max_attempts: Option<Spanned<u64>>,
     pub(super) max_age: Option<Spanned<String>>,
     pub(super) callback: Option<Spanned<String>>,
+    pub(super) on_success: Option<Spanned<String>>,
+    pub(super) on_failure: Option<Spanned<String>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize)]

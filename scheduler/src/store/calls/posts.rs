@@ -1,0 +1,159 @@
+//! Who is told of calls that have ended: callbacks, and destinations, which are sent events. That a call has ended and
+//! that both are due is one change of the database.
+
+use rekindle_wire::asynchronous::StoredRequest;
+use rekindle_wire::{CallId, Destination};
+
+use super::rows::{CallRow, Reader, Stored};
+use crate::store::{Store, StoreError, failed, unreadable};
+
+/// What tells of a call's end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Post {
+    /// The result, for the address that its client or its function names.
+    Callback,
+    /// An event, for the destination that its function names.
+    Event,
+}
+
+impl Post {
+    /// How its columns begin.
+    fn column(self) -> &'static str {
+        match self {
+            Self::Callback => "callback",
+            Self::Event => "destination",
+        }
+    }
+}
+
+/// A call that has ended, and whose destination is to be told.
+#[derive(Debug)]
+pub(crate) struct DueEvent {
+    pub(crate) stored: Stored,
+    pub(crate) to: Destination,
+    /// Number of the attempt, from 1.
+    pub(crate) attempt: u32,
+    pub(crate) request: StoredRequest,
+    /// The request's body.
+    pub(crate) body: Vec<u8>,
+}
+
+impl Store {
+    /// Whether anybody is still to be told of a call's end.
+    pub(crate) async fn has_posts(&self) -> Result<bool, StoreError> {
+        let one: Option<i64> = sqlx::query_scalar(
+            "SELECT COALESCE(callback_due_unix_ms, destination_due_unix_ms) FROM async_calls \
+             WHERE callback_due_unix_ms > 0 OR destination_due_unix_ms > 0 LIMIT 1",
+        )
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(failed("look for callbacks"))?;
+        Ok(one.is_some())
+    }
+
+    /// Claims due callbacks and counts an attempt for each. They are due again at `again_unix_ms` unless their outcome
+    /// is reported.
+    pub(crate) async fn claim_callbacks(
+        &self,
+        limit: u32,
+        now_unix_ms: i64,
+        again_unix_ms: i64,
+    ) -> Result<Vec<Stored>, StoreError> {
+        let sql = format!(
+            "UPDATE async_calls SET callback_attempts = callback_attempts + 1, callback_due_unix_ms = $1 WHERE id IN ( \
+             SELECT id FROM async_calls WHERE callback_due_unix_ms <= $2 ORDER BY callback_due_unix_ms LIMIT $3{}) \
+             RETURNING {}",
+            self.dialect.skip_locked(),
+            CallRow::WITH_ANSWER
+        );
+        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(again_unix_ms)
+            .bind(now_unix_ms)
+            .bind(i64::from(limit))
+            .fetch_all(&self.writes)
+            .await
+            .map_err(failed("claim callbacks"))?;
+        rows.iter().map(Stored::read).collect()
+    }
+
+    /// Claims due events likewise: those for addresses, or those for functions.
+    pub(crate) async fn claim_events(
+        &self,
+        to_addresses: bool,
+        limit: u32,
+        now_unix_ms: i64,
+        again_unix_ms: i64,
+    ) -> Result<Vec<DueEvent>, StoreError> {
+        let sql = format!(
+            "UPDATE async_calls SET destination_attempts = destination_attempts + 1, destination_due_unix_ms = $1 \
+             WHERE id IN (SELECT id FROM async_calls WHERE destination_due_unix_ms <= $2 \
+             AND destination {} '%://%' ORDER BY destination_due_unix_ms LIMIT $3{}) RETURNING {}, body",
+            if to_addresses { "LIKE" } else { "NOT LIKE" },
+            self.dialect.skip_locked(),
+            CallRow::WITH_ANSWER
+        );
+        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(again_unix_ms)
+            .bind(now_unix_ms)
+            .bind(i64::from(limit))
+            .fetch_all(&self.writes)
+            .await
+            .map_err(failed("claim events"))?;
+        let due = rows.iter().map(|row| {
+            let reader = Reader(row);
+            let to = reader.text("destination")?.parse();
+            Ok(DueEvent {
+                to: to.map_err(|e: String| unreadable("async_calls.destination")(std::io::Error::other(e)))?,
+                attempt: reader.count("destination_attempts")?,
+                request: reader.json("request")?,
+                body: reader.bytes("body")?.unwrap_or_default(),
+                stored: Stored::read(row)?,
+            })
+        });
+        due.collect()
+    }
+
+    /// Records the outcome of an attempt to tell somebody: done, due again at some time, or failed for good.
+    pub(crate) async fn end_post(
+        &self,
+        post: Post,
+        id: &CallId,
+        attempt: u32,
+        again_unix_ms: Option<i64>,
+        error: Option<&str>,
+    ) -> Result<bool, StoreError> {
+        let doing = "note whether somebody was told of a call's end";
+        let state = match (again_unix_ms, error) {
+            (Some(_), _) => None,
+            (None, Some(_)) => Some("failed"),
+            (None, None) => Some("delivered"),
+        };
+        let sql = format!(
+            "UPDATE async_calls SET {0}_state = $1, {0}_due_unix_ms = $2, {0}_error = $3 \
+             WHERE id = $4 AND {0}_attempts = $5 AND state IN ('done', 'dead')",
+            post.column()
+        );
+        let done = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(state)
+            .bind(again_unix_ms)
+            .bind(error)
+            .bind(id.as_str())
+            .bind(i64::from(attempt))
+            .execute(&self.writes)
+            .await
+            .map_err(failed(doing))?;
+        let noted = done.rows_affected() > 0;
+        if noted && post == Post::Event && again_unix_ms.is_none() {
+            // Of a call that is done, the request was kept for the event. A dead one may be queued again.
+            sqlx::query(
+                "UPDATE async_calls SET bytes = bytes - LENGTH(body), body = $1 WHERE id = $2 AND state = 'done'",
+            )
+            .bind(&b""[..])
+            .bind(id.as_str())
+            .execute(&self.writes)
+            .await
+            .map_err(failed(doing))?;
+        }
+        Ok(noted)
+    }
+}
