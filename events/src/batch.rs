@@ -14,6 +14,7 @@
 
 mod parts;
 mod settle;
+mod tell;
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use crate::event;
-use crate::gateway::{Gateway, Invocation};
+use crate::gateway::{Gateway, Invocation, Notice, TellError};
 use crate::metrics::Metrics;
 use crate::pace::Pace;
 use crate::progress::Progress;
@@ -45,12 +46,19 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 #[async_trait]
 pub(crate) trait Target: Send + Sync {
     async fn invoke(&self, invocation: Invocation<'_>) -> Verdict;
+
+    /// Has a destination told later.
+    async fn tell(&self, notice: Notice<'_>) -> Result<(), TellError>;
 }
 
 #[async_trait]
 impl Target for Gateway {
     async fn invoke(&self, invocation: Invocation<'_>) -> Verdict {
         Self::invoke(self, invocation).await
+    }
+
+    async fn tell(&self, notice: Notice<'_>) -> Result<(), TellError> {
+        Self::tell(self, notice).await
     }
 }
 

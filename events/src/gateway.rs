@@ -9,6 +9,8 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, StatusCode};
 use rekindle_identity::{CallError, Transport};
 use rekindle_wire::api::{SourceInfo, SourceReports};
+use rekindle_wire::destination::EVENT;
+use rekindle_wire::headers::{IDEMPOTENCY_KEY, TRACEPARENT};
 use rekindle_wire::interface::Endpoint as _;
 use rekindle_wire::interface::users::{Invoke, ReportSources};
 use rekindle_wire::{ApiError, FunctionId, Namespace};
@@ -23,6 +25,8 @@ const LIST_LIMIT: Duration = Duration::from_secs(15);
 const INVOKE_MORE: Duration = Duration::from_secs(60);
 /// Every gateway should take this much.
 const LARGE: usize = 256 << 10;
+/// Limit for telling a destination, which is kept and run later.
+const TELL_LIMIT: Duration = Duration::from_secs(15);
 /// Longest answer of a function that is read.
 const ANSWER_MAX: usize = 1 << 20;
 /// Longest list of sources.
@@ -34,6 +38,26 @@ pub(crate) struct Gateway {
     transport: Transport,
     base: String,
     key: String,
+}
+
+/// What a destination is told.
+#[derive(Debug)]
+pub(crate) struct Notice<'a> {
+    pub(crate) function: &'a FunctionId,
+    /// The event.
+    pub(crate) body: Vec<u8>,
+    /// Names what it tells of.
+    pub(crate) key: &'a str,
+    pub(crate) traceparent: Option<&'a str>,
+}
+
+/// Why a destination was not told.
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub(crate) struct TellError {
+    pub(crate) reason: String,
+    /// Whether another attempt would end the same way.
+    pub(crate) is_final: bool,
 }
 
 /// What an invocation is made of.
@@ -152,6 +176,46 @@ impl Gateway {
                 is_overloaded: false,
             },
         }
+    }
+}
+
+impl Gateway {
+    /// Has a function told later. The platform keeps that once this returns.
+    pub(crate) async fn tell(&self, notice: Notice<'_>) -> Result<(), TellError> {
+        let (name, namespace) = notice.function.split();
+        let at = Invoke { name, namespace }.uri();
+        let separator = if at.contains('?') { '&' } else { '?' };
+        let request = self
+            .transport
+            .http()
+            .post(format!("{}{at}{separator}async=true", self.base))
+            .bearer_auth(&self.key)
+            .header(CONTENT_TYPE, EVENT)
+            .header(IDEMPOTENCY_KEY, notice.key)
+            .timeout(TELL_LIMIT)
+            .body(notice.body);
+        let request = match notice.traceparent {
+            Some(parent) => request.header(TRACEPARENT, parent),
+            None => request,
+        };
+        let failed = |reason, is_final| TellError { reason, is_final };
+        let response = self
+            .transport
+            .send(request)
+            .await
+            .map_err(|error| failed(format!("the gateway does not answer: {}", chain(&error)), false))?;
+        let status = response.status();
+        // A conflict: it was told in an earlier delivery.
+        if status.is_success() || status == StatusCode::CONFLICT {
+            return Ok(());
+        }
+        let body = read(response, ANSWER_MAX).await.ok().flatten().unwrap_or_default();
+        let said = serde_json::from_slice::<ApiError>(&body).map(|error| error.to_string());
+        let is_final = matches!(
+            status,
+            StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::LOOP_DETECTED
+        );
+        Err(failed(said.unwrap_or_else(|_| format!("answered {status}")), is_final))
     }
 }
 

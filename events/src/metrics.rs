@@ -22,6 +22,12 @@ const REFUSED: Desc = Desc::new(
     "Calls that are made again later: the platform or the function is `busy`, or it is `unreachable`: no gateway, no \
      such function, or the key is not enough.",
 );
+const DESTINATIONS: Desc = Desc::new(
+    "rekindle.events.destinations",
+    "{message}",
+    &[FUNCTION, SOURCE, "outcome"],
+    "Messages that destinations were to be told of: `delivered`, or `failed` when that was given up.",
+);
 const DURATION: Desc = Desc::new(
     "rekindle.events.batch.duration",
     "s",
@@ -64,6 +70,7 @@ pub(crate) struct Metrics {
     pub(crate) registry: Registry,
     messages: Family<Counter, 3>,
     refused: Family<Counter, 3>,
+    destinations: Family<Counter, 3>,
     duration: Family<Histogram, 1>,
     lag: Family<Gauge, 2>,
     in_flight: Family<Gauge, 2>,
@@ -79,6 +86,7 @@ impl Metrics {
         let metrics = Self {
             messages: registry.family(&MESSAGES),
             refused: registry.family(&REFUSED),
+            destinations: registry.family(&DESTINATIONS),
             duration: registry.family(&DURATION),
             lag: registry.family(&LAG),
             in_flight: registry.family(&IN_FLIGHT),
@@ -101,6 +109,11 @@ impl Metrics {
     pub(crate) fn refused(&self, function: &FunctionId, source: &SourceName, is_busy: bool) {
         let reason = if is_busy { "busy" } else { "unreachable" };
         self.refused.with([function.as_str(), source.as_str(), reason]).inc();
+    }
+
+    pub(crate) fn told(&self, function: &FunctionId, source: &SourceName, outcome: &'static str) {
+        let labels = [function.as_str(), source.as_str(), outcome];
+        self.destinations.with(labels).inc();
     }
 
     pub(crate) fn took(&self, function: &FunctionId, took: Duration) {

@@ -20,6 +20,8 @@ pub(crate) fn source(batch: u32) -> EventSource {
         concurrency: 4,
         max_deliveries: 2,
         dead_letter: Some("dead".to_owned()),
+        on_success: None,
+        on_failure: None,
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use rekindle_e2e::queues::{Events, Nats, Sqs};
 use rekindle_e2e::{Client, Folder, Options, Platform, hub, until};
 use rekindle_wire::api::{SourceInfo, SourceState};
+use rekindle_wire::asynchronous::{AsyncCall, CallState};
 use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -187,6 +188,71 @@ fn no_message_of_nats_is_lost_when_a_reader_is_killed_and_bad_ones_are_dead_lett
     assert_eq!(client.unsettled("ORDERS", "rekindle_default_orders_default"), 0);
     platform.delete("orders").unwrap();
     assert!(sources(&platform).is_empty());
+}
+
+/// The messages that a destination was told of, by their ids.
+fn told(client: &Client, function: &str, kind: &str) -> BTreeSet<u64> {
+    let listed = client.cli_json(&["async", "list", function, "--limit", "1000", "--json"]);
+    let all: Vec<AsyncCall> = listed.unwrap_or_default();
+    let done: Vec<AsyncCall> = all.into_iter().filter(|call| call.state == CallState::Done).collect();
+    let told = done.iter().map(|call| {
+        let event = client
+            .request("GET", &format!("/async-results/{}", call.id))
+            .send()
+            .ok()
+            .json();
+        assert_eq!(event["type"], kind);
+        event["data"]["request"]["data"]["n"].as_u64().unwrap()
+    });
+    let told: BTreeSet<u64> = told.collect();
+    assert_eq!(told.len(), done.len(), "each is told of once");
+    told
+}
+
+#[test]
+fn destinations_are_told_of_each_message_once_though_a_reader_is_killed() {
+    hub::enter();
+    let Some(nats) = Nats::start() else { return };
+    let mut client = nats.client();
+    client.make_stream("ORDERS", "orders.>");
+    let platform = Platform::start();
+    for name in ["ledger", "alerts"] {
+        let answers = "def handler(event, context):\n    return event\n";
+        platform.deploy(&Folder::python(name, "max_instances = 1\n", answers));
+    }
+    let url = nats.url();
+    platform.deploy(&function(&format!(
+        "type = \"nats\"\nurl = \"{url}\"\nstream = \"ORDERS\"\nbatch = 3\nmax_deliveries = 2\n\
+         on_success = \"ledger\"\non_failure = \"alerts\"\n"
+    )));
+    let bad: BTreeSet<u64> = [2, 17].into();
+    let good: BTreeSet<u64> = (0..30).filter(|n| !bad.contains(n)).collect();
+    for n in 0..30_u64 {
+        client.publish(
+            "orders.new",
+            &[],
+            &json!({"n": n, "bad": bad.contains(&n), "slow": 0.05}),
+        );
+    }
+    let open = format!("[[server]]\ntype = \"nats\"\nurl = \"{url}\"\n");
+    let key = key(&platform);
+    let first = Events::start(&platform, &key, &open, &[]);
+    until("some are told of", LIMIT, || {
+        (told(&platform, "ledger", "rekindle.source.succeeded").len() > 3).then_some(())
+    });
+    first.kill9();
+    let second = Events::start(&platform, &key, &open, &[]);
+    until("all that succeeded are told of", LIMIT, || {
+        (told(&platform, "ledger", "rekindle.source.succeeded") == good).then_some(())
+    });
+    until("all that failed are told of", LIMIT, || {
+        (told(&platform, "alerts", "rekindle.source.failed") == bad).then_some(())
+    });
+    until("all is settled", LIMIT, || {
+        (client.unsettled("ORDERS", "rekindle_default_orders_default") == 0).then_some(())
+    });
+    assert!(second.metrics().contains("rekindle_events_destinations_total"));
+    second.stop();
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::ids::{ParseIdError, SOURCE_NAME_MAX, is_label, text_type};
+use crate::ids::{FunctionName, ParseIdError, SOURCE_NAME_MAX, is_label, text_type};
 
 /// Maximum number of a function's sources.
 pub const SOURCES_MAX: usize = 10;
@@ -102,6 +102,12 @@ pub struct EventSource {
     /// Where dead letters go: a subject of NATS, or a queue of SQS. Without it a message comes again until it succeeds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dead_letter: Option<String>,
+    /// The function of the namespace that is told of each message that the function has processed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_success: Option<FunctionName>,
+    /// The function that is told of each message that has used up its deliveries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_failure: Option<FunctionName>,
 }
 
 impl EventSource {

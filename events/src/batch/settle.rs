@@ -3,10 +3,12 @@
 
 use std::time::Duration;
 
+use rekindle_wire::api::SourceState;
+
+use super::tell::Told;
 use super::{Batches, Held};
 use crate::queue::{DeadLetter, Message, Queue};
 use crate::verdict::{RETRY_AFTER_MAX, Verdict};
-use rekindle_wire::api::SourceState;
 
 impl Batches {
     /// Settles messages. Without a verdict they are given back.
@@ -28,9 +30,13 @@ impl Batches {
         };
         let is_failed = |message: &Message| named.as_ref().is_none_or(|ids| ids.contains(&message.id));
         let (failed, succeeded): (Vec<Message>, Vec<Message>) = messages.into_iter().partition(is_failed);
+        let (succeeded, untold) = self.tell_of_success(succeeded).await;
         let (succeeded_count, failed_count) = (succeeded.len() as u64, failed.len() as u64);
         let receipts = |messages: Vec<Message>| messages.into_iter().map(|message| message.receipt).collect();
         self.remove(queue, held, receipts(succeeded)).await;
+        if !untold.is_empty() {
+            self.give_all_back(queue, held, &untold).await;
+        }
         let mut dead = Vec::new();
         for message in failed {
             if self.fails(queue, held, &message, &reason, after).await {
@@ -89,32 +95,38 @@ impl Batches {
         after: Option<Duration>,
     ) -> bool {
         let source = &self.info.source;
-        let function = &self.info.function;
-        let to = source
-            .dead_letter
-            .as_deref()
-            .filter(|_| message.deliveries >= source.max_deliveries);
-        if let Some(to) = to {
-            let letter = DeadLetter {
-                to,
-                function: function.as_str(),
-                source: source.name.as_str(),
-                reason,
-            };
-            match queue.bury(message, &letter).await {
-                Ok(()) => {
-                    let (id, deliveries) = (&message.id, message.deliveries);
-                    let source = &source.name;
-                    tracing::warn!(%function, %source, id, deliveries, reason, "a message is a dead letter");
-                    return true;
-                }
-                Err(error) => self.queue_failed(&error),
-            }
+        let has_end = source.dead_letter.is_some() || source.on_failure.is_some();
+        if has_end && message.deliveries >= source.max_deliveries && self.ends(queue, message, reason).await {
+            let function = &self.info.function;
+            let (source, id, deliveries) = (&source.name, &message.id, message.deliveries);
+            tracing::warn!(%function, %source, id, deliveries, reason, "a message is a dead letter");
+            return true;
         }
         let pause = pause_after(message.deliveries);
         let after = after.map_or(pause, |after| after.max(pause));
         self.give_back(queue, held, message, after).await;
         false
+    }
+
+    /// Puts a message whose deliveries are used up wherever it is to go. Returns whether it is there.
+    async fn ends(&self, queue: &dyn Queue, message: &Message, reason: &str) -> bool {
+        let source = &self.info.source;
+        let told = self.tell_of_failure(message, reason).await;
+        let Some(to) = source.dead_letter.as_deref() else {
+            return told == Told::Kept;
+        };
+        let letter = DeadLetter {
+            to,
+            function: self.info.function.as_str(),
+            source: source.name.as_str(),
+            reason,
+        };
+        let buried = match told {
+            // The program is stopped. Another delivery tells it.
+            Told::Cut => return false,
+            Told::Kept | Told::GivenUp => queue.bury(message, &letter).await,
+        };
+        buried.inspect_err(|error| self.queue_failed(error)).is_ok()
     }
 
     async fn give_back(&self, queue: &dyn Queue, held: &Held, message: &Message, after: Duration) {

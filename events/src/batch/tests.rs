@@ -1,5 +1,7 @@
 use std::collections::VecDeque;
 
+use serde_json::{Value, json};
+
 use super::settle::pause_after;
 use super::*;
 use crate::queue::{DeadLetter, Wanted};
@@ -60,6 +62,20 @@ impl Queue for Noted {
 struct Script {
     verdicts: Mutex<VecDeque<Verdict>>,
     takes: Duration,
+    /// Whether the first attempts to tell destinations are refused, and for good.
+    refusals: Mutex<VecDeque<bool>>,
+    told: Arc<Mutex<Vec<(String, Value)>>>,
+}
+
+impl Script {
+    fn of(verdicts: impl IntoIterator<Item = Verdict>, takes: u64) -> Self {
+        Self {
+            verdicts: Mutex::new(verdicts.into_iter().collect()),
+            takes: Duration::from_secs(takes),
+            refusals: Mutex::default(),
+            told: Arc::default(),
+        }
+    }
 }
 
 #[async_trait]
@@ -68,6 +84,17 @@ impl Target for Script {
         assert!(invocation.headers.contains_key("traceparent") || !invocation.body.is_empty());
         tokio::time::sleep(self.takes).await;
         self.verdicts.lock().pop_front().unwrap()
+    }
+
+    async fn tell(&self, notice: Notice<'_>) -> Result<(), TellError> {
+        if let Some(is_final) = self.refusals.lock().pop_front() {
+            let reason = "it is not there".to_owned();
+            return Err(TellError { reason, is_final });
+        }
+        let event: Value = serde_json::from_slice(&notice.body).unwrap();
+        assert_eq!(event["id"], notice.key);
+        self.told.lock().push((notice.function.to_string(), event));
+        Ok(())
     }
 }
 
@@ -80,10 +107,7 @@ fn batches(batch: u32, takes: u64, verdicts: impl IntoIterator<Item = Verdict>) 
             timeout_ms: 1_000,
             readers: Vec::new(),
         },
-        target: Arc::new(Script {
-            verdicts: Mutex::new(verdicts.into_iter().collect()),
-            takes: Duration::from_secs(takes),
-        }),
+        target: Arc::new(Script::of(verdicts, takes)),
         metrics: Arc::new(Metrics::new()),
         progress: Arc::default(),
         pace: Arc::new(Mutex::new(Pace::new(batch, 4))),
@@ -254,10 +278,7 @@ async fn a_batch_that_is_too_large_is_halved_until_only_what_is_too_large_alone_
 async fn the_parts_that_follow_one_that_is_given_back_are_too() {
     let queue = Noted::default();
     let batches = batches(10, 0, [too_large()]);
-    let cutting = Script {
-        verdicts: Mutex::new([too_large()].into()),
-        takes: Duration::ZERO,
-    };
+    let cutting = Script::of([too_large()], 0);
     let batches = Batches {
         target: Arc::new(Cutting(cutting, batches.cut.clone())),
         ..batches
@@ -279,6 +300,105 @@ impl Target for Cutting {
         self.1.cancel();
         self.0.invoke(invocation).await
     }
+
+    async fn tell(&self, notice: Notice<'_>) -> Result<(), TellError> {
+        self.0.tell(notice).await
+    }
+}
+
+/// A batch of three whose last one has used up its deliveries, with destinations.
+fn with_destinations(script: Script, dead_letter: Option<&str>) -> Batches {
+    let mut batches = batches(10, 0, []);
+    batches.info.function = "hello.team".parse().unwrap();
+    let source = &mut batches.info.source;
+    source.on_success = Some("ledger".parse().unwrap());
+    source.on_failure = Some("alerts".parse().unwrap());
+    source.dead_letter = dead_letter.map(str::to_owned);
+    batches.target = Arc::new(script);
+    batches
+}
+
+#[tokio::test(start_paused = true)]
+async fn destinations_are_told_of_what_is_removed_and_of_nothing_else() {
+    let queue = Noted::default();
+    let script = Script::of([Verdict::SomeFailed(vec!["b".to_owned(), "c".to_owned()])], 0);
+    // A destination that cannot be told at first is told later.
+    script.refusals.lock().push_back(false);
+    let told = Arc::clone(&script.told);
+    with_destinations(script, None).process(&queue, three()).await;
+    assert_eq!(
+        *queue.said.lock(),
+        ["remove receipt-a", "back receipt-b 1", "remove receipt-c"]
+    );
+    let told = told.lock().clone();
+    let of = |n: usize| (told[n].0.as_str(), &told[n].1);
+    let (to, event) = of(0);
+    assert_eq!(
+        (to, &event["type"]),
+        ("ledger.team", &json!("rekindle.source.succeeded"))
+    );
+    assert_eq!(event["id"], "succeeded/hello.team/orders/a");
+    assert_eq!(event["data"]["request"]["data"], 1);
+    let (to, event) = of(1);
+    assert_eq!((to, &event["type"]), ("alerts.team", &json!("rekindle.source.failed")));
+    let message = &event["data"]["error"]["message"];
+    assert_eq!(message, "the function's batchItemFailures names it");
+    assert_eq!((told.len(), &event["data"]["deliveries"]), (2, &json!(2)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_of_which_nobody_can_be_told_stays_in_the_queue_or_is_a_dead_letter() {
+    for (dead_letter, said) in [
+        (None, vec!["remove receipt-a receipt-b", "back receipt-c 2"]),
+        (
+            Some("dead"),
+            vec![
+                "remove receipt-a receipt-b",
+                "bury c dead the function's batchItemFailures names it",
+                "remove receipt-c",
+            ],
+        ),
+    ] {
+        let queue = Noted {
+            buries: true,
+            ..Noted::default()
+        };
+        let script = Script::of([Verdict::SomeFailed(vec!["c".to_owned()])], 0);
+        script.refusals.lock().extend([true; 3]);
+        with_destinations(script, dead_letter).process(&queue, three()).await;
+        assert_eq!(*queue.said.lock(), said);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_could_not_be_told_before_a_stop_comes_again() {
+    let queue = Noted::default();
+    let script = Script::of([Verdict::Succeeded], 0);
+    script.refusals.lock().extend([false; 99]);
+    let batches = with_destinations(script, None);
+    let cutting = async {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        batches.cut.cancel();
+    };
+    tokio::join!(batches.process(&queue, vec![message("a", b"1")]), cutting);
+    assert_eq!(*queue.said.lock(), ["back receipt-a 0"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_is_too_long_to_be_told_is_left_out() {
+    let script = Script::of([Verdict::Succeeded], 0);
+    let told = Arc::clone(&script.told);
+    let long = Message {
+        body: vec![b'x'; 2 << 20].into(),
+        id: "é".repeat(300),
+        ..message("a", b"")
+    };
+    with_destinations(script, None)
+        .process(&Noted::default(), vec![long])
+        .await;
+    let (_, event) = told.lock().pop().unwrap();
+    assert_eq!(event["data"], json!({"deliveries": 1, "request_left_out": true}));
+    assert_eq!(event["id"].as_str().unwrap().len(), 200);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use toml::Spanned;
 use super::parse_duration;
 use super::schedules::{Wrong, refuse};
 use crate::event_source::{BATCH_MAX, BATCHES_MAX, DELIVERIES, EventSource, QueueKind, SOURCES_MAX, SourceName};
+use crate::ids::FunctionName;
 
 /// Maximum length of an address, a queue, a subject or a name of credentials.
 const TEXT_MAX: usize = 500;
@@ -33,6 +34,8 @@ pub(super) struct RawSource {
     concurrency: Option<Spanned<u64>>,
     max_deliveries: Option<Spanned<u64>>,
     dead_letter: Option<Spanned<String>>,
+    on_success: Option<Spanned<String>>,
+    on_failure: Option<Spanned<String>>,
 }
 
 /// The sources, checked.
@@ -89,8 +92,9 @@ fn one(raw: RawSource, are_several: bool) -> Result<EventSource, Wrong> {
             return refuse(text.span(), message);
         }
     }
-    if let (Some(deliveries), None) = (&raw.max_deliveries, &raw.dead_letter) {
-        let message = "max_deliveries needs dead_letter, where the message goes then: a message is never thrown away";
+    if let (Some(deliveries), None, None) = (&raw.max_deliveries, &raw.dead_letter, &raw.on_failure) {
+        let message = "max_deliveries needs dead_letter or on_failure, where the message goes then: a message is never \
+                       thrown away";
         return refuse(deliveries.span(), message);
     }
     let text = |value: Option<Spanned<String>>| value.map(checked_text).transpose();
@@ -107,7 +111,21 @@ fn one(raw: RawSource, are_several: bool) -> Result<EventSource, Wrong> {
         concurrency: count("concurrency", raw.concurrency, 1, BATCHES_MAX)?,
         max_deliveries: count("max_deliveries", raw.max_deliveries, DELIVERIES, DELIVERIES_MAX)?,
         dead_letter: text(raw.dead_letter)?,
+        on_success: told(raw.on_success)?,
+        on_failure: told(raw.on_failure)?,
     })
+}
+
+/// A function that is told.
+fn told(name: Option<Spanned<String>>) -> Result<Option<FunctionName>, Wrong> {
+    let Some(name) = name else { return Ok(None) };
+    match name.get_ref().parse() {
+        Ok(function) => Ok(Some(function)),
+        Err(e) => refuse(
+            name.span(),
+            format!("{e}; a source's destination is a function of its namespace, whose own [async] may name a URL"),
+        ),
+    }
 }
 
 /// The stream.
@@ -244,6 +262,8 @@ mod tests {
                 concurrency: 1,
                 max_deliveries: 5,
                 dead_letter: None,
+                on_success: None,
+                on_failure: None,
             }]
         );
         let text = serde_json::to_string(&manifest).unwrap();
@@ -255,7 +275,7 @@ mod tests {
         );
 
         let all = "name = \"a\"\ncredentials = \"team\"\nbatch = 10\nbatch_window = \"500ms\"\nconcurrency = 4\n\
-                   max_deliveries = 3\ndead_letter = \"123456789012/dead\"\n";
+                   max_deliveries = 3\ndead_letter = \"123456789012/dead\"\non_success = \"ledger\"\n";
         let [source] = &read(&format!("{SQS}{all}")).unwrap().sources[..] else {
             panic!("one source")
         };
@@ -268,6 +288,7 @@ mod tests {
             ),
             (10, 500, 4, 3)
         );
+        assert_eq!(source.on_success.as_ref().map(FunctionName::as_str), Some("ledger"));
         assert_eq!(
             source.to_string(),
             "https://sqs.eu-central-1.amazonaws.com/123456789012/orders"
@@ -293,6 +314,7 @@ mod tests {
             (format!("{NATS}batch = 0\n"), 8, "1 to 100"),
             (format!("{NATS}batch_window = \"2m\"\n"), 8, "60s"),
             (format!("{NATS}max_deliveries = 3\n"), 8, "dead_letter"),
+            (format!("{NATS}on_failure = \"https://example.com/\"\n"), 8, "[async]"),
             (format!("{NATS}consumer = \"a.b\"\n"), 8, "no name"),
             (format!("{NATS}subject = \"a b\"\n"), 8, "no spaces"),
             (two, 5, "needs a name"),
