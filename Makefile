@@ -78,7 +78,7 @@ bench: setup ## measure booted, restored and warm, next to plain starts, contain
 LANGUAGES ?= python,node,static
 SIZES ?= 64,128,256,512
 COLD ?= 30
-PARTS ?= phases checkpoint sharing throughput sandboxes clones many first versions pager codec idle migration policy placement simulate
+PARTS ?= phases checkpoint sharing throughput sandboxes clones many slow-clients first versions pager codec idle migration policy placement simulate
 bench-all: ## the whole comparison, its plots drawn into docs/plots too, and each part's own benchmark
 	$(MAKE) --no-print-directory bench BENCH_ARGS='--languages $(LANGUAGES) --sizes $(SIZES) --cold $(COLD) --plots docs/plots $(BENCH_ARGS)'
 	@for part in $(PARTS); do echo "=== $$part"; $(BENCH) $$part || exit 1; done

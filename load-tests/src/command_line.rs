@@ -23,6 +23,7 @@ use crate::policy::PolicyArgs;
 use crate::sandboxes::SandboxesArgs;
 use crate::sandboxes::floor::FloorArgs;
 use crate::sharing::SharingArgs;
+use crate::slow_clients::SlowClientsArgs;
 use crate::throughput::ThroughputArgs;
 use crate::versions::VersionsArgs;
 
@@ -78,6 +79,8 @@ pub(crate) enum Command {
     Sharing(SharingArgs),
     /// Measure many restores at once: latency, and processor time of each.
     Many(ManyArgs),
+    /// Measure what a thousand slow clients cost another client.
+    SlowClients(SlowClientsArgs),
     /// Measure the cost of sandboxes, compared with the bare floor of this machine.
     Sandboxes(SandboxesArgs),
     /// The bare floor: namespaces, another root, exit.

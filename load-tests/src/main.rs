@@ -10,8 +10,8 @@
 //! - `starts`, without a name: from a request's trigger to the last byte of its first response. In turn: a platform of
 //!   our own (`ours`), and its peers (`peers`), which a child in namespaces of its own starts; then a cold host
 //!   (`cold`).
-//! - `phases`, `throughput`, `checkpoint`, `sharing`, `many`, `clones`, `first`, `versions`, `migration`: a platform of
-//!   our own, otherwise.
+//! - `phases`, `throughput`, `checkpoint`, `sharing`, `many`, `clones`, `first`, `versions`, `migration`,
+//!   `slow-clients`: a platform of our own, otherwise.
 //! - `sandboxes`, `codec`, `pager`, `idle`: one part of the worker alone. `placement`, `simulate`: the scheduler's
 //!   decisions alone. `policy`: a trace in virtual time. `load`: a platform under k6's scenarios.
 
@@ -43,6 +43,7 @@ mod record;
 mod rounds;
 mod sandboxes;
 mod sharing;
+mod slow_clients;
 mod starts;
 mod stats;
 mod subject;
@@ -97,6 +98,7 @@ fn run(CommandLine { args, command }: &CommandLine) -> Result<ExitCode> {
         Some(Command::Versions(asked)) => block_on(versions::run(args, asked))?,
         Some(Command::Checkpoint(asked)) => block_on(checkpoint::run(args, asked))?,
         Some(Command::Sharing(asked)) => block_on(sharing::run(args, asked))?,
+        Some(Command::SlowClients(asked)) => block_on(slow_clients::run(args, asked))?,
         Some(Command::Clones(clones)) => block_on(clones::run(args, clones))?,
         None => block_on(starts::run(args))?,
     };
