@@ -60,9 +60,9 @@ pub(super) const MIGRATIONS: [(i64, &str, &str); 22] = [
         include_str!("../../migrations/0021_snapshot_keys.sql"),
     ),
     (
-        23,
+        22,
         "destinations",
-        include_str!("../../migrations/0023_destinations.sql"),
+        include_str!("../../migrations/0022_destinations.sql"),
     ),
 ];
 
