@@ -29,12 +29,16 @@ MEMORY = 5 << 30
 # How long the tests of each took when it was last looked at, seconds: the longest begin first, so that none is left
 # over at the end. The others take less.
 LONG = {
-    "memory": 126, "schedules": 126, "letting_go": 112, "events": 90, "renewal": 110, "randomness": 107, "migration": 106, "losses": 100,
-    "restore": 93, "databases": 91, "failures": 90, "platform": 90, "network": 85, "images": 84, "lazy_images": 77,
-    "sharing": 76, "oracle": 73, "policy": 71, "idle_memory": 69, "schedulers": 63, "checkpoint": 61,
-    "rekindle_scheduler": 54, "rekindle_worker": 52, "restorer": 50, "tiers": 47, "adversary_moves": 43, "collection": 41,
-    "durability": 40, "machine": 40, "parked": 39, "versions": 39, "adversary": 38, "rekindle_snapshotter": 37, "loop": 37,
-    "protocols": 35, "roles": 33, "upgrade": 31, "secrets": 30,
+    "letting_go": 191, "migration": 185, "lambda_clients": 172, "versions": 162, "memory": 161, "checkpoint": 156,
+    "tiers": 155, "randomness": 146, "restorer": 142, "losses": 126, "schedules": 121, "policy": 120,
+    "schedulers": 117, "renewal": 117, "rekindle_scheduler": 114, "machine": 99, "failures": 97, "restore": 95,
+    "rekindle_snapshotter": 95, "conformance": 94, "orphans": 91, "durability": 91, "databases": 89,
+    "lazy_images": 87, "network": 87, "hostile_images": 86, "platform": 85, "adversary": 84, "secrets": 84,
+    "oracle": 78, "encryption": 73, "idle_memory": 71, "sharing": 70, "images": 68, "arrivals": 67,
+    "rekindle_worker": 66, "damage": 64, "command_line": 62, "loop": 60, "parked": 60, "files": 57, "protocols": 57,
+    "rehearsal": 57, "roles": 56, "collection": 52, "root_inside": 51, "upgrade": 50, "usage": 48,
+    "function_calls_between_hosts": 48, "traces": 48, "identity": 48, "hosts": 48, "events": 47, "backup": 47,
+    "adversary_moves": 44, "samples": 44, "clones": 42, "limits": 42, "differ": 40,
 }
 
 
