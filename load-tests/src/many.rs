@@ -9,6 +9,7 @@ use futures::future::try_join_all;
 use rekindle_testkit::{Folder, Platform, processes};
 
 use crate::args::Args;
+use crate::machine;
 use crate::ours::Ours;
 use crate::platform;
 use crate::record::{Record, Row};
@@ -80,11 +81,38 @@ pub(crate) async fn run(args: &Args, many: &ManyArgs) -> Result<Record> {
         let finding = format!("{last} at once cost {times} times the processor time of {first} for each");
         record.findings.push(finding);
     }
+    judge(&mut record, many);
     Ok(record)
 }
 
+/// The targets of docs/reference/speed.md, which are for this many at once.
+const JUDGED_AT: usize = 64;
+const CPU_MOST_MS: f64 = 4.0;
+const RATE_LEAST: f64 = 250.0;
+
+fn judge(record: &mut Record, many: &ManyArgs) {
+    if !many.at_once.contains(&JUDGED_AT) {
+        return;
+    }
+    let row = Row::of(TABLE, &[("at once", &JUDGED_AT), ("snapshots", &1)]);
+    if let Some(each) = record.median(&row, CPU) {
+        let target = format!("{JUDGED_AT} at once: at most {CPU_MOST_MS} ms of processor time each");
+        record.bar(&target, number(each), each <= CPU_MOST_MS);
+    }
+    if let Some(rate) = record.median(&row, RATE) {
+        let target = format!("{JUDGED_AT} at once: at least {RATE_LEAST} restores a second");
+        record.bar(&target, number(rate), rate >= RATE_LEAST);
+    }
+}
+
+/// Restores from the requests to the last answer.
+const RATE: &str = "restores";
 /// Processor time of the platform and its sandboxes for each restore, including the sandboxes made as replacements.
 const CPU: &str = "CPU of each";
+/// The same until the last answer: replacements are made meanwhile, but not all of them.
+const CPU_UNTIL_ANSWERED: &str = "until answered";
+/// Processor time of the whole machine: also of the kernel's own threads, of this program, and of the copies' ends.
+const CPU_OF_MACHINE: &str = "of the machine";
 
 async fn measure(
     record: &mut Record,
@@ -97,7 +125,9 @@ async fn measure(
     let row = Row::of(TABLE, &[("at once", &at_once), ("snapshots", &functions.len())]);
     let (root, restores) = (platform.pid().cast_unsigned(), (rounds * at_once) as f64);
     let made = || platform.worker_metric("rekindle_sandboxes_taken_total{from=\"made\"}");
-    let (mut under_way, mut cpu_ms, made_before) = (0.0, 0.0, made());
+    let (mut under_way, mut cpu_ms, mut answered_ms, made_before) = (0.0, 0.0, 0.0, made());
+    filled(platform).await?;
+    let machine_before = machine::busy_ms();
     for _ in 0..rounds {
         filled(platform).await?;
         let before = processes::cpu_ms(root);
@@ -108,6 +138,7 @@ async fn measure(
         });
         let answered = try_join_all(all).await?;
         under_way += started.elapsed().as_secs_f64();
+        answered_ms += processes::cpu_ms(root) - before;
         // Replacing what was taken from the pool is part of the cost of these restores.
         filled(platform).await?;
         cpu_ms += processes::cpu_ms(root) - before;
@@ -117,8 +148,12 @@ async fn measure(
         }
     }
     record.in_blocks(&row, at_once);
-    record.push(&row, "restores", "a second", restores / under_way);
+    filled(platform).await?;
+    record.push(&row, RATE, "a second", restores / under_way);
     record.push(&row, CPU, "ms", cpu_ms / restores);
+    record.push(&row, CPU_UNTIL_ANSWERED, "ms", answered_ms / restores);
+    let machine_ms = machine::busy_ms() - machine_before;
+    record.push(&row, CPU_OF_MACHINE, "ms", machine_ms / restores);
     record.push(&row, "not from the pool", "", made() - made_before);
     record.cpu_loop();
     Ok(())

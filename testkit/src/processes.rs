@@ -2,6 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::time::Duration;
+
+use nix::time::{clock_getcpuclockid, clock_gettime};
+use nix::unistd::Pid;
 
 /// Milliseconds of a tick, in which the kernel counts.
 const MS_PER_TICK: f64 = 10.0;
@@ -10,8 +14,6 @@ const MS_PER_TICK: f64 = 10.0;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Process {
     parent: u32,
-    /// Ticks of its own.
-    own: u64,
     /// Ticks of its children that were waited for.
     waited: u64,
 }
@@ -55,17 +57,24 @@ fn tree_of(root: u32, all: &BTreeMap<u32, Process>) -> BTreeSet<u32> {
 /// Milliseconds that the process and its descendants have used. Ended processes are included only if they were waited
 /// for below the process itself. So nothing is counted twice, and what a sandbox's init has reaped counts as long as
 /// the sandbox lives.
+///
+/// A process's own time comes from its clock: ticks are cut off, and a copy lives for less than one.
 pub fn cpu_ms(root: u32) -> f64 {
     let all = all();
     let tree = tree_of(root, &all);
-    let ticks: u64 = tree
+    let waited: u64 = tree
         .iter()
-        .filter_map(|pid| {
-            let process = all.get(pid)?;
-            Some(process.own + if *pid == root { 0 } else { process.waited })
-        })
+        .filter(|pid| **pid != root)
+        .filter_map(|pid| Some(all.get(pid)?.waited))
         .sum();
-    ticks as f64 * MS_PER_TICK
+    let own: Duration = tree.iter().filter_map(|pid| own_time(*pid)).sum();
+    own.as_secs_f64() * 1_000.0 + waited as f64 * MS_PER_TICK
+}
+
+/// Processor time of a process alone, threads that have ended included. `None` if it has gone.
+fn own_time(pid: u32) -> Option<Duration> {
+    let clock = clock_getcpuclockid(Pid::from_raw(pid.cast_signed())).ok()?;
+    clock_gettime(clock).ok().map(Duration::from)
 }
 
 /// The name may hold anything, so it ends at the last parenthesis.
@@ -75,7 +84,6 @@ fn parse(stat: &str) -> Option<Process> {
     let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
     Some(Process {
         parent: fields.get(1)?.parse().ok()?,
-        own: number(11)? + number(12)?,
         waited: number(13)? + number(14)?,
     })
 }
@@ -88,8 +96,18 @@ mod tests {
     fn a_process_s_line_is_read_whatever_its_name() {
         let line = "77 (a) b) S 5 77 77 0 -1 4194560 1 2 3 4 10 20 30 40 20 0 1 0";
         let process = parse(line).unwrap();
-        assert_eq!((process.parent, process.own, process.waited), (5, 30, 70));
+        assert_eq!((process.parent, process.waited), (5, 70));
         assert_eq!(parse(""), None);
-        assert!(cpu_ms(std::process::id()) >= 0.0);
+    }
+
+    #[test]
+    fn less_than_a_tick_counts() {
+        let before = cpu_ms(std::process::id());
+        let began = std::time::Instant::now();
+        while began.elapsed() < Duration::from_millis(3) {
+            std::hint::black_box(parse("77 (a) S 5"));
+        }
+        let used = cpu_ms(std::process::id()) - before;
+        assert!(used > 0.0 && used.fract() > 0.0, "{used}");
     }
 }
