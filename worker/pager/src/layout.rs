@@ -14,6 +14,13 @@ pub struct PageRange {
     pub pages: u64,
 }
 
+impl PageRange {
+    /// Returns whether a page is one of these.
+    pub fn contains(&self, page: PageRef) -> bool {
+        self.first.pid == page.pid && page.page.checked_sub(self.first.page).is_some_and(|at| at < self.pages)
+    }
+}
+
 /// Memory that CRIU does not register, or registers needlessly.
 #[derive(Debug, Clone, Default)]
 pub struct Layout {

@@ -6,6 +6,7 @@ pub(crate) mod breakpoints;
 pub mod cgroup;
 pub mod confined;
 pub(crate) mod disk;
+pub mod file_pages;
 pub mod host_pids;
 pub mod load;
 pub mod netlink_memory;

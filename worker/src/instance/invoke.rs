@@ -28,6 +28,7 @@ use super::restore::record_first_fault;
 use super::running::RunningInstance;
 use super::start::Starter;
 use super::usage::{Entry, InFlight};
+use crate::host::file_pages::FilePages;
 use crate::host::start_limiter::StartLimiter;
 use crate::metrics::Metrics;
 use crate::snapshots::{OpenSnapshot, Snapshots};
@@ -421,5 +422,26 @@ pub(crate) fn record_touched(parts: &RunningInstance) -> Option<Arc<OpenSnapshot
     let faults = pager.stats().faults.load(Ordering::Relaxed);
     let written = |pages: &[PageRef]| parts.sandbox.written(pages);
     let is_unsent = snapshot.record(begun, &touched, written, faults);
+    note_file_pages(parts, snapshot);
     is_unsent.then(|| Arc::clone(snapshot))
+}
+
+/// Notes, at the first response of this host's first copy, which pages of files it has touched.
+fn note_file_pages(parts: &RunningInstance, snapshot: &OpenSnapshot) {
+    if snapshot.file_pages.get().is_some() {
+        return;
+    }
+    let Some(layout) = snapshot.template.layout() else {
+        return;
+    };
+    let paged = || layout.mapped.iter().chain(&layout.anonymous);
+    let is_paged = |page: PageRef| paged().any(|range| range.contains(page));
+    match FilePages::of(parts.sandbox.init_pid(), &snapshot.template.pids(), is_paged) {
+        Ok(found) => {
+            tracing::debug!(snapshot = %snapshot.id, blocks = found.count(), "pages of files are known");
+            // Whoever else has noted them has noted the same.
+            let _known = snapshot.file_pages.set(found);
+        }
+        Err(error) => tracing::debug!(%error, "the pages of files that a copy has touched are not known"),
+    }
 }

@@ -12,6 +12,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use rekindle_criu::StageError;
 use rekindle_pager::{PageSource, Pager};
@@ -19,6 +20,7 @@ use rekindle_telemetry::record_past;
 use rekindle_wire::api::StartKind;
 use rekindle_wire::processor::InstructionSets;
 use rekindle_wire::{ApiError, ErrorCode, SnapshotId};
+use tracing::Span;
 
 use super::by_program::ProgramRestore;
 use super::hooks::{Hook, call_hook};
@@ -285,6 +287,19 @@ impl<'a> SnapshotRestore<'a> {
             let took = randomness::write(&hosts, &snapshot.notes.generators, &metrics)?;
             instance.inner_phases.lock().push(("generators", took));
             device_numbers::write(&hosts, init, &snapshot.notes.file_numbers)?;
+            if let Some(file_pages) = snapshot.file_pages.get() {
+                let began = Instant::now();
+                let mapped = file_pages.map(&hosts);
+                let took = began.elapsed();
+                record_past(
+                    &Span::current(),
+                    "file pages",
+                    began,
+                    took,
+                    &[("rekindle.pages", mapped as u64)],
+                );
+                instance.inner_phases.lock().push(("file-pages", took));
+            }
             Ok(connect(&snapshot.connections, &hosts)?)
         }
     }

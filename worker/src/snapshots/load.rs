@@ -1,8 +1,8 @@
 //! How a snapshot is opened: its images are written, checked and edited, its template is made and filled.
 
 use std::collections::{BTreeSet, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -187,6 +187,7 @@ impl Snapshots {
             eager_bytes,
             locks,
             connections,
+            file_pages: OnceLock::new(),
             filling,
         }))
     }

@@ -1,7 +1,7 @@
 //! A snapshot that is open on this host.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -21,6 +21,7 @@ use super::notes::CaptureNotes;
 use super::program::RestoreProgram;
 use super::template::Template;
 use super::working_set::{WorkingSet, WorkingSetUse};
+use crate::host::file_pages::FilePages;
 
 /// Where a snapshot's memory is when a restore begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +79,8 @@ pub struct OpenSnapshot {
     pub locks: Vec<Lock>,
     /// Connections that each copy gets.
     pub(crate) connections: Vec<Connection>,
+    /// Pages of files that copies touch until their first response, once this host knows.
+    pub(crate) file_pages: OnceLock<FilePages>,
     /// Closed when the template has been filled, as far as it is worth its memory.
     pub(super) filling: watch::Receiver<()>,
 }
