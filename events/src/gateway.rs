@@ -25,6 +25,8 @@ const LIST_LIMIT: Duration = Duration::from_secs(15);
 const INVOKE_MORE: Duration = Duration::from_secs(60);
 /// Every gateway should take this much.
 const LARGE: usize = 256 << 10;
+/// A gateway refuses a body for its length while the body is being sent.
+const REFUSED_WITHIN: Duration = Duration::from_secs(10);
 /// Limit for telling a destination, which is kept and run later.
 const TELL_LIMIT: Duration = Duration::from_secs(15);
 /// Longest answer of a function that is read.
@@ -146,7 +148,9 @@ impl Gateway {
             .timeout(invocation.timeout + INVOKE_MORE)
             .body(invocation.body);
         let again = request.try_clone().filter(|_| is_large && invocation.ids.len() <= 1);
-        let hung_up = |error: &CallError| is_large && !error.is_connect() && began.elapsed() < invocation.timeout;
+        let hung_up = |error: &CallError| {
+            is_large && !error.is_connect() && began.elapsed() < invocation.timeout.min(REFUSED_WITHIN)
+        };
         let mut sent = self.transport.send(request).await;
         // The connection may have been one that the gateway closed after a larger body. Smaller parts there are none.
         if let (Err(error), Some(again)) = (&sent, again)

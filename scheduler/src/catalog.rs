@@ -250,6 +250,16 @@ impl Catalog {
         routes.collect()
     }
 
+    /// Whether functions of its namespace may invoke a function without a key: it asks for none, or is open to them. One
+    /// that is not there asks for none.
+    pub(crate) fn is_open_to_functions(&self, function: &FunctionId) -> bool {
+        self.functions.get(function).is_none_or(|known| {
+            let in_force = known.in_force();
+            let mut specs = in_force.iter().map(|spec| &spec.manifest);
+            specs.all(|m| m.auth == Auth::None || m.allow.contains(&Allowed::Functions))
+        })
+    }
+
     /// The aliases of a function, by name.
     pub(crate) fn aliases(&self, function: &FunctionId) -> impl Iterator<Item = &Alias> {
         self.functions
@@ -433,6 +443,14 @@ impl Catalog {
             let all = live.iter().flat_map(|spec| {
                 let (sources, timeout) = (spec.manifest.sources.iter(), spec.manifest.timeout_ms);
                 sources.map(move |source| (spec.function.clone(), spec.version, timeout, source.clone()))
+            });
+            // Readers tell destinations with their own key, which every function takes.
+            let all = all.map(|(function, version, timeout, mut source)| {
+                let namespace = function.split().1.unwrap_or_default();
+                for to in [&mut source.on_success, &mut source.on_failure] {
+                    to.take_if(|name| !self.is_open_to_functions(&FunctionId::new(&namespace, name)));
+                }
+                (function, version, timeout, source)
             });
             all.collect::<Vec<_>>()
         };

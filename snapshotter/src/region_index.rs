@@ -140,7 +140,8 @@ impl RegionIndex {
         // Those of a namespace that was removed have nothing left in the end.
         self.sealed.lock().retain(|_, index| {
             index.state.lock().forget(chunks);
-            !index.is_empty()
+            // One that is empty may be a publication's that has just begun.
+            !index.is_empty() || Arc::strong_count(&index.state) > 1
         });
     }
 

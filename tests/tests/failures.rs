@@ -435,7 +435,7 @@ fn record_working_set(platform: &Platform, store: &ObjectStore, function: &str, 
 /// The chunks of each snapshot that no other of them needs, and whose pages are not in its working set.
 fn own_chunks(store: &ObjectStore, snapshots: &BTreeMap<&str, SnapshotId>) -> BTreeMap<String, Vec<Digest>> {
     let client = store.client();
-    let mut of_each = BTreeMap::new();
+    let (mut of_each, mut all) = (BTreeMap::new(), BTreeMap::new());
     for (name, id) in snapshots {
         let snapshot = RUNTIME.block_on(Snapshot::open(&client, id)).unwrap();
         let set = RUNTIME.block_on(load_working_set(&client, id)).unwrap();
@@ -450,6 +450,8 @@ fn own_chunks(store: &ObjectStore, snapshots: &BTreeMap<&str, SnapshotId>) -> BT
             .collect();
         let regions = snapshot.processes.iter().flat_map(|p| p.page_map.regions().to_vec());
         let chunks: HashSet<ChunkRef> = regions.filter_map(|r| Some(r.payload?.chunk)).collect();
+        let ids = |chunks: &HashSet<ChunkRef>| chunks.iter().map(|c| c.id.to_string()).collect::<BTreeSet<_>>();
+        all.insert((*name).to_owned(), ids(&chunks));
         of_each.insert(
             (*name).to_owned(),
             chunks
@@ -460,11 +462,7 @@ fn own_chunks(store: &ObjectStore, snapshots: &BTreeMap<&str, SnapshotId>) -> BT
     }
     let parse = |text: &String| text.parse::<Digest>().unwrap();
     let own = |name: &String| {
-        let others: BTreeSet<&String> = of_each
-            .iter()
-            .filter(|(n, _)| *n != name)
-            .flat_map(|(_, c)| c)
-            .collect();
+        let others: BTreeSet<&String> = all.iter().filter(|(n, _)| *n != name).flat_map(|(_, c)| c).collect();
         of_each[name]
             .iter()
             .filter(|c| !others.contains(c))

@@ -115,7 +115,11 @@ fn calls_that_time_out_while_they_read_an_image_that_does_not_come_stop_nothing_
     let (folder, _) = lazy_image::image("stuck", "timeout = \"1s\"\nconcurrency = 20\nmax_instances = 1");
     let code = "def handler(event, context):\n    return 1\n";
     let mut platform = cold_host(&store, &[folder, Folder::python("beside", "", code)]);
-    platform.get("stuck", &format!("/?from=0&to={READ}")).ok();
+    // On a busy machine the first reading takes longer than the calls may.
+    until("the first files are read", Duration::from_secs(30), || {
+        let read = platform.get("stuck", &format!("/?from=0&to={READ}"));
+        (read.status == 200).then_some(())
+    });
     platform.get("beside", "/").ok();
 
     // More calls than the worker has threads, each of which waits for a file of its own.

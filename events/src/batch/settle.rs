@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use rekindle_wire::api::SourceState;
+use tokio::time::Instant;
 
-use super::tell::Told;
+use super::tell::{LIMIT, Told};
 use super::{Batches, Held};
 use crate::queue::{DeadLetter, Message, Queue};
 use crate::verdict::{RETRY_AFTER_MAX, Verdict};
@@ -19,6 +20,7 @@ impl Batches {
         messages: Vec<Message>,
         verdict: Option<Verdict>,
     ) {
+        let until = Instant::now() + LIMIT;
         let Some(verdict) = verdict else {
             return self.give_all_back(queue, held, &messages).await;
         };
@@ -30,7 +32,7 @@ impl Batches {
         };
         let is_failed = |message: &Message| named.as_ref().is_none_or(|ids| ids.contains(&message.id));
         let (failed, succeeded): (Vec<Message>, Vec<Message>) = messages.into_iter().partition(is_failed);
-        let (succeeded, untold) = self.tell_of_success(succeeded).await;
+        let (succeeded, untold) = self.tell_of_success(succeeded, until).await;
         let (succeeded_count, failed_count) = (succeeded.len() as u64, failed.len() as u64);
         let receipts = |messages: Vec<Message>| messages.into_iter().map(|message| message.receipt).collect();
         self.remove(queue, held, receipts(succeeded)).await;
@@ -39,7 +41,7 @@ impl Batches {
         }
         let mut dead = Vec::new();
         for message in failed {
-            if self.fails(queue, held, &message, &reason, after).await {
+            if self.fails(queue, held, &message, (&reason, after), until).await {
                 dead.push(message);
             }
         }
@@ -91,12 +93,12 @@ impl Batches {
         queue: &dyn Queue,
         held: &Held,
         message: &Message,
-        reason: &str,
-        after: Option<Duration>,
+        (reason, after): (&str, Option<Duration>),
+        until: Instant,
     ) -> bool {
         let source = &self.info.source;
         let has_end = source.dead_letter.is_some() || source.on_failure.is_some();
-        if has_end && message.deliveries >= source.max_deliveries && self.ends(queue, message, reason).await {
+        if has_end && message.deliveries >= source.max_deliveries && self.ends(queue, message, reason, until).await {
             let function = &self.info.function;
             let (source, id, deliveries) = (&source.name, &message.id, message.deliveries);
             tracing::warn!(%function, %source, id, deliveries, reason, "a message is a dead letter");
@@ -109,9 +111,9 @@ impl Batches {
     }
 
     /// Puts a message whose deliveries are used up wherever it is to go. Returns whether it is there.
-    async fn ends(&self, queue: &dyn Queue, message: &Message, reason: &str) -> bool {
+    async fn ends(&self, queue: &dyn Queue, message: &Message, reason: &str, until: Instant) -> bool {
         let source = &self.info.source;
-        let told = self.tell_of_failure(message, reason).await;
+        let told = self.tell_of_failure(message, reason, until).await;
         let Some(to) = source.dead_letter.as_deref() else {
             return told == Told::Kept;
         };

@@ -8,14 +8,15 @@ use futures::StreamExt as _;
 use rekindle_wire::asynchronous::{BODY_MAX, KEY_MAX};
 use rekindle_wire::{FunctionId, FunctionName, Namespace};
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::Batches;
 use crate::event;
 use crate::gateway::Notice;
 use crate::queue::Message;
 
-/// How long telling one is tried.
-const LIMIT: Duration = Duration::from_secs(60);
+/// How long telling of the messages of a batch is tried, which holds its place meanwhile.
+pub(super) const LIMIT: Duration = Duration::from_secs(60);
 /// Pauses between attempts.
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
@@ -38,12 +39,12 @@ pub(super) enum Told {
 impl Batches {
     /// Tells of messages that succeeded. Returns those that may be removed, and those that come again as the program is
     /// stopped.
-    pub(super) async fn tell_of_success(&self, messages: Vec<Message>) -> (Vec<Message>, Vec<Message>) {
+    pub(super) async fn tell_of_success(&self, messages: Vec<Message>, until: Instant) -> (Vec<Message>, Vec<Message>) {
         let Some(to) = &self.info.source.on_success else {
             return (messages, Vec::new());
         };
         let told = futures::stream::iter(messages).map(async |message| {
-            let told = self.tell(to, "succeeded", &message, None).await;
+            let told = self.tell(to, "succeeded", &message, None, until).await;
             (message, told)
         });
         let told: Vec<(Message, Told)> = told.buffered(AT_ONCE).collect().await;
@@ -53,19 +54,27 @@ impl Batches {
     }
 
     /// Tells of a message whose deliveries are used up.
-    pub(super) async fn tell_of_failure(&self, message: &Message, reason: &str) -> Told {
+    pub(super) async fn tell_of_failure(&self, message: &Message, reason: &str, until: Instant) -> Told {
         match &self.info.source.on_failure {
-            Some(to) => self.tell(to, "failed", message, Some(reason)).await,
+            Some(to) => self.tell(to, "failed", message, Some(reason), until).await,
             None => Told::Kept,
         }
     }
 
-    async fn tell(&self, to: &FunctionName, what: &str, message: &Message, reason: Option<&str>) -> Told {
+    /// Tries until then, and once in any case.
+    async fn tell(
+        &self,
+        to: &FunctionName,
+        what: &str,
+        message: &Message,
+        reason: Option<&str>,
+        until: Instant,
+    ) -> Told {
         let (function, source) = (&self.info.function, &self.info.source.name);
         let namespace: Namespace = function.split().1.unwrap_or_default();
         let to = FunctionId::new(&namespace, to);
         let key = self.key(what, message);
-        let (began, mut pause) = (tokio::time::Instant::now(), PAUSE_FIRST);
+        let mut pause = PAUSE_FIRST;
         loop {
             let notice = Notice {
                 function: &to,
@@ -81,7 +90,7 @@ impl Batches {
                 self.metrics.told(function, source, "delivered");
                 return Told::Kept;
             };
-            if error.is_final || began.elapsed() + pause > LIMIT {
+            if error.is_final || Instant::now() + pause > until {
                 self.metrics.told(function, source, "failed");
                 let (id, error) = (&message.id, &error as &dyn std::error::Error);
                 tracing::warn!(%function, %source, %to, id, error, "a destination is not told of a message");

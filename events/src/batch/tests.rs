@@ -385,6 +385,24 @@ async fn what_could_not_be_told_before_a_stop_comes_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_batch_of_which_nobody_can_be_told_is_held_for_a_minute_and_no_longer() {
+    let queue = Noted::default();
+    let script = Script::of([Verdict::SomeFailed((0..100).map(|n| n.to_string()).collect())], 0);
+    script.refusals.lock().extend([false; 9_999]);
+    let used_up = |n: usize| Message {
+        deliveries: u32::MAX,
+        ..message(&n.to_string(), b"1")
+    };
+    let began = tokio::time::Instant::now();
+    let all = (0..100).map(used_up).collect();
+    with_destinations(script, None).process(&queue, all).await;
+    let took = began.elapsed();
+    assert!((30..=70).contains(&took.as_secs()), "{took:?}");
+    let given_back = queue.said.lock().iter().filter(|said| said.starts_with("back")).count();
+    assert_eq!(given_back, 100);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_message_that_is_too_long_to_be_told_is_left_out() {
     let script = Script::of([Verdict::Succeeded], 0);
     let told = Arc::clone(&script.told);

@@ -108,3 +108,28 @@ async fn a_circle_of_destinations_ends_and_so_does_an_address_that_may_not_be_re
     assert!(error.contains("--callback-allow"), "{error}");
     assert!(posted.lock().is_empty());
 }
+
+#[tokio::test]
+async fn a_function_that_asks_for_a_key_is_told_where_it_is_open_to_functions() {
+    let platform = here().await;
+    let asks = "auth = \"key\"\n";
+    platform.deploy("payments", asks).await;
+    let settings = "[async]\nmax_attempts = 1\non_success = \"payments\"\n";
+    platform.deploy("work", settings).await;
+    let call = sent(&platform, "work/echo", "{}").await;
+    let refused = async || {
+        let told = platform.call(&call).await.destination;
+        told.and_then(|told| told.error).unwrap_or_default()
+    };
+    until("it is refused", async || {
+        refused().await.contains("allow = [\"functions\"]")
+    })
+    .await;
+    assert!(platform.calls("?function=payments").await.is_empty());
+
+    platform
+        .deploy("payments", &format!("{asks}allow = [\"functions\"]\n"))
+        .await;
+    told(&platform, &call, "delivered").await;
+    assert_eq!(platform.calls("?function=payments").await.len(), 1);
+}

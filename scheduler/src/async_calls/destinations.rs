@@ -80,6 +80,17 @@ async fn tell(scheduler: &Scheduler, due: DueEvent) -> Result<(), ApiError> {
             ),
         ));
     }
+    // The event is a call by a function, whoever may deploy that one.
+    if !scheduler.state().catalog.is_open_to_functions(&call.function) {
+        return Err(ApiError::new(
+            ErrorCode::Forbidden,
+            format!(
+                "{0} asks its callers for a key: set allow = [\"functions\"] in the fn.toml of {0}, so that it is told \
+                 how calls of other functions ended",
+                call.function
+            ),
+        ));
+    }
     accept(scheduler, call).await.map(drop)
 }
 

@@ -12,10 +12,8 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, open, openat2, readlink
 
 /// Inspects a file without reading it, and a link itself rather than its target.
 const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-/// Resolves from the sandbox's root and through no link of any kind.
-const PLAIN: ResolveFlags = ResolveFlags::IN_ROOT
-    .union(ResolveFlags::NO_SYMLINKS)
-    .union(ResolveFlags::NO_MAGICLINKS);
+/// Resolves from the sandbox's root, as the process did that bound the socket: directories may be links.
+const INSIDE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS);
 
 /// What has become of the name that a socket was bound to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,7 +60,7 @@ pub(crate) fn of(root: &OwnedFd, socket: &OwnedFd, path: &[u8]) -> io::Result<Op
     let stat = fstat(&file)?;
     let is_at = |path: &[u8]| {
         let path = Path::new(OsStr::from_bytes(path));
-        let found = openat2(root, path, LOOK, Mode::empty(), PLAIN).and_then(fstat);
+        let found = openat2(root, path, LOOK, Mode::empty(), INSIDE).and_then(fstat);
         found.is_ok_and(|found| (found.st_dev, found.st_ino) == (stat.st_dev, stat.st_ino))
     };
     let name = match stat.st_nlink {
@@ -86,10 +84,12 @@ pub(crate) fn of(root: &OwnedFd, socket: &OwnedFd, path: &[u8]) -> io::Result<Op
     }))
 }
 
-/// Returns whether the directory that a path leads to a file in is there, and reached through no link.
+/// Returns whether the directory that a path leads to a file in is there.
 fn has_directory(root: &OwnedFd, path: &[u8]) -> bool {
-    let above = Path::new(OsStr::from_bytes(path)).parent().unwrap_or(Path::new("/"));
-    openat2(root, above, LOOK | OFlags::DIRECTORY, Mode::empty(), PLAIN).is_ok()
+    let path = Path::new(OsStr::from_bytes(path));
+    let above = path.parent().unwrap_or(Path::new("/"));
+    // A relative name led from where the process was then.
+    path.is_relative() || openat2(root, above, OFlags::PATH | OFlags::DIRECTORY, Mode::empty(), INSIDE).is_ok()
 }
 
 /// Opens the file that a socket is bound to. Needs the right to configure the socket's network.
@@ -150,10 +150,24 @@ mod tests {
         );
         fs::remove_file(&first).unwrap();
         assert_eq!(name(&listening), BoundName::Removed);
+        assert_eq!(of(&root, &listening, b"a").unwrap().unwrap().name, BoundName::Removed);
         assert_eq!(
             of(&root, &listening, b"/none/a").unwrap().unwrap().name,
             BoundName::Stranded
         );
         assert_eq!(of(&root, &client.into(), path).unwrap(), None);
+
+        // Below a directory that is a link, as /var/run often is.
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink(directory.path(), &link).unwrap();
+        let path = link.join("c");
+        let listening = OwnedFd::from(UnixListener::bind(&path).unwrap());
+        let name = || {
+            let found = of(&root, &listening, path.as_os_str().as_bytes());
+            found.unwrap().unwrap().name
+        };
+        assert_eq!(name(), BoundName::Kept);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(name(), BoundName::Removed);
     }
 }

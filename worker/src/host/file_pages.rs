@@ -25,38 +25,75 @@ const FILE: u64 = 1 << 61;
 const BLOCK: u64 = 16;
 /// Maximum number of blocks of one process: 64 MiB. As many addresses fit into one call.
 const BLOCKS_MOST: usize = 1_024;
-/// Pages of one mapping that are looked at: 512 MiB.
-const PAGES_MOST: u64 = 1 << 17;
+/// Pages that are looked at, in all mappings of all processes: 1 GiB.
+const PAGES_MOST: u64 = 1 << 18;
+/// Maximum number of mappings of files that are looked at.
+const MAPPINGS_MOST: usize = 4_096;
 
 /// One page of each block that was touched, by process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FilePages(Vec<(u32, Vec<u64>)>);
 
+/// What may still be looked at: a function has as many mappings as it likes.
+struct Budget {
+    pages: u64,
+    mappings: usize,
+}
+
+impl Budget {
+    const WHOLE: Self = Self {
+        pages: PAGES_MOST,
+        mappings: MAPPINGS_MOST,
+    };
+
+    /// Takes a mapping of this many pages out of it, if there is enough left.
+    fn take(&mut self, pages: u64) -> bool {
+        let (Some(pages), Some(mappings)) = (self.pages.checked_sub(pages), self.mappings.checked_sub(1)) else {
+            return false;
+        };
+        *self = Self { pages, mappings };
+        true
+    }
+}
+
 impl FilePages {
-    /// Looks what these processes of a sandbox, with this init, have touched. Pages that a pager serves are left out.
-    /// Blocks for about a millisecond.
+    /// Looks what these processes of a sandbox, with this init, have touched. Pages that a pager serves are left out,
+    /// and processes that have ended. Blocks for about a millisecond.
     ///
     /// # Errors
-    /// Returns an error when a process is gone.
+    /// Returns an error when the sandbox is gone.
     pub fn of(init: Pid, pids: &[i32], is_paged: impl Fn(PageRef) -> bool) -> io::Result<Self> {
-        let (proc, mut found) = (InnerProc::of(init)?, Self::default());
+        let (proc, mut found, mut budget) = (InnerProc::of(init)?, Self::default(), Budget::WHOLE);
         for pid in pids.iter().copied() {
             // Inside, the process has the id that it had at the checkpoint.
             let open = |name| proc.open(&format!("{pid}/{name}"), OFlags::RDONLY);
             let is_paged = |page| is_paged(PageRef { pid, page });
-            found.add(pid.cast_unsigned(), open("maps")?, &open("pagemap")?, is_paged)?;
+            if let (Ok(maps), Ok(pagemap)) = (open("maps"), open("pagemap")) {
+                // One that ends meanwhile has nothing more to tell.
+                let _ended = found.add(pid.cast_unsigned(), maps, &pagemap, &mut budget, is_paged);
+            }
         }
         Ok(found)
     }
 
     /// Adds what a process has touched, from its `maps` and its `pagemap`.
-    fn add(&mut self, pid: u32, maps: File, pagemap: &File, is_paged: impl Fn(u64) -> bool) -> io::Result<()> {
+    fn add(
+        &mut self,
+        pid: u32,
+        maps: File,
+        pagemap: &File,
+        budget: &mut Budget,
+        is_paged: impl Fn(u64) -> bool,
+    ) -> io::Result<()> {
         let maps = MemoryMaps::from_buf_read(BufReader::new(maps)).map_err(io::Error::other)?;
         let mut blocks = Vec::new();
         for map in maps {
             let may_be = map.perms.contains(MMPermissions::READ | MMPermissions::PRIVATE);
             let (first, end) = (map.address.0 / PAGE, map.address.1 / PAGE);
-            if may_be && matches!(map.pathname, MMapPath::Path(_)) && end - first <= PAGES_MOST {
+            if blocks.len() >= BLOCKS_MOST {
+                break;
+            }
+            if may_be && matches!(map.pathname, MMapPath::Path(_)) && budget.take(end - first) {
                 let mut entries = vec![0; (end - first) as usize * 8];
                 let read = pagemap.read_at(&mut entries, first * 8)?;
                 blocks.extend(touched(first, &entries[..read]).filter(|page| !is_paged(*page)));
@@ -107,7 +144,7 @@ fn touched(first: u64, entries: &[u8]) -> impl Iterator<Item = u64> {
 mod tests {
     use std::fs;
 
-    use memmap2::Mmap;
+    use memmap2::{Mmap, MmapOptions};
 
     use super::*;
 
@@ -119,7 +156,15 @@ mod tests {
         }
         entries[40] = PRESENT;
         let bytes: Vec<u8> = entries.iter().flat_map(|entry| entry.to_ne_bytes()).collect();
-        assert_eq!(touched(10, &bytes).collect::<Vec<_>>(), [10, 16, 40, 41, 73]);
+        assert_eq!(touched(10, &bytes).collect::<Vec<_>>(), [10, 16, 40, 73]);
+    }
+
+    #[test]
+    fn no_more_than_so_many_pages_and_mappings_are_looked_at() {
+        let mut budget = Budget::WHOLE;
+        assert!(budget.take(PAGES_MOST) && !budget.take(1));
+        let mut budget = Budget::WHOLE;
+        assert!((0..MAPPINGS_MOST).all(|_| budget.take(1)) && !budget.take(1));
     }
 
     #[test]
@@ -130,16 +175,18 @@ mod tests {
         let mapped = || {
             // SAFETY: nothing changes the file.
             #[allow(unsafe_code, reason = "a mapping of a file is what the test needs")]
-            unsafe { Mmap::map(file.as_file()) }.unwrap()
+            unsafe { MmapOptions::new().map_copy_read_only(file.as_file()) }.unwrap()
         };
         let (touched, other) = (mapped(), mapped());
         std::hint::black_box(touched[(2 * BLOCK * PAGE) as usize]);
         let open = |name| File::open(format!("/proc/self/{name}")).unwrap();
         let (pid, own) = (std::process::id(), |map: &Mmap| map.as_ptr() as u64 / PAGE);
         let of = |map: &Mmap| {
-            let (first, mut found) = (own(map), FilePages::default());
+            let (first, mut found, mut budget) = (own(map), FilePages::default(), Budget::WHOLE);
             let outside = |page| !(first..first + pages).contains(&page);
-            found.add(pid, open("maps"), &open("pagemap"), outside).unwrap();
+            found
+                .add(pid, open("maps"), &open("pagemap"), &mut budget, outside)
+                .unwrap();
             found
         };
         let before = of(&other).count();

@@ -442,6 +442,10 @@ fn note_file_pages(parts: &RunningInstance, snapshot: &OpenSnapshot) {
             // Whoever else has noted them has noted the same.
             let _known = snapshot.file_pages.set(found);
         }
-        Err(error) => tracing::debug!(%error, "the pages of files that a copy has touched are not known"),
+        Err(error) => {
+            tracing::debug!(%error, "the pages of files that a copy has touched are not known");
+            // It is looked once.
+            let _known = snapshot.file_pages.set(FilePages::default());
+        }
     }
 }

@@ -6,6 +6,7 @@ use core::arch::asm;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) i32);
 
+pub(crate) const EACCES: Errno = Errno(13);
 pub(crate) const EINVAL: Errno = Errno(22);
 pub(crate) const ENOEXEC: Errno = Errno(8);
 pub(crate) const ENOTCONN: Errno = Errno(107);

@@ -39,7 +39,7 @@ fn write_all(manifest: &Manifest, root: &Path) -> Result<(), BuildError> {
 
 fn make(directory: &Path) -> Result<(), BuildError> {
     let made = fs::create_dir(directory).or_else(|e| match fs::symlink_metadata(directory) {
-        Ok(there) if there.is_dir() => Ok(()),
+        Ok(there) if there.is_dir() => fs::set_permissions(directory, fs::Permissions::from_mode(0o755)),
         _ => Err(e),
     });
     made.map_err(|e| failed("create", directory, e))
