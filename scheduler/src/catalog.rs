@@ -250,8 +250,8 @@ impl Catalog {
         routes.collect()
     }
 
-    /// Whether functions of its namespace may invoke a function without a key: it asks for none, or is open to them. One
-    /// that is not there asks for none.
+    /// Whether functions of its namespace may invoke a function without a key: it asks for none, or is open to them.
+    /// One that is not there asks for none.
     pub(crate) fn is_open_to_functions(&self, function: &FunctionId) -> bool {
         self.functions.get(function).is_none_or(|known| {
             let in_force = known.in_force();

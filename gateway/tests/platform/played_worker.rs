@@ -1,8 +1,8 @@
 //! A worker without sandboxes. What an invocation does is said by its path:
 //!
 //! `/` and others: the request told as JSON · `/slow/MS` · `/hang` · `/stall`: a chunk, then nothing · `/echo`: the body, as it comes ·
-//! `/trickle/MS`: a chunk, and the end after a while · `/flood`: chunks without end · `/throw` · `/crash` · `/swallow`: reads the
-//! body and answers its length · `/later/MS`: the same, after a while
+//! `/trickle/MS`: a chunk, and the end after a while · `/flood`: chunks without end · `/throw` · `/crash` ·
+//! `/swallow`: reads the body and answers its length · `/later/MS`: the same, after a while
 
 use std::collections::HashMap;
 use std::convert::Infallible;
