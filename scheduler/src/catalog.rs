@@ -100,10 +100,7 @@ impl Function {
                 auth => auth,
             }),
             tokens,
-            open_to_functions: !in_force.is_empty()
-                && in_force
-                    .iter()
-                    .all(|spec| spec.manifest.allow.contains(&Allowed::Functions)),
+            open_to_functions: allow_functions(&in_force),
             cors: in_force.last().and_then(|newest| newest.manifest.cors.clone()),
             streaming: self.streaming(),
         }
@@ -126,6 +123,12 @@ impl Function {
         let mut sharers = (self.versions.iter()).filter(|(_, spec)| spec.snapshot.as_ref() == Some(snapshot));
         sharers.any(|(version, _)| self.is_named(*version))
     }
+}
+
+/// Whether all of these versions let functions invoke them without a key.
+fn allow_functions(in_force: &[Arc<VersionSpec>]) -> bool {
+    let mut manifests = in_force.iter().map(|spec| &spec.manifest);
+    !in_force.is_empty() && manifests.all(|manifest| manifest.allow.contains(&Allowed::Functions))
 }
 
 /// Every version that can serve, or could once.
@@ -255,8 +258,7 @@ impl Catalog {
     pub(crate) fn is_open_to_functions(&self, function: &FunctionId) -> bool {
         self.functions.get(function).is_none_or(|known| {
             let in_force = known.in_force();
-            let mut specs = in_force.iter().map(|spec| &spec.manifest);
-            specs.all(|m| m.auth == Auth::None || m.allow.contains(&Allowed::Functions))
+            in_force.iter().all(|spec| spec.manifest.auth == Auth::None) || allow_functions(&in_force)
         })
     }
 
