@@ -3,6 +3,7 @@
 
 use rekindle_wire::asynchronous::StoredRequest;
 use rekindle_wire::{CallId, Destination};
+use sqlx::any::AnyRow;
 
 use super::rows::{CallRow, Reader, Stored};
 use crate::store::{Store, StoreError, failed, unreadable};
@@ -66,13 +67,9 @@ impl Store {
             self.dialect.skip_locked(),
             CallRow::WITH_ANSWER
         );
-        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(again_unix_ms)
-            .bind(now_unix_ms)
-            .bind(i64::from(limit))
-            .fetch_all(&self.writes)
-            .await
-            .map_err(failed("claim callbacks"))?;
+        let rows = self
+            .claim(sql, limit, now_unix_ms, again_unix_ms, "claim callbacks")
+            .await?;
         rows.iter().map(Stored::read).collect()
     }
 
@@ -92,13 +89,9 @@ impl Store {
             self.dialect.skip_locked(),
             CallRow::WITH_ANSWER
         );
-        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(again_unix_ms)
-            .bind(now_unix_ms)
-            .bind(i64::from(limit))
-            .fetch_all(&self.writes)
-            .await
-            .map_err(failed("claim events"))?;
+        let rows = self
+            .claim(sql, limit, now_unix_ms, again_unix_ms, "claim events")
+            .await?;
         let due = rows.iter().map(|row| {
             let reader = Reader(row);
             let to = reader.text("destination")?.parse();
@@ -111,6 +104,24 @@ impl Store {
             })
         });
         due.collect()
+    }
+
+    /// Runs a statement that claims: its parameters are when they are due again, the time now, and the limit.
+    async fn claim(
+        &self,
+        sql: String,
+        limit: u32,
+        now_unix_ms: i64,
+        again_unix_ms: i64,
+        doing: &'static str,
+    ) -> Result<Vec<AnyRow>, StoreError> {
+        sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(again_unix_ms)
+            .bind(now_unix_ms)
+            .bind(i64::from(limit))
+            .fetch_all(&self.writes)
+            .await
+            .map_err(failed(doing))
     }
 
     /// Records the outcome of an attempt to tell somebody: done, due again at some time, or failed for good.
