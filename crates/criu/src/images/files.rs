@@ -7,8 +7,8 @@ use prost::Message as _;
 
 use super::{ImageError, framing, wire};
 
-const KIND: &str = "files";
-const FILES_MAGIC: u32 = 0x5630_3138;
+pub(super) const KIND: &str = "files";
+pub(super) const FILES_MAGIC: u32 = 0x5630_3138;
 /// `REG` of CRIU's `fd_types`.
 const TYPE_REGULAR: i32 = 1;
 
@@ -66,6 +66,11 @@ struct Owner {
     pid: u32,
 }
 
+/// The messages of an image.
+pub(super) fn entries(image: &[u8]) -> Result<Vec<&[u8]>, ImageError> {
+    framing::entries(image, FILES_MAGIC).map_err(|cause| ImageError::Framing { kind: KIND, cause })
+}
+
 /// The regular file at `path`, opened for reading.
 fn regular_file(id: u32, path: &str) -> FileEntry {
     let regular = RegularFile {
@@ -91,8 +96,7 @@ pub(super) struct FilesImage<'a> {
 
 impl<'a> FilesImage<'a> {
     pub(super) fn parse(image: &'a [u8]) -> Result<Self, ImageError> {
-        let messages =
-            framing::entries(image, FILES_MAGIC).map_err(|cause| ImageError::Framing { kind: KIND, cause })?;
+        let messages = entries(image)?;
         let (mut names, mut last_id) = (HashMap::new(), 0);
         for (entry, message) in messages.iter().enumerate() {
             let file = FileEntry::decode(*message).map_err(|cause| ImageError::Message {
@@ -159,7 +163,7 @@ impl<'a> FilesImage<'a> {
 /// # Errors
 /// If the image does not parse.
 pub fn renumber_pipes(image: &[u8], numbers: &HashMap<u32, u32>) -> Result<Option<Vec<u8>>, ImageError> {
-    let messages = framing::entries(image, FILES_MAGIC).map_err(|cause| ImageError::Framing { kind: KIND, cause })?;
+    let messages = entries(image)?;
     let mut out = Vec::with_capacity(messages.len());
     for (entry, message) in messages.iter().enumerate() {
         let malformed = |cause| ImageError::Message {

@@ -4,10 +4,9 @@ use std::collections::HashMap;
 
 use prost::Message as _;
 
+use super::files::{FILES_MAGIC, KIND, entries};
 use super::{ImageError, framing, wire};
 
-const KIND: &str = "files";
-const FILES_MAGIC: u32 = 0x5630_3138;
 /// Field numbers of [`FileEntry::socket`], and of fields of a socket.
 const FIELD_SOCKET: u64 = 16;
 const FIELD_NAME: u64 = 11;
@@ -142,10 +141,6 @@ fn path(socket: &Socket) -> Vec<u8> {
 fn named(socket: &[u8], path: &[u8]) -> Result<Vec<u8>, wire::WireError> {
     let name = [path, &[0]].concat();
     wire::with_bytes(&wire::without(socket, FIELD_DIRECTORY)?, FIELD_NAME, &name)
-}
-
-fn entries(image: &[u8]) -> Result<Vec<&[u8]>, ImageError> {
-    framing::entries(image, FILES_MAGIC).map_err(|cause| ImageError::Framing { kind: KIND, cause })
 }
 
 /// Replaces the UNIX sockets, by the ids of their files, for which there are others. All else stays as it is.
