@@ -214,6 +214,27 @@ fn masked(reply: &Reply) -> Value {
     body
 }
 
+/// Compares a function of `awslambdaric` with its task below the emulator, where both can be had. Returns whether pip
+/// has the packages for this machine's Python.
+pub fn python_is_alike(platform: &Client, function: &str, task: &Path, requirements: &Path) -> bool {
+    let packages = tempfile::tempdir().unwrap();
+    if !install(requirements, packages.path(), &[]) {
+        return false;
+    }
+    let command = ["python3", "-m", "awslambdaric", "app.handler"];
+    let path = packages.path().to_str().unwrap();
+    if let Some(emulated) = Emulated::start(task, &command, &[("PYTHONPATH", path)]) {
+        let events = [
+            r#"{"name": "Ada"}"#,
+            r#"{"raise": "why"}"#,
+            "no JSON",
+            r#"{"name": "é\u0000"}"#,
+        ];
+        assert_alike(platform, function, &emulated, &events);
+    }
+    true
+}
+
 /// Compares what a function and the emulator answer to each event. After one that ends the process, waits until the
 /// function answers again.
 #[track_caller]

@@ -8,9 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use rekindle_e2e::cluster::Size;
-use rekindle_e2e::lambda::{
-    Emulated, NODE_24, assert_alike, emulated, greets, has_a_snapshot, install, invoke, sample,
-};
+use rekindle_e2e::lambda::{NODE_24, assert_alike, emulated, greets, has_a_snapshot, invoke, python_is_alike, sample};
 use rekindle_e2e::s3::ObjectStore;
 use rekindle_e2e::{Cluster, Folder, Platform, Reply, skip, until};
 use rekindle_wire::WorkerId;
@@ -58,20 +56,9 @@ fn a_program_of_awslambdaric_answers_as_under_the_emulator() {
     assert_eq!(event(r#"{"name": "Bo"}"#).ok().json()["greeting"], "Hello, Bo!");
     event(r#"{"raise": "no"}"#).error(502, "function_error");
 
-    let packages = tempfile::tempdir().unwrap();
-    if !install(&folder.path().join("requirements.txt"), packages.path(), &[]) {
-        return skip("pip is missing, or cannot install awslambdaric for this machine's Python");
-    }
-    let command = ["python3", "-m", "awslambdaric", "app.handler"];
-    let path = packages.path().to_str().unwrap();
-    if let Some(emulated) = Emulated::start(folder.path(), &command, &[("PYTHONPATH", path)]) {
-        let events = [
-            r#"{"name": "Ada"}"#,
-            r#"{"raise": "why"}"#,
-            "no JSON",
-            r#"{"name": "é\u0000"}"#,
-        ];
-        assert_alike(shared(), "lambda-python", &emulated, &events);
+    let requirements = folder.path().join("requirements.txt");
+    if !python_is_alike(shared(), "lambda-python", folder.path(), &requirements) {
+        skip("pip is missing, or cannot install awslambdaric for this machine's Python")
     }
 }
 

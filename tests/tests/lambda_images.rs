@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 use rekindle_e2e::lambda::{
-    Emulated, NODE_24, assert_alike, emulated, greets, has_a_snapshot, install, invoke, sample,
+    NODE_24, assert_alike, emulated, greets, has_a_snapshot, install, invoke, python_is_alike, sample,
 };
 use rekindle_e2e::{Folder, Platform, binaries, skip};
 use serde_json::{Value, json};
@@ -107,20 +107,8 @@ fn an_image_with_awslambdaric_answers_as_under_the_emulator() {
     fs::write(&dockerfile, text.replace("TZ=", "PYTHONPATH=/var/runtime TZ=")).unwrap();
     greets(shared(), &folder, "image-python", Some(1));
 
-    let packages = tempfile::tempdir().unwrap();
-    if install(&of.path().join("requirements.txt"), packages.path(), &[]) {
-        let command = ["python3", "-m", "awslambdaric", "app.handler"];
-        let path = packages.path().to_str().unwrap();
-        if let Some(emulated) = Emulated::start(&task, &command, &[("PYTHONPATH", path)]) {
-            let events = [
-                r#"{"name": "Ada"}"#,
-                r#"{"raise": "why"}"#,
-                "no JSON",
-                r#"{"name": "é\u0000"}"#,
-            ];
-            assert_alike(shared(), "image-python", &emulated, &events);
-        }
-    }
+    let requirements = of.path().join("requirements.txt");
+    python_is_alike(shared(), "image-python", &task, &requirements);
 
     // Another handler of the same image, as with `ImageConfig.Command` on AWS.
     let other = [("command", "[\"/lambda-entrypoint.sh\", \"told.handler\"]")];
