@@ -36,6 +36,11 @@ impl Programs {
         Ok(Self(dir))
     }
 
+    /// Their directory.
+    pub fn directory(&self) -> &Path {
+        &self.0
+    }
+
     /// `fn`.
     pub fn cli(&self) -> PathBuf {
         self.0.join("fn")

@@ -24,7 +24,7 @@ pub use self::size::Size;
 use crate::binaries::{self, Programs};
 use crate::child::{self, Parked, STOP_LIMIT};
 use crate::hub::{self, Host};
-use crate::{Client, leftovers, until};
+use crate::{Client, imported, leftovers, until};
 
 const LIMIT: Duration = Duration::from_secs(90);
 const GUIDE: &str = include_str!("../../docs/how-to/run-a-cluster.md");
@@ -118,6 +118,10 @@ impl Cluster {
         let link = directory(&Role::Worker.nth(0)).join("cache/runtimes");
         let runtimes = size.runtimes.as_deref().unwrap_or_else(|| binaries::runtimes());
         std::os::unix::fs::symlink(runtimes, link).unwrap();
+        if size.programs.is_none() && size.runtimes.is_none() {
+            let cache = directory(&Role::Worker.nth(0)).join("cache");
+            imported::fill_cache(&cache).unwrap_or_else(|e| panic!("{e:#}"));
+        }
         let mut cluster = Self {
             root,
             endpoint,

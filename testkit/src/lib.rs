@@ -19,6 +19,7 @@ pub mod client;
 pub mod cluster;
 pub mod folder;
 pub mod hub;
+mod imported;
 pub mod leftovers;
 pub mod load;
 pub mod platform;

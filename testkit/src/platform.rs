@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::binaries::{self, Programs};
 use crate::child::{self, Parked, STOP_LIMIT};
-use crate::{Client, leftovers};
+use crate::{Client, imported, leftovers};
 
 /// Limit to be ready: it imports the root filesystems at its first start.
 const READY_LIMIT: Duration = Duration::from_secs(90);
@@ -101,6 +101,10 @@ impl Platform {
         let runtimes = options.runtimes.as_deref().unwrap_or_else(|| binaries::runtimes());
         std::os::unix::fs::symlink(runtimes, root.path().join("cache/runtimes"))
             .context("the runtimes cannot be linked")?;
+        // Other programs or archives make other layers.
+        if options.programs.is_none() && options.runtimes.is_none() {
+            imported::fill_own_store(root.path())?;
+        }
         let port = free_port()?;
         let client = Client::new(
             programs.clone(),

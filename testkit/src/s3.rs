@@ -5,6 +5,7 @@
 //! it is written in one piece and is far smaller than the buffer.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use crate::{Options, block_on};
+use crate::{Options, block_on, imported};
 
 const KEY: &str = "tests";
 const SECRET: &str = "secret-of-the-tests";
@@ -75,7 +76,7 @@ pub struct ObjectStore {
     server: SocketAddr,
     line: SocketAddr,
     shared: Arc<Shared>,
-    _root: TempDir,
+    _root: Option<TempDir>,
 }
 
 impl ObjectStore {
@@ -87,8 +88,18 @@ impl ObjectStore {
     /// Starts it at another address of this machine.
     pub fn start_at(address: Ipv4Addr) -> Self {
         let root = tempfile::tempdir().unwrap();
+        let served = root.path().join("s3");
+        imported::fill_server(&served).unwrap_or_else(|e| panic!("{e:#}"));
+        Self {
+            _root: Some(root),
+            ..Self::start_in(&served, address)
+        }
+    }
+
+    /// Starts it with the objects of a directory, which is empty or was such a store's.
+    pub(crate) fn start_in(root: &Path, address: Ipv4Addr) -> Self {
         let config = Config {
-            root: root.path().join("s3"),
+            root: root.to_owned(),
             access_key: KEY.to_owned(),
             secret_key: SECRET.to_owned(),
             buckets: vec![BUCKET.to_owned()],
@@ -114,7 +125,7 @@ impl ObjectStore {
             server,
             line,
             shared,
-            _root: root,
+            _root: None,
         }
     }
 

@@ -1,0 +1,124 @@
+//! The root filesystems, as a store has them once `fn` has imported them. Every platform under test has a store of its
+//! own, and compressing them again for each takes 2.4 s of processor time. So each build of `fn` imports them once, and
+//! what it stored is linked into every new store. Nothing writes to an object in place.
+
+use std::collections::hash_map::DefaultHasher;
+use std::fs::{self, File};
+use std::hash::{Hash as _, Hasher as _};
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::LazyLock;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::binaries::{self, Programs};
+use crate::s3::ObjectStore;
+
+/// What the names of their directories begin with, beside the programs.
+const PREFIX: &str = "imported-";
+
+/// Fills a platform's own store, which must be new, and its cache.
+pub(crate) fn fill_own_store(root: &Path) -> Result<()> {
+    link(&made()?.join("own"), &root.join("data/s3"))?;
+    fill_cache(&root.join("cache"))
+}
+
+/// Fills the directory of an S3 server of ours, which must be new.
+pub(crate) fn fill_server(root: &Path) -> Result<()> {
+    link(&made()?.join("served"), root)
+}
+
+/// Tells a platform's cache what the archives became, so that it does not read them.
+pub(crate) fn fill_cache(cache: &Path) -> Result<()> {
+    link(&made()?.join("cache/imported"), &cache.join("imported"))
+}
+
+/// Their directory, which is made if there is none for these programs and archives.
+fn made() -> Result<&'static Path> {
+    static MADE: LazyLock<Result<PathBuf>> = LazyLock::new(find_or_make);
+    match &*MADE {
+        Ok(made) => Ok(made),
+        Err(e) => Err(anyhow::anyhow!("{e:#}")),
+    }
+}
+
+fn find_or_make() -> Result<PathBuf> {
+    let (programs, runtimes) = (Programs::find(None)?, binaries::runtimes());
+    let beside = programs.directory();
+    let lock = File::create(beside.join("imported.lock")).context("no lock can be made")?;
+    lock.lock().context("the lock cannot be had")?;
+    let made = beside.join(format!("{PREFIX}{:016x}", key(&programs, runtimes)?));
+    if made.exists() {
+        return Ok(made);
+    }
+    // Of earlier builds; or whoever made it was killed.
+    for old in fs::read_dir(beside)?.flatten() {
+        if old.file_name().to_string_lossy().starts_with(PREFIX) {
+            fs::remove_dir_all(old.path())?;
+        }
+    }
+    let new = beside.join(format!("{PREFIX}new"));
+    fs::create_dir_all(new.join("cache"))?;
+    std::os::unix::fs::symlink(runtimes, new.join("cache/runtimes"))?;
+    let own = format!("file://{}", new.join("own").display());
+    import(&programs, &new.join("cache"), &own, &[])?;
+    let server = ObjectStore::start_in(&new.join("served"), Ipv4Addr::LOCALHOST);
+    import(&programs, &new.join("cache"), &server.endpoint(), &server.environment())?;
+    fs::rename(&new, &made)?;
+    Ok(made)
+}
+
+/// What tells these programs and archives from others, without reading them.
+fn key(programs: &Programs, runtimes: &Path) -> Result<u64> {
+    let mut hasher = DefaultHasher::new();
+    let archives = fs::read_dir(runtimes)?.collect::<io::Result<Vec<_>>>()?;
+    let mut files: Vec<PathBuf> = archives.iter().map(fs::DirEntry::path).collect();
+    files.sort();
+    files.push(programs.cli());
+    for file in files {
+        let meta = fs::metadata(&file).with_context(|| format!("{}: cannot be read", file.display()))?;
+        (file, meta.ino(), meta.len(), meta.ctime(), meta.ctime_nsec()).hash(&mut hasher);
+    }
+    Ok(hasher.finish())
+}
+
+fn import(programs: &Programs, cache: &Path, endpoint: &str, env: &[(String, String)]) -> Result<()> {
+    let mut command = Command::new(programs.cli());
+    command
+        .args(["runtimes", "import", "--s3-endpoint", endpoint])
+        .env("FN_CACHE", cache)
+        .envs(env.iter().map(|(k, v)| (k, v)))
+        .stdin(Stdio::null());
+    let ended = command.output().context("`fn runtimes import` cannot be started")?;
+    ensure!(
+        ended.status.success(),
+        "{endpoint}: {}",
+        String::from_utf8_lossy(&ended.stderr)
+    );
+    Ok(())
+}
+
+/// Links the files below a directory into another, but for a server's lock; copies them to another filesystem.
+fn link(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("{}: cannot be made", to.display()))?;
+    for entry in fs::read_dir(from).with_context(|| format!("{}: cannot be read", from.display()))? {
+        let entry = entry?;
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        if entry.file_type()?.is_dir() {
+            link(&source, &target)?;
+            continue;
+        }
+        if entry.file_name() == "LOCK" {
+            continue;
+        }
+        match fs::hard_link(&source, &target) {
+            Err(e) if e.kind() == io::ErrorKind::CrossesDevices => fs::copy(&source, &target).map(drop),
+            other => other,
+        }
+        .with_context(|| format!("{}: cannot be linked", target.display()))?;
+    }
+    Ok(())
+}
