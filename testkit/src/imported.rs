@@ -80,7 +80,7 @@ fn key(programs: &Programs, runtimes: &Path) -> Result<u64> {
     files.push(programs.cli());
     for file in files {
         let meta = fs::metadata(&file).with_context(|| format!("{}: cannot be read", file.display()))?;
-        (file, meta.ino(), meta.len(), meta.ctime(), meta.ctime_nsec()).hash(&mut hasher);
+        (file, meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec()).hash(&mut hasher);
     }
     Ok(hasher.finish())
 }
