@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use anyhow::{Context as _, Result, ensure};
 
 /// The names of the root filesystems.
-const RUNTIMES: [&str; 4] = ["base", "python", "node", "build"];
+pub(crate) const RUNTIMES: [&str; 4] = ["base", "python", "node", "build"];
 
 /// The directory of `fn` and `rekindle-init`.
 #[derive(Debug, Clone)]

@@ -11,6 +11,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -19,6 +20,8 @@ use crate::s3::ObjectStore;
 
 /// What the names of their directories begin with, beside the programs.
 const PREFIX: &str = "imported-";
+/// How long tests may need them.
+const IN_USE: Duration = Duration::from_secs(3600);
 
 /// Fills a platform's own store, which must be new, and its cache.
 pub(crate) fn fill_own_store(root: &Path) -> Result<()> {
@@ -54,13 +57,18 @@ fn find_or_make() -> Result<PathBuf> {
     if made.exists() {
         return Ok(made);
     }
-    // Of earlier builds; or whoever made it was killed.
+    // Those of earlier builds go, unless tests of one may still run.
     for old in fs::read_dir(beside)?.flatten() {
-        if old.file_name().to_string_lossy().starts_with(PREFIX) {
+        let is_theirs = old.file_name().to_string_lossy().starts_with(PREFIX);
+        if is_theirs && old.metadata()?.modified()?.elapsed().is_ok_and(|age| age > IN_USE) {
             fs::remove_dir_all(old.path())?;
         }
     }
     let new = beside.join(format!("{PREFIX}new"));
+    // Whoever began it was killed.
+    if new.exists() {
+        fs::remove_dir_all(&new)?;
+    }
     fs::create_dir_all(new.join("cache"))?;
     std::os::unix::fs::symlink(runtimes, new.join("cache/runtimes"))?;
     let own = format!("file://{}", new.join("own").display());
@@ -74,11 +82,9 @@ fn find_or_make() -> Result<PathBuf> {
 /// What tells these programs and archives from others, without reading them.
 fn key(programs: &Programs, runtimes: &Path) -> Result<u64> {
     let mut hasher = DefaultHasher::new();
-    let archives = fs::read_dir(runtimes)?.collect::<io::Result<Vec<_>>>()?;
-    let mut files: Vec<PathBuf> = archives.iter().map(fs::DirEntry::path).collect();
-    files.sort();
-    files.push(programs.cli());
-    for file in files {
+    // Archives of other runtimes may come meanwhile: a platform imports them itself.
+    let archives = binaries::RUNTIMES.map(|name| runtimes.join(format!("{name}.tar")));
+    for file in archives.into_iter().chain([programs.cli()]) {
         let meta = fs::metadata(&file).with_context(|| format!("{}: cannot be read", file.display()))?;
         (file, meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec()).hash(&mut hasher);
     }
