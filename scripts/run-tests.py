@@ -10,6 +10,7 @@ failed.
 """
 
 import concurrent.futures
+import itertools
 import json
 import os
 import pathlib
@@ -26,6 +27,8 @@ FENCE = re.compile(r"^\s*//[/!]\s*```(.*)$", re.M)
 NO_CODE = {"text", "ignore", "json", "toml", "sh"}
 # What one program has of memory at least: its platforms, their functions, and the store of their snapshots.
 MEMORY = 5 << 30
+# The program whose modules are run apart.
+END_TO_END = "e2e"
 # How long the tests of each took when it was last looked at, seconds: the longest begin first, so that none is left
 # over at the end. The others take less.
 LONG = {
@@ -35,7 +38,7 @@ LONG = {
     "rekindle_snapshotter": 95, "conformance": 94, "orphans": 91, "durability": 91, "databases": 89,
     "lazy_images": 87, "network": 87, "hostile_images": 86, "platform": 85, "adversary": 84, "secrets": 84,
     "oracle": 78, "encryption": 73, "idle_memory": 71, "sharing": 70, "images": 68, "arrivals": 67,
-    "rekindle_worker": 66, "damage": 64, "command_line": 62, "loop": 60, "parked": 60, "files": 57, "protocols": 57,
+    "rekindle_worker": 66, "damage": 64, "command_line": 62, "lifecycle": 60, "parked": 60, "files": 57, "protocols": 57,
     "rehearsal": 57, "roles": 56, "collection": 52, "root_inside": 51, "upgrade": 50, "usage": 48,
     "function_calls_between_hosts": 48, "traces": 48, "identity": 48, "hosts": 48, "events": 47, "backup": 47,
     "adversary_moves": 44, "samples": 44, "clones": 42, "limits": 42, "differ": 40,
@@ -64,8 +67,16 @@ def has_examples():
     return False
 
 
+def modules(executable, package):
+    """The end-to-end tests by module, each to be run in a process of its own: its name, command and package."""
+    listed = subprocess.run([executable, "--list", "--format", "terse"], cwd=package, stdout=subprocess.PIPE, check=True)
+    tests = re.findall(r"^(.+): test$", listed.stdout.decode(), re.M)
+    by_module = itertools.groupby(sorted(tests), key=lambda test: test.split("::")[0])
+    return [(module, [executable, "--exact", *names], package) for module, names in by_module]
+
+
 def programs(arguments):
-    """The test programs, each with its name and the directory of its package."""
+    """What is to be run, longest first: each with its name, command and the directory of its package."""
     command = [*CARGO, "--no-run", "--message-format=json-render-diagnostics", *arguments]
     built = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     if built.returncode:
@@ -75,7 +86,8 @@ def programs(arguments):
         message = json.loads(line)
         if message["reason"] == "compiler-artifact" and message["profile"]["test"] and message["executable"]:
             package = pathlib.Path(message["manifest_path"]).parent
-            found.append((message["target"]["name"], message["executable"], package))
+            name, executable = message["target"]["name"], message["executable"]
+            found += modules(executable, package) if name == END_TO_END else [(name, [executable], package)]
     return sorted(found, key=lambda program: -LONG.get(program[0], 0))
 
 
@@ -84,16 +96,16 @@ def main():
     printing, started, took = threading.Lock(), time.monotonic(), []
 
     def run(program):
-        name, executable, package = program
+        name, command, package = program
         began = time.monotonic()
         environment = {**os.environ, "CARGO_MANIFEST_DIR": str(package)}
         ended = subprocess.run(
-            [executable], cwd=package, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            command, cwd=package, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, check=False,
         )
         with printing:
             took.append((time.monotonic() - began, name))
-            print(f"     Running {name} of {package.name} ({executable})", flush=True)
+            print(f"     Running {name} of {package.name} ({command[0]})", flush=True)
             sys.stdout.buffer.write(ended.stdout)
             if ended.returncode:
                 print(f"run-tests: {name} of {package.name} ended with {ended.returncode}")
