@@ -12,7 +12,7 @@ use std::process::Command;
 use rekindle_e2e::lambda::{
     NODE_24, assert_alike, emulated, greets, has_a_snapshot, install, invoke, python_is_alike, sample,
 };
-use rekindle_e2e::{Folder, Platform, binaries, skip};
+use rekindle_e2e::{Folder, Platform, Reply, binaries, skip};
 use serde_json::{Value, json};
 
 /// What all images have. The user's files are where AWS's base images have them.
@@ -57,7 +57,7 @@ fn image(name: &str, root: &str, handler: &str, bootstrap: Option<&str>) -> Opti
         skip("buildah is missing: run scripts/setup.sh test-packages");
         return None;
     }
-    let settings = "memory = \"256MiB\"\ntimeout = \"10s\"\nidle = \"60s\"\n";
+    let settings = "memory = \"256MiB\"\ntimeout = \"10s\"\nboot_timeout = \"60s\"\nidle = \"60s\"\n";
     let manifest = format!("name = \"{name}\"\nimage = \".\"\ninterface = \"lambda\"\n{settings}");
     let dockerfile = format!("{DOCKERFILE}CMD [\"{handler}\"]\n");
     let folder = Folder::with_manifest(&manifest).file("Dockerfile", &dockerfile);
@@ -159,4 +159,121 @@ fn an_image_with_a_program_of_go_answers_as_under_the_emulator() {
         ];
         assert_alike(shared(), "image-go", &emulated, &events);
     }
+}
+
+#[test]
+fn an_image_with_a_program_of_lambda_runtime_answers_as_under_the_emulator() {
+    let Some(of) = sample("rust") else { return };
+    let Some(folder) = image("image-rust", "base", "handler", None) else {
+        return;
+    };
+    copy(&of.path().join("bootstrap"), &folder.path().join("runtime"));
+    greets(shared(), &folder, "image-rust", Some(1));
+    let streamed = shared().get("image-rust", "/?stream=3").ok();
+    assert_eq!(streamed.text(), "0\n1\n2\n");
+    if let Some(emulated) = emulated(&of, "handler") {
+        let events = [
+            r#"{"name": "é\u0000"}"#,
+            r#"{"raise": "why"}"#,
+            r#"{"panic": "no way on"}"#,
+            "no JSON",
+            r#"{"stream": 3}"#,
+            r#"{"exit": 3}"#,
+        ];
+        assert_alike(shared(), "image-rust", &emulated, &events);
+    }
+}
+
+/// The client's class, which starts the runtime.
+const JAVA_CLIENT: &str = "com.amazonaws.services.lambda.runtime.api.client.AWSLambda";
+
+/// Lays out the sample of Java as AWS's base images have it: the Java runtime below `/var/lang`, the client's libraries
+/// below `/var/runtime/lib`, the user's classes in `/var/task`, and libraries of the user's in its `lib`.
+fn lay_out_java(of: &Path, folder: &Path) {
+    copy(&of.join("jre"), &folder.join("lang"));
+    let dockerfile = folder.join("Dockerfile");
+    let text = fs::read_to_string(&dockerfile).unwrap();
+    fs::write(
+        &dockerfile,
+        text.replace("COPY runtime/", "COPY lang/ /var/lang/\nCOPY runtime/"),
+    )
+    .unwrap();
+    for libraries in ["runtime/lib", "task/lib"] {
+        fs::create_dir(folder.join(libraries)).unwrap();
+    }
+    for jar in fs::read_dir(of.join("target/dependency")).unwrap() {
+        let jar = jar.unwrap().path();
+        let is_users = jar.file_name().unwrap().to_string_lossy().starts_with("org-crac");
+        copy(&jar, &folder.join(if is_users { "task/lib" } else { "runtime/lib" }));
+    }
+    copy(&of.join("target/classes/sample"), &folder.join("task"));
+    let counter = binaries::checkout().join("tests/functions/lambda-image/Counter.java");
+    let mut compiling = Command::new("javac");
+    compiling
+        .args(["--release", "17", "-cp"])
+        .arg(of.join("target/dependency/*"));
+    compiling.arg("-d").arg(folder.join("task")).arg(counter);
+    assert!(compiling.status().unwrap().success());
+}
+
+/// What the counter answers, in a copy of its own.
+fn counted() -> (Reply, Value) {
+    let answer = shared().fresh("restored", "image-counter", "/").ok();
+    let body = answer.json();
+    assert_eq!(body["request"], answer.header("x-request-id"));
+    (answer, body)
+}
+
+#[test]
+fn an_image_with_aws_s_java_client_answers_as_under_the_emulator() {
+    let Some(of) = sample("java") else { return };
+    let start = format!(
+        "/var/lang/bin/java -XX:+UseSerialGC -Dorg.crac.Core.Compat=com.amazonaws.services.lambda.crac \
+         -cp '/var/runtime/lib/*' {JAVA_CLIENT}"
+    );
+    let handler = "sample.Greeter::handleRequest";
+    let Some(folder) = image("image-java", "base", handler, Some(&start)) else {
+        return;
+    };
+    lay_out_java(of.path(), folder.path());
+    greets(shared(), &folder, "image-java", Some(1));
+    if let Some(emulated) = emulated(&of, handler) {
+        let events = [
+            r#"{"name": "é\u0000"}"#,
+            r#"{"raise": "why"}"#,
+            "1",
+            "no JSON",
+            r#"{"exit": 3}"#,
+        ];
+        assert_alike(shared(), "image-java", &emulated, &events);
+    }
+
+    // The same image with an entry point as AWS tells it for images that are not its own, and with another handler.
+    let libraries = "/var/runtime/lib/*:/var/task:/var/task/lib/*";
+    let command = [
+        "/var/lang/bin/java",
+        "-cp",
+        libraries,
+        JAVA_CLIENT,
+        "sample.Counter::handleRequest",
+    ];
+    let command = [("command", &*json!(command).to_string())];
+    folder.set("image-counter", &command).unwrap();
+    has_a_snapshot(&shared().deploy(&folder));
+    let copies = [counted(), counted()];
+    let [(first, a), (second, b)] = &copies;
+    assert_ne!(first.instance(), second.instance());
+    for told in [a, b] {
+        assert_eq!((&told["begun"], &told["calls"]), (&a["begun"], &json!(1)), "{told}");
+        assert_eq!(
+            (&told["handler"], &told["folder"]),
+            (&json!(""), &json!("/var/task")),
+            "{told}"
+        );
+    }
+    for own in ["id", "random"] {
+        assert_ne!(a[own], b[own]);
+    }
+    let again = shared().get("image-counter", "/").ok();
+    assert_eq!((again.start(), &again.json()["calls"]), ("warm", &json!(2)));
 }
