@@ -48,7 +48,7 @@ pub(crate) async fn receive(
     let upload = if is_deploy {
         intake.receive(&parts.headers, body, u64::MAX, sender).await?
     } else {
-        let received = intake.whole(body, BODY_MAX).await?;
+        let received = intake.whole(body, BODY_MAX, sender.client.as_ref()).await?;
         Upload::Kept(received.ok_or_else(too_large)?)
     };
     Ok((Request::from_parts(parts, ()), upload))

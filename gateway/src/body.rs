@@ -31,7 +31,7 @@ use rekindle_wire::manifest::ByteSize;
 use rekindle_wire::{ApiError, ErrorCode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::budget::{Budget, Room};
+use crate::budget::{Budget, Exhausted, Room};
 use crate::clients::{CALLS_MAX, EARLY_MAX, Held};
 use crate::headers;
 use crate::metrics::Metrics;
@@ -147,17 +147,14 @@ impl Intake {
         if length == Some(0) {
             return Ok(Upload::Kept(Received::default()));
         }
-        let mut unread = self.memory.room();
+        let mut unread = self.memory.room(sender.client.as_ref());
         let sent_ahead = length.unwrap_or(u64::MAX).min(sender.window.into());
-        if unread
+        unread
             .grow_to(usize::try_from(sent_ahead).unwrap_or(usize::MAX))
-            .is_err()
-        {
-            return Err(self.refused("body_memory", no_memory()));
-        }
+            .map_err(|why| self.no_memory(why))?;
         let mut body = Paced::new(body, self.rate);
         let early = length.is_none().then_some(sender);
-        let (first, ending) = self.first(&mut body, KEPT_MAX, early).await?;
+        let (first, ending) = self.first(&mut body, KEPT_MAX, sender.client.as_ref(), early).await?;
         body.is_call = sender.is_call;
         let left = max
             .checked_sub(first.bytes.len() as u64)
@@ -188,9 +185,14 @@ impl Intake {
     ///
     /// # Errors
     /// As for [`Self::receive`].
-    pub(crate) async fn whole(&self, body: Body, max: usize) -> Result<Option<Received>, ApiError> {
+    pub(crate) async fn whole(
+        &self,
+        body: Body,
+        max: usize,
+        client: Option<&Arc<Held>>,
+    ) -> Result<Option<Received>, ApiError> {
         let mut body = Paced::new(body, self.rate);
-        let (received, _) = self.first(&mut body, max + 1, None).await?;
+        let (received, _) = self.first(&mut body, max + 1, client, None).await?;
         Ok((received.bytes.len() <= max).then_some(received))
     }
 
@@ -200,9 +202,10 @@ impl Intake {
         &self,
         body: &mut Paced,
         enough: usize,
+        client: Option<&Arc<Held>>,
         early: Option<&Sender>,
     ) -> Result<(Received, First), ApiError> {
-        match tokio::time::timeout(FIRST_LIMIT, self.gather(body, enough, early)).await {
+        match tokio::time::timeout(FIRST_LIMIT, self.gather(body, enough, client, early)).await {
             Ok(gathered) => gathered,
             Err(_) => Err(self.refused("slow_body", too_slow())),
         }
@@ -212,9 +215,10 @@ impl Intake {
         &self,
         body: &mut Paced,
         enough: usize,
+        client: Option<&Arc<Held>>,
         mut early: Option<&Sender>,
     ) -> Result<(Received, First), ApiError> {
-        let mut room = self.memory.room();
+        let mut room = self.memory.room(client);
         let (mut only, mut all, mut trailers) = (Bytes::new(), BytesMut::new(), None);
         let ending = loop {
             if http_body::Body::is_end_stream(body) {
@@ -267,9 +271,7 @@ impl Intake {
                 }
                 grown
             };
-            if grown.is_err() {
-                return Err(self.refused("body_memory", no_memory()));
-            }
+            grown.map_err(|why| self.no_memory(why))?;
         };
         let bytes = if all.is_empty() { only } else { all.freeze() };
         let received = Received {
@@ -293,6 +295,23 @@ impl Intake {
         };
         let place = self.early.clone().try_acquire_owned().ok()?;
         Some((place, of_client))
+    }
+
+    fn no_memory(&self, why: Exhausted) -> ApiError {
+        let (reason, code, message) = match why {
+            Exhausted::All => (
+                "body_memory",
+                ErrorCode::Unavailable,
+                "the gateway holds as many requests' bodies as it may: try again, or raise --body-memory",
+            ),
+            Exhausted::Client => (
+                "client_body_memory",
+                ErrorCode::TooManyRequests,
+                "the gateway holds as much of one client's bodies as it may, a quarter of --body-memory: send fewer at \
+                 once, or send them faster",
+            ),
+        };
+        self.refused(reason, ApiError::new(code, message))
     }
 
     fn refused(&self, reason: &'static str, error: ApiError) -> ApiError {
@@ -379,13 +398,6 @@ fn too_many_calls() -> ApiError {
     ApiError::new(
         ErrorCode::Unavailable,
         "the gateway, or this client, has as many calls open as it takes: end some, or try again",
-    )
-}
-
-fn no_memory() -> ApiError {
-    ApiError::new(
-        ErrorCode::Unavailable,
-        "the gateway holds as many requests' bodies as it may: try again, or raise --body-memory",
     )
 }
 

@@ -140,6 +140,11 @@ async fn answer(
     let may_read = |caller: &access::Caller| caller.has(AccessRole::Reader, &Scope::Function(function.clone()));
     let reads_output = shown.known().is_some_and(may_read);
     gateway.take_of_rate(&function)?;
+    let held = gateway.clients.call(call.caller.namespace()).map_err(|limit| {
+        gateway.dispatch.metrics.refused(limit.as_str());
+        limit.error()
+    })?;
+    let client = Some(Arc::new(held));
     if call.how == CallKind::Later {
         let asked = Asked {
             function,
@@ -147,6 +152,7 @@ async fn answer(
             invocation: "event",
             request_id: request_id.to_owned(),
             peer: SANDBOX,
+            client,
             owner: Some(format!("function {}", call.caller)),
             names_callbacks: false,
             depth: call.depth,
@@ -167,7 +173,7 @@ async fn answer(
         peer: SANDBOX,
         arrived,
         connection: CancellationToken::new(),
-        client: None,
+        client,
         attempt: None,
         chain: Chain {
             depth: call.depth,

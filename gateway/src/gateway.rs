@@ -285,6 +285,7 @@ impl Gateway {
             invocation,
             request_id: request_id.to_owned(),
             peer,
+            client: of_api.client.clone(),
             names_callbacks: caller
                 .as_ref()
                 .is_some_and(|caller| caller.has(AccessRole::Deployer, &Scope::Function(function.clone()))),

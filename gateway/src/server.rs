@@ -124,7 +124,10 @@ async fn run(config: Config, listeners: Listeners, shutdown: BoxFuture<'static, 
     };
     let shown = certificates.clone();
     metrics.observe_certificates(move || shown.as_ref().map(|c| c.expiries()).unwrap_or_default());
-    let clients = Clients::new(config.clients.clone());
+    let clients = Clients::new(
+        config.clients.clone(),
+        u32::try_from(config.max_in_flight).unwrap_or(u32::MAX),
+    );
     let renewing = renewing(&config)?;
     let workers = Workers::new(config.member.as_deref(), config.in_process.clone())?;
     let keepers = [

@@ -83,6 +83,9 @@ pub enum StartError {
     /// CRIU's bundle is incomplete.
     #[error("{} is missing; run `fn doctor`", .0.display())]
     Criu(PathBuf),
+    /// The program of the sandboxes' first process is not there.
+    #[error("{} is missing: it comes with `fn`, and belongs beside it", .0.display())]
+    Init(PathBuf),
 }
 
 /// Starts a worker, which reports to the scheduler through `scheduler`.
@@ -103,6 +106,9 @@ pub(crate) async fn start(mut config: WorkerConfig, scheduler: Transport) -> Res
         if !path.exists() {
             return Err(StartError::Criu(path));
         }
+    }
+    if !config.init_binary.exists() {
+        return Err(StartError::Init(config.init_binary));
     }
     let directories = Directories::make(&config)?;
     let cgroups = control_groups(&config)?;

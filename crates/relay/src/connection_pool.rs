@@ -22,8 +22,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use http::header::HOST;
-use http::{HeaderMap, HeaderValue, Request, Response, Uri};
+use http::header::{CONNECTION, HOST};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
@@ -139,7 +139,8 @@ impl ConnectionPool {
         }
     }
 
-    /// The same for a destination that may leave a request's body unread: closes what carried one.
+    /// The same for a destination that may leave a request's body unread, or write a body where none may be: closes
+    /// what carried such a request, and says so in it.
     #[must_use]
     pub fn without_reuse_after_bodies(self) -> Self {
         Self {
@@ -170,7 +171,14 @@ impl ConnectionPool {
             KeepAlive::Timeout if !resendable => IDLE_BRIEF,
             _ => IDLE,
         };
-        let is_last = !self.reads_bodies && !request.body().is_end_stream();
+        let may_be_out_of_step = !request.body().is_end_stream() || request.method() == Method::HEAD;
+        let is_last = !self.reads_bodies && may_be_out_of_step;
+        if is_last && !request.headers().contains_key(CONNECTION) {
+            // What the function leaves unread is no request then.
+            request
+                .headers_mut()
+                .insert(CONNECTION, HeaderValue::from_static("close"));
+        }
         // Why a reused connection gave no response.
         let mut broken = None;
         loop {
@@ -189,7 +197,12 @@ impl ConnectionPool {
             match connection.exchange(request).await {
                 // A head that arrives in large pieces is parsed before its length is checked.
                 Ok(answer) if head_bytes(answer.headers()) > self.limits.bytes => return Err(SendError::HeadTooLarge),
-                Ok(answer) => return Ok(answer.map(|body| Reply::new(body, connection, self.clone()))),
+                Ok(answer) => {
+                    // Some servers write a body all the same, which would be the next answer.
+                    let has_none = matches!(answer.status(), StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+                    connection.is_reusable &= self.reads_bodies || !has_none;
+                    return Ok(answer.map(|body| Reply::new(body, connection, self.clone())));
+                }
                 Err(mut error) => match (error.take_message(), copy) {
                     // The connection was closed while idle, and the request has not been seen.
                     (Some(unsent), _) if !is_new => request = unsent,

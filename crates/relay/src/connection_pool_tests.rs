@@ -211,6 +211,39 @@ async fn a_body_that_the_destination_leaves_unread_is_nobodys_request() {
 }
 
 #[tokio::test]
+async fn a_body_where_none_may_be_is_nobodys_answer() {
+    let (port, connections) = server(|head| {
+        let answer = match head.split(' ').nth(1) {
+            // The head ends the answer, and what follows comes later.
+            Some("/none") => b"HTTP/1.1 204 No Content\r\n\r\n".to_vec(),
+            Some("/same") => b"HTTP/1.1 304 Not Modified\r\n\r\n".to_vec(),
+            _ => of(head.lines().next().unwrap_or_default()),
+        };
+        (answer, true)
+    })
+    .await;
+    let pool = ConnectionPool::new(HeadLimits::FUNCTION, KeepAlive::Timeout).without_reuse_after_bodies();
+    for (n, (method, path)) in [("HEAD", "/page"), ("GET", "/none"), ("GET", "/same")]
+        .into_iter()
+        .enumerate()
+    {
+        assert_eq!(ask(&pool, port, method, path, Body::empty()).await.unwrap(), "");
+        assert_eq!(get(&pool, port, "/next").await.unwrap(), "GET /next HTTP/1.1");
+        pool.close_idle();
+        assert_eq!(connections.load(Ordering::SeqCst), 2 * (n + 1), "{method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_may_be_left_unread_says_that_it_is_the_last() {
+    let (port, _) = server(|head| (of(head), true)).await;
+    let pool = ConnectionPool::new(HeadLimits::FUNCTION, KeepAlive::Timeout).without_reuse_after_bodies();
+    let says_so = |seen: Bytes| String::from_utf8_lossy(&seen).contains("connection: close");
+    assert!(says_so(ask(&pool, port, "POST", "/", Body::from("x")).await.unwrap()));
+    assert!(!says_so(get(&pool, port, "/").await.unwrap()));
+}
+
+#[tokio::test]
 async fn a_request_is_not_sent_again_over_a_connection_that_has_just_been_opened() {
     let (port, connections) = server(|_| (Vec::new(), false)).await;
     let pool = ConnectionPool::new(HeadLimits::FUNCTION, KeepAlive::Timeout);

@@ -1,6 +1,7 @@
 //! Turns a request into a stored call.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Body;
@@ -15,6 +16,7 @@ use tracing::Instrument as _;
 
 use super::Targets;
 use crate::body::Intake;
+use crate::clients::Held;
 use crate::headers;
 use crate::scheduler::SchedulerClient;
 
@@ -27,6 +29,8 @@ pub(crate) struct Asked {
     pub(crate) invocation: &'static str,
     pub(crate) request_id: String,
     pub(crate) peer: IpAddr,
+    /// What its client holds of its limits.
+    pub(crate) client: Option<Arc<Held>>,
     /// The name of the key that its client has shown.
     pub(crate) owner: Option<String>,
     /// Whether its client may name any callback.
@@ -81,7 +85,10 @@ async fn keep(
     if let (Some(url), false) = (&callback, asked.names_callbacks) {
         check_target(targets, url).await?;
     }
-    let body = intake.whole(body, BODY_MAX).await?.ok_or_else(too_large)?;
+    let body = intake
+        .whole(body, BODY_MAX, asked.client.as_ref())
+        .await?
+        .ok_or_else(too_large)?;
     headers::strip_request(&mut kept);
     if asked.depth > 0 {
         headers::set(&mut kept, CALL_DEPTH, &asked.depth.to_string());

@@ -128,8 +128,20 @@ async fn what_is_over_the_limit_is_refused_by_its_first_part_or_as_it_passes() {
         .unwrap();
     assert!(upload.attempt().collect().await.is_err());
     assert_eq!(upload.check(100_000).unwrap_err().code, ErrorCode::TooLarge);
-    assert!(intake.whole(chunks(vec![vec![0; 50]; 2]), 99).await.unwrap().is_none());
-    assert!(intake.whole(chunks(vec![vec![0; 50]; 2]), 100).await.unwrap().is_some());
+    assert!(
+        intake
+            .whole(chunks(vec![vec![0; 50]; 2]), 99, None)
+            .await
+            .unwrap()
+            .is_none()
+    );
+    assert!(
+        intake
+            .whole(chunks(vec![vec![0; 50]; 2]), 100, None)
+            .await
+            .unwrap()
+            .is_some()
+    );
 }
 
 #[tokio::test]

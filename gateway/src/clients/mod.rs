@@ -1,6 +1,6 @@
-//! Limits for each client: connections, requests in flight, requests a second. A client is an address. For IPv6 it is a
-//! network of 64 bits, since one customer has at least that many. `address` finds the client behind proxies, `bucket`
-//! counts requests a second.
+//! Limits for each client: connections, requests in flight, requests a second, bodies in memory. A client is an address.
+//! For IPv6 it is a network of 64 bits, since one customer has at least that many. All functions of a namespace that
+//! call others are one client, too. `address` finds the client behind proxies, `bucket` counts requests a second.
 
 mod address;
 mod bucket;
@@ -55,12 +55,22 @@ impl Default for ClientLimits {
     }
 }
 
+/// Who has limits of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Who {
+    Address(IpAddr),
+    /// The functions of a namespace, when they call others.
+    Functions(Arc<str>),
+}
+
 /// The limit that a client has reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Limit {
     Connections,
     InFlight,
     Rate,
+    /// Calls in flight between functions.
+    Calls,
 }
 
 impl Limit {
@@ -69,6 +79,7 @@ impl Limit {
             Self::Connections => "client_connections",
             Self::InFlight => "client_in_flight",
             Self::Rate => "client_rate",
+            Self::Calls => "function_calls",
         }
     }
 
@@ -78,6 +89,13 @@ impl Limit {
             Self::Connections => ("connections", "--client-connections"),
             Self::InFlight => ("requests in flight", "--client-in-flight"),
             Self::Rate => ("requests a second", "--client-rate"),
+            Self::Calls => {
+                return ApiError::new(
+                    ErrorCode::TooManyRequests,
+                    "as many calls between functions are in flight at this gateway as may be, of this namespace or of \
+                     all: call less at once, or add a gateway",
+                );
+            }
         };
         ApiError::new(
             ErrorCode::TooManyRequests,
@@ -92,13 +110,17 @@ impl Limit {
 #[derive(Debug)]
 pub(crate) struct Clients {
     limits: ClientLimits,
+    /// Requests that the gateway takes at once.
+    places: u32,
     table: Mutex<Table>,
 }
 
 #[derive(Debug, Default)]
 struct Table {
-    clients: HashMap<IpAddr, Client>,
+    clients: HashMap<Who, Client>,
     sweep_at: usize,
+    /// Calls between functions in flight.
+    calls: u32,
 }
 
 #[derive(Debug)]
@@ -106,6 +128,8 @@ struct Client {
     connections: u32,
     in_flight: u32,
     early: u32,
+    /// Blocks of memory that its bodies hold.
+    blocks: u32,
     bucket: Bucket,
 }
 
@@ -113,7 +137,7 @@ struct Client {
 #[derive(Debug)]
 pub(crate) struct Held {
     clients: Arc<Clients>,
-    client: IpAddr,
+    client: Who,
     what: InUse,
 }
 
@@ -122,13 +146,16 @@ pub(crate) struct Held {
 enum InUse {
     Connection,
     Request,
+    Call,
     EarlyBody,
 }
 
 impl Clients {
-    pub(crate) fn new(limits: ClientLimits) -> Arc<Self> {
+    /// Limits of the clients of a gateway that takes so many requests at once.
+    pub(crate) fn new(limits: ClientLimits, places: u32) -> Arc<Self> {
         Arc::new(Self {
             limits,
+            places,
             table: Mutex::default(),
         })
     }
@@ -139,9 +166,9 @@ impl Clients {
         if self.limits.connections == 0 || self.is_trusted(peer) || self.is_exempt(peer) {
             return Ok(None);
         }
-        let client = address::client_of(peer);
+        let client = Who::Address(address::client_of(peer));
         let mut table = self.table.lock();
-        let entry = table.entry(client, self.limits.per_second);
+        let entry = table.entry(&client, self.limits.per_second);
         if entry.connections >= self.limits.connections {
             return Err(Limit::Connections);
         }
@@ -155,9 +182,9 @@ impl Clients {
         if self.is_exempt(sender) {
             return Ok(None);
         }
-        let client = address::client_of(sender);
+        let client = Who::Address(address::client_of(sender));
         let mut table = self.table.lock();
-        let entry = table.entry(client, self.limits.per_second);
+        let entry = table.entry(&client, self.limits.per_second);
         if self.limits.in_flight > 0 && entry.in_flight >= self.limits.in_flight {
             return Err(Limit::InFlight);
         }
@@ -168,6 +195,21 @@ impl Clients {
         Ok(Some(self.held(client, InUse::Request)))
     }
 
+    /// Counts a call of a function of this namespace, which may have a quarter of the gateway's places. All functions'
+    /// calls may have a half: the rest is for clients, however long the functions take.
+    pub(crate) fn call(self: &Arc<Self>, namespace: &str) -> Result<Held, Limit> {
+        let client = Who::Functions(namespace.into());
+        let mut table = self.table.lock();
+        let all = table.calls;
+        let entry = table.entry(&client, self.limits.per_second);
+        if entry.in_flight >= self.places.div_ceil(4) || all >= self.places.div_ceil(2) {
+            return Err(Limit::Calls);
+        }
+        entry.in_flight += 1;
+        table.calls += 1;
+        Ok(self.held(client, InUse::Call))
+    }
+
     /// Counts a handshake with `peer`, which costs as much as a request.
     pub(crate) fn handshake(&self, peer: IpAddr) -> Result<(), Limit> {
         let peer = peer.to_canonical();
@@ -175,7 +217,7 @@ impl Clients {
             return Ok(());
         }
         let mut table = self.table.lock();
-        let entry = table.entry(address::client_of(peer), self.limits.per_second);
+        let entry = table.entry(&Who::Address(address::client_of(peer)), self.limits.per_second);
         match entry.bucket.take(self.limits.per_second, Instant::now()) {
             true => Ok(()),
             false => Err(Limit::Rate),
@@ -197,7 +239,7 @@ impl Clients {
         self.limits.exempt.iter().any(|net| net.contains(&address))
     }
 
-    fn held(self: &Arc<Self>, client: IpAddr, what: InUse) -> Held {
+    fn held(self: &Arc<Self>, client: Who, what: InUse) -> Held {
         Held {
             clients: Arc::clone(self),
             client,
@@ -207,16 +249,17 @@ impl Clients {
 }
 
 impl Table {
-    fn entry(&mut self, client: IpAddr, per_second: u32) -> &mut Client {
+    fn entry(&mut self, client: &Who, per_second: u32) -> &mut Client {
         let now = Instant::now();
-        if self.clients.len() >= self.sweep_at.max(SWEEP_AT) && !self.clients.contains_key(&client) {
+        if self.clients.len() >= self.sweep_at.max(SWEEP_AT) && !self.clients.contains_key(client) {
             self.clients.retain(|_, c| !c.is_idle(per_second, now));
             self.sweep_at = self.clients.len() * 2;
         }
-        self.clients.entry(client).or_insert_with(|| Client {
+        self.clients.entry(client.clone()).or_insert_with(|| Client {
             connections: 0,
             in_flight: 0,
             early: 0,
+            blocks: 0,
             bucket: Bucket::full(per_second, now),
         })
     }
@@ -225,32 +268,60 @@ impl Table {
 impl Client {
     /// Whether a new entry would be equal.
     fn is_idle(&self, per_second: u32, now: Instant) -> bool {
-        self.connections == 0 && self.in_flight == 0 && self.early == 0 && self.bucket.is_full(per_second, now)
+        let in_use = [self.connections, self.in_flight, self.early, self.blocks];
+        in_use == [0; 4] && self.bucket.is_full(per_second, now)
     }
 }
 
 impl Held {
     /// Counts a body of the same client that is passed on though it pauses. `None` if it has as many as `max`.
     pub(crate) fn early(&self, max: u32) -> Option<Self> {
+        // All functions of a namespace have more to say to each other than one address has.
+        let max = if matches!(self.client, Who::Functions(_)) {
+            CALLS_MAX
+        } else {
+            max
+        };
         let mut table = self.clients.table.lock();
         let entry = table.clients.get_mut(&self.client)?;
         if entry.early >= max {
             return None;
         }
         entry.early += 1;
-        Some(self.clients.held(self.client, InUse::EarlyBody))
+        Some(self.clients.held(self.client.clone(), InUse::EarlyBody))
+    }
+
+    /// Counts memory for bodies of the same client, unless it would then hold more than `most` blocks.
+    pub(crate) fn take_blocks(&self, blocks: u32, most: u32) -> bool {
+        let mut table = self.clients.table.lock();
+        let entry = table.entry(&self.client, self.clients.limits.per_second);
+        let all = entry.blocks.saturating_add(blocks);
+        if all <= most {
+            entry.blocks = all;
+        }
+        all <= most
+    }
+
+    /// Gives memory back.
+    pub(crate) fn give_blocks(&self, blocks: u32) {
+        if let Some(entry) = self.clients.table.lock().clients.get_mut(&self.client) {
+            entry.blocks = entry.blocks.saturating_sub(blocks);
+        }
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
         let mut table = self.clients.table.lock();
+        if matches!(self.what, InUse::Call) {
+            table.calls = table.calls.saturating_sub(1);
+        }
         let Some(entry) = table.clients.get_mut(&self.client) else {
             return;
         };
         let count = match self.what {
             InUse::Connection => &mut entry.connections,
-            InUse::Request => &mut entry.in_flight,
+            InUse::Request | InUse::Call => &mut entry.in_flight,
             InUse::EarlyBody => &mut entry.early,
         };
         *count = count.saturating_sub(1);
@@ -262,12 +333,13 @@ mod tests {
     use super::*;
 
     fn clients(connections: u32, in_flight: u32, per_second: u32) -> Arc<Clients> {
-        Clients::new(ClientLimits {
+        let limits = ClientLimits {
             connections,
             in_flight,
             per_second,
             ..ClientLimits::default()
-        })
+        };
+        Clients::new(limits, 64)
     }
 
     fn address(text: &str) -> IpAddr {
@@ -284,6 +356,20 @@ mod tests {
         assert!(other.early(EARLY_MAX).is_some());
         drop(held);
         assert!(greedy.early(EARLY_MAX).is_some());
+    }
+
+    #[test]
+    fn functions_of_a_namespace_have_a_quarter_of_the_places_and_all_functions_a_half() {
+        let clients = clients(0, 0, 0);
+        let calls = |namespace: &str| -> Vec<_> { (0..64).map_while(|_| clients.call(namespace).ok()).collect() };
+        let (greedy, other) = (calls("greedy"), calls("other"));
+        assert_eq!((greedy.len(), other.len(), calls("third").len()), (16, 16, 0));
+        assert_eq!(clients.call("third").unwrap_err(), Limit::Calls);
+        assert!(clients.request(address("203.0.113.1"), &HeaderMap::new()).is_ok());
+        let paused: Vec<_> = (0..200).map_while(|_| greedy[0].early(EARLY_MAX)).collect();
+        assert_eq!(paused.len(), CALLS_MAX as usize);
+        drop(greedy);
+        assert_eq!(calls("third").len(), 16);
     }
 
     #[test]
@@ -322,7 +408,7 @@ mod tests {
             in_flight: 1,
             ..ClientLimits::default()
         };
-        let clients = Clients::new(limits);
+        let clients = Clients::new(limits, 64);
         let proxy = address("127.0.0.1");
         let of = |client: &str| -> HeaderMap {
             [(

@@ -37,6 +37,10 @@ pub enum SpawnError {
 
 pub use rekindle_confined::{MEMLOCK, MESSAGE_QUEUES};
 
+/// Maximum number of signals that wait for a function's processes, and of its timers. CRIU looks through all that wait
+/// for each that it reads: 60,000 take it a minute.
+const SIGNALS: u64 = 1_024;
+
 /// Where a program is looked up if the environment has no `PATH`.
 const SEARCH: &str = "/usr/local/bin:/usr/bin:/bin";
 
@@ -154,6 +158,7 @@ fn become_function(
     forbid_core_dumps(Path::new(CORE_PATTERN))?;
     lower_limit(Resource::RLIMIT_MEMLOCK, MEMLOCK)?;
     lower_limit(Resource::RLIMIT_MSGQUEUE, MESSAGE_QUEUES)?;
+    lower_limit(Resource::RLIMIT_SIGPENDING, SIGNALS)?;
     // A privileged worker must not pass its privileges to the function.
     lower_limit(Resource::RLIMIT_NICE, 0)?;
     lower_limit(Resource::RLIMIT_RTPRIO, 0)?;

@@ -17,17 +17,41 @@ use super::lifecycle::Instance;
 const DEFAULT_LIMIT: Duration = Duration::from_secs(900);
 
 /// Whether a function may take this path, with a query, for one of its hooks. Servers decode paths before they compare
-/// them, and some ignore case or repeated slashes.
+/// them and resolve dots. Some ignore case, repeated slashes or parameters, and take `\` for `/`. What begins with two
+/// slashes begins with a host for those that read it as an URL.
 pub(super) fn is_hook(hooks: &Hooks, path: &str) -> bool {
-    let plain = |path: &str| -> Vec<String> {
-        let path = path.split('?').next().unwrap_or_default();
-        let path = percent_decode_str(path).decode_utf8_lossy().to_lowercase();
-        let parts = path.split('/').filter(|part| !matches!(*part, "" | "."));
-        parts.map(str::to_owned).collect()
-    };
     let hooks = [&hooks.before_snapshot, &hooks.after_restore];
     let mut hooks = hooks.into_iter().flatten().peekable();
-    hooks.peek().is_some() && hooks.any(|hook| plain(hook) == plain(path))
+    if hooks.peek().is_none() {
+        return false;
+    }
+    let path = plain(path);
+    let after_host = path.strip_prefix("//").map(|rest| resolved(rest.split('/').skip(1)));
+    let path = resolved(path.split('/'));
+    hooks.any(|hook| {
+        let plain = plain(hook);
+        let hook = resolved(plain.split('/'));
+        hook == path || after_host.as_ref() == Some(&hook)
+    })
+}
+
+fn plain(path: &str) -> String {
+    let path = path.split('?').next().unwrap_or_default();
+    let path = percent_decode_str(path).decode_utf8_lossy().to_lowercase();
+    path.replace('\\', "/")
+}
+
+/// The parts of a path, without their parameters.
+fn resolved<'a>(parts: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut found = Vec::new();
+    for part in parts {
+        match part.split(';').next().unwrap_or_default() {
+            "" | "." => {}
+            ".." => drop(found.pop()),
+            part => found.push(part),
+        }
+    }
+    found
 }
 
 /// The deadline that a request carries.
@@ -101,10 +125,23 @@ mod tests {
             "//hooks/./after-restore/",
             "/Hooks/after%2Drestore",
             "/hooks%2fbefore",
+            "/x/../hooks/before",
+            "/x/%2e%2e/hooks/before",
+            "/hooks/x/../before",
+            "//evil/hooks/before",
+            "/\\evil/hooks/before",
+            "/hooks\\before",
+            "/hooks;a=1/before;b",
         ] {
             assert!(is_hook(&hooks, path), "{path}");
         }
-        for path in ["/", "/hooks", "/hooks/before/more", "/other?/hooks/before"] {
+        for path in [
+            "/",
+            "/hooks",
+            "/hooks/before/more",
+            "/other?/hooks/before",
+            "/hooks/before/..",
+        ] {
             assert!(!is_hook(&hooks, path), "{path}");
         }
         assert!(!is_hook(&Hooks::default(), "/"));
