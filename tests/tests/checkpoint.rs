@@ -112,18 +112,18 @@ fn links_among_private_files_lead_the_function_where_it_made_them_lead() {
 fn a_file_of_the_kernel_s_that_is_open_for_a_moment_costs_no_snapshot() {
     // As clients of Prometheus and psutil have it, some times a second.
     let code = "import rekindle, threading\n@rekindle.before_snapshot\ndef look():\n    \
-        seen = open('/proc/self/stat')\n    \
+        seen = open('/proc/self/maps')\n    \
         threading.Timer(0.1, seen.close).start()\ndef handler(event, context):\n    return threading.active_count()\n";
     let version = shared().deploy(&Folder::python("looks", "", code));
     assert!(version.snapshot_error.is_none());
     let answer = shared().fresh("restored", "looks", "/").ok();
     assert_eq!(answer.start(), "restored");
 
-    let kept = "kept = open('/proc/self/stat')\ndef handler(event, context):\n    return 1\n";
+    let kept = "kept = open('/proc/self/maps')\ndef handler(event, context):\n    return 1\n";
     let told = shared().try_deploy(&Folder::python("stares", "", kept)).unwrap();
     let told = told.snapshot_error.unwrap_or_default();
     assert!(
-        told.contains("/stat") && told.contains("close it before the snapshot"),
+        told.contains("/maps") && told.contains("close it before the snapshot"),
         "{told}"
     );
 }

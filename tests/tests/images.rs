@@ -260,29 +260,47 @@ fn a_dockerfile_is_built_and_serves_as_its_image_says() {
 }
 
 #[test]
-fn a_watch_on_the_root_is_told_with_what_to_do() {
+fn a_watch_that_no_copy_could_have_is_told_with_what_to_do() {
     if !tools() {
         return;
     }
-    let watch = "import ctypes\nlibc = ctypes.CDLL(None)\nwatching = libc.inotify_init1(0)\n\
-                 assert libc.inotify_add_watch(watching, b'/srv', 2) > 0\n";
-    let folder = python_context(Folder::with_manifest(&manifest("image-watch", ".", SETTINGS)));
-    fs::write(
-        folder.path().join("server.py"),
-        json_server(&format!("{watch}{SERVER}"), PORT),
-    )
-    .unwrap();
-    let version = shared().try_deploy(&folder).unwrap();
-    let told = version.snapshot_error.unwrap_or_default();
-    assert!(told.contains("a container image's root is watched (inotify)"), "{told}");
-    shared().fresh("booted", "image-watch", "/").ok();
-    let doctor = shared().cli(&["doctor", "--function", "image-watch"]);
-    let told = String::from_utf8_lossy(&doctor.stdout);
-    assert!(!doctor.status.success(), "{told}");
-    assert!(
-        told.contains("inotify that watches a file of the image's root"),
-        "{told}"
-    );
+    // A directory of the root that is gone, and one of the kernel's.
+    let gone = "os.mkdir('/srv/gone')\nheld = os.open('/srv/gone', os.O_RDONLY)\n\
+                assert libc.inotify_add_watch(watching, b'/srv/gone', 2) > 0\nos.rmdir('/srv/gone')\n\
+                assert libc.inotify_add_watch(watching, b'/srv', 2) > 0\n";
+    let of_kernel = "assert libc.inotify_add_watch(watching, b'/proc/self', 2) > 0\n";
+    let of_sandbox = "assert libc.inotify_add_watch(watching, b'/dev', 2) > 0\n";
+    for (name, watched, says) in [
+        (
+            "image-watch-gone",
+            gone,
+            [
+                "descriptor ",
+                "a file or directory of the image's root that has no path any more",
+            ],
+        ),
+        (
+            "image-watch-proc",
+            of_kernel,
+            ["watches by descriptor ", "(inotify) a file of /proc: "],
+        ),
+        (
+            "image-watch-dev",
+            of_sandbox,
+            ["has a watch (inotify) on \"/dev\"", "end it before the snapshot"],
+        ),
+    ] {
+        let watch = "import ctypes, os\nlibc = ctypes.CDLL(None)\nwatching = libc.inotify_init1(0)\n";
+        let folder = python_context(Folder::with_manifest(&manifest(name, ".", SETTINGS)));
+        let code = format!("{watch}{watched}{SERVER}");
+        fs::write(folder.path().join("server.py"), json_server(&code, PORT)).unwrap();
+        let version = shared().try_deploy(&folder).unwrap();
+        let told = version.snapshot_error.unwrap_or_default();
+        for part in says.into_iter().chain(["process ", "(\"python3\")"]) {
+            assert!(told.contains(part), "{name}: {told}");
+        }
+        assert!(!told.contains("\\t"), "{told}");
+    }
 }
 
 #[test]

@@ -81,3 +81,4 @@ mod upgrade;
 mod usage;
 mod versions;
 mod waits;
+mod watches;

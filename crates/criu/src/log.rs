@@ -119,8 +119,8 @@ const FUNCTION_S: [(&str, &str); 23] = [
     ),
     (
         "Can't dump that handle",
-        "a file or directory of a container image's root is watched (inotify), and no copy could watch it: end the \
-         watch before the snapshot, or turn off what reloads files that change",
+        "a file is watched (inotify) by which no copy could find it again, such as one of /proc: end the watch before \
+         the snapshot, or turn off what reloads files that change",
     ),
     (
         "Zombies with threads are not supported",
@@ -196,10 +196,13 @@ fn cause(log: &str, work: Work) -> Option<String> {
     first_error(log, work).map(|error| format!("criu: {}", printable(error)))
 }
 
-/// A message may have names of a function's files and processes.
+/// A message may have names of a function's files and processes. CRIU indents some by a tab after their prefix.
 fn printable(message: &str) -> String {
     let mut shown = String::with_capacity(message.len());
     for c in message.chars() {
+        if c == '\t' && shown.ends_with(' ') {
+            continue;
+        }
         match c.is_control() {
             true => shown.extend(c.escape_default()),
             false => shown.push(c),
@@ -264,6 +267,9 @@ mod tests {
             "what CRIU does without is no cause"
         );
         assert_eq!(cause("", Work::Other), None);
+        let indented = "(00.01) Error (criu/fsnotify.c:5): fsnotify: \tCan't dump that handle\n";
+        let told = cause(indented, Work::Other).unwrap();
+        assert!(told.ends_with("(criu: fsnotify: Can't dump that handle)"), "{told}");
         let hostile = "(00.01) Error (criu/y.c:5): Can't open /tmp/\u{1b}]0;x\u{7}\n";
         assert_eq!(
             cause(hostile, Work::Other).unwrap(),

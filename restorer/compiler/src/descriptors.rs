@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rekindle_restore_program::{CLOSED, Code, lock_of};
 use rekindle_verify::messages::{Descriptor, FileEntry, MemFd, Pipe, RegularFile, TimerFd};
-use rekindle_verify::{Process, Verified};
+use rekindle_verify::{Process, Verified, shown_process};
 
 use crate::builder::Builder;
 use crate::flags::{ACCESS, ASYNC, LARGE_FILE, PLAIN, WRITE_ONLY, is_owned_by_nobody, made_with};
@@ -34,7 +34,8 @@ impl Tables {
         let end = all().map(|d| d.fd + 1).max().unwrap_or(0).max(3);
         let mut shared = BTreeMap::new();
         if images.processes.len() > 1 {
-            for descriptor in all() {
+            let is_shared = |descriptor: &&Descriptor| own_file(images, descriptor.id).is_none();
+            for descriptor in all().filter(is_shared) {
                 let fd = end + shared.len() as u32;
                 shared.entry(descriptor.id).or_insert_with(|| Descriptor {
                     fd,
@@ -63,9 +64,32 @@ pub(crate) fn make_shared(b: &mut Builder, source: Source<'_>, plan: &Plan) -> R
     maker.unix.connect(maker.b)
 }
 
-/// Gives a process its descriptors of what was made before. The shared numbers go with everything of the restorer's.
-pub(crate) fn take_shared(b: &mut Builder, process: &Process, tables: &Tables) -> Result<(), Refusal> {
+/// The file of `/proc` that this is, if it tells of a process. Only that process has it, and opens it.
+fn own_file(images: &Verified, file: u32) -> Option<&RegularFile> {
+    let file = images.files.get(&file)?.reg.as_ref()?;
+    shown_process(&file.name).map(|_| file)
+}
+
+/// Gives a process its descriptors of what was made before, and opens its own files. The shared numbers go with
+/// everything of the restorer's.
+pub(crate) fn take_shared(
+    b: &mut Builder,
+    images: &Verified,
+    process: &Process,
+    tables: &Tables,
+) -> Result<(), Refusal> {
+    let mut opened = BTreeMap::new();
     for (number, descriptor) in process.descriptors.iter() {
+        if let Some(file) = own_file(images, descriptor.id) {
+            let close = descriptor.flags & 1;
+            match opened.insert(descriptor.id, *number) {
+                None => {
+                    opening::keep(b, descriptor, file, &file.name).map_err(|what| Refusal::Descriptor(*number, what))?
+                }
+                Some(first) => b.op(Code::Copy, *number, [first.into(), close.into()]),
+            }
+            continue;
+        }
         let missing = Refusal::Descriptor(*number, "of no file");
         let made = tables.shared.get(&descriptor.id).ok_or(missing)?;
         b.op(Code::Copy, *number, [made.fd.into(), u64::from(descriptor.flags & 1)]);
@@ -229,7 +253,8 @@ impl<'a> Maker<'a> {
     fn file(&mut self, descriptor: &Descriptor, file: &'a FileEntry) -> Result<(), &'static str> {
         let (number, close) = (descriptor.fd, descriptor.flags & 1);
         if let Some(regular) = &file.reg {
-            return self.regular(descriptor, regular);
+            let name = self.source.name(descriptor.id, regular);
+            return opening::keep(self.b, descriptor, regular, name);
         }
         if let Some(pipe) = &file.pipe {
             return self.pipe(descriptor, pipe);
@@ -292,22 +317,6 @@ impl<'a> Maker<'a> {
             file.flags,
         );
         self.b.op(Code::Keep, number, [file.pos, close.into()]);
-        Ok(())
-    }
-
-    fn regular(&mut self, descriptor: &Descriptor, file: &'a RegularFile) -> Result<(), &'static str> {
-        const KIND: u32 = 0o170_000;
-        const KINDS: [u32; 3] = [0o100_000, 0o040_000, 0o020_000];
-        if !is_owned_by_nobody(&file.fown) || file.flags & ASYNC != 0 {
-            return Err("a file that sends signals");
-        }
-        if file.ext == Some(true) || !file.mode.is_some_and(|mode| KINDS.contains(&(mode & KIND))) {
-            return Err("neither a regular file, a directory nor a device");
-        }
-        let name = self.source.name(descriptor.id, file);
-        opening::open(self.b, file.flags, name, file);
-        let close = descriptor.flags & 1;
-        self.b.op(Code::Keep, descriptor.fd, [file.pos, close.into()]);
         Ok(())
     }
 

@@ -232,7 +232,7 @@ fn one(b: &mut Builder, source: Source<'_>, number: usize, plan: &Plan) -> Resul
     b.op(Code::Clear, 0, []);
     memory::compile(b, source, number, &plan.memory_files)?;
     if processes.len() > 1 {
-        descriptors::take_shared(b, process, tables)?;
+        descriptors::take_shared(b, source.images, process, tables)?;
         // A lock of a process goes with any descriptor of its file.
         b.op(Code::CloseRange, tables.end, [tables.shared_end.into()]);
     } else {

@@ -1,20 +1,41 @@
 //! Opening files by their names.
 
 use rekindle_restore_program::Code;
-use rekindle_verify::messages::RegularFile;
+use rekindle_verify::messages::{Descriptor, RegularFile};
 
 use crate::builder::Builder;
-use crate::flags::{ACCESS, WRITE_ONLY, opened_with};
+use crate::flags::{ACCESS, ASYNC, WRITE_ONLY, is_owned_by_nobody, opened_with};
 
 const KIND: u32 = 0o170_000;
 const REGULAR: u32 = 0o100_000;
 const DIRECTORY: u32 = 0o040_000;
+const DEVICE: u32 = 0o020_000;
 /// What an owner may do: read, write.
 const READS: u32 = 0o400;
 const WRITES: u32 = 0o200;
 /// `O_PATH` and `O_NOFOLLOW`.
 const LOOK: u32 = 0o10_000_000;
 const NO_LINK: u32 = 0o400_000;
+
+/// Opens a file by this name, as a descriptor of a process. Or returns what it is.
+pub(crate) fn keep(
+    b: &mut Builder,
+    descriptor: &Descriptor,
+    file: &RegularFile,
+    name: &[u8],
+) -> Result<(), &'static str> {
+    const KINDS: [u32; 3] = [REGULAR, DIRECTORY, DEVICE];
+    if !is_owned_by_nobody(&file.fown) || file.flags & ASYNC != 0 {
+        return Err("a file that sends signals");
+    }
+    if file.ext == Some(true) || !file.mode.is_some_and(|mode| KINDS.contains(&(mode & KIND))) {
+        return Err("neither a regular file, a directory nor a device");
+    }
+    open(b, file.flags, name, file);
+    let close = descriptor.flags & 1;
+    b.op(Code::Keep, descriptor.fd, [file.pos, close.into()]);
+    Ok(())
+}
 
 /// Opens a file for the operations that follow. One whose permissions keep its owner from it, as after
 /// `open(O_WRONLY | O_CREAT, 0400)`, has others meanwhile.

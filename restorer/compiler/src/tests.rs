@@ -3,6 +3,7 @@
 
 mod names;
 mod orphans;
+mod own_files;
 mod sockets;
 
 use std::collections::BTreeSet;

@@ -137,6 +137,7 @@ impl VerifyError {
             ),
             Self::Field { field, found, .. } => match *field {
                 "reg.name" => of_file(found),
+                WATCHED => format!("a watch (inotify) on {found}, which no copy gets: end it before the snapshot"),
                 field => match of_field(field) {
                     Some(told) => told.to_owned(),
                     None => format!("something that no snapshot holds: {self}"),
@@ -168,7 +169,20 @@ impl VerifyError {
             _ => None,
         }
     }
+
+    /// The watched file that it is about, by its quoted path.
+    pub fn watched_path(&self) -> Option<&str> {
+        match self {
+            Self::Field {
+                field: WATCHED, found, ..
+            } => Some(found),
+            _ => None,
+        }
+    }
 }
+
+/// The field with the path of what is watched.
+pub(crate) const WATCHED: &str = "ify.wd.f_handle.path";
 
 fn of_file(path: &str) -> String {
     format!("{path} open, and no copy gets this file: close it before the snapshot")

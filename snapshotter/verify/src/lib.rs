@@ -29,7 +29,7 @@ use std::path::Path;
 pub use error::VerifyError;
 pub use expected::{Expected, Limit, PagesIn, RESOURCES, Travelling};
 pub use kinds::EAGER_PREFIX;
-pub use rules::processor_clock;
+pub use rules::{processor_clock, shown_process};
 pub use verified::{ImageMode, OpenedPath, Packet, PipeContent, Process, Purpose, Thread, UnlinkedFile, Verified};
 
 /// Images by file name. Of a pages image, only the name is used.

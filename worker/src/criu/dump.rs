@@ -2,7 +2,7 @@
 //! this one path:
 //!
 //! ```text
-//! start criu outside ─> freeze, no strays ─> criu goes inside, dumps
+//! start criu outside ─> freeze, no strays ─> paths of watches ─> criu goes inside, dumps
 //!                                     └─post-dump─> edit, verify, compare, save ─> go on, or stay stopped
 //! ```
 
@@ -26,6 +26,7 @@ use tokio::runtime::Handle;
 use super::installation::Criu;
 use super::open_files::{self, OpenFiles};
 use super::quiesce::{QuiesceError, QuiescedFunction};
+use super::watches::{WatchError, WatchedPaths};
 use super::{connections, link_names, probe, refusal, same_files, semaphores, unix_names};
 use crate::host::cgroup::Cgroup;
 use crate::host::sandbox::dumper::Dumper;
@@ -71,6 +72,9 @@ pub enum DumpError {
     /// The function cannot be checkpointed in its present state.
     #[error(transparent)]
     Quiesce(#[from] QuiesceError),
+    /// What the function watches is not found.
+    #[error(transparent)]
+    Watch(#[from] WatchError),
 }
 
 /// In what CRIU's log says of a connection that waits to be accepted.
@@ -97,6 +101,7 @@ impl DumpError {
         match self {
             Self::Criu { told, .. } => told.clone(),
             Self::Quiesce(refused) => refusal::of_processes(refused),
+            Self::Watch(refused @ WatchError::NoPath { .. }) => Some(refused.to_string()),
             _ => None,
         }
     }
@@ -154,6 +159,7 @@ pub(crate) struct Dumped<T> {
 pub(crate) struct DumpingCriu {
     dumper: Dumper,
     dir: PathBuf,
+    watched: WatchedPaths,
     log_level: i32,
     limit: Duration,
 }
@@ -173,15 +179,17 @@ impl DumpingCriu {
         let dumper = dumper.map_err(DumpError::Start)?;
         // CRIU is ready only once it responds. Waiting for that keeps the time that the function is stopped to a
         // minimum.
-        let (dumper, ready) = tokio::task::spawn_blocking(move || {
+        let init = sandbox.init_pid();
+        let (dumper, ready, watched) = tokio::task::spawn_blocking(move || {
             let ready = dumper.session.version(CRIU_LIMIT);
-            (dumper, ready)
+            (dumper, ready, WatchedPaths::look_ahead(init))
         })
         .await?;
-        ready.map_err(|e| DumpError::criu(e, dir, sandbox.init_pid()))?;
+        ready.map_err(|e| DumpError::criu(e, dir, init))?;
         Ok(Self {
             dumper,
             dir: dir.to_owned(),
+            watched,
             log_level: criu.settings.log_level,
             limit: criu.settings.dump_limit,
         })
@@ -207,6 +215,7 @@ impl DumpingCriu {
         let started = Instant::now();
         let quiesced = QuiescedFunction::of(cgroup, sandbox, runtime)?;
         fill_code(cgroup);
+        self.watched.give(sandbox.init_pid(), &self.dir)?;
         runtime.block_on(self.dumper.go_inside()).map_err(DumpError::Start)?;
         let order = DumpOrder {
             images_dir: WORKING_DIR.to_owned(),

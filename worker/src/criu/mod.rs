@@ -6,6 +6,7 @@
 //!   [`semaphores`] look for what a copy would not have.
 //! - `connections`: those of a function to itself, at checkpoints and restores. `link_names`: names that a checkpoint
 //!   leaves. `open_files`: databases that are open at one. `unix_names`: where the files of UNIX sockets are.
+//!   `watches`: paths of what is watched.
 //! - `restore`: processes from images, and `stages`: the work while CRIU waits, also on `sockets`. `prepared_restore`
 //!   is what they begin with: a CRIU with its order and its images. `memory` is what a pager serves of them.
 
@@ -26,6 +27,7 @@ mod sockets;
 pub(crate) mod stages;
 mod tracking;
 mod unix_names;
+pub mod watches;
 
 pub use installation::{Criu, CriuSettings};
 pub use tracking::Tracking;

@@ -4,12 +4,11 @@
 use nix::unistd::Pid;
 use rekindle_criu::{CriuError, is_of_function};
 use rekindle_verify::VerifyError;
-use rustix::fs::OFlags;
-use std::io::Read as _;
 
 use super::quiesce::QuiesceError;
 use super::semaphores::SemaphoreError;
 use super::unix_names::UnixNameError;
+use super::watches;
 use crate::host::sandbox::{InnerProc, SandboxError};
 
 /// What to do about a process that has outlived its parent.
@@ -17,12 +16,22 @@ const OF_ORPHANS: &str = "deploy the folder or image anew, and have the process 
                           warm-up request that starts it: all instances then start below a reaper, which adopts it. \
                           Or start it in the foreground, from a process that stays";
 
+/// In what CRIU's log says of a watch.
+const WATCHED: &str = "a file is watched (inotify)";
+
 /// Returns why the processes below `init` cannot be dumped, if that is of the function's making. `log` is the cause
 /// that was found in CRIU's log.
 pub(super) fn of_dump(failure: &CriuError, log: &str, init: Pid) -> Option<String> {
     let CriuError::Stage(_, refused) = failure else {
         let told = log.strip_prefix("; ").unwrap_or(log);
-        return is_of_function(log).then(|| told.to_owned());
+        let of_watch = told
+            .contains(WATCHED)
+            .then(|| watches::of_kernel(init, &InnerProc::of(init).ok()?));
+        let told = match of_watch.flatten() {
+            Some(watch) => format!("{watch}: {told}"),
+            None => told.to_owned(),
+        };
+        return is_of_function(log).then_some(told);
     };
     if let Some(refused) = refused.downcast_ref::<VerifyError>() {
         return (!matches!(refused, VerifyError::Read(..))).then(|| of_images(refused, init));
@@ -60,22 +69,13 @@ fn of_images(refused: &VerifyError, init: Pid) -> String {
     let Ok(proc) = InnerProc::of(init) else {
         return format!("the function has {what}");
     };
-    let pid = refused.process().or_else(|| holder(&proc, refused.open_path()?));
-    let name = pid.and_then(|pid| name_of(&proc, pid));
-    match (pid, name) {
-        (Some(pid), Some(name)) => format!("process {pid} ({name:?}) has {what}"),
-        (Some(pid), None) => format!("process {pid} has {what}"),
-        _ => format!("the function has {what}"),
+    let pid = refused.process();
+    let pid = pid.or_else(|| holder(&proc, refused.open_path()?));
+    let pid = pid.or_else(|| watches::watcher_of(init, &proc, refused.watched_path()?.trim_matches('"')));
+    match pid {
+        Some(pid) => format!("{} has {what}", proc.named(pid)),
+        None => format!("the function has {what}"),
     }
-}
-
-fn name_of(proc: &InnerProc, pid: u32) -> Option<String> {
-    /// Longer than any name.
-    const NAME_MAX: u64 = 64;
-    let mut name = String::new();
-    let file = proc.open(&format!("{pid}/comm"), OFlags::RDONLY).ok()?;
-    file.take(NAME_MAX).read_to_string(&mut name).ok()?;
-    Some(name.trim_end().to_owned())
 }
 
 /// Returns the first process that has the file at this path open. The path is quoted.

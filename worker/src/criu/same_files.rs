@@ -8,13 +8,14 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt;
+use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::Pid;
-use rekindle_verify::{OpenedPath, Process, Purpose, Verified};
+use rekindle_verify::{OpenedPath, Process, Purpose, Verified, shown_process};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat, fstat, open, openat2, stat};
 
 use crate::host::sandbox::InnerProc;
@@ -231,7 +232,21 @@ impl Look<'_> {
             // A template is found by no path. The kernel has told it apart from others.
             return Ok(());
         }
-        let real = stat(real()).map_err(|e| OtherFileError::Process {
+        let real = real();
+        if shown_process(&entry.name) == Some(pid) {
+            // The kernel forgets the inodes of `/proc`, so the same file may have another number.
+            let is_same = fs::read_link(&real).is_ok_and(|path| path.as_os_str().as_bytes() == entry.name);
+            return if is_same {
+                Ok(())
+            } else {
+                Err(OtherFileError::Elsewhere {
+                    path: entry.name.clone(),
+                    pid,
+                    held,
+                })
+            };
+        }
+        let real = stat(real).map_err(|e| OtherFileError::Process {
             pid,
             held,
             source: e.into(),

@@ -11,9 +11,9 @@ use rekindle_criu::PROBE_FILE;
 use rekindle_criu::descriptors::{OUTPUT_PIPES, OUTPUT_STREAMS, pipe_key, pipe_number};
 use rekindle_criu::images;
 use rekindle_criu::images::{
-    EagerRun, FoldedArea, ImageError, OtherTime, PageFrom, TemplateLayout, TemplateProcess, argument_areas,
-    clock_times, in_criu_s_time, in_users_of, map_templates, name_unix_sockets, renumber_pipes, rseq_area,
-    with_eager_pages, with_user, without_death_signal,
+    EagerRun, FoldedArea, ImageError, KNOWN_PATHS, OtherTime, PageFrom, TemplateLayout, TemplateProcess,
+    argument_areas, clock_times, in_criu_s_time, in_users_of, map_templates, name_unix_sockets, renumber_pipes,
+    rseq_area, with_eager_pages, with_user, without_death_signal,
 };
 use rekindle_init::protocol::{Clocks, FUNCTION_PID, FUNCTION_UID, held_path};
 use rekindle_pager::PAGE;
@@ -254,8 +254,8 @@ pub(crate) fn bind_by_whole_paths(dir: &Path, images: &Verified) -> Result<(), E
     fs::write(&path, edited).map_err(|e| EditError::File(path, e))
 }
 
-/// Removes from a dump what it contains only because CRIU ran outside the sandbox: other control groups, and the host's
-/// user namespace. The CRIU that restores it runs inside.
+/// Removes from a dump what CRIU was given for it, and what it contains only because CRIU ran outside the sandbox: other
+/// control groups, and the host's user namespace. The CRIU that restores it runs inside.
 ///
 /// # Errors
 /// Returns an error when an image is missing or malformed, or cannot be written.
@@ -264,7 +264,8 @@ pub(crate) fn forget_outside(dir: &Path) -> Result<(), EditError> {
     for entry in fs::read_dir(dir).map_err(listed)? {
         let name = entry.map_err(listed)?.file_name();
         let name = name.to_string_lossy();
-        if name == "cgroup.img" || name == PROBE_FILE || name.starts_with("userns-") {
+        let is_outside = name == "cgroup.img" || name.starts_with("userns-");
+        if is_outside || name == PROBE_FILE || name == KNOWN_PATHS {
             let path = dir.join(&*name);
             fs::remove_file(&path).map_err(|e| EditError::File(path, e))?;
         }

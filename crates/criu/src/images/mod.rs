@@ -9,6 +9,7 @@ mod core;
 mod files;
 mod framing;
 mod inventory;
+mod known_paths;
 mod mappings;
 mod mm;
 mod pagemap;
@@ -26,6 +27,7 @@ pub use self::core::{adopts_orphans, rseq_area, with_user, without_death_signal}
 pub use files::{file_names, renumber_pipes};
 pub use framing::FramingError;
 pub use inventory::Inventory;
+pub use known_paths::{KNOWN_PATHS, KnownPath, known_paths};
 pub use mappings::{Backing, Mapping, parse_mappings};
 pub use mm::{Vma, argument_areas, parse_vmas, parse_wiped_on_fork};
 pub use pagemap::{EagerRun, PE_LAZY, PE_PARENT, PE_PRESENT, PageFrom, PagemapEntry, PagemapImage, with_eager_pages};

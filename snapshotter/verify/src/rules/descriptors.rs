@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::files::{OpenFiles, kind};
-use super::{Context, KIND_OF_MODE, note};
+use super::{Context, KIND_OF_MODE, note, paths};
 use crate::error::{Place, VerifyError};
 use crate::expected::Limit;
 use crate::frames::{all, magic, required};
@@ -49,6 +49,7 @@ pub(super) fn check(
                 .or_insert(table(context, files, ids.files_id, opened)?),
         };
         process.descriptors = Arc::clone(table);
+        check_shown(files, process)?;
         process.ids = Some(ids.clone());
         process.directories = Some(directories(context, files, process.tree.pid, opened)?);
     }
@@ -76,6 +77,24 @@ fn table(
         files.note_opened(id, opened);
     }
     Ok(Arc::new(table))
+}
+
+/// A file of `/proc` about a process may be open in that process alone: it is there when the file is opened.
+fn check_shown(files: &OpenFiles, process: &Process) -> Result<(), VerifyError> {
+    let image = format!("fdinfo of {}", process.tree.pid);
+    for descriptor in process.descriptors.values() {
+        let Some(file) = files.regular(descriptor.id) else {
+            continue;
+        };
+        if paths::shown_process(&file.name).is_some_and(|shown| shown != process.tree.pid) {
+            let at = Place {
+                image: &image,
+                entry: 0,
+            };
+            return Err(at.refuse_of_kernel(&file.name));
+        }
+    }
+    Ok(())
 }
 
 /// Every file that an epoll watches must be open in a process that holds the epoll. Otherwise CRIU would take a foreign

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::open_flags::{self, PATH_ONLY};
 use super::{Context, KIND_OF_MODE, PERMISSIONS, SIGNAL_MAX, note, paths, remaps, sockets};
-use crate::error::{Place, VerifyError};
+use crate::error::{Place, VerifyError, WATCHED};
 use crate::frames::{all, magic};
 use crate::messages::{
     EventFd, EventPoll, Fifo, FileEntry, Inotify, MemFd, MemFdInode, Owner, PidFd, Pipe, RegularFile, Remap, SignalFd,
@@ -288,7 +288,7 @@ fn check_regular(context: Context<'_>, at: Place<'_>, file: &RegularFile, is_lin
         mode,
         build_id,
     } = file;
-    let allowed = paths::is_allowed(name);
+    let allowed = paths::is_allowed(name) || paths::shown_process(name).is_some();
     if !allowed && paths::is_of_kernel(name) {
         return Err(at.refuse_of_kernel(name));
     }
@@ -359,9 +359,8 @@ fn check_inotify(at: Place<'_>, inotify: &Inotify) -> Result<u32, VerifyError> {
             handle.handle.len(),
         )?;
         at.hold(handle.mnt_id.is_none(), "ify.wd.f_handle.mnt_id", handle.mnt_id)?;
-        let path = handle.path.as_deref();
-        let shown = path.map(String::from_utf8_lossy);
-        at.hold(path.is_some_and(paths::is_allowed), "ify.wd.f_handle.path", shown)?;
+        let path = handle.path.as_deref().unwrap_or_default();
+        at.hold(paths::may_be_watched(path), WATCHED, String::from_utf8_lossy(path))?;
     }
     Ok(inotify.flags)
 }

@@ -18,6 +18,7 @@ mod task;
 mod thread;
 mod tree;
 
+pub use paths::shown_process;
 pub use task::processor_clock;
 
 use std::collections::BTreeSet;

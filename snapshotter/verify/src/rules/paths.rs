@@ -40,6 +40,9 @@ const WATCHED: [&[u8]; 6] = [
     b"/memory.usage_in_bytes",
 ];
 
+/// Files of a process's directory in `/proc` that programs keep open to look at themselves. They have no state.
+const OF_PROCESS: [&str; 7] = ["stat", "statm", "status", "schedstat", "cmdline", "comm", "limits"];
+
 /// Absolute, without empty, `.` or `..` components, and without NUL.
 pub(super) fn is_plain(path: &[u8]) -> bool {
     let Some(rest) = path.strip_prefix(b"/") else {
@@ -79,6 +82,19 @@ pub(super) fn is_below_writable(path: &[u8], writes_root: bool) -> bool {
 /// A plain path of what a program may watch of its control group.
 fn is_watched(path: &[u8]) -> bool {
     is_plain(path) && path.starts_with(GROUPS) && WATCHED.iter().any(|name| path.ends_with(name))
+}
+
+/// A process by whose `/proc` directory this plain path leads to a file that tells of the process alone, and is read.
+pub fn shown_process(path: &[u8]) -> Option<u32> {
+    let path = str::from_utf8(path).ok()?.strip_prefix("/proc/")?;
+    let (pid, name) = path.split_once('/')?;
+    let number: u32 = pid.parse().ok().filter(|_| OF_PROCESS.contains(&name))?;
+    (number.to_string() == pid).then_some(number)
+}
+
+/// A plain path that a function may watch. CRIU has `/.` for the root.
+pub(super) fn may_be_watched(path: &[u8]) -> bool {
+    path == b"/." || is_allowed(path)
 }
 
 pub(super) fn is_device(path: &[u8]) -> bool {
@@ -149,6 +165,23 @@ mod tests {
         ] {
             assert!(!is_allowed(path.as_bytes()), "{path}");
         }
+        for (path, of) in [("/proc/501/statm", Some(501)), ("/proc/501/comm", Some(501))] {
+            assert_eq!(shown_process(path.as_bytes()), of, "{path}");
+        }
+        for path in [
+            "/proc/501/mem",
+            "/proc/501/maps",
+            "/proc/0501/statm",
+            "/proc/+501/statm",
+            "/proc/self/statm",
+            "/proc/501/task/502/stat",
+            "/proc/501/../502/stat",
+            "/tmp/proc/501/statm",
+        ] {
+            assert_eq!(shown_process(path.as_bytes()), None, "{path}");
+        }
+        assert!(may_be_watched(b"/.") && may_be_watched(b"/etc") && !may_be_watched(b"/run/x"));
+        assert!(!is_allowed(b"/."));
         assert!(!is_plain(&[b"/".as_slice(), &[b'a'; PATH_MAX]].concat()));
         let below = |path: &[u8]| [false, true].map(|writes_root| is_below_writable(path, writes_root));
         assert_eq!((below(b"/tmp/x"), below(b"/tmp")), ([true; 2], [false; 2]));

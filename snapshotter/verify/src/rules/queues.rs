@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Context;
 use super::files::OpenFiles;
+use super::{Context, paths};
 use crate::error::VerifyError;
 use crate::frames::{Reader, magic};
 use crate::messages::{PipeData, QueuedPacket};
@@ -75,6 +75,13 @@ fn check_packets(
                 let file = files.entries.get(id);
                 let usable = file.is_some_and(|f| f.reg.is_none() || files.regular(*id).is_some());
                 at.hold(usable, "scm.rights", id)?;
+                // Whoever opens it again may be another process.
+                if let Some(file) = files
+                    .regular(*id)
+                    .filter(|file| paths::shown_process(&file.name).is_some())
+                {
+                    return Err(at.refuse_of_kernel(&file.name));
+                }
                 files.note_opened(*id, opened);
             }
         }

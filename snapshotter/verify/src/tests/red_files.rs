@@ -1,6 +1,7 @@
 //! Files that a function does not have, or not in this way.
 
 use super::{Parts, assert_refused, parts};
+use crate::frames::{image, magic};
 use crate::messages::*;
 
 #[test]
@@ -102,6 +103,64 @@ fn watches_without_a_path_or_of_the_kernel_s_files_are_refused() {
         ("files.img ify.wd.mask", |p| watch(p).mask = 1 << 31),
         ("files.img ify.wd.ignored_mask", |p| watch(p).ignored_mask = 1),
     ]);
+}
+
+/// Good images in which process 501 alone has a file of `/proc` in the place of one of `/tmp`.
+fn with_proc_file(name: &str, change: impl FnOnce(&mut Parts)) -> Result<(), String> {
+    let mut parts = Parts::good();
+    let file = parts.reg(5);
+    (file.name, file.flags, file.mode) = (name.as_bytes().to_vec(), 0o100_000, Some(0o100_444));
+    parts.ids.get_mut(&504).unwrap().files_id = 3;
+    change(&mut parts);
+    let mut images = parts.images();
+    let others = parts.descriptors.iter().filter(|descriptor| descriptor.id != 5);
+    let others: Vec<_> = others.map(prost::Message::encode_to_vec).collect();
+    images.insert("fdinfo-3.img".to_owned(), image(magic::DESCRIPTORS, &others));
+    let checked = super::check(&images, &Parts::expected());
+    checked.map(drop).map_err(|refused| refused.told())
+}
+
+#[test]
+fn a_process_has_files_of_proc_about_itself_open_to_read_and_no_others() {
+    assert_eq!(with_proc_file("/proc/501/statm", |_| ()), Ok(()));
+    let refused = |name: &str, change: fn(&mut Parts)| with_proc_file(name, change).unwrap_err();
+    for name in [
+        "/proc/504/statm",
+        "/proc/503/statm",
+        "/proc/501/mem",
+        "/proc/501/maps",
+        "/proc/stat",
+    ] {
+        let told = refused(name, |_| ());
+        assert!(told.starts_with(&format!("{name:?} open")), "{told}");
+    }
+    let told = refused("/proc/501/comm", |p| p.reg(5).flags = 0o100_002);
+    assert!(told.contains("reg.flags"), "{told}");
+    // It goes to another process with a message, or is another's by a shared table.
+    for change in [
+        |p: &mut Parts| p.packet.scm[0].rights = vec![5],
+        |p: &mut Parts| p.ids.get_mut(&504).unwrap().files_id = 2,
+    ] {
+        let told = refused("/proc/501/statm", change);
+        assert!(told.starts_with("\"/proc/501/statm\" open"), "{told}");
+    }
+}
+
+#[test]
+fn the_root_may_be_watched_and_what_may_not_is_told_by_its_path() {
+    let watching = |path: &[u8]| {
+        let mut parts = Parts::good();
+        parts.file(17).ify.as_mut().unwrap().wd[0].f_handle.path = Some(path.to_vec());
+        super::check(&parts.images(), &Parts::expected())
+    };
+    watching(b"/.").unwrap();
+    let refused = watching(b"/run/x").unwrap_err();
+    assert_eq!(refused.watched_path(), Some("\"/run/x\""));
+    assert!(
+        refused.told().starts_with("a watch (inotify) on \"/run/x\""),
+        "{}",
+        refused.told()
+    );
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! a file opened here is the kernel's, or the call fails.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
@@ -56,6 +56,18 @@ impl InnerProc {
             );
         }
         Ok(pids)
+    }
+
+    /// Names a process by its id and its name, if it can be read.
+    pub(crate) fn named(&self, pid: u32) -> String {
+        /// Longer than any name.
+        const NAME_MAX: u64 = 64;
+        let mut name = String::new();
+        let file = self.open(&format!("{pid}/comm"), OFlags::RDONLY);
+        match file.and_then(|file| file.take(NAME_MAX).read_to_string(&mut name)) {
+            Ok(_) => format!("process {pid} ({:?})", name.trim_end()),
+            Err(_) => format!("process {pid}"),
+        }
     }
 
     /// Returns its path as this process sees it, for calls that take a path.

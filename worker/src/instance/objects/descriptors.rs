@@ -2,8 +2,8 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
 
+use rekindle_verify::shown_process;
 use rekindle_wire::api::{Fate, KernelObject};
 
 use super::room::Room;
@@ -18,7 +18,6 @@ const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random"
 /// Returns a process's descriptors, as far as there is room. Its sockets are added to `sockets`.
 pub(super) fn of(process: &Process, sockets: &mut Sockets, room: &mut Room) -> io::Result<Vec<KernelObject>> {
     let root = format!("/proc/{}", process.host);
-    let overlay = overlay(&format!("{root}/root/"));
     let (mut found, mut seen) = (Vec::new(), 0);
     for entry in fs::read_dir(format!("{root}/fd"))?.flatten() {
         if !room.take() {
@@ -43,21 +42,14 @@ pub(super) fn of(process: &Process, sockets: &mut Sockets, room: &mut Room) -> i
         let about = fs::read_to_string(format!("{root}/fdinfo/{number}")).unwrap_or_default();
         // Follows the link to the open file, whatever lies at its path. It is not opened.
         let size = fs::metadata(entry.path()).map_or(0, |file| file.len());
-        let verdict = verdict(&target, &about, size, overlay);
+        let verdict = verdict(&target, &about, size, process.pid);
         found.push(process.object(format!("descriptor {number}"), 1, verdict));
     }
     Ok(found)
 }
 
-/// Returns the device number of the root at a path if it is a container image's.
-fn overlay(root: &str) -> Option<u64> {
-    let is_overlay = rustix::fs::statfs(root).ok()?.f_type == libc::OVERLAYFS_SUPER_MAGIC;
-    is_overlay.then(|| fs::metadata(root).ok().map(|root| root.dev()))?
-}
-
-/// Says what becomes of a descriptor, by its link, its `fdinfo`, its size in bytes, and the device number of the root
-/// if that is a container image's.
-fn verdict(target: &str, about: &str, size: u64, overlay: Option<u64>) -> Verdict {
+/// Says what becomes of a descriptor, by its link, its `fdinfo`, its size in bytes, and the id of its process.
+fn verdict(target: &str, about: &str, size: u64, pid: u32) -> Verdict {
     let flags = about.lines().find_map(|line| line.strip_prefix("flags:"));
     let flags = flags
         .and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok())
@@ -75,13 +67,16 @@ fn verdict(target: &str, about: &str, size: u64, overlay: Option<u64>) -> Verdic
         );
     }
     if let Some(kind) = target.strip_prefix("anon_inode:") {
-        return anonymous(kind.trim_matches(['[', ']']), about, overlay);
+        return anonymous(kind.trim_matches(['[', ']']), about);
     }
     if target.starts_with("/dev/pts/") || target == "/dev/ptmx" || target == "/dev/tty" {
         return Verdict::refused(format!("a terminal, {target}"), "close it before the snapshot");
     }
     if target.starts_with("/dev/") && !target.starts_with("/dev/shm/") && !DEVICES.contains(&target) {
         return Verdict::refused(format!("the device {target}"), "close it before the snapshot");
+    }
+    if shown_process(target.as_bytes()) == Some(pid) {
+        return Verdict::kept(format!("a file about itself, {target}"));
     }
     if target.starts_with("/proc/") || target.starts_with("/sys/") || target == "/proc" || target == "/sys" {
         let fix = "close it after reading; one that is open for a moment does no harm";
@@ -108,29 +103,16 @@ fn verdict(target: &str, about: &str, size: u64, overlay: Option<u64>) -> Verdic
 }
 
 /// Says what becomes of what has no file: `kind` is the kernel's word for it.
-fn anonymous(kind: &str, about: &str, overlay: Option<u64>) -> Verdict {
+fn anonymous(kind: &str, about: &str) -> Verdict {
     match kind {
         "eventfd" if about.lines().any(|line| line == "eventfd-semaphore: 1") => Verdict::refused(
             "an eventfd with EFD_SEMAPHORE",
             "make it in an after-restore hook, or use a pipe or a POSIX semaphore",
         ),
-        "inotify" if overlay.is_some_and(|overlay| watched(about).any(|device| device == overlay)) => Verdict::refused(
-            "inotify that watches a file of the image's root",
-            "end the watch before the snapshot, or turn off what reloads files that change",
-        ),
         "inotify" => Verdict::of(Fate::Kept, "inotify", "events that were not read are lost", None),
         "eventfd" | "eventpoll" | "timerfd" | "signalfd" | "pidfd" => Verdict::kept(kind),
         _ => Verdict::refused(kind, "close it before the snapshot"),
     }
-}
-
-/// Returns the device numbers of what an inotify watches.
-fn watched(about: &str) -> impl Iterator<Item = u64> {
-    let watches = about.lines().filter(|line| line.starts_with("inotify "));
-    let devices = watches.filter_map(|line| line.split(' ').find_map(|word| word.strip_prefix("sdev:")));
-    // As the kernel has it inside: 12 bits and 20.
-    let number = |device: u32| libc::makedev(device >> 20, device & 0xf_ffff);
-    devices.filter_map(move |device| u32::from_str_radix(device, 16).ok().map(number))
 }
 
 #[cfg(test)]
@@ -140,7 +122,7 @@ mod tests {
     #[test]
     fn each_kind_of_descriptor_has_what_the_contract_says() {
         let of = |target: &str, about: &str, size| {
-            let verdict = verdict(target, about, size, Some(0x28));
+            let verdict = verdict(target, about, size, 501);
             assert_eq!(verdict.fix.is_some(), verdict.fate != Fate::Kept, "{target}");
             verdict.fate
         };
@@ -155,12 +137,10 @@ mod tests {
             "/tmp/file",
             "/tmp/file (deleted)",
             "/memfd:kept (deleted)",
+            "/proc/501/statm",
         ] {
             assert_eq!(of(target, plain, 1 << 20), Fate::Kept, "{target}");
         }
-        let watch = |device: &str| format!("flags:\t00\ninotify wd:1 ino:4 sdev:{device} mask:2 ignored_mask:0\n");
-        assert_eq!(of("anon_inode:inotify", &watch("29"), 0), Fate::Kept);
-        assert_eq!(of("anon_inode:inotify", &watch("28"), 0), Fate::Refused);
         for (target, about, size) in [
             ("pipe:[1]", "flags:\t040001\n", 0),
             ("anon_inode:[eventfd]", "eventfd-count: 1\neventfd-semaphore: 1\n", 0),
@@ -169,6 +149,7 @@ mod tests {
             ("/dev/pts/0", plain, 0),
             ("/dev/fuse", plain, 0),
             ("/proc/1/stat", plain, 0),
+            ("/proc/501/maps", plain, 0),
             ("/tmp/file (deleted)", plain, 17 << 20),
             ("/tmp/file", "lock:\t1: LEASE  ACTIVE    READ 12 00:1 0 EOF\n", 0),
             ("net:[4026531840]", plain, 0),
@@ -196,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_name_cannot_forge_a_line() {
-        let verdict = verdict("/tmp/a\nb\u{1b}[0m", "", 0, None);
+        let verdict = verdict("/tmp/a\nb\u{1b}[0m", "", 0, 501);
         assert_eq!(verdict.what, "/tmp/a?b?[0m");
     }
 }
