@@ -141,6 +141,44 @@ def handler(event, context):
     }
 "#;
 
+/// A child that allows itself neither processes nor queued signals any more, as HAProxy's workers do, and has a second
+/// thread and a timer of the first one's processor time.
+const LIMITED: &str = r#"
+import ctypes, os, queue, resource, signal, struct, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+LIMITS = [resource.RLIMIT_NPROC, resource.RLIMIT_SIGPENDING]
+
+def serve():
+    ticks, asked, told = [], queue.Queue(), queue.Queue()
+    signal.signal(signal.SIGRTMIN, lambda *_: ticks.append(1))
+    clock, made = ctypes.c_int(), ctypes.c_void_p()
+    assert libc.pthread_getcpuclockid(ctypes.c_ulong(threading.main_thread().ident), ctypes.byref(clock)) == 0
+    event = ctypes.create_string_buffer(struct.pack("Qii", 0, signal.SIGRTMIN, 0), 64)
+    assert libc.timer_create(clock, event, ctypes.byref(made)) == 0
+    assert libc.timer_settime(made, 0, (ctypes.c_long * 4)(0, 5_000_000, 0, 5_000_000), None) == 0
+    threading.Thread(target=lambda: [told.put(asked.get()) for _ in iter(int, 1)], daemon=True).start()
+    for limit in LIMITS:
+        resource.setrlimit(limit, (0, 0))
+    os.write(up[1], b"ready")
+    while os.read(down[0], 1):
+        ticks.clear()
+        end = time.thread_time() + 0.1
+        while time.thread_time() < end:
+            pass
+        asked.put("thread")
+        says = [told.get(), len(ticks) > 0, *(resource.getrlimit(limit) for limit in LIMITS)]
+        os.write(up[1], str(says).encode())
+
+down, up = os.pipe(), os.pipe()
+if os.fork() == 0:
+    serve()
+assert os.read(up[0], 9) == b"ready"
+
+def handler(event, context):
+    os.write(down[1], b"?")
+    return os.read(up[0], 99).decode()
+"#;
+
 #[test]
 fn programs_restore_what_they_can_and_criu_what_is_named() {
     let options = ["--memory", "12GiB", "--restorer", "auto"];
@@ -174,6 +212,10 @@ fn programs_restore_what_they_can_and_criu_what_is_named() {
         "modes": ["0o400", "0o0", "0o2200", "0o400", "0o300"],
     });
     assert_eq!(body, says);
+    assert_eq!(made, [3.0, 0.0], "{}", platform.log_tail(30));
+
+    let (body, made) = restored(&platform, "limited", LIMITED);
+    assert_eq!(body, "['thread', True, (0, 0), (0, 0)]");
     assert_eq!(made, [3.0, 0.0], "{}", platform.log_tail(30));
 
     let sockets = kinds::sockets();

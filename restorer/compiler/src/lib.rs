@@ -249,6 +249,7 @@ fn one(b: &mut Builder, source: Source<'_>, number: usize, plan: &Plan) -> Resul
     task::timers(b, process)?;
     task::pending(b, process)?;
     descriptors::watch_files(b, source.images, number)?;
+    task::limits(b, process);
     filter(b, source.images, process)?;
     match number {
         0 => names::take(b, source, counter)?,

@@ -10,7 +10,7 @@ const ALIVE: u32 = 1;
 /// `SIGKILL`, `SIGSTOP`: they have no handlers, and no place in the list.
 const UNHANDLED: [u32; 2] = [9, 19];
 
-/// Adds a process's handlers, timers and limits.
+/// Adds a process's handlers and interval timers.
 pub(crate) fn compile(b: &mut Builder, process: &Process) -> Result<(), Refusal> {
     let refuse = |what| Refusal::Process(process.tree.pid, what);
     if process.threads.len() > window::THREADS_MAX {
@@ -39,14 +39,21 @@ pub(crate) fn compile(b: &mut Builder, process: &Process) -> Result<(), Refusal>
             }
         }
     }
-    for (which, limit) in task.rlimits.iter().flat_map(|l| &l.rlimits).enumerate() {
-        b.op(Code::Limit, which as u32, [limit.cur, limit.max]);
-    }
     let barriers = task.membarrier_registration_mask.unwrap_or(0);
     for command in (0..32).map(|bit| 1 << bit).filter(|command| barriers & command != 0) {
         b.op(Code::Barrier, command, []);
     }
     Ok(())
+}
+
+/// Adds a process's limits. They apply to no other operation: HAProxy forbids itself processes and threads
+/// (`RLIMIT_NPROC`) once it has its own.
+pub(crate) fn limits(b: &mut Builder, process: &Process) {
+    let task = process.threads.first().and_then(|thread| thread.core.tc.as_ref());
+    let limits = task.and_then(|task| task.rlimits.as_ref());
+    for (which, limit) in limits.iter().flat_map(|l| &l.rlimits).enumerate() {
+        b.op(Code::Limit, which as u32, [limit.cur, limit.max]);
+    }
 }
 
 /// Adds a process's POSIX timers, by id. Their threads are there.

@@ -1,6 +1,7 @@
 //! For everything that has no operation, images that have it. They begin as the verifier's good images, less what is
 //! refused.
 
+mod limits;
 mod names;
 mod orphans;
 mod own_files;
