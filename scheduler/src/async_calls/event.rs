@@ -11,7 +11,9 @@ use rekindle_wire::destination::EVENT;
 use rekindle_wire::function_call::depth_of;
 use rekindle_wire::headers::{CALL_DEPTH, TRACEPARENT};
 use rekindle_wire::{ApiError, Destination, ErrorCode, FunctionId};
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::store::DueEvent;
 
@@ -97,81 +99,161 @@ fn traceparent(request: &StoredRequest) -> Option<String> {
 }
 
 fn text(due: &DueEvent) -> Bytes {
-    let whole = event(due, PART_MAX).to_string();
+/// An event as it is written.
+#[derive(Serialize)]
+struct Event<'a> {
+    specversion: &'static str,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    source: String,
+    subject: &'a str,
+    id: String,
+    time: String,
+    datacontenttype: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    traceparent: Option<String>,
+    data: Told<'a>,
+}
+
+/// What an event is about.
+#[derive(Serialize)]
+struct Told<'a> {
+    async_id: &'a str,
+    request_id: &'a str,
+    attempts: u32,
+    request: ToldRequest<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    answer: Option<ToldAnswer<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<ToldError<'a>>,
+}
+
+#[derive(Serialize)]
+struct ToldRequest<'a> {
+    method: &'a str,
+    path: &'a str,
+    #[serde(flatten)]
+    body: ToldBody<'a>,
+}
+
+#[derive(Serialize)]
+struct ToldAnswer<'a> {
+    status: u16,
+    #[serde(flatten)]
+    body: ToldBody<'a>,
+}
+
+#[derive(Serialize)]
+struct ToldError<'a> {
+    code: &'static str,
+    message: &'a str,
+}
+
+#[derive(Default, Serialize)]
+struct ToldBody<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content_type: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body: Option<Readable<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body_base64: Option<Encoded>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    body_left_out: bool,
+}
+
+/// JSON, byte for byte as it was sent, or another text.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Readable<'a> {
+    Json(&'a RawValue),
+    Text(&'a str),
+}
+
+impl<'a> ToldBody<'a> {
+    /// A body that is sent on, unless it has more than `most` bytes.
+    fn of(headers: &Headers, body: &'a [u8], most: usize) -> Self {
+        let headers = headers.map();
+        let kind = headers.get("content-type").and_then(|kind| kind.to_str().ok());
+        let mut told = Self {
+            content_type: kind.map(str::to_owned),
+            ..Self::default()
+        };
+        if body.len() > most {
+            told.body_left_out = true;
+            return told;
+        }
+        let media = kind.unwrap_or_default().split(';').next().unwrap_or_default().trim();
+        let is_json = media == "application/json" || media.ends_with("+json");
+        match (json(body).filter(|_| is_json), std::str::from_utf8(body)) {
+            (Some(json), _) => told.body = Some(Readable::Json(json)),
+            (None, Ok(text)) => told.body = Some(Readable::Text(text)),
+            (None, Err(_)) => told.body_base64 = Some(Encoded(body.to_vec().into())),
+        }
+        told
+    }
+}
+
+/// JSON as it is, if whoever reads the event can be expected to read it: a client must not be able to hide how its call
+/// ended by brackets in ten thousand levels.
+fn json(body: &[u8]) -> Option<&RawValue> {
+    serde_json::from_slice::<Value>(body).ok()?;
+    serde_json::from_slice(body).ok()
+}
+
+    let whole = event(due, PART_MAX);
     // JSON writes some bytes as six.
     if whole.len() <= BODY_MAX {
         return whole.into();
     }
-    event(due, 0).to_string().into()
+    event(due, 0).into()
 }
 
-/// The event, with bodies of at most this many bytes.
-fn event(due: &DueEvent, part_max: usize) -> Value {
+/// The event as JSON, with bodies of at most this many bytes.
+fn event(due: &DueEvent, part_max: usize) -> Vec<u8> {
     let call = &due.stored.row.call;
     let result = due.stored.clone().result();
-    let kind = match call.state {
-        CallState::Done => "rekindle.function.succeeded",
-        _ => "rekindle.function.failed",
+    let request = ToldRequest {
+        method: &due.request.method,
+        path: &due.request.path,
+        body: ToldBody::of(&due.request.headers, &due.body, part_max),
     };
-    let mut request = Map::new();
-    request.insert("method".to_owned(), due.request.method.as_str().into());
-    request.insert("path".to_owned(), due.request.path.as_str().into());
-    put_body(&mut request, &due.request.headers, &due.body, part_max);
-    let mut data = json!({
-        "async_id": call.id.as_str(),
-        "request_id": call.request_id,
-        "attempts": call.attempts,
-        "request": request,
+    let answer = result.answer.as_ref().map(|answer| ToldAnswer {
+        status: answer.status,
+        body: match answer.body_dropped {
+            true => ToldBody {
+                body_left_out: true,
+                ..ToldBody::default()
+            },
+            false => ToldBody::of(&answer.headers, &answer.body.0, part_max),
+        },
     });
-    if let Some(answer) = result.answer {
-        let mut told = Map::new();
-        told.insert("status".to_owned(), answer.status.into());
-        match answer.body_dropped {
-            true => drop(told.insert("body_left_out".to_owned(), true.into())),
-            false => put_body(&mut told, &answer.headers, &answer.body.0, part_max),
-        }
-        data["answer"] = told.into();
-    }
-    if let Some(error) = result.error {
-        data["error"] = json!({"code": error.code.as_str(), "message": error.message});
-    }
     let since = Duration::from_millis(u64::try_from(call.finished_unix_ms.unwrap_or(0)).unwrap_or(0));
-    let mut event = json!({
-        "specversion": "1.0",
-        "type": kind,
-        "source": format!("/functions/{}", call.function),
-        "subject": call.id.as_str(),
-        "id": id(due),
-        "time": humantime::format_rfc3339_millis(UNIX_EPOCH + since).to_string(),
-        "datacontenttype": "application/json",
-        "data": data,
-    });
-    if let Some(parent) = traceparent(&due.request) {
-        event["traceparent"] = parent.into();
-    }
-    event
-}
-
-/// A body: JSON as it is, otherwise a text or base64. One that is too long is left out, and that is said.
-fn put_body(part: &mut Map<String, Value>, headers: &Headers, body: &[u8], most: usize) {
-    let headers = headers.map();
-    let kind = headers.get("content-type").and_then(|kind| kind.to_str().ok());
-    if let Some(kind) = kind {
-        part.insert("content_type".to_owned(), kind.into());
-    }
-    if body.len() > most {
-        part.insert("body_left_out".to_owned(), true.into());
-        return;
-    }
-    let media = kind.unwrap_or_default().split(';').next().unwrap_or_default().trim();
-    let is_json = media == "application/json" || media.ends_with("+json");
-    let value = serde_json::from_slice::<Value>(body).ok().filter(|_| is_json);
-    let (name, value) = match (value, std::str::from_utf8(body)) {
-        (Some(value), _) => ("body", value),
-        (None, Ok(text)) => ("body", text.into()),
-        (None, Err(_)) => ("body_base64", json!(Encoded(body.to_vec().into()))),
+    let event = Event {
+        specversion: "1.0",
+        kind: match call.state {
+            CallState::Done => "rekindle.function.succeeded",
+            _ => "rekindle.function.failed",
+        },
+        source: format!("/functions/{}", call.function),
+        subject: call.id.as_str(),
+        id: id(due),
+        time: humantime::format_rfc3339_millis(UNIX_EPOCH + since).to_string(),
+        datacontenttype: "application/json",
+        traceparent: traceparent(&due.request),
+        data: Told {
+            async_id: call.id.as_str(),
+            request_id: &call.request_id,
+            attempts: call.attempts,
+            request,
+            answer,
+            error: result.error.as_ref().map(|error| ToldError {
+                code: error.code.as_str(),
+                message: &error.message,
+            }),
+        },
     };
-    part.insert(name.to_owned(), value);
+    // Texts, numbers and JSON that was read cannot fail.
+    serde_json::to_vec(&event).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -179,6 +261,7 @@ mod tests {
     use rekindle_wire::CallId;
     use rekindle_wire::asynchronous::{AsyncCall, StoredAnswer};
 
+    use serde_json::json;
     use super::*;
     use crate::store::{CallRow, Stored};
 
@@ -270,6 +353,16 @@ mod tests {
     }
 
     #[test]
+    #[test]
+    fn json_is_sent_on_byte_for_byte() {
+        let json = r#"{"n": 123456789012345678901234567890, "b": 1, "a": 1.10, "b": "\u00e9"}"#;
+        let mut due = due("audit", 0, Some(("application/x+json", json.as_bytes())), None);
+        due.body = json.as_bytes().to_vec();
+        let event = call(due).unwrap().call.body;
+        let text = std::str::from_utf8(&event.0).unwrap();
+        assert_eq!(text.matches(&format!("\"body\":{json}")).count(), 2, "{text}");
+    }
+
     fn any_answer_can_be_told_within_bounds() {
         let told = |kind, body: &[u8]| {
             let posted = posted(due("https://example.com/", 0, Some((kind, body)), None));
@@ -281,6 +374,8 @@ mod tests {
         assert_eq!(told("application/json", b"{")["body"], "{");
         assert_eq!(told("image/png", b"\xff")["body_base64"], "/w==");
         let wide = [1; PART_MAX];
+        let deep = format!("{}{}", "[".repeat(9_999), "]".repeat(9_999));
+        assert_eq!(told("application/json", deep.as_bytes())["body"], deep);
         for long in [&wide[..], &[b'x'; PART_MAX + 1]] {
             let long = told("text/plain", long);
             assert_eq!((&long["body_left_out"], long.get("body")), (&json!(true), None));
