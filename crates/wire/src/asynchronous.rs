@@ -234,6 +234,9 @@ pub struct ClaimedCallback {
     /// The event that is posted instead, to a destination.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event: Option<Encoded>,
+    /// When the call ended, in milliseconds since the Unix epoch: the outcome names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_unix_ms: Option<i64>,
 }
 
 /// States that a gateway is still running these calls.
@@ -284,6 +287,9 @@ pub struct CallbackOutcome {
     /// Whether it was for a destination.
     #[serde(default)]
     pub is_event: bool,
+    /// When the call had ended. It may have ended again since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_unix_ms: Option<i64>,
 }
 
 /// A stored response of a function.

@@ -62,6 +62,7 @@ impl Callbacks {
     /// Posts a result once.
     pub(crate) async fn post(&self, callback: ClaimedCallback) -> CallbackOutcome {
         let (id, attempt, is_event) = (callback.result.id.clone(), callback.attempt, callback.event.is_some());
+        let ended_unix_ms = callback.ended_unix_ms;
         let posted = tokio::time::timeout(LIMIT, self.attempt(callback)).await;
         let (error, is_final) = match posted {
             Ok(Ok(())) => (None, false),
@@ -74,6 +75,7 @@ impl Callbacks {
             error,
             is_final,
             is_event,
+            ended_unix_ms,
         }
     }
 
@@ -175,6 +177,7 @@ mod tests {
                 error: Some(error),
             },
             event: None,
+            ended_unix_ms: None,
         };
         let request = build(Uri::from_static("http://example.com/"), callback).unwrap();
         assert_eq!(request.headers()[FUNCTION_STATUS], "502");

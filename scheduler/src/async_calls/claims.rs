@@ -82,12 +82,14 @@ async fn take(scheduler: &Scheduler, request: &ClaimRequest) -> Result<Claims, S
             .into_iter()
             .filter_map(|stored| {
                 let callback = stored.row.call.callback.clone()?;
+                let ended_unix_ms = stored.row.call.finished_unix_ms;
                 Some(ClaimedCallback {
                     url: callback.url,
                     attempt: callback.attempts,
                     request_id: stored.row.call.request_id.clone(),
                     result: super::opened(scheduler, stored),
                     event: None,
+                    ended_unix_ms,
                 })
             })
             .collect();

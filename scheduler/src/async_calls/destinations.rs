@@ -54,6 +54,7 @@ async fn look(scheduler: &Scheduler) -> Result<usize, StoreError> {
     let count = due.len();
     for one in due {
         let (id, attempt) = (one.stored.row.call.id.clone(), one.attempt);
+        let ended_unix_ms = one.stored.row.call.finished_unix_ms;
         let told = tell(scheduler, one).await;
         let is_final = told.as_ref().is_err_and(|error| is_final(error.code));
         let outcome = CallbackOutcome {
@@ -62,6 +63,7 @@ async fn look(scheduler: &Scheduler) -> Result<usize, StoreError> {
             error: told.err().map(|error| error.to_string()),
             is_final,
             is_event: true,
+            ended_unix_ms,
         };
         end_callback(scheduler, outcome).await?;
     }

@@ -46,6 +46,7 @@ pub(super) fn posted(due: DueEvent) -> ClaimedCallback {
         request_id: call.request_id.clone(),
         result,
         event: Some(Encoded(text(&due))),
+        ended_unix_ms: call.finished_unix_ms,
     }
 }
 
@@ -98,7 +99,6 @@ fn traceparent(request: &StoredRequest) -> Option<String> {
     Some(value)
 }
 
-fn text(due: &DueEvent) -> Bytes {
 /// An event as it is written.
 #[derive(Serialize)]
 struct Event<'a> {
@@ -200,6 +200,7 @@ fn json(body: &[u8]) -> Option<&RawValue> {
     serde_json::from_slice(body).ok()
 }
 
+fn text(due: &DueEvent) -> Bytes {
     let whole = event(due, PART_MAX);
     // JSON writes some bytes as six.
     if whole.len() <= BODY_MAX {
@@ -260,8 +261,8 @@ fn event(due: &DueEvent, part_max: usize) -> Vec<u8> {
 mod tests {
     use rekindle_wire::CallId;
     use rekindle_wire::asynchronous::{AsyncCall, StoredAnswer};
-
     use serde_json::json;
+
     use super::*;
     use crate::store::{CallRow, Stored};
 
@@ -353,7 +354,6 @@ mod tests {
     }
 
     #[test]
-    #[test]
     fn json_is_sent_on_byte_for_byte() {
         let json = r#"{"n": 123456789012345678901234567890, "b": 1, "a": 1.10, "b": "\u00e9"}"#;
         let mut due = due("audit", 0, Some(("application/x+json", json.as_bytes())), None);
@@ -363,6 +363,7 @@ mod tests {
         assert_eq!(text.matches(&format!("\"body\":{json}")).count(), 2, "{text}");
     }
 
+    #[test]
     fn any_answer_can_be_told_within_bounds() {
         let told = |kind, body: &[u8]| {
             let posted = posted(due("https://example.com/", 0, Some((kind, body)), None));
@@ -373,9 +374,9 @@ mod tests {
         assert_eq!(told("text/plain", b"{}")["body"], "{}");
         assert_eq!(told("application/json", b"{")["body"], "{");
         assert_eq!(told("image/png", b"\xff")["body_base64"], "/w==");
-        let wide = [1; PART_MAX];
         let deep = format!("{}{}", "[".repeat(9_999), "]".repeat(9_999));
         assert_eq!(told("application/json", deep.as_bytes())["body"], deep);
+        let wide = [1; PART_MAX];
         for long in [&wide[..], &[b'x'; PART_MAX + 1]] {
             let long = told("text/plain", long);
             assert_eq!((&long["body_left_out"], long.get("body")), (&json!(true), None));

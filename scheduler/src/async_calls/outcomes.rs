@@ -91,6 +91,7 @@ pub(crate) async fn end_callback(scheduler: &Scheduler, outcome: CallbackOutcome
         error,
         is_final,
         is_event,
+        ended_unix_ms,
     } = outcome;
     let post = if is_event { Post::Event } else { Post::Callback };
     let again = match &error {
@@ -99,7 +100,7 @@ pub(crate) async fn end_callback(scheduler: &Scheduler, outcome: CallbackOutcome
     };
     let noted = scheduler
         .store
-        .end_post(post, &id, attempt, again, error.as_deref())
+        .end_post(post, &id, (attempt, ended_unix_ms), again, error.as_deref())
         .await?;
     if noted {
         let outcome = match (&error, again) {

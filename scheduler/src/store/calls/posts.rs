@@ -124,47 +124,48 @@ impl Store {
             .map_err(failed(doing))
     }
 
-    /// Records the outcome of an attempt to tell somebody: done, due again at some time, or failed for good.
+    /// Records the outcome of an attempt to tell somebody: done, due again at some time, or failed for good. The
+    /// attempt is known by its number and, as a call may end again, by when the call had ended.
     pub(crate) async fn end_post(
         &self,
         post: Post,
         id: &CallId,
-        attempt: u32,
+        (attempt, ended_unix_ms): (u32, Option<i64>),
         again_unix_ms: Option<i64>,
         error: Option<&str>,
     ) -> Result<bool, StoreError> {
-        let doing = "note whether somebody was told of a call's end";
         let state = match (again_unix_ms, error) {
             (Some(_), _) => None,
             (None, Some(_)) => Some("failed"),
             (None, None) => Some("delivered"),
         };
         let sql = format!(
-            "UPDATE async_calls SET {0}_state = $1, {0}_due_unix_ms = $2, {0}_error = $3 \
-             WHERE id = $4 AND {0}_attempts = $5 AND state IN ('done', 'dead')",
+            "UPDATE async_calls SET {0}_state = $1, {0}_due_unix_ms = $2, {0}_error = $3{body} \
+             WHERE id = $4 AND {0}_attempts = $5 AND state IN ('done', 'dead') \
+             AND finished_unix_ms = COALESCE($6, finished_unix_ms)",
             post.column()
         );
-        let done = sqlx::query(sqlx::AssertSqlSafe(sql))
+        let mut query = sqlx::query(sqlx::AssertSqlSafe(sql))
             .bind(state)
             .bind(again_unix_ms)
             .bind(error)
             .bind(id.as_str())
             .bind(i64::from(attempt))
-            .execute(&self.writes)
-            .await
-            .map_err(failed(doing))?;
-        let noted = done.rows_affected() > 0;
-        if noted && post == Post::Event && again_unix_ms.is_none() {
-            // Of a call that is done, the request was kept for the event. A dead one may be queued again.
-            sqlx::query(
-                "UPDATE async_calls SET bytes = bytes - LENGTH(body), body = $1 WHERE id = $2 AND state = 'done'",
-            )
-            .bind(&b""[..])
-            .bind(id.as_str())
-            .execute(&self.writes)
-            .await
-            .map_err(failed(doing))?;
+            .bind(ended_unix_ms);
+        if drops_request {
+            query = query.bind(&b""[..]);
         }
-        Ok(noted)
+        let done = query.execute(&self.writes).await;
+        let done = done.map_err(failed("note whether somebody was told of a call's end"))?;
+        Ok(done.rows_affected() > 0)
     }
 }
+        // Of a call that is done, the request was kept for the event. A dead one may be queued again.
+        let drops_request = post == Post::Event && again_unix_ms.is_none();
+        let body = match drops_request {
+            true => {
+                ", bytes = CASE WHEN state = 'done' THEN bytes - LENGTH(body) ELSE bytes END, \
+                 body = CASE WHEN state = 'done' THEN $7 ELSE body END"
+            }
+            false => "",
+        };

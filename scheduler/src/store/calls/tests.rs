@@ -434,16 +434,24 @@ async fn a_callback_is_due_with_the_calls_end_and_is_handed_out_with_the_answer(
         );
         assert!(
             store
-                .end_post(Post::Callback, &call.id, 1, Some(60), Some("no"))
+                .end_post(Post::Callback, &call.id, (1, None), Some(60), Some("no"))
                 .await
                 .unwrap()
         );
         assert_eq!(store.claim_callbacks(9, 60, 99).await.unwrap().len(), 1);
         assert!(
-            !store.end_post(Post::Callback, &call.id, 1, None, None).await.unwrap(),
+            !store
+                .end_post(Post::Callback, &call.id, (1, None), None, None)
+                .await
+                .unwrap(),
             "the second attempt is on its way"
         );
-        assert!(store.end_post(Post::Callback, &call.id, 2, None, None).await.unwrap());
+        assert!(
+            store
+                .end_post(Post::Callback, &call.id, (2, None), None, None)
+                .await
+                .unwrap()
+        );
         assert!(!store.has_posts().await.unwrap());
         let known = store.call(&call.id).await.unwrap().unwrap();
         assert_eq!(known.call.callback.unwrap().state, "delivered");
@@ -503,7 +511,10 @@ async fn a_destination_is_due_with_the_calls_end_and_the_request_is_kept_until_i
         );
 
         let end = async |id: &CallId, attempt, again, error| {
-            store.end_post(Post::Event, id, attempt, again, error).await.unwrap()
+            store
+                .end_post(Post::Event, id, (attempt, None), again, error)
+                .await
+                .unwrap()
         };
         assert!(end(&good.id, 1, Some(60), Some("no")).await);
         assert_eq!(size(good.id.clone()).await, request + 3);
