@@ -8,6 +8,9 @@ use sqlx::any::AnyRow;
 use super::rows::{CallRow, Reader, Stored};
 use crate::store::{Store, StoreError, failed, unreadable};
 
+/// Number of due events, from either end, that a claim chooses from.
+const LOOKED_AT: u32 = 512;
+
 /// What tells of a call's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Post {
@@ -73,7 +76,8 @@ impl Store {
         rows.iter().map(Stored::read).collect()
     }
 
-    /// Claims due events likewise: those for addresses, or those for functions.
+    /// Claims due events likewise: those for addresses, or those for functions. Namespaces take turns, so that none
+    /// waits for another's many. What was due first and what was due last is looked at: all of it may be too much.
     pub(crate) async fn claim_events(
         &self,
         to_addresses: bool,
@@ -83,12 +87,23 @@ impl Store {
     ) -> Result<Vec<DueEvent>, StoreError> {
         let sql = format!(
             "UPDATE async_calls SET destination_attempts = destination_attempts + 1, destination_due_unix_ms = $1 \
-             WHERE id IN (SELECT id FROM async_calls WHERE destination_due_unix_ms <= $2 \
-             AND destination {} '%://%' ORDER BY destination_due_unix_ms LIMIT $3{}) RETURNING {}, body",
-            if to_addresses { "LIKE" } else { "NOT LIKE" },
+             WHERE id IN (SELECT id FROM async_calls WHERE destination_due_unix_ms <= $2 AND id IN (SELECT id FROM ( \
+             SELECT id, due, ROW_NUMBER() OVER (PARTITION BY namespace ORDER BY due) AS turn \
+             FROM ({} UNION {}) AS first_and_last) AS turns ORDER BY turn, due LIMIT $3){}) RETURNING {}, body",
+            due("ASC"),
+            due("DESC"),
             self.dialect.skip_locked(),
             CallRow::WITH_ANSWER
         );
+        let due = |order: &str| {
+            let kind = if to_addresses { "LIKE" } else { "NOT LIKE" };
+            format!(
+                "SELECT * FROM (SELECT id, namespace, destination_due_unix_ms AS due FROM async_calls \
+                 WHERE destination_due_unix_ms <= $2 AND destination {kind} '%://%' \
+                 ORDER BY destination_due_unix_ms {order} LIMIT {LOOKED_AT}) AS {order}ending"
+            )
+        };
+        // PostgreSQL locks no rows of a selection with windows.
         let rows = self
             .claim(sql, limit, now_unix_ms, again_unix_ms, "claim events")
             .await?;
