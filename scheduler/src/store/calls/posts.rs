@@ -28,6 +28,14 @@ impl Post {
             Self::Event => "destination",
         }
     }
+
+    /// The column of the number of its attempts.
+    fn attempts(self) -> &'static str {
+        match self {
+            Self::Callback => "callback_attempts",
+            Self::Event => "destination_attempts",
+        }
+    }
 }
 
 /// A call that has ended, and whose destination is to be told.
@@ -73,7 +81,7 @@ impl Store {
         let rows = self
             .claim(sql, limit, now_unix_ms, again_unix_ms, "claim callbacks")
             .await?;
-        rows.iter().map(Stored::read).collect()
+        Ok(self.readable(Post::Callback, &rows, Stored::read).await)
     }
 
     /// Claims due events likewise: those for addresses, or those for functions. Namespaces take turns, so that none
@@ -85,6 +93,15 @@ impl Store {
         now_unix_ms: i64,
         again_unix_ms: i64,
     ) -> Result<Vec<DueEvent>, StoreError> {
+        let due = |order: &str| {
+            let kind = if to_addresses { "LIKE" } else { "NOT LIKE" };
+            format!(
+                "SELECT * FROM (SELECT id, namespace, destination_due_unix_ms AS due FROM async_calls \
+                 WHERE destination_due_unix_ms <= $2 AND destination {kind} '%://%' \
+                 ORDER BY destination_due_unix_ms {order} LIMIT {LOOKED_AT}) AS {order}ending"
+            )
+        };
+        // PostgreSQL locks no rows of a selection with windows.
         let sql = format!(
             "UPDATE async_calls SET destination_attempts = destination_attempts + 1, destination_due_unix_ms = $1 \
              WHERE id IN (SELECT id FROM async_calls WHERE destination_due_unix_ms <= $2 AND id IN (SELECT id FROM ( \
@@ -95,19 +112,10 @@ impl Store {
             self.dialect.skip_locked(),
             CallRow::WITH_ANSWER
         );
-        let due = |order: &str| {
-            let kind = if to_addresses { "LIKE" } else { "NOT LIKE" };
-            format!(
-                "SELECT * FROM (SELECT id, namespace, destination_due_unix_ms AS due FROM async_calls \
-                 WHERE destination_due_unix_ms <= $2 AND destination {kind} '%://%' \
-                 ORDER BY destination_due_unix_ms {order} LIMIT {LOOKED_AT}) AS {order}ending"
-            )
-        };
-        // PostgreSQL locks no rows of a selection with windows.
         let rows = self
             .claim(sql, limit, now_unix_ms, again_unix_ms, "claim events")
             .await?;
-        let due = rows.iter().map(|row| {
+        let read = |row: &AnyRow| {
             let reader = Reader(row);
             let to = reader.text("destination")?.parse();
             Ok(DueEvent {
@@ -117,8 +125,37 @@ impl Store {
                 body: reader.bytes("body")?.unwrap_or_default(),
                 stored: Stored::read(row)?,
             })
-        });
-        due.collect()
+        };
+        Ok(self.readable(Post::Event, &rows, read).await)
+    }
+
+    /// What was claimed. Of a row that cannot be read nobody is told: it must neither hold up the others nor come again
+    /// for ever.
+    async fn readable<T>(
+        &self,
+        post: Post,
+        rows: &[AnyRow],
+        read: impl Fn(&AnyRow) -> Result<T, StoreError>,
+    ) -> Vec<T> {
+        let mut all = Vec::with_capacity(rows.len());
+        for row in rows {
+            let error = match read(row) {
+                Ok(one) => {
+                    all.push(one);
+                    continue;
+                }
+                Err(error) => error,
+            };
+            let why = "what the database has of this call cannot be read: see the scheduler's log";
+            let ended = async {
+                let (id, attempt) = (Reader(row).id("id")?, Reader(row).count(post.attempts())?);
+                self.end_post(post, &id, (attempt, None), None, Some(why)).await
+            };
+            let ended = ended.await.map_err(|error| error.to_string());
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, ?ended, "nobody is told how a call ended: its row cannot be read");
+        }
+        all
     }
 
     /// Runs a statement that claims: its parameters are when they are due again, the time now, and the limit.
@@ -154,6 +191,15 @@ impl Store {
             (None, Some(_)) => Some("failed"),
             (None, None) => Some("delivered"),
         };
+        // Of a call that is done, the request was kept for the event. A dead one may be queued again.
+        let drops_request = post == Post::Event && again_unix_ms.is_none();
+        let body = match drops_request {
+            true => {
+                ", bytes = CASE WHEN state = 'done' THEN bytes - LENGTH(body) ELSE bytes END, \
+                 body = CASE WHEN state = 'done' THEN $7 ELSE body END"
+            }
+            false => "",
+        };
         let sql = format!(
             "UPDATE async_calls SET {0}_state = $1, {0}_due_unix_ms = $2, {0}_error = $3{body} \
              WHERE id = $4 AND {0}_attempts = $5 AND state IN ('done', 'dead') \
@@ -175,12 +221,3 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 }
-        // Of a call that is done, the request was kept for the event. A dead one may be queued again.
-        let drops_request = post == Post::Event && again_unix_ms.is_none();
-        let body = match drops_request {
-            true => {
-                ", bytes = CASE WHEN state = 'done' THEN bytes - LENGTH(body) ELSE bytes END, \
-                 body = CASE WHEN state = 'done' THEN $7 ELSE body END"
-            }
-            false => "",
-        };
