@@ -111,11 +111,16 @@ pub(crate) async fn end_callback(scheduler: &Scheduler, outcome: CallbackOutcome
                 "failed"
             }
         };
-        let metrics = &scheduler.metrics.async_calls;
-        match post {
-            Post::Callback => metrics.called_back(outcome),
-            Post::Event => metrics.told(outcome),
-        }
+        count_post(scheduler, post, outcome);
     }
     Ok(())
+}
+
+/// Counts what became of telling somebody.
+pub(super) fn count_post(scheduler: &Scheduler, post: Post, outcome: &'static str) {
+    let metrics = &scheduler.metrics.async_calls;
+    match post {
+        Post::Callback => metrics.called_back(outcome),
+        Post::Event => metrics.told(outcome),
+    }
 }

@@ -1,17 +1,19 @@
 //! Handles events without a report: dead gateways, calls that are too old, results kept long enough. It also refreshes
 //! the counts.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rekindle_wire::asynchronous::CallState;
-use rekindle_wire::{ApiError, ErrorCode};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId};
 
 use super::CLAIM_HOLDS;
 use super::claims::ms;
+use super::outcomes::count_post;
 use crate::clock::unix_ms;
 use crate::state::Scheduler;
-use crate::store::StoreError;
+use crate::store::{Post, StoreError};
 
 /// Interval between two sweeps, while there is something to do and while there is not.
 const BUSY: Duration = Duration::from_millis(500);
@@ -111,6 +113,22 @@ async fn sweep(scheduler: &Scheduler) -> Result<bool, StoreError> {
     Ok(waiting || running)
 }
 
+/// Notes of whose ends nobody will be told any more.
+fn note_untold(scheduler: &Scheduler, untold: &[(FunctionId, Post)]) {
+    let mut counts: BTreeMap<&FunctionId, u64> = BTreeMap::new();
+    for (function, post) in untold {
+        *counts.entry(function).or_default() += 1;
+        count_post(scheduler, *post, "dropped");
+    }
+    for (function, calls) in counts {
+        tracing::warn!(
+            %function, calls,
+            "nobody will be told how asynchronous invocations ended: there was no more room to keep them, or they were \
+             too old; see to whatever refuses to be told, or send less"
+        );
+    }
+}
+
 async fn forget(scheduler: &Scheduler) -> Result<(), StoreError> {
     let now = unix_ms();
     for (state, kept) in [(CallState::Done, DONE_KEPT), (CallState::Dead, DEAD_KEPT)] {
@@ -119,9 +137,10 @@ async fn forget(scheduler: &Scheduler) -> Result<(), StoreError> {
             .store
             .forget_calls(state.as_str(), before, KEPT_EACH, KEPT_ALL)
             .await?;
-        if forgotten > 0 {
-            tracing::debug!(%state, forgotten, "what came of asynchronous invocations is forgotten");
+        if forgotten.calls > 0 {
+            tracing::debug!(%state, forgotten = forgotten.calls, "what came of asynchronous invocations is forgotten");
         }
+        note_untold(scheduler, &forgotten.untold);
     }
     Ok(())
 }

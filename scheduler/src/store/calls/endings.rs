@@ -4,7 +4,16 @@ use rekindle_wire::asynchronous::StoredAnswer;
 use rekindle_wire::{ApiError, CallId, FunctionId};
 use sqlx::{Any, Transaction};
 
+use super::Post;
 use crate::store::{Store, StoreError, failed, function_id, json};
+
+/// Calls that were forgotten.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Forgotten {
+    pub(crate) calls: u64,
+    /// Those of them of whose end somebody was still to be told.
+    pub(crate) untold: Vec<(FunctionId, Post)>,
+}
 
 /// What happens to a call after an attempt. The response's secret headers are passed separately, sealed.
 #[derive(Debug, Clone, PartialEq)]
@@ -153,36 +162,49 @@ impl Store {
 
     /// Deletes calls in `state`: first those that ended before `before_unix_ms`; then each function's oldest beyond
     /// `bytes_each` bytes; then those beyond `bytes_all`, from the functions that have the most. Each keeps as much as
-    /// the next, so that no function loses its calls to another's.
+    /// the next, so that no function loses its calls to another's. Those of whose end somebody is to be told go last.
     pub(crate) async fn forget_calls(
         &self,
         state: &str,
         before_unix_ms: i64,
         bytes_each: i64,
         bytes_all: i64,
-    ) -> Result<u64, StoreError> {
+    ) -> Result<Forgotten, StoreError> {
         let doing = "forget calls";
-        let old = sqlx::query("DELETE FROM async_calls WHERE state = $1 AND finished_unix_ms <= $2")
-            .bind(state)
-            .bind(before_unix_ms)
-            .execute(&self.writes)
-            .await
-            .map_err(failed(doing))?;
+        let old: Vec<ForgottenRow> = sqlx::query_as(sqlx::AssertSqlSafe(format!(
+            "DELETE FROM async_calls WHERE state = $1 AND finished_unix_ms <= $2 {RETURNING_DUE}"
+        )))
+        .bind(state)
+        .bind(before_unix_ms)
+        .fetch_all(&self.writes)
+        .await
+        .map_err(failed(doing))?;
         // Small calls count for their row, too.
-        let beyond = sqlx::query(
+        let beyond: Vec<ForgottenRow> = sqlx::query_as(sqlx::AssertSqlSafe(format!(
             "DELETE FROM async_calls WHERE id IN (SELECT id FROM ( \
              SELECT id, own, SUM(size) OVER (ORDER BY own, id) AS so_far FROM ( \
              SELECT id, bytes + 512 AS size, \
-             SUM(bytes + 512) OVER (PARTITION BY namespace, function ORDER BY finished_unix_ms DESC, id DESC) AS own \
-             FROM async_calls WHERE state = $1) each_function) newest WHERE own > $2 OR so_far > $3)",
-        )
+             SUM(bytes + 512) OVER (PARTITION BY namespace, function ORDER BY \
+             CASE WHEN COALESCE(destination_due_unix_ms, callback_due_unix_ms) IS NULL THEN 1 ELSE 0 END, \
+             finished_unix_ms DESC, id DESC) AS own \
+             FROM async_calls WHERE state = $1) each_function) newest WHERE own > $2 OR so_far > $3) {RETURNING_DUE}"
+        )))
         .bind(state)
         .bind(bytes_each)
         .bind(bytes_all)
-        .execute(&self.writes)
+        .fetch_all(&self.writes)
         .await
         .map_err(failed(doing))?;
-        Ok(old.rows_affected() + beyond.rows_affected())
+        let mut forgotten = Forgotten::default();
+        for (namespace, name, event, callback) in old.into_iter().chain(beyond) {
+            forgotten.calls += 1;
+            for (post, due) in [(Post::Event, event), (Post::Callback, callback)] {
+                if due.is_some() {
+                    forgotten.untold.push((function_id(&namespace, &name)?, post));
+                }
+            }
+        }
+        Ok(forgotten)
     }
 
     /// Gives up a deleted function's calls.
@@ -209,6 +231,10 @@ impl Store {
         Ok(())
     }
 }
+
+/// What is said of a call that is forgotten, and as what it is read.
+const RETURNING_DUE: &str = "RETURNING namespace, function, destination_due_unix_ms, callback_due_unix_ms";
+type ForgottenRow = (String, String, Option<i64>, Option<i64>);
 
 /// A function that was made after a call is another one, and may be somebody else's.
 const ANEW: &str = "UPDATE async_calls SET state = 'queued', holder = NULL, failures = 0, due_unix_ms = $1, accepted_unix_ms = $1, \

@@ -6,6 +6,8 @@ use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionId};
 use super::*;
 use crate::store::tests::each_database;
 
+mod posts;
+
 pub(crate) fn new(function: &str, key: Option<&str>, now: i64) -> NewRow {
     let request = StoredRequest {
         method: "POST".into(),
@@ -289,8 +291,14 @@ async fn what_ended_long_ago_is_forgotten_and_what_is_too_much_the_oldest_first(
         }
         let waits = new("hello", None, 0);
         store.add_call(&waits).await.unwrap();
-        assert_eq!(store.forget_calls("done", 0, i64::MAX, i64::MAX).await.unwrap(), 1);
-        assert_eq!(store.forget_calls("done", -1, i64::MAX, 2 * 522).await.unwrap(), 1);
+        assert_eq!(
+            store.forget_calls("done", 0, i64::MAX, i64::MAX).await.unwrap().calls,
+            1
+        );
+        assert_eq!(
+            store.forget_calls("done", -1, i64::MAX, 2 * 522).await.unwrap().calls,
+            1
+        );
         assert_eq!(
             (state(&store, &ids[1]).await, state(&store, &ids[2]).await),
             (None, Some(CallState::Done))
@@ -338,13 +346,13 @@ async fn one_functions_answers_evict_no_others() {
             (state(&store, &calm).await.is_some(), kept)
         };
         // Its own bound first.
-        assert_eq!(store.forget_calls("done", 0, 4 * row, 9 * row).await.unwrap(), 2);
+        assert_eq!(store.forget_calls("done", 0, 4 * row, 9 * row).await.unwrap().calls, 2);
         assert_eq!(kept().await, (true, 4));
         assert_eq!(state(&store, &busy[1]).await, None, "the oldest go first");
         // Then the bound of all, at the cost of the function with the most, though the other's is the oldest.
-        assert_eq!(store.forget_calls("done", 0, 4 * row, 3 * row).await.unwrap(), 2);
+        assert_eq!(store.forget_calls("done", 0, 4 * row, 3 * row).await.unwrap().calls, 2);
         assert_eq!(kept().await, (true, 2));
-        assert_eq!(store.forget_calls("done", 0, 4 * row, row).await.unwrap(), 2);
+        assert_eq!(store.forget_calls("done", 0, 4 * row, row).await.unwrap().calls, 2);
     })
     .await;
 }
