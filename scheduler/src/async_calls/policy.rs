@@ -17,7 +17,8 @@ use rekindle_wire::{ApiError, ErrorCode};
 use crate::store::{CallRow, Ended, Post};
 
 /// First pause; each further one is twice as long.
-const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE_MS: u64 = 1_000;
+const PAUSE: Duration = Duration::from_millis(PAUSE_MS);
 /// Longest pause after an attempt that counts.
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 /// Longest pause after an attempt that did not reach the function.
@@ -58,11 +59,16 @@ pub(super) fn judge(row: &CallRow, outcome: AttemptOutcome, now_unix_ms: i64, dr
     }
     let pause = match counts {
         true => pause(failures - 1, PAUSE_MAX, draw),
-        false => pause(
-            row.call.attempts.saturating_sub(failures + 1),
-            UNREACHED_PAUSE_MAX,
-            draw,
-        ),
+        false => {
+            let whole = pause(
+                row.call.attempts.saturating_sub(failures + 1),
+                UNREACHED_PAUSE_MAX,
+                draw,
+            );
+            // There may be a free instance before the call is too old.
+            let half = u64::try_from(row.expires_unix_ms.saturating_sub(now_unix_ms) / 2).unwrap_or(0);
+            if half >= PAUSE_MS { whole.min(half) } else { whole }
+        }
     };
     let due_unix_ms = now_unix_ms.saturating_add_unsigned(pause);
     if due_unix_ms < row.expires_unix_ms {
@@ -204,6 +210,17 @@ mod tests {
             panic!("it comes after its end");
         };
         assert_eq!(error.code, ErrorCode::Expired);
+    }
+
+    #[test]
+    fn what_did_not_reach_the_function_is_tried_until_it_is_too_old() {
+        let mut now = 80_000;
+        let mut attempts = Vec::new();
+        while let Ended::Again { due_unix_ms, .. } = judge(&row(0, 9), failed(ErrorCode::NoCapacity), now, 1.0) {
+            attempts.push(due_unix_ms);
+            now = due_unix_ms;
+        }
+        assert_eq!(attempts, [90_000, 95_000, 97_500, 98_750]);
     }
 
     #[test]
