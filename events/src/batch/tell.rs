@@ -108,12 +108,11 @@ impl Batches {
     fn key(&self, what: &str, message: &Message) -> String {
         let (function, source) = (&self.info.function, &self.info.source.name);
         let key = format!("{what}/{function}/{source}/{}", message.id);
-        let plain: Vec<char> = key
-            .chars()
-            .map(|c| if c.is_ascii_graphic() { c } else { '?' })
-            .collect();
-        // What differs from message to message is at the end.
-        plain[plain.len().saturating_sub(KEY_MAX)..].iter().collect()
+        if key.len() <= KEY_MAX && key.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return key;
+        }
+        // Two that differ anywhere are two.
+        format!("{what}/{}", blake3::hash(key.as_bytes()).to_hex())
     }
 
     /// The event, which has the function's own as its request.
