@@ -85,6 +85,7 @@ impl Batches {
         let hold = async {
             loop {
                 tokio::time::sleep(queue.extend_every()).await;
+                let _alone = held.changing.lock().await;
                 let receipts = held.all();
                 if !receipts.is_empty()
                     && let Err(error) = queue.extend(&receipts).await
@@ -229,21 +230,28 @@ impl Batches {
 }
 
 /// The deliveries of a batch that are neither removed nor given back.
-struct Held(Mutex<HashSet<String>>);
+struct Held {
+    receipts: Mutex<HashSet<String>>,
+    /// Held while the queue is told how long to hold a delivery: of two requests under way the later one counts, and
+    /// nobody knows which that is.
+    changing: tokio::sync::Mutex<()>,
+}
 
 impl Held {
     fn of(messages: &[Message]) -> Self {
-        Self(Mutex::new(
-            messages.iter().map(|message| message.receipt.clone()).collect(),
-        ))
+        let receipts = messages.iter().map(|message| message.receipt.clone());
+        Self {
+            receipts: Mutex::new(receipts.collect()),
+            changing: tokio::sync::Mutex::default(),
+        }
     }
 
     fn all(&self) -> Vec<String> {
-        self.0.lock().iter().cloned().collect()
+        self.receipts.lock().iter().cloned().collect()
     }
 
     fn let_go(&self, receipt: &str) {
-        self.0.lock().remove(receipt);
+        self.receipts.lock().remove(receipt);
     }
 }
 

@@ -133,6 +133,7 @@ impl Batches {
 
     async fn give_back(&self, queue: &dyn Queue, held: &Held, message: &Message, after: Duration) {
         // Holding it again would undo the pause.
+        let _alone = held.changing.lock().await;
         held.let_go(&message.receipt);
         if let Err(error) = queue.give_back(&message.receipt, after).await {
             // It comes again when its time is over.

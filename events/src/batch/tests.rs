@@ -14,6 +14,8 @@ struct Noted {
     buries: bool,
     /// How long it takes to give a message back.
     slow: Duration,
+    /// How long it takes to hold messages again.
+    slow_to_extend: Duration,
 }
 
 impl Noted {
@@ -34,6 +36,7 @@ impl Queue for Noted {
     }
 
     async fn extend(&self, receipts: &[String]) -> Result<(), QueueError> {
+        tokio::time::sleep(self.slow_to_extend).await;
         self.say(format!("extend {}", receipts.len()))
     }
 
@@ -238,8 +241,20 @@ async fn what_is_not_settled_is_held_while_the_rest_is() {
     batches.process(&queue, three()).await;
     assert_eq!(
         *queue.said.lock(),
-        ["back receipt-a 1", "extend 1", "back receipt-b 1", "back receipt-c 2"]
+        ["back receipt-a 1", "back receipt-b 1", "extend 1", "back receipt-c 2"]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_is_given_back_once_the_queue_has_answered_how_long_it_holds_it() {
+    let queue = Noted {
+        slow_to_extend: Duration::from_secs(5),
+        ..Noted::default()
+    };
+    // The function fails while its message is being held again.
+    let batches = batches(1, 12, [failed("500: it threw")]);
+    batches.process(&queue, vec![message("a", b"1")]).await;
+    assert_eq!(*queue.said.lock(), ["extend 1", "back receipt-a 1"]);
 }
 
 fn too_large() -> Verdict {
