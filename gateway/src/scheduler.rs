@@ -56,8 +56,8 @@ const SILENT_AFTER: Duration = Duration::from_secs(5);
 const CALL_LIMIT: Duration = Duration::from_secs(5);
 /// Leases are short, and a report can be repeated.
 const REPORT_LIMIT: Duration = Duration::from_secs(1);
-/// Claims bring the bodies of several asynchronous invocations, in base64.
-const ANSWER_MAX: usize = 32 << 20;
+/// Claims bring the bodies of as many calls and callbacks as can be claimed at once, in base64.
+const ANSWER_MAX: usize = 64 << 20;
 /// Limit for calls that must reach a disk.
 const KEEP_LIMIT: Duration = Duration::from_secs(15);
 /// A deploy's upload precedes its response.
@@ -437,4 +437,56 @@ fn nobody_leads() -> ApiError {
         ErrorCode::Unavailable,
         "no scheduler leads at this moment: try again; if it lasts, see the schedulers' logs",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use rekindle_wire::asynchronous::{
+        BODY_MAX, CLAIM_MAX, CallState, ClaimedCall, ClaimedCallback, Encoded, Headers, StoredRequest,
+    };
+
+    use super::*;
+
+    #[test]
+    fn the_largest_claim_can_be_read() {
+        let (id, body) = (CallId::generate(), Encoded(vec![0xff; BODY_MAX].into()));
+        let function: rekindle_wire::FunctionId = "hello".parse().unwrap();
+        // A request with as many headers as a function may be sent.
+        let request = StoredRequest {
+            method: "POST".to_owned(),
+            path: "/".to_owned(),
+            invocation: "http".to_owned(),
+            headers: Headers(vec![("x-long".to_owned(), "x".repeat(64 << 10))]),
+            request_id: "r-1".to_owned(),
+            peer: "127.0.0.1".parse().unwrap(),
+        };
+        let call = ClaimedCall {
+            id: id.clone(),
+            attempt: 1,
+            function: function.clone(),
+            request,
+            body: body.clone(),
+        };
+        let callback = ClaimedCallback {
+            url: "https://example.com/".to_owned(),
+            attempt: 1,
+            request_id: "r-1".to_owned(),
+            result: CallResult {
+                id,
+                function,
+                state: CallState::Done,
+                attempts: 1,
+                answer: None,
+                error: None,
+            },
+            event: Some(body),
+            ended_unix_ms: Some(1),
+        };
+        let count = CLAIM_MAX as usize;
+        let claims = Claims {
+            calls: vec![call; count],
+            callbacks: vec![callback; count],
+        };
+        assert!(serde_json::to_vec(&claims).unwrap().len() < ANSWER_MAX);
+    }
 }
