@@ -18,19 +18,29 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Maximum number of bytes that it may print.
 const PRINTED_MAX: u64 = 4 << 10;
 
-/// What a shell command prints, without white space around it. Its errors go to standard error. Blocks.
+/// What a shell command prints, without white space around it. Its errors go to standard error. It may ask something at
+/// the terminal, if there is one. Blocks.
 pub(super) fn printed(command: &str) -> Result<String> {
-    printed_within(command, LIMIT)
+    printed_within(command, LIMIT, may_read_a_terminal())
 }
 
-fn printed_within(command: &str, limit: Duration) -> Result<String> {
-    let child = Command::new("sh")
-        .args(["-c", command])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        // So that what it has started ends with it.
-        .process_group(0)
-        .spawn();
+/// Whether this program is in the foreground of a terminal.
+fn may_read_a_terminal() -> bool {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    // State, parent, group, session, terminal, the group in the terminal's foreground.
+    matches!(fields[..], [_, _, own, _, _, foreground, ..] if own == foreground)
+}
+
+fn printed_within(command: &str, limit: Duration, has_terminal: bool) -> Result<String> {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", command]).stdin(Stdio::null()).stdout(Stdio::piped());
+    // In a group of its own, what it has started ends with it. A terminal stops such a group when it reads.
+    if !has_terminal {
+        shell.process_group(0);
+    }
+    let child = shell.spawn();
     let mut child = child.context("the command of --master-key-command cannot be run")?;
     // What it has left running may keep its output open.
     let (sender, receiver) = mpsc::channel();
@@ -49,7 +59,7 @@ fn printed_within(command: &str, limit: Duration) -> Result<String> {
         {
             Some(status) => break status,
             None if Instant::now() >= until => {
-                end(&mut child);
+                end(&mut child, has_terminal);
                 bail!("the command of --master-key-command has not ended after {limit:?}: run it by hand");
             }
             None => std::thread::sleep(PAUSE),
@@ -67,10 +77,13 @@ fn printed_within(command: &str, limit: Duration) -> Result<String> {
     Ok(text.trim().to_owned())
 }
 
-/// Kills a command that takes too long, and what it has started.
-fn end(child: &mut Child) {
+/// Kills a command that takes too long, and what it has started, unless that is in our own group.
+fn end(child: &mut Child, is_in_our_group: bool) {
     // It may have ended by now. Until it is waited for, nothing else has its id.
-    let _gone = killpg(Pid::from_raw(child.id().cast_signed()), Signal::SIGKILL);
+    match is_in_our_group {
+        true => drop(child.kill()),
+        false => drop(killpg(Pid::from_raw(child.id().cast_signed()), Signal::SIGKILL)),
+    }
     drop(child.wait());
 }
 
@@ -82,7 +95,7 @@ mod tests {
     fn a_command_s_output_is_the_key_unless_it_fails_or_hangs_or_says_too_much() {
         assert_eq!(printed("echo '  a key '; echo told >&2").unwrap(), "a key");
         let within = |command: &str, limit| {
-            let error = printed_within(command, Duration::from_secs(limit)).unwrap_err();
+            let error = printed_within(command, Duration::from_secs(limit), false).unwrap_err();
             format!("{error:#}")
         };
         let refused = |command: &str| within(command, 30);
@@ -103,5 +116,18 @@ mod tests {
             std::thread::sleep(PAUSE);
         }
         assert!(within("sleep 6 & echo a", 2).contains("keeps its output open"));
+    }
+
+    #[test]
+    fn a_command_may_ask_at_the_terminal_and_ends_alone_there() {
+        let group = |has_terminal| {
+            let printed = printed_within("cut -d ' ' -f 5 /proc/$$/stat", LIMIT, has_terminal).unwrap();
+            Pid::from_raw(printed.parse().unwrap())
+        };
+        // The terminal lets its own group read, and stops others.
+        assert_eq!(group(true), nix::unistd::getpgrp());
+        assert_ne!(group(false), nix::unistd::getpgrp());
+        let error = printed_within("exec sleep 30", Duration::from_secs(1), true).unwrap_err();
+        assert!(error.to_string().contains("not ended"), "{error:#}");
     }
 }
