@@ -2,11 +2,13 @@
 //! pages when they are touched, each fault with up to 15 neighbours that are in memory. A later copy has them mapped
 //! before it runs, by one system call instead of some hundred faults.
 //!
-//! They take page tables and no memory, and cannot keep a copy from starting: what is not there is left out.
+//! They take page tables, and memory only for what the page cache has lost: that is read from the disk. They cannot
+//! keep a copy from starting for long: what is not there is left out, and so is the rest when the time is over.
 
 use std::fs::File;
 use std::io::{self, BufReader, IoSliceMut};
 use std::os::unix::fs::FileExt as _;
+use std::time::{Duration, Instant};
 
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
@@ -23,8 +25,12 @@ const PRESENT: u64 = 1 << 63;
 const FILE: u64 = 1 << 61;
 /// Number of pages that the kernel maps at one fault, from a multiple of it on.
 const BLOCK: u64 = 16;
-/// Maximum number of blocks of one process: 64 MiB. As many addresses fit into one call.
+/// Maximum number of blocks of one process: 64 MiB.
 const BLOCKS_MOST: usize = 1_024;
+/// How long mapping may take. A host that is short of memory reads from its disk.
+const MAP_LIMIT: Duration = Duration::from_millis(5);
+/// Number of blocks that are mapped between two looks at the clock.
+const MAPPED_AT_ONCE: usize = 64;
 /// Pages that are looked at, in all mappings of all processes: 1 GiB.
 const PAGES_MOST: u64 = 1 << 18;
 /// Maximum number of mappings of files that are looked at.
@@ -110,22 +116,43 @@ impl FilePages {
     }
 
     /// Has the kernel map them, of processes that have not run their first instruction. Returns how many it has mapped.
+    /// Blocks for some milliseconds at most, but for a slow disk.
     pub fn map(&self, hosts: &HostPids) -> usize {
-        let of = |(pid, pages): &(u32, Vec<u64>)| {
-            let host = Pid::from_raw(*hosts.get(pid)?);
-            let mut bytes = vec![0; pages.len()];
-            let remote: Vec<_> = pages
-                .iter()
-                .map(|page| RemoteIoVec {
-                    base: (page * PAGE) as usize,
-                    len: 1,
-                })
-                .collect();
-            // A page that cannot be read ends it: what follows is mapped when it is touched.
-            process_vm_readv(host, &mut [IoSliceMut::new(&mut bytes)], &remote).ok()
-        };
-        self.0.iter().filter_map(of).sum()
+        self.map_within(hosts, MAP_LIMIT)
     }
+
+    fn map_within(&self, hosts: &HostPids, limit: Duration) -> usize {
+        let began = Instant::now();
+        let mut mapped = 0;
+        for (pid, pages) in &self.0 {
+            let Some(host) = hosts.get(pid) else { continue };
+            for some in pages.chunks(MAPPED_AT_ONCE) {
+                if began.elapsed() >= limit {
+                    return mapped;
+                }
+                let done = map_some(Pid::from_raw(*host), some);
+                mapped += done;
+                // A page that cannot be read ends it: what follows is mapped when it is touched.
+                if done < some.len() {
+                    break;
+                }
+            }
+        }
+        mapped
+    }
+}
+
+/// Has the kernel map the blocks of these pages. Returns how many it has mapped.
+fn map_some(host: Pid, pages: &[u64]) -> usize {
+    let mut bytes = [0; MAPPED_AT_ONCE];
+    let remote: Vec<_> = pages
+        .iter()
+        .map(|page| RemoteIoVec {
+            base: (page * PAGE) as usize,
+            len: 1,
+        })
+        .collect();
+    process_vm_readv(host, &mut [IoSliceMut::new(&mut bytes[..pages.len()])], &remote).unwrap_or(0)
 }
 
 /// Returns the first present page of a file in each block.
@@ -197,5 +224,8 @@ mod tests {
         assert_eq!(found.map(&hosts), found.count());
         assert!(of(&other).count() >= found.count());
         assert_eq!(found.map(&HostPids::new()), 0);
+        assert_eq!(found.map_within(&hosts, Duration::ZERO), 0, "its time is over");
+        let many = FilePages(vec![(pid, vec![own(&other); MAPPED_AT_ONCE + 1])]);
+        assert_eq!(many.map_within(&hosts, Duration::MAX), MAPPED_AT_ONCE + 1);
     }
 }
