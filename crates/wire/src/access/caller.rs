@@ -20,6 +20,8 @@ const AS: &str = "as:";
 const NO_END: &str = "-";
 /// Maximum number of grants that a caller has at once: those of all rules that there can be. They go into a header.
 const GRANTS_MAX: usize = 1_000;
+/// Maximum number of bytes that they take there. Schedulers read headers of 128 KiB, with names of callers.
+const GRANTS_BYTES_MAX: usize = 64 << 10;
 /// Maximum number of grants that a caller has in one namespace. Whoever gives more there takes none elsewhere.
 pub const GRANTS_OF_NAMESPACE_MAX: usize = 16;
 /// How far clocks of issuers, gateways and schedulers may differ, in seconds.
@@ -67,6 +69,35 @@ impl Grant {
     fn has(&self, role: AccessRole, scope: &Scope) -> bool {
         self.role.includes(role) && self.scope.covers(scope)
     }
+
+    /// How it is written into the header.
+    fn written(&self) -> String {
+        let rule = self.rule.as_ref().map_or(String::new(), |rule| format!(" {rule}"));
+        format!("{rule} {} {}", self.role, self.scope)
+    }
+}
+
+/// As many grants as can be written in so many bytes: wide ones first, and of as wide ones each namespace's in turn.
+fn within(most: usize, grants: Vec<Grant>) -> Vec<Grant> {
+    let bytes: usize = grants.iter().map(|grant| grant.written().len()).sum();
+    if bytes <= most {
+        return grants;
+    }
+    let mut counts: BTreeMap<Option<Namespace>, usize> = BTreeMap::new();
+    let mut turns = Vec::new();
+    for grant in grants {
+        let turn = counts.entry(grant.scope.namespace()).or_default();
+        *turn += 1;
+        turns.push((grant.scope.breadth(), *turn, grant));
+    }
+    turns.sort_by_key(|(breadth, turn, _)| (*breadth, *turn));
+    let mut left = most;
+    let fits = |grant: &Grant| {
+        let rest = left.checked_sub(grant.written().len());
+        left = rest.unwrap_or(0);
+        rest.is_some()
+    };
+    turns.into_iter().map(|(.., grant)| grant).take_while(fits).collect()
 }
 
 impl Caller {
@@ -117,7 +148,7 @@ impl Caller {
         }
         Self {
             credential: Credential::Identity { name, expires_unix_s },
-            grants: kept,
+            grants: within(GRANTS_BYTES_MAX, kept),
         }
     }
 
@@ -243,11 +274,8 @@ impl Caller {
             }
             _ => self.name().to_owned(),
         };
-        for Grant { rule, role, scope } in &self.grants {
-            if let Some(rule) = rule {
-                text.push_str(&format!(" {rule}"));
-            }
-            text.push_str(&format!(" {role} {scope}"));
+        for grant in &self.grants {
+            text.push_str(&grant.written());
         }
         // Ids, roles and scopes are plain ASCII, and names are encoded.
         HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static(""))
@@ -442,6 +470,21 @@ mod tests {
         // As many namespaces as there are have their grants.
         let many: Vec<_> = (0..200).map(|n| grant(Invoker, &format!("*.n{n}"))).collect();
         assert_eq!(ada(many).grants.len(), 200);
+        // All that is said of somebody fits into a header, at no namespace's cost.
+        let long = "n".repeat(40);
+        let mut most: Vec<_> = (0..60)
+            .flat_map(|team| (0..15).map(move |n| (team, n)))
+            .map(|(team, n)| grant(Admin, &format!("{long}{n}.{long}{team}")))
+            .collect();
+        most.push(grant(Reader, "*.other"));
+        let caller = ada(most);
+        assert!(
+            caller.header().len() <= GRANTS_BYTES_MAX + 200,
+            "{}",
+            caller.header().len()
+        );
+        assert!((0..60).all(|team| may(&caller, Admin, &format!("{long}0.{long}{team}"))));
+        assert!(may(&caller, Reader, "*.other"));
         // What is replaced by more gives its room back.
         let more = (0..10).flat_map(|n| [Invoker, Reader, Admin].map(|role| grant(role, &format!("f{n}.team"))));
         assert_eq!(ada(more.collect()).grants.len(), 10);
