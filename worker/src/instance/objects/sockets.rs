@@ -238,8 +238,7 @@ mod tests {
         let socket = OwnedFd::from(UnixListener::bind(&first).unwrap());
         let host = std::process::id().cast_signed();
         if bound(host, &socket).is_none() {
-            println!("skipped: the kernel does not tell the files of sockets");
-            return;
+            return crate::testing::skipped("the kernel does not tell the files of sockets");
         }
         let told = || {
             let told = verdict(&bound(host, &socket).unwrap(), |_, _| false);
