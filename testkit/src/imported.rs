@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 
 use crate::binaries::{self, Programs};
-use crate::s3::ObjectStore;
+use crate::s3_server::{self, KEY, SECRET};
 
 /// What the names of their directories begin with, beside the programs.
 const PREFIX: &str = "imported-";
@@ -73,8 +73,11 @@ fn find_or_make() -> Result<PathBuf> {
     std::os::unix::fs::symlink(runtimes, new.join("cache/runtimes"))?;
     let own = format!("file://{}", new.join("own").display());
     import(&programs, &new.join("cache"), &own, &[])?;
-    let server = ObjectStore::start_in(&new.join("served"), Ipv4Addr::LOCALHOST);
-    import(&programs, &new.join("cache"), &server.endpoint(), &server.environment())?;
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let server = s3_server::start(&new.join("served"), Ipv4Addr::LOCALHOST, async { drop(stopped.await) });
+    let credentials = s3_server::environment(KEY, SECRET);
+    import(&programs, &new.join("cache"), &format!("http://{server}"), &credentials)?;
+    drop(stop);
     fs::rename(&new, &made)?;
     Ok(made)
 }

@@ -25,6 +25,7 @@ pub mod load;
 pub mod platform;
 pub mod processes;
 pub mod s3;
+mod s3_server;
 pub mod wait;
 
 use std::sync::{LazyLock, mpsc};

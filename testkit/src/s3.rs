@@ -5,12 +5,10 @@
 //! it is written in one piece and is far smaller than the buffer.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use rekindle_s3_local::{Config, serve};
 use rekindle_snapshotter::Store;
 use rekindle_store_s3::{Encryption, StoreConfig, Timeouts};
 use tempfile::TempDir;
@@ -18,11 +16,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
+pub use crate::s3_server::environment;
+use crate::s3_server::{self, BUCKET, KEY, SECRET};
 use crate::{Options, block_on, imported};
 
-const KEY: &str = "tests";
-const SECRET: &str = "secret-of-the-tests";
-const BUCKET: &str = "rekindle";
 /// What the first line of a request for a chunk contains.
 const CHUNK: &[u8] = b"/rekindle/chunks/";
 
@@ -76,7 +73,7 @@ pub struct ObjectStore {
     server: SocketAddr,
     line: SocketAddr,
     shared: Arc<Shared>,
-    _root: Option<TempDir>,
+    _root: TempDir,
 }
 
 impl ObjectStore {
@@ -90,20 +87,7 @@ impl ObjectStore {
         let root = tempfile::tempdir().unwrap();
         let served = root.path().join("s3");
         imported::fill_server(&served).unwrap_or_else(|e| panic!("{e:#}"));
-        Self {
-            _root: Some(root),
-            ..Self::start_in(&served, address)
-        }
-    }
-
-    /// Starts it with the objects of a directory, which is empty or was such a store's.
-    pub(crate) fn start_in(root: &Path, address: Ipv4Addr) -> Self {
-        let config = Config {
-            root: root.to_owned(),
-            access_key: KEY.to_owned(),
-            secret_key: SECRET.to_owned(),
-            buckets: vec![BUCKET.to_owned()],
-        };
+        let server = s3_server::start(&served, address, std::future::pending());
         let shared = Arc::new(Shared {
             state: watch::Sender::new(Line::Good),
             kept: AtomicUsize::new(0),
@@ -112,20 +96,17 @@ impl ObjectStore {
             asked: Mutex::default(),
         });
         let lined = Arc::clone(&shared);
-        let (server, line) = block_on(async move {
-            let listener = TcpListener::bind((address, 0)).await.unwrap();
-            let server = listener.local_addr().unwrap();
-            tokio::spawn(async move { serve(config, listener, std::future::pending()).await.unwrap() });
+        let line = block_on(async move {
             let listener = TcpListener::bind((address, 0)).await.unwrap();
             let line = listener.local_addr().unwrap();
             tokio::spawn(accept(listener, server, lined));
-            (server, line)
+            line
         });
         Self {
             server,
             line,
             shared,
-            _root: None,
+            _root: root,
         }
     }
 
@@ -192,16 +173,6 @@ impl ObjectStore {
         };
         block_on(rekindle_store_s3::connect(config))
     }
-}
-
-/// The usual AWS variables, with which a role identifies itself to an S3 server.
-pub fn environment(key: &str, secret: &str) -> Vec<(String, String)> {
-    let variables = [
-        ("AWS_ACCESS_KEY_ID", key),
-        ("AWS_SECRET_ACCESS_KEY", secret),
-        ("AWS_REGION", "us-east-1"),
-    ];
-    variables.map(|(k, v)| (k.to_owned(), v.to_owned())).to_vec()
 }
 
 async fn accept(listener: TcpListener, server: SocketAddr, shared: Arc<Shared>) {
