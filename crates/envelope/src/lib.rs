@@ -12,11 +12,15 @@
 //! A record's owner is authenticated with it, so that a record in another's place cannot be opened. Key wrap needs no
 //! nonce, and a data key encrypts once. So the master key need not be replaced after any number of records.
 
+mod key_service;
+
 use std::fmt;
 use std::str::FromStr;
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
 use aws_lc_rs::key_wrap::{AES_256, AesKek, KeyWrap as _};
+
+pub use key_service::{KeyService, KeyServiceError, WrappedKey};
 
 const VERSION: u8 = 1;
 const ID: usize = 8;
@@ -79,6 +83,16 @@ impl MasterKey {
         let mut id = [0; ID];
         id.copy_from_slice(&digest[..ID]);
         Self { bytes, id: KeyId(id) }
+    }
+
+    /// The key that a key service has unwrapped; `None` if these are not 32 bytes.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        Some(Self::of(bytes.try_into().ok()?))
+    }
+
+    /// What a key service wraps. It goes nowhere else.
+    pub fn bytes(&self) -> &[u8; KEY] {
+        &self.bytes
     }
 
     /// The key's id.
@@ -252,6 +266,8 @@ mod tests {
         assert_eq!(format!(" {DIGITS}\n").parse::<MasterKey>().unwrap().id(), key().id());
         assert_ne!(anothers().id(), key().id());
         assert!(!format!("{:?}", key()).contains("0011"));
+        assert_eq!(MasterKey::from_bytes(key().bytes()).unwrap().id(), key().id());
+        assert!(MasterKey::from_bytes(&[0; KEY - 1]).is_none());
         for bad in ["", "\n", "0011", &" ".repeat(64)] {
             assert!(bad.parse::<MasterKey>().is_err(), "{bad}");
         }
