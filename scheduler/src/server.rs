@@ -55,6 +55,16 @@ pub enum ServeError {
         /// The configured master key.
         own: KeyId,
     },
+    /// The database's master key is wrapped by a key service, and was not had from it.
+    #[error(
+        "the database's master key is wrapped by the key service's key {by}, and the one given is {own}: say --master-key-kms {by}"
+    )]
+    Wrapped {
+        /// Name of the service's key.
+        by: String,
+        /// The configured master key.
+        own: KeyId,
+    },
     /// The leader could not renew its lead in time: another may lead by now.
     #[error("the lead was lost, as the database did not answer in time: start again, to stand by")]
     Deposed,
@@ -188,12 +198,16 @@ async fn hear_revoked(issuing: Option<Arc<Issuing>>, store: Store) {
 }
 
 /// Ensures that one master key encrypts what the database holds. A database shared by several schedulers keeps the
-/// first one's key. A database in a file continues with a new key: if the key file is lost, there is nowhere to copy it
-/// from.
+/// first one's key, and so does one that holds it wrapped. Another database in a file continues with a new key: if the
+/// key file is lost, there is nowhere to copy it from.
 async fn agree_on_master_key(store: &Store, own: KeyId) -> Result<(), ServeError> {
     let known = store.master_key(&own.to_string()).await.map_err(unusable)?;
     if known == own.to_string() {
         return Ok(());
+    }
+    let wrapped = store.known_master_key().await.map_err(unusable)?;
+    if let Some(wrapped) = wrapped.and_then(|known| known.wrapped) {
+        return Err(ServeError::Wrapped { by: wrapped.by, own });
     }
     if store.is_shared() {
         return Err(ServeError::MasterKey { known, own });

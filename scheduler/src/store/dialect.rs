@@ -6,7 +6,7 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{AnyConnection, AssertSqlSafe, Executor as _, SqlSafeStr as _};
 
 /// Forward only; a released migration never changes. Written in SQLite's dialect.
-pub(super) const MIGRATIONS: [(i64, &str, &str); 23] = [
+pub(super) const MIGRATIONS: [(i64, &str, &str); 24] = [
     (1, "functions", include_str!("../../migrations/0001_functions.sql")),
     (2, "platform", include_str!("../../migrations/0002_platform.sql")),
     (3, "async calls", include_str!("../../migrations/0003_async_calls.sql")),
@@ -68,6 +68,11 @@ pub(super) const MIGRATIONS: [(i64, &str, &str); 23] = [
         23,
         "destinations by namespace",
         include_str!("../../migrations/0023_destinations_by_namespace.sql"),
+    ),
+    (
+        24,
+        "wrapped master key",
+        include_str!("../../migrations/0024_wrapped_master_key.sql"),
     ),
 ];
 

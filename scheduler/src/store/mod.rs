@@ -52,6 +52,7 @@ pub(crate) use calls::{CallRow, Claimed, Due, DueEvent, Ended, NewRow, Post, Que
 pub(crate) use dialect::Dialect;
 pub(crate) use keys::StoredKey;
 pub(crate) use leader::Led;
+pub(crate) use master_key::KnownMasterKey;
 pub(crate) use renewals::{ATTEMPTS_MAX, Anew, DueRenewal};
 pub(crate) use schedules::StoredSchedule;
 pub(crate) use secrets::StoredSecret;

@@ -89,6 +89,7 @@ on_either! {
     neither_a_uid_nor_a_version_number_is_given_twice,
     a_database_has_one_id_for_ever,
     the_first_master_key_is_the_databases_until_another_is_set,
+    a_wrapped_master_key_is_kept_once_and_changes_with_its_id_alone,
     what_was_counted_is_there_after_a_restart_until_its_function_goes,
     who_is_revoked_stays_revoked,
     functions_of_one_name_in_two_namespaces_have_nothing_in_common,
@@ -412,6 +413,28 @@ async fn the_first_master_key_is_the_databases_until_another_is_set(place: &Plac
     assert_eq!(store.master_key("b").await.unwrap(), "a");
     store.set_master_key("b").await.unwrap();
     assert_eq!(store.master_key("a").await.unwrap(), "b");
+}
+
+async fn a_wrapped_master_key_is_kept_once_and_changes_with_its_id_alone(place: &Place) {
+    let store = open(place).await;
+    assert_eq!(store.known_master_key().await.unwrap(), None);
+    let wrapped = |by: &str| rekindle_envelope::WrappedKey {
+        by: by.to_owned(),
+        cluster: "blue".to_owned(),
+        bytes: vec![0, 255, 7],
+    };
+    store.add_wrapped_key("a", &wrapped("first")).await.unwrap();
+    store.add_wrapped_key("b", &wrapped("second")).await.unwrap();
+    store.set_wrapped_key("b", &wrapped("third")).await.unwrap();
+    store.close().await;
+    let store = open(place).await;
+    let is = async |by: &str| {
+        let known = store.known_master_key().await.unwrap().unwrap();
+        assert_eq!((known.id.as_str(), known.wrapped), ("a", Some(wrapped(by))));
+    };
+    is("first").await;
+    store.set_wrapped_key("a", &wrapped("third")).await.unwrap();
+    is("third").await;
 }
 
 #[test]

@@ -113,6 +113,8 @@ async fn what_any_earlier_version_wrote_is_there_after_an_upgrade(place: &Place)
         assert_eq!(idle.first().map(|(of, _)| of), (earlier >= 6).then_some(&hello));
         let key = if earlier >= 7 { "key" } else { "new key" };
         assert_eq!(store.master_key("new key").await.unwrap(), key);
+        let known = store.known_master_key().await.unwrap().unwrap();
+        assert_eq!((known.id.as_str(), known.wrapped), (key, None));
         let all = Sharers::Namespace("default");
         for (sharers, snapshot) in [(all, "s-2"), (Sharers::Function(&hello), "s-3")] {
             let named = store.runtime_snapshot(python, sharers).await.unwrap();
