@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs moto, which serves Amazon SQS, from PyPI; the tests of rekindle-events read from it. Rekindle itself does not
-# need it: it is a process of the tests. Idempotent: the same version already in DEST costs nothing.
+# Installs moto, which serves Amazon SQS and KMS, from PyPI; tests use both. Rekindle itself does not need it: it is a
+# process of the tests. Idempotent: the same version already in DEST costs nothing.
 # usage: install-moto.sh DEST
 #        then REKINDLE_MOTO_SERVER=DEST/moto/bin/moto_server make test
 set -euo pipefail

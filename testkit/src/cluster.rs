@@ -147,7 +147,10 @@ impl Cluster {
             }
             if place.role == Role::Scheduler {
                 let made = cluster.directory(Role::Scheduler, "data").join("master.key");
-                fs::copy(made, data.join("master.key")).unwrap();
+                // None with a key service.
+                if made.exists() {
+                    fs::copy(made, data.join("master.key")).unwrap();
+                }
             }
             if cluster.size.guarded && place.role == Role::Scheduler {
                 fs::create_dir(data.join("cluster")).unwrap();

@@ -12,7 +12,7 @@
 //!   [`mod@json_server`]: a program of an image; [`lazy_image`]: a large image; [`lambda`]: AWS's Lambda clients, and
 //!   AWS's emulator.
 //! - [`queues`]: queues whose messages functions get, and the program that reads them.
-//! - [`collector`]: where traces go; [`world`]: a network of the tests' own.
+//! - [`kms`]: a key service. [`collector`]: where traces go; [`world`]: a network of the tests' own.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -24,6 +24,7 @@ pub mod grpc;
 pub mod host;
 pub mod json_server;
 pub mod kinds;
+pub mod kms;
 pub mod lambda;
 pub mod lazy_image;
 pub mod memory;

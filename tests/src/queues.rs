@@ -17,18 +17,18 @@ use tempfile::TempDir;
 
 use crate::{Client, binaries, skip, until};
 
-const START_LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const START_LIMIT: Duration = Duration::from_secs(30);
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// A process that ends with its owner.
-struct Owned {
+pub(crate) struct Owned {
     child: Child,
     // The parent-death signal is tied to the thread that started the child, and tests' threads end early.
     _starter: mpsc::SyncSender<()>,
 }
 
 impl Owned {
-    fn start(program: &Path, args: &[String], env: &[(&str, String)], log: &Path) -> Self {
+    pub(crate) fn start(program: &Path, args: &[String], env: &[(&str, String)], log: &Path) -> Self {
         let log = File::options().create(true).append(true).open(log).unwrap();
         let mut command = Command::new("setpriv");
         command
@@ -79,7 +79,7 @@ fn free_address() -> SocketAddr {
 }
 
 /// The program that a variable names. `None`: skipped, and said so.
-fn named(variable: &str, script: &str) -> Option<PathBuf> {
+pub(crate) fn named(variable: &str, script: &str) -> Option<PathBuf> {
     let found = std::env::var_os(variable).map(PathBuf::from);
     if found.is_none() {
         skip(&format!("{variable} names no program; {script} installs it"));

@@ -35,6 +35,7 @@ mod identity;
 mod idle_memory;
 mod images;
 mod isolation;
+mod kms;
 mod lambda;
 mod lambda_clients;
 mod lambda_images;

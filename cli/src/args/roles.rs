@@ -12,7 +12,7 @@ use super::{
 };
 
 /// The key for secrets in the scheduler's database.
-#[derive(Debug, Clone, Default, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct SealingArgs {
     /// File with the key that encrypts secrets in the scheduler's database; by default master.key below --data. It is
     /// made if it does not exist. Schedulers that share a database need the same key.
@@ -27,6 +27,19 @@ pub(crate) struct SealingArgs {
         conflicts_with = "master_key"
     )]
     pub(crate) master_key_command: Option<String>,
+    /// Key of AWS KMS (id, ARN or alias/NAME) that wraps that key in the database; KMS unwraps it at each start. A key
+    /// that was kept in a file stays the same: KMS wraps it at the first start. Credentials, and the region unless an
+    /// ARN names it, come from the usual AWS variables.
+    #[arg(
+        long,
+        value_name = "KEY",
+        env = "FN_MASTER_KEY_KMS",
+        conflicts_with = "master_key_command"
+    )]
+    pub(crate) master_key_kms: Option<String>,
+    /// Name of the cluster in the encryption context that KMS is told (rekindle:cluster).
+    #[arg(long, value_name = "NAME", env = "FN_MASTER_KEY_CLUSTER", default_value = "rekindle")]
+    pub(crate) master_key_cluster: String,
 }
 
 /// When the scheduler removes unneeded objects from the object store.

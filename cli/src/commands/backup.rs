@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 use crate::args::{BackupArgs, RestoreBackupArgs};
 use crate::show;
 use crate::up::layout::{Layout, make_private};
+use crate::up::master_key::MASTER_KEY;
 use crate::up::membership::AUTHORITY;
 use crate::up::pid;
-use crate::up::secrets::MASTER_KEY;
 
 const HEAD: &str = "backup.json";
 const DATABASE: &str = "scheduler.db";

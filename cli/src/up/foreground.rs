@@ -104,6 +104,13 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
     })?;
     let gateway = args.https.listeners(gateway).await?;
 
+    phase(layout, "opening the master key");
+    let database = layout.data.join("scheduler.db").into();
+    let opening = Box::pin(secrets.master_key.open(&database));
+    let Some(master_key) = roles.while_running(opening).await? else {
+        return Ok(false);
+    };
+
     phase(layout, "opening the object store");
     let Some(store) = roles.while_running(Box::pin(open_store(args, layout))).await? else {
         return Ok(false);
@@ -123,11 +130,11 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
         // On one machine the roles speak plain HTTP.
         issuing: None,
         in_process: in_process.clone(),
-        database: layout.data.join("scheduler.db").into(),
+        database,
         address: scheduler_address.to_string(),
         spool: layout.spool(),
         cluster_token: secrets.cluster_token.clone(),
-        master_key: secrets.master_key.clone(),
+        master_key,
         objects: Arc::new(store.clone()),
         collecting: role::collecting(&args.collecting),
         sharing: args.sharing.into(),

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use rekindle_identity::{Authority, Issuing, Member, Peer, Role, Token, join};
 
 use super::layout::Layout;
-use super::secrets;
+use super::secret_file;
 
 /// Directory of the authority on the scheduler's host.
 pub(crate) const AUTHORITY: &str = "cluster";
@@ -65,7 +65,7 @@ pub(super) async fn member(joining: Joining<'_>) -> Result<Option<Arc<Member>>> 
             let (member, secret) = join(&bare_all(scheduler), token, &peer, &directory)
                 .await
                 .context("this host could not join the cluster")?;
-            secrets::keep(token_file, &secret)?;
+            secret_file::keep(token_file, &secret)?;
             tracing::info!(target: super::LOG, member = %member.peer(), "joined the cluster");
             member
         }

@@ -14,8 +14,11 @@ mod foreground;
 mod heap;
 mod isolation;
 mod key_command;
+#[cfg_attr(not(feature = "s3"), path = "no_kms.rs")]
+mod kms;
 pub(crate) mod layout;
 pub(crate) mod leftovers;
+pub(crate) mod master_key;
 pub(crate) mod membership;
 mod objects;
 pub(crate) mod pid;
@@ -24,6 +27,7 @@ mod roles;
 pub(crate) mod runtimes;
 #[cfg_attr(not(feature = "s3"), path = "no_s3.rs")]
 mod s3;
+pub(crate) mod secret_file;
 pub(crate) mod secrets;
 pub(crate) mod store;
 mod traces;

@@ -19,10 +19,11 @@ use rekindle_worker::idle::IdleSettings;
 use tokio::net::TcpListener;
 
 use super::layout::{Layout, make_private};
+use super::master_key::MasterKeySource;
 use super::membership::Joining;
 use super::pid;
 use super::roles::{self, Roles};
-use super::{isolation, leftovers, membership, secrets, store};
+use super::{isolation, leftovers, membership, secret_file, secrets, store};
 use crate::args::{BuildArgs, CodecArgs, CollectingArgs, GatewayArgs, RoomArgs, S3Args, SchedulerArgs, WorkerArgs};
 use crate::commands::doctor;
 
@@ -80,15 +81,15 @@ pub(crate) fn scheduler(args: &SchedulerArgs) -> Result<ExitCode> {
         );
     };
     let token = secrets::cluster_token(&args.token_file)?;
-    let master_key = secrets::master_key(&layout.data, &args.sealing)?;
+    let master_key = MasterKeySource::find(&layout.data, &args.sealing)?;
+    let database = args.database.clone();
+    let database = database.unwrap_or_else(|| layout.data.join("scheduler.db").into());
     let issuing = membership::issuing(&layout, args.certificate_life)?;
     serve("scheduler", async |roles: &mut Roles| {
         let listener = listen(args.listen).await?;
+        let master_key = Box::pin(master_key.open(&database)).await?;
         let config = rekindle_scheduler::Config {
-            database: args
-                .database
-                .clone()
-                .unwrap_or_else(|| layout.data.join("scheduler.db").into()),
+            database,
             address: args.advertise.clone().unwrap_or_else(|| args.listen.to_string()),
             spool: layout.spool(),
             cluster_token: token,
@@ -172,7 +173,7 @@ pub(crate) fn worker(args: &WorkerArgs) -> Result<ExitCode> {
 
 /// The token as the scheduler made it.
 fn shared_token(file: &Path) -> Result<String> {
-    secrets::read(file).context("the cluster's secret is made by `fn scheduler`: copy its cluster.token to this machine, or name it with --token-file")
+    secret_file::read(file).context("the cluster's secret is made by `fn scheduler`: copy its cluster.token to this machine, or name it with --token-file")
 }
 
 /// Runs one role until it is told to stop.

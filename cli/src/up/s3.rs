@@ -14,7 +14,6 @@ const REGION: &str = "us-east-1";
 /// Opens the bucket, which is made where it is missing.
 pub(super) async fn connect(endpoint: &str, args: &S3Args) -> Result<Store> {
     let bucket = &args.s3_bucket;
-    let region = env::var("AWS_REGION").or_else(|_| env::var("AWS_DEFAULT_REGION"));
     let encryption = match args.s3_sse {
         None => Encryption::AsBucket,
         Some(Sse::Aes256) => Encryption::Aes256,
@@ -24,7 +23,7 @@ pub(super) async fn connect(endpoint: &str, args: &S3Args) -> Result<Store> {
         endpoint: Some(endpoint.to_owned()),
         bucket: bucket.to_owned(),
         prefix: args.s3_prefix.clone(),
-        region: region.unwrap_or_else(|_| REGION.to_owned()),
+        region: region(),
         credentials: None,
         force_path_style: true,
         encryption,
@@ -35,4 +34,10 @@ pub(super) async fn connect(endpoint: &str, args: &S3Args) -> Result<Store> {
         format!("{endpoint}: the bucket {bucket} cannot be used: check the address and the AWS credentials")
     })?;
     Ok(store)
+}
+
+/// The region that the usual AWS variables name.
+pub(super) fn region() -> String {
+    let region = env::var("AWS_REGION").or_else(|_| env::var("AWS_DEFAULT_REGION"));
+    region.unwrap_or_else(|_| REGION.to_owned())
 }

@@ -1,0 +1,129 @@
+//! AWS KMS by moto, a process of its own.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::queues::{Owned, START_LIMIT, named};
+use crate::{Call, Reply, until};
+
+const REGION: &str = "us-east-1";
+
+/// The server. Dropping it stops it.
+pub struct Kms {
+    address: SocketAddr,
+    _dir: TempDir,
+    _running: Owned,
+}
+
+impl Kms {
+    /// Starts one on loopback. `None` if there is none.
+    pub fn start() -> Option<Self> {
+        Self::start_at(Ipv4Addr::LOCALHOST)
+    }
+
+    /// Starts one at another address of this machine.
+    pub fn start_at(address: Ipv4Addr) -> Option<Self> {
+        let program = named("REKINDLE_MOTO_SERVER", "scripts/install-moto.sh")?;
+        let probe = TcpListener::bind((address, 0)).unwrap();
+        let (address, dir) = (probe.local_addr().unwrap(), tempfile::tempdir().unwrap());
+        drop(probe);
+        let (host, port) = (address.ip().to_string(), address.port().to_string());
+        let args = ["-H", &host, "-p", &port].map(str::to_owned);
+        let running = Owned::start(&program, &args, &[], &dir.path().join("log"));
+        until("moto answers", START_LIMIT, || TcpStream::connect(address).ok());
+        Some(Self {
+            address,
+            _dir: dir,
+            _running: running,
+        })
+    }
+
+    /// The variables with which a scheduler finds it.
+    pub fn environment(&self) -> Vec<(String, String)> {
+        let variables = [
+            ("AWS_ENDPOINT_URL_KMS", format!("http://{}", self.address)),
+            ("AWS_ACCESS_KEY_ID", "test".to_owned()),
+            ("AWS_SECRET_ACCESS_KEY", "test".to_owned()),
+            ("AWS_REGION", REGION.to_owned()),
+        ];
+        variables.map(|(name, value)| (name.to_owned(), value)).to_vec()
+    }
+
+    fn post(&self, path: &str, service: &str) -> Call {
+        let key = format!("Credential=test/20260101/{REGION}/{service}/aws4_request");
+        let signed = format!("AWS4-HMAC-SHA256 {key}, SignedHeaders=host, Signature=0");
+        Call::post(&format!("http://{}{path}", self.address)).header("authorization", &signed)
+    }
+
+    /// Calls an action of the API.
+    pub fn call(&self, action: &str, parameters: &Value) -> Value {
+        let reply = self
+            .post("/", "kms")
+            .header("content-type", "application/x-amz-json-1.1")
+            .header("x-amz-target", &format!("TrentService.{action}"))
+            .body(parameters.to_string())
+            .send();
+        assert_eq!(reply.status, 200, "{action}: {}", reply.text());
+        match reply.body.is_empty() {
+            true => Value::Null,
+            false => reply.json(),
+        }
+    }
+
+    /// Makes a key, and returns its ARN.
+    pub fn make_key(&self) -> String {
+        let made = self.call("CreateKey", &json!({"KeyUsage": "ENCRYPT_DECRYPT"}));
+        made["KeyMetadata"]["Arn"].as_str().unwrap().to_owned()
+    }
+
+    /// What runs may go on, and what starts may not.
+    pub fn disable(&self, arn: &str) {
+        self.call("DisableKey", &json!({"KeyId": id(arn)}));
+    }
+
+    /// Undoes that.
+    pub fn enable(&self, arn: &str) {
+        self.call("EnableKey", &json!({"KeyId": id(arn)}));
+    }
+
+    /// Has a key deleted after a while; it is of no use from now on.
+    pub fn delete(&self, arn: &str) {
+        self.call(
+            "ScheduleKeyDeletion",
+            &json!({"KeyId": id(arn), "PendingWindowInDays": 7}),
+        );
+    }
+
+    fn iam(&self, parameters: &str) -> Reply {
+        let form = "application/x-www-form-urlencoded";
+        let body = format!("{parameters}&Version=2010-05-08");
+        self.post("/", "iam")
+            .header("content-type", form)
+            .body(body)
+            .send()
+            .ok()
+    }
+
+    /// From now on it asks for rights. Returns the id and the secret of somebody who has none.
+    pub fn ask_for_rights(&self) -> [String; 2] {
+        self.iam("Action=CreateUser&UserName=nobody");
+        let made = self.iam("Action=CreateAccessKey&UserName=nobody").text();
+        let part = |name: &str| {
+            let (_, rest) = made.split_once(&format!("<{name}>")).unwrap();
+            rest.split_once('<').unwrap().0.to_owned()
+        };
+        let keys = [part("AccessKeyId"), part("SecretAccessKey")];
+        let asking = self
+            .post("/moto-api/reset-auth", "kms")
+            .header("content-type", "text/plain");
+        asking.body("0").send().ok();
+        keys
+    }
+}
+
+/// moto takes no ARN where a key's state is changed.
+fn id(arn: &str) -> &str {
+    arn.rsplit('/').next().unwrap()
+}
