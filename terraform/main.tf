@@ -31,7 +31,8 @@ locals {
       role == "scheduler" ? {
         DATABASE_HOST   = module.database.address
         DATABASE_SECRET = module.secrets.arns["database-password"]
-        MASTER_SECRET   = module.master_key.arns["master-key"]
+        MASTER_SECRET   = var.master_key == "kms" ? "" : module.master_key.arns["master-key"]
+        MASTER_KMS      = join("", module.master_key_in_kms[*].key_arn)
         RUNTIMES_KEY    = var.runtimes.key
         RUNTIMES_SHA256 = var.runtimes.sha256
       } : {},
@@ -86,10 +87,16 @@ module "secrets" {
 module "master_key" {
   source        = "./modules/secrets"
   name          = var.name
-  secrets       = ["master-key"]
+  secrets       = var.master_key == "kms" ? [] : ["master-key"]
   key_arn       = module.storage.key_arn
   generation    = 1
   recovery_days = var.deletion_protection ? 30 : 0
+}
+
+module "master_key_in_kms" {
+  source = "./modules/master-key"
+  count  = var.master_key == "secret" ? 0 : 1
+  name   = var.name
 }
 
 module "database" {

@@ -9,7 +9,7 @@ locals {
 
   secrets_of = {
     gateway   = ["cluster-token", "admin-key"]
-    scheduler = ["cluster-token", "database-password", "master-key"]
+    scheduler = concat(["cluster-token", "database-password"], var.master_key == "kms" ? [] : ["master-key"])
     worker    = ["cluster-token"]
   }
   artefacts = {
@@ -54,6 +54,29 @@ data "aws_iam_policy_document" "scheduler" {
     sid       = "Objects"
     actions   = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
     resources = ["${module.storage.bucket_arn}/*"]
+  }
+  # Of what this key has wrapped, only what is this cluster's (docs/how-to/keep-the-master-key-in-kms.md).
+  dynamic "statement" {
+    for_each = module.master_key_in_kms[*].key_arn
+    content {
+      sid       = "MasterKey"
+      actions   = ["kms:GenerateDataKey", "kms:Encrypt", "kms:Decrypt"]
+      resources = [statement.value]
+      condition {
+        test     = "StringEquals"
+        variable = "kms:EncryptionContext:rekindle:cluster"
+        values   = [var.name]
+      }
+    }
+  }
+  # This has no encryption context.
+  dynamic "statement" {
+    for_each = module.master_key_in_kms[*].key_arn
+    content {
+      sid       = "MasterKeyState"
+      actions   = ["kms:DescribeKey"]
+      resources = [statement.value]
+    }
   }
   # PutMetricData knows no resources: the namespace is what can be held.
   statement {

@@ -194,6 +194,16 @@ variable "secrets_generation" {
   }
 }
 
+variable "master_key" {
+  description = "Where the key of the database's secrets is: secret (Secrets Manager, and a file on schedulers), kms (wrapped by a key of KMS), or moving (from there to there: both)."
+  type        = string
+  default     = "secret"
+  validation {
+    condition     = contains(["secret", "moving", "kms"], var.master_key)
+    error_message = "Say secret, moving or kms."
+  }
+}
+
 variable "otlp_endpoint" {
   description = "Where traces and metrics are pushed by OTLP; empty for nowhere."
   type        = string

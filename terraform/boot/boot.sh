@@ -90,8 +90,15 @@ scheduler)
     setting FN_LISTEN 0.0.0.0:8081
     answers=127.0.0.1:8081
     password=$(retry secret "$DATABASE_SECRET")
-    master=$(retry secret "$MASTER_SECRET")
-    put master.key <<< "$master"
+    if [ -n "$MASTER_SECRET" ]; then
+        master=$(retry secret "$MASTER_SECRET")
+        put master.key <<< "$master"
+    fi
+    # KMS wraps what the file has, where there is one, and makes a new key for a new database.
+    if [ -n "$MASTER_KMS" ]; then
+        setting FN_MASTER_KEY_KMS "$MASTER_KMS"
+        setting FN_MASTER_KEY_CLUSTER "$CLUSTER"
+    fi
     retry curl -fsS -o /etc/rekindle/database-ca.pem "https://truststore.pki.rds.amazonaws.com/$REGION/$REGION-bundle.pem"
     chmod 644 /etc/rekindle/database-ca.pem
     # In the environment, not on the command line, which every process sees.

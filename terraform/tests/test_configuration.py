@@ -244,6 +244,21 @@ class Rights(unittest.TestCase):
         gateways = next(m for m in of("module", folder=ROOT) if m.name == "gateways")
         self.assertEqual(len(gateways["policies"]), 1)
 
+    def test_the_master_key_is_unwrapped_by_schedulers_alone_and_for_their_cluster(self):
+        about = [(d.name, s) for d, s in statements() if "statement.value" in str(s.get("resources"))]
+        self.assertEqual([(name, s["sid"]) for name, s in about], [("scheduler", "MasterKey"), ("scheduler", "MasterKeyState")])
+        (use, state) = [s for _, s in about]
+        (condition,) = use["condition"]
+        held = (condition["test"], condition["variable"], condition["values"])
+        self.assertEqual(held, ("StringEquals", "kms:EncryptionContext:rekindle:cluster", ["${var.name}"]))
+        self.assertEqual(state["actions"], ["kms:DescribeKey"])
+        # What the code asks for.
+        source = (REPOSITORY / "crates/kms/src/lib.rs").read_text()
+        asked = {f"kms:{name}" for name in re.findall(r'(?:let operation = |asking\()"(\w+)"', source)}
+        self.assertEqual(asked, set(use["actions"]) | set(state["actions"]))
+        self.assertIn('"rekindle:cluster"', source)
+        self.assertIn('setting FN_MASTER_KEY_CLUSTER "$CLUSTER"', (ROOT / "boot/boot.sh").read_text())
+
     def test_every_check_that_is_passed_over_has_a_reason(self):
         for path in ROOT.rglob("*.tf"):
             for line in path.read_text().splitlines():
