@@ -5,20 +5,32 @@ use rekindle_wire::manifest::{ByteSize, check_callback};
 use rekindle_wire::{ApiError, CallId, ErrorCode};
 
 use super::owner::owner;
-use super::queues::Full;
+use super::queues::{Full, Sender};
 use super::sealing::{self, Message};
 use crate::clock::unix_ms;
 use crate::refusal::{Refused, from_store};
 use crate::state::Scheduler;
 use crate::store::NewRow;
 
-/// Stores a call. It is durable once this returns.
+/// Stores a call that came through a gateway. It is durable once this returns.
 ///
 /// # Errors
 /// - `namespace_not_found`, `function_not_found`, `too_large`, `bad_request`
 /// - `throttled` if its queue is full, `quota_exceeded` if its namespace's backlog is
 /// - `conflict` if its idempotency key was that of another request of the same owner
-pub(crate) async fn accept(scheduler: &Scheduler, mut new: NewCall) -> Result<AcceptedCall, Refused> {
+pub(crate) async fn accept(scheduler: &Scheduler, new: NewCall) -> Result<AcceptedCall, Refused> {
+    accept_of(scheduler, new, Sender::Client).await
+}
+
+/// Stores a call that the scheduler makes. There is room for it that clients cannot take.
+///
+/// # Errors
+/// As [`accept`].
+pub(crate) async fn accept_own(scheduler: &Scheduler, new: NewCall) -> Result<AcceptedCall, Refused> {
+    accept_of(scheduler, new, Sender::Platform).await
+}
+
+async fn accept_of(scheduler: &Scheduler, mut new: NewCall, sender: Sender) -> Result<AcceptedCall, Refused> {
     check(&new)?;
     let live = {
         let catalog = &scheduler.state().catalog;
@@ -52,7 +64,7 @@ pub(crate) async fn accept(scheduler: &Scheduler, mut new: NewCall) -> Result<Ac
     let limits = *scheduler.state().fleet.quotas.of(row.function.namespace()).0;
     let admitted = {
         let queues = scheduler.calls.queues();
-        let admitted = queues.admit(&row.function, row.bytes());
+        let admitted = queues.admit(&row.function, row.bytes(), sender);
         admitted.and_then(|()| queues.admit_to(&row.function, &limits))
     };
     let earlier = match admitted {
@@ -136,6 +148,11 @@ fn refused(row: &NewRow, full: Full) -> ApiError {
             Full::Bytes(limit) => format!(
                 "{} of asynchronous invocations of {function} wait already: send less, pass references to data, or raise max_instances in fn.toml",
                 ByteSize(limit)
+            ),
+            Full::Namespace => format!(
+                "asynchronous invocations of namespace {} take as much room as one may have beside what is free: wait \
+                 until some have run, send less, or raise max_instances of the functions that have the most",
+                function.namespace()
             ),
             Full::All => "as many asynchronous invocations wait as the platform keeps: try again later".to_owned(),
         },

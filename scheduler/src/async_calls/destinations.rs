@@ -9,7 +9,7 @@ use rekindle_wire::asynchronous::CallbackOutcome;
 use rekindle_wire::function_call::CALL_DEPTH_MAX;
 use rekindle_wire::{ApiError, ErrorCode};
 
-use super::accept::accept;
+use super::accept::accept_own;
 use super::claims::ms;
 use super::event::{self, EventCall};
 use super::outcomes::end_callback;
@@ -93,7 +93,7 @@ async fn tell(scheduler: &Scheduler, due: DueEvent) -> Result<(), ApiError> {
             ),
         ));
     }
-    accept(scheduler, call).await.map(drop)
+    accept_own(scheduler, call).await.map(drop)
 }
 
 /// Whether another attempt would end the same way. A function may still be deployed.

@@ -2,11 +2,11 @@
 //! invocation. The gateways' reports end them. A claim lasts some seconds unless it is renewed, so a dead gateway
 //! releases its calls by its silence.
 //!
-//! `queues` counts the waiting calls of each function and shares gateways' room out among functions. `policy` decides
-//! what happens to a call after an attempt, and `owner` whose a call is. `sealing` encrypts headers that prove a
-//! caller's identity. `sweep` handles events without a report. `destinations` invokes functions that are told how calls
-//! ended, and `event` is what they are told. What is in memory here is a count of what the database has, and may be
-//! lost.
+//! `queues` counts the waiting calls of each function and shares room out among namespaces and functions. `policy`
+//! decides what happens to a call after an attempt, and `owner` whose a call is. `sealing` encrypts headers that prove
+//! a caller's identity. `sweep` handles events without a report. `destinations` invokes functions that are told how
+//! calls ended, and `event` is what they are told. What is in memory here is a count of what the database has, and may
+//! be lost.
 
 mod accept;
 mod claims;
@@ -25,7 +25,7 @@ use std::time::Duration;
 use rekindle_wire::asynchronous::CallResult;
 use rekindle_wire::{ApiError, CallId, ErrorCode};
 
-pub(crate) use accept::accept;
+pub(crate) use accept::{accept, accept_own};
 pub(crate) use claims::{claim, renew};
 pub(crate) use outcomes::{end, end_callback};
 pub(crate) use sweep::run;

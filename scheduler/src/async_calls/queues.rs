@@ -1,5 +1,9 @@
-//! How many calls of each function there are to run, and how a gateway's room is shared out. One call at a time goes to
-//! the function that runs the fewest, the longest unserved first. It mirrors counts of the database and is pure.
+//! How many calls of each function there are to run, how many more may wait, and how a gateway's room is shared out.
+//! One call at a time goes to the namespace that runs the fewest, the longest unserved first, and there to the function
+//! of which the same is true. It mirrors counts of the database and is pure.
+//!
+//! Namespaces share places and room by what is free: each may have some times as much as nobody has. One alone gets
+//! most of it, and one that comes later most of what is left. Where all have much to run, all get the same.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,12 +23,30 @@ pub(super) const BYTES_EACH: u64 = 128 << 20;
 const ALL: u64 = 100_000;
 /// Maximum bytes of all waiting calls.
 const BYTES: u64 = 1 << 30;
+/// What of these only the platform's own calls may use: a part of so many.
+const OWN_PART: u64 = 16;
+/// A function of which fewer calls, and fewer bytes, wait takes these whatever else its namespace has.
+const FEW: u64 = 16;
+const FEW_BYTES: u64 = 2 << 20;
+/// How many times as much as is free a namespace's waiting calls may take: three quarters of all, if it is alone.
+const WAITING_PER_FREE: u64 = 3;
+/// The same of gateways' places. Alone a namespace gets seven eighths, which is more than one function of it gets.
+const RUNNING_PER_FREE: u64 = 7;
 /// How long a function is left alone when none of its calls is due yet.
 const LEFT_ALONE: Duration = super::TICK;
 /// How long what a gateway says of its places holds. It asks for work, or renews its claims, more often.
 const PLACES_HOLD: Duration = Duration::from_mins(1);
 /// How often in a row changes may keep the counts from being replaced.
 const SKIPS: u32 = 8;
+
+/// Who makes a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sender {
+    /// A client or a function, through a gateway.
+    Client,
+    /// The scheduler: a schedule is due, or a destination is told of an end.
+    Platform,
+}
 
 /// Why a call is not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +55,8 @@ pub(super) enum Full {
     Function(u64),
     /// So many bytes of its function wait.
     Bytes(u64),
+    /// Calls of its namespace take as much as they may, beside what is free.
+    Namespace,
     /// Too much waits.
     All,
     /// As many calls of its namespace wait as may.
@@ -67,11 +91,14 @@ impl Queues {
         self.places.insert(gateway.clone(), (places, now));
         self.places
             .retain(|_, (_, said)| now.since(*said) < Millis::from(PLACES_HOLD));
-        if self.places.values().any(|(places, _)| *places == 0) {
-            return u64::MAX;
-        }
-        let all: u64 = self.places.values().map(|(places, _)| u64::from(*places)).sum();
-        (all - all / 4).max(1)
+        self.places().map_or(u64::MAX, |all| (all - all / 4).max(1))
+    }
+
+    /// Number of calls that all gateways together may run, if all have said so.
+    fn places(&self) -> Option<u64> {
+        let said = self.places.values().map(|(places, _)| u64::from(*places));
+        let all: u64 = said.clone().sum();
+        (all > 0 && said.min() > Some(0)).then_some(all)
     }
 
     /// Notes that a gateway is still there. One whose places are all taken asks for no work, and renews its claims.
@@ -83,8 +110,7 @@ impl Queues {
 
     /// Number of calls of a namespace that wait.
     pub(crate) fn backlog(&self, namespace: &str) -> u64 {
-        let own = self.functions.iter().filter(|(name, _)| name.namespace() == namespace);
-        own.map(|(_, level)| level.due.queued).sum()
+        self.sum(|name| name.namespace() == namespace).queued
     }
 
     /// Whether the namespace's quota lets one more call wait.
@@ -98,8 +124,7 @@ impl Queues {
     }
 
     /// Whether one more call may wait.
-    pub(super) fn admit(&self, function: &FunctionId, bytes: u64) -> Result<(), Full> {
-        let all = self.all();
+    pub(super) fn admit(&self, function: &FunctionId, bytes: u64, sender: Sender) -> Result<(), Full> {
         let own = self.functions.get(function).map_or(Due::default(), |l| l.due);
         if own.queued >= PER_FUNCTION {
             return Err(Full::Function(PER_FUNCTION));
@@ -107,14 +132,32 @@ impl Queues {
         if own.bytes.saturating_add(bytes) > BYTES_EACH {
             return Err(Full::Bytes(BYTES_EACH));
         }
-        if all.queued >= ALL || all.bytes.saturating_add(bytes) > BYTES {
+        let of = |all: u64| match sender {
+            Sender::Client => all - all / OWN_PART,
+            Sender::Platform => all,
+        };
+        let all = self.sum(|_| true);
+        let free = of(ALL).saturating_sub(all.queued);
+        let free_bytes = of(BYTES).saturating_sub(all.bytes);
+        if free == 0 || free_bytes < bytes {
             return Err(Full::All);
         }
-        Ok(())
+        let has_few = own.queued < FEW && own.bytes.saturating_add(bytes) <= FEW_BYTES;
+        if sender == Sender::Platform && has_few {
+            return Ok(());
+        }
+        let own = self.sum(|name| name.namespace() == function.namespace());
+        let may = |own: u64, more, free| may_have(own, more, free, WAITING_PER_FREE);
+        match may(own.queued, 1, free) && may(own.bytes, bytes, free_bytes) {
+            true => Ok(()),
+            false => Err(Full::Namespace),
+        }
     }
 
-    fn all(&self) -> Due {
-        self.functions.values().fold(Due::default(), |sum, l| Due {
+    /// What there is of some functions together.
+    fn sum(&self, wanted: impl Fn(&FunctionId) -> bool) -> Due {
+        let levels = self.functions.iter().filter(|(name, _)| wanted(name));
+        levels.fold(Due::default(), |sum, (_, l)| Due {
             queued: sum.queued + l.due.queued,
             running: sum.running + l.due.running,
             bytes: sum.bytes.saturating_add(l.due.bytes),
@@ -197,7 +240,7 @@ impl Queues {
 
     /// Whether any call waits, and whether there is any at all.
     pub(super) fn has_work(&self) -> (bool, bool) {
-        let all = self.all();
+        let all = self.sum(|_| true);
         (all.queued > 0, all.queued + all.running > 0)
     }
 
@@ -209,6 +252,13 @@ impl Queues {
     /// How many calls of which functions a gateway with `room` gets. `at_once` says how many of a function may run at
     /// once.
     pub(super) fn share(&self, room: u32, now: Millis, at_once: impl Fn(&FunctionId) -> u64) -> Vec<(FunctionId, u32)> {
+        #[derive(Default)]
+        struct Namespace<'a> {
+            running: u64,
+            served: u64,
+            left: u64,
+            functions: Vec<Share<'a>>,
+        }
         struct Share<'a> {
             name: &'a FunctionId,
             running: u64,
@@ -216,182 +266,58 @@ impl Queues {
             served: u64,
             given: u32,
         }
-        let awake = self
-            .functions
-            .iter()
-            .filter(|(_, l)| l.asleep_until <= now && l.due.queued > 0);
-        let mut shares: Vec<Share<'_>> = awake
-            .map(|(name, level)| Share {
+        let mut namespaces: BTreeMap<&str, Namespace<'_>> = BTreeMap::new();
+        let mut running = 0;
+        for (name, level) in &self.functions {
+            let own = namespaces.entry(name.namespace()).or_default();
+            running += level.due.running;
+            own.running += level.due.running;
+            own.served = own.served.max(level.served);
+            if level.asleep_until > now || level.due.queued == 0 {
+                continue;
+            }
+            let left = level.due.queued.min(at_once(name).saturating_sub(level.due.running));
+            own.left = own.left.saturating_add(left);
+            own.functions.push(Share {
                 name,
                 running: level.due.running,
-                left: level.due.queued.min(at_once(name).saturating_sub(level.due.running)),
+                left,
                 served: level.served,
                 given: 0,
-            })
-            .collect();
+            });
+        }
+        let mut free = self.places().map(|all| all.saturating_sub(running));
         for _ in 0..room {
-            let next = shares
-                .iter_mut()
-                .filter(|s| s.left > 0)
-                .min_by_key(|s| (s.running, s.served));
-            let Some(share) = next else { break };
+            // One that runs none gets a place that there is, whatever the counts say.
+            let may = |n: &Namespace<'_>| {
+                n.running == 0 || free.is_none_or(|free| may_have(n.running, 1, free, RUNNING_PER_FREE))
+            };
+            let next = namespaces
+                .values_mut()
+                .filter(|n| n.left > 0 && may(n))
+                .min_by_key(|n| (n.running, n.served));
+            let Some(own) = next else { break };
+            let waiting = own.functions.iter_mut().filter(|s| s.left > 0);
+            let Some(share) = waiting.min_by_key(|s| (s.running, s.served)) else {
+                break;
+            };
             share.left -= 1;
             share.running += 1;
             share.given += 1;
+            own.left -= 1;
+            own.running += 1;
+            free = free.map(|free| free.saturating_sub(1));
         }
-        let given = shares.into_iter().filter(|s| s.given > 0);
+        let shares = namespaces.into_values().flat_map(|n| n.functions);
+        let given = shares.filter(|s| s.given > 0);
         given.map(|s| (s.name.clone(), s.given)).collect()
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn queues(functions: &[(&str, u64, u64)]) -> Queues {
-        let mut all = Queues::default();
-        let counted = functions.iter().map(|(name, queued, running)| {
-            let due = Due {
-                queued: *queued,
-                running: *running,
-                ..Due::default()
-            };
-            (name.parse().unwrap(), due)
-        });
-        all.replace(counted.collect(), 0);
-        all
-    }
-
-    fn shared(queues: &Queues, room: u32, at_once: u64) -> Vec<(String, u32)> {
-        let shares = queues.share(room, Millis(1), |_| at_once);
-        shares.into_iter().map(|(name, n)| (name.to_string(), n)).collect()
-    }
-
-    #[test]
-    fn a_function_with_few_calls_does_not_wait_behind_one_with_many() {
-        let all = queues(&[("busy", 9_000, 6), ("calm", 2, 0)]);
-        assert_eq!(shared(&all, 4, 100), [("busy".to_owned(), 2), ("calm".to_owned(), 2)]);
-        assert_eq!(shared(&all, 4, 7), [("busy".to_owned(), 1), ("calm".to_owned(), 2)]);
-    }
-
-    #[test]
-    fn a_quarter_of_all_places_is_for_functions_that_have_few() {
-        let (first, second) = ("g-1".parse().unwrap(), "g-2".parse().unwrap());
-        let mut all = queues(&[("slow", 500, 90)]);
-        let most = all.most_of_one(&first, 128, Millis(1));
-        assert_eq!(most, 96);
-        assert_eq!(shared(&all, 38, most), [("slow".to_owned(), 6)]);
-        assert_eq!(all.most_of_one(&second, 128, Millis(2)), 192);
-        all.renewed(&first, Millis(30_000));
-        assert_eq!(all.most_of_one(&second, 128, Millis(60_001)), 192);
-        assert_eq!(all.most_of_one(&second, 3, Millis(90_001)), 3);
-        assert_eq!(all.most_of_one(&second, 1, Millis(90_002)), 1);
-        // One of an older version does not say.
-        assert_eq!(all.most_of_one(&first, 0, Millis(90_003)), u64::MAX);
-    }
-
-    #[test]
-    fn with_room_for_one_the_functions_take_turns() {
-        let mut all = queues(&[("a", 10, 0), ("b", 10, 0), ("c", 10, 0)]);
-        let mut turns = Vec::new();
-        for _ in 0..6 {
-            let (name, given) = all.share(1, Millis(1), |_| 100).remove(0);
-            all.claimed(&name, u64::from(given), given, Millis(1));
-            all.ended(&name, 0);
-            turns.push(name.to_string());
-        }
-        assert_eq!(turns, ["a", "b", "c", "a", "b", "c"]);
-    }
-
-    #[test]
-    fn a_function_whose_calls_are_for_later_is_left_alone_until_something_comes() {
-        let mut all = queues(&[("a", 3, 0)]);
-        let name = "a".parse().unwrap();
-        all.claimed(&name, 0, 3, Millis(1));
-        assert_eq!(shared(&all, 4, 100), []);
-        all.added(&name, 1, 5);
-        assert_eq!(shared(&all, 9, 100), [("a".to_owned(), 4)]);
-    }
-
-    #[test]
-    fn what_waits_is_bounded_for_each_function_and_for_all() {
-        let (full, other) = ("full".parse().unwrap(), "other".parse().unwrap());
-        let mut all = queues(&[("full", PER_FUNCTION, 0)]);
-        assert_eq!(all.admit(&full, 1), Err(Full::Function(PER_FUNCTION)));
-        assert_eq!(all.admit(&other, 1), Ok(()));
-        assert_eq!(all.admit(&other, BYTES_EACH + 1), Err(Full::Bytes(BYTES_EACH)));
-        for n in 0..BYTES / BYTES_EACH {
-            all.added(&format!("f{n}").parse().unwrap(), BYTES_EACH, 0);
-        }
-        assert_eq!(all.admit(&other, 1), Err(Full::All));
-    }
-
-    #[test]
-    fn a_namespace_s_calls_count_together_and_running_ones_do_not() {
-        let mut all = queues(&[("a.team", 2, 7), ("b.team", 1, 0), ("a", 5, 0)]);
-        let limits = Quota {
-            async_backlog: Some(4),
-            ..Quota::default()
-        };
-        let (team, other) = ("c.team".parse().unwrap(), "a".parse().unwrap());
-        assert_eq!(all.backlog("team"), 3);
-        assert_eq!(all.admit_to(&team, &limits), Ok(()));
-        all.added(&team, 1, 0);
-        assert!(matches!(all.admit_to(&team, &limits), Err(Full::Quota(over)) if over.used == 4));
-        assert_eq!(all.admit_to(&other, &Quota::default()), Ok(()));
-    }
-
-    #[test]
-    fn a_functions_large_calls_take_no_room_from_anothers_until_they_have_ended() {
-        let (large, other) = ("large".parse().unwrap(), "other".parse().unwrap());
-        let mut all = Queues::default();
-        let call = 1 << 20;
-        let mut taken = 0;
-        while all.admit(&large, call).is_ok() {
-            all.added(&large, call, 0);
-            taken += 1;
-        }
-        assert_eq!(taken, BYTES_EACH / call);
-        assert_eq!(all.admit(&other, call), Ok(()));
-        // Running ones are kept as well; what has ended is not.
-        all.claimed(&large, 2, 2, Millis(1));
-        all.waits_again(&large);
-        assert_eq!(all.admit(&large, call), Err(Full::Bytes(BYTES_EACH)));
-        all.ended(&large, call);
-        assert_eq!(all.admit(&large, call), Ok(()));
-    }
-
-    #[test]
-    fn older_counts_do_not_replace_newer_but_not_for_ever() {
-        let mut all = queues(&[("a", 1, 0)]);
-        let before = all.changes();
-        all.added(&"a".parse().unwrap(), 1, 5);
-        for _ in 0..SKIPS {
-            all.replace(Vec::new(), before);
-        }
-        assert_eq!(all.all().queued, 2);
-        all.replace(Vec::new(), before);
-        assert_eq!(all.all().queued, 0);
-    }
-
-    proptest! {
-        #[test]
-        fn no_share_is_over_the_room_the_queue_or_what_may_run_at_once(
-            levels in proptest::collection::vec((0u64..20, 0u64..20), 0..6), room in 0u32..30, at_once in 0u64..25,
-        ) {
-            let names: Vec<String> = (0..levels.len()).map(|n| format!("f{n}")).collect();
-            let functions: Vec<_> = names.iter().zip(&levels).map(|(n, (q, r))| (n.as_str(), *q, *r)).collect();
-            let shares = shared(&queues(&functions), room, at_once);
-            let given: u32 = shares.iter().map(|(_, n)| n).sum();
-            let mut could = 0;
-            for (name, queued, running) in &functions {
-                let own = shares.iter().find(|(n, _)| n == name).map_or(0, |(_, n)| u64::from(*n));
-                prop_assert!(own <= *queued && (own == 0 || running + own <= at_once));
-                could += (*queued).min(at_once.saturating_sub(*running));
-            }
-            prop_assert_eq!(u64::from(given), could.min(u64::from(room)));
-        }
-    }
+/// Whether one that has `own` may have `more` of what is `free`: at most so many times as much as that.
+fn may_have(own: u64, more: u64, free: u64, times: u64) -> bool {
+    own.saturating_add(more) <= free.saturating_mul(times)
 }
+
+#[cfg(test)]
+mod tests;

@@ -168,7 +168,7 @@ async fn fire(scheduler: &Scheduler, key: &Key, mut entry: Entry, now: i64) -> (
 async fn fire_one(scheduler: &Scheduler, key: &Key, live: &Live, entry: &mut Entry, due: i64, now: i64) {
     let (function, name) = key;
     let metrics = &scheduler.metrics.schedules;
-    let accepted = async_calls::accept(scheduler, event::call(function, &live.schedule, due)).await;
+    let accepted = async_calls::accept_own(scheduler, event::call(function, &live.schedule, due)).await;
     let (call, outcome) = match accepted {
         Ok(accepted) if accepted.known => (Some(accepted.id), "known"),
         Ok(accepted) => (Some(accepted.id), "fired"),
