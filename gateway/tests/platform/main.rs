@@ -7,6 +7,7 @@ mod access;
 mod admin;
 mod answers;
 mod async_calls;
+mod async_places;
 mod audit;
 mod canaries;
 mod clients;

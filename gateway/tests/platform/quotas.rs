@@ -39,7 +39,7 @@ impl Platform {
     }
 
     /// Deploys into a namespace, which it makes.
-    async fn deploy_to(&self, namespace: &str, name: &str, settings: &str) {
+    pub(super) async fn deploy_to(&self, namespace: &str, name: &str, settings: &str) {
         let answer = self.upload_to(namespace, name, settings).await;
         let version: VersionInfo = answer.json().await.unwrap();
         let path = format!(
