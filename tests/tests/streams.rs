@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rekindle_e2e::{Client, Folder, Options, Platform, shared};
 
@@ -121,4 +123,49 @@ fn a_body_is_asked_for_unless_it_is_too_large_and_parts_are_passed_on() {
     let part = part.send();
     assert_eq!((part.status, part.header("content-range")), (206, "bytes 2-5/10"));
     assert_eq!(part.text(), "2345");
+}
+
+#[test]
+fn a_client_that_sends_all_before_it_reads_is_told_why_its_body_was_refused() {
+    let platform = shared();
+    platform.deploy(&Folder::python(
+        "keeping",
+        "",
+        "def handler(event, context):\n    return ''\n",
+    ));
+    let url = platform.url();
+    let body = vec![7; 33 << 20];
+    let mut stream = TcpStream::connect(url.strip_prefix("http://").unwrap()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let length = body.len();
+    let head = format!("POST /function/keeping/ HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(&body).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let is_refused = answer.starts_with("HTTP/1.1 413 ") && answer.contains("too_large");
+    assert!(is_refused, "{answer}");
+}
+
+#[test]
+fn answers_without_a_body_are_the_function_s_own() {
+    let platform = shared();
+    platform.deploy(&function("bodiless"));
+    for version in ["--http1.1", "--http2-prior-knowledge"] {
+        for (args, path, status, header) in [
+            (&["-I"][..], "", "200", "content-length: 12345"),
+            (&["-H", "if-none-match: \"x\""], "unchanged", "304", "etag: \"x\""),
+            (
+                &["-H", "range: bytes=50-"],
+                "beyond",
+                "416",
+                "content-range: bytes */10",
+            ),
+        ] {
+            let args = [&["-i", version], args].concat();
+            let answer = curled(platform, &args, &format!("bodiless/{path}"));
+            let first = answer.lines().next().unwrap();
+            assert!(first.contains(status) && answer.contains(header), "{version}: {answer}");
+        }
+    }
 }

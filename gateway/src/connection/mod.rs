@@ -12,10 +12,12 @@
 //!
 //! `pacing` is the stream that enforces these times, `phase` what it knows of the requests on it. `refusal` turns
 //! clients away that are not served at all. `preface` tells HTTP/2 from HTTP/1.1 where no handshake does. `http2`
-//! bounds streams, and `frames` times their heads. A request's body has a limit of its own (`body`).
+//! bounds streams, and `frames` times their heads. A request's body has a limit of its own (`body`). What comes of one
+//! that was not waited for is dropped for a while (`linger`).
 
 mod frames;
 mod http2;
+mod linger;
 mod pacing;
 mod phase;
 mod preface;
@@ -47,6 +49,7 @@ use crate::clients::Held;
 use crate::metrics::Metrics;
 use crate::pace::MinRate;
 use crate::tls::{Certificates, ClientCertificate, H2};
+use linger::UnreadBody;
 use pacing::Paced;
 use phase::{Phase, Watched};
 use preface::ReadAhead;
@@ -215,7 +218,8 @@ async fn http1<A: Answering>(
         async move {
             let busy = phase.clone().busy();
             let near = hyper::upgrade::on(&mut request);
-            let (mut answer, client) = answering.answer(request.map(Body::new), &via, cutting).await;
+            let request = request.map(|body| Body::new(UnreadBody::new(body, phase.clone())));
+            let (mut answer, client) = answering.answer(request, &via, cutting).await;
             if let Some(tunnel) = Tunnel::take(&mut answer) {
                 let tunnel = tunnel.holding((phase.busy(), client.clone(), metrics.tunnels.clone()));
                 *changing.lock() = Some((tunnel, near));

@@ -13,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 
+use super::linger::Linger;
 use super::phase::Phase;
 use super::unsent::unsent;
 use super::{Limits, refusal};
@@ -37,6 +38,8 @@ pub(super) struct Paced {
     head_timer: Option<Pin<Box<Sleep>>>,
     pace: Pace,
     blocked: Option<Blocked>,
+    /// Once it is shut down with a body unread.
+    linger: Option<Linger>,
 }
 
 /// The socket accepts nothing more, since the client has not taken what is in it.
@@ -65,6 +68,7 @@ impl Paced {
             head_timer: None,
             pace: Pace::new(limits.rate),
             blocked: None,
+            linger: None,
         }
     }
 
@@ -183,6 +187,14 @@ impl AsyncWrite for Paced {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        let this = &mut *self;
+        if this.linger.is_none() {
+            let shut = ready!(Pin::new(&mut this.stream).poll_shutdown(cx));
+            if shut.is_err() || !this.phase.has_left_body() {
+                return Poll::Ready(shut);
+            }
+        }
+        let linger = this.linger.get_or_insert_with(Linger::new);
+        linger.poll(&mut this.stream, cx).map(Ok)
     }
 }

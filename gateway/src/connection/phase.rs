@@ -17,6 +17,7 @@ pub(super) struct Phase {
     answering: AtomicU32,
     heads: AtomicU32,
     is_multiplexed: AtomicBool,
+    has_left_body: AtomicBool,
 }
 
 /// A guard: while it exists, a request is being answered.
@@ -43,6 +44,16 @@ impl Phase {
     pub(super) fn shaken(&self, is_multiplexed: bool) {
         self.is_multiplexed.store(is_multiplexed, Ordering::Relaxed);
         self.heads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Records whether a request's body is left unread, or a part of it.
+    pub(super) fn leaves_body(&self, is_left: bool) {
+        self.has_left_body.store(is_left, Ordering::Relaxed);
+    }
+
+    /// Whether the last request's body was left unread, or a part of it.
+    pub(super) fn has_left_body(&self) -> bool {
+        self.has_left_body.load(Ordering::Relaxed)
     }
 
     /// Records that a request's head is complete.

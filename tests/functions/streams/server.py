@@ -24,11 +24,25 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Length", "4")
             self.end_headers()
             self.wfile.write(b"0123456789"[2:6] if self.headers.get("Range") == "bytes=2-5" else b"none")
+        elif self.path == "/unchanged":
+            self.send_response(304)
+            self.send_header("ETag", self.headers["If-None-Match"])
+            self.end_headers()
+        elif self.path == "/beyond":
+            self.send_response(416)
+            self.send_header("Content-Range", "bytes */10")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
         else:
             self.begin("application/octet-stream")
             for _ in range(int(self.path[1:]) // CHUNK):
                 self.chunk(bytes(CHUNK))
             self.chunk(b"")
+
+    def do_HEAD(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "12345")
+        self.end_headers()
 
     def do_PUT(self):
         length = 0
