@@ -148,7 +148,7 @@ impl Exchange {
             }
             Attempted::Busy => {
                 self.slot.is_lost();
-                AttemptOutcome::Retry(moved(function), RetryReason::Busy)
+                AttemptOutcome::Retry(busy(function), RetryReason::Busy)
             }
             Attempted::Fenced => {
                 self.slot.is_fenced();
@@ -262,6 +262,16 @@ fn not_started(function: &FunctionId, limit: Duration) -> ApiError {
         format!(
             "the worker that was to start {function} did not answer within {}s: try again; `fn status` shows the workers",
             limit.as_secs_f64()
+        ),
+    )
+}
+
+fn busy(function: &FunctionId) -> ApiError {
+    ApiError::new(
+        ErrorCode::Unavailable,
+        format!(
+            "the instance of {function} takes no requests now, as it moves or its server refuses them (HTTP/2): try \
+             again, or see `fn logs {function}`"
         ),
     )
 }

@@ -93,7 +93,8 @@ pub(crate) async fn attempt(
             failed_as("timeout");
             return Attempted::TimedOut;
         }
-        Ok(Err(error @ SendError::Connect(_))) => {
+        // Neither has the request been seen by a worker that ends its connection.
+        Ok(Err(error @ (SendError::Connect(_) | SendError::Refused(_)))) => {
             failed_as("unreachable");
             let error = &error as &dyn std::error::Error;
             tracing::warn!(worker = %leased.address, error, "a worker cannot be reached");

@@ -8,7 +8,6 @@ use axum::body::Body;
 use axum::response::IntoResponse as _;
 use http::header::{AUTHORIZATION, LOCATION, STRICT_TRANSPORT_SECURITY};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version};
-use rekindle_relay::is_grpc;
 use rekindle_telemetry::metrics::exposition;
 use rekindle_wire::access::{AccessRole, Caller, Scope};
 use rekindle_wire::headers::{FORCE_START, PLATFORM_ERROR, REQUEST_ID, bearer};
@@ -58,7 +57,7 @@ impl Answering for Gateway {
         connection: CancellationToken,
     ) -> (Response<Body>, Option<Arc<Held>>) {
         let request_id = headers::request_id(request.headers());
-        let is_call = is_grpc(request.headers());
+        let call = grpc::GrpcClient::of(&request);
         if !self.clients.may_speak_for_others(via.peer) {
             headers::strip_forwarded(request.headers_mut());
         }
@@ -88,8 +87,8 @@ impl Answering for Gateway {
             }
         };
         let mut answer = answered.unwrap_or_else(|error| error.with_request_id(&request_id).into_response());
-        if is_call {
-            answer = grpc::answered(answer).await;
+        if let Some(of_call) = call {
+            answer = grpc::answered(answer, of_call).await;
         }
         if let Some(asked) = asked_by_page {
             answer = asked.tell(answer).await;

@@ -1,13 +1,18 @@
 //! Errors of the platform as gRPC's clients understand them: a response of headers alone, with a status (gRPC over
-//! HTTP/2, Responses).
+//! HTTP/2, Responses). One that breaks off later has it in its trailers (`ending`).
+
+mod ending;
 
 use axum::body::Body;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version};
 use http_body_util::{BodyExt as _, Limited};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use rekindle_relay::{is_grpc, takes_trailers};
 use rekindle_wire::headers::PLATFORM_ERROR;
 use rekindle_wire::{ApiError, ErrorCode, FunctionId};
+
+use ending::Ending;
 
 /// Largest error that is read. The platform's own are sentences.
 const ERROR_MAX: usize = 64 << 10;
@@ -19,6 +24,7 @@ const MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
 /// Status codes of gRPC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Status {
+    Cancelled = 1,
     Unknown = 2,
     InvalidArgument = 3,
     DeadlineExceeded = 4,
@@ -60,10 +66,29 @@ pub(crate) fn deadline_passed(function: &FunctionId) -> ApiError {
     )
 }
 
-/// A response to a call: if it is an error of the platform, as a status.
-pub(crate) async fn answered(answer: Response<Body>) -> Response<Body> {
+/// What is known of who makes a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GrpcClient {
+    takes_trailers: bool,
+}
+
+impl GrpcClient {
+    /// `None` if the request is no call.
+    pub(crate) fn of(request: &Request<Body>) -> Option<Self> {
+        let headers = request.headers();
+        is_grpc(headers).then(|| Self {
+            takes_trailers: request.version() == Version::HTTP_2 && takes_trailers(headers),
+        })
+    }
+}
+
+/// A response to a call: if it is an error of the platform, as a status. If it breaks off later, it ends with one.
+pub(crate) async fn answered(answer: Response<Body>, client: GrpcClient) -> Response<Body> {
     if !answer.headers().contains_key(PLATFORM_ERROR) {
-        return answer;
+        return match client.takes_trailers {
+            true if is_grpc(answer.headers()) => answer.map(|body| Body::new(Ending::new(body))),
+            _ => answer,
+        };
     }
     let (mut parts, body) = answer.into_parts();
     let body = Limited::new(body, ERROR_MAX).collect().await;
@@ -71,15 +96,15 @@ pub(crate) async fn answered(answer: Response<Body>) -> Response<Body> {
     let error = serde_json::from_slice::<ApiError>(&body);
     let error = error.unwrap_or_else(|_| ApiError::new(ErrorCode::Internal, "the platform's error cannot be read"));
     parts.status = StatusCode::OK;
-    set_status(&mut parts.headers, &error);
+    parts.headers.remove(CONTENT_LENGTH);
+    parts.headers.remove(RETRY_AFTER);
+    let kind = HeaderValue::from_static("application/grpc");
+    parts.headers.insert(CONTENT_TYPE, kind);
+    set_status(&mut parts.headers, Status::of(error.code), &error);
     Response::from_parts(parts, Body::empty())
 }
 
-fn set_status(headers: &mut HeaderMap, error: &ApiError) {
-    headers.remove(CONTENT_LENGTH);
-    headers.remove(RETRY_AFTER);
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    let status = Status::of(error.code);
+fn set_status(headers: &mut HeaderMap, status: Status, error: &ApiError) {
     headers.insert(HeaderName::from_static("grpc-status"), HeaderValue::from(status as u16));
     let code = error.code.as_str();
     let mut message: String = utf8_percent_encode(&format!("{code}: {}", error.message), MESSAGE).collect();
@@ -99,10 +124,12 @@ mod tests {
 
     use super::*;
 
+    const CLIENT: GrpcClient = GrpcClient { takes_trailers: true };
+
     #[tokio::test]
     async fn an_error_is_a_status_without_a_body() {
         let error = ApiError::new(ErrorCode::Throttled, "100 % — busy\nas ever").with_request_id("r-1");
-        let answer = answered(error.into_response()).await;
+        let answer = answered(error.into_response(), CLIENT).await;
         assert_eq!(answer.status(), 200);
         let header = |name: &str| answer.headers()[name].to_str().unwrap().to_owned();
         assert_eq!(header("grpc-status"), "14");
@@ -118,7 +145,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_function_s_own_response_is_left_alone() {
-        let answer = answered((StatusCode::NOT_FOUND, "no such page").into_response()).await;
+        let answer = answered((StatusCode::NOT_FOUND, "no such page").into_response(), CLIENT).await;
         assert_eq!(answer.status(), 404);
         assert!(!answer.headers().contains_key("grpc-status"));
     }

@@ -5,7 +5,8 @@
 use std::fs;
 use std::net::TcpListener;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
@@ -21,6 +22,17 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Endpoint;
 use tonic::{Code, Request};
+
+/// Held by whoever has a cluster on this host: all of a program have the same addresses.
+static CLUSTER: Mutex<()> = Mutex::new(());
+
+const FRAMES: &str = include_str!("../functions/frames/server.py");
+
+/// A function whose server does what a call's message says, also what libraries do not let servers do.
+fn frames(name: &str, settings: &str) -> Folder {
+    let settings = format!("protocol = \"h2c\"\nconcurrency = 8\nidle = \"60s\"\n{settings}");
+    Folder::server(name, &settings, FRAMES)
+}
 
 /// The sample with a name and settings of its own.
 fn greeter(name: &str, settings: &[(&str, &str)]) -> Folder {
@@ -259,6 +271,7 @@ async fn shaken(
 
 #[test]
 fn calls_pass_between_roles_whose_connections_are_guarded() {
+    let _alone = CLUSTER.lock();
     let store = ObjectStore::start();
     let size = Size {
         guarded: true,
@@ -269,4 +282,126 @@ fn calls_pass_between_roles_whose_connections_are_guarded() {
     let cluster = Cluster::start_sized(store.endpoint(), store.environment(), size);
     cluster.deploy(&greeter("greeter", &[]));
     block_on(call_each_kind(Caller::to(&cluster, "greeter")));
+}
+
+#[test]
+fn a_call_that_its_server_refused_unseen_is_made_again() {
+    let platform = shared();
+    platform.deploy(&frames("refusing", ""));
+    let mut caller = Caller::to(platform, "refusing");
+    block_on(async move {
+        // By the stream twice, and by the end of its connection.
+        for how in ["refuse", "goaway", "refuse"] {
+            let answer = caller.unary("Say", named(how)).await.unwrap();
+            assert!(answer.into_inner().starts_with("connection "), "{how}");
+        }
+        // What was passed on before cannot be sent again.
+        let (words, messages) = mpsc::channel(4);
+        words.send("goaway".to_owned()).await.unwrap();
+        let refused = caller.all("Say", ReceiverStream::new(messages)).await.unwrap_err();
+        assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+        assert!(refused.message().starts_with("unavailable: "), "{refused}");
+    });
+}
+
+#[test]
+fn a_call_that_breaks_off_ends_with_a_status() {
+    let platform = shared();
+    platform.deploy(&frames("breaking", "timeout = \"3s\""));
+    let caller = Caller::to(platform, "breaking");
+    for (how, code, told) in [
+        ("late-error", Code::FailedPrecondition, "not today"),
+        ("reset-internal", Code::Unavailable, "invalid_response: "),
+        ("reset-cancel", Code::Cancelled, "invalid_response: "),
+        ("reset-calm", Code::ResourceExhausted, "invalid_response: "),
+        ("hang", Code::DeadlineExceeded, "function_timeout: "),
+        ("die", Code::Unavailable, "invalid_response: "),
+    ] {
+        let mut caller = caller.clone();
+        let status = block_on(async move {
+            let answers = caller.converse("Say", tokio_stream::once(how.to_owned())).await;
+            let mut answers = answers.unwrap().into_inner();
+            assert_eq!(answers.message().await.unwrap().unwrap(), "begun", "{how}");
+            answers.message().await.unwrap_err()
+        });
+        assert_eq!(status.code(), code, "{how}: {status}");
+        assert!(status.message().starts_with(told), "{how}: {status}");
+        if how == "late-error" {
+            assert_eq!(said(status.metadata(), "x-reason"), "tired");
+        }
+    }
+    // An answer before the call's messages have ended.
+    let mut caller = caller;
+    block_on(async move {
+        let (words, messages) = mpsc::channel(4);
+        words.send("early".to_owned()).await.unwrap();
+        let early = caller.all("Say", ReceiverStream::new(messages)).await.unwrap_err();
+        assert_eq!((early.code(), early.message()), (Code::NotFound, "enough"));
+    });
+}
+
+#[test]
+fn many_quick_calls_share_a_connection() {
+    let platform = shared();
+    platform.deploy(&frames("quick", ""));
+    let caller = Caller::to(platform, "quick");
+    block_on(async move {
+        let callers: Vec<_> = (0..8).map(|_| caller.clone()).collect();
+        let calling = callers.into_iter().map(|mut caller| {
+            tokio::spawn(async move {
+                for _ in 0..300 {
+                    caller.unary("Say", named("hello")).await.unwrap();
+                }
+            })
+        });
+        for calls in calling.collect::<Vec<_>>() {
+            calls.await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn calls_on_one_connection_go_on_while_their_instance_moves() {
+    let _alone = CLUSTER.lock();
+    let store = ObjectStore::start();
+    let size = Size {
+        on_this_host: true,
+        ..Size::two_workers()
+    };
+    let cluster = Cluster::start_sized(store.endpoint(), store.environment(), size);
+    cluster.deploy(&frames("moving", "max_instances = 1"));
+    let workers = [cluster.worker(0).id, cluster.worker(1).id];
+    let mut caller = Caller::to(&cluster, "moving");
+    let first = block_on({
+        let mut caller = caller.clone();
+        async move { caller.unary("Say", named("hello")).await.unwrap() }
+    });
+    let instance = said(first.metadata(), "x-fn-instance");
+    let over = Arc::new(AtomicBool::new(false));
+    let is_over = Arc::clone(&over);
+    let of = instance.clone();
+    let calling = rekindle_e2e::RUNTIME.spawn(async move {
+        let mut made = 0;
+        while !is_over.load(Ordering::Relaxed) {
+            let answer = caller.unary("Say", named("hello")).await.unwrap();
+            assert_eq!(said(answer.metadata(), "x-fn-instance"), of);
+            made += 1;
+        }
+        made
+    });
+    for _ in 0..4 {
+        let at = cluster.instances_of("moving").remove(0).worker;
+        let to = workers.iter().find(|worker| **worker != at).unwrap();
+        let order = serde_json::json!({ "to": to }).to_string();
+        until("a move between two calls", LIMIT, || {
+            let call = cluster.admin("POST", &format!("/v1/instances/{instance}/migrate"));
+            let call = call.header("content-type", "application/json");
+            let moved = call.body(order.clone()).send();
+            (moved.status != 409).then(|| moved.ok())
+        });
+        assert_eq!(cluster.instances_of("moving")[0].worker, *to);
+    }
+    over.store(true, Ordering::Relaxed);
+    let made: u32 = block_on(async move { calling.await.unwrap() });
+    assert!(made > 4, "{made}");
 }

@@ -33,6 +33,11 @@ use tokio::time::Instant;
 const DRAIN_MAX: usize = 16 << 20;
 const DRAIN_FOR: Duration = Duration::from_secs(1);
 
+/// The function did not end its response by its deadline.
+#[derive(Debug, thiserror::Error)]
+#[error("the answer did not end within the function's timeout")]
+pub struct TooLate;
+
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// How a response ended.
@@ -173,7 +178,7 @@ where
         let passing = Arc::clone(&self.passing);
         let mut passing = passing.lock();
         let Some(now) = passing.as_mut() else {
-            return Poll::Ready(Some(Err("the answer did not end within the function's timeout".into())));
+            return Poll::Ready(Some(Err(TooLate.into())));
         };
         let polled = Pin::new(&mut now.body).poll_frame(cx);
         now.owed = polled.is_pending().then(|| cx.waker().clone());

@@ -31,6 +31,7 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper::rt::{Read, Write};
 use parking_lot::Mutex;
 
+use crate::reset::Reset;
 use crate::waking::Waking;
 
 mod reply;
@@ -53,6 +54,9 @@ pub enum SendError {
     /// The destination is unreachable. The request has not been seen.
     #[error("no connection can be made")]
     Connect(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The destination ended the request's stream and says that it has processed nothing of it.
+    #[error("the destination has refused the request, unseen")]
+    Refused(#[source] hyper::Error),
     /// The connection broke. The request may have been seen.
     #[error("the connection broke before its answer")]
     Broken(#[source] hyper::Error),
@@ -69,6 +73,7 @@ impl From<hyper::Error> for SendError {
         match error.is_parse() {
             true if error.is_parse_too_large() => Self::HeadTooLarge,
             true => Self::Malformed(error),
+            false if Reset::of(&error) == Some(Reset::Refused) => Self::Refused(error),
             false => Self::Broken(error),
         }
     }

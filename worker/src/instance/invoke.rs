@@ -11,7 +11,7 @@ use http::header::UPGRADE;
 use http::{HeaderValue, Request, Response};
 use hyper::upgrade::OnUpgrade;
 use rekindle_pager::PageRef;
-use rekindle_relay::{DetachOnDrop, End, Held, TrackedBody, Tunnel, strip_hop_by_hop_but_upgrade};
+use rekindle_relay::{DetachOnDrop, End, Held, SendError, TrackedBody, Tunnel, strip_hop_by_hop_but_upgrade};
 use rekindle_wire::api::StartKind;
 use rekindle_wire::internal::start_limit;
 use rekindle_wire::{ApiError, ErrorCode, InstanceId, headers};
@@ -192,7 +192,8 @@ impl Invoker {
     }
 }
 
-/// The response to a request beyond the instance's concurrency limit. The gateway places the request again.
+/// The response to a request that the instance does not take now: it is beyond its concurrency limit, or its server
+/// refused it, unseen. The gateway places the request again.
 fn busy() -> ApiError {
     ApiError::new(
         ErrorCode::InstanceBusy,
@@ -260,6 +261,11 @@ impl Exchange {
             .await;
         let mut answer = match answered {
             Ok(Ok(answer)) => answer,
+            Ok(Err(SendError::Refused(error))) => {
+                failed_as("refused");
+                tracing::debug!(?error, "the function's server refused a request");
+                return Err(busy());
+            }
             Ok(Err(e)) => {
                 failed_as("broken");
                 tracing::debug!(error = ?e, "no answer");

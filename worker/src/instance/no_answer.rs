@@ -50,14 +50,14 @@ impl Instance {
             SendError::Malformed(cause) => self.invalid_response(format!(
                 "an answer is no HTTP/1.1: {cause}; a function that serves HTTP/2 needs protocol = \"h2c\" in fn.toml"
             )),
-            SendError::Broken(cause) if self.spec.manifest.protocol == Protocol::H2c => {
+            SendError::Broken(cause) | SendError::Refused(cause) if self.spec.manifest.protocol == Protocol::H2c => {
                 let cause = std::error::Error::source(cause).map_or_else(|| cause.to_string(), ToString::to_string);
                 self.invalid_response(format!(
                     "the function ended a request before it had answered ({cause}): look at `fn logs`, and whether it \
                      serves HTTP/2 in clear, as protocol = \"h2c\" in fn.toml says"
                 ))
             }
-            SendError::Broken(_) => {
+            SendError::Broken(_) | SendError::Refused(_) => {
                 self.invalid_response("the function closed a connection before it had answered; look at `fn logs`")
             }
         }
