@@ -71,8 +71,8 @@ async fn trailers_are_kept_with_a_body_but_for_the_platform_s() {
 
 #[tokio::test]
 async fn what_may_be_sent_before_it_is_read_counts_until_the_body_ends() {
-    // Twelve windows, and the beginning of another body.
-    let intake = intake(14 * (64 << 10), Duration::from_secs(20));
+    // Twelve windows, the beginning of another body, and what is for small ones.
+    let intake = intake(16 * (64 << 10), Duration::from_secs(20));
     let sender = Sender {
         window: 64 << 10,
         ..Sender::default()
