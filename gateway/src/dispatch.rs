@@ -265,6 +265,10 @@ impl Dispatch {
                             tokio::time::sleep(BACK_OFF.min(Duration::from_millis(1 << turned_away.min(8)))).await;
                             turned_away += 1;
                         }
+                        RetryReason::Refused => {
+                            tokio::time::sleep(BACK_OFF).await;
+                            attempts += 1;
+                        }
                         RetryReason::Gone | RetryReason::Fenced if planned == StartKind::Warm => stale += 1,
                         RetryReason::Gone | RetryReason::Fenced | RetryReason::Unreachable | RetryReason::Broken => {
                             attempts += 1

@@ -75,6 +75,8 @@ pub(crate) struct Answered {
 pub(crate) enum RetryReason {
     /// The instance accepted no more requests.
     Busy,
+    /// The function's server refused the request unseen.
+    Refused,
     /// The instance does not exist any more.
     Gone,
     /// Another gateway leases the instance by now.
@@ -90,6 +92,7 @@ impl RetryReason {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Busy => "busy",
+            Self::Refused => "refused",
             Self::Gone => "gone",
             Self::Fenced => "fenced",
             Self::Unreachable => "unreachable",
@@ -150,6 +153,8 @@ impl Exchange {
                 self.slot.is_lost();
                 AttemptOutcome::Retry(busy(function), RetryReason::Busy)
             }
+            // Nothing runs in the slot.
+            Attempted::Refused => AttemptOutcome::Retry(refused(function), RetryReason::Refused),
             Attempted::Fenced => {
                 self.slot.is_fenced();
                 AttemptOutcome::Retry(moved(function), RetryReason::Fenced)
@@ -269,9 +274,16 @@ fn not_started(function: &FunctionId, limit: Duration) -> ApiError {
 fn busy(function: &FunctionId) -> ApiError {
     ApiError::new(
         ErrorCode::Unavailable,
+        format!("the instance of {function} takes no requests now, as it moves: try again"),
+    )
+}
+
+fn refused(function: &FunctionId) -> ApiError {
+    ApiError::new(
+        ErrorCode::Unavailable,
         format!(
-            "the instance of {function} takes no requests now, as it moves or its server refuses them (HTTP/2): try \
-             again, or see `fn logs {function}`"
+            "the server of {function} refuses requests unseen (HTTP/2: REFUSED_STREAM, GOAWAY): try again, or lower \
+             concurrency in fn.toml to what it takes"
         ),
     )
 }

@@ -44,6 +44,8 @@ pub(crate) enum Attempted {
     Gone,
     /// The worker says that the instance is busy and has seen nothing of the request.
     Busy,
+    /// The worker says that the function's server has refused the request, and seen nothing of it.
+    Refused,
     /// The worker says that another gateway has a newer lease; the instance has seen nothing of the request.
     Fenced,
     /// Its worker cannot be reached.
@@ -193,6 +195,7 @@ async fn platform_error(code: &HeaderValue, answer: Response<Body>, deadline: In
     match code {
         ErrorCode::InstanceGone => return Attempted::Gone,
         ErrorCode::InstanceBusy => return Attempted::Busy,
+        ErrorCode::RequestRefused => return Attempted::Refused,
         ErrorCode::LeaseEnded => return Attempted::Fenced,
         _ => {}
     }

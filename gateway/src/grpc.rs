@@ -86,7 +86,12 @@ impl GrpcClient {
 pub(crate) async fn answered(answer: Response<Body>, client: GrpcClient) -> Response<Body> {
     if !answer.headers().contains_key(PLATFORM_ERROR) {
         return match client.takes_trailers {
-            true if is_grpc(answer.headers()) => answer.map(|body| Body::new(Ending::new(body))),
+            true if is_grpc(answer.headers()) => {
+                let mut answer = answer.map(|body| Body::new(Ending::new(body)));
+                // Trailers may come before it is reached.
+                answer.headers_mut().remove(CONTENT_LENGTH);
+                answer
+            }
             _ => answer,
         };
     }

@@ -73,7 +73,7 @@ const AGAIN: Desc = Desc::new(
     "rekindle.gateway.attempts_again",
     "{attempt}",
     &["reason"],
-    "Attempts that the function saw nothing of, so that the invocation was placed again: the instance was `gone` or `busy`, another gateway's by now (`fenced`), its worker `unreachable`.",
+    "Attempts that the function saw nothing of, so that the invocation was placed again: the instance was `gone` or `busy`, its server `refused` it, another gateway's by now (`fenced`), its worker `unreachable`.",
 );
 const ABANDONED: Desc = Desc::new(
     "rekindle.gateway.abandoned",

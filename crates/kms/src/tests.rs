@@ -49,7 +49,7 @@ fn answering(answers: Vec<(u16, Value)>) -> (Kms, mpsc::Receiver<Value>) {
         }
     });
     let mut config = KmsConfig::new(KEY.to_owned(), "blue".to_owned(), "eu-west-1".to_owned());
-    config.limit = Duration::from_millis(1500);
+    config.limit = Duration::from_secs(4);
     let credentials = SharedCredentialsProvider::new(Credentials::new("id", "k7Fq2-hidden", None, None, "test"));
     let client = aws_sdk_kms::Config::builder()
         .behavior_version(BehaviorVersion::latest())
@@ -176,7 +176,7 @@ async fn kms_is_asked_again_when_it_is_busy_and_no_longer_than_the_limit() {
     let (kms, _asked) = answering(Vec::new());
     let told = told(kms.key().await);
     assert!(
-        told.contains("does not answer DescribeKey in eu-west-1 within 1.5s"),
+        told.contains("does not answer DescribeKey in eu-west-1 within 4s"),
         "{told}"
     );
     let told = self::told(answering(vec![(200, json!({}))]).0.unwrap(&wrapped()).await);

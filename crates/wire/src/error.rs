@@ -108,6 +108,8 @@ error_codes! {
     /// The instance already has its maximum of requests in flight. The gateway places the request again. Not visible to
     /// users.
     InstanceBusy = ("instance_busy", CONFLICT),
+    /// The function's server refused the request unseen. The gateway places it again. Not visible to users.
+    RequestRefused = ("request_refused", SERVICE_UNAVAILABLE),
     /// Another gateway has a newer lease on the instance. The gateway places the request again. Not visible to users.
     LeaseEnded = ("lease_ended", CONFLICT),
     /// Two roles are of releases that do not understand each other.

@@ -35,6 +35,9 @@ pub(super) struct Frames {
     pings: u64,
 }
 
+/// Requests that may be in flight on a connection, more or less.
+const LAST_MAX: u64 = 256;
+
 impl Frames {
     pub(super) fn new() -> Self {
         Self {
@@ -62,7 +65,9 @@ impl Frames {
         match head.kind {
             FrameKind::Headers | FrameKind::Continuation => {
                 self.is_in_head = head.leaves_headers_open();
-                self.last += u64::from(head.kind == FrameKind::Headers);
+                if head.kind == FrameKind::Headers {
+                    self.last = (self.last + 1).min(LAST_MAX);
+                }
             }
             // A window comes for each piece of a response that the client takes fast.
             FrameKind::WindowUpdate => {}

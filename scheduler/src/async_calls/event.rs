@@ -184,7 +184,8 @@ impl<'a> ToldBody<'a> {
         }
         let media = kind.unwrap_or_default().split(';').next().unwrap_or_default().trim();
         let is_json = media == "application/json" || media.ends_with("+json");
-        match (json(body).filter(|_| is_json), std::str::from_utf8(body)) {
+        let sent = if is_json { json(body) } else { None };
+        match (sent, std::str::from_utf8(body)) {
             (Some(json), _) => told.body = Some(Readable::Json(json)),
             (None, Ok(text)) => told.body = Some(Readable::Text(text)),
             (None, Err(_)) => told.body_base64 = Some(Encoded(body.to_vec().into())),

@@ -28,6 +28,8 @@ const OWN_PART: u64 = 16;
 /// A function of which fewer calls, and fewer bytes, wait takes these whatever else its namespace has.
 const FEW: u64 = 16;
 const FEW_BYTES: u64 = 2 << 20;
+/// Functions of a namespace that may do so at once.
+const FEW_FUNCTIONS: usize = 16;
 /// How many times as much as is free a namespace's waiting calls may take: three quarters of all, if it is alone.
 const WAITING_PER_FREE: u64 = 3;
 /// The same of gateways' places. Alone a namespace gets seven eighths, which is more than one function of it gets.
@@ -143,7 +145,7 @@ impl Queues {
             return Err(Full::All);
         }
         let has_few = own.queued < FEW && own.bytes.saturating_add(bytes) <= FEW_BYTES;
-        if sender == Sender::Platform && has_few {
+        if sender == Sender::Platform && has_few && self.with_few(function) < FEW_FUNCTIONS {
             return Ok(());
         }
         let own = self.sum(|name| name.namespace() == function.namespace());
@@ -152,6 +154,18 @@ impl Queues {
             true => Ok(()),
             false => Err(Full::Namespace),
         }
+    }
+
+    /// Number of other functions of the same namespace of which few calls wait.
+    fn with_few(&self, function: &FunctionId) -> usize {
+        let others = self.functions.iter().filter(|(name, level)| {
+            let waiting = 1..=FEW;
+            *name != function
+                && name.namespace() == function.namespace()
+                && waiting.contains(&level.due.queued)
+                && level.due.bytes <= FEW_BYTES
+        });
+        others.take(FEW_FUNCTIONS).count()
     }
 
     /// What there is of some functions together.

@@ -90,7 +90,7 @@ impl Invoker {
             // These codes are the normal way in which the gateway learns that an instance is gone or busy.
             if !matches!(
                 error.code,
-                ErrorCode::InstanceGone | ErrorCode::InstanceBusy | ErrorCode::LeaseEnded
+                ErrorCode::InstanceGone | ErrorCode::InstanceBusy | ErrorCode::RequestRefused | ErrorCode::LeaseEnded
             ) {
                 span.record("otel.status_code", "ERROR");
             }
@@ -192,12 +192,19 @@ impl Invoker {
     }
 }
 
-/// The response to a request that the instance does not take now: it is beyond its concurrency limit, or its server
-/// refused it, unseen. The gateway places the request again.
+/// The response to a request beyond the instance's concurrency limit. The gateway places the request again.
 fn busy() -> ApiError {
     ApiError::new(
         ErrorCode::InstanceBusy,
         "the instance has as many requests in it as it takes",
+    )
+}
+
+/// The response to a request that the function's server refused unseen. The gateway places the request again.
+fn refused() -> ApiError {
+    ApiError::new(
+        ErrorCode::RequestRefused,
+        "the function's server refused the request before it looked at it",
     )
 }
 
@@ -264,7 +271,7 @@ impl Exchange {
             Ok(Err(SendError::Refused(error))) => {
                 failed_as("refused");
                 tracing::debug!(?error, "the function's server refused a request");
-                return Err(busy());
+                return Err(refused());
             }
             Ok(Err(e)) => {
                 failed_as("broken");

@@ -240,6 +240,19 @@ fn a_namespace_s_calls_leave_room_to_others_and_a_last_part_is_the_platform_s() 
         assert_eq!(all.admit(&told, bytes, Sender::Platform), Err(Full::Namespace));
         assert_eq!(all.admit(&due, bytes, Sender::Platform), Ok(()));
         assert_eq!(all.admit(&hello, bytes, Sender::Platform), Ok(()));
+        // However many functions a namespace has.
+        let mut admitted = 0;
+        for n in 0..200 {
+            let named: FunctionId = format!("many{n}.rival").parse().unwrap();
+            for _ in 0..few {
+                if all.admit(&named, bytes, Sender::Platform).is_ok() {
+                    all.added(&named, bytes, 0);
+                    admitted += 1;
+                }
+            }
+        }
+        assert!(admitted > 0 && admitted <= few * FEW_FUNCTIONS as u64, "{admitted}");
+        assert_eq!(all.admit(&hello, bytes, Sender::Platform), Ok(()));
         let waiting = all.sum(|_| true);
         assert!(waiting.queued <= ALL && waiting.bytes <= BYTES);
     }
