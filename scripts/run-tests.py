@@ -5,8 +5,8 @@ to wait.
 usage: run-tests.py [ARGUMENT OF cargo test]...
 
 Builds what is missing first. Each program's output is printed when it ends, the longest-running programs at the end.
-Documentation's examples run last, if there are any. JOBS sets how many programs run at once. Ends with 1 if a test
-failed.
+Documentation's examples run last, if there are any. JOBS sets how many programs run at once, ONLY names the tests that
+are run. Ends with 1 if a test failed.
 """
 
 import concurrent.futures
@@ -27,6 +27,8 @@ FENCE = re.compile(r"^\s*//[/!]\s*```(.*)$", re.M)
 NO_CODE = {"text", "ignore", "json", "toml", "sh"}
 # What one program has of memory at least: its platforms, their functions, and the store of their snapshots.
 MEMORY = 5 << 30
+# The tests to run; all if there are none.
+ONLY = os.environ.get("ONLY", "").split()
 # The program whose modules are run apart.
 END_TO_END = "e2e"
 # How long the tests of each took when it was last looked at, seconds: the longest begin first, so that none is left
@@ -70,7 +72,7 @@ def has_examples():
 def modules(executable, package):
     """The end-to-end tests by module, each to be run in a process of its own: its name, command and package."""
     listed = subprocess.run([executable, "--list", "--format", "terse"], cwd=package, stdout=subprocess.PIPE, check=True)
-    tests = re.findall(r"^(.+): test$", listed.stdout.decode(), re.M)
+    tests = [test for test in re.findall(r"^(.+): test$", listed.stdout.decode(), re.M) if not ONLY or test in ONLY]
     by_module = itertools.groupby(sorted(tests), key=lambda test: test.split("::")[0])
     return [(module, [executable, "--exact", *names], package) for module, names in by_module]
 
@@ -87,7 +89,10 @@ def programs(arguments):
         if message["reason"] == "compiler-artifact" and message["profile"]["test"] and message["executable"]:
             package = pathlib.Path(message["manifest_path"]).parent
             name, executable = message["target"]["name"], message["executable"]
-            found += modules(executable, package) if name == END_TO_END else [(name, [executable], package)]
+            if name == END_TO_END:
+                found += modules(executable, package)
+            else:
+                found.append((name, [executable, *(["--exact", *ONLY] if ONLY else [])], package))
     return sorted(found, key=lambda program: -LONG.get(program[0], 0))
 
 
