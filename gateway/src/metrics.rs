@@ -73,7 +73,8 @@ const AGAIN: Desc = Desc::new(
     "rekindle.gateway.attempts_again",
     "{attempt}",
     &["reason"],
-    "Attempts that the function saw nothing of, so that the invocation was placed again: the instance was `gone` or `busy`, its server `refused` it, another gateway's by now (`fenced`), its worker `unreachable`.",
+    "Attempts that the function saw nothing of: the instance was `gone`, `busy` or another gateway's (`fenced`), \
+     its server `refused`, its worker `unreachable`.",
 );
 const ABANDONED: Desc = Desc::new(
     "rekindle.gateway.abandoned",

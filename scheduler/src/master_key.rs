@@ -27,7 +27,8 @@ pub enum MasterKeyError {
     Service(#[source] KeyServiceError),
     /// The key of the database's secrets is kept elsewhere.
     #[error(
-        "the database's secrets were encrypted with master key {known}, which no key service has wrapped yet: name its file with --master-key for this start"
+        "the database's secrets were encrypted with master key {known}, which no key service has wrapped yet: \
+         name its file with --master-key for this start"
     )]
     NoFile {
         /// The database's master key.
@@ -35,7 +36,8 @@ pub enum MasterKeyError {
     },
     /// The file has another key.
     #[error(
-        "the database's secrets were encrypted with master key {known}, and the file has {own}: name the right file with --master-key for this start"
+        "the database's secrets were encrypted with master key {known}, and the file has {own}: name the right \
+         file with --master-key for this start"
     )]
     OtherFile {
         /// The database's master key.
@@ -45,7 +47,8 @@ pub enum MasterKeyError {
     },
     /// The cluster had another name.
     #[error(
-        "the database's master key was wrapped for the cluster {known}, and this one is named {own}: say --master-key-cluster {known}"
+        "the database's master key was wrapped for the cluster {known}, and this one is named {own}: say \
+         --master-key-cluster {known}"
     )]
     Cluster {
         /// The cluster it was wrapped for.

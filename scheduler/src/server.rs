@@ -57,7 +57,8 @@ pub enum ServeError {
     },
     /// The database's master key is wrapped by a key service, and was not had from it.
     #[error(
-        "the database's master key is wrapped by the key service's key {by}, and the one given is {own}: say --master-key-kms {by}"
+        "the database's master key is wrapped by the key service's key {by}, and the one given is {own}: say \
+         --master-key-kms {by}"
     )]
     Wrapped {
         /// Name of the service's key.

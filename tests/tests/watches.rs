@@ -1,6 +1,6 @@
-//! What a container image's programs look at all the time, as browsers and servers that reload do: files and directories
-//! of their root, by inotify, and files of `/proc` about themselves. Both are in snapshots, copies and moves, restored by
-//! a program or by CRIU.
+//! What a container image's programs look at all the time, as browsers and servers that reload do: files and
+//! directories of their root, by inotify, and files of `/proc` about themselves. Both are in snapshots, copies and
+//! moves, restored by a program or by CRIU.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 

@@ -173,7 +173,9 @@ pub(crate) fn worker(args: &WorkerArgs) -> Result<ExitCode> {
 
 /// The token as the scheduler made it.
 fn shared_token(file: &Path) -> Result<String> {
-    secret_file::read(file).context("the cluster's secret is made by `fn scheduler`: copy its cluster.token to this machine, or name it with --token-file")
+    let missing = "the cluster's secret is made by `fn scheduler`: copy its cluster.token to this machine, or name it with \
+                   --token-file";
+    secret_file::read(file).context(missing)
 }
 
 /// Runs one role until it is told to stop.

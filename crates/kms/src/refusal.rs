@@ -11,7 +11,8 @@ use rekindle_envelope::KeyServiceError;
 pub enum KmsError {
     /// There are no credentials to ask it with.
     #[error(
-        "there are no AWS credentials for KMS: give this machine a role, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        "there are no AWS credentials for KMS: give this machine a role, or set AWS_ACCESS_KEY_ID and \
+         AWS_SECRET_ACCESS_KEY"
     )]
     NoCredentials {
         /// Why none were found.
@@ -34,7 +35,8 @@ pub enum KmsError {
     },
     /// To be deleted.
     #[error(
-        "the KMS key {key} is to be deleted: keep it (aws kms cancel-key-deletion --key-id {key}) and enable it, then start again"
+        "the KMS key {key} is to be deleted: keep it (aws kms cancel-key-deletion --key-id {key}) and enable it, \
+         then start again"
     )]
     PendingDeletion {
         /// Its name.
@@ -64,7 +66,8 @@ pub enum KmsError {
     },
     /// The right is missing.
     #[error(
-        "KMS refuses {operation} with the key {key}: allow this machine's role kms:{operation} on it, with rekindle:cluster={cluster} in the encryption context (KMS says: {told})"
+        "KMS refuses {operation} with the key {key}: allow this machine's role kms:{operation} on it, with \
+         rekindle:cluster={cluster} in the encryption context (KMS says: {told})"
     )]
     Denied {
         /// What was asked.
@@ -78,7 +81,8 @@ pub enum KmsError {
     },
     /// What the database has is not what this key wrapped for this cluster.
     #[error(
-        "KMS does not open the database's master key: it was changed, or was not wrapped by the key {key} for the cluster {cluster}"
+        "KMS does not open the database's master key: it was changed, or was not wrapped by the key {key} for the \
+         cluster {cluster}"
     )]
     Ciphertext {
         /// The key's name.
@@ -88,7 +92,8 @@ pub enum KmsError {
     },
     /// It did not answer in time.
     #[error(
-        "KMS does not answer {operation} in {region} within {limit:?}: check this machine's way to it (a VPC endpoint, a proxy) and AWS_REGION"
+        "KMS does not answer {operation} in {region} within {limit:?}: check this machine's way to it (a VPC \
+         endpoint, a proxy) and AWS_REGION"
     )]
     NoAnswer {
         /// What was asked.

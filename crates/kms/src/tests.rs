@@ -1,5 +1,5 @@
-//! A server with prepared answers stands for KMS, as its refusals are to be had from no other. `tests/tests/kms.rs` has a
-//! whole platform use a real server.
+//! A server with prepared answers stands for KMS, as its refusals are to be had from no other. `tests/tests/kms.rs`
+//! has a whole platform use a real server.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;

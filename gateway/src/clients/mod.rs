@@ -1,6 +1,7 @@
-//! Limits for each client: connections, requests in flight, requests a second, bodies in memory. A client is an address.
-//! For IPv6 it is a network of 64 bits, since one customer has at least that many. All functions of a namespace that
-//! call others are one client, too. `address` finds the client behind proxies, `bucket` counts requests a second.
+//! Limits for each client: connections, requests in flight, requests a second, bodies in memory. A client is an
+//! address. For IPv6 it is a network of 64 bits, since one customer has at least that many. All functions of a
+//! namespace that call others are one client, too. `address` finds the client behind proxies, `bucket` counts
+//! requests a second.
 
 mod address;
 mod bucket;

@@ -1,5 +1,5 @@
-//! The end of a call's response that breaks off after its beginning. Its client would see a stream reset, and make of it
-//! what its library makes of that. So it gets trailers with a status, as from a server.
+//! The end of a call's response that breaks off after its beginning. Its client would see a stream reset, and make
+//! of it what its library makes of that. So it gets trailers with a status, as from a server.
 
 use std::error::Error;
 use std::pin::Pin;

@@ -34,13 +34,15 @@ const CALLBACKS: Desc = Desc::new(
     "rekindle.async.callbacks",
     "{attempt}",
     &["outcome"],
-    "Attempts at callbacks: `delivered`, `again`, or `failed`, the last one; `dropped` is one whose call was forgotten before.",
+    "Attempts at callbacks: `delivered`, `again`, or `failed`, the last one; `dropped` is one whose call was \
+     forgotten before.",
 );
 const DESTINATIONS: Desc = Desc::new(
     "rekindle.async.destinations",
     "{attempt}",
     &["outcome"],
-    "Attempts to tell destinations how a call ended: `delivered`, `again`, or `failed`, the last one; `dropped` is an event whose call was forgotten before.",
+    "Attempts to tell destinations how a call ended: `delivered`, `again`, or `failed`, the last one; `dropped` \
+     is an event whose call was forgotten before.",
 );
 /// The instruments.
 pub(crate) struct AsyncMetrics {

@@ -254,8 +254,8 @@ pub(crate) fn bind_by_whole_paths(dir: &Path, images: &Verified) -> Result<(), E
     fs::write(&path, edited).map_err(|e| EditError::File(path, e))
 }
 
-/// Removes from a dump what CRIU was given for it, and what it contains only because CRIU ran outside the sandbox: other
-/// control groups, and the host's user namespace. The CRIU that restores it runs inside.
+/// Removes from a dump what CRIU was given for it, and what it contains only because CRIU ran outside the sandbox:
+/// other control groups, and the host's user namespace. The CRIU that restores it runs inside.
 ///
 /// # Errors
 /// Returns an error when an image is missing or malformed, or cannot be written.
