@@ -1,21 +1,14 @@
 //! AWS KMS by moto, a process of its own.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::Ipv4Addr;
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
-use crate::queues::{Owned, START_LIMIT, named};
-use crate::{Call, Reply, until};
-
-const REGION: &str = "us-east-1";
+use crate::Reply;
+use crate::moto::{Moto, REGION};
 
 /// The server. Dropping it stops it.
-pub struct Kms {
-    address: SocketAddr,
-    _dir: TempDir,
-    _running: Owned,
-}
+pub struct Kms(Moto);
 
 impl Kms {
     /// Starts one on loopback. `None` if there is none.
@@ -25,25 +18,13 @@ impl Kms {
 
     /// Starts one at another address of this machine.
     pub fn start_at(address: Ipv4Addr) -> Option<Self> {
-        let program = named("REKINDLE_MOTO_SERVER", "scripts/install-moto.sh")?;
-        let probe = TcpListener::bind((address, 0)).unwrap();
-        let (address, dir) = (probe.local_addr().unwrap(), tempfile::tempdir().unwrap());
-        drop(probe);
-        let (host, port) = (address.ip().to_string(), address.port().to_string());
-        let args = ["-H", &host, "-p", &port].map(str::to_owned);
-        let running = Owned::start(&program, &args, &[], &dir.path().join("log"));
-        until("moto answers", START_LIMIT, || TcpStream::connect(address).ok());
-        Some(Self {
-            address,
-            _dir: dir,
-            _running: running,
-        })
+        Moto::start_at(address).map(Self)
     }
 
     /// The variables with which a scheduler finds it.
     pub fn environment(&self) -> Vec<(String, String)> {
         let variables = [
-            ("AWS_ENDPOINT_URL_KMS", format!("http://{}", self.address)),
+            ("AWS_ENDPOINT_URL_KMS", self.0.url()),
             ("AWS_ACCESS_KEY_ID", "test".to_owned()),
             ("AWS_SECRET_ACCESS_KEY", "test".to_owned()),
             ("AWS_REGION", REGION.to_owned()),
@@ -51,15 +32,10 @@ impl Kms {
         variables.map(|(name, value)| (name.to_owned(), value)).to_vec()
     }
 
-    fn post(&self, path: &str, service: &str) -> Call {
-        let key = format!("Credential=test/20260101/{REGION}/{service}/aws4_request");
-        let signed = format!("AWS4-HMAC-SHA256 {key}, SignedHeaders=host, Signature=0");
-        Call::post(&format!("http://{}{path}", self.address)).header("authorization", &signed)
-    }
-
     /// Calls an action of the API.
     pub fn call(&self, action: &str, parameters: &Value) -> Value {
         let reply = self
+            .0
             .post("/", "kms")
             .header("content-type", "application/x-amz-json-1.1")
             .header("x-amz-target", &format!("TrentService.{action}"))
@@ -99,7 +75,8 @@ impl Kms {
     fn iam(&self, parameters: &str) -> Reply {
         let form = "application/x-www-form-urlencoded";
         let body = format!("{parameters}&Version=2010-05-08");
-        self.post("/", "iam")
+        self.0
+            .post("/", "iam")
             .header("content-type", form)
             .body(body)
             .send()
@@ -116,6 +93,7 @@ impl Kms {
         };
         let keys = [part("AccessKeyId"), part("SecretAccessKey")];
         let asking = self
+            .0
             .post("/moto-api/reset-auth", "kms")
             .header("content-type", "text/plain");
         asking.body("0").send().ok();

@@ -235,6 +235,15 @@ pub fn python_is_alike(platform: &Client, function: &str, task: &Path, requireme
     true
 }
 
+/// Events for programs of the Java client: answered, failed, of another type, unreadable, and fatal.
+pub const JAVA_EVENTS: [&str; 5] = [
+    r#"{"name": "é\u0000"}"#,
+    r#"{"raise": "why"}"#,
+    "1",
+    "no JSON",
+    r#"{"exit": 3}"#,
+];
+
 /// Compares what a function and the emulator answer to each event. After one that ends the process, waits until the
 /// function answers again.
 #[track_caller]

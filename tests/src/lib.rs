@@ -28,6 +28,7 @@ pub mod kms;
 pub mod lambda;
 pub mod lazy_image;
 pub mod memory;
+mod moto;
 pub mod postgres;
 pub mod queues;
 pub mod shared;

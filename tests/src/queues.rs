@@ -15,6 +15,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::moto::Moto;
 use crate::{Client, binaries, skip, until};
 
 pub(crate) const START_LIMIT: Duration = Duration::from_secs(30);
@@ -73,8 +74,8 @@ impl Drop for Owned {
     }
 }
 
-fn free_address() -> SocketAddr {
-    let probe = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+pub(crate) fn free_address(address: Ipv4Addr) -> SocketAddr {
+    let probe = TcpListener::bind((address, 0)).unwrap();
     probe.local_addr().unwrap()
 }
 
@@ -100,7 +101,7 @@ impl Nats {
     pub fn start() -> Option<Self> {
         let program = named("REKINDLE_NATS_SERVER", "scripts/install-nats-server.sh")?;
         let mut nats = Self {
-            address: free_address(),
+            address: free_address(Ipv4Addr::LOCALHOST),
             dir: tempfile::tempdir().unwrap(),
             program,
             running: None,
@@ -246,42 +247,26 @@ impl NatsClient {
 }
 
 /// Amazon SQS by moto. Dropping it stops it.
-pub struct Sqs {
-    address: SocketAddr,
-    _dir: TempDir,
-    _running: Owned,
-}
+pub struct Sqs(Moto);
 
 impl Sqs {
     /// Starts one. `None` if there is none.
     pub fn start() -> Option<Self> {
-        let program = named("REKINDLE_MOTO_SERVER", "scripts/install-moto.sh")?;
-        let (address, dir) = (free_address(), tempfile::tempdir().unwrap());
-        let args = ["-H", "127.0.0.1", "-p", &address.port().to_string()].map(str::to_owned);
-        let running = Owned::start(&program, &args, &[], &dir.path().join("log"));
-        until("moto answers", START_LIMIT, || TcpStream::connect(address).ok());
-        Some(Self {
-            address,
-            _dir: dir,
-            _running: running,
-        })
+        Moto::start_at(Ipv4Addr::LOCALHOST).map(Self)
     }
 
     /// Its address, as sources name it.
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        self.0.url()
     }
 
     /// Calls an action of the API.
     pub fn call(&self, action: &str, parameters: &Value) -> Value {
-        let key = "Credential=test/20260101/us-east-1/sqs/aws4_request";
-        let reply = crate::Call::post(&self.url())
+        let reply = self
+            .0
+            .post("", "sqs")
             .header("content-type", "application/x-amz-json-1.0")
             .header("x-amz-target", &format!("AmazonSQS.{action}"))
-            .header(
-                "authorization",
-                &format!("AWS4-HMAC-SHA256 {key}, SignedHeaders=host, Signature=0"),
-            )
             .body(parameters.to_string())
             .send();
         assert_eq!(reply.status, 200, "{action}: {}", reply.text());
@@ -309,7 +294,7 @@ pub struct Events {
 impl Events {
     /// Starts one for a platform, with these lines in its configuration.
     pub fn start(platform: &Client, key: &str, more: &str, env: &[(&str, String)]) -> Self {
-        let (dir, address) = (tempfile::tempdir().unwrap(), free_address());
+        let (dir, address) = (tempfile::tempdir().unwrap(), free_address(Ipv4Addr::LOCALHOST));
         let (config, key_file) = (dir.path().join("events.toml"), dir.path().join("key"));
         fs::write(&key_file, key).unwrap();
         let text = format!(

@@ -8,7 +8,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use rekindle_e2e::cluster::Size;
-use rekindle_e2e::lambda::{NODE_24, assert_alike, emulated, greets, has_a_snapshot, invoke, python_is_alike, sample};
+use rekindle_e2e::lambda::{
+    JAVA_EVENTS, NODE_24, assert_alike, emulated, greets, has_a_snapshot, invoke, python_is_alike, sample,
+};
 use rekindle_e2e::s3::ObjectStore;
 use rekindle_e2e::{Cluster, Folder, Platform, Reply, skip, until};
 use rekindle_wire::WorkerId;
@@ -165,14 +167,7 @@ fn a_program_of_aws_s_java_client_answers_as_under_the_emulator() {
     let body = shared().fresh("restored", "lambda-java", "/").ok().json();
     assert_eq!(body["snapshots"], 1, "its hook has run before the snapshot: {body}");
     if let Some(emulated) = emulated(&folder, "sample.Greeter::handleRequest") {
-        let events = [
-            r#"{"name": "é\u0000"}"#,
-            r#"{"raise": "why"}"#,
-            "1",
-            "no JSON",
-            r#"{"exit": 3}"#,
-        ];
-        assert_alike(shared(), "lambda-java", &emulated, &events);
+        assert_alike(shared(), "lambda-java", &emulated, &JAVA_EVENTS);
     }
 }
 

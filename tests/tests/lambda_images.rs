@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 use rekindle_e2e::lambda::{
-    NODE_24, assert_alike, emulated, greets, has_a_snapshot, install, invoke, python_is_alike, sample,
+    JAVA_EVENTS, NODE_24, assert_alike, emulated, greets, has_a_snapshot, install, invoke, python_is_alike, sample,
 };
 use rekindle_e2e::{Folder, Platform, Reply, binaries, skip};
 use serde_json::{Value, json};
@@ -238,14 +238,7 @@ fn an_image_with_aws_s_java_client_answers_as_under_the_emulator() {
     lay_out_java(of.path(), folder.path());
     greets(shared(), &folder, "image-java", Some(1));
     if let Some(emulated) = emulated(&of, handler) {
-        let events = [
-            r#"{"name": "é\u0000"}"#,
-            r#"{"raise": "why"}"#,
-            "1",
-            "no JSON",
-            r#"{"exit": 3}"#,
-        ];
-        assert_alike(shared(), "image-java", &emulated, &events);
+        assert_alike(shared(), "image-java", &emulated, &JAVA_EVENTS);
     }
 
     // The same image with an entry point as AWS tells it for images that are not its own, and with another handler.
