@@ -98,6 +98,17 @@ fn calls_of_one_namespace_that_hang_leave_places_to_others_and_to_its_own_functi
     assert_eq!(shared(&all, 16, most), [("quick".to_owned(), 1)]);
 }
 
+/// Who gets a place, six times, each of which ends before the next.
+fn turns(all: &mut Queues) -> Vec<String> {
+    let next = |_| {
+        let (name, given) = all.share(1, Millis(1), |_| 100).remove(0);
+        all.claimed(&name, u64::from(given), given, Millis(1));
+        all.ended(&name, 0);
+        name.to_string()
+    };
+    (0..6).map(next).collect()
+}
+
 #[test]
 fn of_room_the_namespace_that_runs_the_fewest_gets_first_however_many_functions_it_has() {
     let mut all = queues(&[("a.many", 9, 2), ("b.many", 9, 2), ("c.many", 9, 0), ("one", 9, 3)]);
@@ -105,27 +116,13 @@ fn of_room_the_namespace_that_runs_the_fewest_gets_first_however_many_functions_
     let given = [("one".to_owned(), 2), ("c.many".to_owned(), 1)];
     assert_eq!(shared(&all, 3, 100), given);
     let mut all = queues(&[("a.many", 9, 0), ("b.many", 9, 0), ("one", 9, 0)]);
-    let mut turns = Vec::new();
-    for _ in 0..6 {
-        let (name, given) = all.share(1, Millis(1), |_| 100).remove(0);
-        all.claimed(&name, u64::from(given), given, Millis(1));
-        all.ended(&name, 0);
-        turns.push(name.to_string());
-    }
-    assert_eq!(turns, ["one", "a.many", "one", "b.many", "one", "a.many"]);
+    assert_eq!(turns(&mut all), ["one", "a.many", "one", "b.many", "one", "a.many"]);
 }
 
 #[test]
 fn with_room_for_one_the_functions_take_turns() {
     let mut all = queues(&[("a", 10, 0), ("b", 10, 0), ("c", 10, 0)]);
-    let mut turns = Vec::new();
-    for _ in 0..6 {
-        let (name, given) = all.share(1, Millis(1), |_| 100).remove(0);
-        all.claimed(&name, u64::from(given), given, Millis(1));
-        all.ended(&name, 0);
-        turns.push(name.to_string());
-    }
-    assert_eq!(turns, ["a", "b", "c", "a", "b", "c"]);
+    assert_eq!(turns(&mut all), ["a", "b", "c", "a", "b", "c"]);
 }
 
 #[test]
