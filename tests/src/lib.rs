@@ -29,6 +29,7 @@ pub mod lambda;
 pub mod lazy_image;
 pub mod memory;
 mod moto;
+mod owned;
 pub mod postgres;
 pub mod queues;
 pub mod shared;

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 
 use tempfile::TempDir;
 
-use crate::queues::{Owned, START_LIMIT, free_address, named};
+use crate::owned::{Owned, START_LIMIT, free_address, named};
 use crate::{Call, until};
 
 pub(crate) const REGION: &str = "us-east-1";

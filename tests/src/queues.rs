@@ -1,92 +1,22 @@
 //! Queues for tests: NATS' own server, and moto's Amazon SQS, each a process of its own; and `rekindle-events`, which
 //! reads from them.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::moto::Moto;
-use crate::{Client, binaries, skip, until};
+use crate::owned::{Owned, START_LIMIT, free_address, named};
+use crate::{Client, binaries, until};
 
-pub(crate) const START_LIMIT: Duration = Duration::from_secs(30);
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-
-/// A process that ends with its owner.
-pub(crate) struct Owned {
-    child: Child,
-    // The parent-death signal is tied to the thread that started the child, and tests' threads end early.
-    _starter: mpsc::SyncSender<()>,
-}
-
-impl Owned {
-    pub(crate) fn start(program: &Path, args: &[String], env: &[(&str, String)], log: &Path) -> Self {
-        let log = File::options().create(true).append(true).open(log).unwrap();
-        let mut command = Command::new("setpriv");
-        command
-            .args(["--pdeathsig", "KILL"])
-            .arg(program)
-            .args(args)
-            .envs(env.iter().map(|(name, value)| (name, value)))
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log);
-        let (started, child) = mpsc::sync_channel(1);
-        let (starter, end) = mpsc::sync_channel::<()>(1);
-        thread::spawn(move || {
-            started.send(command.spawn().unwrap()).unwrap();
-            // Until the owner is dropped.
-            let _gone = end.recv();
-        });
-        Self {
-            child: child.recv().unwrap(),
-            _starter: starter,
-        }
-    }
-
-    fn end(&mut self, signal: Signal, limit: Duration) -> Option<ExitStatus> {
-        let _gone = kill(Pid::from_raw(self.child.id().cast_signed()), signal);
-        let end = Instant::now() + limit;
-        while Instant::now() < end {
-            if let Ok(Some(status)) = self.child.try_wait() {
-                return Some(status);
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
-        None
-    }
-}
-
-impl Drop for Owned {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _killed = self.child.kill();
-        let _reaped = self.child.wait();
-    }
-}
-
-pub(crate) fn free_address(address: Ipv4Addr) -> SocketAddr {
-    let probe = TcpListener::bind((address, 0)).unwrap();
-    probe.local_addr().unwrap()
-}
-
-/// The program that a variable names. `None`: skipped, and said so.
-pub(crate) fn named(variable: &str, script: &str) -> Option<PathBuf> {
-    let found = std::env::var_os(variable).map(PathBuf::from);
-    if found.is_none() {
-        skip(&format!("{variable} names no program; {script} installs it"));
-    }
-    found
-}
 
 /// NATS with JetStream. Dropping it stops it.
 pub struct Nats {
