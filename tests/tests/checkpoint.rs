@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use rekindle_e2e::{Folder, shared};
+use serde_json::Value;
 
 /// Keeps a file open whose path somebody is about to exchange for a link to what only root may open; its answer says
 /// what it has open.
@@ -126,4 +127,60 @@ fn a_file_of_the_kernel_s_that_is_open_for_a_moment_costs_no_snapshot() {
         told.contains("/maps") && told.contains("close it before the snapshot"),
         "{told}"
     );
+}
+
+/// A thread sorts with a key that sorts with a key, and so on, until its stack pointer is a multiple of the page size
+/// where it waits; its answer says whether it is.
+const ALIGNED: &str = r#"
+import _thread, threading
+
+ballast = bytearray(b"in memory " * (1 << 20))
+never = threading.Event()
+
+def stack_pointer(task):
+    with open(f"/proc/self/task/{task}/syscall") as call:
+        return int(call.read().split()[-2], 16)
+
+def waits_at(depth, end):
+    started = _thread.allocate_lock()
+    task = []
+    started.acquire()
+    def down(left):
+        if left:
+            return sorted([left], key=lambda _: down(left - 1))
+        task.append(threading.get_native_id())
+        started.release()
+        end.acquire()
+    threading.Thread(target=down, args=(depth,), daemon=True).start()
+    started.acquire()
+    while True:
+        with open(f"/proc/self/task/{task[0]}/syscall") as call:
+            if call.read() != "running\n":
+                return task[0]
+
+for depth in range(400):
+    end = _thread.allocate_lock()
+    end.acquire()
+    task = waits_at(depth, end)
+    if stack_pointer(task) % 4096 == 0:
+        break
+    end.release()
+
+def handler(event, context):
+    return {"statusCode": 200, "body": str(stack_pointer(task) % 4096)}
+"#;
+
+#[test]
+fn memory_is_lazy_although_criu_takes_all_of_it_for_a_stack() {
+    let folder = Folder::python("aligned", "memory = \"256MiB\"", ALIGNED);
+    let version = shared().deploy(&folder);
+    assert_eq!(version.snapshot_error, None);
+    let snapshot = version.snapshot.unwrap();
+    let offset = shared().fresh("restored", "aligned", "/").ok().text();
+    assert_eq!(offset, "0", "no thread's stack pointer came to be that of a page");
+    let run = shared().directory("run").display().to_string();
+    let args = ["snapshot", "inspect", snapshot.id.as_str(), "--json", "--run", &run];
+    let shown: Value = shared().cli_json(&args).unwrap();
+    let eager = shown["eager_bytes"].as_u64().unwrap();
+    assert!(eager < 4 << 20, "{eager} bytes are restored eagerly: {shown}");
 }

@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
-use rekindle_criu::images::{ImageError, PagemapImage, parse_vmas, parse_wiped_on_fork};
+use rekindle_criu::images::{ImageError, PagemapImage, parse_vmas, parse_wiped_on_fork, with_lazy_pages};
 
 use super::split::{Cut, Split, Unmapped, split};
 use crate::codec::PAGE_BYTES;
@@ -76,6 +76,8 @@ pub(super) enum FileBytes {
     Mapped(Mmap),
     /// An empty file cannot be mapped.
     Empty,
+    /// Not as in the file.
+    Edited(Vec<u8>),
 }
 
 impl std::ops::Deref for FileBytes {
@@ -85,6 +87,7 @@ impl std::ops::Deref for FileBytes {
         match self {
             Self::Mapped(map) => map,
             Self::Empty => &[],
+            Self::Edited(bytes) => bytes,
         }
     }
 }
@@ -95,7 +98,7 @@ pub(super) struct DumpedProcess {
     pages_id: u32,
     pages: fs::File,
     split: Split,
-    /// The unchanged pagemap image.
+    /// The whole pagemap image.
     pub(super) pagemap: FileBytes,
     /// The pagemap image without lazy memory.
     pub(super) eager_pagemap: Vec<u8>,
@@ -197,9 +200,11 @@ fn take_process(
     let pagemap_name = format!("pagemap-{pid}.img");
     let mm_name = format!("mm-{pid}.img");
     let bytes = images.remove(&pagemap_name).ok_or_else(|| missing(&pagemap_name))?;
-    let pagemap = PagemapImage::parse(&bytes).map_err(image(&pagemap_name))?;
     let mm = images.get(&mm_name).ok_or_else(|| missing(&mm_name))?;
     let vmas = parse_vmas(mm).map_err(image(&mm_name))?;
+    let lazy = with_lazy_pages(mm, &bytes).map_err(image(&pagemap_name))?;
+    let bytes = lazy.map_or(bytes, FileBytes::Edited);
+    let pagemap = PagemapImage::parse(&bytes).map_err(image(&pagemap_name))?;
     let mut split = split(&pagemap, &vmas).map_err(|cause| DumpError::Unmapped {
         name: pagemap_name,
         cause,

@@ -6,6 +6,7 @@ use std::ops::Range;
 use prost::Message as _;
 
 use super::{ImageError, first_message, framing};
+use crate::PageIndex;
 
 const KIND: &str = "mm";
 const MM_MAGIC: u32 = 0x5749_2820;
@@ -66,7 +67,7 @@ pub(super) struct VmaEntry {
     #[prost(uint32, required, tag = "7")]
     pub(super) status: u32,
     #[prost(uint64, optional, tag = "9")]
-    madv: Option<u64>,
+    pub(super) madv: Option<u64>,
 }
 
 /// Fields appended to a mapping's message. If a field occurs twice, the last occurrence counts.
@@ -213,6 +214,15 @@ impl MmImage {
         vma.flags & private == private && vma.flags & (MAP_LOCKED | MAP_HUGETLB) == 0 && vma.status & STATUS_KERNEL == 0
     }
 
+    /// The pages of all mappings that [can be lazy](Self::can_be_lazy), by address.
+    pub(super) fn lazy_pages(&self) -> Vec<Range<PageIndex>> {
+        let vmas = self.vmas().filter(|(at, _)| self.can_be_lazy(*at));
+        let pages = vmas.map(|(_, vma)| PageIndex::containing(vma.start)..PageIndex::containing(vma.end));
+        let mut pages: Vec<_> = pages.collect();
+        pages.sort_by_key(|range| range.start);
+        pages
+    }
+
     /// Whether mapping `at` is plain private anonymous memory.
     pub(super) fn is_anonymous(&self, at: usize) -> bool {
         let plain = STATUS_REGULAR | STATUS_ANON_PRIVATE;
@@ -319,6 +329,16 @@ pub fn parse_wiped_on_fork(image: &[u8]) -> Result<Vec<Vma>, ImageError> {
     let mut vmas: Vec<Vma> = wiped.map(|(_, vma)| vma).collect();
     vmas.sort_by_key(|v| v.start);
     Ok(vmas)
+}
+
+/// An mm image of these mappings.
+#[cfg(test)]
+pub(super) fn mm_image_of(vmas: &[VmaEntry]) -> Vec<u8> {
+    let entry = MmEntry {
+        vmas: vmas.iter().map(VmaEntry::encode_to_vec).collect(),
+        ..MmEntry::default()
+    };
+    framing::image(MM_MAGIC, std::iter::once(entry.encode_to_vec().as_slice()))
 }
 
 #[cfg(test)]
