@@ -104,14 +104,18 @@ def main():
         name, command, package = program
         began = time.monotonic()
         environment = {**os.environ, "CARGO_MANIFEST_DIR": str(package)}
-        ended = subprocess.run(
+        ended = subprocess.Popen(
             command, cwd=package, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, check=False,
+            stderr=subprocess.STDOUT,
         )
+        output = ended.stdout.read()
+        # What the program and all that it waited for used of processors.
+        _, status, used = os.wait4(ended.pid, 0)
+        ended.returncode = os.waitstatus_to_exitcode(status)
         with printing:
-            took.append((time.monotonic() - began, name))
+            took.append((time.monotonic() - began, used.ru_utime + used.ru_stime, name))
             print(f"     Running {name} of {package.name} ({command[0]})", flush=True)
-            sys.stdout.buffer.write(ended.stdout)
+            sys.stdout.buffer.write(output)
             if ended.returncode:
                 print(f"run-tests: {name} of {package.name} ended with {ended.returncode}")
             sys.stdout.flush()
@@ -131,10 +135,10 @@ def main():
     print(
         f"\nrun-tests: {len(all_programs)} programs in {time.monotonic() - started:.0f} s, {failed} failed: {built:.0f} s to "
         f"build them, {ran:.0f} s to run them, {at_once} at a time; processors were used for "
-        f"{used.ru_utime + used.ru_stime:.0f} s; the longest:"
+        f"{used.ru_utime + used.ru_stime:.0f} s; the longest, and what each used of processors:"
     )
-    for seconds, name in sorted(took, reverse=True)[:12]:
-        print(f"  {seconds:4.0f} s  {name}")
+    for seconds, processors, name in sorted(took, reverse=True)[:12]:
+        print(f"  {seconds:4.0f} s  {processors:4.0f} s  {name}")
     sys.exit(1 if failed or examples else 0)
 
 

@@ -63,8 +63,8 @@ impl Args {
     /// The subjects to measure, in the order of the tables.
     pub(crate) fn subjects(&self) -> Vec<Subject> {
         let wanted = |s: &Subject| self.only.is_empty() || self.only.contains(s);
-        let parts = Subject::PARTS.into_iter().filter(|s| self.only.contains(s));
-        Subject::ALL.into_iter().filter(wanted).chain(parts).collect()
+        let named = Subject::ONLY_NAMED.into_iter().filter(|s| self.only.contains(s));
+        Subject::ALL.into_iter().filter(wanted).chain(named).collect()
     }
 
     /// Every language with every size.

@@ -54,8 +54,9 @@ pub(crate) enum Subject {
 }
 
 impl Subject {
-    /// Subjects that show where CRIU's own time goes; measured only if named.
-    pub(crate) const PARTS: [Self; 4] = [
+    /// Subjects measured only if named: a fresh copy for each invocation, and where CRIU's own time goes.
+    pub(crate) const ONLY_NAMED: [Self; 5] = [
+        Self::Fresh,
         Self::CriuLogged,
         Self::CriuUnprobed,
         Self::CriuOnDisk,

@@ -5,7 +5,6 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::process::ExitStatus;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;

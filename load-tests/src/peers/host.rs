@@ -108,8 +108,8 @@ async fn prepare(args: &PeerHostArgs) -> Result<(Peers, Prepared)> {
     let mut checkpoint = None;
     let restores: Vec<Subject> = [Subject::Criu, Subject::LazyPages]
         .into_iter()
-        .chain(Subject::PARTS)
-        .filter(|s| wants(*s))
+        .chain(Subject::ONLY_NAMED)
+        .filter(|s| wants(*s) && !s.is_ours())
         .collect();
     if !restores.is_empty() {
         let taken = Checkpoint::take(&args.criu, &args.dir, &function, wants(Subject::CriuOnDisk)).await;
