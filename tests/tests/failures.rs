@@ -54,6 +54,35 @@ fn recovers(platform: &Platform, function: &str) {
 }
 
 #[test]
+fn a_function_that_ends_once_it_has_listened_is_not_deployed() {
+    const LISTENS: &str =
+        "import os, socket\nserver = socket.create_server((\"127.0.0.1\", int(os.environ[\"PORT\"])))\n";
+    let serves = "while True:\n    caller, _ = server.accept()\n    caller.recv(1024)\n    \
+                  caller.sendall(b\"HTTP/1.1 204 No Content\\r\\nConnection: close\\r\\n\\r\\n\")\n    caller.close()\n";
+    let ends = "server.accept()\nprint(\"no pid file\", flush=True)\nos._exit(1)\n";
+    shared().deploy(&Folder::server("ends", "", &[LISTENS, serves].concat()));
+    for settings in ["", "snapshot = false"] {
+        let folder = Folder::server("ends", settings, &[LISTENS, ends].concat());
+        let told = shared().try_deploy(&folder).unwrap_err();
+        assert!(told.contains("exited with code 1 before"), "{told}");
+        assert!(told.contains("no pid file"), "{told}");
+        assert_eq!(shared().get("ends", "/").status, 204, "the version before serves");
+    }
+}
+
+#[test]
+fn a_function_that_starts_with_too_much_memory_is_told_so() {
+    let (settings, code) = ("memory = \"64MiB\"", "much = bytearray(500 << 20)\n");
+    let python = Folder::python("starts-large", settings, code);
+    let server = Folder::server("serves-large", settings, code);
+    for folder in [python, server] {
+        let told = shared().try_deploy(&folder).unwrap_err();
+        let limit = "used more than its memory limit of 64MiB and was killed before it served HTTP";
+        assert!(told.contains(limit), "{told}");
+    }
+}
+
+#[test]
 fn an_exception_is_502_function_error_with_its_type_and_text_for_readers() {
     shared().deploy(&Folder::python("raises", "", TROUBLE));
     let answer = shared().get("raises", "/raise").error(502, "function_error");

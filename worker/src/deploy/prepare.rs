@@ -23,8 +23,9 @@ use super::{unique, warm_up};
 use crate::criu::refusal::told_by_init;
 use crate::errors::unavailable;
 use crate::host::disk::free_bytes;
-use crate::host::sandbox::SandboxError;
+use crate::host::sandbox::{FunctionState, SandboxError};
 use crate::instance::checkpoint::{CheckpointError, Checkpointer, QUIET_LIMIT, quiet};
+use crate::instance::end::ended_before;
 use crate::instance::hooks::{Hook, call_hook};
 use crate::instance::runtime_snapshot::Scope;
 use crate::instance::start::Starter;
@@ -35,6 +36,8 @@ use crate::snapshots::made_with;
 /// Time that fetching or taking a runtime's snapshot may add to a boot. It is as much as either may take by itself,
 /// with a store that is slow to respond.
 const SHARED_LIMIT: Duration = Duration::from_mins(2);
+/// Time until a function that has ended is known to have, after its checkpoint failed.
+const END_LIMIT: Duration = Duration::from_millis(200);
 /// Free disk space below which a missing snapshot is attributed to lack of room, in bytes.
 const ROOM_LEAST: u64 = 64 << 20;
 
@@ -165,6 +168,11 @@ impl Preparer {
                 }
             }
         }
+        match &taken {
+            Ok(Some(_)) => {}
+            Ok(None) => self.still_runs(&warm, Duration::ZERO).await?,
+            Err(_) => self.still_runs(&warm, END_LIMIT).await?,
+        }
         let WarmInstance {
             instance,
             refused_warmups,
@@ -286,6 +294,22 @@ impl Preparer {
         drop(first);
         let why = "it starts once more below a reaper";
         self.instead(request, &spec, why, events).await
+    }
+
+    /// Returns an error if the function has ended by itself, as all its instances may then do.
+    async fn still_runs(&self, warm: &WarmInstance, limit: Duration) -> Result<(), ApiError> {
+        let mut state = warm.parts.sandbox.function_state();
+        let ended = state.wait_for(|state| *state != FunctionState::Alive);
+        let ended = match tokio::time::timeout(limit, ended).await {
+            Ok(Ok(ended)) => *ended,
+            _ => return Ok(()),
+        };
+        // What was killed may have been too large for its checkpoint alone.
+        if ended.is_by_itself() {
+            let said = ended_before("its deploy was over", &warm.instance, ended, 0);
+            return Err(self.starter.booter.not_started(&warm.instance, &said).await);
+        }
+        Ok(())
     }
 
     async fn end(&self, instance: &InstanceId, why: &str) {

@@ -12,12 +12,14 @@ use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::{ApiError, ErrorCode};
 
 use super::boot_pauses::BootPauses;
+use super::end::ended_before;
 use super::isolate::Isolator;
 use super::lifecycle::Instance;
 use super::missing;
 use super::program::Program;
 use super::running::{MemoryOrigin, RunningInstance};
 use crate::errors::unavailable;
+use crate::host::cgroup::Cgroup;
 use crate::host::sandbox::{FunctionState, IsolatedProcess, Sandbox};
 use crate::host::start_limiter::{KEEP, StartLimiter};
 use crate::layers::{Layers, image};
@@ -132,7 +134,7 @@ impl Booter {
             .await
             .map_err(|e| ApiError::new(ErrorCode::BootFailed, unavailable("start the function", &e).message))?;
         let heard = async {
-            let mut listening = std::pin::pin!(self.listening(instance, sandbox));
+            let mut listening = std::pin::pin!(self.listening(instance, sandbox, &isolated.cgroup));
             match tokio::time::timeout(KEEP, &mut listening).await {
                 Ok(heard) => heard,
                 Err(_) => {
@@ -153,7 +155,7 @@ impl Booter {
         running.map_err(|e| unavailable("name the output pipes", &e))
     }
 
-    async fn listening(&self, instance: &Instance, sandbox: &Arc<Sandbox>) -> Result<(), ApiError> {
+    async fn listening(&self, instance: &Instance, sandbox: &Arc<Sandbox>, cgroup: &Cgroup) -> Result<(), ApiError> {
         let mut state = sandbox.function_state();
         let port = instance.spec.manifest.port;
         let knock = async {
@@ -164,10 +166,10 @@ impl Booter {
         let limit = instance.spec.manifest.boot_timeout();
         let said = tokio::select! {
             () = knock => return Ok(()),
-            ended = state.wait_for(|s| *s != FunctionState::Alive) => match ended.map(|s| *s) {
-                Ok(FunctionState::Ended(cause)) => format!("{cause} before it served HTTP"),
-                _ => "ended before it served HTTP".to_owned(),
-            },
+            ended = state.wait_for(|s| *s != FunctionState::Alive) => {
+                let state = ended.map_or(FunctionState::SandboxGone, |state| *state);
+                ended_before("it served HTTP", instance, state, cgroup.oom_kills().unwrap_or(0))
+            }
             () = tokio::time::sleep(limit) => String::new(),
         };
         let said = match said.is_empty() {

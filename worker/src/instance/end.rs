@@ -105,6 +105,21 @@ fn cause(instance: &Instance, parts: &RunningInstance, state: FunctionState) -> 
     )
 }
 
+/// Says how the first process of an instance ended, whose platform has not killed it, before `what`. `oom_kills` of its
+/// processes were killed at the memory limit.
+pub(crate) fn ended_before(what: &str, instance: &Instance, state: FunctionState, oom_kills: u64) -> String {
+    if oom_kills > 0 && may_be_an_oom_kill(state) {
+        let limit = instance.spec.manifest.memory;
+        return format!(
+            "used more than its memory limit of {limit} and was killed before {what}; raise memory in fn.toml"
+        );
+    }
+    match state {
+        FunctionState::Ended(cause) => format!("{cause} before {what}{}", full_shm(instance, state)),
+        FunctionState::Alive | FunctionState::SandboxGone => format!("ended before {what}"),
+    }
+}
+
 /// What may have been wrong with memory that is a file: the kernel kills a process whose page the file cannot have.
 fn full_shm(instance: &Instance, state: FunctionState) -> String {
     match state {

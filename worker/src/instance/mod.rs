@@ -31,7 +31,7 @@ pub mod checkpoint;
 mod client;
 pub mod damage;
 pub(crate) mod device_numbers;
-mod end;
+pub(crate) mod end;
 pub mod hooks;
 pub(crate) mod image_memory;
 pub mod invoke;

@@ -34,6 +34,7 @@ use rekindle_wire::{ApiError, ErrorCode, FunctionId};
 use super::boot::Booter;
 use super::checkpoint::{Checkpointer, QUIET_LIMIT, quiet};
 use super::client::own_url;
+use super::end::ended_before;
 use super::hooks::{Hook, call_hook};
 use super::isolate::Isolator;
 use super::lifecycle::Instance;
@@ -424,8 +425,15 @@ impl RuntimeBooter {
             .await
             .map(|ended| ended.map(|s| *s));
         let said = match ended {
-            Ok(Ok(FunctionState::Ended(cause))) => format!("{cause} before it served HTTP"),
-            Ok(_) => "ended before it served HTTP".to_owned(),
+            Ok(ended) => {
+                let kills = parts.cgroup.oom_kills().unwrap_or(0);
+                ended_before(
+                    "it served HTTP",
+                    instance,
+                    ended.unwrap_or(FunctionState::SandboxGone),
+                    kills,
+                )
+            }
             Err(_) => why,
         };
         Err(self.booter.not_started(instance, &said).await)

@@ -82,6 +82,17 @@ pub enum FunctionState {
     SandboxGone,
 }
 
+impl FunctionState {
+    /// Returns whether the function has ended, and was not killed.
+    pub fn is_by_itself(self) -> bool {
+        match self {
+            Self::Ended(ExitCause::Signal(signal)) => signal != nix::sys::signal::Signal::SIGKILL as i32,
+            Self::Ended(ExitCause::Code(_)) => true,
+            Self::Alive | Self::SandboxGone => false,
+        }
+    }
+}
+
 /// A sandbox. Its drop kills everything inside.
 ///
 /// Everything inside may be hostile, init included. Nothing that init says is taken for a process id or a path on the
