@@ -98,6 +98,18 @@ fn calls_of_one_namespace_that_hang_leave_places_to_others_and_to_its_own_functi
     assert_eq!(shared(&all, 16, most), [("quick".to_owned(), 1)]);
 }
 
+#[test]
+fn places_that_a_new_leader_has_not_heard_of_are_not_taken_for_none() {
+    // A full gateway, which asks for nothing, runs 200; one that is idle asks.
+    let mut all = queues(&[("slow", 10, 200), ("other.team", 10, 3)]);
+    all.most_of_one(&"g-idle".parse().unwrap(), 64, Millis(1));
+    assert_eq!(shared(&all, 4, 1_000), [("other.team".to_owned(), 4)]);
+    // Where all is known, who runs some gets none of none.
+    with_places(&mut all, 128);
+    all.most_of_one(&"g-full".parse().unwrap(), 11, Millis(1));
+    assert_eq!(shared(&all, 4, 1_000), []);
+}
+
 /// Who gets a place, six times, each of which ends before the next.
 fn turns(all: &mut Queues) -> Vec<String> {
     let next = |_| {
