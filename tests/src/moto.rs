@@ -1,6 +1,6 @@
 //! Services of AWS by moto, a process of its own.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use tempfile::TempDir;
 
@@ -20,11 +20,24 @@ impl Moto {
     /// Starts one at an address of this machine. `None` if there is none.
     pub(crate) fn start_at(address: Ipv4Addr) -> Option<Self> {
         let program = named("REKINDLE_MOTO_SERVER", "scripts/install-moto.sh")?;
-        let (address, dir) = (free_address(address), tempfile::tempdir().unwrap());
-        let (host, port) = (address.ip().to_string(), address.port().to_string());
-        let args = ["-H", &host, "-p", &port].map(str::to_owned);
-        let running = Owned::start(&program, &args, &[], &dir.path().join("log"));
-        until("moto answers", START_LIMIT, || TcpStream::connect(address).ok());
+        let dir = tempfile::tempdir().unwrap();
+        let start = || {
+            let address = free_address(address);
+            let (host, port) = (address.ip().to_string(), address.port().to_string());
+            let args = ["-H", &host, "-p", &port].map(str::to_owned);
+            (address, Owned::start(&program, &args, &[], &dir.path().join("log")))
+        };
+        let mut started = start();
+        let what = format!("moto answers: {}", dir.path().join("log").display());
+        until(&what, START_LIMIT, || {
+            // Somebody else may have taken the port meanwhile.
+            if started.1.has_ended() {
+                started = start();
+            }
+            let answer = Call::get(&format!("http://{}/moto-api/", started.0)).try_send().ok()?;
+            answer.text().contains("Moto").then_some(())
+        });
+        let (address, running) = started;
         Some(Self {
             address,
             _dir: dir,

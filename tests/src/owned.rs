@@ -48,6 +48,11 @@ impl Owned {
         }
     }
 
+    /// Whether it has ended by itself.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(_)))
+    }
+
     pub(crate) fn end(&mut self, signal: Signal, limit: Duration) -> Option<ExitStatus> {
         let _gone = kill(Pid::from_raw(self.child.id().cast_signed()), signal);
         let end = Instant::now() + limit;

@@ -272,7 +272,7 @@ fn a_function_that_fills_most_of_its_memory_is_checkpointed_and_restored() {
 
 /// A server whose child process does nothing from its start on: nobody but the restore could change its memory.
 const QUIET: &str = r#"
-import os, random, signal
+import os, random, signal, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 noise = [random.Random(n).randbytes(3000) for n in range(3000)]
@@ -284,6 +284,14 @@ child = os.fork()
 if child == 0:
     while True:
         signal.pause()
+
+def waits():
+    with open(f"/proc/{child}/syscall") as call:
+        return call.read().split()[0] == "34"  # pause
+
+# On a busy machine the checkpoint may come first.
+while not waits():
+    time.sleep(0.001)
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"

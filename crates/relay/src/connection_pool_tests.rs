@@ -319,3 +319,27 @@ async fn what_is_no_answer_is_told_apart_from_a_broken_connection() {
     assert_eq!(get(&pool, port, "/fits").await.unwrap(), "");
     assert_eq!(connections.load(Ordering::SeqCst), 5);
 }
+
+#[tokio::test]
+async fn an_answer_before_the_body_was_read_arrives_although_the_server_closes() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut head = [0; 64];
+            let _some = stream.read(&mut head).await.unwrap();
+            // Time for the body to fill what there is of buffers.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            stream.write_all(&of("too much")).await.unwrap();
+            // Closes with the rest unread, which resets the connection.
+        }
+    });
+    let pool = ConnectionPool::new(HeadLimits::FUNCTION, KeepAlive::Unlimited).without_reuse_after_bodies();
+    for _ in 0..20 {
+        let piece = Bytes::from(vec![b'x'; 64 << 10]);
+        let pieces = futures::stream::iter((0..512).map(move |_| Ok::<_, std::convert::Infallible>(piece.clone())));
+        let answer = ask(&pool, port, "POST", "/", Body::from_stream(pieces)).await.unwrap();
+        assert_eq!(answer, "too much");
+    }
+}
