@@ -58,7 +58,8 @@ fn a_function_that_ends_once_it_has_listened_is_not_deployed() {
     const LISTENS: &str =
         "import os, socket\nserver = socket.create_server((\"127.0.0.1\", int(os.environ[\"PORT\"])))\n";
     let serves = "while True:\n    caller, _ = server.accept()\n    caller.recv(1024)\n    \
-                  caller.sendall(b\"HTTP/1.1 204 No Content\\r\\nConnection: close\\r\\n\\r\\n\")\n    caller.close()\n";
+                  caller.sendall(b\"HTTP/1.1 204 No Content\\r\\nConnection: close\\r\\n\\r\\n\")\n    \
+                  caller.close()\n";
     let ends = "server.accept()\nprint(\"no pid file\", flush=True)\nos._exit(1)\n";
     shared().deploy(&Folder::server("ends", "", &[LISTENS, serves].concat()));
     for settings in ["", "snapshot = false"] {
