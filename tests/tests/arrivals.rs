@@ -73,13 +73,14 @@ fn namespaces(name: &str) -> Vec<(PathBuf, i32)> {
 fn picture(name: &str, before: Option<&PathBuf>) -> (PathBuf, Picture) {
     until("one instance", SOON, || match &namespaces(name)[..] {
         [(namespace, pid)] if before != Some(namespace) => {
-            let (one, other) = (Picture::of_namespace(*pid).ok()?, Picture::of_namespace(*pid).ok()?);
-            // While its handler runs, a signal is blocked.
-            let is_handling = compare(&one, &other)
-                .differences
-                .iter()
-                .any(|d| d.contains(" SigBlk: "));
-            (!is_handling).then(|| (namespace.clone(), other))
+            let one = Picture::of_namespace(*pid).ok()?;
+            std::thread::sleep(PAUSE);
+            let other = Picture::of_namespace(*pid).ok()?;
+            // A signal is blocked while its handler runs. Threads that have just begun map memory of their own, later
+            // on a busy machine.
+            let changes = compare(&one, &other).differences;
+            let is_at_rest = changes.iter().all(|d| d.contains(" armed: ") || d.contains(" ticks: "));
+            is_at_rest.then(|| (namespace.clone(), other))
         }
         _ => None,
     })
