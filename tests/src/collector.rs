@@ -7,6 +7,8 @@ use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{Tra
 use opentelemetry_proto::tonic::collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse};
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
 use crate::RUNTIME;
@@ -42,13 +44,15 @@ impl Collector {
     pub fn start_at(address: Ipv4Addr) -> Self {
         let spans: Arc<Mutex<Vec<Span>>> = Arc::default();
         let service = TraceServiceServer::new(Receiver(Arc::clone(&spans)));
-        let probe = std::net::TcpListener::bind((address, 0)).unwrap();
-        let address = probe.local_addr().unwrap();
-        drop(probe);
+        // Bound here: threads of the runtime may be on another host.
+        let listener = std::net::TcpListener::bind((address, 0)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
         RUNTIME.spawn(async move {
-            tonic::transport::Server::builder()
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            Server::builder()
                 .add_service(service)
-                .serve(address)
+                .serve_with_incoming(TcpIncoming::from(listener))
                 .await
                 .unwrap()
         });
