@@ -212,14 +212,16 @@ fn schedulers_share_the_wrapped_key_and_one_that_stood_by_leads_without_kms() {
     let mut cluster = Cluster::start_sized(store.endpoint(), store.environment(), size);
     set(&cluster, VALUE);
     cluster.deploy(&function());
-    kms.disable(&key);
-    let leader = |cluster: &Cluster| {
-        let leads = |n: &u8| {
-            let url = format!("http://{}/readyz", cluster.address(Role::Scheduler.nth(*n)));
-            Call::get(&url).try_send().is_ok_and(|answer| answer.status == 200)
-        };
-        (0..2).find(leads)
+    let ready = |cluster: &Cluster, n: u8| {
+        let url = format!("http://{}/readyz", cluster.address(Role::Scheduler.nth(n)));
+        Call::get(&url).try_send().map(|answer| answer.status).ok()
     };
+    // The one that stands by has its key when it answers.
+    until("both answer", LIMIT, || {
+        (0..2).map(|n| ready(&cluster, n)).collect::<Option<Vec<_>>>()
+    });
+    kms.disable(&key);
+    let leader = |cluster: &Cluster| (0..2).find(|n| ready(cluster, *n) == Some(200));
     let first = until("one leads", LIMIT, || leader(&cluster));
     cluster.kill9(Role::Scheduler.nth(first));
     until("the other leads", LIMIT, || leader(&cluster).filter(|n| *n != first));
