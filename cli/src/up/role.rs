@@ -173,8 +173,8 @@ pub(crate) fn worker(args: &WorkerArgs) -> Result<ExitCode> {
 
 /// The token as the scheduler made it.
 fn shared_token(file: &Path) -> Result<String> {
-    let missing = "the cluster's secret is made by `fn scheduler`: copy its cluster.token to this machine, or name it with \
-                   --token-file";
+    let missing = "the cluster's secret is made by `fn scheduler`: copy its cluster.token to this machine, or name it \
+                   with --token-file";
     secret_file::read(file).context(missing)
 }
 
