@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rekindle_s3_servers::spawn_for_owner;
 
 use crate::skip;
 
@@ -35,15 +36,9 @@ impl Owned {
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log);
-        let (started, child) = mpsc::sync_channel(1);
-        let (starter, end) = mpsc::sync_channel::<()>(1);
-        thread::spawn(move || {
-            started.send(command.spawn().unwrap()).unwrap();
-            // Until the owner is dropped.
-            let _gone = end.recv();
-        });
+        let (child, starter) = spawn_for_owner(command);
         Self {
-            child: child.recv().unwrap(),
+            child,
             _starter: starter,
         }
     }

@@ -25,6 +25,22 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 /// The key that MinIO encrypts with: its name, and 32 bytes in base64.
 const MASTER_KEY: &str = "rekindle-tests:bWFzdGVyLWtleS1vZi10aGUtdGVzdHMtMzItYnl0ZXM=";
 
+/// Starts a program from a thread that lasts until what is returned beside it is dropped: a parent-death signal is tied
+/// to the thread that started the program, and tests' threads end early.
+///
+/// # Panics
+/// If it cannot be started.
+pub fn spawn_for_owner(mut command: Command) -> (Child, mpsc::SyncSender<()>) {
+    let (started, child) = mpsc::sync_channel(1);
+    let (starter, end) = mpsc::sync_channel(1);
+    thread::spawn(move || {
+        started.send(command.spawn().unwrap()).unwrap();
+        // Until the owner is dropped.
+        let _gone: Result<(), _> = end.recv();
+    });
+    (child.recv().unwrap(), starter)
+}
+
 /// Which server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -112,14 +128,7 @@ impl Server {
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log);
-        let (started, child) = mpsc::sync_channel(1);
-        let (starter, end) = mpsc::sync_channel::<()>(1);
-        thread::spawn(move || {
-            started.send(command.spawn().unwrap()).unwrap();
-            // Until the server is dropped.
-            let _gone = end.recv();
-        });
-        let child = child.recv().unwrap();
+        let (child, starter) = spawn_for_owner(command);
         let mut server = Self {
             kind,
             address,

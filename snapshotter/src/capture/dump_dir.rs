@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
-use rekindle_criu::images::{ImageError, PagemapImage, parse_vmas, parse_wiped_on_fork, with_lazy_pages};
+use rekindle_criu::images::{ImageError, PagemapImage, parse_vmas, parse_wiped_on_fork};
 
 use super::split::{Cut, Split, Unmapped, split};
 use crate::codec::PAGE_BYTES;
@@ -199,12 +199,14 @@ fn take_process(
     let missing = |name: &str| DumpError::Missing(name.to_owned());
     let pagemap_name = format!("pagemap-{pid}.img");
     let mm_name = format!("mm-{pid}.img");
-    let bytes = images.remove(&pagemap_name).ok_or_else(|| missing(&pagemap_name))?;
+    let mut bytes = images.remove(&pagemap_name).ok_or_else(|| missing(&pagemap_name))?;
     let mm = images.get(&mm_name).ok_or_else(|| missing(&mm_name))?;
     let vmas = parse_vmas(mm).map_err(image(&mm_name))?;
-    let lazy = with_lazy_pages(mm, &bytes).map_err(image(&pagemap_name))?;
-    let bytes = lazy.map_or(bytes, FileBytes::Edited);
-    let pagemap = PagemapImage::parse(&bytes).map_err(image(&pagemap_name))?;
+    let mut pagemap = PagemapImage::parse(&bytes).map_err(image(&pagemap_name))?;
+    if let Some(edited) = pagemap.encode_with_lazy(mm).map_err(image(&mm_name))? {
+        pagemap = PagemapImage::parse(&edited).map_err(image(&pagemap_name))?;
+        bytes = FileBytes::Edited(edited);
+    }
     let mut split = split(&pagemap, &vmas).map_err(|cause| DumpError::Unmapped {
         name: pagemap_name,
         cause,

@@ -30,9 +30,7 @@ pub use inventory::Inventory;
 pub use known_paths::{KNOWN_PATHS, KnownPath, known_paths};
 pub use mappings::{Backing, Mapping, parse_mappings};
 pub use mm::{Vma, argument_areas, parse_vmas, parse_wiped_on_fork};
-pub use pagemap::{
-    EagerRun, PE_LAZY, PE_PARENT, PE_PRESENT, PageFrom, PagemapEntry, PagemapImage, with_eager_pages, with_lazy_pages,
-};
+pub use pagemap::{EagerRun, PE_LAZY, PE_PARENT, PE_PRESENT, PageFrom, PagemapEntry, PagemapImage, with_eager_pages};
 pub use stored::{BLOCK_BYTES_MAX, Blocks, PE_PAYLOAD_ALIGNED, StoredPagemap, StoredRun};
 pub use template::{
     FoldedArea, TemplateArea, TemplateEdit, TemplateImages, TemplateLayout, TemplateProcess, map_templates,

@@ -156,24 +156,6 @@ pub fn with_eager_pages(image: &[u8], pages: &[PageIndex]) -> Result<(u32, Vec<u
     Ok((parsed.pages_id, encoded, order))
 }
 
-/// The pagemap image with those pages marked as lazy that CRIU can restore lazily by its own rule. `None` if that
-/// changes nothing. `mm` is the process's `mm-PID.img`.
-///
-/// CRIU up to 4.2.1 marks no page at all if the stack pointer of a thread is a multiple of the page size, as about one
-/// in 256 is: `is_stack` in its `criu/mem.c` compares the wrong bits. Such a process would be restored eagerly.
-///
-/// # Errors
-/// If an image does not parse.
-pub fn with_lazy_pages(mm: &[u8], pagemap: &[u8]) -> Result<Option<Vec<u8>>, ImageError> {
-    let parsed = PagemapImage::parse(pagemap)?;
-    if parsed.entries.iter().any(|entry| entry.lazy) {
-        return Ok(None);
-    }
-    let lazy = MmImage::parse(mm)?.lazy_pages();
-    let encoded = parsed.encode_with_lazy(&lazy);
-    Ok((encoded != pagemap).then_some(encoded))
-}
-
 /// A run of pages in a pagemap image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PagemapEntry {
@@ -294,9 +276,20 @@ impl PagemapImage {
         (framing::image(PAGEMAP_MAGIC, messages.iter().map(Vec::as_slice)), order)
     }
 
-    /// Encodes the image with the pages of `lazy` marked as lazy. `lazy` is sorted by address.
-    fn encode_with_lazy(&self, lazy: &[Range<PageIndex>]) -> Vec<u8> {
-        let mut messages = vec![self.head.clone()];
+    /// Encodes the image with those pages marked as lazy that CRIU can restore lazily by its own rule. `None` if that
+    /// changes nothing. `mm` is the process's `mm-PID.img`.
+    ///
+    /// CRIU up to 4.2.1 marks no page at all if the stack pointer of a thread is a multiple of the page size, as about
+    /// one in 256 is: `is_stack` in its `criu/mem.c` compares the wrong bits. Such a process would be restored eagerly.
+    ///
+    /// # Errors
+    /// If `mm` does not parse.
+    pub fn encode_with_lazy(&self, mm: &[u8]) -> Result<Option<Vec<u8>>, ImageError> {
+        if self.entries.iter().any(|entry| entry.lazy) {
+            return Ok(None);
+        }
+        let lazy = MmImage::parse(mm)?.lazy_pages();
+        let (mut messages, mut is_changed) = (vec![self.head.clone()], false);
         for entry in &self.entries {
             let (start, end) = (entry.first.0, entry.first.0 + entry.pages);
             let from = lazy.partition_point(|range| range.end.0 <= start);
@@ -308,6 +301,7 @@ impl PagemapImage {
                 messages.push(entry.message.clone());
                 continue;
             }
+            is_changed = true;
             let mut add = |pages: Range<u64>, flags: u32| {
                 if !pages.is_empty() {
                     messages.push(run_message(PageIndex(pages.start), pages.end - pages.start, flags));
@@ -321,7 +315,8 @@ impl PagemapImage {
             }
             add(done..end, PE_PRESENT);
         }
-        framing::image(PAGEMAP_MAGIC, messages.iter().map(Vec::as_slice))
+        let image = || framing::image(PAGEMAP_MAGIC, messages.iter().map(Vec::as_slice));
+        Ok(is_changed.then(image))
     }
 
     /// Encodes only the runs that are not lazy: those that a restore must find in its directory.
@@ -401,7 +396,8 @@ mod tests {
             entry(0x3000, 4, PE_PRESENT),
             entry(0xa000, 2, PE_PRESENT),
         ]);
-        let after = with_lazy_pages(&mm, &before).unwrap().unwrap();
+        let with_lazy = |image: &[u8]| PagemapImage::parse(image).unwrap().encode_with_lazy(&mm).unwrap();
+        let after = with_lazy(&before).unwrap();
         let parsed = PagemapImage::parse(&after).unwrap();
         let runs: Vec<_> = parsed.entries.iter().map(|e| (e.first.0, e.pages, e.lazy)).collect();
         let expected = [(1, 2, false), (3, 1, false), (4, 2, true), (6, 1, false), (10, 2, true)];
@@ -413,8 +409,8 @@ mod tests {
             let messages = [&head, &kept, &others[0], &others[1]];
             framing::image(PAGEMAP_MAGIC, messages.into_iter().map(Vec::as_slice))
         });
-        assert_eq!(with_lazy_pages(&mm, &after).unwrap(), None);
-        assert_eq!(with_lazy_pages(&mm, &image(&[of_file])).unwrap(), None);
+        assert_eq!(with_lazy(&after), None);
+        assert_eq!(with_lazy(&image(&[of_file])), None);
     }
 
     #[test]
