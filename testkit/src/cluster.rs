@@ -358,6 +358,31 @@ impl Cluster {
         self.hosts[&place.into()].as_ref().expect("a host of its own")
     }
 
+    /// The status of a scheduler's `/readyz`: 200 if it leads. `None` if it does not answer.
+    pub fn readiness(&self, scheduler: u8) -> Option<u16> {
+        let address = self.address(Role::Scheduler.nth(scheduler));
+        let mut command = Command::new("curl");
+        command.args(["-s", "-m", "3", "-o", "/dev/null", "-w", "%{http_code}"]);
+        if self.size.guarded {
+            let identity = self.directory(Role::Gateway, "data").join("identity");
+            // Members are known by their roles, which is not what curl looks for in a certificate.
+            command.arg("-k").arg(format!("https://{address}/readyz"));
+            command.arg("--cert").arg(identity.join("member.crt"));
+            command.arg("--key").arg(identity.join("member.key"));
+        } else {
+            command.arg(format!("http://{address}/readyz"));
+        }
+        let output = command.output().unwrap();
+        let status = String::from_utf8_lossy(&output.stdout).parse().unwrap_or(0);
+        // What curl says of no answer.
+        (status != 0).then_some(status)
+    }
+
+    /// The scheduler that leads, if one does.
+    pub fn leader(&self) -> Option<u8> {
+        (0..self.size.schedulers).find(|n| self.readiness(*n) == Some(200))
+    }
+
     /// The platform as users of this gateway see it.
     pub fn gateway(&self, number: u8) -> &Client {
         &self.clients[usize::from(number)]

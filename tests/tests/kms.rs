@@ -13,7 +13,7 @@ use rekindle_e2e::cluster::{Role, Size};
 use rekindle_e2e::kms::Kms;
 use rekindle_e2e::postgres::Postgres;
 use rekindle_e2e::s3::ObjectStore;
-use rekindle_e2e::{Call, Client, Cluster, Folder, Options, Platform, binaries, hub, until};
+use rekindle_e2e::{Client, Cluster, Folder, Options, Platform, binaries, hub, until};
 use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -212,19 +212,14 @@ fn schedulers_share_the_wrapped_key_and_one_that_stood_by_leads_without_kms() {
     let mut cluster = Cluster::start_sized(store.endpoint(), store.environment(), size);
     set(&cluster, VALUE);
     cluster.deploy(&function());
-    let ready = |cluster: &Cluster, n: u8| {
-        let url = format!("http://{}/readyz", cluster.address(Role::Scheduler.nth(n)));
-        Call::get(&url).try_send().map(|answer| answer.status).ok()
-    };
     // The one that stands by has its key when it answers.
     until("both answer", LIMIT, || {
-        (0..2).map(|n| ready(&cluster, n)).collect::<Option<Vec<_>>>()
+        (0..2).map(|n| cluster.readiness(n)).collect::<Option<Vec<_>>>()
     });
     kms.disable(&key);
-    let leader = |cluster: &Cluster| (0..2).find(|n| ready(cluster, *n) == Some(200));
-    let first = until("one leads", LIMIT, || leader(&cluster));
+    let first = until("one leads", LIMIT, || cluster.leader());
     cluster.kill9(Role::Scheduler.nth(first));
-    until("the other leads", LIMIT, || leader(&cluster).filter(|n| *n != first));
+    until("the other leads", LIMIT, || cluster.leader().filter(|n| *n != first));
     let backwards: String = VALUE.chars().rev().collect();
     until("an instance gets its secret", LIMIT, || {
         let answer = cluster.fresh("restored", "keeper", "/");

@@ -1,5 +1,5 @@
-//! Two schedulers on one PostgreSQL, in a cluster that speaks TLS: when the one that leads is killed or stopped under load, the other takes over within seconds, and nothing that was
-//! accepted is lost.
+//! Two schedulers on one PostgreSQL, in a cluster that speaks TLS: when the one that leads is killed or stopped under
+//! load, the other takes over within seconds, and nothing that was accepted is lost.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -37,19 +37,6 @@ fn curl(args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Which scheduler leads, if one does.
-fn leader(cluster: &Cluster) -> Option<u8> {
-    let identity = cluster.directory(Role::Gateway, "data").join("identity");
-    let [certificate, key] = ["member.crt", "member.key"].map(|f| identity.join(f).display().to_string());
-    let leads = |n: &u8| {
-        let url = format!("https://{}/readyz", cluster.address(Role::Scheduler.nth(*n)));
-        // Members are known by their roles, which is not what curl looks for in a certificate.
-        let member = ["-k", "--cert", &certificate, "--key", &key];
-        curl(&[&member[..], &["-m", "3", "-o", "/dev/null", "-w", "%{http_code}", &url]].concat()) == "200"
-    };
-    (0..2).find(leads)
-}
-
 /// A cluster with two schedulers on this database, and two functions.
 fn start(store: &ObjectStore, database: &Postgres) -> Cluster {
     let size = Size {
@@ -76,7 +63,7 @@ fn another_scheduler_takes_over_from_one_that_is_killed_or_stands_still_under_lo
     let store = ObjectStore::start_at(hub::ADDRESS);
     let mut cluster = start(&store, &database);
     for round in 0..2 {
-        let first = until("one leads", LIMIT, || leader(&cluster));
+        let first = until("one leads", LIMIT, || cluster.leader());
         let before = names(&cluster);
         let (stop, answered) = (AtomicBool::new(false), AtomicU32::new(0));
         let (refused, accepted) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
@@ -114,7 +101,7 @@ fn another_scheduler_takes_over_from_one_that_is_killed_or_stands_still_under_lo
                 // It stands still, with all its connections.
                 _ => kill(pid, Signal::SIGSTOP).unwrap(),
             }
-            let second = until("another leads", LIMIT, || leader(&cluster).filter(|n| *n != first));
+            let second = until("another leads", LIMIT, || cluster.leader().filter(|n| *n != first));
             let taken_over = killed.elapsed();
             eprintln!("round {round}: another led after {taken_over:?}");
             assert!(taken_over < TAKEN_OVER + SLACK, "{taken_over:?}");
@@ -153,7 +140,7 @@ fn another_scheduler_takes_over_from_one_that_is_killed_or_stands_still_under_lo
         assert_eq!(cluster.get("calm", "/").ok().start(), "restored");
         cluster.deploy(&Folder::python(&format!("later-{round}"), "", CODE));
         cluster.restart(Role::Scheduler.nth(first));
-        assert_eq!(leader(&cluster), Some(1 - first), "who comes back stands by");
+        assert_eq!(cluster.leader(), Some(1 - first), "who comes back stands by");
         if first == 0 {
             // Tokens are made there: it lets hosts in though it does not lead.
             let late = Role::Gateway.nth(1);
@@ -163,9 +150,9 @@ fn another_scheduler_takes_over_from_one_that_is_killed_or_stands_still_under_lo
         }
     }
     // In good order the lead is handed over at once.
-    let first = leader(&cluster).unwrap();
+    let first = cluster.leader().unwrap();
     cluster.stop(Role::Scheduler.nth(first));
-    until("the other leads", LIMIT, || leader(&cluster).filter(|n| *n != first));
+    until("the other leads", LIMIT, || cluster.leader().filter(|n| *n != first));
     cluster.get("busy", "/").ok();
 }
 
@@ -187,7 +174,7 @@ fn while_the_database_is_gone_what_runs_serves_and_nothing_accepted_is_lost() {
             answer.header("location").to_owned()
         })
         .collect();
-    let led = until("one leads", LIMIT, || leader(&cluster));
+    let led = until("one leads", LIMIT, || cluster.leader());
 
     database.crash();
     let gone = Instant::now();
@@ -204,7 +191,7 @@ fn while_the_database_is_gone_what_runs_serves_and_nothing_accepted_is_lost() {
     assert!(host::runs(standing_by), "who stands by waits for the database");
 
     database.launch();
-    until("one leads again", TAKEN_OVER + SLACK, || leader(&cluster));
+    until("one leads again", TAKEN_OVER + SLACK, || cluster.leader());
     assert_eq!(load.end(), Vec::<String>::new(), "after the database was back");
     cluster.kill9(Role::Scheduler.nth(led));
     cluster.restart(Role::Scheduler.nth(led));
@@ -255,12 +242,12 @@ fn aliases_and_a_canary_go_on_under_another_leader() {
     let named = aliases(&cluster).unwrap();
     assert_eq!(named.len(), 3, "{named:?}");
 
-    let first = until("one leads", LIMIT, || leader(&cluster));
+    let first = until("one leads", LIMIT, || cluster.leader());
     let urls = [0, 1].map(|n| format!("{}/function/busy/", cluster.gateway(n).url()));
     let load = Load::start(urls.to_vec(), 2);
     load.until_answered(20, LIMIT);
     cluster.kill9(Role::Scheduler.nth(first));
-    until("another leads", LIMIT, || leader(&cluster).filter(|n| *n != first));
+    until("another leads", LIMIT, || cluster.leader().filter(|n| *n != first));
     let then = until("it tells the aliases", LIMIT, || aliases(&cluster));
     let but_live = |aliases: &[Alias]| {
         aliases
@@ -282,7 +269,7 @@ fn aliases_and_a_canary_go_on_under_another_leader() {
     cluster.restart(Role::Scheduler.nth(first));
     cluster.kill9(Role::Scheduler.nth(1 - first));
     until("the first leads again", LIMIT, || {
-        leader(&cluster).filter(|n| *n == first)
+        cluster.leader().filter(|n| *n == first)
     });
     until("it serves the version of the rollback", LIMIT, || {
         let answer = cluster.request("GET", "/function/busy/").try_send().ok()?;

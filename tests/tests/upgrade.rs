@@ -9,7 +9,7 @@ use rekindle_e2e::cluster::{Role, Size};
 use rekindle_e2e::load::Load;
 use rekindle_e2e::postgres::Postgres;
 use rekindle_e2e::s3::ObjectStore;
-use rekindle_e2e::{Call, Cluster, Folder, hub, until};
+use rekindle_e2e::{Cluster, Folder, hub, until};
 use rekindle_wire::api::WorkerState;
 
 const LIMIT: Duration = Duration::from_secs(90);
@@ -44,21 +44,17 @@ fn every_role_is_replaced_under_load_and_no_request_fails() {
     calm("before");
 
     // The one that stands by first; with the other the lead goes over.
-    let leads = |cluster: &Cluster, n: u8| {
-        let url = format!("http://{}/readyz", cluster.address(Role::Scheduler.nth(n)));
-        Call::get(&url).try_send().is_ok_and(|answer| answer.status == 200)
-    };
-    let first = until("one leads", LIMIT, || (0..2).find(|n| leads(&cluster, *n)));
+    let first = until("one leads", LIMIT, || cluster.leader());
     for n in [1 - first, first] {
-        assert_eq!([first, 1 - first].map(|n| leads(&cluster, n)), [true, false]);
+        assert_eq!(cluster.leader(), Some(1 - n));
         cluster.stop(Role::Scheduler.nth(n));
         // Started at once it might be the first again to ask for the lead.
-        until("the other leads", LIMIT, || leads(&cluster, 1 - n).then_some(()));
+        until("the other leads", LIMIT, || cluster.leader().filter(|leads| *leads == 1 - n));
         cluster.restart(Role::Scheduler.nth(n));
         cluster.until_ready();
         calm(&format!("scheduler {n}"));
     }
-    assert_eq!([first, 1 - first].map(|n| leads(&cluster, n)), [false, true]);
+    assert_eq!(cluster.leader(), Some(1 - first));
     for n in 0..2 {
         let id = cluster.worker(n).id;
         let drain = |how| {
