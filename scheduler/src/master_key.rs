@@ -11,7 +11,7 @@
 
 use rekindle_envelope::{KeyId, KeyService, KeyServiceError, MasterKey};
 
-use crate::store::{Database, KnownMasterKey, Store, StoreError};
+use crate::store::{Database, KnownMasterKey, Store, StoreError, despite_another_taking_the_lead};
 
 /// How often the database is looked at. Three are enough, unless others change it meanwhile.
 const LOOKS: u32 = 5;
@@ -81,10 +81,13 @@ pub async fn unwrapped_master_key(
     service: &dyn KeyService,
     file: Option<&MasterKey>,
 ) -> Result<MasterKey, MasterKeyError> {
-    let store = Store::open(database).await.map_err(unusable)?;
-    let unwrapped = unwrapped(&store, service, file).await;
-    store.close().await;
-    unwrapped
+    despite_another_taking_the_lead(|| async {
+        let store = Store::open(database).await.map_err(unusable)?;
+        let unwrapped = unwrapped(&store, service, file).await;
+        store.close().await;
+        unwrapped
+    })
+    .await
 }
 
 async fn unwrapped(

@@ -20,7 +20,7 @@ use crate::schedules::known::Schedules;
 use crate::seals::vault::Seals;
 use crate::secrets::vault::Secrets;
 use crate::state::{Scheduler, Shared};
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, despite_another_taking_the_lead};
 use crate::{
     api, async_calls, audit, canary, collection, digests, metering, metrics, reaper, rebalancing, renewal, schedules,
     usage,
@@ -100,8 +100,7 @@ async fn run(config: Config, listener: TcpListener, shutdown: BoxFuture<'static,
     if config.cluster_token.is_empty() || http::HeaderValue::from_str(&config.cluster_token).is_err() {
         return Err(ServeError::Token);
     }
-    let store = Store::open(&config.database).await.map_err(unusable)?;
-    agree_on_master_key(&store, config.master_key.id()).await?;
+    let store = despite_another_taking_the_lead(|| open_store(&config)).await?;
     let leadership = Leadership::new(store.clone(), &config.address);
     let front = Arc::new(Front::new(api::members::joining(&config)));
     let mut led = None;
@@ -196,6 +195,13 @@ async fn hear_revoked(issuing: Option<Arc<Issuing>>, store: Store) {
         }
         tokio::time::sleep(HEAR_EVERY).await;
     }
+}
+
+/// Opens the database, whose master key is the configured one.
+async fn open_store(config: &Config) -> Result<Store, ServeError> {
+    let store = Store::open(&config.database).await.map_err(unusable)?;
+    agree_on_master_key(&store, config.master_key.id()).await?;
+    Ok(store)
 }
 
 /// Ensures that one master key encrypts what the database holds. A database shared by several schedulers keeps the

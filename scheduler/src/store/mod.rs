@@ -57,6 +57,7 @@ pub(crate) use renewals::{ATTEMPTS_MAX, Anew, DueRenewal};
 pub(crate) use schedules::StoredSchedule;
 pub(crate) use secrets::StoredSecret;
 use session::Session;
+pub(crate) use session::despite_another_taking_the_lead;
 pub(crate) use usage_days::WantedUsage;
 pub(crate) use versions::{NewVersion, Serves, Source};
 

@@ -5,6 +5,8 @@
 //! until they are gone, before it reads anything. A scheduler that has led reconnects only while the lead is still its
 //! own. Standby schedulers just connect again.
 
+use std::error::Error;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -19,6 +21,50 @@ const PREFIX: &str = "rekindle-scheduler ";
 /// How long the connections of others may take to end.
 const ENDED_LIMIT: Duration = Duration::from_secs(3);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How often a start is tried whose connections were ended, and the pause after each.
+const STARTS: u32 = 5;
+const START_AGAIN: Duration = Duration::from_millis(200);
+/// What PostgreSQL says to whoever is on a connection that it was told to end.
+const ADMIN_SHUTDOWN: &str = "57P01";
+
+/// Runs a start on a database. Whoever takes the lead of a shared one ends all connections of others
+/// ([`Store::take_over`]), those of a scheduler that just starts, too. Then it is run again.
+pub(crate) async fn despite_another_taking_the_lead<T, E, F>(start: impl Fn() -> F) -> Result<T, E>
+where
+    E: Error + 'static,
+    F: Future<Output = Result<T, E>>,
+{
+    for _ in 1..STARTS {
+        match start().await {
+            Err(error) if was_ended(&error) => {
+                tracing::info!(
+                    error = &error as &dyn Error,
+                    "another scheduler took the lead meanwhile"
+                );
+            }
+            result => return result,
+        }
+        tokio::time::sleep(START_AGAIN).await;
+    }
+    start().await
+}
+
+/// Whether an error comes from a connection that the server ended.
+fn was_ended(error: &(dyn Error + 'static)) -> bool {
+    let mut causes = std::iter::successors(Some(error), |&error| error.source());
+    causes.any(|cause| match cause.downcast_ref() {
+        Some(sqlx::Error::Database(told)) => told.code().is_some_and(|code| code == ADMIN_SHUTDOWN),
+        Some(sqlx::Error::Io(error)) => {
+            let kinds = [
+                ErrorKind::UnexpectedEof,
+                ErrorKind::ConnectionReset,
+                ErrorKind::BrokenPipe,
+            ];
+            kinds.contains(&error.kind())
+        }
+        _ => false,
+    })
+}
 
 /// What all connections of this process have in common.
 #[derive(Debug, Clone)]

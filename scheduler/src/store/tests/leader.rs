@@ -1,5 +1,8 @@
 //! One of several schedulers leads.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use super::*;
 
 on_either! {
@@ -38,6 +41,38 @@ async fn who_was_replaced_writes_no_more() {
     // A standby is connected again at once.
     let by = Led::By { address: "b:1".into() };
     assert_eq!(other.lead(other.holder(), "c:1", 60_000).await.unwrap(), by);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_during_which_another_takes_the_lead_goes_on() {
+    let Some(place) = Place::server() else { return };
+    let leader = open(&place).await;
+    // Who starts waits for this table, and is ended there.
+    let mut tx = leader.begin("hold a table").await.unwrap();
+    let lock = "LOCK TABLE master_key IN ACCESS EXCLUSIVE MODE";
+    sqlx::query(lock).execute(&mut *tx).await.unwrap();
+    let (database, starts) = (place.database.clone(), Arc::new(AtomicU32::default()));
+    let counted = Arc::clone(&starts);
+    let start = tokio::spawn(async move {
+        despite_another_taking_the_lead(|| async {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Store::open(&database).await?.master_key("a key").await
+        })
+        .await
+    });
+    let waits = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    while sqlx::query_scalar::<_, i64>(waits)
+        .fetch_one(&leader.pool)
+        .await
+        .unwrap()
+        == 0
+    {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    leader.take_over().await.unwrap();
+    tx.rollback().await.unwrap();
+    assert_eq!(start.await.unwrap().unwrap(), "a key");
+    assert_eq!(starts.load(Ordering::Relaxed), 2);
 }
 
 /// It won the lead and could not take over in time: the lead is another's for a while, and may be its own later.
