@@ -7,6 +7,8 @@ SHELL := /bin/bash -o pipefail
 CARGO_TARGET_DIR ?= $(CURDIR)/target
 FN_CACHE ?= /var/cache/rekindle
 export CARGO_TARGET_DIR FN_CACHE
+# One more than there are processors: much of a large crate is compiled by one thread.
+export CARGO_BUILD_JOBS ?= $(shell expr $$(nproc) + 1)
 # Other S3 servers for the store's tests, where scripts/install-s3-server.sh has put them.
 S3_SERVERS := $(FN_CACHE)/s3-servers
 ifneq ($(wildcard $(S3_SERVERS)/versitygw),)
