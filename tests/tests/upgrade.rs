@@ -49,7 +49,9 @@ fn every_role_is_replaced_under_load_and_no_request_fails() {
         assert_eq!(cluster.leader(), Some(1 - n));
         cluster.stop(Role::Scheduler.nth(n));
         // Started at once it might be the first again to ask for the lead.
-        until("the other leads", LIMIT, || cluster.leader().filter(|leads| *leads == 1 - n));
+        until("the other leads", LIMIT, || {
+            cluster.leader().filter(|leads| *leads == 1 - n)
+        });
         cluster.restart(Role::Scheduler.nth(n));
         cluster.until_ready();
         calm(&format!("scheduler {n}"));

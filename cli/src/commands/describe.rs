@@ -16,6 +16,9 @@ use crate::args::DescribeArgs;
 use crate::client::Client;
 use crate::show;
 
+/// Why a version has no snapshot if nothing was in the way of one.
+pub(crate) const NO_SNAPSHOT_WANTED: &str = "fn.toml leaves it out (snapshot = false, or a secret at the boot)";
+
 /// Prints a function with its versions and instances.
 pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode> {
     let detail = client.function(&client.function_id(&args.name)).await?;
@@ -100,8 +103,10 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
                 }
             }
         }
-        if let Some(why) = &shown.snapshot_error {
-            say!("snapshot   none: {why}");
+        match (&shown.snapshot, &shown.snapshot_error) {
+            (_, Some(why)) => say!("snapshot   none: {why}"),
+            (None, None) if shown.state == VersionState::Live => say!("snapshot   none: {NO_SNAPSHOT_WANTED}"),
+            _ => {}
         }
         if let Some(renewal) = &shown.renewal {
             say!("renewal    {}", renewal_line(renewal));

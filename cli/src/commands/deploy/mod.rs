@@ -21,7 +21,7 @@ use anyhow::{Result, bail};
 use rekindle_wire::api::{VersionInfo, VersionState, WorkerState};
 use rekindle_wire::{FunctionId, manifest};
 
-use super::describe::{phases_line, rehearsal_line, reseeded_line, reused_line, snapshot_line};
+use super::describe::{NO_SNAPSHOT_WANTED, phases_line, rehearsal_line, reseeded_line, reused_line, snapshot_line};
 use super::diff;
 use crate::args::DeployArgs;
 use crate::client::{Client, Release};
@@ -268,8 +268,10 @@ fn print(client: &Client, version: &VersionInfo, serves: bool) {
             }
         }
     }
-    if let Some(why) = &version.snapshot_error {
-        say!("  snapshot  {} {why}", show::tinted("none:", Tone::Warning));
+    match (&version.snapshot, &version.snapshot_error) {
+        (_, Some(why)) => say!("  snapshot  {} {why}", show::tinted("none:", Tone::Warning)),
+        (None, None) => say!("  snapshot  none: {NO_SNAPSHOT_WANTED}"),
+        (Some(_), None) => {}
     }
     if !serves {
         return;

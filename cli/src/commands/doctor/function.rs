@@ -8,7 +8,7 @@ use rekindle_wire::api::{Fate, FunctionDetail, InstanceInfo, InstanceObjects, Ke
 
 use crate::args::{DoctorArgs, FunctionArg};
 use crate::client::Client;
-use crate::commands::describe::restorer_line;
+use crate::commands::describe::{NO_SNAPSHOT_WANTED, restorer_line};
 use crate::show::{self, Tone};
 
 /// Prints what an instance of the function has. Exit code 1 if something is in the way of a snapshot.
@@ -59,7 +59,7 @@ fn print(detail: &FunctionDetail, found: &InstanceObjects, all: bool) {
                 let by = by.map_or_else(String::new, |by| format!(", restored by {}", restorer_line(by)));
                 say!("snapshot   made at the deploy{by}");
             }
-            (None, None) => say!("snapshot   none"),
+            (None, None) => say!("snapshot   none: {NO_SNAPSHOT_WANTED}"),
         }
     }
     say!();
