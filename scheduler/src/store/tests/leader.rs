@@ -47,6 +47,8 @@ async fn who_was_replaced_writes_no_more() {
 async fn a_start_during_which_another_takes_the_lead_goes_on() {
     let Some(place) = Place::server() else { return };
     let leader = open(&place).await;
+    let led = leader.lead(leader.holder(), "a:1", 60_000).await.unwrap();
+    assert_eq!(led, Led::Own { term: 1 });
     // Who starts waits for this table, and is ended there.
     let mut tx = leader.begin("hold a table").await.unwrap();
     let lock = "LOCK TABLE master_key IN ACCESS EXCLUSIVE MODE";
