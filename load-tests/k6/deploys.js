@@ -12,11 +12,13 @@ import { deployEvery, duration, rate } from './lib/settings.js';
 
 export { handleSummary } from './lib/summary.js';
 
+// Seconds that the load goes on after the last canary may have begun: without requests none would come to its end.
+const last = 45;
 const archive = __ENV.ARCHIVE ? open(__ENV.ARCHIVE, 'b') : null;
 
 export const options = {
   scenarios: {
-    load: { executor: 'constant-arrival-rate', rate, duration: `${duration}s`, preAllocatedVUs: 40, maxVUs: 200 },
+    load: { executor: 'constant-arrival-rate', rate, duration: `${duration + last}s`, preAllocatedVUs: 40, maxVUs: 200 },
     deploys: { executor: 'constant-vus', exec: 'deployer', vus: 1, duration: `${duration}s`, gracefulStop: '150s' },
   },
   thresholds: thresholds(

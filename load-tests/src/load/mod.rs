@@ -219,7 +219,7 @@ async fn trace(record: &mut Record, jaeger: &Jaeger, target: &Target, function: 
         Ok(trace) => {
             let whole = trace.lacks.is_empty();
             let target = "a restored invocation's trace is whole: every span leads to the client's, and \
-                          gateway, scheduler, worker and CRIU are in it";
+                          gateway, scheduler, worker and restorer are in it";
             record.bar(
                 target,
                 if whole {

@@ -18,9 +18,9 @@ const ARRIVAL_LIMIT: Duration = Duration::from_secs(30);
 const CLIENT_SPAN: &str = "00f067aa0ba902b7";
 /// Roles that must have a span in it.
 const ROLES: [&str; 3] = ["gateway", "scheduler", "worker"];
-/// Spans of a restore and of the function that each restored invocation has. (A first fault is missing if everything
-/// touched is mapped ahead, and a hook if there is none.)
-const SPANS: [&str; 5] = ["sandbox", "criu", "handshake", "working set", "function"];
+/// Spans of a restore by a restore program and of the function that each restored invocation has. (A first fault is
+/// missing if everything touched is mapped ahead, and a hook if there is none.)
+const SPANS: [&str; 4] = ["sandbox", "restorer", "working set", "function"];
 
 /// Number of traces among which the newest invocation is looked for.
 const LOOKED_AT: u32 = 100;
@@ -268,7 +268,13 @@ mod tests {
         let shown: Vec<(usize, &str)> = trace.spans.iter().map(|s| (s.depth, s.name.as_str())).collect();
         assert_eq!(
             shown[..5],
-            [(0, "invoke"), (1, "place"), (1, "start"), (2, "sandbox"), (2, "criu")]
+            [
+                (0, "invoke"),
+                (1, "place"),
+                (1, "start"),
+                (2, "sandbox"),
+                (2, "restorer")
+            ]
         );
         assert!(trace.text().contains("0.40      1.50      sandbox"), "{}", trace.text());
     }
@@ -293,10 +299,10 @@ mod tests {
     fn a_span_that_hangs_in_the_air_and_a_role_without_one_are_told() {
         let body = answer(&[
             span("a", "invoke", CLIENT_SPAN, 1_000, "gateway"),
-            span("c", "criu", "gone", 1_400, "worker"),
+            span("c", "restorer", "gone", 1_400, "worker"),
         ]);
         let lacks = read("t", body.as_bytes()).unwrap().lacks;
-        assert_eq!(lacks[..2], ["the parent of criu (gone)", "a span of the scheduler"]);
+        assert_eq!(lacks[..2], ["the parent of restorer (gone)", "a span of the scheduler"]);
         assert!(lacks.contains(&"a span \"function\"".to_owned()), "{lacks:?}");
     }
 }
