@@ -7,8 +7,12 @@ SHELL := /bin/bash -o pipefail
 CARGO_TARGET_DIR ?= $(CURDIR)/target
 FN_CACHE ?= /var/cache/rekindle
 export CARGO_TARGET_DIR FN_CACHE
-# One more than there are processors: much of a large crate is compiled by one thread.
-export CARGO_BUILD_JOBS ?= $(shell expr $$(nproc) + 1)
+# One job more than there are processors, where these are few: one thread does the first half of a large crate.
+ifndef CARGO_BUILD_JOBS
+ifneq ($(filter 1 2 3 4,$(shell nproc)),)
+export CARGO_BUILD_JOBS := $(shell expr $$(nproc) + 1)
+endif
+endif
 # Other S3 servers for the store's tests, where scripts/install-s3-server.sh has put them.
 S3_SERVERS := $(FN_CACHE)/s3-servers
 ifneq ($(wildcard $(S3_SERVERS)/versitygw),)

@@ -12,8 +12,8 @@ import { deployEvery, duration, rate } from './lib/settings.js';
 
 export { handleSummary } from './lib/summary.js';
 
-// Seconds that the load goes on after the last canary may have begun: without requests none would come to its end.
-const last = 45;
+// Seconds that the load goes on after the last round may have begun: without requests no canary comes to its end.
+const last = deployEvery + 45;
 const archive = __ENV.ARCHIVE ? open(__ENV.ARCHIVE, 'b') : null;
 
 export const options = {

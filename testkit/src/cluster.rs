@@ -378,9 +378,11 @@ impl Cluster {
         (status != 0).then_some(status)
     }
 
-    /// The scheduler that leads, if one does.
+    /// The scheduler that leads, if exactly one does.
     pub fn leader(&self) -> Option<u8> {
-        (0..self.size.schedulers).find(|n| self.readiness(*n) == Some(200))
+        let mut leading = (0..self.size.schedulers).filter(|n| self.readiness(*n) == Some(200));
+        let first = leading.next();
+        first.filter(|_| leading.next().is_none())
     }
 
     /// The platform as users of this gateway see it.

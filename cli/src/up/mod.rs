@@ -40,7 +40,7 @@ use crate::args::UpArgs;
 use layout::Layout;
 pub(crate) use traces::LOCAL as LOCAL_TRACES;
 
-/// Target of this module's log lines, as `RUST_LOG` names it: the binary's own name, `fn`, means nothing there.
+/// Target of this module's log lines, as `RUST_LOG` names it.
 const LOG: &str = "rekindle_up";
 
 /// `fn up`.

@@ -18,9 +18,11 @@ const ARRIVAL_LIMIT: Duration = Duration::from_secs(30);
 const CLIENT_SPAN: &str = "00f067aa0ba902b7";
 /// Roles that must have a span in it.
 const ROLES: [&str; 3] = ["gateway", "scheduler", "worker"];
-/// Spans of a restore by a restore program and of the function that each restored invocation has. (A first fault is
-/// missing if everything touched is mapped ahead, and a hook if there is none.)
-const SPANS: [&str; 4] = ["sandbox", "restorer", "working set", "function"];
+/// Spans of a restore and of the function that each restored invocation has. (A first fault is missing if everything
+/// touched is mapped ahead, and a hook if there is none.)
+const SPANS: [&str; 3] = ["sandbox", "working set", "function"];
+/// The restore itself, of which it has one: by a restore program, or by CRIU.
+const RESTORERS: [&str; 2] = ["restorer", "criu"];
 
 /// Number of traces among which the newest invocation is looked for.
 const LOOKED_AT: u32 = 100;
@@ -197,12 +199,16 @@ fn tree(id: &str, spans: &[Span]) -> Trace {
             .filter(|r| spans.iter().all(|s| s.role() != **r))
             .map(|r| format!("a span of the {r}")),
     );
+    let has = |name: &str| spans.iter().any(|s| s.operation_name == name);
     lacks.extend(
         SPANS
             .iter()
-            .filter(|name| spans.iter().all(|s| s.operation_name != **name))
+            .filter(|name| !has(name))
             .map(|name| format!("a span \"{name}\"")),
     );
+    if !RESTORERS.iter().any(|name| has(name)) {
+        lacks.push(format!("a span \"{}\" or \"{}\"", RESTORERS[0], RESTORERS[1]));
+    }
     Trace {
         id: id.to_owned(),
         spans: shown,
@@ -256,27 +262,22 @@ mod tests {
 
     #[test]
     fn a_whole_trace_is_a_tree_in_the_order_of_time() {
-        let phases = std::iter::zip(SPANS, 1_400..).map(|(name, began)| span(name, name, "b", began, "worker"));
-        let around = [
-            span("a", "invoke", CLIENT_SPAN, 1_000, "gateway"),
-            span("d", "place", "a", 1_050, "scheduler"),
-            span("b", "start", "a", 1_100, "worker"),
-        ];
-        let body = answer(&phases.chain(around).collect::<Vec<_>>());
-        let trace = read("t", body.as_bytes()).unwrap();
-        assert_eq!(trace.lacks, Vec::<String>::new());
-        let shown: Vec<(usize, &str)> = trace.spans.iter().map(|s| (s.depth, s.name.as_str())).collect();
-        assert_eq!(
-            shown[..5],
-            [
-                (0, "invoke"),
-                (1, "place"),
-                (1, "start"),
-                (2, "sandbox"),
-                (2, "restorer")
-            ]
-        );
-        assert!(trace.text().contains("0.40      1.50      sandbox"), "{}", trace.text());
+        for restorer in RESTORERS {
+            let names = [SPANS[0], restorer, SPANS[1], SPANS[2]];
+            let phases = std::iter::zip(names, 1_400..).map(|(name, began)| span(name, name, "b", began, "worker"));
+            let around = [
+                span("a", "invoke", CLIENT_SPAN, 1_000, "gateway"),
+                span("d", "place", "a", 1_050, "scheduler"),
+                span("b", "start", "a", 1_100, "worker"),
+            ];
+            let body = answer(&phases.chain(around).collect::<Vec<_>>());
+            let trace = read("t", body.as_bytes()).unwrap();
+            assert_eq!(trace.lacks, Vec::<String>::new());
+            let shown: Vec<(usize, &str)> = trace.spans.iter().map(|s| (s.depth, s.name.as_str())).collect();
+            let expected = [(0, "invoke"), (1, "place"), (1, "start"), (2, "sandbox"), (2, restorer)];
+            assert_eq!(shown[..5], expected);
+            assert!(trace.text().contains("0.40      1.50      sandbox"), "{}", trace.text());
+        }
     }
 
     #[test]
@@ -299,10 +300,12 @@ mod tests {
     fn a_span_that_hangs_in_the_air_and_a_role_without_one_are_told() {
         let body = answer(&[
             span("a", "invoke", CLIENT_SPAN, 1_000, "gateway"),
-            span("c", "restorer", "gone", 1_400, "worker"),
+            span("c", "sandbox", "gone", 1_400, "worker"),
         ]);
         let lacks = read("t", body.as_bytes()).unwrap().lacks;
-        assert_eq!(lacks[..2], ["the parent of restorer (gone)", "a span of the scheduler"]);
-        assert!(lacks.contains(&"a span \"function\"".to_owned()), "{lacks:?}");
+        assert_eq!(lacks[..2], ["the parent of sandbox (gone)", "a span of the scheduler"]);
+        for name in ["a span \"function\"", "a span \"restorer\" or \"criu\""] {
+            assert!(lacks.contains(&name.to_owned()), "{lacks:?}");
+        }
     }
 }

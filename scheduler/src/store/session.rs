@@ -37,9 +37,9 @@ where
     for _ in 1..STARTS {
         match start().await {
             Err(error) if was_ended(&error) => {
-                tracing::info!(
+                tracing::warn!(
                     error = &error as &dyn Error,
-                    "another scheduler took the lead meanwhile"
+                    "the database ended a connection of this start, as it does when another takes the lead: once more"
                 );
             }
             result => return result,

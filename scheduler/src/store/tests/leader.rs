@@ -69,6 +69,7 @@ async fn a_start_during_which_another_takes_the_lead_goes_on() {
         .unwrap()
         == 0
     {
+        assert!(!start.is_finished(), "it does not wait");
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
     leader.take_over().await.unwrap();
