@@ -62,12 +62,13 @@ fn a_function_that_ends_once_it_has_listened_is_not_deployed() {
                   caller.close()\n";
     let ends = "server.accept()\nprint(\"no pid file\", flush=True)\nos._exit(1)\n";
     shared().deploy(&Folder::server("ends", "", &[LISTENS, serves].concat()));
-    let told = shared()
-        .try_deploy(&Folder::server("ends", "", &[LISTENS, ends].concat()))
-        .unwrap_err();
-    assert!(told.contains("exited with code 1"), "{told}");
-    assert!(told.contains("no pid file"), "{told}");
-    assert_eq!(shared().get("ends", "/").status, 204, "the version before serves");
+    for settings in ["", "snapshot = false"] {
+        let folder = Folder::server("ends", settings, &[LISTENS, ends].concat());
+        let told = shared().try_deploy(&folder).unwrap_err();
+        assert!(told.contains("exited with code 1 before"), "{told}");
+        assert!(told.contains("no pid file"), "{told}");
+        assert_eq!(shared().get("ends", "/").status, 204, "the version before serves");
+    }
 }
 
 #[test]

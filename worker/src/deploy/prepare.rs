@@ -36,7 +36,7 @@ use crate::snapshots::made_with;
 /// Time that fetching or taking a runtime's snapshot may add to a boot. It is as much as either may take by itself,
 /// with a store that is slow to respond.
 const SHARED_LIMIT: Duration = Duration::from_mins(2);
-/// Time until a function that has ended is known to have, after its checkpoint failed.
+/// Time until a function that has ended is known to have. Only a snapshot is proof that it ran.
 const END_LIMIT: Duration = Duration::from_millis(200);
 /// Free disk space below which a missing snapshot is attributed to lack of room, in bytes.
 const ROOM_LEAST: u64 = 64 << 20;
@@ -168,10 +168,8 @@ impl Preparer {
                 }
             }
         }
-        match &taken {
-            Ok(Some(_)) => {}
-            Ok(None) => self.still_runs(&warm, Duration::ZERO).await?,
-            Err(_) => self.still_runs(&warm, END_LIMIT).await?,
+        if !matches!(&taken, Ok(Some(_))) {
+            self.still_runs(&warm).await?;
         }
         let WarmInstance {
             instance,
@@ -297,10 +295,10 @@ impl Preparer {
     }
 
     /// Returns an error if the function has ended by itself, as all its instances may then do.
-    async fn still_runs(&self, warm: &WarmInstance, limit: Duration) -> Result<(), ApiError> {
+    async fn still_runs(&self, warm: &WarmInstance) -> Result<(), ApiError> {
         let mut state = warm.parts.sandbox.function_state();
         let ended = state.wait_for(|state| *state != FunctionState::Alive);
-        let ended = match tokio::time::timeout(limit, ended).await {
+        let ended = match tokio::time::timeout(END_LIMIT, ended).await {
             Ok(Ok(ended)) => *ended,
             _ => return Ok(()),
         };
