@@ -254,7 +254,16 @@ impl Preparer {
     ) -> Result<WarmInstance, ApiError> {
         // It may be booted twice, with a snapshot of its runtime taken in between.
         let limit = request.manifest.boot_timeout() * 2 + more;
-        let parts = instance.until_ready(Instant::now() + limit).await?;
+        let parts = match instance.until_ready(Instant::now() + limit).await {
+            Ok(parts) => parts,
+            // It may have ended before this task saw it ready.
+            Err(error) => {
+                return Err(self
+                    .ended_by_itself(&instance, instance.ended_as())
+                    .await
+                    .unwrap_or(error));
+            }
+        };
         phase(events, VersionState::Warming).await?;
         // A connection has just shown that it listens. A request beside that connection would make the bootstrap start
         // another thread, which all copies would have.
@@ -298,16 +307,17 @@ impl Preparer {
     async fn still_runs(&self, warm: &WarmInstance) -> Result<(), ApiError> {
         let mut state = warm.parts.sandbox.function_state();
         let ended = state.wait_for(|state| *state != FunctionState::Alive);
-        let ended = match tokio::time::timeout(END_LIMIT, ended).await {
-            Ok(Ok(ended)) => *ended,
-            _ => return Ok(()),
-        };
-        // What was killed may have been too large for its checkpoint alone.
-        if ended.is_by_itself() {
-            let said = ended_before("its deploy was over", &warm.instance, ended, 0);
-            return Err(self.starter.booter.not_started(&warm.instance, &said).await);
-        }
-        Ok(())
+        let ended = tokio::time::timeout(END_LIMIT, ended).await;
+        let ended = ended.ok().and_then(Result::ok).map(|ended| *ended);
+        self.ended_by_itself(&warm.instance, ended).await.map_or(Ok(()), Err)
+    }
+
+    /// Returns the error for a function that has ended like this, unless it was killed: what was may have been too large
+    /// for its checkpoint alone.
+    async fn ended_by_itself(&self, instance: &Instance, end: Option<FunctionState>) -> Option<ApiError> {
+        let end = end.filter(|end| end.is_by_itself())?;
+        let said = ended_before("its deploy was over", instance, end, 0);
+        Some(self.starter.booter.not_started(instance, &said).await)
     }
 
     async fn end(&self, instance: &InstanceId, why: &str) {

@@ -58,7 +58,9 @@ impl Supervisor {
             Ok(state) => *state,
             Err(_) => FunctionState::SandboxGone,
         };
-        let Some(parts) = instance.ended(renewals) else { return };
+        let Some(parts) = instance.ended(renewals, state) else {
+            return;
+        };
         if let Some(parts) = parts {
             let error = instance.verdict().unwrap_or_else(|| cause(&instance, &parts, state));
             instance.sink.platform(&error.message);

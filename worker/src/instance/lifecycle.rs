@@ -15,7 +15,7 @@ use tracing::Instrument;
 use super::chain::CallChains;
 use super::running::RunningInstance;
 use super::usage::Usage;
-use crate::host::sandbox::Sandbox;
+use crate::host::sandbox::{FunctionState, Sandbox};
 use crate::layers::LayerUse;
 use crate::logs::Sink;
 
@@ -79,6 +79,8 @@ pub struct Instance {
     settled: watch::Sender<bool>,
     /// The number of processes that the kernel had killed at the memory limit when it became ready.
     oom_kills_before: AtomicU64,
+    /// How its first process ended after it was ready.
+    end: OnceLock<FunctionState>,
     created: Instant,
     /// Why the platform is killing it, if it is.
     verdict: Mutex<Option<ApiError>>,
@@ -108,6 +110,7 @@ impl Instance {
             parking: tokio::sync::Mutex::default(),
             settled: watch::Sender::new(false),
             oom_kills_before: AtomicU64::new(0),
+            end: OnceLock::new(),
             created: Instant::now(),
             verdict: Mutex::new(None),
         })
@@ -215,18 +218,26 @@ impl Instance {
         self.renewals.load(Ordering::Relaxed)
     }
 
-    /// Ends it because the processes of its parts have ended, and takes these out; the inner `None` if they were taken
-    /// before. Returns `None`, and changes nothing, if it has been renewed since, more than `renewals` times.
-    pub(super) fn ended(&self, renewals: u64) -> Option<Option<Arc<RunningInstance>>> {
+    /// Ends it because the processes of its parts have ended like this, and takes these out; the inner `None` if they
+    /// were taken before. Returns `None`, and changes nothing, if it has been renewed since, more than `renewals` times.
+    pub(super) fn ended(&self, renewals: u64, end: FunctionState) -> Option<Option<Arc<RunningInstance>>> {
         let parts = {
             let mut parts = self.parts.lock();
             if self.renewals() != renewals {
                 return None;
             }
+            if parts.is_some() {
+                self.end.get_or_init(|| end);
+            }
             parts.take()
         };
         self.usage.close();
         Some(parts)
+    }
+
+    /// Returns how its first process ended, if it did after it was ready and nobody had stopped it.
+    pub(crate) fn ended_as(&self) -> Option<FunctionState> {
+        self.end.get().copied()
     }
 
     /// Returns how many processes the kernel has killed at the memory limit since it became ready.
