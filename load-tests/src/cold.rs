@@ -1,6 +1,7 @@
 //! A host that has nothing of a snapshot. The platform is stopped, and its chunks, templates and images are removed
 //! (the root filesystem and the function's files stay unpacked). It is started again, on a store whose every request
-//! takes longer by a delay. The delays alternate.
+//! takes longer by a delay. The delays alternate, and so do a worker that has just started and one that has restored
+//! another function since: with the former, its own first steps are measured too.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::args::Args;
 use crate::ours::Ours;
 use crate::platform;
 use crate::record::{Plot, PlotKind, Record, Row};
-use crate::rounds::FIRST_RESPONSE;
+use crate::rounds::{self, FIRST_RESPONSE};
 use crate::table::number;
 use crate::workload::Workload;
 
@@ -24,6 +25,8 @@ const SETTLED: Duration = Duration::from_millis(1_500);
 /// Limit for the worker to report; then it has time to prepare an empty sandbox.
 const READY_LIMIT: Duration = Duration::from_secs(30);
 const POOL_FILLS: Duration = Duration::from_millis(700);
+/// What a worker has done since it started.
+const WORKERS: [&str; 2] = ["just started", "has restored another"];
 
 /// Measures as many restores for each delay as requested.
 pub(crate) async fn measure(args: &Args, record: &mut Record, workload: Workload) -> Result<()> {
@@ -31,18 +34,32 @@ pub(crate) async fn measure(args: &Args, record: &mut Record, workload: Workload
     let mut options = platform::options(args, &[])?;
     store.be_used_by(&mut options);
     let mut platform = Platform::try_start(options)?;
-    platform.deployed(&workload.prepare()?)?;
+    let folder = workload.prepare()?;
+    platform.deployed(&folder)?;
+    platform.deployed(&workload.prepare_other(&folder)?)?;
     let ours = Ours::of(&platform, &workload.name());
+    let other = Ours::of(&platform, &workload.other_name());
     for _ in 0..RESTORES_BEFORE {
-        // The last of them settles too.
-        ours.fresh("restored").await?;
-        tokio::time::sleep(SETTLED).await;
+        for function in [&ours, &other] {
+            // The last of them settles too.
+            function.fresh("restored").await?;
+            tokio::time::sleep(SETTLED).await;
+        }
     }
-    let row = |delay: u64| Row::of(TABLE, &[("added to each request of the store, ms", &delay)]);
+    let row = |worker: &str, delay: u64| {
+        let keys: [(&str, &dyn std::fmt::Display); 2] = [
+            ("the worker", &worker),
+            ("added to each request of the store, ms", &delay),
+        ];
+        Row::of(TABLE, &keys)
+    };
     let first = args.delays.first().copied().unwrap_or_default();
     record.baseline("added to each request of the store, ms", first);
     for round in 0..args.cold {
-        for delay in &args.delays {
+        for (worker, delay) in WORKERS
+            .iter()
+            .flat_map(|worker| args.delays.iter().map(move |delay| (*worker, delay)))
+        {
             platform.stop();
             platform.forget_snapshots();
             platform.try_restart()?;
@@ -50,12 +67,16 @@ pub(crate) async fn measure(args: &Args, record: &mut Record, workload: Workload
                 (platform.workers_alive() == Some(1)).then_some(())
             });
             tokio::time::sleep(POOL_FILLS).await;
+            if worker == WORKERS[1] {
+                other.fresh("restored").await?;
+                tokio::time::sleep(SETTLED).await;
+            }
             store.set_delay(Duration::from_millis(*delay));
             let sample = ours.fresh("restored").await;
             store.set_delay(Duration::ZERO);
-            let row = row(*delay);
+            let row = row(worker, *delay);
             match sample {
-                Ok(sample) => record.push(&row, FIRST_RESPONSE, "ms", sample.ms),
+                Ok(sample) => rounds::push(record, &row, sample),
                 Err(error) => record
                     .series(&row, FIRST_RESPONSE, "ms")
                     .errors
@@ -64,12 +85,15 @@ pub(crate) async fn measure(args: &Args, record: &mut Record, workload: Workload
         }
         eprintln!("cold: round {} of {}", round + 1, args.cold);
     }
-    let p50 = |record: &Record, delay: u64| record.median(&row(delay), FIRST_RESPONSE);
-    for delay in &args.delays {
-        if let (Some(base), Some(own), 1..) = (p50(record, first), p50(record, *delay), *delay) {
-            let over = own - base;
-            let target = format!("a cold restore with {delay} ms added is at most two of them slower, ms");
-            record.bar(&target, number(over), over <= 2.0 * *delay as f64);
+    for worker in WORKERS {
+        let p50 = |record: &Record, delay: u64| record.median(&row(worker, delay), FIRST_RESPONSE);
+        for delay in &args.delays {
+            if let (Some(base), Some(own), 1..) = (p50(record, first), p50(record, *delay), *delay) {
+                let over = own - base;
+                let target =
+                    format!("a cold restore with {delay} ms added is at most two of them slower, worker {worker}, ms");
+                record.bar(&target, number(over), over <= 2.0 * *delay as f64);
+            }
         }
     }
     record.plots.push(Plot {

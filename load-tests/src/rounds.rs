@@ -143,19 +143,24 @@ pub(crate) async fn turn(
     record.in_blocks(row, runs);
 }
 
+/// Records a sample and its phases.
+pub(crate) fn push(record: &mut Record, row: &Row, sample: Sample) {
+    record.push(row, FIRST_RESPONSE, "ms", sample.ms);
+    let mut phases: Vec<(String, f64)> = sample.phases.into_iter().collect();
+    phases.sort_by_key(|(name, _)| PHASES.iter().position(|p| p == name).unwrap_or(PHASES.len()));
+    for (phase, ms) in phases {
+        let row = row.below("Server-Timing (phases may overlap)", "phase", &phase);
+        record.push(&row, "took", "ms", ms);
+    }
+}
+
 /// Records the sample if it counts, and every failure, warm-up or not.
 fn take(record: &mut Record, row: &Row, subject: Subject, sample: Result<Sample>, counts: bool, failures: &mut u32) {
     match sample {
         Ok(sample) => {
             *failures = 0;
             if counts {
-                record.push(row, FIRST_RESPONSE, "ms", sample.ms);
-                let mut phases: Vec<(String, f64)> = sample.phases.into_iter().collect();
-                phases.sort_by_key(|(name, _)| PHASES.iter().position(|p| p == name).unwrap_or(PHASES.len()));
-                for (phase, ms) in phases {
-                    let row = row.below("Server-Timing (phases may overlap)", "phase", &phase);
-                    record.push(&row, "took", "ms", ms);
-                }
+                push(record, row, sample);
             }
         }
         Err(error) => {

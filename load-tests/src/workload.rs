@@ -96,6 +96,18 @@ impl Workload {
         Ok(fresh)
     }
 
+    /// The folder of another function, made from this one's.
+    pub(crate) fn prepare_other(self, folder: &Folder) -> Result<Folder> {
+        let other = Folder::copy(folder.path())?;
+        other.set(&self.other_name(), &[])?;
+        Ok(other)
+    }
+
+    /// The name of that function.
+    pub(crate) fn other_name(self) -> String {
+        format!("{}-other", self.name())
+    }
+
     /// The function's folder, as it is deployed.
     pub(crate) fn prepare(self) -> Result<Folder> {
         let folder = Folder::of(match self.language {
