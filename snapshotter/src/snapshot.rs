@@ -2,6 +2,7 @@
 //!
 //! A cold host needs one round trip, because the manifest and the bundle are requested concurrently.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -268,6 +269,17 @@ impl Snapshot {
             Ok(())
         };
         on_blocking_thread(write).await
+    }
+
+    /// All files that CRIU restores from, by name. Each is checked.
+    pub async fn images(&self) -> Result<BTreeMap<String, Vec<u8>>, OpenError> {
+        let snapshot = self.clone();
+        let read = move || {
+            let images = snapshot.manifest.images.iter();
+            let read = images.map(|image| Ok((image.name.clone(), snapshot.section(&image.section, &image.name)?)));
+            read.collect()
+        };
+        on_blocking_thread(read).await
     }
 
     /// A process's pagemap image as CRIU wrote it.

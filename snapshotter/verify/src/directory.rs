@@ -1,10 +1,11 @@
-//! Reads a directory of images within a bound on memory, whatever the images are.
+//! Takes images from a directory, or from memory, within a bound on memory, whatever the images are.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
+use crate::Images;
 use crate::error::VerifyError;
 use crate::expected::Expected;
 use crate::kinds::{FILES_MAX, Kind};
@@ -27,12 +28,7 @@ pub(crate) fn read(dir: &Path, expected: &Expected) -> Result<Vec<(String, Vec<u
             continue;
         }
         if files.len() == FILES_MAX {
-            let (image, limit) = (dir.display().to_string(), FILES_MAX as u64);
-            return Err(VerifyError::TooMuch {
-                image,
-                what: "files",
-                limit,
-            });
+            return Err(too_many_files(dir.display().to_string()));
         }
         let bytes = match Kind::of(&name)? {
             kind if kind.is_opaque() => Vec::new(),
@@ -41,6 +37,40 @@ pub(crate) fn read(dir: &Path, expected: &Expected) -> Result<Vec<(String, Vec<u
         files.push((name, bytes));
     }
     Ok(files)
+}
+
+/// Returns those of these images that [`read`] would return of a directory with them, within the same bounds.
+pub(crate) fn bounded<'a>(
+    images: impl Iterator<Item = (&'a str, &'a [u8])>,
+    expected: &Expected,
+) -> Result<Images<'a>, VerifyError> {
+    let (mut files, mut room) = (Images::new(), BYTES_MAX);
+    for (name, bytes) in images.filter(|(name, _)| !expected.other_files.iter().any(|other| other == name)) {
+        if files.len() == FILES_MAX {
+            return Err(too_many_files(name.to_owned()));
+        }
+        let bytes = match Kind::of(name)? {
+            kind if kind.is_opaque() => &[],
+            _ => bytes,
+        };
+        room = room
+            .checked_sub(bytes.len() as u64)
+            .ok_or_else(|| VerifyError::Read(name.into(), too_large()))?;
+        files.insert(name, bytes);
+    }
+    Ok(files)
+}
+
+fn too_many_files(image: String) -> VerifyError {
+    VerifyError::TooMuch {
+        image,
+        what: "files",
+        limit: FILES_MAX as u64,
+    }
+}
+
+fn too_large() -> io::Error {
+    io::Error::new(io::ErrorKind::FileTooLarge, "the images are too large")
 }
 
 fn read_within(path: &Path, name: &str, room: &mut u64) -> Result<Vec<u8>, VerifyError> {
@@ -58,6 +88,6 @@ fn read_within(path: &Path, name: &str, room: &mut u64) -> Result<Vec<u8>, Verif
     let mut bytes = Vec::new();
     let read = file.take(*room + 1).read_to_end(&mut bytes).map_err(failed)?;
     let left = u64::try_from(read).ok().and_then(|read| room.checked_sub(read));
-    *room = left.ok_or_else(|| failed(io::Error::new(io::ErrorKind::FileTooLarge, "the images are too large")))?;
+    *room = left.ok_or_else(|| failed(too_large()))?;
     Ok(bytes)
 }

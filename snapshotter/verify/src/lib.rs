@@ -45,6 +45,17 @@ pub fn verify(dir: &Path, expected: &Expected) -> Result<Verified, VerifyError> 
     verify_images(&images.collect(), expected)
 }
 
+/// Checks images in memory, within the bounds of those in a directory. Pure.
+///
+/// # Errors
+/// If they are too many or too large, or contain anything unexpected.
+pub fn verify_in_memory<'a>(
+    images: impl Iterator<Item = (&'a str, &'a [u8])>,
+    expected: &Expected,
+) -> Result<Verified, VerifyError> {
+    verify_images(&directory::bounded(images, expected)?, expected)
+}
+
 /// Checks images. Pure.
 ///
 /// # Errors

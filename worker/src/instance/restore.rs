@@ -43,8 +43,7 @@ use crate::host::start_limiter::StartLimiter;
 use crate::metrics::Metrics;
 use crate::restorer::Restorer;
 use crate::snapshots::{
-    FILES_ARCHIVE, MAPPED_MAX, MemoryTier, OpenSnapshot, Refusals, RestoreProgram, SnapshotError, Snapshots,
-    WorkingSetUse,
+    MAPPED_MAX, MemoryTier, OpenSnapshot, Refusals, RestoreProgram, SnapshotError, Snapshots, WorkingSetUse,
 };
 
 /// Restores instances from snapshots of functions.
@@ -167,7 +166,7 @@ impl<'a> SnapshotRestore<'a> {
         let restore = ProgramRestore {
             program,
             snapshot: Some(Arc::clone(&self.snapshot)),
-            archive: self.snapshot.images_dir.join(FILES_ARCHIVE),
+            archive: self.snapshot.images.archive(),
             clocks: self.snapshot.clocks,
             pages,
             last: Box::new(self.last_work(&isolated.sandbox)),
@@ -194,8 +193,9 @@ impl<'a> SnapshotRestore<'a> {
 
     /// Gives CRIU its images.
     async fn link_images(&self, isolated: IsolatedProcess) -> Result<PreparedRestore, ApiError> {
+        let dir = self.snapshot.images.dir().await;
         let images = Images {
-            dir: &self.snapshot.images_dir,
+            dir: dir.map_err(|e| restore_failed("write the images", &e))?,
             to: &self.instance.sandbox_name(),
             pids: &self.snapshot.template.pids(),
             pipes: &self.snapshot.notes.pipes,

@@ -51,7 +51,7 @@ use crate::host::sandbox::FunctionState;
 use crate::host::start_limiter::StartLimiter;
 use crate::metrics::Metrics;
 use crate::snapshots::expected::expected;
-use crate::snapshots::{CaptureNotes, EditError, Snapshots, become_user, clocks, let_be_read, made_with};
+use crate::snapshots::{CaptureNotes, Directory, EditError, Snapshots, become_user, clocks, let_be_read, made_with};
 
 /// Maximum size of a response to a load that is read, in bytes.
 const BODY_MAX: usize = 64 * 1024;
@@ -357,8 +357,8 @@ impl RuntimeBooter {
         let isolated = isolated.await?;
         let notes = CaptureNotes::read(scratch.path()).map_err(|e| restore_failed("read the notes", &e))?;
         let editing = |e: EditError| restore_failed("edit the images", &e);
-        become_user(scratch.path(), uid, FUNCTION_UID).map_err(editing)?;
-        let clocks = clocks(scratch.path()).map_err(editing)?;
+        become_user(&mut Directory(scratch.path()), uid, FUNCTION_UID).map_err(editing)?;
+        let clocks = clocks(&Directory(scratch.path())).map_err(editing)?;
         let_be_read(scratch.path()).map_err(editing)?;
         let prepared = PreparedRestore::without_pager(&self.criu, isolated, scratch, &notes.pipes).await?;
         let (cgroup, measured) = (Arc::clone(&prepared.cgroup), Arc::clone(&self.metrics));

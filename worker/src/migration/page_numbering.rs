@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rekindle_criu::images::{ImageError, Travelling, WrittenRun, travelling};
 
-use crate::snapshots::touched_early;
+use crate::snapshots::{Directory, touched_early};
 
 /// Pages of a block, the unit of requests and transfers.
 pub(super) const BLOCK: u64 = 16;
@@ -49,7 +49,7 @@ impl PageNumbering {
     /// # Errors
     /// Returns an error when an image is missing or malformed.
     pub(super) fn read(dir: &Path, templates: &[u32]) -> Result<Self, DumpError> {
-        let early = touched_early(dir).map_err(DumpError::Threads)?;
+        let early = touched_early(&Directory(dir)).map_err(DumpError::Threads)?;
         let mut pids = pids(dir)?;
         pids.sort_unstable();
         let mut processes = Vec::with_capacity(pids.len());

@@ -1,5 +1,6 @@
 //! Edits a snapshot's images on this host so that its memory is mapped from the template.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
@@ -20,12 +21,19 @@ use rekindle_pager::PAGE;
 use rekindle_snapshotter::{PageIndex, Process};
 use rekindle_verify::Verified;
 
+use super::image_set::{Directory, ImageSet};
 use super::notes::PipeNote;
 use super::originals::is_of_a_layer;
 
 /// Maximum number of processes restored from templates, because each one costs init a descriptor. Of more there are no
 /// copies.
 pub(crate) const MAPPED_MAX: usize = rekindle_restore_program::PROCESSES_MAX;
+
+/// Name of the image of all open files.
+const FILES: &str = "files.img";
+
+/// Name of the image that describes the dump.
+const INVENTORY: &str = "inventory.img";
 
 /// Index of the first template among the descriptors that init holds for CRIU. They follow the image directory, in the
 /// order of the processes.
@@ -48,8 +56,20 @@ pub enum EditError {
     },
 }
 
-fn read(path: PathBuf) -> Result<Vec<u8>, EditError> {
-    fs::read(&path).map_err(|e| EditError::File(path, e))
+fn read<'a>(images: &'a (impl ImageSet + ?Sized), name: &str) -> Result<Cow<'a, [u8]>, EditError> {
+    images.read(name).map_err(|e| EditError::File(images.path(name), e))
+}
+
+fn write(images: &mut impl ImageSet, name: &str, bytes: Vec<u8>) -> Result<(), EditError> {
+    let written = images.write(name, bytes);
+    written.map_err(|e| EditError::File(images.path(name), e))
+}
+
+/// Returns the names of the images that begin with this.
+fn names(images: &impl ImageSet, prefix: &str) -> Result<Vec<String>, EditError> {
+    let names = images.names().map_err(|e| EditError::File(images.path(""), e))?;
+    let begin = names.into_iter().filter(|name| name.starts_with(prefix));
+    Ok(begin.filter(|name| name.ends_with(".img")).collect())
 }
 
 /// A process's memory as it will be restored.
@@ -63,96 +83,106 @@ pub(super) struct Edited {
     pub(super) unwritten: Vec<PageIndex>,
 }
 
-/// Replaces the images in `dir` so that processes are restored from templates where possible. Files at the paths
-/// `written` are not those of a layer. Returns the outcome for each process, in order.
+/// Replaces images so that processes are restored from templates where possible. Files at the paths `written` are not
+/// those of a layer. Returns the outcome for each process, in order.
 ///
 /// # Errors
-/// Returns an error when an image is missing or malformed. Then either no image was replaced, or the directory is
+/// Returns an error when an image is missing or malformed. Then either no image was replaced, or the images are
 /// unusable.
 pub(super) fn use_templates(
-    dir: &Path,
+    set: &mut impl ImageSet,
     processes: &[Process],
     written: &HashSet<PathBuf>,
 ) -> Result<Vec<Edited>, EditError> {
-    let image_path = |kind: &str, pid: u32| dir.join(format!("{kind}-{pid}.img"));
+    let name = |kind: &str, pid: u32| format!("{kind}-{pid}.img");
     let paths: Vec<_> = (FIRST_TEMPLATE..).map(held_path).take(processes.len()).collect();
-    let both = |p: &Process| Ok((read(image_path("mm", p.pid))?, read(image_path("pagemap", p.pid))?));
-    let images = processes.iter().map(both).collect::<Result<Vec<_>, EditError>>()?;
-    let files_path = dir.join("files.img");
-    let files = read(files_path.clone())?;
     let held = processes
         .iter()
         .map(|process| move |pages: Range<PageIndex>| process.page_map.holds_any(pages.start, pages.end));
     let held: Vec<_> = held.collect();
-    let asked: Vec<_> = std::iter::zip(&held, std::iter::zip(&images, &paths))
-        .take(MAPPED_MAX)
-        .map(|(holds_any, ((mm, pagemap), path))| TemplateProcess {
-            mm,
-            pagemap,
-            holds_any,
-            path,
-        })
-        .collect();
-    let lasting = |path: &str| is_of_a_layer(path) && !written.contains(Path::new(path));
-    let edited = map_templates(&files, &asked, lasting).map_err(|cause| EditError::Image {
-        name: "files.img".to_owned(),
-        cause,
-    })?;
-    let write = |path: PathBuf, bytes: &[u8]| fs::write(&path, bytes).map_err(|e| EditError::File(path, e));
+    let edited = {
+        let both = |p: &Process| Ok((read(set, &name("mm", p.pid))?, read(set, &name("pagemap", p.pid))?));
+        let images = processes.iter().map(both).collect::<Result<Vec<_>, EditError>>()?;
+        let asked: Vec<_> = std::iter::zip(&held, std::iter::zip(&images, &paths))
+            .take(MAPPED_MAX)
+            .map(|(holds_any, ((mm, pagemap), path))| TemplateProcess {
+                mm,
+                pagemap,
+                holds_any,
+                path,
+            })
+            .collect();
+        let lasting = |path: &str| is_of_a_layer(path) && !written.contains(Path::new(path));
+        let edited = map_templates(&read(set, FILES)?, &asked, lasting);
+        edited.map_err(|cause| EditError::Image {
+            name: FILES.to_owned(),
+            cause,
+        })?
+    };
     let mut done = Vec::with_capacity(processes.len());
-    for (at, process) in processes.iter().enumerate() {
-        let Some(edit) = edited.processes.get(at).and_then(Option::as_ref) else {
+    let mut edits = edited.processes.into_iter();
+    for process in processes {
+        let Some(edit) = edits.next().flatten() else {
             done.push(Edited::default());
             continue;
         };
-        write(image_path("mm", process.pid), &edit.mm)?;
+        write(set, &name("mm", process.pid), edit.mm)?;
         let (folded, unwritten) = if edit.folded.is_empty() {
             Default::default()
         } else {
-            write(image_path("pagemap", process.pid), &edit.pagemap)?;
-            let written = take_pages(
-                &dir.join(format!("pages-{}.img", edit.pages_id)),
-                &edit.folded,
-                &edit.kept,
-            )?;
-            let folded = fold(&edit.layout.folded, &edit.folded, &written);
-            if folded.0.len() != written.len() + folded.1.len() * PAGE as usize {
+            write(set, &name("pagemap", process.pid), edit.pagemap)?;
+            let pages = format!("pages-{}.img", edit.pages_id);
+            let (folded, kept) = {
+                let image = read(set, &pages)?;
+                let fewer = || EditError::File(set.path(&pages), fewer_pages());
+                let folded = fold(&edit.layout.folded, &edit.folded, &image).ok_or_else(fewer)?;
+                let kept = edit.kept.iter().map(|run| pages_at(run.at, run.pages, &image));
+                (folded, kept.collect::<Option<Vec<_>>>().ok_or_else(fewer)?.concat())
+            };
+            write(set, &pages, kept)?;
+            let taken: u64 = edit.folded.iter().map(|run| run.pages).sum();
+            if folded.0.len() as u64 != (taken + folded.1.len() as u64) * PAGE {
                 let why = io::Error::new(io::ErrorKind::InvalidData, "its pages are not those of the mappings");
-                return Err(EditError::File(image_path("pagemap", process.pid), why));
+                return Err(EditError::File(set.path(&name("pagemap", process.pid)), why));
             }
             folded
         };
-        let layout = edit.layout.clone();
         done.push(Edited {
-            layout,
+            layout: edit.layout,
             folded,
             unwritten,
         });
     }
-    write(files_path, &edited.files)?;
+    write(set, FILES, edited.files)?;
     Ok(done)
 }
 
-/// Builds the bytes of folded areas from the pages of `runs`, by address, as they were `written`. Also returns the
-/// pages that are in no run and are zero.
-fn fold(areas: &[FoldedArea], runs: &[EagerRun], written: &[u8]) -> (Vec<u8>, Vec<PageIndex>) {
-    let mut written = written.chunks_exact(PAGE as usize);
-    let mut runs = runs
+/// Returns `pages` pages of a pages image, from page `at` on. `None` if it has fewer.
+fn pages_at(at: u64, pages: u64, image: &[u8]) -> Option<&[u8]> {
+    let start = usize::try_from(at.checked_mul(PAGE)?).ok()?;
+    let length = usize::try_from(pages.checked_mul(PAGE)?).ok()?;
+    image.get(start..start.checked_add(length)?)
+}
+
+/// Builds the bytes of folded areas from the pages of `runs`, by address, in a pages image. Also returns the pages that
+/// are in no run and are zero. `None` if the image has fewer pages.
+fn fold(areas: &[FoldedArea], runs: &[EagerRun], image: &[u8]) -> Option<(Vec<u8>, Vec<PageIndex>)> {
+    let mut written = runs
         .iter()
-        .flat_map(|run| run.first.0..run.first.0 + run.pages)
+        .flat_map(|run| (0..run.pages).map(move |number| (run.first.0 + number, run.at + number)))
         .peekable();
     let pages: u64 = areas.iter().map(|a| a.area.pages).sum();
     let (mut folded, mut unwritten) = (Vec::with_capacity((pages * PAGE) as usize), Vec::new());
     for page in areas.iter().flat_map(|a| a.area.first.0..a.area.end().0) {
-        match runs.next_if_eq(&page).and_then(|_| written.next()) {
-            Some(bytes) => folded.extend_from_slice(bytes),
+        match written.next_if(|(number, _)| *number == page) {
+            Some((_, at)) => folded.extend_from_slice(pages_at(at, 1, image)?),
             None => {
                 folded.resize(folded.len() + PAGE as usize, 0);
                 unwritten.push(PageIndex(page));
             }
         }
     }
-    (folded, unwritten)
+    Some((folded, unwritten))
 }
 
 /// Gives the outputs the names that they have in all images restored by a prestarted CRIU. If another pipe has one of
@@ -160,21 +190,20 @@ fn fold(areas: &[FoldedArea], runs: &[EagerRun], written: &[u8]) -> (Vec<u8>, Ve
 ///
 /// # Errors
 /// Returns an error when the image is missing or malformed, or cannot be written.
-pub(crate) fn name_outputs(dir: &Path, notes: &mut [PipeNote]) -> Result<(), EditError> {
+pub(crate) fn name_outputs(images: &mut impl ImageSet, notes: &mut [PipeNote]) -> Result<(), EditError> {
     let named = |note: &PipeNote| {
         let at = OUTPUT_STREAMS.iter().position(|stream| *stream == note.stream)?;
         Some((pipe_number(&note.key)?, OUTPUT_PIPES[at]))
     };
     let numbers: HashMap<_, _> = notes.iter().filter_map(named).collect();
-    let path = dir.join("files.img");
-    let renumbered = renumber_pipes(&read(path.clone())?, &numbers).map_err(|cause| EditError::Image {
-        name: "files.img".to_owned(),
+    let renumbered = renumber_pipes(&read(images, FILES)?, &numbers).map_err(|cause| EditError::Image {
+        name: FILES.to_owned(),
         cause,
     })?;
     let Some(image) = renumbered.filter(|_| numbers.len() == notes.len()) else {
         return Ok(());
     };
-    fs::write(&path, image).map_err(|e| EditError::File(path, e))?;
+    write(images, FILES, image)?;
     for note in notes {
         if let Some(number) = pipe_number(&note.key).and_then(|number| numbers.get(&number)) {
             note.key = pipe_key(*number);
@@ -187,22 +216,19 @@ pub(crate) fn name_outputs(dir: &Path, notes: &mut [PipeNote]) -> Result<(), Edi
 ///
 /// # Errors
 /// Returns an error when an image is missing or malformed, or cannot be written, or when a thread's user is not `from`.
-pub(crate) fn become_user(dir: &Path, from: u32, to: u32) -> Result<(), EditError> {
+pub(crate) fn become_user(images: &mut impl ImageSet, from: u32, to: u32) -> Result<(), EditError> {
     if from == to {
         return Ok(());
     }
-    let listed = |e| EditError::File(dir.to_owned(), e);
-    for entry in fs::read_dir(dir).map_err(listed)? {
-        let name = entry.map_err(listed)?.file_name().to_string_lossy().into_owned();
-        if !name.starts_with("core-") || !name.ends_with(".img") {
-            continue;
-        }
-        let path = dir.join(&name);
-        let edited = with_user(&read(path.clone())?, from, to);
-        let edited = edited.map_err(|cause| EditError::Image { name, cause })?;
+    for name in names(images, "core-")? {
+        let edited = with_user(&read(images, &name)?, from, to);
+        let edited = edited.map_err(|cause| EditError::Image {
+            name: name.clone(),
+            cause,
+        })?;
         let stranger = || io::Error::new(io::ErrorKind::InvalidData, format!("a thread is not user {from}"));
-        let image = edited.ok_or_else(|| EditError::File(path.clone(), stranger()))?;
-        fs::write(&path, image).map_err(|e| EditError::File(path, e))?;
+        let image = edited.ok_or_else(|| EditError::File(images.path(&name), stranger()))?;
+        write(images, &name, image)?;
     }
     Ok(())
 }
@@ -212,8 +238,8 @@ pub(crate) fn become_user(dir: &Path, from: u32, to: u32) -> Result<(), EditErro
 ///
 /// # Errors
 /// Returns an error when an image is missing or malformed, or cannot be written.
-pub(crate) fn outlive_criu(dir: &Path, images: &Verified) -> Result<(), EditError> {
-    let first = images
+pub(crate) fn outlive_criu(images: &mut impl ImageSet, verified: &Verified) -> Result<(), EditError> {
+    let first = verified
         .processes
         .iter()
         .find(|process| process.tree.pid == FUNCTION_PID.cast_unsigned());
@@ -223,10 +249,12 @@ pub(crate) fn outlive_criu(dir: &Path, images: &Verified) -> Result<(), EditErro
             continue;
         }
         let name = format!("core-{}.img", thread.tid);
-        let path = dir.join(&name);
-        let edited = without_death_signal(&read(path.clone())?);
-        let edited = edited.map_err(|cause| EditError::Image { name, cause })?;
-        fs::write(&path, edited).map_err(|e| EditError::File(path, e))?;
+        let edited = without_death_signal(&read(images, &name)?);
+        let edited = edited.map_err(|cause| EditError::Image {
+            name: name.clone(),
+            cause,
+        })?;
+        write(images, &name, edited)?;
     }
     Ok(())
 }
@@ -236,8 +264,8 @@ pub(crate) fn outlive_criu(dir: &Path, images: &Verified) -> Result<(), EditErro
 ///
 /// # Errors
 /// Returns an error when the image is missing or malformed, or cannot be written.
-pub(crate) fn bind_by_whole_paths(dir: &Path, images: &Verified) -> Result<(), EditError> {
-    let sockets = images
+pub(crate) fn bind_by_whole_paths(images: &mut impl ImageSet, verified: &Verified) -> Result<(), EditError> {
+    let sockets = verified
         .files
         .iter()
         .filter_map(|(id, file)| Some((*id, file.usk.as_deref()?)));
@@ -246,12 +274,11 @@ pub(crate) fn bind_by_whole_paths(dir: &Path, images: &Verified) -> Result<(), E
     if paths.is_empty() {
         return Ok(());
     }
-    let path = dir.join("files.img");
-    let edited = name_unix_sockets(&read(path.clone())?, &paths).map_err(|cause| EditError::Image {
-        name: "files.img".to_owned(),
+    let edited = name_unix_sockets(&read(images, FILES)?, &paths).map_err(|cause| EditError::Image {
+        name: FILES.to_owned(),
         cause,
     })?;
-    fs::write(&path, edited).map_err(|e| EditError::File(path, e))
+    write(images, FILES, edited)
 }
 
 /// Removes from a dump what CRIU was given for it, and what it contains only because CRIU ran outside the sandbox:
@@ -260,20 +287,18 @@ pub(crate) fn bind_by_whole_paths(dir: &Path, images: &Verified) -> Result<(), E
 /// # Errors
 /// Returns an error when an image is missing or malformed, or cannot be written.
 pub(crate) fn forget_outside(dir: &Path) -> Result<(), EditError> {
-    let listed = |e| EditError::File(dir.to_owned(), e);
-    for entry in fs::read_dir(dir).map_err(listed)? {
-        let name = entry.map_err(listed)?.file_name();
-        let name = name.to_string_lossy();
+    let mut images = Directory(dir);
+    for name in images.names().map_err(|e| EditError::File(dir.to_owned(), e))? {
         let is_outside = name == "cgroup.img" || name.starts_with("userns-");
         if is_outside || name == PROBE_FILE || name == KNOWN_PATHS {
-            let path = dir.join(&*name);
+            let path = dir.join(&name);
             fs::remove_file(&path).map_err(|e| EditError::File(path, e))?;
         }
     }
-    let (path, ids) = (dir.join("inventory.img"), format!("ids-{FUNCTION_PID}.img"));
-    let edited = in_users_of(&read(path.clone())?, &read(dir.join(&ids))?);
+    let ids = format!("ids-{FUNCTION_PID}.img");
+    let edited = in_users_of(&read(&images, INVENTORY)?, &read(&images, &ids)?);
     let edited = edited.map_err(|cause| EditError::Image { name: ids, cause })?;
-    fs::write(&path, edited).map_err(|e| EditError::File(path, e))
+    write(&mut images, INVENTORY, edited)
 }
 
 /// Returns the user of the function's first process. It is either `earlier`, the host user of functions before each
@@ -281,9 +306,9 @@ pub(crate) fn forget_outside(dir: &Path) -> Result<(), EditError> {
 ///
 /// # Errors
 /// Returns an error when the image is missing or malformed.
-pub(crate) fn user_of(dir: &Path, earlier: u32) -> Result<u32, EditError> {
+pub(super) fn user_of(images: &impl ImageSet, earlier: u32) -> Result<u32, EditError> {
     let name = format!("core-{FUNCTION_PID}.img");
-    let is_earlier = with_user(&read(dir.join(&name))?, earlier, earlier);
+    let is_earlier = with_user(&read(images, &name)?, earlier, earlier);
     let is_earlier = is_earlier.map_err(|cause| EditError::Image { name, cause })?;
     Ok(is_earlier.map_or(FUNCTION_UID, |_| earlier))
 }
@@ -294,7 +319,7 @@ pub(crate) fn user_of(dir: &Path, earlier: u32) -> Result<u32, EditError> {
 /// Returns an error when its image is missing or malformed.
 pub(crate) fn adopts_orphans(dir: &Path) -> Result<bool, EditError> {
     let name = format!("core-{FUNCTION_PID}.img");
-    let adopts = images::adopts_orphans(&read(dir.join(&name))?);
+    let adopts = images::adopts_orphans(&read(&Directory(dir), &name)?);
     adopts.map_err(|cause| EditError::Image { name, cause })
 }
 
@@ -302,16 +327,10 @@ pub(crate) fn adopts_orphans(dir: &Path) -> Result<bool, EditError> {
 ///
 /// # Errors
 /// Returns an error when their image is missing or malformed.
-pub(crate) fn clocks(dir: &Path) -> Result<Clocks, EditError> {
-    let listed = |e| EditError::File(dir.to_owned(), e);
-    let mut name = "timens-0.img".to_owned();
-    for entry in fs::read_dir(dir).map_err(listed)? {
-        let found = entry.map_err(listed)?.file_name().to_string_lossy().into_owned();
-        if found.starts_with("timens-") {
-            name = found;
-        }
-    }
-    let times = clock_times(&read(dir.join(&name))?).map_err(|cause| EditError::Image { name, cause })?;
+pub(crate) fn clocks(images: &impl ImageSet) -> Result<Clocks, EditError> {
+    let found = names(images, "timens-")?.pop();
+    let name = found.unwrap_or_else(|| "timens-0.img".to_owned());
+    let times = clock_times(&read(images, &name)?).map_err(|cause| EditError::Image { name, cause })?;
     let signed = |(seconds, nanoseconds): (u64, u64)| (seconds.cast_signed(), nanoseconds.cast_signed());
     Ok(Clocks {
         monotonic: signed(times.monotonic),
@@ -338,23 +357,18 @@ pub(crate) fn let_be_read(dir: &Path) -> Result<(), EditError> {
 /// # Errors
 /// Returns an error when an image is missing or malformed, or cannot be written.
 pub(crate) fn join_time(dir: &Path) -> Result<(), EditError> {
-    let listed = |e| EditError::File(dir.to_owned(), e);
-    let names = fs::read_dir(dir)
-        .map_err(listed)?
-        .map(|entry| Ok(entry.map_err(listed)?.file_name().to_string_lossy().into_owned()));
-    let names = names.collect::<Result<Vec<String>, EditError>>()?;
-    let ids: Vec<PathBuf> = names
-        .iter()
-        .filter(|name| name.starts_with("ids-") && name.ends_with(".img"))
-        .map(|name| dir.join(name))
-        .collect();
-    let images = ids.iter().cloned().map(read).collect::<Result<Vec<_>, _>>()?;
-    let edited = in_criu_s_time(&read(dir.join("inventory.img"))?, &images);
+    let mut images = Directory(dir);
+    let ids = names(&images, "ids-")?;
+    let edited = {
+        let read_ids = ids.iter().map(|name| Ok(read(&images, name)?.into_owned()));
+        let read_ids = read_ids.collect::<Result<Vec<_>, EditError>>()?;
+        in_criu_s_time(&read(&images, INVENTORY)?, &read_ids)
+    };
     let edited = edited.map_err(|cause| EditError::Image {
         name: "ids".to_owned(),
         cause,
     })?;
-    let Some(OtherTime { clocks, ids: images }) = edited else {
+    let Some(OtherTime { clocks, ids: edited }) = edited else {
         return Ok(());
     };
     let (from, to) = (dir.join(format!("timens-{clocks}.img")), dir.join("timens-0.img"));
@@ -362,55 +376,43 @@ pub(crate) fn join_time(dir: &Path) -> Result<(), EditError> {
         return Ok(());
     }
     fs::rename(&from, &to).map_err(|e| EditError::File(from, e))?;
-    for (path, image) in std::iter::zip(ids, images) {
-        fs::write(&path, image).map_err(|e| EditError::File(path, e))?;
-    }
-    Ok(())
+    std::iter::zip(ids, edited).try_for_each(|(name, image)| write(&mut images, &name, image))
 }
 
 /// Makes CRIU restore these pages of a process, by address. [`use_templates`] has edited its images.
 ///
 /// # Errors
 /// Returns an error when an image is missing or malformed, or cannot be written.
-pub(super) fn make_eager(dir: &Path, pid: i32, pages: &[(PageIndex, Vec<u8>)]) -> Result<(), EditError> {
-    let path = dir.join(format!("pagemap-{pid}.img"));
+pub(super) fn make_eager(
+    images: &mut impl ImageSet,
+    pid: i32,
+    pages: &[(PageIndex, Vec<u8>)],
+) -> Result<(), EditError> {
+    let name = format!("pagemap-{pid}.img");
     let addresses: Vec<_> = pages.iter().map(|(page, _)| *page).collect();
-    let (id, image, order) = with_eager_pages(&read(path.clone())?, &addresses).map_err(|cause| EditError::Image {
-        name: format!("pagemap-{pid}.img"),
+    let eager = with_eager_pages(&read(images, &name)?, &addresses);
+    let (id, image, order) = eager.map_err(|cause| EditError::Image {
+        name: name.clone(),
         cause,
     })?;
-    let pages_path = dir.join(format!("pages-{id}.img"));
-    let before = read(pages_path.clone())?;
+    let pages_name = format!("pages-{id}.img");
     let mut after = Vec::with_capacity(order.len() * PAGE as usize);
-    for from in order {
-        let bytes = match from {
-            PageFrom::Image(at) => before.get((at * PAGE) as usize..((at + 1) * PAGE) as usize),
-            PageFrom::Added(index) => Some(pages[index].1.as_slice()),
-        };
-        let ended = || io::Error::new(io::ErrorKind::UnexpectedEof, "it has fewer pages than its pagemap says");
-        after.extend_from_slice(bytes.ok_or_else(|| EditError::File(pages_path.clone(), ended()))?);
+    {
+        let before = read(images, &pages_name)?;
+        for from in order {
+            let bytes = match from {
+                PageFrom::Image(at) => before.get((at * PAGE) as usize..((at + 1) * PAGE) as usize),
+                PageFrom::Added(index) => Some(pages[index].1.as_slice()),
+            };
+            after.extend_from_slice(bytes.ok_or_else(|| EditError::File(images.path(&pages_name), fewer_pages()))?);
+        }
     }
-    fs::write(&pages_path, after).map_err(|e| EditError::File(pages_path, e))?;
-    fs::write(&path, image).map_err(|e| EditError::File(path, e))
+    write(images, &pages_name, after)?;
+    write(images, &name, image)
 }
 
-/// Leaves only the pages `kept` in a pages image, and returns the pages `taken`.
-fn take_pages(path: &Path, taken: &[EagerRun], kept: &[EagerRun]) -> Result<Vec<u8>, EditError> {
-    let pages = read(path.to_owned())?;
-    let gather = |runs: &[EagerRun]| {
-        let slices = runs.iter().map(|run| {
-            let (start, length) = ((run.at * PAGE) as usize, (run.pages * PAGE) as usize);
-            pages.get(start..start + length)
-        });
-        let slices = slices.collect::<Option<Vec<_>>>();
-        slices.map(|s| s.concat()).ok_or_else(|| {
-            let ended = io::Error::new(io::ErrorKind::UnexpectedEof, "it has fewer pages than its pagemap says");
-            EditError::File(path.to_owned(), ended)
-        })
-    };
-    let (taken, kept) = (gather(taken)?, gather(kept)?);
-    fs::write(path, kept).map_err(|e| EditError::File(path.to_owned(), e))?;
-    Ok(taken)
+fn fewer_pages() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "it has fewer pages than its pagemap says")
 }
 
 /// Returns the memory addresses that the kernel touches before the pager can take faults on them. It does so for CRIU
@@ -419,26 +421,15 @@ fn take_pages(path: &Path, taken: &[EagerRun], kept: &[EagerRun]) -> Result<Vec<
 ///
 /// # Errors
 /// Returns an error when an image cannot be read.
-pub(crate) fn touched_early(dir: &Path) -> Result<Vec<u64>, EditError> {
+pub(crate) fn touched_early(images: &impl ImageSet) -> Result<Vec<u64>, EditError> {
     let mut addresses = Vec::new();
-    let listed = |e| EditError::File(dir.to_owned(), e);
-    for entry in fs::read_dir(dir).map_err(listed)? {
-        let name = entry.map_err(listed)?.file_name().to_string_lossy().into_owned();
-        if !name.ends_with(".img") {
-            continue;
-        }
-        if name.starts_with("mm-") {
-            let areas = argument_areas(&read(dir.join(&name))?).map_err(|cause| EditError::Image { name, cause })?;
-            let pages = areas.into_iter().filter(|area| !area.is_empty());
-            addresses
-                .extend(pages.flat_map(|area| (area.start / PAGE..area.end.div_ceil(PAGE)).map(|page| page * PAGE)));
-            continue;
-        }
-        if !name.starts_with("core-") {
-            continue;
-        }
-        let image = read(dir.join(&name))?;
-        let area = rseq_area(&image).map_err(|cause| EditError::Image { name, cause })?;
+    for name in names(images, "mm-")? {
+        let areas = argument_areas(&read(images, &name)?).map_err(|cause| EditError::Image { name, cause })?;
+        let pages = areas.into_iter().filter(|area| !area.is_empty());
+        addresses.extend(pages.flat_map(|area| (area.start / PAGE..area.end.div_ceil(PAGE)).map(|page| page * PAGE)));
+    }
+    for name in names(images, "core-")? {
+        let area = rseq_area(&read(images, &name)?).map_err(|cause| EditError::Image { name, cause })?;
         // An area may extend into a second page.
         addresses.extend(
             area.into_iter()
@@ -465,16 +456,21 @@ mod tests {
             file: "/lib.so".to_owned(),
             offset: 0,
         };
-        let run = |first| EagerRun {
+        let run = |first, at| EagerRun {
             first: PageIndex(first),
             pages: 1,
-            at: 0,
+            at,
         };
         let areas = [area(100, 4, 0), area(200, 1, 4)];
-        let written = [[0xa0; PAGE as usize], [0xa1; PAGE as usize], [0xa2; PAGE as usize]].concat();
-        let (folded, unwritten) = fold(&areas, &[run(100), run(103), run(200)], &written);
+        let image = [0xa0_u8, 0xff, 0xa1, 0xa2].map(|byte| [byte; PAGE as usize]).concat();
+        let runs = [run(100, 0), run(103, 2), run(200, 3)];
+        let (folded, unwritten) = fold(&areas, &runs, &image).unwrap();
         let first_bytes: Vec<u8> = folded.chunks_exact(PAGE as usize).map(|page| page[0]).collect();
         assert_eq!(first_bytes, [0xa0, 0, 0, 0xa1, 0xa2]);
         assert_eq!(unwritten, [PageIndex(101), PageIndex(102)]);
+        assert!(
+            fold(&areas, &runs, &image[..image.len() - 1]).is_none(),
+            "it has fewer pages"
+        );
     }
 }

@@ -35,10 +35,13 @@ impl Drop for ImagesDir {
     }
 }
 
-/// Writes a snapshot's images to `dir`, which does not exist yet.
-pub(super) async fn write_images(snapshot: &Snapshot, dir: &Path) -> Result<(), OpenError> {
-    snapshot.write_images(dir).await?;
-    // The images that are separate objects are fetched at once: one round trip.
+/// Writes what the worker has added to a snapshot's images to `dir`, which does not exist yet.
+pub(super) async fn write_extras(snapshot: &Snapshot, dir: &Path) -> Result<(), OpenError> {
+    std::fs::create_dir_all(dir).map_err(|cause| OpenError::Write {
+        path: dir.to_owned(),
+        cause,
+    })?;
+    // Those that are separate objects are fetched at once: one round trip.
     let extras = snapshot.extra_files().map(|name| {
         let path = dir.join(name);
         async move { snapshot.write_extra(name, &path).await }
@@ -51,16 +54,4 @@ pub(super) async fn write_images(snapshot: &Snapshot, dir: &Path) -> Result<(), 
 pub(super) fn size_of(dir: &Path) -> std::io::Result<u64> {
     let files = std::fs::read_dir(dir)?;
     files.map(|entry| Ok(entry?.metadata()?.len())).sum()
-}
-
-/// Returns the size of the pages that CRIU reads by itself.
-pub(super) fn size_of_pages(dir: &Path) -> std::io::Result<u64> {
-    let mut bytes = 0;
-    for entry in std::fs::read_dir(dir)? {
-        let entry = entry?;
-        if entry.file_name().to_string_lossy().starts_with("pages-") {
-            bytes += entry.metadata()?.len();
-        }
-    }
-    Ok(bytes)
 }

@@ -1,4 +1,4 @@
-//! How a snapshot is opened: its images are written, checked and edited, its template is made and filled.
+//! How a snapshot is opened: its images are read, checked and edited, its template is made and filled.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::Ordering;
@@ -11,16 +11,18 @@ use rekindle_init::protocol::FUNCTION_UID;
 use rekindle_pager::PageRef;
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::{Digest, Region, Snapshot, load_working_set};
-use rekindle_verify::verify;
+use rekindle_verify::verify_in_memory;
 use rekindle_wire::SnapshotId;
 use tokio::sync::{Semaphore, watch};
 
 use super::cache::Snapshots;
 use super::connections;
+use super::criu_images::CriuImages;
 use super::edit::{self, EditError};
 use super::error::SnapshotError;
 use super::expected::expected;
-use super::images_dir::{ImagesDir, size_of, size_of_pages, write_images};
+use super::image_set::ImagesInMemory;
+use super::images_dir::{ImagesDir, size_of, write_extras};
 use super::level::Charge;
 use super::lost_locks;
 use super::notes::{CaptureNotes, FILES_ARCHIVE};
@@ -45,11 +47,21 @@ impl Snapshots {
         writes_root: bool,
         ordered: Option<&str>,
     ) -> Result<Arc<OpenSnapshot>, SnapshotError> {
-        // Everything that can be requested by the snapshot's name is requested at once: one round trip.
-        let recorded = load_working_set(&self.store, id);
-        let (snapshot, recorded) = tokio::join!(Snapshot::open(&self.store, id), recorded);
-        let snapshot = snapshot.map_err(|e| SnapshotError::Open(id.clone(), e))?;
-        self.compare(id, snapshot.digest, ordered)?;
+        // Each opening has its own directory: instances may still use the files of an earlier one.
+        let opening = self.openings.fetch_add(1, Ordering::Relaxed);
+        let images_dir = ImagesDir::claim(self.dir.join(format!("{id}-{opening}")));
+        // Everything that can be requested by the snapshot's name is requested at once: one round trip. Images and
+        // working set are decoded in parallel.
+        let opened = async {
+            let snapshot = Snapshot::open(&self.store, id).await;
+            let snapshot = snapshot.map_err(|e| SnapshotError::Open(id.clone(), e))?;
+            self.compare(id, snapshot.digest, ordered)?;
+            let images = tokio::try_join!(snapshot.images(), write_extras(&snapshot, &images_dir));
+            let (images, ()) = images.map_err(|e| SnapshotError::Images(id.clone(), e))?;
+            Ok::<_, SnapshotError>((snapshot, ImagesInMemory::new(images)))
+        };
+        let (opened, recorded) = tokio::join!(opened, load_working_set(&self.store, id));
+        let (snapshot, mut images) = opened?;
         // The check runs in parallel with what follows, until the pages are needed.
         let recorded = self.check_working_set(id, recorded, &snapshot.processes);
         let cached = |chunk: &Digest| self.reader.is_cached(chunk);
@@ -65,23 +77,17 @@ impl Snapshots {
             Origin::Runtime { .. } | Origin::Import { .. } => None,
         };
         self.known.opened(id, function, chunks);
-        // Each opening has its own directory: instances may still use the files of an earlier one.
-        let opening = self.openings.fetch_add(1, Ordering::Relaxed);
-        let images_dir = ImagesDir::claim(self.dir.join(format!("{id}-{opening}")));
-        let writing = |e| SnapshotError::Images(id.clone(), e);
-        write_images(&snapshot, &images_dir).await.map_err(writing)?;
         let mut notes = CaptureNotes::read(&images_dir).map_err(|e| SnapshotError::Notes(id.clone(), e))?;
-        // The files checked here are the files restored: nobody else writes to the directory.
-        let recorded_uid = edit::user_of(&images_dir, uid).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
-        let verified = verify(&images_dir, &expected(recorded_uid, &notes.pipes, writes_root));
+        let recorded_uid = edit::user_of(&images, uid).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+        let verified = verify_in_memory(images.iter(), &expected(recorded_uid, &notes.pipes, writes_root));
         let verified = verified.map_err(|e| SnapshotError::Refused(id.clone(), e))?;
         let locks = lost_locks::of(&verified);
         let connections = connections::noted(&verified, &notes.connections);
         let connected = connections::sockets(&connections);
         let outputs = program::outputs(&notes.pipes);
-        let become_function = edit::become_user(&images_dir, recorded_uid, FUNCTION_UID);
+        let become_function = edit::become_user(&mut images, recorded_uid, FUNCTION_UID);
         become_function.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
-        let clocks = edit::clocks(&images_dir).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+        let clocks = edit::clocks(&images).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         // Only an image's root is written to.
         let written = match writes_root {
             true => originals::written(&images_dir),
@@ -89,11 +95,11 @@ impl Snapshots {
         };
         let written = written.map_err(|e| SnapshotError::Edit(id.clone(), EditError::File(FILES_ARCHIVE.into(), e)))?;
         let written = written.into_iter().chain(originals::nameless(&verified)).collect();
-        let edited = edit::use_templates(&images_dir, &snapshot.processes, &written);
+        let edited = edit::use_templates(&mut images, &snapshot.processes, &written);
         let edited = edited.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
-        let named = edit::name_outputs(&images_dir, &mut notes.pipes);
+        let named = edit::name_outputs(&mut images, &mut notes.pipes);
         named.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
-        let first = edit::touched_early(&images_dir).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+        let first = edit::touched_early(&images).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let layouts = std::iter::zip(&snapshot.processes, &edited);
         let templates = program::templates(layouts.map(|(process, edited)| (process.pid, &edited.layout)));
         let processes = std::iter::zip(&snapshot.processes, edited).map(|(process, edited)| ProcessMemory {
@@ -137,15 +143,15 @@ impl Snapshots {
         let brought = template.bring(&first).await;
         brought.map_err(|e| SnapshotError::FirstPages(id.clone(), e))?;
         for (pid, early) in template.anonymous_at(&first) {
-            edit::make_eager(&images_dir, pid, &early).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+            edit::make_eager(&mut images, pid, &early).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         }
-        edit::outlive_criu(&images_dir, &verified).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
-        edit::bind_by_whole_paths(&images_dir, &verified).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
-        edit::let_be_read(&images_dir).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+        edit::outlive_criu(&mut images, &verified).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+        edit::bind_by_whole_paths(&mut images, &verified).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let name = format!("{id}-{}", self.openings.fetch_add(1, Ordering::Relaxed));
         let program = self.compile(
             &name,
             EditedImages {
+                images: &images,
                 dir: &images_dir,
                 verified: &verified,
                 templates: &templates,
@@ -153,8 +159,8 @@ impl Snapshots {
                 connected: &connected,
             },
         );
-        let eager_bytes = size_of_pages(&images_dir).map_err(|e| SnapshotError::Measure(id.clone(), e))?;
-        let images = size_of(&images_dir).map_err(|e| SnapshotError::Measure(id.clone(), e))?;
+        let extras = size_of(&images_dir).map_err(|e| SnapshotError::Measure(id.clone(), e))?;
+        let (eager_bytes, bytes) = (images.bytes_of_pages(), extras + images.bytes());
         let room = TierRoom {
             tier: Arc::clone(&self.tier),
             starts: Arc::clone(&self.starts),
@@ -170,10 +176,10 @@ impl Snapshots {
             id: id.clone(),
             uid,
             clocks,
-            images_dir,
-            images: Charge::new(
+            images: CriuImages::new(images, images_dir),
+            images_charge: Charge::new(
                 self.tier.level(),
-                images + program.as_ref().map_or(0, RestoreProgram::bytes),
+                bytes + program.as_ref().map_or(0, RestoreProgram::bytes),
             ),
             notes,
             template,

@@ -9,10 +9,12 @@
 
 mod cache;
 pub(crate) mod connections;
+mod criu_images;
 pub(crate) mod dump_dir;
 mod edit;
 mod error;
 pub mod expected;
+mod image_set;
 mod images_dir;
 mod known;
 mod level;
@@ -37,6 +39,7 @@ pub(crate) use edit::{
     name_outputs, outlive_criu, touched_early,
 };
 pub use error::SnapshotError;
+pub(crate) use image_set::Directory;
 pub use images_dir::ImagesDir;
 pub use made_with::made_with;
 pub use memory_fs::{MemoryFs, MemoryFsError};

@@ -15,7 +15,7 @@ use rekindle_wire::{FunctionId, SnapshotId};
 use tokio::sync::watch;
 
 use super::connections::Connection;
-use super::images_dir::ImagesDir;
+use super::criu_images::CriuImages;
 use super::level::Charge;
 use super::notes::CaptureNotes;
 use super::program::RestoreProgram;
@@ -49,8 +49,8 @@ impl MemoryTier {
 pub struct OpenSnapshot {
     /// The snapshot id.
     pub id: SnapshotId,
-    /// Its images as CRIU reads them, on tmpfs; restores link to them.
-    pub images_dir: ImagesDir,
+    /// Its images as CRIU reads them.
+    pub(crate) images: CriuImages,
     /// The user set apart for its function, which identifies the function.
     pub uid: u32,
     /// The clocks of its processes.
@@ -68,7 +68,7 @@ pub struct OpenSnapshot {
     /// Held by whoever stores the working set.
     pub(super) storing: tokio::sync::Mutex<()>,
     /// Memory that the images take.
-    pub(super) images: Charge,
+    pub(super) images_charge: Charge,
     /// When it was last asked for.
     pub(super) restored: Mutex<Instant>,
     /// Where its memory was when it was opened.

@@ -19,13 +19,14 @@ use rekindle_restore_compiler::{
 };
 use rekindle_restore_program::message::Order;
 use rekindle_snapshotter::{OpenError, Snapshot, Store};
-use rekindle_verify::{Verified, VerifyError, verify};
+use rekindle_verify::{Verified, VerifyError, verify_in_memory};
 use rekindle_wire::SnapshotId;
 
 use super::connections;
 use super::edit::{self, EditError};
 use super::expected::expected;
-use super::images_dir::{ImagesDir, write_images};
+use super::image_set::{ImageSet, ImagesInMemory};
+use super::images_dir::{ImagesDir, write_extras};
 use super::memory_fs::{MemoryFs, MemoryFsError};
 use super::notes::{CaptureNotes, FILES_ARCHIVE, NotesError, PipeNote};
 use super::originals;
@@ -62,9 +63,11 @@ pub enum NoProgram {
 }
 
 /// Images to compile.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct EditedImages<'a> {
-    /// Their directory. They were edited to map templates.
+    /// They were edited to map templates.
+    pub(crate) images: &'a dyn ImageSet,
+    /// The directory of the archive of private files.
     pub(crate) dir: &'a Path,
     /// What they were before.
     pub(crate) verified: &'a Verified,
@@ -211,14 +214,14 @@ fn compile_images(edited: EditedImages<'_>) -> Result<(Compiled, Vec<u8>), NoPro
         let pid = process.tree.pid;
         memory.push(Memory {
             template: edited.templates.get(&pid).cloned().unwrap_or_default(),
-            eager: read_eager(edited.dir, &pid.to_string(), &mut pages)?,
+            eager: read_eager(edited.images, &pid.to_string(), &mut pages)?,
         });
     }
     let mut shared = BTreeMap::new();
     for number in shared_memory(images) {
         let name = format!("shmem-{number}");
-        if edited.dir.join(format!("pagemap-{name}.img")).exists() {
-            shared.insert(number, read_eager(edited.dir, &name, &mut pages)?);
+        if edited.images.contains(&format!("pagemap-{name}.img")) {
+            shared.insert(number, read_eager(edited.images, &name, &mut pages)?);
         }
     }
     // Names on the file systems, where they matter.
@@ -250,10 +253,11 @@ fn shared_memory(images: &Verified) -> BTreeSet<u64> {
 }
 
 /// Appends the pages that CRIU reads of a process or of shared memory to `all`. Returns where they are.
-fn read_eager(dir: &Path, of: &str, all: &mut Vec<u8>) -> Result<Vec<PageRun>, NoProgram> {
-    let read = |path: &Path| std::fs::read(path).map_err(|e| NoProgram::File(path.to_owned(), e));
-    let path = dir.join(format!("pagemap-{of}.img"));
-    let pagemap = PagemapImage::parse(&read(&path)?).map_err(|e| NoProgram::Pagemap(path, e))?;
+fn read_eager(images: &dyn ImageSet, of: &str, all: &mut Vec<u8>) -> Result<Vec<PageRun>, NoProgram> {
+    let failed = |name: &str, e| NoProgram::File(images.path(name), e);
+    let name = format!("pagemap-{of}.img");
+    let pagemap = images.read(&name).map_err(|e| failed(&name, e))?;
+    let pagemap = PagemapImage::parse(&pagemap).map_err(|e| NoProgram::Pagemap(images.path(&name), e))?;
     let (mut at, mut runs) = (all.len() as u64 / PAGE, Vec::new());
     for entry in pagemap.entries.iter().filter(|entry| !entry.lazy) {
         let (first, pages) = (entry.first.0, entry.pages);
@@ -265,11 +269,11 @@ fn read_eager(dir: &Path, of: &str, all: &mut Vec<u8>) -> Result<Vec<PageRun>, N
         });
         at += pages;
     }
-    let path = dir.join(format!("pages-{}.img", pagemap.pages_id));
-    all.extend(read(&path)?);
+    let name = format!("pages-{}.img", pagemap.pages_id);
+    all.extend_from_slice(&images.read(&name).map_err(|e| failed(&name, e))?);
     if all.len() as u64 != at * PAGE {
         let why = io::Error::new(io::ErrorKind::InvalidData, "its pages are not those of its pagemap");
-        return Err(NoProgram::File(path, why));
+        return Err(failed(&name, why));
     }
     Ok(runs)
 }
@@ -294,8 +298,8 @@ pub enum ShowError {
     NoProgram(SnapshotId, #[source] NoProgram),
 }
 
-/// Compiles a snapshot as this host would, and returns the program as text. Its images are in the directory `scratch`
-/// meanwhile.
+/// Compiles a snapshot as this host would, and returns the program as text. The archive of its private files is in the directory
+/// `scratch` meanwhile.
 ///
 /// # Errors
 /// Returns an error when the snapshot cannot be read, or has no program.
@@ -303,16 +307,21 @@ pub async fn show(store: &Store, id: &SnapshotId, scratch: &Path) -> Result<Stri
     let opening = |e| ShowError::Open(id.clone(), e);
     let snapshot = Snapshot::open(store, id).await.map_err(opening)?;
     let dir = ImagesDir::claim(scratch.join(id.as_str()));
-    write_images(&snapshot, &dir).await.map_err(opening)?;
+    write_extras(&snapshot, &dir).await.map_err(opening)?;
+    let mut images = ImagesInMemory::new(snapshot.images().await.map_err(opening)?);
     let notes = CaptureNotes::read(&dir).map_err(|e| ShowError::Notes(id.clone(), e))?;
     let edit = |e| ShowError::Edit(id.clone(), e);
     let written = originals::written(&dir).map_err(|e| edit(EditError::File(FILES_ARCHIVE.into(), e)))?;
-    let verified = verify(&dir, &expected(FUNCTION_UID, &notes.pipes, !written.is_empty()));
+    let verified = verify_in_memory(
+        images.iter(),
+        &expected(FUNCTION_UID, &notes.pipes, !written.is_empty()),
+    );
     let verified = verified.map_err(|e| ShowError::Refused(id.clone(), e))?;
     let written = written.into_iter().chain(originals::nameless(&verified)).collect();
-    let edited = edit::use_templates(&dir, &snapshot.processes, &written).map_err(edit)?;
+    let edited = edit::use_templates(&mut images, &snapshot.processes, &written).map_err(edit)?;
     let layouts = std::iter::zip(&snapshot.processes, &edited).map(|(process, edited)| (process.pid, &edited.layout));
     let compiled = compile_images(EditedImages {
+        images: &images,
         dir: &dir,
         verified: &verified,
         templates: &templates(layouts),

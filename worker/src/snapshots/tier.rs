@@ -148,7 +148,7 @@ impl Tier {
         for part in Part::ALL {
             let bytes = match part {
                 Part::Of(pages) => snapshot.template.there(pages),
-                Part::Whole => snapshot.images.bytes() + snapshot.template.bytes(),
+                Part::Whole => snapshot.images_charge.bytes() + snapshot.template.bytes(),
             };
             // A part that is hardly filled yet will grow.
             let bytes = bytes.max(LEAST);

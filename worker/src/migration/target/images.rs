@@ -21,8 +21,8 @@ use crate::snapshots::connections::{self, Connection};
 use crate::snapshots::expected::expected_to_travel;
 use crate::snapshots::lost_locks;
 use crate::snapshots::{
-    EditedImages, RestoreProgram, Snapshots, bind_by_whole_paths, clocks, join_time, let_be_read, name_outputs,
-    outlive_criu, outputs, template_run,
+    Directory, EditedImages, RestoreProgram, Snapshots, bind_by_whole_paths, clocks, join_time, let_be_read,
+    name_outputs, outlive_criu, outputs, template_run,
 };
 
 /// The bundle's content, as CRIU finds it.
@@ -99,16 +99,18 @@ pub(super) fn lay_out(
         let (from, to) = (eager_name(pid), format!("pages-{}.img", process.memory.pages_id));
         std::fs::rename(dir.join(from), dir.join(to)).map_err(|e| failed(&e))?;
     }
-    name_outputs(dir, &mut header.pipes).map_err(|e| failed(&e))?;
+    let mut images = Directory(dir);
+    name_outputs(&mut images, &mut header.pipes).map_err(|e| failed(&e))?;
     join_time(dir).map_err(|e| failed(&e))?;
-    let clocks = clocks(dir).map_err(|e| failed(&e))?;
-    outlive_criu(dir, &verified).map_err(|e| failed(&e))?;
-    bind_by_whole_paths(dir, &verified).map_err(|e| failed(&e))?;
+    let clocks = clocks(&images).map_err(|e| failed(&e))?;
+    outlive_criu(&mut images, &verified).map_err(|e| failed(&e))?;
+    bind_by_whole_paths(&mut images, &verified).map_err(|e| failed(&e))?;
     let_be_read(dir).map_err(|e| failed(&e))?;
     let began = Instant::now();
     let program = snapshots.compile(
         name,
         EditedImages {
+            images: &images,
             dir,
             verified: &verified,
             templates: &mapped_templates(&verified, &header.templates, &numbering),

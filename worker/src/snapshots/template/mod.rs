@@ -56,6 +56,15 @@ pub enum TemplateError {
     /// The images contain less than they should.
     #[error("the eager pages of snapshot {0} are fewer than its mappings: delete the snapshot and deploy again")]
     FoldedShort(String),
+    /// Its eager pages cannot be written to its file.
+    #[error("write the eager pages of the template of {snapshot}")]
+    Write {
+        /// The snapshot.
+        snapshot: String,
+        /// The kernel's error.
+        #[source]
+        source: std::io::Error,
+    },
     /// There is no address space.
     #[error("map {bytes} bytes of the template of {snapshot}")]
     Map {

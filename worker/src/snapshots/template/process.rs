@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -100,11 +101,12 @@ impl ProcessTemplate {
             let Some((bytes, behind)) = rest.split_at_checked((area.pages * PAGE) as usize) else {
                 return Err(TemplateError::FoldedShort(snapshot.to_owned()));
             };
-            // SAFETY: the area lies inside the mapping, as all of the layout does, and nobody else has the mapping yet.
-            unsafe {
-                let to = memory.as_mut_ptr().add((area.at * PAGE) as usize);
-                std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
-            }
+            // Written to the file, as a page fault for each page of the mapping takes longer.
+            let written = file.writable.write_all_at(bytes, area.at * PAGE);
+            written.map_err(|source| TemplateError::Write {
+                snapshot: snapshot.to_owned(),
+                source,
+            })?;
             rest = behind;
         }
         let bits = || PageBits::none(map.regions().iter().map(|r| r.payload.map_or(0, |_| r.pages)));
