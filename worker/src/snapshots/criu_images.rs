@@ -15,25 +15,31 @@ use super::notes::FILES_ARCHIVE;
 
 /// Images, and the directory that CRIU reads them from.
 pub(crate) struct CriuImages {
-    /// `None` once they are in the directory.
-    in_memory: Arc<Mutex<Option<ImagesInMemory>>>,
-    dir: ImagesDir,
+    files: Arc<Files>,
     written: OnceCell<()>,
+}
+
+struct Files {
+    /// `None` once they are in the directory.
+    in_memory: Mutex<Option<ImagesInMemory>>,
+    dir: ImagesDir,
 }
 
 impl CriuImages {
     /// Takes these images, and the directory of the worker's own files beside them.
     pub(super) fn new(images: ImagesInMemory, dir: ImagesDir) -> Self {
         Self {
-            in_memory: Arc::new(Mutex::new(Some(images))),
-            dir,
+            files: Arc::new(Files {
+                in_memory: Mutex::new(Some(images)),
+                dir,
+            }),
             written: OnceCell::new(),
         }
     }
 
     /// Returns the path of the archive of the function's private files.
     pub(crate) fn archive(&self) -> PathBuf {
-        self.dir.join(FILES_ARCHIVE)
+        self.files.dir.join(FILES_ARCHIVE)
     }
 
     /// Returns the directory with all images, which the first call writes. Restores link to them.
@@ -42,24 +48,54 @@ impl CriuImages {
     /// Returns an error when an image cannot be written. The next call tries again.
     pub(crate) async fn dir(&self) -> Result<&Path, EditError> {
         let write = || async {
-            let (images, dir) = (Arc::clone(&self.in_memory), self.dir.to_path_buf());
-            let failed = {
-                let dir = dir.clone();
-                move |e| EditError::File(dir, e)
-            };
-            let written = tokio::task::spawn_blocking(move || {
-                let mut images = images.lock();
-                if let Some(images) = images.as_ref() {
-                    images.write_to(&dir).map_err(|e| EditError::File(dir.clone(), e))?;
-                }
-                let_be_read(&dir)?;
-                *images = None;
-                Ok(())
-            });
+            let files = Arc::clone(&self.files);
+            let written = tokio::task::spawn_blocking(move || files.write()).await;
             // It fails only in a shutdown.
-            written.await.map_err(|e| failed(io::Error::other(e)))?
+            written.unwrap_or_else(|e| Err(EditError::File(self.files.dir.to_path_buf(), io::Error::other(e))))
         };
         self.written.get_or_try_init(write).await?;
-        Ok(&self.dir)
+        Ok(&self.files.dir)
+    }
+}
+
+impl Files {
+    fn write(&self) -> Result<(), EditError> {
+        let mut in_memory = self.in_memory.lock();
+        if let Some(images) = in_memory.as_ref() {
+            let written = images.write_to(&self.dir);
+            written.map_err(|e| EditError::File(self.dir.to_path_buf(), e))?;
+        }
+        let_be_read(&self.dir)?;
+        *in_memory = None;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn images_are_files_once_criu_restores_and_a_failure_loses_none() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("images");
+        let image = ("core-501.img".to_owned(), b"registers".to_vec());
+        let images = ImagesInMemory::new(BTreeMap::from([image]));
+        let images = CriuImages::new(images, ImagesDir::claim(path.clone()));
+        assert!(images.dir().await.is_err(), "there is no directory");
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(images.archive(), "archive").unwrap();
+        for _ in 0..2 {
+            let dir = images.dir().await.unwrap();
+            assert_eq!(std::fs::read(dir.join("core-501.img")).unwrap(), b"registers");
+            let mode = std::fs::metadata(images.archive()).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o644, "CRIU reads them as nobody");
+        }
+        assert!(images.files.in_memory.lock().is_none());
+        drop(images);
+        assert!(!path.exists());
     }
 }
