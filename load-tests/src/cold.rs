@@ -34,9 +34,8 @@ pub(crate) async fn measure(args: &Args, record: &mut Record, workload: Workload
     let mut options = platform::options(args, &[])?;
     store.be_used_by(&mut options);
     let mut platform = Platform::try_start(options)?;
-    let folder = workload.prepare()?;
-    platform.deployed(&folder)?;
-    platform.deployed(&workload.prepare_other(&folder)?)?;
+    platform.deployed(&workload.prepare()?)?;
+    platform.deployed(&workload.prepare_other()?)?;
     let ours = Ours::of(&platform, &workload.name());
     let other = Ours::of(&platform, &workload.other_name());
     for _ in 0..RESTORES_BEFORE {

@@ -96,9 +96,10 @@ impl Workload {
         Ok(fresh)
     }
 
-    /// The folder of another function, made from this one's.
-    pub(crate) fn prepare_other(self, folder: &Folder) -> Result<Folder> {
-        let other = Folder::copy(folder.path())?;
+    /// The folder of a function that shares no memory with this one: what is equal in both is stored once, and a host
+    /// with one has that of the other.
+    pub(crate) fn prepare_other(self) -> Result<Folder> {
+        let other = Folder::of("functions/samples/hello-python")?;
         other.set(&self.other_name(), &[])?;
         Ok(other)
     }
