@@ -96,8 +96,8 @@ impl Workload {
         Ok(fresh)
     }
 
-    /// The folder of a function that shares no memory with this one: what is equal in both is stored once, and a host
-    /// with one has that of the other.
+    /// The folder of a function that has none of the memory that this one touches: what is equal in two functions is
+    /// stored once, and a host that has one's has the other's.
     pub(crate) fn prepare_other(self) -> Result<Folder> {
         let other = Folder::of("functions/samples/hello-python")?;
         other.set(&self.other_name(), &[])?;

@@ -5,6 +5,7 @@
 //!  CRIU dump ──► directory ──► capture::publish ──► chunks/…, snapshots/ID/bundle, then snapshots/ID/manifest.json
 //!                                                                     │
 //!  CRIU restore ◄── directory ◄── Snapshot::write_images ◄── Snapshot::open
+//!  worker       ◄── images in memory ◄── Snapshot::images ◄────┘
 //!  pager        ◄── RegionReader (chunk cache on disk, else the store) ◄── PageMap::lookup(page)
 //! ```
 //!

@@ -53,7 +53,7 @@ pub fn verify_in_memory<'a>(
     images: impl Iterator<Item = (&'a str, &'a [u8])>,
     expected: &Expected,
 ) -> Result<Verified, VerifyError> {
-    verify_images(&directory::bounded(images, expected)?, expected)
+    verify_images(&directory::bounded(images)?, expected)
 }
 
 /// Checks images. Pure.

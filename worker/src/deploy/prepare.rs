@@ -312,8 +312,8 @@ impl Preparer {
         self.ended_by_itself(&warm.instance, ended).await.map_or(Ok(()), Err)
     }
 
-    /// Returns the error for a function that has ended like this, unless it was killed: what was may have been too large
-    /// for its checkpoint alone.
+    /// Returns the error for a function that has ended like this. `None` if it was killed: it may only have been too
+    /// large for its checkpoint.
     async fn ended_by_itself(&self, instance: &Instance, end: Option<FunctionState>) -> Option<ApiError> {
         let end = end.filter(|end| end.is_by_itself())?;
         let said = ended_before("its deploy was over", instance, end, 0);

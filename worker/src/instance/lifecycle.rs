@@ -235,9 +235,9 @@ impl Instance {
         Some(parts)
     }
 
-    /// Returns how its first process ended, if it did after it was ready and nobody had stopped it.
+    /// Returns how its first process ended, if it did after it was ready and the platform was not ending it.
     pub(crate) fn ended_as(&self) -> Option<FunctionState> {
-        self.end.get().copied()
+        self.end.get().copied().filter(|_| self.verdict().is_none())
     }
 
     /// Returns how many processes the kernel has killed at the memory limit since it became ready.

@@ -20,8 +20,8 @@ pub(crate) struct CriuImages {
 }
 
 struct Files {
-    /// `None` once they are in the directory.
-    in_memory: Mutex<Option<ImagesInMemory>>,
+    /// Those that are not in the directory yet.
+    in_memory: Mutex<ImagesInMemory>,
     dir: ImagesDir,
 }
 
@@ -30,7 +30,7 @@ impl CriuImages {
     pub(super) fn new(images: ImagesInMemory, dir: ImagesDir) -> Self {
         Self {
             files: Arc::new(Files {
-                in_memory: Mutex::new(Some(images)),
+                in_memory: Mutex::new(images),
                 dir,
             }),
             written: OnceCell::new(),
@@ -60,14 +60,9 @@ impl CriuImages {
 
 impl Files {
     fn write(&self) -> Result<(), EditError> {
-        let mut in_memory = self.in_memory.lock();
-        if let Some(images) = in_memory.as_ref() {
-            let written = images.write_to(&self.dir);
-            written.map_err(|e| EditError::File(self.dir.to_path_buf(), e))?;
-        }
-        let_be_read(&self.dir)?;
-        *in_memory = None;
-        Ok(())
+        let moved = self.in_memory.lock().move_to(&self.dir);
+        moved.map_err(|e| EditError::File(self.dir.to_path_buf(), e))?;
+        let_be_read(&self.dir)
     }
 }
 
@@ -94,7 +89,7 @@ mod tests {
             let mode = std::fs::metadata(images.archive()).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o644, "CRIU reads them as nobody");
         }
-        assert!(images.files.in_memory.lock().is_none());
+        assert_eq!(images.files.in_memory.lock().bytes(), 0, "they are in memory once");
         drop(images);
         assert!(!path.exists());
     }

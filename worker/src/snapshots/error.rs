@@ -18,8 +18,8 @@ pub enum SnapshotError {
     /// It belongs to no function.
     #[error("snapshot {0} was imported: no function can be restored from it")]
     Imported(SnapshotId),
-    /// Its images cannot be written.
-    #[error("write the images of snapshot {0}")]
+    /// Its images cannot be read, or the worker's own files beside them cannot be written.
+    #[error("read the images of snapshot {0}")]
     Images(SnapshotId, #[source] OpenError),
     /// Its images cannot be read.
     #[error("measure the images of snapshot {0}")]

@@ -85,13 +85,16 @@ impl ImagesInMemory {
         pages.map(|(_, bytes)| bytes.len() as u64).sum()
     }
 
-    /// Writes all of them to a directory. Blocks.
+    /// Moves all of them to a directory, so that each is in memory once. Those after a failure stay. Blocks.
     ///
     /// # Errors
     /// Returns an error when one cannot be written.
-    pub(crate) fn write_to(&self, dir: &Path) -> io::Result<()> {
-        self.iter()
-            .try_for_each(|(name, bytes)| std::fs::write(dir.join(name), bytes))
+    pub(crate) fn move_to(&mut self, dir: &Path) -> io::Result<()> {
+        while let Some(image) = self.0.first_entry() {
+            std::fs::write(dir.join(image.key()), image.get())?;
+            image.remove();
+        }
+        Ok(())
     }
 }
 

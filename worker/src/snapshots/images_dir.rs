@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use rekindle_snapshotter::{OpenError, Snapshot};
 
+use super::notes::{FILE as NOTES_FILE, FILES_ARCHIVE};
+
 /// A directory of images, removed on drop.
 pub struct ImagesDir(PathBuf);
 
@@ -35,14 +37,16 @@ impl Drop for ImagesDir {
     }
 }
 
-/// Writes what the worker has added to a snapshot's images to `dir`, which does not exist yet.
+/// Writes what the worker has added to a snapshot's images to `dir`, which does not exist yet. Nothing else is written:
+/// CRIU reads some images merely because they exist, and only images are verified.
 pub(super) async fn write_extras(snapshot: &Snapshot, dir: &Path) -> Result<(), OpenError> {
     std::fs::create_dir_all(dir).map_err(|cause| OpenError::Write {
         path: dir.to_owned(),
         cause,
     })?;
     // Those that are separate objects are fetched at once: one round trip.
-    let extras = snapshot.extra_files().map(|name| {
+    let own = |name: &&str| [NOTES_FILE, FILES_ARCHIVE].contains(name);
+    let extras = snapshot.extra_files().filter(own).map(|name| {
         let path = dir.join(name);
         async move { snapshot.write_extra(name, &path).await }
     });

@@ -56,27 +56,16 @@ impl Snapshots {
             let snapshot = Snapshot::open(&self.store, id).await;
             let snapshot = snapshot.map_err(|e| SnapshotError::Open(id.clone(), e))?;
             self.compare(id, snapshot.digest, ordered)?;
-            let images = tokio::try_join!(snapshot.images(), write_extras(&snapshot, &images_dir));
-            let (images, ()) = images.map_err(|e| SnapshotError::Images(id.clone(), e))?;
-            Ok::<_, SnapshotError>((snapshot, ImagesInMemory::new(images)))
+            let found_in = self.note_opened(id, &snapshot);
+            // Both end, even if one fails: what is written there must not be removed meanwhile.
+            let (images, extras) = tokio::join!(snapshot.images(), write_extras(&snapshot, &images_dir));
+            let images = extras.and(images).map_err(|e| SnapshotError::Images(id.clone(), e))?;
+            Ok::<_, SnapshotError>((snapshot, ImagesInMemory::new(images), found_in))
         };
         let (opened, recorded) = tokio::join!(opened, load_working_set(&self.store, id));
-        let (snapshot, mut images) = opened?;
+        let (snapshot, mut images, found_in) = opened?;
         // The check runs in parallel with what follows, until the pages are needed.
         let recorded = self.check_working_set(id, recorded, &snapshot.processes);
-        let cached = |chunk: &Digest| self.reader.is_cached(chunk);
-        let regions = snapshot.processes.iter().flat_map(|p| p.page_map.regions());
-        let chunks: BTreeSet<_> = regions.flat_map(Region::chunks).map(|chunk| chunk.id).collect();
-        let found_in = if chunks.iter().all(cached) {
-            MemoryTier::Disk
-        } else {
-            MemoryTier::S3
-        };
-        let function = match &snapshot.manifest.origin {
-            Origin::Function { function, .. } => Some(function.clone()),
-            Origin::Runtime { .. } | Origin::Import { .. } => None,
-        };
-        self.known.opened(id, function, chunks);
         let mut notes = CaptureNotes::read(&images_dir).map_err(|e| SnapshotError::Notes(id.clone(), e))?;
         let recorded_uid = edit::user_of(&images, uid).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let verified = verify_in_memory(images.iter(), &expected(recorded_uid, &notes.pipes, writes_root));
@@ -196,6 +185,23 @@ impl Snapshots {
             file_pages: OnceLock::new(),
             filling,
         }))
+    }
+
+    /// Notes that a snapshot is being opened. Returns where its memory is.
+    fn note_opened(&self, id: &SnapshotId, snapshot: &Snapshot) -> MemoryTier {
+        let cached = |chunk: &Digest| self.reader.is_cached(chunk);
+        let regions = snapshot.processes.iter().flat_map(|p| p.page_map.regions());
+        let chunks: BTreeSet<_> = regions.flat_map(Region::chunks).map(|chunk| chunk.id).collect();
+        let found_in = match chunks.iter().all(cached) {
+            true => MemoryTier::Disk,
+            false => MemoryTier::S3,
+        };
+        let function = match &snapshot.manifest.origin {
+            Origin::Function { function, .. } => Some(function.clone()),
+            Origin::Runtime { .. } | Origin::Import { .. } => None,
+        };
+        self.known.opened(id, function, chunks);
+        found_in
     }
 
     /// Compiles images into a program whose files begin with this name, or says why CRIU restores them.

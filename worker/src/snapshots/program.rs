@@ -298,8 +298,8 @@ pub enum ShowError {
     NoProgram(SnapshotId, #[source] NoProgram),
 }
 
-/// Compiles a snapshot as this host would, and returns the program as text. The archive of its private files is in the directory
-/// `scratch` meanwhile.
+/// Compiles a snapshot as this host would, and returns the program as text. Its notes and the archive of its private
+/// files are in the directory `scratch` meanwhile.
 ///
 /// # Errors
 /// Returns an error when the snapshot cannot be read, or has no program.

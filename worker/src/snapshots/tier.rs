@@ -7,7 +7,7 @@
 //! |---|---|
 //! | the rest of a template, a hole at a time | its chunks are read and decompressed, while nobody waits |
 //! | the working set of a template, a hole at a time | the same, and the next restore waits |
-//! | the snapshot as a whole, if no instance uses it | round trips to the store, and its images are written again |
+//! | the snapshot as a whole, if no instance uses it | round trips to the store, and its images are edited again |
 //!
 //! What nobody has touched for long is evicted by the same holes before memory runs short: see [`going`].
 //!

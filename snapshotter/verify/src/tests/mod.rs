@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use parts::Parts;
 use proptest::prelude::*;
 
-use crate::{Expected, Images, Verified, VerifyError, verify_images};
+use crate::{Expected, Images, Verified, VerifyError, verify_images, verify_in_memory};
 
 pub(super) fn check(images: &BTreeMap<String, Vec<u8>>, expected: &Expected) -> Result<Verified, VerifyError> {
     let borrowed: Images<'_> = images.iter().map(|(n, b)| (n.as_str(), b.as_slice())).collect();
@@ -44,6 +44,23 @@ type Case = (&'static str, fn(&mut Parts));
 fn assert_refused<const N: usize>(cases: [Case; N]) {
     for (expected, change) in cases {
         assert_eq!(broken(change), expected);
+    }
+}
+
+#[test]
+fn images_in_memory_have_no_other_files_beside_them() {
+    let check = |images: &BTreeMap<String, Vec<u8>>| {
+        let mut expected = Parts::expected();
+        expected.other_files = vec!["archive.tar".to_owned()];
+        let images = images.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()));
+        verify_in_memory(images, &expected).map(drop)
+    };
+    let mut images = good_images();
+    check(&images).unwrap();
+    for name in ["archive.tar", "netns-9.img"] {
+        images.insert(name.to_owned(), Vec::new());
+        assert!(matches!(check(&images), Err(VerifyError::Kind(refused)) if refused == name));
+        images.remove(name);
     }
 }
 
