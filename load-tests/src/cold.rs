@@ -25,8 +25,8 @@ const SETTLED: Duration = Duration::from_millis(1_500);
 /// Limit for the worker to report; then it has time to prepare an empty sandbox.
 const READY_LIMIT: Duration = Duration::from_secs(30);
 const POOL_FILLS: Duration = Duration::from_millis(700);
-/// What a worker has done since it started.
-const WORKERS: [&str; 2] = ["just started", "has restored another"];
+/// Whether a worker has restored another function since it started, and the name of that.
+const WORKERS: [(bool, &str); 2] = [(false, "just started"), (true, "has restored another")];
 
 /// Measures as many restores for each delay as requested.
 pub(crate) async fn measure(args: &Args, record: &mut Record, workload: Workload) -> Result<()> {
@@ -55,7 +55,7 @@ pub(crate) async fn measure(args: &Args, record: &mut Record, workload: Workload
     let first = args.delays.first().copied().unwrap_or_default();
     record.baseline("added to each request of the store, ms", first);
     for round in 0..args.cold {
-        for (worker, delay) in WORKERS
+        for ((has_restored, worker), delay) in WORKERS
             .iter()
             .flat_map(|worker| args.delays.iter().map(move |delay| (*worker, delay)))
         {
@@ -66,7 +66,7 @@ pub(crate) async fn measure(args: &Args, record: &mut Record, workload: Workload
                 (platform.workers_alive() == Some(1)).then_some(())
             });
             tokio::time::sleep(POOL_FILLS).await;
-            if worker == WORKERS[1] {
+            if has_restored {
                 other.fresh("restored").await?;
                 tokio::time::sleep(SETTLED).await;
             }
@@ -84,7 +84,7 @@ pub(crate) async fn measure(args: &Args, record: &mut Record, workload: Workload
         }
         eprintln!("cold: round {} of {}", round + 1, args.cold);
     }
-    for worker in WORKERS {
+    for (_, worker) in WORKERS {
         let p50 = |record: &Record, delay: u64| record.median(&row(worker, delay), FIRST_RESPONSE);
         for delay in &args.delays {
             if let (Some(base), Some(own), 1..) = (p50(record, first), p50(record, *delay), *delay) {

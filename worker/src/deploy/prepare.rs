@@ -258,10 +258,8 @@ impl Preparer {
             Ok(parts) => parts,
             // It may have ended before this task saw it ready.
             Err(error) => {
-                return Err(self
-                    .ended_by_itself(&instance, instance.ended_as())
-                    .await
-                    .unwrap_or(error));
+                let ended = self.ended_by_itself(&instance, instance.ended_as()).await;
+                return Err(ended.unwrap_or(error));
             }
         };
         phase(events, VersionState::Warming).await?;

@@ -219,7 +219,8 @@ impl Instance {
     }
 
     /// Ends it because the processes of its parts have ended like this, and takes these out; the inner `None` if they
-    /// were taken before. Returns `None`, and changes nothing, if it has been renewed since, more than `renewals` times.
+    /// were taken before. Returns `None`, and changes nothing, if it has been renewed since, more than `renewals`
+    /// times.
     pub(super) fn ended(&self, renewals: u64, end: FunctionState) -> Option<Option<Arc<RunningInstance>>> {
         let parts = {
             let mut parts = self.parts.lock();

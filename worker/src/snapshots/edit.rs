@@ -56,7 +56,7 @@ pub enum EditError {
     },
 }
 
-fn read<'a>(images: &'a (impl ImageSet + ?Sized), name: &str) -> Result<Cow<'a, [u8]>, EditError> {
+fn read<'a>(images: &'a impl ImageSet, name: &str) -> Result<Cow<'a, [u8]>, EditError> {
     images.read(name).map_err(|e| EditError::File(images.path(name), e))
 }
 

@@ -60,7 +60,6 @@ impl ImageSet for Directory<'_> {
 }
 
 /// Images in memory.
-#[derive(Default)]
 pub(crate) struct ImagesInMemory(BTreeMap<String, Vec<u8>>);
 
 impl ImagesInMemory {
