@@ -1,5 +1,6 @@
 # Rekindle: set-up, build, tests. `make` alone lists the targets.
-# Everything is built with one profile (release), so that dependencies are built once.
+# `up`, tests and lints use a profile that compiles quickly (release), what is measured and packaged one that runs
+# quickly (dist).
 
 SHELL := /bin/bash -o pipefail
 .DEFAULT_GOAL := help
@@ -33,8 +34,8 @@ export REKINDLE_MOTO_SERVER ?= $(QUEUE_SERVERS)/moto/bin/moto_server
 endif
 
 FN := $(CARGO_TARGET_DIR)/release/fn
-# Of the whole workspace's build: built by itself it would have other features of its dependencies, and so build them again.
-BENCH := $(CARGO_TARGET_DIR)/release/rekindle-bench
+DIST := $(CARGO_TARGET_DIR)/dist
+BENCH := $(DIST)/rekindle-bench
 TOOLS := $(FN_CACHE)/tools
 DENY := $(TOOLS)/bin/cargo-deny
 FUZZ := $(TOOLS)/bin/cargo-fuzz
@@ -47,7 +48,7 @@ LOAD_ARGS ?=
 SCENARIOS ?=
 DURATION ?= 30s
 
-.PHONY: package image image-test terraform-check terraform-validate bench-all bench-compare load traces trace fuzz help up down test check bench build clean packages test-packages setup test-rust test-functions test-packaging test-monitoring fmt clippy doc docs docs-check layers deny advisories shell
+.PHONY: package dist dist-setup image image-test terraform-check terraform-validate bench-all bench-compare load traces trace fuzz help up down test check bench build clean packages test-packages setup test-rust test-functions test-packaging test-monitoring fmt clippy doc docs docs-check layers deny advisories shell
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -76,7 +77,7 @@ check: fmt layers clippy doc docs-check shell terraform-check ## formatting, lin
 	@if [ -x $(DENY) ]; then $(MAKE) --no-print-directory deny; \
 	else echo "skipped: cargo-deny and its advisories: it is not installed; 'make deny' installs it (some minutes, once)"; fi
 
-bench: setup ## measure booted, restored and warm, next to plain starts, containers and stock CRIU
+bench: dist-setup ## measure booted, restored and warm, next to plain starts, containers and stock CRIU
 	@scripts/install-peers.sh
 	$(BENCH) $(BENCH_ARGS)
 
@@ -91,7 +92,7 @@ bench-all: ## the whole comparison, its plots drawn into docs/plots too, and eac
 
 A ?=
 B ?=
-bench-compare: setup ## compare two revisions in one run, or two records (A=main~5 B=HEAD)
+bench-compare: dist-setup ## compare two revisions in one run, or two records (A=main~5 B=HEAD)
 	@scripts/bench-compare.sh "$(A)" "$(B)" $(BENCH_ARGS)
 
 traces: ## start Jaeger on loopback, in memory, for what `fn up --traces` sends
@@ -100,9 +101,9 @@ traces: ## start Jaeger on loopback, in memory, for what `fn up --traces` sends
 
 ID ?=
 trace: ## print a trace from that Jaeger (ID=... for another than the newest)
-	@if [ -x $(BENCH) ]; then $(BENCH) trace $(ID); else echo "rekindle-bench is not built: 'make build' first" >&2; exit 1; fi
+	@if [ -x $(BENCH) ]; then $(BENCH) trace $(ID); else echo "rekindle-bench is not built: 'make dist' first" >&2; exit 1; fi
 
-load: setup ## put a platform under k6's scenarios and write a report (SCENARIOS=steady,spike DURATION=1m; LOAD_ARGS='--port 8080' for the running one)
+load: dist-setup ## put a platform under k6's scenarios and write a report (SCENARIOS=steady,spike DURATION=1m; LOAD_ARGS='--port 8080' for the running one)
 	@k6=$$(scripts/install-k6.sh) && { scripts/install-jaeger.sh > /dev/null || echo "load: goes on without a trace store" >&2; } && \
 	$(BENCH) load --k6 "$$k6" --duration $(DURATION) \
 		$(if $(SCENARIOS),--scenarios $(SCENARIOS)) $(LOAD_ARGS)
@@ -119,8 +120,8 @@ fuzz: $(FUZZ) ## give every parser damaged input for TIME=60 seconds each (TARGE
 $(FUZZ):
 	cargo install --locked --root $(TOOLS) --version '^0.13' cargo-fuzz
 
-package: setup ## make Debian packages below target/package: rekindle, and the runtimes' root filesystems
-	@packaging/build-deb.sh $(CARGO_TARGET_DIR)/release $(CARGO_TARGET_DIR)/package $(FN_CACHE)/runtimes
+package: dist-setup ## make Debian packages below target/package: rekindle, and the runtimes' root filesystems
+	@packaging/build-deb.sh $(DIST) $(CARGO_TARGET_DIR)/package $(FN_CACHE)/runtimes
 
 IMAGE := $(CARGO_TARGET_DIR)/package/rekindle$(addprefix -,$(SUITE)).raw
 image: package ## make a disk image for clouds, target/package/rekindle.raw (SIZE_MIB=4096, SUITE=bookworm for Debian 12)
@@ -131,11 +132,11 @@ image-test: $(IMAGE) ## boot that image in a virtual machine and have it run the
 	@packaging/tests/boot.sh $(IMAGE) $(CARGO_TARGET_DIR)/package/rekindle-runtimes_*.deb $(S3_SERVERS)/versitygw
 
 # Anew when the programs or what makes an image have changed.
-$(IMAGE): $(FN) $(wildcard packaging/image/* packaging/systemd/* packaging/*.sh)
+$(IMAGE): $(DIST)/fn $(wildcard packaging/image/* packaging/systemd/* packaging/*.sh)
 	@$(MAKE) image
 
-$(FN):
-	@$(MAKE) build
+$(DIST)/fn:
+	@$(MAKE) dist
 
 terraform-check: ## terraform/: formatting, linters where they are installed, assertions
 	@scripts/install-terraform-tools.sh parser && scripts/terraform-check.sh
@@ -146,6 +147,9 @@ terraform-validate: ## terraform/ with the real AWS provider, built once (ten to
 build: test-packages ## build everything
 	cargo build --release --locked --workspace $(CARGO_ARGS)
 
+dist: test-packages ## build what is packaged and measured, fully optimised (takes longer)
+	cargo build --profile dist --locked -p rekindle-cli -p rekindle-init -p rekindle-events -p rekindle-bench $(CARGO_ARGS)
+
 clean: ## remove what was built (not the platform's data)
 	cargo clean
 
@@ -154,6 +158,9 @@ packages test-packages:
 
 setup: build
 	@scripts/setup.sh host
+
+dist-setup: dist
+	@FN=$(DIST)/fn scripts/setup.sh host
 
 # With TEST_ARGS, what cargo makes of them; otherwise every test.
 test-rust: setup

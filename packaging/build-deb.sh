@@ -12,7 +12,7 @@ runtimes=${3:-}
 
 fail() { echo "build-deb: $*" >&2; exit 1; }
 for program in fn rekindle-init rekindle-events; do
-    [ -x "$bin/$program" ] || fail "$bin/$program is missing: run 'make build' first"
+    [ -x "$bin/$program" ] || fail "$bin/$program is missing: run 'make dist' first"
 done
 version=$("$bin/fn" --version | sed -n 's/^fn //p')
 [ -n "$version" ] || fail "$bin/fn does not say its version"

@@ -9,8 +9,8 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 a=${1:?usage: bench-compare.sh A B [options]} b=${2:?usage: bench-compare.sh A B [options]}
 shift 2
 cache=${FN_CACHE:-/var/cache/rekindle}/compare
-program=${CARGO_TARGET_DIR:-$here/target}/release/rekindle-bench
-[ -x "$program" ] || { echo "bench-compare: rekindle-bench is not built: 'make build' first" >&2; exit 1; }
+program=${CARGO_TARGET_DIR:-$here/target}/dist/rekindle-bench
+[ -x "$program" ] || { echo "bench-compare: rekindle-bench is not built: 'make dist' first" >&2; exit 1; }
 bench() { "$program" compare "$@"; }
 
 if [ -f "$a" ] && [ -f "$b" ]; then
@@ -35,9 +35,12 @@ programs() {
         # With the time of now: in one target directory, which has dependencies built once, files as old as their commit would pass for the
         # other revision's, built later.
         git -C "$here" archive "$1" | tar -x --touch -C "$work"
-        (cd "$work" && CARGO_TARGET_DIR=$cache/target cargo build --release --locked -p rekindle-cli -p rekindle-init) >&2
+        # As it is packaged: older revisions have no profile of its own for that.
+        local profile=dist
+        grep -q '^\[profile\.dist\]' "$work/Cargo.toml" || profile=release
+        (cd "$work" && CARGO_TARGET_DIR=$cache/target cargo build --profile "$profile" --locked -p rekindle-cli -p rekindle-init) >&2
         mkdir -p "$to.new"
-        cp "$cache/target/release/fn" "$cache/target/release/rekindle-init" "$to.new/"
+        cp "$cache/target/$profile/fn" "$cache/target/$profile/rekindle-init" "$to.new/"
         mv -T "$to.new" "$to"
         rm -rf "$work"
     fi

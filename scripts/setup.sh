@@ -8,7 +8,7 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
-target=${CARGO_TARGET_DIR:-$here/../target}
+fn=${FN:-${CARGO_TARGET_DIR:-$here/../target}/release/fn}
 cache=${FN_CACHE:-/var/cache/rekindle}
 criu_prefix=/usr/local/lib/rekindle/criu
 
@@ -78,7 +78,7 @@ install_missing() {
 }
 
 criu() {
-    [ -x "$target/release/fn" ] || fail "$target/release/fn is missing: run 'make build' first"
+    [ -x "$fn" ] || fail "$fn is missing: run 'make build' first"
     mkdir -p "$cache"
     local binary=$criu_prefix/criu stamp=$cache/criu-proved
     local prover
@@ -89,7 +89,7 @@ criu() {
         say "CRIU is proved"
         return
     fi
-    "$here/prove-criu.sh" "$target/release/fn" "$cache/criu-proof.log"
+    "$here/prove-criu.sh" "$fn" "$cache/criu-proof.log"
     identity > "$stamp"
 }
 
