@@ -20,7 +20,7 @@ use crate::table::{Grid, beside, notes, within};
 #[command(after_help = "\
 Examples:
   rekindle-bench compare before.json after.json           two records of the same part
-  rekindle-bench compare /tmp/a/release target/release    two builds, in turn in one run
+  rekindle-bench compare /tmp/a/dist target/dist          two builds, in turn in one run
   make bench-compare A=main~5 B=HEAD                      builds two revisions, then that")]
 pub(crate) struct CompareArgs {
     /// The first: a record, or a directory with `fn` and `rekindle-init`.

@@ -20,7 +20,7 @@ impl Programs {
     /// If one of them is not there.
     pub fn find(named: Option<&Path>) -> Result<Self> {
         let own = std::env::current_exe().context("the path of this program is not known")?;
-        // target/release/rekindle-bench, target/release/deps/loop-0123
+        // target/dist/rekindle-bench, target/release/deps/loop-0123
         let built = own.ancestors().skip(1).find(|dir| !dir.ends_with("deps"));
         let set = std::env::var_os("REKINDLE_BIN_DIR").map(PathBuf::from);
         let dir = named.map(Path::to_owned).or(set);
