@@ -41,7 +41,7 @@ pub(crate) async fn measure(args: &Args, record: &mut Record, workload: Workload
     for _ in 0..RESTORES_BEFORE {
         for function in [&ours, &other] {
             // The last of them settles too.
-            function.fresh("restored").await?;
+            function.start_and_remove("restored").await?;
             tokio::time::sleep(SETTLED).await;
         }
     }
@@ -67,7 +67,7 @@ pub(crate) async fn measure(args: &Args, record: &mut Record, workload: Workload
             });
             tokio::time::sleep(POOL_FILLS).await;
             if has_restored {
-                other.fresh("restored").await?;
+                other.start_and_remove("restored").await?;
                 tokio::time::sleep(SETTLED).await;
             }
             store.set_delay(Duration::from_millis(*delay));

@@ -95,10 +95,16 @@ impl Ours {
         Ok(Started { sample, reply })
     }
 
-    /// A fresh instance, gone when this returns.
-    pub(crate) async fn fresh(&self, start: &str) -> Result<Sample> {
+    /// A fresh instance of whatever function, gone when this returns.
+    pub(crate) async fn start_and_remove(&self, start: &str) -> Result<Started> {
         let started = self.start(start, &self.function, "/").await?;
         self.admin.remove_instance(started.instance())?;
+        Ok(started)
+    }
+
+    /// A fresh instance of the workload's function, gone when this returns.
+    pub(crate) async fn fresh(&self, start: &str) -> Result<Sample> {
+        let started = self.start_and_remove(start).await?;
         started.reply.of_function()?;
         Ok(started.sample)
     }
