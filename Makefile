@@ -48,7 +48,7 @@ LOAD_ARGS ?=
 SCENARIOS ?=
 DURATION ?= 30s
 
-.PHONY: package dist dist-setup image image-test terraform-check terraform-validate bench-all bench-compare load traces trace fuzz help up down test check bench build clean packages test-packages setup test-rust test-functions test-packaging test-monitoring fmt clippy doc docs docs-check layers deny advisories shell
+.PHONY: package dist dist-setup image image-test terraform-check terraform-validate bench-all bench-compare load traces trace fuzz help up down test check bench build clean packages test-packages setup test-rust test-criu test-functions test-packaging test-monitoring fmt clippy doc docs docs-check layers deny advisories shell
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -167,6 +167,11 @@ test-rust: setup
 	@scripts/install-oidc-provider.sh $(REKINDLE_OIDC) || true
 	$(if $(TEST_ARGS),cargo test --release --locked --workspace --no-fail-fast $(CARGO_ARGS) $(TEST_ARGS),scripts/run-tests.py $(CARGO_ARGS))
 
+# Restores that go by restore programs otherwise.
+CRIU_TESTS := restore differ clocks orphans unix_names state oracle
+test-criu: setup ## the tests of restores, with CRIU for all of them
+	FN_RESTORER=criu ONLY="$(CRIU_TESTS)" scripts/run-tests.py $(CARGO_ARGS)
+
 test-functions: setup
 	functions/tests/run.sh
 
@@ -193,10 +198,10 @@ docs: $(MDBOOK) docs-check ## build the book of docs/ into target/book
 $(MDBOOK):
 	cargo install --locked --root $(TOOLS) --version '^0.5' mdbook
 
-layers: ## no new circle of imports in any crate, and none from a lower room of the worker to a higher one
+layers: ## no import cycle in any crate, and no import from a lower layer of the worker to a higher one
 	@scripts/check-layers.py
 
-docs-check: ## links, contents and language of every *.md, and the commands they show
+docs-check: ## links, contents and language of every *.md, the commands they show, and the sentences of comments in *.rs
 	@scripts/check-docs.py $(FN)
 
 DENY_CHECKS ?= bans licenses sources

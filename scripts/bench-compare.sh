@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Compares two revisions: builds the programs of both, each in a checkout of its own, then measures them in one run, in turn. Two records
-# of `make bench` (files) are compared as they are. Built programs are kept by commit below $FN_CACHE/compare.
+# Compares two revisions: builds the programs of both, each in a checkout of its own, then measures them in one run, in
+# turn. Two records of `make bench` (files) are compared as they are. Built programs are kept by commit below
+# $FN_CACHE/compare.
 # usage: bench-compare.sh REVISION|RECORD REVISION|RECORD [OPTIONS OF rekindle-bench compare]
 set -euo pipefail
 shopt -s inherit_errexit # what `programs` runs to print a name must not go on after a failed build
@@ -32,8 +33,8 @@ programs() {
         mkdir -p "$cache"
         work=$(mktemp -d "$cache/.checkout.XXXXXX")
         echo "bench-compare: building ${1:0:12}" >&2
-        # With the time of now: in one target directory, which has dependencies built once, files as old as their commit would pass for the
-        # other revision's, built later.
+        # With the time of now: in one target directory, which has dependencies built once, files as old as their commit
+        # would pass for the other revision's, built later.
         git -C "$here" archive "$1" | tar -x --touch -C "$work"
         # As it is packaged: older revisions have no profile of its own for that.
         local profile=dist

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds a sample of functions/samples with AWS's client of its language in the cache, and prints its directory as the
-# last line. Tests deploy it, and run it under AWS's emulator. Idempotent: what was built before costs nothing. The first
-# time takes seconds for Go and Java, and one to two minutes for Node.js and Rust.
+# last line. Tests deploy it, and run it under AWS's emulator. Idempotent: what was built before costs nothing. The
+# first time takes seconds for Go and Java, and one to two minutes for Node.js and Rust.
 # usage: build-lambda-sample.sh go|java|node|rust [DEST]        (default: $FN_CACHE/lambda)
 set -euo pipefail
 

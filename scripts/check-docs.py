@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Checks the project's Markdown: links, the table of contents, the length of sentences, lines and cells, commands, files.
+Of the comments of Rust files it checks the length of sentences and lines.
 
 usage: check-docs.py [FN]        (FN: the built `fn`; without it commands are not checked)
 
-Standard library only, well below a second without `fn`. Prints a line for each finding; ends with 1 if there is any.
+Standard library only, a few seconds. Prints a line for each finding; ends with 1 if there is any.
 """
 
 import pathlib
@@ -13,9 +14,9 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BOOK = ROOT / "docs"
-WORDS, COLUMNS, CELL = 40, 120, 160
+WORDS, COLUMNS, CELL = 30, 120, 160
 # A decision is read by whoever has little time.
-DECISION_WORDS, DECISION_LENGTH = 30, 450
+DECISION_LENGTH = 450
 # What was said of a change stays as it was said; its links are checked.
 HISTORY = {"CHANGELOG.md"}
 # Pages whose command lines must be those of `fn`.
@@ -27,11 +28,13 @@ MARKER = re.compile(r"^(\s*)([-*+]|\d+\.)\s+")
 END = re.compile(r"(?<=[.!?])[*_)\"”]*\s+(?=[\"“(*_]*[A-Z0-9`\[])")
 # A file of the project, as prose names it: the end of its path.
 SOURCE = re.compile(r"`((?:[\w.-]+/)+[\w.-]+\.(?:rs|sh|py|toml|yaml|yml))`")
+# A comment that has its line to itself: what it says.
+COMMENT = re.compile(r"\s*//[/!]? ?(.*)")
 ABBREVIATION = re.compile(r"\b(e\.g|i\.e|cf|vs|etc|al|M|Fig|No)\.$")
 
 
-def pages():
-    command = ["git", "ls-files", "-co", "--exclude-standard", "-z", "*.md"]
+def pages(kind="*.md"):
+    command = ["git", "ls-files", "-co", "--exclude-standard", "-z", kind]
     listed = subprocess.check_output(command, cwd=ROOT, text=True)
     return sorted(path for name in listed.split("\0") if name and (path := ROOT / name).exists())
 
@@ -111,6 +114,18 @@ def sources(text, files=[]):
                 yield number, f"no file {name}"
 
 
+def tests(text, files=[]):
+    """Tests that a page names, as `FILE: name` or `FILE: beginning_…`, and that their file lacks."""
+    if not files:
+        files.extend(pages("*.rs"))
+    for named in re.finditer(r"`([\w./-]+\.rs):\s+(\w+)(…?)`", text):
+        name, test, rest = named.groups()
+        there = [path for path in files if f"/{path}".endswith("/" + name)]
+        wanted = re.compile(rf"fn {test}" + ("" if rest else r"\b"))
+        if not any(wanted.search(path.read_text()) for path in there):
+            yield text.count("\n", 0, named.start()) + 1, f"no test {name}: {test}"
+
+
 def sentences(text):
     """Sentences of the prose, each with the line its paragraph begins at. An item of a list is a paragraph."""
     block, first = [], 0
@@ -137,14 +152,11 @@ def words(text):
 
 
 def prose(name, text):
-    most, length = WORDS, 0
-    decision = re.match(r"docs/decisions/\d", name)
-    if decision:
-        most = DECISION_WORDS
+    length, decision = 0, re.match(r"docs/decisions/\d", name)
     for number, sentence in sentences(text):
         count = words(sentence)
         length += count
-        if count > most:
+        if count > WORDS:
             yield number, f"a sentence of {count} words: {sentence[:60]}…"
     if decision and length > DECISION_LENGTH:
         yield 1, f"a decision of {length} words"
@@ -158,11 +170,28 @@ def prose(name, text):
                     yield number, f"a cell of {len(shown(cell))} characters: {shown(cell)[:40]}…"
 
 
+def comments(text):
+    """Sentences and lines of a Rust file's comments that are too long. Code is read as an empty line."""
+    lines = text.split("\n")
+    plain = "\n".join(comment.group(1) if (comment := COMMENT.match(line)) else "" for line in lines)
+    for number, sentence in sentences(plain):
+        if (count := words(sentence)) > WORDS:
+            yield number, f"a sentence of {count} words: {sentence[:60]}…"
+    for (number, kind, content), line in zip(lines_of(plain), lines):
+        if kind == "prose" and " " in content and len(line) > COLUMNS:
+            yield number, f"a line of {len(line)} columns"
+
+
 def summary():
     text = (BOOK / "SUMMARY.md").read_text()
     listed = [target for _, target in LINK.findall(text)]
     for name in sorted({name for name in listed if listed.count(name) > 1}):
         yield "docs/SUMMARY.md", 1, f"{name} is listed twice"
+    for title, target in LINK.findall(text):
+        heading = (BOOK / target).read_text().split("\n", 1)[0].lstrip("# ")
+        told = re.search(r"versions? [\d to]+", heading)
+        if told and told.group().strip() not in title:
+            yield "docs/SUMMARY.md", 1, f"{target} has another heading: {heading}"
     for path in pages():
         if path.is_relative_to(BOOK) and path.name != "SUMMARY.md" and str(path.relative_to(BOOK)) not in listed:
             yield str(path.relative_to(ROOT)), 1, "not in docs/SUMMARY.md"
@@ -216,10 +245,13 @@ def findings(program):
             yield from ((name, *found) for found in prose(name, text))
             if not name.startswith("docs/tutorial/"):
                 yield from ((name, *found) for found in sources(text))
+                yield from ((name, *found) for found in tests(text))
         if program and name.startswith(COMMANDS):
             for number, command in command_lines(text):
                 if wrong := program.wrong(command):
                     yield name, number, f"{wrong}: {command}"
+    for path in pages("*.rs"):
+        yield from ((str(path.relative_to(ROOT)), *found) for found in comments(path.read_text()))
     yield from summary()
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the imports between the files of each crate: none in a circle, and in the worker none from a room to one in the
+"""Checks the imports between the files of each crate: none in a cycle, and in the worker none from a room to one in the
 same layer or in a higher one.
 
 usage: check-layers.py
@@ -147,7 +147,7 @@ class Crate:
         return found
 
 
-def circles(arrows):
+def cycles(arrows):
     """Strongly connected sets of more than one module (Tarjan)."""
     index, low, stack, on, found = {}, {}, [], set(), []
 
@@ -187,8 +187,8 @@ def findings():
                 continue
             crate = Crate(root)
             arrows = crate.arrows()
-            for part in circles(arrows):
-                yield f"a circle of {len(part)} files:"
+            for part in cycles(arrows):
+                yield f"an import cycle of {len(part)} files:"
                 for module in part:
                     for to, what in sorted(arrows[module].items()):
                         if to in part:

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Has the CRIU in PREFIX load GnuTLS and nftables when it first calls them, instead of at every start: with what they need they are 12 of its 20
-# libraries, and nothing of what the platform asks of CRIU calls them but its probe of the kernel. In the place of each is a library of the same name whose
-# functions load the real one. CRIU itself stays as it is. Idempotent. Needs a C compiler; without one it changes nothing, and says so.
+# Has the CRIU in PREFIX load GnuTLS and nftables when it first calls them, instead of at every start: with what they
+# need they are 12 of its 20 libraries, and nothing of what the platform asks of CRIU calls them but its probe of the
+# kernel. In the place of each is a library of the same name whose functions load the real one. CRIU itself stays as it
+# is. Idempotent. Needs a C compiler; without one it changes nothing, and says so.
 # usage: defer-libraries.sh PREFIX
 set -euo pipefail
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# scripts/failed-tests.sh LOG: the names of the tests that failed in cargo test's output LOG, on one line. None if anything else went wrong, too:
-# a build, a process that did not live to tell which test it was in.
+# scripts/failed-tests.sh LOG: the names of the tests that failed in cargo test's output LOG, on one line. None if
+# anything else went wrong, too: a build, a process that did not live to tell which test it was in.
 set -euo pipefail
 
 awk '

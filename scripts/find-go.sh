@@ -1,5 +1,5 @@
-# Sourced by scripts that build a tool from the Go module proxy. `find_go TOOL` prints the path of a Go that can fetch the
-# newer toolchain a module asks for by itself, or says on standard error what to do and fails.
+# Sourced by scripts that build a tool from the Go module proxy. `find_go TOOL` prints the path of a Go that can fetch
+# the newer toolchain a module asks for by itself, or says on standard error what to do and fails.
 # shellcheck shell=bash
 
 # find_go TOOL [CONSEQUENCE]: the consequence is what is missing without the tool.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Finds Jaeger v2, the trace store that `fn up --traces` and `make load` send spans to, or builds it from the Go module proxy, and
-# prints its path as the last line. Idempotent: what is on PATH, or was built before, costs nothing.
+# Finds Jaeger v2, the trace store that `fn up --traces` and `make load` send spans to, or builds it from the Go module
+# proxy, and prints its path as the last line. Idempotent: what is on PATH, or was built before, costs nothing.
 # usage: install-jaeger.sh [DEST]        (default: $FN_CACHE/tools; DEST/bin/jaeger is the binary)
 # Its own default configuration listens on every interface: start it with load-tests/jaeger.yaml.
 set -euo pipefail

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Finds k6, which `make load` drives the platform with, or builds it from the Go module proxy, and prints its path as the last
-# line. Idempotent: what is on PATH, or was built before, costs nothing.
+# Finds k6, which `make load` drives the platform with, or builds it from the Go module proxy, and prints its path as
+# the last line. Idempotent: what is on PATH, or was built before, costs nothing.
 # usage: install-k6.sh [DEST]        (default: $FN_CACHE/tools; DEST/bin/k6 is the binary)
 # Run it as `k6 run --no-usage-report`: without that it reports itself to its makers.
 set -euo pipefail

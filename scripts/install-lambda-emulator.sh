@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds AWS's runtime interface emulator from the Go module proxy and prints its path as the last line; tests compare the
-# platform's answers with its. Idempotent: what was built before costs nothing. Takes some seconds.
+# Builds AWS's runtime interface emulator from the Go module proxy and prints its path as the last line; tests compare
+# the platform's answers with its. Idempotent: what was built before costs nothing. Takes some seconds.
 # usage: install-lambda-emulator.sh [DEST]        (default: $FN_CACHE/tools; DEST/bin/aws-lambda-rie is the binary)
 set -euo pipefail
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs the container engines that `make bench` measures beside the platform, from Debian's packages: crun, runc, podman. What is on PATH
-# already is left alone. What cannot be had is said, and reported by the benchmark as missing: that is no failure.
+# Installs the container engines that `make bench` measures beside the platform, from Debian's packages: crun, runc,
+# podman. What is on PATH already is left alone. What cannot be had is said, and reported by the benchmark as missing:
+# that is no failure.
 # usage: install-peers.sh
 set -euo pipefail
 

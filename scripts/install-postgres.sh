@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs PostgreSQL's programs from Debian, for the tests that run on a server of their own; no server is set up or started. A cluster's
-# database is an existing one. Idempotent: quick when it is there.
+# Installs PostgreSQL's programs from Debian, for the tests that run on a server of their own; no server is set up or
+# started. A cluster's database is an existing one. Idempotent: quick when it is there.
 # usage: install-postgres.sh
 set -euo pipefail
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Finds promtool, which checks and tests the Prometheus rules, or takes it out of Debian's package of Prometheus without installing that, as
-# it would start a server. Prints its path as the last line. Idempotent.
+# Finds promtool, which checks and tests the Prometheus rules, or takes it out of Debian's package of Prometheus without
+# installing that, as it would start a server. Prints its path as the last line. Idempotent.
 # usage: install-promtool.sh [DEST]        (default: $FN_CACHE/tools; DEST/bin/promtool is the binary)
 set -euo pipefail
 

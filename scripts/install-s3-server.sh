@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds an S3 server that is not ours from the Go module proxy; the tests of the store run against it too. Rekindle itself needs
-# none of them: they are test tools, processes of their own. Idempotent: the same version already in DEST costs nothing.
+# Builds an S3 server that is not ours from the Go module proxy; the tests of the store run against it too. Rekindle
+# itself needs none of them: they are test tools, processes of their own. Idempotent: the same version already in DEST
+# costs nothing.
 # usage: install-s3-server.sh versitygw|minio DEST
 #        then REKINDLE_VERSITYGW=DEST/versitygw REKINDLE_MINIO=DEST/minio make test
 set -euo pipefail

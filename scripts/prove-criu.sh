@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Sees to it that CRIU works here: proved by a real checkpoint, restored eagerly and through our pager (`criu check` passes where that
-# fails). Takes the one in the private prefix, else a copy of the system's, else installs a newer one. Needs root.
+# Sees to it that CRIU works here: proved by a real checkpoint, restored eagerly and through our pager (`criu check`
+# passes where that fails). Takes the one in the private prefix, else a copy of the system's, else installs a newer one.
+# Needs root.
 # usage: prove-criu.sh [FN [LOG]]        (default: the fn on PATH, no log kept)
 set -euo pipefail
 

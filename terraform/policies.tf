@@ -1,8 +1,9 @@
-# What each role may do, and no more. Gateways touch no object; workers add objects; schedulers collect what nobody needs.
+# What each role may do, and no more. Gateways touch no object; workers add objects; schedulers collect what nobody
+# needs.
 
 locals {
-  # What workers put. What snapshots are made of is put once, if absent, so that nobody exchanges it. Put over what may be there are hints, which readers
-  # check, and notes of what is being published.
+  # What workers put. What snapshots are made of is put once, if absent, so that nobody exchanges it. Put over what may
+  # be there are hints, which readers check, and notes of what is being published.
   put_once     = ["snapshots/*/manifest.json", "snapshots/*/bundle", "snapshots/*/extra/*", "chunks/*", "layers/*"]
   put_over     = ["snapshots/*/working-set", "snapshots/*/files", "publishing/*"]
   put_in_parts = ["snapshots/*/extra/*", "layers/*"]

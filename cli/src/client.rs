@@ -197,7 +197,7 @@ impl Client {
             } else if e.is_timeout() {
                 anyhow!(e).context(format!("{} did not answer in time", self.base))
             } else {
-                anyhow!(e).context(format!("the call to {} broke off", self.base))
+                anyhow!(e).context(format!("the call to {} was interrupted", self.base))
             }
         })
     }
@@ -213,7 +213,7 @@ impl Client {
         let body = response
             .bytes()
             .await
-            .with_context(|| format!("the answer of {} broke off", self.base))?;
+            .with_context(|| format!("the response of {} ended early", self.base))?;
         E::decode(&body).with_context(|| format!("{}: the answer is not what this version of fn understands", at.uri()))
     }
 

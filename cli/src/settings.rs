@@ -91,7 +91,6 @@ pub(crate) struct Setting {
 /// A command line with what the file says put into it.
 #[derive(Debug)]
 pub(crate) struct Completed {
-    /// The words.
     pub(crate) words: Vec<OsString>,
     /// The file and the options that came from it, if any did.
     pub(crate) from: Option<(PathBuf, Vec<String>)>,

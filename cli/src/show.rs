@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use comfy_table::{ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rekindle_wire::ApiError;
-use rekindle_wire::manifest::{Base, Runtime};
+use rekindle_wire::function_config::{Base, Runtime};
 use serde::Serialize;
 
 use crate::terminal::{COLOURS, PLAIN, harmless, harmless_but_colours, json_escaped};

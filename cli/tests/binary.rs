@@ -113,12 +113,12 @@ fn without_a_platform_every_client_command_says_how_to_start_one() {
 }
 
 #[test]
-fn a_manifest_that_is_wrong_costs_no_upload() {
+fn a_config_that_is_wrong_costs_no_upload() {
     let dir = tempfile::tempdir().unwrap();
     assert!(rekindle(dir.path(), &["init", "greet"]).status.success());
-    let manifest = dir.path().join("greet/fn.toml");
-    let text = fs::read_to_string(&manifest).unwrap();
-    fs::write(&manifest, format!("colour = \"red\"\n{text}")).unwrap();
+    let config = dir.path().join("greet/fn.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, format!("colour = \"red\"\n{text}")).unwrap();
     let output = rekindle(dir.path(), &["deploy", "greet"]);
     assert_eq!(output.status.code(), Some(1));
     let told = err(&output);
@@ -210,8 +210,8 @@ fn the_installed_criu_restores_eagerly_and_through_the_pager() {
     assert_eq!(left_behind(dir.path()), Vec::<String>::new());
 }
 
-/// Proves a CRIU that does `lazily` instead of a lazy restore, and everything else as the real one does. The lazy restore
-/// must be what fails; what is said of it.
+/// Proves a CRIU that does `lazily` instead of a lazy restore, and everything else as the real one does. The lazy
+/// restore must be what fails; what is said of it.
 fn lazy_failure(criu: &str, name: &str, lazily: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
     let body = format!("case \" $* \" in *\" --lazy-pages \"*) {lazily};; esac\nexec {criu} \"$@\"");

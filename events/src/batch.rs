@@ -1,6 +1,6 @@
-//! What is done with a batch, from when it is complete until each of its messages is settled: invoked with, held for
-//! as long as that takes, and then removed, given back, or put among the dead letters. One that is too large to be
-//! passed on is invoked with in parts, one after the other.
+//! What is done with a batch, from when it is complete until each of its messages is settled. It is invoked with, and
+//! held for as long as that takes. Then it is removed, given back, or put among the dead letters. One that is too large
+//! to be passed on is invoked with in parts, one after the other.
 //!
 //! ```text
 //! received ──> invoked ── succeeded ──> removed
@@ -24,6 +24,7 @@ use async_trait::async_trait;
 use http::{HeaderMap, HeaderValue};
 use parking_lot::Mutex;
 use rekindle_wire::api::{SourceInfo, SourceState};
+use rekindle_wire::error::chain;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
@@ -33,7 +34,7 @@ use crate::gateway::{Gateway, Invocation, Notice, TellError};
 use crate::metrics::Metrics;
 use crate::pace::Pace;
 use crate::progress::Progress;
-use crate::queue::{Message, Queue, QueueError, chain};
+use crate::queue::{Message, Queue, QueueError};
 use crate::verdict::Verdict;
 
 /// How long a batch that is refused is held. Then others may try.

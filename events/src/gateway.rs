@@ -10,12 +10,12 @@ use http::{HeaderMap, StatusCode};
 use rekindle_identity::{CallError, Transport};
 use rekindle_wire::api::{SourceInfo, SourceReports};
 use rekindle_wire::destination::EVENT;
+use rekindle_wire::error::chain;
 use rekindle_wire::headers::{IDEMPOTENCY_KEY, TRACEPARENT};
 use rekindle_wire::interface::Endpoint as _;
 use rekindle_wire::interface::users::{Invoke, ReportSources};
 use rekindle_wire::{ApiError, FunctionId, Namespace};
 
-use crate::queue::chain;
 use crate::verdict::{Verdict, judge};
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
@@ -116,7 +116,7 @@ impl Gateway {
         let status = response.status();
         let Some(body) = read(response, LIST_MAX)
             .await
-            .context("the gateway's answer broke off")?
+            .context("the gateway's response ended early")?
         else {
             bail!("the gateway's answer is too long");
         };
@@ -175,7 +175,7 @@ impl Gateway {
                 reason: format!("413: {}", chain(&error)),
             },
             Err(error) => Verdict::Failed {
-                reason: format!("the answer broke off: {}", chain(&error)),
+                reason: format!("the response ended early: {}", chain(&error)),
                 after: None,
                 is_overloaded: false,
             },

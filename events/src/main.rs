@@ -5,7 +5,7 @@
 //! any number of these programs run beside each other, and one that is killed loses nothing.
 //!
 //! `follow` has a `reader` for each source. A reader receives batches from a `queue` (`nats`, `sqs`), and `batch` has
-//! each processed: an `event` is made of it, the `gateway` invokes the function, and the `verdict` says what becomes of
+//! each processed. An `event` is made of it, the `gateway` invokes the function, and the `verdict` says what becomes of
 //! its messages. `pace` says how many are in flight.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test ends at the first surprise"))]
@@ -42,7 +42,7 @@ use crate::config::Config;
 use crate::follow::Follower;
 use crate::gateway::Gateway;
 use crate::metrics::Metrics;
-use crate::server::Told;
+use crate::server::ServerState;
 
 /// Reads queues and invokes functions with their messages.
 #[derive(Debug, Parser)]
@@ -98,7 +98,7 @@ async fn serve(config: Config, gateway: Gateway) -> Result<()> {
     let (config, metrics, name) = (Arc::new(config), Arc::new(Metrics::new()), name());
     tracing::info!(reader = name, listen = %config.listen, gateway = config.gateway, "reading sources of events");
     let follower = Follower::new(config, gateway, Arc::clone(&metrics), name);
-    let told = Told {
+    let told = ServerState {
         metrics,
         heard: follower.heard(),
     };

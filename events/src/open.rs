@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use rekindle_wire::api::SourceInfo;
+use rekindle_wire::error::chain;
 use rekindle_wire::event_source::QueueKind;
 
 use crate::config::Config;
 use crate::nats::NatsQueue;
-use crate::queue::{Queue, chain};
+use crate::queue::Queue;
 use crate::sqs::SqsQueue;
 
 /// Connects to the queue of a source, if the operator allows it.

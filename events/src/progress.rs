@@ -13,7 +13,6 @@ impl Progress {
         self.0.lock().clone()
     }
 
-    /// Changes it.
     pub(crate) fn change(&self, change: impl FnOnce(&mut SourceProgress)) {
         change(&mut self.0.lock());
     }

@@ -104,14 +104,3 @@ pub(crate) const DEAD_SOURCE: &str = "Rekindle-Source";
 pub(crate) const DEAD_REASON: &str = "Rekindle-Reason";
 pub(crate) const DEAD_DELIVERIES: &str = "Rekindle-Deliveries";
 pub(crate) const DEAD_ID: &str = "Rekindle-Message-Id";
-
-/// An error and its causes in one line.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        text.push_str(&format!(": {next}"));
-        cause = next.source();
-    }
-    text
-}

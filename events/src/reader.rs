@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rekindle_wire::api::SourceState;
+use rekindle_wire::error::chain;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
 use crate::batch::Batches;
 use crate::config::Config;
 use crate::open::open;
-use crate::queue::{Message, Queue, QueueError, Wanted, chain};
+use crate::queue::{Message, Queue, QueueError, Wanted};
 
 /// Interval at which the lag is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(2);

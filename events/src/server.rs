@@ -18,16 +18,16 @@ use crate::metrics::Metrics;
 /// How long the gateway may be silent.
 const HEARD_WITHIN: Duration = Duration::from_secs(30);
 
-/// What is told.
+/// What the routes answer from.
 #[derive(Clone)]
-pub(crate) struct Told {
+pub(crate) struct ServerState {
     pub(crate) metrics: Arc<Metrics>,
     /// When sources were last listed.
     pub(crate) heard: Arc<Mutex<Option<Instant>>>,
 }
 
 /// Serves until it is to stop.
-pub(crate) async fn serve(listener: TcpListener, told: Told, stop: CancellationToken) -> std::io::Result<()> {
+pub(crate) async fn serve(listener: TcpListener, told: ServerState, stop: CancellationToken) -> std::io::Result<()> {
     let router = Router::new()
         .route("/healthz", get(async || "ok"))
         .route("/readyz", get(ready))
@@ -38,7 +38,7 @@ pub(crate) async fn serve(listener: TcpListener, told: Told, stop: CancellationT
         .await
 }
 
-async fn ready(State(told): State<Told>) -> impl IntoResponse {
+async fn ready(State(told): State<ServerState>) -> impl IntoResponse {
     match told.heard.lock().is_some_and(|at| at.elapsed() < HEARD_WITHIN) {
         true => (StatusCode::OK, "ok"),
         false => (
@@ -48,7 +48,7 @@ async fn ready(State(told): State<Told>) -> impl IntoResponse {
     }
 }
 
-async fn metrics(State(told): State<Told>, headers: HeaderMap) -> impl IntoResponse {
+async fn metrics(State(told): State<ServerState>, headers: HeaderMap) -> impl IntoResponse {
     let (kind, text) = exposition(&told.metrics.registry, &headers);
     ([kind], text)
 }

@@ -31,7 +31,6 @@ const WAIT_S: i32 = 2;
 /// Number of messages in one request.
 const AT_ONCE: usize = 10;
 
-/// A queue.
 pub(crate) struct SqsQueue {
     client: Client,
     /// Address of the server.
@@ -299,8 +298,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::queue::chain;
     use crate::testing::source;
+    use rekindle_wire::error::chain;
 
     #[test]
     fn an_address_of_aws_names_its_region() {

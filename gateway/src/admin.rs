@@ -6,9 +6,9 @@ use http::header::AUTHORIZATION;
 use http::{HeaderName, Request, Response, Version};
 use http_body_util::{BodyExt as _, Limited};
 use rekindle_wire::access::Caller;
+use rekindle_wire::function_config::ByteSize;
 use rekindle_wire::headers::{CALLER, PLATFORM_ERROR, REQUEST_ID};
 use rekindle_wire::interface::users;
-use rekindle_wire::manifest::ByteSize;
 use rekindle_wire::{ApiError, ErrorCode};
 use tracing::Instrument as _;
 

@@ -27,7 +27,7 @@ use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt as _, Full};
 use parking_lot::Mutex;
-use rekindle_wire::manifest::ByteSize;
+use rekindle_wire::function_config::ByteSize;
 use rekindle_wire::{ApiError, ErrorCode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -82,7 +82,7 @@ pub(crate) struct Sender {
     pub(crate) client: Option<Arc<Held>>,
     /// Bytes that it may send before they are read, where that is not limited otherwise.
     pub(crate) window: u32,
-    /// Whether it is a call of gRPC, whose messages come when they come: its body is passed on at once, and has no
+    /// Whether it is a call of gRPC, whose messages come when they come. Its body is passed on at once, and has no
     /// minimum rate but a place among those that pause.
     pub(crate) is_call: bool,
 }

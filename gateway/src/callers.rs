@@ -9,11 +9,12 @@ use http::HeaderMap;
 use http::header::{AUTHORIZATION, ORIGIN};
 use rekindle_wire::access::{Caller, Credential};
 use rekindle_wire::api::{AuthStatus, Login, Whoami};
+use rekindle_wire::clock::unix_s;
+use rekindle_wire::function_config::TokenRule;
 use rekindle_wire::headers::bearer;
-use rekindle_wire::manifest::TokenRule;
 use rekindle_wire::{ApiError, ErrorCode};
 
-use crate::keys::{Keys, unix_s};
+use crate::keys::Keys;
 use crate::tls::ClientCertificate;
 use crate::tokens::{Identities, IdentityIssuers, is_for};
 
@@ -217,7 +218,7 @@ fn whoami(caller: Caller) -> Whoami {
 mod tests {
     use http::HeaderValue;
     use rekindle_wire::access::{AccessRole, Admitted, RuleId, Scope, TokenHolder, generate};
-    use rekindle_wire::internal::{KeysAnswer, KnownKey, KnownRule};
+    use rekindle_wire::internal::{KeysResponse, KnownKey, KnownRule};
     use serde_json::json;
 
     use super::*;
@@ -236,7 +237,7 @@ mod tests {
     }
 
     fn tell(callers: &Callers, keys: Vec<KnownKey>, rules: Vec<KnownRule>) {
-        callers.keys.apply(KeysAnswer {
+        callers.keys.apply(KeysResponse {
             epoch: "lead".to_owned(),
             revision: 1,
             whole: true,

@@ -11,7 +11,7 @@ use http::header::{
     ORIGIN,
 };
 use http::{HeaderName, HeaderValue, Method, Request, Response};
-use rekindle_wire::manifest::Cors;
+use rekindle_wire::function_config::Cors;
 use tower::util::ServiceExt as _;
 use tower::{Layer as _, service_fn};
 use tower_http::cors::{AllowHeaders, AllowMethods, AllowOrigin, CorsLayer, ExposeHeaders};

@@ -10,6 +10,7 @@ use http::{HeaderValue, Request, Response, Version};
 use rekindle_relay::{DetachOnDrop, call_timeout, is_grpc, takes_trailers};
 use rekindle_telemetry::TraceRef;
 use rekindle_wire::api::StartKind;
+use rekindle_wire::asynchronous::InvocationKind;
 use rekindle_wire::headers::{
     ASYNC_ATTEMPT, ASYNC_ID, CALL_DEPTH, CALLER_FUNCTION, INSTANCE, INVOCATION, REQUEST_ID, START, VERSION,
 };
@@ -63,8 +64,7 @@ pub(crate) struct Call {
     pub(crate) selector: Selector,
     /// Path and query below the function; starts with `/`.
     pub(crate) path: String,
-    /// `http`, or `event`.
-    pub(crate) invocation: &'static str,
+    pub(crate) invocation: InvocationKind,
     /// Whether its caller may read what the function writes.
     pub(crate) reads_output: bool,
     /// Starts a fresh instance in this way.
@@ -283,7 +283,7 @@ impl Dispatch {
     /// The most that the request's body may have. One that its function reads while it comes has no limit, since no
     /// part of it is kept anywhere.
     fn max_body(&self, call: &Call, version: Option<VersionNumber>) -> u64 {
-        let streams = |version| call.invocation != "event" && self.routes.streams(&call.function, version);
+        let streams = |version| call.invocation == InvocationKind::Http && self.routes.streams(&call.function, version);
         if version.is_some_and(streams) {
             u64::MAX
         } else {
@@ -304,13 +304,13 @@ impl Dispatch {
         let has_trailers = is_http2 && takes_trailers(&to_worker);
         let body = self.intake.receive(&to_worker, body, max_body, &sender).await?;
         headers::strip_request(&mut to_worker);
-        if call.invocation == "event" || call.attempt.is_some() {
+        if call.invocation == InvocationKind::Event || call.attempt.is_some() {
             // No client's connection waits for it.
             headers::strip_upgrade(&mut to_worker);
         }
         headers::set_forwarded(&mut to_worker, call.peer);
         headers::set(&mut to_worker, REQUEST_ID, &call.request_id);
-        headers::set(&mut to_worker, INVOCATION, call.invocation);
+        headers::set(&mut to_worker, INVOCATION, call.invocation.as_str());
         if call.chain.depth > 0 {
             headers::set(&mut to_worker, CALL_DEPTH, &call.chain.depth.to_string());
         }

@@ -174,7 +174,7 @@ fn failed(error: ApiError, instance_ended: bool) -> Attempted {
 fn broke_off() -> ApiError {
     ApiError::new(
         ErrorCode::BadRequest,
-        "the request's body broke off on its way: send it again, whole",
+        "the request's body ended early: send it again, whole",
     )
 }
 

@@ -15,6 +15,7 @@ use http::{HeaderName, Request, Response};
 use rekindle_identity::{Caller, Listener, Member, Role, inside};
 use rekindle_relay::{InProcessRegistration, InProcessRoles};
 use rekindle_wire::access::{self, AccessRole, Scope};
+use rekindle_wire::asynchronous::InvocationKind;
 use rekindle_wire::function_call::{CALL_DEPTH_MAX, CALL_DOMAIN, CallKind, FunctionCall};
 use rekindle_wire::headers::{CLUSTER_TOKEN, PLATFORM_ERROR, REQUEST_ID};
 use rekindle_wire::interface::version;
@@ -149,7 +150,7 @@ async fn answer(
         let asked = Asked {
             function,
             path,
-            invocation: "event",
+            invocation: InvocationKind::Event,
             request_id: request_id.to_owned(),
             peer: SANDBOX,
             client,
@@ -164,8 +165,8 @@ async fn answer(
         selector: selector.unwrap_or_default(),
         path,
         invocation: match call.how {
-            CallKind::Http => "http",
-            CallKind::Event | CallKind::Later => "event",
+            CallKind::Http => InvocationKind::Http,
+            CallKind::Event | CallKind::Later => InvocationKind::Event,
         },
         reads_output,
         force: None,

@@ -10,8 +10,9 @@ use http::header::{AUTHORIZATION, LOCATION, STRICT_TRANSPORT_SECURITY};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version};
 use rekindle_telemetry::metrics::exposition;
 use rekindle_wire::access::{AccessRole, Caller, Scope};
+use rekindle_wire::asynchronous::InvocationKind;
+use rekindle_wire::function_config::{Auth, TokenRule};
 use rekindle_wire::headers::{FORCE_START, PLATFORM_ERROR, REQUEST_ID, bearer};
-use rekindle_wire::manifest::{Auth, TokenRule};
 use rekindle_wire::{ApiError, ErrorCode, FunctionId, Selector};
 use tokio_util::sync::CancellationToken;
 
@@ -327,7 +328,7 @@ impl Gateway {
                     .as_ref()
                     .map_or_else(|| name.to_string(), |s| format!("{name}@{s}"));
                 let prefix = (by != By::Host).then(|| headers::set_prefix(request.headers_mut(), &own));
-                let call = call(name, selector, path, "http", force, shown.known());
+                let call = call(name, selector, path, InvocationKind::Http, force, shown.known());
                 let mut answer = self.dispatch.invoke(call, request).await;
                 if by == By::Host && self.paths != Paths::Trusted {
                     headers::keep_to_host(answer.headers_mut());
@@ -353,7 +354,8 @@ impl Gateway {
                 shown.hide(request.headers_mut(), &tokens);
                 let caller = shown.into_known()?;
                 self.take_of_rate(&name)?;
-                self.later(asked(name, path, "http", caller), request).await
+                self.later(asked(name, path, InvocationKind::Http, caller), request)
+                    .await
             }
             Route::Result { id } => {
                 let result = async_calls::result(&self.scheduler, &id, request.uri().query(), request_id).await;
@@ -374,10 +376,10 @@ impl Gateway {
                 self.take_of_rate(&name)?;
                 request.headers_mut().remove(AUTHORIZATION);
                 if asynchronous {
-                    let asked = asked(name, "/".to_owned(), "event", Some(caller));
+                    let asked = asked(name, "/".to_owned(), InvocationKind::Event, Some(caller));
                     return self.later(asked, request).await;
                 }
-                let call = call(name, None, "/".to_owned(), "event", force, Some(&caller));
+                let call = call(name, None, "/".to_owned(), InvocationKind::Event, force, Some(&caller));
                 Ok(self.dispatch.invoke(call, request).await)
             }
             Route::Admin => {

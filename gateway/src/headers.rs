@@ -108,8 +108,8 @@ const OF_THE_HOST: [HeaderName; 5] = [
     HeaderName::from_static("report-to"),
 ];
 
-/// Isolates a response from those of other functions on the same host: its pages, what it says of the host, and its
-/// cookies, which the browser then sends to this path alone.
+/// Isolates a response from those of other functions on the same host. That goes for its pages, what it says of the
+/// host, and its cookies, which the browser then sends to this path alone.
 pub(crate) fn keep_apart(headers: &mut HeaderMap, path: &str) {
     headers.append(CONTENT_SECURITY_POLICY, SANDBOX);
     for name in OF_THE_HOST {

@@ -38,7 +38,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(20);
 pub(crate) async fn report(slots: Arc<Slots>) {
     loop {
         // Either is a reason to look; a slot that becomes free is returned at once.
-        let _ = tokio::time::timeout(TICK, slots.returnable.notified()).await;
+        let _ = tokio::time::timeout(TICK, slots.returns.due()).await;
         // A report that failed is repeated. Leases remain in use, since they cannot be recalled meanwhile.
         if let Err(error) = slots.report().await {
             tracing::debug!(%error, "leases could not be reported");

@@ -5,13 +5,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use http::HeaderMap;
 use parking_lot::RwLock;
 use rekindle_wire::access::{Caller, KeyId, id_in};
+use rekindle_wire::clock::unix_s;
 use rekindle_wire::headers::bearer;
-use rekindle_wire::internal::{KeysAnswer, KnownKey};
+use rekindle_wire::internal::{KeysResponse, KnownKey};
 use rekindle_wire::{ApiError, ErrorCode};
 
 use crate::key::KeyHash;
@@ -77,7 +78,7 @@ impl Keys {
     }
 
     /// Applies what the scheduler tells.
-    pub(crate) fn apply(&self, told: KeysAnswer) {
+    pub(crate) fn apply(&self, told: KeysResponse) {
         let mut table = self.table.write();
         let mut before = match told.whole {
             true => std::mem::take(&mut table.keys),
@@ -169,12 +170,6 @@ fn known(key: KnownKey, used: AtomicI64) -> Option<Known> {
     })
 }
 
-/// Seconds since the Unix epoch.
-pub(crate) fn unix_s() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(now.as_secs()).unwrap_or(i64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use http::HeaderValue;
@@ -183,8 +178,8 @@ mod tests {
 
     use super::*;
 
-    fn told(keys: Vec<KnownKey>, whole: bool, revoked: &[&KeyId]) -> KeysAnswer {
-        KeysAnswer {
+    fn told(keys: Vec<KnownKey>, whole: bool, revoked: &[&KeyId]) -> KeysResponse {
+        KeysResponse {
             epoch: "lead".to_owned(),
             revision: 1,
             whole,

@@ -12,9 +12,9 @@ use http::HeaderMap;
 use http::header::COOKIE;
 use parking_lot::RwLock;
 use rekindle_wire::api::{Alias, AliasTarget};
+use rekindle_wire::function_config::{Auth, TokenRule};
 use rekindle_wire::headers::{AFFINITY, AFFINITY_COOKIE};
-use rekindle_wire::internal::{FunctionRoutes, RoutesAnswer, StreamingVersions};
-use rekindle_wire::manifest::{Auth, TokenRule};
+use rekindle_wire::internal::{FunctionRoutes, RoutesResponse, StreamingVersions};
 use rekindle_wire::stats::ShareReport;
 use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, Selector, VersionNumber};
 use tower_http::cors::CorsLayer;
@@ -79,7 +79,7 @@ impl Routes {
     }
 
     /// Applies what the scheduler tells.
-    pub(crate) fn apply(&self, told: RoutesAnswer) {
+    pub(crate) fn apply(&self, told: RoutesResponse) {
         let mut table = self.table.write();
         // Two questions may be answered in another order than they were asked in.
         if told.epoch == table.epoch && told.revision < table.revision {
@@ -280,7 +280,7 @@ mod tests {
         routes
     }
 
-    fn told(epoch: &str, revision: u64, targets: &[(u32, u32)]) -> RoutesAnswer {
+    fn told(epoch: &str, revision: u64, targets: &[(u32, u32)]) -> RoutesResponse {
         let targets: Vec<_> = targets
             .iter()
             .map(|(version, weight)| AliasTarget {
@@ -292,7 +292,7 @@ mod tests {
             name: "live".parse().unwrap(),
             targets,
         };
-        RoutesAnswer {
+        RoutesResponse {
             epoch: epoch.to_owned(),
             revision,
             functions: vec![FunctionRoutes {
@@ -326,7 +326,7 @@ mod tests {
         routes.apply(told("lead", 2, &[]));
         assert_eq!(chosen(&routes, "live", &none), Ok(None), "the scheduler knows why");
         routes.apply(told("lead", 3, &[(8, 1)]));
-        let other = RoutesAnswer {
+        let other = RoutesResponse {
             functions: Vec::new(),
             ..told("another", 1, &[])
         };

@@ -26,9 +26,9 @@ use rekindle_wire::interface::scheduler::{
     RenewCalls, ReportLeases, ReportTraffic, ReportUsage,
 };
 use rekindle_wire::internal::{
-    KeysAnswer, LeaseAnswer, LeaseReport, Placement, PlacementRequest, RoutesAnswer, UsageReport,
+    KeysResponse, LeaseReport, LeaseResponse, Placement, PlacementRequest, RoutesResponse, UsageReport,
 };
-use rekindle_wire::stats::{TrafficAnswer, TrafficReport};
+use rekindle_wire::stats::{TrafficReport, TrafficResponse};
 use rekindle_wire::{ApiError, CallId, ErrorCode};
 use tokio::sync::watch;
 use tracing::Instrument as _;
@@ -224,12 +224,12 @@ impl SchedulerClient {
     }
 
     /// Reports leases.
-    pub(crate) async fn report(&self, report: &LeaseReport) -> Result<LeaseAnswer, ApiError> {
+    pub(crate) async fn report(&self, report: &LeaseReport) -> Result<LeaseResponse, ApiError> {
         self.call(&ReportLeases {}, report, REPORT_LIMIT).await
     }
 
     /// Reports counts.
-    pub(crate) async fn tell(&self, report: &TrafficReport) -> Result<TrafficAnswer, ApiError> {
+    pub(crate) async fn tell(&self, report: &TrafficReport) -> Result<TrafficResponse, ApiError> {
         self.call(&ReportTraffic {}, report, CALL_LIMIT).await
     }
 
@@ -239,7 +239,7 @@ impl SchedulerClient {
     }
 
     /// Waits for recalled leases.
-    pub(crate) async fn recalls(&self, gateway: &GatewayId, wait: Duration) -> Result<LeaseAnswer, ApiError> {
+    pub(crate) async fn recalls(&self, gateway: &GatewayId, wait: Duration) -> Result<LeaseResponse, ApiError> {
         let recalls = AwaitRecalls {
             gateway: gateway.clone(),
             wait_ms: u64::try_from(wait.as_millis()).ok(),
@@ -253,7 +253,7 @@ impl SchedulerClient {
         gateway: &GatewayId,
         (epoch, revision): (String, u64),
         wait: Duration,
-    ) -> Result<RoutesAnswer, ApiError> {
+    ) -> Result<RoutesResponse, ApiError> {
         let routes = AwaitRoutes {
             gateway: gateway.clone(),
             epoch: Some(epoch),
@@ -269,7 +269,7 @@ impl SchedulerClient {
         gateway: &GatewayId,
         (epoch, revision): (String, u64),
         wait: Duration,
-    ) -> Result<KeysAnswer, ApiError> {
+    ) -> Result<KeysResponse, ApiError> {
         let keys = AwaitKeys {
             gateway: gateway.clone(),
             epoch: Some(epoch),
@@ -442,7 +442,7 @@ fn nobody_leads() -> ApiError {
 #[cfg(test)]
 mod tests {
     use rekindle_wire::asynchronous::{
-        BODY_MAX, CLAIM_MAX, CallState, ClaimedCall, ClaimedCallback, Encoded, Headers, StoredRequest,
+        BODY_MAX, CLAIM_MAX, CallState, ClaimedCall, ClaimedCallback, Encoded, Headers, InvocationKind, StoredRequest,
     };
 
     use super::*;
@@ -455,7 +455,7 @@ mod tests {
         let request = StoredRequest {
             method: "POST".to_owned(),
             path: "/".to_owned(),
-            invocation: "http".to_owned(),
+            invocation: InvocationKind::Http,
             headers: Headers(vec![("x-long".to_owned(), "x".repeat(64 << 10))]),
             request_id: "r-1".to_owned(),
             peer: "127.0.0.1".parse().unwrap(),

@@ -17,7 +17,7 @@ use rekindle_wire::api::StartKind;
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::internal::{Placement, PlacementRequest, ReturnedLease};
 use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId, VersionNumber};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tracing::Instrument as _;
 
@@ -65,7 +65,7 @@ type Wanted = Option<VersionNumber>;
 
 /// Invocations that wait for a slot of one version, and the asks for them.
 #[derive(Default)]
-struct Waiting {
+struct WaitQueue {
     waiters: VecDeque<Waiter>,
     asks: Vec<AskOut>,
 }
@@ -73,7 +73,7 @@ struct Waiting {
 #[derive(Default)]
 struct Function {
     leases: Leases,
-    waiting: BTreeMap<Wanted, Waiting>,
+    waiting: BTreeMap<Wanted, WaitQueue>,
     /// Slots of an instance, once one was granted.
     slots_each: Option<u32>,
     /// Instances found gone, for the next ask to report.
@@ -92,7 +92,7 @@ impl Function {
     }
 }
 
-impl Waiting {
+impl WaitQueue {
     /// Number of asks that the waiting invocations need. Before the first answer, one ask finds out how many slots an
     /// instance has.
     fn asks_wanted(&self, slots_each: Option<u32>) -> usize {
@@ -105,8 +105,7 @@ impl Waiting {
 pub(crate) struct Slots {
     pub(crate) gateway: GatewayId,
     pub(crate) scheduler: SchedulerClient,
-    /// Signalled when a lease can be returned.
-    pub(crate) returnable: Notify,
+    pub(crate) returns: report::Returns,
     wait: Duration,
     asked: AtomicU64,
     functions: Mutex<HashMap<FunctionId, Function>>,
@@ -182,7 +181,7 @@ impl Slots {
         Arc::new(Self {
             gateway: GatewayId::generate(),
             scheduler,
-            returnable: Notify::new(),
+            returns: report::Returns::default(),
             wait,
             asked: AtomicU64::new(0),
             functions: Mutex::default(),
@@ -224,7 +223,7 @@ impl Slots {
             if !must_wait && let Some(leased) = entry.leases.take(wanted, Instant::now(), self.is_scheduler_there()) {
                 return Ok(self.slot(function, leased));
             }
-            let still_wait = |waiting: &mut Waiting| waiting.waiters.retain(|w| !w.answer.is_closed());
+            let still_wait = |waiting: &mut WaitQueue| waiting.waiters.retain(|w| !w.answer.is_closed());
             entry.waiting.values_mut().for_each(still_wait);
             if entry.waiters() >= WAITERS_MAX {
                 return Err(throttled(function));
@@ -285,7 +284,7 @@ impl Slots {
             let _ = functions.values_mut().any(|f| f.leases.recall(instance, now));
         }
         drop(functions);
-        self.returnable.notify_one();
+        self.returns.are_due();
     }
 
     fn slot(self: &Arc<Self>, function: &FunctionId, leased: LeasedInstance) -> Slot {
@@ -304,7 +303,7 @@ impl Slots {
             return;
         };
         if entry.leases.release(instance, outcome, Instant::now()) {
-            self.returnable.notify_one();
+            self.returns.are_due();
         }
         if outcome == Outcome::Gone && !entry.gone.contains(instance) {
             entry.gone.push(instance.clone());
@@ -381,6 +380,7 @@ impl Slots {
         let task = tokio::spawn(
             async move {
                 let since = Instant::now();
+                slots.returns.are_reported().await;
                 let answer = slots.place(request.clone()).await;
                 slots.answered((&request.function, request.version), number, since.elapsed(), answer);
             }
@@ -394,7 +394,7 @@ impl Slots {
     }
 
     /// Asks for a lease. A scheduler that is away costs nobody their invocation while there are instances, whose slots
-    /// become free in the meantime: it is asked again for as long as an invocation waits.
+    /// become free in the meantime. It is asked again for as long as an invocation waits.
     async fn place(&self, mut request: PlacementRequest) -> Result<Placement, ApiError> {
         let since = Instant::now();
         loop {

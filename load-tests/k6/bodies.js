@@ -1,5 +1,5 @@
-// Long bodies, both ways: half of the clients send bodies of up to BODY_MAX bytes (sizes spread evenly over their logarithm) and have
-// them sent back; the other half has answers streamed to it in pieces, with pauses between them.
+// Long bodies, both ways: half of the clients send bodies of up to BODY_MAX bytes (sizes spread evenly over their
+// logarithm) and have them sent back; the other half has answers streamed to it in pieces, with pauses between them.
 
 import { bodyBytes, errors, failed, take, thresholds } from './lib/metrics.js';
 import { send, stream } from './lib/platform.js';
@@ -23,7 +23,8 @@ const source = new Uint8Array(bodyMax).map((_, at) => (at * 2654435761) >>> 24);
 const same = (sent, got) => {
   if (got === null || got.byteLength !== sent.length) return false;
   const bytes = new Uint8Array(got);
-  // Every byte of the ends, and one of each page between them: comparing all of them would take the client longer than the request.
+  // Every byte of the ends, and one of each page between them: comparing all of them would take the client longer than
+  // the request.
   for (let at = 0; at < sent.length; at += at < 4096 || at > sent.length - 4096 ? 1 : 997) if (bytes[at] !== sent[at]) return false;
   return true;
 };

@@ -1,5 +1,5 @@
-// Deploys under load: RATE requests a second to a function of which a new version goes live again and again, at once or as a canary that
-// is rolled back then. Each version answers with its own number; none of the requests may fail.
+// Deploys under load: RATE requests a second to a function of which a new version goes live again and again, at once or
+// as a canary that is rolled back then. Each version answers with its own number; none of the requests may fail.
 //
 // ARCHIVE names the function's packed folder (.tar.gz); `make load` makes it. Without it nothing is deployed.
 

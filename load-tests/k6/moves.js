@@ -1,5 +1,5 @@
-// Deploys and migrations under load: RATE requests a second to a function whose instances move between two workers while new versions of it go
-// live. None of the requests may fail.
+// Deploys and migrations under load: RATE requests a second to a function whose instances move between two workers
+// while new versions of it go live. None of the requests may fail.
 //
 // It takes a platform of two workers or more. ARCHIVE is as in deploys.js; without it nothing is deployed.
 
@@ -29,7 +29,8 @@ export const options = {
 
 export default () => invoke('deployed', '/', (answer) => /^version [0-9]+$/.test(answer.body));
 
-// An instance that a new version has replaced meanwhile, or that is busy being started, does not move, and that is right: only moves count.
+// An instance that a new version has replaced meanwhile, or that is busy being started, does not move, and that is
+// right: only moves count.
 export const mover = () => {
   sleep(moveEvery);
   const all = instances('deployed').filter((instance) => instance.state === 'ready');

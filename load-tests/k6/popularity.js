@@ -1,5 +1,5 @@
-// Many functions, few of them popular: RATE requests a second over MANY functions by Zipf's law. Their idle time is short, so the tail
-// goes to zero between its requests and is restored each time, while the head stays warm.
+// Many functions, few of them popular: RATE requests a second over MANY functions by Zipf's law. Their idle time is
+// short, so the tail goes to zero between its requests and is restored each time, while the head stays warm.
 
 import { thresholds } from './lib/metrics.js';
 import { invoke } from './lib/platform.js';

@@ -1,4 +1,5 @@
-// Ramp: from a tenth of RATE up to RATE_MAX and down again. Every instance takes one request at a time, so their number must follow.
+// Ramp: from a tenth of RATE up to RATE_MAX and down again. Every instance takes one request at a time, so their number
+// must follow.
 
 import { thresholds } from './lib/metrics.js';
 import { invoke } from './lib/platform.js';

@@ -1,5 +1,6 @@
-// Spike from zero: SPIKE requests at the same instant to a function without any instance (64 MB of touched memory), every
-// SPIKE_EVERY seconds. In the middle between two spikes all instances are removed, so that each spike starts from zero.
+// Spike from zero: SPIKE requests at the same instant to a function without any instance (64 MB of touched memory),
+// every SPIKE_EVERY seconds. In the middle between two spikes all instances are removed, so that each spike starts from
+// zero.
 
 import exec from 'k6/execution';
 import { sleep } from 'k6';

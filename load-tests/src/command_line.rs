@@ -113,7 +113,6 @@ pub(crate) enum Command {
 /// `rekindle-bench report`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct ReportArgs {
-    /// The record.
     pub(crate) record: PathBuf,
 }
 

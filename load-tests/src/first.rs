@@ -80,8 +80,8 @@ fn every_folder() -> Result<Vec<PathBuf>> {
 /// The path of the function's first warm-up request with `GET`, or `/`.
 fn first_path(folder: &Path) -> Result<String> {
     let text = std::fs::read_to_string(folder.join("fn.toml")).context("fn.toml cannot be read")?;
-    let manifest = rekindle_wire::manifest::parse(&text).context("fn.toml is not valid")?;
-    let first = manifest.rehearsed().into_iter().find(|request| request.method == "GET");
+    let config = rekindle_wire::function_config::parse(&text).context("fn.toml is not valid")?;
+    let first = config.rehearsed().into_iter().find(|request| request.method == "GET");
     Ok(first.map_or_else(|| "/".to_owned(), |request| request.path))
 }
 

@@ -32,7 +32,6 @@ pub(crate) struct Record {
     pub(crate) program: Option<String>,
     /// When it began, RFC 3339 in UTC.
     pub(crate) date: String,
-    /// The machine.
     pub(crate) machine: Machine,
     /// Share of all cores that others kept busy in the second before.
     pub(crate) busy_before: f64,
@@ -48,7 +47,6 @@ pub(crate) struct Record {
     pub(crate) baselines: Vec<(String, String)>,
     /// Everything that was measured.
     pub(crate) series: Vec<Series>,
-    /// Plots of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) plots: Vec<Plot>,
     /// What follows from it, such as targets that were met.
@@ -71,7 +69,6 @@ pub(crate) struct Series {
     pub(crate) labels: Vec<(String, String)>,
     /// What was measured: a column.
     pub(crate) name: String,
-    /// Its unit.
     pub(crate) unit: String,
     /// The samples, in order.
     #[serde(flatten)]
@@ -294,7 +291,6 @@ impl Record {
         asked.map_or_else(by_name, Path::to_path_buf)
     }
 
-    /// Writes it.
     pub(crate) fn write(&self, path: &Path) -> Result<()> {
         if let Some(dir) = path.parent() {
             fs::create_dir_all(dir).with_context(|| format!("{}: cannot be made", dir.display()))?;

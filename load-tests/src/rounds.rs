@@ -14,10 +14,11 @@ use crate::workload::Workload;
 /// A subject that fails this often in a row is given up.
 const FAILURES_MAX: u32 = 3;
 /// The phases of `Server-Timing` in the order in which they happen; others come after them.
-const PHASES: [&str; 12] = [
+const PHASES: [&str; 13] = [
     "route",
     "place",
     "open",
+    "files",
     "sandbox",
     "start",
     "thaw",

@@ -40,7 +40,7 @@ pub(crate) struct ThroughputArgs {
     #[arg(long, value_name = "N", default_value_t = 7)]
     rounds: usize,
     /// Duration of a turn.
-    #[arg(long, default_value = "2s", value_parser = rekindle_wire::manifest::parse_duration)]
+    #[arg(long, default_value = "2s", value_parser = rekindle_wire::function_config::parse_duration)]
     turn: Duration,
 }
 

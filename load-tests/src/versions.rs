@@ -54,7 +54,7 @@ pub(crate) async fn run(args: &Args, asked: &VersionsArgs) -> Result<Record> {
 
 async fn deploy(platform: &Platform, name: &str, version: usize) -> Result<()> {
     let settings = format!("name = \"{name}\"\nruntime = \"python\"\nentry = \"main.handler\"\n");
-    let folder = Folder::with_manifest(&settings).file("main.py", &format!("VERSION = {version}\n{CODE}"));
+    let folder = Folder::with_config(&settings).file("main.py", &format!("VERSION = {version}\n{CODE}"));
     platform.deployed(&folder)?;
     let started = Ours::of(platform, name).start("restored", name, "/").await?;
     platform.remove_instance(started.instance())

@@ -96,7 +96,7 @@ impl Workload {
         Ok(fresh)
     }
 
-    /// The folder of a function that has none of the memory that this one touches: what is equal in two functions is
+    /// The folder of a function that has none of the memory that this one touches. What is equal in two functions is
     /// stored once, and a host that has one's has the other's.
     pub(crate) fn prepare_other(self) -> Result<Folder> {
         let other = Folder::of("functions/samples/hello-python")?;
@@ -185,12 +185,12 @@ mod tests {
         for language in [Language::Python, Language::Node] {
             let workload = Workload { language, mib: 128 };
             let folder = workload.prepare().unwrap();
-            let manifest = rekindle_wire::manifest::parse(&read(&folder)).unwrap();
-            assert_eq!(manifest.name.as_str(), workload.name());
-            assert_eq!(manifest.memory.0, 320 << 20);
-            assert_eq!(manifest.env["TOUCH_MIB"], "128");
+            let config = rekindle_wire::function_config::parse(&read(&folder)).unwrap();
+            assert_eq!(config.name.as_str(), workload.name());
+            assert_eq!(config.memory.0, 320 << 20);
+            assert_eq!(config.env["TOUCH_MIB"], "128");
             let parked = read(&workload.prepare_parked(&folder).unwrap());
-            assert_eq!(rekindle_wire::manifest::parse(&parked).unwrap().idle_ms, 1_000);
+            assert_eq!(rekindle_wire::function_config::parse(&parked).unwrap().idle_ms, 1_000);
         }
     }
 }

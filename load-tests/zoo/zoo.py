@@ -172,8 +172,8 @@ def restores(platform, function, checks, count, row):
 def run(platform, name, folder, count, keep):
     """One program's row. Its `failed` names the first step that went wrong, and how."""
     check = json.loads((folder / "check.json").read_text())
-    manifest = (folder / "fn.toml").read_text()
-    function = next(line.split('"')[1] for line in manifest.splitlines() if line.startswith("name"))
+    config = (folder / "fn.toml").read_text()
+    function = next(line.split('"')[1] for line in config.splitlines() if line.startswith("name"))
     row = {"name": name, "program": check["program"], "from": check["from"], "at": int(time.time())}
     row["load"] = os.getloadavg()[0]
     kept = check["ask"] + check.get("kept", [])

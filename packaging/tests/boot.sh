@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Boots an image of packaging/image/build.sh in a virtual machine without a network, and has it run the platform under its own systemd (inside.sh). The image is not changed.
-# Needs qemu-system-x86_64, OVMF, mtools; 2 GiB of memory and some minutes, with ACCEL=tcg (where there is no KVM that runs every guest) half an hour.
+# Boots an image of packaging/image/build.sh in a virtual machine without a network, and has it run the platform under
+# its own systemd (inside.sh). The image is not changed. Needs qemu-system-x86_64, OVMF, mtools; 2 GiB of memory and
+# some minutes, with ACCEL=tcg (where there is no KVM that runs every guest) half an hour.
 # usage: boot.sh IMAGE.raw REKINDLE-RUNTIMES.deb VERSITYGW
 set -euo pipefail
 
@@ -25,9 +26,9 @@ trap 'rm -rf "$work"' EXIT
 start=(-drive "if=pflash,format=raw,readonly=on,file=$firmware" -drive "if=pflash,format=raw,file=$work/vars")
 machine=(-machine "q35,accel=kvm" -cpu "host,-arch-capabilities" -smp 2)
 if [ "$accel" = tcg ]; then
-    # QEMU 7.2 gets the exchange of 16 bytes wrong, and Linux panics; as it does, once in a while, when one of several emulated processors runs code
-    # that another changes, so that it is worth another try. The kernel is started without the firmware, to be told not to check its timer,
-    # which on a busy host is late.
+    # QEMU 7.2 gets the exchange of 16 bytes wrong, and Linux panics; as it does, once in a while, when one of several
+    # emulated processors runs code that another changes, so that it is worth another try. The kernel is started without
+    # the firmware, to be told not to check its timer, which on a busy host is late.
     machine=(-machine q35 -accel tcg -cpu "max,-cx16" -smp 2)
     dd if="$image" of="$work/esp" bs=1M skip=1 count=256 status=none
     mcopy -i "$work/esp" ::vmlinuz ::initrd.img "$work/"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# What boot.sh has the image do once it is up: the package's units under the machine's own systemd, first the whole platform, then each role by itself with an
-# S3 server that is not ours. Each step is told on the console. Started by cloud-init, with the seed's files in the current directory.
+# What boot.sh has the image do once it is up: the package's units under the machine's own systemd, first the whole
+# platform, then each role by itself with an S3 server that is not ours. Each step is told on the console. Started by
+# cloud-init, with the seed's files in the current directory.
 set -uo pipefail
 
 console=/dev/ttyS0

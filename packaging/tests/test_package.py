@@ -98,8 +98,8 @@ class Package(unittest.TestCase):
 class Hardening(unittest.TestCase):
     """What a role that was taken over may still do: units as they are in the tree."""
 
-    # Exposure by systemd-analyze, in tenths. What makes sandboxes runs under no system call filter: CRIU could take no snapshot then, and most
-    # of the scale is such filters.
+    # Exposure by systemd-analyze, in tenths. What makes sandboxes runs under no system call filter: CRIU could take no
+    # snapshot then, and most of the scale is such filters.
     LIMITS = {
         "rekindle-gateway": 30,
         "rekindle-scheduler": 30,

@@ -12,11 +12,11 @@ use http::StatusCode;
 use parking_lot::Mutex;
 use rekindle_wire::access::{AccessRole, Caller, Grant, Scope};
 use rekindle_wire::api::AuditEntry;
+use rekindle_wire::clock::unix_ms;
 use rekindle_wire::headers::{PLATFORM_ERROR, REQUEST_ID};
 use rekindle_wire::interface::users::{Touched, needed, touched};
 use rekindle_wire::{ApiError, ErrorCode, Namespace};
 
-use crate::clock::unix_ms;
 use crate::state::Scheduler;
 use budget::LeftOut;
 
@@ -153,7 +153,11 @@ impl Change {
             answer
         });
         made.await.unwrap_or_else(|_| {
-            ApiError::new(ErrorCode::Internal, "the change broke off: look whether it was made").into_response()
+            ApiError::new(
+                ErrorCode::Internal,
+                "the change was interrupted: check whether it took effect",
+            )
+            .into_response()
         })
     }
 

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use rekindle_wire::api::{Alias, StartKind};
+use rekindle_wire::function_config::{Allowed, Auth, TokenRule};
 use rekindle_wire::internal::{DamagedSnapshot, FunctionRoutes, StreamingVersions, VersionSpec};
-use rekindle_wire::manifest::{Allowed, Auth, TokenRule};
 use rekindle_wire::schedule::Schedule;
 use rekindle_wire::{AliasName, ApiError, ErrorCode, EventSource, FunctionId, Namespace, SnapshotId, VersionNumber};
 
@@ -27,7 +27,7 @@ pub(crate) struct LiveVersion {
 
 impl LiveVersion {
     pub(crate) fn memory(&self) -> u64 {
-        self.spec.manifest.memory.0
+        self.spec.config.memory.0
     }
 
     /// How an instance is started by default.
@@ -69,7 +69,7 @@ impl Function {
         targets.filter_map(|target| self.version(target.version))
     }
 
-    /// The versions whose manifests hold at every address: those that serve, or all as long as none serves.
+    /// The versions whose configs hold at every address: those that serve, or all as long as none serves.
     fn in_force(&self) -> Vec<Arc<VersionSpec>> {
         let serving: Vec<_> = self.serving().map(|live| live.spec).collect();
         match serving.is_empty() {
@@ -82,10 +82,10 @@ impl Function {
     fn routes(&self, function: FunctionId) -> FunctionRoutes {
         let mut in_force = self.in_force();
         in_force.sort_by_key(|spec| spec.version);
-        let auth = in_force.iter().map(|spec| spec.manifest.auth).max();
+        let auth = in_force.iter().map(|spec| spec.config.auth).max();
         let mut tokens: Vec<TokenRule> = Vec::new();
         if auth == Some(Auth::Jwt) {
-            let rules = in_force.iter().filter_map(|spec| spec.manifest.jwt.as_ref());
+            let rules = in_force.iter().filter_map(|spec| spec.config.jwt.as_ref());
             rules.for_each(|rule| {
                 if !tokens.contains(rule) {
                     tokens.push(rule.clone())
@@ -101,7 +101,7 @@ impl Function {
             }),
             tokens,
             open_to_functions: allow_functions(&in_force),
-            cors: in_force.last().and_then(|newest| newest.manifest.cors.clone()),
+            cors: in_force.last().and_then(|newest| newest.config.cors.clone()),
             streaming: self.streaming(),
         }
     }
@@ -109,7 +109,7 @@ impl Function {
     /// The versions that take bodies of any length.
     fn streaming(&self) -> StreamingVersions {
         let all = self.versions.iter();
-        StreamingVersions::of(all.map(|(version, spec)| (*version, spec.manifest.streams())))
+        StreamingVersions::of(all.map(|(version, spec)| (*version, spec.config.streams())))
     }
 
     /// Whether an alias names the version.
@@ -127,8 +127,8 @@ impl Function {
 
 /// Whether all of these versions let functions invoke them without a key.
 fn allow_functions(in_force: &[Arc<VersionSpec>]) -> bool {
-    let mut manifests = in_force.iter().map(|spec| &spec.manifest);
-    !in_force.is_empty() && manifests.all(|manifest| manifest.allow.contains(&Allowed::Functions))
+    let mut configs = in_force.iter().map(|spec| &spec.config);
+    !in_force.is_empty() && configs.all(|config| config.allow.contains(&Allowed::Functions))
 }
 
 /// Every version that can serve, or could once.
@@ -160,12 +160,10 @@ impl Catalog {
         &self.namespaces
     }
 
-    /// Adds a namespace.
     pub(crate) fn add_namespace(&mut self, namespace: Namespace) {
         self.namespaces.insert(namespace);
     }
 
-    /// Removes a namespace.
     pub(crate) fn remove_namespace(&mut self, namespace: &Namespace) {
         self.namespaces.remove(namespace);
     }
@@ -223,7 +221,6 @@ impl Catalog {
         self.count_change(function);
     }
 
-    /// Removes an alias.
     pub(crate) fn remove_alias(&mut self, function: &FunctionId, alias: &AliasName) {
         if let Some(known) = self.functions.get_mut(function) {
             known.aliases.remove(alias);
@@ -258,7 +255,7 @@ impl Catalog {
     pub(crate) fn is_open_to_functions(&self, function: &FunctionId) -> bool {
         self.functions.get(function).is_none_or(|known| {
             let in_force = known.in_force();
-            in_force.iter().all(|spec| spec.manifest.auth == Auth::None) || allow_functions(&in_force)
+            in_force.iter().all(|spec| spec.config.auth == Auth::None) || allow_functions(&in_force)
         })
     }
 
@@ -281,7 +278,7 @@ impl Catalog {
                 snapshot => self.retired.add(snapshot.as_ref()),
             }
         }
-        let stands_by = |live: LiveVersion| live.spec.manifest.min_warm > 0 || live.spec.manifest.min_parked > 0;
+        let stands_by = |live: LiveVersion| live.spec.config.min_warm > 0 || live.spec.config.min_parked > 0;
         if known.serving().any(stands_by) {
             self.standing.insert(function.clone());
         } else {
@@ -429,7 +426,7 @@ impl Catalog {
         let of = |function: &FunctionId| {
             let live = self.live(function).map(|live| live.spec);
             let all = live.iter().flat_map(|spec| {
-                let schedules = spec.manifest.schedules.iter();
+                let schedules = spec.config.schedules.iter();
                 schedules.map(|schedule| (spec.function.clone(), spec.version, schedule.clone()))
             });
             all.collect::<Vec<_>>()
@@ -437,13 +434,13 @@ impl Catalog {
         self.functions.keys().flat_map(of).collect()
     }
 
-    /// The sources of the versions that serve in a namespace, with the version and its timeout in milliseconds: of
-    /// several of one function, those of the version with the largest share.
+    /// The sources of the versions that serve in a namespace, with the version and its timeout in milliseconds. Of
+    /// several versions of one function, they are those of the version with the largest share.
     pub(crate) fn sources(&self, namespace: &str) -> Vec<(FunctionId, VersionNumber, u64, EventSource)> {
         let of = |function: &FunctionId| {
             let live = self.live(function).map(|live| live.spec);
             let all = live.iter().flat_map(|spec| {
-                let (sources, timeout) = (spec.manifest.sources.iter(), spec.manifest.timeout_ms);
+                let (sources, timeout) = (spec.config.sources.iter(), spec.config.timeout_ms);
                 sources.map(move |source| (spec.function.clone(), spec.version, timeout, source.clone()))
             });
             // Readers tell destinations with their own key, which every function takes.

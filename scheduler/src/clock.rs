@@ -1,6 +1,6 @@
-//! The time: on the scheduler's own clock, which only goes forward, and on the wall.
+//! The scheduler's own clock, which only goes forward, and days.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 /// Milliseconds on the scheduler's monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -23,12 +23,6 @@ impl From<Duration> for Millis {
     }
 }
 
-/// Milliseconds since the Unix epoch.
-pub(crate) fn unix_ms() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
-}
-
 /// Seconds of a day.
 const DAY_S: i64 = 86_400;
 
@@ -42,10 +36,4 @@ pub(crate) fn date(day: u64) -> String {
     let at = UNIX_EPOCH + Duration::from_secs(day.saturating_mul(DAY_S.unsigned_abs()));
     let text = humantime::format_rfc3339_seconds(at).to_string();
     text.get(..10).unwrap_or_default().to_owned()
-}
-
-/// Seconds since the Unix epoch.
-pub(crate) fn unix_s() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(now.as_secs()).unwrap_or(i64::MAX)
 }

@@ -17,9 +17,9 @@ use rekindle_wire::{FunctionId, VersionNumber};
 use tracing::Instrument as _;
 
 use collector::Collecting;
+use rekindle_wire::clock::unix_s;
 
 use crate::clock::Millis;
-use crate::clock::unix_s;
 use crate::objects::ObjectError;
 use crate::releases;
 use crate::state::Scheduler;
@@ -113,7 +113,7 @@ async fn all(
             scheduler.state().catalog.remove_version(function, *version);
             // Its address may be in use. What runs finishes and goes.
             releases::switch(scheduler, function);
-            tracing::info!(%function, %version, "an old version is let go of");
+            tracing::info!(%function, %version, "an old version is released");
         }
         old
     };

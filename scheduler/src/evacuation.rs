@@ -1,6 +1,6 @@
 //! Evacuates draining workers: instances in use migrate to other workers with their state, a few at a time. Instances
 //! that were not used lately are retired instead, as anywhere. Until its turn comes, an instance takes invocations as
-//! before, and from then on they wait for it ([`crate::fleet::arrivals`]).
+//! before, and from then on they wait for it ([`crate::fleet::incoming`]).
 
 use crate::clock::Millis;
 use crate::cluster::ClusterState;

@@ -1,9 +1,9 @@
 //! Fixtures of the unit tests: specs, heartbeats, ids.
 
 use rekindle_wire::api::{InstanceInfo, InstanceState, StartKind};
+use rekindle_wire::function_config::{self, ByteSize, FunctionConfig};
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::internal::{Heartbeat, LayerRef, VersionSpec};
-use rekindle_wire::manifest::{self, ByteSize, Manifest};
 use rekindle_wire::processor::InstructionSets;
 use rekindle_wire::{FunctionId, InstanceId, VersionNumber, WorkerId};
 
@@ -21,7 +21,7 @@ pub(crate) fn spec(name: &str, version: u32, memory: u64, concurrency: u32, max_
     let function: FunctionId = name.parse().unwrap();
     VersionSpec {
         version: VersionNumber(version),
-        manifest: Manifest {
+        config: FunctionConfig {
             memory: ByteSize(memory),
             concurrency,
             max_instances,
@@ -39,9 +39,9 @@ pub(crate) fn spec(name: &str, version: u32, memory: u64, concurrency: u32, max_
     }
 }
 
-/// A plain manifest.
-pub(crate) fn parsed(name: &str) -> Manifest {
-    manifest::parse(&format!(
+/// A plain config.
+pub(crate) fn parsed(name: &str) -> FunctionConfig {
+    function_config::parse(&format!(
         "name = \"{name}\"\nruntime = \"python\"\nentry = \"main.handler\"\n"
     ))
     .unwrap()
@@ -68,7 +68,7 @@ pub(crate) fn beat(n: usize, incarnation: u64, capacity: u64, instances: Vec<Ins
         number: 0,
         address: format!("127.0.0.1:{}", 7_000 + n),
         memory_capacity_bytes: capacity,
-        offer: rekindle_wire::internal::Offer::default(),
+        offer: rekindle_wire::internal::HostOffer::default(),
         presence: rekindle_wire::internal::Presence::Serving,
         pressure: rekindle_wire::internal::MemoryPressure::default(),
         kept: None,

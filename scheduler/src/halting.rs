@@ -6,7 +6,7 @@ use rekindle_wire::InstanceId;
 
 use crate::fleet::retire::Retiree;
 use crate::state::Scheduler;
-use crate::worker::Halted;
+use crate::worker::StopOutcome;
 
 /// Pause before a worker is asked again to stop an instance.
 const KILL_AGAIN: Duration = Duration::from_secs(1);
@@ -25,8 +25,8 @@ pub(crate) async fn retire(here: &Scheduler, retiree: Retiree) {
     let mut state = here.state();
     let now = here.now();
     match stopped {
-        Ok(Halted::Done | Halted::Gone) => drop(state.fleet.forget(&instance, now)),
-        Ok(Halted::Busy) => state.fleet.kept(&instance, true, now),
+        Ok(StopOutcome::Done | StopOutcome::Gone) => drop(state.fleet.forget(&instance, now)),
+        Ok(StopOutcome::Busy) => state.fleet.kept(&instance, true, now),
         Err(error) => {
             let error = &error as &dyn std::error::Error;
             tracing::warn!(%instance, error, "an idle instance could not be stopped");
@@ -40,9 +40,9 @@ async fn park(here: &Scheduler, instance: &InstanceId, address: &str) {
     let mut state = here.state();
     let now = here.now();
     match halted {
-        Ok(Halted::Done) => state.fleet.parked(instance),
-        Ok(Halted::Gone) => drop(state.fleet.forget(instance, now)),
-        Ok(Halted::Busy) => state.fleet.kept(instance, true, now),
+        Ok(StopOutcome::Done) => state.fleet.parked(instance),
+        Ok(StopOutcome::Gone) => drop(state.fleet.forget(instance, now)),
+        Ok(StopOutcome::Busy) => state.fleet.kept(instance, true, now),
         Err(error) => {
             let error = &error as &dyn std::error::Error;
             tracing::warn!(%instance, error, "an idle instance could not be parked");

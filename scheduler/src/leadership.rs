@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::front::Front;
+use crate::standby_gate::StandbyGate;
 use crate::store::{Led, Store, StoreError};
 
 /// How long the lead lasts unless it is renewed.
@@ -49,7 +49,7 @@ impl Leadership {
     }
 
     /// Stands by until it leads, and meanwhile tells `front` who does.
-    pub(crate) async fn win(&self, front: &Front) {
+    pub(crate) async fn win(&self, front: &StandbyGate) {
         let mut leader = None;
         loop {
             match self.ask().await {

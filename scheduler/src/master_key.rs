@@ -16,14 +16,14 @@ use crate::store::{Database, KnownMasterKey, Store, StoreError, despite_another_
 /// How often the database is looked at. Three are enough, unless others change it meanwhile.
 const LOOKS: u32 = 5;
 
-/// Why the master key could not be had.
+/// Why there is no master key.
 #[derive(Debug, thiserror::Error)]
 pub enum MasterKeyError {
     /// The database cannot be used.
     #[error("the scheduler's database cannot be used")]
     Store(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The key service refuses, or does not answer.
-    #[error("the master key cannot be had from its key service")]
+    #[error("the key service did not return the master key")]
     Service(#[source] KeyServiceError),
     /// The key of the database's secrets is kept elsewhere.
     #[error(

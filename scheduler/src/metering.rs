@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use rekindle_wire::Namespace;
 use rekindle_wire::api::{QuotaKind, USAGE_DAYS_MAX};
+use rekindle_wire::clock::unix_s;
 use rekindle_wire::internal::{GatewayQuota, GatewayQuotas, ReachedEgress, UsageReport};
 
 use self::today::Metering;
-use crate::clock::{day_of, unix_s};
+use crate::clock::day_of;
 use crate::cluster::ClusterState;
 use crate::state::Scheduler;
 use crate::store::StoreError;

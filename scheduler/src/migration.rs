@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! prepare   both workers get ready; the instance serves on, and its room on the target is set aside
-//! recall    its lease is recalled: from now on invocations wait here for it (see `fleet/arrivals.rs`)
+//! recall    its lease is recalled: from now on invocations wait here for it (see `fleet/incoming.rs`)
 //! leave     the source describes it, the target restores it, the copy runs
 //! switch    it belongs to the target from now on, and waiting invocations are sent there
 //! ```
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rekindle_wire::api::{MigrateRequest, Migration};
 use rekindle_wire::internal::VersionSpec;
-use rekindle_wire::migration::{Departed, Expected, Leave, MigrationKind, SourceOrder};
+use rekindle_wire::migration::{ExpectedInstance, MigrationKind, MigrationPhases, SettleLimit, SourceOrder};
 use rekindle_wire::{ApiError, ErrorCode, InstanceId, MigrationId, WorkerId};
 
 use crate::catalog::Known;
@@ -41,19 +41,24 @@ pub(crate) async fn migrate(
     request: &MigrateRequest,
 ) -> Result<Migration, ApiError> {
     let settle = request.settle_ms.map_or(SETTLE, Duration::from_millis).min(SETTLE_MAX);
-    let way = if request.clone {
+    let kind = if request.clone {
         MigrationKind::Clone(InstanceId::generate())
     } else {
         MigrationKind::Move
     };
-    let planned = scheduler.state().fleet.plan_move(instance, to, &way)?;
+    let planned = scheduler.state().fleet.plan_move(instance, to, &kind)?;
     // The move is completed even if the caller goes away in the middle.
     let here = scheduler.clone();
     let task = scheduler
         .tasks
-        .spawn(async move { execute(&here, planned, way, settle).await });
-    let broke_off = |_| ApiError::new(ErrorCode::Internal, "the migration broke off");
-    task.await.map_err(broke_off)?
+        .spawn(async move { execute(&here, planned, kind, settle).await });
+    let interrupted = |_| {
+        ApiError::new(
+            ErrorCode::Internal,
+            "the migration was interrupted: check where the instance runs",
+        )
+    };
+    task.await.map_err(interrupted)?
 }
 
 /// Moves an instance off a worker that is `what` (hot, draining) on the platform's own account: to `to`, or to where
@@ -95,7 +100,7 @@ pub(crate) fn move_off(
 async fn execute(
     scheduler: &Scheduler,
     planned: PlannedMove,
-    way: MigrationKind,
+    kind: MigrationKind,
     settle: Duration,
 ) -> Result<Migration, ApiError> {
     let began = Instant::now();
@@ -103,19 +108,19 @@ async fn execute(
         id: MigrationId::generate(),
         instance: planned.instance.clone(),
         to: planned.to_address.clone(),
-        way: way.clone(),
+        kind: kind.clone(),
     };
     let moved = carry_out(scheduler, &planned, order, settle).await;
-    finish(scheduler, &way, &planned, &moved);
+    finish(scheduler, &kind, &planned, &moved);
     Ok(Migration {
-        instance: match way {
+        instance: match kind {
             MigrationKind::Move => planned.instance,
             MigrationKind::Clone(copy) => copy,
         },
         from: planned.from,
         to: planned.to,
         took_ms: began.elapsed().as_secs_f64() * 1e3,
-        departed: moved?,
+        phases: moved?,
     })
 }
 
@@ -124,14 +129,14 @@ async fn carry_out(
     planned: &PlannedMove,
     order: SourceOrder,
     settle: Duration,
-) -> Result<Departed, ApiError> {
+) -> Result<MigrationPhases, ApiError> {
     let (workers, source) = (&scheduler.workers, planned.from_address.as_str());
     let known = scheduler.state().catalog.known(&planned.function, planned.version);
     let (Known::Live(version) | Known::Older(version)) = known else {
         let message = format!("{} runs a version that is gone, and does not move", order.instance);
         return Err(ApiError::new(ErrorCode::Conflict, message));
     };
-    let secrets = scheduler.secrets.of(&planned.function, &version.spec.manifest)?;
+    let secrets = scheduler.secrets.of(&planned.function, &version.spec.config)?;
     let snapshot_key = scheduler.seals.of(&planned.function)?;
     if (!secrets.is_empty() || snapshot_key.is_some()) && scheduler.config.issuing.is_none() {
         let what = match snapshot_key {
@@ -145,20 +150,20 @@ async fn carry_out(
         );
         return Err(ApiError::new(ErrorCode::Conflict, message));
     }
-    let expected = Expected {
+    let expected = ExpectedInstance {
         secrets,
         snapshot_key,
-        instance: planned.arrives.clone(),
+        instance: planned.id_at_target.clone(),
         spec: VersionSpec::clone(&version.spec),
         from: planned.from_address.clone(),
     };
     let expected = workers.expect(&order.to, &order.id, &expected).await;
     expected.map_err(refused)?;
-    workers.depart(source, &order).await.map_err(refused)?;
-    if order.way == MigrationKind::Move {
+    workers.prepare_source(source, &order).await.map_err(refused)?;
+    if order.kind == MigrationKind::Move {
         let recalled = scheduler.state().fleet.begin_move(&order.instance, scheduler.now());
         if !recalled {
-            workers.stay(source, &order.id).await;
+            workers.cancel_source(source, &order.id).await;
             let message = format!("{} went away, or came to stop, before it could move", order.instance);
             return Err(ApiError::new(ErrorCode::Conflict, message));
         }
@@ -170,25 +175,30 @@ async fn carry_out(
     }
     let settle_ms = u64::try_from(settle.as_millis()).unwrap_or(u64::MAX);
     workers
-        .leave(source, &order.id, &Leave { settle_ms }, settle)
+        .perform(source, &order.id, &SettleLimit { settle_ms }, settle)
         .await
         .map_err(refused)
 }
 
 /// Records the outcome, and serves waiting asks.
-fn finish(scheduler: &Scheduler, way: &MigrationKind, planned: &PlannedMove, moved: &Result<Departed, ApiError>) {
+fn finish(
+    scheduler: &Scheduler,
+    kind: &MigrationKind,
+    planned: &PlannedMove,
+    moved: &Result<MigrationPhases, ApiError>,
+) {
     let (instance, to) = (&planned.instance, &planned.to);
     {
         let mut state = scheduler.state();
         let now = scheduler.now();
         let max = match state.catalog.known(&planned.function, planned.version) {
-            Known::Live(version) | Known::Older(version) => version.spec.manifest.max_instances as usize,
+            Known::Live(version) | Known::Older(version) => version.spec.config.max_instances as usize,
             Known::Unknown => usize::MAX,
         };
         match moved {
             Ok(_) => {
-                state.fleet.moved(instance, way, to, now);
-                if *way == MigrationKind::Move {
+                state.fleet.moved(instance, kind, to, now);
+                if *kind == MigrationKind::Move {
                     state.fleet.end_surplus(instance, max, now);
                 }
             }
@@ -197,7 +207,7 @@ fn finish(scheduler: &Scheduler, way: &MigrationKind, planned: &PlannedMove, mov
                 tracing::warn!(%instance, %to, %error, "an instance did not move");
                 state.fleet.stays(instance, now);
                 scheduler.recalls.notify_waiters();
-                if let MigrationKind::Clone(copy) = way {
+                if let MigrationKind::Clone(copy) = kind {
                     state.fleet.give_up_copy(copy, max, now);
                 }
             }

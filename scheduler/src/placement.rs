@@ -8,7 +8,7 @@
 //! - a new instance, on the worker that [`start`] finds.
 //!
 //! So what is near is used until it costs more than a restore elsewhere. Otherwise the invocation waits, as it does for
-//! an instance that moves to another worker ([`crate::fleet::arrivals`]). A version
+//! an instance that moves to another worker ([`crate::fleet::incoming`]). A version
 //! never has more than `max_instances`, and a namespace no more than its quota. No more memory is set aside on a worker
 //! than it has. A decision examines a bounded number of candidates, or only the function's own.
 
@@ -76,7 +76,7 @@ pub(crate) enum Shortage {
     /// The function is at its maximum of instances.
     Instances,
     /// An instance of the function is on its way to another worker.
-    Arrival,
+    Migration,
     /// No worker has enough free memory.
     Memory,
     /// No worker has been heard from.
@@ -132,7 +132,7 @@ pub(crate) fn place_behind(ahead: usize, fleet: &Fleet, live: &LiveVersion, ask:
         Some(_) => {}
         None if ask.force.is_none() && fleet.is_worth_waiting_for(live, ahead, now) => {
             return Decision::Wait {
-                shortage: Shortage::Arrival,
+                shortage: Shortage::Migration,
                 free_up: None,
             };
         }
@@ -160,7 +160,7 @@ enum Begin {
 }
 
 fn begin(fleet: &Fleet, live: &LiveVersion, there: Option<&OfVersion>, ask: &Ask, now: Millis) -> Begin {
-    let max = live.spec.manifest.max_instances as usize;
+    let max = live.spec.config.max_instances as usize;
     if let Some(all) = there.filter(|v| v.ids.len() >= max && fleet.counted(v, now) >= max) {
         // A gateway that asks for another instance knows better than a heartbeat that those it holds are in use.
         let not_its_own = |(_, i): &(&InstanceId, &Instance)| {

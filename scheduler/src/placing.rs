@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use rekindle_wire::api::StartKind;
+use rekindle_wire::function_config::ByteSize;
 use rekindle_wire::internal::{Placement, PlacementRequest, StartInstance};
-use rekindle_wire::manifest::ByteSize;
 use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId};
 use tokio::sync::oneshot;
 use tracing::Instrument as _;
@@ -154,7 +154,7 @@ pub(crate) fn pump(scheduler: &Scheduler) {
 
 /// Serves those asks as far as possible that may have waited long enough for an instance that is on its way. Call it
 /// without the lock.
-pub(crate) fn pump_arrivals(scheduler: &Scheduler) {
+pub(crate) fn pump_waiting_for_migrations(scheduler: &Scheduler) {
     let mut todo = Todo::default();
     {
         let mut state = scheduler.state();
@@ -203,7 +203,7 @@ fn pump_locked(scheduler: &Scheduler, state: &mut ClusterState, only: Option<&[W
     {
         fleet.end_claim(&claimant);
     }
-    let mut arrivals = SetAside::default();
+    let mut migrating = SetAside::default();
     // Each function that can be given something gets one thing, and takes its place again.
     while let Some((wanted, held, served)) = turns.pop() {
         let Some(waiter) = state.queue.pop(&wanted) else {
@@ -218,7 +218,7 @@ fn pump_locked(scheduler: &Scheduler, state: &mut ClusterState, only: Option<&[W
             }
         };
         let launches = todo.launches.len();
-        match attempt(scheduler, state, &live, arrivals.waiting_for(&live), waiter, todo) {
+        match attempt(scheduler, state, &live, migrating.waiting_for(&live), waiter, todo) {
             Ok(None) if todo.launches.len() > launches => {
                 state.fleet.end_claim(&wanted.function);
                 let served = state.queue.was_given_room(&wanted);
@@ -226,14 +226,14 @@ fn pump_locked(scheduler: &Scheduler, state: &mut ClusterState, only: Option<&[W
             }
             // If it is an error, the waiter has been told already.
             Ok(None) | Err(_) => turns.push(wanted, held, served),
-            Ok(Some((waiter, Shortage::Arrival))) => {
-                arrivals.push(&wanted, &live, waiter);
+            Ok(Some((waiter, Shortage::Migration))) => {
+                migrating.push(&wanted, &live, waiter);
                 turns.push(wanted, held, served);
             }
             Ok(Some((waiter, _))) => state.queue.put_back(&wanted, waiter),
         }
     }
-    state.queue.put_all_back(arrivals);
+    state.queue.put_all_back(migrating);
 }
 
 /// Decides one ask and records the work to do. Returns the waiter if it must wait. `ahead` others wait for instances
@@ -320,7 +320,7 @@ fn attempt(
                 format!(
                     "{} needs {} of memory and the largest worker has {}: lower memory in fn.toml or add a larger worker",
                     live.spec.function,
-                    live.spec.manifest.memory,
+                    live.spec.config.memory,
                     ByteSize(largest)
                 ),
             );
@@ -354,7 +354,7 @@ impl Launch {
             note_lacking(scheduler, &self.start.spec).await;
         }
         let function = &self.start.spec.function;
-        let secrets = scheduler.secrets.of(function, &self.start.spec.manifest);
+        let secrets = scheduler.secrets.of(function, &self.start.spec.config);
         match secrets.and_then(|secrets| Ok((secrets, scheduler.seals.of(function)?))) {
             Ok((secrets, key)) => (self.start.secrets, self.start.snapshot_key) = (secrets, key),
             Err(error) => return self.refuse(scheduler, error),
@@ -467,10 +467,10 @@ fn shortage_error(shortage: Shortage, live: &LiveVersion) -> ApiError {
             ErrorCode::Throttled,
             format!(
                 "all {} instances of {} stayed busy: try again, or raise max_instances or concurrency in fn.toml",
-                spec.manifest.max_instances, spec.function
+                spec.config.max_instances, spec.function
             ),
         ),
-        Shortage::Arrival => ApiError::new(
+        Shortage::Migration => ApiError::new(
             ErrorCode::Throttled,
             format!(
                 "the instance of {} that moves to another worker did not arrive in time: try again",
@@ -481,7 +481,7 @@ fn shortage_error(shortage: Shortage, live: &LiveVersion) -> ApiError {
             ErrorCode::NoCapacity,
             format!(
                 "no worker has the {} free that an instance of {} needs: try again, or add a worker",
-                spec.manifest.memory, spec.function
+                spec.config.memory, spec.function
             ),
         ),
         Shortage::Workers => ApiError::new(ErrorCode::NoCapacity, NO_WORKER),

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use rekindle_wire::WorkerId;
 use rekindle_wire::api::StartKind;
+use rekindle_wire::error::chain;
 use rekindle_wire::internal::StartInstance;
 
 use crate::catalog::LiveVersion;
@@ -15,7 +16,6 @@ use crate::fleet::keeping::Ahead;
 use crate::fleet::retire::Decided;
 use crate::placement::start::cheapest;
 use crate::placing::pump;
-use crate::refusal::chain;
 use crate::state::Scheduler;
 
 /// An instance to start ahead.
@@ -95,7 +95,7 @@ pub(crate) fn refill(scheduler: &Scheduler) {
         scheduler.tasks.spawn(async move {
             let id = start.instance.clone();
             let function = &start.spec.function;
-            let secrets = here.secrets.of(function, &start.spec.manifest);
+            let secrets = here.secrets.of(function, &start.spec.config);
             let started = match secrets.and_then(|secrets| Ok((secrets, here.seals.of(function)?))) {
                 Ok((secrets, key)) => {
                     (start.secrets, start.snapshot_key) = (secrets, key);
@@ -119,16 +119,16 @@ pub(crate) fn refill(scheduler: &Scheduler) {
 
 /// Whether instances of a version are ever started ahead.
 fn may_stand_by(live: &LiveVersion) -> bool {
-    let manifest = &live.spec.manifest;
-    let is_foreseen = manifest.min_parked > 0 || manifest.adaptive || !manifest.schedules.is_empty();
-    manifest.min_warm > 0 || live.spec.snapshot.is_some() && is_foreseen
+    let config = &live.spec.config;
+    let is_foreseen = config.min_parked > 0 || config.adaptive || !config.schedules.is_empty();
+    config.min_warm > 0 || live.spec.snapshot.is_some() && is_foreseen
 }
 
 /// The next instance that a version needs to reach its minimum or for an expected call.
 fn lacks(state: &ClusterState, live: &LiveVersion, now: Millis) -> Option<Next> {
     let ClusterState { fleet, retention, .. } = state;
-    let (spec, manifest) = (&live.spec, &live.spec.manifest);
-    let (warm, parked) = (manifest.min_warm as usize, manifest.min_parked as usize);
+    let (spec, config) = (&live.spec, &live.spec.config);
+    let (warm, parked) = (config.min_warm as usize, config.min_parked as usize);
     // Instances are counted only where it matters: most functions set no minimum, and few calls are expected at any
     // moment.
     let next = if warm > 0 && fleet.warm(live) < warm {
@@ -151,7 +151,7 @@ fn lacks(state: &ClusterState, live: &LiveVersion, now: Millis) -> Option<Next> 
             park: true,
         }
     };
-    let full = fleet.count(&spec.function, spec.version) >= manifest.max_instances as usize;
+    let full = fleet.count(&spec.function, spec.version) >= config.max_instances as usize;
     (!full).then_some(next)
 }
 
@@ -162,9 +162,9 @@ mod tests {
     use crate::fleet::Stage;
 
     #[test]
-    fn a_version_lacks_what_its_manifest_says_until_it_is_there() {
+    fn a_version_lacks_what_its_config_says_until_it_is_there() {
         let mut spec = spec("hello", 1, 10, 1, 2);
-        spec.manifest.min_warm = 1;
+        spec.config.min_warm = 1;
         let hello = live(spec.clone());
         let mut state = ClusterState {
             fleet: fleet(100),
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn one_stands_by_for_a_scheduled_run_though_its_calls_are_not_foreseen() {
         let mut spec = spec("hello", 1, 10, 1, 2);
-        (spec.manifest.adaptive, spec.snapshot) = (false, Some("s-1".parse().unwrap()));
+        (spec.config.adaptive, spec.snapshot) = (false, Some("s-1".parse().unwrap()));
         let hello = live(spec.clone());
         let mut state = ClusterState {
             fleet: fleet(100),
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn nothing_is_started_ahead_beyond_max_instances() {
         let mut spec = spec("hello", 1, 10, 1, 2);
-        spec.manifest.min_warm = 2;
+        spec.config.min_warm = 2;
         let hello = live(spec.clone());
         let mut state = ClusterState {
             fleet: fleet(100),

@@ -20,15 +20,15 @@ mod worker;
 use std::time::Duration;
 
 use rekindle_wire::api::{Alias, PhaseTime, SnapshotSummary, VersionInfo};
+use rekindle_wire::clock::unix_s;
 use rekindle_wire::internal::{BuiltLayers, VersionSpec};
 use rekindle_wire::renewal::RenewalReason;
 use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, InstanceId, SnapshotKey, VersionNumber};
 
 use self::preparation::Preparation;
 pub(crate) use self::runtime_snapshot::{keep_runtime_snapshot, runtime_snapshot};
-pub(crate) use self::worker::{Told, until_gone};
+pub(crate) use self::worker::{PrepareEvents, until_gone};
 use crate::canary::{self, Growth};
-use crate::clock::unix_s;
 use crate::digests;
 use crate::placing::{self, pump};
 use crate::releases;
@@ -127,8 +127,8 @@ pub(crate) fn begin(
                 let snapshot = done.snapshot.is_some();
                 // The first instance is no copy of the snapshot: who needs a fresh one, or secrets, has no use for it.
                 // One that was booted of files that there were has been ended by its worker.
-                let is_whole = !done.spec.manifest.deploys_without_secrets();
-                let serves = version.info.reused.is_none() && is_whole && !(done.spec.manifest.fresh && snapshot);
+                let is_whole = !done.spec.config.deploys_without_secrets();
+                let serves = version.info.reused.is_none() && is_whole && !(done.spec.config.fresh && snapshot);
                 tracing::info!(%function, version = %number, snapshot, ?release, "a version is ready");
                 {
                     let mut state = here.state();
@@ -177,7 +177,7 @@ async fn prepare(
 ) -> (InstanceId, Vec<PhaseTime>, Result<Done, ApiError>) {
     let turn = scheduler.preparing.acquire().await.ok();
     let mut preparation = Preparation::of(scheduler, version, source_key, built, turn);
-    let limit = LIMIT + version.info.manifest.boot_timeout() * 2;
+    let limit = LIMIT + version.info.config.boot_timeout() * 2;
     let outcome = tokio::time::timeout(limit, preparation.run()).await;
     let Preparation {
         instance,
@@ -206,7 +206,7 @@ fn take_over(version: &NewVersion, spec: VersionSpec, snapshot: Option<SnapshotS
         instance: InstanceId::generate(),
         spec: VersionSpec {
             version: version.info.version,
-            manifest: version.info.manifest.clone(),
+            config: version.info.config.clone(),
             ..spec
         },
         snapshot,

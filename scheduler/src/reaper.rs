@@ -9,7 +9,7 @@ use crate::clock::Millis;
 use crate::cluster::ClusterState;
 use crate::evacuation::evacuate;
 use crate::fleet::retire::Floor;
-use crate::placing::{pump, pump_arrivals, retire};
+use crate::placing::{pump, pump_waiting_for_migrations, retire};
 use crate::pools::refill;
 use crate::state::Scheduler;
 
@@ -69,7 +69,7 @@ pub(crate) async fn run(scheduler: Scheduler) {
         match room {
             true => pump(&scheduler),
             // Who waits for an instance that moves does so for a time.
-            false => pump_arrivals(&scheduler),
+            false => pump_waiting_for_migrations(&scheduler),
         }
         refill(&scheduler);
     }

@@ -1,5 +1,6 @@
 //! Errors on their way to users.
 
+use rekindle_wire::error::chain;
 use rekindle_wire::{ApiError, ErrorCode, FunctionId};
 
 use crate::store::StoreError;
@@ -37,15 +38,4 @@ pub(crate) fn from_store(error: StoreError) -> ApiError {
             )
         }
     }
-}
-
-/// An error and its causes in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(c) = cause {
-        text = format!("{text}: {c}");
-        cause = c.source();
-    }
-    text
 }

@@ -31,8 +31,13 @@ pub(crate) async fn whole<T: Send + 'static>(
     scheduler: &Scheduler,
     change: impl Future<Output = Result<T, ApiError>> + Send + 'static,
 ) -> Result<T, ApiError> {
-    let broke_off = |_| ApiError::new(ErrorCode::Internal, "the change broke off: look whether it was made");
-    scheduler.tasks.spawn(change).await.map_err(broke_off)?
+    let interrupted = |_| {
+        ApiError::new(
+            ErrorCode::Internal,
+            "the change was interrupted: check whether it took effect",
+        )
+    };
+    scheduler.tasks.spawn(change).await.map_err(interrupted)?
 }
 
 async fn roll_back_now(
@@ -128,7 +133,7 @@ fn lacks_secret(scheduler: &Scheduler, function: &FunctionId, version: VersionNu
     let (Known::Live(live) | Known::Older(live)) = known else {
         return None;
     };
-    let error = scheduler.secrets.of(function, &live.spec.manifest).err()?;
+    let error = scheduler.secrets.of(function, &live.spec.config).err()?;
     let message = format!("version {version} cannot serve: {}", error.message);
     Some(ApiError::new(ErrorCode::Conflict, message))
 }

@@ -19,6 +19,7 @@ pub(crate) mod renewals;
 use std::time::{Duration, Instant};
 
 use rekindle_wire::api::{SnapshotSummary, StartKind, VersionInfo};
+use rekindle_wire::clock::unix_s;
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::internal::{BuiltLayers, PrepareEvent, PrepareRequest, VersionSpec};
 use rekindle_wire::renewal::{MadeWith, RenewalReason};
@@ -27,11 +28,10 @@ use tracing::Instrument as _;
 
 use crate::catalog::{LiveVersion, NO_VERSION};
 use crate::clock::Millis;
-use crate::clock::unix_s;
 use crate::fleet::Stage;
 use crate::placement::{Ask, Decision, place};
 use crate::placing;
-use crate::prepare::{Told, keep_runtime_snapshot, runtime_snapshot, until_gone};
+use crate::prepare::{PrepareEvents, keep_runtime_snapshot, runtime_snapshot, until_gone};
 use crate::refusal::{from_store, unknown_function};
 use crate::state::Scheduler;
 use crate::store::{ATTEMPTS_MAX, Anew, DueRenewal, StoreError};
@@ -85,7 +85,7 @@ pub(crate) async fn ask(scheduler: &Scheduler, function: &FunctionId) -> Result<
             ),
         });
     };
-    if !live.spec.manifest.snapshot {
+    if !live.spec.config.snapshot {
         return Err(ApiError::new(
             ErrorCode::Conflict,
             format!("{function} has no snapshot: take \"snapshot = false\" out of its fn.toml and deploy it"),
@@ -145,7 +145,7 @@ async fn look(scheduler: &Scheduler, compared: &mut Option<MadeWith>) -> Result<
         return Ok(());
     };
     // A renewal with a slow boot does not hold up deploys: there is one renewal at a time.
-    let _turn = (!due.spec.manifest.boots_slowly()).then_some(turn);
+    let _turn = (!due.spec.config.boots_slowly()).then_some(turn);
     let span = tracing::info_span!(
         "renew_snapshot",
         "rekindle.role" = "scheduler",
@@ -195,7 +195,7 @@ async fn renew(scheduler: &Scheduler, due: &DueRenewal) -> Result<(), StoreError
     }
     tracing::info!(%function, %version, %reason, attempts, "a snapshot is being made anew");
     let began = Instant::now();
-    let limit = LIMIT + spec.manifest.boot_timeout();
+    let limit = LIMIT + spec.config.boot_timeout();
     let outcome = tokio::time::timeout(limit, attempt(scheduler, spec)).await;
     let too_long = |_| Failure::of("timeout", format!("it took more than {} s", limit.as_secs()));
     // Namespaces are encrypted under the same lock.
@@ -347,7 +347,7 @@ fn find_room(scheduler: &Scheduler, spec: &VersionSpec, instance: &InstanceId) -
     }
     Err(Failure {
         reason: ErrorCode::NoCapacity.as_str(),
-        error: format!("no worker has the {} free that an instance needs", spec.manifest.memory),
+        error: format!("no worker has the {} free that an instance needs", spec.config.memory),
         no_room: true,
     })
 }
@@ -358,7 +358,7 @@ async fn follow(
     spec: &VersionSpec,
     instance: &InstanceId,
 ) -> Result<Made, Failure> {
-    let secrets = scheduler.secrets.of(&spec.function, &spec.manifest);
+    let secrets = scheduler.secrets.of(&spec.function, &spec.config);
     let key = scheduler.seals.of(&spec.function);
     let order = PrepareRequest {
         secrets: secrets.map_err(|e| Failure::of(e.code.as_str(), e.message))?,
@@ -367,10 +367,10 @@ async fn follow(
         function: spec.function.clone(),
         version: spec.version,
         uid: spec.uid,
-        manifest: spec.manifest.clone(),
+        config: spec.config.clone(),
         source_key: String::new(),
         sharing: scheduler.config.sharing,
-        runtime_snapshot: runtime_snapshot(scheduler, &spec.function, spec.manifest.base).await,
+        runtime_snapshot: runtime_snapshot(scheduler, &spec.function, spec.config.base).await,
         built: Some(BuiltLayers {
             rootfs: spec.rootfs.clone(),
             layer: spec.layer.clone(),
@@ -378,7 +378,7 @@ async fn follow(
         }),
     };
     let lost = |why| Failure::of("worker_lost", format!("its worker was lost: {why}"));
-    let mut told = Told::order(scheduler, address, &order).await.map_err(lost)?;
+    let mut told = PrepareEvents::order(scheduler, address, &order).await.map_err(lost)?;
     loop {
         match told.next().await.map_err(lost)? {
             PrepareEvent::Phase { .. } => {}
@@ -395,7 +395,7 @@ async fn follow(
                 ..
             } => {
                 if let Some(named) = runtime_snapshot {
-                    keep_runtime_snapshot(scheduler, &spec.function, spec.manifest.base, &named).await;
+                    keep_runtime_snapshot(scheduler, &spec.function, spec.config.base, &named).await;
                 }
                 let (spec, key) = (made, order.snapshot_key);
                 return Ok(Made { spec, snapshot, key });

@@ -29,7 +29,7 @@ const INVOCATIONS_LEAST: u64 = 5;
 #[derive(Debug, Default)]
 pub(crate) struct Retention {
     settings: Settings,
-    functions: HashMap<FunctionId, Kept>,
+    functions: HashMap<FunctionId, FunctionHistory>,
     /// Functions of which something was learned that is not stored yet.
     learned: BTreeSet<FunctionId>,
     /// Functions of which a call was expected at the last look.
@@ -39,7 +39,7 @@ pub(crate) struct Retention {
 }
 
 #[derive(Debug)]
-struct Kept {
+struct FunctionHistory {
     history: History,
     figures: Figures,
 }
@@ -57,7 +57,7 @@ impl Retention {
         for (name, noted) in histories {
             if let Some(history) = History::learned(&noted, self.settings) {
                 let figures = Figures::default();
-                self.functions.insert(name, Kept { history, figures });
+                self.functions.insert(name, FunctionHistory { history, figures });
             }
         }
     }
@@ -111,7 +111,8 @@ impl Retention {
             if !self.functions.contains_key(name) {
                 let history = History::new(self.settings);
                 let figures = Figures::default();
-                self.functions.insert(name.clone(), Kept { history, figures });
+                self.functions
+                    .insert(name.clone(), FunctionHistory { history, figures });
             }
             if let (Some(kept), Some(last)) = (self.functions.get_mut(name), last) {
                 let at = if in_use { now } else { last };
@@ -146,7 +147,7 @@ impl Retention {
                 continue;
             };
             let given = (instance.idle_limit, instance.park_limit);
-            let is_adaptive = |live: LiveVersion| live.spec.manifest.adaptive;
+            let is_adaptive = |live: LiveVersion| live.spec.config.adaptive;
             let limits = if catalog.live(&instance.function).is_some_and(is_adaptive) {
                 let plan = kept.history.plan();
                 (plan.ready.into(), plan.parked.saturating_sub(plan.ready).into())
@@ -167,8 +168,8 @@ impl Retention {
 
     /// Whether a call of the function is expected about now, so that one instance of its live version should stand by.
     pub(crate) fn expects(&self, live: &LiveVersion, now: Millis) -> bool {
-        let stands_by = |kept: &Kept| kept.history.stands_by(now.into());
-        live.spec.manifest.adaptive
+        let stands_by = |kept: &FunctionHistory| kept.history.stands_by(now.into());
+        live.spec.config.adaptive
             && live.spec.snapshot.is_some()
             && self.functions.get(&live.spec.function).is_some_and(stands_by)
     }
@@ -185,17 +186,17 @@ impl Retention {
 }
 
 impl Floor {
-    /// The minimum from the manifest; zero for a version that is not live.
+    /// The minimum from the function config; zero for a version that is not live.
     pub(crate) fn given(catalog: &Catalog, function: &FunctionId, version: VersionNumber) -> Self {
         let live = catalog.serving(function, version);
         live.map_or_else(Self::default, |live| Self::of(&live))
     }
 
     fn of(live: &LiveVersion) -> Self {
-        let manifest = &live.spec.manifest;
+        let config = &live.spec.config;
         Self {
-            warm: manifest.min_warm as usize,
-            parked: manifest.min_parked as usize,
+            warm: config.min_warm as usize,
+            parked: config.min_parked as usize,
         }
     }
 }
@@ -222,8 +223,8 @@ mod tests {
     use std::time::Duration;
 
     use rekindle_wire::api::StartKind;
+    use rekindle_wire::function_config::FunctionConfig;
     use rekindle_wire::internal::VersionSpec;
-    use rekindle_wire::manifest::Manifest;
     use rekindle_wire::processor::InstructionSets;
 
     use super::*;
@@ -242,12 +243,12 @@ mod tests {
 
     fn world(adaptive: bool) -> World {
         let plain = spec("hello", 1, 64 << 20, 1, 5);
-        let manifest = Manifest {
+        let config = FunctionConfig {
             adaptive,
-            ..plain.manifest.clone()
+            ..plain.config.clone()
         };
         let spec = VersionSpec {
-            manifest,
+            config,
             snapshot: Some("s-1".parse().unwrap()),
             snapshot_digest: None,
             instruction_sets: InstructionSets::default(),
@@ -344,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn instances_get_their_functions_times_unless_its_manifest_has_them() {
+    fn instances_get_their_functions_times_unless_its_config_has_them() {
         for (adaptive, idle) in [(true, 300_000), (false, 4_000)] {
             let mut world = world(adaptive);
             let id = ready(&mut world.fleet, "i-a", &world.live, Millis(0));

@@ -2,9 +2,9 @@
 
 pub(crate) mod vault;
 
+use rekindle_wire::clock::unix_s;
 use rekindle_wire::{ApiError, Namespace};
 
-use crate::clock::unix_s;
 use crate::refusal::from_store;
 use crate::releases::whole;
 use crate::state::Scheduler;

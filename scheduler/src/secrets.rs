@@ -3,12 +3,12 @@
 pub(crate) mod vault;
 
 use rekindle_wire::api::SecretSummary;
+use rekindle_wire::clock::unix_s;
 use rekindle_wire::internal::Heartbeat;
 use rekindle_wire::{ApiError, ErrorCode, FunctionId, Namespace, SecretName, SecretValue};
 
 use self::vault::unknown;
 use crate::catalog::Known;
-use crate::clock::unix_s;
 use crate::refusal::from_store;
 use crate::releases::whole;
 use crate::state::Scheduler;
@@ -29,7 +29,7 @@ fn users(scheduler: &Scheduler, namespace: &Namespace, name: &SecretName) -> Vec
     let own = state.catalog.names().filter(|f| f.namespace() == namespace.as_str());
     let names_it = |function: &&FunctionId| {
         let mut versions = state.catalog.all_live(function);
-        versions.any(|live| live.spec.manifest.secrets.contains(name))
+        versions.any(|live| live.spec.config.secrets.contains(name))
     };
     own.filter(names_it).cloned().collect()
 }
@@ -134,11 +134,11 @@ pub(crate) fn follow(scheduler: &Scheduler, beat: &Heartbeat) {
         let (Known::Live(version) | Known::Older(version)) = known else {
             continue;
         };
-        let manifest = &version.spec.manifest;
-        if scheduler.secrets.revision(&info.function, manifest) == *has {
+        let config = &version.spec.config;
+        if scheduler.secrets.revision(&info.function, config) == *has {
             continue;
         }
-        let Ok(secrets) = scheduler.secrets.of_those_set(&info.function, manifest) else {
+        let Ok(secrets) = scheduler.secrets.of_those_set(&info.function, config) else {
             continue;
         };
         if !scheduler.secrets.changing_in.lock().insert(info.id.clone()) {

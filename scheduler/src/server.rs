@@ -13,13 +13,13 @@ use tokio::task::JoinHandle;
 use crate::access::table::Keys;
 use crate::catalog::Catalog;
 use crate::config::Config;
-use crate::front::{self, Front};
 use crate::leadership::Leadership;
 use crate::quotas::Quotas;
 use crate::schedules::known::Schedules;
 use crate::seals::vault::Seals;
 use crate::secrets::vault::Secrets;
-use crate::state::{Scheduler, Shared};
+use crate::standby_gate::{self, StandbyGate};
+use crate::state::{Scheduler, SchedulerState};
 use crate::store::{Store, StoreError, despite_another_taking_the_lead};
 use crate::{
     api, async_calls, audit, canary, collection, digests, metering, metrics, reaper, rebalancing, renewal, schedules,
@@ -102,7 +102,7 @@ async fn run(config: Config, listener: TcpListener, shutdown: BoxFuture<'static,
     }
     let store = despite_another_taking_the_lead(|| open_store(&config)).await?;
     let leadership = Leadership::new(store.clone(), &config.address);
-    let front = Arc::new(Front::new(api::members::joining(&config)));
+    let front = Arc::new(StandbyGate::new(api::members::joining(&config)));
     let mut led = None;
     if !store.is_shared() {
         led = Some(begin(config.clone(), store.clone(), &front).await?);
@@ -121,7 +121,7 @@ async fn run(config: Config, listener: TcpListener, shutdown: BoxFuture<'static,
         }
     });
     let hearing = tokio::spawn(hear_revoked(config.issuing.clone(), store.clone()));
-    let router = front::router(front.clone());
+    let router = standby_gate::router(front.clone());
     let _registered = in_process.open(&address, rekindle_identity::inside(router.clone()));
     let serving = listener.serve(router, async move {
         shutdown.await;
@@ -247,7 +247,7 @@ struct Led {
 }
 
 /// Reads the stored state and starts to accept requests.
-async fn begin(config: Config, store: Store, front: &Front) -> Result<Led, ServeError> {
+async fn begin(config: Config, store: Store, front: &StandbyGate) -> Result<Led, ServeError> {
     let unfinished = store.fail_unfinished().await.map_err(unusable)?;
     if unfinished > 0 {
         tracing::warn!(
@@ -272,7 +272,8 @@ async fn begin(config: Config, store: Store, front: &Front) -> Result<Led, Serve
     let keys = Keys::new(store.keys().await.map_err(unusable)?, rules);
     let known = Schedules::read(&store).await.map_err(unusable)?;
     let quotas = Quotas::new(store.quotas().await.map_err(unusable)?, config.quota);
-    let scheduler = Shared::new(config, store, catalog, (secrets, seals, keys, known)).map_err(ServeError::Tls)?;
+    let scheduler =
+        SchedulerState::new(config, store, catalog, (secrets, seals, keys, known)).map_err(ServeError::Tls)?;
     for (function, open) in canaries {
         canary::load(&scheduler, function, open);
     }

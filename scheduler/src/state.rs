@@ -41,9 +41,10 @@ pub(crate) const DEPLOYS_MAX: usize = 32;
 pub(crate) type DeployPlace = (OwnedSemaphorePermit, Build);
 
 /// The scheduler. Cloned into every handler and task.
-pub(crate) type Scheduler = Arc<Shared>;
+pub(crate) type Scheduler = Arc<SchedulerState>;
 
-pub(crate) struct Shared {
+/// What every handler and task of a scheduler that leads works with.
+pub(crate) struct SchedulerState {
     pub(crate) config: Config,
     pub(crate) store: Store,
     pub(crate) objects: Arc<dyn ObjectStore>,
@@ -77,7 +78,7 @@ pub(crate) struct Shared {
     pub(crate) builds: Builds,
     /// What is used today.
     pub(crate) metering: Metering,
-    /// Those of them that are still uploaded, by namespace.
+    /// Deploys whose folder is still being uploaded, by namespace.
     pub(crate) uploads: Places,
     /// Held for reading while an uploaded folder has no version yet, and for writing while one is removed.
     pub(crate) sources: RwLock<()>,
@@ -92,7 +93,7 @@ fn opened(objects: Arc<dyn ObjectStore>, seals: &Seals) -> Arc<dyn ObjectStore> 
     objects.opening(&seals.ring).unwrap_or(objects)
 }
 
-impl Shared {
+impl SchedulerState {
     pub(crate) fn new(
         config: Config,
         store: Store,

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use rekindle_wire::FunctionId;
 use rekindle_wire::ids::GatewayId;
-use rekindle_wire::stats::{Traffic, TrafficAnswer, TrafficReport};
+use rekindle_wire::stats::{Traffic, TrafficReport, TrafficResponse};
 
 use crate::clock::Millis;
 
@@ -23,7 +23,7 @@ const SILENCE: Millis = Millis(15_000);
 /// The counts.
 #[derive(Debug, Default)]
 pub(crate) struct Traffics {
-    gateways: HashMap<GatewayId, Told>,
+    gateways: HashMap<GatewayId, GatewayCounts>,
     earlier: BTreeMap<FunctionId, Traffic>,
     /// Counts not stored yet. Added-up counts come first: they stand for gateways whose own counts are removed.
     changed: BTreeSet<(Option<GatewayId>, FunctionId)>,
@@ -35,7 +35,7 @@ pub(crate) struct Traffics {
 pub(crate) type Counts = (Option<GatewayId>, FunctionId, Traffic);
 
 #[derive(Debug, Default)]
-struct Told {
+struct GatewayCounts {
     /// When it last reported; `None` if it was read from the database.
     at: Option<Millis>,
     functions: BTreeMap<FunctionId, Traffic>,
@@ -53,7 +53,7 @@ impl Traffics {
         report: TrafficReport,
         now: Millis,
         exists: impl Fn(&FunctionId) -> bool,
-    ) -> TrafficAnswer {
+    ) -> TrafficResponse {
         let TrafficReport {
             gateway,
             functions,
@@ -77,7 +77,7 @@ impl Traffics {
         }
         self.fold(now);
         let gone = gone.into_iter().collect();
-        TrafficAnswer {
+        TrafficResponse {
             known,
             gone,
             quotas: None,

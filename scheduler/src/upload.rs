@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 use axum::body::Body;
 use futures::StreamExt as _;
 use rekindle_wire::api::{SourceFile, SourceKind};
-use rekindle_wire::manifest::{self, Manifest};
+use rekindle_wire::function_config::{self, FunctionConfig};
 use rekindle_wire::{ApiError, ErrorCode};
 use tempfile::NamedTempFile;
 use tokio::io::AsyncWriteExt as _;
@@ -20,7 +20,7 @@ pub(crate) const UPLOAD_MAX: u64 = 256 << 20;
 /// Largest folder, unpacked.
 const UNPACKED_MAX: u64 = 4 << 30;
 const ENTRIES_MAX: usize = 200_000;
-const MANIFEST_MAX: u64 = 1 << 20;
+const CONFIG_MAX: u64 = 1 << 20;
 /// Limit for a long name or an entry's attributes, which precede the entry as an entry of their own and are read whole.
 const EXTENSION_MAX: u64 = 64 << 10;
 
@@ -42,9 +42,9 @@ pub(crate) enum UploadError {
     #[error("the folder has {0}: leave it out")]
     Entry(String),
     #[error("the folder has no fn.toml at its top level: `fn init` makes one")]
-    NoManifest,
+    NoConfig,
     #[error(transparent)]
-    Manifest(#[from] manifest::ManifestError),
+    Config(#[from] function_config::FunctionConfigError),
 }
 
 impl From<UploadError> for ApiError {
@@ -53,9 +53,9 @@ impl From<UploadError> for ApiError {
             UploadError::TooLarge => ErrorCode::TooLarge,
             UploadError::Interrupted(_) | UploadError::NotAnArchive(_) => ErrorCode::BadRequest,
             UploadError::Spool { .. } => ErrorCode::Internal,
-            UploadError::Entry(_) | UploadError::NoManifest | UploadError::Manifest(_) => ErrorCode::InvalidManifest,
+            UploadError::Entry(_) | UploadError::NoConfig | UploadError::Config(_) => ErrorCode::InvalidManifest,
         };
-        Self::new(code, crate::refusal::chain(&error))
+        Self::new(code, rekindle_wire::error::chain(&error))
     }
 }
 
@@ -72,8 +72,8 @@ pub(crate) struct Upload {
 /// What is in a folder.
 #[derive(Debug)]
 pub(crate) struct Folder {
-    pub(crate) manifest: Manifest,
-    /// The files without the manifest, in the order of their paths.
+    pub(crate) config: FunctionConfig,
+    /// The files without the config, in the order of their paths.
     pub(crate) files: Vec<SourceFile>,
 }
 
@@ -93,7 +93,7 @@ impl Folder {
     }
 }
 
-/// Receives a folder and reads its manifest.
+/// Receives a folder and reads its config.
 pub(crate) async fn receive(body: Body, dir: &Path) -> Result<Upload, UploadError> {
     let spool = |source| UploadError::Spool {
         dir: dir.to_owned(),
@@ -150,12 +150,12 @@ fn check_extensions(archive: File) -> Result<(), UploadError> {
     Ok(())
 }
 
-/// Checks every entry's path and type, reads the manifest, and hashes the files. Blocks.
+/// Checks every entry's path and type, reads the config, and hashes the files. Blocks.
 pub(crate) fn look_through(archive: File) -> Result<Folder, UploadError> {
     let unzipped = flate2::read::GzDecoder::new(std::io::BufReader::new(archive)).take(UNPACKED_MAX);
     let mut archive = tar::Archive::new(unzipped);
     let mut links = HashSet::new();
-    let (mut manifest, mut files) = (None, Vec::new());
+    let (mut config, mut files) = (None, Vec::new());
     let mut unpacked = 0_u64;
     for (n, entry) in archive.entries().map_err(UploadError::NotAnArchive)?.enumerate() {
         let mut entry = entry.map_err(UploadError::NotAnArchive)?;
@@ -191,13 +191,13 @@ pub(crate) fn look_through(archive: File) -> Result<Folder, UploadError> {
                 SourceKind::Link,
                 &blake3::hash(target.as_os_str().as_encoded_bytes()).to_hex(),
             ));
-        } else if kind.is_file() && path == Path::new(manifest::FILE_NAME) {
+        } else if kind.is_file() && path == Path::new(function_config::FILE_NAME) {
             let mut text = String::new();
             (&mut entry)
-                .take(MANIFEST_MAX)
+                .take(CONFIG_MAX)
                 .read_to_string(&mut text)
                 .map_err(UploadError::NotAnArchive)?;
-            manifest = Some(manifest::parse(&text)?);
+            config = Some(function_config::parse(&text)?);
         } else if kind.is_file() {
             let is_executable = entry.header().mode().unwrap_or_default() & 0o111 != 0;
             let mut hasher = blake3::Hasher::new();
@@ -219,8 +219,8 @@ pub(crate) fn look_through(archive: File) -> Result<Folder, UploadError> {
         }
     }
     files.sort_by(|a, b| a.path.cmp(&b.path));
-    let manifest = manifest.ok_or(UploadError::NoManifest)?;
-    Ok(Folder { manifest, files })
+    let config = config.ok_or(UploadError::NoConfig)?;
+    Ok(Folder { config, files })
 }
 
 /// The path without leading `./`; refused if it would leave the folder.

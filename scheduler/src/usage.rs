@@ -1,6 +1,6 @@
 //! Stores what was observed of functions' calls, at intervals: how many there were, how long they took, and how long
-//! functions were idle between them; and when keys were used last. A scheduler that starts knows what the previous
-//! one had learned, except for the last seconds of one that was killed.
+//! functions were idle between them. It also stores when keys were used last. A scheduler that starts knows what the
+//! previous one had learned, except for the last seconds of one that was killed.
 
 use std::time::Duration;
 

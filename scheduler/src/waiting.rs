@@ -4,7 +4,7 @@
 //! Warm instances belong to one function, which competes with no other for them. Functions compete for room for further
 //! instances. It goes to the function that holds least memory, and among equals to the one that was given room longest
 //! ago (max-min fairness, by memory). A burst of a thousand invocations of one function takes what is free, but the
-//! next room goes to whoever has less. [`crate::fleet::turns`] makes room when no function gives any up.
+//! next room goes to whoever has less. [`crate::fleet::reservation`] makes room when no function gives any up.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};

@@ -9,7 +9,7 @@ use rekindle_wire::api::InstanceObjects;
 use rekindle_wire::headers::CLUSTER_TOKEN;
 use rekindle_wire::interface::{Endpoint, worker as operations};
 use rekindle_wire::internal::{PrepareRequest, StartInstance};
-use rekindle_wire::migration::{Departed, Expected, Leave, SourceOrder};
+use rekindle_wire::migration::{ExpectedInstance, MigrationPhases, SettleLimit, SourceOrder};
 use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId, MigrationId, Secret};
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
@@ -64,7 +64,7 @@ impl WorkerError {
 
 /// Result of stopping or parking an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Halted {
+pub(crate) enum StopOutcome {
     /// It was stopped or parked.
     Done,
     /// It serves an invocation and stays.
@@ -102,12 +102,12 @@ impl WorkerClient {
     }
 
     /// Stops an instance; with `if_idle`, only if it serves nothing.
-    pub(crate) async fn stop(&self, address: &str, id: &InstanceId, if_idle: bool) -> Result<Halted, WorkerError> {
+    pub(crate) async fn stop(&self, address: &str, id: &InstanceId, if_idle: bool) -> Result<StopOutcome, WorkerError> {
         let stop = operations::Stop {
             id: id.clone(),
             if_idle: Some(if_idle),
         };
-        halted(self.ask(address, &stop, &(), STOP_LIMIT).await)
+        stop_outcome(self.ask(address, &stop, &(), STOP_LIMIT).await)
     }
 
     /// Looks at what an instance has from the kernel.
@@ -117,9 +117,9 @@ impl WorkerClient {
     }
 
     /// Parks an instance that serves nothing.
-    pub(crate) async fn park(&self, address: &str, id: &InstanceId) -> Result<Halted, WorkerError> {
+    pub(crate) async fn park(&self, address: &str, id: &InstanceId) -> Result<StopOutcome, WorkerError> {
         let park = operations::Park { id: id.clone() };
-        halted(self.ask(address, &park, &(), CALL_LIMIT).await)
+        stop_outcome(self.ask(address, &park, &(), CALL_LIMIT).await)
     }
 
     /// Gives a running instance other secrets.
@@ -134,35 +134,40 @@ impl WorkerClient {
     }
 
     /// Tells a worker that an instance will arrive from another worker.
-    pub(crate) async fn expect(&self, address: &str, id: &MigrationId, expected: &Expected) -> Result<(), WorkerError> {
-        let expect = operations::ExpectArrival { id: id.clone() };
-        self.ask(address, &expect, expected, CALL_LIMIT).await
-    }
-
-    /// Prepares the migration source and target of an instance.
-    pub(crate) async fn depart(&self, address: &str, order: &SourceOrder) -> Result<(), WorkerError> {
-        let depart = operations::PrepareDeparture {};
-        self.ask(address, &depart, order, MOVE_LIMIT).await
-    }
-
-    /// Cancels such a move; best effort.
-    pub(crate) async fn stay(&self, address: &str, id: &MigrationId) {
-        let stay = operations::CancelDeparture { id: id.clone() };
-        if let Err(error) = self.ask(address, &stay, &(), CALL_LIMIT).await {
-            tracing::debug!(%id, %error, "a move is not given up; it will be, by itself");
-        }
-    }
-
-    /// Tells the instance to leave, after at most `settle`.
-    pub(crate) async fn leave(
+    pub(crate) async fn expect(
         &self,
         address: &str,
         id: &MigrationId,
-        leave: &Leave,
+        expected: &ExpectedInstance,
+    ) -> Result<(), WorkerError> {
+        let expect = operations::ExpectTarget { id: id.clone() };
+        self.ask(address, &expect, expected, CALL_LIMIT).await
+    }
+
+    /// Prepares an instance's migration at its source, which prepares the target.
+    pub(crate) async fn prepare_source(&self, address: &str, order: &SourceOrder) -> Result<(), WorkerError> {
+        let prepare = operations::PrepareSource {};
+        self.ask(address, &prepare, order, MOVE_LIMIT).await
+    }
+
+    /// Cancels a migration that is only prepared; best effort.
+    pub(crate) async fn cancel_source(&self, address: &str, id: &MigrationId) {
+        let cancel = operations::CancelSource { id: id.clone() };
+        if let Err(error) = self.ask(address, &cancel, &(), CALL_LIMIT).await {
+            tracing::debug!(%id, %error, "a migration was not cancelled; its source does so when its time is over");
+        }
+    }
+
+    /// Performs the prepared migration once requests have ended, after at most `settle`.
+    pub(crate) async fn perform(
+        &self,
+        address: &str,
+        id: &MigrationId,
+        limit: &SettleLimit,
         settle: Duration,
-    ) -> Result<Departed, WorkerError> {
-        let departure = operations::Leave { id: id.clone() };
-        self.ask(address, &departure, leave, MOVE_LIMIT + settle).await
+    ) -> Result<MigrationPhases, WorkerError> {
+        let perform = operations::PerformMigration { id: id.clone() };
+        self.ask(address, &perform, limit, MOVE_LIMIT + settle).await
     }
 
     /// Stops a function's instances and removes its logs.
@@ -271,13 +276,13 @@ impl WorkerClient {
 }
 
 /// What became of an instance that was to be stopped or parked.
-fn halted(answer: Result<(), WorkerError>) -> Result<Halted, WorkerError> {
+fn stop_outcome(answer: Result<(), WorkerError>) -> Result<StopOutcome, WorkerError> {
     match answer {
-        Ok(()) => Ok(Halted::Done),
+        Ok(()) => Ok(StopOutcome::Done),
         Err(WorkerError::Refused { status, .. }) if status == StatusCode::NOT_FOUND || status == StatusCode::GONE => {
-            Ok(Halted::Gone)
+            Ok(StopOutcome::Gone)
         }
-        Err(WorkerError::Refused { status, .. }) if status == StatusCode::CONFLICT => Ok(Halted::Busy),
+        Err(WorkerError::Refused { status, .. }) if status == StatusCode::CONFLICT => Ok(StopOutcome::Busy),
         Err(error) => Err(error),
     }
 }

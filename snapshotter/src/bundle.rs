@@ -2,15 +2,18 @@
 
 use crate::codec;
 use crate::digest::Digest;
-use crate::manifest::{Section, SectionEncoding};
+use crate::manifest::{DECODED_MAX, Section, SectionEncoding};
 
 /// Maximum size of a bundle, which is held in memory. An instance with more eager memory is no candidate for a lazy
 /// restore.
 pub(crate) const BUNDLE_MAX: u64 = 1 << 30;
 
-/// The bundle would exceed the maximum size.
+/// The bundle would exceed the maximum size, as it is or decoded.
 #[derive(Debug, thiserror::Error)]
-#[error("images and eager pages need more than {BUNDLE_MAX} bytes: unmap shared or locked memory before the snapshot")]
+#[error(
+    "images and eager pages need more than {BUNDLE_MAX} bytes, or {DECODED_MAX} decoded: unmap shared or locked memory \
+     before the snapshot"
+)]
 pub struct BundleTooLarge;
 
 /// Why a section cannot be read from a bundle.
@@ -36,6 +39,7 @@ pub enum SectionError {
 #[derive(Default)]
 pub(crate) struct BundleBuilder {
     bytes: Vec<u8>,
+    decoded: u64,
 }
 
 impl BundleBuilder {
@@ -52,9 +56,11 @@ impl BundleBuilder {
             plain
         };
         let offset = self.bytes.len() as u64;
-        if offset + stored.len() as u64 > BUNDLE_MAX {
+        let decoded = self.decoded + plain.len() as u64;
+        if offset + stored.len() as u64 > BUNDLE_MAX || decoded > DECODED_MAX {
             return Err(BundleTooLarge);
         }
+        self.decoded = decoded;
         self.bytes.extend_from_slice(stored);
         Ok(Section {
             offset,

@@ -280,7 +280,7 @@ pub fn layer(tar: &[u8], scratch: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use rekindle_wire::manifest::Runtime;
+    use rekindle_wire::function_config::Runtime;
 
     use crate::capture::publish;
     use crate::hash_tree;

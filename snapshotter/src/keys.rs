@@ -1,7 +1,7 @@
 //! Keys of the objects in the store. Every key of the format is built here and nowhere else.
 
+use rekindle_wire::function_config::Base;
 use rekindle_wire::internal::Sharers;
-use rekindle_wire::manifest::Base;
 use rekindle_wire::{DEFAULT_NAMESPACE, SnapshotId};
 
 use crate::digest::Digest;

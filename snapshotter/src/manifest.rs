@@ -12,8 +12,8 @@ mod tests;
 
 use std::fmt;
 
+use rekindle_wire::function_config::Runtime;
 use rekindle_wire::internal::LayerRef;
-use rekindle_wire::manifest::Runtime;
 use rekindle_wire::{FunctionId, SnapshotId, VersionNumber};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -21,6 +21,9 @@ use serde_json::value::RawValue;
 use crate::codec::{PAGE_BYTES, RegionSize};
 use crate::digest::Digest;
 use crate::seal::KeyId;
+
+/// Maximum of what the sections of a bundle decode to, in bytes. A restore has the images in memory together.
+pub(crate) const DECODED_MAX: u64 = 2 << 30;
 
 /// The newest version of the format that this build reads. It writes this version only where it must: for snapshots
 /// that are encrypted.
@@ -324,6 +327,10 @@ impl Manifest {
             if section.is_some_and(|s| !self.holds(s)) {
                 return refuse(format!("section of {name} lies outside the bundle"));
             }
+        }
+        let bytes = self.images.iter().map(|image| image.section.bytes);
+        if bytes.fold(0, u64::saturating_add) > DECODED_MAX {
+            return refuse(format!("its images decode to more than {DECODED_MAX} bytes"));
         }
         for process in &self.processes {
             if !self.holds(&process.page_map) || !self.holds(&process.pagemap) {

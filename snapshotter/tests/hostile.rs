@@ -1,5 +1,5 @@
-//! The entry points of the fuzz targets, in every `cargo test`: seeds and thousands of damaged copies of them. None may panic, abort, or
-//! hold more memory than a bound.
+//! The entry points of the fuzz targets, in every `cargo test`: seeds and thousands of damaged copies of them. None may
+//! panic, abort, or hold more memory than a bound.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 #![expect(unsafe_code, reason = "counts what the allocator gives out")]
@@ -111,7 +111,8 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Gives `target` its seeds, which it must take, and damaged copies; it may hold `bound` bytes and 64 for each of its input's.
+/// Gives `target` its seeds, which it must take, and damaged copies; it may hold `bound` bytes and 64 for each of its
+/// input's.
 fn survive(name: &str, bound: usize, cases: u32, target: impl Fn(&[u8]) -> bool) {
     let alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let seeds = seeds(name);

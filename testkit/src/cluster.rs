@@ -1,5 +1,5 @@
-//! A platform of several hosts: one process for each role in directories of its own, each on a host of its own
-//! ([`crate::hub`]), or all on this one at different addresses of loopback. They are started by the commands in
+//! A platform of several hosts, with one process for each role in directories of its own. Each is on a host of its own
+//! ([`crate::hub`]), or all are on this one at different addresses of loopback. They are started by the commands in
 //! docs/how-to/run-a-cluster.md with the addresses replaced. The first of each role is named by its [`Role`], further
 //! ones by [`Role::nth`].
 

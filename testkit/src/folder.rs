@@ -57,9 +57,9 @@ impl Folder {
     /// # Errors
     /// If it cannot be read, or written.
     pub fn edit(&self, change: impl FnOnce(String) -> String) -> Result<()> {
-        let manifest = self.path.join("fn.toml");
-        let text = fs::read_to_string(&manifest).with_context(|| format!("{}: cannot be read", manifest.display()))?;
-        fs::write(&manifest, change(text)).with_context(|| format!("{}: cannot be written", manifest.display()))
+        let config = self.path.join("fn.toml");
+        let text = fs::read_to_string(&config).with_context(|| format!("{}: cannot be read", config.display()))?;
+        fs::write(&config, change(text)).with_context(|| format!("{}: cannot be written", config.display()))
     }
 
     /// Adds a line to one of its files.
@@ -74,7 +74,7 @@ impl Folder {
     }
 
     /// A folder with this `fn.toml` and nothing else.
-    pub fn with_manifest(text: &str) -> Self {
+    pub fn with_config(text: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("fn.toml"), text).unwrap();
         Self {
@@ -92,7 +92,7 @@ impl Folder {
                 text.push_str(&format!("{key} = {value}\n"));
             }
         }
-        Self::with_manifest(&format!("{text}{settings}\n")).file("main.py", code)
+        Self::with_config(&format!("{text}{settings}\n")).file("main.py", code)
     }
 
     /// A Python program that serves HTTP itself, with 128 MiB unless `settings` say otherwise.
@@ -103,7 +103,7 @@ impl Folder {
         if !settings.lines().any(|l| l.starts_with("memory")) {
             text.push_str("memory = \"128MiB\"\n");
         }
-        Self::with_manifest(&format!("{text}{settings}\n")).file("server.py", code)
+        Self::with_config(&format!("{text}{settings}\n")).file("server.py", code)
     }
 
     /// Adds a file.
@@ -137,7 +137,7 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The manifest with the name and the settings replaced; a setting it lacks is added after the name.
+/// The config with the name and the settings replaced; a setting it lacks is added after the name.
 fn edited(text: &str, name: &str, settings: &[(&str, &str)]) -> String {
     let name = format!("\"{name}\"");
     let settings: Vec<(&str, &str)> = [("name", name.as_str())]
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manifest_gets_its_name_and_settings_and_keeps_the_rest() {
+    fn a_config_gets_its_name_and_settings_and_keeps_the_rest() {
         let text = "# why\nname = \"hello\"\nidle = \"60s\"\nruntime = \"python\"\n\n[env]\nname = \"kept\"\n";
         assert_eq!(
             edited(text, "load-x", &[("idle", "\"5s\""), ("concurrency", "2")]),

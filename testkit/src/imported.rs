@@ -52,7 +52,7 @@ fn find_or_make() -> Result<PathBuf> {
     let (programs, runtimes) = (Programs::find(None)?, binaries::runtimes());
     let beside = programs.directory();
     let lock = File::create(beside.join("imported.lock")).context("no lock can be made")?;
-    lock.lock().context("the lock cannot be had")?;
+    lock.lock().context("the lock cannot be taken")?;
     let made = beside.join(format!("{PREFIX}{:016x}", key(&programs, runtimes)?));
     if made.exists() {
         return Ok(made);

@@ -26,6 +26,7 @@ pub mod platform;
 pub mod processes;
 pub mod s3;
 mod s3_server;
+pub mod set_on_drop;
 pub mod wait;
 
 use std::sync::{LazyLock, mpsc};
@@ -35,6 +36,7 @@ pub use client::Client;
 pub use cluster::Cluster;
 pub use folder::Folder;
 pub use platform::{Options, Platform};
+pub use set_on_drop::SetOnDrop;
 pub use wait::until;
 
 /// Runs the harness's own futures. It outlives every test, so that connections may be kept between tests.

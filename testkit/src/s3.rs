@@ -223,7 +223,7 @@ async fn carry(client: TcpStream, server: SocketAddr, shared: &Shared) -> std::i
                     return Err(std::io::ErrorKind::ConnectionReset.into());
                 }
             }
-            if buffer[..read].windows(CHUNK.len()).any(|w| w == CHUNK) {
+            if memchr::memmem::find(&buffer[..read], CHUNK).is_some() {
                 let line = *shared.state.borrow();
                 match line {
                     Line::ChunksHang => std::future::pending().await,

@@ -89,15 +89,10 @@ pub fn descendants(init: i32) -> BTreeMap<i32, i32> {
 
 /// The process that forks inits for the worker in process `worker`.
 pub fn zygote(worker: i32) -> i32 {
-    let line = |pid: i32, name: &str| {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let line = status.lines().find_map(|l| l.strip_prefix(name))?;
-        Some(line.trim().to_owned())
-    };
     let groups = |pid: i32| fs::read_to_string(format!("/proc/{pid}/cgroup")).ok();
     let is_init = |pid: &i32| {
-        let named = line(*pid, "Name:").is_some_and(|name| name.starts_with("rekindle-init"));
-        let child = line(*pid, "PPid:").is_some_and(|parent| parent == worker.to_string());
+        let named = status_line(*pid, "Name:").is_some_and(|name| name.starts_with("rekindle-init"));
+        let child = status_line(*pid, "PPid:").is_some_and(|parent| parent == worker.to_string());
         // A process that makes a sandbox, or is in one, is in the sandbox's control groups.
         named && child && runs(*pid) && groups(*pid) == groups(worker)
     };
@@ -106,6 +101,21 @@ pub fn zygote(worker: i32) -> i32 {
         let all: Vec<_> = pids().filter(is_init).collect();
         <[i32; 1]>::try_from(all).ok().map(|[one]| one)
     })
+}
+
+/// The hollow processes that wait in sandboxes of the worker in process `worker`.
+pub fn hollows(worker: i32) -> Vec<i32> {
+    let waits = |pid: &i32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| words == b"hollow\0");
+    let parent = |pid: &i32| status_line(*pid, "PPid:")?.parse().ok();
+    let is_own = |pid: &i32| std::iter::successors(Some(*pid), parent).any(|ancestor| ancestor == worker);
+    pids().filter(waits).filter(is_own).collect()
+}
+
+/// What a line of `/proc/PID/status` says.
+fn status_line(pid: i32, name: &str) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.trim().to_owned())
 }
 
 /// The ids of all processes of this host.

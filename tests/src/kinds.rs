@@ -321,9 +321,9 @@ def handler(event, context):
     }
 "#;
 
-/// Connections through a listening socket: accepted by this process and for another one, waiting, at a relative name,
-/// at one that was removed, and at those that nobody or another socket listens at by now. Sockets that have not read
-/// all, or were shut, and options.
+/// Connections through a listening socket: accepted by this process and for another one, waiting, and at a relative
+/// name. Others are at a name that was removed, and at those that nobody or another socket listens at by now. Sockets
+/// that have not read all, or were shut, and options.
 const SOCKETS: &str = include_str!("kinds/sockets.py");
 
 /// Two children, each of which has made a child after both were there. So ids are not in the order of the tree.

@@ -9,6 +9,7 @@ use rekindle_testkit::{Call, Client, Folder, Reply, binaries, platform, until};
 use rekindle_wire::api::VersionInfo;
 use serde_json::{Value, json};
 
+use crate::restorer::by_program;
 use crate::skip;
 
 /// Where the emulator and AWS's API take events.
@@ -49,7 +50,7 @@ pub fn sample(language: &str) -> Option<Folder> {
         ));
         return None;
     };
-    let folder = Folder::with_manifest("");
+    let folder = Folder::with_config("");
     let mut copy = Command::new("cp");
     let copied = copy.arg("-a").arg(built.join(".")).arg(folder.path()).status();
     assert!(copied.unwrap().success());
@@ -80,7 +81,7 @@ pub fn has_a_snapshot(version: &VersionInfo) {
 /// instance, before its first event; `None` if its client has none.
 #[track_caller]
 pub fn greets(platform: &Client, folder: &Folder, name: &str, hooks: Option<u32>) {
-    has_a_snapshot(&platform.deploy(folder));
+    has_a_snapshot(&by_program(platform.deploy(folder)));
     for start in ["restored", "booted", "restored"] {
         let first = platform.fresh(start, name, "/?name=Ada").ok();
         assert_eq!(first.start(), start);

@@ -94,10 +94,10 @@ fn blob(blobs: &Path, kind: &str, file: &Path) -> serde_json::Value {
 /// A function with a large image, made without tools for images. Returns the digests of its files.
 #[must_use]
 pub fn image(name: &str, settings: &str) -> (Folder, Vec<String>) {
-    let manifest = format!(
+    let config = format!(
         "name = \"{name}\"\nimage = \"./layout\"\n{settings}\n[[warmup]]\npath = \"/?from=0&to={READ}&mapped=1\""
     );
-    let folder = Folder::with_manifest(&manifest);
+    let folder = Folder::with_config(&config);
     let layout = folder.path().join("layout");
     let (blobs, made) = (layout.join("blobs/sha256"), tempfile::tempdir().unwrap());
     fs::create_dir_all(&blobs).unwrap();

@@ -5,12 +5,12 @@
 //! - [`unlike`]: the random numbers of copies, compared.
 //! - [`host`]: an instance's processes and memory as the host sees them; [`memory`]: all of it compared.
 //! - [`differ`]: everything else that an instance has, compared with its copies; [`eager`]: the same checkpoint
-//!   restored by stock CRIU.
+//!   restored by stock CRIU; [`restorer`]: who made a copy.
 //! - [`kinds`]: functions that have much of what is restored, and what they say then.
 //! - [`rekindle_s3_servers`]: stores that are not ours.
-//! - [`websocket`]: a function that serves WebSocket, and a client of it; [`grpc`]: a client of gRPC;
-//!   [`mod@json_server`]: a program of an image; [`lazy_image`]: a large image; [`lambda`]: AWS's Lambda clients, and
-//!   AWS's emulator.
+//! - [`websocket`]: a function that serves WebSocket, and a client of it; [`grpc`]: a client of gRPC.
+//! - [`mod@json_server`]: a program of an image; [`lazy_image`]: a large image.
+//! - [`lambda`]: AWS's Lambda clients, and AWS's emulator.
 //! - [`queues`]: queues whose messages functions get, and the program that reads them.
 //! - [`kms`]: a key service. [`collector`]: where traces go; [`world`]: a network of the tests' own.
 
@@ -32,6 +32,8 @@ mod moto;
 mod owned;
 pub mod postgres;
 pub mod queues;
+pub mod registers;
+pub mod restorer;
 pub mod shared;
 pub mod unlike;
 pub mod websocket;
@@ -39,8 +41,8 @@ pub mod world;
 
 pub use json_server::json_server;
 pub use rekindle_testkit::{
-    Call, Client, Cluster, Folder, Options, Platform, RUNTIME, Reply, binaries, block_on, client, cluster, hub,
-    leftovers, load, platform, s3, until,
+    Call, Client, Cluster, Folder, Options, Platform, RUNTIME, Reply, SetOnDrop, binaries, block_on, client, cluster,
+    hub, leftovers, load, platform, s3, until,
 };
 pub use shared::shared;
 

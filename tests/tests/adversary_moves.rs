@@ -1,4 +1,4 @@
-//! The function that does at random whatever it may, while it moves from worker to worker and is copied: whatever comes
+//! The function that does at random whatever it may, while it moves from worker to worker and is copied. Whatever comes
 //! of it, no instance has more than a function may have. Rounds and seeds as in `adversary.rs`.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]

@@ -60,12 +60,12 @@ fn an_install_script_reaches_neither_the_control_plane_nor_anything_else_of_the_
         .iter()
         .flat_map(|port| ["127.0.0.1", "localhost"].map(|host| format!("{host}:{port}")))
         .collect();
-    let manifest = "name = \"installs\"\nruntime = \"node\"\nentry = \"main.handler\"\n";
+    let config = "name = \"installs\"\nruntime = \"node\"\nentry = \"main.handler\"\n";
     // npm runs scripts of a package for what has dependencies.
     let package = r#"{"name": "installs", "version": "1.0.0", "dependencies": {"nosy": "file:./nosy"},
         "scripts": {"postinstall": "cd nosy && node install.js"}}"#;
     let nosy = r#"{"name": "nosy", "version": "1.0.0"}"#;
-    let folder = Folder::with_manifest(manifest)
+    let folder = Folder::with_config(config)
         .file("main.js", "exports.handler = async () => require('./nosy/found.json');")
         .file("package.json", package);
     fs::create_dir(folder.path().join("nosy")).unwrap();

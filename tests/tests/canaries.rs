@@ -1,5 +1,5 @@
-//! Canaries with real instances: a version takes over through a kill of the platform, one that fails goes back by
-//! itself, and no request fails that the version itself does not fail.
+//! Canaries with real instances. A version takes over through a kill of the platform, and one that fails goes back by
+//! itself. No request fails that the version itself does not fail.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 

@@ -130,7 +130,7 @@ fn a_file_of_the_kernel_s_that_is_open_for_a_moment_costs_no_snapshot() {
 }
 
 /// A thread sorts with a key that sorts with a key, and so on, until its stack pointer is a multiple of the page size
-/// where it waits; its answer says whether it is.
+/// where it waits. Its answer says whether it is.
 const ALIGNED: &str = r#"
 import _thread, threading
 

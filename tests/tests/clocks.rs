@@ -1,5 +1,5 @@
-//! Time in copies of a snapshot: the wall clock is right, the monotonic clocks never go back and know nothing of the time
-//! between checkpoint and restore, and timers that were set before go on.
+//! Time in copies of a snapshot. The wall clock is right. The monotonic clocks never go back and know nothing of the
+//! time between checkpoint and restore. Timers that were set before go on.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -11,8 +11,8 @@ use serde_json::Value;
 
 /// How long each snapshot lies before it is restored: long against all that a restore takes.
 const GAP: Duration = Duration::from_secs(8);
-/// The most a monotonic clock may have gone on, from the last reading before the checkpoint to the first after the restore:
-/// the rest of the deploy's instance, the restore, a loaded machine.
+/// The most a monotonic clock may have gone on, from the last reading before the checkpoint to the first after the
+/// restore. That covers the rest of the deploy's instance, the restore, a loaded machine.
 const GONE_ON_MAX: f64 = 5.0;
 
 fn now() -> f64 {
@@ -166,8 +166,9 @@ exports.handler = async () => {
   return { ...answer, fired, ticks: ticks - before, backwards };
 };
 ";
-    let manifest = "name = \"clocks-node\"\nruntime = \"node\"\nentry = \"index.handler\"\nmemory = \"256MiB\"\nidle = \"60s\"\ntimeout = \"30s\"\n";
-    let folder = Folder::with_manifest(manifest).file("index.js", code);
+    let config = "name = \"clocks-node\"\nruntime = \"node\"\nentry = \"index.handler\"\nmemory = \"256MiB\"\n\
+        idle = \"60s\"\ntimeout = \"30s\"\n";
+    let folder = Folder::with_config(config).file("index.js", code);
     let (answer, before, after) = restored_after_a_gap(&folder, "clocks-node");
     let body = answer.json();
     assert_clocks(

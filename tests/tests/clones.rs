@@ -1,7 +1,7 @@
-//! What copies of one snapshot must not share: every source of random numbers and identity of each runtime gives
-//! twenty clones twenty values. Each function also draws from something that nobody reseeds, which is equal in all of
-//! them: it shows that they began as the same bytes, so that the others would be equal too without what is done for
-//! them. Programs that bring their own runtime are in `randomness.rs`.
+//! What copies of one snapshot must not share: every source of random numbers and identity of each runtime gives twenty
+//! clones twenty values. Each function also draws from something that nobody reseeds, which is equal in all of them.
+//! That shows that they began as the same bytes, so that the others would be equal too without what is done for them.
+//! Programs that bring their own runtime are in `randomness.rs`.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -117,8 +117,9 @@ exports.handler = drawAll;
 
 #[test]
 fn no_two_node_clones_draw_the_same_in_any_thread() {
-    let manifest = "name = \"unlike-node\"\nruntime = \"node\"\nentry = \"index.handler\"\nmemory = \"256MiB\"\nidle = \"60s\"\n\n[[warmup]]\npath = \"/\"\n";
-    shared().deploy(&Folder::with_manifest(manifest).file("index.js", NODE));
+    let config = "name = \"unlike-node\"\nruntime = \"node\"\nentry = \"index.handler\"\nmemory = \"256MiB\"\n\
+        idle = \"60s\"\n\n[[warmup]]\npath = \"/\"\n";
+    shared().deploy(&Folder::with_config(config).file("index.js", NODE));
     assert_unlike(&clones("unlike-node", "/"), 16, &["a number"]);
 }
 

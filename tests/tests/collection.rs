@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rekindle_e2e::s3::ObjectStore;
-use rekindle_e2e::{Folder, Platform, RUNTIME};
+use rekindle_e2e::{Folder, Platform, RUNTIME, SetOnDrop};
 use rekindle_snapshotter::{Snapshot, Store, keys};
 use rekindle_wire::SnapshotId;
 use rekindle_wire::api::Collected;
@@ -96,6 +96,7 @@ fn deploys_and_deletes_beside_collections_lose_nothing() {
             }
             collections
         });
+        let end = SetOnDrop(&done);
         for round in 0..5 {
             // Two that share much, of which the one before goes while the other comes.
             platform.deploy(&function(if round % 2 == 0 { "even" } else { "odd" }, 7));
@@ -104,7 +105,7 @@ fn deploys_and_deletes_beside_collections_lose_nothing() {
                 assert!(platform.cli(&["delete", name, "--yes"]).status.success());
             }
         }
-        done.store(true, Ordering::Relaxed);
+        drop(end);
         collecting.join().unwrap()
     });
     assert!(collections > 5, "{collections}");

@@ -113,6 +113,6 @@ fn is_marked(platform: &Platform) -> bool {
 /// As the function's log tells of them.
 fn failed_restores(platform: &Platform) -> usize {
     let logs = platform.logs("damaged");
-    let told = |text: &str| text.contains("booting instead") || text.contains("cannot be had");
+    let told = |text: &str| text.contains("booting instead") || text.contains("cannot be read, so");
     logs.iter().filter(|l| told(&l.text)).count()
 }

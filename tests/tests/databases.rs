@@ -115,8 +115,8 @@ fn image(name: &str, settings: &str) -> Option<Folder> {
         skip("buildah is missing: run scripts/setup.sh test-packages");
         return None;
     }
-    let manifest = format!("name = \"{name}\"\nimage = \".\"\nport = 80\n{settings}\n");
-    let folder = Folder::with_manifest(&manifest)
+    let config = format!("name = \"{name}\"\nimage = \".\"\nport = 80\n{settings}\n");
+    let folder = Folder::with_config(&config)
         .file("server.py", &json_server(&format!("{CODE}{ANSWER}"), "80"))
         .file("Dockerfile", DOCKERFILE);
     let (tar, databases) = ("python.tar", folder.path().join("of-image"));

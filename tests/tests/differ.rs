@@ -6,7 +6,9 @@
 use std::time::{Duration, Instant};
 
 use rekindle_e2e::differ::{Comparison, Picture, compare};
+use rekindle_e2e::restorer::{programs_restore, restorer_of};
 use rekindle_e2e::{Folder, host, shared};
+use rekindle_wire::api::RestoredBy;
 
 /// The first process of a function, inside.
 const FUNCTION_PID: i32 = 501;
@@ -14,10 +16,24 @@ const FUNCTION_PID: i32 = 501;
 const SETTLED: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Compares copies of a function with its original, which goes on after the checkpoint. Neither has work meanwhile.
+/// Compares copies of a function, which a restore program makes, with its original, which goes on after the checkpoint.
+/// Neither has work meanwhile.
 #[track_caller]
 fn same(name: &str, folder: &Folder, path: &str) {
-    shared().deploy(folder);
+    same_by(name, folder, path, None);
+}
+
+/// The same of copies that CRIU makes, if something has no operation, `because` of that.
+#[track_caller]
+fn same_by(name: &str, folder: &Folder, path: &str, because: Option<&str>) {
+    let version = shared().deploy(folder);
+    match (because, restorer_of(&version)) {
+        (None, RestoredBy::Program) => {}
+        (Some(because), RestoredBy::Criu { because: why }) if programs_restore() => {
+            assert!(why.contains(because), "{name}: {why}");
+        }
+        (_, by) => assert!(!programs_restore(), "{name}: {by:?}"),
+    }
     let variable = format!("FN_NAME={name}");
     let original = host::with_variable(&variable)[0];
     let before = Picture::of_namespace(original).unwrap();
@@ -80,8 +96,6 @@ fcntl.flock(other, fcntl.LOCK_SH)
 locked = open("/tmp/locked", "w")
 fcntl.lockf(locked, fcntl.LOCK_EX, 10, 3)
 folder = os.open("/tmp/folder", os.O_RDONLY | os.O_DIRECTORY)
-fifo = os.open("/tmp/fifo", os.O_RDWR | os.O_NONBLOCK)
-os.write(fifo, b"waits")
 reader, writer = os.pipe()
 os.write(writer, b"waits too")
 near, far = socket.socketpair()
@@ -120,7 +134,6 @@ signal.signal(signal.SIGWINCH, signal.SIG_IGN)
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
 resource.setrlimit(resource.RLIMIT_NOFILE, (200, 300))
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))
-os.nice(3)
 os.umask(0o027)
 
 def wait_for_ever(name):
@@ -163,6 +176,36 @@ fn a_copy_of_whatever_a_checkpoint_holds_has_what_its_original_had() {
 }
 
 #[test]
+fn a_copy_of_what_only_criu_restores_has_what_its_original_had() {
+    let fifo = "import os\nos.mkfifo('/tmp/fifo', 0o640)\nfifo = os.open('/tmp/fifo', os.O_RDWR | os.O_NONBLOCK)\n\
+        os.write(fifo, b'waits')\ndef handler(event, context):\n    return os.getpid()\n";
+    same_by("fifo", &Folder::python("fifo", "", fifo), "/", Some("is a named pipe"));
+    let because = Some("a priority of its own");
+    let all = EVERYTHING.replace("os.umask(0o027)", "os.umask(0o027)\nos.nice(3)");
+    same_by(
+        "everything-nice",
+        &Folder::python("everything-nice", "", &all),
+        "/",
+        because,
+    );
+    let children = CHILDREN.replace("import os, signal\n", "import os, signal\nos.nice(3)\n");
+    same_by(
+        "children-nice",
+        &Folder::python("children-nice", "", &children),
+        "/",
+        because,
+    );
+    let adjusted = "with open('/proc/self/oom_score_adj', 'w') as adjusted:\n    adjusted.write('700')\n\
+        def handler(event, context):\n    return open('/proc/self/oom_score_adj').read()\n";
+    same_by(
+        "adjusted",
+        &Folder::python("adjusted", "", adjusted),
+        "/",
+        Some("an adjusted score"),
+    );
+}
+
+#[test]
 fn a_copy_of_a_file_without_a_name_has_what_its_original_had() {
     let code = "import os\nmade = os.open('/tmp/gone', os.O_RDWR | os.O_CREAT, 0o600)\n\
         os.write(made, b'unlinked')\nos.unlink('/tmp/gone')\n\
@@ -182,8 +225,6 @@ for kind in range(3):
             os.chdir("/tmp")
         if kind == 2:
             os.setsid()
-            with open("/proc/self/oom_score_adj", "w") as adjusted:
-                adjusted.write("700")
             if os.fork() == 0:
                 os.write(tell, b"!")
                 while True:

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use rekindle_e2e::{Folder, Platform, host, until};
+use rekindle_e2e::{Folder, Platform, SetOnDrop, host, until};
 
 const SOON: Duration = Duration::from_secs(15);
 const CODE: &str = "import time\ncount = 0\ndef handler(event, context):\n    global count\n    count += 1\n    time.sleep(0.05)\n    return count\n";
@@ -80,6 +80,7 @@ fn a_kill_9_of_everything_under_load_loses_no_function_and_leaves_nothing() {
         let url = platform.url();
         let mut accepted = Vec::new();
         let processes = thread::scope(|s| {
+            let _end = SetOnDrop(&stop);
             for worker in 0..6 {
                 let (stop, answered, url) = (&stop, &answered, &url);
                 let name = ["first", "second", "third"][worker % 3];
@@ -114,7 +115,6 @@ fn a_kill_9_of_everything_under_load_loses_no_function_and_leaves_nothing() {
                 })
                 .collect();
             platform.kill9();
-            stop.store(true, Ordering::Relaxed);
             processes
         });
         platform.restart();

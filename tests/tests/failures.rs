@@ -1,5 +1,5 @@
-//! When things break: functions that throw, crash, hang or eat memory; a store whose bytes are wrong, gone or do not come. Each gives a
-//! clear error in time, and nothing hangs afterwards.
+//! When things break: functions that throw, crash, hang or eat memory; a store whose bytes are wrong, gone or do not
+//! come. Each gives a clear error in time, and nothing hangs afterwards.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -268,7 +268,7 @@ class Echo(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Echo).serve_forever()
 "#;
-    let manifest = r#"
+    let config = r#"
 name = "echo-argv"
 runtime = "http"
 base = "python"
@@ -276,7 +276,7 @@ memory = "128MiB"
 command = ["python3", "echo.py", "$PORT", "${MODEL}-$FN_MEMORY_MIB", "$$MODEL", "$1"]
 env = { MODEL = "small" }
 "#;
-    shared().deploy(&Folder::with_manifest(manifest).file("echo.py", ECHO));
+    shared().deploy(&Folder::with_config(config).file("echo.py", ECHO));
     for start in ["booted", "restored"] {
         let said = shared().fresh(start, "echo-argv", "/").ok().text();
         assert!(said.ends_with(" small-128 $MODEL $1"), "{said}");
@@ -449,7 +449,7 @@ fn is_lost(platform: &Platform, function: &str, words: &str) {
     assert!(started.elapsed() < LOST_LIMIT, "{function}: {:?}", started.elapsed());
     assert!(answer.message().contains(words), "{function}: {}", answer.message());
     // The log tells the same.
-    platform.until_logged(function, "cannot be had");
+    platform.until_logged(function, "cannot be read, so");
 }
 
 /// Restores a function until what its start touches is stored, so that a later restore asks for no chunk before `/sum`.
@@ -514,7 +514,7 @@ fn fails_clearly(platform: &Platform, function: &str, words: &[&str]) {
     } else {
         let answer = answer.error(502, "snapshot_lost");
         // The log tells the same.
-        platform.until_logged(function, "cannot be had");
+        platform.until_logged(function, "cannot be read, so");
         answer.message()
     };
     assert!(words.iter().any(|w| told.contains(w)), "{function}: {told}");
@@ -673,8 +673,8 @@ fn a_store_that_hangs_or_dies_in_the_middle_of_a_restore_gives_an_error_in_time_
     nothing_hangs(&platform, &names);
     no_pager_is_left(&platform);
 
-    // When it is back, so are the functions, without any restart. A restore that joins a fetch begun before may still fail
-    // with it, and boots.
+    // When it is back, so are the functions, without any restart. A restore that joins a fetch begun before may still
+    // fail with it, and boots.
     store.set(Line::Good);
     for (name, sum) in names.iter().zip(&sums) {
         until("a restore after the store is back", LOST_LIMIT, || {
@@ -687,7 +687,8 @@ fn a_store_that_hangs_or_dies_in_the_middle_of_a_restore_gives_an_error_in_time_
     assert_eq!(platform.leftovers(), Vec::<String>::new());
 }
 
-/// Its root is the host's until then, and the worker asks for the next thing before it knows that the furnishing failed.
+/// Its root is the host's until then, and the worker asks for the next thing before it knows that the furnishing
+/// failed.
 #[test]
 fn a_sandbox_that_is_not_furnished_touches_no_files() {
     let probe = tempfile::NamedTempFile::new().unwrap();

@@ -1,5 +1,5 @@
-//! Functions of one namespace call each other, and reach nothing else of the platform that way: whatever they say of
-//! themselves, of whom they call, and by which form of HTTP.
+//! Functions of one namespace call each other, and reach nothing else of the platform that way. That holds whatever
+//! they say of themselves, of whom they call, and by which form of HTTP.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -405,8 +405,8 @@ fn runtimes_invoke_and_raise_what_fails() {
         "def handler(event, context):\n    raise KeyError('x')\n",
     ));
     platform.deploy(&Folder::python("in-python", "", PYTHON));
-    let manifest = "name = \"in-node\"\nruntime = \"node\"\nentry = \"index.handler\"\n";
-    platform.deploy(&Folder::with_manifest(manifest).file("index.js", NODE));
+    let config = "name = \"in-node\"\nruntime = \"node\"\nentry = \"index.handler\"\n";
+    platform.deploy(&Folder::with_config(config).file("index.js", NODE));
     for (function, starts) in [("in-python", &["restored", "warm"]), ("in-node", &["restored", "warm"])] {
         for start in starts {
             let reply = match *start {

@@ -1,4 +1,4 @@
-//! Images of a real snapshot with one field changed, every field of every image in several ways: the verifier refuses
+//! Images of a real snapshot with one field changed, every field of every image in several ways. The verifier refuses
 //! them, or the real CRIU restores what gets no right that the original did not have.
 //!
 //! `REKINDLE_HOSTILE_RESTORES` is how many of the accepted ones are restored; `REKINDLE_HOSTILE_SEED` draws which.

@@ -1,5 +1,5 @@
-//! People and machines without keys of the platform, by the command line: who signs in at an identity provider, what
-//! that gives them, and what the audit log says of it.
+//! People and machines without keys of the platform, by the command line. The tests look at who signs in at an identity
+//! provider, what that gives them, and what the audit log says of it.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 

@@ -1,4 +1,5 @@
-//! What an instance does not touch goes away, warm or parked, into a swap that the worker makes; what it holds is as it was, and its limit holds.
+//! What an instance does not touch goes away, warm or parked, into a swap that the worker makes; what it holds is as it
+//! was, and its limit holds.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -18,8 +19,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Most of the 32 MiB that the functions write.
 const MOST: u64 = 24 << 20;
 
-/// Writes 32 MiB that compress at its first request, and answers the digest of all of them at each. With `?more` it wants as much as its limit
-/// again.
+/// Writes 32 MiB that compress at its first request, and answers the digest of all of them at each. With `?more` it
+/// wants as much as its limit again.
 const CODE: &str = "import hashlib\nDATA = None\nMORE = []\n\
     def handler(event, context):\n    global DATA\n\
     \x20   if DATA is None:\n        DATA = bytearray(32 << 20)\n\
@@ -37,7 +38,8 @@ fn instance(platform: &Platform, function: &str) -> Option<InstanceInfo> {
     all.into_iter().next()
 }
 
-/// Waits until the function's only instance is in `state` and takes so much less than `before`; answers how much it takes.
+/// Waits until the function's only instance is in `state` and takes so much less than `before`; answers how much it
+/// takes.
 fn shrunk(platform: &Platform, function: &str, state: InstanceState, before: u64) -> u64 {
     until(&format!("{function} has shrunk by {MOST} from {before}"), LIMIT, || {
         let found = instance(platform, function)?;

@@ -181,7 +181,7 @@ fn python_context(folder: Folder) -> Folder {
 
 /// The Dockerfile's image as a layout, built once.
 static LAYOUT: LazyLock<TempDir> = LazyLock::new(|| {
-    let folder = python_context(Folder::with_manifest(&manifest("layout", "./Dockerfile", "")));
+    let folder = python_context(Folder::with_config(&fn_toml("layout", "./Dockerfile", "")));
     let made = tempfile::tempdir().unwrap();
     let id = made.path().join("id");
     run(Command::new("buildah")
@@ -198,7 +198,7 @@ fn layout() -> PathBuf {
     LAYOUT.path().join("layout")
 }
 
-fn manifest(name: &str, image: &str, settings: &str) -> String {
+fn fn_toml(name: &str, image: &str, settings: &str) -> String {
     format!("name = \"{name}\"\nimage = \"{image}\"\n{settings}\n")
 }
 
@@ -252,7 +252,7 @@ fn a_dockerfile_is_built_and_serves_as_its_image_says() {
     if !tools() {
         return;
     }
-    let folder = python_context(Folder::with_manifest(&manifest("image-built", ".", SETTINGS)));
+    let folder = python_context(Folder::with_config(&fn_toml("image-built", ".", SETTINGS)));
     shared().deploy(&folder);
     serves("image-built");
     let listed = String::from_utf8(shared().cli(&["list"]).stdout).unwrap();
@@ -291,7 +291,7 @@ fn a_watch_that_no_copy_could_have_is_told_with_what_to_do() {
         ),
     ] {
         let watch = "import ctypes, os\nlibc = ctypes.CDLL(None)\nwatching = libc.inotify_init1(0)\n";
-        let folder = python_context(Folder::with_manifest(&manifest(name, ".", SETTINGS)));
+        let folder = python_context(Folder::with_config(&fn_toml(name, ".", SETTINGS)));
         let code = format!("{watch}{watched}{SERVER}");
         fs::write(folder.path().join("server.py"), json_server(&code, PORT)).unwrap();
         let version = shared().try_deploy(&folder).unwrap();
@@ -308,12 +308,12 @@ fn a_layout_and_archives_of_one_image_are_the_same() {
     if !tools() {
         return;
     }
-    let folder = Folder::with_manifest(&manifest("image-saved", "./image", SETTINGS));
+    let folder = Folder::with_config(&fn_toml("image-saved", "./image", SETTINGS));
     let image = folder.path().join("image");
     run(Command::new("cp").arg("-r").arg(layout()).arg(&image));
     let first = shared().deploy(&folder);
     serves("image-saved");
-    // An archive of the layout in the place of the directory: the manifest is the same, and so is the function.
+    // An archive of the layout in the place of the directory: the config is the same, and so is the function.
     let archive = folder.path().join("image.tar");
     run(Command::new("tar")
         .arg("-C")
@@ -328,7 +328,7 @@ fn a_layout_and_archives_of_one_image_are_the_same() {
     let to = format!("docker-archive:{}:image:1", archive.display());
     run(Command::new("skopeo").args(["copy", &from, &to]));
     folder
-        .edit(|_| manifest("image-saved", "./image.tar", SETTINGS))
+        .edit(|_| fn_toml("image-saved", "./image.tar", SETTINGS))
         .unwrap();
     shared().deploy(&folder);
     serves("image-saved");
@@ -406,7 +406,7 @@ fn an_image_of_a_registry_is_pulled_with_its_user_s_credentials() {
     }
     let Some(registry) = Registry::start() else { return };
     let image = format!("{}/team/app:1", registry.address);
-    let folder = Folder::with_manifest(&manifest("image-pulled", &image, SETTINGS));
+    let folder = Folder::with_config(&fn_toml("image-pulled", &image, SETTINGS));
     let deploy = |folder: &Path| {
         let mut command = binaries::Programs::find(None)
             .unwrap()
@@ -449,7 +449,7 @@ fn a_wrong_port_is_told_with_the_right_one() {
     }
     let image = layout();
     let settings = "boot_timeout = \"3s\"";
-    let folder = Folder::with_manifest(&manifest("image-port", image.to_str().unwrap(), settings));
+    let folder = Folder::with_config(&fn_toml("image-port", image.to_str().unwrap(), settings));
     let told = shared().try_deploy(&folder).unwrap_err();
     assert!(told.contains("(8080)") && told.contains("set port = 80"), "{told}");
 }
@@ -460,7 +460,7 @@ fn an_image_s_own_app_directory_and_a_command_of_fn_toml_are_used() {
         return;
     }
     let folder = context(
-        Folder::with_manifest(&manifest("image-app", ".", ""))
+        Folder::with_config(&fn_toml("image-app", ".", ""))
             .file("main.py", &json_server(SERVER, PORT))
             .file(
                 "Dockerfile",
@@ -476,7 +476,7 @@ fn an_image_s_own_app_directory_and_a_command_of_fn_toml_are_used() {
         .replace(": files()", ": []");
     fs::write(folder.path().join("main.py"), json_server(&code, PORT)).unwrap();
     folder
-        .edit(|_| manifest("image-app", ".", "command = [\"python3\", \"main.py\", \"$PORT\"]"))
+        .edit(|_| fn_toml("image-app", ".", "command = [\"python3\", \"main.py\", \"$PORT\"]"))
         .unwrap();
     shared().deploy(&folder);
     for start in ["booted", "restored"] {
@@ -499,7 +499,7 @@ fn copies_of_a_node_image_share_no_random_numbers() {
         { uuids: [randomUUID(), randomUUID()], bytes: randomBytes(16).toString('hex'), number: Math.random() }\n\
         ))).listen(process.env.PORT);\n";
     let folder = context(
-        Folder::with_manifest(&manifest("image-node", ".", "[[warmup]]\npath = \"/\""))
+        Folder::with_config(&fn_toml("image-node", ".", "[[warmup]]\npath = \"/\""))
             .file("server.js", code)
             .file(
                 "Dockerfile",

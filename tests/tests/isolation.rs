@@ -6,18 +6,21 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use rekindle_e2e::restorer::by_program;
 use rekindle_e2e::{Folder, host, shared};
 
 #[test]
 fn every_attempt_of_the_hostile_function_is_refused() {
-    // With a way out it sees its own link, and packets leave for the world: `network.rs` tries where to. All else holds.
+    // With a way out it sees its own link, and packets leave for the world: `network.rs` tries where to. All else
+    // holds.
     for (network, granted) in [("none", &[][..]), ("egress", &["see-interfaces", "connect-outside"])] {
         let name = format!("hostile-{network}");
-        shared().deploy(&Folder::sample("hostile-python", |manifest| {
-            manifest
+        let folder = Folder::sample("hostile-python", |config| {
+            config
                 .replace("name = \"hostile\"", &format!("name = \"{name}\""))
                 .replace("network = \"none\"", &format!("network = \"{network}\""))
-        }));
+        });
+        by_program(shared().deploy(&folder));
         for start in ["booted", "restored"] {
             let answer = shared().fresh(start, &name, "/all").ok();
             assert_eq!(answer.start(), start);

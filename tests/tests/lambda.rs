@@ -18,9 +18,9 @@ fn invoke(function: &str, event: &str) -> Reply {
 
 /// The runtime that does what it is told.
 fn told_runtime() -> Folder {
-    let manifest = "name = \"lambda-told\"\nruntime = \"http\"\ninterface = \"lambda\"\nbase = \"python\"\n\
+    let config = "name = \"lambda-told\"\nruntime = \"http\"\ninterface = \"lambda\"\nbase = \"python\"\n\
                     memory = \"64MiB\"\nsnapshot = false\nmax_instances = 1\n";
-    with_files(Folder::with_manifest(manifest), &["bootstrap"])
+    with_files(Folder::with_config(config), &["bootstrap"])
 }
 
 fn with_files(folder: Folder, names: &[&str]) -> Folder {
@@ -181,9 +181,9 @@ fn an_image_s_extensions_are_told_of_each_event_before_the_next() {
     if Command::new("buildah").arg("--version").output().is_err() {
         return skip("buildah is missing: run scripts/setup.sh test-packages");
     }
-    let manifest = "name = \"lambda-image\"\nimage = \".\"\ninterface = \"lambda\"\nsnapshot = false\n\
+    let config = "name = \"lambda-image\"\nimage = \".\"\ninterface = \"lambda\"\nsnapshot = false\n\
                     max_instances = 1\n";
-    let folder = Folder::with_manifest(manifest).file("Dockerfile", DOCKERFILE);
+    let folder = Folder::with_config(config).file("Dockerfile", DOCKERFILE);
     let folder = with_files(folder, &["bootstrap", "watch"]);
     fs::copy(
         binaries::runtimes().join("python.tar"),

@@ -58,9 +58,9 @@ fn image(name: &str, root: &str, handler: &str, bootstrap: Option<&str>) -> Opti
         return None;
     }
     let settings = "memory = \"256MiB\"\ntimeout = \"10s\"\nboot_timeout = \"60s\"\nidle = \"60s\"\n";
-    let manifest = format!("name = \"{name}\"\nimage = \".\"\ninterface = \"lambda\"\n{settings}");
+    let config = format!("name = \"{name}\"\nimage = \".\"\ninterface = \"lambda\"\n{settings}");
     let dockerfile = format!("{DOCKERFILE}CMD [\"{handler}\"]\n");
-    let folder = Folder::with_manifest(&manifest).file("Dockerfile", &dockerfile);
+    let folder = Folder::with_config(&config).file("Dockerfile", &dockerfile);
     let at = |name: &str| folder.path().join(name);
     for made in ["runtime", "task"] {
         fs::create_dir(at(made)).unwrap();
@@ -187,8 +187,9 @@ fn an_image_with_a_program_of_lambda_runtime_answers_as_under_the_emulator() {
 /// The client's class, which starts the runtime.
 const JAVA_CLIENT: &str = "com.amazonaws.services.lambda.runtime.api.client.AWSLambda";
 
-/// Lays out the sample of Java as AWS's base images have it: the Java runtime below `/var/lang`, the client's libraries
-/// below `/var/runtime/lib`, the user's classes in `/var/task`, and libraries of the user's in its `lib`.
+/// Lays out the sample of Java as AWS's base images have it. The Java runtime is below `/var/lang`, and the client's
+/// libraries are below `/var/runtime/lib`. The user's classes are in `/var/task`, and libraries of the user's in its
+/// `lib`.
 fn lay_out_java(of: &Path, folder: &Path) {
     copy(&of.join("jre"), &folder.join("lang"));
     let dockerfile = folder.join("Dockerfile");

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rekindle_e2e::{Folder, Reply, shared, until};
+use rekindle_wire::api::LogStream;
 
 const SOON: Duration = Duration::from_secs(15);
 
@@ -389,11 +390,11 @@ fn what_a_function_writes_is_in_its_log() {
     shared().deploy(&Folder::python("talks", "rehearse = false", code));
     let answer = shared().fresh("restored", "talks", "/").ok();
     shared().until_logged("talks", "while it loads");
-    assert_eq!(shared().until_logged("talks", "to stderr").stream, "stderr");
+    assert_eq!(shared().until_logged("talks", "to stderr").stream, LogStream::Stderr);
     let line = shared().until_logged("talks", "to stdout");
     assert_eq!(
-        (line.stream.as_str(), line.instance.as_str()),
-        ("stdout", answer.instance()),
+        (line.stream, line.instance.as_str()),
+        (LogStream::Stdout, answer.instance()),
         "of the restored instance"
     );
     let human = shared().cli(&["logs", "talks", "--tail", "1000"]);
@@ -431,7 +432,7 @@ fn a_new_version_takes_over_and_versions_never_change() {
 #[test]
 fn a_bad_fn_toml_is_refused_with_the_line_by_fn_and_by_the_platform() {
     let text = "name = \"slip\"\nruntime = \"python\"\nentry = \"main.handler\"\nmemmory = \"1GiB\"\n";
-    let folder = Folder::with_manifest(text).file("main.py", HELLO);
+    let folder = Folder::with_config(text).file("main.py", HELLO);
     let message = shared().try_deploy(&folder).unwrap_err();
     assert!(message.contains("line 4") && message.contains("memmory"), "{message}");
     // Who goes around `fn` meets the same check.

@@ -67,7 +67,8 @@ impl Loads {
         }
     }
 
-    /// Ends the load, and waits until everything that was accepted has its result. Answers what failed since that was asked last.
+    /// Ends the load, and waits until everything that was accepted has its result. Answers what failed since that was
+    /// asked last.
     #[track_caller]
     fn end(self, cluster: &Cluster, least: usize) -> Vec<String> {
         let accepted = self.accepted.into_inner();
@@ -82,7 +83,8 @@ impl Loads {
         [self.again.end(), self.once.end()].concat()
     }
 
-    /// Waits until both are answered again; answers what failed of the one that may not run twice. Of the other nothing may.
+    /// Waits until both are answered again; answers what failed of the one that may not run twice. Of the other nothing
+    /// may.
     #[track_caller]
     fn healed(&self, what: &str) -> Vec<String> {
         self.healed_within(what, AT_ONCE)
@@ -104,7 +106,8 @@ impl Loads {
 /// What was in a worker that is lost says that it may have run, and nothing else fails.
 #[track_caller]
 fn assert_only_what_was_in_it(failed: &[String], what: &str) {
-    // Two clients, each with one request at a time, which may meet the lost worker's instances before they are given up.
+    // Two clients, each with one request at a time, which may meet the lost worker's instances before they are given
+    // up.
     assert!(failed.len() <= 8, "{what}: {failed:?}");
     for why in failed {
         assert!(why.starts_with("503") && why.contains("may have run"), "{what}: {why}");

@@ -1,4 +1,4 @@
-//! A sandbox looks like a machine of its function's size: programs that nobody tells of a limit find it where they
+//! A sandbox looks like a machine of its function's size. Programs that nobody tells of a limit find it where they
 //! look, booted, restored, and restored with other limits than what they began as had.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
@@ -16,7 +16,7 @@ const MIB: u64 = 1 << 20;
 /// An `http` function of the program in `tests/functions/{from}`.
 fn program(name: &str, settings: &str, from: &str) -> Folder {
     with_files(
-        Folder::with_manifest(&format!(
+        Folder::with_config(&format!(
             "name = \"{name}\"\nruntime = \"http\"\nidle = \"60s\"\n{settings}\n"
         )),
         from,
@@ -289,7 +289,7 @@ fn a_library_that_is_missing_is_named_with_the_way_to_get_it() {
     let code = "import ctypes\nctypes.CDLL('libuv.so.1')\n";
     let settings = "runtime = \"http\"\nbase = \"python\"\ncommand = [\"python3\", \"server.py\"]";
     let told = shared()
-        .try_deploy(&Folder::with_manifest(&format!("name = \"lacking\"\n{settings}\n")).file("server.py", code))
+        .try_deploy(&Folder::with_config(&format!("name = \"lacking\"\n{settings}\n")).file("server.py", code))
         .unwrap_err();
     for part in [
         "lacks the shared library libuv.so.1",

@@ -1,4 +1,4 @@
-//! What programs and their allocators do to memory keeps its meaning after a lazy restore: the programs below
+//! What programs and their allocators do to memory keeps its meaning after a lazy restore. The programs below
 //! `tests/functions` check every byte of it themselves, booted (the kernel's own memory) and restored (the pager's).
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
@@ -26,7 +26,7 @@ fn run(command: &mut Command) {
 
 /// A folder with the C program of the checks, and `settings` in its fn.toml.
 fn checks(name: &str, settings: &str) -> Folder {
-    let folder = Folder::with_manifest(&format!(
+    let folder = Folder::with_config(&format!(
         "name = \"{name}\"\nruntime = \"http\"\ncommand = [\"./checks\"]\nmemory = \"192MiB\"\ntimeout = \"60s\"\nidle = \"60s\"\n\
          max_instances = 40\n{settings}"
     ));
@@ -66,7 +66,8 @@ fn mappings_threads_stacks_and_the_c_library_s_heap_keep_their_meaning() {
 const OPERATIONS: u32 = 1_500;
 const RESTORED: usize = 3;
 
-/// Four threads and their children map, move, grow, protect, give back, write and read what the snapshot has: the same by each seed.
+/// Four threads and their children map, move, grow, protect, give back, write and read what the snapshot has: the same
+/// by each seed.
 #[test]
 fn random_operations_come_to_the_same_in_restored_processes_as_in_one_that_was_never_checkpointed() {
     shared().deploy(&checks("memory-random", ""));
@@ -85,7 +86,8 @@ fn random_operations_come_to_the_same_in_restored_processes_as_in_one_that_was_n
     }
 }
 
-/// The same beside memory that stock CRIU has restored, eagerly, from the images of that very snapshot: all of it was there before the first instruction.
+/// The same beside memory that stock CRIU has restored, eagerly, from the images of that very snapshot: all of it was
+/// there before the first instruction.
 #[test]
 fn random_operations_come_to_the_same_in_a_lazily_restored_process_as_in_an_eager_one() {
     let store = ObjectStore::start();
@@ -144,7 +146,7 @@ fn go_s_heap_is_whole_after_a_restore() {
         println!("skipped: Go is not installed");
         return;
     }
-    let folder = Folder::with_manifest(
+    let folder = Folder::with_config(
         "name = \"heap-go\"\nruntime = \"http\"\ncommand = [\"./heap\"]\nmemory = \"512MiB\"\ntimeout = \"60s\"\n",
     );
     run(Command::new("go")
@@ -163,7 +165,7 @@ fn go_s_heap_is_whole_after_a_restore() {
 #[test]
 fn v8_s_heap_is_whole_after_a_restore() {
     let code = fs::read_to_string(source("heap-node").join("index.js")).unwrap();
-    let folder = Folder::with_manifest(
+    let folder = Folder::with_config(
         "name = \"heap-node\"\nruntime = \"node\"\nentry = \"index.handler\"\nmemory = \"512MiB\"\ntimeout = \"60s\"\n",
     );
     shared().deploy(&folder.file("index.js", &code));

@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rekindle_e2e::cluster::{Role, Size};
 use rekindle_e2e::s3::ObjectStore;
-use rekindle_e2e::{Cluster, Folder, Reply, hub, skip, until};
+use rekindle_e2e::{Cluster, Folder, Reply, SetOnDrop, hub, skip, until};
 use rekindle_wire::api::InstanceState;
 use rekindle_worker::idle::zram::{self, Places};
 use serde_json::{Value, json};
@@ -132,8 +132,8 @@ fn an_instance_moves_there_and_back_with_all_its_memory() {
     }
 }
 
-/// A server that takes a look at itself every 50 ms, with a file of `/proc` open for half of the time, and that never
-/// closes its end of a connection.
+/// A server that takes a look at itself every 50 ms, with a file of `/proc` open for half of the time. It never closes
+/// its end of a connection.
 const STARER: &str = r#"
 import os, socket, threading, time
 
@@ -242,6 +242,7 @@ fn under_load_no_request_fails_or_is_done_twice_and_a_drained_host_is_left() {
             counts
         };
         let clients: Vec<_> = (0..3).map(|_| scope.spawn(load)).collect();
+        let end = SetOnDrop(&stop);
         // By hand, there and back.
         for _ in 0..4 {
             println!("{}", settled(&cluster, &instance, &json!({})).ok().json());
@@ -256,7 +257,7 @@ fn under_load_no_request_fails_or_is_done_twice_and_a_drained_host_is_left() {
             here.iter().all(|i| i.worker != host).then_some(())
         });
         std::thread::sleep(Duration::from_millis(300));
-        stop.store(true, Ordering::Relaxed);
+        drop(end);
         let mut counts: Vec<u64> = clients.into_iter().flat_map(|c| c.join().unwrap()).collect();
         counts.sort_unstable();
         answered += counts.len() as u64;

@@ -1,17 +1,16 @@
-//! What functions reach of the network: the world and its names, and neither the host nor anything private. On a host and in a
-//! world of the test's own.
+//! What functions reach of the network: the world and its names, and neither the host nor anything private. On a host
+//! and in a world of the test's own.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::sync::LazyLock;
-use std::time::Duration;
 
 use rekindle_e2e::world::{self, ECHO, HOST, HOST_OTHER, HOST6, PRIVATE, PRIVATE6, WORLD, WORLD6};
-use rekindle_e2e::{Client, Folder, Options, Platform, Reply, host, shared, until};
+use rekindle_e2e::{Client, Folder, Options, Platform, Reply, host, shared};
 use serde_json::{Value, json};
 
 /// Does what it is asked for, and tells what came of it.
-const PROBE: &str = r#"
+pub(crate) const PROBE: &str = r#"
 import errno, json, os, socket, struct, time
 held, opened = [], None
 if "OPENS" in os.environ:
@@ -103,7 +102,7 @@ fn deployed() -> &'static Platform {
 }
 
 #[track_caller]
-fn ask(client: &Client, start: &str, function: &str, steps: &[Value]) -> (Reply, Vec<Value>) {
+pub(crate) fn ask(client: &Client, start: &str, function: &str, steps: &[Value]) -> (Reply, Vec<Value>) {
     let answer = client
         .admin("POST", &format!("/function/{function}/"))
         .header("x-fn-force-start", start)
@@ -116,11 +115,11 @@ fn ask(client: &Client, start: &str, function: &str, steps: &[Value]) -> (Reply,
     (answer, all)
 }
 
-fn tcp(host: &str, port: u16) -> Value {
+pub(crate) fn tcp(host: &str, port: u16) -> Value {
     json!({"kind": "tcp", "host": host, "port": port})
 }
 
-fn udp(host: &str, port: u16) -> Value {
+pub(crate) fn udp(host: &str, port: u16) -> Value {
     json!({"kind": "udp", "host": host, "port": port})
 }
 
@@ -153,7 +152,8 @@ fn a_function_reaches_the_world_and_its_names_booted_or_restored() {
 #[test]
 fn nobody_sends_under_another_s_address() {
     let platform = deployed();
-    // By a socket bound to an address of nobody's, or of the host's: refused, or sent under the host's own address like all else.
+    // By a socket bound to an address of nobody's, or of the host's: refused, or sent under the host's own address like
+    // all else.
     let spoof = |host, source| json!({"kind": "spoof", "host": host, "port": ECHO, "as": source});
     let steps = [
         spoof(WORLD, "198.18.1.250"),
@@ -379,62 +379,6 @@ fn what_an_instance_opens_is_limited_and_another_s_share_is_not() {
     );
 }
 
-#[test]
-fn a_killed_worker_leaves_nothing_after_the_next_start_and_a_stopped_one_nothing_at_all() {
-    world::enter();
-    let before = left_on_host();
-    let mut platform = Platform::start();
-    platform.deploy(&Folder::python(
-        "probe",
-        "memory = \"32MiB\"\nmax_instances = 300\nidle = \"1s\"",
-        PROBE,
-    ));
-    // Two hundred instances come and go.
-    for _ in 0..200 {
-        let (_, got) = ask(&platform, "restored", "probe", &[udp(WORLD, ECHO)]);
-        assert_eq!(got[0]["got"], format!("ping from {HOST}"));
-    }
-    platform.until_gone("probe", Duration::from_secs(60));
-    until("links of the ready sandboxes only", Duration::from_secs(60), || {
-        let links = router_links(platform.pid());
-        (links as f64 <= platform.worker_metric("rekindle_sandboxes_ready")).then_some(links)
-    });
-    platform.kill9();
-    until(
-        "the interface of the killed worker gone",
-        Duration::from_secs(20),
-        || {
-            let now = left_on_host();
-            (now.0 == before.0).then_some(())
-        },
-    );
-    platform.restart();
-    let (_, got) = ask(&platform, "restored", "probe", &[tcp(WORLD, ECHO)]);
-    assert_eq!(got[0]["got"], format!("ping from {HOST}"));
-    let during = left_on_host();
-    assert_eq!(during.0.len(), before.0.len() + 1, "one interface: {during:?}");
-    assert_eq!(during.1.len(), before.1.len() + 1, "one table: {during:?}");
-    platform.stop();
-    assert_eq!(left_on_host(), before);
-}
-
-/// Interfaces and tables of workers on the host. Other tests' platforms have some too.
-fn left_on_host() -> (Vec<String>, Vec<String>) {
-    let mut interfaces: Vec<String> = world::on_host("ip", &["-o", "link"])
-        .lines()
-        .filter_map(|l| Some(l.split(": ").nth(1)?.split('@').next()?.to_owned()))
-        .filter(|name| name.starts_with("rk"))
-        .collect();
-    let mut tables: Vec<String> = world::on_host("nft", &["list", "tables"])
-        .lines()
-        .filter(|l| l.contains("rekindle"))
-        .map(str::to_owned)
-        .collect();
-    interfaces.sort();
-    tables.sort();
-    (interfaces, tables)
-}
-
 /// An address that the host has on a link to a router.
 fn uplink_address() -> String {
     let addresses = world::on_host("ip", &["-o", "-4", "addr"]);
@@ -444,7 +388,7 @@ fn uplink_address() -> String {
 }
 
 /// How many links to sandboxes the router of the platform with this process has.
-fn router_links(pid: i32) -> usize {
+pub(crate) fn router_links(pid: i32) -> usize {
     router_of(pid).1
 }
 

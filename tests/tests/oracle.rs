@@ -1,6 +1,6 @@
-//! The oracle of lazy restore: stock CRIU restores the very checkpoint eagerly, from its own images, and all memory of every
-//! process is the same, byte for byte. Nothing is excused, since nothing of the function runs: it is stopped (SIGSTOP) when
-//! the checkpoint is taken, so each copy comes back stopped, before its first instruction.
+//! The oracle of lazy restore: stock CRIU restores the very checkpoint eagerly, from its own images, and all memory of
+//! every process is the same, byte for byte. Nothing is excused, since nothing of the function runs: it is stopped
+//! (SIGSTOP) when the checkpoint is taken, so each copy comes back stopped, before its first instruction.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -242,8 +242,8 @@ fn a_lazy_restore_gives_the_memory_that_an_eager_one_gives_byte_for_byte() {
     });
 }
 
-/// Whether a file is what it was. Of memory, the worker punches out of the dump what it has read: such pages read as zero when
-/// the dump is copied. They are compared with the memory of the original below.
+/// Whether a file is what it was. Of memory, the worker punches out of the dump what it has read: such pages read as
+/// zero when the dump is copied. They are compared with the memory of the original below.
 fn is_as_far_as_kept(was: &[u8], is: &[u8], memory: bool) -> bool {
     let same = |(was, is): (&[u8], &[u8])| was == is || memory && was.iter().all(|b| *b == 0);
     was.len() == is.len() && std::iter::zip(was.chunks(PAGE), is.chunks(PAGE)).all(same)

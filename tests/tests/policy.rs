@@ -1,5 +1,5 @@
-//! The retention policy on a real platform, with small units of time and pressure that is played: one platform, on which one thing comes after the
-//! other.
+//! The retention policy on a real platform, with small units of time and pressure that is played: one platform, on
+//! which one thing comes after the other.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -156,8 +156,8 @@ fn what_is_called_steadily_stands_by_before_the_next_call(platform: &Platform) {
     // Sixty bins: gone after one, and back after nine tenths of it.
     const EVERY: Duration = Duration::from_secs(6);
     // Nothing is said of how long it is kept.
-    let manifest = "name = \"steady\"\nruntime = \"python\"\nentry = \"main.handler\"\nmemory = \"64MiB\"\n";
-    platform.deploy(&Folder::with_manifest(manifest).file("main.py", HELLO));
+    let config = "name = \"steady\"\nruntime = \"python\"\nentry = \"main.handler\"\nmemory = \"64MiB\"\n";
+    platform.deploy(&Folder::with_config(config).file("main.py", HELLO));
     for _ in 0..5 {
         platform.get("steady", "/").ok();
         thread::sleep(EVERY);

@@ -12,6 +12,7 @@ use std::time::Duration;
 use hyper_util::rt::TokioIo;
 use rekindle_e2e::cluster::Size;
 use rekindle_e2e::grpc::{Caller, LIMIT, said};
+use rekindle_e2e::restorer::by_program;
 use rekindle_e2e::s3::ObjectStore;
 use rekindle_e2e::{Client, Cluster, Folder, Options, Platform, block_on, shared, until};
 use rekindle_wire::api::InstanceState;
@@ -95,7 +96,7 @@ fn stop(platform: &Platform, function: &str) {
 #[test]
 fn calls_of_each_kind_pass_to_instances_booted_and_restored() {
     let platform = shared();
-    platform.deploy(&greeter("greeter", &[]));
+    by_program(platform.deploy(&greeter("greeter", &[])));
     let key = format!("Bearer {}", platform.key());
     let caller = Caller::to(platform, "greeter");
     for start in ["booted", "restored"] {

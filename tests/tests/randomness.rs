@@ -34,7 +34,7 @@ fn is_there(program: &str) -> bool {
 
 /// An `http` function with these lines of fn.toml and the files of `tests/functions/{from}`.
 fn program(name: &str, settings: &str, from: Option<&str>) -> Folder {
-    let folder = Folder::with_manifest(&format!(
+    let folder = Folder::with_config(&format!(
         "name = \"{name}\"\nruntime = \"http\"\nmemory = \"512MiB\"\ntimeout = \"60s\"\nidle = \"60s\"\n{settings}\n\n\
          [[warmup]]\npath = \"/\"\n"
     ));

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use rekindle_e2e::eager::images_in_memory;
 use rekindle_e2e::host::{self, PAGE};
 use rekindle_e2e::memory;
+use rekindle_e2e::restorer::{by_program, programs_restore};
 use rekindle_e2e::s3::ObjectStore;
 use rekindle_e2e::{Folder, Platform, RUNTIME, Reply, shared, until};
 use rekindle_snapshotter::{
@@ -60,7 +61,7 @@ fn twenty_clones_of_one_snapshot_answer_at_once_and_are_not_alike() {
 
 #[test]
 fn memory_is_right_whatever_the_function_does_to_it() {
-    shared().deploy(&Folder::sample("memory-python", |t| t));
+    by_program(shared().deploy(&Folder::sample("memory-python", |t| t)));
     // Each in an instance of its own, so that it meets pages that nobody has touched.
     let checks = [
         "dontneed",
@@ -123,7 +124,7 @@ fn the_digest_is_the_same_before_and_after_everything_in_one_instance() {
 
 #[test]
 fn a_large_buffer_has_the_same_sum_booted_and_restored() {
-    shared().deploy(&Folder::sample("touch-python", |t| t));
+    by_program(shared().deploy(&Folder::sample("touch-python", |t| t)));
     let booted = shared().fresh("booted", "touch", "/sum").ok();
     let restored = shared().fresh("restored", "touch", "/sum").ok();
     assert_eq!(restored.start(), "restored");
@@ -449,7 +450,7 @@ fn the_working_set_is_recorded_and_later_restores_still_have_all_memory() {
     assert!(stored().is_none(), "nothing was restored yet");
     let restored = platform.fresh("restored", "recorded", "/").ok();
     let by = handover(&platform, restored.instance());
-    assert!(by.starts_with("kernel") || is_by_program(), "of one process by {by}");
+    assert!(by.starts_with("kernel") || programs_restore(), "of one process by {by}");
     let [first] = mapped_pages(&platform)[..] else {
         panic!("one restore")
     };
@@ -512,7 +513,7 @@ fn the_working_set_is_recorded_and_later_restores_still_have_all_memory() {
     let prestarted = (0..20).any(|_| {
         let again = platform.fresh("restored", "recorded", "/sum").ok();
         assert_eq!(again.json(), cold.json());
-        is_by_program() || handover(&platform, again.instance()) == "kernel, prestarted"
+        programs_restore() || handover(&platform, again.instance()) == "kernel, prestarted"
     });
     assert!(prestarted, "no CRIU was prestarted");
     let booted = platform.fresh("booted", "recorded", "/sum").ok();
@@ -611,11 +612,6 @@ fn who_looks_at_processes_on_the_host_changes_none_that_is_being_restored() {
         looking.store(false, Ordering::Relaxed);
         assert!(same, "the kernel has put zeros where arguments belong");
     });
-}
-
-/// Whether the platforms of this run restore by programs, which give the pager all memory themselves.
-fn is_by_program() -> bool {
-    std::env::var("FN_RESTORER").as_deref() != Ok("criu")
 }
 
 /// Who told the pager of a restored instance's memory, as the worker logged it.

@@ -1,9 +1,13 @@
-//! Restores without CRIU: who makes the processes, what CRIU makes instead, and what is said of it. All other tests of
-//! restores run either way: `FN_RESTORER=auto`, or `criu`.
+//! Restores without CRIU: who makes the processes, what CRIU makes instead, and what is said of it. Other tests of
+//! restores run either way: `FN_RESTORER=auto`, or `criu` (`make test-criu`).
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
-use rekindle_e2e::{Folder, Options, Platform, kinds};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rekindle_e2e::{Folder, Options, Platform, host, kinds, until};
 use serde_json::{Value, json};
 
 /// Restores that were made by a program, and by CRIU.
@@ -178,6 +182,37 @@ def handler(event, context):
     os.write(down[1], b"?")
     return os.read(up[0], 99).decode()
 "#;
+
+#[test]
+fn what_a_program_fails_at_criu_restores_and_the_program_is_tried_again() {
+    let platform = Platform::start_with(Options {
+        args: ["--restorer", "auto"].map(str::to_owned).to_vec(),
+        ..Options::default()
+    });
+    let (last, by) = restored(&platform, "fails", "def handler(event, context):\n    return 7\n");
+    assert_eq!((last, by[0]), (json!(7), 3.0));
+    let before = completed(&platform);
+    // None is made any more while they are looked for.
+    until("all sandboxes that are kept ready", Duration::from_secs(30), || {
+        let level = |name: &str| platform.worker_metric(&format!("rekindle_sandboxes_{name}"));
+        (level("ready") >= level("wanted") && level("furnished") > 1.9).then_some(())
+    });
+    let hollows = host::hollows(platform.pid());
+    assert!(!hollows.is_empty());
+    for pid in hollows {
+        kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+    }
+    let answer = platform.fresh("restored", "fails", "/").ok();
+    assert_eq!((answer.start(), answer.json()), ("restored", json!(7)));
+    let after = completed(&platform);
+    assert_eq!([after[0] - before[0], after[1] - before[1]], [0.0, 1.0]);
+    // After a pause of half a minute.
+    until("a program again", Duration::from_secs(90), || {
+        let answer = platform.fresh("restored", "fails", "/").ok();
+        assert_eq!((answer.start(), answer.json()), ("restored", json!(7)));
+        (completed(&platform)[0] > before[0]).then_some(())
+    });
+}
 
 #[test]
 fn programs_restore_what_they_can_and_criu_what_is_named() {

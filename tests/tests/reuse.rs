@@ -1,5 +1,6 @@
-//! A function finds nothing of another one whose sandbox was used before: of the parts that are used again (the control group) and of those
-//! that are not. The one that leaves things looks for them too, where it left them: so it is known that they can be found.
+//! A function finds nothing of another one whose sandbox was used before: of the parts that are used again (the control
+//! group) and of those that are not. The one that leaves things looks for them too, where it left them: so it is known
+//! that they can be found.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -189,7 +190,8 @@ fn the_next_function_in_a_used_sandbox_s_place_finds_nothing_of_the_last() {
             return;
         }
     }
-    // The kernel may take its time with what was charged to a group; then it is removed rather than used again, and others are.
+    // The kernel may take its time with what was charged to a group; then it is removed rather than used again, and
+    // others are.
     let of = |outcome| shared().worker_metric(&format!("rekindle_sandboxes_groups_total{{outcome=\"{outcome}\"}}"));
     let (again, refused) = (of("again"), of("refused"));
     println!("{found_again} of the leaver's groups met again; {again} used again in all, {refused} refused");

@@ -1,13 +1,15 @@
-//! Samples under functions/samples/ whose dependencies are installed from a package registry, as their users deploy them.
+//! Samples under functions/samples/ whose dependencies are installed from a package registry, as their users deploy
+//! them.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+use rekindle_e2e::restorer::by_program;
 use rekindle_e2e::{Folder, shared};
 
 #[test]
 fn a_heavy_import_is_restored() {
     let folder = Folder::sample("numpy-python", |t| t);
-    shared().deploy(&folder);
+    by_program(shared().deploy(&folder));
     for _ in 0..2 {
         let answer = shared().fresh("restored", "numpy", "/?n=50").ok();
         assert_eq!(answer.start(), "restored");
@@ -19,7 +21,7 @@ fn a_heavy_import_is_restored() {
 
 #[test]
 fn a_flask_application_serves_as_it_is_booted_and_restored() {
-    shared().deploy(&Folder::sample("flask-python", |t| t));
+    by_program(shared().deploy(&Folder::sample("flask-python", |t| t)));
     for (start, restores) in [("booted", 0), ("restored", 1)] {
         let page = shared().fresh(start, "flask", "/?name=%3CAda%3E").ok();
         assert_eq!(page.start(), start);

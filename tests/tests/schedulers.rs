@@ -1,4 +1,4 @@
-//! Two schedulers on one PostgreSQL, in a cluster that speaks TLS: when the one that leads is killed or stopped under
+//! Two schedulers on one PostgreSQL, in a cluster that speaks TLS. When the one that leads is killed or stopped under
 //! load, the other takes over within seconds, and nothing that was accepted is lost.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
@@ -16,7 +16,7 @@ use rekindle_e2e::cluster::{Role, Size};
 use rekindle_e2e::load::Load;
 use rekindle_e2e::postgres::Postgres;
 use rekindle_e2e::s3::ObjectStore;
-use rekindle_e2e::{Cluster, Folder, host, hub, until};
+use rekindle_e2e::{Cluster, Folder, SetOnDrop, host, hub, until};
 use rekindle_wire::api::{Alias, Canary, CanaryState, FunctionDetail, WorkerState};
 
 const LIMIT: Duration = Duration::from_secs(90);
@@ -93,6 +93,7 @@ fn another_scheduler_takes_over_from_one_that_is_killed_or_stands_still_under_lo
                     }
                 });
             }
+            let end = SetOnDrop(&stop);
             until("load", LIMIT, || (answered.load(Ordering::Relaxed) >= 20).then_some(()));
             let killed = Instant::now();
             let pid = Pid::from_raw(cluster.pid(Role::Scheduler.nth(first)));
@@ -110,7 +111,7 @@ fn another_scheduler_takes_over_from_one_that_is_killed_or_stands_still_under_lo
             until("load goes on", LIMIT, || {
                 (answered.load(Ordering::Relaxed) >= then + 20).then_some(())
             });
-            stop.store(true, Ordering::Relaxed);
+            drop(end);
             if round > 0 {
                 kill(pid, Signal::SIGCONT).unwrap();
                 until("it has ended by itself", LIMIT, || {

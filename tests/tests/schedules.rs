@@ -272,7 +272,7 @@ fn a_cloud_event_reaches_handlers_of_both_runtimes_and_one_that_they_return_is_s
     let platform = Platform::start();
     let python = "def handler(event, context):\n    return {**event, 'type': 'reply', 'subject': event['type']}\n";
     platform.deploy(&Folder::python("snake", "", python));
-    let node = Folder::with_manifest("name = \"knot\"\nruntime = \"node\"\nentry = \"index.handler\"\n");
+    let node = Folder::with_config("name = \"knot\"\nruntime = \"node\"\nentry = \"index.handler\"\n");
     let code = "exports.handler = async (event) => ({ ...event, type: 'reply', subject: event.type });\n";
     platform.deploy(&node.file("index.js", code));
     for name in ["snake", "knot"] {

@@ -98,8 +98,8 @@ fn a_dry_run_names_what_the_deploy_would_fail_for() {
     let (code, said) = dry(&good);
     assert_eq!(code, Some(3), "{said}");
     assert!(said.contains("[env] has `timeout`"), "{said}");
-    let manifest = "name = \"dry\"\nruntime = \"node20\"\nentry = \"none.handler\"\nsecrets = [\"NONE\"]\n";
-    let bad = Folder::with_manifest(manifest);
+    let config = "name = \"dry\"\nruntime = \"node20\"\nentry = \"none.handler\"\nsecrets = [\"NONE\"]\n";
+    let bad = Folder::with_config(config);
     let (code, said) = dry(&bad);
     assert_eq!(code, Some(1), "{said}");
     for part in ["needs none.js", "`fn secret set NONE`", "fn runtimes add node20"] {

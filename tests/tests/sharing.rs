@@ -1,4 +1,5 @@
-//! Versions that begin as one snapshot of their runtime: what they have in common is stored once, and nothing of one function is in another.
+//! Versions that begin as one snapshot of their runtime: what they have in common is stored once, and nothing of one
+//! function is in another.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -262,8 +263,8 @@ fn functions_of_node_share_most_of_their_memory() {
     let platform = platform(&store, "functions");
     let deploy = |name: &str| {
         let own = format!("name = \"{name}\"");
-        platform.deploy(&Folder::sample("hello-node", |manifest| {
-            manifest.replace("name = \"hello-node\"", &own)
+        platform.deploy(&Folder::sample("hello-node", |config| {
+            config.replace("name = \"hello-node\"", &own)
         }))
     };
     let versions = ["first-node", "second-node"].map(deploy);

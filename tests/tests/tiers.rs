@@ -1,5 +1,5 @@
-//! Memory for snapshots is limited: templates are taken back hole by hole, under running instances too, and nobody sees another byte
-//! for it.
+//! Memory for snapshots is limited: templates are taken back hole by hole, under running instances too, and nobody sees
+//! another byte for it.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -14,7 +14,7 @@ use std::time::Duration;
 use rekindle_e2e::eager::{dumps_of, images_in_memory};
 use rekindle_e2e::platform::Options;
 use rekindle_e2e::s3::{Line, ObjectStore};
-use rekindle_e2e::{Folder, Platform, host, until};
+use rekindle_e2e::{Folder, Platform, SetOnDrop, host, until};
 use rekindle_init::protocol::FUNCTION_PID;
 
 /// Less than any two of the functions have.
@@ -28,7 +28,7 @@ fn heavy(name: &str) -> Folder {
         "import hashlib, random\nDATA = random.Random('{name}').randbytes(24 << 20)\n\
          def handler(event, context):\n    return hashlib.sha256(DATA).hexdigest()\n"
     );
-    Folder::python(name, "max_instances = 8\nidle = \"120s\"", &code)
+    Folder::python(name, "max_instances = 8\nidle = \"120s\"\ntimeout = \"300s\"", &code)
 }
 
 /// Memory of the platform's templates: deleted files on its tmpfs that are named by their snapshots.
@@ -74,6 +74,7 @@ fn templates_stay_within_their_limit_and_every_byte_is_right_all_the_same() {
     // Instances that were restored and run on while others' memory, and their own, is taken back.
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {
+        let _end = SetOnDrop(&ended);
         for name in FUNCTIONS {
             let (platform, sums, ended) = (&platform, &sums, &ended);
             scope.spawn(move || {
@@ -92,7 +93,6 @@ fn templates_stay_within_their_limit_and_every_byte_is_right_all_the_same() {
                 );
             }
         }
-        ended.store(true, Ordering::Relaxed);
     });
     // What cannot be taken back is little: libraries' data, and what the kernel touches first.
     until("templates within their limit", Duration::from_secs(20), || {

@@ -1,5 +1,5 @@
-//! A cluster with an authority of its own: hosts join with tokens, roles know each other by certificate, and who is none of them gets nowhere.
-//! `hosts.rs` has more of its life.
+//! A cluster with an authority of its own: hosts join with tokens, roles know each other by certificate, and who is
+//! none of them gets nowhere. `hosts.rs` has more of its life.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -107,7 +107,8 @@ fn roles_know_each_other_by_certificate_and_nobody_else_gets_in() {
     cluster.deploy(&Folder::python("seven", "", code));
     assert_eq!(cluster.fresh("restored", "seven", "/").ok().text(), "7");
 
-    // By role: users' routes are the gateway's to pass on, an instance's the gateway's to call, reports the worker's own.
+    // By role: users' routes are the gateway's to pass on, an instance's the gateway's to call, reports the worker's
+    // own.
     for path in [
         "/v1/functions",
         "/v1/status",

@@ -7,7 +7,7 @@ use std::thread;
 
 use rekindle_e2e::unlike::{assert_unlike, clones};
 use rekindle_e2e::{Folder, binaries, shared};
-use rekindle_wire::manifest::{Base, Interpreter, Runtime};
+use rekindle_wire::function_config::{Base, Interpreter, Runtime};
 
 const PYTHON: &str = r#"
 import os, random, secrets, ssl, sqlite3, sys, tempfile, uuid
@@ -66,7 +66,7 @@ fn function(name: &str, interpreter: &Interpreter) -> Folder {
         Runtime::Python => "main.handler",
         _ => "index.handler",
     };
-    let folder = Folder::with_manifest(&format!(
+    let folder = Folder::with_config(&format!(
         "name = \"{name}\"\nruntime = \"{}\"\nentry = \"{entry}\"\nenv = {{ OPENBLAS_NUM_THREADS = \"1\" }}\n\n\
          [[warmup]]\npath = \"/\"\n",
         interpreter.versioned

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rekindle_e2e::cluster::{Role, Size};
 use rekindle_e2e::s3::ObjectStore;
-use rekindle_e2e::{Cluster, Folder, hub, until};
+use rekindle_e2e::{Cluster, Folder, SetOnDrop, hub, until};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -52,6 +52,7 @@ fn calls_wait_for_an_instance_whose_move_or_drain_takes_seconds_and_none_is_star
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let clients: Vec<_> = (0..3).map(|_| scope.spawn(|| calls(&cluster, &done))).collect();
+            let end = SetOnDrop(&done);
             std::thread::sleep(Duration::from_millis(200));
             let path = match what {
                 "move" => format!("/v1/instances/{id}/migrate"),
@@ -78,7 +79,7 @@ fn calls_wait_for_an_instance_whose_move_or_drain_takes_seconds_and_none_is_star
                     .then_some(())
             });
             std::thread::sleep(Duration::from_millis(500));
-            done.store(true, Ordering::Relaxed);
+            drop(end);
             let answers: Vec<_> = clients.into_iter().flat_map(|c| c.join().unwrap()).collect();
             let strangers: Vec<_> = answers.iter().filter(|(instance, _)| *instance != id).collect();
             assert_eq!(strangers, Vec::<&(String, u64)>::new(), "{what}");

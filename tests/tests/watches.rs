@@ -1,4 +1,4 @@
-//! What a container image's programs look at all the time, as browsers and servers that reload do: files and
+//! What a container image's programs look at all the time, as browsers and servers that reload do. These are files and
 //! directories of their root, by inotify, and files of `/proc` about themselves. Both are in snapshots, copies and
 //! moves, restored by a program or by CRIU.
 
@@ -84,7 +84,7 @@ fn says(calls: u64) -> Value {
 
 fn image(name: &str, code: &str) -> Folder {
     let settings = "port = 80\nmemory = \"256MiB\"\nidle = \"120s\"\nmax_instances = 1\n[[warmup]]\npath = \"/\"";
-    let folder = Folder::with_manifest(&format!("name = \"{name}\"\nimage = \".\"\n{settings}\n"))
+    let folder = Folder::with_config(&format!("name = \"{name}\"\nimage = \".\"\n{settings}\n"))
         .file("server.py", &json_server(code, "80"))
         .file("data", "of the image")
         .file("Dockerfile", DOCKERFILE);

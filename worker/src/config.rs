@@ -10,7 +10,7 @@ pub use rekindle_init::seccomp::FilterChoice;
 use rekindle_relay::InProcessRoles;
 use rekindle_snapshotter::{Codec, Store};
 use rekindle_wire::WorkerId;
-use rekindle_wire::internal::Offer;
+use rekindle_wire::internal::HostOffer;
 use rekindle_wire::processor::InstructionSets;
 
 use crate::deploy::build::{BuildLimits, BuildNetwork};
@@ -106,7 +106,7 @@ pub struct WorkerConfig {
     /// Interval of reports to the scheduler.
     pub heartbeat_every: Duration,
     /// Properties of its host, apart from memory.
-    pub offer: Offer,
+    pub offer: HostOffer,
     /// How long it may finish requests in flight when it is asked to stop; with zero it stops at once.
     pub leave_limit: Duration,
     /// Where it receives invocations from a gateway in its own process.
@@ -174,13 +174,13 @@ fn cores() -> usize {
 }
 
 /// Describes this host. The operator sets its zone and labels.
-fn offer() -> Offer {
+fn offer() -> HostOffer {
     let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
-    Offer {
+    HostOffer {
         host: name.unwrap_or_default(),
         cpus: u32::try_from(cores()).unwrap_or(u32::MAX),
         instruction_sets: InstructionSets::of_cpuinfo(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
-        ..Offer::default()
+        ..HostOffer::default()
     }
 }
 

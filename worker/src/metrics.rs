@@ -11,7 +11,7 @@ use rekindle_telemetry::TraceRef;
 use rekindle_telemetry::metrics::{Counter, Desc, Family, Histogram, Registry, S3Metrics, buckets};
 use rekindle_wire::FunctionId;
 use rekindle_wire::api::{RestoredBy, SnapshotSummary, StartKind};
-use rekindle_wire::migration::{Departed, MigrationKind};
+use rekindle_wire::migration::{MigrationKind, MigrationPhases};
 use tracing::Span;
 
 use crate::restorer::Restorer;
@@ -113,7 +113,7 @@ const MIGRATIONS: Desc = Desc::new(
     &["way", "outcome"],
     "Instances that were to leave this worker, by `move` or `clone`: they `left`, or `stayed`.",
 );
-const ARRIVALS: Desc = Desc::new(
+const TARGET_RESTORES: Desc = Desc::new(
     "rekindle.migrations.arrived",
     "{migration}",
     &["by"],
@@ -164,7 +164,7 @@ pub struct Metrics {
     rehearsals: Family<Counter, 1>,
     runtime_snapshots: Family<Counter, 1>,
     migrations: Family<Counter, 2>,
-    arrivals: Family<Counter, 1>,
+    target_restores: Family<Counter, 1>,
     migration_pause: Family<Histogram, 1>,
     migration_behind: Family<Histogram, 0>,
     idle_fault: Family<Histogram, 0>,
@@ -189,7 +189,7 @@ impl Default for Metrics {
             rehearsals: registry.family(&REHEARSALS),
             runtime_snapshots: registry.family(&RUNTIME_SNAPSHOTS),
             migrations: registry.family(&MIGRATIONS),
-            arrivals: registry.family(&ARRIVALS),
+            target_restores: registry.family(&TARGET_RESTORES),
             migration_pause: registry.family(&MIGRATION_PAUSE),
             migration_behind: registry.family(&MIGRATION_BEHIND),
             idle_fault: registry.family(&IDLE_FAULT),
@@ -260,11 +260,11 @@ impl Metrics {
     }
 
     /// Records that an instance was asked to leave, and the durations if it did.
-    pub fn departed(&self, way: &MigrationKind, departed: Option<&Departed>) {
-        let way = if *way == MigrationKind::Move { "move" } else { "clone" };
-        let outcome = if departed.is_some() { "left" } else { "stayed" };
-        self.migrations.with([way, outcome]).inc();
-        let Some(times) = departed else { return };
+    pub fn migration_ended(&self, kind: &MigrationKind, phases: Option<&MigrationPhases>) {
+        let kind = if *kind == MigrationKind::Move { "move" } else { "clone" };
+        let outcome = if phases.is_some() { "left" } else { "stayed" };
+        self.migrations.with([kind, outcome]).inc();
+        let Some(times) = phases else { return };
         for (phase, ms) in [
             ("settle", times.settle_ms),
             ("checkpoint", times.checkpoint_ms),
@@ -279,16 +279,16 @@ impl Metrics {
     }
 
     /// Records what has made the processes of an instance that runs here now.
-    pub(crate) fn arrived_by(&self, by: &RestoredBy) {
+    pub(crate) fn target_restored_by(&self, by: &RestoredBy) {
         let by = match by {
             RestoredBy::Program => PROGRAM,
             RestoredBy::Criu { .. } => CRIU,
         };
-        self.arrivals.with([by]).inc();
+        self.target_restores.with([by]).inc();
     }
 
     /// Records that all memory of an instance that migrated here has arrived.
-    pub fn arrived(&self, took: Duration) {
+    pub fn memory_followed(&self, took: Duration) {
         self.migration_behind.with([]).record(took);
     }
 

@@ -124,6 +124,19 @@ pub(crate) struct Run {
     pub(crate) record: Box<dyn Fn(&'static str, Duration) + Send>,
 }
 
+/// Tells when the sandbox has the private files of the copy.
+struct FilesThere(Option<oneshot::Receiver<()>>);
+
+impl FilesThere {
+    /// Waits for them, on a thread that may block. Once they are there it returns at once.
+    fn wait(&mut self) -> Result<(), RunError> {
+        match self.0.take() {
+            Some(there) => there.blocking_recv().map_err(|_| RunError::Unfurnished),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Run {
     /// Runs the program until the processes run. Returns the pager that serves their memory.
     ///
@@ -138,9 +151,15 @@ impl Run {
         let span = Span::current();
         let filling = tokio::task::spawn_blocking(move || {
             let _in = span.enter();
+            let mut files = FilesThere(Some(may_follow));
+            // The first of several waits for its files before it makes the others. That may take longer than a message
+            // of it is waited for.
+            if self.program.pids().len() > 1 {
+                files.wait()?;
+            }
             let (filling, memory) = ordered.mapped(self.program.pids())?;
             (self.record)("mappings", began.elapsed());
-            self.fill(filling, memory, may_follow)
+            self.fill(filling, memory, files)
         });
         let furnish = async {
             futures::try_join!(sandbox.load_files(&archive), sandbox.begin_program(clocks))?;
@@ -165,7 +184,7 @@ impl Run {
         Ok(hollow.order(order, &descriptors)?)
     }
 
-    fn fill(self, mut filling: Filling, memory: Vec<Given>, linked: oneshot::Receiver<()>) -> Result<Pager, RunError> {
+    fn fill(self, mut filling: Filling, memory: Vec<Given>, mut files: FilesThere) -> Result<Pager, RunError> {
         let registering = Instant::now();
         let ahead = (self.ahead)();
         let asked = ahead.len();
@@ -177,7 +196,7 @@ impl Run {
         (self.record)("working-set", registering.elapsed());
         let resuming = Instant::now();
         // First what may take longer than the hollow process is waited for: the files that it waits for.
-        linked.blocking_recv().map_err(|_| RunError::Unfurnished)?;
+        files.wait()?;
         // All memory is mapped by then.
         filling.ready()?;
         (self.last)(std::mem::take(&mut filling.hosts)).map_err(RunError::Last)?;

@@ -1,7 +1,7 @@
 //! A worker's startup: sweeps the remains of a killed predecessor, and puts the worker together.
 
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -24,6 +24,7 @@ use crate::host::confined::Confinement;
 use crate::host::load::Load;
 use crate::host::netlink_memory;
 use crate::host::network::Network;
+use crate::host::open_files;
 use crate::host::pressure::PressureFiles;
 use crate::host::sandbox::Zygote;
 use crate::host::sandbox::maker::SandboxMaker;
@@ -45,9 +46,9 @@ use crate::logs::{LogLimits, Logs};
 use crate::metrics::Metrics;
 use crate::migration::{MigrationSources, MigrationTargets, Peers, TargetHost};
 use crate::reporting::heartbeat::{About, Reporter};
-use crate::reporting::kept::KeptReport;
 use crate::reporting::levels::Levels;
 use crate::reporting::membership::Membership;
+use crate::reporting::restorable::RestorableReport;
 use crate::reporting::{Observed, heartbeat, observe};
 use crate::snapshots::dump_dir::DumpDirs;
 use crate::snapshots::{MemoryFs, Refusals, Snapshots};
@@ -93,7 +94,7 @@ pub enum StartError {
 /// # Errors
 /// Returns an error when the host lacks something; the message says what.
 pub(crate) async fn start(mut config: WorkerConfig, scheduler: Transport) -> Result<Arc<Worker>, StartError> {
-    raise_open_files();
+    open_files::raise();
     let peers = heartbeat::client().map_err(StartError::Client)?;
     let peers = Peers {
         transport: Transport::new(peers, config.member.as_deref(), Role::Worker).map_err(StartError::Tls)?,
@@ -357,7 +358,7 @@ pub(crate) async fn start(mut config: WorkerConfig, scheduler: Transport) -> Res
         gateways: Arc::clone(&gateways),
         instances: Arc::clone(&instances),
         snapshots: Arc::clone(&snapshots),
-        kept: KeptReport::default(),
+        kept: RestorableReport::default(),
         damage,
         refusals,
         filter: config.filter,
@@ -489,17 +490,4 @@ fn control_groups(config: &WorkerConfig) -> Result<Cgroups, StartError> {
         }
     }
     Ok(cgroups)
-}
-
-/// Raises the host's limit of open files, where systemd has not done so at boot. Control groups charge and limit the
-/// memory of open files, so this limit only lets a few functions use up what all others need.
-fn raise_open_files() {
-    let limit = Path::new("/proc/sys/fs/file-max");
-    let is_raised = |now: String| now.trim().parse().is_ok_and(|now: u64| now >= 1 << 40);
-    if std::fs::read_to_string(limit).is_ok_and(is_raised) {
-        return;
-    }
-    if let Err(error) = std::fs::write(limit, i64::MAX.to_string()) {
-        tracing::warn!(%error, "the host's limit of open files (fs.file-max) stays: functions can use up all of them");
-    }
 }

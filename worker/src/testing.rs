@@ -1,11 +1,12 @@
 //! What unit tests of several modules need.
 
 use rekindle_wire::VersionNumber;
+use rekindle_wire::function_config::parse;
 use rekindle_wire::internal::{LayerRef, VersionSpec};
-use rekindle_wire::manifest::parse;
 use rekindle_wire::processor::InstructionSets;
 
-/// Says that a test cannot run here, and why; where all must run (`REKINDLE_REQUIRE_ALL=1`, as in CI) that is a failure.
+/// Says that a test cannot run here, and why; where all must run (`REKINDLE_REQUIRE_ALL=1`, as in CI) that is a
+/// failure.
 #[track_caller]
 pub(crate) fn skipped(reason: &str) {
     println!("skipped: {reason}");
@@ -31,7 +32,7 @@ pub(crate) fn spec(settings: &str) -> VersionSpec {
     VersionSpec {
         function: "hello".parse().unwrap(),
         version: VersionNumber(1),
-        manifest: parse(&format!("name = \"hello\"\n{settings}")).unwrap(),
+        config: parse(&format!("name = \"hello\"\n{settings}")).unwrap(),
         uid: 100_001,
         rootfs: layer.clone(),
         layer,

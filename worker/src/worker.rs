@@ -24,7 +24,6 @@ use crate::reporting::heartbeat::Reporter;
 use crate::reporting::membership::Membership;
 use crate::snapshots::Snapshots;
 
-/// A worker.
 pub(crate) struct Worker {
     /// Address at which gateways and the scheduler reach it.
     pub(crate) address: String,
@@ -34,7 +33,6 @@ pub(crate) struct Worker {
     pub(crate) leave_limit: Duration,
     /// Where it receives invocations from a gateway in its own process.
     pub(crate) in_process: InProcessRoles,
-    /// Its instances.
     pub(crate) instances: Arc<Instances>,
     /// Starts instances.
     pub(crate) starter: Arc<Starter>,
@@ -54,7 +52,6 @@ pub(crate) struct Worker {
     pub(crate) layers: Arc<Layers>,
     /// The functions' logs.
     pub(crate) logs: Arc<Logs>,
-    /// Its metrics.
     pub(crate) metrics: Arc<Metrics>,
     /// Reports to the scheduler.
     pub(crate) reporter: Arc<Reporter>,

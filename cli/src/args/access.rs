@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use rekindle_wire::access::{AccessRole, KeyId};
-use rekindle_wire::manifest::parse_duration;
+use rekindle_wire::function_config::parse_duration;
 use rekindle_wire::{FunctionName, Namespace};
 
 use super::Listing;

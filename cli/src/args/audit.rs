@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use rekindle_wire::Namespace;
-use rekindle_wire::manifest::parse_duration;
+use rekindle_wire::function_config::parse_duration;
 
 /// `fn audit`.
 #[derive(Debug, Clone, Args)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use rekindle_wire::manifest::{ByteSize, parse_duration};
+use rekindle_wire::function_config::{ByteSize, parse_duration};
 use rekindle_worker::deploy::build::{BuildLimits, BuildNetwork, Host};
 
 /// Limits of builds, and the hosts that installers of dependencies may reach.

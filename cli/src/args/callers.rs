@@ -2,7 +2,7 @@
 
 use clap::Args;
 use ipnet::IpNet;
-use rekindle_wire::manifest::ByteSize;
+use rekindle_wire::function_config::ByteSize;
 
 use super::egress::network;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use rekindle_identity::Role;
-use rekindle_wire::manifest::parse_duration;
+use rekindle_wire::function_config::parse_duration;
 
 use super::{Listing, Places};
 

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use rekindle_snapshotter::{Acceleration, Codec, RegionSize};
-use rekindle_wire::manifest::ByteSize;
+use rekindle_wire::function_config::ByteSize;
 
 /// How the memory of new snapshots is cut and compressed; existing ones are restored as they were made.
 #[derive(Debug, Clone, Copy, Default, Args)]

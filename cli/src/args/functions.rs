@@ -7,8 +7,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use rekindle_wire::FunctionName;
 use rekindle_wire::api::{CanarySteps, STEP_MAX_S};
+use rekindle_wire::function_config::{Base, Runtime, parse_duration};
 use rekindle_wire::internal::BUILD_TOOLS;
-use rekindle_wire::manifest::{Base, Runtime, parse_duration};
 
 use super::{FunctionArg, Listing, Places, S3Args, VersionArg};
 
@@ -94,8 +94,8 @@ pub(crate) struct DeployArgs {
     /// Do everything but make the version live.
     #[arg(long)]
     pub(crate) no_traffic: bool,
-    /// Give the version a share of the invocations that grows in steps, and roll it back if it is worse: the first
-    /// share in percent, or all of them, such as 10,25,50.
+    /// Give the version a share of the invocations that grows in steps, and roll it back if it is worse. The value is
+    /// the first share in percent, or all of them, such as 10,25,50.
     #[arg(long, value_name = "PERCENT", conflicts_with = "no_traffic")]
     pub(crate) canary: Option<CanarySteps>,
     /// How long each step of a canary lasts at least: 1s to 24h.

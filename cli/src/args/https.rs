@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::{ArgGroup, Args};
 use rekindle_gateway::{CertificateFiles, DomainName, Hosts, Listeners};
-use rekindle_wire::manifest::parse_duration;
+use rekindle_wire::function_config::parse_duration;
 use tokio::net::TcpListener;
 
 /// By which hosts and how safely clients reach the gateway.

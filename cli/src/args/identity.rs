@@ -5,16 +5,16 @@ use std::time::Duration;
 use clap::{ArgGroup, Args, Subcommand};
 use rekindle_wire::FunctionName;
 use rekindle_wire::access::{AccessRole, CertificateName, RuleId};
-use rekindle_wire::manifest::parse_duration;
+use rekindle_wire::function_config::parse_duration;
 
 use super::Listing;
 
 /// Whose tokens do as keys do.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct IdentityArgs {
-    /// OpenID Connect issuer whose tokens (JWT) are taken in place of keys where `fn access` says so: its address, as
-    /// the tokens' iss has it, and the address of its keys after a `=` where no OpenID configuration names them. May be
-    /// repeated.
+    /// Address, as the tokens' iss has it, of an OpenID Connect issuer whose tokens (JWT) are taken in place of keys
+    /// where `fn access` says so. The address of its keys follows after a `=` where no OpenID configuration names them.
+    /// May be repeated.
     #[arg(long, value_name = "ISSUER[=KEYS]", env = "FN_OIDC_ISSUER", value_delimiter = ',')]
     pub(crate) oidc_issuer: Vec<rekindle_gateway::TokenIssuer>,
     /// What tokens of --oidc-issuer have to be for, as their aud has it. May be repeated.

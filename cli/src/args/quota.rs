@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use rekindle_wire::api::{Quota, QuotaKind, UsageBy};
-use rekindle_wire::manifest::{ByteSize, parse_duration};
+use rekindle_wire::function_config::{ByteSize, parse_duration};
 use rekindle_wire::{FunctionName, Namespace};
 
 use super::Listing;

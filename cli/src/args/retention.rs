@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use rekindle_wire::manifest::parse_duration;
+use rekindle_wire::function_config::parse_duration;
 
 /// The retention policy.
 #[derive(Debug, Clone, Copy, Args)]

@@ -49,7 +49,8 @@ pub(crate) struct CollectingArgs {
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) keep_versions: u32,
     /// How often to remove unneeded objects from the object store; 0s for never automatically.
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = rekindle_wire::manifest::parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "1h")]
+    #[arg(value_parser = rekindle_wire::function_config::parse_duration)]
     pub(crate) collect_every: std::time::Duration,
 }
 
@@ -163,8 +164,8 @@ pub(crate) struct CallbackArgs {
 /// Whose tokens the gateway takes.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct TokenArgs {
-    /// Issuer whose tokens (JWT) callers may show to functions with auth = "jwt": its address, as the tokens' iss has
-    /// it, and the address of its keys after a `=` where no OpenID configuration names them. May be repeated.
+    /// Address of an issuer whose tokens (JWT) callers may show to functions with auth = "jwt", as the tokens' iss has
+    /// it. The address of its keys follows after a `=` where no OpenID configuration names them. May be repeated.
     #[arg(long, value_name = "ISSUER[=KEYS]", env = "FN_JWT_ISSUER", value_delimiter = ',')]
     pub(crate) jwt_issuer: Vec<rekindle_gateway::TokenIssuer>,
     #[command(flatten)]
@@ -290,7 +291,7 @@ pub(crate) struct SchedulerArgs {
     /// Lifetime of the certificates that it signs, if the cluster has an authority; they are renewed after two thirds
     /// of it.
     #[arg(long, value_name = "DURATION", default_value = "720h")]
-    #[arg(value_parser = rekindle_wire::manifest::parse_duration)]
+    #[arg(value_parser = rekindle_wire::function_config::parse_duration)]
     pub(crate) certificate_life: std::time::Duration,
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use rekindle_wire::manifest::{ByteSize, parse_duration};
+use rekindle_wire::function_config::{ByteSize, parse_duration};
 use rekindle_worker::config::{FilterChoice, Restorer};
 use rekindle_worker::idle::IdleWatch;
 use rekindle_worker::idle::swap::IdleSwap;

@@ -26,7 +26,6 @@ impl Client {
         self.ask(&ListKeys {}).await
     }
 
-    /// Revokes a key.
     pub(crate) async fn revoke_key(&self, id: &KeyId) -> Result<RevokedKey> {
         self.ask(&RevokeKey { id: id.clone() }).await
     }

@@ -5,10 +5,11 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use rekindle_wire::api::Login as Wanted;
+use rekindle_wire::clock::unix_s;
 use serde::{Deserialize, Serialize};
 
 use super::is_local;
@@ -191,9 +192,7 @@ impl Login {
     }
 
     fn lasts(&self) -> bool {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-        self.expires_unix_s > now.saturating_add(EARLY_S)
+        self.expires_unix_s > unix_s().saturating_add(EARLY_S)
     }
 }
 

@@ -62,7 +62,7 @@ pub(super) struct Tokens {
 }
 
 #[derive(Deserialize)]
-struct TokenAnswer {
+struct TokenResponse {
     id_token: Option<String>,
     refresh_token: Option<String>,
 }
@@ -75,7 +75,7 @@ struct Refusal {
     error_description: String,
 }
 
-enum Answer<T> {
+enum ProviderReply<T> {
     Given(T),
     Refused(Refusal),
 }
@@ -137,8 +137,8 @@ impl Provider {
             .post(endpoint, &[("client_id", &self.client_id), ("scope", &scopes)])
             .await?
         {
-            Answer::Given(device) => Ok(device),
-            Answer::Refused(refusal) => bail!(self.said(&refusal)),
+            ProviderReply::Given(device) => Ok(device),
+            ProviderReply::Refused(refusal) => bail!(self.said(&refusal)),
         }
     }
 
@@ -166,8 +166,8 @@ impl Provider {
         loop {
             tokio::time::sleep(interval).await;
             match self.post(&self.said.token_endpoint, &form).await? {
-                Answer::Given(given) => return tokens(given, None),
-                Answer::Refused(refusal) => match &*refusal.error {
+                ProviderReply::Given(given) => return tokens(given, None),
+                ProviderReply::Refused(refusal) => match &*refusal.error {
                     "authorization_pending" => {}
                     "slow_down" => interval += INTERVAL,
                     "expired_token" => bail!("nobody has signed in in time: begin again with `fn login`"),
@@ -190,8 +190,8 @@ impl Provider {
             ("client_id", &self.client_id),
         ];
         match self.post(&self.said.token_endpoint, &form).await? {
-            Answer::Given(given) => tokens(given, Some(refresh_token)),
-            Answer::Refused(refusal) => bail!("{}: sign in again with `fn login`", self.said(&refusal)),
+            ProviderReply::Given(given) => tokens(given, Some(refresh_token)),
+            ProviderReply::Refused(refusal) => bail!("{}: sign in again with `fn login`", self.said(&refusal)),
         }
     }
 
@@ -231,15 +231,15 @@ impl Provider {
         sent.with_context(|| format!("{endpoint}: the issuer does not answer"))
     }
 
-    async fn post<T: DeserializeOwned>(&self, endpoint: &str, form: &[(&str, &str)]) -> Result<Answer<T>> {
+    async fn post<T: DeserializeOwned>(&self, endpoint: &str, form: &[(&str, &str)]) -> Result<ProviderReply<T>> {
         let answer = self.send(endpoint, form).await?;
         let status = answer.status();
         let body = body(answer).await?;
         if status.is_success() {
-            return Ok(Answer::Given(parsed(endpoint, &body)?));
+            return Ok(ProviderReply::Given(parsed(endpoint, &body)?));
         }
         match serde_json::from_slice(&body) {
-            Ok(refusal) => Ok(Answer::Refused(refusal)),
+            Ok(refusal) => Ok(ProviderReply::Refused(refusal)),
             Err(_) => bail!("{endpoint}: the issuer answers {status}"),
         }
     }
@@ -247,7 +247,7 @@ impl Provider {
 
 async fn body(mut answer: Response) -> Result<Vec<u8>> {
     let mut body = Vec::new();
-    while let Some(part) = answer.chunk().await.context("the answer of the issuer broke off")? {
+    while let Some(part) = answer.chunk().await.context("the response of the issuer ended early")? {
         body.extend_from_slice(&part);
         if body.len() > ANSWER_MAX {
             bail!("the issuer's answer is over {ANSWER_MAX} bytes");
@@ -260,7 +260,7 @@ fn parsed<T: DeserializeOwned>(at: &str, body: &[u8]) -> Result<T> {
     serde_json::from_slice(body).with_context(|| format!("{at}: the answer is not what OpenID Connect has"))
 }
 
-fn tokens(given: TokenAnswer, before: Option<&str>) -> Result<Tokens> {
+fn tokens(given: TokenResponse, before: Option<&str>) -> Result<Tokens> {
     let Some(id_token) = given.id_token else {
         bail!("the issuer gave no ID token: sign in again with `fn login`");
     };
@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn a_refreshed_login_keeps_its_refresh_token_where_no_other_comes() {
         let claims = BASE64_URL_SAFE_NO_PAD.encode(br#"{"exp":17,"sub":"ada"}"#);
-        let given = |refresh_token: Option<&str>| TokenAnswer {
+        let given = |refresh_token: Option<&str>| TokenResponse {
             id_token: Some(format!("e30.{claims}.x")),
             refresh_token: refresh_token.map(str::to_owned),
         };
@@ -313,7 +313,7 @@ mod tests {
                 .as_deref(),
             Some("new")
         );
-        let none = TokenAnswer {
+        let none = TokenResponse {
             id_token: None,
             refresh_token: None,
         };

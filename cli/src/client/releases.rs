@@ -6,10 +6,10 @@ use anyhow::Result;
 use rekindle_wire::api::{
     Alias, AliasTarget, AliasTargets, DeployCheck, Rollback, RollbackRequest, VersionFiles, VersionSummary,
 };
+use rekindle_wire::function_config::FunctionConfig;
 use rekindle_wire::interface::users::{
     CheckDeploy, ListAliases, ListFiles, ListVersions, RemoveAlias, RollBack, SetAlias,
 };
-use rekindle_wire::manifest::Manifest;
 use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, VersionNumber};
 
 use super::{CALL_TIMEOUT, Client};
@@ -19,13 +19,13 @@ const FILES_TIMEOUT: Duration = Duration::from_secs(120);
 
 impl Client {
     /// What the platform lacks for a deploy of the function. Nothing from one that cannot tell yet.
-    pub(crate) async fn check_deploy(&self, function: &FunctionId, manifest: &Manifest) -> Result<Vec<String>> {
+    pub(crate) async fn check_deploy(&self, function: &FunctionId, config: &FunctionConfig) -> Result<Vec<String>> {
         let (name, namespace) = function.split();
-        let secrets: Vec<_> = manifest.secrets.iter().map(|secret| secret.as_str()).collect();
+        let secrets: Vec<_> = config.secrets.iter().map(|secret| secret.as_str()).collect();
         let check = CheckDeploy {
             name,
             namespace,
-            base: manifest.image.is_none().then_some(manifest.base),
+            base: config.image.is_none().then_some(config.base),
             secrets: Some(secrets.join(",")).filter(|names| !names.is_empty()),
         };
         match self.ask(&check).await {
@@ -80,7 +80,6 @@ impl Client {
         self.call(&set, &AliasTargets { targets }, CALL_TIMEOUT).await
     }
 
-    /// Removes an alias.
     pub(crate) async fn remove_alias(&self, name: &FunctionId, alias: &AliasName) -> Result<()> {
         let (name, namespace) = name.split();
         let alias = alias.clone();

@@ -43,7 +43,6 @@ impl Client {
         summary.context("the answer is not what this version of fn understands")
     }
 
-    /// Removes a secret.
     pub(crate) async fn remove_secret(&self, name: &SecretName, force: bool) -> Result<()> {
         let remove = RemoveSecret {
             name: name.clone(),

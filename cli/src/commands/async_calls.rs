@@ -1,10 +1,11 @@
 //! `fn async`.
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use rekindle_wire::asynchronous::{AsyncCall, CallState};
+use rekindle_wire::clock::unix_ms;
 use rekindle_wire::interface::Endpoint as _;
 use rekindle_wire::interface::users::ReadCallResult;
 use rekindle_wire::{CallId, headers};
@@ -121,8 +122,8 @@ fn describe(call: &AsyncCall) {
         show::count(call.attempts as usize, "attempt"),
         call.failures
     );
-    if let Some(due) = call.due_unix_ms.filter(|due| *due > now_unix_ms()) {
-        say!("  the next one in {}", millis(due - now_unix_ms()));
+    if let Some(due) = call.due_unix_ms.filter(|due| *due > unix_ms()) {
+        say!("  the next one in {}", millis(due - unix_ms()));
     }
     if let Some(status) = call.status {
         say!("  answered {status}");
@@ -173,13 +174,8 @@ async fn result(client: &Client, id: &CallId, wait: Duration) -> Result<ExitCode
     }
 }
 
-fn now_unix_ms() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
-}
-
 fn age(since_unix_ms: i64) -> String {
-    millis(now_unix_ms() - since_unix_ms)
+    millis(unix_ms() - since_unix_ms)
 }
 
 /// Whole seconds, in readable form.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use rekindle_wire::api::{InstanceState, StartKind, VersionInfo};
-use rekindle_wire::{FunctionId, headers, manifest};
+use rekindle_wire::{FunctionId, function_config, headers};
 use reqwest::Method;
 use serde::Serialize;
 
@@ -84,7 +84,7 @@ pub(crate) async fn run(client: &Client, args: &DemoArgs) -> Result<ExitCode> {
     let quiet = args.listing.json;
     let copy = tempfile::tempdir().context("no temporary directory")?;
     copy_folder(&args.path, copy.path())?;
-    shorten_idle(&copy.path().join(manifest::FILE_NAME), &args.idle)?;
+    shorten_idle(&copy.path().join(function_config::FILE_NAME), &args.idle)?;
     let how = deploy::How {
         limit: Some(DEPLOY_LIMIT),
         force: false,
@@ -126,9 +126,9 @@ async fn live(client: &Client, version: VersionInfo, quiet: bool) -> Result<Life
     let last = Instant::now();
     steps.step(format!(
         "{name}: waiting until its last instance has gone, {} idle",
-        show::duration(version.manifest.idle())
+        show::duration(version.config.idle())
     ));
-    until_zero(client, &name, version.manifest.idle() + ZERO_LIMIT).await?;
+    until_zero(client, &name, version.config.idle() + ZERO_LIMIT).await?;
     let zero_after_ms = last.elapsed().as_secs_f64() * 1_000.0;
     steps.step(format!("{name}: calling it, which restores it"));
     let restored = invoke(client, &name, None).await?;
@@ -169,7 +169,7 @@ async fn invoke(client: &Client, name: &FunctionId, force: Option<StartKind>) ->
     response
         .bytes()
         .await
-        .with_context(|| format!("{name}: the answer broke off"))?;
+        .with_context(|| format!("{name}: the response ended early"))?;
     let ms = started.elapsed().as_secs_f64() * 1_000.0;
     if !head.status.is_success() {
         bail!("{name}: the function answered {}: see `fn logs {name}`", head.status);
@@ -278,7 +278,7 @@ fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Replaces the manifest's `idle`, or adds it at the top.
+/// Replaces the config's `idle`, or adds it at the top.
 fn shorten_idle(path: &Path, idle: &str) -> Result<()> {
     let text = fs::read_to_string(path).with_context(|| format!("{}: cannot be read", path.display()))?;
     fs::write(path, with_idle(&text, idle)).with_context(|| format!("{}: cannot be written", path.display()))
@@ -330,9 +330,9 @@ mod tests {
             format!("{head}idle = \"60s\" # long\n[env]\nA = \"b\"\n"),
             format!("{head}[env]\nA = \"b\"\n"),
         ] {
-            let manifest = manifest::parse(&with_idle(&text, "3s")).unwrap();
-            assert_eq!(manifest.idle_ms, 3_000);
-            assert_eq!(manifest.env["A"], "b");
+            let config = function_config::parse(&with_idle(&text, "3s")).unwrap();
+            assert_eq!(config.idle_ms, 3_000);
+            assert_eq!(config.env["A"], "b");
         }
     }
 }

@@ -8,7 +8,7 @@ use rekindle_wire::api::{
     Canary, CanaryState, Randomness, Rehearsal, RestoredBy, Reused, SecretSummary, SnapshotSummary, VersionInfo,
     VersionState,
 };
-use rekindle_wire::manifest::Interface;
+use rekindle_wire::function_config::Interface;
 use rekindle_wire::renewal::Renewal;
 use rekindle_wire::{SecretName, VersionNumber};
 
@@ -37,7 +37,7 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
     // The live version; before any is live, the last one deployed.
     let live = detail.versions.iter().find(|v| Some(v.version) == s.live);
     if let Some(shown) = live.or(detail.versions.first()) {
-        let m = &shown.manifest;
+        let m = &shown.config;
         say!(
             "limits     {} of memory, {} of /tmp, {} CPU, timeout {}",
             show::bytes(m.memory.0),

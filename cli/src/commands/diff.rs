@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use rekindle_wire::api::SourceFile;
-use rekindle_wire::manifest::{Manifest, SettingChange, Work};
+use rekindle_wire::function_config::{FunctionConfig, SettingChange, Work};
 use rekindle_wire::{ApiError, ErrorCode, FunctionId, VersionNumber};
 use serde::Serialize;
 use serde_json::Value;
@@ -52,7 +52,7 @@ struct FileChanges {
 /// A version, or a folder that could become one.
 struct Side {
     version: Option<VersionNumber>,
-    manifest: Manifest,
+    config: FunctionConfig,
     files: Vec<SourceFile>,
 }
 
@@ -67,7 +67,7 @@ pub(crate) async fn run(client: &Client, args: &DiffArgs) -> Result<ExitCode> {
     let to = match &args.dir {
         Some(folder) => {
             let packaged = Packaged::of(folder)?;
-            let named = FunctionId::new(client.namespace(), &packaged.manifest.name);
+            let named = FunctionId::new(client.namespace(), &packaged.config.name);
             if named.name() != name.name() {
                 bail!("{} is {named}, not {name}: name its own function", folder.display());
             }
@@ -83,7 +83,7 @@ pub(crate) async fn run(client: &Client, args: &DiffArgs) -> Result<ExitCode> {
 
 /// Prints what a deploy of this folder would change.
 pub(crate) async fn dry_run(client: &Client, packaged: Packaged, json: bool) -> Result<ExitCode> {
-    let name = FunctionId::new(client.namespace(), &packaged.manifest.name);
+    let name = FunctionId::new(client.namespace(), &packaged.config.name);
     let live = match client.function(&name).await {
         Ok(detail) => detail.summary.live,
         Err(error) if is_unknown(&error) => None,
@@ -94,7 +94,7 @@ pub(crate) async fn dry_run(client: &Client, packaged: Packaged, json: bool) -> 
         None => None,
     };
     let mut problems: Vec<_> = packaged.check_entry().err().map(|e| e.message).into_iter().collect();
-    problems.extend(client.check_deploy(&name, &packaged.manifest).await?);
+    problems.extend(client.check_deploy(&name, &packaged.config).await?);
     let difference = Difference {
         problems,
         ..difference(name, from, Side::of(packaged))
@@ -111,7 +111,7 @@ async fn side(client: &Client, name: &FunctionId, version: VersionNumber) -> Res
     let info = client.version(name, version).await?;
     Ok(Side {
         version: Some(version),
-        manifest: info.manifest,
+        config: info.config,
         files: client.files(name, version).await?.files,
     })
 }
@@ -120,7 +120,7 @@ impl Side {
     fn of(packaged: Packaged) -> Self {
         Self {
             version: None,
-            manifest: packaged.manifest,
+            config: packaged.config,
             files: packaged.packed.listing,
         }
     }
@@ -130,7 +130,7 @@ fn difference(function: FunctionId, from: Option<Side>, to: Side) -> Difference 
     let new = |files| FileChanges::between(&[], files);
     let (settings, files) = match &from {
         Some(from) => (
-            from.manifest.changes(&to.manifest),
+            from.config.changes(&to.config),
             FileChanges::between(&from.files, &to.files),
         ),
         None => (Vec::new(), new(&to.files)),
@@ -263,7 +263,7 @@ fn setting(name: &str, value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use rekindle_wire::api::SourceKind;
-    use rekindle_wire::manifest;
+    use rekindle_wire::function_config;
 
     use super::*;
 
@@ -276,7 +276,7 @@ mod tests {
         };
         Side {
             version: Some(VersionNumber(1)),
-            manifest: manifest::parse(&text).unwrap(),
+            config: function_config::parse(&text).unwrap(),
             files: files.iter().map(file).collect(),
         }
     }
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_shown_in_the_units_of_the_manifest() {
+    fn values_are_shown_in_the_units_of_the_config() {
         let shown = |name, value: Value| setting(name, &value);
         assert_eq!(shown("memory", (64 << 20).into()), "64.0 MiB");
         assert_eq!(shown("timeout", 3_000.into()), "3.00 s");

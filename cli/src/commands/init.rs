@@ -8,8 +8,8 @@ use std::{env, fs};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use rekindle_wire::FunctionName;
+use rekindle_wire::function_config::{self, Base, Runtime};
 use rekindle_wire::ids::FUNCTION_NAME_MAX;
-use rekindle_wire::manifest::{self, Base, Runtime};
 
 use super::runtimes::month;
 use crate::args::{InitArgs, Template};
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &InitArgs) -> Result<ExitCode> {
     for path in &written {
         say!("  {}", path.display());
     }
-    if let Some(advice) = manifest::advice(&format!("runtime = \"{runtime}\""), &month) {
+    if let Some(advice) = function_config::advice(&format!("runtime = \"{runtime}\""), &month) {
         eprintln!("{} {advice}", show::tinted_err("runtime:", Tone::Warning));
     }
     let here = args.dir == Path::new(".");
@@ -54,8 +54,8 @@ pub(crate) fn run(args: &InitArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The name of the runtime and its version: the one that is named, or the newest that is built on this machine
-/// and is repaired in this month, or else the one that each platform has.
+/// The name of the runtime and its version. It is the one that is named, or the newest that is built on this machine
+/// and is repaired in this month. Without either it is the one that each platform has.
 fn version(template: Template, cache: &Path, month: &str) -> &'static str {
     let of_runtime = |base: &Base| base.runtime() == Some(template.runtime);
     let is_good = |base: &Base| {
@@ -147,7 +147,7 @@ fn filled(content: &[u8], name: &FunctionName, runtime: &str) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use rekindle_wire::manifest;
+    use rekindle_wire::function_config;
 
     use super::*;
 
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn every_template_has_a_manifest_that_passes_and_carries_the_name() {
+    fn every_template_has_a_config_that_passes_and_carries_the_name() {
         for (template, runtime) in [
             (Runtime::Python, "python3.14"),
             (Runtime::Node, "node24"),
@@ -166,9 +166,9 @@ mod tests {
             let folder = dir.path().join("My Fun_c");
             write(template, runtime, &folder, &name("my-fun-c")).unwrap();
             let text = fs::read_to_string(folder.join("fn.toml")).unwrap();
-            let manifest = manifest::parse(&text).unwrap();
-            assert_eq!(manifest.name.as_str(), "my-fun-c");
-            assert_eq!(manifest.runtime, template);
+            let config = function_config::parse(&text).unwrap();
+            assert_eq!(config.name.as_str(), "my-fun-c");
+            assert_eq!(config.runtime, template);
             assert!(text.contains(&format!("runtime = \"{runtime}\"")), "{text}");
         }
     }

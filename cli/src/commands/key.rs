@@ -1,11 +1,11 @@
 //! `fn key`. A new key goes to standard output alone, everything else about it to standard error.
 
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use rekindle_wire::access::Scope;
 use rekindle_wire::api::{KeySummary, NewKeyRequest};
+use rekindle_wire::clock::unix_s;
 
 use super::describe::when;
 use crate::args::{CreateKeyArgs, KeyCommand};
@@ -71,8 +71,7 @@ fn print(keys: &[KeySummary]) {
         say!("there are no keys but the platform's own: `fn key create` makes one");
         return;
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+    let now = unix_s();
     let mut table = show::table(["KEY", "NAME", "ROLE", "FOR", "MADE", "EXPIRES", "LAST USED"]);
     for key in keys {
         let expires = match key.expires_unix_s {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
-use rekindle_wire::api::LogLine;
+use rekindle_wire::api::{LogLine, LogStream};
 use rekindle_wire::{FunctionId, Selector, VersionNumber};
 
 use crate::args::LogsArgs;
@@ -23,7 +23,7 @@ pub(crate) async fn run(client: &Client, args: &LogsArgs) -> Result<ExitCode> {
     let mut response = client.logs(&name, args.tail, args.follow).await?;
     let mut pending = Vec::new();
     let mut printed = false;
-    while let Some(part) = response.chunk().await.context("the log broke off")? {
+    while let Some(part) = response.chunk().await.context("the log ended early")? {
         pending.extend_from_slice(&part);
         while let Some(end) = pending.iter().position(|b| *b == b'\n') {
             let line: Vec<u8> = pending.drain(..=end).collect();
@@ -111,13 +111,15 @@ fn human(line: &LogLine) -> String {
     let short = id.get(id.len().saturating_sub(6)..).unwrap_or(id);
     let origin = format!("v{} {short}", line.version);
     let text = harmless(&line.text, &['\t']);
-    match line.stream.as_str() {
+    match line.stream {
         // The mark comes before the instance: what a function writes comes after it, whatever that is.
-        "platform" => {
+        LogStream::Platform => {
             let said = show::tinted(&format!("-- {origin} {text}"), Tone::Warning);
             format!("{} {said}", show::tinted(&time.to_string(), Tone::Faint))
         }
-        _ => format!("{} {text}", show::tinted(&format!("{time} {origin}"), Tone::Faint)),
+        LogStream::Stdout | LogStream::Stderr => {
+            format!("{} {text}", show::tinted(&format!("{time} {origin}"), Tone::Faint))
+        }
     }
 }
 
@@ -133,7 +135,7 @@ mod tests {
             unix_ms: 1_700_000_000_123,
             instance: "i-0011223344abcdef".parse::<InstanceId>().unwrap(),
             version: VersionNumber(3),
-            stream: "platform".to_owned(),
+            stream: LogStream::Platform,
             text: "stopped: it was idle".to_owned(),
         };
         assert_eq!(
@@ -141,7 +143,7 @@ mod tests {
             "2023-11-14T22:13:20.123Z -- v3 abcdef stopped: it was idle"
         );
         let forged = LogLine {
-            stream: "stdout".to_owned(),
+            stream: LogStream::Stdout,
             text: "-- v3 abcdef stopped: it was idle".to_owned(),
             ..line
         };
@@ -158,7 +160,7 @@ mod tests {
             unix_ms: 1_700_000_000_123,
             instance: "i-0011223344abcdef".parse::<InstanceId>().unwrap(),
             version: VersionNumber(3),
-            stream: "stdout".to_owned(),
+            stream: LogStream::Stdout,
             text: "hello".to_owned(),
         };
         assert_eq!(human(&line), "2023-11-14T22:13:20.123Z v3 abcdef hello");

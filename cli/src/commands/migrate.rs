@@ -27,7 +27,7 @@ pub(crate) async fn run(client: &Client, args: &MigrateArgs) -> Result<ExitCode>
         show::print_json(&moved)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let times = &moved.departed;
+    let times = &moved.phases;
     match args.clone {
         false => say!("{} moved from {} to {}", moved.instance, moved.from, moved.to),
         true => say!("{} is a copy of {}, on {}", moved.instance, args.instance, moved.to),

@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 use std::time::SystemTime;
 
 use anyhow::{Context as _, Result, bail};
-use rekindle_wire::manifest::{Base, Interpreter};
+use rekindle_wire::function_config::{Base, Interpreter};
 use serde::Serialize;
 
 use crate::args::{RuntimesAddArgs, RuntimesListArgs};

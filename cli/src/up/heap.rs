@@ -1,8 +1,8 @@
 //! Makes the C library return freed memory to the kernel. It has an arena for every few threads. By default it raises
 //! what each may keep to twice the largest block that was freed: after fifty deploys a platform that used 8 MiB held 70
 //! MiB. Memory between blocks in use is returned only on request: 22 MiB then became 13 MiB. Pages that hold a few
-//! bytes in use cannot be returned, and each arena has its own: with sixteen 7 MiB in use took 17, with four 8 MiB took
-//! 13.
+//! bytes in use cannot be returned, and each arena has its own. With sixteen arenas 7 MiB in use took 17, with four 8
+//! MiB took 13.
 #![allow(
     unsafe_code,
     reason = "the settings of the C library's allocator have no safe wrapper"

@@ -13,8 +13,8 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, bail};
 use rekindle_snapshotter::layer::publish_layer;
 use rekindle_snapshotter::{Digest, Owner, Publication, Store, keys};
+use rekindle_wire::function_config::Base;
 use rekindle_wire::internal::{BUILD_TOOLS, LayerRef, RuntimeAlias};
-use rekindle_wire::manifest::Base;
 use serde::{Deserialize, Serialize};
 
 use super::layout::Layout;

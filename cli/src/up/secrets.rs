@@ -14,7 +14,6 @@ use crate::args::SealingArgs;
 pub(crate) struct Secrets {
     /// Its holder may deploy and delete.
     pub(crate) admin_key: String,
-    /// File of the admin key.
     pub(crate) admin_key_file: PathBuf,
     /// Whether it was made just now.
     pub(crate) admin_key_is_new: bool,

@@ -30,7 +30,7 @@ use tower::Service as _;
 
 use crate::member::Member;
 use crate::peer::Peer;
-use crate::revoked::{Kept, NotRevoked, Revoked};
+use crate::revoked::{NotRevoked, RevocableStream, Revoked};
 use rekindle_wire::interface::Role;
 
 /// Time limit of a handshake.
@@ -112,7 +112,7 @@ pub enum Connection {
     /// A plain connection.
     Plain(TcpStream),
     /// A connection after its handshake. It ends when the member at its other end is revoked.
-    Guarded(Box<Kept<TlsStream<TcpStream>>>),
+    Guarded(Box<RevocableStream<TlsStream<TcpStream>>>),
 }
 
 impl Connection {
@@ -272,7 +272,7 @@ async fn shake_hands(
     mut stream: TcpStream,
     acceptor: &TlsAcceptor,
     revoked: &Revoked,
-) -> io::Result<Kept<TlsStream<TcpStream>>> {
+) -> io::Result<RevocableStream<TlsStream<TcpStream>>> {
     // A failure only makes the connection slower.
     let _ = stream.set_nodelay(true);
     let mut first = [0];

@@ -21,7 +21,7 @@ use tower::Service;
 use crate::authority::fingerprint;
 use crate::member::Member;
 use crate::peer::server_name_of;
-use crate::revoked::{Kept, Revoked};
+use crate::revoked::{RevocableStream, Revoked};
 use rekindle_wire::interface::Role;
 
 type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
@@ -41,13 +41,13 @@ impl Connector {
     }
 }
 
-/// The stream that hyper uses: [`Kept`] wraps a tokio stream.
-type KeptStream = TokioIo<Kept<TokioIo<Stream>>>;
+/// The stream that hyper uses: [`RevocableStream`] wraps a tokio stream.
+type PeerStream = TokioIo<RevocableStream<TokioIo<Stream>>>;
 
 impl Service<Uri> for Connector {
-    type Response = KeptStream;
+    type Response = PeerStream;
     type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<KeptStream, BoxError>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<PeerStream, BoxError>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         self.https.poll_ready(cx)
@@ -59,7 +59,7 @@ impl Service<Uri> for Connector {
         Box::pin(async move {
             let stream = connecting.await?;
             let (Some(revoked), MaybeHttpsStream::Https(tls)) = (revoked, &stream) else {
-                return Ok(TokioIo::new(Kept::always(TokioIo::new(stream))));
+                return Ok(TokioIo::new(RevocableStream::always(TokioIo::new(stream))));
             };
             let shown = tls.inner().get_ref().1.peer_certificates();
             let shown = shown.and_then(<[_]>::first).cloned();
@@ -68,7 +68,7 @@ impl Service<Uri> for Connector {
     }
 }
 
-impl Connection for Kept<TokioIo<Stream>> {
+impl Connection for RevocableStream<TokioIo<Stream>> {
     fn connected(&self) -> Connected {
         self.get_ref().connected()
     }

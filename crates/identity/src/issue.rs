@@ -7,7 +7,7 @@ use rekindle_wire::{ApiError, ErrorCode};
 
 use crate::accept::Caller;
 use crate::authority::{Authority, AuthorityError};
-use crate::join::{JoinAnswer, JoinRequest, RenewRequest};
+use crate::join::{JoinRequest, JoinResponse, RenewRequest};
 use crate::member::{Member, MemberError};
 use crate::peer::Peer;
 use crate::token::TokenError;
@@ -52,7 +52,7 @@ impl Issuing {
     ///
     /// # Errors
     /// `unauthorized` for an unusable token, `bad_request` for an invalid name or request.
-    pub fn join(&self, asked: &JoinRequest, cluster_token: &str) -> Result<JoinAnswer, ApiError> {
+    pub fn join(&self, asked: &JoinRequest, cluster_token: &str) -> Result<JoinResponse, ApiError> {
         let refused = |message: String| ApiError::new(ErrorCode::Unauthorized, message);
         let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
         if asked.name.is_empty() || asked.name.len() > 63 || !asked.name.bytes().all(is_plain) {
@@ -77,7 +77,7 @@ impl Issuing {
     ///
     /// # Errors
     /// `unauthorized` if the caller is not a member, `bad_request` for an invalid request.
-    pub fn renew(&self, caller: &Caller, asked: &RenewRequest, cluster_token: &str) -> Result<JoinAnswer, ApiError> {
+    pub fn renew(&self, caller: &Caller, asked: &RenewRequest, cluster_token: &str) -> Result<JoinResponse, ApiError> {
         match caller {
             Caller::Member(peer) => {
                 self.refuse_revoked(peer)?;
@@ -100,10 +100,10 @@ impl Issuing {
         ))
     }
 
-    fn sign(&self, request: &str, peer: &Peer, cluster_token: &str) -> Result<JoinAnswer, ApiError> {
+    fn sign(&self, request: &str, peer: &Peer, cluster_token: &str) -> Result<JoinResponse, ApiError> {
         let signed = self.authority.sign(request, peer, self.life);
         let unusable = |e: AuthorityError| ApiError::new(ErrorCode::BadRequest, format!("{e}: join again"));
-        Ok(JoinAnswer {
+        Ok(JoinResponse {
             certificate: signed.map_err(unusable)?,
             authority: self.authority.pem().to_owned(),
             cluster_token: cluster_token.to_owned(),

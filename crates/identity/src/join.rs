@@ -50,7 +50,7 @@ pub struct RenewRequest {
 
 /// The response to either request.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct JoinAnswer {
+pub struct JoinResponse {
     /// The certificate, PEM.
     pub certificate: String,
     /// The authority's certificate, PEM.
@@ -64,10 +64,10 @@ rekindle_wire::endpoints! {
     MEMBERSHIP:
 
     /// Makes a host a member. It has a token, and no certificate yet.
-    [] POST "/join" Join {} (JoinRequest) => OK JoinAnswer;
+    [] POST "/join" Join {} (JoinRequest) => OK JoinResponse;
 
     /// Renews a member's certificate.
-    [Worker Gateway] POST "/internal/renew" RenewCertificate {} (RenewRequest) => OK JoinAnswer;
+    [Worker Gateway] POST "/internal/renew" RenewCertificate {} (RenewRequest) => OK JoinResponse;
 
     /// Waits until more members are revoked than the caller knows.
     [Worker Gateway] GET "/internal/revocations" AwaitRevocations {

@@ -39,13 +39,13 @@ pub use authority::{Authority, AuthorityError};
 pub use connect::{Connector, connector};
 pub use issue::Issuing;
 pub use join::{
-    AwaitRevocations, Join, JoinAnswer, JoinError, JoinRequest, MEMBERSHIP, RenewCertificate, RenewRequest, join,
+    AwaitRevocations, Join, JoinError, JoinRequest, JoinResponse, MEMBERSHIP, RenewCertificate, RenewRequest, join,
 };
 pub use member::{Member, MemberError};
 pub use peer::Peer;
 pub use public::PublicError;
 pub use rekindle_wire::interface::Role;
-pub use revoked::{Kept, Revocations, Revoked};
+pub use revoked::{RevocableStream, Revocations, Revoked};
 pub use rustls::Error as TlsError;
 pub use token::{Token, TokenError, Tokens};
 pub use transport::{CallError, Transport};

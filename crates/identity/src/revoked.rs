@@ -88,16 +88,16 @@ impl Revoked {
         &self,
         stream: S,
         certificate: Option<&CertificateDer<'_>>,
-    ) -> Result<Kept<S>, rustls::Error> {
+    ) -> Result<RevocableStream<S>, rustls::Error> {
         let Some(peer) = certificate.and_then(Peer::of) else {
-            return Ok(Kept { stream, revoked: None });
+            return Ok(RevocableStream { stream, revoked: None });
         };
         let mut known = self.known.write();
         if known.members.contains(&peer) {
             return Err(CertificateError::Revoked.into());
         }
         let revoked = known.connected.entry(peer).or_default().clone();
-        Ok(Kept {
+        Ok(RevocableStream {
             stream,
             revoked: Some(Box::pin(revoked.cancelled_owned())),
         })
@@ -106,12 +106,12 @@ impl Revoked {
 
 /// A connection that ends when the member at its other end is revoked.
 #[derive(Debug)]
-pub struct Kept<S> {
+pub struct RevocableStream<S> {
     stream: S,
     revoked: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
 
-impl<S> Kept<S> {
+impl<S> RevocableStream<S> {
     /// A connection that no revocation ends.
     pub(crate) fn always(stream: S) -> Self {
         Self { stream, revoked: None }
@@ -133,14 +133,14 @@ impl<S> Kept<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Kept<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for RevocableStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         self.check(cx)?;
         Pin::new(&mut self.stream).poll_read(cx, buffer)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Kept<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for RevocableStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.check(cx)?;
         Pin::new(&mut self.stream).poll_write(cx, bytes)

@@ -89,7 +89,7 @@ async fn goes_on() -> axum::body::Body {
 async fn sign(
     State(issuing): State<Arc<Issuing>>,
     Json(asked): Json<JoinRequest>,
-) -> Result<Json<JoinAnswer>, rekindle_wire::ApiError> {
+) -> Result<Json<JoinResponse>, rekindle_wire::ApiError> {
     issuing.join(&asked, "t").map(Json)
 }
 

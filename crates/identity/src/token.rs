@@ -71,7 +71,7 @@ pub enum TokenError {
 
 /// What is stored of a token.
 #[derive(Debug, Serialize, Deserialize)]
-struct Kept {
+struct StoredToken {
     role: Role,
     expires_unix_s: u64,
     uses: u32,
@@ -99,7 +99,7 @@ impl Tokens {
     pub fn make(&self, fingerprint: String, role: Role, uses: u32, life: Duration) -> Result<Token, TokenError> {
         let bytes: [u8; 32] = rand::random();
         let secret: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
-        let kept = Kept {
+        let kept = StoredToken {
             role,
             expires_unix_s: unix_s().saturating_add(life.as_secs()),
             uses,
@@ -116,7 +116,7 @@ impl Tokens {
     pub fn spend(&self, token: &Token, role: Role) -> Result<(), TokenError> {
         let _one = self.spending.lock();
         let text = files::read(&self.file(&token.secret))?.ok_or(TokenError::Unknown)?;
-        let mut kept: Kept = serde_json::from_str(&text).map_err(|_| TokenError::Unknown)?;
+        let mut kept: StoredToken = serde_json::from_str(&text).map_err(|_| TokenError::Unknown)?;
         if kept.expires_unix_s <= unix_s() {
             files::remove(&self.file(&token.secret))?;
             return Err(TokenError::Expired);
@@ -132,7 +132,7 @@ impl Tokens {
         Ok(self.keep(&token.secret, &kept)?)
     }
 
-    fn keep(&self, secret: &str, kept: &Kept) -> Result<(), FileError> {
+    fn keep(&self, secret: &str, kept: &StoredToken) -> Result<(), FileError> {
         // It only contains strings and numbers.
         let text = serde_json::to_string(kept).unwrap_or_default();
         files::write(&self.file(secret), &text)

@@ -28,7 +28,7 @@ pub enum CallError {
     #[error("the call over TLS failed")]
     Guarded(#[source] hyper_util::client::legacy::Error),
     /// The response broke off.
-    #[error("the answer broke off")]
+    #[error("the response ended early")]
     Body(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// There was no response in time.
     #[error("no answer within {0:?}")]

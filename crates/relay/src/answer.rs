@@ -9,7 +9,7 @@
 //!                            └── as above, or too long: Cut
 //! ```
 //!
-//! What broke off is told one step later than what came before it, so that a server writes that first: its peer sees an
+//! What broke off is told one step later than what came before it, so that a server writes that first. Its peer sees an
 //! answer that is cut short, and not a connection that breaks without one.
 //!
 //! The deadline has its own timer, because a body whose reader has stopped reading is not polled. A response that is

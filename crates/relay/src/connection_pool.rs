@@ -144,8 +144,8 @@ impl ConnectionPool {
         }
     }
 
-    /// The same for a destination that may leave a request's body unread, or write a body where none may be: closes
-    /// what carried such a request, and says so in it.
+    /// The same for a destination that may leave a request's body unread, or write a body where none may be. The pool
+    /// closes what carried such a request, and says so in the request.
     #[must_use]
     pub fn without_reuse_after_bodies(self) -> Self {
         Self {

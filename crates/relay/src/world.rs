@@ -6,10 +6,9 @@ use std::sync::LazyLock;
 
 use ipnet::Ipv4Net;
 
-/// Networks that are only reachable if the operator allows it, separated by commas: this network, private networks,
-/// shared networks of carriers, loopback, link-local (where clouds have their metadata), Azure's own services, protocol
-/// assignments,
-/// benchmarks, multicast, reserved.
+/// Networks that are only reachable if the operator allows it, separated by commas. They are this network, private
+/// networks, shared networks of carriers, loopback, link-local (where clouds have their metadata), Azure's own
+/// services, protocol assignments, benchmarks, multicast and reserved ones.
 pub const REFUSED4: &str = "0.0.0.0/8, 10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 169.254.0.0/16, 172.16.0.0/12, \
                             168.63.129.16/32, 192.0.0.0/24, 192.168.0.0/16, 198.18.0.0/15, 224.0.0.0/3";
 

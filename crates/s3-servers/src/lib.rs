@@ -1,7 +1,7 @@
 //! S3 servers for tests: ours in the test's process, and others as processes of its own. What a store must do is what
 //! they all do.
 //!
-//! Each is built by a script of its own and named by a variable; a test that has none is skipped and says so, which is a
+//! Each is built by a script of its own and named by a variable. A test that has none is skipped and says so. That is a
 //! failure where all must run (`REKINDLE_REQUIRE_ALL=1`).
 
 #![allow(clippy::unwrap_used, reason = "for tests, which end at the first surprise")]
@@ -25,7 +25,7 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 /// The key that MinIO encrypts with: its name, and 32 bytes in base64.
 const MASTER_KEY: &str = "rekindle-tests:bWFzdGVyLWtleS1vZi10aGUtdGVzdHMtMzItYnl0ZXM=";
 
-/// Starts a program from a thread that lasts until what is returned beside it is dropped: a parent-death signal is tied
+/// Starts a program from a thread that lasts until what is returned beside it is dropped. A parent-death signal is tied
 /// to the thread that started the program, and tests' threads end early.
 ///
 /// # Panics

@@ -79,7 +79,7 @@ impl S3Store {
                 key,
                 attempt,
                 error = &error as &dyn std::error::Error,
-                "body broke off, asking again"
+                "the body ended early; trying again"
             );
             attempt += 1;
         }
@@ -137,7 +137,7 @@ impl S3Store {
                         key,
                         attempt,
                         error = &error as &dyn std::error::Error,
-                        "body broke off, asking again"
+                        "the body ended early; trying again"
                     );
                     attempt += 1;
                 }

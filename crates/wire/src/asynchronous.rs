@@ -124,6 +124,26 @@ impl Headers {
     }
 }
 
+/// How a function is invoked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InvocationKind {
+    /// With a request as its client has sent it.
+    Http,
+    /// With an event, which is the body.
+    Event,
+}
+
+impl InvocationKind {
+    /// The value of [`crate::headers::INVOCATION`].
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Event => "event",
+        }
+    }
+}
+
 /// A request without its body.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredRequest {
@@ -131,8 +151,8 @@ pub struct StoredRequest {
     pub method: String,
     /// Path and query below the function. Starts with `/`.
     pub path: String,
-    /// `http` or `event`.
-    pub invocation: String,
+    /// How the function is invoked with it.
+    pub invocation: InvocationKind,
     /// Its headers, including its trace context.
     pub headers: Headers,
     /// The request id that its client was given.
@@ -264,7 +284,7 @@ pub struct CallOutcome {
 #[serde(rename_all = "snake_case")]
 pub enum AttemptOutcome {
     /// The function responded, with whatever status.
-    Answered(StoredAnswer),
+    Answered(StoredResponse),
     /// The function did not respond.
     Failed(ApiError),
     /// The gateway is shutting down, and the outcome of the attempt is unknown.
@@ -294,7 +314,7 @@ pub struct CallbackOutcome {
 
 /// A stored response of a function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StoredAnswer {
+pub struct StoredResponse {
     /// Its status.
     pub status: u16,
     /// Its headers.
@@ -319,7 +339,7 @@ pub struct CallResult {
     /// Number of attempts so far.
     pub attempts: u32,
     /// The function's last response.
-    pub answer: Option<StoredAnswer>,
+    pub answer: Option<StoredResponse>,
     /// Why the last attempt got no response, or why the call was given up.
     pub error: Option<ApiError>,
 }

@@ -8,6 +8,13 @@ use utoipa::ToSchema;
 
 use crate::headers;
 
+/// Returns an error and its causes as one line, from the outermost inwards, separated by colons.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let texts: Vec<_> = causes.map(ToString::to_string).collect();
+    texts.join(": ")
+}
+
 macro_rules! error_codes {
     ($($(#[$doc:meta])* $variant:ident = ($text:literal, $status:ident)),+ $(,)?) => {
         /// The error as a stable word.

@@ -1,5 +1,6 @@
 //! Messages between gateway, scheduler and worker. [`crate::interface`] says which operation takes which.
 
+mod heartbeat;
 mod keys;
 mod quotas;
 mod routes;
@@ -9,19 +10,21 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::{InstanceInfo, SnapshotSummary, StartKind, VersionState};
+use crate::api::{SnapshotSummary, StartKind, VersionState};
 use crate::error::ApiError;
-use crate::ids::{FunctionId, GatewayId, InstanceId, SnapshotId, VersionNumber, WorkerId};
-use crate::manifest::Manifest;
+use crate::function_config::FunctionConfig;
+use crate::ids::{FunctionId, GatewayId, InstanceId, SnapshotId, VersionNumber};
 use crate::processor::InstructionSets;
-use crate::renewal::MadeWith;
 use crate::secret::Secret;
 use crate::snapshot_key::SnapshotKey;
-use crate::stats::WorkerLevels;
 
-pub use keys::{KeysAnswer, KnownKey, KnownRule};
+pub use heartbeat::{
+    DamagedSnapshot, Heartbeat, HeartbeatResponse, HostOffer, MemoryPressure, Presence, RESTORABLE_MAX,
+    RefusedSnapshot, RestorableSnapshots, SnapshotReport,
+};
+pub use keys::{KeysResponse, KnownKey, KnownRule};
 pub use quotas::{GatewayQuota, GatewayQuotas, ReachedEgress, UsageCounts, UsageEntry, UsageReport};
-pub use routes::{FunctionRoutes, RoutesAnswer, StreamingVersions};
+pub use routes::{FunctionRoutes, RoutesResponse, StreamingVersions};
 
 /// Extra time for a start in addition to its boot: a sandbox, its turn among other starts, and a failing restore.
 const START_SPARE: Duration = Duration::from_secs(30);
@@ -97,8 +100,9 @@ pub struct VersionSpec {
     pub function: FunctionId,
     /// The version.
     pub version: VersionNumber,
-    /// Its manifest.
-    pub manifest: Manifest,
+    /// Its function config. Earlier releases of the platform know the field as `manifest`.
+    #[serde(rename = "manifest")]
+    pub config: FunctionConfig,
     /// The user id of its processes on every worker. One per function.
     pub uid: u32,
     /// The runtime's root filesystem.
@@ -165,7 +169,7 @@ pub struct Placement {
     /// The function's timeout in milliseconds.
     pub timeout_ms: u64,
     /// Time limit of its boot in milliseconds.
-    #[serde(default = "crate::manifest::boot_timeout_ms")]
+    #[serde(default = "crate::function_config::boot_timeout_ms")]
     pub boot_timeout_ms: u64,
     /// How long the gateway may keep using the slots, in milliseconds from now. Asking again renews the lease.
     pub lease_ms: u64,
@@ -217,7 +221,7 @@ pub struct ReturnedLease {
 
 /// What a gateway must do with its leases.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct LeaseAnswer {
+pub struct LeaseResponse {
     /// Instances to send nothing new to. Their leases must be returned as soon as they are free.
     pub give_back: Vec<InstanceId>,
 }
@@ -234,7 +238,7 @@ pub struct StartInstance {
     pub park: bool,
     /// The version.
     pub spec: VersionSpec,
-    /// The secrets that its manifest names.
+    /// The secrets that its config names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<Secret>,
     /// The key of its namespace, if snapshots there are encrypted.
@@ -253,8 +257,9 @@ pub struct PrepareRequest {
     pub version: VersionNumber,
     /// The user id of its processes.
     pub uid: u32,
-    /// Its manifest.
-    pub manifest: Manifest,
+    /// Its function config. Earlier releases of the platform know the field as `manifest`.
+    #[serde(rename = "manifest")]
+    pub config: FunctionConfig,
     /// Key of its uploaded folder in the store: `sources/{digest}.tar.gz`.
     pub source_key: String,
     /// The versions with which it shares the snapshot of its runtime.
@@ -268,7 +273,7 @@ pub struct PrepareRequest {
     /// requests and ends with the order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub built: Option<BuiltLayers>,
-    /// The secrets that its manifest names. The instance whose memory becomes the snapshot gets none of them.
+    /// The secrets that its config names. The instance whose memory becomes the snapshot gets none of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<Secret>,
     /// The key of its namespace, if snapshots there are encrypted: its own is encrypted with it.
@@ -304,7 +309,7 @@ pub enum PrepareEvent {
         spec: VersionSpec,
         /// Figures about its snapshot.
         snapshot: Option<SnapshotSummary>,
-        /// Why there is no snapshot although the manifest requests one.
+        /// Why there is no snapshot although its function config requests one.
         snapshot_error: Option<String>,
         /// Whether that is for lack of disk space on this worker, so that another one may succeed.
         #[serde(default)]
@@ -318,172 +323,6 @@ pub enum PrepareEvent {
         /// The cause.
         error: ApiError,
     },
-}
-
-/// A worker's report to the scheduler, sent every second, and immediately when an instance ends.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Heartbeat {
-    /// The worker.
-    pub worker: WorkerId,
-    /// A new number at each start of the worker. A different one means that all earlier instances are gone.
-    pub incarnation: u64,
-    /// Number of the report since that start, from 1 on, so that a delayed report is not taken for a new one. 0 if
-    /// reports are not numbered.
-    #[serde(default)]
-    pub number: u64,
-    /// Address of its interface, `host:port`.
-    pub address: String,
-    /// Memory available to instances, in bytes.
-    pub memory_capacity_bytes: u64,
-    /// What else its host offers, and its location.
-    #[serde(default)]
-    pub offer: Offer,
-    /// Whether it participates.
-    #[serde(default)]
-    pub presence: Presence,
-    /// All of its instances.
-    pub instances: Vec<InstanceInfo>,
-    /// Fill levels of its pools and caches.
-    #[serde(default)]
-    pub levels: WorkerLevels,
-    /// Its shortage of memory.
-    #[serde(default)]
-    pub pressure: MemoryPressure,
-    /// The snapshots that it keeps. Sent if the scheduler's last response named another revision than the current one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kept: Option<Kept>,
-    /// Snapshots that it has found permanently damaged since its last report.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub damaged: Vec<DamagedSnapshot>,
-    /// Snapshots that it makes, uses and rejects.
-    #[serde(default)]
-    pub snapshots: SnapshotReport,
-    /// The [revision](crate::secret::revision) of the secrets that each instance with secrets has.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub secrets: BTreeMap<InstanceId, u64>,
-}
-
-/// A worker's shortage of memory: that of its host or of its control group, whichever is worse.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct MemoryPressure {
-    /// Percentage of the last ten seconds in which some task waited for memory. `None` if the kernel does not report
-    /// it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub some: Option<f64>,
-    /// Percentage of the time in which all tasks with work waited for memory.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub full: Option<f64>,
-    /// Percentage of memory that is available without swapping. `None` if it cannot be read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub available: Option<f64>,
-}
-
-/// Snapshots that a worker can restore sooner than others can. At most [`KEPT_MAX`] of each kind, the most recently
-/// used.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
-    /// Increases with each change, from 1 on after the worker's start.
-    pub revision: u64,
-    /// Open snapshots, with their templates.
-    pub templates: Vec<SnapshotId>,
-    /// Snapshots that are not open, but have their chunks in the disk cache.
-    #[serde(default)]
-    pub cached: Vec<SnapshotId>,
-}
-
-/// Maximum number of snapshots of each kind in a worker's report.
-pub const KEPT_MAX: usize = 512;
-
-/// What a worker's host offers besides memory, and its location.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Offer {
-    /// The host's name.
-    #[serde(default)]
-    pub host: String,
-    /// Number of its processors.
-    #[serde(default)]
-    pub cpus: u32,
-    /// Instruction sets of its processors.
-    #[serde(default, skip_serializing_if = "InstructionSets::is_empty")]
-    pub instruction_sets: InstructionSets,
-    /// Maximum number of instances. 0 for as many as fit in its memory.
-    #[serde(default)]
-    pub instances_max: u32,
-    /// Its zone. Workers of one zone fail together.
-    #[serde(default)]
-    pub zone: String,
-    /// Labels set by its operator.
-    #[serde(default)]
-    pub labels: BTreeMap<String, String>,
-}
-
-/// Whether a worker participates.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Presence {
-    /// It accepts new instances.
-    #[default]
-    Serving,
-    /// It was told to stop: it finishes its requests in flight and accepts nothing new.
-    Leaving,
-    /// It has stopped. This is its last report.
-    Left,
-}
-
-/// A permanently damaged snapshot in the store: a part of it is missing, or does not match its digest.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DamagedSnapshot {
-    /// The snapshot.
-    pub snapshot: SnapshotId,
-    /// The function that it belongs to.
-    pub function: FunctionId,
-    /// The version that it belongs to.
-    pub version: VersionNumber,
-    /// What is wrong with it.
-    pub why: String,
-}
-
-/// Snapshots that a worker makes, uses and rejects.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SnapshotReport {
-    /// What it makes snapshots with. `None` from a build that does not renew snapshots.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub makes: Option<MadeWith>,
-    /// Snapshots that its instances were restored from.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub in_use: Vec<SnapshotId>,
-    /// Snapshots whose images it has rejected since its last report.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub refused: Vec<RefusedSnapshot>,
-}
-
-/// A snapshot whose images a worker rejected. Its version is booted there.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RefusedSnapshot {
-    /// The snapshot.
-    pub snapshot: SnapshotId,
-    /// The function that it belongs to.
-    pub function: FunctionId,
-    /// The version that it belongs to.
-    pub version: VersionNumber,
-    /// The image and field at fault.
-    pub why: String,
-}
-
-/// The scheduler's response to a heartbeat.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct HeartbeatAnswer {
-    /// Instances that the scheduler does not know or want. The worker stops them.
-    pub stop: Vec<InstanceId>,
-    /// Snapshots that the worker reported and that nothing new starts from.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub forget: Vec<SnapshotId>,
-    /// The known revision of what the worker keeps. 0 for none.
-    #[serde(default)]
-    pub kept_revision: u64,
-    /// Addresses at which gateways take calls of functions.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub gateways: Vec<String>,
 }
 
 /// Name, alongside those of runtimes, of the tools that install dependencies. They are mounted under a runtime's root

@@ -1,8 +1,8 @@
-//! The vocabulary shared by the parts of the platform and its users: ids, the `fn.toml` manifest, error codes, header
+//! The vocabulary shared by the parts of the platform and its users: ids, the `fn.toml` config, error codes, header
 //! names, and the request and response types of every HTTP interface. No I/O, no state.
 //!
 //! - [`ids`]: newtypes for ids and names that could be confused.
-//! - [`manifest`]: `fn.toml`, parsed and validated.
+//! - [`function_config`]: `fn.toml`, parsed and validated.
 //! - [`error`]: error codes that a user can meet, and their response format.
 //! - [`function_call`]: calls between functions of one namespace.
 //! - [`headers`]: names of the HTTP headers that the platform reads and writes.
@@ -21,16 +21,17 @@
 pub mod access;
 pub mod api;
 pub mod asynchronous;
+pub mod clock;
 pub mod destination;
 pub mod error;
 pub mod event_source;
 pub mod function_call;
+pub mod function_config;
 pub mod headers;
 pub mod ids;
 pub mod interface;
 pub mod internal;
 pub mod lease;
-pub mod manifest;
 pub mod migration;
 pub mod processor;
 pub mod renewal;

@@ -29,19 +29,20 @@ pub struct SourceOrder {
     /// The target's address, `host:port`.
     pub to: String,
     /// Whether the original ends.
-    pub way: MigrationKind,
+    #[serde(rename = "way")]
+    pub kind: MigrationKind,
 }
 
 /// Performs the prepared migration now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Leave {
+pub struct SettleLimit {
     /// Time limit for requests in flight, in milliseconds.
     pub settle_ms: u64,
 }
 
 /// An instance has left the source. Durations are in milliseconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct Departed {
+pub struct MigrationPhases {
     /// Until the requests in flight had ended.
     pub settle_ms: f64,
     /// Until its processes were frozen and described.
@@ -63,14 +64,14 @@ pub struct Departed {
 
 /// Announces an instance to the target.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Expected {
+pub struct ExpectedInstance {
     /// The id that it will have.
     pub instance: InstanceId,
     /// What it runs, as which user, and within which limits. The target trusts no other worker about that.
     pub spec: VersionSpec,
     /// The source's address, `host:port`.
     pub from: String,
-    /// The secrets that its manifest names.
+    /// The secrets that its config names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<Secret>,
     /// The key of its namespace, if snapshots there are encrypted.
@@ -101,7 +102,7 @@ pub struct TargetOrder {
 
 /// A copy has been restored and is held before its first instruction.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Standing {
+pub struct HeldCopy {
     /// Number of written pages that have already arrived.
     pub arrived_pages: u64,
     /// What restored it. `None` from workers of earlier versions.

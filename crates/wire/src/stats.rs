@@ -150,7 +150,7 @@ pub struct TrafficReport {
 
 /// The scheduler's response to a traffic report.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct TrafficAnswer {
+pub struct TrafficResponse {
     /// Whether the scheduler knew the gateway. If not, the gateway must report everything again.
     pub known: bool,
     /// Functions that no longer exist.

@@ -142,8 +142,8 @@ async fn builds_of_version_0_and_this_one_understand_each_other() {
     let all = recorded();
     let found = carry_out_all!(&all;
         Place ReportLeases AwaitRecalls ReportTraffic Beat AcceptCall ClaimCalls RenewCalls EndCall EndCallback
-        ReadResult Start Stop Park Prepare ReadLogs RemoveFunction ExpectArrival PrepareDeparture CancelDeparture Leave
-        PrepareArrival SendImages Arrive ReadArrival CancelArrival ReadPages ReadPage EndDeparture
+        ReadResult Start Stop Park Prepare ReadLogs RemoveFunction ExpectTarget PrepareSource CancelSource
+        PerformMigration PrepareTarget SendImages ResumeTarget ReadTarget CancelTarget ReadPages ReadPage EndSource
     );
     assert_eq!(found, all.len(), "some are of no operation");
 }

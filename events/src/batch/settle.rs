@@ -6,7 +6,7 @@ use std::time::Duration;
 use rekindle_wire::api::SourceState;
 use tokio::time::Instant;
 
-use super::tell::{LIMIT, Told};
+use super::tell::{LIMIT, NoticeOutcome};
 use super::{Batches, Held};
 use crate::queue::{DeadLetter, Message, Queue};
 use crate::verdict::{RETRY_AFTER_MAX, Verdict};
@@ -115,7 +115,7 @@ impl Batches {
         let source = &self.info.source;
         let told = self.tell_of_failure(message, reason, until).await;
         let Some(to) = source.dead_letter.as_deref() else {
-            return told == Told::Kept;
+            return told == NoticeOutcome::Kept;
         };
         let letter = DeadLetter {
             to,
@@ -125,8 +125,8 @@ impl Batches {
         };
         let buried = match told {
             // The program is stopped. Another delivery tells it.
-            Told::Cut => return false,
-            Told::Kept | Told::GivenUp => queue.bury(message, &letter).await,
+            NoticeOutcome::Cut => return false,
+            NoticeOutcome::Kept | NoticeOutcome::GivenUp => queue.bury(message, &letter).await,
         };
         buried.inspect_err(|error| self.queue_failed(error)).is_ok()
     }

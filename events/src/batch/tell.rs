@@ -27,7 +27,7 @@ const ROOM: usize = 16 << 10;
 
 /// What became of telling a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum NoticeOutcome {
     /// The platform keeps it, or nobody wants to be told.
     Kept,
     /// It was refused until it was given up.
@@ -47,17 +47,17 @@ impl Batches {
             let told = self.tell(to, "succeeded", &message, None, until).await;
             (message, told)
         });
-        let told: Vec<(Message, Told)> = told.buffered(AT_ONCE).collect().await;
-        let (done, cut): (Vec<_>, Vec<_>) = told.into_iter().partition(|(_, told)| *told != Told::Cut);
-        let messages = |all: Vec<(Message, Told)>| all.into_iter().map(|(message, _)| message).collect();
+        let told: Vec<(Message, NoticeOutcome)> = told.buffered(AT_ONCE).collect().await;
+        let (done, cut): (Vec<_>, Vec<_>) = told.into_iter().partition(|(_, told)| *told != NoticeOutcome::Cut);
+        let messages = |all: Vec<(Message, NoticeOutcome)>| all.into_iter().map(|(message, _)| message).collect();
         (messages(done), messages(cut))
     }
 
     /// Tells of a message whose deliveries are used up.
-    pub(super) async fn tell_of_failure(&self, message: &Message, reason: &str, until: Instant) -> Told {
+    pub(super) async fn tell_of_failure(&self, message: &Message, reason: &str, until: Instant) -> NoticeOutcome {
         match &self.info.source.on_failure {
             Some(to) => self.tell(to, "failed", message, Some(reason), until).await,
-            None => Told::Kept,
+            None => NoticeOutcome::Kept,
         }
     }
 
@@ -69,7 +69,7 @@ impl Batches {
         message: &Message,
         reason: Option<&str>,
         until: Instant,
-    ) -> Told {
+    ) -> NoticeOutcome {
         let (function, source) = (&self.info.function, &self.info.source.name);
         let namespace: Namespace = function.split().1.unwrap_or_default();
         let to = FunctionId::new(&namespace, to);
@@ -84,21 +84,21 @@ impl Batches {
             };
             let told = tokio::select! {
                 told = self.target.tell(notice) => told,
-                () = self.cut.cancelled() => return Told::Cut,
+                () = self.cut.cancelled() => return NoticeOutcome::Cut,
             };
             let Err(error) = told else {
                 self.metrics.told(function, source, "delivered");
-                return Told::Kept;
+                return NoticeOutcome::Kept;
             };
             if error.is_final || Instant::now() + pause > until {
                 self.metrics.told(function, source, "failed");
                 let (id, error) = (&message.id, &error as &dyn std::error::Error);
                 tracing::warn!(%function, %source, %to, id, error, "a destination is not told of a message");
-                return Told::GivenUp;
+                return NoticeOutcome::GivenUp;
             }
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                () = self.cut.cancelled() => return Told::Cut,
+                () = self.cut.cancelled() => return NoticeOutcome::Cut,
             }
             pause = (pause * 2).min(PAUSE_MAX);
         }

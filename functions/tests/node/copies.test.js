@@ -1,5 +1,5 @@
-// What npm's libraries draw ahead, or from generators of their own, in copies of one process. The libraries here are as short as
-// can be, and draw as those do whose names they have.
+// What npm's libraries draw ahead, or from generators of their own, in copies of one process. The libraries here are as
+// short as can be, and draw as those do whose names they have.
 'use strict';
 
 const { test, describe, before, after } = require('node:test');

@@ -6,7 +6,7 @@ const assert = require('node:assert/strict');
 const fs = require('node:fs');
 const http = require('node:http');
 const net = require('node:net');
-const { Bootstrap } = require('./bootstrap-process');
+const { Bootstrap, LIMIT_MS } = require('./bootstrap-process');
 
 const FILES = {
   'index.js': `
@@ -77,7 +77,7 @@ describe('a streamed response', () => {
     assert.deepEqual([status, headers['content-type'], headers['set-cookie'], text], [202, 'text/event-stream', ['a=1'], 'one,two']);
   });
 
-  test('arrives while the handler still runs', { timeout: 10_000 }, async () => {
+  test('arrives while the handler still runs', { timeout: LIMIT_MS }, async () => {
     // The handler goes on only once the client, having seen the first piece, says so.
     const pieces = [];
     await new Promise((resolve, reject) => {

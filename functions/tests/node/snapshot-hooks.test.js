@@ -131,7 +131,8 @@ describe('random numbers', () => {
   });
 
   test('of Math.random are drawn anew by a reseed, also through an old reference', () => {
-    // The seed comes from the kernel file alone: with that replaced, equal bytes give equal numbers and other bytes others.
+    // The seed comes from the kernel file alone: with that replaced, equal bytes give equal numbers and other bytes
+    // others.
     const output = run(`
       const fs = require('node:fs');
       let byte = 1;

@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 RUNTIME = Path(__file__).parents[2] / "runtimes/python/overlay/opt/rekindle/python"
-START_LIMIT_S = 15
+# How long anything may take on a machine that is busy with other tests.
+LIMIT_S = 300
 
 
 class Answer:
@@ -51,7 +52,7 @@ class Bootstrap:
         )
 
     def __enter__(self):
-        limit = time.monotonic() + START_LIMIT_S
+        limit = time.monotonic() + LIMIT_S
         while time.monotonic() < limit:
             if self.process.poll() is not None:
                 raise AssertionError(f"the bootstrap ended with {self.process.returncode}: {self.output()}")
@@ -74,7 +75,7 @@ class Bootstrap:
         return self._output.read().decode()
 
     def connect(self):
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
 
     def request(self, path="/", method="GET", body=None, headers=None):
         connection = self.connect()
@@ -93,7 +94,7 @@ class Bootstrap:
 
     def raw(self, data, parts=()):
         """Sends `data` and then each of `parts`, and reads until the peer closes."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as sock:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=LIMIT_S) as sock:
             sock.sendall(data)
             for part in parts:
                 sock.sendall(part)
@@ -113,7 +114,7 @@ def run_to_end(files, entry="main.handler"):
     """Starts a bootstrap that is expected to give up: its exit code and output."""
     bootstrap = Bootstrap(files, entry)
     try:
-        code = bootstrap.process.wait(timeout=START_LIMIT_S)
+        code = bootstrap.process.wait(timeout=LIMIT_S)
         return code, bootstrap.output()
     finally:
         bootstrap.__exit__()

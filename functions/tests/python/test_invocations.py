@@ -5,7 +5,7 @@ import threading
 import time
 import unittest
 
-from bootstrap_process import Bootstrap, run_to_end
+from bootstrap_process import LIMIT_S, Bootstrap, run_to_end
 
 HANDLERS = {
     "main.py": """
@@ -38,7 +38,8 @@ HANDLERS = {
         def inner(event):
             raise ValueError(f"bad {event}")
 
-        waiting = threading.Barrier(2, timeout=10)
+        # As LIMIT_S of the tests.
+        waiting = threading.Barrier(2, timeout=300)
         def meet(event, context):
             waiting.wait()
             return "met"
@@ -151,7 +152,7 @@ class Failures(unittest.TestCase):
     def test_a_handler_that_exits_is_answered_and_then_the_process_ends(self):
         with Bootstrap(HANDLERS, "main.fail") as function:
             self.assertEqual("Runtime.ExitError", function.event("exit").json["errorType"])
-            self.assertEqual(1, function.process.wait(timeout=10))
+            self.assertEqual(1, function.process.wait(timeout=LIMIT_S))
 
     def test_a_handler_that_cannot_be_had_ends_the_process_with_code_1_and_the_reason(self):
         broken = {"main.py": "import missing_package", "late.py": "raise ValueError('too late')", "quits.py": "import sys; sys.exit(0)", "value.py": "handler = 3"}

@@ -5,7 +5,7 @@ import json
 import os
 import unittest
 
-from bootstrap_process import Bootstrap
+from bootstrap_process import LIMIT_S, Bootstrap
 
 FILES = {
     "main.py": """
@@ -52,7 +52,7 @@ class LoadingLater(unittest.TestCase):
             with Bootstrap(FILES, env=LATER) as bootstrap:
                 with self.assertRaises((http.client.HTTPException, ConnectionError)):
                     load(bootstrap, entry)
-                self.assertEqual(1, bootstrap.process.wait(timeout=10))
+                self.assertEqual(1, bootstrap.process.wait(timeout=LIMIT_S))
                 self.assertIn(reason, bootstrap.output())
 
     def test_says_what_it_cannot_read(self):

@@ -5,7 +5,7 @@ import time
 import unittest
 from pathlib import Path
 
-from bootstrap_process import Bootstrap
+from bootstrap_process import LIMIT_S, Bootstrap
 
 FILES = {"main.py": """
     def handler(event, context):
@@ -61,7 +61,7 @@ class Server(unittest.TestCase):
             self.assertNotIn(b"content-length", received)
 
     def test_says_continue_to_who_asks(self):
-        with socket.create_connection(("127.0.0.1", self.function.port), timeout=10) as sock:
+        with socket.create_connection(("127.0.0.1", self.function.port), timeout=LIMIT_S) as sock:
             sock.sendall(b"POST / HTTP/1.1\r\ncontent-type: text/plain\r\ncontent-length: 2\r\nexpect: 100-continue\r\nconnection: close\r\n\r\n")
             self.assertEqual(b"HTTP/1.1 100 Continue\r\n\r\n", sock.recv(100))
             sock.sendall(b"ok")
@@ -110,7 +110,7 @@ class Server(unittest.TestCase):
         self.assertEqual(200, self.function.request().status)
         for sock in idle:
             sock.close()
-        limit = time.monotonic() + 10
+        limit = time.monotonic() + LIMIT_S
         while (sockets() > 1 or len(list((status / "task").iterdir())) > 12) and time.monotonic() < limit:
             time.sleep(0.02)
         self.assertEqual(1, sockets(), "only the listening socket is left")

@@ -115,10 +115,14 @@ class RootFilesystems(unittest.TestCase):
         for part in ("runtimes", "tests"):
             subprocess.run(["cp", "-a", "--parents", part, tree / "app"], check=True, cwd=FUNCTIONS)
         language, program = ("python", "python3 -m unittest") if name in PYTHONS else ("node", "node --test")
-        script = 'mount --rbind /dev "$0/dev" && mount -t proc proc "$0/proc" && exec chroot --userspec=1000:1000 "$0" "$@"'
+        # With a network of its own, in which no other test takes a port that was found free.
+        script = (
+            'ip link set lo up && mount --rbind /dev "$0/dev" && mount -t proc proc "$0/proc" && '
+            'exec chroot --userspec=1000:1000 "$0" "$@"'
+        )
         environment = ["/usr/bin/env", "-i", "PATH=/usr/bin:/bin", "HOME=/tmp", "LANG=C.UTF-8", "PYTHONDONTWRITEBYTECODE=1"]
         result = subprocess.run(
-            ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, tree,
+            ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, tree,
              *environment, "sh", "-c", f"cd /app/tests/{language} && exec {program}"],
             capture_output=True, text=True,
         )

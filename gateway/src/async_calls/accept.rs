@@ -8,9 +8,9 @@ use axum::body::Body;
 use axum::response::IntoResponse as _;
 use http::header::LOCATION;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri};
-use rekindle_wire::asynchronous::{BODY_MAX, Encoded, Headers, NewCall, StoredRequest};
+use rekindle_wire::asynchronous::{BODY_MAX, Encoded, Headers, InvocationKind, NewCall, StoredRequest};
+use rekindle_wire::function_config::{ByteSize, check_callback};
 use rekindle_wire::headers::{ASYNC_ID, CALL_DEPTH, CALLBACK_URL, IDEMPOTENCY_KEY};
-use rekindle_wire::manifest::{ByteSize, check_callback};
 use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionId};
 use tracing::Instrument as _;
 
@@ -25,8 +25,7 @@ pub(crate) struct Asked {
     pub(crate) function: FunctionId,
     /// Path and query below the function; starts with `/`.
     pub(crate) path: String,
-    /// `http`, or `event`.
-    pub(crate) invocation: &'static str,
+    pub(crate) invocation: InvocationKind,
     pub(crate) request_id: String,
     pub(crate) peer: IpAddr,
     /// What its client holds of its limits.
@@ -101,7 +100,7 @@ async fn keep(
         request: StoredRequest {
             method: parts.method.to_string(),
             path: asked.path,
-            invocation: asked.invocation.to_owned(),
+            invocation: asked.invocation,
             headers: Headers::of(&kept),
             request_id: asked.request_id,
             peer: asked.peer,

@@ -1,7 +1,6 @@
 //! Posts a call's result to the address that its client gave. Each post is one attempt; the scheduler decides whether
 //! there is another.
 
-use std::error::Error;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rekindle_wire::asynchronous::{CallbackOutcome, ClaimedCallback};
 use rekindle_wire::destination::EVENT;
+use rekindle_wire::error::chain;
 use rekindle_wire::headers::{ASYNC_ID, ASYNC_STATE, FUNCTION_STATUS, REQUEST_ID};
 
 use super::targets::{Refused, Resolver, Targets};
@@ -141,16 +141,6 @@ fn build(uri: Uri, callback: ClaimedCallback) -> Result<Request<Body>, String> {
     }
     headers::set(out, REQUEST_ID, &callback.request_id);
     Ok(request)
-}
-
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        text.push_str(&format!(": {next}"));
-        cause = next.source();
-    }
-    text
 }
 
 #[cfg(test)]

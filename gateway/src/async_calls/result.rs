@@ -9,8 +9,8 @@ use axum::response::IntoResponse as _;
 use http::header::{CONTENT_LENGTH, RETRY_AFTER, TRANSFER_ENCODING};
 use http::{HeaderValue, Response, StatusCode};
 use rekindle_wire::asynchronous::{BODY_MAX, CallResult, CallState};
+use rekindle_wire::function_config::ByteSize;
 use rekindle_wire::headers::{ASYNC_ID, ASYNC_STATE, REQUEST_ID};
-use rekindle_wire::manifest::ByteSize;
 use rekindle_wire::{ApiError, CallId, ErrorCode};
 use serde::Serialize;
 

@@ -14,7 +14,7 @@ use http_body_util::BodyExt as _;
 use parking_lot::Mutex;
 use rekindle_wire::asynchronous::{
     AttemptOutcome, BODY_MAX, CallOutcome, CallbackOutcome, ClaimRequest, ClaimedCall, ClaimedCallback, Encoded,
-    Headers, Renewal, StoredAnswer,
+    Headers, Renewal, StoredResponse,
 };
 use rekindle_wire::function_call::depth_of;
 use rekindle_wire::ids::GatewayId;
@@ -185,7 +185,7 @@ impl Runner {
         self.held.lock().remove(&outcome.id);
     }
 
-    async fn invoke(&self, claimed: ClaimedCall, mut sent: http::HeaderMap) -> Result<StoredAnswer, ApiError> {
+    async fn invoke(&self, claimed: ClaimedCall, mut sent: http::HeaderMap) -> Result<StoredResponse, ApiError> {
         rekindle_telemetry::inject(&mut sent);
         let chain = Chain {
             depth: depth_of(&sent),
@@ -199,11 +199,7 @@ impl Runner {
             function: claimed.function.clone(),
             selector: Selector::default(),
             path: claimed.request.path,
-            invocation: if claimed.request.invocation == "event" {
-                "event"
-            } else {
-                "http"
-            },
+            invocation: claimed.request.invocation,
             // The scheduler keeps the error for those who may.
             reads_output: true,
             force: None,
@@ -220,7 +216,7 @@ impl Runner {
             let function = &claimed.function;
             ApiError::new(
                 ErrorCode::FunctionError,
-                format!("the answer of {function} broke off: {why} (`fn logs {function}`)"),
+                format!("the response of {function} ended early: {why} (`fn logs {function}`)"),
             )
         })
     }
@@ -247,7 +243,7 @@ impl Runner {
 }
 
 /// A response as it is stored. A body that is too large is still read to its end: the function must not be disturbed.
-async fn keep(answer: Response<Body>) -> Result<StoredAnswer, axum::Error> {
+async fn keep(answer: Response<Body>) -> Result<StoredResponse, axum::Error> {
     let (parts, mut body) = answer.into_parts();
     let mut kept = BytesMut::new();
     let mut dropped = false;
@@ -258,7 +254,7 @@ async fn keep(answer: Response<Body>) -> Result<StoredAnswer, axum::Error> {
             kept.extend_from_slice(&data);
         }
     }
-    Ok(StoredAnswer {
+    Ok(StoredResponse {
         status: parts.status.as_u16(),
         headers: Headers::of(&parts.headers),
         body: Encoded(if dropped { Bytes::new() } else { kept.freeze() }),

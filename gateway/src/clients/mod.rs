@@ -196,8 +196,8 @@ impl Clients {
         Ok(Some(self.held(client, InUse::Request)))
     }
 
-    /// Counts a call of a function of this namespace. All functions' calls may have half of the gateway's places, and a
-    /// namespace as many of these as are left: a quarter of all if it is alone, then an eighth.
+    /// Counts a call of a function of this namespace. All functions' calls may have half of the gateway's places. A
+    /// namespace may have as many of these as are left: a quarter of all if it is alone, then an eighth.
     pub(crate) fn call(self: &Arc<Self>, namespace: &str) -> Result<Held, Limit> {
         let client = Who::Functions(namespace.into());
         let mut table = self.table.lock();

@@ -1,5 +1,5 @@
 //! A client's connection with many requests at once. Each counts towards the client's limits, as on a connection of its
-//! own. hyper reads a response's body only as fast as the client takes it, so a slow client shows in how long a piece
+//! own. `hyper` reads a response's body only as fast as the client takes it, so a slow client shows in how long a piece
 //! waits. A single stream cannot be ended from here, so that ends the connection.
 
 use std::collections::HashMap;

@@ -71,7 +71,7 @@ fn status(error: &(dyn Error + 'static)) -> (Status, ErrorCode, &'static str) {
         Some(Reset::Excessive) => Status::ResourceExhausted,
         Some(Reset::Refused | Reset::Broken) | None => Status::Unavailable,
     };
-    let message = "the function's answer broke off after its beginning: see its log (`fn logs`)";
+    let message = "the function's response ended early: see its log (`fn logs`)";
     (status, ErrorCode::InvalidResponse, message)
 }
 

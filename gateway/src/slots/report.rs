@@ -1,16 +1,49 @@
 //! Reports of leases to the scheduler, repeated until received.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rekindle_wire::ApiError;
 use rekindle_wire::internal::{LeaseReport, ReturnedLease};
+use tokio::sync::{Notify, watch};
 
 use super::Slots;
 
 /// How long an unreceived return is repeated; by then its lease has long run out.
 const UNSENT_FOR: Duration = Duration::from_secs(60);
+/// How long an ask waits for the scheduler to hear of returned leases.
+const REPORTED_WITHIN: Duration = Duration::from_millis(100);
+
+/// Leases that can be returned.
+#[derive(Debug, Default)]
+pub(crate) struct Returns {
+    due: Notify,
+    /// How often leases became due, and up to which of these times the scheduler has been told.
+    times: AtomicU64,
+    reported: watch::Sender<u64>,
+}
+
+impl Returns {
+    /// Has leases reported that can be returned by now.
+    pub(super) fn are_due(&self) {
+        self.times.fetch_add(1, Ordering::Relaxed);
+        self.due.notify_one();
+    }
+
+    /// Waits until there are any.
+    pub(crate) async fn due(&self) {
+        self.due.notified().await;
+    }
+
+    /// Waits until the scheduler has been told of all. It may grant one of these leases again; otherwise it would start
+    /// another instance.
+    pub(super) async fn are_reported(&self) {
+        let times = self.times.load(Ordering::Relaxed);
+        let mut reported = self.reported.subscribe();
+        let _ = tokio::time::timeout(REPORTED_WITHIN, reported.wait_for(|n| *n >= times)).await;
+    }
+}
 
 impl Slots {
     /// Reports to the scheduler which leases are returned and which are to be renewed, if there are any. What it does
@@ -20,10 +53,13 @@ impl Slots {
     /// If it does not answer.
     pub(crate) async fn report(self: &Arc<Self>) -> Result<(), ApiError> {
         let asked = Instant::now();
+        let times = self.returns.times.load(Ordering::Relaxed);
         let Some((report, returned)) = self.what_to_report(asked) else {
+            self.returns.reported.send_replace(times);
             return Ok(());
         };
         let answer = self.scheduler.report(&report).await;
+        self.returns.reported.send_replace(times);
         self.scheduler_is_there.store(answer.is_ok(), Ordering::Relaxed);
         match answer {
             Ok(answer) => {

@@ -63,3 +63,35 @@ async fn so_many_wait_for_a_function_and_the_next_is_told_at_once_while_others_f
     waiting.pop();
     assert!(slots.take(&busy, None).now_or_never().is_none());
 }
+
+#[tokio::test]
+async fn the_scheduler_hears_of_a_returned_lease_before_it_is_asked_for_another() {
+    let heard: Arc<Mutex<Vec<String>>> = Arc::default();
+    let hears = heard.clone();
+    let scheduler = axum::Router::new().fallback(move |uri: axum::http::Uri| async move {
+        if uri.path() == "/internal/leases" {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        hears.lock().push(uri.path().to_owned());
+        axum::Json(serde_json::json!({ "give_back": [] }))
+    });
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let slots = slots(listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, scheduler).await });
+    tokio::spawn(crate::keeper::report(slots.clone()));
+
+    let function: FunctionId = "forced".parse().unwrap();
+    let mut leases = Leases::default();
+    let granted = placement("i-a", 1, StartKind::Booted);
+    leases.add(&granted, None, &slots.gateway, Instant::now());
+    let leased = leases.take_alone(&granted.instance, Instant::now()).unwrap();
+    let entry = Function {
+        leases,
+        ..Function::default()
+    };
+    slots.functions.lock().insert(function.clone(), entry);
+    drop(slots.slot(&function, leased));
+    assert!(slots.take(&function, None).await.is_err(), "it grants none");
+    let heard = heard.lock().clone();
+    assert_eq!(heard, ["/internal/leases", "/internal/placements"]);
+}

@@ -1,8 +1,8 @@
 //! Certificates of clients, from authorities that the operator names.
 //!
-//! A handshake takes any certificate whose key the client holds. Whether it is valid is judged for each request: so
-//! a client is told what is wrong with it, functions that ask for nothing answer anyway, and one that has expired since
-//! the handshake counts no longer.
+//! A handshake takes any certificate whose key the client holds. Whether it is valid is judged for each request. So a
+//! client is told what is wrong with its certificate, and functions that ask for nothing answer anyway. A certificate
+//! that has expired since the handshake counts no longer.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -14,7 +14,6 @@ use x509_parser::extensions::GeneralName;
 /// No chain of certificates and no key is larger, bytes.
 const FILE_MAX: u64 = 1 << 20;
 
-/// The files of a pair.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PairFiles {
     /// Name in logs and metrics, by which the pair is recognized.

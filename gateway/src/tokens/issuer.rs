@@ -120,7 +120,6 @@ impl Keys {
     }
 }
 
-/// An issuer.
 pub(super) struct Issuer {
     settings: TokenIssuer,
     metrics: Arc<Metrics>,

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, DecodingKey, Header, Validation};
 use rekindle_wire::access::CLOCK_LEEWAY_S;
-use rekindle_wire::manifest::TokenRule;
+use rekindle_wire::function_config::TokenRule;
 use rekindle_wire::{ApiError, ErrorCode};
 use serde_json::{Map, Value};
 

@@ -143,7 +143,7 @@ async fn the_default_namespace_may_be_named_and_an_unknown_one_is_told_from_an_u
 }
 
 #[tokio::test]
-async fn a_bad_manifest_is_refused_with_its_line() {
+async fn a_bad_config_is_refused_with_its_line() {
     let platform = Platform::start().await;
     let refused = error(
         platform

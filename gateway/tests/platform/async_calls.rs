@@ -424,7 +424,7 @@ async fn without_a_key_a_callback_goes_nowhere_that_the_operator_did_not_allow()
         );
     }
     assert!(platform.calls("").await.is_empty(), "it was kept all the same");
-    // By the key, by the operator, and by the function's own manifest.
+    // By the key, by the operator, and by the function's own config.
     accepted(
         sent("https://example.com/done")
             .bearer_auth(crate::harness::KEY)

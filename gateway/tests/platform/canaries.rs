@@ -15,9 +15,9 @@ const SETTINGS: &str = "concurrency = 50\nmax_instances = 2\n";
 impl Platform {
     /// Uploads a changed folder with these settings and this query.
     async fn upload_canary(&self, settings: &str, query: &str) -> reqwest::Response {
-        let manifest = format!("name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\n{settings}");
+        let config = format!("name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\n{settings}");
         let call = self.admin(Method::POST, &format!("/v1/functions?{query}"));
-        call.body(folder(&manifest)).send().await.unwrap()
+        call.body(folder(&config)).send().await.unwrap()
     }
 
     async fn canary(&self) -> Option<Canary> {

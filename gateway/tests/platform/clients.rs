@@ -1,5 +1,5 @@
-//! Clients that go away, do not read or ask for what is no path, workers out of reach, and functions that start slowly: none of it
-//! may cost an instance that is well, or let more invocations into one than it takes.
+//! Clients that go away, do not read or ask for what is no path, workers out of reach, and functions that start slowly.
+//! None of it may cost an instance that is well, or let more invocations into one than it takes.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -172,8 +172,8 @@ async fn a_worker_that_answers_a_deploy_with_another_user_than_the_orders_has_fa
 async fn what_is_a_workers_fault_is_prepared_on_another_and_fails_where_there_is_none() {
     let platform = Platform::start().await;
     platform.worker.disk_is_full.store(true, Ordering::SeqCst);
-    let manifest = "name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\n";
-    platform.upload(manifest).await;
+    let config = "name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\n";
+    platform.upload(config).await;
     until("it has failed", async || {
         let newest = platform.describe("hello").await.versions.swap_remove(0);
         newest.error.is_some_and(|e| e.message.contains("no space left"))
@@ -213,8 +213,8 @@ async fn a_version_is_prepared_where_there_is_room_for_its_snapshot_if_there_is_
 async fn a_worker_that_vanishes_while_it_prepares_a_version_is_not_waited_for() {
     let platform = Platform::start().await;
     platform.worker.prepare_hangs.store(true, Ordering::SeqCst);
-    let manifest = "name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\n";
-    assert_eq!(platform.upload(manifest).await.status(), 202);
+    let config = "name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\n";
+    assert_eq!(platform.upload(config).await.status(), 202);
     until("it is asked", async || !platform.worker.prepared.lock().is_empty()).await;
     let other = PlayedWorker::start(&platform.relay.address, 16 << 30).await;
     // Its connection stands, and nothing comes any more.
@@ -233,9 +233,9 @@ async fn a_worker_that_vanishes_while_it_prepares_a_version_is_not_waited_for() 
 async fn only_one_version_is_prepared_at_a_time_and_a_delete_waits_for_it() {
     let platform = Platform::start().await;
     platform.worker.prepare_hangs.store(true, Ordering::SeqCst);
-    let manifest = "name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\n";
-    assert_eq!(platform.upload(manifest).await.status(), 202);
-    assert_eq!(error(platform.upload(manifest).await).await.code, ErrorCode::Conflict);
+    let config = "name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\n";
+    assert_eq!(platform.upload(config).await.status(), 202);
+    assert_eq!(error(platform.upload(config).await).await.code, ErrorCode::Conflict);
     let delete = platform
         .admin(Method::DELETE, "/v1/functions/hello")
         .send()

@@ -234,9 +234,9 @@ impl Platform {
         answer.json().await.unwrap()
     }
 
-    /// Uploads a folder with this manifest.
-    pub(crate) async fn upload(&self, manifest: &str) -> reqwest::Response {
-        let body = folder(manifest);
+    /// Uploads a folder with this config.
+    pub(crate) async fn upload(&self, config: &str) -> reqwest::Response {
+        let body = folder(config);
         self.admin(reqwest::Method::POST, "/v1/functions")
             .body(body)
             .send()
@@ -257,7 +257,7 @@ impl Platform {
         found.unwrap()
     }
 
-    /// Deploys a function and waits until it is live. `settings` are further lines of its manifest.
+    /// Deploys a function and waits until it is live. `settings` are further lines of its config.
     pub(crate) async fn deploy(&self, name: &str, settings: &str) -> VersionInfo {
         self.deploy_as(name, "runtime = \"python\"\nentry = \"main.handler\"\n", settings)
             .await
@@ -335,14 +335,14 @@ async fn start_scheduler(dir: &Path, relay: &Relay, objects: Arc<Objects>, maste
     Role { end: Some(end), task }
 }
 
-/// A function's folder with this manifest, as `.tar.gz`.
-pub(crate) fn folder(manifest: &str) -> Vec<u8> {
+/// A function's folder with this config, as `.tar.gz`.
+pub(crate) fn folder(config: &str) -> Vec<u8> {
     let gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     let mut tar = tar::Builder::new(gz);
     let mut header = tar::Header::new_gnu();
-    header.set_size(manifest.len() as u64);
+    header.set_size(config.len() as u64);
     header.set_mode(0o644);
-    tar.append_data(&mut header, "fn.toml", manifest.as_bytes()).unwrap();
+    tar.append_data(&mut header, "fn.toml", config.as_bytes()).unwrap();
     tar.into_inner().unwrap().finish().unwrap()
 }
 

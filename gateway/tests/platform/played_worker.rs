@@ -1,8 +1,13 @@
 //! A worker without sandboxes. What an invocation does is said by its path:
 //!
-//! `/` and others: the request told as JSON · `/slow/MS` · `/hang` · `/stall`: a chunk, then nothing · `/echo`: the body, as it comes ·
-//! `/trickle/MS`: a chunk, and the end after a while · `/flood`: chunks without end · `/throw` · `/crash` ·
-//! `/swallow`: reads the body and answers its length · `/later/MS`: the same, after a while
+//! - `/` and others: the request told as JSON
+//! - `/slow/MS`, `/hang`, `/throw`, `/crash`
+//! - `/stall`: a chunk, then nothing
+//! - `/echo`: the body, as it comes
+//! - `/trickle/MS`: a chunk, and the end after a while
+//! - `/flood`: chunks without end
+//! - `/swallow`: reads the body and answers its length
+//! - `/later/MS`: the same, after a while
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -19,10 +24,10 @@ use futures::StreamExt as _;
 use http::{HeaderMap, StatusCode};
 use http_body_util::BodyExt as _;
 use parking_lot::Mutex;
-use rekindle_wire::api::{InstanceInfo, InstanceState, LogLine, StartKind, VersionState};
+use rekindle_wire::api::{InstanceInfo, InstanceState, LogLine, LogStream, StartKind, VersionState};
 use rekindle_wire::headers::{CLUSTER_TOKEN, FUNCTION_ERROR, LEASE};
 use rekindle_wire::internal::{
-    Heartbeat, HeartbeatAnswer, LayerRef, PrepareEvent, PrepareRequest, StartInstance, VersionSpec,
+    Heartbeat, HeartbeatResponse, LayerRef, PrepareEvent, PrepareRequest, StartInstance, VersionSpec,
 };
 use rekindle_wire::lease::Fence;
 use rekindle_wire::processor::InstructionSets;
@@ -210,7 +215,7 @@ async fn beat(worker: Arc<Inner>) {
                 number: 0,
                 address: worker.address.clone(),
                 memory_capacity_bytes: worker.capacity,
-                offer: rekindle_wire::internal::Offer::default(),
+                offer: rekindle_wire::internal::HostOffer::default(),
                 presence: rekindle_wire::internal::Presence::Serving,
                 pressure: rekindle_wire::internal::MemoryPressure::default(),
                 damaged: Vec::new(),
@@ -221,7 +226,7 @@ async fn beat(worker: Arc<Inner>) {
             let url = format!("http://{}/internal/heartbeat", worker.scheduler);
             let sent = client.post(url).header(CLUSTER_TOKEN, TOKEN).json(&beat).send().await;
             if let Ok(answer) = sent
-                && let Ok(answer) = answer.json::<HeartbeatAnswer>().await
+                && let Ok(answer) = answer.json::<HeartbeatResponse>().await
             {
                 let mut instances = worker.instances.lock();
                 answer.stop.iter().for_each(|id| drop(instances.remove(id)));
@@ -275,14 +280,14 @@ async fn prepare(State(worker): State<Arc<Inner>>, Json(request): Json<PrepareRe
         rootfs: layer.clone(),
         layer,
         snapshot: request
-            .manifest
+            .config
             .snapshot
             .then(|| format!("s-{}-{}", request.function.as_str().replace('.', "-"), request.version))
             .map(|id| id.parse().unwrap()),
         snapshot_digest: None,
         instruction_sets: InstructionSets::default(),
         reaper: false,
-        manifest: request.manifest,
+        config: request.config,
     };
     let mut events = vec![
         PrepareEvent::Phase {
@@ -333,7 +338,7 @@ async fn logs(
             unix_ms,
             instance: "i-1".parse().unwrap(),
             version: VersionNumber(1),
-            stream: "stdout".to_owned(),
+            stream: LogStream::Stdout,
             text: format!("{text} of {}", worker.id),
         };
         Ok::<_, Infallible>(Bytes::from(serde_json::to_string(&line).unwrap() + "\n"))

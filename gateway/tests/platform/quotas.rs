@@ -32,9 +32,9 @@ impl Platform {
     }
 
     async fn upload_to(&self, namespace: &str, name: &str, settings: &str) -> Response {
-        let manifest = format!("name = \"{name}\"\nruntime = \"python\"\nentry = \"main.handler\"\n{settings}");
+        let config = format!("name = \"{name}\"\nruntime = \"python\"\nentry = \"main.handler\"\n{settings}");
         let path = format!("/v1/namespaces/{namespace}/functions");
-        let call = self.admin(Method::POST, &path).body(folder(&manifest));
+        let call = self.admin(Method::POST, &path).body(folder(&config));
         call.send().await.unwrap()
     }
 

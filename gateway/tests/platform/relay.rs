@@ -1,4 +1,5 @@
-//! Stands between gateway and scheduler: counts calls by path, loses some, and keeps its address while the scheduler behind it is restarted.
+//! Stands between gateway and scheduler: counts calls by path, loses some, and keeps its address while the scheduler
+//! behind it is restarted.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -135,10 +135,10 @@ async fn a_rollback_that_cannot_be_says_why_and_what_to_do() {
 async fn a_deploy_without_traffic_serves_once_it_is_told_to() {
     let platform = Platform::start().await;
     platform.deploy("hello", "").await;
-    let manifest = "name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\nmemory = \"64MiB\"\n";
+    let config = "name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\nmemory = \"64MiB\"\n";
     let upload = async |query: &str| {
         let call = platform.admin(Method::POST, &format!("/v1/functions?{query}"));
-        let body = crate::harness::folder(manifest);
+        let body = crate::harness::folder(config);
         call.body(body).send().await.unwrap()
     };
     let accepted: VersionInfo = upload("traffic=false").await.json().await.unwrap();
@@ -162,9 +162,9 @@ async fn a_deploy_without_traffic_serves_once_it_is_told_to() {
 async fn what_differs_only_in_settings_is_not_built_and_what_the_platform_alone_reads_is_not_booted() {
     let platform = Platform::start().await;
     let deploy_entry = async |entry: &str, settings: &str| -> VersionInfo {
-        let manifest = format!("name = \"hello\"\nruntime = \"python\"\nentry = \"{entry}\"\n{settings}");
+        let config = format!("name = \"hello\"\nruntime = \"python\"\nentry = \"{entry}\"\n{settings}");
         let call = platform.admin(Method::POST, "/v1/functions?if_changed=true");
-        let accepted: VersionInfo = (call.body(crate::harness::folder(&manifest)).send().await.unwrap())
+        let accepted: VersionInfo = (call.body(crate::harness::folder(&config)).send().await.unwrap())
             .json()
             .await
             .unwrap();
@@ -186,7 +186,7 @@ async fn what_differs_only_in_settings_is_not_built_and_what_the_platform_alone_
     assert_eq!(platform.worker.starts.lock().len(), 1);
     platform.until_serves(2).await;
     let started = platform.worker.starts.lock().last().unwrap().spec.clone();
-    assert_eq!((started.version.0, started.manifest.timeout_ms), (2, 7_000));
+    assert_eq!((started.version.0, started.config.timeout_ms), (2, 7_000));
     assert_eq!(started.snapshot.unwrap().as_str(), "s-hello-1");
 
     let booted = deploy(&format!("{settings}memory = \"64MiB\"\n")).await.reused.unwrap();
@@ -202,11 +202,7 @@ async fn what_differs_only_in_settings_is_not_built_and_what_the_platform_alone_
     assert_eq!(prepared().pop().unwrap().built, None);
     let files = platform.admin(Method::GET, "/v1/functions/hello/versions/2/files");
     let files: rekindle_wire::api::VersionFiles = files.send().await.unwrap().json().await.unwrap();
-    assert_eq!(
-        (files.version.0, files.files.len()),
-        (2, 0),
-        "there is only its manifest"
-    );
+    assert_eq!((files.version.0, files.files.len()), (2, 0), "there is only its config");
     let none = platform.admin(Method::GET, "/v1/functions/hello/versions/9/files");
     assert_eq!(error(none.send().await.unwrap()).await.code, ErrorCode::NotFound);
 }

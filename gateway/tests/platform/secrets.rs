@@ -112,8 +112,8 @@ const NEEDS_ONE: &str = "secrets = [\"DB_URL\"]\nmax_instances = 9\n";
 #[tokio::test]
 async fn orders_carry_the_secrets_that_a_function_names_and_it_is_not_deployed_without_them() {
     let mut platform = Platform::start().await;
-    let manifest = format!("name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\n{NEEDS_ONE}");
-    let refused = error(platform.upload(&manifest).await).await;
+    let config = format!("name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\n{NEEDS_ONE}");
+    let refused = error(platform.upload(&config).await).await;
     assert_eq!(refused.code, ErrorCode::InvalidManifest);
     assert!(refused.message.contains("fn secret set DB_URL"), "{refused}");
     summary(set(&platform, "DB_URL", VALUE).await).await;

@@ -1,4 +1,5 @@
-//! Clients that send or read as slowly as they can, by the thousand, while another client's requests go through; and what becomes of them.
+//! Clients that send or read as slowly as they can, by the thousand, while another client's requests go through; and
+//! what becomes of them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,7 +18,8 @@ const SLOW: usize = 1_000;
 const THEIR_ADDRESS: &str = "127.0.0.2:0";
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A connection from the slow clients' address, on which `sent` was sent. Little is taken of an answer that is not read.
+/// A connection from the slow clients' address, on which `sent` was sent. Little is taken of an answer that is not
+/// read.
 async fn slow_client(platform: &Platform, sent: &[u8]) -> TcpStream {
     let gateway: SocketAddr = platform.url.trim_start_matches("http://").parse().unwrap();
     let socket = TcpSocket::new_v4().unwrap();

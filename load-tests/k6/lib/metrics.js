@@ -51,7 +51,8 @@ const timing = (header) =>
     })
     .filter(([name, ms]) => name && Number.isFinite(ms));
 
-// Why an answer is none: the platform's own code where it gave one, else the status, else what k6 says of the connection.
+// Why an answer is none: the platform's own code where it gave one, else the status, else what k6 says of the
+// connection.
 const reason = (response) => {
   if (response.status === 0) return `client: ${response.error || response.error_code}`;
   try {

@@ -1,4 +1,5 @@
-// What a scenario can be told from outside, with a default for each: `k6 run -e RATE=200 steady.js`. load-tests/README.md lists them.
+// What a scenario can be told from outside, with a default for each: `k6 run -e RATE=200 steady.js`.
+// load-tests/README.md lists them.
 
 const number = (name, fallback) => {
   const text = __ENV[name];
@@ -39,7 +40,8 @@ export const deployEvery = number('DEPLOY_EVERY', 3);
 // Seconds from the end of one migration to the next.
 export const moveEvery = number('MOVE_EVERY', 0.5);
 
-// Thresholds. Latencies are generous, as a load says nothing about a machine that others use: set them where it is yours.
+// Thresholds. Latencies are generous, as a load says nothing about a machine that others use: set them where it is
+// yours.
 export const failedMax = number('FAILED_MAX', 0.001);
 export const p99Warm = number('P99_WARM_MS', 1000);
 export const p99Cold = number('P99_COLD_MS', 5000);

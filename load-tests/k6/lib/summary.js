@@ -1,5 +1,5 @@
-// What k6 tells at the end. With SUMMARY=path all of it goes there as JSON, and nothing to standard output, which `make load` reads
-// the samples from. Run by hand, it is a few lines of what the scenarios measure.
+// What k6 tells at the end. With SUMMARY=path all of it goes there as JSON, and nothing to standard output, which `make
+// load` reads the samples from. Run by hand, it is a few lines of what the scenarios measure.
 
 const path = __ENV.SUMMARY;
 

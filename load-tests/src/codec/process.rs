@@ -79,12 +79,12 @@ pub(super) fn run(
 ) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("the async runtime could not be started")?;
-    let manifest = format!(
+    let config = format!(
         "name = \"{FUNCTION}\"\nruntime = \"python\"\nentry = \"main.handler\"\nmemory = \"{}MiB\"\ntimeout = \"60s\"\n\
          concurrency = 1\nidle = \"60s\"\n\n[[warmup]]\nmethod = \"GET\"\npath = \"/\"\n",
         mib * 2 + 256
     );
-    let folder = Folder::with_manifest(&manifest)
+    let folder = Folder::with_config(&config)
         .file("main.py", PROGRAM)
         .file("mib", &mib.to_string());
     for region in regions {

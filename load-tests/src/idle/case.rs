@@ -1,5 +1,5 @@
-//! One workload in one way: a process writes its memory and is told to go. The results add what it, the evictor and the
-//! kernel saw.
+//! One workload with one kind of eviction: a process writes its memory and is told to go. The results add what it, the
+//! evictor and the kernel saw.
 
 use std::fs;
 use std::path::Path;
@@ -27,7 +27,7 @@ const SAMPLING: Duration = Duration::from_millis(50);
 
 /// How idle memory is evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Eviction {
     /// It is not.
     Stays,
     /// By the worker's evictor, which treats pages that come back as in use.
@@ -38,13 +38,15 @@ pub(super) enum Way {
     Kernel,
 }
 
-impl Way {
-    /// The ways that this kernel supports. The kernel alone comes last, since it may keep as much as the way before it
-    /// kept.
+impl Eviction {
+    /// The kinds that this kernel supports. The kernel alone comes last, since it may keep as much as the kind before
+    /// it kept.
     pub(super) fn known() -> Vec<Self> {
         let watches = damon::probe(Path::new(damon::ADMIN)).is_ok();
         let all = [Self::Stays, Self::Evictor, Self::Watched, Self::Kernel];
-        all.into_iter().filter(|way| watches || *way != Self::Watched).collect()
+        all.into_iter()
+            .filter(|eviction| watches || *eviction != Self::Watched)
+            .collect()
     }
 
     pub(super) fn told(self) -> &'static str {
@@ -57,18 +59,21 @@ impl Way {
     }
 }
 
-/// One workload in one way.
+/// One workload with one kind of eviction.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Case {
     pub(super) workload: Workload,
-    pub(super) way: Way,
+    pub(super) eviction: Eviction,
 }
 
 impl Case {
     /// Its row in a table.
     pub(super) fn row(self, table: &str) -> Row {
         let workload = name(self.workload);
-        Row::of(table, &[("workload", &workload), ("idle memory", &self.way.told())])
+        Row::of(
+            table,
+            &[("workload", &workload), ("idle memory", &self.eviction.told())],
+        )
     }
 
     /// Runs one round; the kernel alone may keep `limit` bytes. Returns how many were in memory on average.
@@ -83,7 +88,9 @@ impl Case {
             args.millis.to_string(),
         ])?;
         let pid = process.pid();
-        let group = (self.way == Way::Kernel).then(|| Group::of(pid)).transpose()?;
+        let group = (self.eviction == Eviction::Kernel)
+            .then(|| Group::of(pid))
+            .transpose()?;
         process.go()?;
         ensure!(process.line()? == "ready", "the process did not get ready");
         let (before, started) = ((counter("pswpout ")?, counter("pswpin ")?), Instant::now());
@@ -96,8 +103,8 @@ impl Case {
         let ended = &AtomicBool::new(false);
         let (line, resident) = thread::scope(|scope| {
             let sampler = scope.spawn(|| sample(pid, ended));
-            let evicts = matches!(self.way, Way::Evictor | Way::Watched);
-            let watched = self.way == Way::Watched;
+            let evicts = matches!(self.eviction, Eviction::Evictor | Eviction::Watched);
+            let watched = self.eviction == Eviction::Watched;
             let evictor = evicts.then(|| scope.spawn(move || evict(pid, args.share, after, watched, ended)));
             let line = process.line();
             ended.store(true, Ordering::Relaxed);

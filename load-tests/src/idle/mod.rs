@@ -21,7 +21,7 @@ use rekindle_worker::idle::zram::{self, Device, Owner, Places};
 
 use crate::pager::kinds::{Workload, name};
 use crate::record::{Plot, PlotKind, Record, Row};
-use case::{Case, Way};
+use case::{Case, Eviction};
 
 /// Owner of the device, in case this program is killed.
 const OWNER: &str = "rekindle-bench-idle";
@@ -38,7 +38,7 @@ const QUIET_FAULTS: u32 = 25;
 /// `rekindle-bench idle`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct IdleArgs {
-    /// How often each workload runs in each way.
+    /// How often each workload runs with each kind of eviction.
     #[arg(long, value_name = "N", default_value_t = 5)]
     rounds: u32,
     /// How long it runs.
@@ -99,7 +99,7 @@ pub(crate) fn run(args: &IdleArgs) -> Result<Record> {
             args.after
         ),
     );
-    record.baseline("idle memory", Way::Stays.told());
+    record.baseline("idle memory", Eviction::Stays.told());
     let quiet = Row::of("A touch of an evicted page while nothing else is done", &[]);
     for round in 0..args.rounds {
         eprintln!("round {} of {}", round + 1, args.rounds);
@@ -110,11 +110,11 @@ pub(crate) fn run(args: &IdleArgs) -> Result<Record> {
         }
         let mut left = args.pages * rekindle_pager::PAGE;
         for workload in WORKLOADS {
-            for way in Way::known() {
-                let case = Case { workload, way };
+            for eviction in Eviction::known() {
+                let case = Case { workload, eviction };
                 // The kernel may keep what the evictor kept just before, with the same workload.
                 let ran = case.run(&mut record, args, Duration::from_millis(args.after), left);
-                left = ran.with_context(|| format!("{} {}", name(workload), way.told()))?;
+                left = ran.with_context(|| format!("{} {}", name(workload), eviction.told()))?;
             }
         }
     }

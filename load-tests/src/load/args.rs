@@ -18,7 +18,7 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAMES")]
     pub(crate) scenarios: Vec<Scenario>,
     /// Duration of each.
-    #[arg(long, default_value = "30s", value_parser = rekindle_wire::manifest::parse_duration)]
+    #[arg(long, default_value = "30s", value_parser = rekindle_wire::function_config::parse_duration)]
     pub(crate) duration: std::time::Duration,
     /// Use the platform whose gateway listens at this port of this machine, instead of one of its own.
     #[arg(long)]

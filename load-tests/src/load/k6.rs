@@ -29,7 +29,6 @@ pub(super) struct K6 {
 /// A limit that the scenario sets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Threshold {
-    /// The metric.
     pub(crate) metric: String,
     /// The limit as k6 writes it.
     pub(crate) limit: String,

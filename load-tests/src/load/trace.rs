@@ -30,7 +30,6 @@ const LOOKED_AT: u32 = 100;
 /// The trace, as the report shows it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Trace {
-    /// Its id.
     pub(crate) id: String,
     /// A line for each span: depth, name, role, milliseconds since the first began, milliseconds it took.
     pub(crate) spans: Vec<Shown>,

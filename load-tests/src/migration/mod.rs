@@ -210,7 +210,7 @@ async fn migrate(
     }
     let during = asked.iter().filter(|a| a.at < ended && a.at + a.took > began);
     let client = during.map(|a| a.took.as_secs_f64() * 1e3).fold(0.0, f64::max);
-    let times = &moved.departed;
+    let times = &moved.phases;
     for (name, unit, value) in [
         // As the source saw it.
         ("pause", "ms", times.pause_ms),

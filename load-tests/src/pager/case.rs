@@ -1,5 +1,5 @@
-//! One workload in one way: a process is set up as CRIU would restore it, and does its work. The results add what it
-//! and the pager saw.
+//! One workload on one backing: a process is set up as CRIU would restore it, and does its work. The results add what
+//! it and the pager saw.
 
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use rekindle_pager::{Handover, Layout, PageRange, Pager, PagerConfig};
 
 use super::child::Restored;
 use super::content::{Content, FIRST};
-use super::kinds::{Way, Workload, name};
+use super::kinds::{Backing, Workload, name};
 use super::workload::Seen;
 use crate::record::{Record, Row};
 
 /// Limit for the pager's part of starting a process.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// One workload in one way.
+/// One workload on one backing.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Case {
     pub(super) workload: Workload,
-    pub(super) way: Way,
+    pub(super) backing: Backing,
     /// Whether others kept every core busy.
     pub(super) machine: &'static str,
 }
@@ -30,19 +30,22 @@ pub(super) struct Case {
 impl Case {
     /// Its row in a table about this.
     fn row(self, what: &str) -> Row {
-        let (workload, way) = (name(self.workload), name(self.way));
-        let labels: [(&str, &dyn std::fmt::Display); 3] =
-            [("machine", &self.machine), ("workload", &workload), ("memory", &way)];
+        let (workload, backing) = (name(self.workload), name(self.backing));
+        let labels: [(&str, &dyn std::fmt::Display); 3] = [
+            ("machine", &self.machine),
+            ("workload", &workload),
+            ("memory", &backing),
+        ];
         Row::of(format!("{what}: {}", self.machine), &labels)
     }
 
     /// Runs one round.
     pub(super) fn run(self, record: &mut Record, pages: u64, millis: u64) -> Result<()> {
-        let content = Arc::new(Content::new(self.way, pages)?);
+        let content = Arc::new(Content::new(self.backing, pages)?);
         let dir = tempfile::tempdir().context("no directory for the socket")?;
         let socket = dir.path().join("lazy-pages.socket");
         let listener = UnixListener::bind(&socket).context("the pager cannot listen")?;
-        let pager = match self.way.is_served() {
+        let pager = match self.backing.is_served() {
             true => Some(self.serve(&content, listener, pages)?),
             false => None,
         };
@@ -50,8 +53,8 @@ impl Case {
             "pager-process".to_owned(),
             "--workload".to_owned(),
             name(self.workload),
-            "--way".to_owned(),
-            name(self.way),
+            "--backing".to_owned(),
+            name(self.backing),
             "--pages".to_owned(),
             pages.to_string(),
             "--millis".to_owned(),
@@ -104,7 +107,11 @@ impl Case {
             handover: Handover::Socket(listener),
             source: Arc::clone(content) as Arc<_>,
             layout: Layout {
-                mapped: if self.way.is_mapped() { vec![all] } else { Vec::new() },
+                mapped: if self.backing.is_mapped() {
+                    vec![all]
+                } else {
+                    Vec::new()
+                },
                 ..Layout::default()
             },
             record: false,

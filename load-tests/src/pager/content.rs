@@ -17,7 +17,7 @@ use rekindle_pager::{Held, PAGE, PageRef, PageSource, Pin, SourceError};
 use rekindle_snapshotter::Digest;
 use rekindle_snapshotter::codec::{self, Encoded, Encoding};
 
-use super::kinds::Way;
+use super::kinds::Backing;
 
 /// First page of the memory, and the process that it belongs to.
 pub(crate) const FIRST: PageRef = PageRef {
@@ -78,7 +78,7 @@ struct Stored {
 
 /// The content, and its location.
 pub(crate) struct Content {
-    way: Way,
+    backing: Backing,
     pages: u64,
     file: File,
     memory: MmapRaw,
@@ -89,12 +89,12 @@ pub(crate) struct Content {
 
 impl Content {
     /// Content of `pages` pages, a multiple of a region's.
-    pub(crate) fn new(way: Way, pages: u64) -> Result<Self> {
-        let file = if way == Way::Huge { huge()? } else { small()? };
+    pub(crate) fn new(backing: Backing, pages: u64) -> Result<Self> {
+        let file = if backing == Backing::Huge { huge()? } else { small()? };
         file.set_len(1 << 40).context("the template cannot be sized")?;
         let mut disk = tempfile::tempfile().context("no file for the regions")?;
         let mut regions = Vec::new();
-        if way == Way::Cache {
+        if backing == Backing::Cache {
             let mut offset = 0;
             for first in (0..pages).step_by(REGION as usize) {
                 let plain: Vec<u8> = (first..first + REGION).flat_map(page).collect();
@@ -119,12 +119,12 @@ impl Content {
         }
         let memory = MmapOptions::new().len((pages * PAGE) as usize).map_raw(&file)?;
         Ok(Self {
-            way,
+            backing,
             pages,
             file,
             memory,
             ready: (0..pages / REGION)
-                .map(|_| AtomicBool::new(way != Way::Cache))
+                .map(|_| AtomicBool::new(backing != Backing::Cache))
                 .collect(),
             disk,
             regions,
@@ -151,8 +151,8 @@ impl PageSource for Content {
             let start = self.memory.as_ptr().add((index * PAGE) as usize);
             std::slice::from_raw_parts(start, left * PAGE as usize)
         };
-        match self.way {
-            Way::Copy => Held::Bytes(bytes),
+        match self.backing {
+            Backing::Copy => Held::Bytes(bytes),
             _ => Held::Mapped(bytes),
         }
     }

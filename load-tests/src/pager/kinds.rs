@@ -1,4 +1,4 @@
-//! What is measured of the pager: the workloads, and the ways in which their memory is provided.
+//! What is measured of the pager: the workloads, and the backings of their memory.
 
 use clap::ValueEnum;
 
@@ -21,18 +21,18 @@ pub(crate) enum Workload {
 /// How the memory is provided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
-pub(crate) enum Way {
+pub(crate) enum Backing {
     /// Plain anonymous memory, without content and without a pager.
     Anonymous,
     /// A plain private mapping of the file that holds the content, without a pager.
     File,
-    /// The pager's main way: a full template, mapped.
+    /// The pager's main one: a full template, mapped.
     Template,
     /// A full template, mapped, on a tmpfs with `huge=always`.
     Huge,
-    /// Its plain way: pages copied from a full template.
+    /// Its plain one: pages copied from a full template.
     Copy,
-    /// Its main way with an empty template, filled from compressed regions on disk.
+    /// The main one with an empty template, filled from compressed regions on disk.
     Cache,
 }
 
@@ -46,7 +46,7 @@ impl Workload {
     ];
 }
 
-impl Way {
+impl Backing {
     pub(crate) const ALL: [Self; 6] = [
         Self::Anonymous,
         Self::File,

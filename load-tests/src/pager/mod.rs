@@ -20,12 +20,12 @@ use anyhow::{Context as _, Result};
 use crate::record::{Record, Row};
 use case::Case;
 use child::Busy;
-use kinds::{Way, Workload, name};
+use kinds::{Backing, Workload, name};
 
 /// `rekindle-bench pager`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct PagerArgs {
-    /// How often each workload runs in each way.
+    /// How often each workload runs on each backing.
     #[arg(long, value_name = "N", default_value_t = 5)]
     rounds: u32,
     /// How long it runs.
@@ -37,9 +37,9 @@ pub(crate) struct PagerArgs {
     /// Only these workloads.
     #[arg(long, value_enum, value_delimiter = ',')]
     workloads: Vec<Workload>,
-    /// Only these ways of providing memory.
-    #[arg(long, value_enum, value_delimiter = ',')]
-    ways: Vec<Way>,
+    /// Only these backings of the memory.
+    #[arg(long, alias = "ways", value_enum, value_delimiter = ',')]
+    backings: Vec<Backing>,
     /// Only on the machine as it is, not again with every core kept busy by others.
     #[arg(long)]
     idle_only: bool,
@@ -47,7 +47,10 @@ pub(crate) struct PagerArgs {
 
 /// Measures.
 pub(crate) fn run(args: &PagerArgs) -> Result<Record> {
-    let (workloads, ways) = (chosen(&args.workloads, &Workload::ALL), chosen(&args.ways, &Way::ALL));
+    let (workloads, backings) = (
+        chosen(&args.workloads, &Workload::ALL),
+        chosen(&args.backings, &Backing::ALL),
+    );
     let mut record = Record::begin("pager");
     let pages = args.pages.next_multiple_of(16);
     record.fact(
@@ -59,8 +62,8 @@ pub(crate) fn run(args: &PagerArgs) -> Result<Record> {
             pages * 4 / 1024
         ),
     );
-    record.baseline("memory", name(Way::Anonymous));
-    record.baseline("memory", name(Way::File));
+    record.baseline("memory", name(Backing::Anonymous));
+    record.baseline("memory", name(Backing::File));
     let regimes: &[bool] = if args.idle_only { &[false] } else { &[false, true] };
     for busy in regimes {
         let others = busy.then(|| Busy::start(record.machine.cores)).transpose()?;
@@ -74,14 +77,14 @@ pub(crate) fn run(args: &PagerArgs) -> Result<Record> {
                 record.cpu_loop();
             }
             for workload in &workloads {
-                for way in &ways {
+                for backing in &backings {
                     let case = Case {
                         workload: *workload,
-                        way: *way,
+                        backing: *backing,
                         machine,
                     };
                     let ran = case.run(&mut record, pages, args.millis);
-                    ran.with_context(|| format!("{} by {}", name(*workload), name(*way)))?;
+                    ran.with_context(|| format!("{} by {}", name(*workload), name(*backing)))?;
                 }
             }
             let row = Row::of(

@@ -19,18 +19,17 @@ use rekindle_pager::handshake::FINISHED;
 use rekindle_pager::userfault::{Register, Userfault};
 
 use super::content::FIRST;
-use super::kinds::{Way, Workload};
+use super::kinds::{Backing, Workload};
 use super::workload::Memory;
 
 /// `rekindle-bench pager-process`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct ProcessArgs {
-    /// The workload.
     #[arg(long, value_enum)]
     pub(crate) workload: Workload,
     /// How its memory is provided.
     #[arg(long, value_enum)]
-    pub(crate) way: Way,
+    pub(crate) backing: Backing,
     /// Number of pages.
     #[arg(long)]
     pub(crate) pages: u64,
@@ -50,7 +49,7 @@ pub(crate) fn run(args: &ProcessArgs) -> Result<()> {
     let length = (args.pages * PAGE) as usize;
     let address = (FIRST.page * PAGE) as *mut libc::c_void;
     let file = File::open(&args.file).with_context(|| format!("{}: cannot be opened", args.file.display()))?;
-    let (kind, fd) = match args.way.is_mapped() {
+    let (kind, fd) = match args.backing.is_mapped() {
         true => (0, file.as_raw_fd()),
         false => (libc::MAP_ANONYMOUS, -1),
     };
@@ -58,7 +57,7 @@ pub(crate) fn run(args: &ProcessArgs) -> Result<()> {
     // SAFETY: a new mapping where nothing is.
     let mapped = unsafe { libc::mmap(address, length, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0) };
     ensure!(mapped == address, "no memory: {}", std::io::Error::last_os_error());
-    let criu = match args.way.is_served() {
+    let criu = match args.backing.is_served() {
         true => Some(hand_over(args, length)?),
         false => None,
     };
@@ -69,7 +68,7 @@ pub(crate) fn run(args: &ProcessArgs) -> Result<()> {
         criu.write_all(&FINISHED.to_ne_bytes())?;
     }
     // SAFETY: just mapped, and nobody else's.
-    let mut memory = unsafe { Memory::new(FIRST.page * PAGE, args.pages, args.way != Way::Anonymous)? };
+    let mut memory = unsafe { Memory::new(FIRST.page * PAGE, args.pages, args.backing != Backing::Anonymous)? };
     let mut seen = memory.run(args.workload, Instant::now() + Duration::from_millis(args.millis))?;
     seen.first_touches = counts(&memory.first_touches);
     seen.waited = counts(&memory.waited);
@@ -87,7 +86,7 @@ pub(crate) fn counts(histogram: &hdrhistogram::Histogram<u64>) -> Vec<(u64, u64)
 fn hand_over(args: &ProcessArgs, length: usize) -> Result<UnixStream> {
     let userfault = Userfault::create().context("no userfaultfd: this needs root")?;
     userfault.agree_on_events()?;
-    if !args.way.is_mapped() {
+    if !args.backing.is_mapped() {
         userfault.register(FIRST.page, length as u64 / PAGE, Register::Missing)?;
     }
     let mut criu = UnixStream::connect(&args.socket)?;

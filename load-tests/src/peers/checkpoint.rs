@@ -38,7 +38,7 @@ const SOCKET: &str = "lazy-pages.socket";
 
 /// How the process is restored. All but one bring all memory back before the process runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum RestoreMode {
     Eager,
     /// Memory comes when it is touched, from the lazy-pages daemon.
     Lazy,
@@ -49,7 +49,7 @@ pub(super) enum Way {
     /// From images that are not in memory, although they have been read before.
     OnDisk,
     /// By a CRIU that was started before the trigger.
-    Waiting,
+    Prestarted,
 }
 
 /// A checkpoint of the function after its warm-up, as the platform takes it.
@@ -94,8 +94,8 @@ impl Checkpoint {
         if on_disk {
             checkpoint.on_disk = Some(copied(&checkpoint.images).context("images on disk")?);
         }
-        checkpoint.restore(Way::Eager).await.context("eager restore")?;
-        checkpoint.restore(Way::Lazy).await.context("lazy restore")?;
+        checkpoint.restore(RestoreMode::Eager).await.context("eager restore")?;
+        checkpoint.restore(RestoreMode::Lazy).await.context("lazy restore")?;
         Ok(checkpoint)
     }
 
@@ -105,20 +105,20 @@ impl Checkpoint {
     }
 
     /// One restore: milliseconds until the last byte of the first response. The process is gone when this returns.
-    pub(super) async fn restore(&self, way: Way) -> Result<f64> {
-        if way == Way::Waiting {
+    pub(super) async fn restore(&self, mode: RestoreMode) -> Result<f64> {
+        if mode == RestoreMode::Prestarted {
             return self.restore_by_one_that_waits().await;
         }
         set_last_pid(FIRST_FREE_PID)?;
-        if way == Way::Unprobed {
+        if mode == RestoreMode::Unprobed {
             // This run writes it again.
             let _none = fs::remove_file(PROBE);
         }
         // Left by the last daemon.
         let _none = fs::remove_file(self.work.join(SOCKET));
-        let (images, log_level) = match way {
-            Way::OnDisk => (self.on_disk.as_ref().context("no images on disk")?.path(), "-v1"),
-            Way::Logged => (self.images.as_path(), "-v4"),
+        let (images, log_level) = match mode {
+            RestoreMode::OnDisk => (self.on_disk.as_ref().context("no images on disk")?.path(), "-v1"),
+            RestoreMode::Logged => (self.images.as_path(), "-v4"),
             _ => (self.images.as_path(), "-v1"),
         };
         let mut command = self.command_with("restore", images, log_level);
@@ -127,7 +127,7 @@ impl Checkpoint {
 
         let triggered = Instant::now();
         let mut daemon = None;
-        if way == Way::Lazy {
+        if mode == RestoreMode::Lazy {
             let mut started = Running::start(&mut daemon_command)?;
             self.until_listening(&mut started)?;
             daemon = Some(started);

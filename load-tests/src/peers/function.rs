@@ -74,7 +74,6 @@ impl Function {
         &self.app
     }
 
-    /// Its workload.
     pub(super) fn workload(&self) -> Workload {
         self.workload
     }
@@ -128,7 +127,6 @@ impl Function {
 pub(super) struct Running(Child);
 
 impl Running {
-    /// Starts it.
     pub(super) fn start(command: &mut Command) -> Result<Self> {
         let program = command.get_program().to_owned();
         command

@@ -10,7 +10,7 @@ use http::Method;
 use nix::mount::{MsFlags, mount};
 use serde::Serialize;
 
-use super::checkpoint::{Checkpoint, Way};
+use super::checkpoint::{Checkpoint, RestoreMode};
 use super::container::Containers;
 use super::dump::Dumps;
 use super::function::{Function, Running};
@@ -193,15 +193,15 @@ impl Peers {
             | Subject::CriuUnprobed
             | Subject::CriuOnDisk
             | Subject::CriuWaiting => {
-                let way = match subject {
-                    Subject::LazyPages => Way::Lazy,
-                    Subject::CriuLogged => Way::Logged,
-                    Subject::CriuUnprobed => Way::Unprobed,
-                    Subject::CriuOnDisk => Way::OnDisk,
-                    Subject::CriuWaiting => Way::Waiting,
-                    _ => Way::Eager,
+                let mode = match subject {
+                    Subject::LazyPages => RestoreMode::Lazy,
+                    Subject::CriuLogged => RestoreMode::Logged,
+                    Subject::CriuUnprobed => RestoreMode::Unprobed,
+                    Subject::CriuOnDisk => RestoreMode::OnDisk,
+                    Subject::CriuWaiting => RestoreMode::Prestarted,
+                    _ => RestoreMode::Eager,
                 };
-                self.checkpoint.as_ref().with_context(absent)?.restore(way).await
+                self.checkpoint.as_ref().with_context(absent)?.restore(mode).await
             }
             Subject::CriuDump => self.dumps.by_command(&self.function).await,
             Subject::CriuDumpWaiting => self.dumps.by_one_that_waits(&self.function).await,

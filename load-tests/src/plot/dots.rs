@@ -18,9 +18,7 @@ const BOTTOM: i32 = 78;
 pub(crate) struct Dot {
     /// Index of the plot's figure.
     pub(crate) kind: usize,
-    /// Its value.
     pub(crate) value: f64,
-    /// Its interval.
     pub(crate) interval: Option<(f64, f64)>,
 }
 

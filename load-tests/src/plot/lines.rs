@@ -34,7 +34,6 @@ pub(crate) struct Lines {
     pub(crate) x: Axis,
     /// Axis upwards.
     pub(crate) y: Axis,
-    /// The lines.
     pub(crate) lines: Vec<Line>,
 }
 

@@ -18,7 +18,6 @@ pub(crate) enum Scale {
 pub(crate) struct Axis {
     /// Label, with the unit.
     pub(crate) label: String,
-    /// The scale.
     pub(crate) scale: Scale,
     /// Least value.
     pub(crate) min: f64,

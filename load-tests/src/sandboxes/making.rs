@@ -30,7 +30,7 @@ const CRIU_LIMIT: Duration = Duration::from_secs(10);
 
 /// How a sandbox is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum SandboxKind {
     /// With the same parts as the bare floor: no CRIU, no link. Its control group is made, and removed.
     Lean,
     /// The same parts, in a control group that is reused.
@@ -171,19 +171,19 @@ impl Place {
     }
 
     /// Makes one sandbox, from nothing to gone.
-    pub(super) async fn once(&self, way: Way) -> Result<Steps> {
+    pub(super) async fn once(&self, kind: SandboxKind) -> Result<Steps> {
         let mut steps = Steps::default();
         let mut clock = Clock(Instant::now());
         let name = self.name("bench");
-        let mut group = match way {
-            Way::Lean => self.cgroups.create(&name, LIMITS)?,
-            Way::Again | Way::Whole => self.cgroups.ready(&name, LIMITS)?.0,
+        let mut group = match kind {
+            SandboxKind::Lean => self.cgroups.create(&name, LIMITS)?,
+            SandboxKind::Again | SandboxKind::Whole => self.cgroups.ready(&name, LIMITS)?.0,
         };
         steps.group = clock.lap();
         let sandbox = Sandbox::create(&self.zygote, group.procs_files()).await?;
         steps.namespaces = clock.lap();
         let mut waiting = None;
-        if way == Way::Whole {
+        if kind == SandboxKind::Whole {
             let (session, theirs) = Session::pair()?;
             let group_procs = group.function_procs()?;
             let purpose = CriuUse::Restore {
@@ -209,10 +209,10 @@ impl Place {
         steps.end = clock.lap();
         // Not earlier: it would complain of a worker that is gone.
         drop((waiting, sandbox));
-        match way {
-            Way::Lean => group.remove()?,
+        match kind {
+            SandboxKind::Lean => group.remove()?,
             // Kept for the next, if it is clean.
-            Way::Again | Way::Whole => drop(group),
+            SandboxKind::Again | SandboxKind::Whole => drop(group),
         }
         steps.remove = clock.lap();
         Ok(steps)

@@ -21,7 +21,7 @@ use crate::args::Args;
 use crate::machine;
 use crate::record::{Record, Row};
 use crate::table::number;
-use making::{Place, Way};
+use making::{Place, SandboxKind};
 
 /// `rekindle-bench sandboxes`.
 #[derive(Debug, Clone, clap::Args)]
@@ -85,16 +85,16 @@ async fn measure(args: &Args, sandboxes: &SandboxesArgs) -> Result<Record> {
             record.extend(&alone(name), "took", "ms", taken);
         }
         for _ in 0..ROUND {
-            let lean = place.once(Way::Lean).await?;
+            let lean = place.once(SandboxKind::Lean).await?;
             record.push(
                 &alone("ours, of the same parts, from nothing to gone"),
                 "took",
                 "ms",
                 lean.lean(),
             );
-            let again = place.once(Way::Again).await?;
+            let again = place.once(SandboxKind::Again).await?;
             record.push(&alone(AGAIN), "took", "ms", again.lean());
-            let whole = place.once(Way::Whole).await?;
+            let whole = place.once(SandboxKind::Whole).await?;
             let name = "ours, with CRIU and a link, from nothing to furnished";
             record.push(&alone(name), "took", "ms", whole.made());
             for (step, ms) in whole.told() {
@@ -145,8 +145,8 @@ async fn crowd(record: &mut Record, place: &Arc<Place>, at_once: usize, millis: 
     let bare = floors(place, 2, at_once, millis).await?.len();
     let row = Row::of(AT_ONCE, &[("at once", &at_once)]);
     record.push(&row, "bare floor", "a second", bare as f64 * 1e3 / millis as f64);
-    for (way, name) in [(Way::Again, "ours, lean"), (Way::Whole, "ours, whole")] {
-        let (a_second, cpu_ms) = ours(place, way, at_once, millis).await?;
+    for (kind, name) in [(SandboxKind::Again, "ours, lean"), (SandboxKind::Whole, "ours, whole")] {
+        let (a_second, cpu_ms) = ours(place, kind, at_once, millis).await?;
         record.push(&row, name, "a second", a_second);
         // Including what others used meanwhile.
         record.push(&row, &format!("CPU of each, {name}"), "ms", cpu_ms);
@@ -156,7 +156,7 @@ async fn crowd(record: &mut Record, place: &Arc<Place>, at_once: usize, millis: 
 }
 
 /// Ours, by `at_once` concurrent tasks: how many a second, and the machine's processor time for each.
-async fn ours(place: &Arc<Place>, way: Way, at_once: usize, millis: u64) -> Result<(f64, f64)> {
+async fn ours(place: &Arc<Place>, kind: SandboxKind, at_once: usize, millis: u64) -> Result<(f64, f64)> {
     let started = Instant::now();
     let before = machine::busy_ms();
     let end = started + Duration::from_millis(millis);
@@ -166,7 +166,7 @@ async fn ours(place: &Arc<Place>, way: Way, at_once: usize, millis: u64) -> Resu
             tokio::spawn(async move {
                 let mut done = 0_usize;
                 while Instant::now() < end {
-                    place.once(way).await?;
+                    place.once(kind).await?;
                     done += 1;
                 }
                 Ok::<_, anyhow::Error>(done)

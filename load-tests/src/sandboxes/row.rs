@@ -89,8 +89,9 @@ fn levels(record: &mut Record, when: &str, levels: Vec<(&str, f64)>) {
 
 const TAKE: &str = "take";
 
-/// Takes, furnishes and ends one: milliseconds to take one that was ready, until it had its name, its limits and its
-/// files, and from one to the next, with all that is made in the background on the same processors.
+/// Takes, furnishes and ends one. Returns milliseconds: to take one that was ready, until it had its name, its limits
+/// and its files, and from one to the next. The last one includes all that is made in the background on the same
+/// processors.
 async fn once(place: &Place, pool: &SandboxPool) -> Result<[(&'static str, f64); 3]> {
     let mut whole = Clock(Instant::now());
     filled(pool, 1).await?;

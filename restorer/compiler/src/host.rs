@@ -23,7 +23,6 @@ pub struct Host {
     pub(crate) vdso_offset: u64,
     /// Bytes of all of the kernel's own pages, which follow each other.
     pub(crate) own_bytes: u64,
-    /// The vdso.
     pub(crate) vdso: Vec<u8>,
     /// The features of the processor's state that it has enabled, of those in images.
     pub(crate) features: u64,
@@ -47,8 +46,7 @@ impl Host {
         use std::arch::x86_64::__cpuid_count;
         const STATE: u32 = 0xd;
         let (vdso_offset, own_bytes, vdso) = kernel_pages()?;
-        let all = __cpuid_count(STATE, 0);
-        let features = (u64::from(all.eax) | u64::from(all.edx) << 32) & FEATURES;
+        let features = enabled() & FEATURES;
         let mut components = [(0, 0); COMPONENTS];
         for (number, component) in (0..).zip(&mut components).skip(2) {
             if features & 1 << number != 0 {
@@ -72,6 +70,20 @@ impl Host {
     #[cfg(not(target_arch = "x86_64"))]
     pub fn current() -> Result<Self, HostError> {
         Err(HostError::Processor)
+    }
+}
+
+/// The features that the kernel has enabled. The processor may have more.
+#[cfg(target_arch = "x86_64")]
+#[expect(unsafe_code, reason = "reads a control register")]
+fn enabled() -> u64 {
+    /// The x87 and SSE, which every kernel saves.
+    const ALWAYS: u64 = 3;
+    if std::arch::is_x86_feature_detected!("xsave") {
+        // SAFETY: processor and kernel have XSAVE, as just checked.
+        unsafe { std::arch::x86_64::_xgetbv(0) }
+    } else {
+        ALWAYS
     }
 }
 

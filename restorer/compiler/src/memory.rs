@@ -124,7 +124,7 @@ fn within(runs: &[PageRun], first: u64, end: u64) -> impl Iterator<Item = PageRu
 }
 
 impl Plan<'_> {
-    /// Maps the parts of a mapping that are a template's, and notes what is read there: pages of an instance that moves
+    /// Maps the parts of a mapping that are a template's. Notes what is read there: pages of an instance that moves
     /// which the kernel touches before the pager could answer.
     fn of_template(&mut self, vma: &Vma) -> Result<(), Refusal> {
         let refuse = |what| Err(Refusal::Mapping(vma.start, what));

@@ -44,10 +44,17 @@ fn one(f: &mut fmt::Formatter<'_>, program: Program<'_>) -> fmt::Result {
         for arg in op.args {
             write!(f, " {arg:x}")?;
         }
-        if let Some(Code::Open | Code::OpenOwn | Code::Create | Code::Unlink | Code::Directory) = code {
-            let path = program.part(op.args[0], op.args[1]).unwrap_or_default();
-            let path = path.strip_suffix(&[0]).unwrap_or(path);
-            write!(f, " {}", path.escape_ascii())?;
+        let names = match code {
+            Some(Code::Open | Code::OpenOwn | Code::Create | Code::MemoryFile | Code::Unlink | Code::Directory) => {
+                &op.args[..2]
+            }
+            Some(Code::Link) => &op.args[..4],
+            _ => &[],
+        };
+        for name in names.as_chunks::<2>().0 {
+            let name = program.part(name[0], name[1]).unwrap_or_default();
+            let name = name.strip_suffix(&[0]).unwrap_or(name);
+            write!(f, " {}", name.escape_ascii())?;
         }
         writeln!(f)?;
     }

@@ -49,9 +49,18 @@ enum Later<'a> {
     Datagrams([&'a UnixSocket; 2]),
 }
 
+/// A socket's name, where it begins, and whether it was removed.
+type Name<'a> = (&'a [u8], Option<&'a [u8]>, bool);
+
 /// The UNIX sockets that one process makes.
 pub(crate) struct UnixSockets<'a> {
     images: &'a Verified,
+    /// The sockets of all processes.
+    by_inode: BTreeMap<u32, &'a UnixSocket>,
+    /// Those that are not connected, by name.
+    unconnected: BTreeMap<Name<'a>, Vec<&'a UnixSocket>>,
+    /// How many are bound to a name, removed or not.
+    bound: BTreeMap<Name<'a>, usize>,
     /// The descriptor that each file is made as.
     of: BTreeMap<u32, Descriptor>,
     /// A number that is free.
@@ -67,13 +76,27 @@ impl<'a> UnixSockets<'a> {
     pub(crate) fn new(images: &'a Verified, of: BTreeMap<u32, Descriptor>, spare: u32) -> Self {
         let mut sockets = Self {
             images,
+            by_inode: BTreeMap::new(),
+            unconnected: BTreeMap::new(),
+            bound: BTreeMap::new(),
             of,
             spare,
             made: Vec::new(),
             later: Vec::new(),
             closed: BTreeMap::new(),
         };
+        for socket in sockets.all() {
+            sockets.by_inode.entry(socket.ino).or_insert(socket);
+            if !is_connected(socket) {
+                sockets.unconnected.entry(name_of(socket)).or_default().push(socket);
+            }
+        }
         sockets.closed = sockets.find_closed();
+        for socket in sockets.all() {
+            if sockets.is_bound(socket) {
+                *sockets.bound.entry(bound_name(socket)).or_default() += 1;
+            }
+        }
         sockets
     }
 
@@ -197,10 +220,8 @@ impl<'a> UnixSockets<'a> {
         if first.is_some_and(|first| (*first == b'/') == socket.name_dir.is_some()) {
             return Err("a unix socket with a relative name");
         }
-        let is_twin = |other: &UnixSocket| {
-            other.id != socket.id && is_named_alike(other, socket) && self.is_bound(other) && self.is_bound(socket)
-        };
-        if is_path && self.all().any(is_twin) {
+        let has_twin = || self.bound.get(&bound_name(socket)).is_some_and(|count| *count > 1);
+        if is_path && self.is_bound(socket) && has_twin() {
             return Err("a unix socket with a name that another had before it");
         }
         Ok(())
@@ -208,8 +229,7 @@ impl<'a> UnixSockets<'a> {
 
     fn peer(&self, socket: &UnixSocket) -> Result<Peer<'a>, &'static str> {
         if socket.peer == 0 {
-            let is_connected = socket.state == ESTABLISHED && socket.kind != DATAGRAM;
-            return match (is_connected, socket.shutdown) {
+            return match (is_connected(socket), socket.shutdown) {
                 (false, _) if socket.state == LISTENING && socket.name.is_empty() => {
                     Err("a listening unix socket without a name")
                 }
@@ -222,7 +242,7 @@ impl<'a> UnixSockets<'a> {
         if matches!(socket.state, LISTENING | CLOSED) && socket.kind != DATAGRAM {
             return Err("a unix socket with a peer that it is not connected to");
         }
-        let peer = self.all().find(|other| other.ino == socket.peer);
+        let peer = self.by_inode.get(&socket.peer).copied();
         let peer = peer.filter(|peer| peer.id != socket.id && peer.kind == socket.kind);
         let peer = peer.ok_or("a unix socket that is not one of a pair")?;
         if peer.peer == socket.ino {
@@ -240,23 +260,21 @@ impl<'a> UnixSockets<'a> {
     /// The socket that has accepted a connection with this end. Others made it and have closed it, or their user may
     /// not connect to it: then the connection is made as a pair.
     fn listening_at(&self, end: &UnixSocket) -> Option<&'a UnixSocket> {
-        let listening = self.all().find(|socket| {
-            let has_name = !end.name.is_empty() && is_named_alike(socket, end);
-            has_name && socket.state == LISTENING && socket.kind == end.kind && is_removed(socket) == is_removed(end)
-        })?;
+        let there = self.unconnected.get(&name_of(end)).filter(|_| !end.name.is_empty())?;
+        let is_it = |socket: &&&UnixSocket| socket.state == LISTENING && socket.kind == end.kind;
+        let listening = there.iter().find(is_it).copied()?;
         (may_connect(listening) && self.number(listening).is_ok()).then_some(listening)
     }
 
     /// Whether it is bound to its name. An accepted end has that of the listening socket.
     fn is_bound(&self, socket: &UnixSocket) -> bool {
-        let is_end = socket.kind != DATAGRAM && socket.state == ESTABLISHED;
-        let peer = || self.all().find(|other| other.ino == socket.peer);
+        let peer = || self.by_inode.get(&socket.peer);
         let is_accepted = |end: &UnixSocket| self.listening_at(end).is_some() || self.closed.contains_key(&end.id);
         let connects = || {
             let to = peer().is_some_and(|peer| peer.state == LISTENING || is_accepted(peer));
             to && !is_accepted(socket)
         };
-        !socket.name.is_empty() && (!is_end || connects())
+        !socket.name.is_empty() && (!is_connected(socket) || connects())
     }
 
     /// Makes a socket that is connected to nothing, or sends to a name.
@@ -388,9 +406,18 @@ impl<'a> UnixSockets<'a> {
     }
 }
 
-/// Whether both have the same name, in the same directory.
-fn is_named_alike(one: &UnixSocket, other: &UnixSocket) -> bool {
-    one.name == other.name && one.name_dir == other.name_dir
+fn name_of(socket: &UnixSocket) -> Name<'_> {
+    (&socket.name, socket.name_dir.as_deref(), is_removed(socket))
+}
+
+/// Its name, as if it had not been removed.
+fn bound_name(socket: &UnixSocket) -> Name<'_> {
+    (&socket.name, socket.name_dir.as_deref(), false)
+}
+
+/// Whether it is an end of a connection.
+fn is_connected(socket: &UnixSocket) -> bool {
+    socket.kind != DATAGRAM && socket.state == ESTABLISHED
 }
 
 /// Whether its name was removed.

@@ -142,7 +142,7 @@ codes! {
     Tell,
     /// Wait until the private files are there.
     Files,
-    /// Wait to be told to go on.
+    /// Close all of the restorer's own but the socket, drop all rights, say so, and wait to be told to go on.
     Wait,
     /// Install a filter in all threads. `a`: number of instructions. Their offset.
     Filter,

@@ -58,7 +58,8 @@ pub enum Said {
     Mapped,
     /// It has everything, and waits to be told to go on.
     Ready,
-    /// An operation failed, counted from 1, with the kernel's error number.
+    /// An operation failed, counted from 1, or 0 if a child could not make its userfaultfd; with the kernel's error
+    /// number.
     Failed(u32, i32),
 }
 

@@ -74,10 +74,10 @@ pub struct Thread {
     pub frame: Span,
 }
 
-/// Takes the parts of a record from its bytes, in order.
-struct Parts<'a>(&'a [u8]);
+/// Takes the fields of a record from its bytes, in order.
+struct Fields<'a>(&'a [u8]);
 
-impl Parts<'_> {
+impl Fields<'_> {
     fn bytes<const N: usize>(&mut self) -> [u8; N] {
         match self.0.split_first_chunk() {
             Some((part, rest)) => {
@@ -105,12 +105,12 @@ impl Parts<'_> {
     }
 }
 
-/// Concatenates the bytes of a record's parts.
-fn concat<const N: usize>(parts: &[&[u8]]) -> [u8; N] {
+/// Concatenates the bytes of a record's fields.
+fn concat<const N: usize>(fields: &[&[u8]]) -> [u8; N] {
     let (mut bytes, mut at) = ([0; N], 0);
-    for part in parts {
-        bytes[at..at + part.len()].copy_from_slice(part);
-        at += part.len();
+    for field in fields {
+        bytes[at..at + field.len()].copy_from_slice(field);
+        at += field.len();
     }
     bytes
 }
@@ -127,14 +127,14 @@ impl Header {
 
     /// Reads it.
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
-        let mut parts = Parts(bytes);
+        let mut fields = Fields(bytes);
         Self {
-            magic: parts.word(),
-            version: parts.word(),
-            processes: parts.span(),
-            size: parts.word(),
-            descriptors_end: parts.word(),
-            shared_end: parts.word(),
+            magic: fields.word(),
+            version: fields.word(),
+            processes: fields.span(),
+            size: fields.word(),
+            descriptors_end: fields.word(),
+            shared_end: fields.word(),
         }
     }
 
@@ -157,10 +157,10 @@ impl Process {
 
     /// Reads it.
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
-        let mut parts = Parts(bytes);
+        let mut fields = Fields(bytes);
         Self {
-            ops: parts.span(),
-            threads: parts.span(),
+            ops: fields.span(),
+            threads: fields.span(),
         }
     }
 
@@ -176,11 +176,11 @@ impl Op {
 
     /// Reads it.
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
-        let mut parts = Parts(bytes);
+        let mut fields = Fields(bytes);
         Self {
-            code: parts.word(),
-            a: parts.word(),
-            args: core::array::from_fn(|_| parts.long()),
+            code: fields.word(),
+            a: fields.word(),
+            args: core::array::from_fn(|_| fields.long()),
         }
     }
 
@@ -197,19 +197,19 @@ impl Thread {
 
     /// Reads it.
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
-        let mut parts = Parts(bytes);
+        let mut fields = Fields(bytes);
         Self {
-            fs: parts.long(),
-            gs: parts.long(),
-            clear_tid: parts.long(),
-            robust: parts.long(),
-            rseq: parts.long(),
-            rseq_bytes: parts.word(),
-            rseq_signature: parts.word(),
-            id: parts.word(),
-            death_signal: parts.word(),
-            name: parts.bytes(),
-            frame: parts.span(),
+            fs: fields.long(),
+            gs: fields.long(),
+            clear_tid: fields.long(),
+            robust: fields.long(),
+            rseq: fields.long(),
+            rseq_bytes: fields.word(),
+            rseq_signature: fields.word(),
+            id: fields.word(),
+            death_signal: fields.word(),
+            name: fields.bytes(),
+            frame: fields.span(),
         }
     }
 

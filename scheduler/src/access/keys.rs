@@ -2,10 +2,11 @@
 
 use rekindle_wire::access::{AccessRole, Caller, KeyId, Scope, generate};
 use rekindle_wire::api::{KEY_LIFE_MAX_S, KEY_NAME_MAX, KeySummary, NewKey, NewKeyRequest, RevokedKey};
+use rekindle_wire::clock::unix_s;
 use rekindle_wire::{ApiError, ErrorCode};
 
 use crate::audit;
-use crate::clock::{Millis, unix_s};
+use crate::clock::Millis;
 use crate::refusal::from_store;
 use crate::releases::whole;
 use crate::state::Scheduler;

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use rekindle_wire::access::Caller;
 use rekindle_wire::api::NamespaceSummary;
+use rekindle_wire::clock::unix_s;
 use rekindle_wire::{ApiError, ErrorCode, Namespace};
 
 use super::keys::publish;
-use crate::clock::unix_s;
 use crate::refusal::from_store;
 use crate::releases::whole;
 use crate::state::Scheduler;

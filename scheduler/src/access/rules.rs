@@ -2,11 +2,11 @@
 
 use rekindle_wire::access::{AccessRole, Caller, RuleId, Scope};
 use rekindle_wire::api::{AccessRule, KEY_LIFE_MAX_S, NewRuleRequest, RemovedRule};
+use rekindle_wire::clock::unix_s;
 use rekindle_wire::{ApiError, ErrorCode};
 
 use super::keys::{LIFE_MIN_S, publish};
 use crate::audit;
-use crate::clock::unix_s;
 use crate::refusal::from_store;
 use crate::releases::whole;
 use crate::state::Scheduler;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use parking_lot::Mutex;
 use rekindle_wire::access::{AccessRole, Caller, Credential, KeyId, RuleId, Scope};
 use rekindle_wire::api::{AccessRule, KeySummary};
-use rekindle_wire::internal::{KeysAnswer, KnownKey};
+use rekindle_wire::internal::{KeysResponse, KnownKey};
 use rekindle_wire::{ApiError, ErrorCode, Namespace};
 
 use super::rule_table::RuleTable;
@@ -184,10 +184,10 @@ impl Keys {
     }
 
     /// What a gateway lacks that has this revision, or none.
-    pub(crate) fn since(&self, known: Option<u64>) -> KeysAnswer {
+    pub(crate) fn since(&self, known: Option<u64>) -> KeysResponse {
         let table = self.table.lock();
         let known = known.filter(|known| (table.forgotten..=table.revision).contains(known));
-        let mut answer = KeysAnswer {
+        let mut answer = KeysResponse {
             epoch: self.followed.epoch.clone(),
             revision: table.revision,
             whole: known.is_none(),
@@ -273,7 +273,7 @@ mod tests {
         }
     }
 
-    fn ids(answer: &KeysAnswer) -> (bool, usize, usize) {
+    fn ids(answer: &KeysResponse) -> (bool, usize, usize) {
         (answer.whole, answer.keys.len(), answer.revoked.len())
     }
 

@@ -11,7 +11,7 @@ use rekindle_wire::interface::users::{
     AddRule, CreateKey, CreateNamespace, EncryptNamespace, ListKeys, ListNamespaces, ListRules, RemoveNamespace,
     RemoveRule, RevokeKey,
 };
-use rekindle_wire::internal::KeysAnswer;
+use rekindle_wire::internal::KeysResponse;
 
 use crate::access::{keys, namespaces, rules};
 use crate::audit;
@@ -117,7 +117,7 @@ pub(super) async fn remove_namespace(scheduler: Scheduler, call: Call<RemoveName
 }
 
 /// Answers as soon as the gateway lacks a change of a key, or with nothing when the wait is over.
-pub(super) async fn keys(scheduler: Scheduler, call: Call<AwaitKeys>) -> Result<KeysAnswer, Refused> {
+pub(super) async fn keys(scheduler: Scheduler, call: Call<AwaitKeys>) -> Result<KeysResponse, Refused> {
     let at = call.at;
     let followed = &scheduler.keys.followed;
     let known = at.revision.filter(|_| at.epoch.as_ref() == Some(&followed.epoch));

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rekindle_wire::access::{AccessRole, Caller, Scope};
 use rekindle_wire::asynchronous::{AcceptedCall, AsyncCall, CallResult, CallState, Changed, Claims};
+use rekindle_wire::clock::unix_ms;
 use rekindle_wire::interface::Call;
 use rekindle_wire::interface::scheduler::{AcceptCall, ClaimCalls, EndCall, EndCallback, ReadResult, RenewCalls};
 use rekindle_wire::interface::users::{ListCalls, RemoveCall, RetryCall, RetryCalls, ShowCall};
@@ -13,7 +14,6 @@ use rekindle_wire::{ApiError, CallId, ErrorCode};
 use super::named;
 use crate::async_calls;
 use crate::audit;
-use crate::clock::unix_ms;
 use crate::refusal::{Refused, from_store};
 use crate::state::Scheduler;
 use crate::store::Wanted;

@@ -1,12 +1,12 @@
 //! Removes unneeded objects from the object store.
 
 use rekindle_wire::api::{CollectRequest, Collected};
+use rekindle_wire::error::chain;
 use rekindle_wire::interface::Call;
 use rekindle_wire::interface::users::Collect;
 use rekindle_wire::{ApiError, ErrorCode};
 
 use crate::collection::{self, CollectionError};
-use crate::refusal::chain;
 use crate::refusal::{Refused, from_store};
 use crate::state::Scheduler;
 

@@ -9,21 +9,22 @@ use axum::extract::State;
 use http::{HeaderMap, StatusCode};
 use rekindle_wire::access::{AccessRole, Caller, Scope};
 use rekindle_wire::api::{Alias, DeployCheck, Quota, QuotaKind, Reused, STEP_MAX_S, STEP_S, VersionInfo};
+use rekindle_wire::clock::unix_s;
+use rekindle_wire::error::chain;
+use rekindle_wire::function_config::{SettingChange, Work};
 use rekindle_wire::interface::users::{CheckDeploy, Deploy};
 use rekindle_wire::interface::{Call, Params};
 use rekindle_wire::internal::{BuiltLayers, VersionSpec};
-use rekindle_wire::manifest::{SettingChange, Work};
 use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, Namespace, SecretName};
 
 use super::named;
 use crate::access::namespaces;
 use crate::audit;
 use crate::canary::{self, Growth};
-use crate::clock::unix_s;
 use crate::cluster::ClusterState;
 use crate::objects::source_key;
 use crate::prepare::{self, Plan, Release};
-use crate::refusal::{Refused, chain, from_store};
+use crate::refusal::{Refused, from_store};
 use crate::releases;
 use crate::state::{DEPLOYS_MAX, Scheduler};
 use crate::store::Source;
@@ -72,7 +73,7 @@ pub(super) async fn deploy(
     let build = build.map_err(|over| over.error(namespace.as_str(), Some(DEPLOY_AGAIN_S)))?;
     let upload = upload::receive(body, &scheduler.config.spool).await?;
     drop(of_namespace);
-    let function = FunctionId::new(&namespace, &upload.folder.manifest.name);
+    let function = FunctionId::new(&namespace, &upload.folder.config.name);
     audit::note(Some(&namespace), function.name().to_owned());
     // Uploads take long, and a key that was revoked meanwhile must not leave a version behind.
     let scope = Scope::Function(function.clone());
@@ -83,7 +84,7 @@ pub(super) async fn deploy(
     if is_new {
         namespaces::make(&scheduler, namespace.clone()).await?;
     }
-    let secrets = scheduler.secrets.of(&function, &upload.folder.manifest);
+    let secrets = scheduler.secrets.of(&function, &upload.folder.config);
     secrets.map_err(|error| ApiError::new(ErrorCode::InvalidManifest, error.message))?;
     let key = source_key(&upload.digest);
     let only_changes = wanted.if_changed.unwrap_or(false);
@@ -133,7 +134,7 @@ pub(super) async fn deploy(
     };
     let version = scheduler
         .store
-        .add_version(&function, &upload.folder.manifest, source, unix_s())
+        .add_version(&function, &upload.folder.config, source, unix_s())
         .await
         .map_err(from_store)?;
     drop(nobody_deletes);
@@ -228,10 +229,10 @@ async fn plan(
     let Some(same) = same else {
         return Ok((Plan::Build, None));
     };
-    let changes = live.spec.manifest.changes(&folder.manifest);
+    let changes = live.spec.config.changes(&folder.config);
     let work = changes.iter().map(SettingChange::work).max();
     // A snapshot that could not be taken may be had this time.
-    let is_whole = live.spec.snapshot.is_some() || !live.spec.manifest.snapshot;
+    let is_whole = live.spec.snapshot.is_some() || !live.spec.config.snapshot;
     let plan = match work {
         Some(Work::Build) => return Ok((Plan::Build, None)),
         Some(Work::Boot) => Plan::Boot(built(&live.spec)),

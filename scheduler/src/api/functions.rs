@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use rekindle_wire::api::{FunctionDetail, FunctionSummary, VersionFiles, VersionInfo};
+use rekindle_wire::clock::unix_ms;
+use rekindle_wire::error::chain;
 use rekindle_wire::interface::Call;
 use rekindle_wire::interface::users::{
     DeleteFunction, DescribeFunction, DescribeVersion, ListFiles, ListFunctions, RenewSnapshot,
@@ -12,10 +14,9 @@ use rekindle_wire::interface::users::{
 use rekindle_wire::{ApiError, ErrorCode, FunctionId, VersionNumber};
 
 use super::{known, named};
-use crate::clock::unix_ms;
 use crate::objects::ObjectError;
 use crate::placing::pump;
-use crate::refusal::{Refused, chain, from_store, unknown_function};
+use crate::refusal::{Refused, from_store, unknown_function};
 use crate::releases;
 use crate::renewal;
 use crate::state::Scheduler;
@@ -211,17 +212,17 @@ fn summary(scheduler: &Scheduler, newest: &VersionInfo) -> FunctionSummary {
     let state = scheduler.state();
     let live = state.catalog.live(&newest.function);
     // The live version is described; before any is live, the deployed one.
-    let manifest = live.as_ref().map_or(&newest.manifest, |l| &l.spec.manifest);
+    let config = live.as_ref().map_or(&newest.config, |l| &l.spec.config);
     let instances = state.fleet.instance_infos(Some(&newest.function), scheduler.now());
     FunctionSummary {
         name: newest.function.clone(),
         live: live.as_ref().map(|l| l.spec.version),
         newest: newest.version,
         state: newest.state,
-        runtime: manifest.runtime,
-        base: manifest.image.is_none().then_some(manifest.base),
-        image: manifest.image.clone(),
-        memory_bytes: manifest.memory.0,
+        runtime: config.runtime,
+        base: config.image.is_none().then_some(config.base),
+        image: config.image.clone(),
+        memory_bytes: config.memory.0,
         instances: u32::try_from(instances.len()).unwrap_or(u32::MAX),
         path: format!("/function/{}", newest.function),
     }

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use rekindle_wire::clock::unix_s;
 use rekindle_wire::interface::Call;
 use rekindle_wire::interface::scheduler::{AskHost, AwaitRecalls, AwaitRoutes, Beat, Place, ReportLeases};
-use rekindle_wire::internal::{DamagedSnapshot, HeartbeatAnswer, LeaseAnswer, Placement, Presence, RoutesAnswer};
+use rekindle_wire::internal::{DamagedSnapshot, HeartbeatResponse, LeaseResponse, Placement, Presence, RoutesResponse};
 use rekindle_wire::{ApiError, ErrorCode};
 use tracing::Span;
 
 use super::members;
-use crate::clock::unix_s;
 use crate::evacuation::evacuate;
 use crate::placing::{self, pump};
 use crate::refusal::Refused;
@@ -38,7 +38,7 @@ pub(super) async fn placements(scheduler: Scheduler, call: Call<Place>) -> Resul
     placed
 }
 
-pub(super) async fn leases(scheduler: Scheduler, call: Call<ReportLeases>) -> Result<LeaseAnswer, Refused> {
+pub(super) async fn leases(scheduler: Scheduler, call: Call<ReportLeases>) -> Result<LeaseResponse, Refused> {
     let report = call.body;
     let (give_back, stuck) = scheduler.state().fleet.report(&report, scheduler.now());
     for instance in stuck {
@@ -47,11 +47,11 @@ pub(super) async fn leases(scheduler: Scheduler, call: Call<ReportLeases>) -> Re
     if !report.returned.is_empty() {
         pump(&scheduler);
     }
-    Ok(LeaseAnswer { give_back })
+    Ok(LeaseResponse { give_back })
 }
 
 /// Answers as soon as a lease of the gateway is recalled, or with nothing when the wait is over.
-pub(super) async fn recalls(scheduler: Scheduler, call: Call<AwaitRecalls>) -> Result<LeaseAnswer, Refused> {
+pub(super) async fn recalls(scheduler: Scheduler, call: Call<AwaitRecalls>) -> Result<LeaseResponse, Refused> {
     let AwaitRecalls { gateway, wait_ms } = call.at;
     let wait = Duration::from_millis(wait_ms.unwrap_or(0)).min(WATCH_LIMIT);
     let until = tokio::time::Instant::now() + wait;
@@ -60,13 +60,13 @@ pub(super) async fn recalls(scheduler: Scheduler, call: Call<AwaitRecalls>) -> R
         let changed = scheduler.recalls.notified();
         let give_back = scheduler.state().fleet.untold_recalls(&gateway);
         if !give_back.is_empty() || tokio::time::timeout_at(until, changed).await.is_err() {
-            return Ok(LeaseAnswer { give_back });
+            return Ok(LeaseResponse { give_back });
         }
     }
 }
 
 /// Answers as soon as the gateway lacks a change of an alias, or with nothing when the wait is over.
-pub(super) async fn routes(scheduler: Scheduler, call: Call<AwaitRoutes>) -> Result<RoutesAnswer, Refused> {
+pub(super) async fn routes(scheduler: Scheduler, call: Call<AwaitRoutes>) -> Result<RoutesResponse, Refused> {
     let at = call.at;
     let routes = &scheduler.routes;
     let known = at.revision.filter(|_| at.epoch.as_ref() == Some(&routes.epoch));
@@ -78,14 +78,14 @@ pub(super) async fn routes(scheduler: Scheduler, call: Call<AwaitRoutes>) -> Res
         let _waited_long_enough = tokio::time::timeout(wait, newest.changed()).await;
     }
     let state = scheduler.state();
-    Ok(RoutesAnswer {
+    Ok(RoutesResponse {
         epoch: routes.epoch.clone(),
         revision: state.catalog.revision(),
         functions: state.catalog.routes_since(known.unwrap_or(0)),
     })
 }
 
-pub(super) async fn heartbeat(scheduler: Scheduler, call: Call<Beat>) -> Result<HeartbeatAnswer, Refused> {
+pub(super) async fn heartbeat(scheduler: Scheduler, call: Call<Beat>) -> Result<HeartbeatResponse, Refused> {
     let beat = call.body;
     members::check_worker(&members::caller(&call.head.extensions), beat.worker.as_str())?;
     for damaged in &beat.damaged {
@@ -108,7 +108,7 @@ pub(super) async fn heartbeat(scheduler: Scheduler, call: Call<Beat>) -> Result<
             evacuate(&scheduler, state, now);
         }
         let kept_revision = state.fleet.kept_revision(&beat.worker);
-        let answer = HeartbeatAnswer {
+        let answer = HeartbeatResponse {
             stop,
             forget: state.fleet.retired_templates(&beat.worker, state.catalog.retired()),
             kept_revision,

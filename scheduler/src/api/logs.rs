@@ -12,6 +12,7 @@ use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use rekindle_wire::access::{AccessRole, Caller, Scope};
 use rekindle_wire::api::LogLine;
+use rekindle_wire::clock::unix_s;
 use rekindle_wire::interface::Params;
 use rekindle_wire::interface::users::ReadLogs;
 use rekindle_wire::{ApiError, ErrorCode};
@@ -19,7 +20,6 @@ use tokio_util::codec::{FramedRead, LinesCodec};
 use tokio_util::io::StreamReader;
 
 use super::named;
-use crate::clock::unix_s;
 use crate::refusal::unknown_function;
 use crate::refusal::{Refused, from_store};
 use crate::state::Scheduler;
@@ -32,7 +32,7 @@ const LINE_MAX: usize = 128 << 10;
 /// How often it is looked whether the key of a caller who follows is still valid.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-type Lines = BoxStream<'static, String>;
+type LineStream = BoxStream<'static, String>;
 
 pub(super) async fn logs(
     State(scheduler): State<Scheduler>,
@@ -68,7 +68,7 @@ pub(super) async fn logs(
             "no worker gave its log lines: try again",
         ));
     }
-    let merged: Lines = if follow {
+    let merged: LineStream = if follow {
         stream::select_all(sources)
             .take_until(key_ends(scheduler.clone(), caller, Scope::Function(name)))
             .boxed()
@@ -88,7 +88,7 @@ async fn key_ends(scheduler: Scheduler, caller: Caller, scope: Scope) {
 }
 
 /// One worker's lines; they end when it goes away.
-fn lines(answer: reqwest::Response) -> Lines {
+fn lines(answer: reqwest::Response) -> LineStream {
     let bytes = answer.bytes_stream().map_err(std::io::Error::other);
     let lines = FramedRead::new(StreamReader::new(bytes), LinesCodec::new_with_max_length(LINE_MAX));
     lines
@@ -98,7 +98,7 @@ fn lines(answer: reqwest::Response) -> Lines {
 }
 
 /// The last `tail` lines of all workers, by time.
-async fn newest(sources: Vec<Lines>, tail: usize) -> Vec<String> {
+async fn newest(sources: Vec<LineStream>, tail: usize) -> Vec<String> {
     let mut all = Vec::new();
     for source in sources {
         let some: Vec<_> = source.take(tail).collect().await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, MatchedPath, Request};
 use http::Extensions;
-use rekindle_identity::{Caller, Issuing, Join, JoinAnswer, MEMBERSHIP, RenewCertificate, Role};
+use rekindle_identity::{Caller, Issuing, Join, JoinResponse, MEMBERSHIP, RenewCertificate, Role};
 use rekindle_wire::interface::scheduler::SCHEDULER;
 use rekindle_wire::interface::{Call, Operation, Routes};
 use rekindle_wire::{ApiError, ErrorCode};
@@ -75,23 +75,29 @@ pub(super) fn check_worker(caller: &Caller, id: &str) -> Result<(), Refused> {
 /// The routes by which hosts join. They need nothing but the authority, so a standby scheduler admits hosts too: the
 /// token may have been made on its machine.
 pub(crate) fn joining(config: &Config) -> Router {
-    let doorkeeper = Arc::new((config.issuing.clone(), config.cluster_token.clone()));
+    let state = Arc::new(JoinState {
+        issuing: config.issuing.clone(),
+        cluster_token: config.cluster_token.clone(),
+    });
     let routes = Routes::default().on(join);
     routes
         .into_router()
         .layer(DefaultBodyLimit::max(JOIN_MAX))
-        .with_state(doorkeeper)
+        .with_state(state)
 }
 
-type Doorkeeper = Arc<(Option<Arc<Issuing>>, String)>;
-
-async fn join(doorkeeper: Doorkeeper, call: Call<Join>) -> Result<JoinAnswer, Refused> {
-    let (issuing, cluster_token) = &*doorkeeper;
-    let issuing = issuing.as_ref().ok_or_else(no_authority)?;
-    issuing.join(&call.body, cluster_token)
+/// What a host joins with.
+struct JoinState {
+    issuing: Option<Arc<Issuing>>,
+    cluster_token: String,
 }
 
-pub(super) async fn renew(scheduler: Scheduler, call: Call<RenewCertificate>) -> Result<JoinAnswer, Refused> {
+async fn join(state: Arc<JoinState>, call: Call<Join>) -> Result<JoinResponse, Refused> {
+    let issuing = state.issuing.as_ref().ok_or_else(no_authority)?;
+    issuing.join(&call.body, &state.cluster_token)
+}
+
+pub(super) async fn renew(scheduler: Scheduler, call: Call<RenewCertificate>) -> Result<JoinResponse, Refused> {
     let issuing = scheduler.config.issuing.as_ref().ok_or_else(no_authority)?;
     let caller = caller(&call.head.extensions);
     issuing.renew(&caller, &call.body, &scheduler.config.cluster_token)

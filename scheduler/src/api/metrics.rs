@@ -5,12 +5,12 @@ use axum::extract::State;
 use axum::response::IntoResponse;
 use http::HeaderMap;
 use http::header::{ACCEPT, CONTENT_TYPE};
+use rekindle_wire::error::chain;
 use rekindle_wire::interface::Params;
 use rekindle_wire::interface::users::ReadWorkerMetrics;
 use rekindle_wire::{ApiError, ErrorCode};
 
 use crate::refusal::Refused;
-use crate::refusal::chain;
 use crate::state::Scheduler;
 
 pub(super) async fn own(State(scheduler): State<Scheduler>, headers: HeaderMap) -> impl IntoResponse {

@@ -2,12 +2,13 @@
 
 use rekindle_wire::Namespace;
 use rekindle_wire::api::{Quota, QuotaStatus, QuotaUse};
+use rekindle_wire::clock::unix_s;
 use rekindle_wire::interface::Call;
 use rekindle_wire::interface::users::{ClearQuota, ReadQuota, SetQuota};
 
 use super::known;
 use crate::audit;
-use crate::clock::{day_of, unix_s};
+use crate::clock::day_of;
 use crate::placing::pump;
 use crate::refusal::{Refused, from_store};
 use crate::state::Scheduler;

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use rekindle_identity::{AwaitRevocations, Issuing, Peer, Revocations, Role};
 use rekindle_wire::api::{Revocation, RevokeRequest};
+use rekindle_wire::clock::unix_s;
 use rekindle_wire::interface::Call;
 use rekindle_wire::interface::users::{ListRevocations, Revoke};
 use rekindle_wire::{ApiError, ErrorCode};
 
 use super::members::no_authority;
 use super::workers::the_worker;
-use crate::clock::unix_s;
 use crate::placing::pump;
 use crate::refusal::{Refused, from_store};
 use crate::state::Scheduler;

@@ -7,7 +7,7 @@ use rekindle_wire::FunctionId;
 use rekindle_wire::interface::Call;
 use rekindle_wire::interface::scheduler::ReportTraffic;
 use rekindle_wire::interface::users::{ReadFunctionStats, ReadStats};
-use rekindle_wire::stats::{FunctionStats, Stats, TrafficAnswer, WorkerStats};
+use rekindle_wire::stats::{FunctionStats, Stats, TrafficResponse, WorkerStats};
 
 use super::named;
 use crate::cluster::ClusterState;
@@ -15,7 +15,7 @@ use crate::metering;
 use crate::refusal::{Refused, from_store, unknown_function};
 use crate::state::Scheduler;
 
-pub(super) async fn traffic(scheduler: Scheduler, call: Call<ReportTraffic>) -> Result<TrafficAnswer, Refused> {
+pub(super) async fn traffic(scheduler: Scheduler, call: Call<ReportTraffic>) -> Result<TrafficResponse, Refused> {
     let now = scheduler.now();
     let mut state = scheduler.state();
     let ClusterState {

@@ -2,12 +2,13 @@
 
 use rekindle_wire::access::{AccessRole, Caller, Scope};
 use rekindle_wire::api::{USAGE_DAYS_MAX, USAGE_LINES_MAX, UsageLine};
+use rekindle_wire::clock::unix_s;
 use rekindle_wire::interface::Call;
 use rekindle_wire::interface::scheduler::ReportUsage;
 use rekindle_wire::interface::users::ReadUsage;
 use rekindle_wire::{ApiError, ErrorCode};
 
-use crate::clock::{day_of, unix_s};
+use crate::clock::day_of;
 use crate::metering;
 use crate::refusal::{Refused, from_store};
 use crate::state::Scheduler;

@@ -1,11 +1,11 @@
 //! Lists workers, and drains one.
 
 use rekindle_wire::api::WorkerInfo;
+use rekindle_wire::clock::unix_s;
 use rekindle_wire::interface::Call;
 use rekindle_wire::interface::users::{DrainWorker, ListWorkers, UndrainWorker};
 use rekindle_wire::{ApiError, ErrorCode, WorkerId};
 
-use crate::clock::unix_s;
 use crate::evacuation::evacuate;
 use crate::placing::pump;
 use crate::refusal::{Refused, from_store};

@@ -1,13 +1,13 @@
 //! Accepts calls.
 
 use rekindle_wire::asynchronous::{AcceptedCall, BODY_MAX, KEY_MAX, NewCall};
-use rekindle_wire::manifest::{ByteSize, check_callback};
+use rekindle_wire::clock::unix_ms;
+use rekindle_wire::function_config::{ByteSize, check_callback};
 use rekindle_wire::{ApiError, CallId, ErrorCode};
 
 use super::owner::owner;
 use super::queues::{Full, Sender};
 use super::sealing::{self, Message};
-use crate::clock::unix_ms;
 use crate::refusal::{Refused, from_store};
 use crate::state::Scheduler;
 use crate::store::NewRow;
@@ -37,7 +37,7 @@ async fn accept_of(scheduler: &Scheduler, mut new: NewCall, sender: Sender) -> R
         let live = catalog.live(&new.function);
         live.ok_or_else(|| catalog.missing(&new.function))?
     };
-    let policy = &live.spec.manifest.asynchronous;
+    let policy = &live.spec.config.asynchronous;
     let now = unix_ms();
     let (owner, digest) = (owner(&new), digest(&new));
     let id = new.id.take().unwrap_or_else(CallId::generate);
@@ -127,7 +127,7 @@ fn check(new: &NewCall) -> Result<(), ApiError> {
 /// Digest of what a call asks for. Its headers are left out: a caller with the same key may send others.
 fn digest(new: &NewCall) -> String {
     let mut hasher = blake3::Hasher::new();
-    for part in [&new.request.method, &new.request.path, &new.request.invocation] {
+    for part in [&*new.request.method, &new.request.path, new.request.invocation.as_str()] {
         hasher.update(part.as_bytes()).update(b"\0");
     }
     hasher.update(&new.body.0);

@@ -4,11 +4,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rekindle_wire::asynchronous::{CLAIM_MAX, ClaimRequest, ClaimedCall, ClaimedCallback, Claims, Renewal};
+use rekindle_wire::clock::unix_ms;
 use rekindle_wire::{ApiError, ErrorCode, FunctionId};
 
 use super::sealing::{self, Message};
 use super::{CLAIM_HOLDS, TICK, WAIT_LIMIT, event};
-use crate::clock::unix_ms;
 use crate::state::Scheduler;
 use crate::store::{Claimed, Ended, StoreError};
 
@@ -46,8 +46,8 @@ async fn take(scheduler: &Scheduler, request: &ClaimRequest) -> Result<Claims, S
         let most = queues.most_of_one(&request.gateway, request.places, now);
         let at_once = |name: &FunctionId| match state.catalog.live(name) {
             Some(live) => {
-                let manifest = &live.spec.manifest;
-                most.min(u64::from(manifest.max_instances) * u64::from(manifest.concurrency))
+                let config = &live.spec.config;
+                most.min(u64::from(config.max_instances) * u64::from(config.concurrency))
             }
             None => UNKNOWN_AT_ONCE,
         };

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rekindle_wire::asynchronous::CallbackOutcome;
+use rekindle_wire::clock::unix_ms;
 use rekindle_wire::function_call::CALL_DEPTH_MAX;
 use rekindle_wire::{ApiError, ErrorCode};
 
@@ -13,7 +14,6 @@ use super::accept::accept_own;
 use super::claims::ms;
 use super::event::{self, EventCall};
 use super::outcomes::end_callback;
-use crate::clock::unix_ms;
 use crate::state::Scheduler;
 use crate::store::{DueEvent, StoreError};
 

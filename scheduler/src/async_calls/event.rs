@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
 use rekindle_wire::asynchronous::{
-    BODY_MAX, CallResult, CallState, ClaimedCallback, Encoded, Headers, NewCall, StoredRequest,
+    BODY_MAX, CallResult, CallState, ClaimedCallback, Encoded, Headers, InvocationKind, NewCall, StoredRequest,
 };
 use rekindle_wire::destination::EVENT;
 use rekindle_wire::function_call::depth_of;
@@ -75,7 +75,7 @@ pub(super) fn call(due: DueEvent) -> Result<EventCall, ApiError> {
         request: StoredRequest {
             method: "POST".to_owned(),
             path: "/".to_owned(),
-            invocation: "event".to_owned(),
+            invocation: InvocationKind::Event,
             headers: Headers(headers),
             request_id: due.request.request_id.clone(),
             peer: IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -112,24 +112,24 @@ struct Event<'a> {
     datacontenttype: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     traceparent: Option<String>,
-    data: Told<'a>,
+    data: CallData<'a>,
 }
 
 /// What an event is about.
 #[derive(Serialize)]
-struct Told<'a> {
+struct CallData<'a> {
     async_id: &'a str,
     request_id: &'a str,
     attempts: u32,
-    request: ToldRequest<'a>,
+    request: CallRequest<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    answer: Option<ToldAnswer<'a>>,
+    answer: Option<CallResponse<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<ToldError<'a>>,
+    error: Option<CallError<'a>>,
 }
 
 #[derive(Serialize)]
-struct ToldRequest<'a> {
+struct CallRequest<'a> {
     method: &'a str,
     path: &'a str,
     #[serde(flatten)]
@@ -137,14 +137,14 @@ struct ToldRequest<'a> {
 }
 
 #[derive(Serialize)]
-struct ToldAnswer<'a> {
+struct CallResponse<'a> {
     status: u16,
     #[serde(flatten)]
     body: ToldBody<'a>,
 }
 
 #[derive(Serialize)]
-struct ToldError<'a> {
+struct CallError<'a> {
     code: &'static str,
     message: &'a str,
 }
@@ -194,7 +194,7 @@ impl<'a> ToldBody<'a> {
     }
 }
 
-/// JSON as it is, if whoever reads the event can be expected to read it: a client must not be able to hide how its call
+/// JSON as it is, if whoever reads the event can be expected to read it. A client must not be able to hide how its call
 /// ended by brackets in ten thousand levels.
 fn json(body: &[u8]) -> Option<&RawValue> {
     serde_json::from_slice::<Value>(body).ok()?;
@@ -214,12 +214,12 @@ fn text(due: &DueEvent) -> Bytes {
 fn event(due: &DueEvent, part_max: usize) -> Vec<u8> {
     let call = &due.stored.row.call;
     let result = due.stored.clone().result();
-    let request = ToldRequest {
+    let request = CallRequest {
         method: &due.request.method,
         path: &due.request.path,
         body: ToldBody::of(&due.request.headers, &due.body, part_max),
     };
-    let answer = result.answer.as_ref().map(|answer| ToldAnswer {
+    let answer = result.answer.as_ref().map(|answer| CallResponse {
         status: answer.status,
         body: match answer.body_dropped {
             true => ToldBody {
@@ -242,13 +242,13 @@ fn event(due: &DueEvent, part_max: usize) -> Vec<u8> {
         time: humantime::format_rfc3339_millis(UNIX_EPOCH + since).to_string(),
         datacontenttype: "application/json",
         traceparent: traceparent(&due.request),
-        data: Told {
+        data: CallData {
             async_id: call.id.as_str(),
             request_id: &call.request_id,
             attempts: call.attempts,
             request,
             answer,
-            error: result.error.as_ref().map(|error| ToldError {
+            error: result.error.as_ref().map(|error| CallError {
                 code: error.code.as_str(),
                 message: &error.message,
             }),
@@ -261,7 +261,7 @@ fn event(due: &DueEvent, part_max: usize) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use rekindle_wire::CallId;
-    use rekindle_wire::asynchronous::{AsyncCall, StoredAnswer};
+    use rekindle_wire::asynchronous::{AsyncCall, StoredResponse};
     use serde_json::json;
 
     use super::*;
@@ -295,7 +295,7 @@ mod tests {
             destination: None,
         };
         let mut row = CallRow::new(call, 3, 0);
-        row.answered(answer.map(|(kind, _)| StoredAnswer {
+        row.answered(answer.map(|(kind, _)| StoredResponse {
             status: 200,
             headers: Headers(vec![("content-type".to_owned(), kind.to_owned())]),
             body: Encoded::default(),
@@ -318,7 +318,7 @@ mod tests {
             request: StoredRequest {
                 method: "POST".to_owned(),
                 path: "/a".to_owned(),
-                invocation: "http".to_owned(),
+                invocation: InvocationKind::Http,
                 headers: Headers(headers.map(|(n, v)| (n.to_owned(), v.to_owned())).into()),
                 request_id: "r-1".to_owned(),
                 peer: IpAddr::V4(Ipv4Addr::LOCALHOST),

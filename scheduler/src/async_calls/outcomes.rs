@@ -4,10 +4,10 @@ use std::sync::atomic::Ordering;
 
 use rekindle_wire::CallId;
 use rekindle_wire::asynchronous::{AttemptOutcome, CallOutcome, CallbackOutcome};
+use rekindle_wire::clock::unix_ms;
 
 use super::policy;
 use super::sealing::{self, Message};
-use crate::clock::unix_ms;
 use crate::state::Scheduler;
 use crate::store::{Ended, Post, StoreError};
 

@@ -54,7 +54,7 @@ fn digest(new: &NewCall) -> String {
         new.function.as_str(),
         &request.method,
         &request.path,
-        &request.invocation,
+        request.invocation.as_str(),
         new.callback.as_deref().unwrap_or_default(),
     ] {
         part(text.as_bytes());
@@ -82,7 +82,7 @@ fn is_of_an_attempt(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use rekindle_wire::asynchronous::{Encoded, Headers, StoredRequest};
+    use rekindle_wire::asynchronous::{Encoded, Headers, InvocationKind, StoredRequest};
 
     use super::*;
 
@@ -94,7 +94,7 @@ mod tests {
             request: StoredRequest {
                 method: "POST".into(),
                 path: "/a?b=1".into(),
-                invocation: "http".into(),
+                invocation: InvocationKind::Http,
                 headers: Headers(headers.collect()),
                 request_id: "r-1".into(),
                 peer: "127.0.0.1".parse().unwrap(),
@@ -139,7 +139,7 @@ mod tests {
         change(&|c| c.function = "other".parse().unwrap());
         change(&|c| c.request.method = "PUT".into());
         change(&|c| c.request.path = "/a?b=2".into());
-        change(&|c| c.request.invocation = "event".into());
+        change(&|c| c.request.invocation = InvocationKind::Event);
         change(&|c| c.body = Encoded("orders".into()));
         change(&|c| c.callback = Some("https://example.com/".into()));
         change(&|c| c.owner = Some("admin".into()));

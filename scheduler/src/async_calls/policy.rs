@@ -107,7 +107,7 @@ fn pause(before: u32, limit: Duration, draw: f64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use rekindle_wire::asynchronous::{AsyncCall, CallState, StoredAnswer};
+    use rekindle_wire::asynchronous::{AsyncCall, CallState, StoredResponse};
 
     use super::*;
 
@@ -135,7 +135,7 @@ mod tests {
     }
 
     fn answered(status: u16) -> AttemptOutcome {
-        AttemptOutcome::Answered(StoredAnswer {
+        AttemptOutcome::Answered(StoredResponse {
             status,
             headers: Default::default(),
             body: Default::default(),

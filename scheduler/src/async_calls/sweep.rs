@@ -6,12 +6,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rekindle_wire::asynchronous::CallState;
+use rekindle_wire::clock::unix_ms;
 use rekindle_wire::{ApiError, ErrorCode, FunctionId};
 
 use super::CLAIM_HOLDS;
 use super::claims::ms;
 use super::outcomes::count_post;
-use crate::clock::unix_ms;
 use crate::state::Scheduler;
 use crate::store::{Post, StoreError};
 

@@ -8,10 +8,10 @@
 //!   └─> too_many_requests ─> counted, as other refused ones are: one entry a minute says how many
 //! ```
 //!
-//! No key uses up what the others of its namespace need: it has half at most, and what is refused it for its role, or
+//! No key uses up what the others of its namespace need: it has half at most. What is refused it for its role, or
 //! because it is not there, is taken from that half alone. A key can be revoked whatever is left.
 //!
-//! Whom rules of several namespaces admit pays with the rule that admits the change, and with its namespace: what other
+//! Whom rules of several namespaces admit pays with the rule that admits the change, and with its namespace. What other
 //! namespaces say of them neither takes from their budget nor gives them another.
 
 use std::collections::BTreeMap;

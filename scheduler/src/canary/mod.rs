@@ -21,9 +21,9 @@ mod tests;
 use std::time::Duration;
 
 use rekindle_wire::api::{Alias, Canary, CanaryCheck, CanaryState, CanarySteps};
+use rekindle_wire::clock::unix_ms;
 use rekindle_wire::{AliasName, ApiError, FunctionId, VersionNumber};
 
-use crate::clock::unix_ms;
 use crate::refusal::from_store;
 use crate::releases;
 use crate::state::Scheduler;

@@ -1,5 +1,5 @@
 use rekindle_wire::api::AliasTarget;
-use rekindle_wire::manifest::Cors;
+use rekindle_wire::function_config::Cors;
 
 use super::*;
 use crate::fixture::spec;
@@ -119,7 +119,7 @@ fn what_the_live_version_asks_of_callers_is_asked_at_every_address() {
     let hello: FunctionId = "hello".parse().unwrap();
     let version = |number, auth| {
         let mut spec = spec("hello", number, 10, 1, 2);
-        spec.manifest.auth = auth;
+        spec.config.auth = auth;
         spec
     };
     let asked = |catalog: &Catalog, since| catalog.routes_since(since).first().and_then(|told| told.auth);
@@ -175,9 +175,9 @@ fn a_token_meets_the_rules_of_all_versions_that_serve_and_is_not_enough_where_on
     ];
     for (number, (auth, audience)) in (1..).zip(given) {
         let mut spec = spec("hello", number, 10, 1, 2);
-        spec.manifest.auth = auth;
-        spec.manifest.jwt = audience.map(rule);
-        spec.manifest.cors = Some(cors(&format!("https://{number}.example")));
+        spec.config.auth = auth;
+        spec.config.jwt = audience.map(rule);
+        spec.config.cors = Some(cors(&format!("https://{number}.example")));
         catalog.add(spec);
     }
     for (serving, auth, tokens) in [
@@ -249,7 +249,7 @@ fn a_function_stands_by_as_its_live_version_says() {
         catalog.standing().count()
     };
     let mut told = spec("hello", 2, 10, 1, 2);
-    told.manifest.min_parked = 1;
+    told.config.min_parked = 1;
     assert_eq!(standing(&mut |c| c.release(spec("hello", 1, 10, 1, 2))), 0);
     assert_eq!(standing(&mut |c| c.release(told.clone())), 1);
     let first = || Alias::of(AliasName::live(), VersionNumber(1));

@@ -107,7 +107,7 @@ impl Fleet {
             Known::Older(version) => (version, false),
             Known::Unknown => return stop.push(info.id.clone()),
         };
-        let limit = version.spec.manifest.max_instances as usize;
+        let limit = version.spec.config.max_instances as usize;
         let surplus = self.count(&info.function, info.version) >= limit && !self.copies.contains(&info.id);
         self.add(
             info.id.clone(),

@@ -77,11 +77,11 @@ impl Fleet {
                 _ => StartKind::Warm,
             },
             slots: instance.slots.saturating_sub(instance.in_flight).max(1),
-            timeout_ms: u64::try_from(live.spec.manifest.timeout().as_millis()).unwrap_or(u64::MAX),
-            boot_timeout_ms: live.spec.manifest.boot_timeout_ms,
+            timeout_ms: u64::try_from(live.spec.config.timeout().as_millis()).unwrap_or(u64::MAX),
+            boot_timeout_ms: live.spec.config.boot_timeout_ms,
             lease_ms: length.0,
             lease_number: instance.lease_number,
-            idempotent: live.spec.manifest.idempotent,
+            idempotent: live.spec.config.idempotent,
             memory_bytes: live.memory(),
         })
     }

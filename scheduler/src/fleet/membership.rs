@@ -17,7 +17,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use rekindle_retention::{Guard, Reading, Thresholds};
 use rekindle_wire::api::{WorkerInfo, WorkerState};
-use rekindle_wire::internal::{Heartbeat, Kept, MemoryPressure, Offer, Presence};
+use rekindle_wire::internal::{Heartbeat, HostOffer, MemoryPressure, Presence, RestorableSnapshots};
 use rekindle_wire::renewal::MadeWith;
 use rekindle_wire::stats::WorkerLevels;
 use rekindle_wire::{InstanceId, SnapshotId, WorkerId};
@@ -49,7 +49,7 @@ pub(crate) struct Worker {
     /// Number of the last heartbeat applied.
     pub(crate) number: u64,
     pub(crate) capacity: u64,
-    pub(crate) offer: Offer,
+    pub(crate) offer: HostOffer,
     pub(crate) presence: Presence,
     pub(crate) last_heartbeat: Millis,
     /// Neither silent nor gone.
@@ -172,7 +172,7 @@ impl Fleet {
     /// Forgets what the worker kept before its restart: it may be gone, and its reports are numbered anew.
     pub(super) fn forget_kept(&mut self, worker: &WorkerId) {
         self.instances
-            .change_site(worker, |sites| sites.keep(worker, &Kept::default()));
+            .change_site(worker, |sites| sites.keep(worker, &RestorableSnapshots::default()));
     }
 
     /// Revision of the last report of kept snapshots.

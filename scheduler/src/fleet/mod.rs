@@ -17,10 +17,10 @@
 //! Independently of its stage, an instance may be leased to one gateway (see [`leases`]). It may also be
 //! [`Draining`]: it finishes what it serves, takes nothing new, and goes.
 
-pub(crate) mod arrivals;
 pub(crate) mod cost;
 pub(crate) mod heartbeat;
 pub(crate) mod heat;
+pub(crate) mod incoming;
 pub(crate) mod instances;
 pub(crate) mod keeping;
 pub(crate) mod leases;
@@ -28,12 +28,12 @@ pub(crate) mod membership;
 pub(crate) mod moves;
 pub(crate) mod parked;
 pub(crate) mod quota;
+pub(crate) mod reservation;
 pub(crate) mod retire;
 pub(crate) mod ring;
 pub(crate) mod sites;
 #[cfg(test)]
 mod tests;
-pub(crate) mod turns;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -215,7 +215,7 @@ pub(crate) struct Fleet {
     /// Greedy-dual's clock.
     clock: Clock,
     /// Reservation of a worker for a function that waits for room.
-    claims: turns::Claims,
+    claims: reservation::Reservation,
     /// Decisions made and not counted yet.
     decided: Vec<Decided>,
     /// Copies of running instances that somebody has asked for and that are not there yet.
@@ -273,7 +273,7 @@ impl Fleet {
         stage: Stage,
         now: Millis,
     ) {
-        let manifest = &spec.manifest;
+        let config = &spec.config;
         if stage == Stage::Starting {
             self.instances
                 .change_site(&worker, |sites| sites.expect(&worker, cost::work(started), now));
@@ -285,10 +285,10 @@ impl Fleet {
                 version: spec.version,
                 worker,
                 zone: Zone::default(),
-                memory: manifest.memory.0,
-                slots: manifest.concurrency,
-                idle_limit: manifest.idle().into(),
-                park_limit: manifest.park().into(),
+                memory: config.memory.0,
+                slots: config.concurrency,
+                idle_limit: config.idle().into(),
+                park_limit: config.park().into(),
                 to_park: false,
                 cannot_park: false,
                 started,

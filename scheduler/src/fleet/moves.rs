@@ -29,7 +29,7 @@ pub(crate) struct PlannedMove {
     pub(crate) to: WorkerId,
     pub(crate) to_address: String,
     /// Its id on the target.
-    pub(crate) arrives: InstanceId,
+    pub(crate) id_at_target: InstanceId,
     /// The function it runs.
     pub(crate) function: FunctionId,
     /// Version of the function.
@@ -48,7 +48,7 @@ impl Fleet {
         &mut self,
         id: &InstanceId,
         to: Option<&WorkerId>,
-        way: &MigrationKind,
+        kind: &MigrationKind,
     ) -> Result<PlannedMove, ApiError> {
         let unknown = || {
             ApiError::new(
@@ -72,12 +72,12 @@ impl Fleet {
         let (Some(from_address), Some(to_address)) = (address(&from), address(&target)) else {
             return Err(unknown());
         };
-        let arrives = match way {
+        let id_at_target = match kind {
             MigrationKind::Move => id.clone(),
             MigrationKind::Clone(copy) => copy.clone(),
         };
         let (function, version) = (instance.function.clone(), instance.version);
-        match way {
+        match kind {
             MigrationKind::Move => {
                 if let Some(mut instance) = self.instances.get_mut(id) {
                     instance.moving = Some(Move {
@@ -94,7 +94,7 @@ impl Fleet {
             from_address,
             to: target,
             to_address,
-            arrives,
+            id_at_target,
             function,
             version,
         })
@@ -172,8 +172,8 @@ impl Fleet {
     }
 
     /// Records that the target now has the instance, or a copy of it.
-    pub(crate) fn moved(&mut self, id: &InstanceId, way: &MigrationKind, to: &WorkerId, now: Millis) {
-        match way {
+    pub(crate) fn moved(&mut self, id: &InstanceId, kind: &MigrationKind, to: &WorkerId, now: Millis) {
+        match kind {
             MigrationKind::Move => {
                 self.instances.relocate(id, to);
                 if let Some(mut instance) = self.instances.get_mut(id) {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use rekindle_wire::internal::Kept;
+use rekindle_wire::internal::RestorableSnapshots;
 use rekindle_wire::processor::InstructionSets;
 use rekindle_wire::{InstanceId, SnapshotId, WorkerId};
 
@@ -85,7 +85,7 @@ pub(crate) struct Site {
     pub(crate) ids: BTreeSet<InstanceId>,
     /// When the starts given to it so far will have had the processor time they need, milliseconds.
     busy_until: f64,
-    kept: Kept,
+    kept: RestorableSnapshots,
 }
 
 impl Site {
@@ -278,7 +278,7 @@ impl Sites {
     }
 
     /// Applies a report of the snapshots that a worker keeps.
-    pub(super) fn keep(&mut self, worker: &WorkerId, kept: &Kept) {
+    pub(super) fn keep(&mut self, worker: &WorkerId, kept: &RestorableSnapshots) {
         let Some(site) = self.all.get_mut(worker) else { return };
         let was = std::mem::replace(&mut site.kept, kept.clone());
         self.drop_kept(worker, &was);
@@ -291,7 +291,7 @@ impl Sites {
         }
     }
 
-    fn drop_kept(&mut self, worker: &WorkerId, kept: &Kept) {
+    fn drop_kept(&mut self, worker: &WorkerId, kept: &RestorableSnapshots) {
         let at = ring::place_of(worker);
         for id in kept.templates.iter().chain(&kept.cached) {
             if let Some(holders) = self.holders.get_mut(id) {

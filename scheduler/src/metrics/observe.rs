@@ -5,13 +5,13 @@ use std::sync::{Arc, Weak};
 
 use rekindle_telemetry::metrics::{Desc, Kind, Registry, observe_process};
 use rekindle_wire::WorkerId;
+use rekindle_wire::clock::unix_ms;
 use rekindle_wire::renewal::RenewalReason;
 
 use super::FUNCTION;
-use crate::clock::unix_ms;
 use crate::cluster::ClusterState;
 use crate::fleet::Worker;
-use crate::state::Shared;
+use crate::state::SchedulerState;
 use crate::store::Due;
 
 const WAITING: Desc = Desc::new(
@@ -126,11 +126,12 @@ const OLDEST: Desc = Desc::new(
 );
 
 /// Registers what is read at each scrape; a dropped scheduler has nothing.
-pub(crate) fn observe(registry: &Registry, scheduler: &Weak<Shared>) {
+pub(crate) fn observe(registry: &Registry, scheduler: &Weak<SchedulerState>) {
     let one = |desc, read: fn(&mut ClusterState) -> f64| {
         let weak = Weak::clone(scheduler);
         registry.observe_one(Kind::Gauge, desc, move || {
-            weak.upgrade().map_or(0.0, |s: Arc<Shared>| read(&mut s.state()))
+            weak.upgrade()
+                .map_or(0.0, |s: Arc<SchedulerState>| read(&mut s.state()))
         });
     };
     one(&WAITING, |m| m.queue.len() as f64);
@@ -141,12 +142,12 @@ pub(crate) fn observe(registry: &Registry, scheduler: &Weak<Shared>) {
     registry.observe_one(Kind::Gauge, &REVOKED, move || {
         revoked
             .upgrade()
-            .map_or(0.0, |s: Arc<Shared>| *s.revoked.borrow() as f64)
+            .map_or(0.0, |s: Arc<SchedulerState>| *s.revoked.borrow() as f64)
     });
     let many = |desc, read: fn(&ClusterState) -> BTreeMap<Vec<String>, f64>| {
         let weak = Weak::clone(scheduler);
         registry.observe(Kind::Gauge, desc, move || {
-            let read = |s: Arc<Shared>| read(&s.state()).into_iter().collect();
+            let read = |s: Arc<SchedulerState>| read(&s.state()).into_iter().collect();
             weak.upgrade().map(read).unwrap_or_default()
         });
     };
@@ -210,7 +211,7 @@ pub(crate) fn observe(registry: &Registry, scheduler: &Weak<Shared>) {
     });
     let weak = Weak::clone(scheduler);
     registry.observe(Kind::Gauge, &RENEWALS_WAITING, move || {
-        let waiting = weak.upgrade().map(|s: Arc<Shared>| s.renewals.waiting());
+        let waiting = weak.upgrade().map(|s: Arc<SchedulerState>| s.renewals.waiting());
         let state = |given_up| if given_up { "given_up" } else { "waiting" };
         let labelled = |((reason, given_up), count): ((RenewalReason, bool), u64)| {
             (vec![reason.to_string(), state(given_up).to_owned()], count as f64)
@@ -219,7 +220,7 @@ pub(crate) fn observe(registry: &Registry, scheduler: &Weak<Shared>) {
     });
     let weak = Weak::clone(scheduler);
     registry.observe(Kind::Gauge, &SCHEDULES, move || {
-        let counted = weak.upgrade().map(|s: Arc<Shared>| s.schedules.count());
+        let counted = weak.upgrade().map(|s: Arc<SchedulerState>| s.schedules.count());
         let labelled = |(state, count): (&str, u64)| (vec![state.to_owned()], count as f64);
         counted.into_iter().flatten().map(labelled).collect()
     });
@@ -239,11 +240,11 @@ fn sum(parts: impl IntoIterator<Item = (Vec<String>, f64)>) -> BTreeMap<Vec<Stri
 /// A series' labels and its value.
 type Sample = (Vec<String>, f64);
 
-fn observe_calls(registry: &Registry, scheduler: &Weak<Shared>) {
+fn observe_calls(registry: &Registry, scheduler: &Weak<SchedulerState>) {
     let each = |desc, read: fn(&str, &Due) -> Vec<Sample>| {
         let weak = Weak::clone(scheduler);
         registry.observe(Kind::Gauge, desc, move || {
-            let read = |s: Arc<Shared>| -> Vec<_> {
+            let read = |s: Arc<SchedulerState>| -> Vec<_> {
                 let queues = s.calls.queues();
                 queues.each().flat_map(|(name, due)| read(name.as_str(), due)).collect()
             };

@@ -5,10 +5,11 @@ use std::sync::{Arc, Weak};
 use rekindle_telemetry::metrics::{Desc, Kind, Registry};
 use rekindle_wire::Namespace;
 use rekindle_wire::api::{QuotaKind, QuotaUse};
+use rekindle_wire::clock::unix_s;
 
 use super::usage::NAMESPACE;
-use crate::clock::{day_of, unix_s};
-use crate::state::Shared;
+use crate::clock::day_of;
+use crate::state::SchedulerState;
 
 const LIMIT: Desc = Desc::new(
     "rekindle.quota.limit",
@@ -24,13 +25,13 @@ const USED: Desc = Desc::new(
 );
 
 /// Registers what is read at each scrape.
-pub(super) fn observe(registry: &Registry, scheduler: &Weak<Shared>) {
+pub(super) fn observe(registry: &Registry, scheduler: &Weak<SchedulerState>) {
     type Read = fn(u64, Option<u64>) -> Option<u64>;
     let reads: [(&'static Desc, Read); 2] = [(&LIMIT, |limit, _| Some(limit)), (&USED, |_, used| used)];
     for (desc, read) in reads {
         let weak = Weak::clone(scheduler);
         registry.observe(Kind::Gauge, desc, move || {
-            let Some(scheduler): Option<Arc<Shared>> = weak.upgrade() else {
+            let Some(scheduler): Option<Arc<SchedulerState>> = weak.upgrade() else {
                 return Vec::new();
             };
             let names: Vec<_> = scheduler.state().catalog.namespaces().iter().cloned().collect();
@@ -47,7 +48,7 @@ pub(super) fn observe(registry: &Registry, scheduler: &Weak<Shared>) {
 }
 
 /// A namespace's limits, and how much of each is in use as far as is known in memory.
-fn shown(scheduler: &Shared, namespace: &str) -> Vec<(QuotaKind, u64, Option<u64>)> {
+fn shown(scheduler: &SchedulerState, namespace: &str) -> Vec<(QuotaKind, u64, Option<u64>)> {
     let async_backlog = scheduler.calls.queues().backlog(namespace);
     let state = scheduler.state();
     let (limits, _) = state.fleet.quotas.of(namespace);

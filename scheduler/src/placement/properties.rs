@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use rekindle_wire::SnapshotId;
-use rekindle_wire::internal::{Kept, LeaseReport, ReturnedLease};
+use rekindle_wire::internal::{LeaseReport, RestorableSnapshots, ReturnedLease};
 
 use super::start::{Best, cheapest};
 use super::*;
@@ -95,7 +95,7 @@ impl Cluster {
             beat.offer.cpus = host.cpus;
             beat.levels.busy = host.busy;
             let is = |there: bool| there.then(snapshot).into_iter().collect();
-            beat.kept = Some(Kept {
+            beat.kept = Some(RestorableSnapshots {
                 revision: 1,
                 templates: is(host.template),
                 cached: is(host.cached),
@@ -190,7 +190,7 @@ proptest! {
                 Decision::Wait { shortage: Shortage::Instances, .. } => {
                     prop_assert!(fleet.count(&version.spec.function, version.spec.version) >= 20);
                 }
-                Decision::Wait { shortage: Shortage::Arrival, .. } => prop_assert!(false, "nothing moves"),
+                Decision::Wait { shortage: Shortage::Migration, .. } => prop_assert!(false, "nothing moves"),
                 Decision::Wait { shortage: Shortage::Quota(_), .. } | Decision::OverQuota(_) => {
                     prop_assert!(false, "there are no quotas");
                 }

@@ -10,7 +10,7 @@ use tokio::sync::SemaphorePermit;
 
 use super::phases::Phases;
 use super::runtime_snapshot::{keep_runtime_snapshot, runtime_snapshot};
-use super::worker::{Told, until_gone};
+use super::worker::{PrepareEvents, until_gone};
 use super::{Done, abandon};
 use crate::catalog::LiveVersion;
 use crate::clock::Millis;
@@ -132,7 +132,7 @@ impl<'a> Preparation<'a> {
         let VersionInfo {
             function,
             version: number,
-            manifest,
+            config,
             ..
         } = &version.info;
         let request = PrepareRequest {
@@ -140,22 +140,22 @@ impl<'a> Preparation<'a> {
             function: function.clone(),
             version: *number,
             uid: version.uid,
-            manifest: manifest.clone(),
+            config: config.clone(),
             source_key: self.source_key.to_owned(),
             sharing: scheduler.config.sharing,
-            runtime_snapshot: runtime_snapshot(scheduler, function, manifest.base).await,
+            runtime_snapshot: runtime_snapshot(scheduler, function, config.base).await,
             built: self.built.clone(),
-            secrets: scheduler.secrets.of(function, manifest)?,
+            secrets: scheduler.secrets.of(function, config)?,
             snapshot_key: scheduler.seals.of(function)?,
         };
-        let mut told = Told::order(scheduler, address, &request)
+        let mut told = PrepareEvents::order(scheduler, address, &request)
             .await
             .map_err(|why| lost(&why))?;
         loop {
             let event = told.next().await.map_err(|why| lost(&why))?;
             match event {
                 PrepareEvent::Phase { phase } => {
-                    if phase == VersionState::Booting && manifest.boots_slowly() {
+                    if phase == VersionState::Booting && config.boots_slowly() {
                         // The preparation only waits from now on: others need not.
                         self.turn = None;
                     }
@@ -177,13 +177,13 @@ impl<'a> Preparation<'a> {
                         return Err(lost(&format!("it answered for {} {}", spec.function, spec.version)));
                     }
                     // The worker does not decide which user the version runs as, nor its limits.
-                    if spec.uid != version.uid || spec.manifest != *manifest {
+                    if spec.uid != version.uid || spec.config != *config {
                         return Err(lost(
                             "it answered with another user or another fn.toml than the order's",
                         ));
                     }
                     if let Some(named) = runtime_snapshot {
-                        keep_runtime_snapshot(scheduler, function, manifest.base, &named).await;
+                        keep_runtime_snapshot(scheduler, function, config.base, &named).await;
                     }
                     return Ok(Done {
                         instance: self.instance.clone(),
@@ -209,7 +209,7 @@ impl<'a> Preparation<'a> {
         let spec = VersionSpec {
             function: version.info.function.clone(),
             version: version.info.version,
-            manifest: version.info.manifest.clone(),
+            config: version.info.config.clone(),
             uid: version.uid,
             rootfs: nothing.clone(),
             layer: nothing,
@@ -273,7 +273,7 @@ impl<'a> Preparation<'a> {
             _ => format!(
                 "no worker has the {} free that an instance needs: lower memory in fn.toml, or add a worker, and \
                  deploy again",
-                self.version.info.manifest.memory
+                self.version.info.config.memory
             ),
         };
         ApiError::new(ErrorCode::NoCapacity, message)

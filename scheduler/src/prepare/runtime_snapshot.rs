@@ -1,8 +1,8 @@
 //! Which runtime snapshot versions begin as.
 
 use rekindle_wire::FunctionId;
+use rekindle_wire::function_config::Base;
 use rekindle_wire::internal::RuntimeSnapshot;
-use rekindle_wire::manifest::Base;
 
 use crate::state::Scheduler;
 use crate::store::StoreError;

@@ -5,11 +5,11 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use rekindle_wire::InstanceId;
+use rekindle_wire::error::chain;
 use rekindle_wire::internal::{PrepareEvent, PrepareRequest};
 use tokio_util::codec::{FramedRead, LinesCodec, LinesCodecError};
 use tokio_util::io::StreamReader;
 
-use crate::refusal::chain;
 use crate::state::Scheduler;
 
 /// How often to check that the worker is still heard from.
@@ -18,9 +18,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const LINE_MAX: usize = 1 << 20;
 
 /// The events that a worker sends while it carries out an order.
-pub(crate) struct Told(BoxStream<'static, Result<String, LinesCodecError>>);
+pub(crate) struct PrepareEvents(BoxStream<'static, Result<String, LinesCodecError>>);
 
-impl Told {
+impl PrepareEvents {
     /// Sends the order to the worker.
     ///
     /// # Errors

@@ -1,10 +1,10 @@
 //! Records snapshots that workers refuse or cannot restore, so that they are renewed.
 
+use rekindle_wire::clock::unix_s;
 use rekindle_wire::internal::{RefusedSnapshot, VersionSpec};
 use rekindle_wire::renewal::RenewalReason;
 use rekindle_wire::{FunctionId, SnapshotId, VersionNumber};
 
-use crate::clock::unix_s;
 use crate::state::Scheduler;
 use crate::store::Anew;
 

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, UNIX_EPOCH};
 
 use rekindle_wire::FunctionId;
-use rekindle_wire::asynchronous::{Encoded, Headers, NewCall, StoredRequest};
+use rekindle_wire::asynchronous::{Encoded, Headers, InvocationKind, NewCall, StoredRequest};
 use rekindle_wire::schedule::Schedule;
 use uuid::Uuid;
 
@@ -51,7 +51,7 @@ fn new(function: &FunctionId, schedule: &Schedule, time: &str, id: &str) -> NewC
         request: StoredRequest {
             method: "POST".to_owned(),
             path: "/".to_owned(),
-            invocation: "http".to_owned(),
+            invocation: InvocationKind::Http,
             headers: Headers(headers),
             request_id: Uuid::new_v4().simple().to_string(),
             peer: IpAddr::V4(Ipv4Addr::LOCALHOST),

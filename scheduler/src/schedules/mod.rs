@@ -15,10 +15,10 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use rekindle_wire::api::{ScheduleInfo, ScheduledRun};
 use rekindle_wire::asynchronous::AcceptedCall;
+use rekindle_wire::clock::unix_ms;
 use rekindle_wire::{ApiError, ErrorCode, FunctionId, ScheduleName};
 
 use crate::async_calls;
-use crate::clock::unix_ms;
 use crate::refusal::from_store;
 use crate::state::Scheduler;
 use crate::store::StoreError;

@@ -1,5 +1,5 @@
 //! Keys of namespaces whose snapshots are encrypted. Each is made once, is sealed by the master key in the database,
-//! and goes with its namespace: whatever is left of its snapshots anywhere cannot be read from then on. Workers get it
+//! and goes with its namespace. Whatever is left of its snapshots anywhere cannot be read from then on. Workers get it
 //! with each order for a function of the namespace. Decision 68 says why.
 
 use std::collections::BTreeMap;

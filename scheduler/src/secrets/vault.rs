@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use parking_lot::Mutex;
 use rekindle_envelope::{MasterKey, OpenError, SealError};
 use rekindle_wire::api::SecretSummary;
-use rekindle_wire::manifest::Manifest;
+use rekindle_wire::function_config::FunctionConfig;
 use rekindle_wire::secret::{self, SECRETS_MAX};
 use rekindle_wire::{ApiError, ErrorCode, FunctionId, InstanceId, Namespace, Secret, SecretName, SecretValue};
 
@@ -63,23 +63,23 @@ impl Secrets {
             .collect()
     }
 
-    /// The secrets that a function's manifest names, opened.
+    /// The secrets that a function's config names, opened.
     ///
     /// # Errors
     /// If one is not set, or was sealed with another master key.
-    pub(crate) fn of(&self, function: &FunctionId, manifest: &Manifest) -> Result<Vec<Secret>, ApiError> {
-        self.opened(function, manifest, |_| true)
+    pub(crate) fn of(&self, function: &FunctionId, config: &FunctionConfig) -> Result<Vec<Secret>, ApiError> {
+        self.opened(function, config, |_| true)
     }
 
     /// Those of them that are set, opened.
     ///
     /// # Errors
     /// If one was sealed with another master key.
-    pub(super) fn of_those_set(&self, function: &FunctionId, manifest: &Manifest) -> Result<Vec<Secret>, ApiError> {
-        self.opened(function, manifest, |is_set| is_set)
+    pub(super) fn of_those_set(&self, function: &FunctionId, config: &FunctionConfig) -> Result<Vec<Secret>, ApiError> {
+        self.opened(function, config, |is_set| is_set)
     }
 
-    /// Why those of these secrets cannot be had that cannot.
+    /// Why each secret that cannot be opened cannot.
     pub(crate) fn problems(&self, function: &FunctionId, names: &[SecretName]) -> Vec<String> {
         let opened = names.iter().map(|name| self.open_for(function, name));
         opened.filter_map(|opened| Some(opened.err()?.message)).collect()
@@ -88,12 +88,12 @@ impl Secrets {
     fn opened(
         &self,
         function: &FunctionId,
-        manifest: &Manifest,
+        config: &FunctionConfig,
         wanted: impl Fn(bool) -> bool,
     ) -> Result<Vec<Secret>, ApiError> {
         let namespace = function.split().1.unwrap_or_default();
         let is_set = |name: &&SecretName| self.sealed.lock().contains_key(&(namespace.clone(), (*name).clone()));
-        let names = manifest.secrets.iter().filter(|name| wanted(is_set(name)));
+        let names = config.secrets.iter().filter(|name| wanted(is_set(name)));
         names.map(|name| self.open_for(function, name)).collect()
     }
 
@@ -122,11 +122,11 @@ impl Secrets {
     }
 
     /// Tells those of a function's secrets that are set from those that an instance got earlier.
-    pub(super) fn revision(&self, function: &FunctionId, manifest: &Manifest) -> u64 {
+    pub(super) fn revision(&self, function: &FunctionId, config: &FunctionConfig) -> u64 {
         let namespace = function.split().1.unwrap_or_default();
         let sealed = self.sealed.lock();
         let stored = |name: &SecretName| sealed.get(&(namespace.clone(), name.clone()));
-        let set = manifest.secrets.iter().filter_map(stored);
+        let set = config.secrets.iter().filter_map(stored);
         secret::revision(set.map(|stored| stored.version))
     }
 

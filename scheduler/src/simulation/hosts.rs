@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use rekindle_wire::api::{InstanceInfo, InstanceState, StartKind};
-use rekindle_wire::internal::{Heartbeat, KEPT_MAX, Kept, MemoryPressure, Offer, Presence};
+use rekindle_wire::internal::{Heartbeat, HostOffer, MemoryPressure, Presence, RESTORABLE_MAX, RestorableSnapshots};
 use rekindle_wire::processor::InstructionSets;
 use rekindle_wire::stats::WorkerLevels;
 use rekindle_wire::{InstanceId, SnapshotId, WorkerId};
@@ -17,7 +17,7 @@ use crate::fleet::sites::Tier;
 /// Number of templates that a worker keeps open.
 const TEMPLATES: usize = 200;
 /// Number of snapshots whose chunks it keeps.
-const CACHED: usize = KEPT_MAX;
+const CACHED: usize = RESTORABLE_MAX;
 /// Weight that a report gives to what was seen since the last, a second before.
 const FRESH: f64 = 0.2;
 
@@ -134,7 +134,7 @@ impl Host {
                 idle_ms: now.since(real.idle_since).0,
                 memory_bytes: match real.state {
                     InstanceState::Parked => PARKED_LEAST,
-                    _ => spec.manifest.memory.0 / 2,
+                    _ => spec.config.memory.0 / 2,
                 },
                 evicted_bytes: 0,
                 lease_number: 0,
@@ -154,7 +154,7 @@ impl Host {
             number: 0,
             address: self.address.clone(),
             memory_capacity_bytes: setup.memory,
-            offer: Offer {
+            offer: HostOffer {
                 host: String::new(),
                 cpus: setup.cpus,
                 instances_max: 0,
@@ -170,7 +170,7 @@ impl Host {
             },
             pressure: MemoryPressure::default(),
             secrets: BTreeMap::new(),
-            kept: (self.revision != self.known_revision).then(|| Kept {
+            kept: (self.revision != self.known_revision).then(|| RestorableSnapshots {
                 revision: self.revision,
                 templates: names(&self.templates),
                 cached: names(&self.cached),

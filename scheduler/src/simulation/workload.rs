@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use rekindle_wire::VersionNumber;
+use rekindle_wire::function_config::{self, ByteSize, FunctionConfig};
 use rekindle_wire::internal::{LayerRef, VersionSpec};
-use rekindle_wire::manifest::{self, ByteSize, Manifest};
 use rekindle_wire::processor::InstructionSets;
 
 use super::Setup;
@@ -49,7 +49,7 @@ fn function(n: usize, random: &mut Random) -> Function {
     };
     let memory = [128, 256, 256, 512][random.below(4)] << 20;
     let spec = VersionSpec {
-        manifest: Manifest {
+        config: FunctionConfig {
             memory: ByteSize(memory),
             concurrency: [1, 1, 1, 8][random.below(4)],
             max_instances: 1_000,
@@ -85,10 +85,10 @@ where
     }
 }
 
-fn plain(name: &str) -> Manifest {
+fn plain(name: &str) -> FunctionConfig {
     let text = format!("name = \"{name}\"\nruntime = \"python\"\nentry = \"main.handler\"\n");
-    match manifest::parse(&text) {
-        Ok(manifest) => manifest,
+    match function_config::parse(&text) {
+        Ok(config) => config,
         Err(error) => panic!("{text}: {error}"),
     }
 }

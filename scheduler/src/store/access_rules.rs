@@ -39,7 +39,6 @@ impl Store {
         .map_err(failed("add a rule of access"))
     }
 
-    /// Removes a rule of access.
     pub(crate) async fn remove_access_rule(&self, id: &RuleId) -> Result<(), StoreError> {
         sqlx::query("DELETE FROM access_rules WHERE id = $1")
             .bind(id.as_str())

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use rekindle_wire::api::{Alias, AliasTarget};
+use rekindle_wire::api::{Alias, AliasTarget, VersionState};
 use rekindle_wire::{AliasName, ApiError, FunctionId, VersionNumber};
 use sqlx::{Any, Transaction};
 
-use super::{Store, StoreError, failed, function_id, unreadable};
+use super::{Store, StoreError, failed, function_id, unreadable, version_state};
 
 /// Why an alias cannot name a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,7 +16,10 @@ pub(crate) enum NotNamed {
     /// There is no such version. `was_there` if there was, before it was removed.
     NoVersion { version: VersionNumber, was_there: bool },
     /// The version is in this state, and cannot serve.
-    CannotServe { version: VersionNumber, state: String },
+    CannotServe {
+        version: VersionNumber,
+        state: VersionState,
+    },
     /// The version serves all invocations already.
     Serves(VersionNumber),
     /// No version served before.
@@ -187,8 +190,8 @@ impl Store {
                 .fetch_optional(&mut **tx)
                 .await
                 .map_err(failed(doing))?;
-        match state {
-            Some(state) if state == "live" => Ok(Ok(())),
+        match state.as_deref().map(version_state).transpose()? {
+            Some(VersionState::Live) => Ok(Ok(())),
             Some(state) => Ok(Err(NotNamed::CannotServe { version, state })),
             None => {
                 let last: Option<i64> =

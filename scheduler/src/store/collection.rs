@@ -2,24 +2,25 @@
 
 use std::collections::HashSet;
 
+use rekindle_wire::api::VersionState;
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::{FunctionId, VersionNumber};
 use uuid::Uuid;
 
-use super::{Store, StoreError, failed, function_id, unreadable};
+use super::{Store, StoreError, failed, function_id, unreadable, version_state};
 
 /// A version that is kept.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct KeptVersion {
     pub(crate) function: FunctionId,
     pub(crate) version: VersionNumber,
     /// Its specification once it is live; `None` while its deploy is in progress.
     pub(crate) spec: Option<VersionSpec>,
 }
 
-/// Versions beyond the newest `$1` of their function, without those that an alias names, those in progress, and the one
-/// that served last before what is live: a rollback goes there. Failed ones are counted apart: they must not crowd out
-/// those that can serve.
+/// Versions beyond the newest `$1` of their function. Left out are those that an alias names, those in progress, and
+/// the one that served last before what is live, because a rollback goes there. Failed ones are counted apart: they
+/// must not crowd out those that can serve.
 const TOO_OLD: &str = "SELECT f.namespace, f.name, v.function_id, v.number FROM ( \
      SELECT function_id, number, state, ROW_NUMBER() OVER ( \
      PARTITION BY function_id, CASE WHEN state = 'failed' THEN 1 ELSE 0 END ORDER BY number DESC) AS place \
@@ -53,7 +54,7 @@ impl Store {
     }
 
     /// Every version that is live or in progress.
-    pub(crate) async fn kept(&self) -> Result<Vec<Kept>, StoreError> {
+    pub(crate) async fn kept(&self) -> Result<Vec<KeptVersion>, StoreError> {
         let rows: Vec<(String, String, i64, String, Option<String>)> = sqlx::query_as(
             "SELECT f.namespace, f.name, v.number, v.state, v.spec FROM versions v JOIN functions f ON f.id = \
             v.function_id \
@@ -64,8 +65,11 @@ impl Store {
         .map_err(failed("read the versions"))?;
         let kept = rows.into_iter().map(|(namespace, name, number, state, spec)| {
             let (function, version) = named(&namespace, &name, number)?;
-            let spec = spec.filter(|_| state == "live").map(|s| serde_json::from_str(&s));
-            Ok(Kept {
+            let state = version_state(&state)?;
+            let spec = spec
+                .filter(|_| state == VersionState::Live)
+                .map(|s| serde_json::from_str(&s));
+            Ok(KeptVersion {
                 function,
                 version,
                 spec: spec.transpose().map_err(unreadable("versions.spec"))?,

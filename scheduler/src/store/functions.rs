@@ -2,12 +2,11 @@
 
 use rekindle_wire::{ApiError, ErrorCode, FunctionId, SnapshotId};
 
-use super::{Store, StoreError, failed, function_id, unreadable};
+use super::{Store, StoreError, failed, function_id, unreadable, version_state};
 
 /// What a deleted function leaves in the object store.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Leftovers {
-    /// Its snapshots.
     pub(crate) snapshots: Vec<SnapshotId>,
     /// Uploaded folders that no other version uses.
     pub(crate) source_keys: Vec<String>,
@@ -60,11 +59,10 @@ impl Store {
                 .fetch_all(&mut *tx)
                 .await
                 .map_err(failed(doing))?;
-        if versions
-            .iter()
-            .any(|(state, _, _)| state != "live" && state != "failed")
-        {
-            return Err(StoreError::Busy(name.clone()));
+        for (state, ..) in &versions {
+            if !version_state(state)?.is_final() {
+                return Err(StoreError::Busy(name.clone()));
+            }
         }
         let gone = ApiError::new(
             ErrorCode::FunctionNotFound,

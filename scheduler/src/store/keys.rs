@@ -7,7 +7,6 @@ use rekindle_wire::api::KeySummary;
 
 use super::{Store, StoreError, failed, unreadable};
 
-/// A stored key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StoredKey {
     /// Hash of the key. Comparing hashes takes constant time.
@@ -67,7 +66,6 @@ impl Store {
         .map_err(failed("add a key"))
     }
 
-    /// Removes keys.
     pub(crate) async fn remove_keys(&self, ids: &[KeyId]) -> Result<(), StoreError> {
         for id in ids {
             sqlx::query("DELETE FROM api_keys WHERE id = $1")
@@ -183,8 +181,8 @@ mod tests {
             store.add_key(&own).await.unwrap();
             let ids = [own.summary.id];
             let function = "hello.team".parse().unwrap();
-            let manifest = crate::fixture::parsed("hello");
-            store.add_version(&function, &manifest, "sources/a", 7).await.unwrap();
+            let config = crate::fixture::parsed("hello");
+            store.add_version(&function, &config, "sources/a", 7).await.unwrap();
             assert!(!store.remove_namespace(&team, &ids, &[]).await.unwrap());
             assert_eq!(store.keys().await.unwrap().len(), 1);
             store.fail_unfinished().await.unwrap();
@@ -193,7 +191,7 @@ mod tests {
             assert_eq!(store.keys().await.unwrap(), []);
             assert!(!store.namespaces().await.unwrap().contains(&team));
             assert_eq!(store.namespace_made(&team).await.unwrap(), None);
-            let refused = store.add_version(&function, &manifest, "sources/a", 7).await;
+            let refused = store.add_version(&function, &config, "sources/a", 7).await;
             assert!(refused.is_err(), "there is no such namespace");
         })
         .await;

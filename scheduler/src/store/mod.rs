@@ -40,6 +40,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use rekindle_wire::FunctionId;
+use rekindle_wire::api::VersionState;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::any::AnyPoolOptions;
@@ -263,6 +264,12 @@ fn function_id(namespace: &str, name: &str) -> Result<FunctionId, StoreError> {
     let namespace = namespace.parse().map_err(unreadable("functions.namespace"))?;
     let name = name.parse().map_err(unreadable("functions.name"))?;
     Ok(FunctionId::new(&namespace, &name))
+}
+
+/// The state of a version, as the database has it.
+fn version_state(text: &str) -> Result<VersionState, StoreError> {
+    let known = VersionState::ALL.into_iter().find(|state| state.as_str() == text);
+    known.ok_or_else(|| unreadable("versions.state")(std::io::Error::other(text.to_owned())))
 }
 
 /// A value as it is stored in a column.

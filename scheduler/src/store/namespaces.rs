@@ -40,7 +40,7 @@ impl Store {
             .map_err(failed("add a namespace"))
     }
 
-    /// Removes a namespace with these keys and rules of its own, with the key of its snapshots, and with its calls: the
+    /// Removes a namespace with these keys and rules of its own, with the key of its snapshots, and with its calls. The
     /// next namespace of that name may be somebody else's. Its functions' version numbers stay, so that no two versions
     /// are one. Returns whether it had no functions; otherwise nothing is done.
     pub(crate) async fn remove_namespace(

@@ -1,7 +1,7 @@
 //! Which runtime snapshots versions begin as: by runtime, namespace and, unless all of it share one, function.
 
+use rekindle_wire::function_config::Base;
 use rekindle_wire::internal::{RuntimeSnapshot, Sharers};
-use rekindle_wire::manifest::Base;
 
 use super::{Store, StoreError, failed, json, parsed};
 

@@ -139,7 +139,7 @@ async fn functions_of_one_name_in_two_namespaces_have_nothing_in_common(place: &
         .unwrap();
     let namespaces = store.namespaces().await.unwrap();
     assert_eq!(namespaces, ["default", "team"].map(|name| name.parse().unwrap()).into());
-    let runtime = rekindle_wire::manifest::Base::Python;
+    let runtime = rekindle_wire::function_config::Base::Python;
     let named = |id: &str| rekindle_wire::internal::RuntimeSnapshot {
         snapshot: id.parse().unwrap(),
         rootfs: spec("hello", 1, 10, 1, 1).rootfs,
@@ -230,7 +230,7 @@ async fn what_was_stored_is_there_after_a_restart(place: &Place) {
     assert_eq!(versions.iter().map(|v| v.version.0).collect::<Vec<_>>(), [2, 1]);
     assert_eq!(versions[0].state, VersionState::Live);
     assert_eq!(versions[0].phases[0].ms, 1.5);
-    assert_eq!(versions[0].manifest, parsed("hello"));
+    assert_eq!(versions[0].config, parsed("hello"));
     assert_eq!(store.live_specs().await.unwrap().len(), 2);
     assert_eq!(store.newest_versions(&Namespace::default()).await.unwrap().len(), 1);
 }

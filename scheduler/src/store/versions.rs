@@ -3,13 +3,13 @@
 use std::sync::LazyLock;
 
 use rekindle_wire::api::{Alias, Canary, PhaseTime, Reused, SnapshotSummary, VersionInfo, VersionState};
+use rekindle_wire::function_config::FunctionConfig;
 use rekindle_wire::internal::VersionSpec;
-use rekindle_wire::manifest::Manifest;
 use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, Namespace, VersionNumber};
 use sqlx::any::AnyRow;
 use sqlx::{Any, Row as _, Transaction};
 
-use super::{Store, StoreError, failed, function_id, json, parsed, renewals, unreadable};
+use super::{Store, StoreError, failed, function_id, json, parsed, renewals, unreadable, version_state};
 
 /// User ids on the workers start after this.
 const FIRST_UID: i64 = 100_000;
@@ -80,7 +80,7 @@ impl Store {
     pub(crate) async fn add_version(
         &self,
         function: &FunctionId,
-        manifest: &Manifest,
+        config: &FunctionConfig,
         source: impl Into<Source<'_>>,
         now_unix_s: i64,
     ) -> Result<NewVersion, StoreError> {
@@ -130,7 +130,7 @@ impl Store {
         .bind(number)
         .bind(VersionState::Queued.as_str())
         .bind(now_unix_s)
-        .bind(json(manifest)?)
+        .bind(json(config)?)
         .bind(source.key)
         .bind(source.code)
         .bind(source.reused.as_ref().map(json).transpose()?)
@@ -145,7 +145,7 @@ impl Store {
                 version: VersionNumber(u32::try_from(number).map_err(unreadable("versions.number"))?),
                 state: VersionState::Queued,
                 created_unix_s: now_unix_s,
-                manifest: manifest.clone(),
+                config: config.clone(),
                 error: None,
                 snapshot: None,
                 snapshot_error: None,
@@ -454,17 +454,12 @@ fn from_row(row: &AnyRow) -> Result<VersionInfo, StoreError> {
     let text = |column: &'static str| row.try_get::<String, _>(column).map_err(unreadable(column));
     let maybe = |column: &'static str| row.try_get::<Option<String>, _>(column).map_err(unreadable(column));
     let number = |column: &'static str| row.try_get::<i64, _>(column).map_err(unreadable(column));
-    let state = text("state")?;
-    let state = VersionState::ALL
-        .into_iter()
-        .find(|s| s.as_str() == state)
-        .ok_or_else(|| unreadable("versions.state")(std::io::Error::other(state)))?;
     Ok(VersionInfo {
         function: function_id(&text("namespace")?, &text("name")?)?,
         version: VersionNumber(u32::try_from(number("number")?).map_err(unreadable("versions.number"))?),
-        state,
+        state: version_state(&text("state")?)?,
         created_unix_s: number("created_unix_s")?,
-        manifest: parsed("versions.manifest", &text("manifest")?)?,
+        config: parsed("versions.manifest", &text("manifest")?)?,
         error: maybe("error")?.map(|e| parsed("versions.error", &e)).transpose()?,
         snapshot: maybe("snapshot")?
             .map(|s| parsed("versions.snapshot", &s))

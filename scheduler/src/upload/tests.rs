@@ -6,7 +6,7 @@ use tar::{Builder, EntryType, Header};
 
 use super::*;
 
-const MANIFEST: &str = "name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\n";
+const CONFIG: &str = "name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\n";
 
 /// An archive of raw entries: type, path as written, link target, content.
 fn archive(entries: &[(EntryType, &str, &str, &str)]) -> Vec<u8> {
@@ -27,16 +27,16 @@ fn archive(entries: &[(EntryType, &str, &str, &str)]) -> Vec<u8> {
     gz.finish().unwrap()
 }
 
-async fn received(bytes: Vec<u8>) -> Result<Manifest, ApiError> {
+async fn received(bytes: Vec<u8>) -> Result<FunctionConfig, ApiError> {
     let dir = tempfile::tempdir().unwrap();
     let upload = receive(Body::from(bytes.clone()), dir.path()).await?;
     assert_eq!(upload.digest, blake3::hash(&bytes));
     assert_eq!(std::fs::read(upload.file.path()).unwrap(), bytes);
-    Ok(upload.folder.manifest)
+    Ok(upload.folder.config)
 }
 
 #[tokio::test]
-async fn files_are_known_by_their_content_whatever_the_archive_and_the_manifest() {
+async fn files_are_known_by_their_content_whatever_the_archive_and_the_config() {
     let dir = tempfile::tempdir().unwrap();
     let folder = async |entries: &[(EntryType, &str, &str, &str)]| {
         let body = Body::from(archive(entries));
@@ -46,7 +46,7 @@ async fn files_are_known_by_their_content_whatever_the_archive_and_the_manifest(
         (EntryType::Regular, "lib/a.py", "", "1"),
         (EntryType::Symlink, "b", "lib/a.py", ""),
     );
-    let one = folder(&[(EntryType::Regular, "fn.toml", "", MANIFEST), code, link]).await;
+    let one = folder(&[(EntryType::Regular, "fn.toml", "", CONFIG), code, link]).await;
     let told: Vec<_> = one
         .files
         .iter()
@@ -60,7 +60,7 @@ async fn files_are_known_by_their_content_whatever_the_archive_and_the_manifest(
             ("lib/a.py", SourceKind::File, &*digest("1"))
         ]
     );
-    let slower = format!("{MANIFEST}timeout = \"9s\"\n");
+    let slower = format!("{CONFIG}timeout = \"9s\"\n");
     let same = [
         link,
         (EntryType::Regular, "./lib/a.py", "", "1"),
@@ -71,7 +71,7 @@ async fn files_are_known_by_their_content_whatever_the_archive_and_the_manifest(
         (EntryType::Regular, "lib/a.py", "", "2"),
         (EntryType::Regular, "lib/c.py", "", "1"),
     ] {
-        let other = folder(&[(EntryType::Regular, "fn.toml", "", MANIFEST), other, link]).await;
+        let other = folder(&[(EntryType::Regular, "fn.toml", "", CONFIG), other, link]).await;
         assert_ne!(other.code(), one.code());
     }
 }
@@ -87,7 +87,7 @@ async fn names_and_attributes_larger_than_any_name_are_refused() {
         EntryType::XGlobalHeader,
     ] {
         let refused = received(archive(&[
-            (EntryType::Regular, "fn.toml", "", MANIFEST),
+            (EntryType::Regular, "fn.toml", "", CONFIG),
             (kind, "long", "", &long),
             (EntryType::Regular, "a", "", ""),
         ]));
@@ -98,7 +98,7 @@ async fn names_and_attributes_larger_than_any_name_are_refused() {
     let taken = received(archive(&[
         (EntryType::GNULongName, "long", "", &fits),
         (EntryType::Regular, "a", "", ""),
-        (EntryType::Regular, "fn.toml", "", MANIFEST),
+        (EntryType::Regular, "fn.toml", "", CONFIG),
     ]));
     assert!(taken.await.is_ok());
 }
@@ -110,7 +110,7 @@ async fn a_folder_is_taken_with_or_without_a_leading_dot() {
             (EntryType::Directory, "lib/", "", ""),
             (EntryType::Regular, "lib/main.py", "", "x"),
             (EntryType::Symlink, "bin", "/usr/bin", ""),
-            (EntryType::Regular, name, "", MANIFEST),
+            (EntryType::Regular, name, "", CONFIG),
         ]);
         assert_eq!(received(bytes).await.unwrap().name.as_str(), "hello");
     }
@@ -118,7 +118,7 @@ async fn a_folder_is_taken_with_or_without_a_leading_dot() {
 
 #[tokio::test]
 async fn entries_that_lead_out_of_the_folder_are_refused() {
-    let manifest = (EntryType::Regular, "fn.toml", "", MANIFEST);
+    let config = (EntryType::Regular, "fn.toml", "", CONFIG);
     for bad in [
         vec![(EntryType::Regular, "../evil", "", "x")],
         vec![(EntryType::Regular, "a/../../evil", "", "x")],
@@ -131,7 +131,7 @@ async fn entries_that_lead_out_of_the_folder_are_refused() {
         vec![(EntryType::Char, "null", "", "")],
         vec![(EntryType::Fifo, "pipe", "", "")],
     ] {
-        let entries: Vec<_> = std::iter::once(manifest).chain(bad.iter().copied()).collect();
+        let entries: Vec<_> = std::iter::once(config).chain(bad.iter().copied()).collect();
         let error = received(archive(&entries)).await.unwrap_err();
         assert_eq!(error.code, ErrorCode::InvalidManifest, "{bad:?}: {error}");
         assert!(error.message.contains("leave it out"), "{error}");
@@ -139,8 +139,8 @@ async fn entries_that_lead_out_of_the_folder_are_refused() {
 }
 
 #[tokio::test]
-async fn a_bad_manifest_is_refused_with_its_line() {
-    let text = format!("{MANIFEST}memroy = \"1GiB\"\n");
+async fn a_bad_config_is_refused_with_its_line() {
+    let text = format!("{CONFIG}memroy = \"1GiB\"\n");
     let error = received(archive(&[(EntryType::Regular, "fn.toml", "", &text)]))
         .await
         .unwrap_err();
@@ -161,7 +161,7 @@ async fn what_is_no_folder_is_refused_with_the_fix() {
         .map(|n| char::from(b'a' + (n.wrapping_mul(2_654_435_761) >> 27) as u8 % 26))
         .collect();
     let mut bytes = archive(&[
-        (EntryType::Regular, "fn.toml", "", MANIFEST),
+        (EntryType::Regular, "fn.toml", "", CONFIG),
         (EntryType::Regular, "data", "", &random),
     ]);
     bytes.truncate(bytes.len() / 2);

@@ -26,8 +26,8 @@ fn first_memory() -> Vec<u8> {
     noise(REGIONS * REGION, 7)
 }
 
-/// The same memory a while later: a counter in every page of every third region, a new region, a region that moved with
-/// a change, and some pages more at the end.
+/// The same memory a while later. It has a counter in every page of every third region, a new region, a region that
+/// moved with a change, and some pages more at the end.
 fn later_memory() -> Vec<u8> {
     let mut memory = first_memory();
     for region in (0..REGIONS).step_by(3) {

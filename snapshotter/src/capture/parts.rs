@@ -14,7 +14,7 @@ use crate::pagemap::PageMap;
 const EXTRA_IN_BUNDLE_MAX: u64 = 1 << 20;
 
 /// The bundle, and the manifest's entries about it.
-pub(super) struct Parts {
+pub(super) struct SnapshotParts {
     pub(super) bytes: Bytes,
     pub(super) processes: Vec<ProcessEntry>,
     pub(super) images: Vec<ImageEntry>,
@@ -35,7 +35,7 @@ pub(super) fn bundle(
     dump: &Dump,
     maps: &[PageMap],
     extra: Vec<HashedExtra>,
-) -> Result<Parts, PublishError> {
+) -> Result<SnapshotParts, PublishError> {
     let too_large = |cause| PublishError::TooLarge { id: id.clone(), cause };
     let mut builder = BundleBuilder::default();
     let mut processes = Vec::new();
@@ -79,7 +79,7 @@ pub(super) fn bundle(
         };
         entries.push(ExtraEntry { name: file.name, place });
     }
-    Ok(Parts {
+    Ok(SnapshotParts {
         bytes: builder.finish().into(),
         processes,
         images,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use rekindle_wire::manifest::ByteSize;
+use rekindle_wire::function_config::ByteSize;
 
 use super::PAGE_BYTES;
 

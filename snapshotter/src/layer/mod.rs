@@ -230,7 +230,7 @@ async fn fetch(
             Ok(()) => break unfinished,
             Err(FetchLayerError::Store { cause, .. }) if attempt < ATTEMPTS && !cause.is_not_found() => {
                 let error = &*cause as &dyn std::error::Error;
-                tracing::warn!(layer = %digest, attempt, error, "download broke off, begun again");
+                tracing::warn!(layer = %digest, attempt, error, "a download ended early; trying again");
                 attempt += 1;
             }
             Err(error) => return Err(error),

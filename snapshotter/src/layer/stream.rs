@@ -39,7 +39,7 @@ impl Read for BodyReader {
             match self.pieces.blocking_recv() {
                 Some(piece) if piece.is_empty() => self.whole = true,
                 Some(piece) => self.current = piece,
-                None => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the download broke off")),
+                None => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the download ended early")),
             }
         }
         let n = self.current.len().min(into.len());

@@ -154,7 +154,7 @@ fn a_region_size_is_a_power_of_two_from_a_page_to_4_mib() {
 }
 
 #[test]
-fn names_that_leave_the_directory_and_sections_that_leave_the_bundle_are_refused() {
+fn names_that_leave_the_directory_sections_that_leave_the_bundle_and_too_large_images_are_refused() {
     for name in ["", ".", "..", "../x", "a/b", ".hidden", &"x".repeat(129)] {
         let mut bad = manifest(1, 0);
         bad.images[0].name = name.to_owned();
@@ -166,6 +166,13 @@ fn names_that_leave_the_directory_and_sections_that_leave_the_bundle_are_refused
         bad.processes[0].page_map.stored_bytes = bytes;
         assert!(Manifest::parse(&bad.encode().unwrap()).is_err());
     }
+    let mut large = manifest(4, 0);
+    for (image, bytes) in large.images.iter_mut().zip([1 << 30, 1 << 29, 1 << 28, 1 << 28]) {
+        image.section.bytes = bytes;
+    }
+    assert!(Manifest::parse(&large.encode().unwrap()).is_ok());
+    large.images[0].section.bytes += 1;
+    assert!(Manifest::parse(&large.encode().unwrap()).is_err());
     let mut twice = manifest(2, 0);
     twice.images[1].name = twice.images[0].name.clone();
     assert!(Manifest::parse(&twice.encode().unwrap()).is_err());

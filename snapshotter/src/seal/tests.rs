@@ -62,10 +62,11 @@ proptest! {
         key.open_range("chunks/a", header, &of(range.clone()), part, &mut found).unwrap();
         prop_assert_eq!(&found, &plain[range]);
 
-        prop_assert!(key.open("chunks/b", &sealed).is_err(), "it is another object's");
+        // Nothing follows the header of an object without bytes, and so nothing in it is read.
+        let elsewhere = key.open("chunks/b", &sealed);
+        prop_assert!(elsewhere.map_or(true, |opened| len == 0 && opened.is_empty()), "it is another object's");
         let mut forged = sealed.clone();
         forged[at.index(sealed.len())] ^= 1 << bit;
-        // Nothing follows the header of an object without bytes, and so nothing in it is read.
         prop_assert!(len == 0 || key.open("chunks/a", &forged).is_err());
         prop_assert!(len == 0 || key.open("chunks/a", &sealed[..sealed.len() - 1]).is_err());
     }

@@ -79,7 +79,7 @@ pub enum VerifyError {
         mode: u32,
     },
     /// A file has a lease.
-    #[error("a file has a lease (F_SETLEASE), which no copy gets: let go of it before the snapshot")]
+    #[error("a file has a lease (F_SETLEASE), which no copy gets: release it before the snapshot")]
     Lease,
     /// A UNIX socket was bound by a name that begins at a working directory, and CRIU cannot bind it by its whole path.
     #[error(
@@ -129,7 +129,7 @@ impl VerifyError {
                  sticky bit: take it off, or close the file, before the snapshot"
             ),
             Self::Lease => {
-                "a lease on a file (F_SETLEASE), which no copy gets: let go of it before the snapshot".to_owned()
+                "a lease on a file (F_SETLEASE), which no copy gets: release it before the snapshot".to_owned()
             }
             Self::RelativeSocket { name, .. } => format!(
                 "a UNIX socket that is bound to {name}, a relative name whose whole path is longer than 107 bytes, or \

@@ -1,8 +1,8 @@
 //! Turns a directory of CRIU images into checked types, and rejects everything else.
 //!
 //! CRIU restores as root whatever its images contain, and an attacker may have written them. Verified images give the
-//! restored processes no more than a function has: its user, no capabilities, a known system call filter, its limits,
-//! the namespaces of its sandbox, and the files in [`Verified::opened_paths`].
+//! restored processes no more than a function has. That is its user, no capabilities, a known system call filter, its
+//! limits, the namespaces of its sandbox, and the files in [`Verified::opened_paths`].
 //!
 //! ```text
 //! directory ─read─> (name, bytes) ─frames─> messages, byte for byte ─rules─> Verified

@@ -1,5 +1,5 @@
-//! A process with a bit of everything open, dumped by the real CRIU in namespaces of its own as the platform does it:
-//! its images pass as they are, and with any one number or byte string changed give no right more.
+//! A process with a bit of everything open, dumped by the real CRIU in namespaces of its own as the platform does it.
+//! Its images pass as they are, and with any one number or byte string changed give no right more.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 

@@ -1,4 +1,5 @@
-# For traffic that matters: three zones, each with its NAT gateway, two schedulers and a database with a second machine, workers mostly of spot.
+# For traffic that matters: three zones, each with its NAT gateway, two schedulers and a database with a second machine,
+# workers mostly of spot.
 
 provider "aws" {
   region = var.region

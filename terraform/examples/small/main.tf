@@ -1,4 +1,5 @@
-# The least that is a cluster: one machine of each role, a database in one zone, one NAT gateway, and nothing that refuses to be destroyed.
+# The least that is a cluster: one machine of each role, a database in one zone, one NAT gateway, and nothing that
+# refuses to be destroyed.
 
 provider "aws" {
   region = var.region

@@ -1,4 +1,5 @@
-# Who may speak to whom: one security group a tier, and a rule at both ends of each way between two tiers. Nothing else is open.
+# Who may speak to whom: one security group a tier, and a rule at both ends of each way between two tiers. Nothing else
+# is open.
 
 locals {
   groups = {
@@ -95,7 +96,8 @@ resource "aws_vpc_security_group_egress_rule" "tls" {
   description       = "AWS, packages, telemetry"
 }
 
-# What functions may reach beyond 443. The workers' own filters refuse private networks and metadata in any case (docs/reference/network-rules.md).
+# What functions may reach beyond 443. The workers' own filters refuse private networks and metadata in any case
+# (docs/reference/network-rules.md).
 resource "aws_vpc_security_group_egress_rule" "functions" {
   #checkov:skip=CKV_AWS_382: functions reach the internet; var.function_egress_cidrs narrows it, [] closes it
   for_each          = toset(var.function_egress_cidrs)

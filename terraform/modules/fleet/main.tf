@@ -1,5 +1,5 @@
-# A fleet of machines with one role: identity, launch template, auto-scaling group. Machines are replaced, never changed: a new launch
-# template rolls through the group while the old machines drain.
+# A fleet of machines with one role: identity, launch template, auto-scaling group. Machines are replaced, never
+# changed: a new launch template rolls through the group while the old machines drain.
 
 data "aws_partition" "here" {}
 
@@ -66,8 +66,8 @@ resource "aws_launch_template" "this" {
     arn = aws_iam_instance_profile.this.arn
   }
 
-  # A session token first, and answers that do not outlive one hop: what runs behind another network namespace, as functions do,
-  # cannot have the machine's credentials.
+  # A session token first, and answers that do not outlive one hop: what runs behind another network namespace, as
+  # functions do, cannot have the machine's credentials.
   metadata_options {
     http_endpoint               = "enabled"
     http_tokens                 = "required"
@@ -137,8 +137,8 @@ resource "aws_autoscaling_group" "this" {
     }
   }
 
-  # A machine is in service once its role answers (boot/boot.sh); one whose boot fails says so, or says nothing in time, and is replaced. So an
-  # instance refresh with a bad release stops at its first machine, and is rolled back.
+  # A machine is in service once its role answers (boot/boot.sh); one whose boot fails says so, or says nothing in time,
+  # and is replaced. So an instance refresh with a bad release stops at its first machine, and is rolled back.
   initial_lifecycle_hook {
     name                 = "boot"
     lifecycle_transition = "autoscaling:EC2_INSTANCE_LAUNCHING"
@@ -146,7 +146,8 @@ resource "aws_autoscaling_group" "this" {
     default_result       = "ABANDON"
   }
 
-  # The machine drains itself when it reads in its metadata that it is to go (packaging/aws/rekindle-drain), and ends the wait.
+  # The machine drains itself when it reads in its metadata that it is to go (packaging/aws/rekindle-drain), and ends
+  # the wait.
   initial_lifecycle_hook {
     name                 = "drain"
     lifecycle_transition = "autoscaling:EC2_INSTANCE_TERMINATING"

@@ -1,4 +1,5 @@
-# The key of KMS that wraps the master key of the schedulers' database, and nothing else: no other role has a right to it.
+# The key of KMS that wraps the master key of the schedulers' database, and nothing else: no other role has a right to
+# it.
 
 data "aws_caller_identity" "me" {}
 data "aws_partition" "here" {}

@@ -1,4 +1,5 @@
-# The network: one VPC with a public and a private subnet in each zone. Only balancers and NAT gateways stand in the public ones.
+# The network: one VPC with a public and a private subnet in each zone. Only balancers and NAT gateways stand in the
+# public ones.
 
 data "aws_region" "here" {}
 

@@ -1,4 +1,5 @@
-// V8's heap under stress: objects, strings and buffers from before the snapshot among new ones, through many collections.
+// V8's heap under stress: objects, strings and buffers from before the snapshot among new ones, through many
+// collections.
 'use strict';
 
 const OBJECTS = 40000;

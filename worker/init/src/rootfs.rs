@@ -198,7 +198,7 @@ fn written_apart(root: &Path, bytes: u64) -> Result<(), RootfsError> {
     files::reserve(upper).map_err(|e| RootfsError::Make(upper.to_owned(), e))
 }
 
-/// Has the kernel look again at what it has looked up on an image's root, once files were loaded below it: an overlay
+/// Has the kernel look again at what it has looked up on an image's root, once files were loaded below it. An overlay
 /// does not see what is added to a directory that it has looked at. CRIU looks for settings in `/etc` when it starts.
 ///
 /// # Errors

@@ -141,7 +141,10 @@ impl Thread {
                 None => Instant::now() + DEATH_LIMIT,
             };
             if Instant::now() >= deadline {
-                tracing::error!(processes = self.memories.len(), "memory of living processes is let go");
+                tracing::error!(
+                    processes = self.memories.len(),
+                    "the pager stops serving memory of live processes"
+                );
                 return;
             }
             std::thread::sleep(Duration::from_millis(1));

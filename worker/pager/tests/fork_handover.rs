@@ -26,7 +26,8 @@ const PAGES: u64 = 8;
 const MAPPED_AT: u64 = 1;
 const ANONYMOUS_AT: u64 = MAPPED_AT + PAGES;
 const RESERVED: u64 = ANONYMOUS_AT + PAGES;
-/// The child gives up the ancestor's page as soon as it runs, and the pager leaves it out as soon as it has the child: either may be first.
+/// The child gives up the ancestor's page as soon as it runs, and the pager leaves it out as soon as it has the child:
+/// either may be first.
 const ROUNDS: u32 = 40;
 
 /// One test at a time: each would be told of the other's children, too.
@@ -90,7 +91,8 @@ fn hear<const N: usize>(mut from: &PipeReader) -> [u8; N] {
     word
 }
 
-/// What CRIU's child does: everything of CRIU's goes at once, and what belongs there comes; when it may run, it says what it finds.
+/// What CRIU's child does: everything of CRIU's goes at once, and what belongs there comes; when it may run, it says
+/// what it finds.
 fn become_restored(base: u64, file: i32, told: &PipeWriter, go: &PipeReader) {
     // SAFETY: the range is the test's own.
     let unmapped = unsafe { libc::munmap((base * PAGE) as *mut _, (RESERVED * PAGE) as usize) };

@@ -1,4 +1,5 @@
-//! What a CRIU gone wrong could say on `lazy-pages.socket`, some thousand times: the handshake ends each time, and keeps no descriptor.
+//! What a CRIU gone wrong could say on `lazy-pages.socket`, some thousand times: the handshake ends each time, and
+//! keeps no descriptor.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 

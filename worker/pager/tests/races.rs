@@ -1,4 +1,5 @@
-//! What may happen while a page is on its way: it is freed, unmapped, touched by others, its process dies, or it never comes.
+//! What may happen while a page is on its way: it is freed, unmapped, touched by others, its process dies, or it never
+//! comes.
 #![allow(unsafe_code, reason = "works on memory by its addresses")]
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -158,7 +159,8 @@ struct Restored {
     lost: Mutex<Receiver<LostPage>>,
     /// Of a page that is lost.
     victim: Arc<Mutex<Victim>>,
-    /// One at a time: a fork waits for the pagers of all memory in this process, and its child has their descriptors already.
+    /// One at a time: a fork waits for the pagers of all memory in this process, and its child has their descriptors
+    /// already.
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -280,8 +282,8 @@ impl Restored {
         unsafe { (self.address(index) as *const u8).read_volatile() }
     }
 
-    /// Has a page read by a system call in another thread: it waits like any touch, and is told instead of killed if the page
-    /// goes away.
+    /// Has a page read by a system call in another thread: it waits like any touch, and is told instead of killed if
+    /// the page goes away.
     fn read_by_call(&self, index: u64) -> thread::JoinHandle<Result<u8, i32>> {
         let address = self.address(index);
         thread::spawn(move || {

@@ -1,6 +1,6 @@
-//! Memory served by the pager, under operations at random, beside a naive model: every byte is compared. The test plays CRIU
-//! (it makes the mappings and sends their userfaultfd) and the restored process (it operates on them); the pager is the real one.
-//! Meanwhile a thread takes pages of the template back, as a host that is short of memory does.
+//! Memory served by the pager, under operations at random, beside a naive model: every byte is compared. The test plays
+//! CRIU (it makes the mappings and sends their userfaultfd) and the restored process (it operates on them); the pager
+//! is the real one. Meanwhile a thread takes pages of the template back, as a host that is short of memory does.
 #![allow(unsafe_code, reason = "works on memory by its addresses")]
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -51,8 +51,8 @@ fn behind(page: u64) -> [u8; PAGE as usize] {
     content(!page)
 }
 
-/// A snapshot of three mappings: one that is mapped from a file, filled page by page as they are asked for, one that is
-/// copied, and one that is mapped from the file too, whole, and that the process had mapped from another file.
+/// A snapshot of three mappings. One is mapped from a file, filled page by page as they are asked for, and one is
+/// copied. The third is mapped from the file too, whole, and the process had mapped it from another file.
 struct Snapshot {
     file: File,
     template: MmapRaw,
@@ -187,7 +187,8 @@ impl Operation {
     fn perform(&self) -> i32 {
         let address = |page: u64| (page * PAGE) as *mut libc::c_void;
         let bytes = |pages: u64| (pages * PAGE) as usize;
-        // SAFETY: pages that are mapped and of which nothing else holds a reference, as the model says, and places where nothing is.
+        // SAFETY: pages that are mapped and of which nothing else holds a reference, as the model says, and places
+        // where nothing is.
         let failed = unsafe {
             match *self {
                 Self::Write { page, at, value } => {

@@ -1,12 +1,11 @@
-//! Generators of the JDK's classes in HotSpot, from JDK 17 on: the one of `Math.random`, the seeds of threads, from
-//! which `ThreadLocalRandom` draws, what seeds new ones, and `SecureRandom`s that keep a state: SHA1PRNG and
-//! Hash_DRBG. The default one draws from the kernel.
+//! Generators of the JDK's classes in HotSpot, from JDK 17 on. They are the one of `Math.random`, the seeds of threads,
+//! from which `ThreadLocalRandom` draws, and what seeds new ones. `SecureRandom`s that keep a state are among them too:
+//! SHA1PRNG and Hash_DRBG. The default one draws from the kernel.
 //!
-//! `Random.seedUniquifier` is a product of two constants, so it is told wherever it is. From it on all is found by
-//! what leads back: a class object says its klass, whose handle leads to the object; a thread's says the native
-//! thread, with the same. What a static field of a class of `java.base` refers to is the JDK's own: one that a
-//! program made itself is not found. A thread's seed is proved by the numbers that it has drawn since the seeder gave
-//! it the first.
+//! `Random.seedUniquifier` is a product of two constants, so it is told wherever it is. From it on all is found by what
+//! leads back. A class object says its klass, whose handle leads to the object; a thread's says the native thread, with
+//! the same. What a static field of a class of `java.base` refers to is the JDK's own: one that a program made itself
+//! is not found. A thread's seed is proved by the numbers that it has drawn since the seeder gave it the first.
 //!
 //! ```text
 //! object       mark:u64 klass:u32 …, in the first 32 GiB of addresses; a reference is a shifted u32

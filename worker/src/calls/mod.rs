@@ -1,5 +1,5 @@
 //! Calls between functions. A function's request to another one of its namespace arrives here, at the gateway's address
-//! inside of each sandbox, and goes on to a gateway of the platform, which runs it like a client's.
+//! inside of each sandbox. It goes on to a gateway of the platform, which runs it like a client's.
 //!
 //! ```text
 //!  sandbox ─http://NAME.fn.internal─> 198.18.0.1:80 (router) ─who calls, whom─> gateway ─> worker ─> NAME

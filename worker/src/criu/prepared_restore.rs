@@ -13,7 +13,7 @@ use super::installation::Criu;
 use super::probe;
 use crate::errors::restore_failed;
 use crate::host::cgroup::Cgroup;
-use crate::host::sandbox::{CriuUse, IsolatedProcess, Output, Sandbox, WaitingCriu};
+use crate::host::sandbox::{CriuUse, IdleCriu, IsolatedProcess, Output, Sandbox};
 use crate::snapshots::PipeNote;
 
 /// The images to restore.
@@ -77,7 +77,7 @@ impl PreparedRestore {
         criu.pool.maker().criu_used();
         let alone = images.alone();
         let (session, fork_handover) = match waiting {
-            Some(WaitingCriu {
+            Some(IdleCriu {
                 session,
                 ancestor,
                 prestarted: None,
@@ -85,7 +85,7 @@ impl PreparedRestore {
                 give_probe(criu, &sandbox).await?;
                 (session, ancestor.zip(alone))
             }
-            Some(WaitingCriu {
+            Some(IdleCriu {
                 session,
                 ancestor: Some(ancestor),
                 prestarted: Some(prestarted),
@@ -175,7 +175,7 @@ impl PreparedRestore {
 /// Builds the order to restore images whose outputs have these names.
 fn order(criu: &Criu, outputs: &[Output; 2], pipes: &[PipeNote]) -> RestoreOrder {
     let inherit = std::iter::zip(OUTPUT_FDS, outputs).filter_map(|(fd, output)| {
-        let note = pipes.iter().find(|note| note.stream == output.stream)?;
+        let note = pipes.iter().find(|note| note.stream == output.stream.as_str())?;
         let key = note.key.clone();
         Some(InheritFd { key, fd })
     });

@@ -1,7 +1,7 @@
 //! Names of UNIX sockets in the images of a checkpoint. CRIU looks for a socket only at the path that it was bound to.
 //! One that was renamed it takes for one without a name, and what it then says of its mode is not true. So the kernel
-//! is asked for the file of each socket, while the processes are stopped, and the images are told: the path where a
-//! restore binds the socket, or that the socket has no name any more.
+//! is asked for the file of each socket, while the processes are stopped. The images are told the path where a restore
+//! binds the socket, or that the socket has no name any more.
 //!
 //! A copy's `getsockname` tells that path. What no restore makes, such as a second name, is refused.
 

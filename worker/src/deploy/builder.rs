@@ -8,8 +8,8 @@ use futures::FutureExt as _;
 use parking_lot::Mutex;
 use rekindle_snapshotter::layer::publish_layer;
 use rekindle_snapshotter::{Owner, Publication, Store, keys};
+use rekindle_wire::function_config::Base;
 use rekindle_wire::internal::{BUILD_TOOLS, BuiltLayers, LayerRef, PrepareRequest};
-use rekindle_wire::manifest::Base;
 use rekindle_wire::{ApiError, ErrorCode};
 
 use super::build::{BuildCounts, BuildLimits, BuildNetwork, BuildOrder, Root, build_layer};
@@ -48,10 +48,10 @@ impl Builder {
         // The publication is not finished here. The scheduler finishes it when the version is recorded with its layers.
         let owner = Owner::deploy(&request.function, request.version);
         let publication = Publication::new(self.store.clone(), owner);
-        let manifest = &request.manifest;
+        let config = &request.config;
         let runtime = async {
-            match manifest.image {
-                None => self.runtime(&publication, manifest.base).await.map(Some),
+            match config.image {
+                None => self.runtime(&publication, config.base).await.map(Some),
                 Some(_) => Ok(None),
             }
         };
@@ -140,7 +140,7 @@ impl Builder {
             network: &self.network,
             counts: self.counts.clone(),
             source_tar_gz: source.0.clone(),
-            manifest: &request.manifest,
+            config: &request.config,
             work_dir,
             limits: self.limits,
             confinement: self.confinement.clone(),

@@ -10,7 +10,7 @@ use rekindle_init::seccomp::FilterChoice;
 use rekindle_snapshotter::Published;
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_wire::api::{SnapshotSummary, StartKind, VersionState};
-use rekindle_wire::internal::{BuiltLayers, PrepareEvent, PrepareRequest, StartInstance, VersionSpec};
+use rekindle_wire::internal::{BuiltLayers, PrepareEvent, PrepareRequest, StartInstance, VersionSpec, start_limit};
 use rekindle_wire::processor::InstructionSets;
 use rekindle_wire::{ApiError, ErrorCode, InstanceId, Secret};
 use tokio::sync::mpsc;
@@ -44,7 +44,7 @@ const ROOM_LEAST: u64 = 64 << 20;
 /// A version's first instance, after its warm-up.
 struct WarmInstance {
     instance: Arc<Instance>,
-    parts: Arc<RunningInstance>,
+    running: Arc<RunningInstance>,
     refused_warmups: Vec<String>,
 }
 
@@ -138,7 +138,7 @@ impl Preparer {
         let mut spec = VersionSpec {
             function: request.function.clone(),
             version: request.version,
-            manifest: request.manifest.clone(),
+            config: request.config.clone(),
             uid: request.uid,
             rootfs,
             layer,
@@ -198,7 +198,7 @@ impl Preparer {
                     }
                 }
             }
-            Err(none) if spec.manifest.snapshot => {
+            Err(none) if spec.config.snapshot => {
                 snapshot_error = Some(no_snapshot(&instance, none.why));
                 no_room = free_bytes(&self.cache_dir).is_some_and(|free| free < ROOM_LEAST);
             }
@@ -252,10 +252,11 @@ impl Preparer {
         more: Duration,
         events: &mpsc::Sender<PrepareEvent>,
     ) -> Result<WarmInstance, ApiError> {
-        // It may be booted twice, with a snapshot of its runtime taken in between.
-        let limit = request.manifest.boot_timeout() * 2 + more;
-        let parts = match instance.until_ready(Instant::now() + limit).await {
-            Ok(parts) => parts,
+        // It may be booted twice, with a snapshot of its runtime taken in between. Its files may have to come first.
+        let boot_timeout = request.config.boot_timeout();
+        let limit = start_limit(boot_timeout) + boot_timeout + more;
+        let running = match instance.until_ready(Instant::now() + limit).await {
+            Ok(running) => running,
             // It may have ended before this task saw it ready.
             Err(error) => {
                 let ended = self.ended_by_itself(&instance, instance.ended_as()).await;
@@ -265,8 +266,8 @@ impl Preparer {
         phase(events, VersionState::Warming).await?;
         // A connection has just shown that it listens. A request beside that connection would make the bootstrap start
         // another thread, which all copies would have.
-        quiet(&parts, QUIET_LIMIT).await;
-        let refused_warmups = warm_up::send_all(&instance, &parts, &request.manifest.warmup).await?;
+        quiet(&running, QUIET_LIMIT).await;
+        let refused_warmups = warm_up::send_all(&instance, &running, &request.config.warmup).await?;
         for refused in &refused_warmups {
             instance.sink.platform(format!("warm-up request {refused}"));
         }
@@ -274,13 +275,13 @@ impl Preparer {
         instance.usage.note_served();
         Ok(WarmInstance {
             instance,
-            parts,
+            running,
             refused_warmups,
         })
     }
 
-    /// Ends the first instance, one of whose processes has outlived its parent, and boots it again below a reaper: the
-    /// parent of what loses its own, which a checkpoint holds too.
+    /// Ends the first instance, one of whose processes has outlived its parent, and boots it again below a reaper. That
+    /// is the parent of what loses its own, which a checkpoint holds too.
     async fn below_reaper(
         &self,
         request: &PrepareRequest,
@@ -303,7 +304,7 @@ impl Preparer {
 
     /// Returns an error if the function has ended by itself, as all its instances may then do.
     async fn still_runs(&self, warm: &WarmInstance) -> Result<(), ApiError> {
-        let mut state = warm.parts.sandbox.function_state();
+        let mut state = warm.running.sandbox.function_state();
         let ended = state.wait_for(|state| *state != FunctionState::Alive);
         let ended = tokio::time::timeout(END_LIMIT, ended).await;
         let ended = ended.ok().and_then(Result::ok).map(|ended| *ended);
@@ -333,9 +334,9 @@ impl Preparer {
         warm: &WarmInstance,
         events: &mpsc::Sender<PrepareEvent>,
     ) -> Result<Result<Option<Published>, NoSnapshot>, ApiError> {
-        let manifest = &request.manifest;
-        if !manifest.snapshot {
-            let refused = warm.parts.sandbox.refuse_strays().await.err();
+        let config = &request.config;
+        if !config.snapshot {
+            let refused = warm.running.sandbox.refuse_strays().await.err();
             let orphan = refused.filter(SandboxError::is_orphan);
             return Ok(orphan.map_or(Ok(None), |refused| {
                 Err(NoSnapshot {
@@ -345,8 +346,8 @@ impl Preparer {
             }));
         }
         phase(events, VersionState::Snapshotting).await?;
-        let serves = request.built.is_none() && !manifest.deploys_without_secrets();
-        Ok(self.capture(&warm.instance, &warm.parts, serves).await.map(Some))
+        let serves = request.built.is_none() && !config.deploys_without_secrets();
+        Ok(self.capture(&warm.instance, &warm.running, serves).await.map(Some))
     }
 
     /// Returns a snapshot with the outcome of its first restore, if its function wants a rehearsal. The inner error
@@ -358,7 +359,7 @@ impl Preparer {
         summary: SnapshotSummary,
         events: &mpsc::Sender<PrepareEvent>,
     ) -> Result<Result<SnapshotSummary, String>, ApiError> {
-        if !spec.manifest.rehearse {
+        if !spec.config.rehearse {
             return Ok(Ok(summary));
         }
         phase(events, VersionState::Rehearsing).await?;
@@ -393,7 +394,7 @@ impl Preparer {
     async fn capture(
         &self,
         instance: &Arc<Instance>,
-        parts: &Arc<RunningInstance>,
+        running: &Arc<RunningInstance>,
         serves: bool,
     ) -> Result<Published, NoSnapshot> {
         instance.set_capturing(true);
@@ -404,18 +405,18 @@ impl Preparer {
             rootfs: spec.rootfs.clone(),
             layer: spec.layer.clone(),
         };
-        let ready = self.checkpointer.prepare(instance, parts).await;
+        let ready = self.checkpointer.prepare(instance, running).await;
         let is_hook_called = match &ready {
             Ok(ready) => ready.may_have_hooks(),
             // Its other hooks may have run.
             Err(error) => matches!(error, CheckpointError::Hook(_)),
         };
         let checkpointed = match ready {
-            Ok(ready) => self.checkpointer.checkpoint(instance, parts, origin, ready).await,
+            Ok(ready) => self.checkpointer.checkpoint(instance, running, origin, ready).await,
             Err(error) => Err(error),
         };
         if serves && is_hook_called {
-            self.go_on(instance, parts).await;
+            self.go_on(instance, running).await;
         }
         instance.set_capturing(false);
         self.metrics
@@ -433,8 +434,8 @@ impl Preparer {
 
     /// Calls the after-restore hook of an instance that goes on after its checkpoint. One whose hook fails is ended, as
     /// a copy is: the next call starts another.
-    async fn go_on(&self, instance: &Arc<Instance>, parts: &Arc<RunningInstance>) {
-        if let Err(why) = call_hook(instance, parts, Hook::AfterRestore).await {
+    async fn go_on(&self, instance: &Arc<Instance>, running: &Arc<RunningInstance>) {
+        if let Err(why) = call_hook(instance, running, Hook::AfterRestore).await {
             tracing::warn!(instance = %instance.id, error = %why, "an instance cannot go on after its snapshot");
             instance
                 .sink
@@ -452,7 +453,7 @@ fn first_order(request: &PrepareRequest, spec: &VersionSpec) -> StartInstance {
         instance: request.instance.clone(),
         start: StartKind::Booted,
         spec: spec.clone(),
-        secrets: match spec.manifest.snapshot {
+        secrets: match spec.config.snapshot {
             // Its memory becomes the snapshot.
             true => Vec::new(),
             false => request.secrets.clone(),

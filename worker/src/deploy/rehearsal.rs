@@ -87,10 +87,10 @@ impl Rehearser {
 
     async fn run(&self, order: StartInstance) -> Result<Rehearsal, ApiError> {
         let instance = self.starter.accept_rehearsal(order)?;
-        let limit = start_limit(instance.spec.manifest.boot_timeout());
-        let parts = instance.until_ready(Instant::now() + limit).await?;
+        let limit = start_limit(instance.spec.config.boot_timeout());
+        let running = instance.until_ready(Instant::now() + limit).await?;
         let restored = *instance.start_took.lock();
-        let asked = tokio::time::timeout(ASK_LIMIT, ask(&instance, &parts)).await;
+        let asked = tokio::time::timeout(ASK_LIMIT, ask(&instance, &running)).await;
         let warning =
             asked.unwrap_or_else(|_| Some(format!("it was not through with its requests after {ASK_LIMIT:?}")));
         // An instance that has ended has a verdict by now.
@@ -100,9 +100,9 @@ impl Rehearser {
             return Err(error);
         }
         self.store_files(&instance).await;
-        let is_unsent = record_touched(&parts).is_some();
+        let is_unsent = record_touched(&running).is_some();
         let mut pages = 0;
-        if let Some(snapshot) = &parts.snapshot {
+        if let Some(snapshot) = &running.snapshot {
             pages = snapshot.begin().1.len();
             let store = async {
                 match is_unsent {
@@ -121,7 +121,7 @@ impl Rehearser {
         Ok(Rehearsal {
             restore_ms: restored.unwrap_or_default().as_secs_f64() * 1e3,
             pages: pages as u64,
-            restored_by: parts.snapshot.as_ref().map(|snapshot| snapshot.restored_by()),
+            restored_by: running.snapshot.as_ref().map(|snapshot| snapshot.restored_by()),
             warning,
         })
     }
@@ -145,16 +145,16 @@ impl Rehearser {
 }
 
 /// Sends the copy the original's warm-up requests. Returns a description for the developer if a response is worse.
-async fn ask(instance: &Instance, parts: &RunningInstance) -> Option<String> {
-    let manifest = &instance.spec.manifest;
-    if manifest.warmup.is_empty() {
+async fn ask(instance: &Instance, running: &RunningInstance) -> Option<String> {
+    let config = &instance.spec.config;
+    if config.warmup.is_empty() {
         // The original did not receive these requests, so any response is accepted.
-        for request in manifest.rehearsed() {
-            let answered = warm_up::send(instance, parts, &request).await;
+        for request in config.rehearsed() {
+            let answered = warm_up::send(instance, running, &request).await;
             tracing::debug!(?answered, "asked without a warm-up request");
         }
         return None;
     }
-    let sent = warm_up::send_all(instance, parts, &manifest.warmup).await;
+    let sent = warm_up::send_all(instance, running, &config.warmup).await;
     sent.err().map(|error| error.message)
 }

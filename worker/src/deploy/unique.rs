@@ -7,7 +7,7 @@ use rekindle_wire::{ApiError, ErrorCode};
 /// Rejects such a version if it has a generator that cannot be reseeded.
 pub(super) fn refuse(spec: &VersionSpec, randomness: Option<&Randomness>) -> Result<(), ApiError> {
     let repeating = randomness.and_then(|told| told.repeating.first());
-    match repeating.filter(|_| spec.manifest.unique) {
+    match repeating.filter(|_| spec.config.unique) {
         None => Ok(()),
         Some(repeating) => Err(ApiError::new(
             ErrorCode::NotUnique,

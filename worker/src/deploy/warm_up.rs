@@ -2,7 +2,7 @@
 
 use axum::body::{Body, Bytes};
 use http::StatusCode;
-use rekindle_wire::manifest::WarmupRequest;
+use rekindle_wire::function_config::WarmupRequest;
 use rekindle_wire::{ApiError, ErrorCode};
 
 use crate::instance::{Instance, RunningInstance, own_url};
@@ -18,7 +18,7 @@ const SHOWN: usize = 1000;
 /// Returns `boot_failed` for the first request with a 5xx status or without a response.
 pub(crate) async fn send_all(
     instance: &Instance,
-    parts: &RunningInstance,
+    running: &RunningInstance,
     requests: &[WarmupRequest],
 ) -> Result<Vec<String>, ApiError> {
     let mut refused = Vec::new();
@@ -26,7 +26,7 @@ pub(crate) async fn send_all(
         let WarmupRequest { method, path, .. } = request;
         let failed =
             |why: String| ApiError::new(ErrorCode::BootFailed, format!("warm-up request {method} {path} {why}"));
-        let (status, body) = send(instance, parts, request).await.map_err(failed)?;
+        let (status, body) = send(instance, running, request).await.map_err(failed)?;
         if status.is_server_error() {
             let shown = String::from_utf8_lossy(&body[..body.len().min(SHOWN)]);
             return Err(failed(format!("was answered {status}: {shown}")));
@@ -41,7 +41,7 @@ pub(crate) async fn send_all(
 /// Sends one request, and waits for its response as long as an invocation may take. The error is the end of a sentence.
 pub(crate) async fn send(
     instance: &Instance,
-    parts: &RunningInstance,
+    running: &RunningInstance,
     warmup: &WarmupRequest,
 ) -> Result<(StatusCode, Bytes), String> {
     let mut request = http::Request::builder()
@@ -65,7 +65,7 @@ pub(crate) async fn send(
     let body = Body::from(warmup.body.clone());
     let request = request.body(body).map_err(|e| format!("cannot be sent: {e}"))?;
     let exchange = async {
-        let answer = match parts.client.send(request).await {
+        let answer = match running.client.send(request).await {
             Ok(answer) => answer,
             Err(e) => return Err(format!("got no answer: {}", instance.no_answer(&e).await.message)),
         };
@@ -73,7 +73,7 @@ pub(crate) async fn send(
         let body = axum::body::to_bytes(Body::new(answer.into_body()), BODY_MAX).await;
         Ok((status, body.unwrap_or_default()))
     };
-    let limit = instance.spec.manifest.timeout();
+    let limit = instance.spec.config.timeout();
     let answered = tokio::time::timeout(limit, exchange).await;
     answered.unwrap_or_else(|_| Err(format!("was not answered within {} s", limit.as_secs())))
 }

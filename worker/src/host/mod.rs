@@ -11,6 +11,7 @@ pub mod host_pids;
 pub mod load;
 pub mod netlink_memory;
 pub mod network;
+pub(crate) mod open_files;
 pub mod own_mounts;
 pub mod pagemap;
 pub mod pressure;

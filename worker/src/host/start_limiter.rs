@@ -31,7 +31,7 @@ const ANSWERS_IN: Duration = Duration::from_millis(10);
 /// The start limiter of a host.
 #[derive(Debug)]
 pub struct StartLimiter {
-    turns: Arc<Mutex<Turns>>,
+    permits: Arc<Mutex<Permits>>,
     waiting: AtomicUsize,
     starting: AtomicUsize,
     last_ended: Mutex<Option<Instant>>,
@@ -45,14 +45,14 @@ pub struct StartPermit(Option<Held>);
 /// A permit to be given back.
 #[derive(Debug)]
 struct Held {
-    turns: Arc<Mutex<Turns>>,
+    permits: Arc<Mutex<Permits>>,
     function: FunctionId,
     kind: StartKind,
 }
 
 /// Who has a permit, and who waits for one.
 #[derive(Debug)]
-struct Turns {
+struct Permits {
     all: usize,
     restores: usize,
     boots: usize,
@@ -65,7 +65,7 @@ struct Turns {
 #[derive(Debug, Default)]
 struct OfFunction {
     running: usize,
-    /// Its last turn, as a number of [`Turns::given`].
+    /// Its last turn, as a number of [`Permits::given`].
     last: u64,
     restores: VecDeque<oneshot::Sender<StartPermit>>,
     boots: VecDeque<oneshot::Sender<StartPermit>>,
@@ -89,7 +89,7 @@ impl OfFunction {
     }
 }
 
-impl Turns {
+impl Permits {
     /// What one function's starts, or all boots, may have of the permits.
     fn part(&self) -> usize {
         (self.all - 1).max(1)
@@ -109,7 +109,7 @@ impl Turns {
     }
 
     /// Gives the free permits to those whose turn it is.
-    fn give(&mut self, turns: &Arc<Mutex<Self>>) {
+    fn give(&mut self, permits: &Arc<Mutex<Self>>) {
         while self.running() < self.all
             && let Some((function, kind)) = self.next()
         {
@@ -118,7 +118,7 @@ impl Turns {
                 return;
             };
             let held = Held {
-                turns: Arc::clone(turns),
+                permits: Arc::clone(permits),
                 function: function.clone(),
                 kind,
             };
@@ -154,20 +154,20 @@ impl Turns {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let mut turns = self.turns.lock();
-        *turns.count(self.kind) -= 1;
-        if let Some(of) = turns.functions.get_mut(&self.function) {
+        let mut permits = self.permits.lock();
+        *permits.count(self.kind) -= 1;
+        if let Some(of) = permits.functions.get_mut(&self.function) {
             of.running -= 1;
         }
-        turns.forget(&self.function);
-        turns.give(&self.turns);
+        permits.forget(&self.function);
+        permits.give(&self.permits);
     }
 }
 
 impl StartLimiter {
     /// Allows `all` starts at once.
     pub fn new(all: usize) -> Self {
-        let turns = Turns {
+        let permits = Permits {
             all: all.max(1),
             restores: 0,
             boots: 0,
@@ -175,7 +175,7 @@ impl StartLimiter {
             given: 0,
         };
         Self {
-            turns: Arc::new(Mutex::new(turns)),
+            permits: Arc::new(Mutex::new(permits)),
             waiting: AtomicUsize::new(0),
             starting: AtomicUsize::new(0),
             last_ended: Mutex::default(),
@@ -189,10 +189,10 @@ impl StartLimiter {
         let _waiting = QueuedStart::begin(&self.waiting);
         let (sender, mut receiver) = oneshot::channel();
         {
-            let mut turns = self.turns.lock();
-            let of = turns.functions.entry(function.clone()).or_default();
+            let mut permits = self.permits.lock();
+            let of = permits.functions.entry(function.clone()).or_default();
             of.queue(kind).push_back(sender);
-            turns.give(&self.turns);
+            permits.give(&self.permits);
         }
         loop {
             match tokio::time::timeout(self.limit, &mut receiver).await {
@@ -205,13 +205,13 @@ impl StartLimiter {
 
     /// Returns whether a start of this function has a permit.
     fn runs(&self, function: &FunctionId) -> bool {
-        let turns = self.turns.lock();
-        turns.functions.get(function).is_some_and(|of| of.running > 0)
+        let permits = self.permits.lock();
+        permits.functions.get(function).is_some_and(|of| of.running > 0)
     }
 
     /// Returns how many starts have a permit.
     pub fn running(&self) -> usize {
-        self.turns.lock().running()
+        self.permits.lock().running()
     }
 
     /// Records that something starts, with or without a permit, until the returned guard is dropped.
@@ -390,7 +390,7 @@ mod tests {
         assert!(futures::poll!(&mut boot).is_pending());
         drop(restored.await);
         drop(boot.await);
-        assert!(limiter.turns.lock().functions.is_empty());
+        assert!(limiter.permits.lock().functions.is_empty());
     }
 
     #[tokio::test]

@@ -36,7 +36,6 @@ const WINDOW: u32 = 65_483;
 pub(crate) struct End<'a> {
     /// The socket, bound and connected to nothing.
     pub(crate) socket: &'a OwnedFd,
-    /// Its address.
     pub(crate) address: SocketAddr,
     /// The other end's, in the same family of addresses.
     pub(crate) peer: SocketAddr,
@@ -60,8 +59,9 @@ impl Copier {
     }
 
     /// Copies what each end of an established connection has received and not read. Nobody may use the sockets
-    /// meanwhile. Returns `None` if that is more than 64 KiB or than half of what the socket has room for, if something
-    /// is on its way or urgent, or if an end looks at what it has from an offset (`SO_PEEK_OFF`), as this would.
+    /// meanwhile. Returns `None` if that is more than 64 KiB or than half of what the socket has room for. It does so
+    /// too if something is on its way or urgent, or if an end looks at what it has from an offset (`SO_PEEK_OFF`), as
+    /// this would.
     ///
     /// # Errors
     /// If the kernel does not tell.

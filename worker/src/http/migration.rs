@@ -8,45 +8,45 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use rekindle_wire::interface::worker as operations;
 use rekindle_wire::interface::{Call, Params, Routes};
-use rekindle_wire::migration::{Departed, TargetState};
+use rekindle_wire::migration::{MigrationPhases, TargetState};
 use rekindle_wire::{ApiError, ErrorCode};
 
 use crate::worker::Worker;
 
 pub(super) fn routes(others: Routes<Arc<Worker>>) -> Routes<Arc<Worker>> {
     others
-        .on(depart)
-        .on(stay)
-        .on(leave)
-        .raw::<operations::ReadPages, _, _>(pages)
-        .raw::<operations::ReadPage, _, _>(page)
-        .on(done)
-        .on(arrive)
-        .on(expect)
-        .on(state)
-        .on(give_up)
-        .raw::<operations::SendImages, _, _>(images)
-        .on(go)
+        .on(prepare_source)
+        .on(cancel_source)
+        .on(perform)
+        .raw::<operations::ReadPages, _, _>(read_pages)
+        .raw::<operations::ReadPage, _, _>(read_page)
+        .on(end_source)
+        .on(prepare_target)
+        .on(expect_target)
+        .on(read_target)
+        .on(cancel_target)
+        .raw::<operations::SendImages, _, _>(send_images)
+        .on(resume_target)
 }
 
-async fn depart(worker: Arc<Worker>, call: Call<operations::PrepareDeparture>) -> Result<(), ApiError> {
+async fn prepare_source(worker: Arc<Worker>, call: Call<operations::PrepareSource>) -> Result<(), ApiError> {
     worker.migration_sources.prepare(call.body).await
 }
 
-async fn stay(worker: Arc<Worker>, call: Call<operations::CancelDeparture>) -> Result<(), ApiError> {
-    worker.migration_sources.give_up(&call.at.id).await;
+async fn cancel_source(worker: Arc<Worker>, call: Call<operations::CancelSource>) -> Result<(), ApiError> {
+    worker.migration_sources.cancel(&call.at.id).await;
     Ok(())
 }
 
-async fn leave(worker: Arc<Worker>, call: Call<operations::Leave>) -> Result<Departed, ApiError> {
+async fn perform(worker: Arc<Worker>, call: Call<operations::PerformMigration>) -> Result<MigrationPhases, ApiError> {
     let source = worker.migration_sources.get(&call.at.id)?;
     // The caller may disconnect in the middle; the migration is completed all the same.
-    let left = tokio::spawn(async move { worker.migration_sources.leave(&source, &call.body).await });
-    let broke_off = |_| ApiError::new(ErrorCode::Internal, "the migration source broke off");
-    left.await.map_err(broke_off)?
+    let left = tokio::spawn(async move { worker.migration_sources.perform(&source, &call.body).await });
+    let lost = |_| ApiError::new(ErrorCode::Internal, "the migration source ended early");
+    left.await.map_err(lost)?
 }
 
-async fn pages(
+async fn read_pages(
     State(worker): State<Arc<Worker>>,
     Params(wanted): Params<operations::ReadPages>,
 ) -> Result<Body, ApiError> {
@@ -54,37 +54,37 @@ async fn pages(
     source.pages(wanted.from.unwrap_or(0)..wanted.to)
 }
 
-async fn page(
+async fn read_page(
     State(worker): State<Arc<Worker>>,
     Params(wanted): Params<operations::ReadPage>,
 ) -> Result<Vec<u8>, ApiError> {
     worker.migration_sources.get(&wanted.id)?.block(wanted.number).await
 }
 
-async fn done(worker: Arc<Worker>, call: Call<operations::EndDeparture>) -> Result<(), ApiError> {
+async fn end_source(worker: Arc<Worker>, call: Call<operations::EndSource>) -> Result<(), ApiError> {
     worker.migration_sources.get(&call.at.id)?.done();
     Ok(())
 }
 
-async fn expect(worker: Arc<Worker>, call: Call<operations::ExpectArrival>) -> Result<(), ApiError> {
+async fn expect_target(worker: Arc<Worker>, call: Call<operations::ExpectTarget>) -> Result<(), ApiError> {
     // The migration's order is still to come. It may proceed once this worker is known to a scheduler.
     super::until_known(&worker).await;
     super::hold_key(&worker, &call.body.spec.function, call.body.snapshot_key.as_ref());
     worker.migration_targets.expect(call.at.id, call.body)
 }
 
-async fn arrive(worker: Arc<Worker>, call: Call<operations::PrepareArrival>) -> Result<(), ApiError> {
+async fn prepare_target(worker: Arc<Worker>, call: Call<operations::PrepareTarget>) -> Result<(), ApiError> {
     worker.migration_targets.prepare(call.body).await
 }
 
-async fn state(worker: Arc<Worker>, call: Call<operations::ReadArrival>) -> Result<TargetState, ApiError> {
+async fn read_target(worker: Arc<Worker>, call: Call<operations::ReadTarget>) -> Result<TargetState, ApiError> {
     Ok(worker.migration_targets.get(&call.at.id)?.state())
 }
 
-async fn give_up(worker: Arc<Worker>, call: Call<operations::CancelArrival>) -> Result<(), ApiError> {
+async fn cancel_target(worker: Arc<Worker>, call: Call<operations::CancelTarget>) -> Result<(), ApiError> {
     let id = call.at.id;
     match worker.migration_targets.get(&id) {
-        Ok(target) if !target.give_up() => Err(ApiError::new(
+        Ok(target) if !target.cancel() => Err(ApiError::new(
             ErrorCode::Conflict,
             format!("migration target {id} runs, or is being restored"),
         )),
@@ -92,7 +92,7 @@ async fn give_up(worker: Arc<Worker>, call: Call<operations::CancelArrival>) -> 
     }
 }
 
-async fn images(
+async fn send_images(
     State(worker): State<Arc<Worker>>,
     Params(wanted): Params<operations::SendImages>,
     bundle: Body,
@@ -100,14 +100,14 @@ async fn images(
     let target = worker.migration_targets.get(&wanted.id)?;
     // The source may disconnect in the middle. The target's state must follow.
     let restoring = tokio::spawn(async move { target.images(bundle).await });
-    let broke_off = |_| ApiError::new(ErrorCode::Internal, "the migration target broke off");
-    let standing = restoring.await.map_err(broke_off)??;
+    let lost = |_| ApiError::new(ErrorCode::Internal, "the migration target ended early");
+    let standing = restoring.await.map_err(lost)??;
     Ok(Json(standing).into_response())
 }
 
-async fn go(worker: Arc<Worker>, call: Call<operations::Arrive>) -> Result<TargetState, ApiError> {
+async fn resume_target(worker: Arc<Worker>, call: Call<operations::ResumeTarget>) -> Result<TargetState, ApiError> {
     let target = worker.migration_targets.get(&call.at.id)?;
-    let going = tokio::spawn(async move { target.go().await });
-    let broke_off = |_| ApiError::new(ErrorCode::Internal, "the migration target broke off");
-    going.await.map_err(broke_off)?
+    let going = tokio::spawn(async move { target.resume().await });
+    let lost = |_| ApiError::new(ErrorCode::Internal, "the migration target ended early");
+    going.await.map_err(lost)?
 }

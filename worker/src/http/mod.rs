@@ -415,18 +415,18 @@ mod tests {
     fn what_a_worker_may_ask_of_another_is_what_a_move_needs() {
         let of = |operation: &Operation| (operation.path, may_call(&operation.method, operation.path));
         for operation in [
-            worker::PrepareArrival::OPERATION,
+            worker::PrepareTarget::OPERATION,
             worker::SendImages::OPERATION,
             worker::ReadPage::OPERATION,
-            worker::EndDeparture::OPERATION,
+            worker::EndSource::OPERATION,
         ] {
             assert_eq!(of(&operation).1, [Role::Worker], "{}", operation.path);
         }
         for operation in [
-            worker::PrepareDeparture::OPERATION,
-            worker::CancelDeparture::OPERATION,
-            worker::Leave::OPERATION,
-            worker::ExpectArrival::OPERATION,
+            worker::PrepareSource::OPERATION,
+            worker::CancelSource::OPERATION,
+            worker::PerformMigration::OPERATION,
+            worker::ExpectTarget::OPERATION,
             worker::Start::OPERATION,
             worker::Prepare::OPERATION,
         ] {

@@ -102,8 +102,8 @@ impl Evictor {
     fn templates(&self, instances: &Instances) {
         let mut idle: HashMap<_, Duration> = HashMap::new();
         for instance in instances.all() {
-            let Some(parts) = instance.parts() else { continue };
-            if let Some(snapshot) = &parts.snapshot {
+            let Some(running) = instance.running() else { continue };
+            if let Some(snapshot) = &running.snapshot {
                 let rests = Duration::from_millis(instance.usage.idle_ms());
                 let least = idle.entry(snapshot.id.clone()).or_insert(rests);
                 *least = rests.min(*least);
@@ -140,7 +140,7 @@ impl Evictor {
                 Counts::add(&idle.counts.full, 1);
                 return;
             }
-            let Some(parts) = instance.parts() else { continue };
+            let Some(running) = instance.running() else { continue };
             let known = known.entry(instance.id.clone()).or_default();
             let now = begun.elapsed();
             let usage = match instance.state() {
@@ -160,7 +160,7 @@ impl Evictor {
                 }
                 _ => continue,
             };
-            let (evicted, is_whole) = of_instance(idle, &instance, &parts, known, (usage, now), watcher, throttle);
+            let (evicted, is_whole) = of_instance(idle, &instance, &running, known, (usage, now), watcher, throttle);
             let counter = match usage {
                 Use::Parked => &idle.counts.parked_pages,
                 Use::Warm => &idle.counts.warm_pages,
@@ -191,11 +191,11 @@ fn account(idle: &IdleMemory, throttle: &mut Throttle) {
 /// Sets the limit of swap, if there is a separate one. An instance may have as much in swap as was evicted of it, and
 /// gets no additional memory for that.
 fn hold_swap(instance: &Arc<Instance>) {
-    let Some(parts) = instance.parts() else { return };
+    let Some(running) = instance.running() else { return };
     if !matches!(instance.state(), InstanceState::Ready | InstanceState::Parked) {
         return;
     }
-    if let Err(e) = parts.cgroup.hold_swap(memory_limit(&instance.spec)) {
+    if let Err(e) = running.cgroup.hold_swap(memory_limit(&instance.spec)) {
         tracing::debug!(instance = %instance.id, error = %e, "its swap cannot be limited");
     }
 }
@@ -204,13 +204,13 @@ fn hold_swap(instance: &Arc<Instance>) {
 fn of_instance(
     idle: &IdleMemory,
     instance: &Arc<Instance>,
-    parts: &RunningInstance,
+    running: &RunningInstance,
     known: &mut Known,
     (usage, now): (Use, Duration),
     watcher: &Watcher,
     throttle: &mut Throttle,
 ) -> (u64, bool) {
-    let Ok(pids) = parts.cgroup.pids() else {
+    let Ok(pids) = running.cgroup.pids() else {
         return (0, false);
     };
     known.ledgers.retain(|pid, _| pids.contains(pid));
@@ -228,7 +228,7 @@ fn of_instance(
         let slice = |pages: u64| {
             let goes_on = !idle.is_stopped() && !is_wanted() && idle.swap.read().has_room();
             // If swap has a separate limit, it allows the instance only these pages.
-            let goes_on = goes_on && parts.cgroup.lend_swap(pages * rekindle_pager::PAGE).is_ok();
+            let goes_on = goes_on && running.cgroup.lend_swap(pages * rekindle_pager::PAGE).is_ok();
             broken_off.set(broken_off.get() || !goes_on);
             goes_on
         };

@@ -32,13 +32,21 @@ impl Process {
         }
     }
 
+    /// What is in memory and what is not, in as few runs as there are.
     fn runs(&self) -> Vec<Run> {
-        let run = |page| Run {
-            first: page,
-            pages: 1,
-            present: !self.out.contains(&page),
-        };
-        (0..self.pages).map(run).collect()
+        let mut runs: Vec<Run> = Vec::new();
+        for first in 0..self.pages {
+            let present = !self.out.contains(&first);
+            match runs.last_mut() {
+                Some(last) if last.present == present => last.pages += 1,
+                _ => runs.push(Run {
+                    first,
+                    pages: 1,
+                    present,
+                }),
+            }
+        }
+        runs
     }
 
     fn touch(&mut self, page: u64) {
@@ -164,6 +172,8 @@ fn what_is_unmapped_is_forgotten() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     /// Whatever is touched when, only present pages are evicted (`pass` asserts it), and never more than the pace
     /// allows. Pages that are not touched for long enough are gone.
     #[test]

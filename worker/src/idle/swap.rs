@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use rekindle_init::causes::chain;
-use rekindle_wire::manifest::ByteSize;
+use rekindle_wire::function_config::ByteSize;
 
 use super::zram::{self, Device, Fill, Owner, Places};
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::Response;
 use http::header::CONTENT_LENGTH;
 use http_body::{Body, Frame, SizeHint};
-use rekindle_wire::manifest::Protocol;
+use rekindle_wire::function_config::Protocol;
 use rekindle_wire::{ApiError, ErrorCode};
 
 use super::client::FunctionBody;
@@ -21,19 +21,19 @@ use super::lifecycle::Instance;
 const AHEAD_MAX: u64 = 64 << 10;
 
 /// The body of an answer that has begun. If it breaks off, the function's log says how.
-pub(super) struct BegunBody {
+pub(super) struct ResponseBody {
     /// What came along with the head.
     ahead: VecDeque<Frame<Bytes>>,
     rest: FunctionBody,
     /// Whether there is no more than `ahead`.
     is_whole: bool,
-    came: Came,
+    progress: BodyProgress,
     instance: Arc<Instance>,
 }
 
 /// How much of an answer has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Came {
+struct BodyProgress {
     bytes: u64,
     /// Its content-length.
     of: Option<u64>,
@@ -47,48 +47,48 @@ struct Came {
 pub(super) async fn begin(
     answer: Response<FunctionBody>,
     instance: &Arc<Instance>,
-) -> Result<Response<BegunBody>, ApiError> {
+) -> Result<Response<ResponseBody>, ApiError> {
     let (head, rest) = answer.into_parts();
     let length = head
         .headers
         .get(CONTENT_LENGTH)
         .and_then(|v| v.to_str().ok()?.parse().ok());
-    let mut body = BegunBody {
+    let mut body = ResponseBody {
         ahead: VecDeque::new(),
         rest,
         is_whole: false,
-        came: Came { bytes: 0, of: length },
+        progress: BodyProgress { bytes: 0, of: length },
         instance: Arc::clone(instance),
     };
-    if instance.spec.manifest.protocol == Protocol::Http1
+    if instance.spec.config.protocol == Protocol::Http1
         && let Err(error) = body.read_ahead()
     {
-        return Err(instance.cut_short(&error, body.came).await);
+        return Err(instance.cut_short(&error, body.progress).await);
     }
     Ok(Response::from_parts(head, body))
 }
 
-impl BegunBody {
+impl ResponseBody {
     fn read_ahead(&mut self) -> Result<(), hyper::Error> {
         // The reader learns of later data when it polls.
         let mut nobody = Context::from_waker(Waker::noop());
-        while !self.rest.is_end_stream() && self.came.bytes < AHEAD_MAX {
+        while !self.rest.is_end_stream() && self.progress.bytes < AHEAD_MAX {
             match Pin::new(&mut self.rest).poll_frame(&mut nobody) {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(None) => break,
                 Poll::Ready(Some(frame)) => {
                     let frame = frame?;
-                    self.came.add(&frame);
+                    self.progress.add(&frame);
                     self.ahead.push_back(frame);
                 }
             }
         }
-        self.is_whole = self.came.bytes < AHEAD_MAX || self.rest.is_end_stream();
+        self.is_whole = self.progress.bytes < AHEAD_MAX || self.rest.is_end_stream();
         Ok(())
     }
 }
 
-impl Body for BegunBody {
+impl Body for ResponseBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -101,8 +101,8 @@ impl Body for BegunBody {
         }
         let polled = Pin::new(&mut self.rest).poll_frame(cx);
         match &polled {
-            Poll::Ready(Some(Ok(frame))) => self.came.add(frame),
-            Poll::Ready(Some(Err(error))) => self.instance.sink.platform(self.came.defect(error)),
+            Poll::Ready(Some(Ok(frame))) => self.progress.add(frame),
+            Poll::Ready(Some(Err(error))) => self.instance.sink.platform(self.progress.defect(error)),
             Poll::Ready(None) | Poll::Pending => {}
         }
         polled
@@ -127,7 +127,7 @@ impl Body for BegunBody {
     }
 }
 
-impl Came {
+impl BodyProgress {
     fn add(&mut self, frame: &Frame<Bytes>) {
         self.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
     }
@@ -147,7 +147,7 @@ impl Came {
             (Some(ErrorKind::InvalidInput | ErrorKind::InvalidData), _) => format!(
                 "an answer's chunks are broken after {bytes} bytes ({cause}): each begins with its length in hex"
             ),
-            _ => format!("an answer broke off after {bytes} bytes ({cause})"),
+            _ => format!("a response ended after {bytes} bytes ({cause})"),
         }
     }
 }
@@ -161,7 +161,7 @@ fn kind(error: &hyper::Error) -> Option<ErrorKind> {
 impl Instance {
     /// Returns why an answer that has begun cannot be passed on. If its connection ended, waits briefly for the news
     /// that the process did.
-    async fn cut_short(&self, error: &hyper::Error, came: Came) -> ApiError {
+    async fn cut_short(&self, error: &hyper::Error, progress: BodyProgress) -> ApiError {
         let is_malformed = matches!(kind(error), Some(ErrorKind::InvalidInput | ErrorKind::InvalidData));
         if !is_malformed
             && let Some(why) = self.end_soon().await
@@ -169,6 +169,6 @@ impl Instance {
         {
             return why;
         }
-        self.invalid_response(came.defect(error))
+        self.invalid_response(progress.defect(error))
     }
 }

@@ -58,7 +58,7 @@ impl Booter {
         let spec = &instance.spec;
         let began = Instant::now();
         self.pauses.admit(spec, began)?;
-        let program = match &spec.manifest.image {
+        let program = match &spec.config.image {
             Some(_) => Program::of_image(spec, self.image_config(spec).await?),
             None => Program::of(spec),
         };
@@ -72,7 +72,7 @@ impl Booter {
 
     /// Returns whether the files of a version have the reaper. Those of versions built earlier have none.
     pub(crate) async fn has_reaper(&self, spec: &VersionSpec) -> bool {
-        let layer = match spec.manifest.image {
+        let layer = match spec.config.image {
             Some(_) => &spec.rootfs,
             None => &spec.layer,
         };
@@ -104,13 +104,15 @@ impl Booter {
 
     async fn boot_with(&self, instance: &Arc<Instance>, program: Program) -> Result<Arc<RunningInstance>, ApiError> {
         let spec = &instance.spec;
+        // The permit comes when they are here, as for restores: a slow store must not hold up other starts.
+        let files = instance.phase("files", self.isolator.fetch(instance)).await?;
         let turn = self.start_limiter.take(&instance.spec.function, StartKind::Booted);
         let permit = instance.phase("turn", turn).await;
         // Others may have failed meanwhile.
         self.pauses.admit(spec, Instant::now())?;
-        let isolated = instance
-            .phase("sandbox", self.isolator.isolate(instance, &instance.sandbox_name()))
-            .await?;
+        let name = instance.sandbox_name();
+        let isolated = instance.phase("sandbox", self.isolator.isolate_with(instance, &name, files));
+        let isolated = isolated.await?;
         // There is nothing to restore.
         if let Some(criu) = isolated.criu {
             criu.let_go();
@@ -123,7 +125,7 @@ impl Booter {
             env: program.env,
             cwd: program.cwd,
             // Without a snapshot every start is a boot, and a program may rely on them.
-            secrets: !spec.manifest.snapshot && !instance.secrets().is_empty(),
+            secrets: !spec.config.snapshot && !instance.secrets().is_empty(),
             open_files: OPEN_FILES,
             filter: self.filter.earlier().map(str::to_owned),
         };
@@ -151,19 +153,19 @@ impl Booter {
             ..
         } = isolated;
         let origin = MemoryOrigin::default();
-        let running = RunningInstance::new(sandbox, cgroup, &outputs, None, origin, &spec.manifest);
+        let running = RunningInstance::new(sandbox, cgroup, &outputs, None, origin, &spec.config);
         running.map_err(|e| unavailable("name the output pipes", &e))
     }
 
     async fn listening(&self, instance: &Instance, sandbox: &Arc<Sandbox>, cgroup: &Cgroup) -> Result<(), ApiError> {
         let mut state = sandbox.function_state();
-        let port = instance.spec.manifest.port;
+        let port = instance.spec.config.port;
         let knock = async {
             while sandbox.connect(port).await.is_err() {
                 tokio::time::sleep(KNOCK_EVERY).await;
             }
         };
-        let limit = instance.spec.manifest.boot_timeout();
+        let limit = instance.spec.config.boot_timeout();
         let said = tokio::select! {
             () = knock => return Ok(()),
             ended = state.wait_for(|s| *s != FunctionState::Alive) => {
@@ -186,12 +188,12 @@ impl Booter {
 
     /// Returns what to do if an image says that it listens on another port.
     async fn other_port(&self, spec: &VersionSpec) -> String {
-        if spec.manifest.image.is_none() {
+        if spec.config.image.is_none() {
             return String::new();
         }
-        let ports = self.image_config(spec).await.map(|config| config.ports);
+        let ports = self.image_config(spec).await.map(|image| image.ports);
         match ports.unwrap_or_default().as_slice() {
-            [port, ..] if *port != spec.manifest.port => {
+            [port, ..] if *port != spec.config.port => {
                 format!(", or set port = {port}, on which the image says that it listens")
             }
             _ => String::new(),
@@ -204,7 +206,7 @@ impl Booter {
         instance.sink.drained(DRAIN_LIMIT).await;
         let lines: Vec<String> = instance.sink.tail(usize::MAX).into_iter().map(|l| l.text).collect();
         let lacks = match missing::library(lines.iter().rev().map(String::as_str)) {
-            Some(library) => missing::advice(&self.store, &instance.spec.manifest, library).await + "; ",
+            Some(library) => missing::advice(&self.store, &instance.spec.config, library).await + "; ",
             None => String::new(),
         };
         let told = match lines.is_empty() {
@@ -220,7 +222,7 @@ impl Booter {
 
 /// Returns the path of the reaper inside a sandbox.
 fn reaper(spec: &VersionSpec) -> String {
-    let files = match spec.manifest.image {
+    let files = match spec.config.image {
         Some(_) => "/",
         None => "/app/",
     };

@@ -23,9 +23,7 @@ const FORGET_AT: usize = 256;
 /// A function's instance, as the caller of others.
 #[derive(Debug)]
 pub(crate) struct Caller {
-    /// The function.
     pub(crate) function: FunctionId,
-    /// The instance.
     pub(crate) instance: InstanceId,
     /// What led to its requests.
     pub(crate) chains: CallChains,

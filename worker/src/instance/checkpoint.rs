@@ -18,7 +18,7 @@ use rekindle_snapshotter::{
 };
 use rekindle_wire::SnapshotId;
 use rekindle_wire::api::Randomness;
-use rekindle_wire::manifest::ByteSize;
+use rekindle_wire::function_config::ByteSize;
 use rekindle_wire::processor::InstructionSets;
 
 use super::hooks::{Hook, call_hook};
@@ -131,13 +131,13 @@ impl Checkpointer {
     pub async fn prepare(
         &self,
         instance: &Arc<Instance>,
-        parts: &Arc<RunningInstance>,
+        running: &Arc<RunningInstance>,
     ) -> Result<BeforeSnapshot, CheckpointError> {
         if !instance.secrets().is_empty() {
             return Err(CheckpointError::Secrets);
         }
         let started = Instant::now();
-        let answer = call_hook(instance, parts, Hook::BeforeSnapshot).await;
+        let answer = call_hook(instance, running, Hook::BeforeSnapshot).await;
         // A function's own hook may return anything.
         let answer = serde_json::from_slice(&answer.map_err(CheckpointError::Hook)?).unwrap_or_default();
         self.metrics.capture_phase("hook", started.elapsed());
@@ -151,25 +151,25 @@ impl Checkpointer {
     pub async fn checkpoint(
         &self,
         instance: &Arc<Instance>,
-        parts: &Arc<RunningInstance>,
+        running: &Arc<RunningInstance>,
         origin: Origin,
         answer: BeforeSnapshot,
     ) -> Result<Published, CheckpointError> {
-        parts.client.close_idle();
-        quiet(parts, QUIET_LIMIT).await;
+        running.client.close_idle();
+        quiet(running, QUIET_LIMIT).await;
         // Nobody else makes images of an instance that is not live yet.
         let alone = Arc::clone(&instance.images).acquire_owned().await.ok();
         // Dropped after the directory, whose files count as the sandbox's memory.
-        let _room = RoomForImages::give(instance, parts, alone);
+        let _room = RoomForImages::give(instance, running, alone);
         // An unreadable value counts as small, which is the usual case.
-        let memory = parts.cgroup.memory_current().unwrap_or(0);
+        let memory = running.cgroup.memory_current().unwrap_or(0);
         let path = self.dump_dirs.choose(memory).join(format!("dump-{}", instance.id));
-        let oom_kills = || parts.cgroup.oom_kills().unwrap_or(0);
+        let oom_kills = || running.cgroup.oom_kills().unwrap_or(0);
         let killed_before = oom_kills();
         let mut pauses = PAUSES_MS.iter();
         let (dir, dumped) = loop {
             let dir = DumpDir::make(&path).map_err(|e| CheckpointError::Directory(path.clone(), e))?;
-            let error = match self.dump(instance, parts, &dir).await {
+            let error = match self.dump(instance, running, &dir).await {
                 Ok(dumped) => break (dir, dumped),
                 Err(error) => error,
             };
@@ -192,7 +192,7 @@ impl Checkpointer {
         let meta = CaptureMeta {
             id: SnapshotId::generate(),
             origin,
-            base: parts.base.get().cloned(),
+            base: running.base.get().cloned(),
             seal: self.keys.of_namespace(instance.spec.function.namespace()),
             frozen_ms: frozen.as_secs_f64() * 1e3,
             criu: self.criu.version(),
@@ -221,12 +221,12 @@ impl Checkpointer {
     async fn dump(
         &self,
         instance: &Instance,
-        parts: &Arc<RunningInstance>,
+        running: &Arc<RunningInstance>,
         dir: &DumpDir,
     ) -> Result<Dumped<()>, CheckpointError> {
-        let criu = DumpingCriu::start(&self.criu, &parts.sandbox, &parts.cgroup, dir.path()).await?;
+        let criu = DumpingCriu::start(&self.criu, &running.sandbox, &running.cgroup, dir.path()).await?;
         let notes = CaptureNotes {
-            pipes: parts.pipes.clone(),
+            pipes: running.pipes.clone(),
             generators: Vec::new(),
             after_restore: None,
             instruction_sets: self.instruction_sets,
@@ -235,15 +235,15 @@ impl Checkpointer {
             file_numbers: FileNumbers::default(),
         };
         let dump = Dump {
-            expected: expected(FUNCTION_UID, &parts.pipes, instance.spec.manifest.image.is_some()),
+            expected: expected(FUNCTION_UID, &running.pipes, instance.spec.config.image.is_some()),
             after: AfterDump::Run,
             templates: Vec::new(),
             parent: None,
         };
-        let (parts, runtime) = (Arc::clone(parts), tokio::runtime::Handle::current());
+        let (running, runtime) = (Arc::clone(running), tokio::runtime::Handle::current());
         let dumping = tokio::task::spawn_blocking(move || {
             let edit = |dir: &Path| Ok(notes.write(dir)?);
-            criu.dump(&parts.sandbox, &parts.cgroup, dump, &runtime, edit, || ())
+            criu.dump(&running.sandbox, &running.cgroup, dump, &runtime, edit, || ())
         });
         let dumped = dumping.await??;
         if dumped.saved.unreached > 0 {
@@ -281,9 +281,9 @@ async fn note_what_was_found(
 
 /// Waits until none of the worker's connections is open inside the sandbox, up to `limit`. They come over the loopback
 /// to the function's port. Other connections stay: copies get those of the function to itself, and find others closed.
-pub(crate) async fn quiet(parts: &RunningInstance, limit: Duration) {
-    let tables = ["tcp", "tcp6"].map(|t| format!("/proc/{}/net/{t}", parts.sandbox.init_pid()));
-    let port = parts.client.port();
+pub(crate) async fn quiet(running: &RunningInstance, limit: Duration) {
+    let tables = ["tcp", "tcp6"].map(|t| format!("/proc/{}/net/{t}", running.sandbox.init_pid()));
+    let port = running.client.port();
     // This must not run on a thread that serves requests: a function with many connections makes these tables
     // arbitrarily long.
     let waiting = tokio::task::spawn_blocking(move || {

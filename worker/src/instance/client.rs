@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use hyper_util::rt::TokioIo;
 use rekindle_relay::{ConnectionPool, HeadLimits, Http2Connections, KeepAlive, Reply, SendError, StreamLimits};
-use rekindle_wire::manifest::{Manifest, Protocol};
+use rekindle_wire::function_config::{FunctionConfig, Protocol};
 
 use crate::host::sandbox::Sandbox;
 
@@ -36,17 +36,17 @@ impl FunctionClient {
         self.port
     }
 
-    /// Creates a client with no connection, for the function in the sandbox that this manifest describes.
-    pub fn new(sandbox: &Arc<Sandbox>, manifest: &Manifest) -> Self {
+    /// Creates a client with no connection, for the function in the sandbox that this config describes.
+    pub fn new(sandbox: &Arc<Sandbox>, config: &FunctionConfig) -> Self {
         let limits = HeadLimits::FUNCTION;
         Self {
             sandbox: Arc::clone(sandbox),
-            port: manifest.port,
-            connections: match manifest.protocol {
+            port: config.port,
+            connections: match config.protocol {
                 Protocol::Http1 => {
                     let pool = ConnectionPool::new(limits, KeepAlive::Timeout);
                     // Handlers are served by the platform's own programs, which read bodies to their ends.
-                    Connections::Http1(match manifest.streams() {
+                    Connections::Http1(match config.streams() {
                         true => pool.without_reuse_after_bodies(),
                         false => pool,
                     })

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rekindle_init::protocol::ExitCause;
-use rekindle_wire::manifest::ByteSize;
+use rekindle_wire::function_config::ByteSize;
 use rekindle_wire::{ApiError, ErrorCode};
 use tokio::sync::watch;
 
@@ -33,11 +33,11 @@ impl Supervisor {
         }
     }
 
-    /// Sets the parts of `instance`, which begins to accept requests, and watches for its end. Tears the parts down if
+    /// Makes `instance` ready with what runs of it: it begins to accept requests. Watches for its end. Tears it down if
     /// it was asked to stop in the meantime.
-    pub async fn ready(self: &Arc<Self>, instance: &Arc<Instance>, parts: Arc<RunningInstance>) {
-        let (renewals, ended) = (instance.renewals(), parts.sandbox.function_state());
-        match instance.become_ready(parts) {
+    pub async fn ready(self: &Arc<Self>, instance: &Arc<Instance>, running: Arc<RunningInstance>) {
+        let (renewals, ended) = (instance.renewals(), running.sandbox.function_state());
+        match instance.become_ready(running) {
             Ok(()) => {
                 self.instances.changed.notify_one();
                 tokio::spawn(Arc::clone(self).watch_end(Arc::clone(instance), renewals, ended));
@@ -46,8 +46,8 @@ impl Supervisor {
         }
     }
 
-    /// Waits until the first process of the instance's parts ends, reports why, and removes the instance from the
-    /// worker. Does neither if the instance has been renewed since, more than `renewals` times.
+    /// Waits until the instance's first process ends, reports why, and removes the instance from the worker. Does
+    /// neither if the instance has been renewed since, more than `renewals` times.
     async fn watch_end(
         self: Arc<Self>,
         instance: Arc<Instance>,
@@ -58,27 +58,27 @@ impl Supervisor {
             Ok(state) => *state,
             Err(_) => FunctionState::SandboxGone,
         };
-        let Some(parts) = instance.ended(renewals, state) else {
+        let Some(running) = instance.ended(renewals, state) else {
             return;
         };
-        if let Some(parts) = parts {
-            let error = instance.verdict().unwrap_or_else(|| cause(&instance, &parts, state));
+        if let Some(running) = running {
+            let error = instance.verdict().unwrap_or_else(|| cause(&instance, &running, state));
             instance.sink.platform(&error.message);
             if let (ErrorCode::SnapshotLost, Some(snapshot)) = (error.code, &instance.spec.snapshot) {
                 self.snapshots.forget(snapshot);
                 self.damage.examine(&instance, snapshot);
             }
             instance.tell_end(error);
-            parts.tear_down().await;
+            running.tear_down().await;
         }
         self.instances.remove_this(&instance);
     }
 }
 
-fn cause(instance: &Instance, parts: &RunningInstance, state: FunctionState) -> ApiError {
-    let oom_kills = instance.oom_kills(parts);
+fn cause(instance: &Instance, running: &RunningInstance, state: FunctionState) -> ApiError {
+    let oom_kills = instance.oom_kills(running);
     if oom_kills > 0 && may_be_an_oom_kill(state) {
-        let limit = instance.spec.manifest.memory;
+        let limit = instance.spec.config.memory;
         return ApiError::new(
             ErrorCode::FunctionOutOfMemory,
             format!("the function used more than its memory limit of {limit} and was killed; raise memory in fn.toml"),
@@ -111,7 +111,7 @@ fn cause(instance: &Instance, parts: &RunningInstance, state: FunctionState) -> 
 /// processes were killed at the memory limit.
 pub(crate) fn ended_before(what: &str, instance: &Instance, state: FunctionState, oom_kills: u64) -> String {
     if oom_kills > 0 && may_be_an_oom_kill(state) {
-        let limit = instance.spec.manifest.memory;
+        let limit = instance.spec.config.memory;
         return format!(
             "used more than its memory limit of {limit} and was killed before {what}; raise memory in fn.toml"
         );

@@ -5,9 +5,9 @@ use std::time::Duration;
 use axum::body::Body;
 use bytes::Bytes;
 use rekindle_relay::SendError;
+use rekindle_wire::function_config::{Interface, Runtime};
 use rekindle_wire::headers::{HOOK_PREFIX, RESEEDED};
 use rekindle_wire::internal::VersionSpec;
-use rekindle_wire::manifest::{Interface, Runtime};
 use tracing::{Instrument as _, Span};
 
 use super::client::own_url;
@@ -30,11 +30,11 @@ pub enum Hook {
 
 /// Returns the path to call for a hook, if the function has one.
 fn hook_path(spec: &VersionSpec, hook: Hook) -> Option<String> {
-    let manifest = &spec.manifest;
-    let has_own = manifest.runtime == Runtime::Http && manifest.interface == Interface::Http;
+    let config = &spec.config;
+    let has_own = config.runtime == Runtime::Http && config.interface == Interface::Http;
     match (has_own, hook) {
-        (true, Hook::BeforeSnapshot) => manifest.hooks.before_snapshot.clone(),
-        (true, Hook::AfterRestore) => manifest.hooks.after_restore.clone(),
+        (true, Hook::BeforeSnapshot) => config.hooks.before_snapshot.clone(),
+        (true, Hook::AfterRestore) => config.hooks.after_restore.clone(),
         (_, Hook::BeforeSnapshot) => Some(format!("{HOOK_PREFIX}before-snapshot")),
         (_, Hook::AfterRestore) => Some(format!("{HOOK_PREFIX}after-restore")),
     }
@@ -44,7 +44,7 @@ fn hook_path(spec: &VersionSpec, hook: Hook) -> Option<String> {
 ///
 /// # Errors
 /// Returns the function's response if it is an error, or says that there was none.
-pub async fn call_hook(instance: &Instance, parts: &RunningInstance, hook: Hook) -> Result<Bytes, String> {
+pub async fn call_hook(instance: &Instance, running: &RunningInstance, hook: Hook) -> Result<Bytes, String> {
     let Some(path) = hook_path(&instance.spec, hook) else {
         return Ok(Bytes::new());
     };
@@ -58,18 +58,20 @@ pub async fn call_hook(instance: &Instance, parts: &RunningInstance, hook: Hook)
         http.response.status_code = tracing::field::Empty,
         otel.status_code = tracing::field::Empty,
     );
-    let called = send_hook(instance, parts, &path, &span).instrument(span.clone()).await;
+    let called = send_hook(instance, running, &path, &span)
+        .instrument(span.clone())
+        .await;
     if called.is_err() {
         span.record("otel.status_code", "ERROR");
     }
     called
 }
 
-async fn send_hook(instance: &Instance, parts: &RunningInstance, path: &str, span: &Span) -> Result<Bytes, String> {
+async fn send_hook(instance: &Instance, running: &RunningInstance, path: &str, span: &Span) -> Result<Bytes, String> {
     let mut request = http::Request::post(own_url(path))
         .header(http::header::CONTENT_LENGTH, 0)
         .header(rekindle_wire::headers::INSTANCE, instance.id.as_str());
-    let reseeded = parts.snapshot.as_ref().map(|snapshot| snapshot.notes.reseeded());
+    let reseeded = running.snapshot.as_ref().map(|snapshot| snapshot.notes.reseeded());
     if let Some(reseeded) = reseeded.filter(|kinds| !kinds.is_empty()) {
         request = request.header(RESEEDED, reseeded);
     }
@@ -77,7 +79,7 @@ async fn send_hook(instance: &Instance, parts: &RunningInstance, path: &str, spa
     let mut request = request.map_err(|e| format!("hook {path}: {e}"))?;
     rekindle_telemetry::inject_span(span, request.headers_mut());
     let exchange = async {
-        let answer = parts.client.send(request).await?;
+        let answer = running.client.send(request).await?;
         let status = answer.status();
         // Reading the body to its end lets the connection be reused. A longer body closes the connection.
         let body = axum::body::to_bytes(Body::new(answer.into_body()), HOOK_BODY_MAX).await;

@@ -18,7 +18,7 @@ use rekindle_wire::{ApiError, ErrorCode, InstanceId, headers};
 use tokio::time::Instant as Deadline;
 use tracing::{Instrument, Span};
 
-use super::answer_start::{self, BegunBody};
+use super::answer_start::{self, ResponseBody};
 use super::inward::{deadline, inward, is_hook};
 use super::lifecycle::{Instance, gone};
 use super::overdue;
@@ -110,14 +110,14 @@ impl Invoker {
             .headers()
             .get(headers::LEASE)
             .map(|v| v.to_str().unwrap_or_default());
-        if is_hook(&instance.spec.manifest.hooks, &path) {
+        if is_hook(&instance.spec.config.hooks, &path) {
             let message = format!(
                 "{path:?} is a hook of {}: only the platform calls it",
                 instance.spec.function
             );
             return Err(ApiError::new(ErrorCode::NotFound, message));
         }
-        let (mut in_flight, first) = match instance.usage.enter(instance.spec.manifest.concurrency, lease) {
+        let (mut in_flight, first) = match instance.usage.enter(instance.spec.config.concurrency, lease) {
             Entry::Entered(in_flight, first) => (in_flight, first),
             Entry::Full => return Err(busy()),
             Entry::Fenced => return Err(fenced()),
@@ -131,19 +131,19 @@ impl Invoker {
             false => Span::none(),
         };
         let entered = Instant::now();
-        let start_limit = start_limit(instance.spec.manifest.boot_timeout());
+        let start_limit = start_limit(instance.spec.config.boot_timeout());
         let start_by = last.min(Deadline::now() + start_limit);
-        let fresh = instance.spec.manifest.fresh;
-        let parts = if fresh {
+        let fresh = instance.spec.config.fresh;
+        let running = if fresh {
             let unused = renew::unused(&self.starter, &instance, start_by).instrument(waiting);
-            let (parts, renewal) = unused.await?;
+            let (running, renewal) = unused.await?;
             in_flight.drop_after(renewal);
-            parts
+            running
         } else {
             instance.until_ready(start_by).instrument(waiting).await?
         };
         let waited = entered.elapsed();
-        let thawed = instance.unpark(&parts).await?;
+        let thawed = instance.unpark(&running).await?;
         if let Some(took) = thawed {
             self.metrics.thawed(took);
             self.instances.changed.notify_one();
@@ -158,13 +158,13 @@ impl Invoker {
         span.record("faas.start", kind.as_str());
         span.record("faas.coldstart", kind.is_cold());
         // The function's timeout begins now. The duration of its start is the platform's.
-        let deadline = last.min(Deadline::now() + instance.spec.manifest.timeout());
+        let deadline = last.min(Deadline::now() + instance.spec.config.timeout());
         in_flight.is_chained(instance.chains.enter(request.headers(), deadline));
         let request = inward(request, &path, &instance, entered.elapsed(), deadline)?;
         let exchange = Exchange {
             invoker: self,
             instance,
-            parts,
+            running,
             in_flight,
             first,
             start,
@@ -178,7 +178,7 @@ impl Invoker {
     /// Records the pages that a restored instance touched before its first response: they belong to the snapshot's
     /// working set.
     fn record_working_set(self: &Arc<Self>, instance: &Instance) {
-        let Some(snapshot) = instance.parts().and_then(|parts| record_touched(&parts)) else {
+        let Some(snapshot) = instance.running().and_then(|running| record_touched(&running)) else {
             return;
         };
         let invoker = Arc::clone(self);
@@ -231,7 +231,7 @@ enum Start {
 struct Exchange {
     invoker: Arc<Invoker>,
     instance: Arc<Instance>,
-    parts: Arc<RunningInstance>,
+    running: Arc<RunningInstance>,
     in_flight: InFlight,
     /// Whether it is the first request in this instance.
     first: bool,
@@ -243,7 +243,7 @@ struct Exchange {
 impl Exchange {
     async fn run(self, mut request: Request<Body>) -> Result<Response<Body>, ApiError> {
         let sent = Instant::now();
-        let parts = self.parts;
+        let running = self.running;
         let near = request.extensions_mut().remove::<OnUpgrade>();
         let may_change = request.headers().contains_key(UPGRADE);
         // The span lasts until the first byte of the response.
@@ -262,7 +262,7 @@ impl Exchange {
             span.record("otel.status_code", "ERROR");
             span.record("error.type", why);
         };
-        let mut sending = Box::pin(async move { parts.client.send(request).await });
+        let mut sending = Box::pin(async move { running.client.send(request).await });
         let answered = tokio::time::timeout_at(self.deadline, &mut sending)
             .instrument(span.clone())
             .await;
@@ -280,7 +280,7 @@ impl Exchange {
             }
             Err(_) => {
                 failed_as("timeout");
-                let limit = self.instance.spec.manifest.timeout();
+                let limit = self.instance.spec.config.timeout();
                 let seconds = limit.as_secs_f64();
                 let said = format!("an invocation did not answer within its timeout of {seconds} s");
                 self.instance.sink.platform(said);
@@ -318,7 +318,7 @@ impl Exchange {
         self.invoker
             .metrics
             .invoked(&self.instance.spec.function, kind, function);
-        if self.first || self.instance.spec.manifest.fresh {
+        if self.first || self.instance.spec.config.fresh {
             self.invoker.record_working_set(&self.instance);
         }
         let mut answer = outward(answer, &self.instance, self.start, function);
@@ -342,7 +342,7 @@ impl Exchange {
 
 /// The response that changes the protocol of a connection. A gateway on another host is joined here; one in this
 /// process gets the function's end.
-fn changed(answer: Response<BegunBody>, tunnel: Tunnel, near: Option<OnUpgrade>) -> Response<Body> {
+fn changed(answer: Response<ResponseBody>, tunnel: Tunnel, near: Option<OnUpgrade>) -> Response<Body> {
     let mut answer = answer.map(|_| Body::empty());
     match near {
         None => drop(answer.extensions_mut().insert(tunnel)),
@@ -383,11 +383,11 @@ fn how(instance: &Instance, start: Option<Start>) -> StartKind {
 
 /// Builds the response that the gateway receives.
 fn outward(
-    answer: Response<BegunBody>,
+    answer: Response<ResponseBody>,
     instance: &Instance,
     start: Option<Start>,
     function: Duration,
-) -> Response<BegunBody> {
+) -> Response<ResponseBody> {
     let (mut head, body) = answer.into_parts();
     strip_hop_by_hop_but_upgrade(&mut head.headers);
     // Only the platform may set this header.
@@ -426,21 +426,21 @@ fn outward(
 
 /// Ends the recording of the pages that a restored instance touches. Returns its snapshot if its working set is to be
 /// stored.
-pub(crate) fn record_touched(parts: &RunningInstance) -> Option<Arc<OpenSnapshot>> {
-    let (Some(pager), Some(snapshot), Some(begun)) = (&parts.pager, &parts.snapshot, parts.working_set) else {
+pub(crate) fn record_touched(running: &RunningInstance) -> Option<Arc<OpenSnapshot>> {
+    let (Some(pager), Some(snapshot), Some(begun)) = (&running.pager, &running.snapshot, running.working_set) else {
         return None;
     };
     record_first_fault(pager);
     let touched = pager.take_working_set();
     let faults = pager.stats().faults.load(Ordering::Relaxed);
-    let written = |pages: &[PageRef]| parts.sandbox.written(pages);
+    let written = |pages: &[PageRef]| running.sandbox.written(pages);
     let is_unsent = snapshot.record(begun, &touched, written, faults);
-    note_file_pages(parts, snapshot);
+    note_file_pages(running, snapshot);
     is_unsent.then(|| Arc::clone(snapshot))
 }
 
 /// Notes, at the first response of this host's first copy, which pages of files it has touched.
-fn note_file_pages(parts: &RunningInstance, snapshot: &OpenSnapshot) {
+fn note_file_pages(running: &RunningInstance, snapshot: &OpenSnapshot) {
     if snapshot.file_pages.get().is_some() {
         return;
     }
@@ -449,7 +449,7 @@ fn note_file_pages(parts: &RunningInstance, snapshot: &OpenSnapshot) {
     };
     let paged = || layout.mapped.iter().chain(&layout.anonymous);
     let is_paged = |page: PageRef| paged().any(|range| range.contains(page));
-    match FilePages::of(parts.sandbox.init_pid(), &snapshot.template.pids(), is_paged) {
+    match FilePages::of(running.sandbox.init_pid(), &snapshot.template.pids(), is_paged) {
         Ok(found) => {
             tracing::debug!(snapshot = %snapshot.id, blocks = found.count(), "pages of files are known");
             // Whoever else has noted them has noted the same.

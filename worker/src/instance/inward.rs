@@ -6,7 +6,7 @@ use axum::body::Body;
 use http::{HeaderMap, HeaderValue, Request, Uri};
 use percent_encoding::percent_decode_str;
 use rekindle_relay::{shorten_call_timeout, strip_hop_by_hop_but_upgrade, strip_named};
-use rekindle_wire::manifest::{Hooks, Protocol};
+use rekindle_wire::function_config::{Hooks, Protocol};
 use rekindle_wire::{ApiError, ErrorCode, headers};
 use tokio::time::Instant as Deadline;
 
@@ -88,7 +88,7 @@ pub(super) fn inward(
     strip_named(&mut head.headers, |name| name.starts_with("x-rekindle-"));
     strip_hop_by_hop_but_upgrade(&mut head.headers);
     shorten_call_timeout(&mut head.headers, waited);
-    if instance.spec.manifest.protocol == Protocol::Http1 {
+    if instance.spec.config.protocol == Protocol::Http1 {
         head.headers.remove(http::header::TE);
         if http_body::Body::size_hint(&body).exact().is_none() {
             // Set explicitly, because a GET would otherwise lose its body.

@@ -6,9 +6,9 @@ use std::sync::{Arc, LazyLock};
 
 use rekindle_init::protocol::{self, Machine, Setup};
 use rekindle_wire::ApiError;
-use rekindle_wire::api::StartKind;
+use rekindle_wire::api::{LogStream, StartKind};
+use rekindle_wire::function_config::Network;
 use rekindle_wire::internal::VersionSpec;
-use rekindle_wire::manifest::Network;
 
 use super::callers::Callers;
 use super::lifecycle::Instance;
@@ -18,7 +18,7 @@ use crate::host::cgroup::{Cgroups, Limits};
 use crate::host::network::resolv_conf;
 use crate::host::sandbox::pool::SandboxPool;
 use crate::host::sandbox::{Furniture, IsolatedProcess, Output};
-use crate::layers::Layers;
+use crate::layers::{LayerUse, Layers};
 
 /// Maximum number of processes and threads of an instance.
 const PIDS_MAX: u64 = 512;
@@ -27,12 +27,12 @@ const OVERHEAD: u64 = 16 << 20;
 
 /// Returns the memory limit of a sandbox of this version, in bytes.
 pub fn memory_limit(spec: &VersionSpec) -> u64 {
-    spec.manifest.memory.0 + OVERHEAD
+    spec.config.memory.0 + OVERHEAD
 }
 
 /// Returns the size limit of the sandbox's `/dev/shm`, in bytes.
 pub fn shm_limit(spec: &VersionSpec) -> u64 {
-    (spec.manifest.memory.0 / 4).max(1 << 20)
+    (spec.config.memory.0 / 4).max(1 << 20)
 }
 
 /// Returns the number of processors that the sandbox appears to have: enough for its share, and no more than the host
@@ -41,7 +41,7 @@ pub fn processors(spec: &VersionSpec) -> u32 {
     static HOST: LazyLock<f64> =
         LazyLock::new(|| std::thread::available_parallelism().map_or(1.0, |count| count.get() as f64));
     // The cast saturates: no share is too large for the type.
-    spec.manifest.cpu.ceil().min(*HOST).max(1.0) as u32
+    spec.config.cpu.ceil().min(*HOST).max(1.0) as u32
 }
 
 /// Takes sandboxes for instances.
@@ -61,20 +61,28 @@ pub struct Isolator {
 }
 
 impl Isolator {
-    /// Takes a sandbox for `instance` and gives its control group the name `group`.
+    /// Fetches the instance's files and takes a sandbox for it, as `isolate_with` does.
     ///
     /// # Errors
-    /// Returns what the host refuses, as a fault of the platform.
+    /// The same as those of both.
     pub async fn isolate(&self, instance: &Instance, group: &str) -> Result<IsolatedProcess, ApiError> {
+        let files = self.fetch(instance).await?;
+        self.isolate_with(instance, group, files).await
+    }
+
+    /// Fetches the instance's files: its root filesystem and its layer, in this order.
+    ///
+    /// # Errors
+    /// Returns an error when one cannot be fetched or unpacked.
+    pub(super) async fn fetch(&self, instance: &Instance) -> Result<[LayerUse; 2], ApiError> {
         let spec = &instance.spec;
         let records_files = instance.records_files.load(Ordering::Relaxed);
-        let is_restored = *instance.kind.lock() == StartKind::Restored;
         let image = spec
-            .manifest
+            .config
             .image
             .as_ref()
             .and(spec.snapshot.as_ref())
-            .filter(|_| is_restored);
+            .filter(|_| is_restored(instance));
         let rootfs = async {
             match image {
                 Some(_) if records_files => Box::pin(self.layers.get_recorded(&spec.rootfs)).await,
@@ -84,27 +92,41 @@ impl Isolator {
         };
         let (rootfs, app) = tokio::try_join!(rootfs, self.layers.get(&spec.layer))
             .map_err(|e| unavailable("fetch the function's files", &e))?;
+        Ok([rootfs, app])
+    }
+
+    /// Takes a sandbox with these files for `instance` and gives its control group the name `group`.
+    ///
+    /// # Errors
+    /// Returns what the host refuses, as a fault of the platform.
+    pub(super) async fn isolate_with(
+        &self,
+        instance: &Instance,
+        group: &str,
+        [rootfs, app]: [LayerUse; 2],
+    ) -> Result<IsolatedProcess, ApiError> {
+        let spec = &instance.spec;
         let limits = Limits {
             memory_bytes: memory_limit(spec),
-            cpu_cores: spec.manifest.cpu,
+            cpu_cores: spec.config.cpu,
             pids: PIDS_MAX,
         };
-        let egress = spec.manifest.network == Network::Egress;
+        let egress = spec.config.network == Network::Egress;
         let layers = protocol::Layers {
             rootfs: rootfs.path().to_owned(),
             app: app.path().to_owned(),
         };
         let setup = Setup {
             hostname: spec.function.name().to_owned(),
-            tmp_bytes: spec.manifest.tmp.0,
+            tmp_bytes: spec.config.tmp.0,
             shm_bytes: shm_limit(spec),
-            root_bytes: spec.manifest.image.as_ref().map(|_| spec.manifest.memory.0),
+            root_bytes: spec.config.image.as_ref().map(|_| spec.config.memory.0),
             resolv_conf: (egress && self.has_egress).then(resolv_conf),
             machine: Machine {
-                memory_bytes: spec.manifest.memory.0,
+                memory_bytes: spec.config.memory.0,
                 processors: processors(spec),
             },
-            secrets: !spec.manifest.secrets.is_empty(),
+            secrets: !spec.config.secrets.is_empty(),
         };
         let furniture = Furniture::new(layers, setup, egress, [rootfs.clone(), app.clone()]);
         let ready = self.pool.take_furnished(&furniture);
@@ -130,11 +152,15 @@ impl Isolator {
         }
         // Layers cannot be evicted while a sandbox waits with them.
         let layers = self.layers.usage();
-        if is_restored && !records_files && layers.bytes * 2 <= layers.limit_bytes {
+        let records_files = instance.records_files.load(Ordering::Relaxed);
+        if is_restored(instance) && !records_files && layers.bytes * 2 <= layers.limit_bytes {
             self.pool.furnish_more(furniture);
         }
         let [stdout, stderr] = empty.outputs;
-        let outputs = [output(instance, "stdout", stdout)?, output(instance, "stderr", stderr)?];
+        let outputs = [
+            output(instance, LogStream::Stdout, stdout)?,
+            output(instance, LogStream::Stderr, stderr)?,
+        ];
         let isolated = IsolatedProcess {
             sandbox: empty.sandbox,
             outputs,
@@ -155,9 +181,14 @@ impl Isolator {
     }
 }
 
+/// Returns whether the instance starts from its version's snapshot.
+fn is_restored(instance: &Instance) -> bool {
+    *instance.kind.lock() == StartKind::Restored
+}
+
 fn output(
     instance: &Instance,
-    stream: &'static str,
+    stream: LogStream,
     (read_end, write_end): (OwnedFd, OwnedFd),
 ) -> Result<Output, ApiError> {
     instance

@@ -62,10 +62,10 @@ pub struct Instance {
     /// Destination of its output.
     pub sink: Sink,
     stage: watch::Sender<InstanceStage>,
-    parts: Mutex<Option<Arc<RunningInstance>>>,
-    /// How many parts it has had before these. Changes with them.
+    running: Mutex<Option<Arc<RunningInstance>>>,
+    /// How often it was renewed. Changes with `running`.
     renewals: AtomicU64,
-    /// The sandbox that it is being started in. A stop kills this sandbox if the instance has no parts yet.
+    /// The sandbox that it is being started in. A stop kills this sandbox if the instance does not run yet.
     starting_in: Mutex<Weak<Sandbox>>,
     /// The values that it was given. One that has any is never published.
     pub(super) secrets: Mutex<Arc<[Secret]>>,
@@ -87,7 +87,7 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Creates an instance that has no parts yet.
+    /// Creates an instance that does not run yet.
     pub fn new(id: InstanceId, spec: VersionSpec, kind: StartKind, sink: Sink) -> Arc<Self> {
         Arc::new(Self {
             id,
@@ -101,7 +101,7 @@ impl Instance {
             images: Arc::new(Semaphore::new(1)),
             sink,
             stage: watch::Sender::new(InstanceStage::Starting),
-            parts: Mutex::new(None),
+            running: Mutex::new(None),
             renewals: AtomicU64::new(0),
             starting_in: Mutex::default(),
             secrets: Mutex::default(),
@@ -131,9 +131,9 @@ impl Instance {
         Box::new(move |name, took| instance.inner_phases.lock().push((name, took)))
     }
 
-    /// Returns its parts; `None` before it runs and after it has ended.
-    pub fn parts(&self) -> Option<Arc<RunningInstance>> {
-        self.parts.lock().clone()
+    /// Returns what runs; `None` before it runs and after it has ended.
+    pub fn running(&self) -> Option<Arc<RunningInstance>> {
+        self.running.lock().clone()
     }
 
     /// Records the layers that its sandbox has mounted. They stay as long as the instance does.
@@ -162,22 +162,22 @@ impl Instance {
         matches!(&*self.stage.borrow(), InstanceStage::Starting)
     }
 
-    /// Sets its parts and begins to accept requests. Returns the parts if it was asked to stop in the meantime.
-    pub(super) fn become_ready(&self, parts: Arc<RunningInstance>) -> Result<(), Arc<RunningInstance>> {
-        let oom_kills = parts.cgroup.oom_kills().unwrap_or(0);
+    /// Begins to accept requests with what runs now. Returns it if the instance was asked to stop in the meantime.
+    pub(super) fn become_ready(&self, running: Arc<RunningInstance>) -> Result<(), Arc<RunningInstance>> {
+        let oom_kills = running.cgroup.oom_kills().unwrap_or(0);
         self.oom_kills_before.store(oom_kills, Ordering::Relaxed);
         self.usage.touch();
-        let mut parts = Some(parts);
+        let mut running = Some(running);
         self.stage.send_if_modified(|stage| {
             let starting = matches!(stage, InstanceStage::Starting);
             if starting {
-                *self.parts.lock() = parts.take();
+                *self.running.lock() = running.take();
                 self.start_took.lock().get_or_insert(self.created.elapsed());
                 *stage = InstanceStage::Ready;
             }
             starting
         });
-        parts.map_or(Ok(()), Err)
+        running.map_or(Ok(()), Err)
     }
 
     /// Returns the name of the next sandbox: that of the one before may still be in use.
@@ -198,8 +198,8 @@ impl Instance {
         let mut taken = None;
         self.stage.send_if_modified(|stage| {
             if matches!(stage, InstanceStage::Ready | InstanceStage::Parked) {
-                let mut parts = self.parts.lock();
-                taken = parts.take_if(|parts| parts.is_used());
+                let mut running = self.running.lock();
+                taken = running.take_if(|running| running.is_used());
                 if taken.is_some() {
                     // A verdict was on the copy that goes.
                     drop(self.verdict.lock().take());
@@ -213,27 +213,27 @@ impl Instance {
         taken
     }
 
-    /// Returns how many parts it has had before the present ones.
+    /// Returns how often it was renewed.
     pub(super) fn renewals(&self) -> u64 {
         self.renewals.load(Ordering::Relaxed)
     }
 
-    /// Ends it because the processes of its parts have ended like this, and takes these out; the inner `None` if they
-    /// were taken before. Returns `None`, and changes nothing, if it has been renewed since, more than `renewals`
+    /// Ends it because its processes have ended like this, and takes out what ran; the inner `None` if that was
+    /// taken before. Returns `None`, and changes nothing, if it has been renewed since, more than `renewals`
     /// times.
     pub(super) fn ended(&self, renewals: u64, end: FunctionState) -> Option<Option<Arc<RunningInstance>>> {
-        let parts = {
-            let mut parts = self.parts.lock();
+        let running = {
+            let mut running = self.running.lock();
             if self.renewals() != renewals {
                 return None;
             }
-            if parts.is_some() {
+            if running.is_some() {
                 self.end.get_or_init(|| end);
             }
-            parts.take()
+            running.take()
         };
         self.usage.close();
-        Some(parts)
+        Some(running)
     }
 
     /// Returns how its first process ended, if it did after it was ready and the platform was not ending it.
@@ -242,9 +242,9 @@ impl Instance {
     }
 
     /// Returns how many processes the kernel has killed at the memory limit since it became ready.
-    pub(super) fn oom_kills(&self, parts: &RunningInstance) -> u64 {
+    pub(super) fn oom_kills(&self, running: &RunningInstance) -> u64 {
         let before = self.oom_kills_before.load(Ordering::Relaxed);
-        parts.cgroup.oom_kills().unwrap_or(0).saturating_sub(before)
+        running.cgroup.oom_kills().unwrap_or(0).saturating_sub(before)
     }
 
     /// Returns why the platform is killing it, if it is.
@@ -275,7 +275,7 @@ impl Instance {
     /// success. Returns whether the instance runs now. Changes nothing if it has been renewed since: another start is
     /// under way.
     pub fn settle(&self, renewals: u64) -> bool {
-        let message = "the start of the instance broke off; look at the worker's log";
+        let message = "the start of the instance was interrupted; see the worker's log";
         let (mut broke_off, mut runs) = (false, true);
         self.stage.send_if_modified(|stage| {
             if self.renewals() != renewals {
@@ -311,12 +311,12 @@ impl Instance {
         }
     }
 
-    /// Ends the instance here after its migration, and takes out its stopped parts. Returns `None` if it ended in the
-    /// meantime.
+    /// Ends the instance here after its migration, and takes out what was stopped. Returns `None` if it ended in
+    /// the meantime.
     pub fn leave(&self) -> Option<Arc<RunningInstance>> {
         self.usage.close();
         let left = self.step(|s| matches!(s, InstanceStage::Moving), InstanceStage::Ended(None));
-        left.then(|| self.parts.lock().take())?
+        left.then(|| self.running.lock().take())?
     }
 
     /// Moves to `next` if `from` accepts the present stage. Returns whether it did.
@@ -359,7 +359,7 @@ impl Instance {
             Ok(Err(_)) => Err(gone()),
             Ok(Ok(stage)) => match &*stage {
                 InstanceStage::Ended(why) => Err(why.clone().unwrap_or_else(gone)),
-                _ => self.parts().ok_or_else(gone),
+                _ => self.running().ok_or_else(gone),
             },
         }
     }
@@ -371,8 +371,8 @@ impl Instance {
 
     /// Returns its sandbox, also while it starts, unless it is frozen.
     pub(crate) fn running_sandbox(&self) -> Option<Arc<Sandbox>> {
-        match self.parts() {
-            Some(parts) => (!parts.is_frozen()).then(|| Arc::clone(&parts.sandbox)),
+        match self.running() {
+            Some(running) => (!running.is_frozen()).then(|| Arc::clone(&running.sandbox)),
             None => self.starting_in.lock().upgrade().filter(|_| self.is_starting()),
         }
     }
@@ -380,8 +380,8 @@ impl Instance {
     /// Kills it because of `why`, which the callers in flight receive. Does not wait for its end; safe on any thread.
     pub fn kill(&self, why: ApiError) {
         self.verdict.lock().get_or_insert(why);
-        if let Some(parts) = self.parts() {
-            parts.kill();
+        if let Some(running) = self.running() {
+            running.kill();
         } else if let Some(sandbox) = self.running_sandbox() {
             sandbox.kill();
         }
@@ -408,10 +408,10 @@ impl Instance {
             }
             running
         });
-        let parts = self.parts.lock().take();
-        if let Some(parts) = parts {
+        let running = self.running.lock().take();
+        if let Some(running) = running {
             self.sink.platform(format!("stopped: {why}"));
-            return parts.tear_down().await;
+            return running.tear_down().await;
         }
         let starting_in = self.starting_in.lock().upgrade();
         if let Some(sandbox) = starting_in {
@@ -450,8 +450,8 @@ impl Instance {
             started: *self.kind.lock(),
             in_flight: self.usage.in_flight(),
             idle_ms: self.usage.idle_ms(),
-            memory_bytes: self.parts().and_then(|p| p.cgroup.memory_current().ok()).unwrap_or(0),
-            evicted_bytes: self.parts().and_then(|p| p.cgroup.swap_current().ok()).unwrap_or(0),
+            memory_bytes: self.running().and_then(|p| p.cgroup.memory_current().ok()).unwrap_or(0),
+            evicted_bytes: self.running().and_then(|p| p.cgroup.swap_current().ok()).unwrap_or(0),
             lease_number: self.usage.lease_number(),
         }
     }

@@ -26,8 +26,8 @@ pub(crate) fn kill_on_lost_page(
         metrics.page_lost();
         let message = match code {
             // Callers see this. Where the memory was to come from is the operator's to know.
-            ErrorCode::MigrationLost => format!("memory of {owner} cannot be had, so the instance was killed"),
-            _ => format!("memory of {owner} cannot be had, so the instance was killed: {lost}"),
+            ErrorCode::MigrationLost => format!("memory of {owner} cannot be read, so the instance was killed"),
+            _ => format!("memory of {owner} cannot be read, so the instance was killed: {lost}"),
         };
         if let Some(instance) = judged.upgrade() {
             instance.judge(ApiError::new(code, message));

@@ -2,7 +2,7 @@
 //! message, and says where to get it.
 
 use rekindle_snapshotter::Store;
-use rekindle_wire::manifest::{Base, Manifest, Runtime};
+use rekindle_wire::function_config::{Base, FunctionConfig, Runtime};
 
 use crate::layers::runtime_alias;
 
@@ -26,10 +26,10 @@ pub(crate) fn library<'a>(lines: impl IntoIterator<Item = &'a str>) -> Option<&'
 }
 
 /// Returns advice on how to provide the library.
-pub(crate) async fn advice(store: &Store, manifest: &Manifest, library: &str) -> String {
+pub(crate) async fn advice(store: &Store, config: &FunctionConfig, library: &str) -> String {
     let mut others = Vec::new();
-    if manifest.runtime == Runtime::Http {
-        for base in Base::USUAL.into_iter().filter(|base| *base != manifest.base) {
+    if config.runtime == Runtime::Http {
+        for base in Base::USUAL.into_iter().filter(|base| *base != config.base) {
             if has(store, base, library).await {
                 others.push(format!("set base = \"{}\", which has it", base.as_str()));
             }

@@ -12,7 +12,8 @@
 //! thaws the instance.
 
 //!
-//! - [`Instance`], [`RunningInstance`]: one copy and its parts; [`Instances`]: all on this worker.
+//! - [`Instance`], [`RunningInstance`]: one copy, and what it consists of while it runs; [`Instances`]: all on this
+//!   worker.
 //! - [`start`]: a start, by [`restore`], by [`boot`] or from a [`runtime_snapshot`]; [`isolate`]: what all of them need
 //!   first.
 //! - [`checkpoint`]: a snapshot of it. [`hooks`]: the calls around that. [`parking`]: freezing it while nobody uses it.

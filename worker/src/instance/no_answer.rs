@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rekindle_relay::{HeadLimits, SendError};
-use rekindle_wire::manifest::Protocol;
+use rekindle_wire::function_config::Protocol;
 use rekindle_wire::{ApiError, ErrorCode};
 
 use super::lifecycle::{Instance, InstanceStage, gone};
@@ -50,7 +50,7 @@ impl Instance {
             SendError::Malformed(cause) => self.invalid_response(format!(
                 "an answer is no HTTP/1.1: {cause}; a function that serves HTTP/2 needs protocol = \"h2c\" in fn.toml"
             )),
-            SendError::Broken(cause) | SendError::Refused(cause) if self.spec.manifest.protocol == Protocol::H2c => {
+            SendError::Broken(cause) | SendError::Refused(cause) if self.spec.config.protocol == Protocol::H2c => {
                 let cause = std::error::Error::source(cause).map_or_else(|| cause.to_string(), ToString::to_string);
                 self.invalid_response(format!(
                     "the function ended a request before it had answered ({cause}): look at `fn logs`, and whether it \

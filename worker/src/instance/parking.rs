@@ -42,17 +42,17 @@ impl Instance {
             InstanceStage::Starting | InstanceStage::Capturing | InstanceStage::Moving => return Parking::Busy,
             InstanceStage::Ended(_) => return Parking::Gone,
         }
-        let Some(parts) = self.parts() else {
+        let Some(running) = self.running() else {
             return Parking::Gone;
         };
-        parts.say_frozen();
+        running.say_frozen();
         if self.usage.in_flight() > 0 {
-            parts.say_thawed();
+            running.say_thawed();
             return Parking::Busy;
         }
         // A function may close idle connections on its own timer, which would expire the moment it is thawed.
-        parts.client.close_idle();
-        let freezing = Arc::clone(&parts);
+        running.client.close_idle();
+        let freezing = Arc::clone(&running);
         // The task does not panic, so the only possible failure is the shutdown of the runtime.
         let freeze = move || {
             freezing.cgroup.freeze()?;
@@ -63,14 +63,14 @@ impl Instance {
         match frozen {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                parts.say_thawed();
+                running.say_thawed();
                 tracing::warn!(instance = %self.id, error = &error as &dyn std::error::Error, "not parked");
                 return Parking::Failed(error);
             }
             Err(_) => return Parking::Gone,
         }
         if !self.step(|s| matches!(s, InstanceStage::Ready), InstanceStage::Parked) {
-            parts.thaw();
+            running.thaw();
             return Parking::Gone;
         }
         Parking::Parked
@@ -80,21 +80,21 @@ impl Instance {
     ///
     /// # Errors
     /// Returns `instance_gone` when it is to stop, or `unavailable` when the kernel refuses.
-    pub async fn unpark(self: &Arc<Self>, parts: &Arc<RunningInstance>) -> Result<Option<Duration>, ApiError> {
-        if !parts.is_frozen() {
+    pub async fn unpark(self: &Arc<Self>, running: &Arc<RunningInstance>) -> Result<Option<Duration>, ApiError> {
+        if !running.is_frozen() {
             return Ok(None);
         }
         let span = tracing::info_span!("thaw", "rekindle.role" = "worker");
-        self.thaw(parts).instrument(span).await.map(Some)
+        self.thaw(running).instrument(span).await.map(Some)
     }
 
     /// Like [`Self::unpark`], until all processes go on and the platform has no connections that wake them.
     ///
     /// # Errors
     /// The same as [`Self::unpark`].
-    pub async fn unpark_whole(self: &Arc<Self>, parts: &Arc<RunningInstance>) -> Result<(), ApiError> {
-        self.unpark(parts).await?;
-        let thawing = parts.thawing.lock().take();
+    pub async fn unpark_whole(self: &Arc<Self>, running: &Arc<RunningInstance>) -> Result<(), ApiError> {
+        self.unpark(running).await?;
+        let thawing = running.thawing.lock().take();
         if let Some(thawing) = thawing {
             // The task does not panic, so the only possible failure is the shutdown of the runtime.
             drop(thawing.await);
@@ -102,21 +102,21 @@ impl Instance {
         Ok(())
     }
 
-    async fn thaw(self: &Arc<Self>, parts: &Arc<RunningInstance>) -> Result<Duration, ApiError> {
+    async fn thaw(self: &Arc<Self>, running: &Arc<RunningInstance>) -> Result<Duration, ApiError> {
         let since = Instant::now();
         let _alone = self.parking.lock().await;
-        if !parts.is_frozen() {
+        if !running.is_frozen() {
             // Another request was faster.
             return Ok(since.elapsed());
         }
-        parts.cgroup.thaw().map_err(|e| {
+        running.cgroup.thaw().map_err(|e| {
             let told = unavailable("let the parked instance go on", &e);
             ApiError::new(ErrorCode::Unavailable, told.message)
         })?;
-        parts.say_thawed();
-        if let Some(children) = parts.children.lock().take() {
-            let going_on = children_first(children, Arc::clone(self), Arc::clone(parts));
-            *parts.thawing.lock() = Some(tokio::spawn(going_on));
+        running.say_thawed();
+        if let Some(children) = running.children.lock().take() {
+            let going_on = children_first(children, Arc::clone(self), Arc::clone(running));
+            *running.thawing.lock() = Some(tokio::spawn(going_on));
         }
         match self.step(|s| matches!(s, InstanceStage::Parked), InstanceStage::Ready) {
             true => Ok(since.elapsed()),
@@ -126,10 +126,10 @@ impl Instance {
 }
 
 /// Lets the parents of a thawed instance go on once their children have had their turn.
-async fn children_first(children: Children, instance: Arc<Instance>, parts: Arc<RunningInstance>) {
-    children.take_turn(&parts.sandbox, instance.spec.manifest.port).await;
+async fn children_first(children: Children, instance: Arc<Instance>, running: Arc<RunningInstance>) {
+    children.take_turn(&running.sandbox, instance.spec.config.port).await;
     // The task does not panic, so the only possible failure is the shutdown of the runtime.
-    let released = tokio::task::spawn_blocking(move || parts.cgroup.release()).await;
+    let released = tokio::task::spawn_blocking(move || running.cgroup.release()).await;
     if let Ok(Err(e)) = released {
         tracing::error!(instance = %instance.id, error = &e as &dyn std::error::Error, "processes stay frozen");
     }

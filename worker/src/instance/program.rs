@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use rekindle_confined::image::{AGENT, Config};
+use rekindle_wire::function_config::{Base, Interface, Runtime};
 use rekindle_wire::internal::VersionSpec;
-use rekindle_wire::manifest::{Base, Interface, Runtime};
 
 use super::isolate::processors;
 
@@ -29,8 +29,8 @@ pub(super) struct Program {
 impl Program {
     /// The bootstrap of a runtime, which loads no function yet.
     pub(super) fn unloaded(spec: &VersionSpec) -> Self {
-        let mut env = base_environment(spec.manifest.base);
-        env.push(format!("PORT={}", spec.manifest.port));
+        let mut env = base_environment(spec.config.base);
+        env.push(format!("PORT={}", spec.config.port));
         env.push("FN_LOAD=later".to_owned());
         Self::with_environment(spec, env)
     }
@@ -49,23 +49,23 @@ impl Program {
     }
 
     /// The program of a container image. A command of `fn.toml` replaces the image's.
-    pub(super) fn of_image(spec: &VersionSpec, config: Config) -> Self {
-        let env = image_environment(spec, config.env);
-        let argv = match spec.manifest.command.as_slice() {
-            [] => config.command,
+    pub(super) fn of_image(spec: &VersionSpec, image: Config) -> Self {
+        let env = image_environment(spec, image.env);
+        let argv = match spec.config.command.as_slice() {
+            [] => image.command,
             command => expanded_command(command, &env),
         };
         Self {
             argv: served(spec, "/", argv),
             env,
-            cwd: config.cwd,
+            cwd: image.cwd,
         }
     }
 }
 
 /// Returns the command of a runtime; see docs/reference/runtime-contract.md.
 fn command(spec: &VersionSpec) -> Vec<String> {
-    let words: &[&str] = match spec.manifest.runtime {
+    let words: &[&str] = match spec.config.runtime {
         Runtime::Python => &["/usr/bin/python3", "-u", "/opt/rekindle/python/bootstrap.py"],
         Runtime::Node => &[
             "/usr/bin/node",
@@ -74,7 +74,7 @@ fn command(spec: &VersionSpec) -> Vec<String> {
             "/opt/rekindle/node/bootstrap.js",
         ],
         Runtime::Http => {
-            let command = expanded_command(&spec.manifest.command, &environment(spec));
+            let command = expanded_command(&spec.config.command, &environment(spec));
             return served(spec, "/app/", command);
         }
     };
@@ -83,7 +83,7 @@ fn command(spec: &VersionSpec) -> Vec<String> {
 
 /// Returns the command of a function with what serves its interface, which is in the directory `files`.
 fn served(spec: &VersionSpec, files: &str, mut command: Vec<String>) -> Vec<String> {
-    if spec.manifest.interface == Interface::Lambda {
+    if spec.config.interface == Interface::Lambda {
         command.insert(0, format!("{files}{}", rekindle_lambda::PATH));
     }
     command
@@ -163,22 +163,22 @@ fn base_environment(base: Base) -> Vec<String> {
 
 /// Returns the variables that say what the function is.
 fn own_environment(spec: &VersionSpec) -> Vec<String> {
-    let manifest = &spec.manifest;
-    let mib = manifest.memory.0 >> 20;
+    let config = &spec.config;
+    let mib = config.memory.0 >> 20;
     let mut env = vec![
-        format!("PORT={}", manifest.port),
+        format!("PORT={}", config.port),
         format!("FN_NAME={}", spec.function.name()),
         format!("FN_VERSION={}", spec.version),
         format!("FN_MEMORY_MIB={mib}"),
-        format!("FN_TIMEOUT_S={}", manifest.timeout_ms.div_ceil(1000)),
+        format!("FN_TIMEOUT_S={}", config.timeout_ms.div_ceil(1000)),
         format!("AWS_LAMBDA_FUNCTION_NAME={}", spec.function.name()),
         format!("AWS_LAMBDA_FUNCTION_VERSION={}", spec.version),
         format!("AWS_LAMBDA_FUNCTION_MEMORY_SIZE={mib}"),
     ];
-    if let Some(entry) = &manifest.entry {
+    if let Some(entry) = &config.entry {
         env.push(format!("FN_HANDLER={entry}"));
     }
-    if manifest.interface == Interface::Lambda {
+    if config.interface == Interface::Lambda {
         env.extend(lambda_environment(spec));
     }
     env
@@ -186,9 +186,9 @@ fn own_environment(spec: &VersionSpec) -> Vec<String> {
 
 /// Returns what Lambda's runtimes expect, and the function cannot set.
 fn lambda_environment(spec: &VersionSpec) -> Vec<String> {
-    let manifest = &spec.manifest;
+    let config = &spec.config;
     // A runtime waits for its restore before it takes an event, so it cannot be warmed up before a snapshot.
-    let is_told = manifest.snapshot && manifest.warmup.is_empty();
+    let is_told = config.snapshot && config.warmup.is_empty();
     vec![
         format!("AWS_LAMBDA_RUNTIME_API={LAMBDA_API}"),
         format!(
@@ -202,11 +202,11 @@ fn lambda_environment(spec: &VersionSpec) -> Vec<String> {
 
 /// Returns what Lambda's runtimes expect where the function says nothing else. `root` is where its code is.
 fn lambda_defaults(spec: &VersionSpec, root: &str) -> Vec<String> {
-    if spec.manifest.interface != Interface::Lambda {
+    if spec.config.interface != Interface::Lambda {
         return Vec::new();
     }
     vec![
-        format!("_HANDLER={}", spec.manifest.entry.as_deref().unwrap_or_default()),
+        format!("_HANDLER={}", spec.config.entry.as_deref().unwrap_or_default()),
         format!("LAMBDA_TASK_ROOT={root}"),
         "AWS_REGION=us-east-1".to_owned(),
         "AWS_DEFAULT_REGION=us-east-1".to_owned(),
@@ -232,7 +232,7 @@ fn image_environment(spec: &VersionSpec, image: BTreeMap<String, String>) -> Vec
     let mut variables: BTreeMap<_, _> = usual.iter().filter_map(pair).collect();
     variables.extend(lambda_defaults(spec, "/var/task").iter().filter_map(pair));
     variables.extend(image);
-    variables.extend(spec.manifest.env.clone());
+    variables.extend(spec.config.env.clone());
     for (name, option) in AGENTS {
         let agent = option.replace(RUNTIME_AGENT, &format!("/{AGENT}"));
         let more = variables.remove(name).map(|value| format!(" {value}"));
@@ -247,12 +247,12 @@ fn image_environment(spec: &VersionSpec, image: BTreeMap<String, String>) -> Vec
 
 /// Returns the environment of a function; see docs/reference/runtime-contract.md.
 pub(super) fn environment(spec: &VersionSpec) -> Vec<String> {
-    let manifest = &spec.manifest;
-    let mut env = base_environment(manifest.base);
+    let config = &spec.config;
+    let mut env = base_environment(config.base);
     env.extend(lambda_defaults(spec, "/app"));
     env.extend(own_environment(spec));
-    let mut own: BTreeMap<_, _> = manifest.env.iter().map(|(k, v)| (k.as_str(), v.clone())).collect();
-    if manifest.runtime == Runtime::Http {
+    let mut own: BTreeMap<_, _> = config.env.iter().map(|(k, v)| (k.as_str(), v.clone())).collect();
+    if config.runtime == Runtime::Http {
         let first = own.remove("PYTHONPATH").filter(|path| !path.is_empty());
         let first = first.map(|path| path + ":").unwrap_or_default();
         env.push(format!("PYTHONPATH={first}{PYTHON_PATH}"));
@@ -263,11 +263,11 @@ pub(super) fn environment(spec: &VersionSpec) -> Vec<String> {
     let processors = processors(spec);
     env.extend(
         threads
-            .filter(|name| !manifest.env.contains_key(*name))
+            .filter(|name| !config.env.contains_key(*name))
             .map(|name| format!("{name}={processors}")),
     );
     // The command of the runtime `node` loads the agent already.
-    if manifest.runtime == Runtime::Http && manifest.base.runtime() == Some(Runtime::Node) {
+    if config.runtime == Runtime::Http && config.base.runtime() == Some(Runtime::Node) {
         for (name, agent) in AGENTS {
             let more = own.remove(name).map(|value| format!(" {value}"));
             own.insert(name, format!("{agent}{}", more.unwrap_or_default()));

@@ -47,13 +47,13 @@ pub(super) async fn unused(
     deadline: Deadline,
 ) -> Result<(Arc<RunningInstance>, Renewal), ApiError> {
     loop {
-        let parts = instance.until_ready(deadline).await?;
-        if parts.use_once() {
+        let running = instance.until_ready(deadline).await?;
+        if running.use_once() {
             let renewal = Renewal {
                 starter: Arc::clone(starter),
                 instance: Arc::clone(instance),
             };
-            return Ok((parts, renewal));
+            return Ok((running, renewal));
         }
         begin(starter, instance);
     }

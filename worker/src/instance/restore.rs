@@ -75,7 +75,7 @@ impl SnapshotRestorer {
     pub async fn restore(&self, instance: &Arc<Instance>, id: &SnapshotId) -> Result<Arc<RunningInstance>, ApiError> {
         let _starting = self.start_limiter.starting();
         let (uid, digest) = (instance.spec.uid, instance.spec.snapshot_digest.as_deref());
-        let writes_root = instance.spec.manifest.image.is_some();
+        let writes_root = instance.spec.config.image.is_some();
         let opening = instance.phase("open", self.snapshots.open(id, uid, writes_root, digest));
         let name = instance.sandbox_name();
         let isolating = instance.phase("sandbox", self.isolator.isolate(instance, &name));
@@ -89,9 +89,12 @@ impl SnapshotRestorer {
         let permit = instance.phase("turn", turn).await;
         if let (Some(program), Some(hollow)) = (restore.snapshot.program(), isolated.hollow.take()) {
             match Box::pin(restore.run_program(Arc::clone(program), hollow, isolated)).await {
-                Ok(running) => {
+                Ok((processes, working_set)) => {
                     program.succeeded();
                     drop(permit);
+                    // They run: from here on nothing is tried again.
+                    let running = restore.running(processes, working_set)?;
+                    self.metrics.restored_by(Restorer::Auto);
                     restore.call_hook(&running).await?;
                     restore.report(&running, "given");
                     return Ok(running);
@@ -161,7 +164,7 @@ impl<'a> SnapshotRestore<'a> {
         program: Arc<RestoreProgram>,
         hollow: Hollow,
         isolated: IsolatedProcess,
-    ) -> Result<Arc<RunningInstance>, ApiError> {
+    ) -> Result<(RestoredProcesses, WorkingSetUse), ApiError> {
         let (pages, working_set) = self.pages(&isolated.sandbox)?;
         let restore = ProgramRestore {
             program,
@@ -177,8 +180,7 @@ impl<'a> SnapshotRestore<'a> {
         let span = tracing::Span::current();
         span.record("rekindle.restorer", "program");
         span.record("rekindle.handover", "given");
-        self.by.metrics.restored_by(Restorer::Auto);
-        self.running(processes, working_set)
+        Ok((processes, working_set))
     }
 
     fn running(
@@ -186,8 +188,8 @@ impl<'a> SnapshotRestore<'a> {
         processes: RestoredProcesses,
         working_set: WorkingSetUse,
     ) -> Result<Arc<RunningInstance>, ApiError> {
-        let manifest = &self.instance.spec.manifest;
-        let running = RunningInstance::restored(processes, self.origin(working_set), manifest);
+        let config = &self.instance.spec.config;
+        let running = RunningInstance::restored(processes, self.origin(working_set), config);
         running.map_err(|e| restore_failed("look at the outputs", &e))
     }
 
@@ -277,8 +279,8 @@ impl<'a> SnapshotRestore<'a> {
         Ok((self.running(restored, working_set)?, criu))
     }
 
-    /// Returns the last work before the processes run: their random number generators get values of their own, their
-    /// open databases the device numbers of this sandbox, and their connections to themselves are made again.
+    /// Returns the last work before the processes run. Their random number generators get values of their own, and
+    /// their open databases the device numbers of this sandbox. Their connections to themselves are made again.
     fn last_work(&self, sandbox: &Sandbox) -> impl FnOnce(HostPids) -> Result<(), StageError> + Send + use<> {
         let snapshot = Arc::clone(&self.snapshot);
         let (metrics, instance) = (Arc::clone(&self.by.metrics), Arc::clone(self.instance));

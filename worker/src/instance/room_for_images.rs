@@ -23,7 +23,7 @@ const LOWER_PAUSE: Duration = Duration::from_millis(50);
 /// limit by the end, it is killed.
 pub(crate) struct RoomForImages {
     instance: Arc<Instance>,
-    parts: Arc<RunningInstance>,
+    running: Arc<RunningInstance>,
     /// Released after the memory limit is restored.
     alone: Option<OwnedSemaphorePermit>,
 }
@@ -39,16 +39,16 @@ impl RoomForImages {
 
     pub(crate) fn give(
         instance: &Arc<Instance>,
-        parts: &Arc<RunningInstance>,
+        running: &Arc<RunningInstance>,
         alone: Option<OwnedSemaphorePermit>,
     ) -> Self {
         // The checkpoint of a small function succeeds without it.
-        if let Err(e) = parts.cgroup.raise_memory(Self::limit(instance)) {
+        if let Err(e) = running.cgroup.raise_memory(Self::limit(instance)) {
             tracing::warn!(instance = %instance.id, error = %e, "no more memory for the checkpoint");
         }
         Self {
             instance: Arc::clone(instance),
-            parts: Arc::clone(parts),
+            running: Arc::clone(running),
             alone,
         }
     }
@@ -57,15 +57,15 @@ impl RoomForImages {
 impl Drop for RoomForImages {
     fn drop(&mut self) {
         let limit = memory_limit(&self.instance.spec);
-        let (instance, parts) = (Arc::clone(&self.instance), Arc::clone(&self.parts));
+        let (instance, running) = (Arc::clone(&self.instance), Arc::clone(&self.running));
         // If there is no such group any more, the instance has ended.
-        let is_over = move |parts: &RunningInstance| {
-            parts
+        let is_over = move |running: &RunningInstance| {
+            running
                 .cgroup
                 .lower_memory(limit)
                 .map_or_else(|e| e.is_missing(), |()| true)
         };
-        if is_over(&parts) {
+        if is_over(&running) {
             return;
         }
         let alone = self.alone.take();
@@ -73,7 +73,7 @@ impl Drop for RoomForImages {
         let lowering = move || {
             while Instant::now() < until {
                 std::thread::sleep(LOWER_PAUSE);
-                if is_over(&parts) {
+                if is_over(&running) {
                     return;
                 }
             }
@@ -83,7 +83,7 @@ impl Drop for RoomForImages {
                 format!(
                     "the function used more than its memory limit of {} while its checkpoint was stored, and was \
                      killed; raise memory in fn.toml",
-                    instance.spec.manifest.memory
+                    instance.spec.config.memory
                 ),
             ));
             drop(alone);

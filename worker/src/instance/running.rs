@@ -1,4 +1,4 @@
-//! The parts of an instance that runs.
+//! What an instance consists of while it runs.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use rekindle_pager::Pager;
 use rekindle_snapshotter::capture::BaseMemory;
-use rekindle_wire::manifest::Manifest;
+use rekindle_wire::function_config::FunctionConfig;
 use tokio::task::JoinHandle;
 
 use super::client::FunctionClient;
@@ -17,8 +17,8 @@ use crate::host::cgroup::Cgroup;
 use crate::host::sandbox::{Output, Sandbox};
 use crate::snapshots::{FileNumbers, OpenSnapshot, PipeNote, WorkingSetUse};
 
-/// The parts of an instance that runs. Fields drop in order: the sandbox (which kills), then the pager (whose end would
-/// let faults pass), then the control group (which must be empty).
+/// What an instance consists of while it runs. Fields drop in order: the sandbox (which kills), then the pager (whose
+/// end would let faults pass), then the control group (which must be empty).
 pub struct RunningInstance {
     /// Connections to the function.
     pub client: FunctionClient,
@@ -64,7 +64,7 @@ pub struct MemoryOrigin {
 }
 
 impl RunningInstance {
-    /// Puts the parts of an instance together, whose function is as this manifest says.
+    /// Puts a running instance together, whose function is as this config says.
     ///
     /// # Errors
     /// Returns an error when the outputs cannot be inspected.
@@ -74,11 +74,11 @@ impl RunningInstance {
         outputs: &[Output; 2],
         pager: Option<Pager>,
         origin: MemoryOrigin,
-        manifest: &Manifest,
+        config: &FunctionConfig,
     ) -> io::Result<Arc<Self>> {
         let pipes = outputs.iter().map(PipeNote::of).collect::<Result<_, _>>()?;
         Ok(Arc::new(Self {
-            client: FunctionClient::new(&sandbox, manifest),
+            client: FunctionClient::new(&sandbox, config),
             sandbox,
             pager,
             cgroup,
@@ -95,15 +95,14 @@ impl RunningInstance {
         }))
     }
 
-    /// Puts the parts of an instance together whose processes were restored, and whose function is as this manifest
-    /// says.
+    /// Puts a running instance together whose processes were restored, and whose function is as this config says.
     ///
     /// # Errors
     /// The same as [`Self::new`].
     pub(crate) fn restored(
         processes: RestoredProcesses,
         origin: MemoryOrigin,
-        manifest: &Manifest,
+        config: &FunctionConfig,
     ) -> io::Result<Arc<Self>> {
         let RestoredProcesses {
             sandbox,
@@ -111,7 +110,7 @@ impl RunningInstance {
             pager,
             cgroup,
         } = processes;
-        Self::new(sandbox, cgroup, &outputs, pager, origin, manifest)
+        Self::new(sandbox, cgroup, &outputs, pager, origin, config)
     }
 
     /// Returns whether memory of it is still on its way here from another host.

@@ -25,9 +25,9 @@ use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::{Snapshot, Store, StoreError, keys};
 use rekindle_verify::verify;
 use rekindle_wire::api::StartKind;
+use rekindle_wire::function_config::{Base, Runtime};
 use rekindle_wire::headers::HOOK_PREFIX;
 use rekindle_wire::internal::{LayerRef, RuntimeSnapshot, Sharing, VersionSpec};
-use rekindle_wire::manifest::{Base, Runtime};
 use rekindle_wire::processor::InstructionSets;
 use rekindle_wire::{ApiError, ErrorCode, FunctionId};
 
@@ -95,14 +95,14 @@ impl Scope {
     /// Returns the scope of this version, with the snapshot `known` to the scheduler, if any. Returns `None` if the
     /// version should not or cannot start from a snapshot.
     pub fn of(sharing: Sharing, spec: &VersionSpec, known: Option<RuntimeSnapshot>) -> Option<Self> {
-        let manifest = &spec.manifest;
-        let key = keys::runtime_snapshot(manifest.base, sharing.sharers(&spec.function)?);
+        let config = &spec.config;
+        let key = keys::runtime_snapshot(config.base, sharing.sharers(&spec.function)?);
         let read_at_start = |name: &String| READ_AT_START.iter().any(|known| name.starts_with(known));
         // Without a snapshot of its own it has nothing to share, and an `http` function's program is its own.
-        let begins = manifest.snapshot && manifest.runtime != Runtime::Http && !manifest.env.keys().any(read_at_start);
+        let begins = config.snapshot && config.runtime != Runtime::Http && !config.env.keys().any(read_at_start);
         begins.then_some(Self {
-            runtime: manifest.runtime,
-            base: manifest.base,
+            runtime: config.runtime,
+            base: config.base,
             function: (sharing == Sharing::Versions).then(|| spec.function.clone()),
             key,
             known,
@@ -158,15 +158,15 @@ impl RuntimeBooter {
         let started = Instant::now();
         let begun = Box::pin(self.begin(instance, scope)).await;
         let why = match begun {
-            Ok((parts, how)) => {
+            Ok((running, how)) => {
                 self.metrics.runtime_snapshot(how);
-                return Ok(parts);
+                return Ok(running);
             }
             Err(why) => why,
         };
         self.metrics.runtime_snapshot("failed");
         // If this took all the time of a boot, a second attempt would take it again.
-        if !instance.is_starting() || started.elapsed() >= instance.spec.manifest.boot_timeout() {
+        if !instance.is_starting() || started.elapsed() >= instance.spec.config.boot_timeout() {
             return Err(why);
         }
         // It may be the function's own fault, and the message then says so.
@@ -186,27 +186,27 @@ impl RuntimeBooter {
         scope: &Scope,
     ) -> Result<(Arc<RunningInstance>, &'static str), ApiError> {
         let found = instance.phase("runtime snapshot", Box::pin(self.find(instance, scope)));
-        let (parts, how) = match found.await? {
+        let (running, how) = match found.await? {
             Some((snapshot, images)) => {
-                let parts = Box::pin(self.begin_as(instance, &snapshot, images)).await?;
+                let running = Box::pin(self.begin_as(instance, &snapshot, images)).await?;
                 scope.note(&snapshot, &instance.spec.rootfs);
-                (parts, "used")
+                (running, "used")
             }
             None => {
-                let parts = Box::pin(self.booter.boot_unloaded(instance)).await?;
-                if let Some(made) = Box::pin(self.make(instance, &parts, scope)).await {
-                    self.note_base(&parts, &made);
+                let running = Box::pin(self.booter.boot_unloaded(instance)).await?;
+                if let Some(made) = Box::pin(self.make(instance, &running, scope)).await {
+                    self.note_base(&running, &made);
                     scope.note(&made, &instance.spec.rootfs);
                 }
-                (parts, "made")
+                (running, "made")
             }
         };
         // The hook runs here too, not only in restored copies. The instance must not have drawn a random number that
         // another function has.
-        let hook = call_hook(instance, &parts, Hook::AfterRestore).await;
+        let hook = call_hook(instance, &running, Hook::AfterRestore).await;
         hook.map_err(|e| ApiError::new(ErrorCode::RestoreFailed, e))?;
-        instance.phase("load", self.load(instance, &parts)).await?;
-        Ok((parts, how))
+        instance.phase("load", self.load(instance, &running)).await?;
+        Ok((running, how))
     }
 
     /// Returns the snapshot, if one of its root filesystem exists and is intact. All its images are in a directory for
@@ -293,7 +293,7 @@ impl RuntimeBooter {
     }
 
     /// Checkpoints a runtime that has loaded nothing yet, and names the snapshot for later versions.
-    async fn make(&self, instance: &Arc<Instance>, parts: &Arc<RunningInstance>, scope: &Scope) -> Option<Snapshot> {
+    async fn make(&self, instance: &Arc<Instance>, running: &Arc<RunningInstance>, scope: &Scope) -> Option<Snapshot> {
         let origin = Origin::Runtime {
             runtime: scope.runtime,
             function: scope.function.clone(),
@@ -303,10 +303,10 @@ impl RuntimeBooter {
         let made = async {
             // A connection has just shown that it listens. A hook beside that connection would make the bootstrap start
             // another thread, which all copies would have.
-            quiet(parts, QUIET_LIMIT).await;
+            quiet(running, QUIET_LIMIT).await;
             let checkpointed = async {
-                let ready = self.checkpointer.prepare(instance, parts).await?;
-                self.checkpointer.checkpoint(instance, parts, origin, ready).await
+                let ready = self.checkpointer.prepare(instance, running).await?;
+                self.checkpointer.checkpoint(instance, running, origin, ready).await
             };
             let published = checkpointed.await;
             let published = published.map_err(|e| unavailable("snapshot the runtime", &e))?;
@@ -331,11 +331,11 @@ impl RuntimeBooter {
         .ok()
     }
 
-    /// Records that the instance with these parts started from `snapshot`.
-    fn note_base(&self, parts: &RunningInstance, snapshot: &Snapshot) {
+    /// Records that this instance started from `snapshot`.
+    fn note_base(&self, running: &RunningInstance, snapshot: &Snapshot) {
         let base = BaseMemory::new(snapshot, self.snapshots.reader().clone());
         // It starts once.
-        drop(parts.base.set(base));
+        drop(running.base.set(base));
     }
 
     /// Restores the snapshot in `instance`'s sandbox, with all its memory. It is booted once for each version, and a
@@ -350,10 +350,11 @@ impl RuntimeBooter {
             let what = format!("snapshot {} is no runtime's", snapshot.id());
             return Err(ApiError::new(ErrorCode::RestoreFailed, what));
         };
+        let files = instance.phase("files", self.isolator.fetch(instance)).await?;
         let turn = self.start_limiter.take(&instance.spec.function, StartKind::Restored);
         let permit = instance.phase("turn", turn).await;
         let name = instance.sandbox_name();
-        let isolated = instance.phase("sandbox", self.isolator.isolate(instance, &name));
+        let isolated = instance.phase("sandbox", self.isolator.isolate_with(instance, &name, files));
         let isolated = isolated.await?;
         let notes = CaptureNotes::read(scratch.path()).map_err(|e| restore_failed("read the notes", &e))?;
         let editing = |e: EditError| restore_failed("edit the images", &e);
@@ -379,15 +380,15 @@ impl RuntimeBooter {
         };
         let restored = restore.run_to_end(&self.criu, instance.id.as_str(), prepared);
         let restored = instance.phase("criu", restored).await?;
-        let parts = RunningInstance::restored(restored, MemoryOrigin::default(), &instance.spec.manifest);
-        let parts = parts.map_err(|e| restore_failed("look at the outputs", &e))?;
+        let running = RunningInstance::restored(restored, MemoryOrigin::default(), &instance.spec.config);
+        let running = running.map_err(|e| restore_failed("look at the outputs", &e))?;
         drop(permit);
-        self.note_base(&parts, snapshot);
-        Ok(parts)
+        self.note_base(&running, snapshot);
+        Ok(running)
     }
 
     /// Makes the bootstrap load the function, with its own environment.
-    async fn load(&self, instance: &Instance, parts: &RunningInstance) -> Result<(), ApiError> {
+    async fn load(&self, instance: &Instance, running: &RunningInstance) -> Result<(), ApiError> {
         let path = format!("{HOOK_PREFIX}load");
         let environment: serde_json::Map<_, _> = environment(&instance.spec)
             .iter()
@@ -401,7 +402,7 @@ impl RuntimeBooter {
             .body(Body::from(order))
             .map_err(|e| unavailable("ask for the function", &e))?;
         let exchange = async {
-            let answer = parts.client.send(request).await.map_err(|e| e.to_string())?;
+            let answer = running.client.send(request).await.map_err(|e| e.to_string())?;
             let status = answer.status();
             let body = axum::body::to_bytes(Body::new(answer.into_body()), BODY_MAX).await;
             match status.is_success() {
@@ -412,21 +413,21 @@ impl RuntimeBooter {
                 )),
             }
         };
-        let limit = instance.spec.manifest.boot_timeout();
+        let limit = instance.spec.config.boot_timeout();
         let why = match tokio::time::timeout(limit, exchange).await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(why)) => why,
             Err(_) => format!("did not load the function within boot_timeout, {} s", limit.as_secs()),
         };
         // If it cannot be loaded, the process has ended and reports why.
-        let mut state = parts.sandbox.function_state();
+        let mut state = running.sandbox.function_state();
         let ended = state.wait_for(|s| *s != FunctionState::Alive);
         let ended = tokio::time::timeout(END_LIMIT, ended)
             .await
             .map(|ended| ended.map(|s| *s));
         let said = match ended {
             Ok(ended) => {
-                let kills = parts.cgroup.oom_kills().unwrap_or(0);
+                let kills = running.cgroup.oom_kills().unwrap_or(0);
                 ended_before(
                     "it served HTTP",
                     instance,
@@ -458,7 +459,7 @@ mod tests {
         let team = Scope::of(Sharing::Functions, &of_team, None).unwrap();
         assert_eq!(team.key, "runtime-snapshots/python/.team.json");
         let mut newer = version.clone();
-        newer.manifest.base = Base::Python313;
+        newer.config.base = Base::Python313;
         let newer = Scope::of(Sharing::Functions, &newer, None).unwrap();
         assert_eq!(newer.key, "runtime-snapshots/python3.13.json");
         for (name, begins) in [
@@ -470,7 +471,7 @@ mod tests {
             ("TZ", false),
         ] {
             let mut version = version.clone();
-            version.manifest.env.insert(name.to_owned(), "1".to_owned());
+            version.config.env.insert(name.to_owned(), "1".to_owned());
             assert_eq!(
                 Scope::of(Sharing::Functions, &version, None).is_some(),
                 begins,
@@ -478,9 +479,9 @@ mod tests {
             );
         }
         let mut http = version.clone();
-        http.manifest.runtime = Runtime::Http;
+        http.config.runtime = Runtime::Http;
         let mut without = version;
-        without.manifest.snapshot = false;
+        without.config.snapshot = false;
         for version in [http, without] {
             assert!(Scope::of(Sharing::Functions, &version, None).is_none());
         }

@@ -20,8 +20,8 @@ impl Instance {
 
     /// Returns the revision of the secrets in its sandbox, if it runs and has any.
     pub(crate) fn secrets_revision(&self) -> Option<u64> {
-        self.parts()
-            .map(|parts| parts.sandbox.secrets_revision())
+        self.running()
+            .map(|running| running.sandbox.secrets_revision())
             .filter(|revision| *revision > 0)
     }
 
@@ -30,12 +30,12 @@ impl Instance {
     /// # Errors
     /// Returns `conflict` while it starts, and what the sandbox refuses.
     pub(crate) async fn change_secrets(&self, secrets: Vec<Secret>) -> Result<(), ApiError> {
-        let Some(parts) = self.parts() else {
+        let Some(running) = self.running() else {
             let message = format!("instance {} is starting", self.id);
             return Err(ApiError::new(ErrorCode::Conflict, message));
         };
         self.give_secrets(secrets);
-        let given = parts.sandbox.set_secrets(&self.secrets()).await;
+        let given = running.sandbox.set_secrets(&self.secrets()).await;
         given.map_err(|e| unavailable("give the function its secrets", &e))
     }
 }

@@ -202,12 +202,12 @@ impl Starter {
         };
         let started = Instant::now();
         match self.start(instance, beginning).await {
-            Ok(parts) => {
+            Ok(running) => {
                 let kind = *instance.kind.lock();
                 if !beginning.is_rehearsal {
                     self.metrics.ready(&instance.spec.function, kind, started.elapsed());
                 }
-                self.supervisor.ready(instance, parts).await;
+                self.supervisor.ready(instance, running).await;
             }
             Err(error) => {
                 // The start itself has only seen its process end.
@@ -236,7 +236,7 @@ impl Starter {
         };
         let restoring = Box::pin(self.restorer.restore(instance, &snapshot));
         match self.measured(instance, StartKind::Restored, restoring).await {
-            Ok(parts) => Ok(parts),
+            Ok(running) => Ok(running),
             Err(why) => {
                 // If a lost page ended it, the restore itself has only seen a connection break.
                 let why = instance.take_verdict().unwrap_or(why);

@@ -3,10 +3,8 @@
 use std::sync::Arc;
 
 use futures::stream::{self, Stream};
-use rekindle_wire::api::LogLine;
+use rekindle_wire::api::{LogLine, LogStream};
 use tokio::sync::broadcast::{self, error::RecvError};
-
-use super::PLATFORM;
 
 /// Returns `past`, then new lines until the function is deleted. A reader that is too slow misses lines, and gets one
 /// that says how many.
@@ -26,7 +24,7 @@ pub(super) fn follow(
                 Ok(line) => {
                     let text = format!("{missed} lines were left out here: the reader is too slow");
                     let notice = LogLine {
-                        stream: PLATFORM.to_owned(),
+                        stream: LogStream::Platform,
                         text,
                         ..(*line).clone()
                     };

@@ -30,7 +30,7 @@ use rekindle_wire::{FunctionId, InstanceId, VersionNumber};
 use files::{FilesSnapshot, LogFiles};
 use writer::{FunctionLog, Writer};
 
-pub use sink::{PLATFORM, Sink};
+pub use sink::Sink;
 
 /// Limits of logs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

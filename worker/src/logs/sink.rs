@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use rekindle_wire::api::LogLine;
+use rekindle_wire::api::{LogLine, LogStream};
 use rekindle_wire::{InstanceId, VersionNumber};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
@@ -18,8 +18,6 @@ use super::lines::{LineSplitter, cut};
 use super::rate::TokenBucket;
 use super::writer::{FunctionLog, Writer};
 
-/// Stream name of the platform's own lines about an instance.
-pub const PLATFORM: &str = "platform";
 /// Bytes taken from a pipe at once: all that it holds by default.
 const READ_BYTES: usize = 64 * 1024;
 /// What a read counts for at least. Reading a single byte takes a microsecond or more.
@@ -95,7 +93,7 @@ impl Sink {
     ///
     /// # Errors
     /// Returns an error when `pipe` is not the read end of a pipe. Must be called inside a tokio runtime.
-    pub fn attach(&self, stream: &'static str, pipe: OwnedFd) -> io::Result<()> {
+    pub fn attach(&self, stream: LogStream, pipe: OwnedFd) -> io::Result<()> {
         let receiver = pipe::Receiver::from_owned_fd(pipe)?;
         let inner = Arc::clone(&self.inner);
         inner.open.send_modify(|n| *n += 1);
@@ -112,9 +110,9 @@ impl Sink {
         let mut lines = Vec::new();
         let mut splitter = LineSplitter::new(self.inner.limits.line_bytes);
         splitter.push(text.into().as_bytes(), |text| {
-            lines.push(self.inner.line(PLATFORM, text))
+            lines.push(self.inner.line(LogStream::Platform, text))
         });
-        splitter.finish(|text| lines.push(self.inner.line(PLATFORM, text)));
+        splitter.finish(|text| lines.push(self.inner.line(LogStream::Platform, text)));
         self.inner.queue(lines);
     }
 
@@ -146,7 +144,7 @@ impl Drop for Closed<'_> {
 }
 
 impl Inner {
-    async fn drain(&self, stream: &'static str, mut pipe: pipe::Receiver) {
+    async fn drain(&self, stream: LogStream, mut pipe: pipe::Receiver) {
         let mut splitter = LineSplitter::new(self.limits.line_bytes);
         let mut buffer = vec![0; READ_BYTES];
         loop {
@@ -192,13 +190,13 @@ impl Inner {
             drop(state);
             let kib = self.limits.bytes_per_second >> 10;
             let said = format!("its output is read at {kib} KiB a second at most, so the function waits as it writes");
-            self.queue(vec![self.line(PLATFORM, said)]);
+            self.queue(vec![self.line(LogStream::Platform, said)]);
         }
         wait
     }
 
     /// Takes in a part of a stream. Of the lines above the rate limit, only the newest are built; the rest are counted.
-    fn take_in(&self, stream: &'static str, splitter: &mut LineSplitter, bytes: &[u8]) {
+    fn take_in(&self, stream: LogStream, splitter: &mut LineSplitter, bytes: &[u8]) {
         let allowed = self.state.lock().bucket.available(Instant::now());
         let parts = cut(bytes, allowed, self.limits.kept_lines);
         for (part, dropped_before) in [(parts.head, 0), (parts.tail, parts.skipped)] {
@@ -209,13 +207,13 @@ impl Inner {
         }
     }
 
-    fn line(&self, stream: &str, text: String) -> LogLine {
+    fn line(&self, stream: LogStream, text: String) -> LogLine {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         LogLine {
             unix_ms: i64::try_from(now.as_millis()).unwrap_or(i64::MAX),
             instance: self.instance.clone(),
             version: self.version,
-            stream: stream.to_owned(),
+            stream,
             text,
         }
     }
@@ -257,7 +255,7 @@ impl Inner {
             self.writer.note_dropped(count);
             let limit = self.limits.lines_per_second;
             let text = format!("{count} lines were dropped: an instance may log {limit} lines a second");
-            self.line(PLATFORM, text)
+            self.line(LogStream::Platform, text)
         })
     }
 

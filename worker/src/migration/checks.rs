@@ -92,8 +92,8 @@ pub(super) enum RefusedError {
     },
 }
 
-/// Checks that the bundle is no larger than an instance with this much memory, in bytes, can have it: all of that in
-/// files and eager pages, and what describes them.
+/// Checks that the bundle is no larger than an instance with this much memory, in bytes, can have it. That is all of
+/// the memory in files and eager pages, and what describes them.
 pub(super) fn check_size(header: &Header, memory: u64) -> Result<(), RefusedError> {
     let max = memory.saturating_mul(MEMORIES).saturating_add(DESCRIPTION_MAX);
     let bytes = header

@@ -1,7 +1,7 @@
 //! Migration of a running instance to another host.
 //!
 //! ```text
-//!            source (departure)                          target (arrival)
+//!            source                                      target
 //!  prepare   ask the target, start CRIU ───────────────> sandbox, CRIU, the same snapshot's template
 //!  leave     wait until no request is in flight
 //!            CRIU: describe the processes, not their memory

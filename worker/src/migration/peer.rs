@@ -14,9 +14,9 @@ use rekindle_wire::headers::CLUSTER_TOKEN;
 use rekindle_wire::ids::MigrationId;
 use rekindle_wire::interface::Endpoint;
 use rekindle_wire::interface::worker::{
-    Arrive, CancelArrival, EndDeparture, PrepareArrival, ReadArrival, ReadPage, ReadPages, SendImages,
+    CancelTarget, EndSource, PrepareTarget, ReadPage, ReadPages, ReadTarget, ResumeTarget, SendImages,
 };
-use rekindle_wire::migration::{Standing, TargetOrder, TargetState};
+use rekindle_wire::migration::{HeldCopy, TargetOrder, TargetState};
 use rekindle_wire::{ApiError, ErrorCode};
 
 use super::bundle::Bundle;
@@ -146,33 +146,33 @@ impl Peer {
 
     /// Has a migration target prepared.
     pub(super) async fn order(&self, order: &TargetOrder, limit: Duration) -> Result<(), ApiError> {
-        let call = self.call(&PrepareArrival {}, order);
-        self.ask::<PrepareArrival>(call, limit).await
+        let call = self.call(&PrepareTarget {}, order);
+        self.ask::<PrepareTarget>(call, limit).await
     }
 
     /// Sends the bundle to a migration target.
-    pub(super) async fn images(&self, bundle: Bundle, limit: Duration) -> Result<Standing, ApiError> {
+    pub(super) async fn images(&self, bundle: Bundle, limit: Duration) -> Result<HeldCopy, ApiError> {
         let call = self.call(&SendImages { id: self.id.clone() }, &());
         let call = call.body(reqwest::Body::wrap_stream(bundle.into_stream()));
         self.ask::<SendImages>(call, limit).await
     }
 
     /// Lets a migration target run.
-    pub(super) async fn go(&self, limit: Duration) -> Result<TargetState, ApiError> {
-        let call = self.call(&Arrive { id: self.id.clone() }, &());
-        self.ask::<Arrive>(call, limit).await
+    pub(super) async fn resume(&self, limit: Duration) -> Result<TargetState, ApiError> {
+        let call = self.call(&ResumeTarget { id: self.id.clone() }, &());
+        self.ask::<ResumeTarget>(call, limit).await
     }
 
     /// Reads the state of a migration target.
     pub(super) async fn state(&self, limit: Duration) -> Result<TargetState, ApiError> {
-        let call = self.call(&ReadArrival { id: self.id.clone() }, &());
-        self.ask::<ReadArrival>(call, limit).await
+        let call = self.call(&ReadTarget { id: self.id.clone() }, &());
+        self.ask::<ReadTarget>(call, limit).await
     }
 
     /// Cancels a migration target.
-    pub(super) async fn give_up(&self, limit: Duration) -> Result<(), ApiError> {
-        let call = self.call(&CancelArrival { id: self.id.clone() }, &());
-        self.ask::<CancelArrival>(call, limit).await
+    pub(super) async fn cancel(&self, limit: Duration) -> Result<(), ApiError> {
+        let call = self.call(&CancelTarget { id: self.id.clone() }, &());
+        self.ask::<CancelTarget>(call, limit).await
     }
 }
 
@@ -236,8 +236,8 @@ impl Source {
     /// Tells the source that all pages have arrived.
     pub(super) async fn done(&self) -> Result<(), ApiError> {
         let id = self.0.id.clone();
-        let call = self.0.call(&EndDeparture { id }, &());
-        self.0.ask::<EndDeparture>(call, BLOCK_LIMIT).await
+        let call = self.0.call(&EndSource { id }, &());
+        self.0.ask::<EndSource>(call, BLOCK_LIMIT).await
     }
 }
 

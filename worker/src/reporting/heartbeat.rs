@@ -9,12 +9,12 @@ use rekindle_init::seccomp::FilterChoice;
 use rekindle_wire::headers::CLUSTER_TOKEN;
 use rekindle_wire::interface::Endpoint as _;
 use rekindle_wire::interface::scheduler::Beat;
-use rekindle_wire::internal::{Heartbeat, HeartbeatAnswer, Offer, Presence};
+use rekindle_wire::internal::{Heartbeat, HeartbeatResponse, HostOffer, Presence};
 use rekindle_wire::{ApiError, WorkerId};
 
-use super::kept::KeptReport;
 use super::levels::Levels;
 use super::membership::Membership;
+use super::restorable::RestorableReport;
 use super::snapshots;
 use crate::calls::Gateways;
 use crate::host::pressure::PressureFiles;
@@ -63,7 +63,7 @@ pub struct About {
     /// Memory it may give to instances, in bytes.
     pub memory_capacity_bytes: u64,
     /// Properties of its host, apart from memory.
-    pub offer: Offer,
+    pub offer: HostOffer,
 }
 
 /// Reports to the scheduler.
@@ -87,7 +87,7 @@ pub struct Reporter {
     /// Open snapshots.
     pub snapshots: Arc<Snapshots>,
     /// What the scheduler knows of them.
-    pub kept: KeptReport,
+    pub kept: RestorableReport,
     /// Snapshots that are damaged, or may be.
     pub damage: Arc<Damage>,
     /// Snapshots whose images were rejected.
@@ -165,7 +165,7 @@ impl Reporter {
         }
     }
 
-    async fn beat(&self, scheduler: &str) -> Result<HeartbeatAnswer, BeatError> {
+    async fn beat(&self, scheduler: &str) -> Result<HeartbeatResponse, BeatError> {
         let number = self.reports.fetch_add(1, Ordering::Relaxed) + 1;
         let About {
             worker,
@@ -208,7 +208,7 @@ impl Reporter {
         told
     }
 
-    async fn tell(&self, scheduler: &str, report: &Heartbeat) -> Result<HeartbeatAnswer, BeatError> {
+    async fn tell(&self, scheduler: &str, report: &Heartbeat) -> Result<HeartbeatResponse, BeatError> {
         let call = self.client.call(scheduler, &Beat {}, report);
         let call = call.header(CLUSTER_TOKEN, &self.token);
         let answer = self.client.send(call.timeout(LIMIT)).await?;

@@ -70,6 +70,6 @@ impl Levels {
 /// Lists the processes of all instances.
 fn processes(instances: &Instances) -> Vec<i32> {
     let instances = instances.all();
-    let pids = instances.iter().filter_map(|i| i.parts()?.cgroup.pids().ok());
+    let pids = instances.iter().filter_map(|i| i.running()?.cgroup.pids().ok());
     pids.flatten().collect()
 }

@@ -24,7 +24,7 @@ pub(super) fn report(filter: FilterChoice, instances: &Instances, refusals: &Ref
 /// Returns the snapshots that instances have memory of, or are about to have.
 fn in_use(instances: &Instances) -> BTreeSet<SnapshotId> {
     let instances = instances.all();
-    let used = instances.iter().filter_map(|instance| match instance.parts() {
+    let used = instances.iter().filter_map(|instance| match instance.running() {
         Some(parts) => parts.snapshot.as_ref().map(|snapshot| snapshot.id.clone()),
         None if *instance.kind.lock() == StartKind::Restored => instance.spec.snapshot.clone(),
         None => None,

@@ -190,8 +190,8 @@ impl Snapshots {
         }
     }
 
-    /// Returns the open snapshots, at most [`KEPT_MAX`](rekindle_wire::internal::KEPT_MAX), those used last, sorted by
-    /// name.
+    /// Returns the open snapshots, at most [`RESTORABLE_MAX`](rekindle_wire::internal::RESTORABLE_MAX), those used
+    /// last, sorted by name.
     pub fn open_ids(&self) -> Vec<SnapshotId> {
         let open = self.tier.open_ids();
         self.known.latest(|id, _| open.contains(id))

@@ -49,7 +49,6 @@ pub(crate) struct ConnectionEnd {
     pub(crate) pid: u32,
     /// The descriptor there.
     pub(crate) fd: u32,
-    /// Its address.
     pub(crate) address: SocketAddr,
     /// The other end's, in the same family of addresses.
     pub(crate) peer: SocketAddr,

@@ -69,7 +69,6 @@ impl DumpDir {
         Ok(())
     }
 
-    /// Returns its path.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }

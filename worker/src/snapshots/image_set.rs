@@ -59,7 +59,6 @@ impl ImageSet for Directory<'_> {
     }
 }
 
-/// Images in memory.
 pub(crate) struct ImagesInMemory(BTreeMap<String, Vec<u8>>);
 
 impl ImagesInMemory {

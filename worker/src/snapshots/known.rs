@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rekindle_snapshotter::Digest;
-use rekindle_wire::internal::KEPT_MAX;
+use rekindle_wire::internal::RESTORABLE_MAX;
 use rekindle_wire::{FunctionId, SnapshotId};
 
 /// Maximum number of known snapshots: those that are open, and as many that are not.
-const MOST: usize = 2 * KEPT_MAX;
+const MOST: usize = 2 * RESTORABLE_MAX;
 
 /// The snapshots used last.
 #[derive(Debug, Default)]
@@ -74,12 +74,12 @@ impl Known {
         chunks
     }
 
-    /// Returns at most [`KEPT_MAX`] of the `wanted` snapshots, those used last, sorted by name.
+    /// Returns at most [`RESTORABLE_MAX`] of the `wanted` snapshots, those used last, sorted by name.
     pub(super) fn latest(&self, wanted: impl Fn(&SnapshotId, &BTreeSet<Digest>) -> bool) -> Vec<SnapshotId> {
         let all = self.all.lock();
         let mut found: Vec<_> = all.iter().filter(|(id, opened)| wanted(id, &opened.chunks)).collect();
         found.sort_unstable_by_key(|(_, opened)| std::cmp::Reverse(opened.used));
-        found.truncate(KEPT_MAX);
+        found.truncate(RESTORABLE_MAX);
         let mut ids: Vec<_> = found.into_iter().map(|(id, _)| id.clone()).collect();
         ids.sort_unstable();
         ids
@@ -99,7 +99,7 @@ mod tests {
             known.used(&id(0));
         }
         let told = known.latest(|_, _| true);
-        assert_eq!((told.len(), known.all.lock().len()), (KEPT_MAX, MOST));
+        assert_eq!((told.len(), known.all.lock().len()), (RESTORABLE_MAX, MOST));
         assert!(told.is_sorted() && told.contains(&id(0)) && told.contains(&id(MOST + 9)));
         known.forget(&id(0));
         assert!(!known.latest(|_, _| true).contains(&id(0)));

@@ -7,28 +7,24 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rekindle_init::causes::chain;
-use rekindle_init::protocol::FUNCTION_UID;
 use rekindle_pager::PageRef;
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::{Digest, Region, Snapshot, load_working_set};
-use rekindle_verify::verify_in_memory;
 use rekindle_wire::SnapshotId;
 use tokio::sync::{Semaphore, watch};
 
 use super::cache::Snapshots;
-use super::connections;
 use super::criu_images::CriuImages;
-use super::edit::{self, EditError};
+use super::edit;
+use super::edited_snapshot::EditedSnapshot;
 use super::error::SnapshotError;
-use super::expected::expected;
 use super::image_set::ImagesInMemory;
 use super::images_dir::{ImagesDir, size_of, write_extras};
 use super::level::Charge;
 use super::lost_locks;
-use super::notes::{CaptureNotes, FILES_ARCHIVE};
 use super::open_snapshot::{MemoryTier, OpenSnapshot};
-use super::originals::{self, Originals};
-use super::program::{self, EditedImages, RestoreProgram};
+use super::originals::Originals;
+use super::program::{EditedImages, RestoreProgram};
 use super::stored_working_set::put_working_set;
 use super::template::{ProcessMemory, Room, Template};
 use super::tier::Tier;
@@ -63,40 +59,19 @@ impl Snapshots {
             Ok::<_, SnapshotError>((snapshot, ImagesInMemory::new(images), found_in))
         };
         let (opened, recorded) = tokio::join!(opened, load_working_set(&self.store, id));
-        let (snapshot, mut images, found_in) = opened?;
+        let (snapshot, images, found_in) = opened?;
         // The check runs in parallel with what follows, until the pages are needed.
         let recorded = self.check_working_set(id, recorded, &snapshot.processes);
-        let mut notes = CaptureNotes::read(&images_dir).map_err(|e| SnapshotError::Notes(id.clone(), e))?;
-        let recorded_uid = edit::user_of(&images, uid).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
-        let verified = verify_in_memory(images.iter(), &expected(recorded_uid, &notes.pipes, writes_root));
-        let verified = verified.map_err(|e| SnapshotError::Refused(id.clone(), e))?;
-        let locks = lost_locks::of(&verified);
-        let connections = connections::noted(&verified, &notes.connections);
-        let connected = connections::sockets(&connections);
-        let outputs = program::outputs(&notes.pipes);
-        let become_function = edit::become_user(&mut images, recorded_uid, FUNCTION_UID);
-        become_function.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
-        let clocks = edit::clocks(&images).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
-        // Only an image's root is written to.
-        let written = match writes_root {
-            true => originals::written(&images_dir),
-            false => Ok(HashSet::new()),
-        };
-        let written = written.map_err(|e| SnapshotError::Edit(id.clone(), EditError::File(FILES_ARCHIVE.into(), e)))?;
-        let written = written.into_iter().chain(originals::nameless(&verified)).collect();
-        let edited = edit::use_templates(&mut images, &snapshot.processes, &written);
-        let edited = edited.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
-        let named = edit::name_outputs(&mut images, &mut notes.pipes);
-        named.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
-        let first = edit::touched_early(&images).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
-        let layouts = std::iter::zip(&snapshot.processes, &edited);
-        let templates = program::templates(layouts.map(|(process, edited)| (process.pid, &edited.layout)));
-        let processes = std::iter::zip(&snapshot.processes, edited).map(|(process, edited)| ProcessMemory {
+        let mut edited = EditedSnapshot::of(&snapshot, images, &images_dir, (uid, writes_root))?;
+        let locks = lost_locks::of(&edited.verified);
+        let first = edit::touched_early(&edited.images).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+        let memories = std::mem::take(&mut edited.processes);
+        let processes = std::iter::zip(&snapshot.processes, memories).map(|(process, memory)| ProcessMemory {
             pid: process.pid.cast_signed(),
             map: Arc::clone(&process.page_map),
-            layout: edited.layout,
-            folded: edited.folded,
-            unwritten: edited.unwritten,
+            layout: memory.layout,
+            folded: memory.folded,
+            unwritten: memory.unwritten,
         });
         let (rootfs, app) = snapshot.layers().ok_or_else(|| SnapshotError::Imported(id.clone()))?;
         let originals = Originals {
@@ -132,22 +107,20 @@ impl Snapshots {
         let brought = template.bring(&first).await;
         brought.map_err(|e| SnapshotError::FirstPages(id.clone(), e))?;
         for (pid, early) in template.anonymous_at(&first) {
-            edit::make_eager(&mut images, pid, &early).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+            edit::make_eager(&mut edited.images, pid, &early).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         }
-        edit::outlive_criu(&mut images, &verified).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
-        edit::bind_by_whole_paths(&mut images, &verified).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+        edit::outlive_criu(&mut edited.images, &edited.verified).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+        edit::bind_by_whole_paths(&mut edited.images, &edited.verified)
+            .map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let name = format!("{id}-{}", self.openings.fetch_add(1, Ordering::Relaxed));
-        let program = self.compile(
-            &name,
-            EditedImages {
-                images: &images,
-                dir: &images_dir,
-                verified: &verified,
-                templates: &templates,
-                outputs: &outputs,
-                connected: &connected,
-            },
-        );
+        let program = self.compile(&name, edited.to_compile(&images_dir));
+        let EditedSnapshot {
+            images,
+            notes,
+            clocks,
+            connections,
+            ..
+        } = edited;
         let extras = size_of(&images_dir).map_err(|e| SnapshotError::Measure(id.clone(), e))?;
         let (eager_bytes, bytes) = (images.bytes_of_pages(), extras + images.bytes());
         let room = TierRoom {

@@ -111,7 +111,7 @@ impl PipeNote {
     pub fn of(output: &Output) -> io::Result<Self> {
         Ok(Self {
             key: output.key()?,
-            stream: output.stream.to_owned(),
+            stream: output.stream.as_str().to_owned(),
         })
     }
 }

@@ -45,7 +45,7 @@ pub(super) fn is_of_a_layer(path: &str) -> bool {
 }
 
 /// Returns the paths in a sandbox that its function has written to a container image's root, from the archive among the
-/// images in `dir`: the root itself, if it is an image's. Blocks.
+/// images in `dir`. The root itself is among them, if it is an image's. Blocks.
 ///
 /// # Errors
 /// Returns an error when the archive cannot be read.
@@ -78,8 +78,8 @@ pub(super) fn names(dir: &Path) -> io::Result<BTreeSet<Vec<u8>>> {
     Ok(names)
 }
 
-/// Returns the paths of files that had lost their name, which lie in no layer though the paths may look like it: a
-/// program that a function has written to its image's root, started and removed.
+/// Returns the paths of files that had lost their name, which lie in no layer though the paths may look like it. One is
+/// a program that a function has written to its image's root, started and removed.
 pub(super) fn nameless(verified: &Verified) -> impl Iterator<Item = PathBuf> {
     let file = |remap: &Remap| verified.files.get(&remap.orig_id)?.reg.as_ref();
     verified

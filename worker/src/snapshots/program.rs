@@ -11,24 +11,16 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rekindle_criu::descriptors::{OUTPUT_STREAMS, pipe_number};
 use rekindle_criu::images::{ImageError, PagemapImage, TemplateArea, TemplateLayout};
-use rekindle_init::protocol::FUNCTION_UID;
 use rekindle_pager::PAGE;
-use rekindle_restore_compiler::print::Printed;
 use rekindle_restore_compiler::{
     Compiled, Host, HostError, Memory, PageRun, Refusal, Source, compile, is_shared_memory, other_names,
 };
 use rekindle_restore_program::message::Order;
-use rekindle_snapshotter::{OpenError, Snapshot, Store};
-use rekindle_verify::{Verified, VerifyError, verify_in_memory};
-use rekindle_wire::SnapshotId;
+use rekindle_verify::Verified;
 
-use super::connections;
-use super::edit::{self, EditError};
-use super::expected::expected;
-use super::image_set::{ImageSet, ImagesInMemory};
-use super::images_dir::{ImagesDir, write_extras};
+use super::image_set::ImageSet;
 use super::memory_fs::{MemoryFs, MemoryFsError};
-use super::notes::{CaptureNotes, FILES_ARCHIVE, NotesError, PipeNote};
+use super::notes::{FILES_ARCHIVE, PipeNote};
 use super::originals;
 
 /// Pause after a program's first failure. It doubles with each further one.
@@ -206,7 +198,7 @@ pub(crate) fn template_run(area: TemplateArea, file: u32) -> PageRun {
 ///
 /// # Errors
 /// Returns an error when something has no operation, or a pagemap or its pages cannot be read.
-fn compile_images(edited: EditedImages<'_>) -> Result<(Compiled, Vec<u8>), NoProgram> {
+pub(super) fn compile_images(edited: EditedImages<'_>) -> Result<(Compiled, Vec<u8>), NoProgram> {
     let host = HOST.as_ref().map_err(NoProgram::Host)?;
     let images = edited.verified;
     let (mut pages, mut memory) = (Vec::new(), Vec::new());
@@ -276,61 +268,6 @@ fn read_eager(images: &dyn ImageSet, of: &str, all: &mut Vec<u8>) -> Result<Vec<
         return Err(failed(&name, why));
     }
     Ok(runs)
-}
-
-/// Why a snapshot's program cannot be shown.
-#[derive(Debug, thiserror::Error)]
-pub enum ShowError {
-    /// The snapshot cannot be read.
-    #[error("open snapshot {0}")]
-    Open(SnapshotId, #[source] OpenError),
-    /// Its notes cannot be read.
-    #[error("read the notes of snapshot {0}")]
-    Notes(SnapshotId, #[source] NotesError),
-    /// Its images are not a function's.
-    #[error("the images of snapshot {0} are not a function's")]
-    Refused(SnapshotId, #[source] VerifyError),
-    /// Its images cannot be edited.
-    #[error("edit the images of snapshot {0}")]
-    Edit(SnapshotId, #[source] EditError),
-    /// It has no program.
-    #[error("snapshot {0} is restored by CRIU")]
-    NoProgram(SnapshotId, #[source] NoProgram),
-}
-
-/// Compiles a snapshot as this host would, and returns the program as text. Its notes and the archive of its private
-/// files are in the directory `scratch` meanwhile.
-///
-/// # Errors
-/// Returns an error when the snapshot cannot be read, or has no program.
-pub async fn show(store: &Store, id: &SnapshotId, scratch: &Path) -> Result<String, ShowError> {
-    let opening = |e| ShowError::Open(id.clone(), e);
-    let snapshot = Snapshot::open(store, id).await.map_err(opening)?;
-    let dir = ImagesDir::claim(scratch.join(id.as_str()));
-    write_extras(&snapshot, &dir).await.map_err(opening)?;
-    let mut images = ImagesInMemory::new(snapshot.images().await.map_err(opening)?);
-    let notes = CaptureNotes::read(&dir).map_err(|e| ShowError::Notes(id.clone(), e))?;
-    let edit = |e| ShowError::Edit(id.clone(), e);
-    let written = originals::written(&dir).map_err(|e| edit(EditError::File(FILES_ARCHIVE.into(), e)))?;
-    let verified = verify_in_memory(
-        images.iter(),
-        &expected(FUNCTION_UID, &notes.pipes, !written.is_empty()),
-    );
-    let verified = verified.map_err(|e| ShowError::Refused(id.clone(), e))?;
-    let written = written.into_iter().chain(originals::nameless(&verified)).collect();
-    let edited = edit::use_templates(&mut images, &snapshot.processes, &written).map_err(edit)?;
-    let layouts = std::iter::zip(&snapshot.processes, &edited).map(|(process, edited)| (process.pid, &edited.layout));
-    let compiled = compile_images(EditedImages {
-        images: &images,
-        dir: &dir,
-        verified: &verified,
-        templates: &templates(layouts),
-        outputs: &outputs(&notes.pipes),
-        connected: &connections::sockets(&connections::noted(&verified, &notes.connections)),
-    });
-    let (compiled, _) = compiled.map_err(|e| ShowError::NoProgram(id.clone(), e))?;
-    let printed = Printed::parse(&compiled.program);
-    Ok(printed.map_or_else(|_| String::new(), |printed| printed.to_string()))
 }
 
 #[cfg(test)]

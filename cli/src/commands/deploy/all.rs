@@ -10,10 +10,10 @@ use anyhow::{Context as _, Error, Result, bail};
 use futures::StreamExt as _;
 use rekindle_wire::ApiError;
 use rekindle_wire::api::VersionInfo;
-use rekindle_wire::manifest::{self, Manifest};
+use rekindle_wire::function_config::{self, FunctionConfig};
 use serde::Serialize;
 
-use super::packaged::read_manifest;
+use super::packaged::read_config;
 use super::{Deployed, How, deploy};
 use crate::client::Client;
 use crate::show::{self, Steps, Tone};
@@ -35,7 +35,7 @@ struct Outcome {
 
 /// An outcome for programs.
 #[derive(Serialize)]
-struct Told<'a> {
+struct DeployOutcome<'a> {
     folder: &'a Path,
     name: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -51,8 +51,8 @@ pub(super) async fn run(client: &Client, top: &Path, how: How, json: bool) -> Re
     let total = functions.len();
     steps.step(format!("deploying {}", show::count(total, "function")));
     let quiet = How { quiet: true, ..how };
-    let (steps, one) = (&steps, async |(folder, manifest): (PathBuf, Manifest)| {
-        let (began, name) = (Instant::now(), manifest.name.to_string());
+    let (steps, one) = (&steps, async |(folder, config): (PathBuf, FunctionConfig)| {
+        let (began, name) = (Instant::now(), config.name.to_string());
         let deployed = deploy(client, &folder, quiet.clone()).await;
         let took = began.elapsed();
         steps.note(&match &deployed {
@@ -83,8 +83,8 @@ pub(super) async fn run(client: &Client, top: &Path, how: How, json: bool) -> Re
     })
 }
 
-fn told(outcome: &Outcome) -> Told<'_> {
-    Told {
+fn told(outcome: &Outcome) -> DeployOutcome<'_> {
+    DeployOutcome {
         folder: &outcome.folder,
         name: &outcome.name,
         version: outcome.deployed.as_ref().ok().map(|done| &done.version),
@@ -133,25 +133,25 @@ fn print(outcomes: &[Outcome]) {
     }
 }
 
-/// The folders below `top` with a function each. All manifests are read first, so that a mistake in one costs no
+/// The folders below `top` with a function each. All configs are read first, so that a mistake in one costs no
 /// deploy.
-fn functions(top: &Path) -> Result<Vec<(PathBuf, Manifest)>> {
+fn functions(top: &Path) -> Result<Vec<(PathBuf, FunctionConfig)>> {
     let mut folders = Vec::new();
     find(top, 0, &mut folders)?;
     folders.sort();
     let mut by_name: BTreeMap<String, PathBuf> = BTreeMap::new();
     let mut functions = Vec::new();
     for folder in folders {
-        let manifest = read_manifest(&folder)?;
-        if let Some(other) = by_name.insert(manifest.name.to_string(), folder.clone()) {
+        let config = read_config(&folder)?;
+        if let Some(other) = by_name.insert(config.name.to_string(), folder.clone()) {
             bail!(
                 "{} and {} are both named {}: rename one (name in fn.toml)",
                 other.display(),
                 folder.display(),
-                manifest.name
+                config.name
             );
         }
-        functions.push((folder, manifest));
+        functions.push((folder, config));
     }
     if functions.is_empty() {
         bail!("no folder in {} has an fn.toml: make one with `fn init`", top.display());
@@ -160,7 +160,7 @@ fn functions(top: &Path) -> Result<Vec<(PathBuf, Manifest)>> {
 }
 
 fn find(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<()> {
-    if folder.join(manifest::FILE_NAME).is_file() {
+    if folder.join(function_config::FILE_NAME).is_file() {
         // What is in it belongs to it.
         found.push(folder.to_owned());
         return Ok(());
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn every_folder_with_a_manifest_is_a_function_but_those_within_one() {
+    fn every_folder_with_a_config_is_a_function_but_those_within_one() {
         let dir = tempfile::tempdir().unwrap();
         let found = || functions(dir.path()).map(|all| all.into_iter().map(|(_, m)| m.name.to_string()).collect());
         let none: Result<Vec<String>> = found();

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rekindle_wire::manifest::{Manifest, Runtime};
+use rekindle_wire::function_config::{FunctionConfig, Runtime};
 
 /// Lock files of Python's tools, and what makes a `requirements.txt` of each.
 const PYTHON: [(&str, &str); 4] = [
@@ -18,12 +18,12 @@ const PYTHON: [(&str, &str); 4] = [
 const NODE: [&str; 4] = ["pnpm-lock.yaml", "yarn.lock", "bun.lock", "bun.lockb"];
 
 /// What to do so that the versions of a lock file in the folder are installed, if the build would not read it.
-pub(super) fn advice(folder: &Path, manifest: &Manifest) -> Option<String> {
-    if manifest.image.is_some() {
+pub(super) fn advice(folder: &Path, config: &FunctionConfig) -> Option<String> {
+    if config.image.is_some() {
         return None;
     }
     let has = |name: &str| folder.join(name).is_file();
-    match manifest.base.runtime()? {
+    match config.base.runtime()? {
         Runtime::Python if !has("requirements.txt") => {
             let (lock, export) = PYTHON.into_iter().find(|(lock, _)| has(lock))?;
             Some(format!(
@@ -59,7 +59,7 @@ mod tests {
             "entry = \"main.handler\""
         };
         let text = format!("name = \"f\"\nruntime = \"{runtime}\"\n{start}\n");
-        advice(folder.path(), &rekindle_wire::manifest::parse(&text).unwrap())
+        advice(folder.path(), &rekindle_wire::function_config::parse(&text).unwrap())
     }
 
     #[test]

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use rekindle_wire::api::{VersionInfo, VersionState, WorkerState};
-use rekindle_wire::{FunctionId, manifest};
+use rekindle_wire::{FunctionId, function_config};
 
 use super::describe::{NO_SNAPSHOT_WANTED, phases_line, rehearsal_line, reseeded_line, reused_line, snapshot_line};
 use super::diff;
@@ -128,10 +128,10 @@ pub(crate) async fn deploy(client: &Client, folder: &Path, how: How) -> Result<D
     let begun = Instant::now();
     let packaged = Packaged::of(folder)?;
     packaged.check_entry()?;
-    let Packaged { manifest, packed } = packaged;
+    let Packaged { config, packed } = packaged;
     let growth = how.release.growth();
     let steps = growth.map_or(Duration::ZERO, |(steps, step)| canary::duration(steps, step));
-    let deadline = begun + how.limit.unwrap_or(USUAL_WAIT + manifest.boot_timeout() * 2 + steps);
+    let deadline = begun + how.limit.unwrap_or(USUAL_WAIT + config.boot_timeout() * 2 + steps);
     let (version, new) = upload::upload(client, packed, &how).await?;
     let mut version = follow(client, version, deadline, how.quiet).await?;
     match version.error.take() {
@@ -148,7 +148,7 @@ pub(crate) async fn deploy(client: &Client, folder: &Path, how: How) -> Result<D
 }
 
 /// Notes which folder this user deployed the function from. Returns the previous one, if it is another and still has
-/// the function's manifest: two folders with one name are a slip. Any failure counts as no previous folder.
+/// the function's config: two folders with one name are a slip. Any failure counts as no previous folder.
 fn remember(function: &FunctionId, folder: &Path) -> Option<PathBuf> {
     let state = env::var_os("XDG_STATE_HOME").map(PathBuf::from);
     let state = state.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".local/state")))?;
@@ -162,13 +162,13 @@ fn remember_in(notes: &Path, function: &FunctionId, folder: &Path) -> Option<Pat
     fs::create_dir_all(notes).ok()?;
     fs::write(&note, folder.as_os_str().as_bytes()).ok()?;
     let before = before.filter(|before| *before != folder)?;
-    let manifest = fs::read_to_string(before.join(manifest::FILE_NAME)).ok()?;
-    (manifest::parse(&manifest).ok()?.name.as_str() == function.name()).then_some(before)
+    let text = fs::read_to_string(before.join(function_config::FILE_NAME)).ok()?;
+    (function_config::parse(&text).ok()?.name.as_str() == function.name()).then_some(before)
 }
 
-/// The function's folder: `path`, or its parent if `path` is the manifest itself.
+/// The function's folder: `path`, or its parent if `path` is the config itself.
 fn folder_of(path: &Path) -> PathBuf {
-    if path.file_name().is_some_and(|n| n == manifest::FILE_NAME) && path.is_file() {
+    if path.file_name().is_some_and(|n| n == function_config::FILE_NAME) && path.is_file() {
         let parent = path.parent().unwrap_or(Path::new("."));
         return if parent == Path::new("") {
             PathBuf::from(".")
@@ -206,7 +206,7 @@ async fn follow(client: &Client, mut version: VersionInfo, deadline: Instant, qu
                 version.state,
                 elapsed.as_secs(),
                 match version.state {
-                    VersionState::Booting => format!(" of at most {}", version.manifest.boot_timeout().as_secs()),
+                    VersionState::Booting => format!(" of at most {}", version.config.boot_timeout().as_secs()),
                     _ => String::new(),
                 }
             ));
@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_manifest_itself_stands_for_its_folder() {
+    fn the_config_itself_stands_for_its_folder() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("fn.toml");
         fs::write(&file, "").unwrap();

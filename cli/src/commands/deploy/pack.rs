@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use flate2::{Compression, GzBuilder};
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use rekindle_wire::api::{SourceFile, SourceKind};
-use rekindle_wire::manifest::FILE_NAME;
+use rekindle_wire::function_config::FILE_NAME;
 use rekindle_wire::{ApiError, ErrorCode};
 use tar::{Builder, EntryType, Header, HeaderMode};
 
@@ -47,7 +47,7 @@ pub(crate) struct Packed {
     pub(super) files: usize,
     /// Their total size.
     pub(super) plain_bytes: u64,
-    /// What the platform will list of it: everything but the manifest.
+    /// What the platform will list of it: everything but the config.
     pub(crate) listing: Vec<SourceFile>,
 }
 
@@ -61,14 +61,14 @@ pub(super) fn pack(folder: &Path) -> Result<Packed> {
     packed(folder, found.collect())
 }
 
-/// Packs `manifest` and the layout of a container image, which workers look for in `image/`. Blocks.
-pub(super) fn pack_image(manifest: &Path, layout: &Path) -> Result<Packed> {
+/// Packs `config` and the layout of a container image, which workers look for in `image/`. Blocks.
+pub(super) fn pack_image(config: &Path, layout: &Path) -> Result<Packed> {
     let mut found = Vec::new();
     walk(layout, layout, &Gitignore::empty(), &mut found)?;
     found.sort();
     let top = PathBuf::from("image");
     let mut files = vec![
-        (manifest.to_owned(), PathBuf::from(FILE_NAME)),
+        (config.to_owned(), PathBuf::from(FILE_NAME)),
         (layout.to_owned(), top.clone()),
     ];
     files.extend(

@@ -1,4 +1,4 @@
-//! A function's folder on its way to the platform: its manifest is read and checked, its build command run, and its
+//! A function's folder on its way to the platform: its config is read and checked, its build command run, and its
 //! files packed.
 
 use std::fs;
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use rekindle_relay::world::is_public;
-use rekindle_wire::manifest::{self, Manifest};
+use rekindle_wire::function_config::{self, FunctionConfig};
 use rekindle_wire::{ApiError, ErrorCode};
 use rekindle_worker::deploy::build::check_listing;
 
@@ -19,28 +19,28 @@ use crate::show::{self, Tone};
 
 /// A folder that is ready for an upload.
 pub(crate) struct Packaged {
-    pub(crate) manifest: Manifest,
+    pub(crate) config: FunctionConfig,
     pub(crate) packed: Packed,
 }
 
 impl Packaged {
     /// Runs the folder's build command and packs it. Blocks.
     pub(crate) fn of(folder: &Path) -> Result<Self> {
-        let manifest = read_manifest(folder)?;
-        if let Some(command) = &manifest.build_command {
+        let config = read_config(folder)?;
+        if let Some(command) = &config.build_command {
             build(folder, command)?;
         }
-        if let Some(advice) = locks::advice(folder, &manifest) {
+        if let Some(advice) = locks::advice(folder, &config) {
             eprintln!("{} {advice}", show::tinted_err("packages:", Tone::Warning));
         }
-        let packed = match &manifest.image {
+        let packed = match &config.image {
             None => pack::pack(folder)?,
             Some(image) => {
                 let layout = image::layout(folder, image)?;
-                pack::pack_image(&folder.join(manifest::FILE_NAME), &layout.path)?
+                pack::pack_image(&folder.join(function_config::FILE_NAME), &layout.path)?
             }
         };
-        Ok(Self { manifest, packed })
+        Ok(Self { config, packed })
     }
 
     /// Looks for what the function is started by in the packed files.
@@ -48,14 +48,14 @@ impl Packaged {
     /// # Errors
     /// If no build can find it, with what to do.
     pub(crate) fn check_entry(&self) -> Result<(), ApiError> {
-        check_listing(&self.manifest, &self.packed.listing)
+        check_listing(&self.config, &self.packed.listing)
             .map_err(|e| ApiError::new(ErrorCode::InvalidManifest, e.to_string()))
     }
 }
 
 /// Reads and checks `fn.toml`, so that a mistake costs no upload.
-pub(super) fn read_manifest(folder: &Path) -> Result<Manifest> {
-    let path = folder.join(manifest::FILE_NAME);
+pub(super) fn read_config(folder: &Path) -> Result<FunctionConfig> {
+    let path = folder.join(function_config::FILE_NAME);
     let text = fs::read_to_string(&path).map_err(|e| {
         let context = format!(
             "{} cannot be read: name the function's folder, or make one with `fn init`",
@@ -63,36 +63,36 @@ pub(super) fn read_manifest(folder: &Path) -> Result<Manifest> {
         );
         anyhow!(e).context(context)
     })?;
-    let manifest = manifest::parse(&text).map_err(|e| {
+    let config = function_config::parse(&text).map_err(|e| {
         let message = format!("{}: {e}", folder.display());
         ApiError::new(ErrorCode::InvalidManifest, message)
     })?;
-    if let Some(advice) = manifest::advice(&text, &runtimes::month()) {
+    if let Some(advice) = function_config::advice(&text, &runtimes::month()) {
         eprintln!("{} {advice}", show::tinted_err("runtime:", Tone::Warning));
     }
-    for warning in manifest::warnings(&text, &manifest) {
+    for warning in function_config::warnings(&text, &config) {
         eprintln!("{} {warning}", show::tinted_err("fn.toml:", Tone::Warning));
     }
-    if let Some(address) = private_callback(&manifest) {
+    if let Some(address) = private_callback(&config) {
         eprintln!(
             "{} {address} is in a network that callbacks do not reach, unless the gateway has --callback-allow \
             {address}",
             show::tinted_err("callback:", Tone::Warning)
         );
     }
-    Ok(manifest)
+    Ok(config)
 }
 
-/// The address in the manifest's `callback`, if it is in a refused network.
-fn private_callback(manifest: &Manifest) -> Option<IpAddr> {
-    let url = reqwest::Url::parse(manifest.asynchronous.callback.as_deref()?).ok()?;
+/// The address in the config's `callback`, if it is in a refused network.
+fn private_callback(config: &FunctionConfig) -> Option<IpAddr> {
+    let url = reqwest::Url::parse(config.asynchronous.callback.as_deref()?).ok()?;
     let host = url.host_str()?.trim_matches(['[', ']']);
     host.parse()
         .ok()
         .filter(|address: &IpAddr| !is_public(address.to_canonical()))
 }
 
-/// Runs the manifest's build command in the folder. Its output goes to standard error.
+/// Runs the config's build command in the folder. Its output goes to standard error.
 fn build(folder: &Path, command: &str) -> Result<()> {
     eprintln!("{} {command}", show::tinted_err("build", Tone::Faint));
     let status = Command::new("/bin/sh")
@@ -113,14 +113,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manifest_error_is_shown_with_its_line_and_code() {
+    fn a_config_error_is_shown_with_its_line_and_code() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(
             dir.path().join("fn.toml"),
             "name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\nmemory = \"lots\"\n",
         )
         .unwrap();
-        let error = read_manifest(dir.path()).unwrap_err();
+        let error = read_config(dir.path()).unwrap_err();
         let api = error.downcast_ref::<ApiError>().unwrap();
         assert_eq!(api.code, ErrorCode::InvalidManifest);
         assert!(
@@ -156,9 +156,9 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_without_a_manifest_says_how_to_make_one() {
+    fn a_folder_without_a_config_says_how_to_make_one() {
         let dir = tempfile::tempdir().unwrap();
-        let error = format!("{:#}", read_manifest(dir.path()).unwrap_err());
+        let error = format!("{:#}", read_config(dir.path()).unwrap_err());
         assert!(error.contains("`fn init`"), "{error}");
     }
 
@@ -167,7 +167,7 @@ mod tests {
         let told = |callback: &str| {
             let text =
                 format!("name = \"x\"\nruntime = \"python\"\nentry = \"m.h\"\n[async]\ncallback = \"{callback}\"\n");
-            private_callback(&manifest::parse(&text).unwrap()).map(|address| address.to_string())
+            private_callback(&function_config::parse(&text).unwrap()).map(|address| address.to_string())
         };
         assert_eq!(told("http://10.1.2.3:80/x").as_deref(), Some("10.1.2.3"));
         assert_eq!(told("https://[::1]/").as_deref(), Some("::1"));

@@ -13,7 +13,7 @@ use crate::show;
 
 const PIECE: usize = 256 << 10;
 
-/// Uploads `packed` as a version of the function that its manifest names. Returns it, and whether it is new.
+/// Uploads `packed` as a version of the function that its config names. Returns it, and whether it is new.
 pub(super) async fn upload(client: &Client, packed: Packed, how: &How) -> Result<(VersionInfo, bool)> {
     if !how.quiet {
         eprintln!(

@@ -5,8 +5,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 
 use nix::sys::statvfs::statvfs;
+use rekindle_wire::function_config::Base;
 use rekindle_wire::internal::BUILD_TOOLS;
-use rekindle_wire::manifest::Base;
 use rekindle_worker::host::cgroup::{CGROUP_ROOT, Cgroups};
 use rekindle_worker::idle::damon::{self, Lack};
 use rekindle_worker::idle::kernel::Host;

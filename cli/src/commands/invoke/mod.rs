@@ -116,7 +116,7 @@ async fn as_json(head: Head, response: Response, started: Instant) -> Result<Str
     match platform_error(response).await? {
         InvokeOutcome::Platform(error) => begun.failed(error, started.elapsed()),
         InvokeOutcome::Function(response) => {
-            let body = response.bytes().await.context("the answer broke off")?;
+            let body = response.bytes().await.context("the response ended early")?;
             begun.answered(body.to_vec(), started.elapsed())
         }
     }
@@ -193,7 +193,7 @@ pub(crate) async fn platform_error(response: Response) -> Result<InvokeOutcome> 
     let (parts, body) = http::Response::from(response).into_parts();
     let bytes = http_body_util::BodyExt::collect(body)
         .await
-        .context("the answer broke off")?
+        .context("the response ended early")?
         .to_bytes();
     let id = parts.headers.get(headers::REQUEST_ID).and_then(|v| v.to_str().ok());
     match serde_json::from_slice::<ApiError>(&bytes) {
@@ -221,7 +221,7 @@ pub(super) async fn copy(mut response: Response) -> Result<()> {
                 out::bytes(&part);
             }
             Ok(None) => break,
-            Err(e) => bail!(anyhow::Error::from(e).context("the answer broke off")),
+            Err(e) => bail!(anyhow::Error::from(e).context("the response ended early")),
         }
     }
     if last != b'\n' && io::stdout().is_terminal() {

@@ -280,7 +280,7 @@ impl PagemapImage {
     /// changes nothing. `mm` is the process's `mm-PID.img`.
     ///
     /// CRIU up to 4.2.1 marks no page at all if the stack pointer of a thread is a multiple of the page size, as about
-    /// one in 256 is: `is_stack` in its `criu/mem.c` compares the wrong bits. Such a process would be restored eagerly.
+    /// one in 256 is. `is_stack` in its `criu/mem.c` compares the wrong bits. Such a process would be restored eagerly.
     ///
     /// # Errors
     /// If `mm` does not parse.

@@ -1,5 +1,5 @@
-//! Rules that let people and machines in without a key: by the claims of a token of an issuer that the operator trusts,
-//! or by the name in a client's certificate.
+//! Rules that let people and machines in without a key. They go by the claims of a token of an issuer that the operator
+//! trusts, or by the name in a client's certificate.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -20,9 +20,9 @@ mod worker;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::function_config::{Base, Runtime};
 use crate::ids::{FunctionId, InstanceId, SnapshotId, VersionNumber, WorkerId};
-use crate::manifest::{Base, Runtime};
-use crate::migration::Departed;
+use crate::migration::MigrationPhases;
 
 pub use access::{KEY_LIFE_MAX_S, KEY_NAME_MAX, KeySummary, NamespaceSummary, NewKey, NewKeyRequest, RevokedKey};
 pub use audit::{AUDIT_PAGE_MAX, AuditEntry, AuditPage, AuditPlace};
@@ -112,7 +112,8 @@ pub struct Migration {
     /// Total duration in milliseconds.
     pub took_ms: f64,
     /// Measurements of the source.
-    pub departed: Departed,
+    #[serde(rename = "departed")]
+    pub phases: MigrationPhases,
 }
 
 /// A member of the cluster whose certificate is to be revoked.
@@ -158,10 +159,33 @@ pub struct LogLine {
     pub instance: InstanceId,
     /// The version.
     pub version: VersionNumber,
-    /// `stdout`, `stderr` or `platform`.
-    pub stream: String,
+    /// Who wrote it.
+    pub stream: LogStream,
     /// The line without its newline, at most 16 KiB.
     pub text: String,
+}
+
+/// Where a line of a log comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LogStream {
+    /// The function's standard output.
+    Stdout,
+    /// Its standard error.
+    Stderr,
+    /// The platform, about the function.
+    Platform,
+}
+
+impl LogStream {
+    /// Returns its name, as messages have it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+            Self::Platform => "platform",
+        }
+    }
 }
 
 /// Requests a collection.

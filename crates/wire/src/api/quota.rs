@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::error::{ApiError, ErrorCode};
+use crate::function_config::ByteSize;
 use crate::ids::Namespace;
-use crate::manifest::ByteSize;
 
 /// What a quota limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -8,8 +8,8 @@ use utoipa::ToSchema;
 
 use super::Reused;
 use crate::error::ApiError;
+use crate::function_config::FunctionConfig;
 use crate::ids::{FunctionId, SnapshotId, VersionNumber};
-use crate::manifest::Manifest;
 use crate::renewal::{MadeWith, Renewal};
 
 /// State of a version on its way to being live.
@@ -168,15 +168,16 @@ pub struct VersionInfo {
     pub state: VersionState,
     /// Creation time in seconds since the Unix epoch.
     pub created_unix_s: i64,
-    /// Its manifest.
-    pub manifest: Manifest,
+    /// What its fn.toml says.
+    #[serde(rename = "manifest")]
+    pub config: FunctionConfig,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ApiError>,
     /// Its snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotSummary>,
-    /// Why a live version has no snapshot although its manifest requests one.
+    /// Why a live version has no snapshot although its config requests one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_error: Option<String>,
     /// The version that it shares files with, as only settings differ.

@@ -7,10 +7,10 @@ use crate::asynchronous::{
 };
 use crate::ids::{CallId, GatewayId, Namespace, WorkerId};
 use crate::internal::{
-    Heartbeat, HeartbeatAnswer, KeysAnswer, LeaseAnswer, LeaseReport, Placement, PlacementRequest, RoutesAnswer,
-    UsageReport,
+    Heartbeat, HeartbeatResponse, KeysResponse, LeaseReport, LeaseResponse, Placement, PlacementRequest,
+    RoutesResponse, UsageReport,
 };
-use crate::stats::{TrafficAnswer, TrafficReport};
+use crate::stats::{TrafficReport, TrafficResponse};
 
 crate::endpoints! {
     /// The scheduler's interface for roles.
@@ -20,7 +20,7 @@ crate::endpoints! {
     [Gateway] POST "/internal/placements" Place {} (PlacementRequest) => OK Placement;
 
     /// Reports leases, and renews them.
-    [Gateway] POST "/internal/leases" ReportLeases {} (LeaseReport) => OK LeaseAnswer;
+    [Gateway] POST "/internal/leases" ReportLeases {} (LeaseReport) => OK LeaseResponse;
 
     /// Waits until a lease is recalled.
     [Gateway] GET "/internal/recalls" AwaitRecalls {
@@ -28,7 +28,7 @@ crate::endpoints! {
         gateway: GatewayId;
         /// For how long, in milliseconds. By default not at all.
         wait_ms: u64
-    } () => OK LeaseAnswer;
+    } () => OK LeaseResponse;
 
     /// Waits until aliases change. A gateway has applied the revision that it asks with.
     [Gateway] GET "/internal/routes" AwaitRoutes {
@@ -40,7 +40,7 @@ crate::endpoints! {
         revision: u64,
         /// For how long, in milliseconds. By default not at all.
         wait_ms: u64
-    } () => OK RoutesAnswer;
+    } () => OK RoutesResponse;
 
     /// Waits until keys of the API change. A gateway has applied the revision that it asks with.
     [Gateway] GET "/internal/keys" AwaitKeys {
@@ -52,16 +52,16 @@ crate::endpoints! {
         revision: u64,
         /// For how long, in milliseconds. By default not at all.
         wait_ms: u64
-    } () => OK KeysAnswer;
+    } () => OK KeysResponse;
 
     /// Reports counts of invocations.
-    [Gateway] POST "/internal/traffic" ReportTraffic {} (TrafficReport) => OK TrafficAnswer;
+    [Gateway] POST "/internal/traffic" ReportTraffic {} (TrafficReport) => OK TrafficResponse;
 
     /// Reports what invocations used. A report that is repeated counts once.
     [Gateway] POST "/internal/usage" ReportUsage {} (UsageReport) => OK ();
 
     /// Reports what runs on a worker.
-    [Worker] POST "/internal/heartbeat" Beat {} (Heartbeat) => OK HeartbeatAnswer;
+    [Worker] POST "/internal/heartbeat" Beat {} (Heartbeat) => OK HeartbeatResponse;
 
     /// Asks whether a worker runs, or makes ready, any function of a namespace. `unavailable` if the scheduler has not
     /// heard of it lately.

@@ -2,14 +2,14 @@
 //! [`crate::headers::CLUSTER_TOKEN`]. Errors are [`crate::ApiError`] as JSON. Gateways send invocations to
 //! `ANY /invoke/{instance}/{path}`, whose bodies stream both ways.
 //!
-//! A migration is prepared by [`ExpectArrival`] and [`PrepareDeparture`], whose source sends [`PrepareArrival`].
-//! [`Leave`] performs it: the source sends [`SendImages`] and [`Arrive`], the target takes [`ReadPages`], [`ReadPage`]
-//! for page faults, and [`EndDeparture`]. If [`Leave`] fails, the instance continues as before.
+//! A migration is prepared by [`ExpectTarget`] and [`PrepareSource`], whose source sends [`PrepareTarget`].
+//! [`PerformMigration`] performs it: the source sends [`SendImages`] and [`ResumeTarget`], the target takes
+//! [`ReadPages`], [`ReadPage`] for page faults, and [`EndSource`]. If it fails, the instance continues as before.
 
 use crate::api::InstanceObjects;
 use crate::ids::{FunctionId, InstanceId, MigrationId};
 use crate::internal::{PrepareRequest, StartInstance};
-use crate::migration::{self, Departed, Expected, SourceOrder, Standing, TargetOrder, TargetState};
+use crate::migration::{self, ExpectedInstance, HeldCopy, MigrationPhases, SourceOrder, TargetOrder, TargetState};
 use crate::secret::Secret;
 
 crate::endpoints! {
@@ -65,49 +65,49 @@ crate::endpoints! {
     } () => NO_CONTENT ();
 
     /// To the target: an instance will arrive from another worker. Other arrivals are rejected.
-    [Scheduler] PUT "/arrivals/{id}/expected" ExpectArrival {
+    [Scheduler] PUT "/arrivals/{id}/expected" ExpectTarget {
         /// The migration.
         id: MigrationId
-    } (Expected) => NO_CONTENT ();
+    } (ExpectedInstance) => NO_CONTENT ();
 
     /// To the source: prepares itself and the target. The instance continues.
-    [Scheduler] POST "/departures" PrepareDeparture {} (SourceOrder) => NO_CONTENT ();
+    [Scheduler] POST "/departures" PrepareSource {} (SourceOrder) => NO_CONTENT ();
 
     /// To the source: cancels a migration before the instance has left.
-    [Scheduler] DELETE "/departures/{id}" CancelDeparture {
+    [Scheduler] DELETE "/departures/{id}" CancelSource {
         /// The migration.
         id: MigrationId
     } () => NO_CONTENT ();
 
     /// To the source: performs the migration. The response comes when the copy runs.
-    [Scheduler] POST "/departures/{id}/leave" Leave {
+    [Scheduler] POST "/departures/{id}/leave" PerformMigration {
         /// The migration.
         id: MigrationId
-    } (migration::Leave) => OK Departed;
+    } (migration::SettleLimit) => OK MigrationPhases;
 
     /// To the target: prepares a sandbox and the snapshot's template.
-    [Worker] POST "/arrivals" PrepareArrival {} (TargetOrder) => NO_CONTENT ();
+    [Worker] POST "/arrivals" PrepareTarget {} (TargetOrder) => NO_CONTENT ();
 
     /// To the target: restores the processes from the bundle in the body, and holds them.
     [Worker] POST "/arrivals/{id}/images" SendImages {
         /// The migration.
         id: MigrationId
-    } () => OK Standing;
+    } () => OK HeldCopy;
 
     /// To the target: lets the processes run and accept requests.
-    [Worker] POST "/arrivals/{id}/go" Arrive {
+    [Worker] POST "/arrivals/{id}/go" ResumeTarget {
         /// The migration.
         id: MigrationId
     } () => OK TargetState;
 
     /// To the target: reads its state.
-    [Worker] GET "/arrivals/{id}" ReadArrival {
+    [Worker] GET "/arrivals/{id}" ReadTarget {
         /// The migration.
         id: MigrationId
     } () => OK TargetState;
 
     /// To the target: the instance must not run; 409 `conflict` if it does.
-    [Worker] DELETE "/arrivals/{id}" CancelArrival {
+    [Worker] DELETE "/arrivals/{id}" CancelTarget {
         /// The migration.
         id: MigrationId
     } () => NO_CONTENT ();
@@ -131,7 +131,7 @@ crate::endpoints! {
     } () => OK ();
 
     /// To the source: every page has arrived, so it releases the rest.
-    [Worker] POST "/departures/{id}/done" EndDeparture {
+    [Worker] POST "/departures/{id}/done" EndSource {
         /// The migration.
         id: MigrationId
     } () => NO_CONTENT ();

@@ -6,7 +6,7 @@ use crate::access::{AccessRole, Admitted, KeyId, RuleId, Scope};
 
 /// Keys that have changed since the gateway's revision.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct KeysAnswer {
+pub struct KeysResponse {
     /// The scheduler's lead. Revisions of different leads have nothing in common.
     pub epoch: String,
     /// The revision that the gateway has when it has applied this.

@@ -3,12 +3,12 @@
 use serde::{Deserialize, Serialize};
 
 use crate::api::Alias;
+use crate::function_config::{Auth, Cors, TokenRule};
 use crate::ids::{FunctionId, VersionNumber};
-use crate::manifest::{Auth, Cors, TokenRule};
 
 /// What functions' aliases name, so that a gateway can choose a version for each invocation, and who may invoke them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct RoutesAnswer {
+pub struct RoutesResponse {
     /// The scheduler's lead. Revisions of different leads have nothing in common.
     pub epoch: String,
     /// The revision that the gateway has when it has applied this.
@@ -43,7 +43,7 @@ pub struct FunctionRoutes {
 }
 
 /// Versions that read a request's body while it comes, so that it may have any length. Since functions seldom change
-/// how they take invocations, it is a list of changes: from the first number on versions do, from the second on they do
+/// how they take invocations, it is a list of changes. From the first number on versions do, from the second on they do
 /// not, and so on.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]

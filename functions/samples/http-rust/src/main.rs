@@ -1,6 +1,7 @@
 //! The whole `http` contract in one static binary without dependencies: serve HTTP/1.1 on `$PORT`.
 //!
-//! `GET /` greets, anything posted comes back, and the two hooks count how often this process was snapshotted and restored.
+//! `GET /` greets, anything posted comes back, and the two hooks count how often this process was snapshotted and
+//! restored.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};

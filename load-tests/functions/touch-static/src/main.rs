@@ -1,5 +1,6 @@
-//! A static binary with weight: TOUCH_MIB MiB of touched memory, of which a request reads one page. HTTP/1.1 on `$PORT`.
-//! Any GET answers from a page of the buffer, anything posted is answered with nothing: the hooks have nothing to do.
+//! A static binary with weight: TOUCH_MIB MiB of touched memory, of which a request reads one page. HTTP/1.1 on
+//! `$PORT`. Any GET answers from a page of the buffer, anything posted is answered with nothing: the hooks have nothing
+//! to do.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -18,7 +19,8 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Every page differs, and compresses about as well as ordinary heap data: 32 bytes of noise, small integers after them.
+/// Every page differs, and compresses about as well as ordinary heap data: 32 bytes of noise, small integers after
+/// them.
 fn filled(size: usize) -> Vec<u8> {
     let mut buffer = vec![0; size];
     let mut noise = 0x9E37_79B9_7F4A_7C15_u64;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use rekindle_restore_program::Code;
 use rekindle_verify::messages::UnixSocket;
 
-use super::{DATAGRAM, ESTABLISHED, Peer, UNIX, UnixSockets, is_named_alike, is_removed, may_connect};
+use super::{Peer, UNIX, UnixSockets, is_connected, is_removed, may_connect, name_of};
 use crate::Refusal;
 use crate::builder::Builder;
 
@@ -32,12 +32,9 @@ impl<'a> UnixSockets<'a> {
 
     /// Whether it is connected and has a name at which nobody listens any more.
     fn is_end(&self, socket: &UnixSocket) -> bool {
-        let is_connected = |socket: &UnixSocket| socket.kind != DATAGRAM && socket.state == ESTABLISHED;
-        // One that none of the processes has open may be in its way.
-        let mut others = self.all().filter(|other| !is_connected(other));
-        let is_taken = |other: &UnixSocket| is_named_alike(other, socket) && is_removed(other) == is_removed(socket);
         let has_name = is_connected(socket) && !socket.name.is_empty() && may_connect(socket);
-        has_name && !others.any(is_taken)
+        // One that none of the processes has open may be in its way.
+        has_name && !self.unconnected.contains_key(&name_of(socket))
     }
 
     /// Makes these connections.

@@ -171,6 +171,19 @@ impl Order {
         }
     }
 
+    /// Closes everything from `first` on but the socket: files, templates, `/dev/userfaultfd`.
+    pub(crate) fn close_others(&self, first: u64) -> Outcome {
+        if self.control > first {
+            call!(nr::CLOSE_RANGE, first, self.control - 1, 0)?;
+        }
+        call!(nr::CLOSE_RANGE, self.control + 1, u32::MAX, 0)
+    }
+
+    /// Closes the socket.
+    pub(crate) fn close(&self) -> Outcome {
+        call!(nr::CLOSE, self.control)
+    }
+
     /// Maps the program.
     pub(crate) fn map(&self) -> Result<&'static [u8], Errno> {
         let bytes = self.order.bytes;

@@ -37,7 +37,6 @@ const SIGNAL_BYTES: u64 = 128;
 /// # Errors
 /// The number of the operation that failed, from 1, and the kernel's error.
 pub(crate) fn run(program: Program<'static>, order: Order) -> Result<(), (u32, Errno)> {
-    let end = u64::from(program.header().descriptors_end);
     let mut run = Run {
         program,
         order,
@@ -47,10 +46,7 @@ pub(crate) fn run(program: Program<'static>, order: Order) -> Result<(), (u32, E
         let code = Code::of(op.code).ok_or((at, ENOEXEC))?;
         run.one(code, &op).map_err(|e| (at, e))?;
     }
-    // Everything of ours goes: files, control socket.
-    call!(nr::CLOSE_RANGE, end, u32::MAX, 0)
-        .map(drop)
-        .map_err(|e| (u32::MAX, e))
+    run.order.close().map(drop).map_err(|e| (u32::MAX, e))
 }
 
 impl Run {
@@ -198,6 +194,10 @@ impl Run {
             Code::Tell => self.order.say(Said::Mapped),
             Code::Files => self.order.wait(),
             Code::Wait => {
+                // Another process of the copy may run before this one: nothing is left here that it could use. Rights
+                // go last, as without them that process may look into this one.
+                self.order.close_others(self.program.header().descriptors_end.into())?;
+                identity::drop_all()?;
                 self.order.say(Said::Ready)?;
                 self.order.wait()
             }
@@ -229,7 +229,10 @@ impl Run {
         }
         match self.order.introduce(id) {
             Ok(_) => crate::become_process(program, self.order),
-            Err(_) => crate::sys::exit(110),
+            Err(error) => {
+                let _said = self.order.say(Said::Failed(0, error.0));
+                crate::sys::exit(110)
+            }
         }
     }
 

@@ -1,4 +1,5 @@
-//! Threads: made with their ids while all memory is in place, they wait until the process may run.
+//! Threads: made with their ids while all memory is in place, they wait until the process may run. None of them has any
+//! rights when the first of them runs the snapshot's code: that shares the memory of all.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -9,6 +10,8 @@ use crate::{depart, identity};
 
 /// Set when threads may go.
 static GO: AtomicU32 = AtomicU32::new(0);
+/// Threads that only wait to go.
+static WAITING: AtomicU32 = AtomicU32::new(0);
 
 /// Memory, directories, files, handlers, process, System V's undo, thread-local storage, id cleared at its end.
 const SHARED: u64 = 0x100 | 0x200 | 0x400 | 0x800 | 0x1_0000 | 0x4_0000 | 0x8_0000 | 0x20_0000;
@@ -63,7 +66,7 @@ pub(crate) fn fork(id: u32, exit_signal: u64) -> Outcome {
     call!(nr::CLONE3, &raw const arguments, size_of::<CloneArguments>())
 }
 
-/// Makes all threads but the first. They wait.
+/// Makes all threads but the first, and waits until they wait.
 pub(crate) fn make(program: Program<'static>) -> Outcome {
     let others = program.threads().len().saturating_sub(1);
     if others == 0 {
@@ -75,6 +78,7 @@ pub(crate) fn make(program: Program<'static>) -> Outcome {
     let bytes = whole_pages(others as u64 * window::STACK);
     // Private, fixed, without a file.
     call!(nr::MMAP, window::STACKS, bytes, 3, 0x32, u64::MAX, 0)?;
+    WAITING.store(0, Ordering::Release);
     for (number, thread) in program.threads().skip(1).enumerate() {
         let stack = window::STACKS + number as u64 * window::STACK;
         // The record is at the stack's end, aligned to 16 bytes, and its address below it.
@@ -101,14 +105,25 @@ pub(crate) fn make(program: Program<'static>) -> Outcome {
             return Err(Errno(-made as i32));
         }
     }
-    Ok(0)
+    loop {
+        let waiting = WAITING.load(Ordering::Acquire);
+        if waiting as usize == others {
+            return Ok(0);
+        }
+        wait(&WAITING, waiting);
+    }
 }
 
-/// Lets the threads go.
-fn release() {
+/// Waits for as long as the futex has this value, or less long.
+fn wait(futex: &AtomicU32, value: u32) {
+    const WAIT: u64 = 128;
+    let _ = call!(nr::FUTEX, futex.as_ptr(), WAIT, value, 0);
+}
+
+/// Wakes all who wait.
+fn wake(futex: &AtomicU32) {
     const WAKE: u64 = 1 | 128;
-    GO.store(1, Ordering::Release);
-    let _ = call!(nr::FUTEX, GO.as_ptr(), WAKE, i32::MAX);
+    let _ = call!(nr::FUTEX, futex.as_ptr(), WAKE, i32::MAX);
 }
 
 /// Ends the first thread's restore: from here on the process is the snapshot's.
@@ -118,7 +133,6 @@ pub(crate) fn depart(program: Program<'static>) -> ! {
     let Some(thread) = program.threads().next() else {
         exit(112)
     };
-    release();
     let done = call!(nr::ARCH_PRCTL, SET_FS, thread.fs)
         .and_then(|_| {
             if thread.gs == 0 {
@@ -132,23 +146,26 @@ pub(crate) fn depart(program: Program<'static>) -> ! {
     if done.is_err() {
         exit(113);
     }
-    depart::one(&thread)
+    GO.store(1, Ordering::Release);
+    wake(&GO);
+    go(&thread)
 }
 
 extern "C" fn begin(thread: *const Thread) -> ! {
-    const WAIT: u64 = 128;
     // SAFETY: its record, which is mapped until the last thread has departed.
     let thread = unsafe { &*thread };
-    while GO.load(Ordering::Acquire) == 0 {
-        let _ = call!(nr::FUTEX, GO.as_ptr(), WAIT, 0, 0);
-    }
     if thread.gs != 0 && call!(nr::ARCH_PRCTL, 0x1001, thread.gs).is_err() {
         exit(110);
     }
     if become_thread(thread).is_err() {
         exit(111);
     }
-    depart::one(thread)
+    WAITING.fetch_add(1, Ordering::Release);
+    wake(&WAITING);
+    while GO.load(Ordering::Acquire) == 0 {
+        wait(&GO, 0);
+    }
+    go(thread)
 }
 
 /// What each thread has of its own, besides what is in its frame and what it was made with. Its rights go last.
@@ -164,9 +181,14 @@ fn become_thread(thread: &Thread) -> Outcome {
     if thread.death_signal != 0 {
         call!(nr::PRCTL, DEATH_SIGNAL, thread.death_signal)?;
     }
-    identity::drop_all()?;
-    if thread.rseq != 0 {
-        call!(nr::RSEQ, thread.rseq, thread.rseq_bytes, 0, thread.rseq_signature)?;
+    identity::drop_all()
+}
+
+/// Runs the snapshot's code. From its registration the kernel writes to a thread's restartable sequence, so that is
+/// last.
+fn go(thread: &Thread) -> ! {
+    if thread.rseq != 0 && call!(nr::RSEQ, thread.rseq, thread.rseq_bytes, 0, thread.rseq_signature).is_err() {
+        exit(115);
     }
-    Ok(0)
+    depart::one(thread)
 }

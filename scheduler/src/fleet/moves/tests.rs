@@ -6,7 +6,7 @@ use rekindle_wire::internal::LeaseReport;
 use super::*;
 use crate::catalog::Known;
 use crate::fixture::{beat, fleet, info, live, ready, spec, worker};
-use crate::fleet::arrivals::{ARRIVES_WITHIN, SETTLES_WITHIN};
+use crate::fleet::incoming::{ARRIVES_WITHIN, SETTLES_WITHIN};
 use crate::fleet::retire::Floor;
 use crate::placement::{Ask, Decision, place};
 
@@ -200,10 +200,10 @@ fn what_cannot_move_is_told_why() {
 fn a_copy_is_an_instance_of_its_own() {
     let (hello, mut fleet) = (live(spec("hello", 1, 30, 1, 5)), two_workers());
     let id = ready(&mut fleet, "i-a", &hello, Millis(1));
-    let way = MigrationKind::Clone("i-b".parse().unwrap());
-    fleet.plan_move(&id, None, &way).unwrap();
+    let kind = MigrationKind::Clone("i-b".parse().unwrap());
+    fleet.plan_move(&id, None, &kind).unwrap();
     assert!(fleet.instances[&id].moving.is_none(), "the original serves on");
-    fleet.moved(&id, &way, &worker(1), Millis(2));
+    fleet.moved(&id, &kind, &worker(1), Millis(2));
     assert_eq!(fleet.instances.len(), 2);
     assert_eq!(fleet.instances[&"i-b".parse::<InstanceId>().unwrap()].worker, worker(1));
 }
@@ -213,18 +213,18 @@ fn a_copy_above_the_maximum_stays_though_its_worker_lists_it_before_the_source_h
     let (hello, mut fleet) = (live(spec("hello", 1, 30, 1, 1)), two_workers());
     let id = ready(&mut fleet, "i-a", &hello, Millis(1));
     let copy: InstanceId = "i-b".parse().unwrap();
-    let way = MigrationKind::Clone(copy.clone());
+    let kind = MigrationKind::Clone(copy.clone());
     let lists = |fleet: &mut Fleet, now| {
         let listed = vec![info(&copy, &hello.spec, 0, 0, 0)];
         fleet.heartbeat(&beat(1, 1, 100, listed), now, |_, _| Known::Live(hello.clone()))
     };
     let due = |fleet: &mut Fleet, now| fleet.due(now, |_, _| Floor { warm: 1, parked: 0 });
     for answer in [Ok(()), Err(())] {
-        fleet.plan_move(&id, None, &way).unwrap();
+        fleet.plan_move(&id, None, &kind).unwrap();
         assert!(lists(&mut fleet, Millis(2)).is_empty());
         assert_eq!(due(&mut fleet, Millis(3)), [], "it would end before it has its memory");
         match answer {
-            Ok(()) => fleet.moved(&id, &way, &worker(1), Millis(4)),
+            Ok(()) => fleet.moved(&id, &kind, &worker(1), Millis(4)),
             Err(()) => fleet.give_up_copy(&copy, 1, Millis(4)),
         }
         let going: Vec<_> = due(&mut fleet, Millis(5)).into_iter().map(|r| r.instance).collect();

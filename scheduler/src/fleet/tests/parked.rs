@@ -13,7 +13,7 @@ fn stands_still(fleet: &mut Fleet, id: &InstanceId, live: &LiveVersion, memory: 
 #[test]
 fn an_idle_instance_is_parked_for_its_time_and_then_goes() {
     let mut spec = spec("hello", 1, 64 << 20, 1, 5);
-    spec.manifest.park_ms = 10_000;
+    spec.config.park_ms = 10_000;
     let hello = live(spec);
     let mut fleet = fleet(100 << 20);
     let id = ready(&mut fleet, "i-a", &hello, Millis(0));

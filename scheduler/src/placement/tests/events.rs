@@ -246,7 +246,7 @@ impl World {
                 );
                 let placement = self.fleet.grant(&id, &gateway(g), &version, self.now).unwrap();
                 let others = self.fleet.instances[&id].in_flight;
-                assert!(placement.slots + others <= version.spec.manifest.concurrency);
+                assert!(placement.slots + others <= version.spec.config.concurrency);
             }
             Decision::Start { worker: w, kind } => {
                 let usable = self.fleet.instances.values().any(|i| {
@@ -286,7 +286,7 @@ impl World {
             let spec = &version.spec;
             let count = self.fleet.count(&spec.function, spec.version);
             assert!(
-                count <= spec.manifest.max_instances as usize,
+                count <= spec.config.max_instances as usize,
                 "{} has {count} instances",
                 spec.function
             );

@@ -1,6 +1,6 @@
 //! How calls end, are queued again and expire.
 
-use rekindle_wire::asynchronous::StoredAnswer;
+use rekindle_wire::asynchronous::StoredResponse;
 use rekindle_wire::{ApiError, CallId, FunctionId};
 use sqlx::{Any, Transaction};
 
@@ -19,10 +19,10 @@ pub(crate) struct Forgotten {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Ended {
     /// It was answered.
-    Done { answer: StoredAnswer },
+    Done { answer: StoredResponse },
     /// It is given up.
     Dead {
-        answer: Option<StoredAnswer>,
+        answer: Option<StoredResponse>,
         error: ApiError,
     },
     /// It is queued again, due at `due_unix_ms`.
@@ -246,8 +246,8 @@ const ANEW: &str = "UPDATE async_calls SET state = 'queued', holder = NULL, fail
      AND functions.name = async_calls.function AND functions.created_unix_s * 1000 <= async_calls.accepted_unix_ms)";
 
 /// The response without its body, which has a column of its own.
-fn bodiless(answer: &StoredAnswer) -> StoredAnswer {
-    StoredAnswer {
+fn bodiless(answer: &StoredResponse) -> StoredResponse {
+    StoredResponse {
         body: rekindle_wire::asynchronous::Encoded::default(),
         ..answer.clone()
     }

@@ -2,7 +2,7 @@
 
 use rekindle_wire::access::Scope;
 use rekindle_wire::asynchronous::{
-    AsyncCall, CallResult, CallState, CallbackInfo, Encoded, StoredAnswer, StoredRequest,
+    AsyncCall, CallResult, CallState, CallbackInfo, Encoded, StoredRequest, StoredResponse,
 };
 use rekindle_wire::{ApiError, CallId, FunctionName, Namespace};
 use serde::de::DeserializeOwned;
@@ -19,7 +19,7 @@ pub(crate) struct CallRow {
     pub(crate) expires_unix_ms: i64,
     /// Whether anybody may have to be told how it ends, besides its callback.
     pub(crate) has_destination: bool,
-    answer: Option<StoredAnswer>,
+    answer: Option<StoredResponse>,
 }
 
 /// A call with its response's body, and the response's secret headers as stored.
@@ -49,7 +49,7 @@ impl CallRow {
             .text("state")?
             .parse()
             .map_err(|e: String| unreadable("async_calls.state")(std::io::Error::other(e)))?;
-        let answer: Option<StoredAnswer> = row.maybe_json("answer")?;
+        let answer: Option<StoredResponse> = row.maybe_json("answer")?;
         let error: Option<ApiError> = row.maybe_json("error")?;
         let told = |[to, state, attempts, error]: [&'static str; 4]| {
             let Some(url) = row.maybe(to)? else { return Ok(None) };
@@ -110,7 +110,7 @@ impl CallRow {
     }
 
     /// Sets its answer.
-    pub(crate) fn answered(&mut self, answer: Option<StoredAnswer>) {
+    pub(crate) fn answered(&mut self, answer: Option<StoredResponse>) {
         self.answer = answer;
     }
 }
@@ -133,7 +133,7 @@ impl Stored {
             function: row.call.function,
             state: row.call.state,
             attempts: row.call.attempts,
-            answer: row.answer.map(|answer| StoredAnswer { body, ..answer }),
+            answer: row.answer.map(|answer| StoredResponse { body, ..answer }),
             error: row.call.error,
         }
     }

@@ -1,6 +1,6 @@
 //! Asynchronous invocations in each database: claims, fences, endings, expiry.
 
-use rekindle_wire::asynchronous::{CallState, Encoded, Headers, StoredAnswer, StoredRequest};
+use rekindle_wire::asynchronous::{CallState, Encoded, Headers, InvocationKind, StoredRequest, StoredResponse};
 use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionId};
 
 use super::*;
@@ -12,7 +12,7 @@ pub(crate) fn new(function: &str, key: Option<&str>, now: i64) -> NewRow {
     let request = StoredRequest {
         method: "POST".into(),
         path: "/".into(),
-        invocation: "http".into(),
+        invocation: InvocationKind::Http,
         headers: Headers::default(),
         request_id: "r-1".into(),
         peer: "127.0.0.1".parse().unwrap(),
@@ -35,8 +35,8 @@ pub(crate) fn new(function: &str, key: Option<&str>, now: i64) -> NewRow {
     }
 }
 
-fn answer(body: &'static [u8]) -> StoredAnswer {
-    StoredAnswer {
+fn answer(body: &'static [u8]) -> StoredResponse {
+    StoredResponse {
         status: 200,
         headers: Headers::default(),
         body: Encoded(body.into()),

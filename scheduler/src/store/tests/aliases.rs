@@ -151,7 +151,7 @@ async fn what_an_alias_names_must_be_there_and_able_to_serve(place: &Place) {
         .version;
     let error = ApiError::new(ErrorCode::BuildFailed, "no");
     store.set_failed(&name, failed, &error, &[]).await.unwrap();
-    let state = "failed".to_owned();
+    let state = VersionState::Failed;
     let cannot = Err(NotNamed::CannotServe { version: failed, state });
     assert_eq!(set(alias("next", &[(5, 1)])).await, cannot);
     let all = store.aliases(&name).await.unwrap();

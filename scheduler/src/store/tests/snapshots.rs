@@ -11,7 +11,7 @@ on_either! {
 
 async fn digests_of_snapshots_are_kept_until_they_are_lost(place: &Place) {
     let store = open(place).await;
-    let (name, runtime) = ("hello".parse().unwrap(), rekindle_wire::manifest::Base::Python);
+    let (name, runtime) = ("hello".parse().unwrap(), rekindle_wire::function_config::Base::Python);
     add_live(&store, "hello", Some("s-1")).await;
     let mut spec = store.live_specs().await.unwrap().remove(0);
     assert_eq!(spec.snapshot_digest, None, "of a version that was deployed before");

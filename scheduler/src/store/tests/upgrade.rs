@@ -7,7 +7,7 @@ on_either! {
 }
 
 async fn what_any_earlier_version_wrote_is_there_after_an_upgrade(place: &Place) {
-    let manifest = serde_json::to_string(&parsed("hello")).unwrap();
+    let config = serde_json::to_string(&parsed("hello")).unwrap();
     let worker: rekindle_wire::WorkerId = "w-1".parse().unwrap();
     for earlier in 1..dialect::MIGRATIONS.len() {
         let place = place.another();
@@ -70,7 +70,7 @@ async fn what_any_earlier_version_wrote_is_there_after_an_upgrade(place: &Place)
             "INSERT INTO versions (function_id, number, state, created_unix_s, manifest, source_key, phases) \
              SELECT id, 3, 'failed', 7, $1, 'sources/a', '[]' FROM functions",
         )
-        .bind(&manifest)
+        .bind(&config)
         .execute(&old.writes)
         .await
         .unwrap();
@@ -99,9 +99,9 @@ async fn what_any_earlier_version_wrote_is_there_after_an_upgrade(place: &Place)
             .await
             .unwrap()
             .unwrap();
-        assert_eq!(version.manifest, parsed("hello"), "from {earlier}");
+        assert_eq!(version.config, parsed("hello"), "from {earlier}");
         assert_eq!(store.platform_id().await.unwrap() == "p-old", earlier >= 2);
-        let (hello, python) = ("hello".parse().unwrap(), rekindle_wire::manifest::Base::Python);
+        let (hello, python) = ("hello".parse().unwrap(), rekindle_wire::function_config::Base::Python);
         let new = store
             .add_version(&"new".parse().unwrap(), &parsed("new"), "sources/new", 7)
             .await;

@@ -129,10 +129,14 @@ fn read_ghost(context: Context<'_>, from: Place<'_>, id: u32) -> Result<Unlinked
 }
 
 /// Offsets and bytes of a file, in order.
-type Parts<'a> = Vec<(u64, &'a [u8])>;
+type DataChunks<'a> = Vec<(u64, &'a [u8])>;
 
 /// Reads a sparse file's size and data.
-fn read_chunks<'a>(at: Place<'_>, reader: &mut Reader<'a>, size: Option<u64>) -> Result<(u64, Parts<'a>), VerifyError> {
+fn read_chunks<'a>(
+    at: Place<'_>,
+    reader: &mut Reader<'a>,
+    size: Option<u64>,
+) -> Result<(u64, DataChunks<'a>), VerifyError> {
     let size = size.ok_or_else(|| at.refuse("size", size))?;
     let (mut end, mut parts) = (0, Vec::new());
     while let Some((at, GhostChunk { len, off })) = reader.next::<GhostChunk>()? {

@@ -32,8 +32,8 @@ impl Filter {
     }
 }
 
-/// BLAKE3 of the filters of earlier versions, as [`program`] encodes them, which snapshots may still have: built from
-/// the list of rejected calls, until November 2026; with `io_setup` and programs for sockets permitted.
+/// BLAKE3 of the filters of earlier versions, as [`program`] encodes them, which snapshots may still have. One was
+/// built from the list of rejected calls, until November 2026. The other permitted `io_setup` and programs for sockets.
 pub const EARLIER: [&str; 2] = [
     "5155094d354131b4e489d9e794d3a91f46f10d4b95c2db91f04cf214e3478f1d",
     "e37c87f78128a25cc6d29e7389ce142371b90da687d15afdcdf06245b22cdffc",

@@ -234,10 +234,10 @@ const REFUSED_REQUESTS: &[u32] = &[
 ];
 
 /// Options that a checkpoint preserves, queries, and options that CRIU sets in its last steps under the filter
-/// (`PR_SET_SECUREBITS`, `PR_CAPBSET_DROP`: the kernel denies them to a function). Not permitted: further filters,
-/// dispatch of system calls and `PR_SET_TSC`, whose state is in no snapshot; `PR_SET_MDWE`, under which CRIU could not
-/// put its code into the process; `PR_SET_MM`; sharing memory or a core with others (`PR_SET_MEMORY_MERGE`,
-/// `PR_SCHED_CORE`).
+/// (`PR_SET_SECUREBITS`, `PR_CAPBSET_DROP`: the kernel denies them to a function). These are not permitted: further
+/// filters, dispatch of system calls and `PR_SET_TSC`, whose state is in no snapshot. Nor are `PR_SET_MDWE`, under
+/// which CRIU could not put its code into the process, and `PR_SET_MM`. Nor is sharing memory or a core with others
+/// (`PR_SET_MEMORY_MERGE`, `PR_SCHED_CORE`).
 const PRCTL: &[Clause] = &[allow(&[is(0, PROCESS_OPTIONS)])];
 const PROCESS_OPTIONS: &[u32] = &[
     PR_SET_NAME as u32,

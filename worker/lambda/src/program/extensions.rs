@@ -37,7 +37,6 @@ impl Stage {
     }
 }
 
-/// An extension.
 #[derive(Debug)]
 pub(crate) struct Extension {
     pub(crate) id: String,
@@ -97,13 +96,13 @@ pub(crate) fn serve(
     head.send(&mut connection.stream, &body, false)
 }
 
-type Answer = Result<(Head, Vec<u8>), (Head, Vec<u8>)>;
+type Reply = Result<(Head, Vec<u8>), (Head, Vec<u8>)>;
 
 fn refusal(kind: &str, message: &str) -> (Head, Vec<u8>) {
     (Head::of_type(403, "application/json"), error_body(kind, message))
 }
 
-fn identified(request: &Request, call: impl FnOnce(&str) -> Answer) -> Answer {
+fn identified(request: &Request, call: impl FnOnce(&str) -> Reply) -> Reply {
     match request.headers.get(ID) {
         None | Some("") => Err(refusal(
             "Extension.MissingExtensionIdentifier",
@@ -117,7 +116,7 @@ fn identified(request: &Request, call: impl FnOnce(&str) -> Answer) -> Answer {
     }
 }
 
-fn register(exchange: &Exchange, function: &Function, request: &Request, body: &[u8]) -> Answer {
+fn register(exchange: &Exchange, function: &Function, request: &Request, body: &[u8]) -> Reply {
     let name = request.headers.get("lambda-extension-name").unwrap_or_default();
     if name.is_empty() {
         return Err(refusal("Extension.InvalidExtensionName", "Empty extension name"));
@@ -201,7 +200,7 @@ fn find<'a>(state: &'a mut State, id: &str) -> Result<&'a mut Extension, (Head, 
 }
 
 /// Waits for the next event of an extension.
-fn next(exchange: &Exchange, function: &Function, id: &str) -> Answer {
+fn next(exchange: &Exchange, function: &Function, id: &str) -> Reply {
     let mut state = exchange.lock();
     let extension = find(&mut state, id)?;
     if matches!(extension.stage, Stage::Started | Stage::Failed) {
@@ -241,7 +240,7 @@ fn next(exchange: &Exchange, function: &Function, id: &str) -> Answer {
 }
 
 /// An extension says that it cannot go on. It ends then, and everything with it.
-fn failed(exchange: &Exchange, id: &str, kind: &str, body: &[u8]) -> Answer {
+fn failed(exchange: &Exchange, id: &str, kind: &str, body: &[u8]) -> Reply {
     let mut state = exchange.lock();
     let extension = find(&mut state, id)?;
     eprintln!(

@@ -23,7 +23,7 @@ pub(crate) const INTEGRATION: &str = "application/vnd.awslambda.http-integration
 /// An error with its causes, which are for traces.
 const WITH_CAUSE: &str = "application/vnd.aws.lambda.error.cause+json";
 
-type Answer = (Head, Vec<u8>);
+type Reply = (Head, Vec<u8>);
 
 /// Serves a call on the address of the runtime API.
 pub(crate) fn serve(
@@ -89,18 +89,18 @@ pub(crate) fn serve(
     head.send(&mut connection.stream, &body, request.method == "HEAD")
 }
 
-pub(crate) fn not_found() -> Answer {
+pub(crate) fn not_found() -> Reply {
     let head = Head::of_type(404, "text/plain; charset=utf-8");
     (head, b"404 page not found\n".to_vec())
 }
 
 /// Says, as the emulator does, that logs are not delivered. Extensions go on without.
-fn unsupported(what: &str) -> Answer {
+fn unsupported(what: &str) -> Reply {
     let body = error_body(&format!("{what}.NotSupported"), &format!("{what} API is not supported"));
     (Head::of_type(202, JSON), body)
 }
 
-fn refused(refusal: Refusal) -> Answer {
+fn refused(refusal: Refusal) -> Reply {
     let (status, kind, message) = match refusal {
         Refusal::InvalidRequestId => (400, "InvalidRequestID", "Invalid request ID".to_owned()),
         Refusal::InvalidState(message) => (403, "InvalidStateTransition", message),
@@ -133,7 +133,7 @@ fn content_type(request: &Request) -> String {
     request.headers.get("content-type").unwrap_or(JSON).to_owned()
 }
 
-fn respond(exchange: &Exchange, request: &Request, id: &str, connection: &mut Connection) -> io::Result<Answer> {
+fn respond(exchange: &Exchange, request: &Request, id: &str, connection: &mut Connection) -> io::Result<Reply> {
     let to = match exchange.respond(id, "InvocationResponse") {
         Ok(to) => to,
         Err(refusal) => {
@@ -167,7 +167,7 @@ fn respond(exchange: &Exchange, request: &Request, id: &str, connection: &mut Co
     answered
 }
 
-fn respond_buffered(to: &SyncSender<Part>, request: &Request, connection: &mut Connection) -> io::Result<Answer> {
+fn respond_buffered(to: &SyncSender<Part>, request: &Request, connection: &mut Connection) -> io::Result<Reply> {
     let mut body = connection.body(request)?;
     let Some(bytes) = body.read_all(PAYLOAD_MAX)? else {
         let of = format!("maximum allowed payload size ({PAYLOAD_MAX} bytes).");
@@ -188,7 +188,7 @@ fn respond_buffered(to: &SyncSender<Part>, request: &Request, connection: &mut C
     Ok(accepted())
 }
 
-fn respond_streamed(to: &SyncSender<Part>, request: &Request, connection: &mut Connection) -> io::Result<Answer> {
+fn respond_streamed(to: &SyncSender<Part>, request: &Request, connection: &mut Connection) -> io::Result<Reply> {
     let begin = Part::Begin {
         is_streamed: true,
         content_type: content_type(request),
@@ -228,7 +228,7 @@ fn failure(kind: &str, message: &str) -> Failure {
     }
 }
 
-fn fail(exchange: &Exchange, request: &Request, id: &str, connection: &mut Connection) -> io::Result<Answer> {
+fn fail(exchange: &Exchange, request: &Request, id: &str, connection: &mut Connection) -> io::Result<Reply> {
     let body = whole_body(request, connection)?;
     let to = match exchange.respond(id, "InvocationErrorResponse") {
         Ok(to) => to,

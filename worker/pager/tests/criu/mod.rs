@@ -44,7 +44,8 @@ pub(crate) fn map(at: u64, pages: u64, flags: i32, fd: i32) -> u64 {
 /// The same, of a file from its byte `offset` on.
 pub(crate) fn map_from(at: u64, pages: u64, flags: i32, fd: i32, offset: i64) -> u64 {
     let (address, length) = ((at * PAGE) as *mut _, (pages * PAGE) as usize);
-    // SAFETY: a new mapping, in nobody's way: at an address of the kernel's choice, or within a range this test has made.
+    // SAFETY: a new mapping, in nobody's way: at an address of the kernel's choice, or within a range this test has
+    // made.
     let mapped = unsafe { libc::mmap(address, length, libc::PROT_READ | libc::PROT_WRITE, flags, fd, offset) };
     assert_ne!(mapped, libc::MAP_FAILED);
     mapped as u64 / PAGE
@@ -57,8 +58,9 @@ pub(crate) fn userfaultfd() -> Userfault {
     userfault
 }
 
-/// A child of this process that does this and ends with what it answers, or with the test that made it. Not by the C library's fork, which holds the
-/// allocator's locks while the kernel waits for the pager, which is in this process here.
+/// A child of this process that does this and ends with what it answers, or with the test that made it. Not by the C
+/// library's fork, which holds the allocator's locks while the kernel waits for the pager, which is in this process
+/// here.
 pub(crate) fn fork(work: impl FnOnce() -> i32) -> libc::pid_t {
     // SAFETY: the child only makes system calls, looks at memory, and ends.
     match unsafe { libc::syscall(libc::SYS_fork) as libc::pid_t } {

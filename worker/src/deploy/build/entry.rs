@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use rekindle_wire::api::SourceFile;
-use rekindle_wire::manifest::{Manifest, Runtime};
+use rekindle_wire::function_config::{FunctionConfig, Runtime};
 
 use super::PYTHON_PACKAGES;
 use super::tree::{Directory, Kind, Listing, Tree};
@@ -14,7 +14,7 @@ use super::tree::{Directory, Kind, Listing, Tree};
 /// How many programs an error lists.
 const LISTED: usize = 20;
 
-/// The function's files cannot be started as its manifest says.
+/// The function's files cannot be started as its config says.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct EntryError(String);
@@ -39,8 +39,8 @@ pub(super) struct Built<'a> {
 }
 
 /// Looks for the entry in the uploaded folder `app`, before anything is installed.
-pub(super) fn check(manifest: &Manifest, app: &Path) -> Result<Found, EntryError> {
-    find(manifest, &Directory(app))
+pub(super) fn check(config: &FunctionConfig, app: &Path) -> Result<Found, EntryError> {
+    find(config, &Directory(app))
 }
 
 /// Looks for the entry in a folder that is not uploaded yet. What dependencies or a root filesystem may bring counts as
@@ -48,16 +48,16 @@ pub(super) fn check(manifest: &Manifest, app: &Path) -> Result<Found, EntryError
 ///
 /// # Errors
 /// If no build can find it.
-pub fn check_listing(manifest: &Manifest, files: &[SourceFile]) -> Result<(), EntryError> {
-    match &manifest.image {
+pub fn check_listing(config: &FunctionConfig, files: &[SourceFile]) -> Result<(), EntryError> {
+    match &config.image {
         Some(_) => Ok(()),
-        None => find(manifest, &Listing(files)).map(drop),
+        None => find(config, &Listing(files)).map(drop),
     }
 }
 
-fn find(manifest: &Manifest, app: &dyn Tree) -> Result<Found, EntryError> {
-    let entry = manifest.entry.as_deref().unwrap_or_default();
-    match manifest.runtime {
+fn find(config: &FunctionConfig, app: &dyn Tree) -> Result<Found, EntryError> {
+    let entry = config.entry.as_deref().unwrap_or_default();
+    match config.runtime {
         Runtime::Python => {
             let module = python_module(entry);
             if python_file(app, &module) {
@@ -69,14 +69,14 @@ fn find(manifest: &Manifest, app: &dyn Tree) -> Result<Found, EntryError> {
             Err(python_missing(entry, &module))
         }
         Runtime::Node => node(entry, app),
-        Runtime::Http => command(manifest, app),
+        Runtime::Http => command(config, app),
     }
 }
 
 /// Looks for the entry again, now in the installed packages and the root filesystem as well.
-pub(super) fn check_built(manifest: &Manifest, built: &Built<'_>) -> Result<(), EntryError> {
-    let entry = manifest.entry.as_deref().unwrap_or_default();
-    match manifest.runtime {
+pub(super) fn check_built(config: &FunctionConfig, built: &Built<'_>) -> Result<(), EntryError> {
+    let entry = config.entry.as_deref().unwrap_or_default();
+    match config.runtime {
         Runtime::Python => {
             let module = python_module(entry);
             match built.packages {
@@ -91,7 +91,7 @@ pub(super) fn check_built(manifest: &Manifest, built: &Built<'_>) -> Result<(), 
                 false => Err(node_missing(entry, module)),
             }
         }
-        Runtime::Http => built_command(manifest, built),
+        Runtime::Http => built_command(config, built),
     }
 }
 
@@ -158,31 +158,31 @@ fn node_missing(entry: &str, module: &str) -> EntryError {
 }
 
 /// Returns a command's program, relative to `/app` if it is below that. Names are looked up and stay as they are.
-fn program(manifest: &Manifest) -> &str {
-    let program = manifest.command.first().map_or("", String::as_str);
+fn program(config: &FunctionConfig) -> &str {
+    let program = config.command.first().map_or("", String::as_str);
     let relative = program.strip_prefix("/app/").unwrap_or(program);
     relative.trim_start_matches("./")
 }
 
-fn command(manifest: &Manifest, app: &dyn Tree) -> Result<Found, EntryError> {
-    let program = program(manifest);
+fn command(config: &FunctionConfig, app: &dyn Tree) -> Result<Found, EntryError> {
+    let program = program(config);
     if program.starts_with('/') {
         return Ok(Found::Yes);
     }
-    if !manifest.command[0].contains('/') {
+    if !config.command[0].contains('/') {
         // Only the built function has all of the default path.
-        let is_default = !manifest.env.contains_key("PATH");
+        let is_default = !config.env.contains_key("PATH");
         return Ok(if is_default { Found::Elsewhere } else { Found::Yes });
     }
-    if app.kind(Path::new(program)).is_none() && comes_with_dependencies(manifest, app, program) {
+    if app.kind(Path::new(program)).is_none() && comes_with_dependencies(config, app, program) {
         return Ok(Found::Elsewhere);
     }
-    executable(manifest, app, program)
+    executable(config, app, program)
 }
 
 /// Returns whether a path of the function is one that an installer makes.
-fn comes_with_dependencies(manifest: &Manifest, app: &dyn Tree, path: &str) -> bool {
-    let (directory, list) = match manifest.base.runtime() {
+fn comes_with_dependencies(config: &FunctionConfig, app: &dyn Tree, path: &str) -> bool {
+    let (directory, list) = match config.base.runtime() {
         Some(Runtime::Python) => (PYTHON_PACKAGES, "requirements.txt"),
         Some(Runtime::Node) => ("node_modules", "package.json"),
         Some(Runtime::Http) | None => return false,
@@ -190,8 +190,8 @@ fn comes_with_dependencies(manifest: &Manifest, app: &dyn Tree, path: &str) -> b
     Path::new(path).starts_with(directory) && app.has_file(Path::new(list))
 }
 
-fn executable(manifest: &Manifest, app: &dyn Tree, path: &str) -> Result<Found, EntryError> {
-    let program = &manifest.command[0];
+fn executable(config: &FunctionConfig, app: &dyn Tree, path: &str) -> Result<Found, EntryError> {
+    let program = &config.command[0];
     let wrong = match app.kind(Path::new(path)) {
         Some(Kind::Executable) => return Ok(Found::Yes),
         Some(Kind::Plain) => format!("is not executable: run `chmod +x {path}` and deploy again"),
@@ -203,8 +203,8 @@ fn executable(manifest: &Manifest, app: &dyn Tree, path: &str) -> Result<Found, 
     Err(EntryError(format!("command starts {program}, which {wrong}")))
 }
 
-fn built_command(manifest: &Manifest, built: &Built<'_>) -> Result<(), EntryError> {
-    let program = program(manifest);
+fn built_command(config: &FunctionConfig, built: &Built<'_>) -> Result<(), EntryError> {
+    let program = program(config);
     let exists = |path: &str| match path.strip_prefix("/app/").unwrap_or(path) {
         absolute if absolute.starts_with('/') => built.root.join(absolute.trim_start_matches('/')).exists(),
         relative => match (Path::new(relative).strip_prefix(PYTHON_PACKAGES), built.packages) {
@@ -214,7 +214,7 @@ fn built_command(manifest: &Manifest, built: &Built<'_>) -> Result<(), EntryErro
     };
     let is_there = match program.contains('/') {
         true => exists(program),
-        false => manifest
+        false => config
             .base
             .search_path()
             .split(':')
@@ -231,8 +231,8 @@ fn built_command(manifest: &Manifest, built: &Built<'_>) -> Result<(), EntryErro
     Err(EntryError(format!(
         "command starts {}, which neither the root filesystem \"{}\" nor an installed package has: the packages \
          bring {brought}; add the package that has it, or correct command in fn.toml",
-        manifest.command[0],
-        manifest.base.as_str()
+        config.command[0],
+        config.base.as_str()
     )))
 }
 

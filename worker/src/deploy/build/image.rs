@@ -12,8 +12,8 @@ use rekindle_confined::image::ImageError;
 use rekindle_confined::upload;
 use tracing::Instrument as _;
 
-use super::room::Room;
-use super::{BuildError, BuildOrder, Progress, Tars, beside, blocking, pack};
+use super::build_dir::BuildDir;
+use super::{BuildError, BuildOrder, Progress, Tars, blocking, pack, platform_programs};
 use crate::layers::image;
 
 /// The layout's directory in the uploaded folder.
@@ -22,19 +22,23 @@ const LAYOUT: &str = "image";
 /// Unpacks and packs the image. The folder has been unpacked.
 pub(super) async fn build(
     order: &BuildOrder<'_>,
-    room: &Arc<Room>,
+    build_dir: &Arc<BuildDir>,
     progress: &Progress<'_>,
 ) -> Result<Tars, BuildError> {
-    let layout = room.app().join(LAYOUT);
+    let layout = build_dir.app().join(LAYOUT);
     if !layout.is_dir() {
         let what = format!("there is none in {LAYOUT}/ of the upload: deploy it with `fn deploy`");
         return Err(ImageError::Malformed(what).into());
     }
     progress("unpacking the image");
     let limits = order.limits;
-    let (confinement, groups, unpacked) = (order.confinement.clone(), order.cgroup_procs.clone(), Arc::clone(room));
+    let (confinement, groups, unpacked) = (
+        order.confinement.clone(),
+        order.cgroup_procs.clone(),
+        Arc::clone(build_dir),
+    );
     let unpacking = tracing::info_span!("unpack image", "rekindle.role" = "worker");
-    let has_command = !order.manifest.command.is_empty();
+    let has_command = !order.config.command.is_empty();
     let unpack = move || -> Result<(), BuildError> {
         let most = upload::Limits {
             unpacked_bytes: limits.unpacked_bytes,
@@ -55,17 +59,17 @@ pub(super) async fn build(
     };
     blocking(unpack).instrument(unpacking).await??;
     progress("packing the image");
-    beside::add_to_image(order.manifest, room)?;
+    platform_programs::add_to_image(order.config, build_dir)?;
     let (layer, rootfs) = (order.tar(), order.tar());
     let tars = Tars {
         layer: layer.clone(),
         rootfs: Some(rootfs.clone()),
     };
-    let (room, made) = (Arc::clone(room), tars.clone());
+    let (build_dir, made) = (Arc::clone(build_dir), tars.clone());
     let packing = tracing::info_span!("pack", "rekindle.role" = "worker");
     let packed = blocking(move || {
         pack::pack(&[], std::iter::empty(), &layer, &limits)
-            .and_then(|()| pack::pack_root(&room.root(), &rootfs, &limits))
+            .and_then(|()| pack::pack_root(&build_dir.root(), &rootfs, &limits))
             .inspect_err(|_| made.remove())
     });
     packed.instrument(packing).await??;

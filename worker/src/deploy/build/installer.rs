@@ -13,14 +13,14 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use parking_lot::Mutex;
 use rekindle_confined::{Program, SET_UP_FAILED, Shown, Work};
-use rekindle_wire::manifest::ByteSize;
+use rekindle_wire::function_config::ByteSize;
 use tracing::Instrument as _;
 use tracing::field::Empty;
 
 use super::operator::Configured;
 use super::proxy::{ADDRESS, Proxy};
 use super::space::{Stopped, Watch};
-use super::{BuildOrder, Room};
+use super::{BuildDir, BuildOrder};
 use crate::host::confined::wait_unreaped;
 use crate::host::netlink_memory::LIMIT;
 
@@ -29,7 +29,7 @@ const OUTPUT_BYTES: usize = 4 * 1024;
 /// Interval between checks of the space it takes.
 const WATCH_EVERY: Duration = Duration::from_millis(500);
 const PATH: &str = "PATH=/usr/local/bin:/usr/bin:/bin";
-/// Where the sandbox sees the room's directories.
+/// Where the sandbox sees the build's directories.
 pub(super) const APP: &str = "/app";
 pub(super) const DEPS: &str = "/run/deps";
 /// Messages that say that something needs a compiler.
@@ -139,7 +139,7 @@ pub(super) struct Network {
 /// An installer about to run.
 pub(super) struct Installer<'a, 'o> {
     pub(super) order: &'a BuildOrder<'o>,
-    pub(super) room: &'a Room,
+    pub(super) build_dir: &'a BuildDir,
     /// Directories that form its root filesystem, the uppermost first.
     pub(super) root: Vec<PathBuf>,
     pub(super) network: Option<&'a Network>,
@@ -195,7 +195,7 @@ impl Installer<'_, '_> {
         let deadline = tokio::time::sleep(time_limit);
         tokio::pin!(deadline);
         let watch = Arc::new(Watch::begin(
-            self.room.path.clone(),
+            self.build_dir.path.clone(),
             self.order.cgroup_procs.clone(),
             room_bytes,
         ));
@@ -231,7 +231,7 @@ impl Installer<'_, '_> {
             Some(Stopped::Hoarding) => Err(InstallerError::Hoards { program }),
             Some(Stopped::DiskFull) => Err(InstallerError::DiskFull {
                 program,
-                directory: self.room.path.clone(),
+                directory: self.build_dir.path.clone(),
                 reserve: watch.reserve,
             }),
             None if status.code() == Some(SET_UP_FAILED) && output.starts_with("cannot confine") => {
@@ -256,10 +256,10 @@ impl Installer<'_, '_> {
             at: PathBuf::from(at),
             write: true,
         };
-        let mut shown = vec![seen(self.room.app(), APP), seen(self.room.tmp(), "/tmp")];
+        let mut shown = vec![seen(self.build_dir.app(), APP), seen(self.build_dir.tmp(), "/tmp")];
         // It no longer exists once the packages have moved to the cache.
-        if self.room.deps().exists() {
-            shown.push(seen(self.room.deps(), DEPS));
+        if self.build_dir.deps().exists() {
+            shown.push(seen(self.build_dir.deps(), DEPS));
         }
         shown.extend(self.shown.iter().cloned());
         let base = [PATH, "LANG=C.UTF-8", "HOME=/tmp/home", "TMPDIR=/tmp"].map(str::to_owned);
@@ -283,7 +283,7 @@ impl Installer<'_, '_> {
             cwd: APP.to_owned(),
             file_bytes: self.order.limits.room_bytes(),
         };
-        let (id, groups) = (self.room.id, &self.order.cgroup_procs);
+        let (id, groups) = (self.build_dir.id, &self.order.cgroup_procs);
         let network = self.network.map(|network| network.proxy.namespace());
         let mut command = self
             .order

@@ -9,7 +9,7 @@
 //! runtime and of the build. They reach the registries that the operator allows (`proxy`).
 
 mod allow;
-mod beside;
+mod build_dir;
 mod cache;
 mod counts;
 mod entry;
@@ -18,11 +18,11 @@ mod installer;
 mod node;
 mod operator;
 mod pack;
+mod platform_programs;
 mod proxy;
 mod python;
 mod request;
 mod requirements;
-mod room;
 mod space;
 mod tree;
 mod upstream;
@@ -35,7 +35,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use rekindle_confined::upload;
 use rekindle_wire::ErrorCode;
-use rekindle_wire::manifest::{Base, Manifest, Runtime};
+use rekindle_wire::function_config::{Base, FunctionConfig, Runtime};
 use tokio::task::spawn_blocking;
 use tracing::Instrument as _;
 use uuid::Uuid;
@@ -43,14 +43,15 @@ use uuid::Uuid;
 use crate::host::cgroup::Limits;
 use crate::host::confined::{ConfinedError, Confinement};
 use allow::Allowed;
+use build_dir::BuildDir;
 use cache::DepsCache;
 use entry::{Built, Found};
 use installer::Network;
 use operator::Configured;
 use proxy::{Proxy, ProxyLimits};
-use room::Room;
 
 pub use allow::{BuildNetwork, Host, ParseHostError};
+pub use build_dir::sweep;
 pub use counts::BuildCounts;
 pub use entry::{EntryError, check_listing};
 pub use installer::InstallerError;
@@ -60,7 +61,6 @@ pub use python::PythonError;
 pub use rekindle_confined::image::ImageError;
 pub use rekindle_confined::upload::UnpackError;
 pub use requirements::RequirementsError;
-pub use room::sweep;
 
 /// The directory of python packages, relative to `/app`.
 pub const PYTHON_PACKAGES: &str = ".rekindle/python";
@@ -142,8 +142,8 @@ pub type Roots<'a> = dyn Fn(Root) -> BoxFuture<'a, Result<PathBuf, String>> + Se
 pub struct BuildOrder<'a> {
     /// The uploaded folder.
     pub source_tar_gz: PathBuf,
-    /// Its manifest.
-    pub manifest: &'a Manifest,
+    /// Its config.
+    pub config: &'a FunctionConfig,
     /// The directory of builds and of the cache, on the worker's disk.
     pub work_dir: PathBuf,
     /// Resource limits of the build.
@@ -174,7 +174,7 @@ impl BuildOrder<'_> {
     /// Returns the function's root filesystem with the tools under it.
     async fn tools(&self) -> Result<Vec<PathBuf>, RootError> {
         Ok(vec![
-            self.root(Root::Runtime(self.manifest.base)).await?,
+            self.root(Root::Runtime(self.config.base)).await?,
             self.root(Root::Tools).await?,
         ])
     }
@@ -305,11 +305,11 @@ pub async fn build_layer(order: &BuildOrder<'_>, progress: impl Fn(&str) + Send 
         path: order.work_dir.clone(),
         source,
     };
-    let room = blocking(move || Room::make(&work_dir)).await?.map_err(failed)?;
+    let build_dir = blocking(move || BuildDir::make(&work_dir)).await?.map_err(failed)?;
     // The blocking steps share it: if the build is given up, the directory is removed when the last of them is done.
-    let room = Arc::new(room);
-    let built = build_in(order, &room, &progress).await;
-    blocking(move || drop(room)).await?;
+    let build_dir = Arc::new(build_dir);
+    let built = build_in(order, &build_dir, &progress).await;
+    blocking(move || drop(build_dir)).await?;
     built
 }
 
@@ -318,9 +318,13 @@ async fn blocking<T: Send + 'static>(step: impl FnOnce() -> T + Send + 'static) 
 }
 
 /// Unpacks the folder, in a process without privileges.
-async fn unpack(order: &BuildOrder<'_>, room: &Arc<Room>) -> Result<(), BuildError> {
+async fn unpack(order: &BuildOrder<'_>, build_dir: &Arc<BuildDir>) -> Result<(), BuildError> {
     let (source, limits) = (order.source_tar_gz.clone(), order.limits);
-    let (confinement, room, groups) = (order.confinement.clone(), Arc::clone(room), order.cgroup_procs.clone());
+    let (confinement, build_dir, groups) = (
+        order.confinement.clone(),
+        Arc::clone(build_dir),
+        order.cgroup_procs.clone(),
+    );
     let failed = move |path: PathBuf| {
         move |source| BuildError::WorkDir {
             action: "read the uploaded folder",
@@ -334,23 +338,34 @@ async fn unpack(order: &BuildOrder<'_>, room: &Arc<Room>) -> Result<(), BuildErr
             unpacked_bytes: limits.unpacked_bytes,
             files: limits.files,
         };
-        let done = confinement.upload(archive, &room.app(), room.id, most, limits.install_timeout, &groups)?;
+        let done = confinement.upload(
+            archive,
+            &build_dir.app(),
+            build_dir.id,
+            most,
+            limits.install_timeout,
+            &groups,
+        )?;
         Ok(done?)
     };
     blocking(unpacked).await?
 }
 
-async fn build_in(order: &BuildOrder<'_>, room: &Arc<Room>, progress: &Progress<'_>) -> Result<Tars, BuildError> {
-    let (manifest, limits) = (order.manifest, order.limits);
+async fn build_in(
+    order: &BuildOrder<'_>,
+    build_dir: &Arc<BuildDir>,
+    progress: &Progress<'_>,
+) -> Result<Tars, BuildError> {
+    let (config, limits) = (order.config, order.limits);
     progress("unpacking the folder");
     let unpacking = tracing::info_span!("unpack", "rekindle.role" = "worker");
-    unpack(order, room).instrument(unpacking).await?;
-    if manifest.image.is_some() {
-        return image::build(order, room, progress).await;
+    unpack(order, build_dir).instrument(unpacking).await?;
+    if config.image.is_some() {
+        return image::build(order, build_dir, progress).await;
     }
-    let found = entry::check(manifest, &room.app())?;
+    let found = entry::check(config, &build_dir.app())?;
 
-    let packages = match manifest.base.runtime() {
+    let packages = match config.base.runtime() {
         Some(Runtime::Python) => {
             let directory = order.work_dir.join(DEPS_CACHE);
             let cache = DepsCache::open(directory, limits.cache_bytes, order.counts.clone()).map_err(|source| {
@@ -360,35 +375,35 @@ async fn build_in(order: &BuildOrder<'_>, room: &Arc<Room>, progress: &Progress<
                     source,
                 }
             })?;
-            let packages = python::install(order, room, &cache, progress).await?;
-            python::compile_app(order, room).await?;
+            let packages = python::install(order, build_dir, &cache, progress).await?;
+            python::compile_app(order, build_dir).await?;
             packages
         }
         Some(Runtime::Node) => {
-            node::install(order, room, progress).await?;
+            node::install(order, build_dir, progress).await?;
             None
         }
         Some(Runtime::Http) | None => None,
     };
     if found == Found::Elsewhere {
         let built = Built {
-            app: &room.app(),
+            app: &build_dir.app(),
             packages: packages.as_ref().map(python::Packages::path),
-            root: &order.root(Root::Runtime(manifest.base)).await?,
+            root: &order.root(Root::Runtime(config.base)).await?,
         };
-        entry::check_built(manifest, &built)?;
+        entry::check_built(config, &built)?;
     }
 
     progress("packing the layer");
-    let beside = beside::add(manifest, room)?;
+    let beside = platform_programs::add(config, build_dir)?;
     let layer = order.tar();
-    let (to, room) = (layer.clone(), Arc::clone(room));
+    let (to, build_dir) = (layer.clone(), Arc::clone(build_dir));
     let packing = tracing::info_span!("pack", "rekindle.role" = "worker");
     let packed = blocking(move || {
-        let app = room.app();
+        let app = build_dir.app();
         let mut trees = vec![
             (Path::new(""), app.as_path()),
-            (Path::new(beside::DIRECTORY), beside.as_path()),
+            (Path::new(platform_programs::DIRECTORY), beside.as_path()),
         ];
         if let Some(packages) = &packages {
             trees.push((Path::new(PYTHON_PACKAGES), packages.path()));

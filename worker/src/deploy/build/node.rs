@@ -8,7 +8,7 @@ use rekindle_confined::is_control;
 use serde_json::Value;
 
 use super::installer::{Installer, InstallerError, wanted_compiler};
-use super::{BuildOrder, Progress, Room, RootError};
+use super::{BuildDir, BuildOrder, Progress, RootError};
 
 /// Keys of `package.json` that make npm install something.
 const DEPENDENCIES: [&str; 3] = ["dependencies", "optionalDependencies", "peerDependencies"];
@@ -56,8 +56,12 @@ pub enum NodeError {
 }
 
 /// Installs the dependencies of `package.json` into the uploaded folder's `node_modules`.
-pub(super) async fn install(order: &BuildOrder<'_>, room: &Room, progress: &Progress<'_>) -> Result<(), NodeError> {
-    let app = room.app();
+pub(super) async fn install(
+    order: &BuildOrder<'_>,
+    build_dir: &BuildDir,
+    progress: &Progress<'_>,
+) -> Result<(), NodeError> {
+    let app = build_dir.app();
     let path = app.join("package.json");
     let text = match fs::read(&path) {
         Ok(text) => text,
@@ -113,7 +117,7 @@ pub(super) async fn install(order: &BuildOrder<'_>, room: &Room, progress: &Prog
     let network = order.network().await?;
     let finished = Installer {
         order,
-        room,
+        build_dir,
         root: order.tools().await?,
         network: Some(&network),
         program: "/usr/bin/npm",

@@ -1,5 +1,5 @@
 //! Packs a function's files as a tar. Its bytes depend only on names, contents, link targets and the execute bit, in an
-//! image on all permission bits and extended attributes: the same input gives the same digest on every worker.
+//! image on all permission bits and extended attributes. So the same input gives the same digest on every worker.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use super::BuildLimits;
 use rekindle_confined::attributes::{self, Attribute};
 use rekindle_confined::links::{self, LinkError};
 use rekindle_snapshotter::layer::index::{self, Entry, Kind, MTIME_UNIX_S};
-use rekindle_wire::manifest::ByteSize;
+use rekindle_wire::function_config::ByteSize;
 
 /// Size of a tar block in bytes.
 const TAR_BLOCK: u64 = 512;

@@ -12,7 +12,7 @@ use super::cache::{CachedTree, DepsCache};
 use super::installer::{APP, DEPS, Installer, InstallerError, wanted_compiler};
 use super::operator::Configured;
 use super::requirements::{self, Requirements, RequirementsError};
-use super::{BuildOrder, Progress, Room, Root, RootError};
+use super::{BuildDir, BuildOrder, Progress, Root, RootError};
 use crate::host::disk::tree_bytes;
 
 const PYTHON: &str = "/usr/bin/python3";
@@ -78,11 +78,11 @@ impl Packages {
 /// Installs the packages of `requirements.txt`. Returns `None` when it lists no package.
 pub(super) async fn install(
     order: &BuildOrder<'_>,
-    room: &Room,
+    build_dir: &BuildDir,
     cache: &DepsCache,
     progress: &Progress<'_>,
 ) -> Result<Option<Packages>, PythonError> {
-    let Some(wanted) = requirements::read(&room.app())? else {
+    let Some(wanted) = requirements::read(&build_dir.app())? else {
         return Ok(None);
     };
     let failed = |action, path: &Path| {
@@ -91,15 +91,15 @@ pub(super) async fn install(
     };
     let root = order.tools().await?;
     let configured = Configured::read();
-    let key = cache_key(&wanted, &room.app(), &root, &configured).map_err(failed("read", &room.app()))?;
+    let key = cache_key(&wanted, &build_dir.app(), &root, &configured).map_err(failed("read", &build_dir.app()))?;
     if let Some(tree) = cache.get(&key).map_err(failed("look for", &order.work_dir))? {
         progress("python packages were installed before: taken from the cache");
         return Ok(Some(Packages::Cached(tree)));
     }
     progress("installing python packages with pip");
-    let list = room.path.join("requirements.txt");
+    let list = build_dir.path.join("requirements.txt");
     fs::write(&list, wanted.lines.join("\n") + "\n").map_err(failed("list", &list))?;
-    let constraints = room.path.join("constraints.txt");
+    let constraints = build_dir.path.join("constraints.txt");
     fs::write(&constraints, wanted.constraints.join("\n") + "\n").map_err(failed("list", &constraints))?;
 
     let network = order.network().await?;
@@ -111,19 +111,19 @@ pub(super) async fn install(
     let installer = Installer {
         network: Some(&network),
         shown: vec![show(list, LIST), show(constraints, CONSTRAINTS)],
-        ..python(order, room, root.clone(), &INSTALL)
+        ..python(order, build_dir, root.clone(), &INSTALL)
     };
     let began = Instant::now();
     let finished = installer.run().await?;
     if !finished.success {
-        let interpreter = order.manifest.base.interpreter();
+        let interpreter = order.config.base.interpreter();
         return Err(PythonError::Failed {
             interpreter: interpreter.map_or("Python", |interpreter| interpreter.version),
             output: finished.output,
         });
     }
-    compile(order, room, root, DEPS, "/app/.rekindle/python").await?;
-    let deps = room.deps();
+    compile(order, build_dir, root, DEPS, "/app/.rekindle/python").await?;
+    let deps = build_dir.deps();
     let took = began.elapsed();
     let stored = tokio::task::spawn_blocking({
         let (cache, deps) = (cache.clone(), deps.clone());
@@ -157,13 +157,13 @@ const INSTALL: [&str; 14] = [
 
 fn python<'a, 'o>(
     order: &'a BuildOrder<'o>,
-    room: &'a Room,
+    build_dir: &'a BuildDir,
     root: Vec<PathBuf>,
     arguments: &[&str],
 ) -> Installer<'a, 'o> {
     Installer {
         order,
-        room,
+        build_dir,
         root,
         network: None,
         program: PYTHON,
@@ -197,16 +197,16 @@ fn cache_key(wanted: &Requirements, app: &Path, root: &[PathBuf], configured: &C
 }
 
 /// Compiles the modules of the uploaded folder with its runtime's interpreter.
-pub(super) async fn compile_app(order: &BuildOrder<'_>, room: &Room) -> Result<(), PythonError> {
-    let root = vec![order.root(Root::Runtime(order.manifest.base)).await?];
-    compile(order, room, root, APP, APP).await
+pub(super) async fn compile_app(order: &BuildOrder<'_>, build_dir: &BuildDir) -> Result<(), PythonError> {
+    let root = vec![order.root(Root::Runtime(order.config.base)).await?];
+    compile(order, build_dir, root, APP, APP).await
 }
 
 /// Compiles the modules in a directory of the sandbox, which will be mounted at `at`. Compiling runs nothing of them. A
 /// module that does not compile is left as it is: whoever imports it gets the error.
 async fn compile(
     order: &BuildOrder<'_>,
-    room: &Room,
+    build_dir: &BuildDir,
     root: Vec<PathBuf>,
     directory: &str,
     at: &str,
@@ -231,7 +231,7 @@ async fn compile(
     let installer = Installer {
         // The order of sets in the byte code depends on it.
         environment: vec!["PYTHONHASHSEED=0".to_owned()],
-        ..python(order, room, root, &arguments)
+        ..python(order, build_dir, root, &arguments)
     };
     installer.run().await?;
     Ok(())

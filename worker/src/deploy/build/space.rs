@@ -29,7 +29,7 @@ pub(super) enum Stopped {
 /// What is looked at while an installer runs.
 #[derive(Debug)]
 pub(super) struct Watch {
-    room: PathBuf,
+    build_dir: PathBuf,
     groups: Vec<PathBuf>,
     /// What the build may take, in bytes.
     limit: u64,
@@ -38,11 +38,11 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn begin(room: PathBuf, groups: Vec<PathBuf>, limit: u64) -> Self {
+    pub(super) fn begin(build_dir: PathBuf, groups: Vec<PathBuf>, limit: u64) -> Self {
         // A disk that was nearly full before is not the build's fault.
-        let reserve = free_bytes(&room).map_or(0, |free| (free / 2).min(RESERVE_BYTES));
+        let reserve = free_bytes(&build_dir).map_or(0, |free| (free / 2).min(RESERVE_BYTES));
         Self {
-            room,
+            build_dir,
             groups,
             limit,
             reserve,
@@ -51,11 +51,11 @@ impl Watch {
 
     /// Returns why the installer has to be stopped, if it has. Blocks.
     pub(super) fn look(&self) -> Option<Stopped> {
-        let Ok(named) = tree_walk(&self.room, self.limit) else {
+        let Ok(named) = tree_walk(&self.build_dir, self.limit) else {
             return Some(Stopped::Deep);
         };
         let threads = threads(&self.groups);
-        let device = fs::metadata(&self.room).map_or(0, |room| room.dev());
+        let device = fs::metadata(&self.build_dir).map_or(0, |build_dir| build_dir.dev());
         let left = self.limit.saturating_sub(named);
         if named > self.limit || deleted_bytes(&threads, device, left) > left {
             return Some(Stopped::Large);
@@ -64,7 +64,7 @@ impl Watch {
             return Some(Stopped::Hoarding);
         }
         // Descriptors on their way through a socket are in no list.
-        let free = free_bytes(&self.room);
+        let free = free_bytes(&self.build_dir);
         free.is_some_and(|free| free < self.reserve)
             .then_some(Stopped::DiskFull)
     }

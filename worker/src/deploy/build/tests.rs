@@ -4,7 +4,7 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use rekindle_wire::manifest;
+use rekindle_wire::function_config;
 use tar::EntryType;
 
 use super::installer::Installer;
@@ -87,20 +87,20 @@ impl Workshop {
         self.directory.path().join("work")
     }
 
-    async fn build(&self, manifest: &str, tar: Tar) -> Result<Vec<u8>, BuildError> {
-        self.build_with(manifest, tar, &BuildNetwork::default()).await
+    async fn build(&self, config: &str, tar: Tar) -> Result<Vec<u8>, BuildError> {
+        self.build_with(config, tar, &BuildNetwork::default()).await
     }
 
-    async fn build_with(&self, manifest: &str, tar: Tar, network: &BuildNetwork) -> Result<Vec<u8>, BuildError> {
+    async fn build_with(&self, config: &str, tar: Tar, network: &BuildNetwork) -> Result<Vec<u8>, BuildError> {
         let source = self.directory.path().join("source.tar.gz");
         tar.write(&source);
-        let manifest = manifest::parse(&format!("name = \"f\"\n{manifest}")).unwrap();
+        let config = function_config::parse(&format!("name = \"f\"\n{config}")).unwrap();
         let order = BuildOrder {
             roots: &roots,
             network,
             counts: counts(),
             source_tar_gz: source,
-            manifest: &manifest,
+            config: &config,
             work_dir: self.work_dir(),
             limits: BuildLimits {
                 install_timeout: Duration::from_secs(120),
@@ -302,8 +302,8 @@ async fn a_missing_entry_is_told_with_its_fix() {
         ),
         (http("/app/bin"), Tar::default().file("bin/server", ""), &["not a file"]),
     ];
-    for (manifest, tar, words) in cases {
-        let error = shop.build(&manifest, tar).await.unwrap_err();
+    for (config, tar, words) in cases {
+        let error = shop.build(&config, tar).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::InvalidManifest, "{error}");
         assert!(words.iter().all(|w| error.to_string().contains(w)), "{error}");
     }
@@ -332,10 +332,10 @@ async fn entries_of_every_form_are_found() {
         (http("sh"), Tar::default().file("x", "")),
         (http("/usr/bin/env"), Tar::default().file("x", "")),
     ];
-    for (manifest, tar) in cases {
-        shop.build(&manifest, tar)
+    for (config, tar) in cases {
+        shop.build(&config, tar)
             .await
-            .unwrap_or_else(|e| panic!("{manifest}: {e}"));
+            .unwrap_or_else(|e| panic!("{config}: {e}"));
     }
 }
 
@@ -440,8 +440,8 @@ fn content(layer: &[u8], name: &str) -> Option<String> {
 async fn sweep_removes_what_a_dead_worker_left_and_keeps_the_cache() {
     let Some(shop) = Workshop::open() else { return };
     let work_dir = shop.work_dir();
-    let room = Room::make(&work_dir).unwrap();
-    std::mem::forget(room);
+    let build_dir = BuildDir::make(&work_dir).unwrap();
+    std::mem::forget(build_dir);
     fs::write(work_dir.join("layer-1.tar"), "x").unwrap();
     fs::create_dir_all(work_dir.join("deps-cache/key/tree")).unwrap();
     fs::create_dir_all(work_dir.join("deps-cache/.new-1/tree")).unwrap();

@@ -39,7 +39,6 @@ impl Attributes {
         self.bytes(kind | NESTED, &value.0)
     }
 
-    /// Returns the bytes.
     pub(super) fn as_bytes(&self) -> &[u8] {
         &self.0
     }

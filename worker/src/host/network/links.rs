@@ -71,8 +71,8 @@ pub(super) fn remove_named(batch: &mut Batch, name: &str) {
 
 /// Keeps the kernel from giving an interface an IPv6 address of its own. The interface must be down.
 ///
-/// The setting in /proc/sys does the same for interfaces to come, but whoever writes it does so again and again,
-/// without a pause, as long as anybody else changes any network of the host: 636 times for each restore, where
+/// The setting in /proc/sys does the same for interfaces to come. But whoever writes it does so again and again,
+/// without a pause, as long as anybody else changes any network of the host. That was 636 times for each restore, where
 /// sandboxes end meanwhile. This message waits.
 pub(super) fn no_own_address(batch: &mut Batch, index: u32) {
     let mode = AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(In6AddrGenMode::None)]);

@@ -95,7 +95,6 @@ impl SandboxLink {
     }
 }
 
-/// The router.
 pub(super) struct Router {
     namespace: NetworkNamespace,
     kernel: Mutex<Socket>,

@@ -56,6 +56,11 @@ impl<S> Default for Furnished<S> {
 }
 
 impl<S> Furnished<S> {
+    /// Returns how many there are.
+    pub(super) fn count(&self) -> usize {
+        self.0.iter().map(|kind| kind.ready.len()).sum()
+    }
+
     /// Takes a sandbox furnished like this.
     pub(super) fn take(&mut self, furniture: &Furniture) -> Option<S> {
         let kind = self.0.iter_mut().find(|kind| kind.furniture.is_like(furniture));
@@ -148,6 +153,7 @@ mod tests {
             assert_eq!(furnished.add(&lacking, number), None);
         }
         assert!(furnished.lacking().is_none());
+        assert_eq!(furnished.count(), EACH);
         assert_eq!(furnished.take(&furniture("other")), None);
         assert!(furnished.take(&furniture("one")).is_some());
         assert!(furnished.lacking().is_some());

@@ -5,13 +5,15 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 
-use super::{Hollow, Sandbox, WaitingCriu};
+use rekindle_wire::api::LogStream;
+
+use super::{Hollow, IdleCriu, Sandbox};
 use crate::host::cgroup::Cgroup;
 
 /// The function's end of an output pipe, and the name of its stream.
 pub struct Output {
     /// `stdout` or `stderr`.
-    pub stream: &'static str,
+    pub stream: LogStream,
     /// The end that the function writes to.
     pub write_end: OwnedFd,
 }
@@ -36,7 +38,7 @@ pub struct IsolatedProcess {
     pub outputs: [Output; 2],
     /// A CRIU that waits inside for its order, if there is one. It has the write ends of `outputs` at
     /// [`OUTPUT_FDS`](rekindle_criu::descriptors::OUTPUT_FDS).
-    pub criu: Option<WaitingCriu>,
+    pub criu: Option<IdleCriu>,
     /// A process that restores without CRIU, if there is one.
     pub hollow: Option<Hollow>,
     /// The control group with its limits.

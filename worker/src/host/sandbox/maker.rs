@@ -17,7 +17,7 @@ use rekindle_init::protocol::FUNCTION_UID;
 use tokio::sync::Semaphore;
 
 use super::furnished::Furniture;
-use super::{CriuUse, Hollow, HollowError, Sandbox, SandboxError, WaitingCriu, Zygote, hollow};
+use super::{CriuUse, Hollow, HollowError, IdleCriu, Sandbox, SandboxError, Zygote, hollow};
 use crate::host::cgroup::{Cgroup, Cgroups, CreateError, FileError, Limits};
 use crate::host::network::{Network, RouterError, SandboxLink};
 
@@ -89,7 +89,7 @@ pub struct Empty {
     pub used_before: bool,
     /// A CRIU inside, waiting, if it may be needed. It has the write ends of `outputs` at
     /// [`OUTPUT_FDS`](rekindle_criu::descriptors::OUTPUT_FDS), and ends on drop.
-    pub criu: Option<WaitingCriu>,
+    pub criu: Option<IdleCriu>,
     /// A process that restores without CRIU, if there is one.
     pub hollow: Option<Hollow>,
     /// Pipes for the function's standard output and standard error, as pairs of read and write ends.
@@ -276,7 +276,7 @@ impl SandboxMaker {
         outputs: &[(OwnedFd, OwnedFd); 2],
         group_procs: &OwnedFd,
         prestarts: bool,
-    ) -> Result<WaitingCriu, MakeError> {
+    ) -> Result<IdleCriu, MakeError> {
         let probe = self.probe.lock().clone().filter(|_| prestarts);
         let images = match probe {
             Some(probe) => Some(self.images_dir(sandbox, name, &probe).await?),
@@ -307,7 +307,7 @@ impl SandboxMaker {
             Ok(_) => self.prestart_failures.store(0, Ordering::Relaxed),
             Err(e) => self.note_prestart_failure(e),
         }
-        Ok(WaitingCriu {
+        Ok(IdleCriu {
             session,
             ancestor: ancestor.ok(),
             prestarted,

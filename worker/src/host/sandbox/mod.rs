@@ -7,6 +7,7 @@ pub mod dumper;
 mod error;
 mod furnished;
 mod hollow;
+mod idle_criu;
 mod ids;
 mod isolated;
 pub mod maker;
@@ -15,7 +16,6 @@ pub mod pool;
 mod proc;
 mod secrets;
 mod trees;
-mod waiting_criu;
 mod zygote;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -43,12 +43,12 @@ use control::{Control, socket_pair};
 pub use error::SandboxError;
 pub(crate) use furnished::Furniture;
 pub use hollow::{FilesSignal, Filling, Hollow, HollowError, Ordered};
+pub use idle_criu::IdleCriu;
 use ids::IdRange;
 pub use ids::IdsError;
 pub use isolated::{IsolatedProcess, Output};
 pub use netns::NetworkNamespace;
 pub use proc::InnerProc;
-pub use waiting_criu::WaitingCriu;
 pub use zygote::Zygote;
 
 /// How long the creation of a sandbox may take. It takes about a millisecond.

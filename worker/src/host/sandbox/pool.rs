@@ -46,6 +46,8 @@ pub struct SandboxPool {
 pub struct PoolCounts {
     /// Number of sandboxes that are ready.
     pub ready: usize,
+    /// Number of sandboxes that are furnished for functions restored lately.
+    pub furnished: usize,
     /// Number of sandboxes taken that were ready.
     pub from_pool: u64,
     /// Number of sandboxes taken that had to be created first.
@@ -86,6 +88,7 @@ impl SandboxPool {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         PoolCounts {
             ready: self.ready.lock().len(),
+            furnished: self.furnished.lock().count(),
             from_pool: read(&self.from_pool),
             made_while_waiting: read(&self.made_while_waiting),
             failed: self.maker.failed(),

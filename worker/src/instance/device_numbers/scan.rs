@@ -1,6 +1,6 @@
 //! Finds device numbers in memory. Pure.
 //!
-//! One is taken for such where memory proves it: it stands before the inode number of a file that the process has open,
+//! One is taken for such where memory proves it. It stands before the inode number of a file that the process has open,
 //! and a pointer leads to it that stands before that file's descriptor. SQLite has both, in all versions:
 //!
 //! ```text
@@ -8,9 +8,9 @@
 //! unixInodeInfo                     device:u64 <─┘ inode:u64 …
 //! ```
 //!
-//! A pair alone proves nothing: numbers of tmpfs inodes are as small as those of its devices. Hash tables by device
-//! and inode, such as the JDK's of its locks, have no such pointer, and must be left alone: a key that is written to is
-//! no longer found.
+//! A pair alone proves nothing: numbers of tmpfs inodes are as small as those of its devices. Hash tables by device and
+//! inode, such as the JDK's of its locks, have no such pointer, and must be left alone. A key that is written to is no
+//! longer found.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 

@@ -77,15 +77,15 @@ struct Process {
 /// # Errors
 /// If it does not run, its processes cannot be listed, or too much is looked at already.
 pub(crate) async fn of(instance: &Instance) -> Result<InstanceObjects, ApiError> {
-    let parts = instance.parts().ok_or_else(gone)?;
+    let running = instance.running().ok_or_else(gone)?;
     let one = LOOKS.begin(&instance.id)?;
     // Its first process or object that would be missing in a snapshot.
-    let missing = match parts.is_frozen() {
+    let missing = match running.is_frozen() {
         true => None,
-        false => parts.sandbox.refuse_strays().await.err().filter(|e| !e.is_passing()),
+        false => running.sandbox.refuse_strays().await.err().filter(|e| !e.is_passing()),
     };
     let looked = tokio::task::spawn_blocking(move || {
-        let looked = look(&parts, Room::new());
+        let looked = look(&running, Room::new());
         // Not before: it goes on when nobody waits any more.
         drop(one);
         looked
@@ -115,8 +115,8 @@ pub(crate) async fn of(instance: &Instance) -> Result<InstanceObjects, ApiError>
     })
 }
 
-fn look(parts: &RunningInstance, mut room: Room) -> io::Result<(u64, Vec<KernelObject>, u64)> {
-    let all = processes_in(&parts.cgroup).map_err(io::Error::other)?.into_iter();
+fn look(running: &RunningInstance, mut room: Room) -> io::Result<(u64, Vec<KernelObject>, u64)> {
+    let all = processes_in(&running.cgroup).map_err(io::Error::other)?.into_iter();
     // Those before the function's first are the platform's.
     let hosts: BTreeMap<_, _> = all.filter(|(pid, _)| *pid >= FUNCTION_PID.cast_unsigned()).collect();
     let processes: Vec<_> = hosts
@@ -131,7 +131,7 @@ fn look(parts: &RunningInstance, mut room: Room) -> io::Result<(u64, Vec<KernelO
         objects.extend(descriptors::of(process, &mut sockets, &mut room).unwrap_or_default());
         objects.extend(mappings::of(process, &mut room).unwrap_or_default());
     }
-    objects.extend(sockets.objects(parts.client.port()));
+    objects.extend(sockets.objects(running.client.port()));
     Ok((hosts.len() as u64, objects, room.left_out()))
 }
 

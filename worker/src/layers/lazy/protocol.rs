@@ -46,7 +46,6 @@ pub(super) enum Ask<'a> {
     Unknown,
 }
 
-/// A request.
 #[derive(Debug)]
 pub(super) struct Request<'a> {
     /// By which it is answered.

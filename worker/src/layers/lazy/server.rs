@@ -43,7 +43,7 @@ pub(super) struct Server {
 }
 
 /// A read that waits for its bytes.
-struct Waiting {
+struct PendingRead {
     unique: u64,
     node: u64,
     /// Where the bytes are in the tar.
@@ -53,9 +53,9 @@ struct Waiting {
     until: u64,
 }
 
-enum Answer {
+enum Reply {
     Now(Vec<u8>),
-    Later(Waiting),
+    Later(PendingRead),
     None,
 }
 
@@ -79,9 +79,9 @@ impl Server {
                 continue;
             };
             match self.answer(&request) {
-                Answer::Now(bytes) => self.send(&bytes),
-                Answer::Later(waiting) => drop(self.runtime.spawn(Arc::clone(self).wait(waiting))),
-                Answer::None => {}
+                Reply::Now(bytes) => self.send(&bytes),
+                Reply::Later(pending) => drop(self.runtime.spawn(Arc::clone(self).wait(pending))),
+                Reply::None => {}
             }
         }
     }
@@ -91,10 +91,10 @@ impl Server {
         let _ = (&self.device).write(bytes);
     }
 
-    fn answer(&self, request: &Request<'_>) -> Answer {
+    fn answer(&self, request: &Request<'_>) -> Reply {
         let unique = request.unique;
         let answer = match request.ask {
-            Ask::Nothing => return Answer::None,
+            Ask::Nothing => return Reply::None,
             // The kernel asks no more then.
             Ask::Extended(..) | Ask::ExtendedNames(..) if !self.tree.has_attributes() => Err(libc::ENOSYS),
             Ask::Extended(node, name, most) => {
@@ -130,7 +130,7 @@ impl Server {
                 _ => Err(libc::EISDIR),
             },
         };
-        Answer::Now(answer.unwrap_or_else(|errno| protocol::refusal(unique, errno)))
+        Reply::Now(answer.unwrap_or_else(|errno| protocol::refusal(unique, errno)))
     }
 
     fn list(&self, directory: u64, from: u64, most: usize) -> Option<Vec<u8>> {
@@ -144,21 +144,21 @@ impl Server {
         Some(out)
     }
 
-    fn read(&self, unique: u64, node: u64, (begins, size): (u64, u64), offset: u64, length: u32) -> Answer {
+    fn read(&self, unique: u64, node: u64, (begins, size): (u64, u64), offset: u64, length: u32) -> Reply {
         let offset = offset.min(size);
         let length = u64::from(length).min(size - offset);
         if length == 0 {
-            return Answer::Now(protocol::answer(unique, &[]));
+            return Reply::Now(protocol::answer(unique, &[]));
         }
         let at = begins + offset;
         let pieces = Content::with(&(at..at + length));
         self.content.touch(pieces.clone());
         let in_order = self.follow(node, offset, offset + length);
         if self.content.has(pieces) {
-            return Answer::Now(self.bytes(unique, at, length as usize));
+            return Reply::Now(self.bytes(unique, at, length as usize));
         }
         let ahead = if in_order { AHEAD.min(size - offset - length) } else { 0 };
-        Answer::Later(Waiting {
+        Reply::Later(PendingRead {
             unique,
             node,
             offset: at,
@@ -188,12 +188,12 @@ impl Server {
         }
     }
 
-    async fn wait(self: Arc<Self>, waiting: Waiting) {
-        let Waiting {
+    async fn wait(self: Arc<Self>, pending: PendingRead) {
+        let PendingRead {
             unique, offset, length, ..
-        } = waiting;
+        } = pending;
         let wanted = Content::with(&(offset..offset + length as u64));
-        let more = Content::with(&(offset..waiting.until));
+        let more = Content::with(&(offset..pending.until));
         if more.end > wanted.end {
             // Nobody waits for it, and a later read that needs it fetches it again.
             let content = Arc::clone(&self.content);
@@ -232,7 +232,7 @@ impl Server {
             is_due
         };
         if is_due {
-            let file = String::from_utf8_lossy(&self.tree.path(waiting.node)).into_owned();
+            let file = String::from_utf8_lossy(&self.tree.path(pending.node)).into_owned();
             tracing::error!(layer = %self.content.digest(), file, why, "a function's read of its image failed");
         }
     }

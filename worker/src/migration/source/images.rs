@@ -21,7 +21,7 @@ use crate::snapshots::connections::ConnectionNote;
 pub(super) fn pack_up(
     dir: &Path,
     proc: &InnerProc,
-    parts: &RunningInstance,
+    running: &RunningInstance,
     templates: Vec<String>,
     maps: &[(i32, AddressMap)],
     (connections, open_files): (Vec<ConnectionNote>, OpenFiles),
@@ -40,11 +40,11 @@ pub(super) fn pack_up(
     let left = SourcePages::open(numbering, proc, dir).map_err(|e| failed(&e))?;
     let eager = left.eager().map_err(|e| failed(&e))?;
     let header = Header {
-        pipes: parts.pipes.clone(),
+        pipes: running.pipes.clone(),
         templates,
         connections,
         file_numbers: left
-            .file_numbers(&open_files, &parts.file_numbers)
+            .file_numbers(&open_files, &running.file_numbers)
             .map_err(|e| failed(&e))?,
         maps: maps.iter().map(|(pid, map)| (*pid, pieces(map))).collect(),
         files: Vec::new(),

@@ -15,8 +15,8 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::super::page_numbering::BLOCK;
 use super::super::peer::write_frame;
-use super::departure::MigrationSource;
 use super::memory::SourcePages;
+use super::migration_source::MigrationSource;
 use crate::errors::unavailable;
 
 /// Interval at which a sender checks whether its pages are still wanted.

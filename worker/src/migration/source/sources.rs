@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use rekindle_wire::ids::MigrationId;
-use rekindle_wire::migration::{Departed, Leave, MigrationKind, SourceOrder, TargetOrder};
+use rekindle_wire::migration::{MigrationKind, MigrationPhases, SettleLimit, SourceOrder, TargetOrder};
 use rekindle_wire::{ApiError, ErrorCode};
 use tokio::sync::Notify;
 
 use super::super::peer::Peers;
-use super::departure::{MigrationSource, RESOLVE_LIMIT, images_there, not_ready, refuse_large};
+use super::migration_source::{MigrationSource, RESOLVE_LIMIT, images_there, not_ready, refuse_large};
 use crate::criu::Criu;
 use crate::criu::dump::DumpingCriu;
 use crate::errors::unavailable;
@@ -90,7 +90,7 @@ impl MigrationSources {
     /// Returns an error when it cannot leave, or the target cannot take it.
     pub async fn prepare(self: &Arc<Self>, order: SourceOrder) -> Result<(), ApiError> {
         let instance = self.instances.get(&order.instance).ok_or_else(gone)?;
-        if instance.spec.manifest.fresh {
+        if instance.spec.config.fresh {
             let message = format!(
                 "{} has `fresh`, so nothing of instance {} is worth a move: the next invocation gets another copy \
                  wherever it runs",
@@ -103,17 +103,17 @@ impl MigrationSources {
             Ok(_) => {}
             Err(_) => return Err(images_there(&instance)),
         }
-        let parts = instance.parts().ok_or_else(|| not_ready(&instance))?;
-        if parts.is_arriving() {
+        let running = instance.running().ok_or_else(|| not_ready(&instance))?;
+        if running.is_arriving() {
             let message = format!(
                 "memory of {} is still on its way here: try again in a moment",
                 instance.id
             );
             return Err(ApiError::new(ErrorCode::Conflict, message));
         }
-        refuse_large(&instance, &parts)?;
+        refuse_large(&instance, &running)?;
         let target = self.peers.at(&order.to, &order.id);
-        let clone = match &order.way {
+        let clone = match &order.kind {
             MigrationKind::Move => None,
             MigrationKind::Clone(id) => Some(id.clone()),
         };
@@ -125,30 +125,30 @@ impl MigrationSources {
             started,
             spec: instance.spec.clone(),
             from: self.address.clone(),
-            base: parts.snapshot.as_ref().map(|s| s.id.clone()),
-            layout: parts
+            base: running.snapshot.as_ref().map(|s| s.id.clone()),
+            layout: running
                 .snapshot
                 .as_ref()
                 .map_or_else(String::new, |s| s.template.fingerprint()),
         };
         target.order(&target_order, PREPARE_LIMIT).await?;
         let source = async {
-            let memory = parts.cgroup.memory_current().unwrap_or(0);
+            let memory = running.cgroup.memory_current().unwrap_or(0);
             let path = self.dump_dirs.choose(memory).join(format!("leave-{}", order.id));
             let dir = DumpDir::make(&path).map_err(|e| unavailable("make the image directory", &e))?;
-            let criu = DumpingCriu::start(&self.criu, &parts.sandbox, &parts.cgroup, dir.path()).await;
+            let criu = DumpingCriu::start(&self.criu, &running.sandbox, &running.cgroup, dir.path()).await;
             let criu = criu.map_err(|e| unavailable("dump the instance", &e))?;
             Ok(MigrationSource {
                 id: order.id.clone(),
                 instance: Arc::clone(&instance),
-                way: order.way,
+                kind: order.kind,
                 target: target.clone(),
                 criu: Mutex::new(Some(criu)),
                 dir,
                 left: RwLock::new(None),
                 room: Mutex::new(None),
                 link_names: Arc::default(),
-                parts: Mutex::new(None),
+                running: Mutex::new(None),
                 heard: Mutex::new(Instant::now()),
                 done: Notify::new(),
                 over: AtomicBool::new(false),
@@ -161,7 +161,7 @@ impl MigrationSources {
                 Ok(())
             }
             Err(e) => {
-                drop(target.give_up(RESOLVE_LIMIT).await);
+                drop(target.cancel(RESOLVE_LIMIT).await);
                 Err(e)
             }
         }
@@ -173,15 +173,15 @@ impl MigrationSources {
         let waiting = self.get(&id).is_ok_and(|d| d.criu.lock().is_some());
         if waiting {
             tracing::warn!(migration = %id, "a migration source was never told to leave");
-            self.give_up(&id).await;
+            self.cancel(&id).await;
         }
     }
 
     /// Cancels a migration source that has not left.
-    pub async fn give_up(&self, id: &MigrationId) {
+    pub async fn cancel(&self, id: &MigrationId) {
         if let Some(source) = self.remove(id) {
             source.criu.lock().take();
-            drop(source.target.give_up(RESOLVE_LIMIT).await);
+            drop(source.target.cancel(RESOLVE_LIMIT).await);
         }
     }
 
@@ -189,22 +189,26 @@ impl MigrationSources {
     ///
     /// # Errors
     /// Returns what prevented it.
-    pub async fn leave(self: &Arc<Self>, source: &Arc<MigrationSource>, order: &Leave) -> Result<Departed, ApiError> {
-        let left = source.leave(&self.instances, &self.criu, order).await;
-        self.metrics.departed(&source.way, left.as_ref().ok());
-        let done = match &left {
-            Ok(departed) => {
+    pub async fn perform(
+        self: &Arc<Self>,
+        source: &Arc<MigrationSource>,
+        order: &SettleLimit,
+    ) -> Result<MigrationPhases, ApiError> {
+        let performed = source.perform(&self.instances, &self.criu, order).await;
+        self.metrics.migration_ended(&source.kind, performed.as_ref().ok());
+        let done = match &performed {
+            Ok(phases) => {
                 let (migration, instance, to) = (&source.id, &source.instance.id, source.target.address());
-                tracing::info!(%migration, %instance, to, ?departed, "left");
+                tracing::info!(%migration, %instance, to, ?phases, "left");
                 source.instance.sink.platform(format!(
                     "{} to {} within {:.1} ms",
-                    if source.way == MigrationKind::Move {
+                    if source.kind == MigrationKind::Move {
                         "moved"
                     } else {
                         "copied"
                     },
                     source.target.address(),
-                    departed.pause_ms
+                    phases.pause_ms
                 ));
                 false
             }
@@ -215,11 +219,11 @@ impl MigrationSources {
             }
         };
         if done {
-            self.give_up(&source.id).await;
+            self.cancel(&source.id).await;
         } else {
             tokio::spawn(Arc::clone(self).see_out(Arc::clone(source)));
         }
-        left
+        performed
     }
 
     /// Keeps the stopped processes until their pages are at the target, then releases them.

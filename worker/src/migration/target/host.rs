@@ -26,6 +26,6 @@ pub struct TargetHost {
     pub isolator: Arc<Isolator>,
     /// Open snapshots.
     pub snapshots: Arc<Snapshots>,
-    /// Where arrivals are measured.
+    /// Where incoming migrations are counted.
     pub metrics: Arc<Metrics>,
 }

@@ -39,7 +39,7 @@ use crate::snapshots::connections::Connection;
 use crate::snapshots::{FILES_ARCHIVE, FileNumbers, OpenSnapshot, PipeNote, RestoreProgram};
 
 /// How long restored processes wait to be resumed.
-const GO_LIMIT: Duration = Duration::from_secs(15);
+const RESUME_LIMIT: Duration = Duration::from_secs(15);
 
 /// The end of a restore.
 type Restored = oneshot::Receiver<Result<Arc<RunningInstance>, ApiError>>;
@@ -105,7 +105,10 @@ impl Stop {
     /// Says that the processes stand, and waits until they are resumed.
     fn wait(self) -> Result<(), StageError> {
         self.stands.send(()).map_err(|()| "nobody waits for it any more")?;
-        Ok(self.go.recv_timeout(GO_LIMIT).map_err(|_| "it was not let go")?)
+        Ok(self
+            .go
+            .recv_timeout(RESUME_LIMIT)
+            .map_err(|_| "it was not resumed in time")?)
     }
 }
 
@@ -255,7 +258,7 @@ impl ArrivingProcesses<'_> {
         let (done, restored) = oneshot::channel();
         let restoring = async move {
             let running = restoring.await.and_then(|processes| {
-                let running = RunningInstance::restored(processes, origin, &instance.spec.manifest);
+                let running = RunningInstance::restored(processes, origin, &instance.spec.config);
                 running.map_err(|e| restore_failed("look at the outputs", &e))
             });
             drop(done.send(running));

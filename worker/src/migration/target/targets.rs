@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rekindle_wire::ids::MigrationId;
-use rekindle_wire::migration::{Expected, TargetOrder};
+use rekindle_wire::migration::{ExpectedInstance, TargetOrder};
 use rekindle_wire::{ApiError, ErrorCode};
 
-use super::arrival::{MigrationTarget, Prepared};
 use super::host::TargetHost;
+use super::migration_target::{MigrationTarget, Prepared};
 use crate::errors::unavailable;
 use crate::instance::Instance;
 use crate::logs::Logs;
@@ -24,7 +24,7 @@ const EXPECTED_MAX: usize = 1024;
 /// Arriving instances by migration id.
 pub struct MigrationTargets {
     here: Mutex<HashMap<MigrationId, Arc<MigrationTarget>>>,
-    expected: Mutex<HashMap<MigrationId, (Instant, Expected)>>,
+    expected: Mutex<HashMap<MigrationId, (Instant, ExpectedInstance)>>,
     host: Arc<TargetHost>,
     logs: Arc<Logs>,
 }
@@ -44,7 +44,7 @@ impl MigrationTargets {
     ///
     /// # Errors
     /// Returns `unavailable` when too many are expected.
-    pub fn expect(&self, id: MigrationId, expected: Expected) -> Result<(), ApiError> {
+    pub fn expect(&self, id: MigrationId, expected: ExpectedInstance) -> Result<(), ApiError> {
         let mut all = self.expected.lock();
         all.retain(|_, (since, _)| since.elapsed() < EXPECTED_LIMIT);
         if all.len() >= EXPECTED_MAX {
@@ -57,9 +57,9 @@ impl MigrationTargets {
 
     /// Returns what the instance runs, if it was announced. The scheduler's word counts, not the source's. An
     /// announcement is valid once.
-    fn admit(&self, order: &TargetOrder) -> Result<Expected, ApiError> {
+    fn admit(&self, order: &TargetOrder) -> Result<ExpectedInstance, ApiError> {
         let announced = self.expected.lock().remove(&order.id);
-        let comes = |expected: &Expected| {
+        let comes = |expected: &ExpectedInstance| {
             let (said, spec) = (&order.spec, &expected.spec);
             let what = (&said.function, said.version) == (&spec.function, spec.version);
             what && order.instance == expected.instance && order.from == expected.from
@@ -95,7 +95,7 @@ impl MigrationTargets {
     /// # Errors
     /// Returns an error when the host cannot take the instance.
     pub async fn prepare(self: &Arc<Self>, order: TargetOrder) -> Result<(), ApiError> {
-        let Expected { spec, secrets, .. } = self.admit(&order)?;
+        let ExpectedInstance { spec, secrets, .. } = self.admit(&order)?;
         let order = TargetOrder { spec, ..order };
         if self.host.instances.is_draining() {
             let message = "the worker takes no new instances";
@@ -116,7 +116,7 @@ impl MigrationTargets {
                 let message = format!("its memory is mapped from snapshot {id}, which is not its version's");
                 return Err(ApiError::new(ErrorCode::Conflict, message));
             }
-            let (writes_root, digest) = (spec.manifest.image.is_some(), spec.snapshot_digest.as_deref());
+            let (writes_root, digest) = (spec.config.image.is_some(), spec.snapshot_digest.as_deref());
             let opened = self.host.snapshots.open(id, spec.uid, writes_root, digest);
             let (snapshot, _) = opened.await.map_err(|e| unavailable("open the snapshot", &e))?;
             Ok::<_, ApiError>(Some(snapshot))
@@ -142,7 +142,7 @@ impl MigrationTargets {
             let target = targets.here.lock().remove(&id);
             if let Some(target) = target {
                 // Nobody asks any more what became of it. One that never ran is torn down.
-                target.give_up();
+                target.cancel();
             }
         });
         Ok(())

@@ -34,7 +34,7 @@ pub(super) async fn receive(written: Weak<WrittenPages>) {
     let Some(here) = written.upgrade() else { return };
     let runs_here = here.runs_here();
     if let Err(error) = here.stream(0, AHEAD).await {
-        tracing::warn!(%error, "the first pages of an arriving instance broke off");
+        tracing::warn!(%error, "the stream of a migrated instance's first pages ended early");
     }
     drop(here);
     while tokio::time::timeout(NEEDED_STILL, runs_here.notified()).await.is_err() {
@@ -51,7 +51,7 @@ pub(super) async fn receive(written: Weak<WrittenPages>) {
         let streamed = here.stream(first, here.pages()).await;
         if let Err(error) = streamed {
             failures += 1;
-            tracing::warn!(%error, failures, "pages of an arriving instance broke off");
+            tracing::warn!(%error, failures, "the stream of a migrated instance's pages ended early");
             // A thread that waits for a page requests it itself. The pushing side reports when it has taken too long.
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -63,7 +63,7 @@ pub(super) async fn receive(written: Weak<WrittenPages>) {
 
 /// Pushes arriving pages into the processes while they run.
 pub(super) struct PagePush {
-    pub(super) parts: Weak<RunningInstance>,
+    pub(super) running: Weak<RunningInstance>,
     pub(super) written: Arc<WrittenPages>,
     pub(super) instance: Arc<Instance>,
     pub(super) runtime: Handle,
@@ -109,7 +109,7 @@ impl PagePush {
                 self.lose();
                 return false;
             }
-            if self.parts.strong_count() == 0 {
+            if self.running.strong_count() == 0 {
                 return false;
             }
             if after > 0 {
@@ -117,7 +117,7 @@ impl PagePush {
             }
         }
         self.written.settle(false);
-        self.parts.strong_count() > 0
+        self.running.strong_count() > 0
     }
 
     /// Frees the pages here once nobody can ask for one again. Processes may have moved some before they were in place:
@@ -132,10 +132,10 @@ impl PagePush {
     fn follow(&self) -> bool {
         let mut pushed = Vec::new();
         for _ in 0..FOLLOWED {
-            let Some(parts) = self.parts.upgrade() else {
+            let Some(running) = self.running.upgrade() else {
                 return false;
             };
-            let Some(pager) = &parts.pager else { return false };
+            let Some(pager) = &running.pager else { return false };
             // An error: it has forked.
             if let Ok(maps) = pager.maps(FILL_LIMIT) {
                 let moved = self.written.moved(&maps);
@@ -158,7 +158,7 @@ impl PagePush {
                     continue;
                 }
             }
-            drop(parts);
+            drop(running);
             std::thread::sleep(FOLLOWED_PAUSE);
         }
         false
@@ -167,7 +167,7 @@ impl PagePush {
     /// Returns whether nothing of the instance is in use. Waits a while for an instance that is ending.
     fn has_ended(&self) -> bool {
         let begun = Instant::now();
-        while self.parts.strong_count() > 0 {
+        while self.running.strong_count() > 0 {
             if begun.elapsed() >= END_LIMIT {
                 return false;
             }
@@ -194,9 +194,9 @@ impl PagePush {
                 break;
             }
             let (pages, at) = part(done, ready);
-            let parts = self.parts.upgrade()?;
+            let running = self.running.upgrade()?;
             let origin = pages.first.page | WRITTEN;
-            match parts.pager.as_ref()?.fill(pages, origin, FILL_LIMIT) {
+            match running.pager.as_ref()?.fill(pages, origin, FILL_LIMIT) {
                 Ok(filled) if filled.left > 0 => left.push((pages, at)),
                 Ok(_) => {}
                 Err(_) => return None,

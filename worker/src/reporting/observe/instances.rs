@@ -41,11 +41,11 @@ pub(super) fn observe(registry: &Registry, instances: &Weak<Instances>) {
         instances.all().iter().map(|i| f64::from(i.usage.in_flight())).sum()
     });
     instances.one(Kind::Gauge, &MEMORY, |instances| {
-        let memory = |i: &Arc<Instance>| i.parts()?.cgroup.memory_current().ok();
+        let memory = |i: &Arc<Instance>| i.running()?.cgroup.memory_current().ok();
         instances.all().iter().filter_map(memory).sum::<u64>() as f64
     });
     instances.one(Kind::Gauge, &IDLE_SWAPPED, |instances| {
-        let swapped = |i: &Arc<Instance>| i.parts()?.cgroup.swap_current().ok();
+        let swapped = |i: &Arc<Instance>| i.running()?.cgroup.swap_current().ok();
         instances.all().iter().filter_map(swapped).sum::<u64>() as f64
     });
 }

@@ -14,6 +14,12 @@ const SANDBOXES: Desc = Desc::new(
     &[],
     "Empty sandboxes that are ready: the pool's level.",
 );
+const SANDBOXES_FURNISHED: Desc = Desc::new(
+    "rekindle.sandboxes.furnished",
+    "{sandbox}",
+    &[],
+    "Sandboxes in which the files of a function restored in the last minute are mounted ahead, besides the empty ones.",
+);
 const SANDBOXES_WANTED: Desc = Desc::new(
     "rekindle.sandboxes.wanted",
     "{sandbox}",
@@ -60,6 +66,7 @@ pub(super) fn observe(registry: &Registry, pool: &Weak<SandboxPool>, starts: &We
         part: Weak::clone(pool),
     };
     pool.one(gauge, &SANDBOXES, |pool| pool.counts().ready as f64);
+    pool.one(gauge, &SANDBOXES_FURNISHED, |pool| pool.counts().furnished as f64);
     pool.one(gauge, &SANDBOXES_WANTED, |pool| pool.counts().wanted as f64);
     pool.many(counter, &GROUPS, |pool| {
         let groups = pool.counts().groups;

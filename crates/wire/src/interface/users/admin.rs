@@ -299,7 +299,7 @@ described! {
     platform [Reader Platform] GET "/v1/instances/{id}/objects" ReadInstanceObjects {
         /// the instance
         id: InstanceId
-    } () => OK InstanceObjects "its objects, those that are in the way of a snapshot first"
+    } () => OK InstanceObjects "its objects; first those that prevent a snapshot"
     fails NotFound, Unavailable "its worker does not answer";
 
     /// Stop an instance

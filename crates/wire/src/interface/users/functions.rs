@@ -6,8 +6,8 @@ use crate::api::{
     RollbackRequest, VersionFiles, VersionInfo, VersionSummary,
 };
 use crate::asynchronous::Changed;
+use crate::function_config::Base;
 use crate::ids::{AliasName, FunctionName, InstanceId, Namespace, VersionNumber};
-use crate::manifest::Base;
 use crate::stats::FunctionStats;
 
 described! {
@@ -214,7 +214,7 @@ described! {
         id: InstanceId;
         /// the namespace; `namespace_not_found` (404) if there is none of that name
         namespace: Namespace
-    } () => OK InstanceObjects "its objects, those that are in the way of a snapshot first"
+    } () => OK InstanceObjects "its objects; first those that prevent a snapshot"
     fails NotFound, Unavailable "its worker does not answer";
 
     /// A function in numbers

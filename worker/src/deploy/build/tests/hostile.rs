@@ -21,7 +21,7 @@ async fn a_hostile_package_runs_and_reaches_nothing() {
     fs::write(secret.path(), "secret").unwrap();
     fs::set_permissions(secret.path(), std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
     let elsewhere = Workshop::open().unwrap();
-    let other = Room::make(&shop.work_dir()).unwrap();
+    let other = BuildDir::make(&shop.work_dir()).unwrap();
     fs::write(other.app().join("other"), "secret").unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -2,9 +2,9 @@
 
 use super::*;
 
-/// Returns an order for something that runs in a room by itself.
+/// Returns an order for something that runs in a build's directory by itself.
 fn order<'a>(
-    manifest: &'a Manifest,
+    config: &'a FunctionConfig,
     network: &'a BuildNetwork,
     time_limit: Duration,
     bytes: u64,
@@ -12,7 +12,7 @@ fn order<'a>(
 ) -> BuildOrder<'a> {
     BuildOrder {
         source_tar_gz: PathBuf::new(),
-        manifest,
+        config,
         work_dir: PathBuf::new(),
         limits: BuildLimits {
             unpacked_bytes: bytes,
@@ -29,17 +29,17 @@ fn order<'a>(
 
 /// Runs Python code the way an installer is run.
 async fn run_python(
-    room: &Room,
+    build_dir: &BuildDir,
     code: &str,
     time_limit: Duration,
     groups: &[PathBuf],
 ) -> Result<installer::Finished, InstallerError> {
-    let manifest = manifest::parse(&format!("name = \"f\"\n{PYTHON}")).unwrap();
+    let config = function_config::parse(&format!("name = \"f\"\n{PYTHON}")).unwrap();
     let network = BuildNetwork::default();
-    let order = order(&manifest, &network, time_limit, 1 << 20, groups);
+    let order = order(&config, &network, time_limit, 1 << 20, groups);
     let installer = Installer {
         order: &order,
-        room,
+        build_dir,
         root: vec![roots(Root::Runtime(Base::Python)).await.unwrap()],
         network: None,
         program: "/usr/bin/python3",
@@ -53,14 +53,16 @@ async fn run_python(
 #[tokio::test]
 async fn an_installer_cannot_write_a_file_larger_than_its_room_and_sees_its_room_alone() {
     let Some(shop) = Workshop::open() else { return };
-    let room = Room::make(&shop.work_dir()).unwrap();
+    let build_dir = BuildDir::make(&shop.work_dir()).unwrap();
     let code = "\
 import os
 print(sorted(os.listdir('/tmp')), sorted(os.listdir('/run')), os.listdir('/app'))
 try: open('x', 'w').write('x' * 4000000); print('large file written')
 except OSError as e: print('large', e.errno)
 ";
-    let finished = run_python(&room, code, Duration::from_secs(30), &[]).await.unwrap();
+    let finished = run_python(&build_dir, code, Duration::from_secs(30), &[])
+        .await
+        .unwrap();
     assert_eq!(finished.output, "['home'] ['deps'] []\nlarge 27");
 }
 
@@ -68,12 +70,12 @@ except OSError as e: print('large', e.errno)
 async fn an_installer_is_in_the_group_it_was_given() {
     let Some(shop) = Workshop::open() else { return };
     let Some(group) = group("group") else { return };
-    let room = Room::make(&shop.work_dir()).unwrap();
+    let build_dir = BuildDir::make(&shop.work_dir()).unwrap();
     let procs = group.procs_files();
     let code = "open('/app/ready', 'w').close()\nimport time\ntime.sleep(3)";
-    let running = run_python(&room, code, Duration::from_secs(30), &procs);
+    let running = run_python(&build_dir, code, Duration::from_secs(30), &procs);
     tokio::pin!(running);
-    let ready = until("it did not start", || room.app().join("ready").exists());
+    let ready = until("it did not start", || build_dir.app().join("ready").exists());
     tokio::select! {
         ended = &mut running => panic!("it ended: {ended:?}"),
         () = ready => {}
@@ -141,9 +143,9 @@ fn marker() -> String {
 #[tokio::test]
 async fn an_installer_that_hangs_is_killed_at_its_limit_with_all_it_started() {
     let Some(shop) = Workshop::open() else { return };
-    let room = Room::make(&shop.work_dir()).unwrap();
+    let build_dir = BuildDir::make(&shop.work_dir()).unwrap();
     let marker = marker();
-    let error = run_python(&room, &hang(&marker), Duration::from_secs(3), &[])
+    let error = run_python(&build_dir, &hang(&marker), Duration::from_secs(3), &[])
         .await
         .unwrap_err();
     assert!(
@@ -156,11 +158,11 @@ async fn an_installer_that_hangs_is_killed_at_its_limit_with_all_it_started() {
 #[tokio::test]
 async fn a_build_that_is_given_up_leaves_no_process() {
     let Some(shop) = Workshop::open() else { return };
-    let room = Room::make(&shop.work_dir()).unwrap();
-    let (marker, ready) = (marker(), room.app().join("ready"));
+    let build_dir = BuildDir::make(&shop.work_dir()).unwrap();
+    let (marker, ready) = (marker(), build_dir.app().join("ready"));
     {
         let code = hang(&marker);
-        let running = run_python(&room, &code, Duration::from_secs(600), &[]);
+        let running = run_python(&build_dir, &code, Duration::from_secs(600), &[]);
         tokio::pin!(running);
         let started = until("the installer did not start", || ready.exists());
         tokio::select! {
@@ -175,9 +177,11 @@ async fn a_build_that_is_given_up_leaves_no_process() {
 #[tokio::test]
 async fn an_installer_that_fills_the_disk_is_stopped() {
     let Some(shop) = Workshop::open() else { return };
-    let room = Room::make(&shop.work_dir()).unwrap();
+    let build_dir = BuildDir::make(&shop.work_dir()).unwrap();
     let code = "import time\nfor i in range(8): open(str(i), 'w').write('x' * 900000)\ntime.sleep(600)\n";
-    let error = run_python(&room, code, Duration::from_secs(60), &[]).await.unwrap_err();
+    let error = run_python(&build_dir, code, Duration::from_secs(60), &[])
+        .await
+        .unwrap_err();
     assert!(matches!(error, InstallerError::TooLarge { .. }), "{error}");
 }
 
@@ -185,7 +189,7 @@ async fn an_installer_that_fills_the_disk_is_stopped() {
 async fn files_that_an_installer_has_deleted_and_holds_open_are_counted() {
     let Some(shop) = Workshop::open() else { return };
     let Some(group) = group("deleted") else { return };
-    let room = Room::make(&shop.work_dir()).unwrap();
+    let build_dir = BuildDir::make(&shop.work_dir()).unwrap();
     let code = "\
 import mmap, os, time
 held = []
@@ -198,7 +202,7 @@ for n in range(4):
     if n % 2: file.close()
 time.sleep(600)
 ";
-    let stopped = run_python(&room, code, Duration::from_secs(60), &group.procs_files()).await;
+    let stopped = run_python(&build_dir, code, Duration::from_secs(60), &group.procs_files()).await;
     assert!(matches!(stopped, Err(InstallerError::TooLarge { .. })), "{stopped:?}");
     remove(group);
 }
@@ -206,12 +210,12 @@ time.sleep(600)
 #[tokio::test]
 async fn directories_deeper_than_a_path_can_be_stop_the_installer_by_name() {
     let Some(shop) = Workshop::open() else { return };
-    let room = Room::make(&shop.work_dir()).unwrap();
+    let build_dir = BuildDir::make(&shop.work_dir()).unwrap();
     let code = "import os, time\nfor i in range(50): os.mkdir('d' * 200); os.chdir('d' * 200)\ntime.sleep(600)\n";
-    let stopped = run_python(&room, code, Duration::from_secs(60), &[]).await;
+    let stopped = run_python(&build_dir, code, Duration::from_secs(60), &[]).await;
     assert!(matches!(stopped, Err(InstallerError::TooDeep { .. })), "{stopped:?}");
     // It is removed all the same.
-    drop(room);
+    drop(build_dir);
     assert_eq!(fs::read_dir(shop.work_dir()).unwrap().count(), 0);
 }
 
@@ -219,7 +223,7 @@ async fn directories_deeper_than_a_path_can_be_stop_the_installer_by_name() {
 async fn an_installer_that_leaves_netlink_messages_unread_is_stopped() {
     let Some(shop) = Workshop::open() else { return };
     let Some(group) = group("netlink") else { return };
-    let room = Room::make(&shop.work_dir()).unwrap();
+    let build_dir = BuildDir::make(&shop.work_dir()).unwrap();
     let code = "\
 import socket, struct, time
 link = struct.pack('IHHII', 32, 18, 1, 1, 0) + struct.pack('BxHiII', 0, 0, 1, 0, 0)
@@ -232,7 +236,7 @@ for _ in range(200):
         except OSError: break
 time.sleep(600)
 ";
-    let stopped = run_python(&room, code, Duration::from_secs(60), &group.procs_files()).await;
+    let stopped = run_python(&build_dir, code, Duration::from_secs(60), &group.procs_files()).await;
     assert!(matches!(stopped, Err(InstallerError::Hoards { .. })), "{stopped:?}");
     remove(group);
 }
