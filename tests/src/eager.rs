@@ -30,7 +30,7 @@ use rekindle_worker::host::sandbox::{CriuUse, FunctionState, Sandbox, Zygote};
 use rekindle_worker::snapshots::{CaptureNotes, FILES_ARCHIVE, NOTES_FILE};
 use tempfile::TempDir;
 
-use crate::{Platform, RUNTIME, binaries, host, until};
+use crate::{Platform, RUNTIME, binaries, first_instruction, host, until};
 
 const CRIU: &str = "/usr/local/lib/rekindle/criu/criu";
 const LIMIT: Duration = Duration::from_secs(30);
@@ -84,6 +84,20 @@ impl Eager {
         restored.unwrap_or_else(|told| panic!("{told}"))
     }
 
+    /// The same, with each thread stopped by a signal before its first instruction.
+    ///
+    /// # Panics
+    /// If it cannot be restored.
+    pub fn restore_stopped(platform: &Platform, manifest: &Manifest, images: &Path) -> Self {
+        let eager = Self::restored(platform, manifest, images, LIMIT, first_instruction::stop);
+        let eager = eager.unwrap_or_else(|told| panic!("{told}"));
+        until("the copy of stock CRIU, stopped", LIMIT, || {
+            let mut processes = eager.processes().into_values();
+            processes.all(host::is_stopped).then_some(())
+        });
+        eager
+    }
+
     /// Restores images that CRIU may refuse, within this time.
     ///
     /// # Errors
@@ -93,6 +107,17 @@ impl Eager {
         manifest: &Manifest,
         images: &Path,
         limit: Duration,
+    ) -> Result<Self, String> {
+        Self::restored(platform, manifest, images, limit, |_| {})
+    }
+
+    /// Calls `before_resume` for each process while CRIU keeps all from running.
+    fn restored(
+        platform: &Platform,
+        manifest: &Manifest,
+        images: &Path,
+        limit: Duration,
+        before_resume: impl Fn(i32),
     ) -> Result<Self, String> {
         let layers = platform.directory("cache").join("worker/layers");
         let Origin::Function {
@@ -182,7 +207,14 @@ impl Eager {
             _outputs: outputs,
         };
         let restored = session.restore(&order, |stage| match stage {
-            Stage::PreResume => Ok(RUNTIME.block_on(eager.sandbox.follow_links())?),
+            Stage::PreResume => {
+                let own = eager
+                    .processes()
+                    .into_iter()
+                    .filter(|(inner, _)| *inner >= FUNCTION_PID);
+                own.for_each(|(_, pid)| before_resume(pid));
+                Ok(RUNTIME.block_on(eager.sandbox.follow_links())?)
+            }
             _ => Ok(()),
         });
         match restored {

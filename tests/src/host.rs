@@ -133,18 +133,26 @@ pub fn with_variable(variable: &str) -> Vec<i32> {
     pids().filter(has).collect()
 }
 
-/// Whether every thread of a process is stopped by a signal and not traced.
-pub fn is_stopped(pid: i32) -> bool {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        return false;
-    };
-    let stopped = |status: String| status.contains("\nState:\tT") && status.contains("\nTracerPid:\t0\n");
+/// The threads of a process; none if it is gone.
+pub fn threads(pid: i32) -> Vec<i32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
     threads
-        .flatten()
-        .all(|t| fs::read_to_string(t.path().join("status")).is_ok_and(stopped))
+        .filter_map(|thread| thread.ok()?.file_name().to_str()?.parse().ok())
+        .collect()
 }
 
-fn by_inner_pid(pids: impl Iterator<Item = i32>) -> impl Iterator<Item = (i32, i32)> {
+/// Whether every thread of a process is stopped by a signal and not traced.
+pub fn is_stopped(pid: i32) -> bool {
+    let stopped = |status: String| status.contains("\nState:\tT") && status.contains("\nTracerPid:\t0\n");
+    let threads = threads(pid);
+    let mut statuses = threads
+        .iter()
+        .map(|t| fs::read_to_string(format!("/proc/{pid}/task/{t}/status")));
+    !threads.is_empty() && statuses.all(|status| status.is_ok_and(stopped))
+}
+
+/// Processes by their pids inside.
+pub(crate) fn by_inner_pid(pids: impl Iterator<Item = i32>) -> impl Iterator<Item = (i32, i32)> {
     pids.filter_map(|host| Some((inner_pid(host)?, host)))
 }
 

@@ -4,8 +4,9 @@
 //! - [`mod@shared`]: one platform for all tests of a binary.
 //! - [`unlike`]: the random numbers of copies, compared.
 //! - [`host`]: an instance's processes and memory as the host sees them; [`memory`]: all of it compared.
-//! - [`differ`]: everything else that an instance has, compared with its copies; [`eager`]: the same checkpoint
-//!   restored by stock CRIU; [`restorer`]: who made a copy.
+//! - [`differ`]: everything else that an instance has, compared with its copies.
+//! - [`eager`]: the same checkpoint restored by stock CRIU; [`first_instruction`]: copies that have not run yet;
+//!   [`restorer`]: who made a copy.
 //! - [`kinds`]: functions that have much of what is restored, and what they say then.
 //! - [`rekindle_s3_servers`]: stores that are not ours.
 //! - [`websocket`]: a function that serves WebSocket, and a client of it; [`grpc`]: a client of gRPC.
@@ -20,6 +21,7 @@ pub mod adversary;
 pub mod collector;
 pub mod differ;
 pub mod eager;
+pub mod first_instruction;
 pub mod grpc;
 pub mod host;
 pub mod json_server;

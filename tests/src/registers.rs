@@ -23,6 +23,23 @@ pub struct Registers {
     pub general: Vec<u8>,
     /// The others, in XSAVE's layout.
     pub extended: Vec<u8>,
+    /// What the kernel has of memory of the thread: where its restartable sequences are, and its robust futexes.
+    pub registered: Registered,
+}
+
+/// Addresses that a thread has given to the kernel.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Registered {
+    /// Of its restartable sequences; 0 for none.
+    pub rseq: u64,
+    rseq_bytes: u32,
+    rseq_signature: u32,
+    rseq_flags: u32,
+    padding: u32,
+    /// Of its list of robust futexes; 0 for none.
+    robust: u64,
+    robust_bytes: u64,
 }
 
 /// The registers of each thread of process `pid` (an id of the host), by the thread's id inside. No thread may run
@@ -45,8 +62,14 @@ pub fn of(pid: i32) -> BTreeMap<i32, Registers> {
             let general = read(id, GENERAL);
             let mut extended = read(id, EXTENDED);
             extended[PARTS_IN_USE].fill(0);
+            let registered = registered(id);
             ptrace::detach(id, None).unwrap();
-            (inner, Registers { general, extended })
+            let registers = Registers {
+                general,
+                extended,
+                registered,
+            };
+            (inner, registers)
         })
         .collect()
 }
@@ -63,4 +86,25 @@ fn read(thread: Pid, set: usize) -> Vec<u8> {
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
     bytes.truncate(part.iov_len);
     bytes
+}
+
+#[allow(unsafe_code, reason = "the libraries do not have it")]
+fn registered(thread: Pid) -> Registered {
+    const GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
+    const RSEQ_BYTES: usize = 24;
+    let mut told = Registered::default();
+    // SAFETY: the kernel writes at most so many bytes, which the value begins with.
+    let result = unsafe { libc::ptrace(GET_RSEQ_CONFIGURATION, thread.as_raw(), RSEQ_BYTES, &raw mut told) };
+    assert!(result > 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: the kernel writes to two numbers of 8 bytes.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_get_robust_list,
+            thread.as_raw(),
+            &raw mut told.robust,
+            &raw mut told.robust_bytes,
+        )
+    };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    told
 }

@@ -66,7 +66,7 @@ fn settled(before: &Picture, copy: i32) -> Comparison {
 }
 
 /// Has of each kind of what a checkpoint holds: descriptors, files, timers, processes of other sessions, memory.
-const EVERYTHING: &str = r#"
+pub(crate) const EVERYTHING: &str = r#"
 import ctypes, fcntl, mmap, os, resource, signal, socket, struct, threading, time
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -214,7 +214,7 @@ fn a_copy_of_a_file_without_a_name_has_what_its_original_had() {
 }
 
 /// Children of the same session, of a group of their own, of a session of their own with a child.
-const CHILDREN: &str = r#"
+pub(crate) const CHILDREN: &str = r#"
 import os, signal
 
 ready, tell = os.pipe()
@@ -245,7 +245,7 @@ fn copies_of_child_processes_have_what_their_originals_had() {
 }
 
 /// A daemon whose session's leader is gone, with a child and a group of its own, and one that leads its session.
-const ORPHANS: &str = r#"
+pub(crate) const ORPHANS: &str = r#"
 import os, signal
 
 ready, tell = os.pipe()

@@ -23,6 +23,7 @@ mod encryption;
 mod events;
 mod failures;
 mod files;
+mod first_instruction;
 mod fresh;
 mod function_calls;
 mod function_calls_between_hosts;

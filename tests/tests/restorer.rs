@@ -37,7 +37,7 @@ fn restored_with(platform: &Platform, name: &str, settings: &str, code: &str) ->
 }
 
 /// Two dozen children, each of which answers.
-const MANY: &str = r#"
+pub(crate) const MANY: &str = r#"
 import os, socket
 def child(number):
     near, far = socket.socketpair()
@@ -58,7 +58,7 @@ def handler(event, context):
 
 /// Files that are open and were replaced: once, twice, one that has another name, one that a child has mapped, and one
 /// whose place a socket has.
-const REPLACED: &str = r#"
+pub(crate) const REPLACED: &str = r#"
 import mmap, os, socket
 
 def replaced(name, content, directory="/tmp"):
@@ -104,7 +104,7 @@ def handler(event, context):
 
 /// Files whose modes keep their owner from opening them as they are open: written, read, without a name, mapped, and a
 /// directory. A child has them too.
-const SHUT: &str = r#"
+pub(crate) const SHUT: &str = r#"
 import mmap, os
 
 def made(name, flags, mode):

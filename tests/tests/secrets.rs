@@ -186,7 +186,14 @@ fn instances_see_secrets_and_nothing_else_does() {
     set(&platform, "rotate", "DB_URL", value(NEW).as_bytes());
     until("the new value is there", LIMIT, || {
         let answer = platform.get("keeper", "/").ok();
-        assert_eq!(answer.start(), "warm");
+        assert_eq!(
+            answer.start(),
+            "warm",
+            "{}, after {}: {}",
+            answer.instance(),
+            restored.instance(),
+            platform.log_tail(150)
+        );
         (answer.json()["env"] == json!(backwards(NEW))).then_some(())
     });
     sees(&platform.fresh("restored", "keeper", "/").ok().json(), NEW, "restored");

@@ -1,0 +1,300 @@
+//! The oracle of restore programs: before its first instruction, a copy is what stock CRIU restores eagerly from the
+//! same images. Compared are all memory of every process, byte for byte, every register of every thread, and the
+//! differ's facts. What each copy has of its own is made equal before.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::time::ClockId;
+use nix::unistd::Pid;
+use rekindle_criu::images::clock_times;
+use rekindle_e2e::differ::{self, Picture};
+use rekindle_e2e::eager::Eager;
+use rekindle_e2e::first_instruction::Followed;
+use rekindle_e2e::memory::{Comparison, compare};
+use rekindle_e2e::restorer::{by_program, programs_restore};
+use rekindle_e2e::s3::ObjectStore;
+use rekindle_e2e::{Folder, Platform, RUNTIME, Reply, host, kinds, registers};
+use rekindle_snapshotter::Snapshot;
+use rekindle_snapshotter::interchange::export;
+use rekindle_wire::api::StartKind;
+use rekindle_worker::snapshots::CaptureNotes;
+
+use crate::differ::{CHILDREN, EVERYTHING, ORPHANS};
+use crate::restorer::{MANY, REPLACED, SHUT};
+
+/// The function's first process, inside.
+const FIRST: i32 = 501;
+/// Follows the name of a file that has none.
+const DELETED: &str = " (deleted)";
+/// Longer than any of the functions' timers has left.
+const SETTLED: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Deploys a function and compares a copy of it. Returns what the copy answers afterwards.
+fn same(platform: &Platform, store: &ObjectStore, name: &str, folder: &Folder, path: &str) -> Reply {
+    let version = by_program(platform.deploy(folder));
+    let (client, id) = (store.client(), version.snapshot.unwrap().id);
+    let manifest = RUNTIME.block_on(Snapshot::open(&client, &id)).unwrap().manifest;
+    let place = tempfile::tempdir().unwrap();
+    let images = place.path().join("exported");
+    RUNTIME.block_on(export(&client, &id, &images)).unwrap();
+    let notes = CaptureNotes::read(&images).unwrap();
+
+    let mut instances = platform.instances_of(name).into_iter();
+    let original = instances.find(|i| i.started == StartKind::Booted).unwrap();
+    let original = host::processes(platform, original.id.as_str())[&FIRST];
+    let before = host_clocks();
+    let eager = Eager::restore_stopped(platform, &manifest, &images);
+    let followed = Followed::hollows_of(platform);
+    thread::scope(|s| {
+        let call = s.spawn(|| platform.fresh("restored", name, path));
+        let copy = followed.stopped();
+        let eager = eager.processes();
+        for processes in [&eager, &copy] {
+            assert_clocks_go_on(&images, before, processes[&FIRST]);
+        }
+        let told = differences(&notes, original, &eager, &copy);
+        assert!(told.is_empty(), "{name}: {told:#?}");
+        for pid in copy.values() {
+            kill(Pid::from_raw(*pid), Signal::SIGCONT).unwrap();
+        }
+        call.join().unwrap()
+    })
+}
+
+/// The host's clocks of which a time namespace has its own, in nanoseconds.
+fn host_clocks() -> [i128; 2] {
+    [ClockId::CLOCK_MONOTONIC, ClockId::CLOCK_BOOTTIME].map(|clock| {
+        let now = clock.now().unwrap();
+        nanoseconds(now.tv_sec().into(), now.tv_nsec().into())
+    })
+}
+
+fn nanoseconds(seconds: i128, nanoseconds: i128) -> i128 {
+    seconds * 1_000_000_000 + nanoseconds
+}
+
+/// The clocks of a process's time namespace were set to what they were at the checkpoint, at some time since `before`.
+#[track_caller]
+fn assert_clocks_go_on(images: &Path, before: [i128; 2], pid: i32) {
+    let times = clock_times(&fs::read(images.join("timens-0.img")).unwrap()).unwrap();
+    let offsets = fs::read_to_string(format!("/proc/{pid}/timens_offsets")).unwrap();
+    let wanted = [times.monotonic, times.boottime];
+    let clocks = offsets.lines().zip(["monotonic", "boottime"]).zip(wanted);
+    let mut now = before.into_iter().zip(host_clocks());
+    for ((line, name), (seconds, rest)) in clocks {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let offset = nanoseconds(words[1].parse().unwrap(), words[2].parse().unwrap());
+        let set_at = nanoseconds(seconds.into(), rest.into()) - offset;
+        let (before, now) = now.next().unwrap();
+        assert!(
+            words[0] == name && (before..now).contains(&set_at),
+            "{line}: {set_at}, {before} to {now}"
+        );
+    }
+    assert_eq!(now.next(), None, "{offsets}");
+}
+
+/// Whatever a copy has not in common with what stock CRIU restored, or with the original where that restored less.
+fn differences(
+    notes: &CaptureNotes,
+    original: i32,
+    one: &BTreeMap<i32, i32>,
+    other: &BTreeMap<i32, i32>,
+) -> Vec<String> {
+    assert!(one.keys().eq(other.keys()), "{one:?} {other:?}");
+    let (mut told, mut all_filled) = (Vec::new(), 0);
+    for (inner, pid) in one {
+        let [ours, theirs] = [*pid, other[inner]].map(registers::of);
+        assert!(ours.keys().eq(theirs.keys()), "{inner}: {ours:?} {theirs:?}");
+        for (thread, registers) in &ours {
+            let others = &theirs[thread];
+            for (what, a, b) in [
+                ("general", &registers.general, &others.general),
+                ("extended", &registers.extended, &others.extended),
+            ] {
+                if a != b {
+                    told.push(format!("thread {thread}, {what}: {:?}", host::difference(a, b)));
+                }
+            }
+            if registers.registered != others.registered {
+                told.push(format!(
+                    "thread {thread}: {:?}, {:?}",
+                    registers.registered, others.registered
+                ));
+            }
+        }
+        let threads = ours.values().map(|registers| registers.registered.rseq);
+        give(*pid, other[inner], own(notes, inner.cast_unsigned(), threads));
+        let Comparison {
+            filled, differences, ..
+        } = compare(*pid, other[inner]);
+        println!("process {inner}: {filled} pages, {} threads", ours.len());
+        all_filled += filled;
+        told.extend(differences.into_iter().map(|line| format!("process {inner}: {line}")));
+    }
+    assert!(all_filled > 300, "only {all_filled} pages have anything in them");
+    told.extend(facts_that_differ(original, one[&FIRST], other[&FIRST]));
+    told
+}
+
+/// The facts in which they differ, once the timers of both have had the time to expire. Stock CRIU connects UNIX
+/// sockets without their names. So a copy may also be as the original is.
+fn facts_that_differ(original: i32, one: i32, other: i32) -> Vec<String> {
+    let end = Instant::now() + SETTLED;
+    let original = Picture::of_namespace(original).unwrap();
+    loop {
+        let [ours, theirs] = [one, other].map(|first| without_stops(Picture::of_namespace(first).unwrap()));
+        let mut told = differ::compare(&ours, &theirs).differences;
+        told.retain(|line| {
+            let name = line.split(": ").next().unwrap();
+            let is_as_original = theirs.facts.contains_key(name) && theirs.facts.get(name) == original.facts.get(name);
+            !is_as_original && !is_of_another_kind(line)
+        });
+        if told.is_empty() || Instant::now() > end {
+            let with_original = told.into_iter().map(|line| {
+                let fact = original.facts.get(line.split(": ").next().unwrap());
+                format!("{line}; {fact:?} of the original")
+            });
+            return with_original.collect();
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Whether a difference is not the restorer's. What is mounted is the sandbox's matter, and stock CRIU has restored
+/// into another one. It closes connections, over which the original has gone on. Private files are made anew. Those
+/// that were replaced have other names than CRIU's. A timer's expirations count the time since.
+fn is_of_another_kind(line: &str) -> bool {
+    let is_of_time = line.contains(" ticks: ") && of_both(line, |one, other| one != "0" && other != "0");
+    let is_of_files = line.starts_with("file/") && (line.contains(" inode: ") || line.contains(" times: "));
+    let is_connection = line.contains("/fd ") && line.contains(", tcp") && line.ends_with(" state 01");
+    let is_of_names = of_both(line, |one, other| {
+        one.contains(DELETED) && without_deleted_names(one) == without_deleted_names(other)
+    });
+    line.contains("/mount ") || is_connection || is_of_files || is_of_time || is_of_names
+}
+
+/// Whether a line's facts are so: what was, and what it became.
+fn of_both(line: &str, holds: impl Fn(&str, &str) -> bool) -> bool {
+    let said = line.split_once(": ").and_then(|(_, said)| said.split_once(" became "));
+    said.is_some_and(|(one, other)| holds(one, other))
+}
+
+/// Files without a name have the last that they had, whoever gave them that.
+fn without_deleted_names(text: &str) -> String {
+    let (named, last) = text.rsplit_once(DELETED).unwrap_or(("", text));
+    let unnamed = named
+        .split(DELETED)
+        .map(|part| part.trim_end_matches(|c| c != ' ' && c != '"'));
+    unnamed.collect::<String>() + last
+}
+
+/// Leaves out the signal that stops each thread. It stays pending for those that stop with another.
+fn without_stops(mut picture: Picture) -> Picture {
+    const STOP: u64 = 1 << (Signal::SIGSTOP as u64 - 1);
+    let pending = picture.facts.iter_mut().filter(|(name, _)| name.ends_with(" SigPnd"));
+    for (_, signals) in pending {
+        let others = u64::from_str_radix(signals, 16).unwrap() & !STOP;
+        *signals = format!("{others:016x}");
+    }
+    picture
+}
+
+/// Where a copy has what no other has, by address and length. Its random numbers, the numbers of files that are made
+/// for it, and the processor that a thread is on, which the kernel writes.
+fn own(notes: &CaptureNotes, pid: u32, sequences: impl Iterator<Item = u64>) -> Vec<(u64, usize)> {
+    let processes = notes.generators.iter().filter(|process| process.pid == pid);
+    let writes = processes.flat_map(|process| process.generators.iter().flat_map(|found| &found.writes));
+    let generators = writes.map(|write| (write.address, write.len()));
+    let devices = notes
+        .file_numbers
+        .device_numbers
+        .iter()
+        .filter(|numbers| numbers.pid == pid);
+    let devices = devices.flat_map(|numbers| numbers.addresses.iter().map(|address| (*address, 8)));
+    // `cpu_id_start` and `cpu_id`; `node_id` and `mm_cid`.
+    let processors = sequences.filter(|address| *address != 0);
+    let processors = processors.flat_map(|address| [(address, 8), (address + 20, 8)]);
+    generators.chain(devices).chain(processors).collect()
+}
+
+fn give(to: i32, from: i32, places: Vec<(u64, usize)>) {
+    for (address, length) in places {
+        let address = usize::try_from(address).unwrap();
+        host::write(to, address, &host::read(from, address, length));
+    }
+}
+
+#[test]
+fn copies_of_functions_with_all_that_programs_restore_are_what_stock_criu_restores() {
+    if !programs_restore() {
+        return;
+    }
+    let store = ObjectStore::start();
+    let platform = Platform::start_with(store.options());
+    for kind in kinds::known() {
+        let folder = Folder::python(kind.name, "", kind.code);
+        let answer = same(&platform, &store, kind.name, &folder, "/").ok();
+        assert_eq!(
+            (answer.start(), answer.json()),
+            ("restored", kind.says),
+            "{}",
+            kind.name
+        );
+    }
+}
+
+#[test]
+fn copies_of_trees_and_files_of_all_kinds_are_what_stock_criu_restores() {
+    if !programs_restore() {
+        return;
+    }
+    let store = ObjectStore::start();
+    let platform = Platform::start_with(store.options());
+    for (name, settings, code) in [
+        ("everything", "", EVERYTHING),
+        ("children", "", CHILDREN),
+        ("daemons", "", ORPHANS),
+        ("replaced", "", REPLACED),
+        ("shut", "", SHUT),
+        ("many", "memory = \"1GiB\"", MANY),
+    ] {
+        let answer = same(&platform, &store, name, &Folder::python(name, settings, code), "/").ok();
+        assert_eq!(answer.start(), "restored", "{name}");
+    }
+}
+
+#[test]
+fn copies_of_the_samples_are_what_stock_criu_restores() {
+    if !programs_restore() {
+        return;
+    }
+    let store = ObjectStore::start();
+    let platform = Platform::start_with(store.options());
+    for (sample, name, path) in [
+        ("hello-python", "hello", "/"),
+        ("counter-python", "counter", "/peek"),
+        ("memory-python", "memory", "/digest"),
+        ("touch-python", "touch", "/"),
+        ("hello-node", "hello-node", "/"),
+        ("http-rust", "http-rust", "/"),
+        ("lambda-python", "lambda-python", "/"),
+        ("flask-python", "flask", "/"),
+        ("grpc-python", "grpc", "/"),
+        ("numpy-python", "numpy", "/?n=50"),
+    ] {
+        let answer = same(&platform, &store, name, &Folder::sample(sample, |t| t), path);
+        // Its clients speak gRPC.
+        if sample != "grpc-python" {
+            assert_eq!(answer.ok().start(), "restored", "{sample}");
+        }
+    }
+}
