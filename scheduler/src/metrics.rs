@@ -148,7 +148,7 @@ impl Metrics {
                 operation,
                 outcome,
                 took,
-            } => s3.request(operation, outcome, took),
+            } => s3.request(operation, outcome.as_str(), took),
             StoreEvent::Received(bytes) => s3.received(bytes),
             StoreEvent::Sent(bytes) => s3.sent(bytes),
         });

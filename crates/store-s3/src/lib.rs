@@ -166,7 +166,7 @@ impl S3Store {
         call: impl Future<Output = Result<T, E>>,
     ) -> Result<Result<T, E>, StoreError> {
         self.requests
-            .bounded_until(operation, key, deadline, call, E::word)
+            .bounded_until(operation, key, deadline, call, E::outcome)
             .await
     }
 

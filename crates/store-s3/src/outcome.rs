@@ -1,32 +1,31 @@
-//! What an error of a request is called in metrics and spans.
+//! The outcomes of requests that fail.
 
 use aws_sdk_s3::error::SdkError;
-use rekindle_store::StoreError;
+use rekindle_store::{RequestOutcome, StoreError};
 
-/// A one-word description of a request's error.
+/// A request's error.
 pub(crate) trait Failure {
-    fn word(&self) -> &'static str;
+    fn outcome(&self) -> RequestOutcome;
 }
 
 impl<E> Failure for SdkError<E> {
-    fn word(&self) -> &'static str {
+    fn outcome(&self) -> RequestOutcome {
         match self {
-            Self::TimeoutError(_) => "timeout",
-            Self::DispatchFailure(_) => "unreachable",
-            Self::ResponseError(_) => "broken",
+            Self::TimeoutError(_) => RequestOutcome::Timeout,
+            Self::DispatchFailure(_) => RequestOutcome::Unreachable,
             Self::ServiceError(refused) => match refused.raw().status().as_u16() {
-                404 => "not_found",
-                409 | 412 => "precondition",
-                500.. => "server_error",
-                _ => "refused",
+                404 => RequestOutcome::NotFound,
+                409 | 412 => RequestOutcome::Precondition,
+                500.. => RequestOutcome::ServerError,
+                _ => RequestOutcome::Refused,
             },
-            _ => "broken",
+            _ => RequestOutcome::Broken,
         }
     }
 }
 
 impl Failure for StoreError {
-    fn word(&self) -> &'static str {
-        self.outcome()
+    fn outcome(&self) -> RequestOutcome {
+        Self::outcome(self)
     }
 }

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::RequestOutcome;
+
 /// A call to the store failed. The message has the key and the place, the source has the cause.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -96,12 +98,12 @@ impl StoreError {
         matches!(self, Self::Sealed { .. })
     }
 
-    /// One word for it: an outcome of [`crate::StoreEvent::Request`].
-    pub fn outcome(&self) -> &'static str {
+    /// The outcome of a request that ends with it.
+    pub fn outcome(&self) -> RequestOutcome {
         match self {
-            Self::NotFound { .. } => "not_found",
-            Self::Timeout { .. } => "timeout",
-            _ => "broken",
+            Self::NotFound { .. } => RequestOutcome::NotFound,
+            Self::Timeout { .. } => RequestOutcome::Timeout,
+            _ => RequestOutcome::Broken,
         }
     }
 

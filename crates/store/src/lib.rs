@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 pub use directory::{Directory, OpenError};
 pub use error::StoreError;
 pub use names::key_of;
-pub use observer::{StoreEvent, StoreObserver};
+pub use observer::{RequestOutcome, StoreEvent, StoreObserver};
 pub use requests::Requests;
 
 /// Bytes compared at once by [`Store::has_file`].

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use tracing::Instrument as _;
 
-use crate::{StoreError, StoreEvent, StoreObserver};
+use crate::{RequestOutcome, StoreError, StoreEvent, StoreObserver};
 
 /// Where a store's requests go, and who is told of them.
 #[derive(Clone)]
@@ -70,7 +70,7 @@ impl Requests {
         format!("{}{key}", self.prefix)
     }
 
-    /// Limits a request. It has one span and is reported to the observer, a failure as `word` calls it.
+    /// Limits a request. It has one span and is reported to the observer, an error as the outcome that it is.
     ///
     /// # Errors
     /// [`StoreError::Timeout`] at the deadline.
@@ -80,7 +80,7 @@ impl Requests {
         key: &str,
         deadline: Instant,
         call: impl Future<Output = Result<T, E>>,
-        word: impl Fn(&E) -> &'static str,
+        outcome_of: impl Fn(&E) -> RequestOutcome,
     ) -> Result<Result<T, E>, StoreError> {
         let started = Instant::now();
         let after = deadline.saturating_duration_since(started);
@@ -93,15 +93,15 @@ impl Requests {
         };
         let done = tokio::time::timeout(after, call).instrument(span.clone()).await;
         let outcome = match &done {
-            Ok(Ok(_)) => "ok",
-            Ok(Err(error)) => word(error),
-            Err(_) => "timeout",
+            Ok(Ok(_)) => RequestOutcome::Ok,
+            Ok(Err(error)) => outcome_of(error),
+            Err(_) => RequestOutcome::Timeout,
         };
-        if !matches!(outcome, "ok" | "not_found" | "precondition") {
+        if outcome.is_failure() {
             span.record("otel.status_code", "ERROR");
         }
-        if outcome != "ok" {
-            span.record("error.type", outcome);
+        if outcome != RequestOutcome::Ok {
+            span.record("error.type", outcome.as_str());
         }
         self.tell(StoreEvent::Request {
             operation,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use rekindle_wire::api::StartKind;
 use rekindle_wire::stats::{FunctionStats, Latencies, StartStats, Stats, WorkerStats, quantile_ms};
 use serde::Serialize;
 
@@ -117,7 +118,7 @@ impl Counted {
             let then = before.and_then(|f| f.starts.get(start)).unwrap_or(&nothing);
             // A scheduler that was restarted in between has counted less.
             let invocations = now.invocations().saturating_sub(then.invocations());
-            let is_cold = start == "restored" || start == "booted";
+            let is_cold = matches!(start.parse(), Ok(StartKind::Restored | StartKind::Booted));
             let latencies = now.latencies.iter().map(|(bound, count)| {
                 let earlier = then.latencies.get(bound).copied().unwrap_or(0);
                 (*bound, count.saturating_sub(earlier))
