@@ -162,9 +162,16 @@ impl Podman {
 
     fn import(&self, archive: &Path) -> Result<()> {
         fs::create_dir_all(&self.dir).with_context(|| format!("{}: cannot be made", self.dir.display()))?;
+        // podman mounts a file of its own where the platform has a link into /proc, which runc refuses.
+        let image = self.dir.join("image.tar");
+        fs::copy(archive, &image).with_context(|| format!("{}: cannot be copied", archive.display()))?;
+        let mut delete = Command::new("tar");
+        delete.arg("--delete").arg("--file").arg(&image).arg("./etc/hostname");
+        finished(delete)?;
         let mut command = self.podman();
-        command.arg("import").arg(archive).arg(IMAGE);
-        finished(command)
+        command.arg("import").arg(&image).arg(IMAGE);
+        finished(command)?;
+        fs::remove_file(&image).with_context(|| format!("{}: cannot be removed", image.display()))
     }
 
     fn remove(&self, name: &str) -> Result<()> {
@@ -190,13 +197,12 @@ impl Podman {
 }
 
 fn finished(mut command: Command) -> Result<()> {
-    let output = command
-        .stderr(Stdio::piped())
-        .output()
-        .context("podman cannot be started")?;
+    let program = command.get_program().display().to_string();
+    let output = command.stderr(Stdio::piped()).output();
+    let output = output.with_context(|| format!("{program}: cannot be started"))?;
     if !output.status.success() {
         bail!(
-            "podman: {}: {}",
+            "{program}: {}: {}",
             output.status,
             String::from_utf8_lossy(&output.stderr).trim()
         );
