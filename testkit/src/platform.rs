@@ -1,7 +1,7 @@
 //! A platform under test: `fn up --foreground` with directories, port and control groups of its own.
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::thread;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rekindle_s3_servers::free_address;
 use tempfile::TempDir;
 
 use crate::binaries::{self, Programs};
@@ -105,7 +106,7 @@ impl Platform {
         if options.programs.is_none() && options.runtimes.is_none() {
             imported::fill_own_store(root.path())?;
         }
-        let port = free_port()?;
+        let port = free_port();
         let client = Client::new(
             programs.clone(),
             format!("http://127.0.0.1:{port}"),
@@ -287,10 +288,6 @@ impl Drop for Platform {
 }
 
 /// A port of loopback that is free now.
-///
-/// # Errors
-/// If there is none.
-pub fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port")?;
-    Ok(listener.local_addr().context("no free port")?.port())
+pub fn free_port() -> u16 {
+    free_address(Ipv4Addr::LOCALHOST).port()
 }

@@ -149,7 +149,7 @@ impl Emulated {
             skip("the emulator cannot be built: scripts/install-lambda-emulator.sh says why");
             return None;
         };
-        let [port, api] = [(); 2].map(|()| platform::free_port().unwrap());
+        let [port, api] = [(); 2].map(|()| platform::free_port());
         let child = Command::new(emulator)
             .args([
                 "--log-level",

@@ -2,9 +2,10 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use rekindle_s3_servers::free_address;
 use tempfile::TempDir;
 
-use crate::owned::{Owned, START_LIMIT, free_address, named};
+use crate::owned::{Owned, START_LIMIT, named};
 use crate::{Call, until};
 
 pub(crate) const REGION: &str = "us-east-1";

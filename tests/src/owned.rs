@@ -1,7 +1,6 @@
 //! Programs that tests start beside the platform, each a process that ends with the test.
 
 use std::fs::File;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
@@ -67,11 +66,6 @@ impl Drop for Owned {
         let _killed = self.child.kill();
         let _reaped = self.child.wait();
     }
-}
-
-pub(crate) fn free_address(address: Ipv4Addr) -> SocketAddr {
-    let probe = TcpListener::bind((address, 0)).unwrap();
-    probe.local_addr().unwrap()
 }
 
 /// The program that a variable names. `None`: skipped, and said so.

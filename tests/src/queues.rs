@@ -8,11 +8,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use rekindle_s3_servers::free_address;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::moto::Moto;
-use crate::owned::{Owned, START_LIMIT, free_address, named};
+use crate::owned::{Owned, START_LIMIT, named};
 use crate::{Client, binaries, until};
 
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);

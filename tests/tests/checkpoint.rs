@@ -64,9 +64,21 @@ fn an_orphan_that_waits_for_its_checkpoint_stands_still_as_the_others() {
 
 #[test]
 fn an_orphan_whose_first_thread_has_ended_is_found_as_well() {
-    let orphan = "if os.fork() == 0:\n    if os.fork():\n        os._exit(0)\n    \
-        threading.Thread(target=lambda: (exchange_when_traced(0.02), os._exit(0))).start()\n    \
-        import ctypes\n    ctypes.CDLL(None).pthread_exit(None)\nos.wait()\n";
+    // It is what the kernel shows as a zombie once its first thread is gone.
+    let orphan = r#"
+ours, theirs = os.pipe()
+if os.fork() == 0:
+    if os.fork():
+        os._exit(0)
+    os.write(theirs, b"%d" % os.getpid())
+    threading.Thread(target=lambda: (exchange_when_traced(0.02), os._exit(0))).start()
+    import ctypes
+    ctypes.CDLL(None).pthread_exit(None)
+os.wait()
+orphan = int(os.read(ours, 9))
+while ") Z " not in open(f"/proc/{orphan}/stat").read():
+    time.sleep(0.001)
+"#;
     let told = deploy("swap-hidden", orphan).unwrap_or_default();
     assert!(told.contains("the first thread of a process has ended"), "{told}");
     assert!(told.contains("cannot move to another worker"), "{told}");

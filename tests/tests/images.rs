@@ -349,7 +349,7 @@ impl Registry {
             return None;
         }
         let home = tempfile::tempdir().unwrap();
-        let address = format!("127.0.0.1:{}", platform::free_port().unwrap());
+        let address = format!("127.0.0.1:{}", platform::free_port());
         let (data, passwords) = (home.path().join("data"), home.path().join("passwords"));
         // bcrypt of "open sesame".
         fs::write(

@@ -9,6 +9,7 @@
 mod testing;
 
 use std::fs;
+use std::hash::{BuildHasher as _, RandomState};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -24,6 +25,23 @@ pub use testing::{TestStore, Wire, config, impatient, noise, other_server};
 const START_LIMIT: Duration = Duration::from_secs(30);
 /// The key that MinIO encrypts with: its name, and 32 bytes in base64.
 const MASTER_KEY: &str = "rekindle-tests:bWFzdGVyLWtleS1vZi10aGUtdGVzdHMtMzItYnl0ZXM=";
+
+/// Ports that the kernel gives to nobody by itself, and nothing usual listens at.
+const PORTS: std::ops::Range<u16> = 20_000..32_000;
+
+/// Returns an address with a port that is free, and that no connection gets meanwhile.
+///
+/// # Panics
+/// If there is none.
+pub fn free_address(at: impl Into<IpAddr>) -> SocketAddr {
+    let at = at.into();
+    // Tests run at the same time: each begins elsewhere.
+    let first = RandomState::new().hash_one(std::process::id());
+    let ports = PORTS.len() as u64;
+    let mut ports = (0..ports).map(|n| PORTS.start + u16::try_from(first.wrapping_add(n) % ports).unwrap());
+    let port = ports.find(|port| TcpListener::bind((at, *port)).is_ok());
+    SocketAddr::new(at, port.expect("a free port"))
+}
 
 /// Starts a program from a thread that lasts until what is returned beside it is dropped. A parent-death signal is tied
 /// to the thread that started the program, and tests' threads end early.
@@ -117,9 +135,7 @@ impl Server {
         let data = root.path().join("data");
         fs::create_dir(&data).unwrap();
         // It cannot be handed a socket.
-        let probe = TcpListener::bind((at.into(), 0)).unwrap();
-        let address = probe.local_addr().unwrap();
-        drop(probe);
+        let address = free_address(at);
         let log = fs::File::create(root.path().join("log")).unwrap();
         let mut command = kind.command(&binary, &data, address, user);
         command

@@ -27,7 +27,7 @@ impl Jaeger {
     /// Starts the one on PATH, or the one that scripts/install-jaeger.sh has built. `None` if there is neither.
     pub(super) async fn start(cache: &Path) -> Result<Option<Self>> {
         let Some(program) = find(cache) else { return Ok(None) };
-        let [query, query_grpc, otlp, otlp_http] = [free_port()?, free_port()?, free_port()?, free_port()?];
+        let [query, query_grpc, otlp, otlp_http] = [(); 4].map(|()| free_port());
         let log = tempfile::NamedTempFile::new().context("no file for what jaeger says")?;
         let errors = log.reopen().context("no file for what jaeger says")?;
         let child = Command::new("setpriv")
