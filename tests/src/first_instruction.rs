@@ -16,6 +16,8 @@ use crate::{Platform, host, until};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_micros(100);
+/// Between looks for new hollow processes.
+const SEIZE_EVERY: Duration = Duration::from_millis(20);
 
 /// The hollow processes of a worker, each followed until one of them has become a copy.
 pub struct Followed(JoinHandle<BTreeMap<i32, i32>>);
@@ -31,11 +33,10 @@ impl Followed {
             let level = |name: &str| platform.worker_metric(&format!("rekindle_sandboxes_{name}"));
             (level("ready") >= level("wanted")).then_some(())
         });
-        let hollows = host::hollows(platform.pid());
-        assert!(!hollows.is_empty(), "no hollow process waits");
         let (sender, seized) = mpsc::channel();
+        let worker = platform.pid();
         // A thread of its own: it waits for those that it traces, and for no other child of this process.
-        let follower = thread::spawn(move || Follower::default().follow(&hollows, &sender));
+        let follower = thread::spawn(move || Follower::default().follow(worker, &sender));
         seized.recv().unwrap();
         Self(follower)
     }
@@ -89,21 +90,21 @@ struct Follower {
 }
 
 impl Follower {
-    fn follow(mut self, hollows: &[i32], seized: &Sender<()>) -> BTreeMap<i32, i32> {
-        let makes = Options::PTRACE_O_TRACECLONE | Options::PTRACE_O_TRACEFORK | Options::PTRACE_O_TRACEVFORK;
-        for hollow in hollows.iter().copied().map(Pid::from_raw) {
-            ptrace::seize(hollow, makes | Options::PTRACE_O_TRACESYSGOOD).unwrap();
-            ptrace::interrupt(hollow).unwrap();
-            self.roots.insert(hollow, hollow);
-        }
+    /// Follows the hollow processes of the worker in process `worker`, also those that it makes meanwhile.
+    fn follow(mut self, worker: i32, seized: &Sender<()>) -> BTreeMap<i32, i32> {
         let end = Instant::now() + LIMIT;
+        let mut seize_at = Instant::now();
         loop {
+            if Instant::now() >= seize_at {
+                self.seize(worker);
+                seize_at = Instant::now() + SEIZE_EVERY;
+            }
             let own = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD | WaitPidFlag::WNOHANG;
             match waitpid(None, Some(own)).unwrap() {
                 WaitStatus::StillAlive => thread::sleep(PAUSE),
                 status => self.take(status),
             }
-            if self.met.len() >= hollows.len() {
+            if !self.roots.is_empty() && self.roots.keys().all(|task| self.met.contains(task)) {
                 // It may be gone already, having had its message.
                 let _told = seized.send(());
             }
@@ -111,6 +112,20 @@ impl Follower {
                 return self.let_go(root);
             }
             assert!(Instant::now() < end, "no copy has come: {:?}", self.roots);
+        }
+    }
+
+    fn seize(&mut self, worker: i32) {
+        let makes = Options::PTRACE_O_TRACECLONE | Options::PTRACE_O_TRACEFORK | Options::PTRACE_O_TRACEVFORK;
+        for hollow in host::hollows(worker).into_iter().map(Pid::from_raw) {
+            if self.roots.contains_key(&hollow) {
+                continue;
+            }
+            // One that is not needed any more may end meanwhile.
+            let seized = ptrace::seize(hollow, makes | Options::PTRACE_O_TRACESYSGOOD);
+            if seized.and_then(|()| ptrace::interrupt(hollow)).is_ok() {
+                self.roots.insert(hollow, hollow);
+            }
         }
     }
 

@@ -1,5 +1,5 @@
 //! The oracle of restore programs: before its first instruction, a copy is what stock CRIU restores eagerly from the
-//! same images. Compared are all memory of every process, byte for byte, every register of every thread, and the
+//! same images. Compared are all memory that a process may read, byte for byte, every register of every thread, and the
 //! differ's facts. What each copy has of its own is made equal before.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
@@ -31,6 +31,8 @@ use crate::restorer::{MANY, REPLACED, SHUT};
 
 /// The function's first process, inside.
 const FIRST: i32 = 501;
+/// Bytes of one process that each copy has of its own, at most.
+const OWN_MAX: usize = 64 << 10;
 /// Follows the name of a file that has none.
 const DELETED: &str = " (deleted)";
 /// Longer than any of the functions' timers has left.
@@ -223,7 +225,10 @@ fn own(notes: &CaptureNotes, pid: u32, sequences: impl Iterator<Item = u64>) -> 
     // `cpu_id_start` and `cpu_id`; `node_id` and `mm_cid`.
     let processors = sequences.filter(|address| *address != 0);
     let processors = processors.flat_map(|address| [(address, 8), (address + 20, 8)]);
-    generators.chain(devices).chain(processors).collect()
+    let own: Vec<_> = generators.chain(devices).chain(processors).collect();
+    let bytes: usize = own.iter().map(|(_, length)| length).sum();
+    assert!(bytes < OWN_MAX, "{bytes} bytes are said to be each copy's own");
+    own
 }
 
 fn give(to: i32, from: i32, places: Vec<(u64, usize)>) {
@@ -261,6 +266,7 @@ fn copies_of_trees_and_files_of_all_kinds_are_what_stock_criu_restores() {
     let platform = Platform::start_with(store.options());
     for (name, settings, code) in [
         ("everything", "", EVERYTHING),
+        ("executed", "", EXECUTED),
         ("children", "", CHILDREN),
         ("daemons", "", ORPHANS),
         ("replaced", "", REPLACED),
@@ -271,6 +277,24 @@ fn copies_of_trees_and_files_of_all_kinds_are_what_stock_criu_restores() {
         assert_eq!(answer.start(), "restored", "{name}");
     }
 }
+
+/// A program that another has executed, with the signals that it is given; a stopped ticker; a lock on a memory file.
+const EXECUTED: &str = r#"
+import ctypes, fcntl, os, struct, subprocess
+libc = ctypes.CDLL(None)
+child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+child.stdin.write(b"!")
+child.stdin.flush()
+child.stdout.read(1)
+stopped = libc.timerfd_create(1, os.O_NONBLOCK)
+assert libc.timerfd_settime(stopped, 0, struct.pack("4q", 1, 0, 0, 0), None) == 0
+locked = os.memfd_create("locked")
+os.ftruncate(locked, 4096)
+fcntl.lockf(locked, fcntl.LOCK_EX, 10, 3)
+
+def handler(event, context):
+    return os.getpid()
+"#;
 
 #[test]
 fn copies_of_the_samples_are_what_stock_criu_restores() {

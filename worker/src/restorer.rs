@@ -164,7 +164,7 @@ impl Run {
         let furnish = async {
             futures::try_join!(sandbox.load_files(&archive), sandbox.begin_program(clocks))?;
             files.send();
-            // The hollow process follows no links, whether mounts would let it or not.
+            // The hollow process opens no file through a link, whether mounts would let it or not.
             sandbox.follow_links().await?;
             // If nobody waits for it, filling has failed.
             let _told = linked.send(());

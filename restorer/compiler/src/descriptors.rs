@@ -324,7 +324,12 @@ impl<'a> Maker<'a> {
         if timer.flags & !PLAIN != 0 || !is_owned_by_nobody(&timer.fown) {
             return Err("a timerfd with unusual flags");
         }
-        let (sec, nsec) = left((timer.vsec, timer.vnsec), (timer.isec, timer.insec));
+        // Without expirations it was stopped, and keeps its interval.
+        let value = (timer.vsec, timer.vnsec);
+        let (sec, nsec) = match timer.ticks {
+            0 => value,
+            _ => left(value, (timer.isec, timer.insec)),
+        };
         let at = self.b.longs(&[timer.isec, timer.insec, sec, nsec]);
         let flags = made_with(timer.flags, close);
         let args = [

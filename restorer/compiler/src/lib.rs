@@ -239,6 +239,11 @@ fn one(b: &mut Builder, source: Source<'_>, number: usize, plan: &Plan) -> Resul
         descriptors::make_own(b, source, process, plan)?;
     }
     descriptors::watch(b, source.images, number)?;
+    // The same holds for memory files, which are open as they are used by now.
+    let first = counter.number + 2;
+    if plan.memory_files.end > first {
+        b.op(Code::CloseRange, first, [plan.memory_files.end.into()]);
+    }
     descriptors::locks(b, source.images, process)?;
     descriptors::directories(b, source.images, process)?;
     task::compile(b, process)?;

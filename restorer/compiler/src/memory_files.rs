@@ -19,6 +19,8 @@ const FUTURE_WRITE: u32 = 0x10;
 /// `MFD_ALLOW_SEALING`.
 const ALLOW_SEALING: u32 = 2;
 const PERMISSIONS: u32 = 0o7777;
+/// `S_ISUID`, `S_ISGID`.
+pub(crate) const SET_IDS: u32 = 0o6000;
 /// CRIU's status of a mapping of shared memory without a file.
 pub(crate) const ANON_SHARED: u32 = 1 << 8;
 
@@ -84,6 +86,10 @@ impl MemoryFiles {
                 ALLOW_SEALING
             };
             let permissions = file.mode.unwrap_or(0o777) & PERMISSIONS;
+            // The kernel takes them back when the file is written to.
+            if permissions & SET_IDS != 0 {
+                return Err(Refusal::Snapshot("a memory file that sets ids"));
+            }
             create(b, &file.name, flags, file.size, permissions);
             paste(b, source, file.shmid.into(), file.size)?;
             if seals != 0 {

@@ -8,6 +8,7 @@ use rekindle_verify::messages::{GhostFile, RegularFile, Remap, TimeVal};
 use rekindle_verify::{UnlinkedFile, Verified};
 
 use crate::builder::Builder;
+use crate::memory_files::SET_IDS;
 use crate::{Refusal, Source};
 
 const KIND: u32 = 0o170_000;
@@ -105,6 +106,10 @@ fn create(b: &mut Builder, name: &[u8], ghost: &UnlinkedFile) -> Result<(), Refu
     let GhostFile { mode, atim, mtim, .. } = &ghost.file;
     if mode & KIND != REGULAR {
         return Err(Refusal::Snapshot("an unlinked directory or named pipe"));
+    }
+    // The kernel takes them back when the file is written to.
+    if mode & SET_IDS != 0 {
+        return Err(Refusal::Snapshot("an unlinked file that sets ids"));
     }
     let large = Refusal::Snapshot("an unlinked file of more than 64 KiB");
     let content = ghost.content.as_ref().ok_or(large)?;

@@ -575,16 +575,19 @@ fn a_timer_that_repeats_and_has_just_expired_goes_on() {
     let mut images = good();
     open(&mut images, 16);
     let timer = images.files.get_mut(&16).unwrap().tfd.as_mut().unwrap();
-    (timer.isec, timer.vsec) = (5, 0);
+    (timer.isec, timer.vsec, timer.ticks) = (5, 0, 1);
     task(&mut images).timers.as_mut().unwrap().real.isec = 6;
-    let compiled = compiled(&images).unwrap();
-    let program = Program::parse(&compiled.program).unwrap();
-    let at = |code: Code, argument: usize| {
+    let left = |images: &Verified, code: Code, argument: usize| {
+        let compiled = compiled(images).unwrap();
+        let program = Program::parse(&compiled.program).unwrap();
         let op = program.ops().find(|op| op.code == code as u32).unwrap();
         program.part(op.args[argument] + 16, 8).unwrap().to_vec()
     };
-    assert_eq!(at(Code::TimerFd, 2), 5_u64.to_le_bytes());
-    assert_eq!(at(Code::IntervalTimer, 0), 6_u64.to_le_bytes());
+    assert_eq!(left(&images, Code::TimerFd, 2), 5_u64.to_le_bytes());
+    assert_eq!(left(&images, Code::IntervalTimer, 0), 6_u64.to_le_bytes());
+    // One that was stopped has not expired.
+    images.files.get_mut(&16).unwrap().tfd.as_mut().unwrap().ticks = 0;
+    assert_eq!(left(&images, Code::TimerFd, 2), [0; 8]);
 }
 
 #[test]

@@ -10,6 +10,11 @@ const CHECKPOINT_RESTORE: u64 = 1 << 40;
 /// To make and enter a time namespace with clocks of its own, and to choose process ids.
 const AHEAD: u64 = SYS_ADMIN | SYS_TIME | CHECKPOINT_RESTORE;
 
+/// The highest signal.
+const SIGNALS: u64 = 64;
+/// `SIGKILL`, `SIGSTOP`.
+const UNHANDLED: [u64; 2] = [9, 19];
+
 /// `CLONE_NEWTIME`.
 pub(crate) const NEW_TIME: u64 = 0x80;
 
@@ -33,6 +38,11 @@ pub(crate) fn prepare() -> Outcome {
     // Signals wait until each thread has its own mask.
     let all = u64::MAX;
     call!(nr::RT_SIGPROCMASK, 2, &raw const all, 0, 8)?;
+    // What was ignored where this process was started, as Rust's programs ignore `SIGPIPE`, is the default here.
+    let default = [0_u64; 4];
+    for signal in (1..=SIGNALS).filter(|signal| !UNHANDLED.contains(signal)) {
+        call!(nr::RT_SIGACTION, signal, default.as_ptr(), 0, 8)?;
+    }
     call!(nr::SETSID)?;
     call!(nr::PRCTL, option::NO_NEW_PRIVS, 1)?;
     let mut right = 0;
