@@ -152,7 +152,7 @@ impl Gateway {
             is_large && !error.is_connect() && began.elapsed() < invocation.timeout.min(REFUSED_WITHIN)
         };
         let mut sent = self.transport.send(request).await;
-        // The connection may have been one that the gateway closed after a larger body. Smaller parts there are none.
+        // The gateway may have closed the connection after a larger body. One event cannot be sent in smaller parts.
         if let (Err(error), Some(again)) = (&sent, again)
             && hung_up(error)
         {

@@ -67,7 +67,7 @@ pub enum ServeError {
         own: KeyId,
     },
     /// The leader could not renew its lead in time: another may lead by now.
-    #[error("the lead was lost, as the database did not answer in time: start again, to stand by")]
+    #[error("leadership was lost, since the database did not answer in time: start again to stand by")]
     Deposed,
     /// The listener failed.
     #[error("the scheduler's listener failed")]

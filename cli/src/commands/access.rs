@@ -70,7 +70,7 @@ async fn add(client: &Client, args: &AddRuleArgs) -> Result<()> {
             rule.admits
         );
     }
-    // A gateway says what it takes; not having it said is no failure of the rule.
+    // A gateway says which issuers it takes. The rule is set even if it does not answer.
     if let (Some(issuer), Ok(status)) = (&args.issuer, client.auth().await)
         && !status.issuers.contains(issuer)
     {

@@ -24,7 +24,7 @@ pub(crate) const EARLIER: Duration = Duration::from_secs(86_400);
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
     /// The directory already has an authority.
-    #[error("{0}: there is an authority already: a new one would lock every host out that has joined")]
+    #[error("{0}: there is an authority already: a new one would lock out every host that has joined")]
     Exists(PathBuf),
     /// Its files cannot be used.
     #[error(transparent)]

@@ -32,7 +32,7 @@ pub enum PublicError {
         key: PathBuf,
     },
     /// This machine has no trusted authorities.
-    #[error("this machine has no authorities to believe: install ca-certificates, or name one with --ca")]
+    #[error("this machine has no trusted certificate authorities: install ca-certificates, or name one with --ca")]
     NoRoots(#[source] std::io::Error),
     /// TLS cannot be set up.
     #[error("TLS cannot be set up")]

@@ -329,7 +329,7 @@ async fn an_answer_before_the_body_was_read_arrives_although_the_server_closes()
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut head = [0; 64];
             let _some = stream.read(&mut head).await.unwrap();
-            // Time for the body to fill what there is of buffers.
+            // Time for the body to fill all buffers.
             tokio::time::sleep(Duration::from_millis(10)).await;
             stream.write_all(&of("too much")).await.unwrap();
             // Closes with the rest unread, which resets the connection.

@@ -244,7 +244,7 @@ fn address(request: &mut Request<Body>) {
     }
 }
 
-/// Whether a client takes trailers, of which gRPC makes much.
+/// Whether a client accepts trailers, which gRPC needs.
 pub fn takes_trailers(headers: &http::HeaderMap) -> bool {
     let named = headers.get_all(http::header::TE).iter();
     let mut named = named.filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(','));

@@ -138,7 +138,7 @@ pub enum ScheduleError {
         why: String,
     },
     /// No date matches the expression.
-    #[error("cron = \"{0}\" never comes: write a day that one of its months has, as in \"0 0 28 2 *\"")]
+    #[error("cron = \"{0}\" never fires: write a day that one of its months has, as in \"0 0 28 2 *\"")]
     Never(String),
     /// There is no such zone.
     #[error("timezone = \"{0}\" is not known: write an IANA name, as in \"Europe/Berlin\" or \"UTC\"")]

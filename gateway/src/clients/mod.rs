@@ -23,7 +23,7 @@ const SWEEP_AT: usize = 1_024;
 
 /// Bodies of one client that are passed to functions though they pause. Each keeps a function's place.
 pub(crate) const EARLY_MAX: u32 = 8;
-/// The same for calls of gRPC, of which a service in front of others has many open.
+/// The same for gRPC calls. A service that stands in front of others has many open.
 pub(crate) const CALLS_MAX: u32 = 128;
 
 /// Limits for one client; 0 for no limit.

@@ -17,12 +17,12 @@ use crate::clock::Millis;
 /// For so long all asks wait for what is on its way.
 pub(crate) const ALL_WAIT: Millis = Millis(1_000);
 
-/// For so long an instance is waited for that serves nothing any more. Less than the ten seconds that a gateway's ask
-/// waits, so that there is time to start another.
+/// How long a moving instance is waited for once it serves nothing. A gateway's ask waits ten seconds, so there is time
+/// left to start another.
 pub(crate) const ARRIVES_WITHIN: Millis = Millis(8_000);
 
-/// For so long an instance is waited for that still serves something, which may never end. It then counts no longer
-/// among its version's either if it leaves a draining worker.
+/// How long a moving instance is waited for while it still serves something, which may never end. After that it no
+/// longer counts among its version's either if it leaves a draining worker.
 pub(crate) const SETTLES_WITHIN: Millis = Millis(3_000);
 
 impl Fleet {
@@ -55,7 +55,7 @@ impl Fleet {
         self.counted_of(all, now, |_| true)
     }
 
-    /// Number of them once those are gone that are being stopped.
+    /// Their number once those being stopped have gone.
     pub(crate) fn counted_later(&self, all: &OfVersion, now: Millis) -> usize {
         self.counted_of(all, now, |instance| instance.stage != Stage::Stopping)
     }

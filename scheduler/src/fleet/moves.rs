@@ -294,7 +294,7 @@ impl Fleet {
 }
 
 impl Instance {
-    /// Whether the instance serves something, a gateway may use it, or that was so shortly before `at`.
+    /// Whether the instance serves something, is leased, or was in use shortly before `at`.
     fn is_in_use(&self, at: Millis) -> bool {
         self.in_flight > 0 || self.lease.is_some() || at.since(self.last_active) < HOT
     }

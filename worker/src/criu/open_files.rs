@@ -13,7 +13,7 @@ use crate::host::own_mounts::{OwnMount, root_device};
 
 /// Maximum number of files that are listed, of all processes.
 const FILES_MAX: usize = 1 << 14;
-/// The size of a database is a multiple of its pages' size, and that of this.
+/// The smallest size of a database page, in bytes. The size of a database is a multiple of it.
 const SECTOR: u64 = 512;
 
 /// An open file that may be a database.

@@ -199,7 +199,7 @@ impl Caller {
         of_role.map(|grant| &grant.scope).min_by_key(|scope| scope.breadth())
     }
 
-    /// The namespaces in all of which the caller has the role. `None` if it has it in the whole platform.
+    /// The namespaces in which the caller has the role throughout. `None` if it has it in the whole platform.
     pub fn namespaces(&self, role: AccessRole) -> Option<BTreeSet<Namespace>> {
         let of_role = self.grants.iter().filter(|grant| grant.role.includes(role));
         of_role

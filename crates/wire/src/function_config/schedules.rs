@@ -211,7 +211,7 @@ mod tests {
         );
         for (text, line, why) in [
             ("[[schedule]]\ncron = \"* * *\"\n", 5, "cannot be read"),
-            ("[[schedule]]\ncron = \"59 59 23 31 2 *\"\n", 5, "never comes"),
+            ("[[schedule]]\ncron = \"59 59 23 31 2 *\"\n", 5, "never fires"),
             ("[[schedule]]\ncron = \"@daily\"\ntimezone = \"Mars\"\n", 6, "IANA"),
             ("[[schedule]]\ncron = \"@daily\"\nname = \"A b\"\n", 6, "not usable"),
             ("[[schedule]]\ncron = \"@daily\"\noverlap = \"both\"\n", 6, "\"skip\""),

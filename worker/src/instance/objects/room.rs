@@ -1,22 +1,22 @@
-//! Limits of looks at instances: anybody who may read a function can ask for them, and a function has as many objects
-//! as it likes.
+//! Limits of inspections of instances. Anybody who may read a function can ask for one, and a function has as many
+//! objects as it likes.
 
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rekindle_wire::{ApiError, ErrorCode, InstanceId};
 
-/// Maximum number of looks at once on this worker.
+/// Maximum number of inspections at once on this worker.
 const AT_ONCE: usize = 2;
 /// Maximum number of objects of all processes together that are looked at one by one.
 const OBJECTS_MAX: usize = 20_000;
-/// How long a look goes on.
+/// How long an inspection may take.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// The looks that go on. One instance has at most one.
+/// The inspections in progress. One instance has at most one.
 pub(super) struct Looks(Mutex<Vec<InstanceId>>);
 
-/// A look that goes on, until it is dropped.
+/// An inspection in progress. It ends when dropped.
 pub(super) struct Look<'a> {
     looks: &'a Looks,
     instance: InstanceId,
@@ -27,14 +27,14 @@ impl Looks {
         Self(Mutex::new(Vec::new()))
     }
 
-    /// Begins a look.
+    /// Begins an inspection.
     ///
     /// # Errors
-    /// If there is one at this instance, or too many at others.
+    /// If this instance is being inspected already, or too many others are.
     pub(super) fn begin(&self, instance: &InstanceId) -> Result<Look<'_>, ApiError> {
         let mut looks = self.0.lock();
         if looks.len() >= AT_ONCE || looks.contains(instance) {
-            let message = "the worker looks at this instance, or at others, already: try again in some seconds";
+            let message = "the worker is inspecting this instance, or others, already: try again in a few seconds";
             return Err(ApiError::new(ErrorCode::Throttled, message));
         }
         looks.push(instance.clone());
@@ -51,7 +51,7 @@ impl Drop for Look<'_> {
     }
 }
 
-/// What one look may still do.
+/// What one inspection may still do.
 pub(super) struct Room {
     until: Instant,
     objects: usize,

@@ -88,7 +88,7 @@ impl StoppedProcesses {
     /// Returns an error when they do not run; then they never ran.
     pub(super) async fn resume(self) -> Result<Arc<RunningInstance>, ApiError> {
         if self.go.send(()).is_err() {
-            let message = "the processes stood here for too long";
+            let message = "the restored processes were not resumed in time";
             return Err(ApiError::new(ErrorCode::Unavailable, message));
         }
         self.restored.await.unwrap_or_else(|_| Err(broke_off()))

@@ -27,7 +27,7 @@ const IDLE_RETURNED: Desc = Desc::new(
     "rekindle.idle.returned",
     "By",
     &[],
-    "Of it, what was touched again, as far as it was seen: by looks, not by faults.",
+    "The part of it that was touched again, as far as scans have seen it. Faults are not counted.",
 );
 const IDLE_DEVICE: Desc = Desc::new(
     "rekindle.idle.zram",

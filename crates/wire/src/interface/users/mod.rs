@@ -1,6 +1,6 @@
 //! What users ask of the platform: the admin API under `/v1/`, invocations and health. The gateway answers what is in
 //! [`GATEWAY`] itself, and passes what is in [`FUNCTIONS`] and [`ADMIN`] on to the scheduler. The OpenAPI document is
-//! made of //! [`described()`].
+//! made of [`described()`].
 
 #[macro_use]
 mod described;
