@@ -18,6 +18,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use rekindle_criu::{RestoreOrder, Session};
+use rekindle_testkit::platform::free_port;
 use tempfile::TempDir;
 
 use super::function::{Function, Running};
@@ -72,7 +73,7 @@ impl Checkpoint {
             images: dir.join("images"),
             on_disk: None,
             work: dir.join("work"),
-            port: function.free_port()?,
+            port: free_port(),
         };
         for dir in [&checkpoint.images, &checkpoint.work] {
             fs::create_dir(dir).with_context(|| format!("{}: cannot be made", dir.display()))?;

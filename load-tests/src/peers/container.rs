@@ -9,6 +9,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 use http::Method;
 use nix::mount::{MntFlags, umount2};
+use rekindle_testkit::platform::free_port;
 use serde_json::json;
 
 use super::function::{Function, Running};
@@ -41,7 +42,7 @@ impl Containers {
         for dir in [&bundle, &state] {
             fs::create_dir(dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
         }
-        let port = function.free_port()?;
+        let port = free_port();
         let config = serde_json::to_vec(&config(program, function, port)).context("the bundle is not JSON")?;
         fs::write(bundle.join("config.json"), config).context("the bundle cannot be written")?;
         let out = Self {

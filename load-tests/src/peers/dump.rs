@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 use rekindle_criu::{AfterDump, DumpOrder, Session};
+use rekindle_testkit::platform::free_port;
 use tempfile::TempDir;
 
 use super::checkpoint::{LIMIT, warm_up};
@@ -88,7 +89,7 @@ impl Dumps {
 
     /// A warm process, and an empty directory; both gone when dropped.
     async fn prepare(&self, function: &Function) -> Result<(Running, TempDir)> {
-        let port = function.free_port()?;
+        let port = free_port();
         let mut running = Running::start(&mut function.leader_command(port)?)?;
         warm_up(port, &mut running).await?;
         let images = tempfile::tempdir_in(&self.dir).context("no directory for the images")?;

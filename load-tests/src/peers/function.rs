@@ -8,7 +8,6 @@
 use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -19,8 +18,6 @@ use nix::mount::{MsFlags, mount};
 
 use crate::workload::Workload;
 
-/// Above the ports that the kernel gives to clients, so that none of them takes it between two restores.
-const PORTS: std::ops::Range<u16> = 61_000..65_000;
 /// Directory of the function's files in the root filesystem.
 const APP: &str = "app";
 
@@ -114,12 +111,6 @@ impl Function {
         // SAFETY: the code between fork and exec only makes system calls.
         unsafe { command.pre_exec(prepare) };
         Ok(command)
-    }
-
-    /// A port that is free now.
-    pub(super) fn free_port(&self) -> Result<u16> {
-        let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
-        PORTS.clone().find(free).context("no free port above 61000")
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 use http::Method;
 use nix::mount::{MsFlags, mount};
+use rekindle_testkit::platform::free_port;
 use serde::Serialize;
 
 use super::checkpoint::{Checkpoint, RestoreMode};
@@ -168,7 +169,7 @@ async fn podman(args: &PeerHostArgs, function: &Function, prepared: &mut Prepare
 
 /// Sends enough requests that it is as warm as an instance after its warm-up.
 async fn start_direct(function: &Function) -> Result<(Running, u16)> {
-    let port = function.free_port()?;
+    let port = free_port();
     let mut running = Running::start(&mut function.command(port)?)?;
     let mut connection = Connection::open_when_listening(port, || running.still_runs()).await?;
     for _ in 0..3 {
@@ -217,7 +218,7 @@ impl Peers {
     }
 
     async fn plain(&self) -> Result<f64> {
-        let port = self.function.free_port()?;
+        let port = free_port();
         let mut command = self.function.command(port)?;
         let triggered = Instant::now();
         let mut running = Running::start(&mut command)?;

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 use http::Method;
+use rekindle_testkit::platform::free_port;
 
 use super::container::version;
 use super::function::Function;
@@ -33,7 +34,7 @@ impl Podman {
     /// Imports the root filesystem as an image and tries one start.
     pub(super) async fn prepare(dir: &Path, archive: &Path, criu: &Path, function: &Function) -> Result<Self> {
         let workload = function.workload();
-        let port = function.free_port()?;
+        let port = free_port();
         let volume = format!("{}:/app:ro", function.app().display());
         // A root without CAP_SYS_RESOURCE cannot set limits above the hard ones of this process.
         let fixed = [
