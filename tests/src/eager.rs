@@ -21,15 +21,18 @@ use std::time::Duration;
 use nix::fcntl::OFlag;
 use nix::sched::{CloneFlags, setns};
 use rekindle_criu::descriptors::OUTPUT_FDS;
-use rekindle_criu::images::clock_times;
+use rekindle_criu::images::{ClockTimes, clock_times};
 use rekindle_criu::{InheritFd, RESTORE_LOG, RestoreOrder, Session, Stage};
 use rekindle_init::protocol::{Clocks, FUNCTION_PID, Layers, Machine, Setup, held_path};
-use rekindle_snapshotter::Manifest;
+use rekindle_snapshotter::interchange::export;
 use rekindle_snapshotter::manifest::Origin;
+use rekindle_snapshotter::{Manifest, Snapshot};
+use rekindle_wire::api::VersionInfo;
 use rekindle_worker::host::sandbox::{CriuUse, FunctionState, Sandbox, Zygote};
 use rekindle_worker::snapshots::{CaptureNotes, FILES_ARCHIVE, NOTES_FILE};
 use tempfile::TempDir;
 
+use crate::s3::ObjectStore;
 use crate::{Platform, RUNTIME, binaries, first_instruction, host, until};
 
 const CRIU: &str = "/usr/local/lib/rekindle/criu/criu";
@@ -65,6 +68,44 @@ pub fn copy_dump(platform: &Platform) -> TempDir {
     }
     assert!(copy.path().join(NOTES_FILE).exists(), "the dump is not whole");
     copy
+}
+
+/// What stock CRIU restores a version from: its snapshot's images, written to a directory.
+pub struct Exported {
+    /// Of the snapshot.
+    pub manifest: Manifest,
+    /// The directory.
+    pub images: PathBuf,
+    _place: TempDir,
+}
+
+impl Exported {
+    /// Exports the snapshot of `version`, which `store` has.
+    ///
+    /// # Panics
+    /// If there is none, or it cannot be read.
+    pub fn of(store: &ObjectStore, version: &VersionInfo) -> Self {
+        let (client, id) = (store.client(), &version.snapshot.as_ref().unwrap().id);
+        let place = tempfile::tempdir().unwrap();
+        let images = place.path().join("exported");
+        let manifest = RUNTIME.block_on(async {
+            export(&client, id, &images).await.unwrap();
+            Snapshot::open(&client, id).await.unwrap().manifest
+        });
+        Self {
+            manifest,
+            images,
+            _place: place,
+        }
+    }
+}
+
+/// The clocks of the processes at their checkpoint, as its images say.
+///
+/// # Panics
+/// If they do not.
+pub fn clocks_of(images: &Path) -> ClockTimes {
+    clock_times(&fs::read(images.join("timens-0.img")).unwrap()).unwrap()
 }
 
 /// Processes restored eagerly, in a sandbox of their own; killed when dropped.
@@ -149,7 +190,7 @@ impl Eager {
         let outputs = [(); 2].map(|()| nix::unistd::pipe2(OFlag::O_CLOEXEC).unwrap());
         let (session, theirs) = Session::pair().unwrap();
         let directory = OwnedFd::from(File::open(images).unwrap());
-        let times = clock_times(&fs::read(images.join("timens-0.img")).unwrap()).unwrap();
+        let times = clocks_of(images);
         let signed = |(seconds, nanoseconds): (u64, u64)| (seconds.cast_signed(), nanoseconds.cast_signed());
         let clocks = Clocks {
             monotonic: signed(times.monotonic),

@@ -2,7 +2,6 @@
 //! restore. It stops each thread where `rt_sigreturn` has given it the snapshot's registers.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::sync::mpsc::{self, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -36,7 +35,7 @@ impl Followed {
         let (sender, seized) = mpsc::channel();
         let worker = platform.pid();
         // A thread of its own: it waits for those that it traces, and for no other child of this process.
-        let follower = thread::spawn(move || Follower::default().follow(worker, &sender));
+        let follower = thread::spawn(move || Follower::default().follow(worker, sender));
         seized.recv().unwrap();
         Self(follower)
     }
@@ -91,9 +90,9 @@ struct Follower {
 
 impl Follower {
     /// Follows the hollow processes of the worker in process `worker`, also those that it makes meanwhile.
-    fn follow(mut self, worker: i32, seized: &Sender<()>) -> BTreeMap<i32, i32> {
+    fn follow(mut self, worker: i32, seized: Sender<()>) -> BTreeMap<i32, i32> {
         let end = Instant::now() + LIMIT;
-        let mut seize_at = Instant::now();
+        let (mut seize_at, mut seized) = (Instant::now(), Some(seized));
         loop {
             if Instant::now() >= seize_at {
                 self.seize(worker);
@@ -104,9 +103,9 @@ impl Follower {
                 WaitStatus::StillAlive => thread::sleep(PAUSE),
                 status => self.take(status),
             }
-            if !self.roots.is_empty() && self.roots.keys().all(|task| self.met.contains(task)) {
-                // It may be gone already, having had its message.
-                let _told = seized.send(());
+            let all_met = !self.roots.is_empty() && self.roots.keys().all(|task| self.met.contains(task));
+            if let Some(seized) = seized.take_if(|_| all_met) {
+                seized.send(()).unwrap();
             }
             if let Some(root) = self.whole() {
                 return self.let_go(root);
@@ -185,7 +184,7 @@ impl Follower {
         let mut processes = BTreeSet::new();
         let tasks: Vec<Pid> = tasks.map(|(task, _)| task).collect();
         for task in &tasks {
-            let process = process_of(task.as_raw());
+            let process = host::status_line(task.as_raw(), "Tgid:").unwrap().parse().unwrap();
             stop_thread(process, task.as_raw());
             processes.insert(process);
         }
@@ -194,13 +193,6 @@ impl Follower {
         }
         host::by_inner_pid(processes.into_iter()).collect()
     }
-}
-
-/// The process of a thread.
-fn process_of(thread: i32) -> i32 {
-    let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:")).unwrap();
-    line.trim().parse().unwrap()
 }
 
 #[allow(unsafe_code, reason = "the library does not have it")]

@@ -112,7 +112,7 @@ pub fn hollows(worker: i32) -> Vec<i32> {
 }
 
 /// What a line of `/proc/PID/status` says.
-fn status_line(pid: i32, name: &str) -> Option<String> {
+pub(crate) fn status_line(pid: i32, name: &str) -> Option<String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.trim().to_owned())
@@ -163,10 +163,9 @@ pub fn runs(pid: i32) -> bool {
         .is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
 }
 
-fn inner_pid(host: i32) -> Option<i32> {
-    let status = fs::read_to_string(format!("/proc/{host}/status")).ok()?;
-    let line = status.lines().find_map(|l| l.strip_prefix("NSpid:"))?;
-    line.split_whitespace().last()?.parse().ok()
+/// The id inside of a process or thread.
+pub(crate) fn inner_pid(host: i32) -> Option<i32> {
+    status_line(host, "NSpid:")?.split_whitespace().last()?.parse().ok()
 }
 
 /// The private anonymous mappings of a process that it may read.

@@ -1,11 +1,12 @@
 //! All registers of a process's threads, read from outside: the general ones, and the processor's extended state.
 
 use std::collections::BTreeMap;
-use std::fs;
 
 use nix::sys::ptrace::{self, Options};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
+
+use crate::host;
 
 /// `NT_PRSTATUS`.
 const GENERAL: usize = 1;
@@ -48,14 +49,11 @@ pub struct Registered {
 /// # Panics
 /// If a thread ends.
 pub fn of(pid: i32) -> BTreeMap<i32, Registers> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    tasks
-        .map(|task| {
-            let task = task.unwrap();
-            let status = fs::read_to_string(task.path().join("status")).unwrap();
-            let ids = status.lines().find_map(|l| l.strip_prefix("NSpid:")).unwrap();
-            let inner = ids.split_whitespace().next_back().unwrap().parse().unwrap();
-            let id = Pid::from_raw(task.file_name().to_str().unwrap().parse().unwrap());
+    let threads = host::threads(pid).into_iter();
+    threads
+        .map(|thread| {
+            let inner = host::inner_pid(thread).unwrap();
+            let id = Pid::from_raw(thread);
             ptrace::seize(id, Options::empty()).unwrap();
             ptrace::interrupt(id).unwrap();
             waitpid(id, Some(nix::sys::wait::WaitPidFlag::__WALL)).unwrap();
@@ -72,6 +70,32 @@ pub fn of(pid: i32) -> BTreeMap<i32, Registers> {
             (inner, registers)
         })
         .collect()
+}
+
+/// Where the registers of two processes' threads differ, each difference on a line.
+///
+/// # Panics
+/// If they have not the same threads.
+pub fn compare(one: &BTreeMap<i32, Registers>, other: &BTreeMap<i32, Registers>) -> Vec<String> {
+    assert!(one.keys().eq(other.keys()), "{one:?} {other:?}");
+    let mut differences = Vec::new();
+    for ((thread, ours), theirs) in one.iter().zip(other.values()) {
+        for (what, a, b) in [
+            ("general", &ours.general, &theirs.general),
+            ("extended", &ours.extended, &theirs.extended),
+        ] {
+            if a != b {
+                differences.push(format!("thread {thread}, {what}: {:?}", host::difference(a, b)));
+            }
+        }
+        if ours.registered != theirs.registered {
+            differences.push(format!(
+                "thread {thread}: {:?}, {:?}",
+                ours.registered, theirs.registered
+            ));
+        }
+    }
+    differences
 }
 
 #[allow(unsafe_code, reason = "the library reads only the sets that it knows")]

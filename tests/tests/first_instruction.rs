@@ -13,24 +13,20 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::time::ClockId;
 use nix::unistd::Pid;
-use rekindle_criu::images::clock_times;
 use rekindle_e2e::differ::{self, Picture};
-use rekindle_e2e::eager::Eager;
+use rekindle_e2e::eager::{Eager, Exported, clocks_of};
 use rekindle_e2e::first_instruction::Followed;
 use rekindle_e2e::memory::{Comparison, compare};
 use rekindle_e2e::restorer::{by_program, programs_restore};
 use rekindle_e2e::s3::ObjectStore;
-use rekindle_e2e::{Folder, Platform, RUNTIME, Reply, host, kinds, registers};
-use rekindle_snapshotter::Snapshot;
-use rekindle_snapshotter::interchange::export;
+use rekindle_e2e::{Folder, Platform, Reply, host, kinds, registers};
+use rekindle_init::protocol::FUNCTION_PID;
 use rekindle_wire::api::StartKind;
 use rekindle_worker::snapshots::CaptureNotes;
 
 use crate::differ::{CHILDREN, EVERYTHING, ORPHANS};
 use crate::restorer::{MANY, REPLACED, SHUT};
 
-/// The function's first process, inside.
-const FIRST: i32 = 501;
 /// Bytes of one process that each copy has of its own, at most.
 const OWN_MAX: usize = 64 << 10;
 /// Follows the name of a file that has none.
@@ -39,35 +35,54 @@ const DELETED: &str = " (deleted)";
 const SETTLED: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Deploys a function and compares a copy of it. Returns what the copy answers afterwards.
-fn same(platform: &Platform, store: &ObjectStore, name: &str, folder: &Folder, path: &str) -> Reply {
+/// A platform over a store. `None` if no programs restore in this run.
+pub(crate) fn started() -> Option<(ObjectStore, Platform)> {
+    programs_restore().then(|| {
+        let store = ObjectStore::start();
+        let platform = Platform::start_with(store.options());
+        (store, platform)
+    })
+}
+
+/// Two copies that were the same, and go on.
+pub(crate) struct Compared {
+    /// What the program's answers.
+    pub(crate) answer: Reply,
+    /// Stock CRIU's.
+    pub(crate) eager: Eager,
+    /// How many pages of each process have anything in them.
+    pub(crate) filled: Vec<usize>,
+}
+
+/// Deploys a function and compares a copy of it, which then answers a request for `path`.
+pub(crate) fn same(platform: &Platform, store: &ObjectStore, name: &str, folder: &Folder, path: &str) -> Compared {
     let version = by_program(platform.deploy(folder));
-    let (client, id) = (store.client(), version.snapshot.unwrap().id);
-    let manifest = RUNTIME.block_on(Snapshot::open(&client, &id)).unwrap().manifest;
-    let place = tempfile::tempdir().unwrap();
-    let images = place.path().join("exported");
-    RUNTIME.block_on(export(&client, &id, &images)).unwrap();
-    let notes = CaptureNotes::read(&images).unwrap();
+    let Exported { manifest, images, .. } = &Exported::of(store, &version);
+    let notes = CaptureNotes::read(images).unwrap();
 
     let mut instances = platform.instances_of(name).into_iter();
     let original = instances.find(|i| i.started == StartKind::Booted).unwrap();
-    let original = host::processes(platform, original.id.as_str())[&FIRST];
+    let original = host::processes(platform, original.id.as_str())[&FUNCTION_PID];
     let before = host_clocks();
-    let eager = Eager::restore_stopped(platform, &manifest, &images);
+    let eager = Eager::restore_stopped(platform, manifest, images);
     let followed = Followed::hollows_of(platform);
     thread::scope(|s| {
         let call = s.spawn(|| platform.fresh("restored", name, path));
         let copy = followed.stopped();
-        let eager = eager.processes();
-        for processes in [&eager, &copy] {
-            assert_clocks_go_on(&images, before, processes[&FIRST]);
+        let processes_of_criu = eager.processes();
+        for processes in [&processes_of_criu, &copy] {
+            assert_clocks_go_on(images, before, processes[&FUNCTION_PID]);
         }
-        let told = differences(&notes, original, &eager, &copy);
+        let (told, filled) = differences(&notes, original, &processes_of_criu, &copy);
         assert!(told.is_empty(), "{name}: {told:#?}");
-        for pid in copy.values() {
+        for pid in processes_of_criu.values().chain(copy.values()) {
             kill(Pid::from_raw(*pid), Signal::SIGCONT).unwrap();
         }
-        call.join().unwrap()
+        Compared {
+            answer: call.join().unwrap(),
+            eager,
+            filled,
+        }
     })
 }
 
@@ -86,7 +101,7 @@ fn nanoseconds(seconds: i128, nanoseconds: i128) -> i128 {
 /// The clocks of a process's time namespace were set to what they were at the checkpoint, at some time since `before`.
 #[track_caller]
 fn assert_clocks_go_on(images: &Path, before: [i128; 2], pid: i32) {
-    let times = clock_times(&fs::read(images.join("timens-0.img")).unwrap()).unwrap();
+    let times = clocks_of(images);
     let offsets = fs::read_to_string(format!("/proc/{pid}/timens_offsets")).unwrap();
     let wanted = [times.monotonic, times.boottime];
     let clocks = offsets.lines().zip(["monotonic", "boottime"]).zip(wanted);
@@ -104,47 +119,32 @@ fn assert_clocks_go_on(images: &Path, before: [i128; 2], pid: i32) {
     assert_eq!(now.next(), None, "{offsets}");
 }
 
-/// Whatever a copy has not in common with what stock CRIU restored, or with the original where that restored less.
+/// Whatever a copy has not in common with what stock CRIU restored, or with the original where that restored less. Also
+/// how many pages of each process have anything in them.
 fn differences(
     notes: &CaptureNotes,
     original: i32,
     one: &BTreeMap<i32, i32>,
     other: &BTreeMap<i32, i32>,
-) -> Vec<String> {
+) -> (Vec<String>, Vec<usize>) {
     assert!(one.keys().eq(other.keys()), "{one:?} {other:?}");
-    let (mut told, mut all_filled) = (Vec::new(), 0);
+    let (mut told, mut all_filled) = (Vec::new(), Vec::new());
     for (inner, pid) in one {
         let [ours, theirs] = [*pid, other[inner]].map(registers::of);
-        assert!(ours.keys().eq(theirs.keys()), "{inner}: {ours:?} {theirs:?}");
-        for (thread, registers) in &ours {
-            let others = &theirs[thread];
-            for (what, a, b) in [
-                ("general", &registers.general, &others.general),
-                ("extended", &registers.extended, &others.extended),
-            ] {
-                if a != b {
-                    told.push(format!("thread {thread}, {what}: {:?}", host::difference(a, b)));
-                }
-            }
-            if registers.registered != others.registered {
-                told.push(format!(
-                    "thread {thread}: {:?}, {:?}",
-                    registers.registered, others.registered
-                ));
-            }
-        }
+        told.extend(registers::compare(&ours, &theirs));
         let threads = ours.values().map(|registers| registers.registered.rseq);
         give(*pid, other[inner], own(notes, inner.cast_unsigned(), threads));
         let Comparison {
             filled, differences, ..
         } = compare(*pid, other[inner]);
         println!("process {inner}: {filled} pages, {} threads", ours.len());
-        all_filled += filled;
+        all_filled.push(filled);
         told.extend(differences.into_iter().map(|line| format!("process {inner}: {line}")));
     }
-    assert!(all_filled > 300, "only {all_filled} pages have anything in them");
-    told.extend(facts_that_differ(original, one[&FIRST], other[&FIRST]));
-    told
+    let in_all: usize = all_filled.iter().sum();
+    assert!(in_all > 300, "only {in_all} pages have anything in them: {told:#?}");
+    told.extend(facts_that_differ(original, one[&FUNCTION_PID], other[&FUNCTION_PID]));
+    (told, all_filled)
 }
 
 /// The facts in which they differ, once the timers of both have had the time to expire. Stock CRIU connects UNIX
@@ -240,14 +240,10 @@ fn give(to: i32, from: i32, places: Vec<(u64, usize)>) {
 
 #[test]
 fn copies_of_functions_with_all_that_programs_restore_are_what_stock_criu_restores() {
-    if !programs_restore() {
-        return;
-    }
-    let store = ObjectStore::start();
-    let platform = Platform::start_with(store.options());
+    let Some((store, platform)) = started() else { return };
     for kind in kinds::known() {
         let folder = Folder::python(kind.name, "", kind.code);
-        let answer = same(&platform, &store, kind.name, &folder, "/").ok();
+        let answer = same(&platform, &store, kind.name, &folder, "/").answer.ok();
         assert_eq!(
             (answer.start(), answer.json()),
             ("restored", kind.says),
@@ -259,11 +255,7 @@ fn copies_of_functions_with_all_that_programs_restore_are_what_stock_criu_restor
 
 #[test]
 fn copies_of_trees_and_files_of_all_kinds_are_what_stock_criu_restores() {
-    if !programs_restore() {
-        return;
-    }
-    let store = ObjectStore::start();
-    let platform = Platform::start_with(store.options());
+    let Some((store, platform)) = started() else { return };
     for (name, settings, code) in [
         ("everything", "", EVERYTHING),
         ("executed", "", EXECUTED),
@@ -273,7 +265,8 @@ fn copies_of_trees_and_files_of_all_kinds_are_what_stock_criu_restores() {
         ("shut", "", SHUT),
         ("many", "memory = \"1GiB\"", MANY),
     ] {
-        let answer = same(&platform, &store, name, &Folder::python(name, settings, code), "/").ok();
+        let folder = Folder::python(name, settings, code);
+        let answer = same(&platform, &store, name, &folder, "/").answer.ok();
         assert_eq!(answer.start(), "restored", "{name}");
     }
 }
@@ -298,11 +291,7 @@ def handler(event, context):
 
 #[test]
 fn copies_of_the_samples_are_what_stock_criu_restores() {
-    if !programs_restore() {
-        return;
-    }
-    let store = ObjectStore::start();
-    let platform = Platform::start_with(store.options());
+    let Some((store, platform)) = started() else { return };
     for (sample, name, path) in [
         ("hello-python", "hello", "/"),
         ("counter-python", "counter", "/peek"),
@@ -315,7 +304,7 @@ fn copies_of_the_samples_are_what_stock_criu_restores() {
         ("grpc-python", "grpc", "/"),
         ("numpy-python", "numpy", "/?n=50"),
     ] {
-        let answer = same(&platform, &store, name, &Folder::sample(sample, |t| t), path);
+        let answer = same(&platform, &store, name, &Folder::sample(sample, |t| t), path).answer;
         // Its clients speak gRPC.
         if sample != "grpc-python" {
             assert_eq!(answer.ok().start(), "restored", "{sample}");

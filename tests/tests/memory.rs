@@ -8,11 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rekindle_e2e::eager::Eager;
+use rekindle_e2e::eager::{Eager, Exported};
 use rekindle_e2e::s3::ObjectStore;
-use rekindle_e2e::{Folder, Platform, RUNTIME, shared};
-use rekindle_snapshotter::Snapshot;
-use rekindle_snapshotter::interchange::export;
+use rekindle_e2e::{Folder, Platform, shared};
 
 fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("functions").join(name)
@@ -93,15 +91,11 @@ fn random_operations_come_to_the_same_in_a_lazily_restored_process_as_in_an_eage
     let store = ObjectStore::start();
     let platform = Platform::start_with(store.options());
     let version = platform.deploy(&checks("memory-eager", ""));
-    let (client, id) = (store.client(), version.snapshot.unwrap().id);
-    let manifest = RUNTIME.block_on(Snapshot::open(&client, &id)).unwrap().manifest;
-    let place = tempfile::tempdir().unwrap();
-    let images = place.path().join("exported");
-    RUNTIME.block_on(export(&client, &id, &images)).unwrap();
+    let exported = Exported::of(&store, &version);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     for seed in [11, 12, now, now + 1] {
         let path = format!("/random/{seed}/{OPERATIONS}");
-        let eager = Eager::restore(&platform, &manifest, &images).get(&path);
+        let eager = Eager::restore(&platform, &exported.manifest, &exported.images).get(&path);
         assert!(eager.len() > 1 << 20, "{} bytes", eager.len());
         let lazy = platform.fresh("restored", "memory-eager", &path).ok();
         assert_eq!(lazy.start(), "restored");

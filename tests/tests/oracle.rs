@@ -10,13 +10,11 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use rekindle_e2e::eager::{self, Eager};
+use rekindle_e2e::eager::{self, Eager, Exported};
 use rekindle_e2e::host::{self, PAGE};
 use rekindle_e2e::memory::{Comparison, areas, change_byte, compare, sealed};
 use rekindle_e2e::s3::{Line, ObjectStore};
-use rekindle_e2e::{Folder, Platform, RUNTIME, until};
-use rekindle_snapshotter::Snapshot;
-use rekindle_snapshotter::interchange::export;
+use rekindle_e2e::{Folder, Platform, until};
 use rekindle_worker::snapshots::CaptureNotes;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -173,18 +171,13 @@ fn a_lazy_restore_gives_the_memory_that_an_eager_one_gives_byte_for_byte() {
         store.set(Line::Good);
         (deploy.join().unwrap(), images)
     });
-    let client = store.client();
-    let id = version.snapshot.unwrap().id;
-    let manifest = RUNTIME.block_on(Snapshot::open(&client, &id)).unwrap().manifest;
 
     // What is exported is what CRIU wrote, file by file, and what stock CRIU restores here.
-    let place = tempfile::tempdir().unwrap();
-    let exported = place.path().join("exported");
-    RUNTIME.block_on(export(&client, &id, &exported)).unwrap();
+    let exported = Exported::of(&store, &version);
     for entry in std::fs::read_dir(images.path()).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         if name.ends_with(".img") {
-            let [was, is] = [images.path(), &exported].map(|d| std::fs::read(d.join(&name)).unwrap());
+            let [was, is] = [images.path(), &exported.images].map(|d| std::fs::read(d.join(&name)).unwrap());
             assert!(
                 is_as_far_as_kept(&was, &is, name.starts_with("pages-")),
                 "{name} is exported otherwise than CRIU wrote it"
@@ -192,7 +185,7 @@ fn a_lazy_restore_gives_the_memory_that_an_eager_one_gives_byte_for_byte() {
         }
     }
 
-    let eager = Eager::restore(&platform, &manifest, &exported);
+    let eager = Eager::restore(&platform, &exported.manifest, &exported.images);
     let original = platform.instances_of("stopped").pop().unwrap();
     let original = host::processes(&platform, original.id.as_str());
     thread::scope(|s| {

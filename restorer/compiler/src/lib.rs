@@ -195,7 +195,7 @@ pub fn compile(source: Source<'_>) -> Result<Compiled, Refusal> {
         }
         one(&mut b, source, number, &plan)?;
     }
-    let program = b.finish(plan.tables.end, plan.memory_files.end);
+    let program = b.finish(plan.tables.end, plan.memory_files.numbers.end);
     if program.len() as u64 > window::END - window::PROGRAM {
         return Err(Refusal::Snapshot("more than a program has room for"));
     }
@@ -240,9 +240,9 @@ fn one(b: &mut Builder, source: Source<'_>, number: usize, plan: &Plan) -> Resul
     }
     descriptors::watch(b, source.images, number)?;
     // The same holds for memory files, which are open as they are used by now.
-    let first = counter.number + 2;
-    if plan.memory_files.end > first {
-        b.op(Code::CloseRange, first, [plan.memory_files.end.into()]);
+    let numbers = &plan.memory_files.numbers;
+    if !numbers.is_empty() {
+        b.op(Code::CloseRange, numbers.start, [numbers.end.into()]);
     }
     descriptors::locks(b, source.images, process)?;
     descriptors::directories(b, source.images, process)?;

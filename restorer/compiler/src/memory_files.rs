@@ -2,6 +2,7 @@
 //! tables. It is opened anew wherever it was open or mapped.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use rekindle_restore_program::{Code, PAGE};
 use rekindle_verify::Verified;
@@ -30,8 +31,8 @@ pub(crate) struct MemoryFiles {
     named: BTreeMap<u64, u32>,
     /// By the number of the shared memory.
     nameless: BTreeMap<u64, u32>,
-    /// One past the highest.
-    pub(crate) end: u32,
+    /// All numbers.
+    pub(crate) numbers: Range<u32>,
 }
 
 /// Whether a mapping is of shared memory without a file.
@@ -54,13 +55,13 @@ impl MemoryFiles {
                 several.insert(vma.shmid);
             }
         }
-        let mut numbers = first..;
-        let named = images.memory_files.keys().copied().zip(&mut numbers).collect();
-        let nameless = several.into_iter().zip(&mut numbers).collect();
+        let mut next = first..;
+        let named = images.memory_files.keys().copied().zip(&mut next).collect();
+        let nameless = several.into_iter().zip(&mut next).collect();
         Self {
             named,
             nameless,
-            end: numbers.start,
+            numbers: first..next.start,
         }
     }
 

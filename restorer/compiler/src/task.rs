@@ -1,14 +1,12 @@
 //! What a process and its threads have besides memory and files.
 
-use rekindle_restore_program::{Code, Thread, window};
+use rekindle_restore_program::{Code, SIGNAL_MAX, Thread, UNHANDLED, window};
 use rekindle_verify::{Process, processor_clock};
 
 use crate::builder::Builder;
 use crate::{Refusal, Source, frame};
 
 const ALIVE: u32 = 1;
-/// `SIGKILL`, `SIGSTOP`: they have no handlers, and no place in the list.
-const UNHANDLED: [u32; 2] = [9, 19];
 
 /// Adds a process's handlers and interval timers.
 pub(crate) fn compile(b: &mut Builder, process: &Process) -> Result<(), Refusal> {
@@ -24,7 +22,9 @@ pub(crate) fn compile(b: &mut Builder, process: &Process) -> Result<(), Refusal>
     if task.oom_score_adj.unwrap_or(0) != 0 {
         return Err(refuse("an adjusted score for when memory is short"));
     }
-    for (signal, action) in (1..=64).filter(|s| !UNHANDLED.contains(s)).zip(&task.sigactions) {
+    // The list has no place for those without handlers.
+    let handled = (1..=SIGNAL_MAX).filter(|signal| !UNHANDLED.contains(signal));
+    for (signal, action) in handled.zip(&task.sigactions) {
         if (action.sigaction, action.flags, action.mask) != (0, 0, 0) {
             let at = b.longs(&[action.sigaction, action.flags, action.restorer, action.mask]);
             b.op(Code::Handle, signal, [at]);
@@ -106,7 +106,7 @@ pub(crate) fn pending(b: &mut Builder, process: &Process) -> Result<(), Refusal>
     for (queue, thread) in [(of_process, 0), (of_thread, pid)] {
         for signal in queue.iter().flat_map(|queue| &queue.signals) {
             let number = signal.siginfo.first_chunk().map(|number| u32::from_le_bytes(*number));
-            let number = number.filter(|number| (1..=64).contains(number) && !UNHANDLED.contains(number));
+            let number = number.filter(|number| (1..=SIGNAL_MAX).contains(number) && !UNHANDLED.contains(number));
             match number {
                 Some(number) if signal.siginfo.len() == SIGNAL_BYTES => {
                     let at = b.data(&signal.siginfo);

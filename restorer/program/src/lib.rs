@@ -28,6 +28,11 @@ pub const PAGE: u64 = 4096;
 /// Maximum number of processes of a program.
 pub const PROCESSES_MAX: usize = 32;
 
+/// `SIGKILL`, `SIGSTOP`: no process has handlers of them.
+pub const UNHANDLED: [u32; 2] = [9, 19];
+/// The highest signal.
+pub const SIGNAL_MAX: u32 = 64;
+
 /// Bytes in whole pages.
 pub const fn whole_pages(bytes: u64) -> u64 {
     bytes.div_ceil(PAGE) * PAGE

@@ -6,6 +6,7 @@ use std::io;
 use std::path::Path;
 
 use super::{Picture, Seen};
+use crate::host;
 
 /// Lines of `status` for each thread. `SigQ` counts for all of a user; sizes and switches are transient.
 const STATUS: [&str; 24] = [
@@ -77,17 +78,9 @@ pub(super) fn inner_id(task: &Path) -> io::Result<i32> {
 /// Ids inside by those of the host, of all threads of these processes.
 pub(super) fn by_host_id(processes: &BTreeMap<i32, i32>) -> BTreeMap<i32, i32> {
     let mut found = BTreeMap::new();
-    for host in processes.values() {
-        let threads = fs::read_dir(format!("/proc/{host}/task"))
-            .into_iter()
-            .flatten()
-            .flatten();
-        for thread in threads {
-            let id = thread.file_name().to_str().and_then(|name| name.parse().ok());
-            if let (Some(id), Ok(inner)) = (id, inner_id(&thread.path())) {
-                found.insert(id, inner);
-            }
-        }
+    for process in processes.values() {
+        let threads = host::threads(*process).into_iter();
+        found.extend(threads.filter_map(|thread| Some((thread, host::inner_pid(thread)?))));
     }
     found
 }

@@ -1,5 +1,7 @@
 //! What the process is before it knows its function: the function's user, with the few rights that a restore needs.
 
+use rekindle_restore_program::{SIGNAL_MAX, UNHANDLED};
+
 use crate::sys::{Outcome, call, nr};
 
 /// The function's user and group in every sandbox.
@@ -9,11 +11,6 @@ const SYS_TIME: u64 = 1 << 25;
 const CHECKPOINT_RESTORE: u64 = 1 << 40;
 /// To make and enter a time namespace with clocks of its own, and to choose process ids.
 const AHEAD: u64 = SYS_ADMIN | SYS_TIME | CHECKPOINT_RESTORE;
-
-/// The highest signal.
-const SIGNALS: u64 = 64;
-/// `SIGKILL`, `SIGSTOP`.
-const UNHANDLED: [u64; 2] = [9, 19];
 
 /// `CLONE_NEWTIME`.
 pub(crate) const NEW_TIME: u64 = 0x80;
@@ -40,7 +37,7 @@ pub(crate) fn prepare() -> Outcome {
     call!(nr::RT_SIGPROCMASK, 2, &raw const all, 0, 8)?;
     // What was ignored where this process was started, as Rust's programs ignore `SIGPIPE`, is the default here.
     let default = [0_u64; 4];
-    for signal in (1..=SIGNALS).filter(|signal| !UNHANDLED.contains(signal)) {
+    for signal in (1..=SIGNAL_MAX).filter(|signal| !UNHANDLED.contains(signal)) {
         call!(nr::RT_SIGACTION, signal, default.as_ptr(), 0, 8)?;
     }
     call!(nr::SETSID)?;
