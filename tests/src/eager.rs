@@ -15,6 +15,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ use rekindle_snapshotter::interchange::export;
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::{Manifest, Snapshot};
 use rekindle_wire::api::VersionInfo;
+use rekindle_worker::host::cgroup::{CGROUP_ROOT, Cgroup, Cgroups, Limits};
 use rekindle_worker::host::sandbox::{CriuUse, FunctionState, Sandbox, Zygote};
 use rekindle_worker::snapshots::{CaptureNotes, FILES_ARCHIVE, NOTES_FILE};
 use tempfile::TempDir;
@@ -40,6 +42,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Where a function listens unless its `fn.toml` has another port.
 const PORT: u16 = 8080;
 const TMPFS_BYTES: u64 = 64 << 20;
+const MEMORY_BYTES: u64 = 4 << 30;
 
 /// The images that a worker keeps in memory, which only its own mount namespace sees.
 pub fn images_in_memory(platform: &Platform) -> Vec<PathBuf> {
@@ -111,7 +114,46 @@ pub fn clocks_of(images: &Path) -> ClockTimes {
 /// Processes restored eagerly, in a sandbox of their own; killed when dropped.
 pub struct Eager {
     sandbox: Arc<Sandbox>,
+    _group: Group,
     _outputs: [(OwnedFd, OwnedFd); 2],
+}
+
+/// A sandbox's control group, whose files programs may have open. It goes after the sandbox.
+struct Group {
+    group: Option<Cgroup>,
+    all: Cgroups,
+}
+
+impl Group {
+    fn create() -> Self {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let parent = format!("rekindle-eager-{}-{number}", std::process::id());
+        let all = Cgroups::detect_below(Path::new(CGROUP_ROOT), &parent).unwrap();
+        let limits = Limits {
+            memory_bytes: MEMORY_BYTES,
+            cpu_cores: 2.0,
+            pids: 2_000,
+        };
+        let group = all.create("eager", limits).unwrap();
+        Self {
+            group: Some(group),
+            all,
+        }
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        self.group.as_ref().map(Cgroup::procs_files).unwrap_or_default()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        drop(self.group.take());
+        if let Err(error) = self.all.remove_parent() {
+            eprintln!("a control group stays: {error}");
+        }
+    }
 }
 
 impl Eager {
@@ -196,12 +238,13 @@ impl Eager {
             monotonic: signed(times.monotonic),
             boottime: signed(times.boottime),
         };
+        let group = Group::create();
         let (sandbox, session) = RUNTIME.block_on(async {
             let init = binaries::directory().join("rekindle-init");
             let stage = tempfile::tempdir().unwrap();
             let criu = criu().parent().unwrap().to_owned();
             let zygote = Arc::new(Zygote::new(init, stage.path().to_owned(), criu));
-            let sandbox = Sandbox::create(&zygote, Vec::new()).await.unwrap();
+            let sandbox = Sandbox::create(&zygote, group.files()).await.unwrap();
             sandbox.furnish(layers, setup).await.unwrap();
             // CRIU is the sandbox's root, and nobody here.
             let root = Some(sandbox.host_id(0));
@@ -220,7 +263,7 @@ impl Eager {
             let archive = OwnedFd::from(File::open(images.join(FILES_ARCHIVE)).unwrap());
             sandbox.load_files(&archive).await.unwrap();
             let fds = [&theirs, &outputs[0].1, &outputs[1].1];
-            // No control group is made for it: nothing of it is frozen.
+            // Nothing of it is frozen.
             sandbox.start_criu(&fds, CriuUse::Alone).await.unwrap();
             drop(theirs);
             let session = tokio::task::spawn_blocking(move || session.version(LIMIT).map(|_| session));
@@ -245,6 +288,7 @@ impl Eager {
         // Whatever the outcome, nothing of it keeps running.
         let eager = Self {
             sandbox,
+            _group: group,
             _outputs: outputs,
         };
         let restored = session.restore(&order, |stage| match stage {

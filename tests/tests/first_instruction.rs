@@ -19,7 +19,7 @@ use rekindle_e2e::first_instruction::Followed;
 use rekindle_e2e::memory::{Comparison, compare};
 use rekindle_e2e::restorer::{by_program, programs_restore};
 use rekindle_e2e::s3::ObjectStore;
-use rekindle_e2e::{Folder, Platform, Reply, host, kinds, registers};
+use rekindle_e2e::{Folder, Platform, Reply, host, kinds, lambda, registers};
 use rekindle_init::protocol::FUNCTION_PID;
 use rekindle_wire::api::StartKind;
 use rekindle_worker::snapshots::CaptureNotes;
@@ -309,5 +309,17 @@ fn copies_of_the_samples_are_what_stock_criu_restores() {
         if sample != "grpc-python" {
             assert_eq!(answer.ok().start(), "restored", "{sample}");
         }
+    }
+}
+
+#[test]
+fn copies_of_programs_of_lambda_s_clients_are_what_stock_criu_restores() {
+    let has_node = *lambda::NODE_24;
+    let Some((store, platform)) = started() else { return };
+    for language in ["go", "node", "rust", "java"] {
+        let folder = lambda::sample(language).filter(|_| language != "node" || has_node);
+        let Some(folder) = folder else { continue };
+        let answer = same(&platform, &store, &format!("lambda-{language}"), &folder, "/").answer;
+        assert_eq!(answer.ok().start(), "restored", "{language}");
     }
 }

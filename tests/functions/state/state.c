@@ -219,6 +219,9 @@ static void signals_check(void) {
     sigset_t pending;
     sigpending(&pending);
     tell("pending", sigismember(&pending, SIGUSR2), 1);
+    struct sigaction pipes;
+    sigaction(SIGPIPE, NULL, &pipes);
+    tell("what SIGPIPE does", (long)pipes.sa_handler, (long)SIG_DFL);
     wake(&masked_go);
     pthread_join(masked_thread, NULL);
     tell("mask", masked_right, 1);
@@ -496,7 +499,11 @@ int main(void) {
             if (more <= 0) break;
             length += (size_t)more;
         }
-        if (*request) check_all();
+        if (!*request) {
+            close(client);
+            continue;
+        }
+        check_all();
         const char *text = *wrong ? wrong : "as it was\n";
         int size = snprintf(head, sizeof head, "HTTP/1.1 200 -\r\ncontent-length: %zu\r\nconnection: close\r\n\r\n", strlen(text));
         if (write(client, head, (size_t)size) < 0 || write(client, text, strlen(text)) < 0) perror("write");

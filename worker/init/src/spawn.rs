@@ -9,7 +9,7 @@ use std::path::Path;
 use caps::CapSet;
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
+use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
 use nix::unistd::{
     Gid, Uid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, execve, setgroups, setresgid, setresuid, setsid,
 };
@@ -154,6 +154,7 @@ fn become_function(
     dup2_stderr(stderr)?;
     close_range(3, i32::MAX)?;
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
+    default_sigpipe()?;
     lower_limit(Resource::RLIMIT_NOFILE, order.open_files)?;
     forbid_core_dumps(Path::new(CORE_PATTERN))?;
     lower_limit(Resource::RLIMIT_MEMLOCK, MEMLOCK)?;
@@ -174,6 +175,13 @@ fn become_function(
     setresuid(uid, uid, uid)?;
     nix::sys::prctl::set_no_new_privs()?;
     filter.apply().map_err(io::Error::other)
+}
+
+/// Rust's runtime ignores the signal, and a program that is executed inherits that.
+#[expect(unsafe_code, reason = "sets a signal's default action")]
+fn default_sigpipe() -> io::Result<()> {
+    // SAFETY: no handler is set or replaced.
+    Ok(unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) }.map(drop)?)
 }
 
 /// The worker may be protected when memory is short, but the function is not.
