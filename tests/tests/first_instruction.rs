@@ -319,7 +319,10 @@ fn copies_of_programs_of_lambda_s_clients_are_what_stock_criu_restores() {
     for language in ["go", "node", "rust", "java"] {
         let folder = lambda::sample(language).filter(|_| language != "node" || has_node);
         let Some(folder) = folder else { continue };
-        let answer = same(&platform, &store, &format!("lambda-{language}"), &folder, "/").answer;
+        let name = format!("lambda-{language}");
+        // The call lasts for as long as the comparison.
+        folder.set(&name, &[("timeout", "\"120s\"")]).unwrap();
+        let answer = same(&platform, &store, &name, &folder, "/").answer;
         assert_eq!(answer.ok().start(), "restored", "{language}");
     }
 }
