@@ -122,9 +122,9 @@ fn a_config_that_is_wrong_costs_no_upload() {
     let output = rekindle(dir.path(), &["deploy", "greet"]);
     assert_eq!(output.status.code(), Some(1));
     let told = err(&output);
-    assert!(told.contains("error[invalid_manifest]:"), "{told}");
+    assert!(told.contains("error[invalid_config]:"), "{told}");
     assert!(told.contains("fn.toml, line 1:") && told.contains("colour"), "{told}");
-    assert!(told.contains("see docs/reference/errors/invalid_manifest.md"), "{told}");
+    assert!(told.contains("see docs/reference/errors/invalid_config.md"), "{told}");
 }
 
 #[test]

@@ -140,7 +140,7 @@ def migrate(platform, function, check):
         headers, _ = ask(platform, function, one)
         if headers.get("x-fn-instance") != instance:
             raise Wrong(f"{one['path']}: another instance answered, so the one that moved ended")
-    return moved["departed"]["pause_ms"]
+    return moved["phases"]["pause_ms"]
 
 
 def deploy(platform, folder, row):

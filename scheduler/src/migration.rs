@@ -112,6 +112,7 @@ async fn execute(
     };
     let moved = carry_out(scheduler, &planned, order, settle).await;
     finish(scheduler, &kind, &planned, &moved);
+    let phases = moved?;
     Ok(Migration {
         instance: match kind {
             MigrationKind::Move => planned.instance,
@@ -120,7 +121,8 @@ async fn execute(
         from: planned.from,
         to: planned.to,
         took_ms: began.elapsed().as_secs_f64() * 1e3,
-        phases: moved?,
+        departed: phases.clone(),
+        phases,
     })
 }
 

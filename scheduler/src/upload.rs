@@ -53,7 +53,7 @@ impl From<UploadError> for ApiError {
             UploadError::TooLarge => ErrorCode::TooLarge,
             UploadError::Interrupted(_) | UploadError::NotAnArchive(_) => ErrorCode::BadRequest,
             UploadError::Spool { .. } => ErrorCode::Internal,
-            UploadError::Entry(_) | UploadError::NoConfig | UploadError::Config(_) => ErrorCode::InvalidManifest,
+            UploadError::Entry(_) | UploadError::NoConfig | UploadError::Config(_) => ErrorCode::InvalidConfig,
         };
         Self::new(code, rekindle_wire::error::chain(&error))
     }

@@ -447,7 +447,7 @@ fn a_bad_fn_toml_is_refused_with_the_line_by_fn_and_by_the_platform() {
         .header("content-type", "application/gzip")
         .body(tar.stdout)
         .send();
-    let answer = answer.error(400, "invalid_manifest");
+    let answer = answer.error(400, "invalid_config");
     assert!(answer.message().contains("line 4"), "{}", answer.message());
 }
 

@@ -166,7 +166,7 @@ fn an_instance_that_looks_at_itself_and_closes_no_connection_moves_and_is_not_wa
         let moved = settled(&cluster, first.instance(), &json!({})).ok().json();
         println!("{round}: {moved}");
         // What is waited for before a snapshot is 500 ms.
-        assert!(moved["departed"]["settle_ms"].as_f64().unwrap() < 400.0, "{moved}");
+        assert!(moved["phases"]["settle_ms"].as_f64().unwrap() < 400.0, "{moved}");
         let after = cluster.get("starer", "/").ok();
         assert_eq!((after.instance(), after.text()), (first.instance(), "ok".to_owned()));
     }
@@ -269,7 +269,10 @@ fn under_load_no_request_fails_or_is_done_twice_and_a_drained_host_is_left() {
     assert_eq!(left, [instance.as_str()]);
     // Four by hand and one for the drained host, on both hosts' accounts.
     let all = |name: &str| cluster.metric_of_each(name).into_iter().sum::<f64>();
-    assert_eq!(all("rekindle_migrations_total{way=\"move\",outcome=\"left\"}"), 5.0);
+    assert_eq!(
+        all("rekindle_migrations_total{kind=\"move\",outcome=\"left\",way=\"move\"}"),
+        5.0
+    );
     assert_eq!(
         all("rekindle_migration_pause_duration_seconds_count{phase=\"whole\"}"),
         5.0

@@ -49,12 +49,12 @@ fn moved(cluster: &Cluster, instance: &str) -> Value {
     });
     let answer = answer.ok().json();
     println!("{answer}");
-    answer["departed"]["restored_by"].clone()
+    answer["phases"]["restored_by"].clone()
 }
 
 /// How many instances have arrived on all workers, by a program and by CRIU.
 fn arrived(cluster: &Cluster) -> [f64; 2] {
-    let by = |by| format!("rekindle_migrations_arrived_total{{by=\"{by}\"}}");
+    let by = |by| format!("rekindle_migrations_restored_total{{by=\"{by}\"}}");
     ["program", "criu"].map(|name| cluster.metric_of_each(&by(name)).iter().sum())
 }
 

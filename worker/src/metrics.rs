@@ -110,14 +110,22 @@ const CAPTURE_PHASE: Desc = Desc::new(
 const MIGRATIONS: Desc = Desc::new(
     "rekindle.migrations",
     "{migration}",
-    &["way", "outcome"],
-    "Instances that were to leave this worker, by `move` or `clone`: they `left`, or `stayed`.",
+    &["kind", "outcome", "way"],
+    "Instances that were to leave this worker, by `move` or `clone`: they `left`, or `stayed`. `way` is the former name of \
+     `kind`, and goes with the next release.",
 );
 const TARGET_RESTORES: Desc = Desc::new(
-    "rekindle.migrations.arrived",
+    "rekindle.migrations.restored",
     "{migration}",
     &["by"],
     "Instances that came to this worker and ran, by what made their processes: a restore `program`, or `criu`.",
+);
+/// Its name in the release before.
+const TARGET_RESTORES_FORMER: Desc = Desc::new(
+    "rekindle.migrations.arrived",
+    "{migration}",
+    &["by"],
+    "The former name of `rekindle_migrations_restored_total`. It goes with the next release.",
 );
 const MIGRATION_PAUSE: Desc = Desc::new(
     "rekindle.migration.pause.duration",
@@ -163,8 +171,9 @@ pub struct Metrics {
     capture_phase: Family<Histogram, 1>,
     rehearsals: Family<Counter, 1>,
     runtime_snapshots: Family<Counter, 1>,
-    migrations: Family<Counter, 2>,
+    migrations: Family<Counter, 3>,
     target_restores: Family<Counter, 1>,
+    target_restores_former: Family<Counter, 1>,
     migration_pause: Family<Histogram, 1>,
     migration_behind: Family<Histogram, 0>,
     idle_fault: Family<Histogram, 0>,
@@ -190,6 +199,7 @@ impl Default for Metrics {
             runtime_snapshots: registry.family(&RUNTIME_SNAPSHOTS),
             migrations: registry.family(&MIGRATIONS),
             target_restores: registry.family(&TARGET_RESTORES),
+            target_restores_former: registry.family(&TARGET_RESTORES_FORMER),
             migration_pause: registry.family(&MIGRATION_PAUSE),
             migration_behind: registry.family(&MIGRATION_BEHIND),
             idle_fault: registry.family(&IDLE_FAULT),
@@ -263,7 +273,7 @@ impl Metrics {
     pub fn migration_ended(&self, kind: &MigrationKind, phases: Option<&MigrationPhases>) {
         let kind = if *kind == MigrationKind::Move { "move" } else { "clone" };
         let outcome = if phases.is_some() { "left" } else { "stayed" };
-        self.migrations.with([kind, outcome]).inc();
+        self.migrations.with([kind, outcome, kind]).inc();
         let Some(times) = phases else { return };
         for (phase, ms) in [
             ("settle", times.settle_ms),
@@ -285,6 +295,7 @@ impl Metrics {
             RestoredBy::Criu { .. } => CRIU,
         };
         self.target_restores.with([by]).inc();
+        self.target_restores_former.with([by]).inc();
     }
 
     /// Records that all memory of an instance that migrated here has arrived.

@@ -259,3 +259,24 @@ impl Member {
         Ok(self.replace(&key, &answer.certificate)?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Reads what was recorded, and checks that it is written again.
+    fn again<T: Serialize + serde::de::DeserializeOwned>(recorded: Value) {
+        let read: T = serde_json::from_value(recorded.clone()).unwrap();
+        assert_eq!(serde_json::to_value(read).unwrap(), recorded);
+    }
+
+    #[test]
+    fn members_of_earlier_builds_understand_what_this_one_writes() {
+        again::<JoinRequest>(json!({"token": "rkj_1", "role": "worker", "name": "w-1", "request": "PEM"}));
+        again::<RenewRequest>(json!({"request": "PEM"}));
+        again::<JoinResponse>(json!({"certificate": "PEM", "authority": "PEM", "cluster_token": "c"}));
+        again::<Revocations>(json!({"revision": 1, "members": [{"role": "gateway", "name": "g-1"}]}));
+    }
+}

@@ -16,12 +16,12 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 }
 
 macro_rules! error_codes {
-    ($($(#[$doc:meta])* $variant:ident = ($text:literal, $status:ident)),+ $(,)?) => {
+    ($($(#[$doc:meta])* $variant:ident = ($text:literal $(| $former:literal)?, $status:ident)),+ $(,)?) => {
         /// The error as a stable word.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
         #[serde(rename_all = "snake_case")]
         pub enum ErrorCode {
-            $($(#[$doc])* $variant),+
+            $($(#[$doc])* $(#[serde(alias = $former)])? $variant),+
         }
 
         impl ErrorCode {
@@ -31,6 +31,14 @@ macro_rules! error_codes {
             /// The code as written in responses and in `docs/reference/errors/`.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text),+ }
+            }
+
+            /// The word that it was in the release before, if that was another.
+            fn former(self) -> Option<&'static str> {
+                match self {
+                    $($(Self::$variant => Some($former),)?)+
+                    _ => None,
+                }
             }
 
             /// The HTTP status of its responses.
@@ -43,7 +51,7 @@ macro_rules! error_codes {
             type Err = ();
 
             fn from_str(text: &str) -> Result<Self, ()> {
-                match text { $($text => Ok(Self::$variant),)+ _ => Err(()) }
+                match text { $($text $(| $former)? => Ok(Self::$variant),)+ _ => Err(()) }
             }
         }
     };
@@ -53,7 +61,7 @@ error_codes! {
     /// The request itself is malformed.
     BadRequest = ("bad_request", BAD_REQUEST),
     /// `fn.toml` or the uploaded folder was rejected.
-    InvalidManifest = ("invalid_manifest", BAD_REQUEST),
+    InvalidConfig = ("invalid_config" | "invalid_manifest", BAD_REQUEST),
     /// The key is missing or wrong.
     Unauthorized = ("unauthorized", UNAUTHORIZED),
     /// The key has not the role that this needs.
@@ -133,6 +141,9 @@ error_codes! {
 pub struct ApiError {
     /// The error as a stable word.
     pub code: ErrorCode,
+    /// The word that `code` was in the release before, if that was another. The next release leaves it out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub former_code: Option<String>,
     /// The error and its remedy, for people.
     pub message: String,
     /// The invocation or call that it belongs to.
@@ -154,6 +165,7 @@ impl ApiError {
         };
         Self {
             code,
+            former_code: code.former().map(str::to_owned),
             message: message.into(),
             request_id: None,
             retry_after_s,
@@ -203,6 +215,21 @@ mod tests {
             let json = serde_json::to_string(code).unwrap();
             assert_eq!(json, format!("\"{}\"", code.as_str()));
         }
+    }
+
+    #[test]
+    fn a_code_that_was_renamed_is_read_and_told_under_both_words() {
+        let former = r#"{"code": "invalid_manifest", "message": "no"}"#;
+        let read: ApiError = serde_json::from_str(former).unwrap();
+        assert_eq!(read.code, ErrorCode::InvalidConfig);
+        assert_eq!("invalid_manifest".parse(), Ok(ErrorCode::InvalidConfig));
+        let told = serde_json::to_value(ApiError::new(ErrorCode::InvalidConfig, "no")).unwrap();
+        assert_eq!(
+            (&told["code"], &told["former_code"]),
+            (&"invalid_config".into(), &"invalid_manifest".into())
+        );
+        let other = serde_json::to_value(ApiError::new(ErrorCode::Conflict, "no")).unwrap();
+        assert_eq!(other.get("former_code"), None);
     }
 
     #[test]

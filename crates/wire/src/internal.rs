@@ -101,7 +101,7 @@ pub struct VersionSpec {
     /// The version.
     pub version: VersionNumber,
     /// Its function config. Earlier releases of the platform know the field as `manifest`.
-    #[serde(rename = "manifest")]
+    #[serde(rename = "manifest", alias = "config")]
     pub config: FunctionConfig,
     /// The user id of its processes on every worker. One per function.
     pub uid: u32,
@@ -258,7 +258,7 @@ pub struct PrepareRequest {
     /// The user id of its processes.
     pub uid: u32,
     /// Its function config. Earlier releases of the platform know the field as `manifest`.
-    #[serde(rename = "manifest")]
+    #[serde(rename = "manifest", alias = "config")]
     pub config: FunctionConfig,
     /// Key of its uploaded folder in the store: `sources/{digest}.tar.gz`.
     pub source_key: String,

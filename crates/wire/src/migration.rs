@@ -29,7 +29,7 @@ pub struct SourceOrder {
     /// The target's address, `host:port`.
     pub to: String,
     /// Whether the original ends.
-    #[serde(rename = "way")]
+    #[serde(rename = "way", alias = "kind")]
     pub kind: MigrationKind,
 }
 

@@ -151,7 +151,7 @@ async fn a_bad_config_is_refused_with_its_line() {
             .await,
     )
     .await;
-    assert_eq!(refused.code, ErrorCode::InvalidManifest);
+    assert_eq!(refused.code, ErrorCode::InvalidConfig);
     assert!(refused.message.contains("line 3"), "{refused}");
     assert!(platform.objects.0.lock().is_empty());
 }
@@ -356,7 +356,7 @@ async fn two_hyphens_in_a_row_are_no_new_functions_name() {
         .upload("name = \"a--b\"\nruntime = \"python\"\nentry = \"main.handler\"\n")
         .await;
     let refused = error(refused).await;
-    assert_eq!(refused.code, ErrorCode::InvalidManifest);
+    assert_eq!(refused.code, ErrorCode::InvalidConfig);
     assert!(refused.message.contains("two hyphens"), "{refused}");
     assert!(
         platform.objects.0.lock().keys().all(|key| !key.starts_with("sources/")),

@@ -93,7 +93,7 @@ async fn every_change_is_in_the_log_with_who_asked_and_what_came_of_it() {
         "set_alias default hello/next not_found".to_owned(),
         "roll_back default hello ok".to_owned(),
         "delete_function default nobody function_not_found".to_owned(),
-        "deploy default  invalid_manifest".to_owned(),
+        "deploy default  invalid_config".to_owned(),
         format!("revoke_key team {id} ok"),
         "delete_function default hello ok".to_owned(),
     ];

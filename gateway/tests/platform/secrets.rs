@@ -114,7 +114,7 @@ async fn orders_carry_the_secrets_that_a_function_names_and_it_is_not_deployed_w
     let mut platform = Platform::start().await;
     let config = format!("name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\n{NEEDS_ONE}");
     let refused = error(platform.upload(&config).await).await;
-    assert_eq!(refused.code, ErrorCode::InvalidManifest);
+    assert_eq!(refused.code, ErrorCode::InvalidConfig);
     assert!(refused.message.contains("fn secret set DB_URL"), "{refused}");
     summary(set(&platform, "DB_URL", VALUE).await).await;
     summary(set(&platform, "OTHER", "not asked for").await).await;

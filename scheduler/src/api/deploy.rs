@@ -85,7 +85,7 @@ pub(super) async fn deploy(
         namespaces::make(&scheduler, namespace.clone()).await?;
     }
     let secrets = scheduler.secrets.of(&function, &upload.folder.config);
-    secrets.map_err(|error| ApiError::new(ErrorCode::InvalidManifest, error.message))?;
+    secrets.map_err(|error| ApiError::new(ErrorCode::InvalidConfig, error.message))?;
     let key = source_key(&upload.digest);
     let only_changes = wanted.if_changed.unwrap_or(false);
     if only_changes && let Some(version) = scheduler.store.unchanged(&function, &key).await.map_err(from_store)? {
@@ -155,7 +155,7 @@ pub(super) async fn check(scheduler: Scheduler, call: Call<CheckDeploy>) -> Resu
     let function = named(&scheduler, &name, namespace)?;
     let mut problems = Vec::new();
     match check_name(&scheduler, &function).await {
-        Err(refused) if refused.code == ErrorCode::InvalidManifest => problems.push(refused.message),
+        Err(refused) if refused.code == ErrorCode::InvalidConfig => problems.push(refused.message),
         checked => checked?,
     }
     let secrets = secrets.unwrap_or_default();
@@ -261,7 +261,7 @@ async fn check_name(scheduler: &Scheduler, name: &FunctionId) -> Result<(), Refu
         return Ok(());
     }
     Err(ApiError::new(
-        ErrorCode::InvalidManifest,
+        ErrorCode::InvalidConfig,
         format!(
             "{name} has two hyphens in a row, which names of new functions may not have: write one (name in fn.toml)"
         ),

@@ -92,7 +92,7 @@ async fn names_and_attributes_larger_than_any_name_are_refused() {
             (EntryType::Regular, "a", "", ""),
         ]));
         let refused = refused.await.unwrap_err();
-        assert_eq!(refused.code, ErrorCode::InvalidManifest);
+        assert_eq!(refused.code, ErrorCode::InvalidConfig);
         assert!(refused.message.contains("64 KiB"), "{refused}");
     }
     let taken = received(archive(&[
@@ -133,7 +133,7 @@ async fn entries_that_lead_out_of_the_folder_are_refused() {
     ] {
         let entries: Vec<_> = std::iter::once(config).chain(bad.iter().copied()).collect();
         let error = received(archive(&entries)).await.unwrap_err();
-        assert_eq!(error.code, ErrorCode::InvalidManifest, "{bad:?}: {error}");
+        assert_eq!(error.code, ErrorCode::InvalidConfig, "{bad:?}: {error}");
         assert!(error.message.contains("leave it out"), "{error}");
     }
 }
@@ -144,7 +144,7 @@ async fn a_bad_config_is_refused_with_its_line() {
     let error = received(archive(&[(EntryType::Regular, "fn.toml", "", &text)]))
         .await
         .unwrap_err();
-    assert_eq!(error.code, ErrorCode::InvalidManifest);
+    assert_eq!(error.code, ErrorCode::InvalidConfig);
     assert!(error.message.contains("line 4"), "{error}");
 }
 

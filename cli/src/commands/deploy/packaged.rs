@@ -49,7 +49,7 @@ impl Packaged {
     /// If no build can find it, with what to do.
     pub(crate) fn check_entry(&self) -> Result<(), ApiError> {
         check_listing(&self.config, &self.packed.listing)
-            .map_err(|e| ApiError::new(ErrorCode::InvalidManifest, e.to_string()))
+            .map_err(|e| ApiError::new(ErrorCode::InvalidConfig, e.to_string()))
     }
 }
 
@@ -65,7 +65,7 @@ pub(super) fn read_config(folder: &Path) -> Result<FunctionConfig> {
     })?;
     let config = function_config::parse(&text).map_err(|e| {
         let message = format!("{}: {e}", folder.display());
-        ApiError::new(ErrorCode::InvalidManifest, message)
+        ApiError::new(ErrorCode::InvalidConfig, message)
     })?;
     if let Some(advice) = function_config::advice(&text, &runtimes::month()) {
         eprintln!("{} {advice}", show::tinted_err("runtime:", Tone::Warning));
@@ -122,7 +122,7 @@ mod tests {
         .unwrap();
         let error = read_config(dir.path()).unwrap_err();
         let api = error.downcast_ref::<ApiError>().unwrap();
-        assert_eq!(api.code, ErrorCode::InvalidManifest);
+        assert_eq!(api.code, ErrorCode::InvalidConfig);
         assert!(
             api.message.contains("fn.toml, line 4: memory: \"lots\" is not a size"),
             "{}",

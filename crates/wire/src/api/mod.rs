@@ -102,6 +102,7 @@ pub struct MigrateRequest {
 
 /// A completed migration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(from = "ReadMigration")]
 pub struct Migration {
     /// The instance, or the copy if it was cloned.
     pub instance: InstanceId,
@@ -112,8 +113,35 @@ pub struct Migration {
     /// Total duration in milliseconds.
     pub took_ms: f64,
     /// Measurements of the source.
-    #[serde(rename = "departed")]
     pub phases: MigrationPhases,
+    /// The same under the name that it had in the release before. The next one leaves it out.
+    pub departed: MigrationPhases,
+}
+
+/// A [`Migration`] as this release and the one before send it.
+#[derive(Deserialize)]
+struct ReadMigration {
+    instance: InstanceId,
+    from: WorkerId,
+    to: WorkerId,
+    took_ms: f64,
+    phases: Option<MigrationPhases>,
+    #[serde(default)]
+    departed: MigrationPhases,
+}
+
+impl From<ReadMigration> for Migration {
+    fn from(read: ReadMigration) -> Self {
+        let phases = read.phases.unwrap_or(read.departed);
+        Self {
+            instance: read.instance,
+            from: read.from,
+            to: read.to,
+            took_ms: read.took_ms,
+            departed: phases.clone(),
+            phases,
+        }
+    }
 }
 
 /// A member of the cluster whose certificate is to be revoked.

@@ -169,7 +169,7 @@ pub struct VersionInfo {
     /// Creation time in seconds since the Unix epoch.
     pub created_unix_s: i64,
     /// What its fn.toml says.
-    #[serde(rename = "manifest")]
+    #[serde(rename = "manifest", alias = "config")]
     pub config: FunctionConfig,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]

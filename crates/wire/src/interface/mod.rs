@@ -48,7 +48,8 @@ pub trait Endpoint: Serialize + DeserializeOwned + Send + 'static {
         let encoded = serde_urlencoded::to_string(self).unwrap_or_default();
         let pairs: Vec<(String, String)> = serde_urlencoded::from_str(&encoded).unwrap_or_default();
         let in_namespace = pairs.iter().any(|(name, _)| name == "namespace");
-        let path = Self::OPERATION.path;
+        // A peer of the release before knows only the former path.
+        let path = Self::OPERATION.former.unwrap_or(Self::OPERATION.path);
         let mut path = in_namespace
             .then(|| users::in_namespace(path))
             .flatten()
@@ -98,6 +99,9 @@ pub struct Operation {
     pub method: Method,
     /// Its path, with parameters in braces.
     pub path: &'static str,
+    /// The path that it had in the release before, if that was another. It is answered under both, and still called
+    /// under this one.
+    pub former: Option<&'static str>,
     /// Status of its successful responses.
     pub status: StatusCode,
     /// The roles that may call it.
@@ -108,19 +112,21 @@ impl Operation {
     /// The operation among `all` with this method and path template. `HEAD` is answered as `GET`.
     pub fn find<'a>(all: &'a [Self], method: &Method, path: &str) -> Option<&'a Self> {
         let method = if method == Method::HEAD { &Method::GET } else { method };
-        all.iter().find(|o| o.method == method && o.path == path)
+        all.iter()
+            .find(|o| o.method == method && (o.path == path || o.former == Some(path)))
     }
 }
 
 /// Defines the operations of an interface, and a table of them. Each is written as
-/// `[CALLERS] METHOD PATH NAME { FIELDS } (BODY) => STATUS ANSWER;`, where optional fields follow a `;`.
+/// `[CALLERS] METHOD PATH NAME { FIELDS } (BODY) => STATUS ANSWER;`, where optional fields follow a `;`. A path that was
+/// another in the release before is written `PATH | FORMER`.
 #[macro_export]
 macro_rules! endpoints {
     (
         $(#[$about:meta])* $table:ident:
         $(
             $(#[$doc:meta])*
-            [$($caller:ident)*] $method:ident $path:literal $name:ident {
+            [$($caller:ident)*] $method:ident $path:literal $(| $former:literal)? $name:ident {
                 $($(#[$field_doc:meta])* $field:ident: $type:ty),*
                 $(; $($(#[$maybe_doc:meta])* $maybe:ident: $maybe_type:ty),+)?
             } ($($body:ty)?) => $status:ident $answer:ty;
@@ -142,6 +148,7 @@ macro_rules! endpoints {
                 const OPERATION: $crate::interface::Operation = $crate::interface::Operation {
                     method: http::Method::$method,
                     path: $path,
+                    former: $crate::endpoints!(@former $($former)?),
                     status: http::StatusCode::$status,
                     callers: &[$($crate::interface::Role::$caller),*],
                 };
@@ -150,6 +157,8 @@ macro_rules! endpoints {
             }
         )+
     };
+    (@former) => { None };
+    (@former $former:literal) => { Some($former) };
     (@body) => { () };
     (@body $body:ty) => { $body };
 }

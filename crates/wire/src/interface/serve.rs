@@ -113,10 +113,12 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
         let operation = E::OPERATION;
         // Every method but CONNECT and extensions has a filter, and no operation has one of those.
         let filter = MethodFilter::try_from(operation.method.clone()).unwrap_or(MethodFilter::TRACE);
-        for path in [Some(operation.path.to_owned()), users::in_namespace(operation.path)]
-            .iter()
-            .flatten()
-        {
+        let paths = [
+            Some(operation.path.to_owned()),
+            operation.former.map(str::to_owned),
+            users::in_namespace(operation.path),
+        ];
+        for path in paths.iter().flatten() {
             self.router = self.router.route(path, handler(filter));
         }
         self.operations.push(operation);

@@ -64,56 +64,56 @@ crate::endpoints! {
         name: FunctionId
     } () => NO_CONTENT ();
 
-    /// To the target: an instance will arrive from another worker. Other arrivals are rejected.
-    [Scheduler] PUT "/arrivals/{id}/expected" ExpectTarget {
+    /// To the target: an instance will come from another worker. Others are rejected.
+    [Scheduler] PUT "/migration-targets/{id}/expected" | "/arrivals/{id}/expected" ExpectTarget {
         /// The migration.
         id: MigrationId
     } (ExpectedInstance) => NO_CONTENT ();
 
     /// To the source: prepares itself and the target. The instance continues.
-    [Scheduler] POST "/departures" PrepareSource {} (SourceOrder) => NO_CONTENT ();
+    [Scheduler] POST "/migration-sources" | "/departures" PrepareSource {} (SourceOrder) => NO_CONTENT ();
 
     /// To the source: cancels a migration before the instance has left.
-    [Scheduler] DELETE "/departures/{id}" CancelSource {
+    [Scheduler] DELETE "/migration-sources/{id}" | "/departures/{id}" CancelSource {
         /// The migration.
         id: MigrationId
     } () => NO_CONTENT ();
 
     /// To the source: performs the migration. The response comes when the copy runs.
-    [Scheduler] POST "/departures/{id}/leave" PerformMigration {
+    [Scheduler] POST "/migration-sources/{id}/perform" | "/departures/{id}/leave" PerformMigration {
         /// The migration.
         id: MigrationId
     } (migration::SettleLimit) => OK MigrationPhases;
 
     /// To the target: prepares a sandbox and the snapshot's template.
-    [Worker] POST "/arrivals" PrepareTarget {} (TargetOrder) => NO_CONTENT ();
+    [Worker] POST "/migration-targets" | "/arrivals" PrepareTarget {} (TargetOrder) => NO_CONTENT ();
 
     /// To the target: restores the processes from the bundle in the body, and holds them.
-    [Worker] POST "/arrivals/{id}/images" SendImages {
+    [Worker] POST "/migration-targets/{id}/images" | "/arrivals/{id}/images" SendImages {
         /// The migration.
         id: MigrationId
     } () => OK HeldCopy;
 
     /// To the target: lets the processes run and accept requests.
-    [Worker] POST "/arrivals/{id}/go" ResumeTarget {
+    [Worker] POST "/migration-targets/{id}/resume" | "/arrivals/{id}/go" ResumeTarget {
         /// The migration.
         id: MigrationId
     } () => OK TargetState;
 
     /// To the target: reads its state.
-    [Worker] GET "/arrivals/{id}" ReadTarget {
+    [Worker] GET "/migration-targets/{id}" | "/arrivals/{id}" ReadTarget {
         /// The migration.
         id: MigrationId
     } () => OK TargetState;
 
     /// To the target: the instance must not run; 409 `conflict` if it does.
-    [Worker] DELETE "/arrivals/{id}" CancelTarget {
+    [Worker] DELETE "/migration-targets/{id}" | "/arrivals/{id}" CancelTarget {
         /// The migration.
         id: MigrationId
     } () => NO_CONTENT ();
 
     /// To the source: reads written pages in order, as page blocks.
-    [Worker] GET "/departures/{id}/pages" ReadPages {
+    [Worker] GET "/migration-sources/{id}/pages" | "/departures/{id}/pages" ReadPages {
         /// The migration.
         id: MigrationId,
         /// Number of the page after the last.
@@ -123,7 +123,7 @@ crate::endpoints! {
     } () => OK ();
 
     /// To the source: reads the block with this page, for a page fault.
-    [Worker] GET "/departures/{id}/pages/{number}" ReadPage {
+    [Worker] GET "/migration-sources/{id}/pages/{number}" | "/departures/{id}/pages/{number}" ReadPage {
         /// The migration.
         id: MigrationId,
         /// Number of the page.
@@ -131,7 +131,7 @@ crate::endpoints! {
     } () => OK ();
 
     /// To the source: every page has arrived, so it releases the rest.
-    [Worker] POST "/departures/{id}/done" EndSource {
+    [Worker] POST "/migration-sources/{id}/done" | "/departures/{id}/done" EndSource {
         /// The migration.
         id: MigrationId
     } () => NO_CONTENT ();

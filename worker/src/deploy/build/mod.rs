@@ -243,12 +243,12 @@ pub enum BuildError {
 impl BuildError {
     /// Returns the error code for the user.
     pub fn code(&self) -> ErrorCode {
-        use ErrorCode::{BuildFailed, Internal, InvalidManifest, TooLarge};
+        use ErrorCode::{BuildFailed, Internal, InvalidConfig, TooLarge};
         match self {
             Self::Unpack(UnpackError::TooLarge { .. } | UnpackError::TooMany { .. })
             | Self::Image(ImageError::TooLarge { .. } | ImageError::TooMany { .. }) => TooLarge,
             Self::Unpack(UnpackError::Write(..)) | Self::Image(ImageError::Write(..)) | Self::Confined(_) => Internal,
-            Self::Unpack(_) | Self::Image(_) | Self::Entry(_) => InvalidManifest,
+            Self::Unpack(_) | Self::Image(_) | Self::Entry(_) => InvalidConfig,
             Self::Python(PythonError::Installer(e)) | Self::Node(NodeError::Installer(e)) => match e {
                 InstallerError::TimedOut { .. }
                 | InstallerError::TooLarge { .. }
@@ -258,7 +258,7 @@ impl BuildError {
             },
             Self::Python(PythonError::Root(RootError::Network(_)))
             | Self::Node(NodeError::Root(RootError::Network(_))) => Internal,
-            Self::Node(NodeError::Control { .. }) => InvalidManifest,
+            Self::Node(NodeError::Control { .. }) => InvalidConfig,
             Self::Python(PythonError::Disk { .. }) | Self::Node(NodeError::Disk { .. }) => Internal,
             Self::Pack(PackError::Read(..) | PackError::Write(..)) => Internal,
             // If the worker's disk is full, it is not the function's fault.

@@ -304,7 +304,7 @@ async fn a_missing_entry_is_told_with_its_fix() {
     ];
     for (config, tar, words) in cases {
         let error = shop.build(&config, tar).await.unwrap_err();
-        assert_eq!(error.code(), ErrorCode::InvalidManifest, "{error}");
+        assert_eq!(error.code(), ErrorCode::InvalidConfig, "{error}");
         assert!(words.iter().all(|w| error.to_string().contains(w)), "{error}");
     }
 }
@@ -388,7 +388,7 @@ async fn a_command_may_be_a_program_of_a_python_package() {
     }
     for program in ["uvicorn", ".rekindle/python/bin/uvicorn", "node"] {
         let error = shop.build(&command(program), folder()).await.unwrap_err();
-        assert_eq!(error.code(), ErrorCode::InvalidManifest, "{error}");
+        assert_eq!(error.code(), ErrorCode::InvalidConfig, "{error}");
         let told = error.to_string();
         assert!(
             told.contains(&format!("command starts {program}")) && told.contains("packages bring demo;"),

@@ -37,7 +37,7 @@ described! {
     takes "application/gzip" String "the folder"
     or OK VersionInfo "with `if_changed`: nothing has changed, and this is the newest version, which serves now"
     fails
-        InvalidManifest "with the line and the fix",
+        InvalidConfig "with the line and the fix",
         BadRequest "a parameter cannot be read, or is out of its range",
         Conflict "a version of the function is being prepared",
         TooLarge,

@@ -9,7 +9,7 @@ async fn a_hostile_folder_and_a_bomb_have_codes_of_their_own() {
         .build(PYTHON, Tar::default().file("../evil", ""))
         .await
         .unwrap_err();
-    assert_eq!(error.code(), ErrorCode::InvalidManifest);
+    assert_eq!(error.code(), ErrorCode::InvalidConfig);
     let tar = (0..100_001).fold(Tar::default(), |t, i| t.file(&format!("{i}"), ""));
     assert_eq!(shop.build(PYTHON, tar).await.unwrap_err().code(), ErrorCode::TooLarge);
 }

@@ -57,7 +57,7 @@ async fn a_package_from_the_registry_is_installed() {
         .unwrap();
     let tar = Tar::default().file("requirements.txt", "six==1.16.0\n");
     let error = shop.build(PYTHON, tar).await.unwrap_err();
-    assert_eq!(error.code(), ErrorCode::InvalidManifest);
+    assert_eq!(error.code(), ErrorCode::InvalidConfig);
 }
 
 #[tokio::test]
@@ -232,7 +232,7 @@ async fn settings_of_npm_with_control_characters_are_refused() {
             .file("package.json", package)
             .file(".npmrc", npmrc);
         let error = shop.build(NODE, tar).await.unwrap_err();
-        assert_eq!(error.code(), ErrorCode::InvalidManifest, "{error}");
+        assert_eq!(error.code(), ErrorCode::InvalidConfig, "{error}");
         assert!(
             error.to_string().contains(named) && !error.to_string().contains('\u{1b}'),
             "{error}"
