@@ -118,8 +118,8 @@ impl Operation {
 }
 
 /// Defines the operations of an interface, and a table of them. Each is written as
-/// `[CALLERS] METHOD PATH NAME { FIELDS } (BODY) => STATUS ANSWER;`, where optional fields follow a `;`. A path that was
-/// another in the release before is written `PATH | FORMER`.
+/// `[CALLERS] METHOD PATH NAME { FIELDS } (BODY) => STATUS ANSWER;`, where optional fields follow a `;`. A path that
+/// was another in the release before is written `PATH | FORMER`.
 #[macro_export]
 macro_rules! endpoints {
     (
