@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use futures::future::BoxFuture;
 use rekindle_snapshotter::Owner;
-use rekindle_snapshotter::collect::{Found, Of, Rule, Seen, Wanted};
+use rekindle_snapshotter::collect::{FoundSnapshot, NeedsCache, RequiredObjects, Rule, SnapshotOwner};
 use rekindle_wire::api::{Collected, Swept};
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::{FunctionId, VersionNumber};
@@ -94,7 +94,7 @@ pub(crate) async fn collect(
 
 async fn all(
     scheduler: &Scheduler,
-    seen: &mut Seen,
+    seen: &mut NeedsCache,
     dry_run: bool,
     take_over: bool,
 ) -> Result<Collected, CollectionError> {
@@ -177,9 +177,12 @@ struct Known {
 }
 
 impl Rule for Known {
-    fn wanted<'a>(&'a self, found: &'a [Found]) -> BoxFuture<'a, Result<Wanted, Box<dyn Error + Send + Sync>>> {
+    fn wanted<'a>(
+        &'a self,
+        found: &'a [FoundSnapshot],
+    ) -> BoxFuture<'a, Result<RequiredObjects, Box<dyn Error + Send + Sync>>> {
         Box::pin(async move {
-            let mut wanted = Wanted::default();
+            let mut wanted = RequiredObjects::default();
             let (mut under_way, mut functions) = (HashSet::new(), HashSet::new());
             for kept in self.store.kept().await? {
                 functions.insert(kept.function.clone());
@@ -200,12 +203,12 @@ impl Rule for Known {
                 .extend(self.store.replaced().await?.into_iter().map(|(id, _)| id));
             let kept = found.iter().filter(|snapshot| match &snapshot.of {
                 // Its deploy may be about to record it.
-                Some(Of::Version(function, version)) => under_way.contains(&(function.clone(), *version)),
+                Some(SnapshotOwner::Version(function, version)) => under_way.contains(&(function.clone(), *version)),
                 // Versions that begin as it need only its chunks, which they protect themselves.
-                Some(Of::Runtime(function)) => {
+                Some(SnapshotOwner::Runtime(function)) => {
                     snapshot.is_named && function.as_ref().is_none_or(|f| functions.contains(f))
                 }
-                Some(Of::Import) => true,
+                Some(SnapshotOwner::Import) => true,
                 None => false,
             });
             wanted.snapshots.extend(kept.map(|snapshot| snapshot.id.clone()));
@@ -214,7 +217,7 @@ impl Rule for Known {
     }
 }
 
-fn want(wanted: &mut Wanted, spec: VersionSpec) -> Result<(), Box<dyn Error + Send + Sync>> {
+fn want(wanted: &mut RequiredObjects, spec: VersionSpec) -> Result<(), Box<dyn Error + Send + Sync>> {
     wanted.snapshots.extend(spec.snapshot);
     for layer in [spec.rootfs, spec.layer] {
         wanted.layers.insert(layer.digest.parse()?);

@@ -66,6 +66,6 @@ pub use collection::collector::Collecting;
 pub use config::Config;
 pub use master_key::{MasterKeyError, unwrapped_master_key};
 pub use objects::{ObjectError, ObjectStore};
-pub use rekindle_snapshotter::collect::{Rule, Seen};
+pub use rekindle_snapshotter::collect::{NeedsCache, Rule};
 pub use server::{ServeError, serve};
 pub use store::{CopyError, Database, check_database, copy_database};

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use rekindle_snapshotter::collect::{Rule, Seen, forget};
+use rekindle_snapshotter::collect::{NeedsCache, Rule, forget};
 use rekindle_snapshotter::seal::opening;
 use rekindle_snapshotter::{Keyring, Outcome, Owner, Store, StoreError, StoreObserver, keys};
 use rekindle_wire::api::Collected;
@@ -61,7 +61,7 @@ pub trait ObjectStore: Send + Sync + 'static {
     /// Removes the snapshots, chunks and layers that `rule` does not keep; with `dry_run`, only counts them.
     fn collect<'a>(
         &'a self,
-        seen: &'a mut Seen,
+        seen: &'a mut NeedsCache,
         rule: &'a dyn Rule,
         dry_run: bool,
     ) -> BoxFuture<'a, Result<Collected, ObjectError>>;
@@ -138,7 +138,7 @@ impl ObjectStore for Store {
 
     fn collect<'a>(
         &'a self,
-        seen: &'a mut Seen,
+        seen: &'a mut NeedsCache,
         rule: &'a dyn Rule,
         dry_run: bool,
     ) -> BoxFuture<'a, Result<Collected, ObjectError>> {

@@ -20,7 +20,6 @@ pub mod codec;
 pub mod collect;
 pub mod delete;
 pub mod digest;
-mod flights;
 #[doc(hidden)]
 pub mod fuzz;
 mod hash_tree;
@@ -32,6 +31,7 @@ pub mod manifest;
 pub mod pagemap;
 pub mod region_index;
 pub mod seal;
+mod single_flight;
 pub mod snapshot;
 #[cfg(test)]
 mod testing;
@@ -54,5 +54,5 @@ pub use rekindle_store::{Outcome, Store, StoreError, StoreEvent, StoreObserver};
 pub use seal::{KeyId, Keyring, SealingKey};
 pub use snapshot::{OpenError, Process, Snapshot, manifest_digest};
 pub use working_set::{
-    Recording, Touched, UncheckedWorkingSet, WorkingSetPack, WorkingSetPage, load_working_set, store_working_set,
+    Recording, TouchedPage, UncheckedWorkingSet, WorkingSetPack, WorkingSetPage, load_working_set, store_working_set,
 };

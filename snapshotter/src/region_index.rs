@@ -39,8 +39,8 @@ pub struct RegionIndex {
 
 #[derive(Debug, Default)]
 struct State {
-    regions: HashMap<Digest, Known>,
-    /// Chunks by number, as `Known` refers to them.
+    regions: HashMap<Digest, RegionLocation>,
+    /// Chunks by number, as `RegionLocation` refers to them.
     chunks: HashMap<u32, ChunkRef>,
     numbers: HashMap<ChunkRef, u32>,
     /// The number of the next chunk.
@@ -48,7 +48,7 @@ struct State {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Known {
+struct RegionLocation {
     chunk: u32,
     offset: u32,
     len: u32,
@@ -123,7 +123,7 @@ impl RegionIndex {
                 return;
             }
             let chunk = state.number(payload.chunk);
-            let known = Known {
+            let known = RegionLocation {
                 chunk,
                 offset: payload.offset,
                 len: payload.len,
@@ -152,7 +152,7 @@ impl RegionIndex {
         &self,
         store: &Store,
         publication: &Publication,
-        presence: &Presence,
+        presence: &ChunkPresence,
         hashes: impl Iterator<Item = Digest>,
     ) -> Result<HashMap<Digest, Payload>, PublicationError> {
         let mut found: HashMap<Digest, Payload> = {
@@ -188,11 +188,11 @@ impl RegionIndex {
 
 /// Chunks that one publish has seen in the store. Each is looked up once, however many batches of memory refer to it.
 #[derive(Debug, Default)]
-pub(crate) struct Presence {
+pub(crate) struct ChunkPresence {
     chunks: Mutex<HashMap<ChunkRef, Arc<OnceCell<bool>>>>,
 }
 
-impl Presence {
+impl ChunkPresence {
     async fn of(&self, store: &Store, chunk: ChunkRef) -> Result<bool, StoreError> {
         let seen = Arc::clone(self.chunks.lock().entry(chunk).or_default());
         let looked = seen.get_or_try_init(|| Box::pin(async {

@@ -70,9 +70,9 @@ while True:
 "#;
 
 /// A program of two processes, killed on drop.
-struct Running(Child);
+struct RunningProgram(Child);
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         // The child shares its parent's process group, which is the parent's own because of setsid.
         let group = nix::unistd::Pid::from_raw(i32::try_from(self.0.id()).unwrap());
@@ -97,7 +97,7 @@ pub(crate) fn criu_dump(dir: &Path) -> Option<()> {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let program = Running(program);
+    let program = RunningProgram(program);
     let until = Instant::now() + Duration::from_secs(20);
     while !(work.path().join("ready.parent").exists() && work.path().join("ready.child").exists()) {
         assert!(Instant::now() < until, "the program did not start");

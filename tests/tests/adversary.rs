@@ -12,7 +12,7 @@ use rekindle_e2e::differ::{Bounds, Picture, beyond};
 use rekindle_e2e::platform::Options;
 use rekindle_e2e::{Platform, host, shared, skip, until};
 use rekindle_wire::api::InstanceState;
-use rekindle_worker::idle::zram::{self, Places};
+use rekindle_worker::idle::zram::{self, ZramPaths};
 
 const ROUNDS: u64 = 6;
 const COPIES: usize = 2;
@@ -33,7 +33,7 @@ fn whatever_a_function_does_while_it_is_checkpointed_no_copy_has_more_than_it_ma
 
 #[test]
 fn whatever_a_copy_does_while_it_is_evicted_parked_and_goes_on_it_has_no_more_than_it_may() {
-    if !zram::is_there(&Places::default()) {
+    if !zram::is_there(&ZramPaths::default()) {
         skip("this kernel has no zram, so nothing that was written can go");
         return;
     }

@@ -12,7 +12,7 @@ use rekindle_e2e::leftovers::group_name;
 use rekindle_e2e::platform::Options;
 use rekindle_e2e::{Folder, Platform, Reply, skip, until};
 use rekindle_wire::api::{InstanceInfo, InstanceState};
-use rekindle_worker::idle::zram::{self, Device, Owner, Places};
+use rekindle_worker::idle::zram::{self, ZramDevice, ZramOwner, ZramPaths};
 
 /// For what goes at a twentieth of a processor, on a machine that is busy with other tests.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -57,13 +57,13 @@ fn filled(platform: &Platform, function: &str, answer: &Reply) -> u64 {
 }
 
 /// Devices of this platform that are swapped on.
-fn swaps(owner: Owner) -> Vec<PathBuf> {
+fn swaps(owner: ZramOwner) -> Vec<PathBuf> {
     let on = fs::read_to_string("/proc/swaps").unwrap();
     // By its name: the mount namespace that it was swapped on in may be gone, and its path with it.
     let name = |line: &str| Some(Path::new(line.split_whitespace().next()?).file_name()?.to_owned());
     let is_on = |node: &PathBuf| on.lines().any(|l| name(l).as_deref() == node.file_name());
-    let devices = zram::devices(&Places::default(), owner);
-    devices.iter().map(Device::node).filter(is_on).collect()
+    let devices = zram::devices(&ZramPaths::default(), owner);
+    devices.iter().map(ZramDevice::node).filter(is_on).collect()
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn clean_memory_goes_from_the_template_and_comes_back_from_the_chunks() {
 
 #[test]
 fn what_is_not_touched_goes_and_comes_back_as_it_was() {
-    if !zram::is_there(&Places::default()) {
+    if !zram::is_there(&ZramPaths::default()) {
         skip("this kernel has no zram, so nothing that was written can go");
         return;
     }
@@ -113,7 +113,7 @@ fn what_is_not_touched_goes_and_comes_back_as_it_was() {
             .to_vec(),
         ..Options::default()
     });
-    let owner = Owner::of(&group_name(&platform.directory("run")));
+    let owner = ZramOwner::of(&group_name(&platform.directory("run")));
     if platform.worker_metric("rekindle_idle_swap{kind=\"own_zram\"}") < 1.0 {
         skip("this host has a swap of its own, which the platform does not add to");
         return;
@@ -176,5 +176,5 @@ fn what_is_not_touched_goes_and_comes_back_as_it_was() {
     assert!(platform.log().contains("removed the swap that a killed worker left"));
     assert_eq!(swaps(owner).len(), 1);
     platform.stop();
-    assert_eq!(zram::devices(&Places::default(), owner).len(), 0);
+    assert_eq!(zram::devices(&ZramPaths::default(), owner).len(), 0);
 }

@@ -11,7 +11,7 @@ use rekindle_e2e::cluster::{Role, Size};
 use rekindle_e2e::s3::ObjectStore;
 use rekindle_e2e::{Cluster, Folder, Reply, SetOnDrop, hub, skip, until};
 use rekindle_wire::api::InstanceState;
-use rekindle_worker::idle::zram::{self, Places};
+use rekindle_worker::idle::zram::{self, ZramPaths};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -175,7 +175,7 @@ fn an_instance_that_looks_at_itself_and_closes_no_connection_moves_and_is_not_wa
 #[test]
 fn an_instance_whose_memory_is_evicted_moves_with_it() {
     hub::enter();
-    if !zram::is_there(&Places::default()) {
+    if !zram::is_there(&ZramPaths::default()) {
         skip("this kernel has no zram, so nothing that was written can go");
         return;
     }

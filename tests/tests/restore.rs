@@ -17,7 +17,7 @@ use rekindle_e2e::restorer::{by_program, programs_restore};
 use rekindle_e2e::s3::ObjectStore;
 use rekindle_e2e::{Folder, Platform, RUNTIME, Reply, shared, until};
 use rekindle_snapshotter::{
-    ChunkCache, Digest, Manifest, PageIndex, RegionReader, Snapshot, Touched, WorkingSetPack, load_working_set,
+    ChunkCache, Digest, Manifest, PageIndex, RegionReader, Snapshot, TouchedPage, WorkingSetPack, load_working_set,
     store_working_set,
 };
 
@@ -492,7 +492,7 @@ fn the_working_set_is_recorded_and_later_restores_still_have_all_memory() {
         .flat_map(|p| p.page_map.regions().iter().map(|r| (p.pid, r.first)));
     let elsewhere = { regions }.find(|page| !known.contains(page)).unwrap();
     let theirs: Vec<_> = [elsewhere].into_iter().chain(pages(&of_one)).collect();
-    let theirs = theirs.into_iter().map(|(pid, page)| Touched {
+    let theirs = theirs.into_iter().map(|(pid, page)| TouchedPage {
         pid,
         page,
         written: false,

@@ -21,13 +21,13 @@ use std::time::{Duration, Instant};
 
 use rekindle_criu::StageError;
 use rekindle_init::protocol::Clocks;
-use rekindle_pager::{AheadPage, Given, Pager, PagerError, Prepared};
+use rekindle_pager::{AheadPage, Pager, PagerError, PreparedMemory, StoppedProcess};
 use rekindle_telemetry::record_past;
 use tokio::sync::oneshot;
 use tokio::task::JoinError;
 use tracing::Span;
 
-use crate::host::sandbox::{FilesSignal, Filling, Hollow, HollowError, Ordered, Sandbox, SandboxError};
+use crate::host::sandbox::{FilesSignal, Hollow, HollowError, OrderedHollow, RunningHollow, Sandbox, SandboxError};
 use crate::snapshots::{OpenSnapshot, RestoreProgram};
 
 /// How long the pager may take to register the memory and map the working set.
@@ -106,7 +106,7 @@ pub(crate) type PagesAhead = Box<dyn FnOnce() -> Arc<[AheadPage]> + Send>;
 pub(crate) type LastWork = Box<dyn FnOnce(HashMap<u32, i32>) -> Result<(), StageError> + Send>;
 
 /// A restore by a program.
-pub(crate) struct Run {
+pub(crate) struct ProgramRun {
     pub(crate) sandbox: Arc<Sandbox>,
     /// The function's ends of its outputs.
     pub(crate) outputs: [OwnedFd; 2],
@@ -125,9 +125,9 @@ pub(crate) struct Run {
 }
 
 /// Tells when the sandbox has the private files of the copy.
-struct FilesThere(Option<oneshot::Receiver<()>>);
+struct FilesReady(Option<oneshot::Receiver<()>>);
 
-impl FilesThere {
+impl FilesReady {
     /// Waits for them, on a thread that may block. Once they are there it returns at once.
     fn wait(&mut self) -> Result<(), RunError> {
         match self.0.take() {
@@ -137,7 +137,7 @@ impl FilesThere {
     }
 }
 
-impl Run {
+impl ProgramRun {
     /// Runs the program until the processes run. Returns the pager that serves their memory.
     ///
     /// # Errors
@@ -151,7 +151,7 @@ impl Run {
         let span = Span::current();
         let filling = tokio::task::spawn_blocking(move || {
             let _in = span.enter();
-            let mut files = FilesThere(Some(may_follow));
+            let mut files = FilesReady(Some(may_follow));
             // The first of several waits for its files before it makes the others. That may take longer than a message
             // of it is waited for.
             if self.program.pids().len() > 1 {
@@ -176,7 +176,7 @@ impl Run {
         furnished.and(filled)
     }
 
-    fn order(&self, hollow: Hollow) -> Result<(Ordered, FilesSignal), RunError> {
+    fn order(&self, hollow: Hollow) -> Result<(OrderedHollow, FilesSignal), RunError> {
         let order = self.program.order().ok_or(RunError::Address)?;
         let own = self.program.files().into_iter().chain(&self.outputs);
         let templates = self.snapshot.iter().flat_map(|snapshot| snapshot.template.files());
@@ -184,12 +184,17 @@ impl Run {
         Ok(hollow.order(order, &descriptors)?)
     }
 
-    fn fill(self, mut filling: Filling, memory: Vec<Given>, mut files: FilesThere) -> Result<Pager, RunError> {
+    fn fill(
+        self,
+        mut filling: RunningHollow,
+        memory: Vec<StoppedProcess>,
+        mut files: FilesReady,
+    ) -> Result<Pager, RunError> {
         let registering = Instant::now();
         let ahead = (self.ahead)();
         let asked = ahead.len();
         let preparing = self.pager.prepare(memory, ahead)?;
-        let Prepared { filled, took } = preparing.done(PREPARE_LIMIT)?;
+        let PreparedMemory { filled, took } = preparing.done(PREPARE_LIMIT)?;
         let pages = ("rekindle.pages", asked as u64);
         record_past(&Span::current(), "working set", took.0, took.1, &[pages]);
         tracing::debug!(asked, mapped = filled, us = took.1.as_micros(), "working set mapped");

@@ -34,7 +34,7 @@ use crate::idle::{Evictor, IdleMemory};
 use crate::instance::boot::Booter;
 use crate::instance::boot_pauses::BootPauses;
 use crate::instance::checkpoint::Checkpointer;
-use crate::instance::damage::Damage;
+use crate::instance::damage::DamageExaminer;
 use crate::instance::invoke::Invoker;
 use crate::instance::isolate::Isolator;
 use crate::instance::restore::SnapshotRestorer;
@@ -45,7 +45,7 @@ use crate::layers::Layers;
 use crate::logs::{LogLimits, Logs};
 use crate::metrics::Metrics;
 use crate::migration::{MigrationSources, MigrationTargets, Peers, TargetHost};
-use crate::reporting::heartbeat::{About, Reporter};
+use crate::reporting::heartbeat::{Reporter, WorkerDescription};
 use crate::reporting::levels::Levels;
 use crate::reporting::membership::Membership;
 use crate::reporting::restorable::RestorableReport;
@@ -196,7 +196,7 @@ pub(crate) async fn start(mut config: WorkerConfig, scheduler: Transport) -> Res
 
     let instances = Arc::new(Instances::default());
     let refusals = Arc::new(Refusals::default());
-    let damage = Arc::new(Damage::new(
+    let damage = Arc::new(DamageExaminer::new(
         config.store.clone(),
         reader,
         Arc::clone(&index),
@@ -372,7 +372,7 @@ pub(crate) async fn start(mut config: WorkerConfig, scheduler: Transport) -> Res
             cache_dir: config.cache_dir,
             metrics: Arc::clone(&metrics),
         },
-        about: About {
+        about: WorkerDescription {
             worker: config.id,
             incarnation,
             address: config.advertise.clone(),

@@ -8,7 +8,7 @@ use axum::body::Bytes;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use rekindle_gateway::KeyHash;
-use rekindle_scheduler::{Collecting, ObjectError, ObjectStore, Rule, Seen};
+use rekindle_scheduler::{Collecting, NeedsCache, ObjectError, ObjectStore, Rule};
 use rekindle_wire::api::{Collected, FunctionDetail, Status, VersionInfo, VersionState};
 use rekindle_wire::{ApiError, FunctionId, SnapshotId, VersionNumber};
 use tokio::net::TcpListener;
@@ -84,7 +84,7 @@ impl ObjectStore for Objects {
 
     fn collect<'a>(
         &'a self,
-        _: &'a mut Seen,
+        _: &'a mut NeedsCache,
         _: &'a dyn Rule,
         dry_run: bool,
     ) -> BoxFuture<'a, Result<Collected, ObjectError>> {

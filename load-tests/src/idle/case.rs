@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use rekindle_pager::PAGE;
-use rekindle_worker::idle::damon::{self, Watch};
+use rekindle_worker::idle::damon::{self, DamonMonitor};
 use rekindle_worker::idle::kernel;
-use rekindle_worker::idle::policy::{Ledger, Use};
+use rekindle_worker::idle::policy::{Ledger, ProcessActivity};
 use rekindle_worker::idle::throttle::Throttle;
 use rekindle_worker::idle::visit::visit;
 
@@ -150,7 +150,7 @@ fn evict(pid: i32, share: f64, after: Duration, watched: bool, ended: &AtomicBoo
     // Without it nothing is evicted, and the figures show that.
     let Ok(host) = kernel::probe() else { return sum };
     let mut watch = watched
-        .then(|| Watch::open(Path::new(damon::ADMIN), after).ok())
+        .then(|| DamonMonitor::open(Path::new(damon::ADMIN), after).ok())
         .flatten();
     while goes_on(0) {
         thread::sleep(after / 4);
@@ -160,7 +160,7 @@ fn evict(pid: i32, share: f64, after: Duration, watched: bool, ended: &AtomicBoo
             thread::sleep(rest);
         };
         let untouched = watch.as_mut().and_then(|w| w.untouched(pid));
-        let chosen = (Use::Warm, untouched.as_deref());
+        let chosen = (ProcessActivity::Warm, untouched.as_deref());
         // It has ended meanwhile.
         let _ = visit(&host, pid, &mut ledger, chosen, begun.elapsed(), goes_on, account);
         if let Some(watch) = &mut watch {

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use rekindle_worker::idle::canary::Canary;
-use rekindle_worker::idle::zram::{self, Device, Owner, Places};
+use rekindle_worker::idle::zram::{self, ZramDevice, ZramOwner, ZramPaths};
 
 use crate::pager::kinds::{Workload, name};
 use crate::record::{Plot, PlotKind, Record, Row};
@@ -67,7 +67,7 @@ const BACK: &str = "restored";
 const TOOK: &str = "took";
 
 /// Swap that exists as long as this value.
-struct Swap(Device);
+struct Swap(ZramDevice);
 
 impl Drop for Swap {
     fn drop(&mut self) {
@@ -79,14 +79,14 @@ impl Drop for Swap {
 
 /// Measures.
 pub(crate) fn run(args: &IdleArgs) -> Result<Record> {
-    let (places, owner) = (Places::default(), Owner::of(OWNER));
+    let (places, owner) = (ZramPaths::default(), ZramOwner::of(OWNER));
     zram::sweep(&places, owner)?;
     let others = fs::read_to_string("/proc/swaps").context("no /proc/swaps")?;
     ensure!(
         others.lines().count() == 1,
         "there is a swap already, which would take part of it: swap it off"
     );
-    let swap = Swap(Device::make(&places, owner, args.pages * rekindle_pager::PAGE * 2)?);
+    let swap = Swap(ZramDevice::make(&places, owner, args.pages * rekindle_pager::PAGE * 2)?);
     let canary = Canary::new()?;
     let mut record = Record::begin("idle");
     record.fact(

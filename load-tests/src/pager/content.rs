@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context as _, Result};
 use memmap2::{MmapOptions, MmapRaw};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use rekindle_pager::{Held, PAGE, PageRef, PageSource, Pin, SourceError};
+use rekindle_pager::{PAGE, PageLookup, PageRef, PageSource, Pin, SourceError};
 use rekindle_snapshotter::Digest;
 use rekindle_snapshotter::codec::{self, Encoded, Encoding};
 
@@ -138,12 +138,12 @@ impl Content {
 }
 
 impl PageSource for Content {
-    fn held<'a>(&'a self, page: PageRef, _: &'a Pin) -> Held<'a> {
+    fn held<'a>(&'a self, page: PageRef, _: &'a Pin) -> PageLookup<'a> {
         let Some(index) = page.page.checked_sub(FIRST.page).filter(|i| *i < self.pages) else {
-            return Held::Zero;
+            return PageLookup::Zero;
         };
         if !self.ready[(index / REGION) as usize].load(Ordering::Acquire) {
-            return Held::Absent;
+            return PageLookup::Absent;
         }
         let left = (REGION - index % REGION) as usize;
         // SAFETY: inside the mapping, and written before its mark was set.
@@ -152,8 +152,8 @@ impl PageSource for Content {
             std::slice::from_raw_parts(start, left * PAGE as usize)
         };
         match self.backing {
-            Backing::Copy => Held::Bytes(bytes),
-            _ => Held::Mapped(bytes),
+            Backing::Copy => PageLookup::Bytes(bytes),
+            _ => PageLookup::Mapped(bytes),
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use rekindle_worker::host::sandbox::maker::{Empty, SandboxMaker};
+use rekindle_worker::host::sandbox::maker::{EmptySandbox, SandboxMaker};
 use rekindle_worker::host::sandbox::pool::SandboxPool;
 
 use super::making::{Clock, LIMITS, Place};
@@ -103,7 +103,7 @@ async fn once(place: &Place, pool: &SandboxPool) -> Result<[(&'static str, f64);
     let furnish = clock.lap();
     let ending = Arc::clone(&empty.sandbox);
     tokio::task::spawn_blocking(move || ending.end()).await?;
-    let Empty {
+    let EmptySandbox {
         sandbox, cgroup, criu, ..
     } = empty;
     // As the worker releases them: the group last, to be cleaned and reused.

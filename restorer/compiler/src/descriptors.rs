@@ -10,7 +10,7 @@ use crate::builder::Builder;
 use crate::flags::{ACCESS, ASYNC, LARGE_FILE, PLAIN, WRITE_ONLY, is_owned_by_nobody, made_with};
 use crate::task::left;
 use crate::unix::UnixSockets;
-use crate::{Plan, Refusal, Source, memory_files, opening, sockets};
+use crate::{CompilerInput, Refusal, RestorePlan, memory_files, opening, sockets};
 
 /// The descriptors of a process, by number.
 type Descriptors = BTreeMap<u32, Descriptor>;
@@ -54,8 +54,8 @@ impl Tables {
 }
 
 /// Makes all files of several processes, in the first, before it has children.
-pub(crate) fn make_shared(b: &mut Builder, source: Source<'_>, plan: &Plan) -> Result<(), Refusal> {
-    let mut maker = Maker::new(b, source, plan, plan.tables.shared.clone());
+pub(crate) fn make_shared(b: &mut Builder, source: CompilerInput<'_>, plan: &RestorePlan) -> Result<(), Refusal> {
+    let mut maker = DescriptorCompiler::new(b, source, plan, plan.tables.shared.clone());
     maker.unix.reconnect(maker.b)?;
     let shared = plan.tables.shared.values();
     shared
@@ -98,13 +98,18 @@ pub(crate) fn take_shared(
 }
 
 /// Makes the descriptors of a single process.
-pub(crate) fn make_own(b: &mut Builder, source: Source<'_>, process: &Process, plan: &Plan) -> Result<(), Refusal> {
+pub(crate) fn make_own(
+    b: &mut Builder,
+    source: CompilerInput<'_>,
+    process: &Process,
+    plan: &RestorePlan,
+) -> Result<(), Refusal> {
     // By file: the first descriptor of it, which the others are copies of.
     let mut first: BTreeMap<u32, Descriptor> = BTreeMap::new();
     for descriptor in process.descriptors.values() {
         first.entry(descriptor.id).or_insert_with(|| descriptor.clone());
     }
-    let mut maker = Maker::new(b, source, plan, first);
+    let mut maker = DescriptorCompiler::new(b, source, plan, first);
     maker.unix.reconnect(maker.b)?;
     let mut copies = Vec::new();
     for descriptor in process.descriptors.values() {
@@ -213,10 +218,10 @@ pub(crate) fn directories(b: &mut Builder, images: &Verified, process: &Process)
 }
 
 /// Makes files at their numbers.
-struct Maker<'a> {
+struct DescriptorCompiler<'a> {
     b: &'a mut Builder,
-    source: Source<'a>,
-    plan: &'a Plan,
+    source: CompilerInput<'a>,
+    plan: &'a RestorePlan,
     /// The descriptor that each file is made as.
     of: BTreeMap<u32, Descriptor>,
     /// Files that are made.
@@ -224,8 +229,13 @@ struct Maker<'a> {
     unix: UnixSockets<'a>,
 }
 
-impl<'a> Maker<'a> {
-    fn new(b: &'a mut Builder, source: Source<'a>, plan: &'a Plan, of: BTreeMap<u32, Descriptor>) -> Self {
+impl<'a> DescriptorCompiler<'a> {
+    fn new(
+        b: &'a mut Builder,
+        source: CompilerInput<'a>,
+        plan: &'a RestorePlan,
+        of: BTreeMap<u32, Descriptor>,
+    ) -> Self {
         Self {
             b,
             source,

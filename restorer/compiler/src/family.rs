@@ -60,11 +60,11 @@ pub(crate) fn compile(b: &mut Builder, processes: &[Process], number: usize) -> 
     if adopts(&processes[number]) {
         b.op(Code::Control, CHILD_SUBREAPER, [1]);
     }
-    let mut orphans = BTreeMap::<Through, Vec<u32>>::new();
+    let mut orphans = BTreeMap::<IntermediateProcess, Vec<u32>>::new();
     for child in 1..processes.len() {
         match maker(processes, child).filter(|made| made.by == number) {
-            Some(Maker { through: None, .. }) => b.op(Code::Child, child as u32, []),
-            Some(Maker {
+            Some(ProcessMaker { through: None, .. }) => b.op(Code::Child, child as u32, []),
+            Some(ProcessMaker {
                 through: Some(through), ..
             }) => orphans.entry(through).or_default().push(child as u32),
             None => {}
@@ -87,31 +87,31 @@ fn adopts(process: &Process) -> bool {
 
 /// A process that makes others and ends, so that they are adopted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Through {
+struct IntermediateProcess {
     pid: u32,
     /// As in [`leads`].
     leads: u32,
 }
 
 /// How a process is made.
-struct Maker {
+struct ProcessMaker {
     /// The process that does it, by number.
     by: usize,
     /// The process between both.
-    through: Option<Through>,
+    through: Option<IntermediateProcess>,
 }
 
 /// Says how a process is made: by its parent, through a leader that is gone, or by the living leader of its session.
-fn maker(processes: &[Process], number: usize) -> Option<Maker> {
+fn maker(processes: &[Process], number: usize) -> Option<ProcessMaker> {
     let tree = &processes[number].tree;
     let by = processes[..number].iter().position(|p| p.tree.pid == tree.ppid)?;
     let parent = &processes[by];
     Some(match gone_leader(processes, tree, &parent.tree) {
-        Some(through) => Maker {
+        Some(through) => ProcessMaker {
             by,
             through: Some(through),
         },
-        None => living_leader(processes, tree, parent).unwrap_or(Maker { by, through: None }),
+        None => living_leader(processes, tree, parent).unwrap_or(ProcessMaker { by, through: None }),
     })
 }
 
@@ -133,8 +133,8 @@ fn is_gone(processes: &[Process], id: u32) -> bool {
 }
 
 /// The leader of a process's session or group, if it is gone, and the session or group is not that of `parent`.
-fn gone_leader(processes: &[Process], tree: &TreeEntry, parent: &TreeEntry) -> Option<Through> {
-    let of = |pid, leads| Some(Through { pid, leads });
+fn gone_leader(processes: &[Process], tree: &TreeEntry, parent: &TreeEntry) -> Option<IntermediateProcess> {
+    let of = |pid, leads| Some(IntermediateProcess { pid, leads });
     let in_own_group = tree.pgid == tree.pid;
     let is_gone = |id| is_gone(processes, id);
     match (tree.sid, tree.pgid) {
@@ -146,7 +146,7 @@ fn gone_leader(processes: &[Process], tree: &TreeEntry, parent: &TreeEntry) -> O
 
 /// How the leader of a process's session makes it, if the process has lost its parent since, and `parent` is given what
 /// that leader's children leave.
-fn living_leader(processes: &[Process], tree: &TreeEntry, parent: &Process) -> Option<Maker> {
+fn living_leader(processes: &[Process], tree: &TreeEntry, parent: &Process) -> Option<ProcessMaker> {
     if tree.sid == tree.pid || tree.sid == parent.tree.sid {
         return None;
     }
@@ -156,17 +156,17 @@ fn living_leader(processes: &[Process], tree: &TreeEntry, parent: &Process) -> O
         return None;
     }
     let through = match tree.pgid {
-        pgid if pgid == leader.tree.pgid || pgid == tree.pid => Through {
+        pgid if pgid == leader.tree.pgid || pgid == tree.pid => IntermediateProcess {
             pid: free_id(processes, by)?,
             leads: leads::NOTHING,
         },
-        pgid if is_gone(processes, pgid) => Through {
+        pgid if is_gone(processes, pgid) => IntermediateProcess {
             pid: pgid,
             leads: leads::GROUP,
         },
         _ => return None,
     };
-    Some(Maker {
+    Some(ProcessMaker {
         by,
         through: Some(through),
     })

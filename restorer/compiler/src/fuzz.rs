@@ -8,7 +8,7 @@ use rekindle_verify::Verified;
 use rekindle_verify::messages::FileEntry;
 
 use crate::print::Printed;
-use crate::{Compiled, Host, Memory, PageRun, Refusal, Source, compile, other_names};
+use crate::{Compiled, CompilerInput, Host, MemoryRuns, PageRun, Refusal, compile, other_names};
 
 /// The output pipe of the images in an input.
 const OUTPUT: u32 = 55;
@@ -45,11 +45,11 @@ pub(crate) fn compiled_with(
         file: 0,
         at,
     };
-    let memory = Memory {
+    let memory = MemoryRuns {
         template: template.to_vec(),
         eager: vec![run(0x420, 1, 0), run(0x7_ffe0_0000, 2, 1)],
     };
-    compile(Source {
+    compile(CompilerInput {
         images,
         memory: &vec![memory; images.processes.len()],
         pages: &vec![0; 3 * PAGE as usize],

@@ -41,7 +41,7 @@ use descriptors::Tables;
 pub use host::{Host, HostError};
 use memory_files::MemoryFiles;
 pub use memory_files::is_shared_memory;
-use names::Counter;
+use names::OpenCounter;
 pub use names::{OtherNames, other_names};
 
 /// Why images are not compiled.
@@ -85,7 +85,7 @@ impl PageRun {
 
 /// Where a process's memory comes from on this host.
 #[derive(Debug, Clone, Default)]
-pub struct Memory {
+pub struct MemoryRuns {
     /// What maps its template, by address.
     pub template: Vec<PageRun>,
     /// What each restore reads into its own memory from the pages' file, by address.
@@ -94,11 +94,11 @@ pub struct Memory {
 
 /// What is compiled.
 #[derive(Debug, Clone, Copy)]
-pub struct Source<'a> {
+pub struct CompilerInput<'a> {
     /// The checked images.
     pub images: &'a Verified,
     /// The memory of each process, in the order of the images.
-    pub memory: &'a [Memory],
+    pub memory: &'a [MemoryRuns],
     /// The pages' file.
     pub pages: &'a [u8],
     /// What each restore copies from the pages' file into memory files and shared memory, by number.
@@ -113,7 +113,7 @@ pub struct Source<'a> {
     pub host: &'a Host,
 }
 
-impl<'a> Source<'a> {
+impl<'a> CompilerInput<'a> {
     /// The name by which the program opens a file.
     fn name(&self, id: u32, file: &'a RegularFile) -> &'a [u8] {
         self.other_names.get(&id).unwrap_or(&file.name)
@@ -152,7 +152,7 @@ impl Compiled {
 ///
 /// # Errors
 /// Names what a restore program cannot restore.
-pub fn compile(source: Source<'_>) -> Result<Compiled, Refusal> {
+pub fn compile(source: CompilerInput<'_>) -> Result<Compiled, Refusal> {
     let images = source.images;
     let processes = images.processes.as_slice();
     if processes.is_empty() || processes.len() > PROCESSES_MAX {
@@ -170,11 +170,11 @@ pub fn compile(source: Source<'_>) -> Result<Compiled, Refusal> {
     family::clocks(&mut b, images)?;
     b.op(Code::Identity, 0, []);
     let tables = Tables::of(images);
-    let counter = Counter {
+    let counter = OpenCounter {
         number: tables.shared_end,
         others: processes.len() - 1,
     };
-    let plan = Plan {
+    let plan = RestorePlan {
         memory_files: MemoryFiles::of(images, counter.number + 2),
         tables,
         counter,
@@ -211,20 +211,20 @@ pub fn compile(source: Source<'_>) -> Result<Compiled, Refusal> {
 }
 
 /// What is decided for all processes.
-struct Plan {
+struct RestorePlan {
     tables: Tables,
-    counter: Counter,
+    counter: OpenCounter,
     memory_files: MemoryFiles,
 }
 
-impl Plan {
+impl RestorePlan {
     /// A number that an operation may use for a moment.
     fn spare(&self) -> u32 {
         self.counter.number + 1
     }
 }
 
-fn one(b: &mut Builder, source: Source<'_>, number: usize, plan: &Plan) -> Result<(), Refusal> {
+fn one(b: &mut Builder, source: CompilerInput<'_>, number: usize, plan: &RestorePlan) -> Result<(), Refusal> {
     let (tables, counter) = (&plan.tables, plan.counter);
     let processes = source.images.processes.as_slice();
     let process = &processes[number];

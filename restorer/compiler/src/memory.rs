@@ -6,7 +6,7 @@ use rekindle_verify::messages::{Mm, Vma};
 
 use crate::builder::Builder;
 use crate::memory_files::{self, ANON_SHARED, MemoryFiles};
-use crate::{Memory, PageRun, Refusal, Source, names, opening};
+use crate::{CompilerInput, MemoryRuns, PageRun, Refusal, names, opening};
 
 /// CRIU's status flags of mappings.
 mod status {
@@ -39,14 +39,14 @@ const PARTS_MAX: usize = 1024;
 /// while the files are mapped.
 pub(crate) fn compile(
     b: &mut Builder,
-    source: Source<'_>,
+    source: CompilerInput<'_>,
     number: usize,
     memory_files: &MemoryFiles,
 ) -> Result<(), Refusal> {
     let process = &source.images.processes[number];
     let dead = Refusal::Process(process.tree.pid, "ended and is not yet reaped");
     let mm = process.memory.as_ref().ok_or(dead)?;
-    let mut plan = Plan {
+    let mut plan = MappingCompiler {
         b,
         source,
         memory: &source.memory[number],
@@ -87,21 +87,21 @@ pub(crate) fn compile(
 }
 
 /// Mappings that are being compiled.
-struct Plan<'a> {
+struct MappingCompiler<'a> {
     b: &'a mut Builder,
-    source: Source<'a>,
-    memory: &'a Memory,
+    source: CompilerInput<'a>,
+    memory: &'a MemoryRuns,
     memory_files: &'a MemoryFiles,
     /// Pages to be read.
     read: Vec<PageRun>,
     /// Mappings that are written to before they have their protection: address, bytes, protection.
     protect: Vec<(u64, u64, u64)>,
-    open: Option<Opened>,
+    open: Option<OpenedFile>,
 }
 
 /// The open file, with the flags it is opened with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Opened {
+enum OpenedFile {
     /// A file with a name, by its id.
     Named(u32, u32),
     /// A memory file, by its number.
@@ -123,7 +123,7 @@ fn within(runs: &[PageRun], first: u64, end: u64) -> impl Iterator<Item = PageRu
     })
 }
 
-impl Plan<'_> {
+impl MappingCompiler<'_> {
     /// Maps the parts of a mapping that are a template's. Notes what is read there: pages of an instance that moves
     /// which the kernel touches before the pager could answer.
     fn of_template(&mut self, vma: &Vma) -> Result<(), Refusal> {
@@ -220,7 +220,7 @@ impl Plan<'_> {
         let missing = Refusal::Mapping(vma.start, "of no file with a name");
         let wanted = if vma.status & ANON_SHARED != 0 {
             let number = self.memory_files.nameless(vma);
-            number.map(|number| Opened::Memory(number, memory_files::READ_WRITE))
+            number.map(|number| OpenedFile::Memory(number, memory_files::READ_WRITE))
         } else {
             let id = u32::try_from(vma.shmid).map_err(|_| missing.clone())?;
             let (file, flags) = (self.source.images.files.get(&id), vma.fdflags.unwrap_or(0));
@@ -230,9 +230,9 @@ impl Plan<'_> {
                         .memory_files
                         .named(file.inode_id.into())
                         .ok_or_else(|| missing.clone())?;
-                    Some(Opened::Memory(number, flags))
+                    Some(OpenedFile::Memory(number, flags))
                 }
-                None => Some(Opened::Named(id, flags)),
+                None => Some(OpenedFile::Named(id, flags)),
             }
         };
         if self.open == wanted {
@@ -240,12 +240,12 @@ impl Plan<'_> {
         }
         self.close();
         match wanted {
-            Some(Opened::Named(id, flags)) => {
+            Some(OpenedFile::Named(id, flags)) => {
                 let file = self.source.images.files.get(&id).and_then(|file| file.reg.as_ref());
                 let file = file.filter(|file| file.ext != Some(true)).ok_or(missing)?;
                 opening::open(self.b, flags, self.source.name(id, file), file);
             }
-            Some(Opened::Memory(number, flags)) => memory_files::open(self.b, number, flags),
+            Some(OpenedFile::Memory(number, flags)) => memory_files::open(self.b, number, flags),
             None => {}
         }
         self.open = wanted;
@@ -277,7 +277,7 @@ impl Plan<'_> {
 }
 
 /// The kernel's own pages. They must be this kernel's, byte for byte: the process knows addresses in them.
-fn kernel_pages(b: &mut Builder, source: Source<'_>, number: usize, mm: &Mm) -> Result<(), Refusal> {
+fn kernel_pages(b: &mut Builder, source: CompilerInput<'_>, number: usize, mm: &Mm) -> Result<(), Refusal> {
     let pid = source.images.processes[number].tree.pid;
     let own = mm
         .vmas
@@ -313,7 +313,7 @@ fn kernel_pages(b: &mut Builder, source: Source<'_>, number: usize, mm: &Mm) -> 
 }
 
 /// The fields of the memory descriptor: the kernel's `prctl_mm_map`.
-fn fields(b: &mut Builder, source: Source<'_>, process: &Process, mm: &Mm) -> Result<(), Refusal> {
+fn fields(b: &mut Builder, source: CompilerInput<'_>, process: &Process, mm: &Mm) -> Result<(), Refusal> {
     const THP_DISABLE: u32 = 41;
     let refuse = |what| Refusal::Process(process.tree.pid, what);
     if mm.dumpable.is_some_and(|dumpable| dumpable != 1) {

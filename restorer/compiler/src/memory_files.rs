@@ -9,7 +9,7 @@ use rekindle_verify::Verified;
 use rekindle_verify::messages::{MemFdInode, Vma};
 
 use crate::builder::Builder;
-use crate::{PageRun, Refusal, Source};
+use crate::{CompilerInput, PageRun, Refusal};
 
 /// `O_RDWR`.
 pub(crate) const READ_WRITE: u32 = 2;
@@ -76,7 +76,7 @@ impl MemoryFiles {
     }
 
     /// Makes them with what they hold.
-    pub(crate) fn make(&self, b: &mut Builder, source: Source<'_>) -> Result<(), Refusal> {
+    pub(crate) fn make(&self, b: &mut Builder, source: CompilerInput<'_>) -> Result<(), Refusal> {
         for (inode, number) in &self.named {
             let missing = Refusal::Snapshot("a memory file that is not in its images");
             let file = source.images.memory_files.get(inode).ok_or(missing)?;
@@ -126,7 +126,7 @@ fn create(b: &mut Builder, name: &[u8], flags: u32, size: u64, permissions: u32)
 }
 
 /// Copies what a file holds from the pages' file.
-fn paste(b: &mut Builder, source: Source<'_>, memory: u64, size: u64) -> Result<(), Refusal> {
+fn paste(b: &mut Builder, source: CompilerInput<'_>, memory: u64, size: u64) -> Result<(), Refusal> {
     for run in source.shared.get(&memory).into_iter().flatten() {
         if run.end() > size.div_ceil(PAGE) {
             return Err(Refusal::Snapshot("pages beyond the end of shared memory"));
@@ -139,7 +139,7 @@ fn paste(b: &mut Builder, source: Source<'_>, memory: u64, size: u64) -> Result<
 }
 
 /// Returns what a mapping of shared memory that has no file is filled with, by address.
-pub(crate) fn pages_of(source: Source<'_>, vma: &Vma) -> Vec<PageRun> {
+pub(crate) fn pages_of(source: CompilerInput<'_>, vma: &Vma) -> Vec<PageRun> {
     let runs = source.shared.get(&vma.shmid).into_iter().flatten();
     let first = vma.start / PAGE;
     let moved = runs.map(|run| PageRun {

@@ -9,7 +9,7 @@ use rekindle_verify::{UnlinkedFile, Verified};
 
 use crate::builder::Builder;
 use crate::memory_files::SET_IDS;
-use crate::{Refusal, Source};
+use crate::{CompilerInput, Refusal};
 
 const KIND: u32 = 0o170_000;
 const REGULAR: u32 = 0o100_000;
@@ -65,7 +65,7 @@ pub fn other_names(images: &Verified, taken: &BTreeSet<Vec<u8>>) -> OtherNames {
 
 /// How processes that have opened everything tell the first one, which then takes the names away.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Counter {
+pub(crate) struct OpenCounter {
     /// The number of its descriptor.
     pub(crate) number: u32,
     /// How many processes there are beside the first.
@@ -73,7 +73,7 @@ pub(crate) struct Counter {
 }
 
 /// Gives the files their names.
-pub(crate) fn give(b: &mut Builder, source: Source<'_>) -> Result<(), Refusal> {
+pub(crate) fn give(b: &mut Builder, source: CompilerInput<'_>) -> Result<(), Refusal> {
     let images = source.images;
     let mut given: BTreeMap<&[u8], (Option<u32>, u32)> = BTreeMap::new();
     for remap in &images.remaps {
@@ -144,7 +144,7 @@ fn pages(mut offset: u64, mut bytes: &[u8]) -> Vec<(u64, &[u8])> {
 }
 
 /// Takes the names away again, in the first process, once all others have counted.
-pub(crate) fn take(b: &mut Builder, source: Source<'_>, counter: Counter) -> Result<(), Refusal> {
+pub(crate) fn take(b: &mut Builder, source: CompilerInput<'_>, counter: OpenCounter) -> Result<(), Refusal> {
     let images = source.images;
     if images.remaps.is_empty() {
         return Ok(());
@@ -167,7 +167,7 @@ pub(crate) fn take(b: &mut Builder, source: Source<'_>, counter: Counter) -> Res
 }
 
 /// Counts that a process which is not the first has opened everything.
-pub(crate) fn count(b: &mut Builder, source: Source<'_>, counter: Counter) {
+pub(crate) fn count(b: &mut Builder, source: CompilerInput<'_>, counter: OpenCounter) {
     if !source.images.remaps.is_empty() {
         let one = b.longs(&[1]);
         b.op(Code::Fill, counter.number, [one, 8]);

@@ -4,7 +4,7 @@ use rekindle_restore_program::{Code, SIGNAL_MAX, Thread, UNHANDLED, window};
 use rekindle_verify::{Process, processor_clock};
 
 use crate::builder::Builder;
-use crate::{Refusal, Source, frame};
+use crate::{CompilerInput, Refusal, frame};
 
 const ALIVE: u32 = 1;
 
@@ -126,7 +126,11 @@ pub(crate) fn left(value: (u64, u64), interval: (u64, u64)) -> (u64, u64) {
 }
 
 /// Adds a thread.
-pub(crate) fn thread(b: &mut Builder, source: Source<'_>, thread: &rekindle_verify::Thread) -> Result<(), Refusal> {
+pub(crate) fn thread(
+    b: &mut Builder,
+    source: CompilerInput<'_>,
+    thread: &rekindle_verify::Thread,
+) -> Result<(), Refusal> {
     let refuse = |what| Refusal::Thread(thread.tid, what);
     let core = &thread.core;
     let (Some(info), Some(of_thread)) = (&core.thread_info, &core.thread_core) else {

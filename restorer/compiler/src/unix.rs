@@ -26,7 +26,7 @@ const DATAGRAM: u32 = 2;
 const BOTH_WAYS: u32 = 3;
 
 /// What a socket is connected to.
-enum Peer<'a> {
+enum SocketPeer<'a> {
     /// Nothing. It may have a name, and listen.
     None,
     /// What everybody has closed.
@@ -40,7 +40,7 @@ enum Peer<'a> {
 }
 
 /// What is made once all sockets with names are there.
-enum Later<'a> {
+enum DeferredConnection<'a> {
     /// An accepted connection: the listening socket, the end that connected, the other.
     Accepted([&'a UnixSocket; 3]),
     /// A connection that is not accepted: who connects, the listening socket.
@@ -50,7 +50,7 @@ enum Later<'a> {
 }
 
 /// A socket's name, where it begins, and whether it was removed.
-type Name<'a> = (&'a [u8], Option<&'a [u8]>, bool);
+type SocketName<'a> = (&'a [u8], Option<&'a [u8]>, bool);
 
 /// The UNIX sockets that one process makes.
 pub(crate) struct UnixSockets<'a> {
@@ -58,16 +58,16 @@ pub(crate) struct UnixSockets<'a> {
     /// The sockets of all processes.
     by_inode: BTreeMap<u32, &'a UnixSocket>,
     /// Those that are not connected, by name.
-    unconnected: BTreeMap<Name<'a>, Vec<&'a UnixSocket>>,
+    unconnected: BTreeMap<SocketName<'a>, Vec<&'a UnixSocket>>,
     /// How many are bound to a name, removed or not.
-    bound: BTreeMap<Name<'a>, usize>,
+    bound: BTreeMap<SocketName<'a>, usize>,
     /// The descriptor that each file is made as.
     of: BTreeMap<u32, Descriptor>,
     /// A number that is free.
     spare: u32,
     /// Those that are made, or will be.
     made: Vec<&'a UnixSocket>,
-    later: Vec<Later<'a>>,
+    later: Vec<DeferredConnection<'a>>,
     /// Accepted ends of connections whose listening socket is closed, by file, with the ends that connected.
     closed: BTreeMap<u32, &'a UnixSocket>,
 }
@@ -114,27 +114,27 @@ impl<'a> UnixSockets<'a> {
         self.check(socket)?;
         self.made.push(socket);
         match self.peer(socket)? {
-            Peer::None => self.single(b, descriptor, socket),
-            Peer::Closed => self.without_peer(b, descriptor, socket),
-            Peer::End(peer) => {
+            SocketPeer::None => self.single(b, descriptor, socket),
+            SocketPeer::Closed => self.without_peer(b, descriptor, socket),
+            SocketPeer::End(peer) => {
                 self.check(peer)?;
                 self.made.push(peer);
                 let ends = [[socket, peer], [peer, socket]];
                 let through = |ends: [&'a UnixSocket; 2]| Some((self.listening_at(ends[1])?, ends));
                 match ends.into_iter().find_map(through) {
                     Some((listening, [client, end])) => {
-                        self.later.push(Later::Accepted([listening, client, end]));
+                        self.later.push(DeferredConnection::Accepted([listening, client, end]));
                         Ok(())
                     }
                     None => self.pair(b, [socket, peer]),
                 }
             }
-            Peer::Listening(listening) => {
-                self.later.push(Later::Waiting([socket, listening]));
+            SocketPeer::Listening(listening) => {
+                self.later.push(DeferredConnection::Waiting([socket, listening]));
                 Ok(())
             }
-            Peer::Name(to) => {
-                self.later.push(Later::Datagrams([socket, to]));
+            SocketPeer::Name(to) => {
+                self.later.push(DeferredConnection::Datagrams([socket, to]));
                 self.single(b, descriptor, socket)
             }
         }
@@ -143,14 +143,14 @@ impl<'a> UnixSockets<'a> {
     /// Makes connections, sends what was not read, shuts ways, and takes names away that were removed.
     pub(crate) fn connect(&mut self, b: &mut Builder) -> Result<(), Refusal> {
         for later in &self.later {
-            if let Later::Accepted([listening, client, end]) = later {
+            if let DeferredConnection::Accepted([listening, client, end]) = later {
                 let number = self.number(listening).map_err(self.refuse(listening))?;
                 self.accept(b, number, client, end).map_err(self.refuse(end))?;
             }
         }
         let mut waiting: BTreeMap<u32, u32> = BTreeMap::new();
         for later in &self.later {
-            if let Later::Waiting([client, listening]) = later {
+            if let DeferredConnection::Waiting([client, listening]) = later {
                 let waiting = waiting.entry(listening.ino).or_default();
                 // One more would wait for room.
                 if *waiting > listening.backlog {
@@ -165,13 +165,13 @@ impl<'a> UnixSockets<'a> {
             self.fill(b, socket).map_err(self.refuse(socket))?;
         }
         for later in &self.later {
-            if let Later::Datagrams([from, to]) = later {
+            if let DeferredConnection::Datagrams([from, to]) = later {
                 let number = self.number(from).map_err(self.refuse(from))?;
                 address(b, Code::Connect, number, to);
             }
         }
         for socket in &self.made {
-            let is_left = matches!(self.peer(socket), Ok(Peer::Closed));
+            let is_left = matches!(self.peer(socket), Ok(SocketPeer::Closed));
             if !is_left {
                 let number = self.number(socket).map_err(self.refuse(socket))?;
                 shut(b, number, socket.shutdown.unwrap_or(0));
@@ -227,15 +227,15 @@ impl<'a> UnixSockets<'a> {
         Ok(())
     }
 
-    fn peer(&self, socket: &UnixSocket) -> Result<Peer<'a>, &'static str> {
+    fn peer(&self, socket: &UnixSocket) -> Result<SocketPeer<'a>, &'static str> {
         if socket.peer == 0 {
             return match (is_connected(socket), socket.shutdown) {
                 (false, _) if socket.state == LISTENING && socket.name.is_empty() => {
                     Err("a listening unix socket without a name")
                 }
                 // Others that have connected to a datagram socket leave it in the state of a connected one.
-                (false, _) => Ok(Peer::None),
-                (true, Some(BOTH_WAYS)) => Ok(Peer::Closed),
+                (false, _) => Ok(SocketPeer::None),
+                (true, Some(BOTH_WAYS)) => Ok(SocketPeer::Closed),
                 (true, _) => Err("a unix socket that is connected to none of its processes"),
             };
         }
@@ -246,13 +246,13 @@ impl<'a> UnixSockets<'a> {
         let peer = peer.filter(|peer| peer.id != socket.id && peer.kind == socket.kind);
         let peer = peer.ok_or("a unix socket that is not one of a pair")?;
         if peer.peer == socket.ino {
-            return Ok(Peer::End(peer));
+            return Ok(SocketPeer::End(peer));
         }
         let has_name = !peer.name.is_empty() && peer.deleted != Some(true);
         match (socket.kind, peer.state) {
-            (DATAGRAM, _) if has_name => Ok(Peer::Name(peer)),
+            (DATAGRAM, _) if has_name => Ok(SocketPeer::Name(peer)),
             (DATAGRAM, _) => Err("a unix socket that sends to one without a name"),
-            (_, LISTENING) => Ok(Peer::Listening(peer)),
+            (_, LISTENING) => Ok(SocketPeer::Listening(peer)),
             _ => Err("a unix socket that is not one of a pair"),
         }
     }
@@ -384,10 +384,10 @@ impl<'a> UnixSockets<'a> {
             return Ok(());
         }
         match self.peer(socket)? {
-            Peer::End(peer) => self.send(b, self.number(peer)?, socket),
+            SocketPeer::End(peer) => self.send(b, self.number(peer)?, socket),
             // They are sent already.
-            Peer::Closed => {}
-            Peer::None | Peer::Name(_) if socket.kind == DATAGRAM && !socket.name.is_empty() => {
+            SocketPeer::Closed => {}
+            SocketPeer::None | SocketPeer::Name(_) if socket.kind == DATAGRAM && !socket.name.is_empty() => {
                 b.op(Code::Socket, self.spare, [UNIX.into(), DATAGRAM.into(), 0]);
                 address(b, Code::Connect, self.spare, socket);
                 self.send(b, self.spare, socket);
@@ -406,12 +406,12 @@ impl<'a> UnixSockets<'a> {
     }
 }
 
-fn name_of(socket: &UnixSocket) -> Name<'_> {
+fn name_of(socket: &UnixSocket) -> SocketName<'_> {
     (&socket.name, socket.name_dir.as_deref(), is_removed(socket))
 }
 
 /// Its name, as if it had not been removed.
-fn bound_name(socket: &UnixSocket) -> Name<'_> {
+fn bound_name(socket: &UnixSocket) -> SocketName<'_> {
     (&socket.name, socket.name_dir.as_deref(), false)
 }
 

@@ -14,7 +14,7 @@
 /// What a hollow process is sent first. Attached: the program, the pages' file, the function's outputs
 /// ([`OUTPUTS`]), then the templates.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Order {
+pub struct HollowOrder {
     /// Size of the program in bytes.
     pub bytes: u64,
     /// Address of the residue.
@@ -24,7 +24,7 @@ pub struct Order {
 /// Number of outputs of a function.
 pub const OUTPUTS: usize = 2;
 
-impl Order {
+impl HollowOrder {
     /// Size in bytes.
     pub const BYTES: usize = 16;
 
@@ -50,7 +50,7 @@ impl Order {
 
 /// What a hollow process says, as numbers: kind, process, operation, error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Said {
+pub enum HollowReport {
     /// The process with this id has made its userfaultfd, which is attached. 0 for the first, which does not know its
     /// id yet.
     Hollow(u32),
@@ -63,7 +63,7 @@ pub enum Said {
     Failed(u32, i32),
 }
 
-impl Said {
+impl HollowReport {
     /// Size in bytes.
     pub const BYTES: usize = 12;
 

@@ -1,4 +1,4 @@
-use super::message::{Order, Said};
+use super::message::{HollowOrder, HollowReport};
 use super::*;
 
 /// Bytes of the program.
@@ -68,12 +68,17 @@ fn records_are_read_as_they_were_written() {
         frame: Span { at: 10, count: 11 },
     };
     assert_eq!(Thread::from_bytes(&thread.to_bytes()), thread);
-    let order = Order { bytes: 12, residue: 13 };
-    assert_eq!(Order::from_bytes(order.to_bytes()), order);
-    for said in [Said::Hollow(14), Said::Mapped, Said::Ready, Said::Failed(15, -16)] {
-        assert_eq!(Said::from_bytes(said.to_bytes()), Some(said));
+    let order = HollowOrder { bytes: 12, residue: 13 };
+    assert_eq!(HollowOrder::from_bytes(order.to_bytes()), order);
+    for report in [
+        HollowReport::Hollow(14),
+        HollowReport::Mapped,
+        HollowReport::Ready,
+        HollowReport::Failed(15, -16),
+    ] {
+        assert_eq!(HollowReport::from_bytes(report.to_bytes()), Some(report));
     }
-    assert_eq!(Said::from_bytes([9; Said::BYTES]), None);
+    assert_eq!(HollowReport::from_bytes([9; HollowReport::BYTES]), None);
 }
 
 #[test]

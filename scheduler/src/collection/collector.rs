@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use rekindle_snapshotter::collect::Seen;
+use rekindle_snapshotter::collect::NeedsCache;
 use tokio::sync::{Mutex, Notify};
 
 /// When to collect automatically, and what to release.
@@ -31,7 +31,7 @@ impl Default for Collecting {
 #[derive(Debug, Default)]
 pub(crate) struct Collector {
     /// Held by the collection in progress.
-    pub(super) seen: Mutex<Seen>,
+    pub(super) seen: Mutex<NeedsCache>,
     pub(super) deleted: Notify,
     pub(super) failures: AtomicU64,
 }

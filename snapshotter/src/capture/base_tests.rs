@@ -43,13 +43,13 @@ fn later_memory() -> Vec<u8> {
     memory
 }
 
-struct Published2 {
+struct PublishedPair {
     base: Published,
     later: Published,
 }
 
 /// Publishes both memories, the later on top of the first, from a worker with `reader`.
-async fn publish_both(server: &TestStore, reader: &RegionReader, index: &RegionIndex) -> Published2 {
+async fn publish_both(server: &TestStore, reader: &RegionReader, index: &RegionIndex) -> PublishedPair {
     let (first, later) = (server.scratch("first"), server.scratch("later"));
     small_dump(&first, &first_memory());
     small_dump(&later, &later_memory());
@@ -60,7 +60,7 @@ async fn publish_both(server: &TestStore, reader: &RegionReader, index: &RegionI
         ..meta()
     };
     let later = publish(&server.store, index, &later, on).await.unwrap();
-    Published2 { base, later }
+    PublishedPair { base, later }
 }
 
 /// All lazy memory of a snapshot, region by region.
@@ -79,7 +79,7 @@ async fn memory_of(server: &TestStore, id: &SnapshotId, reader: &RegionReader) -
 async fn memory_that_changed_little_is_stored_as_the_difference_and_comes_back() {
     let server = TestStore::start().await;
     let (own, index) = (reader(&server, "own"), RegionIndex::new());
-    let Published2 { base, later } = publish_both(&server, &own, &index).await;
+    let PublishedPair { base, later } = publish_both(&server, &own, &index).await;
     assert_eq!(
         (&base.manifest.base, &later.manifest.base),
         (&None, &Some(base.id.clone()))
@@ -136,7 +136,7 @@ async fn memory_that_changed_little_is_stored_as_the_difference_and_comes_back()
 async fn it_needs_the_chunks_of_its_base_and_not_the_snapshot() {
     let server = TestStore::start().await;
     let own = reader(&server, "own");
-    let Published2 { base, later } = publish_both(&server, &own, &RegionIndex::new()).await;
+    let PublishedPair { base, later } = publish_both(&server, &own, &RegionIndex::new()).await;
     crate::delete(&server.store, &base.id).await.unwrap();
     let needs = crate::collect::needs_of(&server.store, &later.id).await;
     let there: BTreeSet<String> = server.keys("chunks/").await.into_iter().collect();
@@ -193,7 +193,7 @@ async fn what_has_no_base_in_the_store_is_stored_whole() {
 async fn a_rotten_base_is_noticed_and_fetched_again_where_only_the_cache_is_rotten() {
     let server = TestStore::start().await;
     let own = reader(&server, "own");
-    let Published2 { later, .. } = publish_both(&server, &own, &RegionIndex::new()).await;
+    let PublishedPair { later, .. } = publish_both(&server, &own, &RegionIndex::new()).await;
     let snapshot = Snapshot::open(&server.store, &later.id).await.unwrap();
     let regions = snapshot.process(PID).unwrap().page_map.regions();
     let region = regions.iter().find(|r| r.base.is_some()).unwrap();

@@ -9,7 +9,7 @@
 //! How the memory of one region size is cut does not depend on its surroundings, except that adjacent zeros become one
 //! region.
 
-use super::split::Cut;
+use super::split::PageWindow;
 use crate::codec::{PAGE_BYTES, RegionSize, is_zero};
 use crate::pagemap::PageIndex;
 
@@ -39,7 +39,7 @@ impl CutRegion {
 }
 
 /// The regions of `window`, whose contents are `bytes`, by address.
-pub(super) fn cut(window: &Cut, bytes: &[u8], size: RegionSize) -> Vec<CutRegion> {
+pub(super) fn cut(window: &PageWindow, bytes: &[u8], size: RegionSize) -> Vec<CutRegion> {
     let zero: Vec<bool> = bytes.chunks_exact(PAGE_BYTES).map(is_zero).collect();
     let size = u64::from(size.pages());
     let mut regions = Vec::new();
@@ -56,7 +56,7 @@ pub(super) fn cut(window: &Cut, bytes: &[u8], size: RegionSize) -> Vec<CutRegion
 }
 
 /// Cuts the pages from `from` to the end of `zero`, which are within one region size.
-fn cut_around_zeros(window: &Cut, zero: &[bool], from: usize, regions: &mut Vec<CutRegion>) {
+fn cut_around_zeros(window: &PageWindow, zero: &[bool], from: usize, regions: &mut Vec<CutRegion>) {
     let mut start = from;
     let mut at = from;
     while at < zero.len() {
@@ -72,7 +72,7 @@ fn cut_around_zeros(window: &Cut, zero: &[bool], from: usize, regions: &mut Vec<
     push(window, start..zero.len(), false, regions);
 }
 
-fn push(window: &Cut, pages: std::ops::Range<usize>, zero: bool, regions: &mut Vec<CutRegion>) {
+fn push(window: &PageWindow, pages: std::ops::Range<usize>, zero: bool, regions: &mut Vec<CutRegion>) {
     if pages.is_empty() {
         return;
     }
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     /// A window of zero and nonzero runs of pages, somewhere in its 4 MiB.
-    fn window() -> impl Strategy<Value = (Cut, Vec<u8>)> {
+    fn window() -> impl Strategy<Value = (PageWindow, Vec<u8>)> {
         let runs = proptest::collection::vec((1..60_usize, any::<bool>()), 1..30);
         (0..1024_u64, runs).prop_map(|(skip, runs)| {
             let mut bytes = Vec::new();
@@ -114,7 +114,7 @@ mod tests {
             let first = PageIndex((7 << 20) + skip);
             let file_page = 3;
             (
-                Cut {
+                PageWindow {
                     first,
                     pages,
                     file_page,

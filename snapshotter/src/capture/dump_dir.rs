@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use memmap2::Mmap;
 use rekindle_criu::images::{ImageError, PagemapImage, parse_vmas, parse_wiped_on_fork};
 
-use super::split::{Cut, Split, Unmapped, split};
+use super::split::{PageWindow, SplitImage, Unmapped, split};
 use crate::codec::PAGE_BYTES;
 use crate::manifest::is_file_name;
 
@@ -97,7 +97,7 @@ pub(super) struct DumpedProcess {
     pub(super) pid: u32,
     pages_id: u32,
     pages: fs::File,
-    split: Split,
+    split: SplitImage,
     /// The whole pagemap image.
     pub(super) pagemap: FileBytes,
     /// The pagemap image without lazy memory.
@@ -144,7 +144,7 @@ impl DumpedProcess {
     }
 
     /// Windows of lazy memory, by address.
-    pub(super) fn windows(&self) -> &[Cut] {
+    pub(super) fn windows(&self) -> &[PageWindow] {
         &self.split.lazy
     }
 

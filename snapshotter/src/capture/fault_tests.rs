@@ -15,7 +15,7 @@ use crate::codec::PAGE_BYTES;
 use crate::pagemap::PageIndex;
 use crate::snapshot::{OpenError, Snapshot};
 use crate::testing::{TestStore, Wire, config, impatient, meta, noise, small_dump};
-use crate::working_set::{Recording, Touched, load_working_set, store_working_set};
+use crate::working_set::{Recording, TouchedPage, load_working_set, store_working_set};
 
 /// Memory of all kinds: noise, zeros, text.
 fn memory() -> Vec<u8> {
@@ -260,7 +260,7 @@ async fn a_working_set_comes_back_in_order_with_the_snapshots_bytes() {
     // Backwards, with repeats, with a page of no region, and a process that is not in the snapshot.
     let pages = captured.memory.len() / PAGE_BYTES;
     let first = 0x10000 / PAGE_BYTES as u64;
-    let touched = |pid, page, written| Touched {
+    let touched = |pid, page, written| TouchedPage {
         pid,
         page: PageIndex(page),
         written,
@@ -318,8 +318,8 @@ async fn a_working_set_comes_back_in_order_with_the_snapshots_bytes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_directory_that_is_no_whole_dump_is_refused_saying_what_is_wrong() {
     let server = TestStore::start().await;
-    type Spoil<'a> = (&'a str, &'a dyn Fn(&Path));
-    let spoil: [Spoil<'_>; 6] = [
+    type Corruption<'a> = (&'a str, &'a dyn Fn(&Path));
+    let spoil: [Corruption<'_>; 6] = [
         ("inventory.img is missing", &|d| {
             std::fs::remove_file(d.join("inventory.img")).unwrap()
         }),

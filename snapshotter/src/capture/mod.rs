@@ -52,7 +52,7 @@ pub use base::BaseMemory;
 use commit::{clear, put_manifest, put_parts};
 pub use dump_dir::DumpError;
 use dump_dir::{Dump, read_dump};
-use pack::{Destination, Stored, store_memory};
+use pack::{Destination, StoredMemory, store_memory};
 use parts::{bundle, hash_extra};
 
 /// Maximum number of concurrent chunk uploads.
@@ -358,7 +358,7 @@ impl Manifest {
 }
 
 /// The processes' page maps, in the dump's order, and the totals.
-fn page_maps(dump: &Dump, stored: Stored, codec: Codec) -> Result<(Vec<PageMap>, Totals), PageMapError> {
+fn page_maps(dump: &Dump, stored: StoredMemory, codec: Codec) -> Result<(Vec<PageMap>, Totals), PageMapError> {
     let mut totals = Totals::default();
     let mut regions: Vec<Vec<Region>> = dump.processes.iter().map(|_| Vec::new()).collect();
     for piece in &stored.pieces {

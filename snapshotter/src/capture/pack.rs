@@ -19,7 +19,7 @@ use rekindle_wire::SnapshotId;
 
 use super::base::BaseMemory;
 use super::dump_dir::Dump;
-use super::read::{Cores, Memory, Piece, batches, read};
+use super::read::{BatchMemory, ComputePermits, HashedRegion, batches, read};
 use super::{CaptureOptions, PublishError, UPLOADS_AT_ONCE, on_blocking_thread};
 use crate::buffers::{Buffer, Buffers};
 use crate::codec::{Compressor, Encoding};
@@ -27,7 +27,7 @@ use crate::collect::{Publication, PublicationError};
 use crate::digest::Digest;
 use crate::keys;
 use crate::pagemap::{Base, ChunkRef, PageIndex, Payload};
-use crate::region_index::{Presence, RegionIndex};
+use crate::region_index::{ChunkPresence, RegionIndex};
 use crate::seal::SealingKey;
 
 /// Size at which a chunk is closed. One GET of such a chunk is short, and few are needed. The largest region fills a
@@ -42,9 +42,9 @@ const READ_AHEAD: usize = 6;
 
 /// A dump's memory, now in the store.
 #[derive(Debug, Default)]
-pub(super) struct Stored {
+pub(super) struct StoredMemory {
     /// All pieces, by process and address.
-    pub(super) pieces: Vec<Piece>,
+    pub(super) pieces: Vec<HashedRegion>,
     /// Location of each digest's bytes.
     pub(super) payloads: HashMap<Digest, Payload>,
     /// The new ones among `payloads`.
@@ -55,7 +55,7 @@ pub(super) struct Stored {
     pub(super) new_bytes: u64,
 }
 
-impl Stored {
+impl StoredMemory {
     /// The base of the bytes with this digest at page `first`, if they are stored as a difference. If the bytes were
     /// found at another address, the base shifts by the same distance.
     pub(super) fn base_of(&self, hash: Digest, first: PageIndex) -> Option<Base> {
@@ -90,7 +90,7 @@ pub(super) async fn store_memory(
     base: Option<&BaseMemory>,
     options: &CaptureOptions,
     id: &SnapshotId,
-) -> Result<Stored, PublishError> {
+) -> Result<StoredMemory, PublishError> {
     let Destination {
         store,
         publication,
@@ -99,7 +99,7 @@ pub(super) async fn store_memory(
     } = into;
     let failed = |cause| PublishError::Protect { id: id.clone(), cause };
     let base = usable(base, index).await;
-    let (cores, presence) = (&Cores::new(options.threads), &Presence::default());
+    let (cores, presence) = (&ComputePermits::new(options.threads), &ChunkPresence::default());
     let (size, consume) = (options.codec.region, options.consume);
     let buffers = &Buffers::keeping(2 * (READ_AHEAD + UPLOADS_AT_ONCE));
 
@@ -110,7 +110,7 @@ pub(super) async fn store_memory(
             read.map_err(|cause| PublishError::dump(&from.path, cause))
         });
         let memory = memory.await?;
-        let on = |piece: &Piece| base?.of(dump.processes[piece.process].pid, &piece.region);
+        let on = |piece: &HashedRegion| base?.of(dump.processes[piece.process].pid, &piece.region);
         let bases: Vec<Option<Base>> = memory.pieces.iter().map(on).collect();
         let hashes = memory.pieces.iter().filter_map(|piece| piece.hash);
         let theirs = bases.iter().flatten().map(|base| base.payload.hash);
@@ -121,7 +121,7 @@ pub(super) async fn store_memory(
         Ok::<_, PublishError>((memory, bases, known))
     });
 
-    let mut seen = Seen::default();
+    let mut seen = SeenRegions::default();
     let chosen = hashed.buffered(READ_AHEAD).map_ok(|(memory, bases, known)| {
         let new = seen.choose(&memory, &bases, known);
         (memory, new)
@@ -159,11 +159,11 @@ pub(super) async fn store_memory(
         new.extend(payloads);
     }
     drop(uploads);
-    let Seen {
+    let SeenRegions {
         pieces, mut payloads, ..
     } = seen;
     payloads.extend(new.iter().map(|payload| (payload.hash, *payload)));
-    Ok(Stored {
+    Ok(StoredMemory {
         new_bytes: new.iter().map(|payload| u64::from(payload.len)).sum(),
         pieces,
         payloads,
@@ -187,25 +187,30 @@ async fn usable<'a>(base: Option<&'a BaseMemory>, index: &RegionIndex) -> Option
 
 /// A region to store.
 #[derive(Clone, Copy)]
-struct New {
-    piece: Piece,
+struct NewRegion {
+    piece: HashedRegion,
     /// The base that it may be stored as a difference to.
     base: Option<Base>,
 }
 
 /// The pieces read so far, in order.
 #[derive(Debug, Default)]
-struct Seen {
-    pieces: Vec<Piece>,
+struct SeenRegions {
+    pieces: Vec<HashedRegion>,
     /// Location of the pieces that the store already had.
     payloads: HashMap<Digest, Payload>,
     /// Digests of the pieces being stored.
     new: HashSet<Digest>,
 }
 
-impl Seen {
+impl SeenRegions {
     /// The pieces of `memory` that must be stored.
-    fn choose(&mut self, memory: &Memory, bases: &[Option<Base>], known: HashMap<Digest, Payload>) -> Vec<New> {
+    fn choose(
+        &mut self,
+        memory: &BatchMemory,
+        bases: &[Option<Base>],
+        known: HashMap<Digest, Payload>,
+    ) -> Vec<NewRegion> {
         // Only a base that the store has and keeps.
         let kept = |base: Base| {
             let payload = *known.get(&base.payload.hash)?;
@@ -224,7 +229,7 @@ impl Seen {
                 .hash
                 .is_some_and(|hash| !self.payloads.contains_key(&hash) && self.new.insert(hash))
             {
-                new.push(New { piece: *piece, base });
+                new.push(NewRegion { piece: *piece, base });
             }
         }
         new
@@ -235,29 +240,29 @@ impl Seen {
 /// stored uncompressed.
 struct Encoded {
     blocks: Buffer,
-    memory: Memory,
+    memory: BatchMemory,
     regions: Vec<(Digest, Encoding, Range<usize>)>,
     /// The bases of the payloads that are differences, each with the page of its region.
     bases: Vec<(Digest, (PageIndex, Base))>,
 }
 
 /// A region's payload, not yet in a chunk.
-struct Packed<'a> {
+struct PackedRegion<'a> {
     hash: Digest,
     encoding: Encoding,
     bytes: &'a [u8],
 }
 
 fn encode(
-    memory: Memory,
-    new: &[New],
+    memory: BatchMemory,
+    new: &[NewRegion],
     base: Option<&BaseMemory>,
     mut compressor: Compressor,
     mut blocks: Buffer,
 ) -> Encoded {
     let (mut regions, mut bases) = (Vec::with_capacity(new.len()), Vec::new());
     let mut difference = Vec::new();
-    for New { piece, base: on } in new {
+    for NewRegion { piece, base: on } in new {
         let Some(hash) = piece.hash else { continue };
         let plain = piece.region.of(&memory.bytes);
         if let (Some(memory), Some(on)) = (base, on)
@@ -295,13 +300,13 @@ fn encode(
 }
 
 impl Encoded {
-    fn payloads(&self) -> impl Iterator<Item = Packed<'_>> {
+    fn payloads(&self) -> impl Iterator<Item = PackedRegion<'_>> {
         self.regions.iter().map(|(hash, encoding, range)| {
             let from = match encoding {
                 Encoding::Lz4 => &self.blocks,
                 Encoding::Raw => &self.memory.bytes,
             };
-            Packed {
+            PackedRegion {
                 hash: *hash,
                 encoding: *encoding,
                 bytes: &from[range.clone()],
@@ -325,7 +330,7 @@ impl OpenChunk {
     }
 
     /// Appends a payload. If the chunk is full, it is returned and the payload starts a new one.
-    fn add(&mut self, payload: &Packed<'_>, buffers: &Buffers) -> Option<Self> {
+    fn add(&mut self, payload: &PackedRegion<'_>, buffers: &Buffers) -> Option<Self> {
         let full = self.bytes.len() + payload.bytes.len() > CHUNK_BYTES;
         let full = full.then(|| std::mem::replace(self, Self::new(buffers)));
         // A chunk is at most 4 MiB, so all offsets and lengths fit.

@@ -10,7 +10,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::cut::{CutRegion, cut};
 use super::dump_dir::{Dump, DumpError};
-use super::split::Cut;
+use super::split::PageWindow;
 use crate::buffers::{Buffer, Buffers};
 use crate::codec::{PAGE_BYTES, RegionSize};
 use crate::digest::Digest;
@@ -29,7 +29,7 @@ pub(super) struct Batch {
 
 /// A region that has been read.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Piece {
+pub(super) struct HashedRegion {
     /// Index of the process in the dump.
     pub(super) process: usize,
     /// Its pages, and their position in the batch's bytes.
@@ -40,10 +40,10 @@ pub(super) struct Piece {
 
 /// A batch in memory, at most twice [`BATCH_BYTES`].
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct BatchMemory {
     pub(super) bytes: Buffer,
     /// By address.
-    pub(super) pieces: Vec<Piece>,
+    pub(super) pieces: Vec<HashedRegion>,
 }
 
 /// All batches of a dump, by process and address.
@@ -75,7 +75,7 @@ pub(super) fn read(
     buffers: &Buffers,
     size: RegionSize,
     consume: bool,
-) -> Result<Memory, DumpError> {
+) -> Result<BatchMemory, DumpError> {
     let dumped = &dump.processes[batch.process];
     let windows = &dumped.windows()[batch.windows.clone()];
     let pages: usize = windows.iter().map(|w| usize::from(w.pages)).sum();
@@ -94,7 +94,7 @@ pub(super) fn read(
         if consume {
             give_back(dumped.file(), window);
         }
-        pieces.extend(cut(window, own, size).into_iter().map(|region| Piece {
+        pieces.extend(cut(window, own, size).into_iter().map(|region| HashedRegion {
             process: batch.process,
             hash: (!region.zero).then(|| Digest::of(region.of(own))),
             region: CutRegion {
@@ -104,12 +104,12 @@ pub(super) fn read(
         }));
         start = end;
     }
-    Ok(Memory { bytes, pieces })
+    Ok(BatchMemory { bytes, pieces })
 }
 
 /// Punches the copied pages out of the file. Otherwise they would be in memory twice until the directory is removed, as
 /// they are on file systems that cannot punch holes.
-fn give_back(file: &File, window: &Cut) {
+fn give_back(file: &File, window: &PageWindow) {
     let page = PAGE_BYTES as i64;
     // The file has these pages, so their offsets are valid file offsets.
     let (offset, len) = (window.file_page as i64 * page, i64::from(window.pages) * page);
@@ -121,11 +121,11 @@ fn give_back(file: &File, window: &Cut) {
 
 /// Limits how many threads compute at once. They wait here rather than in the runtime.
 #[derive(Debug, Clone)]
-pub(super) struct Cores {
+pub(super) struct ComputePermits {
     free: Arc<(Mutex<usize>, Condvar)>,
 }
 
-impl Cores {
+impl ComputePermits {
     pub(super) fn new(count: usize) -> Self {
         let free = Mutex::new(count.max(1));
         Self {
@@ -135,15 +135,15 @@ impl Cores {
 
     /// Runs `work` once fewer than that many threads are running. Blocks.
     pub(super) fn run<T>(&self, work: impl FnOnce() -> T) -> T {
-        let _core = Core::take(&self.free);
+        let _core = ComputePermit::take(&self.free);
         work()
     }
 }
 
-/// A permit of `Cores`, returned on drop.
-struct Core<'a>(&'a (Mutex<usize>, Condvar));
+/// A permit of `ComputePermits`, returned on drop.
+struct ComputePermit<'a>(&'a (Mutex<usize>, Condvar));
 
-impl<'a> Core<'a> {
+impl<'a> ComputePermit<'a> {
     fn take(free: &'a (Mutex<usize>, Condvar)) -> Self {
         let mut count = free.0.lock();
         free.1.wait_while(&mut count, |count| *count == 0);
@@ -152,7 +152,7 @@ impl<'a> Core<'a> {
     }
 }
 
-impl Drop for Core<'_> {
+impl Drop for ComputePermit<'_> {
     fn drop(&mut self) {
         *self.0.0.lock() += 1;
         self.0.1.notify_one();

@@ -11,7 +11,7 @@ const WINDOW: u64 = RegionSize::MAX.pages() as u64;
 
 /// Consecutive pages of one mapping, within 4 MiB of the address space. They are also consecutive in the pages image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Cut {
+pub(crate) struct PageWindow {
     /// The first page.
     pub(crate) first: PageIndex,
     /// Number of pages, 1 to 1024.
@@ -25,9 +25,9 @@ pub(crate) type FileRun = std::ops::Range<u64>;
 
 /// How the pages of a pages image are divided.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Split {
+pub(crate) struct SplitImage {
     /// Lazy memory, by address.
-    pub(crate) lazy: Vec<Cut>,
+    pub(crate) lazy: Vec<PageWindow>,
     /// The pages that a restore needs in the pages image, in order.
     pub(crate) eager: Vec<FileRun>,
     /// Total pages in the image.
@@ -40,8 +40,8 @@ pub(crate) struct Split {
 pub struct Unmapped(PageIndex);
 
 /// Splits the pages of `pagemap`. Windows end where a mapping ends and at each multiple of 4 MiB.
-pub(crate) fn split(pagemap: &PagemapImage, vmas: &[Vma]) -> Result<Split, Unmapped> {
-    let mut split = Split::default();
+pub(crate) fn split(pagemap: &PagemapImage, vmas: &[Vma]) -> Result<SplitImage, Unmapped> {
+    let mut split = SplitImage::default();
     for entry in &pagemap.entries {
         let file_start = split.pages;
         split.pages += entry.pages;
@@ -72,7 +72,7 @@ pub(crate) fn split(pagemap: &PagemapImage, vmas: &[Vma]) -> Result<Split, Unmap
 
 /// Appends `first..end`, merging it into the last piece where possible. CRIU ends entries wherever its pipes were full,
 /// but equal memory should be cut the same way.
-fn push(lazy: &mut Vec<Cut>, first: PageIndex, end: PageIndex, file_page: u64, vma_start: Option<u64>) {
+fn push(lazy: &mut Vec<PageWindow>, first: PageIndex, end: PageIndex, file_page: u64, vma_start: Option<u64>) {
     // A window has 1024 pages, so the difference fits.
     let pages = u16::try_from(end.0 - first.0).unwrap_or(RegionSize::MAX.pages());
     if let Some(last) = lazy.last_mut() {
@@ -85,7 +85,7 @@ fn push(lazy: &mut Vec<Cut>, first: PageIndex, end: PageIndex, file_page: u64, v
             return;
         }
     }
-    lazy.push(Cut {
+    lazy.push(PageWindow {
         first,
         pages,
         file_page,
@@ -137,8 +137,8 @@ mod tests {
             let pages: Vec<_> = pages.zip(0..).collect();
             let lazy: Vec<_> = pages.iter().filter(|((_, lazy), _)| *lazy).map(|((page, _), at)| (*page, *at)).collect();
             let eager: Vec<_> = pages.iter().filter(|((_, lazy), _)| !lazy).map(|(_, at)| *at).collect();
-            let cut = |cut: &Cut| {
-                let Cut { first, pages, file_page } = *cut;
+            let cut = |cut: &PageWindow| {
+                let PageWindow { first, pages, file_page } = *cut;
                 (0..u64::from(pages)).map(move |n| (first.0 + n, file_page + n))
             };
             prop_assert_eq!(split.lazy.iter().flat_map(cut).collect::<Vec<_>>(), lazy);

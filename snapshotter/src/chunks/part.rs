@@ -23,19 +23,19 @@ pub(super) fn cut_out(
     base: Option<&[u8]>,
 ) -> Result<Bytes, ReadError> {
     let chunk = payload.chunk;
-    let held = Part { chunk, from: 0, bytes };
+    let held = ChunkPart { chunk, from: 0, bytes };
     decode(region, payload, held.of(payload), base).map_err(|cause| not_held(region.first, chunk, cause))
 }
 
 /// The bytes of a chunk from an offset on.
 #[derive(Clone, Copy)]
-pub(super) struct Part<'a> {
+pub(super) struct ChunkPart<'a> {
     pub(super) chunk: ChunkRef,
     pub(super) from: u32,
     pub(super) bytes: &'a [u8],
 }
 
-impl<'a> Part<'a> {
+impl<'a> ChunkPart<'a> {
     /// A payload's bytes in this part. Empty if they lie outside: the chunk may be shorter than the page map says.
     pub(super) fn of(self, payload: &Payload) -> &'a [u8] {
         let start = payload

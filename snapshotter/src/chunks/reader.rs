@@ -22,16 +22,16 @@ use rekindle_store::Store;
 use tokio::sync::Notify;
 
 use super::cache::{CacheUse, ChunkCache};
-use super::part::{Part, cut_out, decode, decode_into, not_held, zeros};
+use super::part::{ChunkPart, cut_out, decode, decode_into, not_held, zeros};
 use super::read_error::ReadError;
 use super::sealed::{open_chunk, read_sealed};
 use crate::buffers::Buffers;
 use crate::codec::{self, DecodeError, PAGE_BYTES};
 use crate::digest::Digest;
-use crate::flights::Flights;
 use crate::keys;
 use crate::pagemap::{ChunkRef, PageIndex, Region};
 use crate::seal::{KeyId, Keyring, SealingKey};
+use crate::single_flight::SingleFlight;
 
 /// Idle buffers that are kept for whole-chunk reads, of up to 4 MiB each.
 const SCRATCH: usize = 4;
@@ -94,7 +94,7 @@ struct Inner {
     /// Notified when one of these writes ends, successfully or not.
     kept: Notify,
     /// Fetches in flight.
-    fetches: Arc<Flights<Digest, Result<Bytes, ReadError>>>,
+    fetches: Arc<SingleFlight<Digest, Result<Bytes, ReadError>>>,
 }
 
 impl std::fmt::Debug for RegionReader {
@@ -270,7 +270,7 @@ impl RegionReader {
         let this = self.clone();
         let each = move || {
             let counted = &this.inner.counts.fetched;
-            let held = Part {
+            let held = ChunkPart {
                 chunk,
                 from: 0,
                 bytes: &bytes,
@@ -300,7 +300,7 @@ impl RegionReader {
         }
         let bytes = &bytes;
         match self.each_of(
-            Part { chunk, from, bytes },
+            ChunkPart { chunk, from, bytes },
             regions,
             bases,
             &self.inner.counts.cached,
@@ -318,7 +318,7 @@ impl RegionReader {
     /// chunk at fault.
     fn each_of(
         &self,
-        held: Part<'_>,
+        held: ChunkPart<'_>,
         regions: &[Region],
         bases: &HashMap<ChunkRef, Bytes>,
         counted: &Tier,
@@ -335,7 +335,7 @@ impl RegionReader {
                     let chunk = base.payload.chunk;
                     let bytes = bases.get(&chunk).map_or(&[][..], |bytes| bytes);
                     own.resize(usize::from(base.pages) * PAGE_BYTES, 0);
-                    let held = Part { chunk, from: 0, bytes }.of(&base.payload);
+                    let held = ChunkPart { chunk, from: 0, bytes }.of(&base.payload);
                     codec::decode(base.payload.encoding, held, base.payload.hash, &mut own)
                         .map_err(|cause| (chunk, base.first, cause))?;
                     Some(&own[..])
@@ -388,7 +388,7 @@ impl Inner {
             return Ok(bytes);
         }
         self.cache.missed();
-        let Fetched { stored, bytes } = Box::pin(self.fetch_checked(chunk)).await?;
+        let FetchedChunk { stored, bytes } = Box::pin(self.fetch_checked(chunk)).await?;
         // The waiters, such as a page fault, must not wait for the disk.
         let being_kept = {
             let mut being_kept = self.being_kept.lock();
@@ -432,7 +432,7 @@ impl Inner {
         self.cache.read_with(&chunk.id, read)
     }
 
-    async fn fetch_checked(&self, chunk: ChunkRef) -> Result<Fetched, ReadError> {
+    async fn fetch_checked(&self, chunk: ChunkRef) -> Result<FetchedChunk, ReadError> {
         let stored = self
             .store
             .get(&keys::chunk(&chunk.id))
@@ -444,12 +444,12 @@ impl Inner {
         self.counts.chunks.fetch_add(1, Ordering::Relaxed);
         let (keys, sealed) = (self.keys.clone(), stored.clone());
         let bytes = blocking(chunk, move || open_chunk(&keys, chunk.id, sealed)).await??;
-        Ok(Fetched { stored, bytes })
+        Ok(FetchedChunk { stored, bytes })
     }
 }
 
 /// A chunk from the store, checked.
-struct Fetched {
+struct FetchedChunk {
     /// As the store has it.
     stored: Bytes,
     /// As the page map means it.

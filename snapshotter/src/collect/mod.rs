@@ -37,10 +37,10 @@ use crate::keys;
 use crate::snapshot::OpenError;
 
 pub use names::NamesError;
-pub use needs::{Of, Seen};
+pub use needs::{NeedsCache, SnapshotOwner};
 pub use objects::Objects;
 pub use publication::{Owner, PUBLICATION_LIMIT, Publication, PublicationError, forget};
-pub use view::{Found, Rule, Wanted};
+pub use view::{FoundSnapshot, RequiredObjects, Rule};
 
 use view::View;
 
@@ -93,7 +93,7 @@ pub enum CollectError {
 /// Removes what nobody needs, or only counts it with `dry_run`.
 pub async fn collect<O: Objects>(
     objects: &O,
-    seen: &mut Seen,
+    seen: &mut NeedsCache,
     rule: &dyn Rule,
     dry_run: bool,
 ) -> Result<Collected, CollectError> {
@@ -125,7 +125,7 @@ struct Run<'a, O> {
 }
 
 impl<O: Objects> Run<'_, O> {
-    async fn all(&mut self, seen: &mut Seen, rule: &dyn Rule) -> Result<Collected, CollectError> {
+    async fn all(&mut self, seen: &mut NeedsCache, rule: &dyn Rule) -> Result<Collected, CollectError> {
         let mut collected = Collected {
             dry_run: self.dry_run,
             ..Collected::default()
@@ -295,7 +295,7 @@ fn swept(objects: &[ObjectInfo]) -> Swept {
 pub(crate) async fn needs_of<O: Objects>(objects: &O, id: &SnapshotId) -> BTreeSet<String> {
     let bundle = objects.list(&crate::keys::bundle(id)).await.unwrap()[0].len;
     match needs::learn(objects, id, Some(bundle)).await.unwrap() {
-        Some(needs::Learnt::Needs(needs)) => needs.keys.clone(),
+        Some(needs::NeedsLookup::Needs(needs)) => needs.keys.clone(),
         other => panic!("{other:?}"),
     }
 }

@@ -38,7 +38,7 @@ impl Dice {
 
 /// Deviations of the model from our protocol, each of which makes it unsafe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Broken {
+pub(super) enum ProtocolFault {
     /// Publishers do not check what is condemned.
     NobodyLooks,
     /// Collections do not read notes.
@@ -59,24 +59,24 @@ enum Write {
     Delete(String),
 }
 
-pub(super) struct World {
+pub(super) struct ModelState {
     pub(super) objects: BTreeMap<String, (Bytes, i64)>,
     pub(super) now_ms: i64,
     pub(super) dice: Dice,
-    pub(super) broken: Option<Broken>,
+    pub(super) broken: Option<ProtocolFault>,
     /// Whether requests may fail.
     pub(super) faults: bool,
     /// The actor whose next request may take effect.
     pub(super) turn: Option<usize>,
     /// Requests of actors that died or gave up. They take effect at any later time, or never.
     limbo: Vec<Write>,
-    /// Listings for [`Broken::ManifestsFirst`], by actor.
+    /// Listings for [`ProtocolFault::ManifestsFirst`], by actor.
     stale: BTreeMap<usize, Vec<ObjectInfo>>,
     pub(super) requests: u64,
 }
 
-impl World {
-    pub(super) fn new(seed: u64, broken: Option<Broken>) -> Self {
+impl ModelState {
+    pub(super) fn new(seed: u64, broken: Option<ProtocolFault>) -> Self {
         Self {
             objects: BTreeMap::new(),
             now_ms: 1_000_000_000,
@@ -134,18 +134,18 @@ impl World {
 /// The store as one actor sees it.
 #[derive(Clone)]
 pub(super) struct Model {
-    pub(super) world: Arc<Mutex<World>>,
+    pub(super) world: Arc<Mutex<ModelState>>,
     pub(super) actor: usize,
     pub(super) collects: bool,
 }
 
 /// A write that was sent. If it is dropped before taking effect, it may still take effect later.
-struct Sent<'a> {
+struct SentWrite<'a> {
     model: &'a Model,
     write: Option<Write>,
 }
 
-impl Drop for Sent<'_> {
+impl Drop for SentWrite<'_> {
     fn drop(&mut self) {
         if let Some(write) = self.write.take() {
             self.model.world.lock().limbo.push(write);
@@ -179,7 +179,7 @@ impl Model {
         }
     }
 
-    async fn read<T>(&self, key: &str, look: impl FnOnce(&mut World) -> Option<T>) -> Result<T, StoreError> {
+    async fn read<T>(&self, key: &str, look: impl FnOnce(&mut ModelState) -> Option<T>) -> Result<T, StoreError> {
         self.turn().await;
         let mut world = self.world.lock();
         if world.faults && world.dice.once_in(150) {
@@ -192,7 +192,7 @@ impl Model {
     }
 
     async fn write(&self, key: &str, write: Write) -> Result<(), StoreError> {
-        let mut sent = Sent {
+        let mut sent = SentWrite {
             model: self,
             write: Some(write),
         };
@@ -224,14 +224,14 @@ impl Objects for Model {
             if self.collects && prefix == keys::PUBLISHING {
                 let manifests = world.listing(keys::SNAPSHOTS);
                 world.stale.insert(self.actor, manifests);
-                if broken == Some(Broken::NotesUnread) {
+                if broken == Some(ProtocolFault::NotesUnread) {
                     return Some(Vec::new());
                 }
             }
-            if self.collects && prefix == keys::SNAPSHOTS && broken == Some(Broken::ManifestsFirst) {
+            if self.collects && prefix == keys::SNAPSHOTS && broken == Some(ProtocolFault::ManifestsFirst) {
                 return world.stale.get(&self.actor).cloned();
             }
-            if !self.collects && prefix == keys::CONDEMNED && broken == Some(Broken::NobodyLooks) {
+            if !self.collects && prefix == keys::CONDEMNED && broken == Some(ProtocolFault::NobodyLooks) {
                 return Some(Vec::new());
             }
             Some(world.listing(prefix))

@@ -14,7 +14,7 @@ use crate::snapshot::{OpenError, page_maps_of, read_manifest};
 
 /// What a snapshot belongs to, by its manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Of {
+pub enum SnapshotOwner {
     /// A version.
     Version(FunctionId, VersionNumber),
     /// A runtime, for the versions of one function or of all functions.
@@ -25,17 +25,17 @@ pub enum Of {
 
 /// What a snapshot needs. It never changes, because the manifest does not.
 #[derive(Debug)]
-pub(super) struct Needs {
-    pub(super) of: Of,
+pub(super) struct SnapshotNeeds {
+    pub(super) of: SnapshotOwner,
     /// Keys of chunks and layers.
     pub(super) keys: BTreeSet<String>,
 }
 
 /// What is known of a snapshot that has a manifest.
 #[derive(Debug, Clone)]
-pub(super) enum Learnt {
+pub(super) enum NeedsLookup {
     /// All its needs.
-    Needs(Arc<Needs>),
+    Needs(Arc<SnapshotNeeds>),
     /// It is damaged: it cannot be restored, and its needs are unknown.
     Damaged,
     /// A newer build wrote it and knows its needs.
@@ -44,20 +44,20 @@ pub(super) enum Learnt {
 
 /// Snapshots read before, so that a collection reads only new ones. Losing this cache only costs time.
 #[derive(Debug, Default)]
-pub struct Seen(HashMap<SnapshotId, Arc<Needs>>);
+pub struct NeedsCache(HashMap<SnapshotId, Arc<SnapshotNeeds>>);
 
-impl Seen {
+impl NeedsCache {
     /// Forgets all snapshots except these.
     pub(super) fn keep(&mut self, there: &BTreeSet<SnapshotId>) {
         self.0.retain(|id, _| there.contains(id));
     }
 
-    pub(super) fn get(&self, id: &SnapshotId) -> Option<Learnt> {
-        self.0.get(id).cloned().map(Learnt::Needs)
+    pub(super) fn get(&self, id: &SnapshotId) -> Option<NeedsLookup> {
+        self.0.get(id).cloned().map(NeedsLookup::Needs)
     }
 
-    pub(super) fn remember(&mut self, id: &SnapshotId, learnt: &Learnt) {
-        if let Learnt::Needs(needs) = learnt {
+    pub(super) fn remember(&mut self, id: &SnapshotId, learnt: &NeedsLookup) {
+        if let NeedsLookup::Needs(needs) = learnt {
             self.0.insert(id.clone(), Arc::clone(needs));
         }
     }
@@ -69,14 +69,14 @@ pub(super) async fn learn<O: Objects>(
     objects: &O,
     id: &SnapshotId,
     bundle_bytes: Option<u64>,
-) -> Result<Option<Learnt>, OpenError> {
+) -> Result<Option<NeedsLookup>, OpenError> {
     let damaged = |error: OpenError| {
         if !error.is_damage() {
             return Err(error);
         }
         let error = &error as &dyn std::error::Error;
         tracing::warn!(snapshot = %id, error, "a damaged snapshot: what it needs cannot be told");
-        Ok(Some(Learnt::Damaged))
+        Ok(Some(NeedsLookup::Damaged))
     };
     let manifest = match read_manifest(objects, id).await {
         Ok(manifest) => manifest,
@@ -84,7 +84,7 @@ pub(super) async fn learn<O: Objects>(
         Err(OpenError::Manifest {
             cause: ManifestError::Format(format),
             ..
-        }) if format > FORMAT => return Ok(Some(Learnt::Newer)),
+        }) if format > FORMAT => return Ok(Some(NeedsLookup::Newer)),
         Err(error) => return damaged(error),
     };
     let expected = match manifest.sealed_by {
@@ -124,13 +124,13 @@ pub(super) async fn learn<O: Objects>(
         } => {
             let digests = [rootfs, layer].into_iter().filter_map(|l| l.digest.parse().ok());
             keys.extend(digests.map(|digest| keys::layer(&digest)));
-            Of::Version(function, version)
+            SnapshotOwner::Version(function, version)
         }
         Origin::Runtime { function, rootfs, .. } => {
             keys.extend(rootfs.digest.parse().ok().map(|digest| keys::layer(&digest)));
-            Of::Runtime(function)
+            SnapshotOwner::Runtime(function)
         }
-        Origin::Import { .. } => Of::Import,
+        Origin::Import { .. } => SnapshotOwner::Import,
     };
-    Ok(Some(Learnt::Needs(Arc::new(Needs { of, keys }))))
+    Ok(Some(NeedsLookup::Needs(Arc::new(SnapshotNeeds { of, keys }))))
 }

@@ -17,12 +17,15 @@ use crate::snapshot::Snapshot;
 use crate::testing::{TestStore, Wire, impatient, meta, noise, small_dump};
 
 /// A rule that keeps these snapshots and knows nothing beyond the store.
-struct Keeping(Vec<SnapshotId>);
+struct KeepListed(Vec<SnapshotId>);
 
-impl Rule for Keeping {
-    fn wanted<'a>(&'a self, _: &'a [Found]) -> BoxFuture<'a, Result<Wanted, Box<dyn Error + Send + Sync>>> {
+impl Rule for KeepListed {
+    fn wanted<'a>(
+        &'a self,
+        _: &'a [FoundSnapshot],
+    ) -> BoxFuture<'a, Result<RequiredObjects, Box<dyn Error + Send + Sync>>> {
         Box::pin(async {
-            Ok(Wanted {
+            Ok(RequiredObjects {
                 snapshots: self.0.iter().cloned().collect(),
                 ..Wanted::default()
             })
@@ -70,8 +73,8 @@ async fn a_chunk_that_is_being_collected_is_neither_shared_nor_put_again_under_i
     delete(&server.store, &first.id).await.unwrap();
     server.store.delete("collecting/r-1").await.unwrap();
     let kept = server.store.list_folders("snapshots/").await.unwrap();
-    let rule = Keeping(kept.iter().map(|id| id.parse().unwrap()).collect());
-    let collected = collect(&server.store, &mut Seen::default(), &rule, false)
+    let rule = KeepListed(kept.iter().map(|id| id.parse().unwrap()).collect());
+    let collected = collect(&server.store, &mut NeedsCache::default(), &rule, false)
         .await
         .unwrap();
     assert_eq!((collected.chunks.objects, collected.snapshots.objects), (1, 0));
@@ -90,13 +93,13 @@ async fn snapshots_published_while_others_are_deleted_and_collected_are_whole() 
         let index = RegionIndex::new();
         index.seed(&server.store).await.unwrap();
         let meta = meta();
-        let rule = Keeping(
+        let rule = KeepListed(
             [kept.last().cloned(), Some(meta.id.clone())]
                 .into_iter()
                 .flatten()
                 .collect(),
         );
-        let mut seen = Seen::default();
+        let mut seen = NeedsCache::default();
         let (published, collected) = tokio::join!(
             publish(&server.store, &index, &dump, meta),
             collect(&server.store, &mut seen, &rule, false),
@@ -105,12 +108,12 @@ async fn snapshots_published_while_others_are_deleted_and_collected_are_whole() 
         kept.push(published.unwrap().id);
         read_all(&server.store, kept.last().unwrap()).await.unwrap();
     }
-    let rule = Keeping(kept.split_off(11));
-    collect(&server.store, &mut Seen::default(), &rule, false)
+    let rule = KeepListed(kept.split_off(11));
+    collect(&server.store, &mut NeedsCache::default(), &rule, false)
         .await
         .unwrap();
     assert_eq!(server.store.list_folders("snapshots/").await.unwrap().len(), 1);
-    let again = collect(&server.store, &mut Seen::default(), &rule, false)
+    let again = collect(&server.store, &mut NeedsCache::default(), &rule, false)
         .await
         .unwrap();
     assert_eq!(again.total().objects, 0);
@@ -118,12 +121,15 @@ async fn snapshots_published_while_others_are_deleted_and_collected_are_whole() 
 
 /// Snapshots that are being published, or exist and have not been deleted.
 #[derive(Default)]
-struct Alive(Mutex<BTreeSet<SnapshotId>>);
+struct LiveSnapshots(Mutex<BTreeSet<SnapshotId>>);
 
-impl Rule for Alive {
-    fn wanted<'a>(&'a self, _: &'a [Found]) -> BoxFuture<'a, Result<Wanted, Box<dyn Error + Send + Sync>>> {
+impl Rule for LiveSnapshots {
+    fn wanted<'a>(
+        &'a self,
+        _: &'a [FoundSnapshot],
+    ) -> BoxFuture<'a, Result<RequiredObjects, Box<dyn Error + Send + Sync>>> {
         Box::pin(async {
-            Ok(Wanted {
+            Ok(RequiredObjects {
                 snapshots: self.0.lock().iter().cloned().collect(),
                 ..Wanted::default()
             })
@@ -143,20 +149,20 @@ async fn alive_for<T>(life: Option<Duration>, work: impl Future<Output = T>) -> 
 
 /// A history on a real server: concurrent publishers, which delete most of what they publish, and collections. Any of
 /// them may lose its connection after any number of bytes, or die at any moment.
-struct Crowd {
+struct ConcurrentHistory {
     server: TestStore,
     /// Dumps that share half of their memory, each with a later version of it.
     dumps: Vec<PathBuf>,
     /// A host, for publishers that store differences to existing snapshots.
     host: RegionReader,
-    alive: Alive,
+    alive: LiveSnapshots,
     delay: Duration,
     /// Published, cut off. Collections done, cut off. Chunks removed, snapshots removed. Published as differences.
     /// Wanted at the end.
     counts: Mutex<[u64; 8]>,
 }
 
-impl Crowd {
+impl ConcurrentHistory {
     async fn start(dice: &mut Dice, delay: Duration) -> Self {
         let server = TestStore::start().await;
         let dumps = (0..6).map(|n| {
@@ -176,7 +182,7 @@ impl Crowd {
             dumps,
             host: RegionReader::new(server.store.clone(), cache),
             server,
-            alive: Alive::default(),
+            alive: LiveSnapshots::default(),
             delay,
             counts: Mutex::default(),
         }
@@ -241,7 +247,7 @@ impl Crowd {
         for _ in 0..12 {
             let (_wire, store) = self.store(&mut dice).await;
             let life = dice.once_in(4).then(|| Duration::from_millis(dice.roll(200)));
-            let mut seen = Seen::default();
+            let mut seen = NeedsCache::default();
             let done = alive_for(life, collect(&store, &mut seen, &self.alive, false)).await;
             let mut counts = self.counts.lock();
             if let Some(Ok(collected)) = done {
@@ -267,7 +273,7 @@ async fn real_publishers_and_collections_that_die_at_random_lose_nothing_that_is
     let mut totals = [0; 8];
     for (seed, delay) in (0..9).zip(DELAYS.into_iter().cycle()) {
         let mut dice = Dice(seed);
-        let crowd = Crowd::start(&mut dice, delay).await;
+        let crowd = ConcurrentHistory::start(&mut dice, delay).await;
         let mut another = || Dice(dice.roll(u64::MAX));
         let publishers = (0..3).map(|_| crowd.publish(another())).collect::<Vec<_>>();
         let collections = [crowd.collect(another()), crowd.collect(another())];
@@ -312,22 +318,29 @@ async fn what_is_left_of_half_a_snapshot_goes_and_a_damaged_one_that_is_wanted_h
     let half = meta().id;
     server.store.put(&keys::bundle(&half), "half".into()).await.unwrap();
     server.store.put("chunks/orphan", "nobody's".into()).await.unwrap();
-    let rule = Keeping(vec![published.id.clone()]);
-    let dry = collect(&server.store, &mut Seen::default(), &rule, true).await.unwrap();
+    let rule = KeepListed(vec![published.id.clone()]);
+    let dry = collect(&server.store, &mut NeedsCache::default(), &rule, true)
+        .await
+        .unwrap();
     assert_eq!((dry.remains.objects, dry.chunks.objects), (1, 1));
     assert!(
         server.keys("chunks/").await.contains(&"chunks/orphan".to_owned()),
         "a dry run removes nothing"
     );
     server.flip(&keys::manifest(&published.id), 200).await;
-    let held = collect(&server.store, &mut Seen::default(), &rule, false)
+    let held = collect(&server.store, &mut NeedsCache::default(), &rule, false)
         .await
         .unwrap();
     assert_eq!(held.held_by.first(), Some(&published.id));
     assert_eq!((held.remains.objects, held.chunks.objects), (1, 0));
-    let freed = collect(&server.store, &mut Seen::default(), &Keeping(Vec::new()), false)
-        .await
-        .unwrap();
+    let freed = collect(
+        &server.store,
+        &mut NeedsCache::default(),
+        &KeepListed(Vec::new()),
+        false,
+    )
+    .await
+    .unwrap();
     assert_eq!(freed.snapshots.objects, 1, "nobody wants it any more");
     assert_eq!(server.keys("").await, Vec::<String>::new());
 }

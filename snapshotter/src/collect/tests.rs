@@ -18,7 +18,7 @@ use rekindle_store::StoreError;
 use rekindle_wire::internal::LayerRef;
 use rekindle_wire::{FunctionId, VersionNumber};
 
-use super::model::{Broken, Dice, Model, World};
+use super::model::{Dice, Model, ModelState, ProtocolFault};
 use super::*;
 use crate::bundle::BundleBuilder;
 use crate::codec::Encoding;
@@ -39,13 +39,13 @@ enum Version {
 
 /// How a history failed.
 #[derive(Debug)]
-struct Wrong {
+struct HistoryFailure {
     /// Whether something needed is gone. Otherwise something unneeded is left.
     lost: bool,
     what: String,
 }
 
-impl Wrong {
+impl HistoryFailure {
     fn lost(what: String) -> Self {
         Self { lost: true, what }
     }
@@ -68,22 +68,25 @@ fn content(n: u64) -> Bytes {
 }
 
 /// The scheduler's answer, as a separate request.
-struct Known {
+struct SchedulerRule {
     model: Model,
     versions: Versions,
-    /// What was known when the collection began, for [`Broken::RuleFirst`].
+    /// What was known when the collection began, for [`ProtocolFault::RuleFirst`].
     before: BTreeMap<u32, Version>,
 }
 
-impl Rule for Known {
-    fn wanted<'a>(&'a self, found: &'a [Found]) -> BoxFuture<'a, Result<Wanted, Box<dyn Error + Send + Sync>>> {
+impl Rule for SchedulerRule {
+    fn wanted<'a>(
+        &'a self,
+        found: &'a [FoundSnapshot],
+    ) -> BoxFuture<'a, Result<RequiredObjects, Box<dyn Error + Send + Sync>>> {
         Box::pin(async move {
             self.model.turn().await;
             let versions = match self.model.world.lock().broken {
-                Some(Broken::RuleFirst) => self.before.clone(),
+                Some(ProtocolFault::RuleFirst) => self.before.clone(),
                 _ => self.versions.lock().clone(),
             };
-            let mut wanted = Wanted::default();
+            let mut wanted = RequiredObjects::default();
             for (number, version) in &versions {
                 match version {
                     Version::UnderWay => {
@@ -91,7 +94,7 @@ impl Rule for Known {
                         wanted.deploys.insert(owner.as_str().to_owned());
                         let of = found
                             .iter()
-                            .filter(|f| f.of == Some(Of::Version(function(), VersionNumber(*number))));
+                            .filter(|f| f.of == Some(SnapshotOwner::Version(function(), VersionNumber(*number))));
                         wanted.snapshots.extend(of.map(|f| f.id.clone()));
                     }
                     Version::Live { snapshot, layer } => {
@@ -176,7 +179,7 @@ struct Deploy {
 }
 
 impl Deploy {
-    fn broken(&self, how: Broken) -> bool {
+    fn broken(&self, how: ProtocolFault) -> bool {
         self.model.world.lock().broken == Some(how)
     }
 
@@ -218,7 +221,7 @@ impl Deploy {
         let publication = Publication::new(self.model.clone(), Owner::snapshot(&id));
         let mut settled = true;
         let published = self.publish(&publication, &id, layer, &mut settled).await;
-        if settled && !self.broken(Broken::NotesTakenBack) {
+        if settled && !self.broken(ProtocolFault::NotesTakenBack) {
             publication.finish().await;
         }
         published.map(|()| (id, layer))
@@ -237,14 +240,14 @@ impl Deploy {
         // What an index remembers: it is protected first and looked up after.
         let names: Vec<String> = wanted.iter().map(|n| keys::chunk(&Digest::of(&content(*n)))).collect();
         let mut there = BTreeSet::new();
-        if self.broken(Broken::LookedBefore) {
+        if self.broken(ProtocolFault::LookedBefore) {
             for name in &names {
                 there.extend(self.is_there(name).await?.then(|| name.clone()));
             }
         }
         let usable = publication.protect(&names).await?;
         for (n, name) in wanted.iter().zip(&names) {
-            let present = match self.broken(Broken::LookedBefore) {
+            let present = match self.broken(ProtocolFault::LookedBefore) {
                 true => there.contains(name),
                 false => usable.contains(name) && self.is_there(name).await?,
             };
@@ -270,7 +273,7 @@ impl Deploy {
             .insert(id.clone(), chunks.iter().map(|c| keys::chunk(&c.id)).collect());
         self.model.put(&keys::bundle(id), bundle).await?;
         publication.confirm().await?;
-        if self.broken(Broken::NotesTakenBack) {
+        if self.broken(ProtocolFault::NotesTakenBack) {
             publication.clone().finish().await;
         }
         *settled = false;
@@ -318,7 +321,7 @@ struct Actor {
 
 /// All actors of one history.
 struct History {
-    world: Arc<Mutex<World>>,
+    world: Arc<Mutex<ModelState>>,
     versions: Versions,
     truth: Truth,
     dice: Dice,
@@ -329,9 +332,9 @@ struct History {
 }
 
 impl History {
-    fn new(seed: u64, broken: Option<Broken>) -> Self {
+    fn new(seed: u64, broken: Option<ProtocolFault>) -> Self {
         Self {
-            world: Arc::new(Mutex::new(World::new(seed, broken))),
+            world: Arc::new(Mutex::new(ModelState::new(seed, broken))),
             versions: Arc::default(),
             truth: Arc::default(),
             dice: Dice(seed ^ 0x5EED),
@@ -375,7 +378,7 @@ impl History {
 
     fn collect(&mut self) -> Arc<Mutex<Option<Collected>>> {
         let model = self.model(true);
-        let rule = Known {
+        let rule = SchedulerRule {
             model: model.clone(),
             versions: self.versions.clone(),
             before: self.versions.lock().clone(),
@@ -383,7 +386,7 @@ impl History {
         let done: Arc<Mutex<Option<Collected>>> = Arc::default();
         let told = done.clone();
         self.start(None, async move {
-            let collected = collect(&model, &mut Seen::default(), &rule, false).await;
+            let collected = collect(&model, &mut NeedsCache::default(), &rule, false).await;
             *told.lock() = collected.ok();
         });
         done
@@ -444,21 +447,25 @@ impl History {
     }
 
     /// Invariants that hold at every moment.
-    fn check(&self) -> Result<(), Wrong> {
+    fn check(&self) -> Result<(), HistoryFailure> {
         let world = self.world.lock();
         for (id, chunks) in self.truth.lock().iter() {
             if !world.objects.contains_key(&keys::manifest(id)) {
                 continue;
             }
             if let Some(gone) = chunks.iter().find(|c| !world.objects.contains_key(*c)) {
-                return Err(Wrong::lost(format!("the manifest of {id} is there, its {gone} is not")));
+                return Err(HistoryFailure::lost(format!(
+                    "the manifest of {id} is there, its {gone} is not"
+                )));
             }
         }
         for (number, version) in self.versions.lock().iter() {
             if let Version::Live { snapshot, layer } = version {
                 for key in [keys::manifest(snapshot), keys::bundle(snapshot), keys::layer(layer)] {
                     if !world.objects.contains_key(&key) {
-                        return Err(Wrong::lost(format!("version {number} is live, its {key} is gone")));
+                        return Err(HistoryFailure::lost(format!(
+                            "version {number} is live, its {key} is gone"
+                        )));
                     }
                 }
             }
@@ -467,7 +474,7 @@ impl History {
     }
 
     /// When all is quiet, exactly what is needed is left.
-    fn check_end(&self) -> Result<(), Wrong> {
+    fn check_end(&self) -> Result<(), HistoryFailure> {
         let mut needed = BTreeSet::new();
         for version in self.versions.lock().values() {
             if let Version::Live { snapshot, layer } = version {
@@ -480,11 +487,11 @@ impl History {
         if over.is_empty() {
             Ok(())
         } else {
-            Err(Wrong::left(format!("nobody needs {over:?}")))
+            Err(HistoryFailure::left(format!("nobody needs {over:?}")))
         }
     }
 
-    fn run(&mut self) -> Result<(), Wrong> {
+    fn run(&mut self) -> Result<(), HistoryFailure> {
         let events = 20 + self.dice.roll(60);
         for _ in 0..events {
             match self.dice.roll(12) {
@@ -526,7 +533,7 @@ impl History {
             let collected = done
                 .lock()
                 .take()
-                .ok_or_else(|| Wrong::left("a collection failed without a fault".to_owned()))?;
+                .ok_or_else(|| HistoryFailure::left("a collection failed without a fault".to_owned()))?;
             self.removed += collected.total().objects;
         }
         self.check_end()
@@ -562,12 +569,12 @@ fn no_manifest_ever_lacks_a_chunk_and_nothing_unneeded_stays() {
 #[test]
 fn every_known_way_to_break_the_protocol_is_seen_to_break_it() {
     for broken in [
-        Broken::NobodyLooks,
-        Broken::NotesUnread,
-        Broken::ManifestsFirst,
-        Broken::NotesTakenBack,
-        Broken::LookedBefore,
-        Broken::RuleFirst,
+        ProtocolFault::NobodyLooks,
+        ProtocolFault::NotesUnread,
+        ProtocolFault::ManifestsFirst,
+        ProtocolFault::NotesTakenBack,
+        ProtocolFault::LookedBefore,
+        ProtocolFault::RuleFirst,
     ] {
         let lost = |seed| match History::new(seed, Some(broken)).run() {
             Err(wrong) if wrong.lost => Some((seed, wrong.what)),

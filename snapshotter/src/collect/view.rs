@@ -11,7 +11,7 @@ use rekindle_wire::SnapshotId;
 use rekindle_wire::internal::{RuntimeAlias, RuntimeSnapshot};
 
 use super::names;
-use super::needs::{Learnt, Of, Seen, learn};
+use super::needs::{NeedsCache, NeedsLookup, SnapshotOwner, learn};
 use super::objects::Objects;
 use super::{CALLS_AT_ONCE, CollectError};
 use crate::digest::Digest;
@@ -19,18 +19,18 @@ use crate::keys;
 
 /// A snapshot that exists.
 #[derive(Debug, Clone)]
-pub struct Found {
+pub struct FoundSnapshot {
     /// Its id.
     pub id: SnapshotId,
     /// What it belongs to. `None` if it is damaged.
-    pub of: Option<Of>,
+    pub of: Option<SnapshotOwner>,
     /// Whether it is named as the snapshot that functions start from.
     pub is_named: bool,
 }
 
 /// What is needed according to the caller.
 #[derive(Debug, Clone, Default)]
-pub struct Wanted {
+pub struct RequiredObjects {
     /// The found snapshots that must be kept.
     pub snapshots: HashSet<SnapshotId>,
     /// Layers of versions, with or without snapshots.
@@ -43,12 +43,15 @@ pub struct Wanted {
 pub trait Rule: Send + Sync {
     /// Which of these snapshots are needed, and what else is. Called after they were listed: a deploy whose snapshot is
     /// among them is in progress, or its outcome is recorded.
-    fn wanted<'a>(&'a self, found: &'a [Found]) -> BoxFuture<'a, Result<Wanted, Box<dyn Error + Send + Sync>>>;
+    fn wanted<'a>(
+        &'a self,
+        found: &'a [FoundSnapshot],
+    ) -> BoxFuture<'a, Result<RequiredObjects, Box<dyn Error + Send + Sync>>>;
 }
 
 /// The notes of one publisher.
 #[derive(Debug, Default)]
-pub(super) struct Notes {
+pub(super) struct PublisherNotes {
     pub(super) keys: Vec<String>,
     /// Time of the newest note's last write. `None` if the store does not report it.
     pub(super) newest_unix_ms: Option<i64>,
@@ -56,11 +59,11 @@ pub(super) struct Notes {
 
 /// The store at a point in time.
 pub(super) struct View {
-    pub(super) notes: BTreeMap<String, Notes>,
+    pub(super) notes: BTreeMap<String, PublisherNotes>,
     /// All objects below `snapshots/`.
     pub(super) objects: Vec<ObjectInfo>,
-    pub(super) found: Vec<(SnapshotId, Learnt)>,
-    pub(super) wanted: Wanted,
+    pub(super) found: Vec<(SnapshotId, NeedsLookup)>,
+    pub(super) wanted: RequiredObjects,
     /// Names of runtimes' snapshots, with the snapshots' ids.
     pub(super) named: Vec<(String, SnapshotId)>,
     /// Keys needed by notes, runtimes and the caller.
@@ -68,20 +71,24 @@ pub(super) struct View {
 }
 
 impl View {
-    pub(super) async fn of<O: Objects>(objects: &O, seen: &mut Seen, rule: &dyn Rule) -> Result<Self, CollectError> {
+    pub(super) async fn of<O: Objects>(
+        objects: &O,
+        seen: &mut NeedsCache,
+        rule: &dyn Rule,
+    ) -> Result<Self, CollectError> {
         let mut needed = HashSet::new();
         let notes = read_notes(objects, &mut needed).await?;
         let listed = objects.list(keys::SNAPSHOTS).await?;
         let found = read_manifests(objects, seen, &listed).await?;
         read_runtimes(objects, &mut needed).await?;
         let named = read_named(objects).await?;
-        let asked: Vec<Found> = found
+        let asked: Vec<FoundSnapshot> = found
             .iter()
-            .map(|(id, learnt)| Found {
+            .map(|(id, learnt)| FoundSnapshot {
                 id: id.clone(),
                 of: match learnt {
-                    Learnt::Needs(needs) => Some(needs.of.clone()),
-                    Learnt::Damaged | Learnt::Newer => None,
+                    NeedsLookup::Needs(needs) => Some(needs.of.clone()),
+                    NeedsLookup::Damaged | NeedsLookup::Newer => None,
                 },
                 is_named: named.iter().any(|(_, named)| named == id),
             })
@@ -103,7 +110,7 @@ impl View {
         let unwanted = self
             .found
             .iter()
-            .filter(|(id, learnt)| !self.wanted.snapshots.contains(id) && !matches!(learnt, Learnt::Newer));
+            .filter(|(id, learnt)| !self.wanted.snapshots.contains(id) && !matches!(learnt, NeedsLookup::Newer));
         unwanted.map(|(id, _)| id.clone()).collect()
     }
 
@@ -114,8 +121,8 @@ impl View {
         let mut unknown = Vec::new();
         for (id, learnt) in self.found.iter().filter(|(id, _)| !but.contains(id)) {
             match learnt {
-                Learnt::Needs(needs) => needed.extend(needs.keys.iter().map(String::as_str)),
-                Learnt::Damaged | Learnt::Newer => unknown.push(id.clone()),
+                NeedsLookup::Needs(needs) => needed.extend(needs.keys.iter().map(String::as_str)),
+                NeedsLookup::Damaged | NeedsLookup::Newer => unknown.push(id.clone()),
             }
         }
         if unknown.is_empty() { Ok(needed) } else { Err(unknown) }
@@ -130,7 +137,7 @@ impl View {
 async fn read_notes<O: Objects>(
     objects: &O,
     needed: &mut HashSet<String>,
-) -> Result<BTreeMap<String, Notes>, CollectError> {
+) -> Result<BTreeMap<String, PublisherNotes>, CollectError> {
     let listed = objects.list(keys::PUBLISHING).await?;
     let read = stream::iter(listed).map(async |object: ObjectInfo| {
         let bytes = match objects.get(&object.key).await {
@@ -146,7 +153,7 @@ async fn read_notes<O: Objects>(
         Ok::<_, CollectError>(Some((object, names)))
     });
     let mut read = read.buffer_unordered(CALLS_AT_ONCE);
-    let mut notes: BTreeMap<String, Notes> = BTreeMap::new();
+    let mut notes: BTreeMap<String, PublisherNotes> = BTreeMap::new();
     while let Some(note) = read.try_next().await? {
         let Some((object, names)) = note else { continue };
         needed.extend(names);
@@ -161,9 +168,9 @@ async fn read_notes<O: Objects>(
 
 async fn read_manifests<O: Objects>(
     objects: &O,
-    seen: &mut Seen,
+    seen: &mut NeedsCache,
     listed: &[ObjectInfo],
-) -> Result<Vec<(SnapshotId, Learnt)>, CollectError> {
+) -> Result<Vec<(SnapshotId, NeedsLookup)>, CollectError> {
     let mut there = BTreeSet::new();
     let mut bundles = BTreeMap::new();
     for object in listed {

@@ -27,10 +27,10 @@ pub struct SharedWith {
 }
 
 /// A storage location: a chunk and an offset in it.
-type Place = (Digest, u32);
+type ChunkLocation = (Digest, u32);
 
 /// Locations of a process's memory, including bases, each with its stored bytes.
-fn places(map: &PageMap) -> impl Iterator<Item = (Place, u64)> {
+fn places(map: &PageMap) -> impl Iterator<Item = (ChunkLocation, u64)> {
     let payloads = |region: &Region| [region.payload, region.base.map(|base| base.payload)];
     let all = map.regions().iter().flat_map(payloads).flatten();
     all.map(|p| ((p.chunk.id, p.offset), u64::from(p.len)))
@@ -43,7 +43,7 @@ pub(super) async fn shared_with(
     id: &SnapshotId,
     maps: impl Iterator<Item = &PageMap>,
 ) -> Result<Vec<SharedWith>, StoreError> {
-    let ours: HashMap<Place, u64> = maps.flat_map(places).collect();
+    let ours: HashMap<ChunkLocation, u64> = maps.flat_map(places).collect();
     let folders = store.list_folders(keys::SNAPSHOTS).await?;
     let mut ids: Vec<SnapshotId> = folders.iter().filter_map(|name| name.parse().ok()).collect();
     ids.retain(|other| other != id);
@@ -56,7 +56,7 @@ pub(super) async fn shared_with(
     let mut shared = Vec::new();
     while let Some((read, other)) = others.next().await {
         let Ok(maps) = read else { continue };
-        let theirs: HashSet<Place> = maps.iter().flat_map(places).map(|(place, _)| place).collect();
+        let theirs: HashSet<ChunkLocation> = maps.iter().flat_map(places).map(|(place, _)| place).collect();
         let bytes = theirs.iter().filter_map(|place| ours.get(place)).sum();
         if bytes > 0 {
             shared.push(SharedWith { id: other, bytes });

@@ -65,7 +65,7 @@ pub(super) struct Chain {
 
 /// Consecutive pages in one directory.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Piece {
+pub(super) struct LevelPages {
     level: usize,
     run: usize,
     /// Index of the first page in the run.
@@ -101,7 +101,7 @@ impl Chain {
     }
 
     /// Locates the pages from `address` on: at least one, at most `pages`.
-    pub(super) fn find(&self, address: u64, pages: u64) -> Result<Piece, InterchangeError> {
+    pub(super) fn find(&self, address: u64, pages: u64) -> Result<LevelPages, InterchangeError> {
         let mut pages = pages;
         for (level, Level { dir, file }) in self.levels.iter().enumerate() {
             let run = file.as_ref().and_then(|f| Some((f, f.run_at(address)?)));
@@ -115,7 +115,7 @@ impl Chain {
             let run = &file.map.runs[at];
             pages = pages.min((run.end() - address) / PAGE_BYTES as u64);
             if run.is_present() {
-                return Ok(Piece {
+                return Ok(LevelPages {
                     level,
                     run: at,
                     from: (address - run.address) / PAGE_BYTES as u64,
@@ -138,7 +138,7 @@ impl Chain {
     }
 
     /// Fills `out` with the pages of `piece`, starting at its page `skip`.
-    pub(super) fn read(&mut self, piece: &Piece, skip: u64, out: &mut [u8]) -> Result<(), InterchangeError> {
+    pub(super) fn read(&mut self, piece: &LevelPages, skip: u64, out: &mut [u8]) -> Result<(), InterchangeError> {
         match &mut self.levels[piece.level].file {
             Some(file) => file.read(piece.run, piece.from + skip, out),
             None => Ok(()),

@@ -87,9 +87,9 @@ fn writing(path: &Path) -> impl FnOnce(io::Error) -> ExportError {
 }
 
 /// A directory under construction. It is removed on drop unless it was finished.
-struct Draft(PathBuf);
+struct DraftDirectory(PathBuf);
 
-impl Drop for Draft {
+impl Drop for DraftDirectory {
     fn drop(&mut self) {
         if !self.0.as_os_str().is_empty()
             && let Err(error) = fs::remove_dir_all(&self.0)
@@ -122,7 +122,7 @@ pub async fn export(store: &Store, id: &SnapshotId, dir: &Path) -> Result<Export
     let snapshot = Snapshot::open(store, id).await.map_err(opening)?;
     let mut name = dir.file_name().unwrap_or_default().to_owned();
     name.push(format!(".export-{id}"));
-    let mut draft = Draft(dir.with_file_name(name));
+    let mut draft = DraftDirectory(dir.with_file_name(name));
     fs::create_dir_all(&draft.0).map_err(writing(&draft.0))?;
     let chunks = draft.0.join(".chunks");
     let reader = RegionReader::new(store.clone(), ChunkCache::open(&chunks, CHUNKS_BYTES)?);
@@ -164,7 +164,7 @@ fn measure(dir: &Path) -> io::Result<Exported> {
 }
 
 /// A step of writing a pages image.
-enum Step {
+enum WriteStep {
     /// This many eager pages, which are in the same order.
     Eager(u64),
     /// Pages of a region: the first page in it, and their number.
@@ -198,7 +198,7 @@ async fn restore_pages(
     let file = File::create_new(&path).map_err(writing(&path))?;
     let mut out = BufWriter::with_capacity(1 << 20, file);
 
-    let steps: Vec<Step> = pagemap
+    let steps: Vec<WriteStep> = pagemap
         .entries
         .iter()
         .flat_map(|entry| steps(entry, &process.page_map))
@@ -207,8 +207,8 @@ async fn restore_pages(
         .map(|step| {
             Box::pin(async move {
                 let bytes = match &step {
-                    Step::Lazy(region, ..) => reader.read(region).await?,
-                    Step::Eager(_) | Step::Zero(_) => Bytes::new(),
+                    WriteStep::Lazy(region, ..) => reader.read(region).await?,
+                    WriteStep::Eager(_) | WriteStep::Zero(_) => Bytes::new(),
                 };
                 Ok((step, bytes))
             })
@@ -218,9 +218,9 @@ async fn restore_pages(
         let (step, bytes) = next.map_err(|cause| ExportError::Memory { id: id.clone(), cause })?;
         let page = PAGE_BYTES as u64;
         let written = match step {
-            Step::Eager(pages) => copy_exact(&mut eager, &mut out, pages * page),
-            Step::Zero(pages) => copy_exact(&mut io::repeat(0), &mut out, pages * page),
-            Step::Lazy(_, skip, pages) => {
+            WriteStep::Eager(pages) => copy_exact(&mut eager, &mut out, pages * page),
+            WriteStep::Zero(pages) => copy_exact(&mut io::repeat(0), &mut out, pages * page),
+            WriteStep::Lazy(_, skip, pages) => {
                 // Within a region, as the page map states.
                 let (from, to) = (skip as usize * PAGE_BYTES, (skip + pages) as usize * PAGE_BYTES);
                 match bytes.get(from..to) {
@@ -243,9 +243,9 @@ fn copy_exact(from: &mut impl io::Read, to: &mut impl io::Write, bytes: u64) -> 
 }
 
 /// The steps that assemble the pages of one run.
-fn steps(entry: &PagemapEntry, map: &PageMap) -> Vec<Step> {
+fn steps(entry: &PagemapEntry, map: &PageMap) -> Vec<WriteStep> {
     if !entry.lazy {
-        return vec![Step::Eager(entry.pages)];
+        return vec![WriteStep::Eager(entry.pages)];
     }
     let end = PageIndex(entry.first.0 + entry.pages);
     let (mut page, mut steps) = (entry.first, Vec::new());
@@ -254,13 +254,13 @@ fn steps(entry: &PagemapEntry, map: &PageMap) -> Vec<Step> {
         match map.lookup(start) {
             Some(region) => {
                 page = region.end().min(end);
-                steps.push(Step::Lazy(*region, start.0 - region.first.0, page.0 - start.0));
+                steps.push(WriteStep::Lazy(*region, start.0 - region.first.0, page.0 - start.0));
             }
             None => {
                 page = PageIndex(start.0 + 1);
                 match steps.last_mut() {
-                    Some(Step::Zero(pages)) => *pages += 1,
-                    _ => steps.push(Step::Zero(1)),
+                    Some(WriteStep::Zero(pages)) => *pages += 1,
+                    _ => steps.push(WriteStep::Zero(1)),
                 }
             }
         }

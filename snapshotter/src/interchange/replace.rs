@@ -21,7 +21,7 @@ const BACKUP: &str = "bak";
 
 /// The files being replaced. Written once all new files are complete.
 #[derive(Serialize, Deserialize)]
-struct Note {
+struct ReplacementNote {
     files: Vec<String>,
     backups: bool,
 }
@@ -79,7 +79,7 @@ impl Replacement {
                 return Err(InterchangeError::Backup(backup));
             }
         }
-        let note = Note {
+        let note = ReplacementNote {
             files: self.staged.clone(),
             backups,
         };
@@ -117,14 +117,14 @@ pub(super) fn resume(dir: &Path) -> Result<(), InterchangeError> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         read => read.map_err(io_at("read", &path))?,
     };
-    let note: Note = serde_json::from_slice(&json).map_err(|_| InterchangeError::Note(path.clone()))?;
+    let note: ReplacementNote = serde_json::from_slice(&json).map_err(|_| InterchangeError::Note(path.clone()))?;
     if !note.files.iter().all(|name| is_file_name(name)) {
         return Err(InterchangeError::Note(path));
     }
     finish(dir, &note)
 }
 
-fn finish(dir: &Path, note: &Note) -> Result<(), InterchangeError> {
+fn finish(dir: &Path, note: &ReplacementNote) -> Result<(), InterchangeError> {
     for name in &note.files {
         let (old, new) = (dir.join(name), beside(dir, name, NEW));
         if fs::symlink_metadata(&new).is_err() {
@@ -201,7 +201,7 @@ mod tests {
             let dir = old();
             let path = dir.path();
             std::mem::forget(stage(path));
-            let note = Note {
+            let note = ReplacementNote {
                 files: vec!["a.img".to_owned(), "b.img".to_owned()],
                 backups: true,
             };

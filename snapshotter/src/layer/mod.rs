@@ -21,8 +21,8 @@ use uuid::Uuid;
 
 use crate::collect::{Publication, PublicationError};
 use crate::digest::{Digest, ParseDigestError};
-use crate::flights::Flights;
 use crate::keys;
+use crate::single_flight::SingleFlight;
 
 pub use frames::PIECE;
 pub use ranged::{OpenedLayer, RangedLayer};
@@ -137,7 +137,7 @@ pub async fn publish_layer(
             break;
         }
     }
-    let Candidate { digest, tar_bytes } = usable.ok_or(PublicationError::NoName)?;
+    let LayerCandidate { digest, tar_bytes } = usable.ok_or(PublicationError::NoName)?;
     let layer = LayerRef {
         digest: digest.to_string(),
         tar_bytes,
@@ -149,7 +149,7 @@ pub async fn publish_layer(
         Err(error) if error.is_not_found() => {}
         Err(error) => return Err(failed(error)),
     }
-    let packed = Unfinished::beside(&scratch.join("layer.tar.zst"));
+    let packed = UnfinishedPath::beside(&scratch.join("layer.tar.zst"));
     let (tar, zst) = (tar_path.to_owned(), packed.0.clone());
     blocking_pack(tar_path, move || compress(&tar, tar_bytes, &zst)).await?;
     // If another publisher has stored the layer meanwhile, its object is used, as above.
@@ -167,7 +167,7 @@ pub async fn fetch_layer(
     dest_dir: &Path,
     unpack: &Arc<Unpack>,
 ) -> Result<(), FetchLayerError> {
-    static FETCHES: LazyLock<Arc<Flights<PathBuf, Result<(), FetchLayerError>>>> = LazyLock::new(Arc::default);
+    static FETCHES: LazyLock<Arc<SingleFlight<PathBuf, Result<(), FetchLayerError>>>> = LazyLock::new(Arc::default);
     let digest: Digest = layer
         .digest
         .parse()
@@ -197,8 +197,8 @@ pub fn remove_unfinished(layers_dir: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// If it cannot be renamed.
-pub fn discard(dest_dir: &Path) -> io::Result<Unfinished> {
-    let remains = Unfinished::beside(dest_dir);
+pub fn discard(dest_dir: &Path) -> io::Result<UnfinishedPath> {
+    let remains = UnfinishedPath::beside(dest_dir);
     fs::rename(dest_dir, &remains.0)?;
     Ok(remains)
 }
@@ -225,7 +225,7 @@ async fn fetch(
     }
     let mut attempt = 1;
     let unfinished = loop {
-        let unfinished = Unfinished::beside(dest);
+        let unfinished = UnfinishedPath::beside(dest);
         match fetch_into(store, digest, tar_bytes, &unfinished.0, unpack).await {
             Ok(()) => break unfinished,
             Err(FetchLayerError::Store { cause, .. }) if attempt < ATTEMPTS && !cause.is_not_found() => {
@@ -267,7 +267,7 @@ pub async fn unpack_layer(
             path: dest.clone(),
             cause: Arc::new(cause),
         };
-        let unfinished = Unfinished::beside(&dest);
+        let unfinished = UnfinishedPath::beside(&dest);
         fs::DirBuilder::new().mode(0o755).create(&unfinished.0).map_err(place)?;
         unpack(&mut packed, &unfinished.0, &name).map_err(|cause| FetchLayerError::Unpack {
             digest,
@@ -326,9 +326,9 @@ fn put_in_place(unfinished: &Path, dest: &Path) -> io::Result<()> {
 }
 
 /// A file or directory that is removed on drop unless it was renamed.
-pub struct Unfinished(PathBuf);
+pub struct UnfinishedPath(PathBuf);
 
-impl Unfinished {
+impl UnfinishedPath {
     fn beside(path: &Path) -> Self {
         let mut name = path.file_name().unwrap_or_default().to_os_string();
         name.push(format!("{UNFINISHED}{}", Uuid::new_v4().simple()));
@@ -336,7 +336,7 @@ impl Unfinished {
     }
 }
 
-impl Drop for Unfinished {
+impl Drop for UnfinishedPath {
     fn drop(&mut self) {
         // It usually no longer exists. Whatever cannot be removed is left to `remove_unfinished`.
         drop(remove_tree(&self.0).or_else(|_| fs::remove_file(&self.0)));
@@ -344,19 +344,19 @@ impl Drop for Unfinished {
 }
 
 /// A possible name of a layer.
-struct Candidate {
+struct LayerCandidate {
     digest: Digest,
     tar_bytes: u64,
 }
 
 /// The possible names of a layer with this archive, the plain one first. An archive may end in any number of zero
 /// blocks.
-fn hash_file(path: &Path) -> io::Result<Vec<Candidate>> {
+fn hash_file(path: &Path) -> io::Result<Vec<LayerCandidate>> {
     let mut hasher = blake3::Hasher::new();
     hasher.update_reader(fs::File::open(path)?)?;
     let mut names = Vec::with_capacity(NAMES_MAX);
     for _ in 0..NAMES_MAX {
-        names.push(Candidate {
+        names.push(LayerCandidate {
             digest: Digest(*hasher.finalize().as_bytes()),
             tar_bytes: hasher.count(),
         });

@@ -16,13 +16,13 @@ pub struct Keyring(Arc<Keys>);
 
 #[derive(Debug, Default)]
 struct Keys {
-    held: RwLock<Held>,
+    held: RwLock<HeldKeys>,
     /// Whether there has been a key. A platform without any does nothing for encryption.
     any: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct HeldKeys {
     by_namespace: HashMap<String, Arc<SealingKey>>,
     by_id: HashMap<KeyId, Arc<SealingKey>>,
 }

@@ -16,7 +16,7 @@ use crate::chunks::{ChunkCache, RegionReader};
 use crate::region_index::RegionIndex;
 use crate::snapshot::{OpenError, Snapshot};
 use crate::testing::{TestStore, meta, noise, small_dump};
-use crate::working_set::{Recording, Touched, load_working_set, store_working_set};
+use crate::working_set::{Recording, TouchedPage, load_working_set, store_working_set};
 
 /// What a function has in its memory: LZ4 keeps it as it is.
 const MARK: &[u8] = b"wQ2pLx9sVt4KzB7n-mark-of-a-function";
@@ -227,7 +227,7 @@ async fn nothing_of_an_encrypted_snapshot_is_found_in_the_store_and_another_host
 
     // Its working set, too.
     let recording = Recording { number: 0, restores: 1 };
-    let touched = Touched {
+    let touched = TouchedPage {
         pid: PID,
         page: region.first,
         written: false,

@@ -74,7 +74,7 @@ pub struct UncheckedWorkingSet {
 
 /// A page that was touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Touched {
+pub struct TouchedPage {
     /// The process.
     pub pid: u32,
     /// The page.
@@ -156,14 +156,14 @@ pub async fn store_working_set(
     snapshot: &Snapshot,
     reader: &RegionReader,
     recording: Recording,
-    order: &[Touched],
+    order: &[TouchedPage],
 ) -> Result<StoredWorkingSet, WorkingSetError> {
     let id = snapshot.id().clone();
     let mut seen = HashSet::new();
     let mut pages = Vec::new();
     let mut trees = Trees::new();
     let mut last: Option<(u32, Region, Bytes)> = None;
-    for Touched { pid, page, written } in order {
+    for TouchedPage { pid, page, written } in order {
         let Some(process) = snapshot.process(*pid) else {
             continue;
         };

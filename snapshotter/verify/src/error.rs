@@ -214,12 +214,12 @@ fn of_field(field: &str) -> Option<&'static str> {
 
 /// An entry of an image, to be named in errors.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct EntryLocation<'a> {
     pub(crate) image: &'a str,
     pub(crate) entry: usize,
 }
 
-impl Place<'_> {
+impl EntryLocation<'_> {
     /// An error about the value of a field.
     pub(crate) fn refuse(&self, field: &'static str, found: impl fmt::Debug) -> VerifyError {
         VerifyError::Field {

@@ -38,21 +38,21 @@ pub struct Expected {
     /// Files in the directory that are not images and are not read.
     pub other_files: Vec<String>,
     /// What images of a migrating instance may have in addition. `None` for a snapshot.
-    pub travelling: Option<Travelling>,
+    pub travelling: Option<MigrationImages>,
 }
 
 /// What images of a migrating instance have, and those of a snapshot do not. No image has the instance's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Travelling {
+pub struct MigrationImages {
     /// CRIU's names of the templates: external files that are mapped privately and used in no other way.
     pub templates: Vec<String>,
     /// Location of the pages that CRIU restores itself.
-    pub pages: PagesIn,
+    pub pages: PageLocation,
 }
 
 /// Location of the pages of a migrating instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PagesIn {
+pub enum PageLocation {
     /// In its processes, or in `pages-N.img`, as CRIU dumps them.
     Dump,
     /// In `eager-PID` of each process, for the pages that CRIU is to restore. `pages-N.img` is yet to be built from

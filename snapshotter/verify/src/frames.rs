@@ -11,7 +11,7 @@
 use prost::Message;
 
 use crate::Images;
-use crate::error::{Place, VerifyError};
+use crate::error::{EntryLocation, VerifyError};
 
 const COMMON_MAGIC: u32 = 0x5456_4319;
 /// Maximum size of a message in bytes: that of a process with as many mappings as the kernel allows. Decoded, it takes
@@ -69,11 +69,11 @@ impl<'a> Reader<'a> {
     }
 
     /// The next message and its place. `None` at the end.
-    pub(crate) fn next<M: Message + Default>(&mut self) -> Result<Option<(Place<'a>, M)>, VerifyError> {
+    pub(crate) fn next<M: Message + Default>(&mut self) -> Result<Option<(EntryLocation<'a>, M)>, VerifyError> {
         if self.rest.is_empty() {
             return Ok(None);
         }
-        let place = Place {
+        let place = EntryLocation {
             image: self.image,
             entry: self.entry,
         };
@@ -126,7 +126,7 @@ pub(crate) fn all<'a, M: Message + Default>(
     images: &Images<'a>,
     name: &str,
     kind: u32,
-) -> Result<Vec<(Place<'a>, M)>, VerifyError> {
+) -> Result<Vec<(EntryLocation<'a>, M)>, VerifyError> {
     let (mut found, mut reader) = (Vec::new(), Reader::open(images, name, kind)?);
     while let Some(next) = reader.as_mut().map_or(Ok(None), Reader::next)? {
         if found.len() == MESSAGES_MAX {
@@ -142,7 +142,7 @@ pub(crate) fn only<'a, M: Message + Default>(
     images: &Images<'a>,
     name: &str,
     kind: u32,
-) -> Result<Option<(Place<'a>, M)>, VerifyError> {
+) -> Result<Option<(EntryLocation<'a>, M)>, VerifyError> {
     if !images.contains_key(name) {
         return Ok(None);
     }
@@ -161,7 +161,7 @@ pub(crate) fn required<'a, M: Message + Default>(
     images: &Images<'a>,
     name: &str,
     kind: u32,
-) -> Result<(Place<'a>, M), VerifyError> {
+) -> Result<(EntryLocation<'a>, M), VerifyError> {
     only(images, name, kind)?.ok_or_else(|| VerifyError::Missing(name.to_owned()))
 }
 

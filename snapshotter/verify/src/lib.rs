@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 pub use error::VerifyError;
-pub use expected::{Expected, Limit, PagesIn, RESOURCES, Travelling};
+pub use expected::{Expected, Limit, MigrationImages, PageLocation, RESOURCES};
 pub use kinds::EAGER_PREFIX;
 pub use rules::{processor_clock, shown_process};
 pub use verified::{ImageMode, OpenedPath, Packet, PipeContent, Process, Purpose, Thread, UnlinkedFile, Verified};

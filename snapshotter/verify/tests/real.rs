@@ -10,7 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use rekindle_verify::{Expected, Images, Limit, OpenedPath, PagesIn, Purpose, RESOURCES, Travelling, Verified};
+use rekindle_verify::{
+    Expected, Images, Limit, MigrationImages, OpenedPath, PageLocation, Purpose, RESOURCES, Verified,
+};
 use rekindle_verify::{VerifyError, verify, verify_images};
 
 const CRIU: &str = "/usr/local/lib/rekindle/criu/criu";
@@ -211,9 +213,9 @@ fn a_real_dump_of_one_that_moves_passes_as_such_and_as_nothing_else() {
         return;
     };
     let travelling = |templates: &[&str]| Expected {
-        travelling: Some(Travelling {
+        travelling: Some(MigrationImages {
             templates: templates.iter().map(|name| (*name).to_owned()).collect(),
-            pages: PagesIn::Dump,
+            pages: PageLocation::Dump,
         }),
         ..expected(dump.output_pipe)
     };

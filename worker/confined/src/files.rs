@@ -16,7 +16,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod, umask};
 use nix::unistd::{chdir, pivot_root};
 
-use crate::order::{Order, Program, Shown, Work};
+use crate::order::{BindMount, Order, Program, Work};
 
 /// Why the files could not be laid out.
 #[derive(Debug, thiserror::Error)]
@@ -131,7 +131,7 @@ fn devices(dev: &Path) -> Result<(), FilesError> {
     tmpfs(&shm, QUIET | MsFlags::MS_NOEXEC, "mode=1777,size=64m,nr_inodes=4096")
 }
 
-fn show(root: &Path, shown: &Shown) -> Result<(), FilesError> {
+fn show(root: &Path, shown: &BindMount) -> Result<(), FilesError> {
     let at = root.join(shown.at.strip_prefix("/").unwrap_or(&shown.at));
     if shown.at.starts_with("/run") {
         let made = if shown.source.is_dir() {

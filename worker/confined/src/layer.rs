@@ -65,12 +65,12 @@ pub enum UnpackError {
 const NAME_MAX: usize = 4096;
 
 /// Hashes and counts what is read through it, and rejects more than a maximum of bytes.
-struct Checked<R> {
+struct HashingReader<R> {
     inner: io::Take<R>,
     hasher: blake3::Hasher,
 }
 
-impl<R: Read> Read for Checked<R> {
+impl<R: Read> Read for HashingReader<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let n = self.inner.read(into)?;
         self.hasher.update(&into[..n]);
@@ -85,7 +85,7 @@ impl<R: Read> Read for Checked<R> {
 /// See [`UnpackError`].
 pub fn unpack(packed: impl Read, dir: &Path, name: &Name) -> Result<(), UnpackError> {
     let plain = zstd::Decoder::new(packed).map_err(unread)?;
-    let checked = Checked {
+    let checked = HashingReader {
         inner: plain.take(name.tar_bytes.saturating_add(1)),
         hasher: blake3::Hasher::new(),
     };

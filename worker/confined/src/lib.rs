@@ -26,7 +26,7 @@ mod rights;
 pub mod tree;
 pub mod upload;
 
-pub use order::{ORDER, Order, Program, Report, SET_UP_FAILED, SUBCOMMAND, Shown, USER, Work};
+pub use order::{BindMount, ORDER, Order, Program, Report, SET_UP_FAILED, SUBCOMMAND, USER, Work};
 pub use process::run;
 pub use rights::{MEMLOCK, MESSAGE_QUEUES, decode_program};
 

@@ -67,7 +67,7 @@ pub struct Program {
     /// The root filesystem, read-only: directories stacked on each other, the uppermost first.
     pub root: Vec<PathBuf>,
     /// Files of the host that it sees in addition.
-    pub shown: Vec<Shown>,
+    pub shown: Vec<BindMount>,
     /// Absolute path inside.
     pub path: String,
     /// Arguments, starting with the program's name.
@@ -82,7 +82,7 @@ pub struct Program {
 
 /// A file or directory of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shown {
+pub struct BindMount {
     /// Path on the host.
     pub source: PathBuf,
     /// Path inside: below `/run`, where it is created, or an existing path of the root filesystem.

@@ -131,7 +131,7 @@ fn inside(
         return Err(failed("go on")("the worker is gone"));
     }
     let program = match &order.work {
-        Work::Program(program) => Some(Prepared::of(program).map_err(failed("prepare the program"))?),
+        Work::Program(program) => Some(PreparedProgram::of(program).map_err(failed("prepare the program"))?),
         _ => None,
     };
     rights::apply(filter).map_err(failed("apply the filter"))?;
@@ -165,13 +165,13 @@ fn report(report: &Report) -> Result<u8, Failed> {
 }
 
 /// A program with everything needed for exec.
-struct Prepared {
+struct PreparedProgram {
     path: CString,
     arguments: Vec<CString>,
     environment: Vec<CString>,
 }
 
-impl Prepared {
+impl PreparedProgram {
     fn of(program: &Program) -> io::Result<Self> {
         let c_strings = |texts: &[String]| texts.iter().map(|t| CString::new(t.as_str())).collect::<Result<_, _>>();
         chdir(program.cwd.as_str())?;

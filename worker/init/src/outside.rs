@@ -30,7 +30,7 @@ use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
 use crate::causes::chain;
 use crate::namespaces::{NamespaceError, become_root, fork_into_sandbox, join_cgroups, map_ids, prepare_network};
-use crate::protocol::{Call, Common, Layers, Make, Message, ReceiveError, Reply, Request, receive, send};
+use crate::protocol::{Call, HostPaths, Layers, MakeSandbox, Message, ReceiveError, Reply, Request, receive, send};
 use crate::reactor;
 use crate::{devices, hollow, machine};
 
@@ -64,7 +64,7 @@ pub enum OutsideError {
 }
 
 /// The outside process of a sandbox, or its init if the call returns inside the sandbox.
-enum Made {
+enum ForkSide {
     /// The process of init, and its user namespace.
     Outside(Pid, File),
     Inside(OwnedFd),
@@ -75,15 +75,15 @@ enum Made {
 ///
 /// # Errors
 /// If a control socket breaks.
-pub fn run(control: OwnedFd, room: &mut [u8], number: u64, order: &Make, inside: OwnedFd) -> io::Result<()> {
+pub fn run(control: OwnedFd, room: &mut [u8], number: u64, order: &MakeSandbox, inside: OwnedFd) -> io::Result<()> {
     let say = |number, answer| send(control.as_fd(), &Message::Reply(number, answer), &[]);
     let users = match make(order, inside) {
-        Ok(Made::Inside(inside)) => {
+        Ok(ForkSide::Inside(inside)) => {
             // Init must not receive the outside process's requests.
             drop(control);
             return reactor::run(&inside, room, !order.cgroup_procs.is_empty());
         }
-        Ok(Made::Outside(init, users)) => {
+        Ok(ForkSide::Outside(init, users)) => {
             say(number, Reply::Started(init.as_raw()))?;
             users
         }
@@ -104,7 +104,7 @@ pub fn run(control: OwnedFd, room: &mut [u8], number: u64, order: &Make, inside:
     say(call.number, answer)
 }
 
-fn make(order: &Make, inside: OwnedFd) -> Result<Made, OutsideError> {
+fn make(order: &MakeSandbox, inside: OwnedFd) -> Result<ForkSide, OutsideError> {
     join_cgroups(&order.cgroup_procs)?;
     unshare(CloneFlags::CLONE_NEWNS).map_err(|e| OutsideError::Call("make a mount namespace", e))?;
     share_stage()?;
@@ -116,7 +116,7 @@ fn make(order: &Make, inside: OwnedFd) -> Result<Made, OutsideError> {
             .read_exact(&mut [0])
             .map_err(|e| OutsideError::Io("wait for its ids", e))?;
         become_root()?;
-        return Ok(Made::Inside(inside));
+        return Ok(ForkSide::Inside(inside));
     };
     drop(waits);
     map_ids(init, order.first_id)?;
@@ -125,7 +125,7 @@ fn make(order: &Make, inside: OwnedFd) -> Result<Made, OutsideError> {
     tells
         .write_all(&[1])
         .map_err(|e| OutsideError::Io("tell init of its ids", e))?;
-    Ok(Made::Outside(init, users))
+    Ok(ForkSide::Outside(init, users))
 }
 
 /// Called in the zygote: turns the working directory into a stage with everything that sandboxes share. Only this
@@ -133,7 +133,7 @@ fn make(order: &Make, inside: OwnedFd) -> Result<Made, OutsideError> {
 ///
 /// # Errors
 /// If a directory or a mount is refused.
-pub fn prepare(common: &Common) -> Result<(), OutsideError> {
+pub fn prepare(common: &HostPaths) -> Result<(), OutsideError> {
     let none = None::<&Path>;
     let call = |what| move |e| OutsideError::Call(what, e);
     be_ordinary().map_err(call("have sandboxes begin with the usual priority"))?;

@@ -48,7 +48,7 @@ pub fn held_path(index: usize) -> String {
 
 /// What all sandboxes share.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Common {
+pub struct HostPaths {
     /// A directory on the host that is empty, or has been used for this before. Sandboxes are laid out there, and each
     /// sees only its own.
     pub stage: PathBuf,
@@ -58,7 +58,7 @@ pub struct Common {
 
 /// Parameters for creating a sandbox, before anything is known of a function.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Make {
+pub struct MakeSandbox {
     /// The `cgroup.procs` files of its control groups.
     pub cgroup_procs: Vec<PathBuf>,
     /// The host's id of the sandbox's root. The [`IDS`] from here on belong to this sandbox alone.
@@ -147,13 +147,13 @@ pub struct Call {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Request {
     /// To the zygote, first and once: prepare what all sandboxes share.
-    Prepare(Common),
+    Prepare(HostPaths),
     /// To the zygote, any time later: fork a process, which receives its requests on the attached control socket. The
     /// reply has its id on the host. Its parent is the worker.
     Fork,
     /// To a fork, first: create a sandbox ([`outside`](crate::outside)). Attached: the control socket of its init. The
     /// reply has init's id on the host. Init's parent is the worker.
-    Make(Make),
+    Make(MakeSandbox),
     /// To the same fork, once, afterwards: mount these directories. The fork then exits.
     Mount(Layers),
     /// To a fork, first: start a CRIU that dumps ([`dumper`](crate::dumper)). Attached: CRIU's end of the RPC socket,

@@ -6,14 +6,14 @@ use std::thread;
 
 use crate::PAGE;
 use crate::address_map::Origin;
-use crate::command::FilledBehind;
+use crate::command::BackgroundFill;
 use crate::fill::ZEROS;
 use crate::layout::PageRange;
-use crate::memory::{Filled, Memory};
+use crate::memory::{FillOutcome, ProcessMemory};
 use crate::pin::pin;
-use crate::source::{AheadPage, Held, PageRef, PageSource};
+use crate::source::{AheadPage, PageLookup, PageRef, PageSource};
 use crate::streams;
-use crate::thread::Thread;
+use crate::thread::PagerThread;
 
 /// Size in pages of the aligned block that is let in with a touched page, as far as no copy is needed. Measured with 1
 /// to 64 (docs/decisions/0008-fault-path.md). Beyond 4, the touched page itself is late if function and pager share a
@@ -25,7 +25,7 @@ const SHARED_LEAST: usize = 256;
 /// Stack size of the second thread in bytes.
 const HELPER_STACK: usize = 64 << 10;
 
-impl Thread {
+impl PagerThread {
     /// Fills pages around a page that was just filled, within an aligned block, and ahead of it where memory is read
     /// sequentially. Lets in pages of the mapped file that the source holds, and zero pages. Uses no memory except page
     /// tables. Best effort: the remaining pages are filled when touched.
@@ -53,10 +53,10 @@ impl Thread {
         while at < end {
             let (count, outcome) = self.fill_quietly(index, at, end - at);
             match outcome {
-                Some(Filled::Pages(n)) => (at, filled) = (at + n, filled + n),
-                Some(Filled::AlreadyPresent) => at += 1,
+                Some(FillOutcome::Pages(n)) => (at, filled) = (at + n, filled + n),
+                Some(FillOutcome::AlreadyPresent) => at += 1,
                 // The run spans several mappings, and the pages before the end of the first one can be filled.
-                Some(Filled::Unmapped) if count > 1 => end = at + count / 2,
+                Some(FillOutcome::Unmapped) if count > 1 => end = at + count / 2,
                 _ => break,
             }
         }
@@ -65,7 +65,7 @@ impl Thread {
 
     /// Fills pages of one kind from `page` on, at most `limit`, without a copy. Returns the number of pages tried and
     /// the outcome, or `None` if no page is available without a copy.
-    fn fill_quietly(&self, index: usize, page: u64, limit: u64) -> (u64, Option<Filled>) {
+    fn fill_quietly(&self, index: usize, page: u64, limit: u64) -> (u64, Option<FillOutcome>) {
         let memory = &self.memories[index];
         let run = memory.map.run(page, limit);
         let source = match memory.map.origin(page) {
@@ -79,15 +79,15 @@ impl Thread {
             self.source.held(PageRef { pid: memory.pid, page }, &pin)
         };
         match held(0) {
-            Held::Mapped(bytes) => {
+            PageLookup::Mapped(bytes) => {
                 let count = (bytes.len() as u64 / PAGE).min(run);
                 (count, Some(memory.let_in_quietly(page, count)))
             }
-            Held::Zero => {
-                let count = 1 + (1..run).take_while(|n| held(*n) == Held::Zero).count() as u64;
+            PageLookup::Zero => {
+                let count = 1 + (1..run).take_while(|n| held(*n) == PageLookup::Zero).count() as u64;
                 (count, Some(memory.zero_quietly(page, count)))
             }
-            Held::Bytes(_) | Held::Absent | Held::Settled => (1, None),
+            PageLookup::Bytes(_) | PageLookup::Absent | PageLookup::Settled => (1, None),
         }
     }
 
@@ -131,8 +131,8 @@ impl Thread {
 
     /// Copies pages to their addresses while the process runs. Only pages that still hold the source's page `origin`,
     /// and what follows it, are copied.
-    pub(crate) fn fill_behind(&self, pages: PageRange, origin: u64) -> FilledBehind {
-        let mut done = FilledBehind::default();
+    pub(crate) fn fill_behind(&self, pages: PageRange, origin: u64) -> BackgroundFill {
+        let mut done = BackgroundFill::default();
         let Some(memory) = self.memories.iter().find(|m| m.pid == pages.first.pid) else {
             return done;
         };
@@ -150,17 +150,17 @@ impl Thread {
                 page: source,
             };
             let filled = match self.source.held(wanted, &pin) {
-                Held::Bytes(bytes) => memory.copy(page, whole(bytes, run)),
-                _ => Filled::Changing,
+                PageLookup::Bytes(bytes) => memory.copy(page, whole(bytes, run)),
+                _ => FillOutcome::Changing,
             };
             at += match filled {
-                Filled::Pages(n) => {
+                FillOutcome::Pages(n) => {
                     done.filled += n;
                     n
                 }
-                Filled::AlreadyPresent | Filled::Unmapped | Filled::ProcessGone => 1,
+                FillOutcome::AlreadyPresent | FillOutcome::Unmapped | FillOutcome::ProcessGone => 1,
                 // A page fault brings it, or the next attempt.
-                Filled::Changing | Filled::NotInFile | Filled::NoMemory | Filled::Refused(_) => {
+                FillOutcome::Changing | FillOutcome::NotInFile | FillOutcome::NoMemory | FillOutcome::Refused(_) => {
                     done.left += 1;
                     1
                 }
@@ -173,7 +173,7 @@ impl Thread {
 
 /// Fills pages of processes that are not running.
 struct Filler<'a> {
-    memories: &'a [Memory],
+    memories: &'a [ProcessMemory],
     source: &'a dyn PageSource,
 }
 
@@ -234,22 +234,26 @@ impl Filler<'_> {
                     let run = memory.map.run(page, count - done);
                     let source = PageRef { page: source, ..first };
                     match self.source.held(source, &pin) {
-                        Held::Mapped(bytes) if !written => memory.let_in(page, (bytes.len() as u64 / PAGE).min(run)),
-                        Held::Mapped(bytes) | Held::Bytes(bytes) => memory.copy(page, whole(bytes, run)),
+                        PageLookup::Mapped(bytes) if !written => {
+                            memory.let_in(page, (bytes.len() as u64 / PAGE).min(run))
+                        }
+                        PageLookup::Mapped(bytes) | PageLookup::Bytes(bytes) => memory.copy(page, whole(bytes, run)),
                         // Fresh memory is touched in order to be written.
-                        Held::Zero => memory.copy(page, &ZEROS),
-                        Held::Absent | Held::Settled => Filled::Unmapped,
+                        PageLookup::Zero => memory.copy(page, &ZEROS),
+                        PageLookup::Absent | PageLookup::Settled => FillOutcome::Unmapped,
                     }
                 }
-                Origin::Zero | Origin::File(_) => Filled::Unmapped,
+                Origin::Zero | Origin::File(_) => FillOutcome::Unmapped,
             };
             done += match outcome {
-                Filled::Pages(n) => {
+                FillOutcome::Pages(n) => {
                     filled += n;
                     n
                 }
-                Filled::AlreadyPresent | Filled::Unmapped | Filled::NotInFile => 1,
-                Filled::Changing | Filled::ProcessGone | Filled::NoMemory | Filled::Refused(_) => return filled,
+                FillOutcome::AlreadyPresent | FillOutcome::Unmapped | FillOutcome::NotInFile => 1,
+                FillOutcome::Changing | FillOutcome::ProcessGone | FillOutcome::NoMemory | FillOutcome::Refused(_) => {
+                    return filled;
+                }
             };
         }
         filled

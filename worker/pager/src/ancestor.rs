@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use crate::PAGE;
 use crate::address_map::AddressMap;
-use crate::memory::Memory;
-use crate::userfault::{EventBuffer, Happened, Userfault};
+use crate::memory::ProcessMemory;
+use crate::userfault::{EventBuffer, MappingChange, Userfault};
 
 /// A memory whose owner's children are reported until this is dropped.
 #[derive(Debug)]
 pub struct Ancestor {
-    memory: Memory,
+    memory: ProcessMemory,
     /// Number of the registered page.
     page: u64,
 }
@@ -28,7 +28,7 @@ impl Ancestor {
     pub fn new(userfault: OwnedFd, address: u64) -> io::Result<Self> {
         let userfault = Userfault::from(userfault);
         userfault.agree_on_events()?;
-        let memory = Memory::new(0, 0, userfault, Arc::new(AddressMap::new([].into())));
+        let memory = ProcessMemory::new(0, 0, userfault, Arc::new(AddressMap::new([].into())));
         let page = address / PAGE;
         memory.register_anonymous(page, 1)?;
         Ok(Self { memory, page })
@@ -43,7 +43,7 @@ impl Ancestor {
         let (mut happened, mut faults) = (Vec::new(), Vec::new());
         self.memory.read(buffer, &mut happened, &mut faults)?;
         let forked = happened.into_iter().filter_map(|event| match event {
-            Happened::Forked(fd) => Some(fd),
+            MappingChange::Forked(fd) => Some(fd),
             _ => None,
         });
         Ok(forked.collect())

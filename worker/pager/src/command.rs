@@ -31,7 +31,7 @@ pub enum Handover {
 
 /// The memory of a stopped process.
 #[derive(Debug)]
-pub struct Given {
+pub struct StoppedProcess {
     /// Process id at the checkpoint.
     pub pid: i32,
     /// A fresh userfaultfd for it, before any negotiation with the kernel.
@@ -40,9 +40,13 @@ pub struct Given {
 
 pub(crate) enum Command {
     /// Takes over this memory, registers the memory in the layout, then fills these pages.
-    Prepare(Vec<Given>, Arc<[AheadPage]>, SyncSender<Result<Prepared, String>>),
+    Prepare(
+        Vec<StoppedProcess>,
+        Arc<[AheadPage]>,
+        SyncSender<Result<PreparedMemory, String>>,
+    ),
     /// Fills these consecutive pages of a process if they still hold the source's page `origin` and what follows it.
-    Fill(PageRange, u64, SyncSender<FilledBehind>),
+    Fill(PageRange, u64, SyncSender<BackgroundFill>),
     /// Reports what the addresses of all processes belong to.
     Report(SyncSender<Result<Vec<(i32, AddressMap)>, usize>>),
     Stop,
@@ -50,7 +54,7 @@ pub(crate) enum Command {
 
 /// Memory that is ready.
 #[derive(Debug, Clone, Copy)]
-pub struct Prepared {
+pub struct PreparedMemory {
     /// Number of pages filled ahead.
     pub filled: u64,
     /// Start and duration of the preparation.
@@ -59,7 +63,7 @@ pub struct Prepared {
 
 /// Result of filling pages while the processes run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct FilledBehind {
+pub struct BackgroundFill {
     /// Number of pages filled now.
     pub filled: u64,
     /// Number of pages that could not be filled yet.
@@ -79,7 +83,7 @@ pub struct LostPage {
 }
 
 /// State shared by the thread and its handle.
-pub(crate) struct Reach {
+pub(crate) struct ThreadShared {
     pub(crate) stats: Arc<Stats>,
     pub(crate) record: Arc<FaultLog>,
     pub(crate) bell: Arc<EventFd>,

@@ -20,7 +20,7 @@ const THREADS: usize = 4;
 
 /// A fault that has to be answered.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pending {
+pub(crate) struct PendingFault {
     /// Key of the memory.
     pub(crate) memory: u64,
     pub(crate) fault: Fault,
@@ -34,7 +34,7 @@ pub(crate) struct Pending {
 
 /// A fault whose page was fetched, or the reason why it cannot be.
 pub(crate) struct Fetched {
-    pub(crate) pending: Pending,
+    pub(crate) pending: PendingFault,
     pub(crate) wanted: PageRef,
     pub(crate) outcome: Result<(), String>,
 }
@@ -43,8 +43,8 @@ pub(crate) struct Fetched {
 pub(crate) struct Fetching {
     source: Arc<dyn PageSource>,
     bell: Arc<EventFd>,
-    orders: Sender<(PageRef, Pending)>,
-    queue: Arc<Mutex<Receiver<(PageRef, Pending)>>>,
+    orders: Sender<(PageRef, PendingFault)>,
+    queue: Arc<Mutex<Receiver<(PageRef, PendingFault)>>>,
     done: Sender<Fetched>,
     /// Completed fetches.
     pub(crate) fetched: Receiver<Fetched>,
@@ -70,7 +70,7 @@ impl Fetching {
     }
 
     /// Orders the page of a fault. It comes back through `fetched`, and the bell is rung.
-    pub(crate) fn order(&mut self, wanted: PageRef, pending: Pending) {
+    pub(crate) fn order(&mut self, wanted: PageRef, pending: PendingFault) {
         if self.under_way >= self.threads && self.threads < THREADS {
             self.start();
         }
@@ -119,7 +119,7 @@ impl Fetching {
     }
 }
 
-fn fetch(source: &dyn PageSource, wanted: PageRef, pending: Pending) -> Fetched {
+fn fetch(source: &dyn PageSource, wanted: PageRef, pending: PendingFault) -> Fetched {
     let outcome = match catch_unwind(AssertUnwindSafe(|| source.fetch(wanted))) {
         Ok(outcome) => outcome.map_err(|e| e.message),
         Err(_) => Err("bringing it panicked".to_owned()),

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::PAGE;
 use crate::address_map::Origin;
 use crate::command::LostPage;
-use crate::fetching::Pending;
-use crate::memory::Filled;
+use crate::fetching::PendingFault;
+use crate::memory::FillOutcome;
 use crate::pin::pin;
-use crate::source::{Held, PageRef};
-use crate::thread::Thread;
+use crate::source::{PageLookup, PageRef};
+use crate::thread::PagerThread;
 use crate::userfault::Fault;
 
 /// Maximum number of pages recorded as the working set: 1 GiB.
@@ -22,9 +22,9 @@ const NO_MEMORY_RETRIES: u32 = 2_000;
 /// Number of retries for a page that the source has but the mapped file lacks.
 const MISSED_RETRIES: u32 = 8;
 
-impl Thread {
+impl PagerThread {
     /// Answers a fault, or postpones it.
-    pub(crate) fn answer(&mut self, asked: Pending) {
+    pub(crate) fn answer(&mut self, asked: PendingFault) {
         if self.lost {
             return;
         }
@@ -63,21 +63,21 @@ impl Thread {
                 }
             }
         };
-        let again = Pending {
+        let again = PendingFault {
             attempts: attempts + 1,
             ..asked
         };
         match filled {
-            Filled::Changing => self.pending.push_back(asked),
-            Filled::NoMemory if attempts < NO_MEMORY_RETRIES => self.pending.push_back(again),
-            Filled::NotInFile if attempts < MISSED_RETRIES => self.pending.push_back(again),
-            Filled::NoMemory => self.lose_at(index, fault.page, "the host has no memory for it"),
-            Filled::NotInFile => self.lose_at(index, fault.page, "the template loses it again and again"),
-            Filled::Refused(errno) => {
+            FillOutcome::Changing => self.pending.push_back(asked),
+            FillOutcome::NoMemory if attempts < NO_MEMORY_RETRIES => self.pending.push_back(again),
+            FillOutcome::NotInFile if attempts < MISSED_RETRIES => self.pending.push_back(again),
+            FillOutcome::NoMemory => self.lose_at(index, fault.page, "the host has no memory for it"),
+            FillOutcome::NotInFile => self.lose_at(index, fault.page, "the template loses it again and again"),
+            FillOutcome::Refused(errno) => {
                 let why = format!("the kernel refuses it: {}", io::Error::from_raw_os_error(errno));
                 self.lose_at(index, fault.page, &why);
             }
-            Filled::Pages(_) => {
+            FillOutcome::Pages(_) => {
                 let took = asked.since.elapsed();
                 self.reach.stats.latency.record(took);
                 if !self.has_answered {
@@ -86,7 +86,7 @@ impl Thread {
                 }
                 self.fill_around(index, fault.page);
             }
-            Filled::AlreadyPresent | Filled::Unmapped | Filled::ProcessGone => {}
+            FillOutcome::AlreadyPresent | FillOutcome::Unmapped | FillOutcome::ProcessGone => {}
         }
     }
 
@@ -97,7 +97,7 @@ impl Thread {
             let (wanted, pending) = (fetched.wanted, fetched.pending);
             let message = match fetched.outcome {
                 Ok(()) if pending.brought < MISSED_RETRIES => {
-                    self.answer(Pending {
+                    self.answer(PendingFault {
                         brought: pending.brought + 1,
                         ..pending
                     });
@@ -122,39 +122,39 @@ impl Thread {
         });
     }
 
-    fn give_zero(&self, index: usize, fault: Fault) -> Filled {
+    fn give_zero(&self, index: usize, fault: Fault) -> FillOutcome {
         let memory = &self.memories[index];
         // As for pages with contents: a write must not cause a second fault.
         let filled = match fault.write {
             true => memory.copy(fault.page, &ZEROS),
             false => memory.zero(fault.page, 1),
         };
-        if let Filled::Pages(n) = filled {
+        if let FillOutcome::Pages(n) = filled {
             self.reach.stats.zeroed.fetch_add(n, Ordering::Relaxed);
         }
         filled
     }
 
     /// Supplies the snapshot's page `wanted`. `None` if it is absent.
-    fn give(&mut self, index: usize, fault: Fault, wanted: PageRef) -> Option<Filled> {
+    fn give(&mut self, index: usize, fault: Fault, wanted: PageRef) -> Option<FillOutcome> {
         let (memory, stats) = (&self.memories[index], &self.reach.stats);
         let pin = pin();
         let filled = match self.source.held(wanted, &pin) {
-            Held::Zero => self.give_zero(index, fault),
+            PageLookup::Zero => self.give_zero(index, fault),
             // A page that is about to be written becomes private to the process at once, which avoids a second fault.
-            Held::Mapped(bytes) if !fault.write => {
+            PageLookup::Mapped(bytes) if !fault.write => {
                 debug_assert!(!bytes.is_empty());
                 let filled = memory.let_in(fault.page, 1);
                 count(&stats.let_in, filled)
             }
-            Held::Mapped(bytes) | Held::Bytes(bytes) => {
+            PageLookup::Mapped(bytes) | PageLookup::Bytes(bytes) => {
                 let filled = memory.copy(fault.page, &bytes[..PAGE as usize]);
                 count(&stats.copied, filled)
             }
-            Held::Settled => memory.look_again(fault.page),
-            Held::Absent => return None,
+            PageLookup::Settled => memory.look_again(fault.page),
+            PageLookup::Absent => return None,
         };
-        if matches!(filled, Filled::Pages(_)) {
+        if matches!(filled, FillOutcome::Pages(_)) {
             self.record(wanted);
         }
         Some(filled)
@@ -175,8 +175,8 @@ impl Thread {
     }
 }
 
-fn count(counter: &AtomicU64, filled: Filled) -> Filled {
-    if let Filled::Pages(n) = filled {
+fn count(counter: &AtomicU64, filled: FillOutcome) -> FillOutcome {
+    if let FillOutcome::Pages(n) = filled {
         counter.fetch_add(n, Ordering::Relaxed);
     }
     filled

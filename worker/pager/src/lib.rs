@@ -40,13 +40,13 @@ mod thread;
 pub mod userfault;
 
 pub use ancestor::Ancestor;
-pub use command::{FilledBehind, Given, Handover, LostPage, Prepared};
+pub use command::{BackgroundFill, Handover, LostPage, PreparedMemory, StoppedProcess};
 pub use latency::Latency;
 pub use layout::{Layout, PageRange};
-pub use pager::{Pager, PagerConfig, PagerError, Preparing};
+pub use pager::{Pager, PagerConfig, PagerError, PendingPreparation};
 pub use pin::{Pin, pin, unpinned};
-pub use source::{AheadPage, Held, PageRef, PageSource, SourceError};
-pub use stats::{Marks, Stats};
+pub use source::{AheadPage, PageLookup, PageRef, PageSource, SourceError};
+pub use stats::{Milestones, Stats};
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;

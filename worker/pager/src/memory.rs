@@ -9,14 +9,14 @@ use nix::errno::Errno;
 use crate::PAGE;
 use crate::address_map::AddressMap;
 use crate::streams::Streams;
-use crate::userfault::{EventBuffer, Fault, Happened, Register, Userfault};
+use crate::userfault::{EventBuffer, Fault, MappingChange, Register, Userfault};
 
 /// A page that is never registered: the lowest that may be mapped.
 const PROBE: u64 = 0x10000 / PAGE;
 
 /// Outcome of an attempt to fill pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Filled {
+pub enum FillOutcome {
     /// This many pages were filled and their waiters woken.
     Pages(u64),
     /// The first page was already present. Its waiters were woken.
@@ -37,7 +37,7 @@ pub enum Filled {
 
 /// A process's memory as seen by the pager.
 #[derive(Debug)]
-pub struct Memory {
+pub struct ProcessMemory {
     /// Unique among all memories of its pager, past ones included.
     pub key: u64,
     /// Process id at the checkpoint. For a child forked later, the id of the ancestor whose snapshot it shares.
@@ -49,7 +49,7 @@ pub struct Memory {
     userfault: Userfault,
 }
 
-impl Memory {
+impl ProcessMemory {
     /// Takes over a userfaultfd.
     pub fn new(key: u64, pid: i32, userfault: Userfault, map: Arc<AddressMap>) -> Self {
         Self {
@@ -73,7 +73,7 @@ impl Memory {
     pub fn read(
         &self,
         buffer: &mut EventBuffer,
-        happened: &mut Vec<Happened>,
+        happened: &mut Vec<MappingChange>,
         faults: &mut Vec<Fault>,
     ) -> io::Result<()> {
         self.userfault.read(buffer, happened, faults)
@@ -104,44 +104,44 @@ impl Memory {
     }
 
     /// Lets in `count` pages from `page` on, which the mapped file has.
-    pub fn let_in(&self, page: u64, count: u64) -> Filled {
+    pub fn let_in(&self, page: u64, count: u64) -> FillOutcome {
         self.woken(page, self.userfault.let_in(page, count, true))
     }
 
     /// Like `Self::let_in`, without waking waiters. For pages without known waiters.
-    pub fn let_in_quietly(&self, page: u64, count: u64) -> Filled {
+    pub fn let_in_quietly(&self, page: u64, count: u64) -> FillOutcome {
         outcome(self.userfault.let_in(page, count, false))
     }
 
     /// Fills pages from `page` on with `bytes`, whose length is a positive multiple of 4096.
-    pub fn copy(&self, page: u64, bytes: &[u8]) -> Filled {
+    pub fn copy(&self, page: u64, bytes: &[u8]) -> FillOutcome {
         debug_assert!(!bytes.is_empty() && (bytes.len() as u64).is_multiple_of(PAGE));
         self.woken(page, self.userfault.copy(page, bytes))
     }
 
     /// Fills `count` pages from `page` on with zeros.
-    pub fn zero(&self, page: u64, count: u64) -> Filled {
+    pub fn zero(&self, page: u64, count: u64) -> FillOutcome {
         self.woken(page, self.userfault.zero(page, count, true))
     }
 
     /// Like `Self::zero`, without waking waiters. For pages without known waiters.
-    pub fn zero_quietly(&self, page: u64, count: u64) -> Filled {
+    pub fn zero_quietly(&self, page: u64, count: u64) -> FillOutcome {
         outcome(self.userfault.zero(page, count, false))
     }
 
     /// The outcome. If there was nothing to fill, waiters are woken so that they look again.
-    fn woken(&self, page: u64, result: Result<u64, Errno>) -> Filled {
+    fn woken(&self, page: u64, result: Result<u64, Errno>) -> FillOutcome {
         let filled = outcome(result);
-        if matches!(filled, Filled::AlreadyPresent | Filled::Unmapped) {
+        if matches!(filled, FillOutcome::AlreadyPresent | FillOutcome::Unmapped) {
             self.wake(page);
         }
         filled
     }
 
     /// Makes waiters of a present page look again.
-    pub fn look_again(&self, page: u64) -> Filled {
+    pub fn look_again(&self, page: u64) -> FillOutcome {
         self.wake(page);
-        Filled::AlreadyPresent
+        FillOutcome::AlreadyPresent
     }
 
     fn wake(&self, page: u64) {
@@ -158,18 +158,18 @@ impl Memory {
 
 /// The meaning of the kernel's result of COPY, CONTINUE or ZEROPAGE, by `ioctl_userfaultfd(2)` and the kernel's own
 /// code.
-fn outcome(result: Result<u64, Errno>) -> Filled {
+fn outcome(result: Result<u64, Errno>) -> FillOutcome {
     match result {
-        Ok(bytes) => Filled::Pages(bytes / PAGE),
-        Err(Errno::EAGAIN) => Filled::Changing,
-        Err(Errno::EEXIST) => Filled::AlreadyPresent,
+        Ok(bytes) => FillOutcome::Pages(bytes / PAGE),
+        Err(Errno::EAGAIN) => FillOutcome::Changing,
+        Err(Errno::EEXIST) => FillOutcome::AlreadyPresent,
         // ENOSPC: returned by kernels before 4.13 if the process has exited.
-        Err(Errno::ESRCH | Errno::ENOSPC) => Filled::ProcessGone,
-        Err(Errno::EFAULT) => Filled::NotInFile,
-        Err(Errno::ENOMEM) => Filled::NoMemory,
+        Err(Errno::ESRCH | Errno::ENOSPC) => FillOutcome::ProcessGone,
+        Err(Errno::EFAULT) => FillOutcome::NotInFile,
+        Err(Errno::ENOMEM) => FillOutcome::NoMemory,
         // ENOENT: no such mapping. EINVAL: no longer a mapping of this kind.
-        Err(Errno::ENOENT | Errno::EINVAL) => Filled::Unmapped,
-        Err(other) => Filled::Refused(other as i32),
+        Err(Errno::ENOENT | Errno::EINVAL) => FillOutcome::Unmapped,
+        Err(other) => FillOutcome::Refused(other as i32),
     }
 }
 
@@ -180,19 +180,19 @@ mod tests {
     #[test]
     fn what_the_kernel_documents_is_an_outcome() {
         let cases = [
-            (Errno::EAGAIN, Filled::Changing),
-            (Errno::EEXIST, Filled::AlreadyPresent),
-            (Errno::ENOENT, Filled::Unmapped),
-            (Errno::EINVAL, Filled::Unmapped),
-            (Errno::ESRCH, Filled::ProcessGone),
-            (Errno::ENOSPC, Filled::ProcessGone),
-            (Errno::EFAULT, Filled::NotInFile),
-            (Errno::ENOMEM, Filled::NoMemory),
-            (Errno::EPERM, Filled::Refused(libc::EPERM)),
+            (Errno::EAGAIN, FillOutcome::Changing),
+            (Errno::EEXIST, FillOutcome::AlreadyPresent),
+            (Errno::ENOENT, FillOutcome::Unmapped),
+            (Errno::EINVAL, FillOutcome::Unmapped),
+            (Errno::ESRCH, FillOutcome::ProcessGone),
+            (Errno::ENOSPC, FillOutcome::ProcessGone),
+            (Errno::EFAULT, FillOutcome::NotInFile),
+            (Errno::ENOMEM, FillOutcome::NoMemory),
+            (Errno::EPERM, FillOutcome::Refused(libc::EPERM)),
         ];
         for (errno, expected) in cases {
             assert_eq!(outcome(Err(errno)), expected);
         }
-        assert_eq!(outcome(Ok(3 * PAGE)), Filled::Pages(3));
+        assert_eq!(outcome(Ok(3 * PAGE)), FillOutcome::Pages(3));
     }
 }

@@ -11,11 +11,13 @@ use std::time::Duration;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::address_map::AddressMap;
-use crate::command::{Command, FaultLog, FilledBehind, Given, Handover, LostPage, Prepared, Reach};
+use crate::command::{
+    BackgroundFill, Command, FaultLog, Handover, LostPage, PreparedMemory, StoppedProcess, ThreadShared,
+};
 use crate::layout::{Layout, PageRange};
 use crate::source::{AheadPage, PageRef, PageSource};
 use crate::stats::Stats;
-use crate::thread::Thread;
+use crate::thread::PagerThread;
 
 /// Settings of a pager.
 pub struct PagerConfig {
@@ -58,14 +60,14 @@ pub enum PagerError {
 
 /// A preparation of memory in progress.
 #[derive(Debug)]
-pub struct Preparing(Receiver<Result<Prepared, String>>);
+pub struct PendingPreparation(Receiver<Result<PreparedMemory, String>>);
 
-impl Preparing {
+impl PendingPreparation {
     /// Waits for completion, at most `limit`.
     ///
     /// # Errors
     /// If the pager has ended, does not respond in time, or cannot register memory. The processes must not run then.
-    pub fn done(self, limit: Duration) -> Result<Prepared, PagerError> {
+    pub fn done(self, limit: Duration) -> Result<PreparedMemory, PagerError> {
         let answer = self.0.recv_timeout(limit).map_err(|_| PagerError::Ended)?;
         answer.map_err(PagerError::Register)
     }
@@ -94,11 +96,11 @@ impl Pager {
         record.on.store(config.record, Ordering::Relaxed);
         let mut name = config.name.clone();
         name.truncate(15);
-        let worker = Thread::new(
+        let worker = PagerThread::new(
             config.source,
             config.layout,
             config.maps,
-            Reach {
+            ThreadShared {
                 stats: Arc::clone(&stats),
                 record: Arc::clone(&record),
                 bell: Arc::clone(&bell),
@@ -135,10 +137,14 @@ impl Pager {
     ///
     /// # Errors
     /// If the pager has ended. The processes must not run then.
-    pub fn prepare(&self, given: Vec<Given>, pages: Arc<[AheadPage]>) -> Result<Preparing, PagerError> {
+    pub fn prepare(
+        &self,
+        given: Vec<StoppedProcess>,
+        pages: Arc<[AheadPage]>,
+    ) -> Result<PendingPreparation, PagerError> {
         let (done, answer) = sync_channel(1);
         self.tell(Command::Prepare(given, pages, done))?;
-        Ok(Preparing(answer))
+        Ok(PendingPreparation(answer))
     }
 
     /// Fills pages while the processes run, from what the source holds. The first of `pages` must still hold the
@@ -147,7 +153,7 @@ impl Pager {
     ///
     /// # Errors
     /// If the pager has ended or does not respond in time.
-    pub fn fill(&self, pages: PageRange, origin: u64, limit: Duration) -> Result<FilledBehind, PagerError> {
+    pub fn fill(&self, pages: PageRange, origin: u64, limit: Duration) -> Result<BackgroundFill, PagerError> {
         let (done, answer) = sync_channel(1);
         self.tell(Command::Fill(pages, origin, done))?;
         answer.recv_timeout(limit).map_err(|_| PagerError::Ended)

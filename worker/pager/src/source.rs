@@ -24,7 +24,7 @@ pub struct AheadPage {
 
 /// What a source knows of a page without blocking.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Held<'a> {
+pub enum PageLookup<'a> {
     /// It is all zero, or the snapshot has nothing there.
     Zero,
     /// Its bytes, and those of the following pages as far as they are contiguous. The length is a positive multiple of
@@ -51,11 +51,11 @@ pub struct SourceError {
 pub trait PageSource: Send + Sync {
     /// What is held of a page. Never blocks. The result is valid as long as `pin` is held. Afterwards the host may
     /// evict the page.
-    fn held<'a>(&'a self, page: PageRef, pin: &'a Pin) -> Held<'a>;
+    fn held<'a>(&'a self, page: PageRef, pin: &'a Pin) -> PageLookup<'a>;
 
-    /// Brings a page, so that [`Self::held`] does not return [`Held::Absent`] any more unless the page is evicted at
-    /// once. Blocks, with a limit. Must not be called by a pinned thread. Several threads of an instance may call it
-    /// concurrently.
+    /// Brings a page, so that [`Self::held`] does not return [`PageLookup::Absent`] any more unless the page is evicted
+    /// at once. Blocks, with a limit. Must not be called by a pinned thread. Several threads of an instance may call
+    /// it concurrently.
     ///
     /// # Errors
     /// If the page cannot be read.

@@ -29,12 +29,12 @@ pub struct Stats {
     /// Latency of the faults.
     pub latency: Latency,
     /// Times of one-time events.
-    pub marks: Mutex<Marks>,
+    pub marks: Mutex<Milestones>,
 }
 
 /// Times of one-time events in a pager's life, each with its duration.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Marks {
+pub struct Milestones {
     /// All processes' memory was handed over. The duration is from CRIU's connection to the last descriptor, or from
     /// the kernel's event until the memory was taken.
     pub handshake: Option<(Instant, Duration)>,

@@ -17,14 +17,14 @@ use nix::sys::epoll::EpollTimeout;
 
 use crate::address_map::AddressMap;
 use crate::ancestor::Ancestor;
-use crate::command::{Command, Given, Handover, LostPage, Prepared, Reach};
-use crate::fetching::{Fetching, Pending};
+use crate::command::{Command, Handover, LostPage, PreparedMemory, StoppedProcess, ThreadShared};
+use crate::fetching::{Fetching, PendingFault};
 use crate::handshake::{self, Greeting};
 use crate::layout::Layout;
-use crate::memory::Memory;
+use crate::memory::ProcessMemory;
 use crate::poller::Poller;
 use crate::source::PageSource;
-use crate::userfault::{EventBuffer, Fault, Happened, Userfault};
+use crate::userfault::{EventBuffer, Fault, MappingChange, Userfault};
 
 /// Events read at once.
 const EVENTS: usize = 32;
@@ -41,14 +41,14 @@ const YIELDS: u32 = 200;
 const DEATH_LIMIT: Duration = Duration::from_secs(10);
 
 /// Where restored processes are announced.
-enum Words {
+enum ProcessAnnouncements {
     /// By CRIU, on its stream.
     Criu(UnixStream),
     /// By the kernel, for the children of CRIU. Includes the process id of the restored one.
     Kernel(Ancestor, i32),
 }
 
-impl AsFd for Words {
+impl AsFd for ProcessAnnouncements {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Criu(stream) => stream.as_fd(),
@@ -57,16 +57,16 @@ impl AsFd for Words {
     }
 }
 
-pub(crate) struct Thread {
+pub(crate) struct PagerThread {
     pub(crate) source: Arc<dyn PageSource>,
     pub(crate) layout: Layout,
-    pub(crate) reach: Reach,
+    pub(crate) reach: ThreadShared,
     /// By key, ascending.
-    pub(crate) memories: Vec<Memory>,
+    pub(crate) memories: Vec<ProcessMemory>,
     next_key: u64,
     poller: Poller,
     pub(crate) fetching: Fetching,
-    pub(crate) pending: VecDeque<Pending>,
+    pub(crate) pending: VecDeque<PendingFault>,
     /// Whether the instance is being killed.
     pub(crate) lost: bool,
     /// Whether any fault has been answered.
@@ -76,12 +76,12 @@ pub(crate) struct Thread {
     maps: HashMap<i32, AddressMap>,
 }
 
-impl Thread {
+impl PagerThread {
     pub(crate) fn new(
         source: Arc<dyn PageSource>,
         layout: Layout,
         maps: HashMap<i32, AddressMap>,
-        reach: Reach,
+        reach: ThreadShared,
         limit: Duration,
     ) -> io::Result<Self> {
         Ok(Self {
@@ -103,10 +103,10 @@ impl Thread {
     pub(crate) fn run(mut self, handover: Handover) {
         let words = match handover {
             Handover::Socket(listener) => match self.accept(&listener) {
-                Some(stream) => Some(Words::Criu(stream)),
+                Some(stream) => Some(ProcessAnnouncements::Criu(stream)),
                 None => return,
             },
-            Handover::Fork(ancestor, pid) => Some(Words::Kernel(ancestor, pid)),
+            Handover::Fork(ancestor, pid) => Some(ProcessAnnouncements::Kernel(ancestor, pid)),
             Handover::Given => None,
         };
         let failed = match catch_unwind(AssertUnwindSafe(|| self.serve(words))) {
@@ -131,7 +131,7 @@ impl Thread {
     fn see_out(&mut self) {
         let mut told = None;
         loop {
-            self.memories.retain(Memory::is_alive);
+            self.memories.retain(ProcessMemory::is_alive);
             if self.memories.is_empty() {
                 return;
             }
@@ -187,14 +187,14 @@ impl Thread {
         }
     }
 
-    fn serve(&mut self, mut words: Option<Words>) -> io::Result<()> {
+    fn serve(&mut self, mut words: Option<ProcessAnnouncements>) -> io::Result<()> {
         let mut buffer = EventBuffer::new(EVENTS);
         let (mut happened, mut faults) = (Vec::with_capacity(EVENTS), Vec::with_capacity(EVENTS));
         let mut ready = Vec::with_capacity(EVENTS);
         if let Some(words) = &words {
             self.poller.add_criu(words)?;
         }
-        if matches!(words, Some(Words::Criu(_))) {
+        if matches!(words, Some(ProcessAnnouncements::Criu(_))) {
             self.reach.stats.marks.lock().handshake = Some((Instant::now(), Duration::ZERO));
         }
         // Closed with the last message. Our end of the stream belongs to the sandbox's network namespace, where the
@@ -214,7 +214,7 @@ impl Thread {
                     }
                     continue;
                 }
-                if matches!(words, Some(Words::Kernel(..))) {
+                if matches!(words, Some(ProcessAnnouncements::Kernel(..))) {
                     // An event of the ancestor's page, which a child had unmapped before it was unregistered. The
                     // kernel reports everything that was unmapped along with it.
                     happened.clear();
@@ -264,7 +264,7 @@ impl Thread {
     }
 
     fn add_memory(&mut self, pid: i32, userfault: Userfault, map: Arc<AddressMap>) -> io::Result<()> {
-        let memory = Memory::new(self.next_key, pid, userfault, map);
+        let memory = ProcessMemory::new(self.next_key, pid, userfault, map);
         self.next_key += 1;
         self.poller.add_memory(memory.fd(), memory.key)?;
         self.memories.push(memory);
@@ -284,7 +284,7 @@ impl Thread {
     }
 
     /// Processes all announcements of restored processes.
-    fn listen(&mut self, words: &mut Option<Words>, buffer: &mut EventBuffer) -> io::Result<()> {
+    fn listen(&mut self, words: &mut Option<ProcessAnnouncements>, buffer: &mut EventBuffer) -> io::Result<()> {
         while let Some(said) = words.as_ref() {
             let mut ready = [PollFd::new(said.as_fd(), PollFlags::POLLIN)];
             match poll(&mut ready, PollTimeout::ZERO) {
@@ -294,7 +294,7 @@ impl Thread {
                 Ok(_) => {}
             }
             match said {
-                Words::Criu(stream) => match handshake::next(stream)? {
+                ProcessAnnouncements::Criu(stream) => match handshake::next(stream)? {
                     Greeting::Process(pid, fd) => {
                         self.take_over(pid, fd.into())?;
                         self.maps.remove(&pid);
@@ -307,7 +307,7 @@ impl Thread {
                         *words = None;
                     }
                 },
-                Words::Kernel(ancestor, pid) => {
+                ProcessAnnouncements::Kernel(ancestor, pid) => {
                     let since = Instant::now();
                     for fd in ancestor.children(buffer)? {
                         self.take_over(*pid, fd)?;
@@ -329,9 +329,9 @@ impl Thread {
         self.add_memory(pid, userfault, Arc::new(map))
     }
 
-    fn take_given(&mut self, given: Vec<Given>) -> Result<(), String> {
+    fn take_given(&mut self, given: Vec<StoppedProcess>) -> Result<(), String> {
         let since = Instant::now();
-        for Given { pid, userfault } in given {
+        for StoppedProcess { pid, userfault } in given {
             let userfault = Userfault::from(userfault);
             userfault
                 .agree_on_events()
@@ -344,8 +344,8 @@ impl Thread {
 
     /// All processes are there. If the kernel announced them, some may have been CRIU's own helpers, which have ended.
     /// The one that is left is the restored process.
-    fn settle(&mut self, words: &mut Option<Words>) -> Result<(), String> {
-        let Some(Words::Kernel(ancestor, _)) = words else {
+    fn settle(&mut self, words: &mut Option<ProcessAnnouncements>) -> Result<(), String> {
+        let Some(ProcessAnnouncements::Kernel(ancestor, _)) = words else {
             return Ok(());
         };
         self.poller.remove(ancestor.fd());
@@ -361,15 +361,15 @@ impl Thread {
     /// Processes events that were read together. The kernel returns faults before other events, whatever the order of
     /// occurrence. Once an event is read, its process continues. So the map must reflect all events before it answers a
     /// fault.
-    fn take(&mut self, index: usize, happened: &mut Vec<Happened>, faults: &mut Vec<Fault>) -> io::Result<()> {
+    fn take(&mut self, index: usize, happened: &mut Vec<MappingChange>, faults: &mut Vec<Fault>) -> io::Result<()> {
         let since = Instant::now();
         for event in happened.drain(..) {
             let memory = &mut self.memories[index];
             match event {
-                Happened::Freed { start, end } => Arc::make_mut(&mut memory.map).free(start, end),
-                Happened::Unmapped { start, end } => Arc::make_mut(&mut memory.map).remove(start, end),
-                Happened::Moved { from, to, count } => Arc::make_mut(&mut memory.map).remap(from, to, count),
-                Happened::Forked(fd) => {
+                MappingChange::Freed { start, end } => Arc::make_mut(&mut memory.map).free(start, end),
+                MappingChange::Unmapped { start, end } => Arc::make_mut(&mut memory.map).remove(start, end),
+                MappingChange::Moved { from, to, count } => Arc::make_mut(&mut memory.map).remap(from, to, count),
+                MappingChange::Forked(fd) => {
                     let (pid, map) = (memory.pid, Arc::clone(&memory.map));
                     self.add_memory(pid, fd, map)?;
                 }
@@ -379,7 +379,7 @@ impl Thread {
         }
         for fault in faults.drain(..) {
             self.reach.stats.faults.fetch_add(1, Ordering::Relaxed);
-            self.answer(Pending {
+            self.answer(PendingFault {
                 memory: self.memories[index].key,
                 fault,
                 attempts: 0,
@@ -405,7 +405,7 @@ impl Thread {
     }
 
     /// Executes the handle's commands. Returns `true` if one of them is to stop.
-    fn obey(&mut self, words: &mut Option<Words>) -> bool {
+    fn obey(&mut self, words: &mut Option<ProcessAnnouncements>) -> bool {
         // The bell is only a reminder. Its count does not matter.
         let _ = self.reach.bell.read();
         loop {
@@ -414,7 +414,7 @@ impl Thread {
                     let since = Instant::now();
                     let settled = self.take_given(given).and_then(|()| self.settle(words));
                     let prepared = settled.and_then(|()| self.prepare(&pages));
-                    let prepared = prepared.map(|filled| Prepared {
+                    let prepared = prepared.map(|filled| PreparedMemory {
                         filled,
                         took: (since, since.elapsed()),
                     });

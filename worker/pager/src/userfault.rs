@@ -49,7 +49,7 @@ pub struct Fault {
 
 /// A change that the process made to its mappings.
 #[derive(Debug)]
-pub enum Happened {
+pub enum MappingChange {
     /// It freed these pages, which are still mapped.
     Freed {
         /// First page number.
@@ -199,7 +199,7 @@ impl Userfault {
     pub(crate) fn read(
         &self,
         buffer: &mut EventBuffer,
-        happened: &mut Vec<Happened>,
+        happened: &mut Vec<MappingChange>,
         faults: &mut Vec<Fault>,
     ) -> io::Result<()> {
         let read = match nix::unistd::read(&self.0, &mut buffer.0) {
@@ -221,18 +221,18 @@ impl Userfault {
                 UFFD_EVENT_FORK => {
                     let fd = RawFd::from_ne_bytes(std::array::from_fn(|at| message[8 + at]));
                     // SAFETY: the kernel has made this descriptor for whoever reads the event.
-                    Happened::Forked(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+                    MappingChange::Forked(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
                 }
-                UFFD_EVENT_REMAP => Happened::Moved {
+                UFFD_EVENT_REMAP => MappingChange::Moved {
                     from: word(0) / PAGE,
                     to: word(1) / PAGE,
                     count: word(2) / PAGE,
                 },
-                UFFD_EVENT_REMOVE => Happened::Freed {
+                UFFD_EVENT_REMOVE => MappingChange::Freed {
                     start: word(0) / PAGE,
                     end: word(1) / PAGE,
                 },
-                UFFD_EVENT_UNMAP => Happened::Unmapped {
+                UFFD_EVENT_UNMAP => MappingChange::Unmapped {
                     start: word(0) / PAGE,
                     end: word(1) / PAGE,
                 },

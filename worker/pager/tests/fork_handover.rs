@@ -15,7 +15,7 @@ use criu::{LIMIT, map_from};
 use memmap2::{MmapOptions, MmapRaw};
 use parking_lot::Mutex;
 use rekindle_pager::{
-    AheadPage, Ancestor, Handover, Held, Layout, PAGE, PageRange, PageRef, PageSource, Pager, PagerConfig, Pin,
+    AheadPage, Ancestor, Handover, Layout, PAGE, PageLookup, PageRange, PageRef, PageSource, Pager, PagerConfig, Pin,
     SourceError,
 };
 
@@ -45,7 +45,7 @@ struct Snapshot {
 }
 
 impl PageSource for Snapshot {
-    fn held<'a>(&'a self, page: PageRef, _: &'a Pin) -> Held<'a> {
+    fn held<'a>(&'a self, page: PageRef, _: &'a Pin) -> PageLookup<'a> {
         let size = PAGE as usize;
         match page.page.wrapping_sub(self.base) {
             at @ MAPPED_AT..ANONYMOUS_AT => {
@@ -57,10 +57,10 @@ impl PageSource for Snapshot {
                         (PAGES as usize - index) * size,
                     )
                 };
-                Held::Mapped(bytes)
+                PageLookup::Mapped(bytes)
             }
-            at @ ANONYMOUS_AT..RESERVED => Held::Bytes(&self.copies[(at - ANONYMOUS_AT) as usize * size..]),
-            _ => Held::Zero,
+            at @ ANONYMOUS_AT..RESERVED => PageLookup::Bytes(&self.copies[(at - ANONYMOUS_AT) as usize * size..]),
+            _ => PageLookup::Zero,
         }
     }
 

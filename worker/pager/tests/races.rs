@@ -20,7 +20,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rekindle_pager::address_map::{AddressMap, Origin};
 use rekindle_pager::{
-    Handover, Held, Layout, LostPage, PAGE, PageRange, PageRef, PageSource, Pager, PagerConfig, PagerError, Pin,
+    Handover, Layout, LostPage, PAGE, PageLookup, PageRange, PageRef, PageSource, Pager, PagerConfig, PagerError, Pin,
     SourceError,
 };
 
@@ -83,9 +83,9 @@ impl Snapshot {
 }
 
 impl PageSource for Snapshot {
-    fn held<'a>(&'a self, page: PageRef, _: &'a Pin) -> Held<'a> {
+    fn held<'a>(&'a self, page: PageRef, _: &'a Pin) -> PageLookup<'a> {
         let Some(index) = page.page.checked_sub(self.first).filter(|i| *i < PAGES) else {
-            return Held::Zero;
+            return PageLookup::Zero;
         };
         match &self.mishap {
             Mishap::PanicsWhenAsked(bad) => assert_ne!(index, *bad, "asked for the page"),
@@ -99,7 +99,7 @@ impl PageSource for Snapshot {
                     .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less)
                     .is_ok()
                 {
-                    return Held::Settled;
+                    return PageLookup::Settled;
                 }
             }
             Mishap::HasBytes(from, bytes) if index >= *from => {
@@ -107,7 +107,7 @@ impl PageSource for Snapshot {
                 return bytes
                     .get(start..)
                     .filter(|b| !b.is_empty())
-                    .map_or(Held::Absent, Held::Bytes);
+                    .map_or(PageLookup::Absent, PageLookup::Bytes);
             }
             _ => {}
         }
@@ -116,7 +116,7 @@ impl PageSource for Snapshot {
             .take_while(|r| r.load(Ordering::Acquire))
             .count();
         if run == 0 {
-            return Held::Absent;
+            return PageLookup::Absent;
         }
         let size = PAGE as usize;
         // SAFETY: inside the mapping, and written before their marks were set.
@@ -124,7 +124,7 @@ impl PageSource for Snapshot {
             let start = self.template.as_ptr().add(index as usize * size);
             std::slice::from_raw_parts(start, run * size)
         };
-        Held::Mapped(bytes)
+        PageLookup::Mapped(bytes)
     }
 
     fn fetch(&self, page: PageRef) -> Result<(), SourceError> {
@@ -158,7 +158,7 @@ struct Restored {
     wide: Option<u64>,
     lost: Mutex<Receiver<LostPage>>,
     /// Of a page that is lost.
-    victim: Arc<Mutex<Victim>>,
+    victim: Arc<Mutex<LostPageVictim>>,
     /// One at a time: a fork waits for the pagers of all memory in this process, and its child has their descriptors
     /// already.
     _alone: MutexGuard<'static, ()>,
@@ -168,7 +168,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 /// What a lost page ends.
 #[derive(Clone, Copy)]
-enum Victim {
+enum LostPageVictim {
     /// The test, as none may be lost.
     Test,
     Child(libc::pid_t),
@@ -178,7 +178,7 @@ enum Victim {
 
 /// What is special about a restore.
 #[derive(Default)]
-struct Special {
+struct RestoreOptions {
     mishap: Mishap,
     record: bool,
     /// Whether there is another mapping, of [`WIDE`] pages.
@@ -189,10 +189,10 @@ struct Special {
 
 impl Restored {
     fn new() -> Self {
-        Self::with(Special::default())
+        Self::with(RestoreOptions::default())
     }
 
-    fn with(special: Special) -> Self {
+    fn with(special: RestoreOptions) -> Self {
         let alone = ALONE.lock();
         let file = criu::template();
         let template = MmapOptions::new().len((PAGES * PAGE) as usize).map_raw(&file).unwrap();
@@ -211,7 +211,7 @@ impl Restored {
         for index in 0..HALF {
             snapshot.fill(index);
         }
-        let victim = Arc::new(Mutex::new(Victim::Test));
+        let victim = Arc::new(Mutex::new(LostPageVictim::Test));
         let (told, lost): (Sender<LostPage>, _) = channel();
         let killed = Arc::clone(&victim);
         let freed = special.freed.map(|freed| {
@@ -238,9 +238,9 @@ impl Restored {
             handshake_limit: LIMIT,
             on_lost: Box::new(move |page| {
                 match *killed.lock() {
-                    Victim::Test => return criu::abort(page),
-                    Victim::Child(child) => kill(child),
-                    Victim::Nobody => {}
+                    LostPageVictim::Test => return criu::abort(page),
+                    LostPageVictim::Child(child) => kill(child),
+                    LostPageVictim::Nobody => {}
                 }
                 told.send(page).unwrap();
             }),
@@ -348,7 +348,7 @@ fn lose(restored: &Restored, index: u64) -> LostPage {
         unsafe { libc::read(reader.as_raw_fd(), word.as_mut_ptr().cast(), 1) };
         restored.read(index);
     });
-    *restored.victim.lock() = Victim::Child(child);
+    *restored.victim.lock() = LostPageVictim::Child(child);
     std::io::Write::write_all(&mut writer, b"x").unwrap();
     let lost = restored.lost.lock().recv_timeout(LIMIT).unwrap();
     assert_eq!(status_of(child), libc::SIGKILL, "never wrong bytes");
@@ -415,7 +415,7 @@ fn a_page_that_is_freed_before_its_fault_is_answered_stays_freed() {
     if !criu::is_possible() {
         return;
     }
-    let restored = Restored::with(Special {
+    let restored = Restored::with(RestoreOptions {
         mishap: Mishap::Slow([9, 99], AtomicU64::new(0)),
         ..Special::default()
     });
@@ -549,7 +549,7 @@ fn a_source_that_panics_bringing_a_page_has_lost_it() {
     if !criu::is_possible() {
         return;
     }
-    let restored = Restored::with(Special {
+    let restored = Restored::with(RestoreOptions {
         mishap: Mishap::PanicsWhenBringing(HALF),
         ..Special::default()
     });
@@ -563,7 +563,7 @@ fn a_pager_that_panics_kills_its_processes() {
     if !criu::is_possible() {
         return;
     }
-    let mut restored = Restored::with(Special {
+    let mut restored = Restored::with(RestoreOptions {
         mishap: Mishap::PanicsWhenAsked(HALF),
         ..Special::default()
     });
@@ -615,7 +615,7 @@ fn who_waits_for_a_page_that_is_said_to_be_there_looks_again() {
     if !criu::is_possible() {
         return;
     }
-    let restored = Restored::with(Special {
+    let restored = Restored::with(RestoreOptions {
         mishap: Mishap::Settled(9, AtomicU64::new(3)),
         ..Special::default()
     });
@@ -630,7 +630,7 @@ fn what_was_given_up_elsewhere_is_not_the_snapshot_s() {
     if !criu::is_possible() {
         return;
     }
-    let restored = Restored::with(Special {
+    let restored = Restored::with(RestoreOptions {
         freed: Some(3..5),
         ..Special::default()
     });
@@ -648,7 +648,7 @@ fn pages_that_follow_a_process_are_left_out_where_it_has_given_them_up() {
     let bytes = (HALF..HALF + 8)
         .flat_map(|index| [byte(index); PAGE as usize])
         .collect();
-    let restored = Restored::with(Special {
+    let restored = Restored::with(RestoreOptions {
         mishap: Mishap::HasBytes(HALF, bytes),
         ..Special::default()
     });
@@ -719,7 +719,7 @@ fn a_process_that_cuts_memory_into_too_many_pieces_is_killed() {
     if !criu::is_possible() {
         return;
     }
-    let restored = Restored::with(Special {
+    let restored = Restored::with(RestoreOptions {
         wide: true,
         ..Special::default()
     });
@@ -730,7 +730,7 @@ fn a_process_that_cuts_memory_into_too_many_pieces_is_killed() {
     }
     // Each child has as many again.
     let mut children = Vec::new();
-    *restored.victim.lock() = Victim::Nobody;
+    *restored.victim.lock() = LostPageVictim::Nobody;
     let lost = loop {
         if let Ok(lost) = restored.lost.lock().try_recv() {
             break lost;
@@ -802,7 +802,7 @@ fn nothing_but_what_is_touched_is_let_in_while_it_is_recorded() {
     if !criu::is_possible() {
         return;
     }
-    let restored = Restored::with(Special {
+    let restored = Restored::with(RestoreOptions {
         record: true,
         ..Special::default()
     });

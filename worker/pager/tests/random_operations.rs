@@ -21,8 +21,8 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use parking_lot::Mutex;
 use rekindle_pager::userfault::{Register, Userfault};
 use rekindle_pager::{
-    AheadPage, Handover, Held, Layout, PAGE, PageRange, PageRef, PageSource, Pager, PagerConfig, Pin, SourceError,
-    unpinned,
+    AheadPage, Handover, Layout, PAGE, PageLookup, PageRange, PageRef, PageSource, Pager, PagerConfig, Pin,
+    SourceError, unpinned,
 };
 
 const PID: i32 = 501;
@@ -90,7 +90,7 @@ impl Snapshot {
 }
 
 impl PageSource for Snapshot {
-    fn held<'a>(&'a self, page: PageRef, _: &'a Pin) -> Held<'a> {
+    fn held<'a>(&'a self, page: PageRef, _: &'a Pin) -> PageLookup<'a> {
         let size = PAGE as usize;
         let (index, is_mapped) = match page.page {
             p if (self.mapped..self.mapped + PAGES).contains(&p) => (p - self.mapped, true),
@@ -98,22 +98,22 @@ impl PageSource for Snapshot {
             p if (self.folded..self.folded + PAGES).contains(&p) => {
                 let at = (PAGES + p - self.folded) as usize * size;
                 // SAFETY: inside the mapping, and written before the pager was started.
-                return Held::Mapped(unsafe { std::slice::from_raw_parts(self.template.as_ptr().add(at), size) });
+                return PageLookup::Mapped(unsafe { std::slice::from_raw_parts(self.template.as_ptr().add(at), size) });
             }
-            _ => return Held::Zero,
+            _ => return PageLookup::Zero,
         };
         if index.is_multiple_of(3) {
-            return Held::Zero;
+            return PageLookup::Zero;
         }
         let index = index as usize;
         if !is_mapped {
-            return Held::Bytes(&self.copies[index * size..(index + 1) * size]);
+            return PageLookup::Bytes(&self.copies[index * size..(index + 1) * size]);
         }
         if !self.ready[index].load(Ordering::Acquire) {
-            return Held::Absent;
+            return PageLookup::Absent;
         }
         // SAFETY: inside the mapping, written before its mark was set, and not taken back while the caller is pinned.
-        Held::Mapped(unsafe { std::slice::from_raw_parts(self.template.as_ptr().add(index * size), size) })
+        PageLookup::Mapped(unsafe { std::slice::from_raw_parts(self.template.as_ptr().add(index * size), size) })
     }
 
     fn fetch(&self, page: PageRef) -> Result<(), SourceError> {

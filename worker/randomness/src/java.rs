@@ -85,14 +85,14 @@ pub(crate) fn generators(memory: &Memory<'_>, uniquifiers: &[u64]) -> Vec<Genera
 
 /// What an object says of a native thing that leads back to it.
 #[derive(Clone, Copy)]
-struct Native {
+struct NativePointer {
     object: u64,
     address: u64,
     /// Where in it the handle is.
     handle: u64,
 }
 
-impl Native {
+impl NativePointer {
     fn of(memory: &Memory<'_>, object: u64, length: u64) -> Option<Self> {
         let address = memory
             .pointer(object + VALUE)
@@ -117,7 +117,7 @@ struct Heap<'a> {
     /// What references are shifted by.
     shift: u32,
     /// The class `Random`.
-    random: Native,
+    random: NativePointer,
     /// What an `AtomicLong` has behind its mark.
     long: u64,
 }
@@ -151,10 +151,10 @@ impl<'a> Heap<'a> {
                     arrays.insert(address, length);
                 }
             } else if Some(klass as u32) == class {
-                classes.extend(Native::of(self.memory, address, CLASS));
+                classes.extend(NativePointer::of(self.memory, address, CLASS));
             } else if may_point && pointers < POINTERS_MAX && self.memory.u64(value).is_some() {
                 pointers += 1;
-                threads.extend(Native::of(self.memory, address, NATIVE_THREAD));
+                threads.extend(NativePointer::of(self.memory, address, NATIVE_THREAD));
             }
         });
         let (mut writes, mut seeders, mut randoms) = (Vec::new(), Vec::new(), Vec::new());
@@ -293,10 +293,10 @@ impl<'a> Heap<'a> {
 }
 
 /// The class object that this field is in.
-fn class_around(memory: &Memory<'_>, field: u64) -> Option<Native> {
+fn class_around(memory: &Memory<'_>, field: u64) -> Option<NativePointer> {
     let objects = (VALUE + 8..CLASS).step_by(4).map(|before| field.wrapping_sub(before));
     let mut objects = objects.filter(|object| object.is_multiple_of(8));
-    objects.find_map(|object| Native::of(memory, object, CLASS))
+    objects.find_map(|object| NativePointer::of(memory, object, CLASS))
 }
 
 /// Fields that refer to one of these objects, and to which, by address.

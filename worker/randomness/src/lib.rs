@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 
 pub use copies::MAGIC;
 pub use memory::Memory;
-pub use recognise::{Unreached, unreached};
+pub use recognise::{UnreachableGenerator, unreached};
 
 /// The owner of a generator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

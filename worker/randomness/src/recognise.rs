@@ -4,66 +4,66 @@ use crate::Kind;
 
 /// What copies may share, with advice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Unreached {
+pub struct UnreachableGenerator {
     /// The library or runtime.
     pub name: &'static str,
     /// What repeats in copies, and how to avoid it.
     pub advice: &'static str,
 }
 
-const REDIS: Unreached = Unreached {
+const REDIS: UnreachableGenerator = UnreachableGenerator {
     name: "Redis",
     advice: "it is seeded once: ACL GENPASS, math.random of Lua and SRANDMEMBER repeat; draw passwords and ids outside \
              of it",
 };
 
 /// Names of mapped files, without their directory and without everything from the first dot or dash on.
-const KNOWN: [(&str, Unreached); 15] = [
+const KNOWN: [(&str, UnreachableGenerator); 15] = [
     (
         "libgcrypt",
-        Unreached {
+        UnreachableGenerator {
             name: "libgcrypt",
             advice: "its keys and nonces may repeat: draw none before the snapshot, or use OpenSSL",
         },
     ),
     (
         "libgnutls",
-        Unreached {
+        UnreachableGenerator {
             name: "GnuTLS",
             advice: "its keys and nonces may repeat: draw none before the snapshot, or use OpenSSL",
         },
     ),
     (
         "libsoftokn3",
-        Unreached {
+        UnreachableGenerator {
             name: "NSS",
             advice: "its keys and nonces may repeat: draw none before the snapshot, or use OpenSSL",
         },
     ),
     (
         "libmbedcrypto",
-        Unreached {
+        UnreachableGenerator {
             name: "Mbed TLS",
             advice: "its generators are the program's to reseed: call mbedtls_ctr_drbg_reseed in an after-restore hook",
         },
     ),
     (
         "perl",
-        Unreached {
+        UnreachableGenerator {
             name: "Perl",
             advice: "rand repeats: call srand in an after-restore hook, and draw ids and keys from /dev/urandom",
         },
     ),
     (
         "php8",
-        Unreached {
+        UnreachableGenerator {
             name: "PHP",
             advice: "mt_rand, lcg_value and uniqid may repeat: draw ids and keys from random_int and random_bytes",
         },
     ),
     (
         "lua5",
-        Unreached {
+        UnreachableGenerator {
             name: "Lua",
             advice: "math.random repeats: call math.randomseed() in an after-restore hook, and draw ids and keys from \
                      /dev/urandom",
@@ -71,14 +71,14 @@ const KNOWN: [(&str, Unreached); 15] = [
     ),
     (
         "libcoreclr",
-        Unreached {
+        UnreachableGenerator {
             name: ".NET",
             advice: "Random.Shared repeats: draw ids and keys from Guid.NewGuid or RandomNumberGenerator",
         },
     ),
     (
         "beam",
-        Unreached {
+        UnreachableGenerator {
             name: "Erlang",
             advice: "rand repeats in processes that drew before the snapshot: draw from crypto:strong_rand_bytes",
         },
@@ -88,7 +88,7 @@ const KNOWN: [(&str, Unreached); 15] = [
     ("redis-check-rdb", REDIS),
     (
         "mariadbd",
-        Unreached {
+        UnreachableGenerator {
             name: "MariaDB",
             advice: "rand() of open connections and uuid_short() repeat: connect in an after-restore hook, and draw \
                      ids outside of it",
@@ -96,7 +96,7 @@ const KNOWN: [(&str, Unreached); 15] = [
     ),
     (
         "libduckdb",
-        Unreached {
+        UnreachableGenerator {
             name: "DuckDB",
             advice: "uuid() and random() of open connections repeat: connect in an after-restore hook, or draw ids \
                      outside of it",
@@ -104,7 +104,7 @@ const KNOWN: [(&str, Unreached); 15] = [
     ),
     (
         "_kuzu",
-        Unreached {
+        UnreachableGenerator {
             name: "Kuzu",
             advice: "gen_random_uuid() of open connections repeats: connect in an after-restore hook, or draw ids \
                      outside of it",
@@ -112,7 +112,7 @@ const KNOWN: [(&str, Unreached); 15] = [
     ),
     (
         "_libwasmtime",
-        Unreached {
+        UnreachableGenerator {
             name: "Wasmtime",
             advice: "random_get of WASI repeats in stores from before the snapshot: make them in an after-restore \
                      hook",
@@ -121,11 +121,11 @@ const KNOWN: [(&str, Unreached); 15] = [
 ];
 
 /// The same, of which nothing repeats where generators of a kind were found.
-const FOUND: [(&str, Kind, Unreached); 5] = [
+const FOUND: [(&str, Kind, UnreachableGenerator); 5] = [
     (
         "libjvm",
         Kind::Java,
-        Unreached {
+        UnreachableGenerator {
             name: "the JVM",
             advice: "Math.random, ThreadLocalRandom and SHA1PRNG may repeat: take JDK 17 or later, with a heap below \
                      32 GiB and not of ZGC, or draw ids and keys from new SecureRandom() or UUID.randomUUID",
@@ -134,7 +134,7 @@ const FOUND: [(&str, Kind, Unreached); 5] = [
     (
         "deno",
         Kind::DrawnAhead,
-        Unreached {
+        UnreachableGenerator {
             name: "Deno",
             advice: "crypto.randomUUID draws ahead, and may repeat: draw one in a warm-up request, so that it is \
                      found, or draw ids from crypto.getRandomValues",
@@ -143,7 +143,7 @@ const FOUND: [(&str, Kind, Unreached); 5] = [
     (
         "libruby",
         Kind::Ruby,
-        Unreached {
+        UnreachableGenerator {
             name: "Ruby",
             advice: "Kernel#rand may repeat: call srand in an after-restore hook, and draw ids and keys from \
                      SecureRandom",
@@ -152,7 +152,7 @@ const FOUND: [(&str, Kind, Unreached); 5] = [
     (
         "bun",
         Kind::Copies,
-        Unreached {
+        UnreachableGenerator {
             name: "Bun",
             advice: "crypto.randomUUID, getRandomValues and randomInt draw ahead, and repeat: set base = \"node\" in \
                      fn.toml, or draw ids and keys from randomBytes of node:crypto",
@@ -161,7 +161,7 @@ const FOUND: [(&str, Kind, Unreached); 5] = [
     (
         "node",
         Kind::Copies,
-        Unreached {
+        UnreachableGenerator {
             name: "Node.js",
             advice: "crypto.randomUUID and randomInt draw ahead, and repeat: set base = \"node\" in fn.toml, or \
                      draw ids and keys from randomBytes of node:crypto",
@@ -170,7 +170,7 @@ const FOUND: [(&str, Kind, Unreached); 5] = [
 ];
 
 /// What is unreachable in processes that have files with these paths mapped and contain these generators.
-pub fn unreached<'a>(paths: impl Iterator<Item = &'a str>, found: &[Kind]) -> Vec<Unreached> {
+pub fn unreached<'a>(paths: impl Iterator<Item = &'a str>, found: &[Kind]) -> Vec<UnreachableGenerator> {
     let names: Vec<_> = paths.map(|path| path.rsplit('/').next().unwrap_or(path)).collect();
     let is_mapped = |known: &str| {
         let rest = names.iter().filter_map(|name| name.strip_prefix(known));

@@ -110,7 +110,7 @@ impl Gateways {
         let path = head.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
         let known = self.known().await;
         let first = self.next.fetch_add(1, Ordering::Relaxed);
-        let body = Shared(Arc::new(Mutex::new(body)));
+        let body = ResendableBody(Arc::new(Mutex::new(body)));
         for at in 0..known.len() {
             let address = &known[first.wrapping_add(at) % known.len()];
             let mut head = head.clone();
@@ -174,9 +174,9 @@ fn unavailable(message: &str) -> ApiError {
 
 /// A body that can be sent to another gateway if the first has not seen any of it.
 #[derive(Clone)]
-struct Shared(Arc<Mutex<Body>>);
+struct ResendableBody(Arc<Mutex<Body>>);
 
-impl http_body::Body for Shared {
+impl http_body::Body for ResendableBody {
     type Data = Bytes;
     type Error = axum::Error;
 

@@ -10,7 +10,7 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 
 use crate::host::cgroup::Cgroup;
 use crate::host::host_pids::{HostPids, processes_in};
-use crate::host::tcp::{Copier, End, connect_pair};
+use crate::host::tcp::{Copier, TcpEnd, connect_pair};
 use crate::snapshots::connections::{CONNECTIONS_MAX, Connection, ConnectionEnd, ConnectionNote, UNREAD_MAX, find};
 
 /// Why the connections of a copy were not made again.
@@ -77,8 +77,8 @@ pub(crate) fn connect(connections: &[Connection], hosts: &HostPids) -> Result<()
     Ok(())
 }
 
-fn end<'a>(socket: &'a OwnedFd, of: &'a ConnectionEnd) -> End<'a> {
-    End {
+fn end<'a>(socket: &'a OwnedFd, of: &'a ConnectionEnd) -> TcpEnd<'a> {
+    TcpEnd {
         socket,
         address: of.address,
         peer: of.peer,

@@ -140,7 +140,7 @@ pub(crate) struct Dump {
 }
 
 /// What a dump yields beside the images and the archive of private files.
-pub(crate) struct Dumped<T> {
+pub(crate) struct DumpOutcome<T> {
     /// An upper bound on how long the processes were stopped.
     pub(crate) frozen: Duration,
     /// How the private files were saved.
@@ -208,7 +208,7 @@ impl DumpingCriu {
         runtime: &Handle,
         edit: impl FnOnce(&Path) -> Result<(), StageError>,
         look: impl FnOnce() -> T,
-    ) -> Result<Dumped<T>, DumpError> {
+    ) -> Result<DumpOutcome<T>, DumpError> {
         let archive = self.dir.join(FILES_ARCHIVE);
         let archive = File::create(&archive).map_err(|e| DumpError::Directory(archive, e))?;
         let archive = OwnedFd::from(archive);
@@ -264,7 +264,7 @@ impl DumpingCriu {
         dumped.map_err(|e| DumpError::criu(e, &self.dir, sandbox.init_pid()))?;
         let frozen = started.elapsed();
         let (saved, (connections, open_files), link_names, seen) = done.ok_or(DumpError::Unchecked)?;
-        Ok(Dumped {
+        Ok(DumpOutcome {
             frozen,
             saved,
             connections,

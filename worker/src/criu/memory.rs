@@ -19,7 +19,7 @@ const HANDSHAKE_LIMIT: Duration = Duration::from_secs(20);
 pub(crate) type OnLost = Box<dyn FnOnce(LostPage) + Send>;
 
 /// Where the memory of restored processes comes from.
-pub(crate) struct Pages {
+pub(crate) struct RestoredMemory {
     /// The function's name.
     pub(crate) function: FunctionId,
     pub(crate) source: Arc<dyn PageSource>,
@@ -37,7 +37,7 @@ impl PreparedRestore {
     ///
     /// # Errors
     /// Returns `restore_failed` when the pager cannot be started.
-    pub(crate) fn start_pager(&mut self, pages: Pages) -> Result<PagedMemory, ApiError> {
+    pub(crate) fn start_pager(&mut self, pages: RestoredMemory) -> Result<PagedMemory, ApiError> {
         let (handover, given) = match self.fork_handover.take() {
             Some((ancestor, pid)) => (Handover::Fork(ancestor, pid), Vec::new()),
             None => (Handover::Given, pages.pids.clone()),
@@ -47,7 +47,7 @@ impl PreparedRestore {
     }
 }
 
-impl Pages {
+impl RestoredMemory {
     /// Starts a pager of these pages. Also returns which pages to fill ahead.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use crate::host::sandbox::{CriuUse, IdleCriu, IsolatedProcess, Output, Sandbox};
 use crate::snapshots::PipeNote;
 
 /// The images to restore.
-pub(crate) struct Images<'a> {
+pub(crate) struct RestoreImages<'a> {
     /// The directory that contains them.
     pub(crate) dir: &'a Path,
     /// Name of the directory from which CRIU reads them.
@@ -28,7 +28,7 @@ pub(crate) struct Images<'a> {
     pub(crate) pipes: &'a [PipeNote],
 }
 
-impl Images<'_> {
+impl RestoreImages<'_> {
     /// Returns whether the outputs have the names that a prestarted CRIU expects.
     fn are_named(&self) -> bool {
         let named = |note: &PipeNote| {
@@ -66,7 +66,11 @@ impl PreparedRestore {
     ///
     /// # Errors
     /// Returns `restore_failed` when they cannot be laid out.
-    pub(crate) async fn of(criu: &Criu, isolated: IsolatedProcess, images: Images<'_>) -> Result<Self, ApiError> {
+    pub(crate) async fn of(
+        criu: &Criu,
+        isolated: IsolatedProcess,
+        images: RestoreImages<'_>,
+    ) -> Result<Self, ApiError> {
         let IsolatedProcess {
             cgroup,
             sandbox,

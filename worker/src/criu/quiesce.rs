@@ -39,9 +39,9 @@ pub enum QuiesceError {
 }
 
 /// The function's control group is frozen while this exists.
-struct Frozen(Arc<Cgroup>);
+struct FrozenCgroup(Arc<Cgroup>);
 
-impl Frozen {
+impl FrozenCgroup {
     /// Freezes the group, provided that a checkpoint would miss none of its processes.
     fn without_strays(cgroup: &Arc<Cgroup>, sandbox: &Sandbox, runtime: &Handle) -> Result<Self, QuiesceError> {
         cgroup.freeze().map_err(QuiesceError::Freeze)?;
@@ -51,7 +51,7 @@ impl Frozen {
     }
 }
 
-impl Drop for Frozen {
+impl Drop for FrozenCgroup {
     fn drop(&mut self) {
         if let Err(e) = self.0.thaw() {
             tracing::error!(group = self.0.name(), error = %e, "a function that was checkpointed stays frozen");
@@ -65,7 +65,7 @@ pub(crate) struct QuiescedFunction {
     sandbox: Arc<Sandbox>,
     /// The freezer given to CRIU. `None` where a signal has stopped a process: the version 1 freezer does not let CRIU
     /// seize it. Such a function is frozen again once CRIU has seized the processes it found.
-    frozen: Option<Frozen>,
+    frozen: Option<FrozenCgroup>,
 }
 
 impl QuiescedFunction {
@@ -79,7 +79,7 @@ impl QuiescedFunction {
         loop {
             // Checked first: a process that the freezer holds looks like one that sleeps.
             let stopped = some_are_stopped(cgroup);
-            match Frozen::without_strays(cgroup, sandbox, runtime) {
+            match FrozenCgroup::without_strays(cgroup, sandbox, runtime) {
                 Ok(frozen) => {
                     return Ok(Self {
                         cgroup: Arc::clone(cgroup),
@@ -106,7 +106,7 @@ impl QuiescedFunction {
         let _frozen = match &self.frozen {
             // CRIU holds every process that existed.
             Some(_) => None,
-            None => Some(Frozen::without_strays(&self.cgroup, &self.sandbox, runtime)?),
+            None => Some(FrozenCgroup::without_strays(&self.cgroup, &self.sandbox, runtime)?),
         };
         work()
     }

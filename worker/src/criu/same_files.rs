@@ -44,7 +44,7 @@ pub enum OtherFileError {
         /// The process's id in its pid namespace.
         pid: u32,
         /// How the process holds the file.
-        held: Held,
+        held: FileUse,
     },
     /// The path leads nowhere, or through a symbolic link.
     #[error("{}, which process {pid} has {held}, cannot be reached without following a link", shown(.path))]
@@ -54,7 +54,7 @@ pub enum OtherFileError {
         /// The process's id in its pid namespace.
         pid: u32,
         /// How the process holds the file.
-        held: Held,
+        held: FileUse,
         /// The kernel's error.
         #[source]
         source: io::Error,
@@ -65,7 +65,7 @@ pub enum OtherFileError {
         /// The process's id in its pid namespace.
         pid: u32,
         /// How the process holds the file.
-        held: Held,
+        held: FileUse,
         /// The kernel's error.
         #[source]
         source: io::Error,
@@ -90,7 +90,7 @@ fn shown(path: &[u8]) -> String {
 
 /// How a process holds a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Held {
+pub enum FileUse {
     /// Open, with this descriptor number.
     Open(u32),
     /// Mapped, in this range of addresses.
@@ -105,7 +105,7 @@ pub enum Held {
     Watched(u32),
 }
 
-impl fmt::Display for Held {
+impl fmt::Display for FileUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Open(fd) => write!(f, "open as descriptor {fd}"),
@@ -145,7 +145,7 @@ impl From<Stat> for Identity {
 }
 
 /// A stopped function and the contents of its images.
-struct Look<'a> {
+struct FileComparison<'a> {
     /// The proc of its pid namespace, as seen from the worker.
     proc: PathBuf,
     root: OwnedFd,
@@ -165,7 +165,7 @@ pub fn compare(init: Pid, verified: &Verified) -> Result<(), OtherFileError> {
     let root = PathBuf::from(format!("/proc/{init}/root"));
     let opened = open(&root, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     let proc = InnerProc::of(init).map_err(|e| OtherFileError::Root(root.join("proc"), e))?;
-    let mut look = Look {
+    let mut look = FileComparison {
         proc: proc.path(),
         root: opened.map_err(|e| OtherFileError::Root(root, e.into()))?,
         verified,
@@ -190,7 +190,7 @@ pub fn compare(init: Pid, verified: &Verified) -> Result<(), OtherFileError> {
     Ok(())
 }
 
-impl Look<'_> {
+impl FileComparison<'_> {
     fn process(&mut self, process: &Process) -> Result<(), OtherFileError> {
         let Process {
             tree,
@@ -201,26 +201,32 @@ impl Look<'_> {
         } = process;
         let (pid, own) = (tree.pid, self.proc.join(tree.pid.to_string()));
         for (fd, descriptor) in &**descriptors {
-            self.held(pid, Held::Open(*fd), descriptor.id, || own.join(format!("fd/{fd}")))?;
+            self.held(pid, FileUse::Open(*fd), descriptor.id, || own.join(format!("fd/{fd}")))?;
             self.watched(pid, *fd, descriptor.id)?;
         }
         if let Some(memory) = memory {
-            self.held(pid, Held::Program, memory.exe_file_id, || own.join("exe"))?;
+            self.held(pid, FileUse::Program, memory.exe_file_id, || own.join("exe"))?;
             for vma in memory.vmas.iter().filter(|vma| vma.status & FILE_MAPPING != 0) {
                 let Ok(file) = u32::try_from(vma.shmid) else { continue };
                 let mapping = || own.join(format!("map_files/{:x}-{:x}", vma.start, vma.end));
-                self.held(pid, Held::Mapped(vma.start, vma.end), file, mapping)?;
+                self.held(pid, FileUse::Mapped(vma.start, vma.end), file, mapping)?;
             }
         }
         if let Some(directories) = directories {
-            self.held(pid, Held::WorkingDirectory, directories.cwd_id, || own.join("cwd"))?;
-            self.held(pid, Held::Root, directories.root_id, || own.join("root"))?;
+            self.held(pid, FileUse::WorkingDirectory, directories.cwd_id, || own.join("cwd"))?;
+            self.held(pid, FileUse::Root, directories.root_id, || own.join("root"))?;
         }
         Ok(())
     }
 
     /// Compares one file, if it has a path, with what the kernel shows at `real`.
-    fn held(&mut self, pid: u32, held: Held, file: u32, real: impl FnOnce() -> PathBuf) -> Result<(), OtherFileError> {
+    fn held(
+        &mut self,
+        pid: u32,
+        held: FileUse,
+        file: u32,
+        real: impl FnOnce() -> PathBuf,
+    ) -> Result<(), OtherFileError> {
         let of_pipe = |id: u32| self.verified.files.get(&id)?.fifo.as_ref()?.regf_id;
         let id = of_pipe(file).unwrap_or(file);
         let Some(id) = self.remaps.get(&id).copied().unwrap_or(Some(id)) else {
@@ -286,7 +292,7 @@ impl Look<'_> {
     fn watched(&self, pid: u32, fd: u32, file: u32) -> Result<(), OtherFileError> {
         let watches = self.verified.files.get(&file).and_then(|entry| entry.ify.as_ref());
         for watch in watches.iter().flat_map(|watches| &watches.wd) {
-            let (held, path) = (Held::Watched(fd), watch.f_handle.path.clone().unwrap_or_default());
+            let (held, path) = (FileUse::Watched(fd), watch.f_handle.path.clone().unwrap_or_default());
             match self.at(Path::new(OsStr::from_bytes(&path))) {
                 Ok(found) if found.inode == watch.i_ino => {}
                 Ok(_) => return Err(OtherFileError::Elsewhere { path, pid, held }),

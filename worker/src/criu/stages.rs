@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rekindle_criu::{CriuError, PendingRestore, Stage, StageError};
 use rekindle_init::causes::chain;
 use rekindle_init::locks::Lock;
-use rekindle_pager::{AheadPage, Pager, Prepared, Preparing, Stats};
+use rekindle_pager::{AheadPage, Pager, PendingPreparation, PreparedMemory, Stats};
 use rekindle_telemetry::record_past;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -219,7 +219,7 @@ impl Stages {
 /// What goes on while CRIU restores the rest.
 struct Preparation {
     /// The number of pages to fill ahead, and the pager's work.
-    memory: Option<(usize, Preparing)>,
+    memory: Option<(usize, PendingPreparation)>,
     /// Task that makes links of the private files followable.
     linked: JoinHandle<Result<(), SandboxError>>,
 }
@@ -228,7 +228,7 @@ impl Preparation {
     /// Waits until it is done.
     fn end(self, runtime: &Handle) -> Result<(), StageError> {
         if let Some((asked, preparing)) = self.memory {
-            let Prepared { filled, took } = preparing.done(PREPARE_LIMIT)?;
+            let PreparedMemory { filled, took } = preparing.done(PREPARE_LIMIT)?;
             let pages = ("rekindle.pages", asked as u64);
             record_past(&Span::current(), "working set", took.0, took.1, &[pages]);
             let us = took.1.as_micros();

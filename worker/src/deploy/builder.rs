@@ -69,7 +69,7 @@ impl Builder {
         })
     }
 
-    async fn publish(&self, publication: &Publication, tar: &Temporary) -> Result<LayerRef, ApiError> {
+    async fn publish(&self, publication: &Publication, tar: &TemporaryFile) -> Result<LayerRef, ApiError> {
         let scratch = tar.0.parent().unwrap_or(Path::new("."));
         let published = publish_layer(&self.store, publication, &tar.0, scratch).await;
         published.map_err(|e| unavailable("publish the function's files", &e))
@@ -110,7 +110,7 @@ impl Builder {
     /// Builds the function's own layer, and its root filesystem if that is an image's, from the uploaded folder.
     async fn tars(&self, request: &PrepareRequest) -> Result<BuiltTars, ApiError> {
         let work_dir = self.work_dir.clone();
-        let source = Temporary(work_dir.join(format!("{}.source.tar.gz", request.instance)));
+        let source = TemporaryFile(work_dir.join(format!("{}.source.tar.gz", request.instance)));
         let bytes = self
             .store
             .get(&request.source_key)
@@ -149,21 +149,21 @@ impl Builder {
         let built = build_layer(&order, |line| tracing::debug!(line, "build")).await;
         let tars = built.map_err(|e| ApiError::new(e.code(), unavailable("build the function", &e).message))?;
         Ok(BuiltTars {
-            layer: Temporary(tars.layer),
-            rootfs: tars.rootfs.map(Temporary),
+            layer: TemporaryFile(tars.layer),
+            rootfs: tars.rootfs.map(TemporaryFile),
         })
     }
 }
 
 /// The tars of a build, removed when dropped.
 struct BuiltTars {
-    layer: Temporary,
-    rootfs: Option<Temporary>,
+    layer: TemporaryFile,
+    rootfs: Option<TemporaryFile>,
 }
 
-struct Temporary(PathBuf);
+struct TemporaryFile(PathBuf);
 
-impl Drop for Temporary {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
         // The file may never have been created.
         let _ = std::fs::remove_file(&self.0);

@@ -27,7 +27,7 @@ use crate::host::sandbox::{FunctionState, SandboxError};
 use crate::instance::checkpoint::{CheckpointError, Checkpointer, QUIET_LIMIT, quiet};
 use crate::instance::end::ended_before;
 use crate::instance::hooks::{Hook, call_hook};
-use crate::instance::runtime_snapshot::Scope;
+use crate::instance::runtime_snapshot::RuntimeSnapshotScope;
 use crate::instance::start::Starter;
 use crate::instance::{Instance, Instances, RunningInstance};
 use crate::metrics::Metrics;
@@ -150,7 +150,7 @@ impl Preparer {
         // A runtime's snapshot has no reaper.
         let scope = match reaper {
             true => None,
-            false => Scope::of(request.sharing, &spec, request.runtime_snapshot.clone()),
+            false => RuntimeSnapshotScope::of(request.sharing, &spec, request.runtime_snapshot.clone()),
         };
         let mut warm = self.warmed_up(request, &spec, scope.clone(), events).await?;
         let mut taken = self.taken(request, &warm, events).await?;
@@ -218,7 +218,7 @@ impl Preparer {
         &self,
         request: &PrepareRequest,
         spec: &VersionSpec,
-        scope: Option<Scope>,
+        scope: Option<RuntimeSnapshotScope>,
         events: &mpsc::Sender<PrepareEvent>,
     ) -> Result<WarmInstance, ApiError> {
         phase(events, VersionState::Booting).await?;

@@ -16,10 +16,10 @@ const CLOSEST: Duration = Duration::from_millis(500);
 
 /// A share of the host's processors, faded over some seconds.
 #[derive(Debug, Default)]
-pub struct Load(Mutex<Option<Seen>>);
+pub struct Load(Mutex<Option<LoadSample>>);
 
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct LoadSample {
     at: Instant,
     used: Duration,
     share: f64,
@@ -38,13 +38,13 @@ impl Load {
         }
         let used = cgroups.processor_time();
         let used = used.unwrap_or_else(|| of_processes(pids()));
-        let next = Seen::after(*seen, now, used, cpus);
+        let next = LoadSample::after(*seen, now, used, cpus);
         *seen = Some(next);
         next.share
     }
 }
 
-impl Seen {
+impl LoadSample {
     fn after(before: Option<Self>, at: Instant, used: Duration, cpus: u32) -> Self {
         let Some(before) = before else {
             return Self { at, used, share: 0.0 };
@@ -95,10 +95,10 @@ mod tests {
     #[test]
     fn the_share_follows_what_is_used_and_fades() {
         let start = Instant::now();
-        let mut seen = Seen::after(None, start, Duration::from_secs(100), 4);
+        let mut seen = LoadSample::after(None, start, Duration::from_secs(100), 4);
         let mut step = |second: u64, used_s: u64| {
             let at = start + Duration::from_secs(second);
-            seen = Seen::after(Some(seen), at, Duration::from_secs(used_s), 4);
+            seen = LoadSample::after(Some(seen), at, Duration::from_secs(used_s), 4);
             seen.share
         };
         // Two of four processors.

@@ -23,7 +23,7 @@ const PAGES_MOST: u64 = 2 << 20;
 
 /// Consecutive pages of a process's own memory in the same state: in memory, or evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Run {
+pub struct PagemapRun {
     /// The first page's address / 4096.
     pub first: u64,
     /// Number of pages.
@@ -34,11 +34,11 @@ pub struct Run {
 
 /// Runs by address. Adjacent runs in the same state are joined.
 #[derive(Debug, Default)]
-pub struct Runs(pub Vec<Run>);
+pub struct PagemapRuns(pub Vec<PagemapRun>);
 
-impl Runs {
+impl PagemapRuns {
     /// Adds a run that follows all others.
-    pub fn add(&mut self, run: Run) {
+    pub fn add(&mut self, run: PagemapRun) {
         match self.0.last_mut() {
             Some(last) if last.first + last.pages == run.first && last.present == run.present => {
                 last.pages += run.pages
@@ -53,7 +53,7 @@ impl Runs {
 ///
 /// # Errors
 /// Returns an error when the process is gone, or the kernel refuses.
-pub fn read(pid: i32) -> io::Result<Vec<Run>> {
+pub fn read(pid: i32) -> io::Result<Vec<PagemapRun>> {
     let gone = |e| match e {
         procfs::ProcError::NotFound(_) => io::Error::from_raw_os_error(libc::ENOENT),
         procfs::ProcError::Io(e, _) => e,
@@ -61,7 +61,7 @@ pub fn read(pid: i32) -> io::Result<Vec<Run>> {
     };
     let maps = Process::new(pid).and_then(|p| p.maps()).map_err(gone)?;
     let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
-    let mut found = Runs::default();
+    let mut found = PagemapRuns::default();
     for map in maps {
         let is_own = map.perms.contains(MMPermissions::PRIVATE);
         // Reserved memory, or the kernel's.
@@ -80,7 +80,7 @@ pub fn read(pid: i32) -> io::Result<Vec<Run>> {
 ///
 /// # Errors
 /// The same as [`read`].
-pub fn read_runs(pid: i32, runs: &[Run]) -> io::Result<Vec<Run>> {
+pub fn read_runs(pid: i32, runs: &[PagemapRun]) -> io::Result<Vec<PagemapRun>> {
     read_all(&File::open(format!("/proc/{pid}/pagemap"))?, runs)
 }
 
@@ -90,9 +90,9 @@ pub fn read_runs(pid: i32, runs: &[Run]) -> io::Result<Vec<Run>> {
 /// # Errors
 /// Returns an error when the process is gone.
 pub fn own(pagemap: &File, pages: impl Iterator<Item = u64>) -> io::Result<Vec<u64>> {
-    let mut asked = Runs::default();
+    let mut asked = PagemapRuns::default();
     for first in pages {
-        asked.add(Run {
+        asked.add(PagemapRun {
             first,
             pages: 1,
             present: true,
@@ -103,8 +103,8 @@ pub fn own(pagemap: &File, pages: impl Iterator<Item = u64>) -> io::Result<Vec<u
 }
 
 /// Returns which of these pages exist.
-fn read_all(pagemap: &File, runs: &[Run]) -> io::Result<Vec<Run>> {
-    let mut found = Runs::default();
+fn read_all(pagemap: &File, runs: &[PagemapRun]) -> io::Result<Vec<PagemapRun>> {
+    let mut found = PagemapRuns::default();
     for run in runs {
         read_between(pagemap, run.first, run.first + run.pages, &mut found)?;
     }
@@ -112,7 +112,7 @@ fn read_all(pagemap: &File, runs: &[Run]) -> io::Result<Vec<Run>> {
 }
 
 /// Adds the existing pages from `first` to before `end`.
-fn read_between(pagemap: &File, first: u64, end: u64, found: &mut Runs) -> io::Result<()> {
+fn read_between(pagemap: &File, first: u64, end: u64, found: &mut PagemapRuns) -> io::Result<()> {
     let mut bytes = [0; 8 * READ];
     for first in (first..end).step_by(READ) {
         let count = (end - first).min(READ as u64) as usize;
@@ -129,12 +129,12 @@ fn read_between(pagemap: &File, first: u64, end: u64, found: &mut Runs) -> io::R
 }
 
 /// Returns the page if it is the process's own, present or evicted. The kernel's zero page is nobody's own.
-fn run(page: u64, entry: u64) -> Option<Run> {
+fn run(page: u64, entry: u64) -> Option<PagemapRun> {
     static ZEROS: LazyLock<Option<u64>> = LazyLock::new(page_of_zeros);
     let is_own = entry & (PRESENT | SWAPPED) != 0 && entry & FILE == 0;
     let is_zeros = entry & PRESENT != 0 && *ZEROS == Some(entry & FRAME);
     let is_own = is_own && !is_zeros;
-    is_own.then_some(Run {
+    is_own.then_some(PagemapRun {
         first: page,
         pages: 1,
         present: entry & PRESENT != 0,
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn entries_of_a_process_s_own_pages_become_runs() {
-        let mut runs = Runs::default();
+        let mut runs = PagemapRuns::default();
         let entries = [
             PRESENT,
             PRESENT | 7,
@@ -173,7 +173,7 @@ mod tests {
         ];
         let found = (10..).zip(entries).filter_map(|(page, entry)| run(page, entry));
         found.for_each(|run| runs.add(run));
-        let run = |first, pages, present| Run { first, pages, present };
+        let run = |first, pages, present| PagemapRun { first, pages, present };
         assert_eq!(
             runs.0,
             [run(10, 2, true), run(12, 1, false), run(14, 1, true), run(17, 1, false)]

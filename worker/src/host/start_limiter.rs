@@ -40,11 +40,11 @@ pub struct StartLimiter {
 
 /// Permits one start. It ends on drop.
 #[derive(Debug)]
-pub struct StartPermit(Option<Held>);
+pub struct StartPermit(Option<HeldPermit>);
 
 /// A permit to be given back.
 #[derive(Debug)]
-struct Held {
+struct HeldPermit {
     permits: Arc<Mutex<Permits>>,
     function: FunctionId,
     kind: StartKind,
@@ -57,13 +57,13 @@ struct Permits {
     restores: usize,
     boots: usize,
     /// Functions with starts that run or wait.
-    functions: BTreeMap<FunctionId, OfFunction>,
+    functions: BTreeMap<FunctionId, FunctionQueue>,
     /// The number of permits that were given.
     given: u64,
 }
 
 #[derive(Debug, Default)]
-struct OfFunction {
+struct FunctionQueue {
     running: usize,
     /// Its last turn, as a number of [`Permits::given`].
     last: u64,
@@ -71,7 +71,7 @@ struct OfFunction {
     boots: VecDeque<oneshot::Sender<StartPermit>>,
 }
 
-impl OfFunction {
+impl FunctionQueue {
     fn queue(&mut self, kind: StartKind) -> &mut VecDeque<oneshot::Sender<StartPermit>> {
         match kind {
             StartKind::Booted => &mut self.boots,
@@ -117,7 +117,7 @@ impl Permits {
             let Some(waiting) = of.queue(kind).pop_front() else {
                 return;
             };
-            let held = Held {
+            let held = HeldPermit {
                 permits: Arc::clone(permits),
                 function: function.clone(),
                 kind,
@@ -145,14 +145,14 @@ impl Permits {
 
     /// Forgets a function without starts.
     fn forget(&mut self, function: &FunctionId) {
-        let is_idle = |of: &OfFunction| of.running == 0 && of.restores.is_empty() && of.boots.is_empty();
+        let is_idle = |of: &FunctionQueue| of.running == 0 && of.restores.is_empty() && of.boots.is_empty();
         if self.functions.get(function).is_some_and(is_idle) {
             self.functions.remove(function);
         }
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldPermit {
     fn drop(&mut self) {
         let mut permits = self.permits.lock();
         *permits.count(self.kind) -= 1;
@@ -215,9 +215,9 @@ impl StartLimiter {
     }
 
     /// Records that something starts, with or without a permit, until the returned guard is dropped.
-    pub fn starting(&self) -> Starting<'_> {
+    pub fn starting(&self) -> StartInProgress<'_> {
         self.starting.fetch_add(1, Ordering::Relaxed);
-        Starting(self)
+        StartInProgress(self)
     }
 
     fn is_calm(&self) -> bool {
@@ -244,9 +244,9 @@ impl StartLimiter {
 
 /// A start in progress. Its drop ends it, whatever the outcome.
 #[derive(Debug)]
-pub struct Starting<'a>(&'a StartLimiter);
+pub struct StartInProgress<'a>(&'a StartLimiter);
 
-impl Drop for Starting<'_> {
+impl Drop for StartInProgress<'_> {
     fn drop(&mut self) {
         *self.0.last_ended.lock() = Some(Instant::now());
         self.0.starting.fetch_sub(1, Ordering::Relaxed);

@@ -33,7 +33,7 @@ const AGREED: [u32; 6] = [2, 65_495, 3, 7 << 16 | 7, 4, 0];
 const WINDOW: u32 = 65_483;
 
 /// One end of a connection.
-pub(crate) struct End<'a> {
+pub(crate) struct TcpEnd<'a> {
     /// The socket, bound and connected to nothing.
     pub(crate) socket: &'a OwnedFd,
     pub(crate) address: SocketAddr,
@@ -95,7 +95,7 @@ impl Copier {
 ///
 /// # Errors
 /// If the kernel refuses. The sockets are of no use then.
-pub(crate) fn connect_pair(ends: [End<'_>; 2]) -> io::Result<()> {
+pub(crate) fn connect_pair(ends: [TcpEnd<'_>; 2]) -> io::Result<()> {
     let [this, that] = &ends;
     let reuse = [
         getsockopt(this.socket, sockopt::ReuseAddr)?,
@@ -114,7 +114,7 @@ pub(crate) fn connect_pair(ends: [End<'_>; 2]) -> io::Result<()> {
 
 /// Connects an end. Both sequence numbers are of the first bytes that are not read. `sent` counts the bytes that the
 /// other end has not read.
-fn connect_end(end: &End<'_>, sends: u32, receives: u32, sent: usize) -> io::Result<()> {
+fn connect_end(end: &TcpEnd<'_>, sends: u32, receives: u32, sent: usize) -> io::Result<()> {
     // CRIU shuts down what was connected; this opens it again.
     disconnect(end.socket)?;
     set(end.socket, libc::TCP_REPAIR, &[1])?;
@@ -271,7 +271,7 @@ mod tests {
         let sockets = addresses.map(|(own, _)| unconnected(own));
         setsockopt(&sockets[1], sockopt::ReuseAddr, &true).unwrap();
         setsockopt(&sockets[0], sockopt::SndBuf, &4096).unwrap();
-        let end = |at: usize| End {
+        let end = |at: usize| TcpEnd {
             socket: &sockets[at],
             address: addresses[at].0,
             peer: addresses[at].1,

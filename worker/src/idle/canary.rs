@@ -8,7 +8,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use rekindle_pager::PAGE;
 
 use super::kernel::evict;
-use crate::host::pagemap::Run;
+use crate::host::pagemap::PagemapRun;
 
 const PAGES: usize = 4;
 
@@ -31,7 +31,7 @@ impl Canary {
 
     /// Evicts the pages and touches them. Returns the duration of each touch that had to wait.
     pub fn sing(&self) -> Vec<Duration> {
-        let own = Run {
+        let own = PagemapRun {
             first: self.0.as_ptr() as u64 / PAGE,
             pages: PAGES as u64,
             present: true,

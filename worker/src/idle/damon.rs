@@ -19,7 +19,7 @@ use std::time::Duration;
 use nix::fcntl::{Flock, FlockArg};
 use rekindle_pager::PAGE;
 
-use crate::host::pagemap::{Run, Runs};
+use crate::host::pagemap::{PagemapRun, PagemapRuns};
 
 /// The kernel's interface to DAMON.
 pub const ADMIN: &str = "/sys/kernel/mm/damon/admin";
@@ -41,7 +41,7 @@ const ATTEMPTS: u32 = 10;
 
 /// Why nobody watches.
 #[derive(Debug, thiserror::Error)]
-pub enum Lack {
+pub enum DamonUnavailable {
     /// This kernel does not support it.
     #[error("{0}")]
     Unknown(String),
@@ -50,7 +50,7 @@ pub enum Lack {
     Busy,
 }
 
-impl Lack {
+impl DamonUnavailable {
     fn of(what: &str, e: &io::Error) -> Self {
         match e.raw_os_error() {
             Some(libc::EBUSY) => Self::Busy,
@@ -60,16 +60,16 @@ impl Lack {
 }
 
 /// Locks the interface, of which the kernel has one for the whole host. A killed process releases the lock.
-fn alone(admin: &Path) -> Result<Flock<File>, Lack> {
-    let directory = File::open(admin).map_err(|e| Lack::of("the kernel has no DAMON", &e))?;
-    Flock::lock(directory, FlockArg::LockExclusiveNonblock).map_err(|_| Lack::Busy)
+fn alone(admin: &Path) -> Result<Flock<File>, DamonUnavailable> {
+    let directory = File::open(admin).map_err(|e| DamonUnavailable::of("the kernel has no DAMON", &e))?;
+    Flock::lock(directory, FlockArg::LockExclusiveNonblock).map_err(|_| DamonUnavailable::Busy)
 }
 
 /// Checks that the kernel can watch processes. Leaves everything as it was.
 ///
 /// # Errors
 /// Returns an error when it cannot, or when somebody else uses it.
-pub fn probe(admin: &Path) -> Result<(), Lack> {
+pub fn probe(admin: &Path) -> Result<(), DamonUnavailable> {
     let _alone = alone(admin)?;
     let kdamonds = admin.join("kdamonds");
     if count(&kdamonds)? != 0 {
@@ -80,31 +80,31 @@ pub fn probe(admin: &Path) -> Result<(), Lack> {
     known
 }
 
-fn count(kdamonds: &Path) -> Result<usize, Lack> {
+fn count(kdamonds: &Path) -> Result<usize, DamonUnavailable> {
     let read = fs::read_to_string(kdamonds.join("nr_kdamonds"));
     let read = read.and_then(|text| text.trim().parse().map_err(io::Error::other));
-    read.map_err(|e| Lack::of("DAMON does not tell how much it does", &e))
+    read.map_err(|e| DamonUnavailable::of("DAMON does not tell how much it does", &e))
 }
 
 /// Returns whether it is worth waiting for somebody else's use to end.
-fn of_others(kdamonds: &Path) -> Lack {
+fn of_others(kdamonds: &Path) -> DamonUnavailable {
     match fs::read_to_string(kdamonds.join("0/contexts/0/avail_operations")) {
         Ok(known) if !known.lines().any(|way| way == WAY) => no_processes(),
-        _ => Lack::Busy,
+        _ => DamonUnavailable::Busy,
     }
 }
 
-fn no_processes() -> Lack {
-    Lack::Unknown("DAMON of this kernel watches no processes".to_owned())
+fn no_processes() -> DamonUnavailable {
+    DamonUnavailable::Unknown("DAMON of this kernel watches no processes".to_owned())
 }
 
-fn make(kdamonds: &Path, count: usize) -> Result<(), Lack> {
-    write(&kdamonds.join("nr_kdamonds"), count).map_err(|e| Lack::of("DAMON has no room", &e))
+fn make(kdamonds: &Path, count: usize) -> Result<(), DamonUnavailable> {
+    write(&kdamonds.join("nr_kdamonds"), count).map_err(|e| DamonUnavailable::of("DAMON has no room", &e))
 }
 
 /// Gives a kernel thread a context, if this kernel watches processes.
-fn knows(kdamond: &Path) -> Result<(), Lack> {
-    let lacks = |e: io::Error| Lack::of("DAMON is not as it is known", &e);
+fn knows(kdamond: &Path) -> Result<(), DamonUnavailable> {
+    let lacks = |e: io::Error| DamonUnavailable::of("DAMON is not as it is known", &e);
     write(&kdamond.join("contexts/nr_contexts"), 1).map_err(lacks)?;
     let known = fs::read_to_string(kdamond.join("contexts/0/avail_operations")).map_err(lacks)?;
     if known.lines().any(|way| way == WAY) {
@@ -115,7 +115,7 @@ fn knows(kdamond: &Path) -> Result<(), Lack> {
 
 /// The kernel's watch over the largest processes of a worker. It ends on drop, or when its processes end.
 #[derive(Debug)]
-pub struct Watch {
+pub struct DamonMonitor {
     kdamonds: PathBuf,
     slots: Vec<Slot>,
     _alone: Flock<File>,
@@ -129,12 +129,12 @@ struct Slot {
     doubtful: bool,
 }
 
-impl Watch {
+impl DamonMonitor {
     /// Prepares to watch processes for memory that was not touched for `rest`. Blocks for some milliseconds.
     ///
     /// # Errors
     /// Returns an error when the kernel cannot watch, or does so for somebody else.
-    pub fn open(admin: &Path, rest: Duration) -> Result<Self, Lack> {
+    pub fn open(admin: &Path, rest: Duration) -> Result<Self, DamonUnavailable> {
         let alone = alone(admin)?;
         let kdamonds = admin.join("kdamonds");
         let slots = (0..SLOTS).map(|n| Slot {
@@ -159,7 +159,7 @@ impl Watch {
         for slot in &watch.slots {
             knows(&slot.dir)?;
             slot.set_up(rest)
-                .map_err(|e| Lack::of("DAMON of this kernel does not watch as it is to", &e))?;
+                .map_err(|e| DamonUnavailable::of("DAMON of this kernel does not watch as it is to", &e))?;
         }
         Ok(watch)
     }
@@ -196,7 +196,7 @@ impl Watch {
 
     /// Returns the memory of this process that has been untouched for the configured time, by address. Returns `None`
     /// if the process is not watched. Blocks until an aggregation ends: 0.4 s, or two of them before Linux 6.7.
-    pub fn untouched(&mut self, pid: i32) -> Option<Vec<Run>> {
+    pub fn untouched(&mut self, pid: i32) -> Option<Vec<PagemapRun>> {
         let is_it = |slot: &&mut Slot| slot.watched.is_some_and(|(own, _)| own == pid);
         let slot = self.slots.iter_mut().find(is_it)?;
         match slot.untouched() {
@@ -217,7 +217,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for DamonMonitor {
     fn drop(&mut self) {
         self.slots.iter_mut().for_each(Slot::leave);
         if let Err(lack) = make(&self.kdamonds, 0) {
@@ -281,7 +281,7 @@ impl Slot {
             .is_err_and(|e| matches!(e.raw_os_error(), Some(libc::EBUSY)));
     }
 
-    fn untouched(&self) -> io::Result<Vec<Run>> {
+    fn untouched(&self) -> io::Result<Vec<PagemapRun>> {
         self.order("update_schemes_tried_regions")?;
         let tried = self.dir.join("contexts/0/schemes/0/tried_regions");
         let mut regions = Vec::new();
@@ -297,9 +297,9 @@ impl Slot {
             }
         }
         regions.sort_unstable();
-        let mut runs = Runs::default();
+        let mut runs = PagemapRuns::default();
         for (first, end) in regions {
-            runs.add(Run {
+            runs.add(PagemapRun {
                 first,
                 pages: end.saturating_sub(first),
                 present: true,

@@ -12,8 +12,8 @@ use rekindle_wire::InstanceId;
 use rekindle_wire::api::InstanceState;
 
 use super::canary::Canary;
-use super::idle_memory::{Counts, IdleMemory};
-use super::policy::{Ledger, Use};
+use super::idle_memory::{EvictionCounts, IdleMemory};
+use super::policy::{Ledger, ProcessActivity};
 use super::throttle::Throttle;
 use super::visit::visit;
 use super::watcher::Watcher;
@@ -35,7 +35,7 @@ const PRESSED: f64 = 20.0;
 
 /// What is known of an instance.
 #[derive(Default)]
-struct Known {
+struct EvictionState {
     parked_since: Option<Duration>,
     /// Whether nothing more of it can be evicted while it stays parked.
     settled: bool,
@@ -75,7 +75,7 @@ impl Evictor {
     fn run(&self) {
         let idle = &self.idle;
         let begun = Instant::now();
-        let mut known: HashMap<InstanceId, Known> = HashMap::new();
+        let mut known: HashMap<InstanceId, EvictionState> = HashMap::new();
         let mut throttle = Throttle::new(CPU_SHARE);
         let canary = Canary::new().ok();
         let watcher = Watcher::new(idle.settings);
@@ -115,7 +115,7 @@ impl Evictor {
     fn pass(
         &self,
         instances: &Instances,
-        known: &mut HashMap<InstanceId, Known>,
+        known: &mut HashMap<InstanceId, EvictionState>,
         watcher: &Watcher,
         throttle: &mut Throttle,
         begun: Instant,
@@ -128,7 +128,7 @@ impl Evictor {
         }
         let figures = self.pressure.read();
         let is_pressed = figures.some.is_some_and(|some| some > PRESSED);
-        Counts::add(&idle.counts.pressed, u64::from(is_pressed));
+        EvictionCounts::add(&idle.counts.pressed, u64::from(is_pressed));
         // This comes before anything that may end this pass: a limit that was lowered must not stay so.
         instances.iter().for_each(hold_swap);
         instances.sort_by_key(|instance| instance.state() != InstanceState::Parked);
@@ -137,7 +137,7 @@ impl Evictor {
                 return;
             }
             if !idle.swap.read().has_room() {
-                Counts::add(&idle.counts.full, 1);
+                EvictionCounts::add(&idle.counts.full, 1);
                 return;
             }
             let Some(running) = instance.running() else { continue };
@@ -149,31 +149,31 @@ impl Evictor {
                     if known.settled || now - since < PARKED_FOR.min(idle.settings.after) {
                         continue;
                     }
-                    Use::Parked
+                    ProcessActivity::Parked
                 }
                 InstanceState::Ready => {
                     (known.parked_since, known.settled) = (None, false);
                     if is_pressed {
                         continue;
                     }
-                    Use::Warm
+                    ProcessActivity::Warm
                 }
                 _ => continue,
             };
             let (evicted, is_whole) = of_instance(idle, &instance, &running, known, (usage, now), watcher, throttle);
             let counter = match usage {
-                Use::Parked => &idle.counts.parked_pages,
-                Use::Warm => &idle.counts.warm_pages,
+                ProcessActivity::Parked => &idle.counts.parked_pages,
+                ProcessActivity::Warm => &idle.counts.warm_pages,
             };
-            Counts::add(counter, evicted);
-            known.settled = usage == Use::Parked && is_whole && evicted == 0;
+            EvictionCounts::add(counter, evicted);
+            known.settled = usage == ProcessActivity::Parked && is_whole && evicted == 0;
             account(idle, throttle);
         }
     }
 }
 
 /// Makes the kernel watch the processes of running instances.
-fn follow(idle: &IdleMemory, known: &HashMap<InstanceId, Known>, watcher: &Watcher) {
+fn follow(idle: &IdleMemory, known: &HashMap<InstanceId, EvictionState>, watcher: &Watcher) {
     let running = known.values().filter(|k| k.parked_since.is_none());
     let processes = running.flat_map(|k| k.ledgers.iter().map(|(pid, ledger)| (*pid, ledger.present())));
     let watched = watcher.follow(processes.collect());
@@ -183,7 +183,7 @@ fn follow(idle: &IdleMemory, known: &HashMap<InstanceId, Known>, watcher: &Watch
 /// Sleeps in proportion to the processor time spent.
 fn account(idle: &IdleMemory, throttle: &mut Throttle) {
     let (spent, rest) = throttle.spent();
-    Counts::add(&idle.counts.cpu_ns, u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX));
+    EvictionCounts::add(&idle.counts.cpu_ns, u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX));
     // The caller checks for itself whether it has to stop.
     let _ = idle.rest(rest);
 }
@@ -205,8 +205,8 @@ fn of_instance(
     idle: &IdleMemory,
     instance: &Arc<Instance>,
     running: &RunningInstance,
-    known: &mut Known,
-    (usage, now): (Use, Duration),
+    known: &mut EvictionState,
+    (usage, now): (ProcessActivity, Duration),
     watcher: &Watcher,
     throttle: &mut Throttle,
 ) -> (u64, bool) {
@@ -215,8 +215,8 @@ fn of_instance(
     };
     known.ledgers.retain(|pid, _| pids.contains(pid));
     let is_wanted = || match usage {
-        Use::Parked => instance.state() != InstanceState::Parked,
-        Use::Warm => !matches!(instance.state(), InstanceState::Ready | InstanceState::Parked),
+        ProcessActivity::Parked => instance.state() != InstanceState::Parked,
+        ProcessActivity::Warm => !matches!(instance.state(), InstanceState::Ready | InstanceState::Parked),
     };
     let mut evicted = 0;
     let broken_off = Cell::new(false);
@@ -234,14 +234,14 @@ fn of_instance(
         };
         let rest = || account(idle, throttle);
         let untouched = match usage {
-            Use::Parked => None,
-            Use::Warm => watcher.untouched(pid),
+            ProcessActivity::Parked => None,
+            ProcessActivity::Warm => watcher.untouched(pid),
         };
         let chosen = (usage, untouched.as_deref());
         match visit(&idle.host, pid, ledger, chosen, now, slice, rest) {
             Ok(done) => {
                 evicted += done.evicted;
-                Counts::add(&idle.counts.returned_pages, done.returned);
+                EvictionCounts::add(&idle.counts.returned_pages, done.returned);
             }
             // The process has ended since.
             Err(e) if matches!(e.raw_os_error(), Some(libc::ESRCH | libc::ENOENT)) => {}

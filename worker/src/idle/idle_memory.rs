@@ -7,15 +7,15 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex, RwLock};
 use rekindle_init::causes::chain;
 
-use super::kernel::{self, Host};
+use super::kernel::{self, HostKernel};
 use super::settings::IdleSettings;
 use super::swap::Swap;
-use super::zram::{self, Fill, Owner, Places};
+use super::zram::{self, ZramOwner, ZramPaths, ZramUsage};
 use crate::host::cgroup::Cgroups;
 
 /// Counts of evictions since the worker's start.
 #[derive(Debug, Default)]
-pub struct Counts {
+pub struct EvictionCounts {
     /// Pages of parked instances.
     pub parked_pages: AtomicU64,
     /// Pages of running instances.
@@ -32,7 +32,7 @@ pub struct Counts {
     pub watched: AtomicU64,
 }
 
-impl Counts {
+impl EvictionCounts {
     pub(super) fn add(counter: &AtomicU64, count: u64) {
         counter.fetch_add(count, Ordering::Relaxed);
     }
@@ -42,10 +42,10 @@ impl Counts {
 pub struct IdleMemory {
     pub(super) settings: IdleSettings,
     /// The kernel's interface; not used if there is no swap.
-    pub(super) host: Host,
+    pub(super) host: HostKernel,
     pub(super) swap: RwLock<Swap>,
     /// The evictor's counts.
-    pub counts: Counts,
+    pub counts: EvictionCounts,
     stopped: Mutex<bool>,
     stops: Condvar,
     pub(super) thread: Mutex<Option<JoinHandle<()>>>,
@@ -55,7 +55,7 @@ impl IdleMemory {
     /// Removes what a killed worker with control groups below `cgroup_parent` left, and chooses the swap. Logs the
     /// choice. Blocks for some milliseconds.
     pub fn open(settings: IdleSettings, cgroup_parent: &str, cgroups: &Cgroups) -> Self {
-        let (places, owner) = (Places::default(), Owner::of(cgroup_parent));
+        let (places, owner) = (ZramPaths::default(), ZramOwner::of(cgroup_parent));
         match zram::sweep(&places, owner) {
             Ok(0) => {}
             Ok(swept) => tracing::info!(swept, "removed the swap that a killed worker left"),
@@ -71,14 +71,14 @@ impl IdleMemory {
         };
         let (host, swap) = match host {
             Ok(host) => (host, Swap::choose(settings.swap, "/proc".as_ref(), &places, owner)),
-            Err(why) => (Host::Scans, Swap::Nothing(why)),
+            Err(why) => (HostKernel::Scans, Swap::Nothing(why)),
         };
         tracing::info!(%swap, "where written pages go that are not touched for a while");
         Self {
             settings,
             host,
             swap: RwLock::new(swap),
-            counts: Counts::default(),
+            counts: EvictionCounts::default(),
             stopped: Mutex::new(false),
             stops: Condvar::new(),
             thread: Mutex::new(None),
@@ -108,7 +108,7 @@ impl IdleMemory {
     }
 
     /// Returns how full their zram device is, if they go to one.
-    pub fn fill(&self) -> Option<Fill> {
+    pub fn fill(&self) -> Option<ZramUsage> {
         self.swap.read().fill()
     }
 

@@ -16,7 +16,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use rekindle_pager::PAGE;
 
 use crate::host::pagemap;
-use crate::host::pagemap::{Run, Runs};
+use crate::host::pagemap::{PagemapRun, PagemapRuns};
 
 const PAGEMAP_SCAN: libc::c_ulong = 0xC060_6610;
 const PAGE_IS_FILE: u64 = 1 << 2;
@@ -35,38 +35,38 @@ const AT_ONCE: u64 = 4_096;
 const RANGES_MAX: usize = 1_024;
 
 /// Other processes' memory.
-pub trait Memory {
+pub trait RemoteMemory {
     /// Returns the memory of a process that it shares with no file, present and evicted, by address. Blocks for about
     /// 25 µs a MiB.
     ///
     /// # Errors
     /// Returns an error when the process is gone, or the kernel refuses.
-    fn look(&self, pid: i32) -> io::Result<Vec<Run>>;
+    fn look(&self, pid: i32) -> io::Result<Vec<PagemapRun>>;
 
     /// Returns how many of these pages are evicted.
     ///
     /// # Errors
     /// Returns an error when the process is gone, or the kernel refuses.
-    fn out(&self, pid: i32, runs: &[Run]) -> io::Result<u64>;
+    fn out(&self, pid: i32, runs: &[PagemapRun]) -> io::Result<u64>;
 
     /// Makes the kernel evict these pages, which takes about 5 µs each. Pages that are locked, or shared with a fork,
     /// stay.
     ///
     /// # Errors
     /// Returns an error when the process is gone, or the kernel refuses.
-    fn evict(&self, pid: i32, runs: &[Run]) -> io::Result<()>;
+    fn evict(&self, pid: i32, runs: &[PagemapRun]) -> io::Result<()>;
 }
 
 /// The host's kernel, used by the interface that it supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Host {
+pub enum HostKernel {
     /// One call for a whole process, since Linux 6.7.
     Scans,
     /// An entry for each page.
     Reads,
 }
 
-impl Host {
+impl HostKernel {
     /// Returns the best interface of this kernel, tried on a page of the worker's own.
     ///
     /// # Errors
@@ -89,7 +89,7 @@ impl Host {
         let runs = self
             .look(std::process::id().cast_signed())
             .map_err(|e| format!("is refused: {e}"))?;
-        let is_there = |r: &Run| r.present && r.first <= first && first < r.first + r.pages;
+        let is_there = |r: &PagemapRun| r.present && r.first <= first && first < r.first + r.pages;
         let found = runs.iter().any(is_there);
         drop(page);
         if found {
@@ -127,15 +127,15 @@ struct Region {
     categories: u64,
 }
 
-impl Memory for Host {
-    fn look(&self, pid: i32) -> io::Result<Vec<Run>> {
+impl RemoteMemory for HostKernel {
+    fn look(&self, pid: i32) -> io::Result<Vec<PagemapRun>> {
         match self {
             Self::Scans => scan(pid),
             Self::Reads => pagemap::read(pid),
         }
     }
 
-    fn out(&self, pid: i32, runs: &[Run]) -> io::Result<u64> {
+    fn out(&self, pid: i32, runs: &[PagemapRun]) -> io::Result<u64> {
         let found = match self {
             Self::Scans => {
                 let mut scan = Scan::of(pid)?;
@@ -149,12 +149,12 @@ impl Memory for Host {
         Ok(found.iter().filter(|run| !run.present).map(|run| run.pages).sum())
     }
 
-    fn evict(&self, pid: i32, runs: &[Run]) -> io::Result<()> {
+    fn evict(&self, pid: i32, runs: &[PagemapRun]) -> io::Result<()> {
         evict(pid, runs)
     }
 }
 
-fn scan(pid: i32) -> io::Result<Vec<Run>> {
+fn scan(pid: i32) -> io::Result<Vec<PagemapRun>> {
     let mut scan = Scan::of(pid)?;
     scan.between(0, END)?;
     Ok(scan.found.0)
@@ -164,7 +164,7 @@ fn scan(pid: i32) -> io::Result<Vec<Run>> {
 struct Scan {
     pagemap: File,
     regions: Vec<Region>,
-    found: Runs,
+    found: PagemapRuns,
 }
 
 impl Scan {
@@ -172,7 +172,7 @@ impl Scan {
         Ok(Self {
             pagemap: File::open(format!("/proc/{pid}/pagemap"))?,
             regions: vec![Region::default(); READ],
-            found: Runs::default(),
+            found: PagemapRuns::default(),
         })
     }
 
@@ -195,7 +195,7 @@ impl Scan {
             let count = unsafe { libc::ioctl(self.pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };
             let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
             for region in self.regions.iter().take(count).filter(|r| r.categories & NOT_OWN == 0) {
-                self.found.add(Run {
+                self.found.add(PagemapRun {
                     first: region.start / PAGE,
                     pages: (region.end - region.start) / PAGE,
                     present: region.categories & PAGE_IS_PRESENT != 0,
@@ -210,11 +210,11 @@ impl Scan {
     }
 }
 
-/// Makes the kernel evict these pages of a process, see [`Memory::evict`].
+/// Makes the kernel evict these pages of a process, see [`RemoteMemory::evict`].
 ///
 /// # Errors
 /// Returns an error when the process is gone, or the kernel refuses.
-pub fn evict(pid: i32, runs: &[Run]) -> io::Result<()> {
+pub fn evict(pid: i32, runs: &[PagemapRun]) -> io::Result<()> {
     let process = pidfd(pid)?;
     for runs in runs.chunks(RANGES_MAX) {
         let mut left = runs;
@@ -240,7 +240,7 @@ fn pidfd(pid: i32) -> io::Result<OwnedFd> {
 }
 
 /// Advises the kernel on ranges of a process. Returns how many were processed completely.
-fn advise(process: &OwnedFd, runs: &[Run], advice: i32) -> io::Result<usize> {
+fn advise(process: &OwnedFd, runs: &[PagemapRun], advice: i32) -> io::Result<usize> {
     let ranges: Vec<libc::iovec> = runs
         .iter()
         .map(|run| libc::iovec {
@@ -254,7 +254,7 @@ fn advise(process: &OwnedFd, runs: &[Run], advice: i32) -> io::Result<usize> {
     let advised = unsafe { libc::syscall(libc::SYS_process_madvise, fd, at, count, advice, 0) };
     if advised >= 0 {
         let mut bytes = advised as u64;
-        let whole = |run: &&Run| {
+        let whole = |run: &&PagemapRun| {
             let fits = bytes >= run.pages * PAGE;
             bytes = bytes.saturating_sub(run.pages * PAGE);
             fits
@@ -273,10 +273,10 @@ fn advise(process: &OwnedFd, runs: &[Run], advice: i32) -> io::Result<usize> {
 ///
 /// # Errors
 /// Returns a description of what is missing.
-pub fn probe() -> Result<Host, String> {
-    let host = Host::choose()?;
+pub fn probe() -> Result<HostKernel, String> {
+    let host = HostKernel::choose()?;
     let page = vec![1_u8; 2 * PAGE as usize];
-    let run = Run {
+    let run = PagemapRun {
         first: (page.as_ptr() as u64).div_ceil(PAGE),
         pages: 1,
         present: true,
@@ -303,14 +303,14 @@ mod tests {
     #[test]
     fn this_kernel_tells_and_takes_advice() {
         assert!(probe().is_ok());
-        assert_eq!(Host::Reads.try_look(), Ok(()));
+        assert_eq!(HostKernel::Reads.try_look(), Ok(()));
     }
 
     #[test]
     fn another_process_s_pages_are_found_and_cannot_be_thrown_away() {
         let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
         let pid = child.id().cast_signed();
-        let host = Host::choose().unwrap();
+        let host = HostKernel::choose().unwrap();
         let own = host.look(pid).unwrap();
         assert!(own.iter().any(|run| run.present), "{own:?}");
         assert!(own.windows(2).all(|w| w[0].first + w[0].pages <= w[1].first));
@@ -319,7 +319,7 @@ mod tests {
         host.evict(pid, &own).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        for host in [Host::Scans, Host::Reads] {
+        for host in [HostKernel::Scans, HostKernel::Reads] {
             let error = host.look(pid).unwrap_err();
             assert!(
                 matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)),
@@ -330,7 +330,9 @@ mod tests {
 
     #[test]
     fn both_ways_find_the_same_pages() {
-        let Ok(Host::Scans) = Host::choose() else { return };
+        let Ok(HostKernel::Scans) = HostKernel::choose() else {
+            return;
+        };
         let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
         let pid = child.id().cast_signed();
         // Until the process sleeps, its memory changes.
@@ -342,8 +344,11 @@ mod tests {
             }
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
-        let (scanned, read) = (Host::Scans.look(pid).unwrap(), Host::Reads.look(pid).unwrap());
-        let out = [Host::Scans, Host::Reads].map(|host| host.out(pid, &scanned).unwrap());
+        let (scanned, read) = (
+            HostKernel::Scans.look(pid).unwrap(),
+            HostKernel::Reads.look(pid).unwrap(),
+        );
+        let out = [HostKernel::Scans, HostKernel::Reads].map(|host| host.out(pid, &scanned).unwrap());
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(scanned, read);

@@ -22,5 +22,5 @@ mod watcher;
 pub mod zram;
 
 pub use evictor::Evictor;
-pub use idle_memory::{Counts, IdleMemory};
+pub use idle_memory::{EvictionCounts, IdleMemory};
 pub use settings::{IdleSettings, IdleWatch};

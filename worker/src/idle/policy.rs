@@ -13,7 +13,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::host::pagemap::{Run, Runs};
+use crate::host::pagemap::{PagemapRun, PagemapRuns};
 
 /// Pages that are evicted and observed together: 64 KiB.
 pub const BLOCK: u64 = 16;
@@ -24,7 +24,7 @@ const RESTS_MOST: u32 = 64;
 
 /// How a process is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Use {
+pub enum ProcessActivity {
     /// Frozen: it touches nothing until somebody needs all of it.
     Parked,
     /// It runs, and may touch anything.
@@ -33,7 +33,7 @@ pub enum Use {
 
 /// What came back since the last look.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Returned {
+pub struct ReturnedPages {
     /// Number of blocks of which something came back.
     pub blocks: u64,
     /// Approximate number of pages.
@@ -76,7 +76,7 @@ impl Ledger {
     }
 
     /// Takes in the state of its memory at `now`: all present or evicted runs, by address.
-    pub fn look(&mut self, now: Duration, runs: &[Run]) -> Returned {
+    pub fn look(&mut self, now: Duration, runs: &[PagemapRun]) -> ReturnedPages {
         let mut seen: HashMap<u64, u32> = HashMap::with_capacity(self.blocks.len());
         for run in runs {
             for (block, pages) in blocks(run) {
@@ -84,7 +84,7 @@ impl Ledger {
             }
         }
         self.blocks.retain(|block, _| seen.contains_key(block));
-        let (mut returned, most) = (Returned::default(), self.rest * RESTS_MOST);
+        let (mut returned, most) = (ReturnedPages::default(), self.rest * RESTS_MOST);
         for (block, present) in seen {
             let known = self.blocks.entry(block).or_insert(Block {
                 out: None,
@@ -125,11 +125,17 @@ impl Ledger {
     /// Chooses what to evict now of what was last looked at, beginning with blocks that were never missed. Of memory in
     /// use, it only chooses what the kernel reports as `untouched`, by address, if it reports anything.
     #[must_use]
-    pub fn choose(&self, now: Duration, usage: Use, runs: &[Run], untouched: Option<&[Run]>) -> Vec<Run> {
+    pub fn choose(
+        &self,
+        now: Duration,
+        usage: ProcessActivity,
+        runs: &[PagemapRun],
+        untouched: Option<&[PagemapRun]>,
+    ) -> Vec<PagemapRun> {
         let there = self.blocks.iter().filter(|(_, block)| block.present > 0);
         let chosen: Vec<u64> = match usage {
-            Use::Parked => there.map(|(at, _)| *at).collect(),
-            Use::Warm => {
+            ProcessActivity::Parked => there.map(|(at, _)| *at).collect(),
+            ProcessActivity::Warm => {
                 // Pages that came in while the rest of their block was out are as new as that is.
                 let rested = there.filter(|(_, block)| block.out.is_none() && block.rests_until <= now);
                 let rested = rested.filter(|(at, _)| untouched.is_none_or(|runs| holds(runs, **at)));
@@ -140,14 +146,14 @@ impl Ledger {
             }
         };
         let chosen: std::collections::HashSet<u64> = chosen.into_iter().collect();
-        let mut going = Runs::default();
+        let mut going = PagemapRuns::default();
         for run in runs.iter().filter(|run| run.present) {
             for (block, pages) in blocks(run) {
                 if !chosen.contains(&block) {
                     continue;
                 }
                 let first = (block * BLOCK).max(run.first);
-                going.add(Run {
+                going.add(PagemapRun {
                     first,
                     pages,
                     present: true,
@@ -158,7 +164,7 @@ impl Ledger {
     }
 
     /// Records that these pages were evicted, or that the kernel was asked to evict them.
-    pub fn evicted(&mut self, now: Duration, run: &Run) {
+    pub fn evicted(&mut self, now: Duration, run: &PagemapRun) {
         for (block, _) in blocks(run) {
             if let Some(block) = self.blocks.get_mut(&block) {
                 block.out = Some(now);
@@ -178,7 +184,7 @@ fn scattered(block: u64) -> u64 {
 }
 
 /// Returns whether a block lies in one of these runs, which are by address.
-fn holds(runs: &[Run], block: u64) -> bool {
+fn holds(runs: &[PagemapRun], block: u64) -> bool {
     let (first, end) = (block * BLOCK, (block + 1) * BLOCK);
     let behind = runs.partition_point(|run| run.first <= first);
     behind
@@ -187,7 +193,7 @@ fn holds(runs: &[Run], block: u64) -> bool {
 }
 
 /// Returns the blocks that a run spans, with the number of its pages in each.
-fn blocks(run: &Run) -> impl Iterator<Item = (u64, u64)> {
+fn blocks(run: &PagemapRun) -> impl Iterator<Item = (u64, u64)> {
     let (first, end) = (run.first, run.first + run.pages);
     (first / BLOCK..end.div_ceil(BLOCK)).map(move |block| {
         let (from, to) = ((block * BLOCK).max(first), ((block + 1) * BLOCK).min(end));

@@ -15,7 +15,7 @@ struct Process {
     pages: u64,
     out: BTreeSet<u64>,
     /// What the kernel reports as untouched.
-    untouched: Option<Vec<Run>>,
+    untouched: Option<Vec<PagemapRun>>,
     /// Number of pages it had to wait for.
     missed: u64,
 }
@@ -33,13 +33,13 @@ impl Process {
     }
 
     /// What is in memory and what is not, in as few runs as there are.
-    fn runs(&self) -> Vec<Run> {
-        let mut runs: Vec<Run> = Vec::new();
+    fn runs(&self) -> Vec<PagemapRun> {
+        let mut runs: Vec<PagemapRun> = Vec::new();
         for first in 0..self.pages {
             let present = !self.out.contains(&first);
             match runs.last_mut() {
                 Some(last) if last.present == present => last.pages += 1,
-                _ => runs.push(Run {
+                _ => runs.push(PagemapRun {
                     first,
                     pages: 1,
                     present,
@@ -54,7 +54,7 @@ impl Process {
     }
 
     /// Runs one period. Returns how many pages were evicted.
-    fn pass(&mut self, usage: Use) -> u64 {
+    fn pass(&mut self, usage: ProcessActivity) -> u64 {
         self.now += PERIOD;
         let runs = self.runs();
         self.ledger.look(self.now, &runs);
@@ -73,10 +73,10 @@ impl Process {
 #[test]
 fn what_a_parked_process_has_goes_at_once() {
     let mut process = Process::new(10_000);
-    assert_eq!(process.pass(Use::Parked), 10_000);
-    assert_eq!(process.pass(Use::Parked), 0);
+    assert_eq!(process.pass(ProcessActivity::Parked), 10_000);
+    assert_eq!(process.pass(ProcessActivity::Parked), 0);
     process.touch(17);
-    assert_eq!(process.pass(Use::Parked), 1);
+    assert_eq!(process.pass(ProcessActivity::Parked), 1);
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn what_is_new_rests_before_it_goes() {
     let mut process = Process::new(64);
     for _ in 0..=REST.as_secs() / PERIOD.as_secs() {
         assert_eq!(process.out.len(), 0);
-        process.pass(Use::Warm);
+        process.pass(ProcessActivity::Warm);
     }
     assert_eq!(process.out.len(), 64);
 }
@@ -95,7 +95,7 @@ fn what_nobody_touches_goes_faster_and_faster() {
     let mut process = Process::new(1 << 18);
     let mut passes = 0;
     while process.out.len() < 1 << 18 {
-        process.pass(Use::Warm);
+        process.pass(ProcessActivity::Warm);
         passes += 1;
     }
     assert!(passes < 25, "{passes} passes");
@@ -108,7 +108,7 @@ fn what_is_in_use_all_the_time_is_hardly_missed() {
     for _ in 0..hour {
         // A quarter is used within each period.
         (0..1_024).for_each(|page| process.touch(page));
-        process.pass(Use::Warm);
+        process.pass(ProcessActivity::Warm);
     }
     assert!(process.out.len() >= 3_072 - 16, "{} are out", process.out.len());
     // Each page is missed after 30, 90, 210, … s: seven times in an hour, not 700 times.
@@ -121,7 +121,7 @@ fn what_was_out_for_long_is_tried_again_as_if_it_were_new() {
     let until_out = |process: &mut Process| {
         let since = process.now;
         while process.out.len() < BLOCK as usize {
-            process.pass(Use::Warm);
+            process.pass(ProcessActivity::Warm);
         }
         process.now - since
     };
@@ -138,7 +138,7 @@ fn what_was_out_for_long_is_tried_again_as_if_it_were_new() {
 fn where_the_kernel_tells_only_what_is_untouched_is_tried() {
     let mut process = Process::new(4_096);
     let used = 1_000..2_000;
-    let run = |first, end| Run {
+    let run = |first, end| PagemapRun {
         first,
         pages: end - first,
         present: true,
@@ -151,7 +151,7 @@ fn where_the_kernel_tells_only_what_is_untouched_is_tried() {
         } else {
             vec![run(0, 1_000), run(2_000, 5_000)]
         });
-        process.pass(Use::Warm);
+        process.pass(ProcessActivity::Warm);
         assert!(pass >= 10 || process.out.is_empty());
     }
     assert_eq!(process.missed, 0);
@@ -159,15 +159,19 @@ fn where_the_kernel_tells_only_what_is_untouched_is_tried() {
     let stays = used.end.div_ceil(BLOCK) * BLOCK - used.start / BLOCK * BLOCK;
     assert_eq!(process.out.len() as u64, 4_096 - stays);
     process.untouched = Some(vec![]);
-    assert_eq!(process.pass(Use::Parked), stays, "a parked one touches nothing");
+    assert_eq!(
+        process.pass(ProcessActivity::Parked),
+        stays,
+        "a parked one touches nothing"
+    );
 }
 
 #[test]
 fn what_is_unmapped_is_forgotten() {
     let mut process = Process::new(1_000);
-    process.pass(Use::Warm);
+    process.pass(ProcessActivity::Warm);
     process.pages = 10;
-    process.pass(Use::Warm);
+    process.pass(ProcessActivity::Warm);
     assert_eq!(process.ledger.blocks.len(), 1);
 }
 
@@ -184,13 +188,13 @@ proptest! {
                 process.touch(*page);
             }
             let pace = process.ledger.pace as u64;
-            let went = process.pass(Use::Warm);
+            let went = process.pass(ProcessActivity::Warm);
             prop_assert!(went <= 2 * pace.max(PACE.0 as u64) * BLOCK);
         }
         let longest = REST * RESTS_MOST + PERIOD * 200;
         let end = process.now + longest;
         while process.now < end {
-            process.pass(Use::Warm);
+            process.pass(ProcessActivity::Warm);
         }
         prop_assert_eq!(process.out.len(), 2_000);
     }

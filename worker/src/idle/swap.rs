@@ -8,7 +8,7 @@ use std::str::FromStr;
 use rekindle_init::causes::chain;
 use rekindle_wire::function_config::ByteSize;
 
-use super::zram::{self, Device, Fill, Owner, Places};
+use super::zram::{self, ZramDevice, ZramOwner, ZramPaths, ZramUsage};
 
 /// Which swap to use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -50,7 +50,7 @@ const KEPT_FREE: f64 = 0.05;
 #[derive(Debug)]
 pub enum Swap {
     /// A zram device of the worker's own.
-    Own(Device),
+    Own(ZramDevice),
     /// A zram device of the host's.
     HostZram(PathBuf),
     /// Another swap of the host's, behind its compressed cache.
@@ -61,13 +61,13 @@ pub enum Swap {
 
 impl Swap {
     /// Chooses the swap, and creates it if necessary. Blocks for some milliseconds.
-    pub fn choose(wanted: IdleSwap, proc: &Path, places: &Places, owner: Owner) -> Self {
+    pub fn choose(wanted: IdleSwap, proc: &Path, places: &ZramPaths, owner: ZramOwner) -> Self {
         if wanted == IdleSwap::Never {
             return Self::Nothing("it was told to use none".to_owned());
         }
         match (Self::of_host(proc, places), wanted) {
             (Some(found), _) => found,
-            (None, IdleSwap::Zram(bytes)) => match Device::make(places, owner, bytes) {
+            (None, IdleSwap::Zram(bytes)) => match ZramDevice::make(places, owner, bytes) {
                 Ok(device) => Self::Own(device),
                 Err(e) => Self::Nothing(chain(&e)),
             },
@@ -76,7 +76,7 @@ impl Swap {
     }
 
     /// Returns the host's first swap, if it has any that no worker created.
-    fn of_host(proc: &Path, places: &Places) -> Option<Self> {
+    fn of_host(proc: &Path, places: &ZramPaths) -> Option<Self> {
         let text = fs::read_to_string(proc.join("swaps")).ok()?;
         let mut areas: Vec<(i64, PathBuf)> = text
             .lines()
@@ -142,7 +142,7 @@ impl Swap {
     }
 
     /// Returns how full the zram device is.
-    pub fn fill(&self) -> Option<Fill> {
+    pub fn fill(&self) -> Option<ZramUsage> {
         match self {
             Self::Own(device) => device.fill(),
             Self::HostZram(path) => {
@@ -203,8 +203,8 @@ mod tests {
     #[test]
     fn of_the_host_s_swaps_the_one_that_is_filled_first_is_looked_at() {
         let dir = tempfile::tempdir().unwrap();
-        let (proc, owner) = (dir.path(), Owner::of("rekindle-test"));
-        let places = Places {
+        let (proc, owner) = (dir.path(), ZramOwner::of("rekindle-test"));
+        let places = ZramPaths {
             sys: dir.path().join("sys"),
             dev: dir.path().join("dev"),
         };

@@ -3,16 +3,16 @@
 use std::io;
 use std::time::Duration;
 
-use super::kernel::Memory;
-use super::policy::{Ledger, Use};
-use crate::host::pagemap::{Run, Runs};
+use super::kernel::RemoteMemory;
+use super::policy::{Ledger, ProcessActivity};
+use crate::host::pagemap::{PagemapRun, PagemapRuns};
 
 /// Number of pages evicted at once. A request that arrives meanwhile waits no longer than for these.
 const SLICE: u64 = 64;
 
 /// Numbers of pages of a process.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Done {
+pub struct VisitOutcome {
     /// Approximate number that came back since the last look.
     pub returned: u64,
     /// Number evicted now.
@@ -25,21 +25,21 @@ pub struct Done {
 /// # Errors
 /// Returns an error when the process is gone, or the kernel refuses.
 pub fn visit(
-    memory: &impl Memory,
+    memory: &impl RemoteMemory,
     pid: i32,
     ledger: &mut Ledger,
-    (usage, untouched): (Use, Option<&[Run]>),
+    (usage, untouched): (ProcessActivity, Option<&[PagemapRun]>),
     now: Duration,
     goes_on: impl Fn(u64) -> bool,
     mut rest: impl FnMut(),
-) -> io::Result<Done> {
+) -> io::Result<VisitOutcome> {
     let runs = memory.look(pid)?;
     let returned = ledger.look(now, &runs).pages;
     let going = ledger.choose(now, usage, &runs, untouched);
     if going.is_empty() {
-        return Ok(Done { returned, evicted: 0 });
+        return Ok(VisitOutcome { returned, evicted: 0 });
     }
-    let mut went = Runs::default();
+    let mut went = PagemapRuns::default();
     for slice in slices(&going) {
         if !goes_on(slice.iter().map(|run| run.pages).sum()) {
             break;
@@ -51,12 +51,12 @@ pub fn visit(
     }
     // Locked pages have stayed, and pages unmapped since must not be counted.
     let evicted = memory.out(pid, &went.0)?;
-    Ok(Done { returned, evicted })
+    Ok(VisitOutcome { returned, evicted })
 }
 
 /// Divides the runs into pieces of [`SLICE`] pages each.
-fn slices(runs: &[Run]) -> Vec<Vec<Run>> {
-    let (mut slices, mut room) = (Vec::<Vec<Run>>::new(), 0);
+fn slices(runs: &[PagemapRun]) -> Vec<Vec<PagemapRun>> {
+    let (mut slices, mut room) = (Vec::<Vec<PagemapRun>>::new(), 0);
     for run in runs {
         let mut left = *run;
         while left.pages > 0 {
@@ -66,7 +66,7 @@ fn slices(runs: &[Run]) -> Vec<Vec<Run>> {
             }
             let pages = left.pages.min(room);
             if let Some(slice) = slices.last_mut() {
-                slice.push(Run { pages, ..left });
+                slice.push(PagemapRun { pages, ..left });
             }
             left.first += pages;
             left.pages -= pages;
@@ -85,14 +85,14 @@ mod tests {
     /// A process of 1,000 pages, of which the second half is locked.
     #[derive(Default)]
     struct Fake {
-        out: RefCell<Vec<Run>>,
+        out: RefCell<Vec<PagemapRun>>,
     }
 
-    impl Memory for Fake {
-        fn look(&self, _: i32) -> io::Result<Vec<Run>> {
+    impl RemoteMemory for Fake {
+        fn look(&self, _: i32) -> io::Result<Vec<PagemapRun>> {
             let out = self.out.borrow();
             let is_out = |page| out.iter().any(|r| (r.first..r.first + r.pages).contains(&page));
-            let run = |first| Run {
+            let run = |first| PagemapRun {
                 first,
                 pages: 1,
                 present: !is_out(first),
@@ -100,16 +100,16 @@ mod tests {
             Ok((0..1_000).map(run).collect())
         }
 
-        fn out(&self, pid: i32, runs: &[Run]) -> io::Result<u64> {
+        fn out(&self, pid: i32, runs: &[PagemapRun]) -> io::Result<u64> {
             let out = self.look(pid)?.into_iter().filter(|page| !page.present);
-            let asked = |page: &Run| runs.iter().any(|r| (r.first..r.first + r.pages).contains(&page.first));
+            let asked = |page: &PagemapRun| runs.iter().any(|r| (r.first..r.first + r.pages).contains(&page.first));
             Ok(out.filter(asked).count() as u64)
         }
 
-        fn evict(&self, _: i32, runs: &[Run]) -> io::Result<()> {
+        fn evict(&self, _: i32, runs: &[PagemapRun]) -> io::Result<()> {
             for run in runs {
                 let pages = 500_u64.saturating_sub(run.first).min(run.pages);
-                self.out.borrow_mut().push(Run { pages, ..*run });
+                self.out.borrow_mut().push(PagemapRun { pages, ..*run });
             }
             Ok(())
         }
@@ -124,24 +124,50 @@ mod tests {
             assert_eq!(pages, SLICE);
             asked.replace(asked.get() + 1) == 0
         };
-        let first = visit(&memory, 7, &mut ledger, (Use::Parked, None), now, once, || {
-            rests.set(rests.get() + 1);
-        });
-        let expected = Done {
+        let first = visit(
+            &memory,
+            7,
+            &mut ledger,
+            (ProcessActivity::Parked, None),
+            now,
+            once,
+            || {
+                rests.set(rests.get() + 1);
+            },
+        );
+        let expected = VisitOutcome {
             returned: 0,
             evicted: SLICE,
         };
         assert_eq!((first.unwrap(), asked.get(), rests.get()), (expected, 2, 1));
-        let then = visit(&memory, 7, &mut ledger, (Use::Parked, None), now, |_| true, || {}).unwrap();
+        let then = visit(
+            &memory,
+            7,
+            &mut ledger,
+            (ProcessActivity::Parked, None),
+            now,
+            |_| true,
+            || {},
+        )
+        .unwrap();
         // Locked pages stay.
         assert_eq!(then.evicted, 500 - SLICE);
-        let last = visit(&memory, 7, &mut ledger, (Use::Parked, None), now, |_| true, || {}).unwrap();
+        let last = visit(
+            &memory,
+            7,
+            &mut ledger,
+            (ProcessActivity::Parked, None),
+            now,
+            |_| true,
+            || {},
+        )
+        .unwrap();
         assert_eq!(last.evicted, 0);
     }
 
     #[test]
     fn slices_hold_all_pages_in_order() {
-        let run = |first, pages| Run {
+        let run = |first, pages| PagemapRun {
             first,
             pages,
             present: true,

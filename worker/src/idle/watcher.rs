@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::damon::{self, Lack, Watch};
+use super::damon::{self, DamonMonitor, DamonUnavailable};
 use super::settings::{IdleSettings, IdleWatch};
-use crate::host::pagemap::Run;
+use crate::host::pagemap::PagemapRun;
 
 /// Interval between attempts to get the use of DAMON.
 const AGAIN: Duration = Duration::from_secs(60);
@@ -30,23 +30,23 @@ const LAST: Duration = Duration::from_secs(3);
 
 /// State shared by the evictor and the thread.
 #[derive(Default)]
-struct Shared {
+struct WatchState {
     /// Processes to watch, with their numbers of pages.
     processes: Vec<(i32, u64)>,
     /// Untouched memory of the watched processes, by address.
-    untouched: HashMap<i32, Vec<Run>>,
+    untouched: HashMap<i32, Vec<PagemapRun>>,
     stopped: bool,
 }
 
 /// Asks the kernel until it is dropped.
 pub(super) struct Watcher {
-    shared: Arc<(Mutex<Shared>, Condvar)>,
+    shared: Arc<(Mutex<WatchState>, Condvar)>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watcher {
     pub(super) fn new(settings: IdleSettings) -> Self {
-        let shared = Arc::<(Mutex<Shared>, Condvar)>::default();
+        let shared = Arc::<(Mutex<WatchState>, Condvar)>::default();
         let own = Arc::clone(&shared);
         let asks = || {
             let named = thread::Builder::new().name("idle-watch".to_owned());
@@ -73,7 +73,7 @@ impl Watcher {
 
     /// Returns the memory of a process that had been untouched for long enough at the last question, by address.
     /// Returns `None` if nobody reports it.
-    pub(super) fn untouched(&self, pid: i32) -> Option<Vec<Run>> {
+    pub(super) fn untouched(&self, pid: i32) -> Option<Vec<PagemapRun>> {
         self.shared.0.lock().untouched.get(&pid).cloned()
     }
 }
@@ -97,7 +97,7 @@ impl Drop for Watcher {
 }
 
 /// Asks the kernel, round by round.
-fn watch((shared, stops): &(Mutex<Shared>, Condvar), admin: &Path, rest: Duration) {
+fn watch((shared, stops): &(Mutex<WatchState>, Condvar), admin: &Path, rest: Duration) {
     let mut watch = None;
     let mut next = Some(Instant::now());
     loop {
@@ -146,17 +146,17 @@ fn watch((shared, stops): &(Mutex<Shared>, Condvar), admin: &Path, rest: Duratio
 }
 
 /// Returns the kernel's watch, or when to ask for it again.
-fn open(admin: &Path, rest: Duration) -> (Option<Watch>, Option<Instant>) {
-    match Watch::open(admin, rest) {
+fn open(admin: &Path, rest: Duration) -> (Option<DamonMonitor>, Option<Instant>) {
+    match DamonMonitor::open(admin, rest) {
         Ok(watch) => {
             tracing::info!("DAMON tells what of the largest processes is untouched");
             (Some(watch), None)
         }
-        Err(lack @ Lack::Unknown(_)) => {
+        Err(lack @ DamonUnavailable::Unknown(_)) => {
             tracing::info!(%lack, "evicted pages alone tell, by coming back, what is in use");
             (None, None)
         }
-        Err(lack @ Lack::Busy) => {
+        Err(lack @ DamonUnavailable::Busy) => {
             tracing::debug!(%lack, "evicted pages alone tell, by coming back, what is in use");
             (None, Some(Instant::now() + AGAIN))
         }
@@ -190,7 +190,7 @@ mod tests {
     }
 
     fn ends(is_asked: bool) {
-        let shared = Arc::<(Mutex<Shared>, Condvar)>::default();
+        let shared = Arc::<(Mutex<WatchState>, Condvar)>::default();
         let own = Arc::clone(&shared);
         let thread = thread::spawn(move || watch(&own, Path::new("/proc/no-damon"), Duration::from_secs(1)));
         let watcher = Watcher {

@@ -58,16 +58,16 @@ fn failed(action: &'static str, path: &Path, source: io::Error) -> ZramError {
     ZramError::File { action, path, source }
 }
 
-/// Where the kernel shows its devices; parameters for tests.
+/// Where the kernel shows its devices. Parameters, so that tests can use directories of their own.
 #[derive(Debug, Clone)]
-pub struct Places {
+pub struct ZramPaths {
     /// Usually `/sys`.
     pub sys: PathBuf,
     /// Usually `/dev`.
     pub dev: PathBuf,
 }
 
-impl Default for Places {
+impl Default for ZramPaths {
     fn default() -> Self {
         Self {
             sys: PathBuf::from("/sys"),
@@ -78,9 +78,9 @@ impl Default for Places {
 
 /// The owner of a device: the worker with this control group, which no other on this host has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Owner([u8; 16]);
+pub struct ZramOwner([u8; 16]);
 
-impl Owner {
+impl ZramOwner {
     /// Returns the owner for the worker with this group.
     #[must_use]
     pub fn of(cgroup_parent: &str) -> Self {
@@ -92,7 +92,7 @@ impl Owner {
 
 /// How full a device is, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Fill {
+pub struct ZramUsage {
     /// Data stored.
     pub plain: u64,
     /// The same data, compressed.
@@ -103,19 +103,19 @@ pub struct Fill {
 
 /// A zram device in use as swap.
 #[derive(Debug)]
-pub struct Device {
+pub struct ZramDevice {
     number: u32,
-    places: Places,
+    places: ZramPaths,
     made: bool,
 }
 
-impl Device {
+impl ZramDevice {
     /// Creates a device of this many bytes, enables it as swap, and marks it as `owner`'s. Blocks for some
     /// milliseconds.
     ///
     /// # Errors
     /// Returns an error when the kernel has no zram or refuses. Nothing is left behind then.
-    pub fn make(places: &Places, owner: Owner, bytes: u64) -> Result<Self, ZramError> {
+    pub fn make(places: &ZramPaths, owner: ZramOwner, bytes: u64) -> Result<Self, ZramError> {
         let (number, made) = free(places)?;
         let device = Self {
             number,
@@ -131,7 +131,7 @@ impl Device {
         Ok(device)
     }
 
-    fn set_up(&self, owner: Owner, bytes: u64) -> Result<(), ZramError> {
+    fn set_up(&self, owner: ZramOwner, bytes: u64) -> Result<(), ZramError> {
         // An older kernel has another compressor, which works as well.
         let _ = fs::write(self.file("comp_algorithm"), ALGORITHM);
         self.write("disksize", &bytes.to_string())?;
@@ -174,7 +174,7 @@ impl Device {
     }
 
     /// Returns how full it is.
-    pub fn fill(&self) -> Option<Fill> {
+    pub fn fill(&self) -> Option<ZramUsage> {
         fill(&self.file("mm_stat"))
     }
 
@@ -195,10 +195,10 @@ impl Device {
 }
 
 /// Returns the values of a device's `mm_stat`.
-pub(super) fn fill(mm_stat: &Path) -> Option<Fill> {
+pub(super) fn fill(mm_stat: &Path) -> Option<ZramUsage> {
     let text = fs::read_to_string(mm_stat).ok()?;
     let mut fields = text.split_whitespace().map_while(|field| field.parse().ok());
-    Some(Fill {
+    Some(ZramUsage {
         plain: fields.next()?,
         compressed: fields.next()?,
         memory: fields.next()?,
@@ -209,17 +209,17 @@ pub(super) fn fill(mm_stat: &Path) -> Option<Fill> {
 ///
 /// # Errors
 /// Returns the error of the first device that cannot be removed.
-pub fn sweep(places: &Places, owner: Owner) -> Result<usize, ZramError> {
+pub fn sweep(places: &ZramPaths, owner: ZramOwner) -> Result<usize, ZramError> {
     let left = devices(places, owner);
-    left.iter().try_for_each(Device::take_down)?;
+    left.iter().try_for_each(ZramDevice::take_down)?;
     Ok(left.len())
 }
 
 /// Returns all devices marked as this owner's.
 #[must_use]
-pub fn devices(places: &Places, owner: Owner) -> Vec<Device> {
+pub fn devices(places: &ZramPaths, owner: ZramOwner) -> Vec<ZramDevice> {
     let device = |number| {
-        let mut device = Device {
+        let mut device = ZramDevice {
             number,
             places: places.clone(),
             made: false,
@@ -234,12 +234,12 @@ pub fn devices(places: &Places, owner: Owner) -> Vec<Device> {
 
 /// Returns whether this kernel has zram.
 #[must_use]
-pub fn is_there(places: &Places) -> bool {
+pub fn is_there(places: &ZramPaths) -> bool {
     control(places).exists() || !numbers(places).is_empty()
 }
 
 /// Returns `None` if a device is not `owner`'s, otherwise whether it was created for the owner.
-fn owned(node: &Path, owner: Owner) -> Option<bool> {
+fn owned(node: &Path, owner: ZramOwner) -> Option<bool> {
     let page = first_page(node).filter(|page| page[UUID_AT..LABEL_AT] == owner.0)?;
     let label = [(MADE, true), (LENT, false)];
     label
@@ -263,7 +263,7 @@ pub(super) fn is_a_worker_s(node: &Path) -> bool {
 }
 
 /// Returns a device that nobody uses, and whether it was created for this: an old kernel creates none.
-fn free(places: &Places) -> Result<(u32, bool), ZramError> {
+fn free(places: &ZramPaths) -> Result<(u32, bool), ZramError> {
     let add = control(places).join("hot_add");
     if let Ok(text) = fs::read_to_string(&add)
         && let Ok(number) = text.trim().parse()
@@ -278,12 +278,12 @@ fn free(places: &Places) -> Result<(u32, bool), ZramError> {
     free.map(|number| (number, false)).ok_or(ZramError::Absent)
 }
 
-fn control(places: &Places) -> PathBuf {
+fn control(places: &ZramPaths) -> PathBuf {
     places.sys.join("class/zram-control")
 }
 
 /// Returns the numbers of all zram devices.
-pub(super) fn numbers(places: &Places) -> Vec<u32> {
+pub(super) fn numbers(places: &ZramPaths) -> Vec<u32> {
     let all = fs::read_dir(places.sys.join("block"));
     let number = |entry: fs::DirEntry| entry.file_name().to_str()?.strip_prefix("zram")?.parse().ok();
     let mut numbers: Vec<u32> = all.into_iter().flatten().flatten().filter_map(number).collect();
@@ -291,7 +291,7 @@ pub(super) fn numbers(places: &Places) -> Vec<u32> {
     numbers
 }
 
-fn header(pages: u64, owner: Owner, label: &[u8]) -> Vec<u8> {
+fn header(pages: u64, owner: ZramOwner, label: &[u8]) -> Vec<u8> {
     let mut page = vec![0; PAGE as usize];
     let last = u32::try_from(pages.saturating_sub(1)).unwrap_or(u32::MAX);
     page[VERSION_AT..LAST_PAGE_AT].copy_from_slice(&1_u32.to_ne_bytes());
@@ -336,7 +336,7 @@ mod tests {
     fn only_what_is_marked_as_ours_is_known_as_ours() {
         let dir = tempfile::tempdir().unwrap();
         let node = dir.path().join("zram7");
-        let (own, other) = (Owner::of("rekindle-1"), Owner::of("rekindle-2"));
+        let (own, other) = (ZramOwner::of("rekindle-1"), ZramOwner::of("rekindle-2"));
         for (page, known) in [
             (header(10, own, MADE), Some(true)),
             (header(10, own, LENT), Some(false)),
@@ -353,25 +353,25 @@ mod tests {
 
     #[test]
     fn a_device_is_made_swapped_on_and_removed_again_also_after_its_maker_died() {
-        let (places, owner) = (Places::default(), Owner::of("rekindle-test-zram"));
+        let (places, owner) = (ZramPaths::default(), ZramOwner::of("rekindle-test-zram"));
         if !is_there(&places) {
             return crate::testing::skipped("this kernel has no zram");
         }
-        let in_use = |device: &Device| {
+        let in_use = |device: &ZramDevice| {
             let node = device.node().display().to_string();
             fs::read_to_string("/proc/swaps")
                 .unwrap()
                 .lines()
                 .any(|l| l.starts_with(&node))
         };
-        let first = Device::make(&places, owner, 16 << 20).unwrap();
+        let first = ZramDevice::make(&places, owner, 16 << 20).unwrap();
         assert!(in_use(&first));
         assert!(first.fill().is_some());
         // As if it had been killed.
-        drop(Device { ..first });
-        assert_eq!(sweep(&places, Owner::of("rekindle-test-another")).unwrap(), 0);
+        drop(ZramDevice { ..first });
+        assert_eq!(sweep(&places, ZramOwner::of("rekindle-test-another")).unwrap(), 0);
         assert_eq!(sweep(&places, owner).unwrap(), 1);
-        let second = Device::make(&places, owner, 16 << 20).unwrap();
+        let second = ZramDevice::make(&places, owner, 16 << 20).unwrap();
         second.take_down().unwrap();
         assert!(!in_use(&second));
         assert_eq!(sweep(&places, owner).unwrap(), 0);

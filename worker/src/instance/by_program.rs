@@ -8,12 +8,12 @@ use rekindle_init::protocol::Clocks;
 use rekindle_pager::Handover;
 use rekindle_wire::ApiError;
 
-use crate::criu::memory::Pages;
+use crate::criu::memory::RestoredMemory;
 use crate::criu::restore::RestoredProcesses;
 use crate::errors::restore_failed;
 use crate::host::sandbox::{Hollow, IsolatedProcess};
 use crate::metrics::Metrics;
-use crate::restorer::{LastWork, Run};
+use crate::restorer::{LastWork, ProgramRun};
 use crate::snapshots::{OpenSnapshot, RestoreProgram};
 
 /// A restore by a program.
@@ -24,7 +24,7 @@ pub(crate) struct ProgramRestore {
     /// The archive of the private files.
     pub(crate) archive: PathBuf,
     pub(crate) clocks: Clocks,
-    pub(crate) pages: Pages,
+    pub(crate) pages: RestoredMemory,
     pub(crate) last: LastWork,
     /// Records a phase of the restore.
     pub(crate) record: Box<dyn Fn(&'static str, Duration) + Send>,
@@ -52,7 +52,7 @@ impl ProgramRestore {
         metrics.pagers.watch(pager.stats());
         let ends = outputs.each_ref().map(|output| output.write_end.try_clone());
         let [stdout, stderr] = ends.map(|end| end.map_err(|e| restore_failed("copy an output", &e)));
-        let run = Run {
+        let run = ProgramRun {
             sandbox: Arc::clone(&sandbox),
             outputs: [stdout?, stderr?],
             archive: self.archive,

@@ -18,7 +18,7 @@ pub(crate) struct CallChains(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    in_flight: Vec<Link>,
+    in_flight: Vec<ChainLink>,
     /// Number of requests so far.
     entered: u64,
     /// Length of the chain of the request that left last.
@@ -26,7 +26,7 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Link {
+struct ChainLink {
     number: u64,
     depth: u32,
     traceparent: Option<HeaderValue>,
@@ -57,7 +57,7 @@ impl CallChains {
         let mut state = self.0.lock();
         state.entered += 1;
         let number = state.entered;
-        state.in_flight.push(Link {
+        state.in_flight.push(ChainLink {
             number,
             depth: depth_of(headers),
             traceparent: headers.get(TRACEPARENT).cloned(),
@@ -92,7 +92,7 @@ impl CallChains {
     }
 }
 
-impl Link {
+impl ChainLink {
     fn parent(&self) -> Parent {
         Parent {
             depth: self.depth,

@@ -28,7 +28,7 @@ use super::room_for_images::RoomForImages;
 use super::running::RunningInstance;
 use super::{device_numbers, randomness};
 use crate::criu::Criu;
-use crate::criu::dump::{Dump, DumpError, Dumped, DumpingCriu, PAUSES_MS};
+use crate::criu::dump::{Dump, DumpError, DumpOutcome, DumpingCriu, PAUSES_MS};
 use crate::metrics::Metrics;
 use crate::snapshots::dump_dir::{DumpDir, DumpDirs};
 use crate::snapshots::expected::expected;
@@ -91,12 +91,12 @@ pub enum CheckpointError {
 
 /// A runtime's response to the before-snapshot hook.
 #[derive(Debug, Default, serde::Deserialize)]
-pub struct BeforeSnapshot {
+pub struct BeforeSnapshotResponse {
     #[serde(default, rename = "afterRestore")]
     after_restore: Option<AfterRestore>,
 }
 
-impl BeforeSnapshot {
+impl BeforeSnapshotResponse {
     /// Returns whether the function may have an after-restore hook.
     pub(crate) fn may_have_hooks(&self) -> bool {
         self.after_restore.as_ref().is_none_or(|left| left.hooks > 0)
@@ -132,7 +132,7 @@ impl Checkpointer {
         &self,
         instance: &Arc<Instance>,
         running: &Arc<RunningInstance>,
-    ) -> Result<BeforeSnapshot, CheckpointError> {
+    ) -> Result<BeforeSnapshotResponse, CheckpointError> {
         if !instance.secrets().is_empty() {
             return Err(CheckpointError::Secrets);
         }
@@ -153,7 +153,7 @@ impl Checkpointer {
         instance: &Arc<Instance>,
         running: &Arc<RunningInstance>,
         origin: Origin,
-        answer: BeforeSnapshot,
+        answer: BeforeSnapshotResponse,
     ) -> Result<Published, CheckpointError> {
         running.client.close_idle();
         quiet(running, QUIET_LIMIT).await;
@@ -223,7 +223,7 @@ impl Checkpointer {
         instance: &Instance,
         running: &Arc<RunningInstance>,
         dir: &DumpDir,
-    ) -> Result<Dumped<()>, CheckpointError> {
+    ) -> Result<DumpOutcome<()>, CheckpointError> {
         let criu = DumpingCriu::start(&self.criu, &running.sandbox, &running.cgroup, dir.path()).await?;
         let notes = CaptureNotes {
             pipes: running.pipes.clone(),
@@ -260,7 +260,7 @@ impl Checkpointer {
 async fn note_what_was_found(
     dir: PathBuf,
     after_restore: Option<AfterRestore>,
-    dumped: Dumped<()>,
+    dumped: DumpOutcome<()>,
 ) -> Result<Randomness, CheckpointError> {
     let noting = tokio::task::spawn_blocking(move || {
         let generators = randomness::search(&dir)?;
@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn a_function_may_have_a_hook_unless_its_runtime_says_that_it_has_none() {
         let may = |answer: &str| {
-            let answer: BeforeSnapshot = serde_json::from_str(answer).unwrap_or_default();
+            let answer: BeforeSnapshotResponse = serde_json::from_str(answer).unwrap_or_default();
             answer.may_have_hooks()
         };
         assert!(may("its own hook answers what it likes") && may("{}"));

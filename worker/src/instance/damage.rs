@@ -15,7 +15,7 @@ use super::lifecycle::Instance;
 use super::registry::Instances;
 
 /// Suspected and known damage.
-pub struct Damage {
+pub struct DamageExaminer {
     store: Store,
     reader: Arc<RegionReader>,
     index: Arc<RegionIndex>,
@@ -24,7 +24,7 @@ pub struct Damage {
     found: Mutex<Vec<DamagedSnapshot>>,
 }
 
-impl Damage {
+impl DamageExaminer {
     /// Creates it without any suspicion. Later captures do not build on what `index` has of broken chunks.
     pub fn new(store: Store, reader: Arc<RegionReader>, index: Arc<RegionIndex>, instances: Arc<Instances>) -> Self {
         Self {
@@ -83,8 +83,8 @@ impl Damage {
 
     /// Reads all of a snapshot. Data that the store reports as missing or returns wrong is a finding; any other failure
     /// ends the examination.
-    async fn read_all(&self, id: &SnapshotId, ordered: Option<&str>) -> Result<Findings, String> {
-        let mut findings = Findings::default();
+    async fn read_all(&self, id: &SnapshotId, ordered: Option<&str>) -> Result<DamageFindings, String> {
+        let mut findings = DamageFindings::default();
         let snapshot = match Snapshot::open(&self.store, id).await {
             Ok(snapshot) => snapshot,
             Err(e) if e.is_damage() => {
@@ -122,7 +122,7 @@ impl Damage {
 
 /// What is wrong with a snapshot; empty if it is intact.
 #[derive(Debug, Default)]
-struct Findings {
+struct DamageFindings {
     why: Option<String>,
     chunks: HashSet<Digest>,
 }

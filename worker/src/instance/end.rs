@@ -7,7 +7,7 @@ use rekindle_wire::function_config::ByteSize;
 use rekindle_wire::{ApiError, ErrorCode};
 use tokio::sync::watch;
 
-use super::damage::Damage;
+use super::damage::DamageExaminer;
 use super::isolate::shm_limit;
 use super::lifecycle::Instance;
 use super::registry::Instances;
@@ -20,12 +20,12 @@ use crate::snapshots::Snapshots;
 pub struct Supervisor {
     instances: Arc<Instances>,
     snapshots: Arc<Snapshots>,
-    damage: Arc<Damage>,
+    damage: Arc<DamageExaminer>,
 }
 
 impl Supervisor {
     /// Creates it. `damage` hears of snapshots of which a page is lost.
-    pub fn new(instances: Arc<Instances>, snapshots: Arc<Snapshots>, damage: Arc<Damage>) -> Self {
+    pub fn new(instances: Arc<Instances>, snapshots: Arc<Snapshots>, damage: Arc<DamageExaminer>) -> Self {
         Self {
             instances,
             snapshots,

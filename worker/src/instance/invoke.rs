@@ -149,9 +149,9 @@ impl Invoker {
             self.instances.changed.notify_one();
         }
         let start = match (first, thawed) {
-            (_, Some(took)) => Some(Start::Thawed(took)),
-            (true, None) => Some(Start::First(waited)),
-            (false, None) if fresh => Some(Start::Renewed(waited)),
+            (_, Some(took)) => Some(StartWait::Thawed(took)),
+            (true, None) => Some(StartWait::First(waited)),
+            (false, None) if fresh => Some(StartWait::Renewed(waited)),
             (false, None) => None,
         };
         let kind = how(&instance, start);
@@ -218,7 +218,7 @@ fn fenced() -> ApiError {
 
 /// What a request waited for.
 #[derive(Debug, Clone, Copy)]
-enum Start {
+enum StartWait {
     /// It waited this long for the instance's start, which may have begun earlier.
     First(Duration),
     /// It waited this long for a parked instance to thaw.
@@ -236,7 +236,7 @@ struct Exchange {
     /// Whether it is the first request in this instance.
     first: bool,
     /// What the request waited for, if anything.
-    start: Option<Start>,
+    start: Option<StartWait>,
     deadline: Deadline,
 }
 
@@ -334,7 +334,7 @@ impl Exchange {
             Body::new(TrackedBody::wrap(
                 body,
                 self.deadline + BACKSTOP,
-                Inside(self.in_flight),
+                InFlightGuard(self.in_flight),
             ))
         }))
     }
@@ -356,9 +356,9 @@ fn changed(answer: Response<ResponseBody>, tunnel: Tunnel, near: Option<OnUpgrad
 }
 
 /// Keeps the request in flight until the last byte of the response.
-struct Inside(InFlight);
+struct InFlightGuard(InFlight);
 
-impl Held for Inside {
+impl Held for InFlightGuard {
     fn ended(self, end: End) {
         // If the response was cut off, the connection is closed and the function's next write fails. The gateway
         // watches the deadline and decides whether a late function has to stop.
@@ -373,11 +373,11 @@ impl Held for Inside {
 }
 
 /// Returns the start kind of an instance for a request that waited for `start`.
-fn how(instance: &Instance, start: Option<Start>) -> StartKind {
+fn how(instance: &Instance, start: Option<StartWait>) -> StartKind {
     match start {
-        Some(Start::First(_)) => *instance.kind.lock(),
-        Some(Start::Thawed(_)) => StartKind::Parked,
-        Some(Start::Renewed(_)) | None => StartKind::Warm,
+        Some(StartWait::First(_)) => *instance.kind.lock(),
+        Some(StartWait::Thawed(_)) => StartKind::Parked,
+        Some(StartWait::Renewed(_)) | None => StartKind::Warm,
     }
 }
 
@@ -385,7 +385,7 @@ fn how(instance: &Instance, start: Option<Start>) -> StartKind {
 fn outward(
     answer: Response<ResponseBody>,
     instance: &Instance,
-    start: Option<Start>,
+    start: Option<StartWait>,
     function: Duration,
 ) -> Response<ResponseBody> {
     let (mut head, body) = answer.into_parts();
@@ -395,13 +395,13 @@ fn outward(
     let ms = |d: Duration| d.as_secs_f64() * 1e3;
     let mut timing = String::new();
     let kind = *instance.kind.lock();
-    if let Some(Start::Thawed(took)) = start {
+    if let Some(StartWait::Thawed(took)) = start {
         timing = format!("thaw;dur={:.3}, ", ms(took));
     }
-    if let Some(Start::Renewed(waited)) = start {
+    if let Some(StartWait::Renewed(waited)) = start {
         timing = format!("renew;dur={:.3}, ", ms(waited));
     }
-    if let Some(Start::First(waited)) = start {
+    if let Some(StartWait::First(waited)) = start {
         let took = instance.start_took.lock().unwrap_or_default();
         let name = if kind == StartKind::Booted { "boot" } else { "restore" };
         timing = format!("wait;dur={:.3}, {name};dur={:.3}, ", ms(waited), ms(took));

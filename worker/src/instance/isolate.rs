@@ -17,7 +17,7 @@ use crate::errors::unavailable;
 use crate::host::cgroup::{Cgroups, Limits};
 use crate::host::network::resolv_conf;
 use crate::host::sandbox::pool::SandboxPool;
-use crate::host::sandbox::{Furniture, IsolatedProcess, Output};
+use crate::host::sandbox::{IsolatedProcess, Output, SandboxContents};
 use crate::layers::{LayerUse, Layers};
 
 /// Maximum number of processes and threads of an instance.
@@ -128,8 +128,8 @@ impl Isolator {
             },
             secrets: !spec.config.secrets.is_empty(),
         };
-        let furniture = Furniture::new(layers, setup, egress, [rootfs.clone(), app.clone()]);
-        let ready = self.pool.take_furnished(&furniture);
+        let contents = SandboxContents::new(layers, setup, egress, [rootfs.clone(), app.clone()]);
+        let ready = self.pool.take_furnished(&contents);
         let is_furnished = ready.is_some();
         let mut empty = match ready {
             Some(empty) => empty,
@@ -144,7 +144,7 @@ impl Isolator {
         instance.starts_in(&empty.sandbox)?;
         instance.uses([rootfs, app]);
         if !is_furnished {
-            let furnished = self.pool.maker().furnish(&mut empty, &furniture).await;
+            let furnished = self.pool.maker().furnish(&mut empty, &contents).await;
             furnished.map_err(|e| unavailable("prepare the sandbox", &e))?;
         }
         if let Some(link) = &empty.link {
@@ -154,7 +154,7 @@ impl Isolator {
         let layers = self.layers.usage();
         let records_files = instance.records_files.load(Ordering::Relaxed);
         if is_restored(instance) && !records_files && layers.bytes * 2 <= layers.limit_bytes {
-            self.pool.furnish_more(furniture);
+            self.pool.furnish_more(contents);
         }
         let [stdout, stderr] = empty.outputs;
         let outputs = [

@@ -15,7 +15,7 @@ use tracing::Instrument as _;
 
 use super::lifecycle::{Instance, InstanceStage, gone};
 use super::running::RunningInstance;
-use super::thaw_order::{Children, hold_parents};
+use super::thaw_order::{ThawedChildren, hold_parents};
 use crate::errors::unavailable;
 use crate::host::cgroup::FreezeError;
 
@@ -126,7 +126,7 @@ impl Instance {
 }
 
 /// Lets the parents of a thawed instance go on once their children have had their turn.
-async fn children_first(children: Children, instance: Arc<Instance>, running: Arc<RunningInstance>) {
+async fn children_first(children: ThawedChildren, instance: Arc<Instance>, running: Arc<RunningInstance>) {
     children.take_turn(&running.sandbox, instance.spec.config.port).await;
     // The task does not panic, so the only possible failure is the shutdown of the runtime.
     let released = tokio::task::spawn_blocking(move || running.cgroup.release()).await;

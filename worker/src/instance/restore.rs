@@ -32,8 +32,8 @@ use super::running::{MemoryOrigin, RunningInstance};
 use super::{device_numbers, randomness};
 use crate::criu::Criu;
 use crate::criu::connections::connect;
-use crate::criu::memory::Pages;
-use crate::criu::prepared_restore::{Images, PreparedRestore};
+use crate::criu::memory::RestoredMemory;
+use crate::criu::prepared_restore::{PreparedRestore, RestoreImages};
 use crate::criu::restore::{EndingCriu, Restore, RestoredProcesses};
 use crate::criu::stages::{PagedMemory, StageWork};
 use crate::errors::restore_failed;
@@ -196,7 +196,7 @@ impl<'a> SnapshotRestore<'a> {
     /// Gives CRIU its images.
     async fn link_images(&self, isolated: IsolatedProcess) -> Result<PreparedRestore, ApiError> {
         let dir = self.snapshot.images.dir().await;
-        let images = Images {
+        let images = RestoreImages {
             dir: dir.map_err(|e| restore_failed("write the images", &e))?,
             to: &self.instance.sandbox_name(),
             pids: &self.snapshot.template.pids(),
@@ -214,7 +214,7 @@ impl<'a> SnapshotRestore<'a> {
     }
 
     /// Returns where its pages come from.
-    fn pages(&self, sandbox: &Arc<Sandbox>) -> Result<(Pages, WorkingSetUse), ApiError> {
+    fn pages(&self, sandbox: &Arc<Sandbox>) -> Result<(RestoredMemory, WorkingSetUse), ApiError> {
         let template = &self.snapshot.template;
         let layout = template.layout().ok_or_else(|| {
             let message = match template.pids().len() {
@@ -226,7 +226,7 @@ impl<'a> SnapshotRestore<'a> {
             ApiError::new(ErrorCode::RestoreFailed, message)
         })?;
         let (working_set, ahead) = self.snapshot.begin();
-        let pages = Pages {
+        let pages = RestoredMemory {
             function: self.instance.spec.function.clone(),
             source: Arc::clone(template) as Arc<dyn PageSource>,
             pids: template.pids(),

@@ -11,7 +11,7 @@ use rekindle_wire::function_config::FunctionConfig;
 use tokio::task::JoinHandle;
 
 use super::client::FunctionClient;
-use super::thaw_order::Children;
+use super::thaw_order::ThawedChildren;
 use crate::criu::restore::RestoredProcesses;
 use crate::host::cgroup::Cgroup;
 use crate::host::sandbox::{Output, Sandbox};
@@ -45,7 +45,7 @@ pub struct RunningInstance {
     /// Whether it may have served a request.
     used: AtomicBool,
     /// While it is parked: those of its processes that go on before their parents.
-    pub(super) children: Mutex<Option<Children>>,
+    pub(super) children: Mutex<Option<ThawedChildren>>,
     /// Ends when all of them go on after a thaw.
     pub(super) thawing: Mutex<Option<JoinHandle<()>>>,
 }

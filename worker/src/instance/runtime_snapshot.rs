@@ -77,7 +77,7 @@ const READ_AT_START: [&str; 12] = [
 
 /// The snapshot of a runtime from which a version starts.
 #[derive(Debug, Clone)]
-pub struct Scope {
+pub struct RuntimeSnapshotScope {
     runtime: Runtime,
     /// The root filesystem that has the runtime's interpreter.
     base: Base,
@@ -91,7 +91,7 @@ pub struct Scope {
     begun: Arc<OnceLock<RuntimeSnapshot>>,
 }
 
-impl Scope {
+impl RuntimeSnapshotScope {
     /// Returns the scope of this version, with the snapshot `known` to the scheduler, if any. Returns `None` if the
     /// version should not or cannot start from a snapshot.
     pub fn of(sharing: Sharing, spec: &VersionSpec, known: Option<RuntimeSnapshot>) -> Option<Self> {
@@ -154,7 +154,11 @@ impl RuntimeBooter {
     ///
     /// # Errors
     /// The same as [`Booter::boot`].
-    pub async fn boot(&self, instance: &Arc<Instance>, scope: &Scope) -> Result<Arc<RunningInstance>, ApiError> {
+    pub async fn boot(
+        &self,
+        instance: &Arc<Instance>,
+        scope: &RuntimeSnapshotScope,
+    ) -> Result<Arc<RunningInstance>, ApiError> {
         let started = Instant::now();
         let begun = Box::pin(self.begin(instance, scope)).await;
         let why = match begun {
@@ -183,7 +187,7 @@ impl RuntimeBooter {
     async fn begin(
         &self,
         instance: &Arc<Instance>,
-        scope: &Scope,
+        scope: &RuntimeSnapshotScope,
     ) -> Result<(Arc<RunningInstance>, &'static str), ApiError> {
         let found = instance.phase("runtime snapshot", Box::pin(self.find(instance, scope)));
         let (running, how) = match found.await? {
@@ -211,7 +215,11 @@ impl RuntimeBooter {
 
     /// Returns the snapshot, if one of its root filesystem exists and is intact. All its images are in a directory for
     /// `instance`.
-    async fn find(&self, instance: &Instance, scope: &Scope) -> Result<Option<(Snapshot, ScratchDir)>, ApiError> {
+    async fn find(
+        &self,
+        instance: &Instance,
+        scope: &RuntimeSnapshotScope,
+    ) -> Result<Option<(Snapshot, ScratchDir)>, ApiError> {
         let Some(snapshot) = self.named(scope, &instance.spec.function, &instance.spec.rootfs).await else {
             return Ok(None);
         };
@@ -257,7 +265,7 @@ impl RuntimeBooter {
     }
 
     /// Returns the named snapshot, if it is one of this root filesystem and can be opened.
-    async fn named(&self, scope: &Scope, function: &FunctionId, rootfs: &LayerRef) -> Option<Snapshot> {
+    async fn named(&self, scope: &RuntimeSnapshotScope, function: &FunctionId, rootfs: &LayerRef) -> Option<Snapshot> {
         let key = scope.key.as_str();
         let unusable = |error: &(dyn std::error::Error + 'static)| {
             tracing::warn!(key, error, "the snapshot of a runtime cannot be used: another is made");
@@ -293,7 +301,12 @@ impl RuntimeBooter {
     }
 
     /// Checkpoints a runtime that has loaded nothing yet, and names the snapshot for later versions.
-    async fn make(&self, instance: &Arc<Instance>, running: &Arc<RunningInstance>, scope: &Scope) -> Option<Snapshot> {
+    async fn make(
+        &self,
+        instance: &Arc<Instance>,
+        running: &Arc<RunningInstance>,
+        scope: &RuntimeSnapshotScope,
+    ) -> Option<Snapshot> {
         let origin = Origin::Runtime {
             runtime: scope.runtime,
             function: scope.function.clone(),
@@ -449,18 +462,18 @@ mod tests {
     #[test]
     fn what_is_read_at_start_begins_from_nothing() {
         let version = spec("runtime = \"python\"\nentry = \"main.handler\"");
-        let all = Scope::of(Sharing::Functions, &version, None).unwrap();
+        let all = RuntimeSnapshotScope::of(Sharing::Functions, &version, None).unwrap();
         assert_eq!(all.key, "runtime-snapshots/python.json");
-        let own = Scope::of(Sharing::Versions, &version, None).unwrap();
+        let own = RuntimeSnapshotScope::of(Sharing::Versions, &version, None).unwrap();
         assert_eq!(own.key, format!("runtime-snapshots/python/{}.json", version.function));
-        assert!(Scope::of(Sharing::None, &version, None).is_none());
+        assert!(RuntimeSnapshotScope::of(Sharing::None, &version, None).is_none());
         let mut of_team = version.clone();
         of_team.function = format!("{}.team", version.function).parse().unwrap();
-        let team = Scope::of(Sharing::Functions, &of_team, None).unwrap();
+        let team = RuntimeSnapshotScope::of(Sharing::Functions, &of_team, None).unwrap();
         assert_eq!(team.key, "runtime-snapshots/python/.team.json");
         let mut newer = version.clone();
         newer.config.base = Base::Python313;
-        let newer = Scope::of(Sharing::Functions, &newer, None).unwrap();
+        let newer = RuntimeSnapshotScope::of(Sharing::Functions, &newer, None).unwrap();
         assert_eq!(newer.key, "runtime-snapshots/python3.13.json");
         for (name, begins) in [
             ("NODE_ENV", true),
@@ -473,7 +486,7 @@ mod tests {
             let mut version = version.clone();
             version.config.env.insert(name.to_owned(), "1".to_owned());
             assert_eq!(
-                Scope::of(Sharing::Functions, &version, None).is_some(),
+                RuntimeSnapshotScope::of(Sharing::Functions, &version, None).is_some(),
                 begins,
                 "{name}"
             );
@@ -483,7 +496,7 @@ mod tests {
         let mut without = version;
         without.config.snapshot = false;
         for version in [http, without] {
-            assert!(Scope::of(Sharing::Functions, &version, None).is_none());
+            assert!(RuntimeSnapshotScope::of(Sharing::Functions, &version, None).is_none());
         }
     }
 }

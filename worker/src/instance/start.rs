@@ -13,35 +13,35 @@ use rekindle_wire::{ApiError, ErrorCode};
 use tracing::Instrument;
 
 use super::boot::Booter;
-use super::damage::Damage;
+use super::damage::DamageExaminer;
 use super::end::Supervisor;
 use super::lifecycle::Instance;
 use super::registry::Instances;
 use super::restore::SnapshotRestorer;
 use super::running::RunningInstance;
-use super::runtime_snapshot::{RuntimeBooter, Scope};
+use super::runtime_snapshot::{RuntimeBooter, RuntimeSnapshotScope};
 use crate::logs::Logs;
 use crate::metrics::Metrics;
 use crate::snapshots::Snapshots;
 
 /// Options of a start, in addition to its order.
 #[derive(Default)]
-struct Beginning {
+struct StartOptions {
     /// The scope of the runtime's snapshot that a boot starts from.
-    scope: Option<Scope>,
+    scope: Option<RuntimeSnapshotScope>,
     /// Whether a failed restore ends the start.
     is_rehearsal: bool,
 }
 
 /// Reports the end of a start to those who wait for it, even when the start panics.
-struct Settled<'a> {
+struct SettleOnDrop<'a> {
     instances: &'a Instances,
     instance: &'a Arc<Instance>,
     /// Of the instance when this start began.
     renewals: u64,
 }
 
-impl Drop for Settled<'_> {
+impl Drop for SettleOnDrop<'_> {
     fn drop(&mut self) {
         if !self.instance.settle(self.renewals) {
             self.instances.remove_this(self.instance);
@@ -64,7 +64,7 @@ pub struct Starter {
     /// Open snapshots.
     pub snapshots: Arc<Snapshots>,
     /// Hears of snapshots that cannot be restored.
-    pub damage: Arc<Damage>,
+    pub damage: Arc<DamageExaminer>,
     /// Watches over instances that are ready.
     pub supervisor: Arc<Supervisor>,
     /// Where starts are measured.
@@ -78,7 +78,7 @@ impl Starter {
     /// # Errors
     /// Returns an error when the worker accepts no instances, or already has one with this id.
     pub fn accept(self: &Arc<Self>, order: StartInstance, caller: &HeaderMap) -> Result<Arc<Instance>, ApiError> {
-        self.begin(order, caller, Beginning::default())
+        self.begin(order, caller, StartOptions::default())
     }
 
     /// Like [`Self::accept`], but a boot starts from the runtime's snapshot that `scope` names.
@@ -89,9 +89,9 @@ impl Starter {
         self: &Arc<Self>,
         order: StartInstance,
         caller: &HeaderMap,
-        scope: Option<Scope>,
+        scope: Option<RuntimeSnapshotScope>,
     ) -> Result<Arc<Instance>, ApiError> {
-        let beginning = Beginning {
+        let beginning = StartOptions {
             scope,
             ..Beginning::default()
         };
@@ -104,7 +104,7 @@ impl Starter {
     /// # Errors
     /// The same as [`Self::accept`].
     pub(crate) fn accept_rehearsal(self: &Arc<Self>, order: StartInstance) -> Result<Arc<Instance>, ApiError> {
-        let beginning = Beginning {
+        let beginning = StartOptions {
             is_rehearsal: true,
             ..Beginning::default()
         };
@@ -123,7 +123,7 @@ impl Starter {
         instance.succeed(old);
         self.instances.replace(&instance);
         old.stop(why).await;
-        self.launch(&instance, &HeaderMap::new(), Beginning::default(), false);
+        self.launch(&instance, &HeaderMap::new(), StartOptions::default(), false);
         instance
     }
 
@@ -131,7 +131,7 @@ impl Starter {
         self: &Arc<Self>,
         order: StartInstance,
         caller: &HeaderMap,
-        beginning: Beginning,
+        beginning: StartOptions,
     ) -> Result<Arc<Instance>, ApiError> {
         if self.instances.is_draining() {
             return Err(ApiError::new(
@@ -161,7 +161,7 @@ impl Starter {
         instance
     }
 
-    fn launch(self: &Arc<Self>, instance: &Arc<Instance>, caller: &HeaderMap, beginning: Beginning, park: bool) {
+    fn launch(self: &Arc<Self>, instance: &Arc<Instance>, caller: &HeaderMap, beginning: StartOptions, park: bool) {
         let span = tracing::info_span!(
             "start_instance",
             "rekindle.role" = "worker",
@@ -191,11 +191,11 @@ impl Starter {
             None => StartKind::Booted,
         };
         instance.phases.lock().clear();
-        self.run(instance, &Beginning::default()).await;
+        self.run(instance, &StartOptions::default()).await;
     }
 
-    async fn run(&self, instance: &Arc<Instance>, beginning: &Beginning) {
-        let _settled = Settled {
+    async fn run(&self, instance: &Arc<Instance>, beginning: &StartOptions) {
+        let _settled = SettleOnDrop {
             instances: &self.instances,
             instance,
             renewals: instance.renewals(),
@@ -219,7 +219,11 @@ impl Starter {
         }
     }
 
-    async fn start(&self, instance: &Arc<Instance>, beginning: &Beginning) -> Result<Arc<RunningInstance>, ApiError> {
+    async fn start(
+        &self,
+        instance: &Arc<Instance>,
+        beginning: &StartOptions,
+    ) -> Result<Arc<RunningInstance>, ApiError> {
         let kind = *instance.kind.lock();
         let Some(snapshot) = instance.spec.snapshot.clone().filter(|_| kind == StartKind::Restored) else {
             *instance.kind.lock() = StartKind::Booted;

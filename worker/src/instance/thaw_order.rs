@@ -30,7 +30,7 @@ const ASLEEP: u32 = 2;
 
 /// Processes whose parents stay frozen when they go on.
 #[derive(Debug)]
-pub(super) struct Children(Vec<i32>);
+pub(super) struct ThawedChildren(Vec<i32>);
 
 /// A process, as `/proc/PID/stat` shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +63,7 @@ fn split(processes: &[Process]) -> (Vec<i32>, Vec<i32>) {
 
 /// Holds back the parents among the processes of a frozen group, if there are any. Blocks for some milliseconds then.
 /// If the kernel refuses, all of them will go on at once.
-pub(super) fn hold_parents(cgroup: &Cgroup) -> Option<Children> {
+pub(super) fn hold_parents(cgroup: &Cgroup) -> Option<ThawedChildren> {
     let held = try_hold(cgroup).or_else(|e| {
         tracing::warn!(
             group = cgroup.name(),
@@ -82,17 +82,17 @@ pub(super) fn hold_parents(cgroup: &Cgroup) -> Option<Children> {
     })
 }
 
-fn try_hold(cgroup: &Cgroup) -> Result<Option<Children>, FileError> {
+fn try_hold(cgroup: &Cgroup) -> Result<Option<ThawedChildren>, FileError> {
     let processes: Vec<_> = cgroup.function_pids()?.into_iter().filter_map(Process::read).collect();
     let (parents, children) = split(&processes);
     if parents.is_empty() {
         return Ok(None);
     }
     cgroup.hold(&parents)?;
-    Ok(Some(Children(children)))
+    Ok(Some(ThawedChildren(children)))
 }
 
-impl Children {
+impl ThawedChildren {
     /// Gives them their turn before their parents go on. `port` is where their function listens in `sandbox`.
     pub(super) async fn take_turn(self, sandbox: &Sandbox, port: u16) {
         let until = Instant::now() + LIMIT;

@@ -70,7 +70,7 @@ impl Unpacked {
     }
 }
 
-type Cell = Arc<OnceCell<LayerUse>>;
+type LayerCell = Arc<OnceCell<LayerUse>>;
 
 /// How much space layers take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,18 +99,18 @@ pub struct Layers {
     unpack: Arc<Unpack>,
     limit_bytes: u64,
     evicted_bytes: AtomicU64,
-    here: Mutex<Here>,
+    here: Mutex<CachedLayers>,
     /// Mounts large ones before they are here; `None` if the operator or the host does not want that.
     lazy: Option<LazyLayers>,
 }
 
 #[derive(Default)]
-struct Here {
-    cells: HashMap<String, Cell>,
+struct CachedLayers {
+    cells: HashMap<String, LayerCell>,
     worth: GreedyDual<String>,
 }
 
-impl Here {
+impl CachedLayers {
     fn bytes(&self) -> u64 {
         let unpacked = self.cells.values().filter_map(|cell| cell.get());
         unpacked.map(|layer| layer.0.bytes).sum()

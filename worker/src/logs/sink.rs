@@ -99,7 +99,7 @@ impl Sink {
         inner.open.send_modify(|n| *n += 1);
         tokio::spawn(async move {
             // This also happens when the runtime shuts down, so that nobody waits for this pipe.
-            let _closed = Closed(&inner.open);
+            let _closed = OpenPipeGuard(&inner.open);
             inner.drain(stream, receiver).await;
         });
         Ok(())
@@ -135,9 +135,9 @@ impl Sink {
     }
 }
 
-struct Closed<'a>(&'a watch::Sender<usize>);
+struct OpenPipeGuard<'a>(&'a watch::Sender<usize>);
 
-impl Drop for Closed<'_> {
+impl Drop for OpenPipeGuard<'_> {
     fn drop(&mut self) {
         self.0.send_modify(|n| *n -= 1);
     }

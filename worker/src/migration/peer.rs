@@ -177,9 +177,9 @@ impl Peer {
 }
 
 /// The worker that an instance came from.
-pub(super) struct Source(pub(super) Peer);
+pub(super) struct SourcePeer(pub(super) Peer);
 
-impl Source {
+impl SourcePeer {
     /// Requests the block that contains a page.
     ///
     /// # Errors

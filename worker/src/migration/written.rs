@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 use memmap2::{MmapOptions, MmapRaw, UncheckedAdvice};
 use parking_lot::Mutex;
 use rekindle_pager::address_map::{AddressMap, Origin};
-use rekindle_pager::{Held, Layout, PAGE, PageRange, PageRef, PageSource, Pin, SourceError, unpinned};
+use rekindle_pager::{Layout, PAGE, PageLookup, PageRange, PageRef, PageSource, Pin, SourceError, unpinned};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use super::WRITTEN;
 use super::page_numbering::PageNumbering;
-use super::peer::{Frame, Source};
+use super::peer::{Frame, SourcePeer};
 use crate::snapshots::Template;
 
 /// How long a page that somebody waits for may take to come from the source.
@@ -29,7 +29,7 @@ const FETCH_LIMIT: Duration = Duration::from_secs(10);
 const UNPINNED_LIMIT: Duration = Duration::from_secs(1);
 
 /// Runs of a process's written pages: first page, number of pages, number of the first page.
-type Runs = Vec<(u64, u64, u64)>;
+type WrittenRuns = Vec<(u64, u64, u64)>;
 
 /// The memory of an instance that has migrated here.
 pub(super) struct WrittenPages {
@@ -42,14 +42,14 @@ pub(super) struct WrittenPages {
     /// Whether all of it is in the processes.
     settled: Arc<AtomicBool>,
     runs_here: Arc<Notify>,
-    source: Source,
+    source: SourcePeer,
     runtime: Handle,
     /// Held by whoever puts pages in.
     filling: Mutex<()>,
 }
 
 struct Process {
-    runs: Runs,
+    runs: WrittenRuns,
     /// What its addresses belonged to before it wrote there.
     under: AddressMap,
 }
@@ -64,7 +64,7 @@ impl WrittenPages {
         base: Option<Arc<Template>>,
         numbering: &PageNumbering,
         mut under: HashMap<i32, AddressMap>,
-        source: Source,
+        source: SourcePeer,
         runtime: Handle,
     ) -> std::io::Result<Self> {
         let bytes = (numbering.pages.max(1) * PAGE) as usize;
@@ -306,17 +306,21 @@ fn contains(range: &PageRange, page: &PageRef) -> bool {
 }
 
 impl PageSource for WrittenPages {
-    fn held<'a>(&'a self, page: PageRef, pin: &'a Pin) -> Held<'a> {
+    fn held<'a>(&'a self, page: PageRef, pin: &'a Pin) -> PageLookup<'a> {
         if page.page & WRITTEN == 0 {
-            return self.base.as_ref().map_or(Held::Zero, |base| base.held(page, pin));
+            return self.base.as_ref().map_or(PageLookup::Zero, |base| base.held(page, pin));
         }
         let Some((number, left)) = self.number(page) else {
-            return Held::Zero;
+            return PageLookup::Zero;
         };
         let pages = self.ready_run(number, left);
         if pages == 0 {
             // A fault that was read before it was served from here may come up once more.
-            return if self.is_settled() { Held::Settled } else { Held::Absent };
+            return if self.is_settled() {
+                PageLookup::Settled
+            } else {
+                PageLookup::Absent
+            };
         }
         // SAFETY: these pages lie inside the mapping. Their bits are set, so they are written, and they are not
         // released before the caller is unpinned.
@@ -324,7 +328,7 @@ impl PageSource for WrittenPages {
             let from = self.memory.as_ptr().add((number * PAGE) as usize);
             std::slice::from_raw_parts(from, (pages * PAGE) as usize)
         };
-        Held::Bytes(bytes)
+        PageLookup::Bytes(bytes)
     }
 
     fn fetch(&self, page: PageRef) -> Result<(), SourceError> {

@@ -18,7 +18,7 @@ use super::restorable::RestorableReport;
 use super::snapshots;
 use crate::calls::Gateways;
 use crate::host::pressure::PressureFiles;
-use crate::instance::damage::Damage;
+use crate::instance::damage::DamageExaminer;
 use crate::instance::{Instance, Instances};
 use crate::snapshots::{Refusals, Snapshots};
 
@@ -53,7 +53,7 @@ pub fn client() -> Result<reqwest::Client, reqwest::Error> {
 
 /// What a worker always says of itself.
 #[derive(Debug, Clone)]
-pub struct About {
+pub struct WorkerDescription {
     /// Its id.
     pub worker: WorkerId,
     /// A new value at each start.
@@ -77,7 +77,7 @@ pub struct Reporter {
     /// Interval of reports.
     pub every: Duration,
     /// What stays the same.
-    pub about: About,
+    pub about: WorkerDescription,
     /// What this worker and the scheduler know of each other.
     pub membership: Arc<Membership>,
     /// The gateways that take calls of functions.
@@ -89,7 +89,7 @@ pub struct Reporter {
     /// What the scheduler knows of them.
     pub kept: RestorableReport,
     /// Snapshots that are damaged, or may be.
-    pub damage: Arc<Damage>,
+    pub damage: Arc<DamageExaminer>,
     /// Snapshots whose images were rejected.
     pub refusals: Arc<Refusals>,
     /// The system call filter of functions.
@@ -167,7 +167,7 @@ impl Reporter {
 
     async fn beat(&self, scheduler: &str) -> Result<HeartbeatResponse, BeatError> {
         let number = self.reports.fetch_add(1, Ordering::Relaxed) + 1;
-        let About {
+        let WorkerDescription {
             worker,
             incarnation,
             address,

@@ -11,7 +11,7 @@ use rekindle_wire::{FunctionId, SnapshotId};
 use tokio::sync::Semaphore;
 
 use super::error::SnapshotError;
-use super::known::Known;
+use super::known::RecentSnapshots;
 use super::memory_fs::MemoryFs;
 use super::open_snapshot::{MemoryTier, OpenSnapshot};
 use super::originals::LayerPlaces;
@@ -31,7 +31,7 @@ pub struct Snapshots {
     pub(super) memory: MemoryFs,
     pub(super) openings: AtomicU64,
     pub(super) tier: Arc<Tier>,
-    pub(super) known: Known,
+    pub(super) known: RecentSnapshots,
     /// What new snapshots need not store again.
     index: Arc<RegionIndex>,
     /// The starts that the filling of templates gives way to.
@@ -65,7 +65,7 @@ impl Snapshots {
             memory,
             openings: AtomicU64::new(0),
             tier: Tier::start(limit_bytes),
-            known: Known::default(),
+            known: RecentSnapshots::default(),
             index: Arc::default(),
             starts,
             fetching: Arc::new(Semaphore::new(FETCHED_AT_ONCE)),

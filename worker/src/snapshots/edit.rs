@@ -74,7 +74,7 @@ fn names(images: &impl ImageSet, prefix: &str) -> Result<Vec<String>, EditError>
 
 /// A process's memory as it will be restored.
 #[derive(Debug, Default)]
-pub(super) struct Edited {
+pub(super) struct EditedMemory {
     /// The mappings of its template; empty if it is restored without one.
     pub(super) layout: TemplateLayout,
     /// The bytes of the layout's folded areas, one after the other.
@@ -93,7 +93,7 @@ pub(super) fn use_templates(
     set: &mut impl ImageSet,
     processes: &[Process],
     written: &HashSet<PathBuf>,
-) -> Result<Vec<Edited>, EditError> {
+) -> Result<Vec<EditedMemory>, EditError> {
     let name = |kind: &str, pid: u32| format!("{kind}-{pid}.img");
     let paths: Vec<_> = (FIRST_TEMPLATE..).map(held_path).take(processes.len()).collect();
     let held = processes
@@ -123,7 +123,7 @@ pub(super) fn use_templates(
     let mut edits = edited.processes.into_iter();
     for process in processes {
         let Some(edit) = edits.next().flatten() else {
-            done.push(Edited::default());
+            done.push(EditedMemory::default());
             continue;
         };
         write(set, &name("mm", process.pid), edit.mm)?;
@@ -147,7 +147,7 @@ pub(super) fn use_templates(
             }
             folded
         };
-        done.push(Edited {
+        done.push(EditedMemory {
             layout: edit.layout,
             folded,
             unwritten,

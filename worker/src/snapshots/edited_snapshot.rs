@@ -9,7 +9,7 @@ use rekindle_snapshotter::Snapshot;
 use rekindle_verify::{Verified, verify_in_memory};
 
 use super::connections::{self, Connection};
-use super::edit::{self, EditError, Edited};
+use super::edit::{self, EditError, EditedMemory};
 use super::error::SnapshotError;
 use super::expected::expected;
 use super::image_set::ImagesInMemory;
@@ -24,7 +24,7 @@ pub(super) struct EditedSnapshot {
     /// What the images were before.
     pub(super) verified: Verified,
     /// The memory of each process.
-    pub(super) processes: Vec<Edited>,
+    pub(super) processes: Vec<EditedMemory>,
     pub(super) clocks: Clocks,
     /// The function's connections to itself.
     pub(super) connections: Vec<Connection>,

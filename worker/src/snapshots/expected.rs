@@ -7,7 +7,7 @@ use rekindle_criu::DUMP_LOG;
 use rekindle_criu::descriptors::pipe_number;
 use rekindle_init::seccomp;
 use rekindle_init::spawn::{CORE_PATTERN, MEMLOCK, MESSAGE_QUEUES, crashes_go_to_a_file};
-use rekindle_verify::{Expected, Limit, PagesIn, RESOURCES, Travelling};
+use rekindle_verify::{Expected, Limit, MigrationImages, PageLocation, RESOURCES};
 
 use crate::snapshots::{FILES_ARCHIVE, NOTES_FILE, PipeNote};
 
@@ -65,15 +65,15 @@ pub(crate) fn expected_to_travel(
     pipes: &[PipeNote],
     writes_root: bool,
     templates: &[String],
-    pages: PagesIn,
+    pages: PageLocation,
 ) -> Expected {
     let other_files = match pages {
-        PagesIn::Dump => vec![FILES_ARCHIVE.to_owned(), DUMP_LOG.to_owned()],
-        PagesIn::Eager => vec![FILES_ARCHIVE.to_owned()],
+        PageLocation::Dump => vec![FILES_ARCHIVE.to_owned(), DUMP_LOG.to_owned()],
+        PageLocation::Eager => vec![FILES_ARCHIVE.to_owned()],
     };
     Expected {
         other_files,
-        travelling: Some(Travelling {
+        travelling: Some(MigrationImages {
             templates: templates.to_vec(),
             pages,
         }),

@@ -13,13 +13,13 @@ const MOST: usize = 2 * RESTORABLE_MAX;
 
 /// The snapshots used last.
 #[derive(Debug, Default)]
-pub(super) struct Known {
-    all: Mutex<HashMap<SnapshotId, Opened>>,
+pub(super) struct RecentSnapshots {
+    all: Mutex<HashMap<SnapshotId, RecentSnapshot>>,
     uses: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Opened {
+struct RecentSnapshot {
     /// The function that it is of, if any.
     function: Option<FunctionId>,
     chunks: BTreeSet<Digest>,
@@ -27,14 +27,14 @@ struct Opened {
     used: u64,
 }
 
-impl Known {
+impl RecentSnapshots {
     fn next(&self) -> u64 {
         self.uses.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(super) fn opened(&self, id: &SnapshotId, function: Option<FunctionId>, chunks: BTreeSet<Digest>) {
         let used = self.next();
-        let opened = Opened { function, chunks, used };
+        let opened = RecentSnapshot { function, chunks, used };
         let mut all = self.all.lock();
         all.insert(id.clone(), opened);
         if all.len() > MOST {
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn those_used_last_are_told_and_what_is_known_is_bounded() {
-        let known = Known::default();
+        let known = RecentSnapshots::default();
         let id = |n: usize| format!("s-{n:05}").parse::<SnapshotId>().unwrap();
         for n in 0..MOST + 10 {
             known.opened(&id(n), None, BTreeSet::new());
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn with_a_snapshot_go_the_chunks_that_no_other_has() {
-        let known = Known::default();
+        let known = RecentSnapshots::default();
         let id = |n: u32| format!("s-{n}").parse::<SnapshotId>().unwrap();
         let chunk = |n: u8| Digest::of(&[n]);
         let function: FunctionId = "shop".parse().unwrap();

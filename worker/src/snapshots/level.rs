@@ -7,14 +7,14 @@ use tokio::sync::Notify;
 
 /// The sum and its limit.
 #[derive(Debug)]
-pub(super) struct Level {
+pub(super) struct ByteBudget {
     bytes: AtomicU64,
     limit: u64,
     /// Notified when the sum exceeds the limit.
     pub(super) over: Notify,
 }
 
-impl Level {
+impl ByteBudget {
     pub(super) fn new(limit: u64) -> Arc<Self> {
         Arc::new(Self {
             bytes: AtomicU64::new(0),
@@ -40,12 +40,12 @@ impl Level {
 /// An owner's part of the sum; returned on drop.
 #[derive(Debug)]
 pub(super) struct Charge {
-    level: Arc<Level>,
+    level: Arc<ByteBudget>,
     bytes: AtomicU64,
 }
 
 impl Charge {
-    pub(super) fn new(level: &Arc<Level>, bytes: u64) -> Self {
+    pub(super) fn new(level: &Arc<ByteBudget>, bytes: u64) -> Self {
         let charge = Self {
             level: Arc::clone(level),
             bytes: AtomicU64::new(0),
@@ -85,7 +85,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_charged_is_given_back_and_too_much_is_told() {
-        let level = Level::new(100);
+        let level = ByteBudget::new(100);
         let first = Charge::new(&level, 60);
         let second = Charge::new(&level, 30);
         assert_eq!((level.excess(10), level.excess(11)), (0, 1));

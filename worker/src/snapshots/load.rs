@@ -26,7 +26,7 @@ use super::open_snapshot::{MemoryTier, OpenSnapshot};
 use super::originals::Originals;
 use super::program::{EditedImages, RestoreProgram};
 use super::stored_working_set::put_working_set;
-use super::template::{ProcessMemory, Room, Template};
+use super::template::{MemoryBudget, ProcessMemory, Template};
 use super::tier::Tier;
 use super::working_set::WorkingSet;
 use crate::host::start_limiter::StartLimiter;
@@ -123,7 +123,7 @@ impl Snapshots {
         } = edited;
         let extras = size_of(&images_dir).map_err(|e| SnapshotError::Measure(id.clone(), e))?;
         let (eager_bytes, bytes) = (images.bytes_of_pages(), extras + images.bytes());
-        let room = TierRoom {
+        let room = TierBudget {
             tier: Arc::clone(&self.tier),
             starts: Arc::clone(&self.starts),
             id: id.clone(),
@@ -199,20 +199,20 @@ impl Snapshots {
 /// Fills the template in the background, as far as it is worth its memory. Chunks are fetched at once where there is
 /// room. They are decoded, and others evicted for them, only after the start that opened the template, and other
 /// starts, have had the processors.
-async fn fill(template: Arc<Template>, room: TierRoom, fetching: Arc<Semaphore>) {
+async fn fill(template: Arc<Template>, room: TierBudget, fetching: Arc<Semaphore>) {
     if let Err(e) = template.fill_all(&room, &fetching).await {
         tracing::warn!(snapshot = %room.id, error = %e, "the template stays incomplete");
     }
 }
 
 /// The room that a template may use.
-pub(super) struct TierRoom {
+pub(super) struct TierBudget {
     pub(super) tier: Arc<Tier>,
     pub(super) starts: Arc<StartLimiter>,
     pub(super) id: SnapshotId,
 }
 
-impl Room for TierRoom {
+impl MemoryBudget for TierBudget {
     fn is_free(&self, bytes: u64) -> bool {
         self.tier.is_free(bytes)
     }

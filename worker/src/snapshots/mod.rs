@@ -53,7 +53,7 @@ pub use notes::{
 pub use open_snapshot::{MemoryTier, OpenSnapshot};
 pub use originals::{LayerPlaces, Originals};
 pub(crate) use program::{EditedImages, outputs, template_run};
-pub use program::{NoProgram, RestoreProgram};
+pub use program::{ProgramUnavailable, RestoreProgram};
 pub use refusals::Refusals;
 pub use show_program::{ShowError, show as show_program};
 pub use template::{ProcessMemory, Template, TemplateError};

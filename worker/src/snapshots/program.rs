@@ -13,9 +13,9 @@ use rekindle_criu::descriptors::{OUTPUT_STREAMS, pipe_number};
 use rekindle_criu::images::{ImageError, PagemapImage, TemplateArea, TemplateLayout};
 use rekindle_pager::PAGE;
 use rekindle_restore_compiler::{
-    Compiled, Host, HostError, Memory, PageRun, Refusal, Source, compile, is_shared_memory, other_names,
+    Compiled, CompilerInput, Host, HostError, MemoryRuns, PageRun, Refusal, compile, is_shared_memory, other_names,
 };
-use rekindle_restore_program::message::Order;
+use rekindle_restore_program::message::HollowOrder;
 use rekindle_verify::Verified;
 
 use super::image_set::ImageSet;
@@ -33,7 +33,7 @@ static HOST: LazyLock<Result<Host, HostError>> = LazyLock::new(Host::current);
 
 /// Why a snapshot has no restore program.
 #[derive(Debug, thiserror::Error)]
-pub enum NoProgram {
+pub enum ProgramUnavailable {
     /// This host cannot run programs.
     #[error("this host has no restore programs")]
     Host(#[source] &'static HostError),
@@ -108,12 +108,14 @@ impl RestoreProgram {
     ///
     /// # Errors
     /// Returns an error when something has no operation, or a file cannot be read or written.
-    pub(super) fn of(name: &str, fs: &MemoryFs, images: EditedImages<'_>) -> Result<Self, NoProgram> {
+    pub(super) fn of(name: &str, fs: &MemoryFs, images: EditedImages<'_>) -> Result<Self, ProgramUnavailable> {
         let (compiled, pages) = compile_images(images)?;
         let keep = |what: &str, bytes: &[u8]| {
             let file = fs.create(&format!("{name}-{what}"), bytes.len() as u64)?;
-            file.writable.write_all_at(bytes, 0).map_err(NoProgram::Write)?;
-            Ok::<_, NoProgram>(file.read_only)
+            file.writable
+                .write_all_at(bytes, 0)
+                .map_err(ProgramUnavailable::Write)?;
+            Ok::<_, ProgramUnavailable>(file.read_only)
         };
         Ok(Self {
             program: keep("program", &compiled.program)?,
@@ -155,10 +157,10 @@ impl RestoreProgram {
     }
 
     /// Returns an order to run it. `None` if there is no address for what it leaves behind.
-    pub(crate) fn order(&self) -> Option<Order> {
+    pub(crate) fn order(&self) -> Option<HollowOrder> {
         // The low bits of the second half are random.
         let random = std::iter::repeat_with(|| uuid::Uuid::new_v4().as_u64_pair().1);
-        Some(Order {
+        Some(HollowOrder {
             bytes: self.compiled.program.len() as u64,
             residue: self.compiled.residue(random)?,
         })
@@ -198,13 +200,13 @@ pub(crate) fn template_run(area: TemplateArea, file: u32) -> PageRun {
 ///
 /// # Errors
 /// Returns an error when something has no operation, or a pagemap or its pages cannot be read.
-pub(super) fn compile_images(edited: EditedImages<'_>) -> Result<(Compiled, Vec<u8>), NoProgram> {
-    let host = HOST.as_ref().map_err(NoProgram::Host)?;
+pub(super) fn compile_images(edited: EditedImages<'_>) -> Result<(Compiled, Vec<u8>), ProgramUnavailable> {
+    let host = HOST.as_ref().map_err(ProgramUnavailable::Host)?;
     let images = edited.verified;
     let (mut pages, mut memory) = (Vec::new(), Vec::new());
     for process in images.processes.iter().filter(|process| process.memory.is_some()) {
         let pid = process.tree.pid;
-        memory.push(Memory {
+        memory.push(MemoryRuns {
             template: edited.templates.get(&pid).cloned().unwrap_or_default(),
             eager: read_eager(edited.images, &pid.to_string(), &mut pages)?,
         });
@@ -219,9 +221,11 @@ pub(super) fn compile_images(edited: EditedImages<'_>) -> Result<(Compiled, Vec<
     // Names on the file systems, where they matter.
     let names = match images.remaps.is_empty() {
         true => BTreeSet::new(),
-        false => originals::names(edited.dir).map_err(|e| NoProgram::File(edited.dir.join(FILES_ARCHIVE), e))?,
+        false => {
+            originals::names(edited.dir).map_err(|e| ProgramUnavailable::File(edited.dir.join(FILES_ARCHIVE), e))?
+        }
     };
-    let compiled = compile(Source {
+    let compiled = compile(CompilerInput {
         images,
         memory: &memory,
         pages: &pages,
@@ -245,11 +249,11 @@ fn shared_memory(images: &Verified) -> BTreeSet<u64> {
 }
 
 /// Appends the pages that CRIU reads of a process or of shared memory to `all`. Returns where they are.
-fn read_eager(images: &dyn ImageSet, of: &str, all: &mut Vec<u8>) -> Result<Vec<PageRun>, NoProgram> {
-    let failed = |name: &str, e| NoProgram::File(images.path(name), e);
+fn read_eager(images: &dyn ImageSet, of: &str, all: &mut Vec<u8>) -> Result<Vec<PageRun>, ProgramUnavailable> {
+    let failed = |name: &str, e| ProgramUnavailable::File(images.path(name), e);
     let name = format!("pagemap-{of}.img");
     let pagemap = images.read(&name).map_err(|e| failed(&name, e))?;
-    let pagemap = PagemapImage::parse(&pagemap).map_err(|e| NoProgram::Pagemap(images.path(&name), e))?;
+    let pagemap = PagemapImage::parse(&pagemap).map_err(|e| ProgramUnavailable::Pagemap(images.path(&name), e))?;
     let (mut at, mut runs) = (all.len() as u64 / PAGE, Vec::new());
     for entry in pagemap.entries.iter().filter(|entry| !entry.lazy) {
         let (first, pages) = (entry.first.0, entry.pages);

@@ -13,7 +13,7 @@ use super::error::SnapshotError;
 use super::image_set::ImagesInMemory;
 use super::images_dir::{ImagesDir, write_extras};
 use super::originals;
-use super::program::{NoProgram, compile_images};
+use super::program::{ProgramUnavailable, compile_images};
 
 /// Why a snapshot's program cannot be shown.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +29,7 @@ pub enum ShowError {
     Images(#[from] SnapshotError),
     /// It has no program.
     #[error("snapshot {0} is restored by CRIU")]
-    NoProgram(SnapshotId, #[source] NoProgram),
+    NoProgram(SnapshotId, #[source] ProgramUnavailable),
 }
 
 /// Compiles a snapshot as this host would, and returns the program as text. Its notes and the archive of its private

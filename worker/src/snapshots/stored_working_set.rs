@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use rekindle_init::causes::chain;
 use rekindle_pager::{AheadPage, PAGE, PageRef};
-use rekindle_snapshotter::working_set::{Touched, WorkingSetError};
+use rekindle_snapshotter::working_set::{TouchedPage, WorkingSetError};
 use rekindle_snapshotter::{
     PageIndex, Process, UncheckedWorkingSet, WorkingSetPack, WorkingSetPage, keys, load_working_set, store_working_set,
 };
@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use super::cache::Snapshots;
 use super::open_snapshot::OpenSnapshot;
 use super::template::Template;
-use super::working_set::Stored;
+use super::working_set::StoredRecording;
 
 /// Maximum number of bytes that the kernel maps around a touched page of a file; the kernel's default.
 const FAULT_AROUND: u64 = 64 << 10;
@@ -66,7 +66,7 @@ impl Snapshots {
         let first = first.map(|page| AheadPage { page, written: false });
         let order: Vec<_> = first
             .chain(merged.pages.iter().copied())
-            .map(|AheadPage { page, written }| Touched {
+            .map(|AheadPage { page, written }| TouchedPage {
                 pid: page.pid.cast_unsigned(),
                 page: PageIndex(page.page),
                 written,
@@ -124,7 +124,7 @@ fn mapped_around(addresses: &[u64]) -> Vec<u64> {
 }
 
 /// Puts the pages of a working set into the template, except those that are `known`.
-pub(super) fn put_working_set(pack: WorkingSetPack, template: &Template, known: &HashSet<PageRef>) -> Stored {
+pub(super) fn put_working_set(pack: WorkingSetPack, template: &Template, known: &HashSet<PageRef>) -> StoredRecording {
     let put = |page: WorkingSetPage| {
         let at = PageRef {
             pid: page.pid.cast_signed(),
@@ -138,7 +138,7 @@ pub(super) fn put_working_set(pack: WorkingSetPack, template: &Template, known: 
             written: page.written,
         }
     };
-    Stored {
+    StoredRecording {
         recording: pack.recording,
         pages: pack.pages.into_iter().map(put).collect(),
     }

@@ -23,7 +23,7 @@ use rekindle_snapshotter::{GreedyDual, Region};
 use rekindle_wire::{FunctionId, SnapshotId};
 use tokio::sync::OnceCell;
 
-use super::level::Level;
+use super::level::ByteBudget;
 use super::open_snapshot::OpenSnapshot;
 use super::template::Pages;
 
@@ -40,12 +40,12 @@ const OPENING: Duration = Duration::from_millis(80);
 
 /// A part that can be evicted by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Part {
+enum EvictablePart {
     Of(Pages),
     Whole,
 }
 
-impl Part {
+impl EvictablePart {
     const ALL: [Self; 3] = [Self::Of(Pages::Rest), Self::Of(Pages::WorkingSet), Self::Whole];
 
     /// Returns how long it would take to have the part again.
@@ -105,13 +105,13 @@ struct Counts {
     refused: AtomicU64,
 }
 
-type Cell = Arc<OnceCell<Arc<OpenSnapshot>>>;
+type SnapshotCell = Arc<OnceCell<Arc<OpenSnapshot>>>;
 
 /// The open snapshots and their worth.
 pub(super) struct Tier {
-    level: Arc<Level>,
-    open: Mutex<HashMap<SnapshotId, Cell>>,
-    worth: Mutex<GreedyDual<(SnapshotId, Part)>>,
+    level: Arc<ByteBudget>,
+    open: Mutex<HashMap<SnapshotId, SnapshotCell>>,
+    worth: Mutex<GreedyDual<(SnapshotId, EvictablePart)>>,
     /// Held by whoever makes room.
     making_room: Mutex<()>,
     counts: Counts,
@@ -120,7 +120,7 @@ pub(super) struct Tier {
 impl Tier {
     /// Creates an empty tier, which enforces its limit as long as it lives.
     pub(super) fn start(limit_bytes: u64) -> Arc<Self> {
-        let level = Level::new(limit_bytes);
+        let level = ByteBudget::new(limit_bytes);
         let tier = Arc::new(Self {
             level: Arc::clone(&level),
             open: Mutex::default(),
@@ -132,12 +132,12 @@ impl Tier {
         tier
     }
 
-    pub(super) fn level(&self) -> &Arc<Level> {
+    pub(super) fn level(&self) -> &Arc<ByteBudget> {
         &self.level
     }
 
     /// Returns the cell that holds the snapshot, or will hold it once it is open.
-    pub(super) fn cell(&self, id: &SnapshotId) -> Cell {
+    pub(super) fn cell(&self, id: &SnapshotId) -> SnapshotCell {
         Arc::clone(self.open.lock().entry(id.clone()).or_default())
     }
 
@@ -145,10 +145,10 @@ impl Tier {
     pub(super) fn used(&self, snapshot: &OpenSnapshot) {
         *snapshot.restored.lock() = Instant::now();
         let mut worth = self.worth.lock();
-        for part in Part::ALL {
+        for part in EvictablePart::ALL {
             let bytes = match part {
-                Part::Of(pages) => snapshot.template.there(pages),
-                Part::Whole => snapshot.images_charge.bytes() + snapshot.template.bytes(),
+                EvictablePart::Of(pages) => snapshot.template.there(pages),
+                EvictablePart::Whole => snapshot.images_charge.bytes() + snapshot.template.bytes(),
             };
             // A part that is hardly filled yet will grow.
             let bytes = bytes.max(LEAST);
@@ -160,7 +160,7 @@ impl Tier {
     pub(super) fn forget(&self, id: &SnapshotId) {
         self.open.lock().remove(id);
         let mut worth = self.worth.lock();
-        for part in Part::ALL {
+        for part in EvictablePart::ALL {
             worth.forget(&(id.clone(), part));
         }
     }
@@ -277,9 +277,11 @@ impl Tier {
             .collect();
         let parts = open.iter().flat_map(|snapshot| {
             let holes = [Pages::Rest, Pages::WorkingSet].into_iter();
-            let holes = holes.filter(|pages| snapshot.template.there(*pages) > 0).map(Part::Of);
+            let holes = holes
+                .filter(|pages| snapshot.template.there(*pages) > 0)
+                .map(EvictablePart::Of);
             // One reference is the map's, the other that of this list.
-            let unused = (Arc::strong_count(snapshot) == 2).then_some(Part::Whole);
+            let unused = (Arc::strong_count(snapshot) == 2).then_some(EvictablePart::Whole);
             holes.chain(unused).map(|part| (snapshot.id.clone(), part))
         });
         let parts: Vec<_> = parts.collect();
@@ -289,13 +291,13 @@ impl Tier {
             return false;
         };
         if let Some((_, bytes)) = newcomer
-            && !worth.would_outlive(least, Part::Of(Pages::Rest).cost(bytes), bytes)
+            && !worth.would_outlive(least, EvictablePart::Of(Pages::Rest).cost(bytes), bytes)
         {
             return false;
         }
         worth.gone(least);
         let (id, part) = least;
-        let Part::Of(pages) = *part else {
+        let EvictablePart::Of(pages) = *part else {
             drop(worth);
             self.forget(id);
             self.counts.closed.fetch_add(1, Ordering::Relaxed);
@@ -324,7 +326,7 @@ impl Drop for Tier {
     }
 }
 
-async fn keep_to_limit(tier: Weak<Tier>, level: Arc<Level>) {
+async fn keep_to_limit(tier: Weak<Tier>, level: Arc<ByteBudget>) {
     loop {
         level.over.notified().await;
         let Some(tier) = tier.upgrade() else { return };

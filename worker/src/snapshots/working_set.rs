@@ -23,7 +23,7 @@ const SLACK: u64 = 64;
 
 /// A working set in its stored form.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Stored {
+pub(super) struct StoredRecording {
     /// The recording it comes from.
     pub recording: Recording,
     /// In the order of their first faults.
@@ -59,7 +59,7 @@ pub(super) struct WorkingSet {
 
 impl WorkingSet {
     /// Creates the set from what is `stored`, if anything is. The pages of `always` are mapped ahead as well.
-    pub(super) fn new(stored: Option<&Stored>, always: Vec<PageRef>) -> Self {
+    pub(super) fn new(stored: Option<&StoredRecording>, always: Vec<PageRef>) -> Self {
         let mut set = Self::empty(0, always);
         if let Some(stored) = stored {
             set.adopt(stored);
@@ -80,7 +80,7 @@ impl WorkingSet {
         }
     }
 
-    fn adopt(&mut self, stored: &Stored) {
+    fn adopt(&mut self, stored: &StoredRecording) {
         self.recording = stored.recording;
         self.order = stored.pages.iter().map(|p| p.page).collect();
         self.written = written_of(stored).collect();
@@ -159,7 +159,7 @@ impl WorkingSet {
 
     /// Merges what is stored by now. Returns what to store in its place, and how many restores of this host it covers.
     /// Returns `None` if a later recording has replaced this one, or all is stored.
-    pub(super) fn merge(&mut self, stored: Option<&Stored>) -> Option<(Stored, u32)> {
+    pub(super) fn merge(&mut self, stored: Option<&StoredRecording>) -> Option<(StoredRecording, u32)> {
         if let Some(stored) = stored {
             match stored.recording.number.cmp(&self.recording.number) {
                 Ordering::Less => {}
@@ -186,7 +186,7 @@ impl WorkingSet {
             page: *page,
             written: self.written.contains(page),
         };
-        let merged = Stored {
+        let merged = StoredRecording {
             recording: self.recording,
             pages: self.order.iter().map(page).collect(),
         };
@@ -225,7 +225,7 @@ impl WorkingSet {
     }
 }
 
-fn written_of(stored: &Stored) -> impl Iterator<Item = PageRef> {
+fn written_of(stored: &StoredRecording) -> impl Iterator<Item = PageRef> {
     stored.pages.iter().filter(|p| p.written).map(|p| p.page)
 }
 
@@ -253,13 +253,13 @@ mod tests {
         range.map(|page| PageRef { pid: 501, page }).collect()
     }
 
-    fn stored(number: u32, restores: u32, pages: Vec<AheadPage>) -> Stored {
+    fn stored(number: u32, restores: u32, pages: Vec<AheadPage>) -> StoredRecording {
         let recording = Recording { number, restores };
-        Stored { recording, pages }
+        StoredRecording { recording, pages }
     }
 
     /// Returns what a host stores if it is the only one.
-    fn alone(set: &mut WorkingSet, before: &mut Option<Stored>) -> Stored {
+    fn alone(set: &mut WorkingSet, before: &mut Option<StoredRecording>) -> StoredRecording {
         let (merged, restores) = set.merge(before.as_ref()).unwrap();
         set.sent(merged.recording.number, restores);
         assert!(!set.has_unsent() && set.merge(before.as_ref()).is_none());

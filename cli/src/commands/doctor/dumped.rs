@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use rekindle_criu::images::{PagemapEntry, PagemapImage};
-use rekindle_pager::{Held, PAGE, PageRef, PageSource, Pin, SourceError};
+use rekindle_pager::{PAGE, PageLookup, PageRef, PageSource, Pin, SourceError};
 
 /// A parsed pagemap image with its pages image.
 pub(super) struct DumpedMemory {
@@ -82,10 +82,10 @@ impl DumpedMemory {
 }
 
 impl PageSource for DumpedMemory {
-    fn held<'a>(&'a self, page: PageRef, _: &'a Pin) -> Held<'a> {
+    fn held<'a>(&'a self, page: PageRef, _: &'a Pin) -> PageLookup<'a> {
         match self.bytes_from(page.page) {
-            Some(bytes) if page.pid == self.pid => Held::Bytes(bytes),
-            _ => Held::Zero,
+            Some(bytes) if page.pid == self.pid => PageLookup::Bytes(bytes),
+            _ => PageLookup::Zero,
         }
     }
 
@@ -149,9 +149,9 @@ mod tests {
 
     fn held(memory: &DumpedMemory, pid: i32, page: u64) -> Option<(usize, u8)> {
         match memory.held(PageRef { pid, page }, &rekindle_pager::pin()) {
-            Held::Bytes(bytes) | Held::Mapped(bytes) => Some((bytes.len() / PAGE as usize, bytes[0])),
-            Held::Zero => None,
-            Held::Absent | Held::Settled => panic!("nothing is absent"),
+            PageLookup::Bytes(bytes) | PageLookup::Mapped(bytes) => Some((bytes.len() / PAGE as usize, bytes[0])),
+            PageLookup::Zero => None,
+            PageLookup::Absent | PageLookup::Settled => panic!("nothing is absent"),
         }
     }
 

@@ -5,7 +5,7 @@
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 
-use rekindle_worker::idle::kernel::{Host, Memory as _};
+use rekindle_worker::idle::kernel::{HostKernel, RemoteMemory as _};
 
 use super::Check;
 
@@ -97,7 +97,7 @@ fn template() -> Check {
 }
 
 fn pagemap_scan() -> Check {
-    match Host::Scans.look(std::process::id().cast_signed()) {
+    match HostKernel::Scans.look(std::process::id().cast_signed()) {
         Ok(_) => Check::ok("PAGEMAP_SCAN", "dirty pages are found by one call"),
         Err(e) => Check::weaker(
             "PAGEMAP_SCAN",

@@ -8,8 +8,8 @@ use nix::sys::statvfs::statvfs;
 use rekindle_wire::function_config::Base;
 use rekindle_wire::internal::BUILD_TOOLS;
 use rekindle_worker::host::cgroup::{CGROUP_ROOT, Cgroups};
-use rekindle_worker::idle::damon::{self, Lack};
-use rekindle_worker::idle::kernel::Host;
+use rekindle_worker::idle::damon::{self, DamonUnavailable};
+use rekindle_worker::idle::kernel::HostKernel;
 use rekindle_worker::idle::swap::{IdleSwap, Swap};
 use rekindle_worker::idle::{kernel, zram};
 
@@ -92,11 +92,11 @@ fn disk_reads(cache: &Path) -> Check {
 fn idle_memory() -> Check {
     const ABILITY: &str = "idle memory";
     let way = match kernel::probe() {
-        Ok(Host::Scans) => "PAGEMAP_SCAN",
-        Ok(Host::Reads) => "/proc/PID/pagemap",
+        Ok(HostKernel::Scans) => "PAGEMAP_SCAN",
+        Ok(HostKernel::Reads) => "/proc/PID/pagemap",
         Err(lack) => return Check::weaker(ABILITY, format!("stays: {lack}"), "use Linux 5.10 or later, as root"),
     };
-    let (zram, own) = (zram::Places::default(), zram::Owner::of("rekindle-doctor"));
+    let (zram, own) = (zram::ZramPaths::default(), zram::ZramOwner::of("rekindle-doctor"));
     let found = Swap::choose(IdleSwap::Host, Path::new("/proc"), &zram, own);
     match found {
         Swap::Nothing(why) if zram::is_there(&zram) => Check::weaker(
@@ -115,8 +115,8 @@ fn idle_memory() -> Check {
                 "goes to {found}; cold pages are told by {}evicting some and looking, by {way}, which come back",
                 match damon::probe(Path::new(damon::ADMIN)) {
                     Ok(()) => "DAMON, and ",
-                    Err(Lack::Busy) => "DAMON, which is in use now, and ",
-                    Err(Lack::Unknown(_)) => "",
+                    Err(DamonUnavailable::Busy) => "DAMON, which is in use now, and ",
+                    Err(DamonUnavailable::Unknown(_)) => "",
                 }
             ),
         ),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use rekindle_restore_program::Code;
 use rekindle_verify::messages::UnixSocket;
 
-use super::{Peer, UNIX, UnixSockets, is_connected, is_removed, may_connect, name_of};
+use super::{SocketPeer, UNIX, UnixSockets, is_connected, is_removed, may_connect, name_of};
 use crate::Refusal;
 use crate::builder::Builder;
 
@@ -17,7 +17,7 @@ impl<'a> UnixSockets<'a> {
     pub(super) fn find_closed(&self) -> BTreeMap<u32, &'a UnixSocket> {
         let mut found: BTreeMap<u32, &'a UnixSocket> = BTreeMap::new();
         for end in self.all().filter(|socket| self.is_end(socket)) {
-            let Ok(Peer::End(client)) = self.peer(end) else {
+            let Ok(SocketPeer::End(client)) = self.peer(end) else {
                 continue;
             };
             // If both have names, the later one was accepted.

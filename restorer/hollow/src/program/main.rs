@@ -22,7 +22,7 @@ mod sys;
 mod threads;
 
 use rekindle_restore_program::Program;
-use rekindle_restore_program::message::Said;
+use rekindle_restore_program::message::HollowReport;
 
 use order::Order;
 use sys::{call, exit, nr};
@@ -100,7 +100,7 @@ fn become_process(program: Program<'static>, order: Order) -> ! {
         Ok(()) => threads::depart(program),
         Err((operation, error)) => {
             // Nobody may listen any more.
-            let _said = order.say(Said::Failed(operation, error.0));
+            let _said = order.say(HollowReport::Failed(operation, error.0));
             exit(108)
         }
     }

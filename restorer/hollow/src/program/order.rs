@@ -1,6 +1,6 @@
 //! The socket to the worker, and the order that comes by it.
 
-use rekindle_restore_program::message::{self, OUTPUTS, Said};
+use rekindle_restore_program::message::{self, HollowReport, OUTPUTS};
 use rekindle_restore_program::{PROCESSES_MAX, window};
 
 use crate::sys::{EINVAL, Errno, Outcome, call, nr};
@@ -41,10 +41,10 @@ const SCM_RIGHTS: u64 = 1 | 1 << 32;
 /// Bytes of a `cmsghdr`.
 const HEAD: u64 = 16;
 
-/// Sends `said`, with a descriptor.
-fn send(control: u64, said: Said, descriptor: Option<u64>) -> Outcome {
+/// Sends `report`, with a descriptor.
+fn send(control: u64, report: HollowReport, descriptor: Option<u64>) -> Outcome {
     const NO_SIGNAL: u64 = 0x4000;
-    let mut bytes = said.to_bytes();
+    let mut bytes = report.to_bytes();
     let mut part = [bytes.as_mut_ptr() as u64, bytes.len() as u64];
     let mut rights = Rights {
         bytes: HEAD + 4,
@@ -68,7 +68,7 @@ fn send_userfault(control: u64, device: u64, process: u32) -> Outcome {
     const NEW: u64 = 0xaa00;
     const CLOEXEC_NONBLOCK: u64 = 0o2_004_000;
     let userfault = call!(nr::IOCTL, device, NEW, CLOEXEC_NONBLOCK)?;
-    send(control, Said::Hollow(process), Some(userfault))?;
+    send(control, HollowReport::Hollow(process), Some(userfault))?;
     call!(nr::CLOSE, userfault)
 }
 
@@ -84,13 +84,13 @@ pub(crate) struct Order {
     device: u64,
     descriptors: [u64; DESCRIPTORS_MAX],
     count: usize,
-    order: message::Order,
+    order: message::HollowOrder,
 }
 
 /// Waits for an order.
 pub(crate) fn receive() -> Result<Order, Errno> {
     const TRUNCATED: u32 = 0x20 | 0x8;
-    let mut bytes = [0; message::Order::BYTES];
+    let mut bytes = [0; message::HollowOrder::BYTES];
     let mut part = [bytes.as_mut_ptr() as u64, bytes.len() as u64];
     let mut rights = Rights {
         bytes: 0,
@@ -125,7 +125,7 @@ pub(crate) fn receive() -> Result<Order, Errno> {
         device: DEVICE,
         descriptors: rights.descriptors.map(u64::from),
         count,
-        order: message::Order::from_bytes(bytes),
+        order: message::HollowOrder::from_bytes(bytes),
     })
 }
 
@@ -158,8 +158,8 @@ impl Order {
         send_userfault(self.control, self.device, process)
     }
 
-    pub(crate) fn say(&self, said: Said) -> Outcome {
-        send(self.control, said, None)
+    pub(crate) fn say(&self, report: HollowReport) -> Outcome {
+        send(self.control, report, None)
     }
 
     /// Waits to be told to go on.

@@ -2,7 +2,7 @@
 
 use core::mem::offset_of;
 
-use rekindle_restore_program::message::Said;
+use rekindle_restore_program::message::HollowReport;
 use rekindle_restore_program::{CLOSED, Code, Op, Program, leads, lock_of, source, window};
 
 use crate::order::Order;
@@ -13,7 +13,7 @@ use crate::{depart, identity, opening, threads};
 const USER_END: u64 = 0x7fff_ffff_f000;
 
 /// What operations share.
-struct Run {
+struct ProgramRun {
     program: Program<'static>,
     order: Order,
     /// The open file.
@@ -37,7 +37,7 @@ const SIGNAL_BYTES: u64 = 128;
 /// # Errors
 /// The number of the operation that failed, from 1, and the kernel's error.
 pub(crate) fn run(program: Program<'static>, order: Order) -> Result<(), (u32, Errno)> {
-    let mut run = Run {
+    let mut run = ProgramRun {
         program,
         order,
         file: NONE,
@@ -49,7 +49,7 @@ pub(crate) fn run(program: Program<'static>, order: Order) -> Result<(), (u32, E
     run.order.close().map(drop).map_err(|e| (u32::MAX, e))
 }
 
-impl Run {
+impl ProgramRun {
     fn part(&self, at: u64, length: u64) -> Result<&'static [u8], Errno> {
         self.program.part(at, length).map_err(|_| EINVAL)
     }
@@ -191,14 +191,14 @@ impl Run {
                 depart::lay_out(self.program, self.order.residue())?;
                 threads::make(self.program)
             }
-            Code::Tell => self.order.say(Said::Mapped),
+            Code::Tell => self.order.say(HollowReport::Mapped),
             Code::Files => self.order.wait(),
             Code::Wait => {
                 // Another process of the copy may run before this one: nothing is left here that it could use. Rights
                 // go last, as without them that process may look into this one.
                 self.order.close_others(self.program.header().descriptors_end.into())?;
                 identity::drop_all()?;
-                self.order.say(Said::Ready)?;
+                self.order.say(HollowReport::Ready)?;
                 self.order.wait()
             }
             Code::Filter => {
@@ -230,7 +230,7 @@ impl Run {
         match self.order.introduce(id) {
             Ok(_) => crate::become_process(program, self.order),
             Err(error) => {
-                let _said = self.order.say(Said::Failed(0, error.0));
+                let _said = self.order.say(HollowReport::Failed(0, error.0));
                 crate::sys::exit(110)
             }
         }
@@ -372,7 +372,7 @@ impl Run {
         const WRITE_ONLY: u64 = 1;
         const CLOCKS: [(u64, &[u8]); 2] = [(1, b"monotonic "), (7, b"boottime ")];
         let values = self.part(values, 32)?;
-        let mut text = Text::default();
+        let mut text = ShortText::default();
         for ((clock, name), wanted) in CLOCKS.into_iter().zip(values.chunks_exact(16)) {
             let mut now = [0i64; 2];
             call!(nr::CLOCK_GETTIME, clock, now.as_mut_ptr())?;
@@ -452,8 +452,8 @@ fn place_new(descriptor: u64, number: u64) -> Outcome {
 }
 
 /// A path that leads to what a descriptor of this process is of.
-pub(crate) fn descriptor_path(descriptor: u64) -> Text {
-    let mut path = Text::default();
+pub(crate) fn descriptor_path(descriptor: u64) -> ShortText {
+    let mut path = ShortText::default();
     path.bytes(b"/proc/self/fd/");
     path.number(descriptor as i64);
     path.bytes(b"\0");
@@ -461,12 +461,12 @@ pub(crate) fn descriptor_path(descriptor: u64) -> Text {
 }
 
 /// A short text.
-pub(crate) struct Text {
+pub(crate) struct ShortText {
     pub(crate) buffer: [u8; 128],
     length: usize,
 }
 
-impl Default for Text {
+impl Default for ShortText {
     fn default() -> Self {
         Self {
             buffer: [0; 128],
@@ -475,7 +475,7 @@ impl Default for Text {
     }
 }
 
-impl Text {
+impl ShortText {
     fn bytes(&mut self, bytes: &[u8]) {
         for byte in bytes {
             if let Some(place) = self.buffer.get_mut(self.length) {

@@ -1,13 +1,13 @@
 //! A thread's user and privileges: the expected user, and no privileges.
 
-use crate::error::{Place, VerifyError};
+use crate::error::{EntryLocation, VerifyError};
 use crate::expected::Expected;
 use crate::messages::Credentials;
 
 /// No capability, as CRIU writes it: it reads this many words.
 const NO_CAPABILITIES: [u32; 2] = [0; 2];
 
-pub(super) fn check(expected: &Expected, at: Place<'_>, creds: &Credentials) -> Result<(), VerifyError> {
+pub(super) fn check(expected: &Expected, at: EntryLocation<'_>, creds: &Credentials) -> Result<(), VerifyError> {
     let Credentials {
         uid,
         gid,

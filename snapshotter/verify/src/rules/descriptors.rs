@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::files::{OpenFiles, kind};
 use super::{Context, KIND_OF_MODE, note, paths};
-use crate::error::{Place, VerifyError};
+use crate::error::{EntryLocation, VerifyError};
 use crate::expected::Limit;
 use crate::frames::{all, magic, required};
 use crate::messages::{Descriptor, FileLock, Fs, ObjectIds};
@@ -87,7 +87,7 @@ fn check_shown(files: &OpenFiles, process: &Process) -> Result<(), VerifyError> 
             continue;
         };
         if paths::shown_process(&file.name).is_some_and(|shown| shown != process.tree.pid) {
-            let at = Place {
+            let at = EntryLocation {
                 image: &image,
                 entry: 0,
             };
@@ -116,7 +116,7 @@ fn check_polled(files: &OpenFiles, tables: &Tables) -> Result<(), VerifyError> {
     }
     for (entry, poll) in &files.polls {
         let holders = holders.get(&poll.id).map(Vec::as_slice).unwrap_or_default();
-        let at = Place {
+        let at = EntryLocation {
             image: "files.img",
             entry: *entry,
         };

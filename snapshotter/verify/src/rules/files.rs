@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::open_flags::{self, PATH_ONLY};
 use super::{Context, KIND_OF_MODE, PERMISSIONS, SIGNAL_MAX, note, paths, remaps, sockets};
-use crate::error::{Place, VerifyError, WATCHED};
+use crate::error::{EntryLocation, VerifyError, WATCHED};
 use crate::frames::{all, magic};
 use crate::messages::{
     EventFd, EventPoll, Fifo, FileEntry, Inotify, MemFd, MemFdInode, Owner, PidFd, Pipe, RegularFile, Remap, SignalFd,
@@ -150,7 +150,7 @@ impl OpenedPath {
 }
 
 /// Checks the properties of a file that do not depend on other files.
-fn check_entry(context: Context<'_>, at: Place<'_>, entry: &FileEntry) -> Result<(), VerifyError> {
+fn check_entry(context: Context<'_>, at: EntryLocation<'_>, entry: &FileEntry) -> Result<(), VerifyError> {
     let FileEntry {
         kind: _,
         id: _,
@@ -219,7 +219,7 @@ fn check_entry(context: Context<'_>, at: Place<'_>, entry: &FileEntry) -> Result
 }
 
 /// The receiver of a signal when there is something to read: one of the function's own processes, as its own user.
-pub(super) fn check_owner(context: Context<'_>, at: Place<'_>, owner: &Owner) -> Result<(), VerifyError> {
+pub(super) fn check_owner(context: Context<'_>, at: EntryLocation<'_>, owner: &Owner) -> Result<(), VerifyError> {
     at.hold(owner.signum <= SIGNAL_MAX, "fown.signum", owner.signum)?;
     if owner.pid == 0 {
         let none = owner.uid == 0 && owner.euid == 0 && owner.pid_type == 0;
@@ -237,7 +237,7 @@ fn is_external(file: &RegularFile) -> bool {
 }
 
 /// The host chooses templates. The image only selects one of them.
-fn check_template(context: Context<'_>, at: Place<'_>, file: &RegularFile) -> Result<(), VerifyError> {
+fn check_template(context: Context<'_>, at: EntryLocation<'_>, file: &RegularFile) -> Result<(), VerifyError> {
     let RegularFile {
         id: _,
         flags,
@@ -271,7 +271,12 @@ fn check_template(context: Context<'_>, at: Place<'_>, file: &RegularFile) -> Re
     at.hold(plain, "reg.mode", mode)
 }
 
-fn check_regular(context: Context<'_>, at: Place<'_>, file: &RegularFile, is_link: bool) -> Result<(), VerifyError> {
+fn check_regular(
+    context: Context<'_>,
+    at: EntryLocation<'_>,
+    file: &RegularFile,
+    is_link: bool,
+) -> Result<(), VerifyError> {
     if is_external(file) {
         return check_template(context, at, file);
     }
@@ -315,14 +320,14 @@ fn check_regular(context: Context<'_>, at: Place<'_>, file: &RegularFile, is_lin
 }
 
 /// Pipes that lead out of the sandbox are those that the function was given to write to.
-fn check_pipe(context: Context<'_>, at: Place<'_>, pipe: &Pipe) -> Result<u32, VerifyError> {
+fn check_pipe(context: Context<'_>, at: EntryLocation<'_>, pipe: &Pipe) -> Result<u32, VerifyError> {
     let is_output = context.expected.output_pipes.contains(&pipe.pipe_id);
     let writes = pipe.flags & open_flags::ACCESS == libc::O_WRONLY.cast_unsigned();
     at.hold(!is_output || writes, "pipe.flags", pipe.flags)?;
     Ok(pipe.flags)
 }
 
-fn check_fifo(at: Place<'_>, fifo: &Fifo, entries: &BTreeMap<u32, FileEntry>) -> Result<(), VerifyError> {
+fn check_fifo(at: EntryLocation<'_>, fifo: &Fifo, entries: &BTreeMap<u32, FileEntry>) -> Result<(), VerifyError> {
     let file = fifo.regf_id.and_then(|id| entries.get(&id)?.reg.as_ref());
     let is_fifo = file
         .and_then(|f| f.mode)
@@ -330,7 +335,7 @@ fn check_fifo(at: Place<'_>, fifo: &Fifo, entries: &BTreeMap<u32, FileEntry>) ->
     at.hold(is_fifo, "fifo.regf_id", fifo.regf_id)
 }
 
-fn check_timerfd(at: Place<'_>, timer: &TimerFd) -> Result<u32, VerifyError> {
+fn check_timerfd(at: EntryLocation<'_>, timer: &TimerFd) -> Result<u32, VerifyError> {
     at.hold(TIMERFD_CLOCKS.contains(&timer.clockid), "tfd.clockid", timer.clockid)?;
     at.hold(
         timer.settime_flags & !TIMERFD_FLAGS == 0,
@@ -348,7 +353,7 @@ fn check_timerfd(at: Place<'_>, timer: &TimerFd) -> Result<u32, VerifyError> {
 }
 
 /// Without a path for a watch, CRIU would look up the file by its handle, bypassing all permissions.
-fn check_inotify(at: Place<'_>, inotify: &Inotify) -> Result<u32, VerifyError> {
+fn check_inotify(at: EntryLocation<'_>, inotify: &Inotify) -> Result<u32, VerifyError> {
     for watch in &inotify.wd {
         at.hold(watch.mask & !WATCH_MASK == 0, "ify.wd.mask", watch.mask)?;
         at.hold(watch.ignored_mask == 0, "ify.wd.ignored_mask", watch.ignored_mask)?;
@@ -366,7 +371,7 @@ fn check_inotify(at: Place<'_>, inotify: &Inotify) -> Result<u32, VerifyError> {
 }
 
 /// A pidfd of a dead process, or of one of these.
-fn check_pidfd(context: Context<'_>, at: Place<'_>, pidfd: &PidFd) -> Result<u32, VerifyError> {
+fn check_pidfd(context: Context<'_>, at: EntryLocation<'_>, pidfd: &PidFd) -> Result<u32, VerifyError> {
     let of_process = |pid: i32| u32::try_from(pid).is_ok_and(|pid| context.tree.is_process(pid));
     at.hold(pidfd.nspid == -1 || of_process(pidfd.nspid), "pidfd.nspid", pidfd.nspid)?;
     // The flags with which CRIU opens it.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Context;
 use crate::Images;
-use crate::error::{Place, VerifyError};
+use crate::error::{EntryLocation, VerifyError};
 use crate::frames::{magic, required};
 use crate::messages::{Inventory, ObjectIds, TimeOffsets};
 
@@ -102,7 +102,7 @@ pub(super) fn check_ids(
     Ok((found, BTreeMap::from([(image, offsets)])))
 }
 
-fn check_offsets(at: Place<'_>, offsets: &TimeOffsets) -> Result<(), VerifyError> {
+fn check_offsets(at: EntryLocation<'_>, offsets: &TimeOffsets) -> Result<(), VerifyError> {
     for (field, time) in [("monotonic", &offsets.monotonic), ("boottime", &offsets.boottime)] {
         // The kernel rejects clocks that would overflow within 146 years.
         let sane = time.tv_nsec < NANOSECONDS && time.tv_sec < i64::MAX.cast_unsigned() / NANOSECONDS / 2;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::files::OpenFiles;
 use super::{Context, KIND_OF_MODE, PAGE, USER_END, note, open_flags};
-use crate::error::{Place, VerifyError};
+use crate::error::{EntryLocation, VerifyError};
 use crate::expected::Limit;
 use crate::frames::{magic, required};
 use crate::messages::{Mm, Vma};
@@ -78,7 +78,7 @@ pub(super) fn check(
     Ok(())
 }
 
-fn check_layout(at: Place<'_>, mm: &Mm) -> Result<(), VerifyError> {
+fn check_layout(at: EntryLocation<'_>, mm: &Mm) -> Result<(), VerifyError> {
     for (field, start, end) in [
         ("mm_start_code", mm.mm_start_code, mm.mm_end_code),
         ("mm_start_data", mm.mm_start_data, mm.mm_end_data),
@@ -110,7 +110,7 @@ fn check_layout(at: Place<'_>, mm: &Mm) -> Result<(), VerifyError> {
 
 fn check_mappings(
     context: Context<'_>,
-    at: Place<'_>,
+    at: EntryLocation<'_>,
     files: &OpenFiles,
     mm: &Mm,
     opened: &mut BTreeSet<OpenedPath>,
@@ -150,7 +150,7 @@ fn check_mappings(
 }
 
 /// A range without properties other than its bounds.
-fn check_guard(at: Place<'_>, vma: &Vma) -> Result<(), VerifyError> {
+fn check_guard(at: EntryLocation<'_>, vma: &Vma) -> Result<(), VerifyError> {
     let bare = Vma {
         start: vma.start,
         end: vma.end,
@@ -163,7 +163,7 @@ fn check_guard(at: Place<'_>, vma: &Vma) -> Result<(), VerifyError> {
 
 fn check_mapping(
     context: Context<'_>,
-    at: Place<'_>,
+    at: EntryLocation<'_>,
     files: &OpenFiles,
     vma: &Vma,
     opened: &mut BTreeSet<OpenedPath>,
@@ -222,7 +222,7 @@ fn check_mapping(
 
 fn check_file(
     context: Context<'_>,
-    at: Place<'_>,
+    at: EntryLocation<'_>,
     files: &OpenFiles,
     vma: &Vma,
     fdflags: u32,

@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 
 use crate::Images;
 use crate::error::VerifyError;
-use crate::expected::{Expected, PagesIn};
+use crate::expected::{Expected, PageLocation};
 use crate::kinds::{FILES_MAX, Kind};
 use crate::messages::ObjectIds;
 use crate::verified::{OpenedPath, Verified};
@@ -55,7 +55,7 @@ impl Context<'_> {
     /// Whether the pages that CRIU restores are in separate files per process.
     fn has_eager_pages(&self) -> bool {
         let travelling = self.expected.travelling.as_ref();
-        travelling.is_some_and(|travelling| travelling.pages == PagesIn::Eager)
+        travelling.is_some_and(|travelling| travelling.pages == PageLocation::Eager)
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::files::OpenFiles;
 use super::memory::status::ANON_SHARED;
 use super::{Context, PAGE, USER_END};
-use crate::error::{Place, VerifyError};
+use crate::error::{EntryLocation, VerifyError};
 use crate::frames::{Reader, magic};
 use crate::kinds::EAGER_PREFIX;
 use crate::messages::{PagemapHead, PagemapRun};
@@ -63,7 +63,7 @@ fn check_pagemap<'a>(
     context: Context<'a>,
     name: &str,
     may_travel: bool,
-) -> Result<Option<(Place<'a>, u32)>, VerifyError> {
+) -> Result<Option<(EntryLocation<'a>, u32)>, VerifyError> {
     let Some(mut reader) = Reader::open(context.images, name, magic::PAGEMAP)? else {
         return Ok(None);
     };

@@ -2,7 +2,7 @@
 //! could set itself, but these rules do not rely on that.
 
 use super::{USER_END, in_user_space};
-use crate::error::{Place, VerifyError};
+use crate::error::{EntryLocation, VerifyError};
 use crate::messages::{ExtendedState, FloatRegisters, Registers, ThreadInfo, UserDescriptor};
 
 /// Code and data segments of 64-bit user space.
@@ -18,7 +18,7 @@ const TLS_ENTRIES: std::ops::RangeInclusive<u32> = 12..=14;
 /// x87 to PKRU, except processor trace.
 const XSTATE_FEATURES: u64 = 0x2ff;
 
-pub(super) fn check(at: Place<'_>, info: &ThreadInfo) -> Result<(), VerifyError> {
+pub(super) fn check(at: EntryLocation<'_>, info: &ThreadInfo) -> Result<(), VerifyError> {
     let ThreadInfo {
         clear_tid_addr,
         gpregs,
@@ -49,7 +49,7 @@ pub(super) fn check(at: Place<'_>, info: &ThreadInfo) -> Result<(), VerifyError>
     Ok(())
 }
 
-fn check_general(at: Place<'_>, registers: &Registers) -> Result<(), VerifyError> {
+fn check_general(at: EntryLocation<'_>, registers: &Registers) -> Result<(), VerifyError> {
     let Registers {
         ip,
         cs,
@@ -90,7 +90,7 @@ fn check_general(at: Place<'_>, registers: &Registers) -> Result<(), VerifyError
 }
 
 /// CRIU copies as many words as the processor has, whatever the image has.
-fn check_float(at: Place<'_>, registers: &FloatRegisters) -> Result<(), VerifyError> {
+fn check_float(at: EntryLocation<'_>, registers: &FloatRegisters) -> Result<(), VerifyError> {
     at.hold(
         registers.st_space.len() == 32,
         "fpregs.st_space",

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Context, KIND_OF_MODE, PERMISSIONS, note, paths};
-use crate::error::{Place, VerifyError};
+use crate::error::{EntryLocation, VerifyError};
 use crate::frames::{Reader, all, magic};
 use crate::messages::{FileEntry, GhostChunk, GhostFile, Remap};
 use crate::verified::{ImageMode, OpenedPath, Purpose, UnlinkedFile};
@@ -70,7 +70,7 @@ pub(super) fn check(
     Ok((ghosts, remaps))
 }
 
-fn read_ghost(context: Context<'_>, from: Place<'_>, id: u32) -> Result<UnlinkedFile, VerifyError> {
+fn read_ghost(context: Context<'_>, from: EntryLocation<'_>, id: u32) -> Result<UnlinkedFile, VerifyError> {
     let name = format!("ghost-file-{id:x}.img");
     let missing = || from.refuse("remap_id", id);
     let mut reader = Reader::open(context.images, &name, magic::GHOST)?.ok_or_else(missing)?;
@@ -133,7 +133,7 @@ type DataChunks<'a> = Vec<(u64, &'a [u8])>;
 
 /// Reads a sparse file's size and data.
 fn read_chunks<'a>(
-    at: Place<'_>,
+    at: EntryLocation<'_>,
     reader: &mut Reader<'a>,
     size: Option<u64>,
 ) -> Result<(u64, DataChunks<'a>), VerifyError> {

@@ -5,7 +5,7 @@
 //! others.
 
 use super::Context;
-use crate::error::{Place, VerifyError};
+use crate::error::{EntryLocation, VerifyError};
 use crate::frames::{magic, required};
 use crate::messages::{Seccomp, SeccompFilter, ThreadCore};
 use crate::verified::Process;
@@ -49,7 +49,7 @@ fn check_threads(process: &Process, of_all: &[bool]) -> Result<(), VerifyError> 
     let mut covers = false;
     for (number, thread) in process.threads.iter().enumerate() {
         let image = format!("core-{}.img", thread.tid);
-        let at = Place {
+        let at = EntryLocation {
             image: &image,
             entry: 0,
         };

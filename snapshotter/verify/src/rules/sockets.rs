@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Context, KIND_OF_MODE, PERMISSIONS, note, paths};
-use crate::error::{Place, VerifyError};
+use crate::error::{EntryLocation, VerifyError};
 use crate::messages::{FileEntry, FilePermissions, InetSocket, IpOptions, NetlinkSocket, SocketOptions, UnixSocket};
 use crate::verified::{OpenedPath, Purpose};
 
@@ -41,7 +41,7 @@ const NETLINK_ROUTE: u32 = 0;
 const NETLINK_PROTOCOLS: [u32; 3] = [4, 15, 16];
 const NETLINK_GROUP_WORDS: usize = 4;
 
-fn check_options(at: Place<'_>, options: &SocketOptions) -> Result<(), VerifyError> {
+fn check_options(at: EntryLocation<'_>, options: &SocketOptions) -> Result<(), VerifyError> {
     let SocketOptions {
         so_sndbuf,
         so_rcvbuf,
@@ -103,7 +103,7 @@ fn check_options(at: Place<'_>, options: &SocketOptions) -> Result<(), VerifyErr
 }
 
 /// A socket must be in the sandbox's network.
-fn check_network(context: Context<'_>, at: Place<'_>, network: Option<u32>) -> Result<(), VerifyError> {
+fn check_network(context: Context<'_>, at: EntryLocation<'_>, network: Option<u32>) -> Result<(), VerifyError> {
     let own = network.is_none() || network == context.own.net_ns_id;
     at.hold(own, "ns_id", network)
 }
@@ -118,7 +118,7 @@ pub(super) fn unix_inodes(entries: &BTreeMap<u32, FileEntry>) -> BTreeSet<u32> {
 
 pub(super) fn check_unix(
     context: Context<'_>,
-    at: Place<'_>,
+    at: EntryLocation<'_>,
     socket: &UnixSocket,
     inodes: &BTreeSet<u32>,
     opened: &mut BTreeSet<OpenedPath>,
@@ -187,7 +187,7 @@ pub(super) fn check_unix(
     Ok(())
 }
 
-pub(super) fn check_inet(context: Context<'_>, at: Place<'_>, socket: &InetSocket) -> Result<u32, VerifyError> {
+pub(super) fn check_inet(context: Context<'_>, at: EntryLocation<'_>, socket: &InetSocket) -> Result<u32, VerifyError> {
     let InetSocket {
         id: _,
         ino: _,
@@ -241,7 +241,11 @@ pub(super) fn check_inet(context: Context<'_>, at: Place<'_>, socket: &InetSocke
 
 /// The permissions of a netlink socket depend on its user, not on its creator, except for the groups that it listens
 /// to.
-pub(super) fn check_netlink(context: Context<'_>, at: Place<'_>, socket: &NetlinkSocket) -> Result<u32, VerifyError> {
+pub(super) fn check_netlink(
+    context: Context<'_>,
+    at: EntryLocation<'_>,
+    socket: &NetlinkSocket,
+) -> Result<u32, VerifyError> {
     let NetlinkSocket {
         id: _,
         ino: _,

@@ -1,7 +1,7 @@
 //! `core-PID.img`: the fields of a process.
 
 use super::{Context, SIGNAL_MAX, thread};
-use crate::error::{Place, VerifyError};
+use crate::error::{EntryLocation, VerifyError};
 use crate::expected::Limit;
 use crate::frames::{magic, required};
 use crate::messages::{Core, IntervalTimer, PosixTimer, TaskCore, TaskTimers};
@@ -60,7 +60,7 @@ pub(super) fn check(context: Context<'_>) -> Result<Vec<Process>, VerifyError> {
 }
 
 /// A dead process has a name and an exit code.
-fn check_dead(at: Place<'_>, core: &Core) -> Result<(), VerifyError> {
+fn check_dead(at: EntryLocation<'_>, core: &Core) -> Result<(), VerifyError> {
     at.hold(core.thread_info.is_none(), "thread_info", &core.thread_info)?;
     at.hold(core.thread_core.is_none(), "thread_core", &core.thread_core)?;
     let task = core.tc.as_ref().ok_or_else(|| at.refuse("tc", "missing"))?;
@@ -75,7 +75,7 @@ fn check_dead(at: Place<'_>, core: &Core) -> Result<(), VerifyError> {
     at.hold(*task == bare, "tc", task)
 }
 
-fn check_living(context: Context<'_>, at: Place<'_>, is_first: bool, core: &Core) -> Result<(), VerifyError> {
+fn check_living(context: Context<'_>, at: EntryLocation<'_>, is_first: bool, core: &Core) -> Result<(), VerifyError> {
     at.hold(core.tc.is_some() == is_first, "tc", core.tc.is_some())?;
     let Some(task) = &core.tc else { return Ok(()) };
     // The kernel's flags of a process are not restored, and masks are arbitrary.
@@ -128,7 +128,7 @@ fn check_living(context: Context<'_>, at: Place<'_>, is_first: bool, core: &Core
     )
 }
 
-fn check_limits(context: Context<'_>, at: Place<'_>, task: &TaskCore) -> Result<(), VerifyError> {
+fn check_limits(context: Context<'_>, at: EntryLocation<'_>, task: &TaskCore) -> Result<(), VerifyError> {
     let limits = task.rlimits.as_ref().map(|l| l.rlimits.as_slice()).unwrap_or_default();
     let expected = &context.expected.limits;
     at.hold(limits.len() == expected.len(), "tc.rlimits", limits.len())?;
@@ -139,7 +139,7 @@ fn check_limits(context: Context<'_>, at: Place<'_>, task: &TaskCore) -> Result<
     Ok(())
 }
 
-fn check_timers(context: Context<'_>, at: Place<'_>, timers: &TaskTimers) -> Result<(), VerifyError> {
+fn check_timers(context: Context<'_>, at: EntryLocation<'_>, timers: &TaskTimers) -> Result<(), VerifyError> {
     for (field, timer) in [
         ("tc.timers.real", &timers.real),
         ("tc.timers.virt", &timers.virt),
@@ -178,7 +178,7 @@ pub fn processor_clock(clock: u32) -> Option<u32> {
 
 /// Alarm clocks, which wake a sleeping machine, require a capability. Processor time may be that of a thread or process
 /// that there is.
-fn check_timer_clocks(context: Context<'_>, at: Place<'_>, timers: &TaskTimers) -> Result<(), VerifyError> {
+fn check_timer_clocks(context: Context<'_>, at: EntryLocation<'_>, timers: &TaskTimers) -> Result<(), VerifyError> {
     const CLOCKS: [u32; 6] = [0, 1, 2, 3, 7, 11];
     for clock in timers.posix.iter().map(|timer| timer.clock_id) {
         let counts = processor_clock(clock).is_some_and(|of| of == 0 || context.tree.tids.contains(&of));
@@ -187,7 +187,7 @@ fn check_timer_clocks(context: Context<'_>, at: Place<'_>, timers: &TaskTimers) 
     Ok(())
 }
 
-fn check_posix_timer(context: Context<'_>, at: Place<'_>, timer: &PosixTimer) -> Result<(), VerifyError> {
+fn check_posix_timer(context: Context<'_>, at: EntryLocation<'_>, timer: &PosixTimer) -> Result<(), VerifyError> {
     /// By a signal, not at all, or to a thread.
     const NOTIFY: [u32; 3] = [0, 1, 4];
     let id = i32::try_from(timer.it_id);

@@ -1,7 +1,7 @@
 //! `core-TID.img`: the fields of a thread.
 
 use super::{Context, SIGNAL_MAX, credentials, in_user_space, registers};
-use crate::error::{Place, VerifyError};
+use crate::error::{EntryLocation, VerifyError};
 use crate::messages::{Core, Rseq, SignalQueue, SignalStack, ThreadCore};
 
 /// Size in bytes of the head of the robust futex list: the kernel accepts no other.
@@ -19,7 +19,12 @@ const SIGNAL_INFO_BYTES: usize = 128;
 const SIGNALS_MAX: usize = 65_536;
 const COMM_MAX: usize = 15;
 
-pub(super) fn check(context: Context<'_>, at: Place<'_>, core: &Core, cgroups: Option<u32>) -> Result<(), VerifyError> {
+pub(super) fn check(
+    context: Context<'_>,
+    at: EntryLocation<'_>,
+    core: &Core,
+    cgroups: Option<u32>,
+) -> Result<(), VerifyError> {
     let info = core
         .thread_info
         .as_ref()
@@ -93,7 +98,7 @@ pub(super) fn check(context: Context<'_>, at: Place<'_>, core: &Core, cgroups: O
     at.hold(*cg_set == cgroups, "thread_core.cg_set", cg_set)
 }
 
-fn check_rseq(at: Place<'_>, rseq: &Rseq) -> Result<(), VerifyError> {
+fn check_rseq(at: EntryLocation<'_>, rseq: &Rseq) -> Result<(), VerifyError> {
     let area = rseq.rseq_abi_size <= RSEQ_BYTES_MAX && in_user_space(rseq.rseq_abi_pointer, rseq.rseq_abi_size.into());
     at.hold(area, "thread_core.rseq_entry", rseq)?;
     let section = in_user_space(rseq.rseq_cs_pointer.unwrap_or(0), 32);
@@ -101,14 +106,14 @@ fn check_rseq(at: Place<'_>, rseq: &Rseq) -> Result<(), VerifyError> {
 }
 
 /// Checks a thread's name.
-pub(super) fn check_comm(at: Place<'_>, comm: &[u8]) -> Result<(), VerifyError> {
+pub(super) fn check_comm(at: EntryLocation<'_>, comm: &[u8]) -> Result<(), VerifyError> {
     at.hold(comm.len() <= COMM_MAX && !comm.contains(&0), "comm", comm)
 }
 
 /// Pending signals. Their senders are whatever the process claims, which is harmless: it can send itself the same
 /// signals.
 pub(super) fn check_signals(
-    at: Place<'_>,
+    at: EntryLocation<'_>,
     field: &'static str,
     queue: Option<&SignalQueue>,
 ) -> Result<(), VerifyError> {

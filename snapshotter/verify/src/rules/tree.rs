@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Images;
-use crate::error::{Place, VerifyError};
+use crate::error::{EntryLocation, VerifyError};
 use crate::expected::Expected;
 use crate::frames::{all, magic, required};
 use crate::messages::{Core, TreeEntry};
@@ -16,7 +16,7 @@ const STATE_DEAD: u32 = 2;
 /// The process tree.
 pub(super) struct Tree<'a> {
     /// Parents before their children.
-    pub(super) entries: Vec<(Place<'a>, TreeEntry)>,
+    pub(super) entries: Vec<(EntryLocation<'a>, TreeEntry)>,
     /// Threads of living processes, including the first ones.
     pub(super) tids: BTreeSet<u32>,
     /// Living processes.

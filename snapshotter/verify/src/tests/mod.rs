@@ -8,7 +8,7 @@ mod red_travelling;
 
 use std::collections::BTreeMap;
 
-use parts::Parts;
+use parts::ImageParts;
 use proptest::prelude::*;
 
 use crate::{Expected, Images, Verified, VerifyError, verify_images, verify_in_memory};
@@ -20,14 +20,14 @@ pub(super) fn check(images: &BTreeMap<String, Vec<u8>>, expected: &Expected) -> 
 
 /// Images that pass.
 pub(crate) fn good_images() -> BTreeMap<String, Vec<u8>> {
-    Parts::good().images()
+    ImageParts::good().images()
 }
 
 /// Breaks one thing and returns where it was detected.
-fn broken(change: impl FnOnce(&mut Parts)) -> String {
-    let mut parts = Parts::good();
+fn broken(change: impl FnOnce(&mut ImageParts)) -> String {
+    let mut parts = ImageParts::good();
     change(&mut parts);
-    match check(&parts.images(), &Parts::expected()) {
+    match check(&parts.images(), &ImageParts::expected()) {
         Ok(_) => "accepted".to_owned(),
         Err(VerifyError::Field { image, field, .. }) => format!("{image} {field}"),
         Err(VerifyError::OfKernel { image, path, .. }) => format!("{image} {path}"),
@@ -38,7 +38,7 @@ fn broken(change: impl FnOnce(&mut Parts)) -> String {
 }
 
 /// Where a change is detected, and the change.
-type Case = (&'static str, fn(&mut Parts));
+type Case = (&'static str, fn(&mut ImageParts));
 
 /// Asserts where each change is detected.
 fn assert_refused<const N: usize>(cases: [Case; N]) {
@@ -50,7 +50,7 @@ fn assert_refused<const N: usize>(cases: [Case; N]) {
 #[test]
 fn images_in_memory_have_no_other_files_beside_them() {
     let check = |images: &BTreeMap<String, Vec<u8>>| {
-        let mut expected = Parts::expected();
+        let mut expected = ImageParts::expected();
         expected.other_files = vec!["archive.tar".to_owned()];
         let images = images.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()));
         verify_in_memory(images, &expected).map(drop)
@@ -66,7 +66,7 @@ fn images_in_memory_have_no_other_files_beside_them() {
 
 #[test]
 fn good_images_pass() {
-    let verified = check(&Parts::good().images(), &Parts::expected()).unwrap();
+    let verified = check(&ImageParts::good().images(), &ImageParts::expected()).unwrap();
     let paths: Vec<_> = verified
         .opened_paths()
         .map(|o| String::from_utf8_lossy(&o.path).into_owned())
@@ -91,7 +91,7 @@ fn good_images_pass() {
 
 #[test]
 fn fields_and_bytes_that_are_not_known_are_refused() {
-    let images = Parts::good().images();
+    let images = ImageParts::good().images();
     for (name, bytes) in &images {
         if bytes.is_empty() {
             continue;
@@ -105,22 +105,22 @@ fn fields_and_bytes_that_are_not_known_are_refused() {
         let changed = [&bytes[..head], &grown, &bytes[head + 4..end], &unknown, &bytes[end..]].concat();
         let mut all = images.clone();
         all.insert(name.clone(), changed);
-        let error = check(&all, &Parts::expected()).unwrap_err();
+        let error = check(&all, &ImageParts::expected()).unwrap_err();
         assert!(matches!(error, VerifyError::NotCanonical { .. }), "{name}: {error}");
         // The data of an unlinked file extends to the end of its image.
         if name != "ghost-file-1.img" {
             all.insert(name.clone(), bytes[..bytes.len() - 1].to_vec());
-            assert!(check(&all, &Parts::expected()).is_err(), "{name}");
+            assert!(check(&all, &ImageParts::expected()).is_err(), "{name}");
         }
         all.insert(name.clone(), bytes[1..].to_vec());
-        let error = check(&all, &Parts::expected()).unwrap_err();
+        let error = check(&all, &ImageParts::expected()).unwrap_err();
         assert!(matches!(error, VerifyError::Magic(_)), "{name}: {error}");
     }
 }
 
 #[test]
 fn images_that_are_needed_must_be_there_and_others_must_not() {
-    let images = Parts::good().images();
+    let images = ImageParts::good().images();
     for name in images.keys() {
         let optional = [
             "filelocks.img",
@@ -130,7 +130,7 @@ fn images_that_are_needed_must_be_there_and_others_must_not() {
         ];
         let mut fewer = images.clone();
         fewer.remove(name);
-        let passes = check(&fewer, &Parts::expected()).is_ok();
+        let passes = check(&fewer, &ImageParts::expected()).is_ok();
         assert_eq!(passes, optional.contains(&name.as_str()), "{name}");
     }
     for (stranger, like) in [
@@ -146,7 +146,7 @@ fn images_that_are_needed_must_be_there_and_others_must_not() {
     ] {
         let mut more = images.clone();
         more.insert(stranger.to_owned(), images[like].clone());
-        let error = check(&more, &Parts::expected()).unwrap_err();
+        let error = check(&more, &ImageParts::expected()).unwrap_err();
         assert!(matches!(error, VerifyError::Kind(_)), "{stranger}: {error}");
     }
 }
@@ -156,7 +156,7 @@ proptest! {
     fn any_damage_is_taken_or_refused_without_a_panic(
         image: prop::sample::Index, at: prop::sample::Index, value: u8, cut: bool, again: prop::sample::Index,
     ) {
-        let mut images = Parts::good().images();
+        let mut images = ImageParts::good().images();
         let names: Vec<_> = images.keys().cloned().collect();
         let bytes = images.get_mut(image.get(&names)).unwrap();
         if !bytes.is_empty() {
@@ -166,13 +166,13 @@ proptest! {
                 bytes.truncate(again.index(bytes.len()));
             }
         }
-        drop(check(&images, &Parts::expected()));
+        drop(check(&images, &ImageParts::expected()));
     }
 }
 
 #[test]
 fn no_changed_number_or_string_gives_a_right() {
-    let (images, expected) = (Parts::good().images(), Parts::expected());
+    let (images, expected) = (ImageParts::good().images(), ImageParts::expected());
     let (mut refused, mut taken) = (0, 0);
     for (name, bytes) in &images {
         let has_data = ["pipes-data.img", "sk-queues.img", "ghost-file-1.img"].contains(&name.as_str());

@@ -11,7 +11,7 @@ use crate::{Expected, RESOURCES};
 pub(super) use crate::fuzz::{FILTER, UID};
 
 /// The parts of the images.
-pub(super) struct Parts {
+pub(super) struct ImageParts {
     pub(super) inventory: Inventory,
     pub(super) tree: Vec<TreeEntry>,
     pub(super) cores: BTreeMap<u32, Core>,
@@ -34,7 +34,7 @@ pub(super) struct Parts {
 
 /// Where the images of a migrating instance are checked.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Travels {
+pub(super) enum MigrationSide {
     /// At the host where CRIU dumped them.
     Dumped,
     /// At the host where they arrive.
@@ -338,7 +338,7 @@ fn mm() -> Mm {
     }
 }
 
-impl Parts {
+impl ImageParts {
     pub(super) fn expected() -> Expected {
         crate::fuzz::expected()
     }
@@ -523,7 +523,7 @@ impl Parts {
 
     /// The same images for a migrating instance: each process's pages are in a separate image, or in none. Shared
     /// memory is as usual.
-    pub(super) fn travelling(&self, travels: Travels) -> BTreeMap<String, Vec<u8>> {
+    pub(super) fn travelling(&self, travels: MigrationSide) -> BTreeMap<String, Vec<u8>> {
         let mut images = self.images();
         let pagemap = |pages_id, runs: &[PagemapRun]| {
             let runs = runs.iter().map(Message::encode_to_vec);
@@ -536,8 +536,8 @@ impl Parts {
         for pid in self.ids.keys() {
             images.insert(format!("pagemap-{pid}.img"), pagemap(*pid, &self.pagemap));
             let pages = match travels {
-                Travels::Dumped => format!("pages-{pid}.img"),
-                Travels::Packed => format!("eager-{pid}"),
+                MigrationSide::Dumped => format!("pages-{pid}.img"),
+                MigrationSide::Packed => format!("eager-{pid}"),
             };
             images.insert(pages, Vec::new());
         }

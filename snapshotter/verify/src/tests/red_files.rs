@@ -1,6 +1,6 @@
 //! Files that a function does not have, or not in this way.
 
-use super::{Parts, assert_refused, parts};
+use super::{ImageParts, assert_refused, parts};
 use crate::frames::{image, magic};
 use crate::messages::*;
 
@@ -78,15 +78,15 @@ fn files_of_other_kinds_places_or_modes_are_refused() {
 #[test]
 fn a_pidfd_is_of_a_process_living_dead_or_gone() {
     for pid in [501, 503, -1] {
-        let mut parts = Parts::good();
+        let mut parts = ImageParts::good();
         parts.file(19).pidfd.as_mut().unwrap().nspid = pid;
-        super::check(&parts.images(), &Parts::expected()).unwrap();
+        super::check(&parts.images(), &ImageParts::expected()).unwrap();
     }
 }
 
 #[test]
 fn watches_without_a_path_or_of_the_kernel_s_files_are_refused() {
-    fn watch(p: &mut Parts) -> &mut Watch {
+    fn watch(p: &mut ImageParts) -> &mut Watch {
         &mut p.file(17).ify.as_mut().unwrap().wd[0]
     }
     assert_refused([
@@ -106,8 +106,8 @@ fn watches_without_a_path_or_of_the_kernel_s_files_are_refused() {
 }
 
 /// Good images in which process 501 alone has a file of `/proc` in the place of one of `/tmp`.
-fn with_proc_file(name: &str, change: impl FnOnce(&mut Parts)) -> Result<(), String> {
-    let mut parts = Parts::good();
+fn with_proc_file(name: &str, change: impl FnOnce(&mut ImageParts)) -> Result<(), String> {
+    let mut parts = ImageParts::good();
     let file = parts.reg(5);
     (file.name, file.flags, file.mode) = (name.as_bytes().to_vec(), 0o100_000, Some(0o100_444));
     parts.ids.get_mut(&504).unwrap().files_id = 3;
@@ -116,14 +116,14 @@ fn with_proc_file(name: &str, change: impl FnOnce(&mut Parts)) -> Result<(), Str
     let others = parts.descriptors.iter().filter(|descriptor| descriptor.id != 5);
     let others: Vec<_> = others.map(prost::Message::encode_to_vec).collect();
     images.insert("fdinfo-3.img".to_owned(), image(magic::DESCRIPTORS, &others));
-    let checked = super::check(&images, &Parts::expected());
+    let checked = super::check(&images, &ImageParts::expected());
     checked.map(drop).map_err(|refused| refused.told())
 }
 
 #[test]
 fn a_process_has_files_of_proc_about_itself_open_to_read_and_no_others() {
     assert_eq!(with_proc_file("/proc/501/statm", |_| ()), Ok(()));
-    let refused = |name: &str, change: fn(&mut Parts)| with_proc_file(name, change).unwrap_err();
+    let refused = |name: &str, change: fn(&mut ImageParts)| with_proc_file(name, change).unwrap_err();
     for name in [
         "/proc/504/statm",
         "/proc/503/statm",
@@ -138,8 +138,8 @@ fn a_process_has_files_of_proc_about_itself_open_to_read_and_no_others() {
     assert!(told.contains("reg.flags"), "{told}");
     // It goes to another process with a message, or is another's by a shared table.
     for change in [
-        |p: &mut Parts| p.packet.scm[0].rights = vec![5],
-        |p: &mut Parts| p.ids.get_mut(&504).unwrap().files_id = 2,
+        |p: &mut ImageParts| p.packet.scm[0].rights = vec![5],
+        |p: &mut ImageParts| p.ids.get_mut(&504).unwrap().files_id = 2,
     ] {
         let told = refused("/proc/501/statm", change);
         assert!(told.starts_with("\"/proc/501/statm\" open"), "{told}");
@@ -149,9 +149,9 @@ fn a_process_has_files_of_proc_about_itself_open_to_read_and_no_others() {
 #[test]
 fn the_root_may_be_watched_and_what_may_not_is_told_by_its_path() {
     let watching = |path: &[u8]| {
-        let mut parts = Parts::good();
+        let mut parts = ImageParts::good();
         parts.file(17).ify.as_mut().unwrap().wd[0].f_handle.path = Some(path.to_vec());
-        super::check(&parts.images(), &Parts::expected())
+        super::check(&parts.images(), &ImageParts::expected())
     };
     watching(b"/.").unwrap();
     let refused = watching(b"/run/x").unwrap_err();

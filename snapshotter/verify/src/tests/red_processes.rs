@@ -1,6 +1,6 @@
 //! Processes with more than a function may have: user, privileges, memory.
 
-use super::{Parts, assert_refused, parts};
+use super::{ImageParts, assert_refused, parts};
 use crate::messages::*;
 
 #[test]
@@ -28,15 +28,15 @@ fn an_inventory_that_asks_for_more_is_refused() {
     ]);
     // A host may have SELinux or AppArmor, as long as no process has a profile.
     for module in 1..=2 {
-        let mut parts = Parts::good();
+        let mut parts = ImageParts::good();
         parts.inventory.lsmtype = Some(module);
-        super::check(&parts.images(), &Parts::expected()).unwrap();
+        super::check(&parts.images(), &ImageParts::expected()).unwrap();
     }
 }
 
 #[test]
 fn other_namespaces_than_criu_s_are_refused() {
-    fn ids(p: &mut Parts) -> &mut ObjectIds {
+    fn ids(p: &mut ImageParts) -> &mut ObjectIds {
         p.ids.get_mut(&504).unwrap()
     }
     assert_refused([
@@ -54,12 +54,12 @@ fn other_namespaces_than_criu_s_are_refused() {
         ("timens-0.img boottime", |p| p.time.boottime.tv_sec = u64::MAX),
     ]);
     // All in the same other namespace, as after CRIU's own restore.
-    let mut parts = Parts::good();
+    let mut parts = ImageParts::good();
     parts.ids.values_mut().for_each(|ids| ids.time_ns_id = Some(99));
     let mut images = parts.images();
     let clocks = images.remove("timens-0.img").unwrap();
     images.insert("timens-99.img".to_owned(), clocks);
-    super::check(&images, &Parts::expected()).unwrap();
+    super::check(&images, &ImageParts::expected()).unwrap();
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn another_user_or_any_capability_is_refused() {
 
 #[test]
 fn a_thread_without_a_known_filter_is_refused() {
-    fn filter(p: &mut Parts) -> &mut SeccompFilter {
+    fn filter(p: &mut ImageParts) -> &mut SeccompFilter {
         &mut p.seccomp.seccomp_filters[0]
     }
     assert_refused([
@@ -145,7 +145,7 @@ fn a_thread_without_a_known_filter_is_refused() {
 
 #[test]
 fn limits_priorities_and_states_beyond_a_function_s_are_refused() {
-    fn limit(p: &mut Parts, number: usize) -> &mut ResourceLimit {
+    fn limit(p: &mut ImageParts, number: usize) -> &mut ResourceLimit {
         &mut p.task().rlimits.as_mut().unwrap().rlimits[number]
     }
     assert_refused([
@@ -341,9 +341,9 @@ fn mappings_that_only_root_makes_or_of_other_files_are_refused() {
         ("pagemap-501.img in_parent", |p| p.pagemap[0].in_parent = Some(true)),
         ("pagemap-501.img compat_nr_pages", |p| p.pagemap[0].compat_nr_pages = 1),
     ]);
-    let mut parts = Parts::good();
+    let mut parts = ImageParts::good();
     parts.mm.vmas[1].flags |= 0x2000;
-    let mut expected = Parts::expected();
+    let mut expected = ImageParts::expected();
     super::check(&parts.images(), &expected).unwrap();
     expected.limits[8] = crate::Limit::AtMost(4095);
     parts.task().rlimits.as_mut().unwrap().rlimits[8] = parts::none();

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::parts::Travels;
-use super::{Case, Parts, check};
+use super::parts::MigrationSide;
+use super::{Case, ImageParts, check};
 use crate::messages::*;
-use crate::{Expected, PagesIn, Travelling, VerifyError};
+use crate::{Expected, MigrationImages, PageLocation, VerifyError};
 
 /// By name.
 type ImageFiles = BTreeMap<String, Vec<u8>>;
@@ -14,9 +14,9 @@ const TEMPLATE: &str = "file[1a:2b]";
 /// The id of the template in the images.
 const ID: u32 = 30;
 
-fn expected(pages: PagesIn) -> Expected {
+fn expected(pages: PageLocation) -> Expected {
     Expected {
-        travelling: Some(Travelling {
+        travelling: Some(MigrationImages {
             templates: vec![TEMPLATE.to_owned(), "file[1a:2c]".to_owned()],
             pages,
         }),
@@ -25,8 +25,8 @@ fn expected(pages: PagesIn) -> Expected {
 }
 
 /// The good images, with a mapping of a template and pages that are in no image.
-fn good() -> Parts {
-    let mut parts = Parts::good();
+fn good() -> ImageParts {
+    let mut parts = ImageParts::good();
     let reg = RegularFile {
         id: ID,
         name: TEMPLATE.as_bytes().to_vec(),
@@ -63,17 +63,17 @@ fn good() -> Parts {
     parts
 }
 
-fn mapping(parts: &mut Parts) -> &mut Vma {
+fn mapping(parts: &mut ImageParts) -> &mut Vma {
     &mut parts.mm.vmas[3]
 }
 
 /// Breaks one thing and returns where it was detected.
-fn broken(change: impl FnOnce(&mut Parts)) -> String {
+fn broken(change: impl FnOnce(&mut ImageParts)) -> String {
     let mut parts = good();
     change(&mut parts);
     let noticed = [
-        (PagesIn::Dump, parts.travelling(Travels::Dumped)),
-        (PagesIn::Eager, parts.travelling(Travels::Packed)),
+        (PageLocation::Dump, parts.travelling(MigrationSide::Dumped)),
+        (PageLocation::Eager, parts.travelling(MigrationSide::Packed)),
     ]
     .map(|(pages, images)| match check(&images, &expected(pages)) {
         Ok(_) => "accepted".to_owned(),
@@ -87,7 +87,10 @@ fn broken(change: impl FnOnce(&mut Parts)) -> String {
 
 #[test]
 fn images_of_an_instance_that_moves_pass_and_tell_no_template_s_path() {
-    for (pages, travels) in [(PagesIn::Dump, Travels::Dumped), (PagesIn::Eager, Travels::Packed)] {
+    for (pages, travels) in [
+        (PageLocation::Dump, MigrationSide::Dumped),
+        (PageLocation::Eager, MigrationSide::Packed),
+    ] {
         let verified = check(&good().travelling(travels), &expected(pages)).unwrap();
         assert!(verified.opened_paths().all(|opened| opened.path.starts_with(b"/")));
         assert_eq!(verified.files[&ID].reg.as_ref().unwrap().ext, Some(true));
@@ -97,8 +100,8 @@ fn images_of_an_instance_that_moves_pass_and_tell_no_template_s_path() {
 #[test]
 fn what_only_travels_is_refused_in_a_snapshot() {
     let mut parts = good();
-    let refused = |parts: &Parts| {
-        check(&parts.travelling(Travels::Dumped), &Parts::expected())
+    let refused = |parts: &ImageParts| {
+        check(&parts.travelling(MigrationSide::Dumped), &ImageParts::expected())
             .unwrap_err()
             .to_string()
     };
@@ -107,8 +110,8 @@ fn what_only_travels_is_refused_in_a_snapshot() {
     parts.mm.vmas.remove(3);
     assert!(refused(&parts).contains("flags is Some(1)"), "{}", refused(&parts));
     parts.pagemap.pop();
-    check(&parts.travelling(Travels::Dumped), &Parts::expected()).unwrap();
-    let eager = check(&parts.travelling(Travels::Packed), &Parts::expected()).unwrap_err();
+    check(&parts.travelling(MigrationSide::Dumped), &ImageParts::expected()).unwrap();
+    let eager = check(&parts.travelling(MigrationSide::Packed), &ImageParts::expected()).unwrap_err();
     assert!(
         matches!(eager, VerifyError::Missing(_) | VerifyError::Field { .. }),
         "{eager}"
@@ -167,19 +170,19 @@ fn pages_are_in_an_image_or_in_the_processes_and_those_of_shared_memory_in_an_im
     for (at, change) in cases {
         assert_eq!(broken(change), at);
     }
-    let mut images = good().travelling(Travels::Packed);
+    let mut images = good().travelling(MigrationSide::Packed);
     images.insert("pagemap-shmem-7.img".to_owned(), images["pagemap-501.img"].clone());
-    let shared = check(&images, &expected(PagesIn::Eager)).unwrap_err().to_string();
+    let shared = check(&images, &expected(PageLocation::Eager)).unwrap_err().to_string();
     assert!(shared.starts_with("pagemap-shmem-7.img: entry 2: flags"), "{shared}");
 }
 
 #[test]
 fn eager_pages_are_there_for_each_process_and_become_an_image_that_nobody_else_has() {
-    let images = good().travelling(Travels::Packed);
+    let images = good().travelling(MigrationSide::Packed);
     let refused = |change: fn(&mut ImageFiles)| {
         let mut images = images.clone();
         change(&mut images);
-        check(&images, &expected(PagesIn::Eager)).unwrap_err().to_string()
+        check(&images, &expected(PageLocation::Eager)).unwrap_err().to_string()
     };
     assert_eq!(refused(|all| drop(all.remove("eager-504"))), "eager-504 is missing");
     let stranger = refused(|all| drop(all.insert("eager-900".to_owned(), Vec::new())));

@@ -17,7 +17,7 @@ use super::layout::{Blob, Descriptor, Layout};
 use super::root::remove;
 use super::{ImageError, malformed, refused_kind, unwritten};
 use crate::attributes::{self, ATTRIBUTES_MAX, Attribute};
-use crate::upload::{Bounded, Extension, Limits, UnpackError, write_content};
+use crate::upload::{BoundedReader, Extension, Limits, UnpackError, write_content};
 
 /// Begins the name of a whiteout: what follows is removed.
 const WHITEOUT: &[u8] = b".wh.";
@@ -39,7 +39,7 @@ pub(super) fn apply(layout: &Layout, layers: &[Descriptor], into: &Path, limits:
     for layer in layers {
         let blob = Rc::new(Cell::new(None));
         let exceeded = Rc::new(Cell::new(false));
-        let mut source = BufReader::new(Returned {
+        let mut source = BufReader::new(ReturnOnDrop {
             blob: Some(layout.blob(layer)?),
             to: Rc::clone(&blob),
         });
@@ -51,7 +51,7 @@ pub(super) fn apply(layout: &Layout, layers: &[Descriptor], into: &Path, limits:
         } else {
             Box::new(source)
         };
-        let bounded = Bounded {
+        let bounded = BoundedReader {
             inner: plain,
             // Headers and padding for the remaining files, on top of their contents.
             left: bytes_left
@@ -83,18 +83,18 @@ pub(super) fn apply(layout: &Layout, layers: &[Descriptor], into: &Path, limits:
 }
 
 /// A blob that is given back on drop, when its decoder is done with it.
-struct Returned {
+struct ReturnOnDrop {
     blob: Option<Blob>,
     to: Rc<Cell<Option<Blob>>>,
 }
 
-impl Read for Returned {
+impl Read for ReturnOnDrop {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.blob.as_mut().map_or(Ok(0), |blob| blob.read(into))
     }
 }
 
-impl Drop for Returned {
+impl Drop for ReturnOnDrop {
     fn drop(&mut self) {
         self.to.set(self.blob.take());
     }

@@ -18,9 +18,9 @@ const SMALL: Limits = Limits {
 };
 
 /// A layout in a directory of its own, with the target beside it.
-struct Place(tempfile::TempDir);
+struct LayoutFixture(tempfile::TempDir);
 
-impl Place {
+impl LayoutFixture {
     fn new() -> Self {
         let place = Self(tempfile::tempdir().unwrap());
         fs::create_dir_all(place.layout().join("blobs/sha256")).unwrap();
@@ -75,8 +75,8 @@ fn packed(mut tar: Tar) -> Vec<u8> {
     gz.finish().unwrap()
 }
 
-fn unpacked(layers: Vec<Tar>) -> (Place, Result<(), ImageError>) {
-    let place = Place::new();
+fn unpacked(layers: Vec<Tar>) -> (LayoutFixture, Result<(), ImageError>) {
+    let place = LayoutFixture::new();
     let image = place.image(layers, &Value::Null, "amd64");
     place.index(&[image]);
     let result = place.unpack();
@@ -223,7 +223,7 @@ fn a_sandbox_finds_its_mount_points_and_its_user() {
 
 #[test]
 fn a_working_directory_that_no_layer_has_is_made() {
-    let place = Place::new();
+    let place = LayoutFixture::new();
     root::working_directory(&place.root(), "/srv/new/wd").unwrap();
     root::working_directory(&place.root(), "/srv/new").unwrap();
     assert!(place.root().join("srv/new/wd").is_dir());
@@ -234,7 +234,7 @@ fn a_working_directory_that_no_layer_has_is_made() {
 
 #[test]
 fn the_image_of_our_platform_is_found_in_nested_indexes() {
-    let place = Place::new();
+    let place = LayoutFixture::new();
     let config = json!({
         "Entrypoint": ["/bin/serve"], "Cmd": ["--port", "80"], "Env": ["A=1=2", "PATH=/opt/bin"],
         "WorkingDir": "srv", "ExposedPorts": { "80/tcp": {}, "53/udp": {}, "8443": {} }, "Labels": null,
@@ -263,7 +263,7 @@ fn the_image_of_our_platform_is_found_in_nested_indexes() {
     assert_eq!((config.env["A"].as_str(), config.cwd.as_str()), ("1=2", "/srv"));
     assert_eq!(config.ports, [80, 8443]);
 
-    let place = Place::new();
+    let place = LayoutFixture::new();
     let other = place.image(vec![], &Value::Null, "arm64");
     place.index(&[named(other.clone(), "arm64")]);
     let error = place.unpack().unwrap_err();
@@ -323,7 +323,7 @@ fn faults_of_the_image_are_told_as_such() {
 
 #[test]
 fn lists_of_users_and_programs_have_a_bound() {
-    let place = Place::new();
+    let place = LayoutFixture::new();
     let list = "x".repeat((1 << 20) + 1);
     let image = place.image(vec![Tar::default().file("etc/passwd", &list)], &Value::Null, "amd64");
     place.index(&[image]);
@@ -334,7 +334,7 @@ fn lists_of_users_and_programs_have_a_bound() {
     let error = unpack(File::open(place.layout()).unwrap().into(), &place.root(), &limits).unwrap_err();
     assert!(error.to_string().contains("etc/passwd"), "{error}");
 
-    let place = Place::new();
+    let place = LayoutFixture::new();
     let env: Vec<_> = (0..4_000).map(|n| format!("V{n}={}", "x".repeat(1_000))).collect();
     let image = place.image(Vec::new(), &json!({ "Env": env }), "amd64");
     place.index(&[image]);
@@ -359,7 +359,7 @@ fn bombs_are_not_unpacked() {
 
 #[test]
 fn a_blob_that_is_not_what_its_digest_says_is_refused() {
-    let place = Place::new();
+    let place = LayoutFixture::new();
     let image = place.image(vec![Tar::default().file("a", "content")], &Value::Null, "amd64");
     place.index(&[image]);
     for blob in fs::read_dir(place.layout().join("blobs/sha256")).unwrap() {
@@ -390,11 +390,11 @@ fn a_layout_that_names_files_outside_reaches_none() {
         "sha256:",
         &format!("sha256:{}", "../".repeat(21) + "x"),
     ] {
-        let place = Place::new();
+        let place = LayoutFixture::new();
         place.index(&[json!({ "digest": digest, "size": 4 })]);
         assert!(matches!(place.unpack(), Err(ImageError::Blob(_))), "{digest}");
     }
-    let place = Place::new();
+    let place = LayoutFixture::new();
     let image = place.image(vec![], &Value::Null, "amd64");
     let hex = image["digest"].as_str().unwrap().trim_start_matches("sha256:");
     let blob = place.layout().join("blobs/sha256").join(hex);

@@ -108,13 +108,13 @@ pub enum UnpackError {
 }
 
 /// Fails once more than `left` bytes have been read, so that a bomb is not unpacked to its end.
-pub(crate) struct Bounded<R> {
+pub(crate) struct BoundedReader<R> {
     pub(crate) inner: R,
     pub(crate) left: u64,
     pub(crate) exceeded: Rc<Cell<bool>>,
 }
 
-impl<R: Read> Read for Bounded<R> {
+impl<R: Read> Read for BoundedReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let length = self.inner.read(buffer)?;
         match self.left.checked_sub(length as u64) {
@@ -134,7 +134,7 @@ impl<R: Read> Read for Bounded<R> {
 /// See [`UnpackError`]. `into` contains part of the folder then.
 pub fn unpack(archive: impl Read, into: &Path, limits: &Limits) -> Result<(), UnpackError> {
     let exceeded = Rc::new(Cell::new(false));
-    let bounded = Bounded {
+    let bounded = BoundedReader {
         inner: MultiGzDecoder::new(BufReader::new(archive)),
         // Headers and padding for the maximum number of files, on top of their contents.
         left: limits

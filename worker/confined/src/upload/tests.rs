@@ -9,11 +9,11 @@ const SMALL: Limits = Limits {
     files: 100,
 };
 
-struct Place {
+struct UploadFixture {
     directory: tempfile::TempDir,
 }
 
-impl Place {
+impl UploadFixture {
     fn unpack(tar: Tar) -> (Self, Result<(), UnpackError>) {
         let place = Self {
             directory: tempfile::tempdir().unwrap(),
@@ -32,7 +32,7 @@ impl Place {
 
 /// Why `tar` was rejected. Nothing may have been created beside the folder.
 fn refused(tar: Tar) -> UnpackError {
-    let (place, result) = Place::unpack(tar);
+    let (place, result) = UploadFixture::unpack(tar);
     let mut names: Vec<_> = fs::read_dir(place.directory.path())
         .unwrap()
         .map(|e| e.unwrap().file_name())
@@ -62,7 +62,7 @@ fn an_honest_folder_comes_out_with_plain_modes() {
         .file("cut", "long")
         .entry("pax", EntryType::XHeader, "", 0, b"20 path=renamed.txt\n12 uid=9999\n")
         .file("ignored", "pax");
-    let (place, result) = Place::unpack(tar);
+    let (place, result) = UploadFixture::unpack(tar);
     result.unwrap();
     let app = place.app();
     assert_eq!(fs::read_to_string(app.join("main.py")).unwrap(), "x = 1\n");
@@ -172,7 +172,7 @@ fn bombs_are_not_unpacked() {
     let tar = (0..101).fold(Tar::default(), |t, i| t.file(&format!("f{i}"), ""));
     assert!(matches!(refused(tar), UnpackError::TooMany { limit: 100 }));
     let tar = Tar::default().file(&"d/".repeat(45), "x");
-    assert!(Place::unpack(tar).1.is_ok());
+    assert!(UploadFixture::unpack(tar).1.is_ok());
     let deep = format!("{}\0", "d/".repeat(1_000));
     let tar = Tar::default()
         .entry("././@LongLink", EntryType::GNULongName, "", 0, deep.as_bytes())
@@ -231,6 +231,6 @@ fn names_with_control_characters_are_refused_and_told_readably() {
     }
     let error = refused(Tar::default().link("link", "a\nb"));
     assert!(matches!(error, UnpackError::Control(_)), "{error}");
-    let (_place, result) = Place::unpack(Tar::default().file("r\u{e9}sum\u{e9} 1.py", "x"));
+    let (_place, result) = UploadFixture::unpack(Tar::default().file("r\u{e9}sum\u{e9} 1.py", "x"));
     result.unwrap();
 }

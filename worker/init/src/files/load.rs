@@ -54,7 +54,7 @@ pub fn load(root: &Path, from: OwnedFd, owner: u32) -> io::Result<Loaded> {
     archive.set_overwrite(false);
     archive.set_preserve_mtime(false);
     archive.set_unpack_xattrs(false);
-    let mut loading = Loading {
+    let mut loading = FileLoader {
         root,
         owner,
         directories: SAVED.into_iter().map(PathBuf::from).collect(),
@@ -79,7 +79,7 @@ fn named(name: &Path, e: &io::Error) -> io::Error {
     io::Error::new(e.kind(), format!("archive entry {}: {why}", name.display()))
 }
 
-struct Loading<'a> {
+struct FileLoader<'a> {
     root: &'a Path,
     owner: u32,
     /// Names of existing directories: the folders, and those created.
@@ -93,7 +93,7 @@ struct Loading<'a> {
     loaded: Loaded,
 }
 
-impl Loading<'_> {
+impl FileLoader<'_> {
     fn entry(&mut self, name: &Path, entry: &mut Entry<'_, impl Read>) -> io::Result<()> {
         let folder = folder_of(name)?;
         let kind = entry.header().entry_type();

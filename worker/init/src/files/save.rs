@@ -46,7 +46,7 @@ pub struct Saved {
 }
 
 /// A file with all its names.
-struct Found {
+struct FoundFile {
     names: Vec<PathBuf>,
     stat: FileStat,
 }
@@ -78,7 +78,7 @@ pub fn save(root: &Path, out: OwnedFd) -> io::Result<Saved> {
             None => saved.unreached += 1,
         }
         let mut names: Vec<(PathBuf, PathBuf)> = Vec::new();
-        for Found { names: all, stat } in files {
+        for FoundFile { names: all, stat } in files {
             let Some((first, others)) = all.split_first() else {
                 continue;
             };
@@ -102,7 +102,7 @@ fn named(name: &Path, e: io::Error) -> io::Error {
 /// The contents of a folder.
 #[derive(Default)]
 struct Tree {
-    files: Vec<Found>,
+    files: Vec<FoundFile>,
     /// Indices in `files` of the files with several names, by inode.
     linked: HashMap<u64, usize>,
 }
@@ -144,7 +144,7 @@ impl Tree {
                 return found.names.push(name);
             }
         }
-        self.files.push(Found {
+        self.files.push(FoundFile {
             names: vec![name],
             stat,
         });

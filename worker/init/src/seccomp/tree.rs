@@ -92,7 +92,7 @@ const REACH: usize = 250;
 
 /// A program that decides each call by its rule in `table`, indexed by number. Higher numbers have the last rule.
 pub(super) fn compile(table: &[Rule]) -> BpfProgram {
-    let mut code = Backwards::default();
+    let mut code = ReversedProgram::default();
     let root = code.search(&ranges(table));
     code.fall_to(root);
     let search = code.push(LOAD, NUMBER);
@@ -122,13 +122,13 @@ enum Target {
 
 /// A program in reverse, from its last instruction on.
 #[derive(Default)]
-struct Backwards {
+struct ReversedProgram {
     written: BpfProgram,
     /// Verdicts written so far, with their positions.
     answers: Vec<(Verdict, usize)>,
 }
 
-impl Backwards {
+impl ReversedProgram {
     fn search(&mut self, ranges: &[(u32, Rule)]) -> Target {
         match ranges {
             [] => Target::Return(Verdict::Kill),

@@ -37,7 +37,7 @@ pub(crate) struct Event {
 
 /// A part of an answer. The first is `Begin` or `Failed`, the last `End` or `Failed`.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Part {
+pub(crate) enum ResponsePart {
     Begin { is_streamed: bool, content_type: String },
     Bytes(Vec<u8>),
     End,
@@ -95,7 +95,7 @@ pub(crate) enum Refusal {
 
 /// Why nothing more is answered.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Ended {
+pub(crate) struct ExitReason {
     /// Its type, such as `Runtime.ExitError`.
     pub(crate) kind: &'static str,
     pub(crate) message: String,
@@ -103,16 +103,16 @@ pub(crate) struct Ended {
     pub(crate) code: i32,
 }
 
-struct Turn {
+struct CurrentInvocation {
     event: Arc<Event>,
     is_taken: bool,
     /// Until someone answers.
-    answer: Option<SyncSender<Part>>,
+    answer: Option<SyncSender<ResponsePart>>,
 }
 
 pub(crate) struct State {
     stage: Stage,
-    turn: Option<Turn>,
+    turn: Option<CurrentInvocation>,
     /// Number of turns so far.
     turns: u64,
     /// The event of the last of them.
@@ -120,7 +120,7 @@ pub(crate) struct State {
     /// The invocation that had the last turn which has ended.
     last: String,
     is_initialised: bool,
-    ended: Option<Ended>,
+    ended: Option<ExitReason>,
     restore_error: Option<Vec<u8>>,
     pub(crate) extensions: Vec<Extension>,
 }
@@ -234,7 +234,7 @@ impl Exchange {
     ///
     /// # Errors
     /// There will be no answer.
-    pub(crate) fn begin_turn(&self, event: Event) -> Result<Receiver<Part>, Ended> {
+    pub(crate) fn begin_turn(&self, event: Event) -> Result<Receiver<ResponsePart>, ExitReason> {
         let waits = |state: &State| {
             state.ended.is_none() && (state.turn.is_some() || !extensions::all_ready(&state.extensions, state.turns))
         };
@@ -248,7 +248,7 @@ impl Exchange {
         state.turns += 1;
         let event = Arc::new(event);
         state.event = Some(Arc::clone(&event));
-        state.turn = Some(Turn {
+        state.turn = Some(CurrentInvocation {
             event,
             is_taken: false,
             answer: Some(answer),
@@ -338,7 +338,7 @@ impl Exchange {
     }
 
     /// Begins the answer to the invocation `id`. [`Self::responded`] has to follow.
-    pub(crate) fn respond(&self, id: &str, to: &str) -> Result<SyncSender<Part>, Refusal> {
+    pub(crate) fn respond(&self, id: &str, to: &str) -> Result<SyncSender<ResponsePart>, Refusal> {
         let mut state = self.lock();
         let is_current = match &state.turn {
             Some(turn) if turn.is_taken => turn.event.id == id,
@@ -367,21 +367,21 @@ impl Exchange {
     // What processes do.
 
     /// Says that a process has ended, and waits until nobody waits for an answer. Who called ends this process then.
-    pub(crate) fn end(&self, ended: Ended) {
+    pub(crate) fn end(&self, ended: ExitReason) {
         let mut state = self.lock();
         let first = state.ended.get_or_insert(ended).clone();
         let turn = state.turn.as_mut();
         let answer = turn.and_then(|turn| Some((turn.answer.take()?, turn.event.id.clone())));
         if let Some((answer, id)) = answer {
             // The channel is empty, so that this does not wait.
-            let _gone = answer.send(Part::Failed(first.failure(&id)));
+            let _gone = answer.send(ResponsePart::Failed(first.failure(&id)));
         }
         self.notify();
         drop(self.wait_while(state, |state| state.turn.is_some()));
     }
 }
 
-impl Ended {
+impl ExitReason {
     pub(crate) fn body(&self, id: &str) -> Vec<u8> {
         let of = if id.is_empty() {
             String::new()

@@ -6,7 +6,7 @@ use crate::exchange::{Exchange, State};
 use crate::http::{Head, Request};
 use crate::json::Value;
 use crate::net::Connection;
-use crate::{Function, accepted, error_body, runtime};
+use crate::{FunctionIdentity, accepted, error_body, runtime};
 
 /// Maximum number of extensions.
 const EXTENSIONS_MAX: usize = 10;
@@ -71,7 +71,7 @@ pub(crate) fn all_ready(extensions: &[Extension], turns: u64) -> bool {
 /// Serves a call of the extensions API, whose path is below its version.
 pub(crate) fn serve(
     exchange: &Exchange,
-    function: &Function,
+    function: &FunctionIdentity,
     request: &Request,
     path: &str,
     connection: &mut Connection,
@@ -116,7 +116,7 @@ fn identified(request: &Request, call: impl FnOnce(&str) -> Reply) -> Reply {
     }
 }
 
-fn register(exchange: &Exchange, function: &Function, request: &Request, body: &[u8]) -> Reply {
+fn register(exchange: &Exchange, function: &FunctionIdentity, request: &Request, body: &[u8]) -> Reply {
     let name = request.headers.get("lambda-extension-name").unwrap_or_default();
     if name.is_empty() {
         return Err(refusal("Extension.InvalidExtensionName", "Empty extension name"));
@@ -200,7 +200,7 @@ fn find<'a>(state: &'a mut State, id: &str) -> Result<&'a mut Extension, (Head, 
 }
 
 /// Waits for the next event of an extension.
-fn next(exchange: &Exchange, function: &Function, id: &str) -> Reply {
+fn next(exchange: &Exchange, function: &FunctionIdentity, id: &str) -> Reply {
     let mut state = exchange.lock();
     let extension = find(&mut state, id)?;
     if matches!(extension.stage, Stage::Started | Stage::Failed) {

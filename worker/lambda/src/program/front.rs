@@ -4,12 +4,12 @@ use std::io::{self, Write};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::exchange::{Event, Exchange, Failure, Part};
+use crate::exchange::{Event, Exchange, Failure, ResponsePart};
 use crate::http::{Head, Request, end_chunks, send_chunk};
 use crate::json::Value;
 use crate::net::Connection;
 use crate::runtime::{INTEGRATION, PAYLOAD_MAX};
-use crate::{Function, base64, error_body, payload};
+use crate::{FunctionIdentity, base64, error_body, payload};
 
 /// Where the emulator, and AWS's own API, take events.
 const INVOCATIONS: &str = "/2015-03-31/functions/function/invocations";
@@ -27,7 +27,7 @@ const PRELUDE_MAX: usize = 1 << 20;
 
 /// How an event came, and so how its answer goes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum RequestKind {
     /// An HTTP request, which the event describes.
     Http,
     /// The body is the event, by the platform's API.
@@ -39,7 +39,7 @@ enum Kind {
 /// Serves a call of the platform.
 pub(crate) fn serve(
     exchange: &Exchange,
-    function: &Function,
+    function: &FunctionIdentity,
     request: &Request,
     connection: &mut Connection,
 ) -> io::Result<()> {
@@ -69,7 +69,7 @@ pub(crate) fn serve(
 
 fn invoke(
     exchange: &Exchange,
-    function: &Function,
+    function: &FunctionIdentity,
     request: &Request,
     body: Vec<u8>,
     to: &mut impl Write,
@@ -79,9 +79,9 @@ fn invoke(
         request.path(),
         request.headers.get("x-fn-invocation"),
     ) {
-        (_, _, Some("event")) => Kind::Event,
-        ("POST", INVOCATIONS, _) => Kind::Aws,
-        _ => Kind::Http,
+        (_, _, Some("event")) => RequestKind::Event,
+        ("POST", INVOCATIONS, _) => RequestKind::Aws,
+        _ => RequestKind::Http,
     };
     let event = event(function, request, kind, body);
     let id = event.id.clone();
@@ -97,7 +97,7 @@ fn invoke(
     answered
 }
 
-fn event(function: &Function, request: &Request, kind: Kind, body: Vec<u8>) -> Event {
+fn event(function: &FunctionIdentity, request: &Request, kind: RequestKind, body: Vec<u8>) -> Event {
     let header = |name: &str| request.headers.get(name).unwrap_or_default();
     // It becomes a part of paths.
     let is_usable = |id: &&str| {
@@ -129,10 +129,10 @@ fn event(function: &Function, request: &Request, kind: Kind, body: Vec<u8>) -> E
         }
     }
     let body = match kind {
-        Kind::Http => payload::event(function, request, &id, &body).to_string().into_bytes(),
+        RequestKind::Http => payload::event(function, request, &id, &body).to_string().into_bytes(),
         // An invocation without a payload is one with an empty object, as on Lambda.
-        Kind::Event if body.trim_ascii().is_empty() => b"{}".to_vec(),
-        Kind::Event | Kind::Aws => body,
+        RequestKind::Event if body.trim_ascii().is_empty() => b"{}".to_vec(),
+        RequestKind::Event | RequestKind::Aws => body,
     };
     Event {
         id,
@@ -157,25 +157,25 @@ fn trace(parent: &str) -> String {
 }
 
 /// A response that is whole.
-struct Whole {
+struct BufferedResponse {
     head: Head,
     body: Vec<u8>,
 }
 
-impl Whole {
+impl BufferedResponse {
     fn send(&self, to: &mut impl Write, is_head: bool) -> io::Result<()> {
         self.head.send(to, &self.body, is_head)
     }
 }
 
 /// The response to an invocation that failed.
-fn failed(kind: Kind, failure: &Failure) -> Whole {
+fn failed(kind: RequestKind, failure: &Failure) -> BufferedResponse {
     let head = match kind {
-        Kind::Http | Kind::Event => Head::new(500).with(PLATFORM_ERROR, UNHANDLED),
-        Kind::Aws if failure.is_function_s => Head::new(200).with(AWS_ERROR, UNHANDLED),
-        Kind::Aws => Head::new(502).with(AWS_ERROR, UNHANDLED),
+        RequestKind::Http | RequestKind::Event => Head::new(500).with(PLATFORM_ERROR, UNHANDLED),
+        RequestKind::Aws if failure.is_function_s => Head::new(200).with(AWS_ERROR, UNHANDLED),
+        RequestKind::Aws => Head::new(502).with(AWS_ERROR, UNHANDLED),
     };
-    Whole {
+    BufferedResponse {
         head: head.with("content-type", failure.content_type.clone()),
         body: failure.body.clone(),
     }
@@ -190,72 +190,76 @@ fn broken() -> Failure {
 }
 
 /// Passes an answer on. An error ends the connection, so that the client sees an answer that is cut off.
-fn answer(kind: Kind, parts: &Receiver<Part>, to: &mut impl Write, is_head: bool) -> io::Result<()> {
+fn answer(kind: RequestKind, parts: &Receiver<ResponsePart>, to: &mut impl Write, is_head: bool) -> io::Result<()> {
     match parts.recv() {
-        Ok(Part::Begin {
+        Ok(ResponsePart::Begin {
             is_streamed: false,
             content_type,
         }) => {
             let whole = match (kind, rest(parts)) {
                 (_, Err(failure)) => failed(kind, &failure),
-                (Kind::Event | Kind::Aws, Ok(body)) => Whole {
+                (RequestKind::Event | RequestKind::Aws, Ok(body)) => BufferedResponse {
                     head: Head::of_type(200, &content_type),
                     body,
                 },
-                (Kind::Http, Ok(body)) => match payload::response(&body) {
-                    Ok((head, body)) => Whole { head, body },
+                (RequestKind::Http, Ok(body)) => match payload::response(&body) {
+                    Ok((head, body)) => BufferedResponse { head, body },
                     Err(why) => invalid(&why),
                 },
             };
             whole.send(to, is_head)
         }
-        Ok(Part::Begin { content_type, .. }) if content_type == INTEGRATION && kind == Kind::Http => {
+        Ok(ResponsePart::Begin { content_type, .. }) if content_type == INTEGRATION && kind == RequestKind::Http => {
             integrated(parts, to, is_head)
         }
-        Ok(Part::Begin { content_type, .. }) => {
-            let content_type = if kind == Kind::Http { BINARY } else { &content_type };
+        Ok(ResponsePart::Begin { content_type, .. }) => {
+            let content_type = if kind == RequestKind::Http {
+                BINARY
+            } else {
+                &content_type
+            };
             streamed(&Head::of_type(200, content_type), &[], parts, to, is_head)
         }
-        Ok(Part::Failed(failure)) => failed(kind, &failure).send(to, is_head),
-        Ok(Part::Bytes(_) | Part::End) | Err(_) => failed(kind, &broken()).send(to, is_head),
+        Ok(ResponsePart::Failed(failure)) => failed(kind, &failure).send(to, is_head),
+        Ok(ResponsePart::Bytes(_) | ResponsePart::End) | Err(_) => failed(kind, &broken()).send(to, is_head),
     }
 }
 
-fn invalid(why: &str) -> Whole {
+fn invalid(why: &str) -> BufferedResponse {
     eprintln!("the function's answer is no HTTP response: {why}");
     let failure = Failure {
         is_function_s: true,
         content_type: JSON.to_owned(),
         body: error_body("Runtime.InvalidResponse", why),
     };
-    failed(Kind::Http, &failure)
+    failed(RequestKind::Http, &failure)
 }
 
-fn rest(parts: &Receiver<Part>) -> Result<Vec<u8>, Failure> {
+fn rest(parts: &Receiver<ResponsePart>) -> Result<Vec<u8>, Failure> {
     let mut whole = Vec::new();
     loop {
         match parts.recv() {
-            Ok(Part::Bytes(bytes)) if whole.is_empty() => whole = bytes,
-            Ok(Part::Bytes(bytes)) => whole.extend_from_slice(&bytes),
-            Ok(Part::End) => return Ok(whole),
-            Ok(Part::Failed(failure)) => return Err(failure),
-            Ok(Part::Begin { .. }) | Err(_) => return Err(broken()),
+            Ok(ResponsePart::Bytes(bytes)) if whole.is_empty() => whole = bytes,
+            Ok(ResponsePart::Bytes(bytes)) => whole.extend_from_slice(&bytes),
+            Ok(ResponsePart::End) => return Ok(whole),
+            Ok(ResponsePart::Failed(failure)) => return Err(failure),
+            Ok(ResponsePart::Begin { .. }) | Err(_) => return Err(broken()),
         }
     }
 }
 
 /// A stream whose response begins with a head of its own.
-fn integrated(parts: &Receiver<Part>, to: &mut impl Write, is_head: bool) -> io::Result<()> {
+fn integrated(parts: &Receiver<ResponsePart>, to: &mut impl Write, is_head: bool) -> io::Result<()> {
     let mut read = Vec::new();
     let end = loop {
         if let Some(end) = read.windows(PRELUDE_END.len()).position(|bytes| bytes == PRELUDE_END) {
             break end;
         }
         match parts.recv() {
-            Ok(Part::Bytes(bytes)) if read.len() < PRELUDE_MAX => read.extend_from_slice(&bytes),
-            Ok(Part::Failed(failure)) => return failed(Kind::Http, &failure).send(to, is_head),
+            Ok(ResponsePart::Bytes(bytes)) if read.len() < PRELUDE_MAX => read.extend_from_slice(&bytes),
+            Ok(ResponsePart::Failed(failure)) => return failed(RequestKind::Http, &failure).send(to, is_head),
             Ok(_) => return invalid("the stream has no head").send(to, is_head),
-            Err(_) => return failed(Kind::Http, &broken()).send(to, is_head),
+            Err(_) => return failed(RequestKind::Http, &broken()).send(to, is_head),
         }
     };
     let head = Value::parse(&read[..end]).ok_or_else(|| "the head of the stream is not JSON".to_owned());
@@ -271,7 +275,13 @@ fn integrated(parts: &Receiver<Part>, to: &mut impl Write, is_head: bool) -> io:
     }
 }
 
-fn streamed(head: &Head, first: &[u8], parts: &Receiver<Part>, to: &mut impl Write, is_head: bool) -> io::Result<()> {
+fn streamed(
+    head: &Head,
+    first: &[u8],
+    parts: &Receiver<ResponsePart>,
+    to: &mut impl Write,
+    is_head: bool,
+) -> io::Result<()> {
     let has_body = !is_head && head.may_have_body();
     if head.may_have_body() {
         head.begin(to)?;
@@ -282,17 +292,17 @@ fn streamed(head: &Head, first: &[u8], parts: &Receiver<Part>, to: &mut impl Wri
     write(first)?;
     loop {
         match parts.recv() {
-            Ok(Part::Bytes(bytes)) => write(&bytes)?,
-            Ok(Part::End) if has_body => return end_chunks(to),
-            Ok(Part::End) => return Ok(()),
-            Ok(Part::Failed(failure)) => {
+            Ok(ResponsePart::Bytes(bytes)) => write(&bytes)?,
+            Ok(ResponsePart::End) if has_body => return end_chunks(to),
+            Ok(ResponsePart::End) => return Ok(()),
+            Ok(ResponsePart::Failed(failure)) => {
                 eprintln!(
                     "the function failed within its answer: {}",
                     String::from_utf8_lossy(&failure.body)
                 );
                 return Err(io::Error::other("the function failed within its answer"));
             }
-            Ok(Part::Begin { .. }) | Err(_) => return Err(io::Error::other("the answer has no end")),
+            Ok(ResponsePart::Begin { .. }) | Err(_) => return Err(io::Error::other("the answer has no end")),
         }
     }
 }

@@ -37,7 +37,7 @@ use json::Value;
 const ACCOUNT: &str = "000000000000";
 
 /// What a function is called.
-struct Function {
+struct FunctionIdentity {
     name: String,
     version: String,
     handler: String,
@@ -45,7 +45,7 @@ struct Function {
     timeout_s: u64,
 }
 
-impl Function {
+impl FunctionIdentity {
     fn from_environment() -> Self {
         let variable = |name: &str, or: &str| env::var(name).unwrap_or_else(|_| or.to_owned());
         let name = variable("AWS_LAMBDA_FUNCTION_NAME", "function");
@@ -72,7 +72,7 @@ fn main() -> ExitCode {
 
 fn run() -> io::Result<()> {
     let command: Vec<String> = env::args().skip(1).collect();
-    let function = Arc::new(Function::from_environment());
+    let function = Arc::new(FunctionIdentity::from_environment());
     let exchange = Arc::new(Exchange::new());
     let api = listen(&env::var("AWS_LAMBDA_RUNTIME_API").unwrap_or_default())?;
     let (served, of) = (Arc::clone(&exchange), Arc::clone(&function));

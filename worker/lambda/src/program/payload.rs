@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::http::{Head, Headers, Request, is_field};
 use crate::json::Value;
-use crate::{Function, base64};
+use crate::{FunctionIdentity, base64};
 
 const JSON: &str = "application/json";
 /// What the platform adds, or what holds for one connection only.
@@ -37,7 +37,7 @@ const TEXT_TYPES: [&str; 4] = [
 ];
 
 /// The event of a request.
-pub(crate) fn event(function: &Function, request: &Request, id: &str, body: &[u8]) -> Value {
+pub(crate) fn event(function: &FunctionIdentity, request: &Request, id: &str, body: &[u8]) -> Value {
     let (path, query) = request.target.split_once('?').unwrap_or((&request.target, ""));
     let headers = joined(
         request

@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitStatus, exit};
 use std::sync::Arc;
 use std::thread;
 
-use crate::exchange::{Ended, Exchange};
+use crate::exchange::{Exchange, ExitReason};
 use crate::extensions::{Extension, Stage};
 
 /// Where external extensions are.
@@ -23,7 +23,7 @@ pub(crate) fn start(exchange: &Arc<Exchange>, command: &[String]) -> io::Result<
         exchange.lock().extensions.push(Extension::started(&name));
         let child = Command::new(&path).spawn();
         let child = child.map_err(|e| io::Error::new(e.kind(), format!("extension {}: {e}", path.display())))?;
-        watch(exchange, child, move |status| Ended {
+        watch(exchange, child, move |status| ExitReason {
             kind: "Extension.Crash",
             message: format!("extension {name}: {}", said(status)),
             code: code(status),
@@ -43,7 +43,7 @@ pub(crate) fn start(exchange: &Arc<Exchange>, command: &[String]) -> io::Result<
         .ok_or_else(|| io::Error::other("there is no command"))?;
     let child = Command::new(program).args(arguments).spawn();
     let child = child.map_err(|e| io::Error::new(e.kind(), format!("{program}: {e}")))?;
-    watch(exchange, child, |status| Ended {
+    watch(exchange, child, |status| ExitReason {
         kind: "Runtime.ExitError",
         message: match status.success() {
             true => "Runtime exited without providing a reason".to_owned(),
@@ -55,12 +55,12 @@ pub(crate) fn start(exchange: &Arc<Exchange>, command: &[String]) -> io::Result<
 }
 
 /// Ends this process after a child of it.
-fn watch(exchange: &Arc<Exchange>, mut child: Child, ended: impl FnOnce(ExitStatus) -> Ended + Send + 'static) {
+fn watch(exchange: &Arc<Exchange>, mut child: Child, ended: impl FnOnce(ExitStatus) -> ExitReason + Send + 'static) {
     let exchange = Arc::clone(exchange);
     thread::spawn(move || {
         let ended = match child.wait() {
             Ok(status) => ended(status),
-            Err(error) => Ended {
+            Err(error) => ExitReason {
                 kind: "Runtime.ExitError",
                 message: error.to_string(),
                 code: 1,

@@ -3,11 +3,11 @@
 use std::io::{self, Read};
 use std::sync::mpsc::SyncSender;
 
-use crate::exchange::{Event, Exchange, Failure, Part, Refusal};
+use crate::exchange::{Event, Exchange, Failure, Refusal, ResponsePart};
 use crate::http::{Head, Headers, Request};
 use crate::json::Value;
 use crate::net::Connection;
-use crate::{Function, accepted, base64, error_body, extensions};
+use crate::{FunctionIdentity, accepted, base64, error_body, extensions};
 
 /// Maximum size of a buffered answer or of an error, in bytes: 6 MiB and 100 bytes.
 pub(crate) const PAYLOAD_MAX: usize = (6 << 20) + 100;
@@ -28,7 +28,7 @@ type Reply = (Head, Vec<u8>);
 /// Serves a call on the address of the runtime API.
 pub(crate) fn serve(
     exchange: &Exchange,
-    function: &Function,
+    function: &FunctionIdentity,
     request: &Request,
     connection: &mut Connection,
 ) -> io::Result<()> {
@@ -115,7 +115,7 @@ fn whole_body(request: &Request, connection: &mut Connection) -> io::Result<Vec<
     Ok(whole.unwrap_or_default())
 }
 
-fn send_event(function: &Function, event: &Event, connection: &mut Connection) -> io::Result<()> {
+fn send_event(function: &FunctionIdentity, event: &Event, connection: &mut Connection) -> io::Result<()> {
     let mut head = Head::of_type(200, &event.content_type)
         .with("Lambda-Runtime-Aws-Request-Id", event.id.clone())
         .with("Lambda-Runtime-Deadline-Ms", event.deadline_ms.to_string())
@@ -148,7 +148,7 @@ fn respond(exchange: &Exchange, request: &Request, id: &str, connection: &mut Co
         "" => respond_buffered(&to, request, connection),
         "streaming" => respond_streamed(&to, request, connection),
         _ => {
-            let _gone = to.send(Part::Failed(failure("Runtime.InvalidResponseModeHeader", "")));
+            let _gone = to.send(ResponsePart::Failed(failure("Runtime.InvalidResponseModeHeader", "")));
             connection.body(request)?.skip()?;
             let body = error_body("InvalidFunctionResponseMode", "Invalid function response mode");
             Ok((Head::of_type(400, JSON), body))
@@ -156,7 +156,7 @@ fn respond(exchange: &Exchange, request: &Request, id: &str, connection: &mut Co
     };
     if let Err(error) = &answered {
         let message = format!("the runtime broke its answer off: {error}");
-        let _gone = to.send(Part::Failed(failure("Runtime.TruncatedResponse", &message)));
+        let _gone = to.send(ResponsePart::Failed(failure("Runtime.TruncatedResponse", &message)));
         exchange.responded();
         // The client may have closed only its side. The error closes the other.
         let body = error_body("TruncatedHTTPRequest", "HTTP request detected as truncated");
@@ -167,29 +167,37 @@ fn respond(exchange: &Exchange, request: &Request, id: &str, connection: &mut Co
     answered
 }
 
-fn respond_buffered(to: &SyncSender<Part>, request: &Request, connection: &mut Connection) -> io::Result<Reply> {
+fn respond_buffered(
+    to: &SyncSender<ResponsePart>,
+    request: &Request,
+    connection: &mut Connection,
+) -> io::Result<Reply> {
     let mut body = connection.body(request)?;
     let Some(bytes) = body.read_all(PAYLOAD_MAX)? else {
         let of = format!("maximum allowed payload size ({PAYLOAD_MAX} bytes).");
         let message = format!("Response payload size exceeded {of}");
-        let _gone = to.send(Part::Failed(failure("Function.ResponseSizeTooLarge", &message)));
+        let _gone = to.send(ResponsePart::Failed(failure("Function.ResponseSizeTooLarge", &message)));
         body.skip()?;
         let body = error_body("RequestEntityTooLarge", &format!("Exceeded {of}"));
         return Ok((Head::of_type(413, JSON), body));
     };
-    let begin = Part::Begin {
+    let begin = ResponsePart::Begin {
         is_streamed: false,
         content_type: content_type(request),
     };
     // If nobody waits for the answer any more, the runtime goes on all the same.
-    let _gone = [begin, Part::Bytes(bytes), last(&body.trailers)]
+    let _gone = [begin, ResponsePart::Bytes(bytes), last(&body.trailers)]
         .into_iter()
         .try_for_each(|part| to.send(part));
     Ok(accepted())
 }
 
-fn respond_streamed(to: &SyncSender<Part>, request: &Request, connection: &mut Connection) -> io::Result<Reply> {
-    let begin = Part::Begin {
+fn respond_streamed(
+    to: &SyncSender<ResponsePart>,
+    request: &Request,
+    connection: &mut Connection,
+) -> io::Result<Reply> {
+    let begin = ResponsePart::Begin {
         is_streamed: true,
         content_type: content_type(request),
     };
@@ -201,19 +209,19 @@ fn respond_streamed(to: &SyncSender<Part>, request: &Request, connection: &mut C
         if read == 0 {
             break;
         }
-        is_heard = is_heard && to.send(Part::Bytes(piece[..read].to_vec())).is_ok();
+        is_heard = is_heard && to.send(ResponsePart::Bytes(piece[..read].to_vec())).is_ok();
     }
     let _gone = to.send(last(&body.trailers));
     Ok(accepted())
 }
 
 /// The end of an answer, or the error that its trailers report.
-fn last(trailers: &Headers) -> Part {
+fn last(trailers: &Headers) -> ResponsePart {
     let Some(kind) = trailers.get(ERROR_TYPE).filter(|kind| !kind.is_empty()) else {
-        return Part::End;
+        return ResponsePart::End;
     };
     let told = trailers.get(ERROR_BODY).and_then(base64::decode);
-    Part::Failed(Failure {
+    ResponsePart::Failed(Failure {
         is_function_s: true,
         content_type: JSON.to_owned(),
         body: told.unwrap_or_else(|| error_body(kind, "")),
@@ -243,7 +251,7 @@ fn fail(exchange: &Exchange, request: &Request, id: &str, connection: &mut Conne
         told.content_type = JSON.to_owned();
         told.body = without_cause(&told.body);
     }
-    let _gone = to.send(Part::Failed(told));
+    let _gone = to.send(ResponsePart::Failed(told));
     exchange.responded();
     Ok(accepted())
 }
@@ -276,10 +284,13 @@ mod tests {
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
             Headers(owned.collect())
         };
-        assert_eq!(last(&trailers(&[])), Part::End);
-        assert_eq!(last(&trailers(&[(ERROR_TYPE, ""), (ERROR_BODY, "e30=")])), Part::End);
+        assert_eq!(last(&trailers(&[])), ResponsePart::End);
+        assert_eq!(
+            last(&trailers(&[(ERROR_TYPE, ""), (ERROR_BODY, "e30=")])),
+            ResponsePart::End
+        );
         for (told, body) in [("e30=", "{}"), ("*", r#"{"errorMessage":"","errorType":"E"}"#)] {
-            let Part::Failed(failure) = last(&trailers(&[(ERROR_TYPE, "E"), (ERROR_BODY, told)])) else {
+            let ResponsePart::Failed(failure) = last(&trailers(&[(ERROR_TYPE, "E"), (ERROR_BODY, told)])) else {
                 panic!("{told} is no error");
             };
             assert_eq!((failure.is_function_s, failure.body), (true, body.into()));

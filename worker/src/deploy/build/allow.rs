@@ -111,7 +111,7 @@ pub(super) fn canonical(name: &str) -> String {
 
 /// How a host may be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reach {
+pub(super) enum HostAccess {
     /// Wherever it is: the operator has named it.
     Anywhere,
     /// Only at a public address.
@@ -122,12 +122,12 @@ pub(super) enum Reach {
 
 /// The hosts that one build may reach.
 #[derive(Debug, Clone)]
-pub(super) struct Allowed {
+pub(super) struct AllowedHosts {
     public: bool,
     named: Vec<Host>,
 }
 
-impl Allowed {
+impl AllowedHosts {
     /// Combines the operator's options with the settings of installers.
     pub(super) fn new(network: &BuildNetwork, configured: &[Host]) -> Self {
         let mut named = network.allow.clone();
@@ -143,18 +143,18 @@ impl Allowed {
     }
 
     /// Returns how a host with this canonical name may be reached.
-    pub(super) fn reach(&self, name: &str, port: u16) -> Reach {
+    pub(super) fn reach(&self, name: &str, port: u16) -> HostAccess {
         if self.named.iter().any(|host| host.is(name, port)) {
-            return Reach::Anywhere;
+            return HostAccess::Anywhere;
         }
         if self.public && PUBLIC.contains(&name) && PORTS.contains(&port) {
-            return Reach::Public;
+            return HostAccess::Public;
         }
-        Reach::Refused
+        HostAccess::Refused
     }
 }
 
-impl fmt::Display for Allowed {
+impl fmt::Display for AllowedHosts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let public = PUBLIC.iter().filter(|_| self.public).map(ToString::to_string);
         let all: Vec<String> = public.chain(self.named.iter().map(ToString::to_string)).collect();
@@ -201,32 +201,32 @@ mod tests {
             public: true,
             allow: vec![host("a.example.org"), host("10.0.0.7:3141")],
         };
-        let allowed = Allowed::new(&network, &[host("b.example.org:8443")]);
+        let allowed = AllowedHosts::new(&network, &[host("b.example.org:8443")]);
         for (name, port, reach) in [
-            ("pypi.org", 443, Reach::Public),
-            ("pypi.org", 22, Reach::Refused),
-            ("evil-pypi.org", 443, Reach::Refused),
-            ("pypi.org.example.org", 443, Reach::Refused),
-            ("a.example.org", 443, Reach::Anywhere),
-            ("a.example.org", 80, Reach::Anywhere),
-            ("a.example.org", 22, Reach::Refused),
-            ("x.a.example.org", 443, Reach::Refused),
-            ("10.0.0.7", 3141, Reach::Anywhere),
-            ("10.0.0.7", 443, Reach::Refused),
-            ("b.example.org", 8443, Reach::Anywhere),
-            ("b.example.org", 443, Reach::Refused),
-            ("127.0.0.1", 80, Reach::Refused),
+            ("pypi.org", 443, HostAccess::Public),
+            ("pypi.org", 22, HostAccess::Refused),
+            ("evil-pypi.org", 443, HostAccess::Refused),
+            ("pypi.org.example.org", 443, HostAccess::Refused),
+            ("a.example.org", 443, HostAccess::Anywhere),
+            ("a.example.org", 80, HostAccess::Anywhere),
+            ("a.example.org", 22, HostAccess::Refused),
+            ("x.a.example.org", 443, HostAccess::Refused),
+            ("10.0.0.7", 3141, HostAccess::Anywhere),
+            ("10.0.0.7", 443, HostAccess::Refused),
+            ("b.example.org", 8443, HostAccess::Anywhere),
+            ("b.example.org", 443, HostAccess::Refused),
+            ("127.0.0.1", 80, HostAccess::Refused),
         ] {
             assert_eq!(allowed.reach(name, port), reach, "{name}:{port}");
         }
-        let none = Allowed::new(
+        let none = AllowedHosts::new(
             &BuildNetwork {
                 public: false,
                 allow: Vec::new(),
             },
             &[],
         );
-        assert_eq!(none.reach("pypi.org", 443), Reach::Refused);
+        assert_eq!(none.reach("pypi.org", 443), HostAccess::Refused);
         assert_eq!(none.to_string(), "none");
     }
 

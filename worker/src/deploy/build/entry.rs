@@ -21,7 +21,7 @@ pub struct EntryError(String);
 
 /// Whether the handler was found.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum HandlerLocation {
     /// It exists.
     Yes,
     /// It is not in the uploaded folder, but may come with a dependency or the root filesystem.
@@ -29,7 +29,7 @@ pub(super) enum Found {
 }
 
 /// What a build has made.
-pub(super) struct Built<'a> {
+pub(super) struct BuildOutput<'a> {
     /// The uploaded folder, with `node_modules`.
     pub(super) app: &'a Path,
     /// The installed python packages.
@@ -39,7 +39,7 @@ pub(super) struct Built<'a> {
 }
 
 /// Looks for the entry in the uploaded folder `app`, before anything is installed.
-pub(super) fn check(config: &FunctionConfig, app: &Path) -> Result<Found, EntryError> {
+pub(super) fn check(config: &FunctionConfig, app: &Path) -> Result<HandlerLocation, EntryError> {
     find(config, &Directory(app))
 }
 
@@ -55,16 +55,16 @@ pub fn check_listing(config: &FunctionConfig, files: &[SourceFile]) -> Result<()
     }
 }
 
-fn find(config: &FunctionConfig, app: &dyn Tree) -> Result<Found, EntryError> {
+fn find(config: &FunctionConfig, app: &dyn Tree) -> Result<HandlerLocation, EntryError> {
     let entry = config.entry.as_deref().unwrap_or_default();
     match config.runtime {
         Runtime::Python => {
             let module = python_module(entry);
             if python_file(app, &module) {
-                return Ok(Found::Yes);
+                return Ok(HandlerLocation::Yes);
             }
             if app.has_file(Path::new("requirements.txt")) {
-                return Ok(Found::Elsewhere);
+                return Ok(HandlerLocation::Elsewhere);
             }
             Err(python_missing(entry, &module))
         }
@@ -74,7 +74,7 @@ fn find(config: &FunctionConfig, app: &dyn Tree) -> Result<Found, EntryError> {
 }
 
 /// Looks for the entry again, now in the installed packages and the root filesystem as well.
-pub(super) fn check_built(config: &FunctionConfig, built: &Built<'_>) -> Result<(), EntryError> {
+pub(super) fn check_built(config: &FunctionConfig, built: &BuildOutput<'_>) -> Result<(), EntryError> {
     let entry = config.entry.as_deref().unwrap_or_default();
     match config.runtime {
         Runtime::Python => {
@@ -122,13 +122,13 @@ fn python_file(root: &dyn Tree, module: &str) -> bool {
     })
 }
 
-fn node(entry: &str, app: &dyn Tree) -> Result<Found, EntryError> {
+fn node(entry: &str, app: &dyn Tree) -> Result<HandlerLocation, EntryError> {
     let module = node_module(entry);
     if node_file(app, module) {
-        return Ok(Found::Yes);
+        return Ok(HandlerLocation::Yes);
     }
     if module.starts_with("node_modules/") && app.has_file(Path::new("package.json")) {
-        return Ok(Found::Elsewhere);
+        return Ok(HandlerLocation::Elsewhere);
     }
     Err(node_missing(entry, module))
 }
@@ -164,18 +164,22 @@ fn program(config: &FunctionConfig) -> &str {
     relative.trim_start_matches("./")
 }
 
-fn command(config: &FunctionConfig, app: &dyn Tree) -> Result<Found, EntryError> {
+fn command(config: &FunctionConfig, app: &dyn Tree) -> Result<HandlerLocation, EntryError> {
     let program = program(config);
     if program.starts_with('/') {
-        return Ok(Found::Yes);
+        return Ok(HandlerLocation::Yes);
     }
     if !config.command[0].contains('/') {
         // Only the built function has all of the default path.
         let is_default = !config.env.contains_key("PATH");
-        return Ok(if is_default { Found::Elsewhere } else { Found::Yes });
+        return Ok(if is_default {
+            HandlerLocation::Elsewhere
+        } else {
+            HandlerLocation::Yes
+        });
     }
     if app.kind(Path::new(program)).is_none() && comes_with_dependencies(config, app, program) {
-        return Ok(Found::Elsewhere);
+        return Ok(HandlerLocation::Elsewhere);
     }
     executable(config, app, program)
 }
@@ -190,10 +194,10 @@ fn comes_with_dependencies(config: &FunctionConfig, app: &dyn Tree, path: &str) 
     Path::new(path).starts_with(directory) && app.has_file(Path::new(list))
 }
 
-fn executable(config: &FunctionConfig, app: &dyn Tree, path: &str) -> Result<Found, EntryError> {
+fn executable(config: &FunctionConfig, app: &dyn Tree, path: &str) -> Result<HandlerLocation, EntryError> {
     let program = &config.command[0];
     let wrong = match app.kind(Path::new(path)) {
-        Some(Kind::Executable) => return Ok(Found::Yes),
+        Some(Kind::Executable) => return Ok(HandlerLocation::Yes),
         Some(Kind::Plain) => format!("is not executable: run `chmod +x {path}` and deploy again"),
         Some(Kind::Other) => "is not a file: correct command in fn.toml".to_owned(),
         None => "is not in the function's folder: build it before the deploy (build.command in fn.toml), check \
@@ -203,7 +207,7 @@ fn executable(config: &FunctionConfig, app: &dyn Tree, path: &str) -> Result<Fou
     Err(EntryError(format!("command starts {program}, which {wrong}")))
 }
 
-fn built_command(config: &FunctionConfig, built: &Built<'_>) -> Result<(), EntryError> {
+fn built_command(config: &FunctionConfig, built: &BuildOutput<'_>) -> Result<(), EntryError> {
     let program = program(config);
     let exists = |path: &str| match path.strip_prefix("/app/").unwrap_or(path) {
         absolute if absolute.starts_with('/') => built.root.join(absolute.trim_start_matches('/')).exists(),
@@ -237,7 +241,7 @@ fn built_command(config: &FunctionConfig, built: &Built<'_>) -> Result<(), Entry
 }
 
 /// Returns the names of the programs that installed packages bring.
-fn brought(built: &Built<'_>) -> BTreeSet<String> {
+fn brought(built: &BuildOutput<'_>) -> BTreeSet<String> {
     let python = built.packages.map(|packages| packages.join("bin"));
     let directories = python.into_iter().chain([built.app.join("node_modules/.bin")]);
     directories

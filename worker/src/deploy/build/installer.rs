@@ -12,14 +12,14 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use parking_lot::Mutex;
-use rekindle_confined::{Program, SET_UP_FAILED, Shown, Work};
+use rekindle_confined::{BindMount, Program, SET_UP_FAILED, Work};
 use rekindle_wire::function_config::ByteSize;
 use tracing::Instrument as _;
 use tracing::field::Empty;
 
-use super::operator::Configured;
+use super::operator::OperatorConfig;
 use super::proxy::{ADDRESS, Proxy};
-use super::space::{Stopped, Watch};
+use super::space::{SpaceWatch, StopReason};
 use super::{BuildDir, BuildOrder};
 use crate::host::confined::wait_unreaped;
 use crate::host::netlink_memory::LIMIT;
@@ -133,7 +133,7 @@ pub enum InstallerError {
 #[derive(Debug)]
 pub(super) struct Network {
     pub(super) proxy: Proxy,
-    pub(super) configured: Configured,
+    pub(super) configured: OperatorConfig,
 }
 
 /// An installer about to run.
@@ -148,12 +148,12 @@ pub(super) struct Installer<'a, 'o> {
     pub(super) arguments: Vec<String>,
     /// `NAME=value`.
     pub(super) environment: Vec<String>,
-    pub(super) shown: Vec<Shown>,
+    pub(super) shown: Vec<BindMount>,
 }
 
 /// How it ended.
 #[derive(Debug)]
-pub(super) struct Finished {
+pub(super) struct InstallerOutcome {
     pub(super) success: bool,
     /// The end of its output, both streams.
     pub(super) output: String,
@@ -161,7 +161,7 @@ pub(super) struct Finished {
 
 impl Installer<'_, '_> {
     /// Runs it to its end. Dropping the future kills it. Its span is `install`, or `compile` without a network.
-    pub(super) async fn run(self) -> Result<Finished, InstallerError> {
+    pub(super) async fn run(self) -> Result<InstallerOutcome, InstallerError> {
         let span = tracing::info_span!(
             "installer",
             otel.name = if self.network.is_some() { "install" } else { "compile" },
@@ -176,7 +176,7 @@ impl Installer<'_, '_> {
         finished
     }
 
-    async fn finish(self) -> Result<Finished, InstallerError> {
+    async fn finish(self) -> Result<InstallerOutcome, InstallerError> {
         let program = self.program.to_owned();
         let failed = |source| InstallerError::Start {
             program: program.clone(),
@@ -185,7 +185,7 @@ impl Installer<'_, '_> {
         let (time_limit, room_bytes) = (self.order.limits.install_timeout, self.order.limits.room_bytes());
         let command = self.command().map_err(failed)?;
 
-        let running = Arc::new(Running::default());
+        let running = Arc::new(RunningInstaller::default());
         // Also when this future is dropped.
         let _killed = KillOnDrop(&running);
         let mut ended = tokio::task::spawn_blocking({
@@ -194,7 +194,7 @@ impl Installer<'_, '_> {
         });
         let deadline = tokio::time::sleep(time_limit);
         tokio::pin!(deadline);
-        let watch = Arc::new(Watch::begin(
+        let watch = Arc::new(SpaceWatch::begin(
             self.build_dir.path.clone(),
             self.order.cgroup_procs.clone(),
             room_bytes,
@@ -204,7 +204,7 @@ impl Installer<'_, '_> {
             tokio::select! {
                 outcome = &mut ended => break outcome,
                 () = &mut deadline, if stopped.is_none() => {
-                    stopped = Some(Stopped::Late);
+                    stopped = Some(StopReason::Late);
                     running.kill();
                 }
                 () = tokio::time::sleep(WATCH_EVERY), if stopped.is_none() => {
@@ -218,18 +218,18 @@ impl Installer<'_, '_> {
         };
         let (status, output) = outcome.map_err(io::Error::other).flatten().map_err(failed)?;
         match stopped {
-            Some(Stopped::Late) => Err(InstallerError::TimedOut {
+            Some(StopReason::Late) => Err(InstallerError::TimedOut {
                 program,
                 limit: time_limit,
                 output,
             }),
-            Some(Stopped::Large) => Err(InstallerError::TooLarge {
+            Some(StopReason::Large) => Err(InstallerError::TooLarge {
                 program,
                 limit: room_bytes,
             }),
-            Some(Stopped::Deep) => Err(InstallerError::TooDeep { program }),
-            Some(Stopped::Hoarding) => Err(InstallerError::Hoards { program }),
-            Some(Stopped::DiskFull) => Err(InstallerError::DiskFull {
+            Some(StopReason::Deep) => Err(InstallerError::TooDeep { program }),
+            Some(StopReason::Hoarding) => Err(InstallerError::Hoards { program }),
+            Some(StopReason::DiskFull) => Err(InstallerError::DiskFull {
                 program,
                 directory: self.build_dir.path.clone(),
                 reserve: watch.reserve,
@@ -240,7 +240,7 @@ impl Installer<'_, '_> {
             None => {
                 let refusals = self.network.and_then(|network| network.proxy.refusals());
                 let refusals = refusals.filter(|_| !status.success()).map(|text| format!("\n{text}"));
-                Ok(Finished {
+                Ok(InstallerOutcome {
                     success: status.success(),
                     output: output + &refusals.unwrap_or_default(),
                 })
@@ -251,7 +251,7 @@ impl Installer<'_, '_> {
 
 impl Installer<'_, '_> {
     fn command(&self) -> io::Result<Command> {
-        let seen = |source: PathBuf, at: &str| Shown {
+        let seen = |source: PathBuf, at: &str| BindMount {
             source,
             at: PathBuf::from(at),
             write: true,
@@ -296,7 +296,7 @@ impl Installer<'_, '_> {
 
 /// The process, as long as its id is surely its own.
 #[derive(Debug, Default)]
-struct Running {
+struct RunningInstaller {
     state: Mutex<State>,
 }
 
@@ -306,7 +306,7 @@ struct State {
     pid: Option<Pid>,
 }
 
-struct KillOnDrop<'a>(&'a Running);
+struct KillOnDrop<'a>(&'a RunningInstaller);
 
 impl Drop for KillOnDrop<'_> {
     fn drop(&mut self) {
@@ -314,7 +314,7 @@ impl Drop for KillOnDrop<'_> {
     }
 }
 
-impl Running {
+impl RunningInstaller {
     /// Kills the process group, or keeps it from starting.
     fn kill(&self) {
         let mut state = self.state.lock();

@@ -42,12 +42,12 @@ use uuid::Uuid;
 
 use crate::host::cgroup::Limits;
 use crate::host::confined::{ConfinedError, Confinement};
-use allow::Allowed;
+use allow::AllowedHosts;
 use build_dir::BuildDir;
 use cache::DepsCache;
-use entry::{Built, Found};
+use entry::{BuildOutput, HandlerLocation};
 use installer::Network;
-use operator::Configured;
+use operator::OperatorConfig;
 use proxy::{Proxy, ProxyLimits};
 
 pub use allow::{BuildNetwork, Host, ParseHostError};
@@ -181,8 +181,8 @@ impl BuildOrder<'_> {
 
     /// Creates a network that contains only the proxy.
     async fn network(&self) -> Result<Network, RootError> {
-        let configured = Configured::read();
-        let allowed = Allowed::new(self.network, &configured.hosts);
+        let configured = OperatorConfig::read();
+        let allowed = AllowedHosts::new(self.network, &configured.hosts);
         let limits = ProxyLimits {
             bytes: self.limits.room_bytes(),
             time: self.limits.install_timeout,
@@ -385,8 +385,8 @@ async fn build_in(
         }
         Some(Runtime::Http) | None => None,
     };
-    if found == Found::Elsewhere {
-        let built = Built {
+    if found == HandlerLocation::Elsewhere {
+        let built = BuildOutput {
             app: &build_dir.app(),
             packages: packages.as_ref().map(python::Packages::path),
             root: &order.root(Root::Runtime(config.base)).await?,

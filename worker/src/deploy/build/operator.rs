@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rekindle_confined::Shown;
+use rekindle_confined::BindMount;
 
 use super::allow::Host;
 
@@ -34,18 +34,18 @@ const FILE_MAX: usize = 1 << 20;
 
 /// The configuration that a build gets.
 #[derive(Debug, Default)]
-pub(super) struct Configured {
+pub(super) struct OperatorConfig {
     /// `NAME=value`, sorted.
     pub(super) environment: Vec<String>,
     /// Files that these variables name.
-    pub(super) shown: Vec<Shown>,
+    pub(super) shown: Vec<BindMount>,
     /// Hosts that they name, reachable like those of the option `--build-allow`.
     pub(super) hosts: Vec<Host>,
     /// All of it, for a cache key.
     pub(super) identity: Vec<u8>,
 }
 
-impl Configured {
+impl OperatorConfig {
     /// Reads the present configuration.
     pub(super) fn read() -> Self {
         let mut all = Self::from(std::env::vars_os(), &FILES);
@@ -105,8 +105,8 @@ fn seen_at(number: usize) -> PathBuf {
     Path::new(SEEN_AT).join(number.to_string())
 }
 
-fn read_only(source: &Path, at: PathBuf) -> Shown {
-    Shown {
+fn read_only(source: &Path, at: PathBuf) -> BindMount {
+    BindMount {
         source: source.to_owned(),
         at,
         write: false,
@@ -144,7 +144,7 @@ mod tests {
             ("AWS_SECRET_ACCESS_KEY", "secret"),
         ];
         let variables = variables.map(|(name, value)| (name.into(), value.into()));
-        let all = Configured::from(variables.into_iter(), &[(file.to_str().unwrap(), "PIP_CONFIG_FILE")]);
+        let all = OperatorConfig::from(variables.into_iter(), &[(file.to_str().unwrap(), "PIP_CONFIG_FILE")]);
         let shown: Vec<_> = all.shown.iter().map(|s| s.source.file_name().unwrap()).collect();
         assert_eq!(shown, ["roots.pem", "pip.conf"]);
         assert_eq!(

@@ -75,7 +75,7 @@ pub(super) fn pack<'a>(
     out: &Path,
     limits: &BuildLimits,
 ) -> Result<(), PackError> {
-    let mut packing = Packing::new(out, limits, Links::Inside)?;
+    let mut packing = Packing::new(out, limits, SymlinkScope::Inside)?;
     for (name, tree) in trees {
         let above: Vec<&Path> = name.ancestors().filter(|a| !a.as_os_str().is_empty()).collect();
         for directory in above.into_iter().rev() {
@@ -92,7 +92,7 @@ pub(super) fn pack<'a>(
 /// Packs a root filesystem, with an index of its files. Links may lead anywhere, since the function's root contains
 /// them. Blocks.
 pub(super) fn pack_root(root: &Path, out: &Path, limits: &BuildLimits) -> Result<(), PackError> {
-    let mut packing = Packing::new(out, limits, Links::Anywhere)?;
+    let mut packing = Packing::new(out, limits, SymlinkScope::Anywhere)?;
     packing.tree(root, root, Path::new(""))?;
     packing.index()?;
     packing.finish()
@@ -100,7 +100,7 @@ pub(super) fn pack_root(root: &Path, out: &Path, limits: &BuildLimits) -> Result
 
 /// Where symbolic links may lead.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Links {
+enum SymlinkScope {
     /// Within the tree, which is mounted somewhere.
     Inside,
     /// Anywhere: the tree is a root.
@@ -108,12 +108,12 @@ enum Links {
 }
 
 /// Counts what is written.
-struct Counted {
+struct CountingWriter {
     inner: BufWriter<File>,
     bytes: u64,
 }
 
-impl Write for Counted {
+impl Write for CountingWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.inner.write(bytes)?;
         self.bytes += written as u64;
@@ -126,12 +126,12 @@ impl Write for Counted {
 }
 
 struct Packing<'a> {
-    builder: Builder<Counted>,
+    builder: Builder<CountingWriter>,
     out: &'a Path,
     limits: &'a BuildLimits,
     bytes: u64,
     files: u64,
-    links: Links,
+    links: SymlinkScope,
     /// Names of files with several names, by device and inode number.
     named: HashMap<(u64, u64), PathBuf>,
     /// What was packed, for the index of a root.
@@ -141,10 +141,10 @@ struct Packing<'a> {
 }
 
 impl<'a> Packing<'a> {
-    fn new(out: &'a Path, limits: &'a BuildLimits, links: Links) -> Result<Self, PackError> {
+    fn new(out: &'a Path, limits: &'a BuildLimits, links: SymlinkScope) -> Result<Self, PackError> {
         let file = File::create(out).map_err(|e| PackError::Write(out.to_owned(), e))?;
         Ok(Self {
-            builder: Builder::new(Counted {
+            builder: Builder::new(CountingWriter {
                 inner: BufWriter::with_capacity(1 << 20, file),
                 bytes: 0,
             }),
@@ -198,10 +198,10 @@ impl<'a> Packing<'a> {
         let own = metadata.permissions().mode();
         match self.links {
             // Of 12 bits.
-            Links::Anywhere => (own & 0o1777) as u16,
-            Links::Inside if metadata.is_dir() => MODE_DIRECTORY,
-            Links::Inside if own & 0o100 == 0 => 0o644,
-            Links::Inside => 0o755,
+            SymlinkScope::Anywhere => (own & 0o1777) as u16,
+            SymlinkScope::Inside if metadata.is_dir() => MODE_DIRECTORY,
+            SymlinkScope::Inside if own & 0o100 == 0 => 0o644,
+            SymlinkScope::Inside => 0o755,
         }
     }
 
@@ -231,8 +231,8 @@ impl<'a> Packing<'a> {
     /// Returns the attributes that a file or directory has in the tar: in an image its own.
     fn attributes(&self, path: &Path) -> Result<Vec<Attribute>, PackError> {
         match self.links {
-            Links::Anywhere => attributes::of_file(path).map_err(|e| PackError::Read(path.to_owned(), e)),
-            Links::Inside => Ok(Vec::new()),
+            SymlinkScope::Anywhere => attributes::of_file(path).map_err(|e| PackError::Read(path.to_owned(), e)),
+            SymlinkScope::Inside => Ok(Vec::new()),
         }
     }
 
@@ -255,7 +255,7 @@ impl<'a> Packing<'a> {
 
     /// Keeps an entry for the index, if there will be one.
     fn note(&mut self, name: &Path, kind: Kind, attributes: Vec<Attribute>) -> Result<(), PackError> {
-        if self.links == Links::Inside {
+        if self.links == SymlinkScope::Inside {
             return Ok(());
         }
         let entry = Entry {
@@ -286,7 +286,7 @@ impl<'a> Packing<'a> {
     }
 
     fn file(&mut self, path: &Path, name: &Path, metadata: &fs::Metadata) -> Result<(), PackError> {
-        if metadata.nlink() > 1 && self.links == Links::Anywhere {
+        if metadata.nlink() > 1 && self.links == SymlinkScope::Anywhere {
             let same = (metadata.dev(), metadata.ino());
             if let Some(first) = self.named.get(&same).cloned() {
                 return self.linked(EntryType::Link, name, &first);
@@ -312,7 +312,7 @@ impl<'a> Packing<'a> {
 
     fn link(&mut self, root: &Path, path: &Path, name: &Path) -> Result<(), PackError> {
         let target = fs::read_link(path).map_err(|e| PackError::Read(path.to_owned(), e))?;
-        if self.links == Links::Anywhere {
+        if self.links == SymlinkScope::Anywhere {
             return self.symbolic(name, &target);
         }
         let in_root = path.strip_prefix(root).unwrap_or(path);
@@ -358,7 +358,7 @@ mod tests {
         }
         let (limits, out) = (BuildLimits::default(), tmp.path().join("tar"));
         let packed = |names: u64| {
-            let mut packing = Packing::new(&out, &limits, Links::Anywhere).unwrap();
+            let mut packing = Packing::new(&out, &limits, SymlinkScope::Anywhere).unwrap();
             packing.names = names;
             packing.tree(&root, &root, Path::new("")).and_then(|()| packing.index())
         };

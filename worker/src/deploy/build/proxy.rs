@@ -22,7 +22,7 @@ use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
-use super::allow::{Allowed, Reach, is_public};
+use super::allow::{AllowedHosts, HostAccess, is_public};
 use super::counts::BuildCounts;
 use super::request::{Request, RequestMode};
 use super::upstream::Upstream;
@@ -46,13 +46,13 @@ const REFUSED_MAX: usize = 8;
 #[derive(Debug)]
 pub(super) struct Proxy {
     network: NetworkNamespace,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
     serving: AbortHandle,
 }
 
 #[derive(Debug)]
-struct Shared {
-    allowed: Allowed,
+struct ProxyState {
+    allowed: AllowedHosts,
     upstream: Option<Upstream>,
     refused: Mutex<BTreeSet<String>>,
     counts: BuildCounts,
@@ -72,7 +72,7 @@ pub(super) struct ProxyLimits {
 
 impl Proxy {
     /// Creates the namespace and begins to serve.
-    pub(super) async fn open(allowed: Allowed, counts: BuildCounts, limits: ProxyLimits) -> io::Result<Self> {
+    pub(super) async fn open(allowed: AllowedHosts, counts: BuildCounts, limits: ProxyLimits) -> io::Result<Self> {
         let made = tokio::task::spawn_blocking(|| {
             let network = NetworkNamespace::make()?;
             let listener = network.within(|| {
@@ -83,7 +83,7 @@ impl Proxy {
             io::Result::Ok((network, listener))
         });
         let (network, listener) = made.await.map_err(io::Error::other)??;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ProxyState {
             allowed,
             upstream: Upstream::configured(),
             refused: Mutex::default(),
@@ -126,7 +126,7 @@ impl Drop for Proxy {
 }
 
 /// Accepts connections as long as the build lasts. They end with this task.
-async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+async fn serve(listener: TcpListener, shared: Arc<ProxyState>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
@@ -171,7 +171,7 @@ impl Refusal {
     }
 }
 
-impl Shared {
+impl ProxyState {
     async fn connection(&self, mut client: TcpStream) -> io::Result<()> {
         let (head, rest) = timeout(HEAD_LIMIT, head(&mut client)).await??;
         let request = Request::parse(&head);
@@ -226,7 +226,7 @@ impl Shared {
     async fn reach(&self, host: &str, port: u16) -> Result<TcpStream, Refusal> {
         let named = || format!("{host}:{port}");
         let reach = self.allowed.reach(host, port);
-        if reach == Reach::Refused {
+        if reach == HostAccess::Refused {
             return Err(Refusal::Host {
                 host: named(),
                 allowed: self.allowed.to_string(),
@@ -240,7 +240,7 @@ impl Shared {
         let found = timeout(LOOKUP_LIMIT, tokio::net::lookup_host((host, port))).await;
         let found = found.map_err(io::Error::from).flatten().map_err(unreachable)?;
         let usable: Vec<SocketAddr> = found
-            .filter(|a| reach == Reach::Anywhere || is_public(a.ip()))
+            .filter(|a| reach == HostAccess::Anywhere || is_public(a.ip()))
             .collect();
         if usable.is_empty() {
             return Err(Refusal::Address(named()));

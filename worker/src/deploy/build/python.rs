@@ -6,11 +6,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use rekindle_confined::Shown;
+use rekindle_confined::BindMount;
 
 use super::cache::{CachedTree, DepsCache};
 use super::installer::{APP, DEPS, Installer, InstallerError, wanted_compiler};
-use super::operator::Configured;
+use super::operator::OperatorConfig;
 use super::requirements::{self, Requirements, RequirementsError};
 use super::{BuildDir, BuildOrder, Progress, Root, RootError};
 use crate::host::disk::tree_bytes;
@@ -90,7 +90,7 @@ pub(super) async fn install(
         move |source| PythonError::Disk { action, path, source }
     };
     let root = order.tools().await?;
-    let configured = Configured::read();
+    let configured = OperatorConfig::read();
     let key = cache_key(&wanted, &build_dir.app(), &root, &configured).map_err(failed("read", &build_dir.app()))?;
     if let Some(tree) = cache.get(&key).map_err(failed("look for", &order.work_dir))? {
         progress("python packages were installed before: taken from the cache");
@@ -103,7 +103,7 @@ pub(super) async fn install(
     fs::write(&constraints, wanted.constraints.join("\n") + "\n").map_err(failed("list", &constraints))?;
 
     let network = order.network().await?;
-    let show = |source, at: &str| Shown {
+    let show = |source, at: &str| BindMount {
         source,
         at: at.into(),
         write: false,
@@ -174,7 +174,7 @@ fn python<'a, 'o>(
 }
 
 /// Returns a key from everything that decides what gets installed.
-fn cache_key(wanted: &Requirements, app: &Path, root: &[PathBuf], configured: &Configured) -> io::Result<String> {
+fn cache_key(wanted: &Requirements, app: &Path, root: &[PathBuf], configured: &OperatorConfig) -> io::Result<String> {
     let mut hash = blake3::Hasher::new();
     let mut part = |bytes: &[u8]| {
         hash.update(&(bytes.len() as u64).to_le_bytes());

@@ -57,12 +57,12 @@ struct Reader<'a> {
     included: usize,
 }
 
-struct Place<'a> {
+struct SourceLocation<'a> {
     file: &'a str,
     line: usize,
 }
 
-impl Place<'_> {
+impl SourceLocation<'_> {
     fn refuse<T>(&self, message: impl Into<String>) -> Result<T, RequirementsError> {
         Err(RequirementsError {
             file: self.file.to_owned(),
@@ -75,7 +75,7 @@ impl Place<'_> {
 impl Reader<'_> {
     fn file(&mut self, name: &str, constraints: bool) -> Result<(), RequirementsError> {
         let path = self.app.join(name);
-        let start = Place { file: name, line: 1 };
+        let start = SourceLocation { file: name, line: 1 };
         if fs::metadata(&path).is_ok_and(|m| m.len() > FILE_BYTES_MAX) {
             return start.refuse("the file is larger than 1 MiB: it is no list of packages");
         }
@@ -99,7 +99,7 @@ impl Reader<'_> {
             let line = std::mem::take(&mut logical);
             self.line(
                 line.trim(),
-                &Place {
+                &SourceLocation {
                     file: name,
                     line: begun,
                 },
@@ -108,7 +108,7 @@ impl Reader<'_> {
         }
         self.line(
             logical.trim(),
-            &Place {
+            &SourceLocation {
                 file: name,
                 line: begun,
             },
@@ -116,7 +116,7 @@ impl Reader<'_> {
         )
     }
 
-    fn line(&mut self, line: &str, at: &Place<'_>, constraints: bool) -> Result<(), RequirementsError> {
+    fn line(&mut self, line: &str, at: &SourceLocation<'_>, constraints: bool) -> Result<(), RequirementsError> {
         if line.is_empty() {
             return Ok(());
         }
@@ -147,7 +147,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn option(&mut self, line: &str, at: &Place<'_>, constraints: bool) -> Result<(), RequirementsError> {
+    fn option(&mut self, line: &str, at: &SourceLocation<'_>, constraints: bool) -> Result<(), RequirementsError> {
         let split = line.find(['=', ' ', '\t']).unwrap_or(line.len());
         let (name, mut value) = (&line[..split], line.get(split + 1..).unwrap_or_default().trim());
         let attached = ["-r", "-c", "-i"]
@@ -195,7 +195,7 @@ impl Reader<'_> {
         }
     }
 
-    fn requirement(&mut self, requirement: &str, at: &Place<'_>) -> Result<(), RequirementsError> {
+    fn requirement(&mut self, requirement: &str, at: &SourceLocation<'_>) -> Result<(), RequirementsError> {
         let before_marker = requirement.split(';').next().unwrap_or_default().trim();
         let location = match before_marker.split_once('@') {
             // `name @ URL`, but not `name @` inside a URL.
@@ -228,7 +228,7 @@ impl Reader<'_> {
         self.archive(location, at)
     }
 
-    fn archive(&mut self, location: &str, at: &Place<'_>) -> Result<(), RequirementsError> {
+    fn archive(&mut self, location: &str, at: &SourceLocation<'_>) -> Result<(), RequirementsError> {
         match relative(Path::new(""), location).filter(|w| self.app.join(w).is_file()) {
             Some(archive) => {
                 self.all.archives.push(archive);

@@ -18,7 +18,7 @@ const THREADS: [&str; 2] = ["tasks", "cgroup.threads"];
 
 /// Why an installer has to be stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stopped {
+pub(super) enum StopReason {
     Late,
     Large,
     Deep,
@@ -28,7 +28,7 @@ pub(super) enum Stopped {
 
 /// What is looked at while an installer runs.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct SpaceWatch {
     build_dir: PathBuf,
     groups: Vec<PathBuf>,
     /// What the build may take, in bytes.
@@ -37,7 +37,7 @@ pub(super) struct Watch {
     pub(super) reserve: u64,
 }
 
-impl Watch {
+impl SpaceWatch {
     pub(super) fn begin(build_dir: PathBuf, groups: Vec<PathBuf>, limit: u64) -> Self {
         // A disk that was nearly full before is not the build's fault.
         let reserve = free_bytes(&build_dir).map_or(0, |free| (free / 2).min(RESERVE_BYTES));
@@ -50,23 +50,23 @@ impl Watch {
     }
 
     /// Returns why the installer has to be stopped, if it has. Blocks.
-    pub(super) fn look(&self) -> Option<Stopped> {
+    pub(super) fn look(&self) -> Option<StopReason> {
         let Ok(named) = tree_walk(&self.build_dir, self.limit) else {
-            return Some(Stopped::Deep);
+            return Some(StopReason::Deep);
         };
         let threads = threads(&self.groups);
         let device = fs::metadata(&self.build_dir).map_or(0, |build_dir| build_dir.dev());
         let left = self.limit.saturating_sub(named);
         if named > self.limit || deleted_bytes(&threads, device, left) > left {
-            return Some(Stopped::Large);
+            return Some(StopReason::Large);
         }
         if hoards_messages(&threads) {
-            return Some(Stopped::Hoarding);
+            return Some(StopReason::Hoarding);
         }
         // Descriptors on their way through a socket are in no list.
         let free = free_bytes(&self.build_dir);
         free.is_some_and(|free| free < self.reserve)
-            .then_some(Stopped::DiskFull)
+            .then_some(StopReason::DiskFull)
     }
 }
 

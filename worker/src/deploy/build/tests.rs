@@ -57,12 +57,12 @@ fn counts() -> BuildCounts {
     BuildCounts::new(&rekindle_telemetry::metrics::Registry::new("worker"))
 }
 
-struct Workshop {
+struct BuildFixture {
     directory: tempfile::TempDir,
     told: Mutex<Vec<String>>,
 }
 
-impl Workshop {
+impl BuildFixture {
     /// Opens a workshop. Builds need root, to become `nobody` and to lay out its files.
     fn open() -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
@@ -230,7 +230,7 @@ fn source_archive(code: &str) -> Vec<u8> {
 
 #[tokio::test]
 async fn the_same_folder_gives_the_same_bytes_however_it_was_packed() {
-    let Some(shop) = Workshop::open() else { return };
+    let Some(shop) = BuildFixture::open() else { return };
     let one = python_app()
         .entry("bin/", EntryType::Directory, "", 0o700, b"")
         .entry("bin/x", EntryType::Regular, "", 0o700, b"x")
@@ -272,7 +272,7 @@ async fn the_same_folder_gives_the_same_bytes_however_it_was_packed() {
 
 #[tokio::test]
 async fn a_missing_entry_is_told_with_its_fix() {
-    let Some(shop) = Workshop::open() else { return };
+    let Some(shop) = BuildFixture::open() else { return };
     let http = |command: &str| format!("runtime = \"http\"\ncommand = [\"{command}\"]\n");
     let cases: [(String, Tar, &[&str]); 6] = [
         (
@@ -311,7 +311,7 @@ async fn a_missing_entry_is_told_with_its_fix() {
 
 #[tokio::test]
 async fn entries_of_every_form_are_found() {
-    let Some(shop) = Workshop::open() else { return };
+    let Some(shop) = BuildFixture::open() else { return };
     let python = |entry: &str| format!("runtime = \"python\"\nentry = \"{entry}\"\n");
     let node = |entry: &str| format!("runtime = \"node\"\nentry = \"{entry}\"\n");
     let http = |command: &str| format!("runtime = \"http\"\ncommand = [\"{command}\"]\n");
@@ -341,7 +341,7 @@ async fn entries_of_every_form_are_found() {
 
 #[tokio::test]
 async fn the_reaper_and_lambda_s_server_are_among_the_files_of_a_function() {
-    let Some(shop) = Workshop::open() else { return };
+    let Some(shop) = BuildFixture::open() else { return };
     let program = || Tar::default().entry("bootstrap", EntryType::Regular, "", 0o755, b"");
     let of = |layer: &[u8], path: &str| listed(layer).into_iter().find(|entry| entry.0 == path);
     let server = |layer: &[u8]| of(layer, rekindle_lambda::PATH);
@@ -364,7 +364,7 @@ async fn the_reaper_and_lambda_s_server_are_among_the_files_of_a_function() {
 
 #[tokio::test]
 async fn a_command_may_be_a_program_of_a_python_package() {
-    let Some(shop) = Workshop::open() else { return };
+    let Some(shop) = BuildFixture::open() else { return };
     let wheel = wheel("demo", "");
     let command = |program: &str| {
         format!("runtime = \"http\"\nbase = \"python\"\ncommand = [\"{program}\", \"--port\", \"$PORT\"]\n")
@@ -402,7 +402,7 @@ async fn a_command_may_be_a_program_of_a_python_package() {
 
 #[tokio::test]
 async fn a_command_may_be_a_program_of_a_node_package() {
-    let Some(shop) = Workshop::open() else { return };
+    let Some(shop) = BuildFixture::open() else { return };
     let command = |program: &str| format!("runtime = \"http\"\nbase = \"node\"\ncommand = [\"{program}\"]\n");
     let inner = serde_json::json!({"name": "inner", "version": "1.0.0", "bin": {"serve-inner": "cli.js"}}).to_string();
     let folder = || {
@@ -438,7 +438,7 @@ fn content(layer: &[u8], name: &str) -> Option<String> {
 
 #[tokio::test]
 async fn sweep_removes_what_a_dead_worker_left_and_keeps_the_cache() {
-    let Some(shop) = Workshop::open() else { return };
+    let Some(shop) = BuildFixture::open() else { return };
     let work_dir = shop.work_dir();
     let build_dir = BuildDir::make(&work_dir).unwrap();
     std::mem::forget(build_dir);

@@ -35,7 +35,7 @@ pub use errors::{CreateError, DetectError, DeviceError, DiskError, FreezeError, 
 pub use files::FileError;
 pub use limits::Limits;
 pub use spare::SpareCounts;
-pub use sweep::{SweepError, Swept};
+pub use sweep::{SweepError, SweptCgroup};
 
 /// The group of the function's processes, below the group of the instance, which contains init and CRIU: only the
 /// function is ever frozen. On v1 it exists in the freezer's hierarchy alone, on v2 without controllers, so all limits
@@ -253,7 +253,7 @@ impl Cgroups {
     ///
     /// # Errors
     /// Returns an error when something could not be killed or removed. The rest was removed all the same.
-    pub fn sweep(&self) -> Result<Vec<Swept>, SweepError> {
+    pub fn sweep(&self) -> Result<Vec<SweptCgroup>, SweepError> {
         sweep::sweep(&self.layout)
     }
 }

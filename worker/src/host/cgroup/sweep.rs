@@ -7,7 +7,7 @@ use super::{KILL_LIMIT, KillError, REMOVE_LIMIT};
 
 /// A group that was killed and removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Swept {
+pub struct SweptCgroup {
     /// Its path below the parent.
     pub name: String,
     /// Ids of the killed processes.
@@ -37,7 +37,7 @@ pub enum SweepError {
     },
 }
 
-pub(super) fn sweep(parent: &Layout) -> Result<Vec<Swept>, SweepError> {
+pub(super) fn sweep(parent: &Layout) -> Result<Vec<SweptCgroup>, SweepError> {
     let mut swept = Vec::new();
     let mut first_error = None;
     below(parent, "", &mut swept, &mut first_error);
@@ -48,7 +48,7 @@ pub(super) fn sweep(parent: &Layout) -> Result<Vec<Swept>, SweepError> {
 }
 
 /// Sweeps children before their parents: a group that contains groups cannot be removed.
-fn below(at: &Layout, prefix: &str, swept: &mut Vec<Swept>, first_error: &mut Option<SweepError>) {
+fn below(at: &Layout, prefix: &str, swept: &mut Vec<SweptCgroup>, first_error: &mut Option<SweepError>) {
     let mut names = Vec::new();
     for directory in at.all() {
         match files::child_directories(&directory) {
@@ -87,7 +87,7 @@ fn below(at: &Layout, prefix: &str, swept: &mut Vec<Swept>, first_error: &mut Op
                 })
             });
         match done {
-            Ok(pids) => swept.push(Swept { name, pids }),
+            Ok(pids) => swept.push(SweptCgroup { name, pids }),
             Err(e) => {
                 first_error.get_or_insert(e);
             }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
-use question::Judged;
+use question::MessageKind;
 use rate::Rate;
 
 use super::plan::GATEWAY;
@@ -50,7 +50,7 @@ pub(super) fn serve(
     datagrams: Vec<std::net::UdpSocket>,
     streams: Vec<std::net::TcpListener>,
 ) -> io::Result<impl Future<Output = ()> + Send + use<>> {
-    let server = Arc::new(Server::default());
+    let server = Arc::new(DnsServer::default());
     let mut all: Vec<futures::future::BoxFuture<'static, ()>> = Vec::new();
     for socket in datagrams {
         socket.set_nonblocking(true)?;
@@ -68,21 +68,21 @@ pub(super) fn serve(
 }
 
 #[derive(Default)]
-struct Server {
-    askers: Mutex<HashMap<IpAddr, Asker>>,
+struct DnsServer {
+    askers: Mutex<HashMap<IpAddr, DnsClient>>,
     resolvers: Mutex<Resolvers>,
 }
 
 /// A sandbox that asks.
-struct Asker {
+struct DnsClient {
     waiting: usize,
     rate: Rate,
 }
 
 /// The place of one question among those that wait.
-struct Place(Arc<Server>, IpAddr);
+struct QuestionPermit(Arc<DnsServer>, IpAddr);
 
-impl Drop for Place {
+impl Drop for QuestionPermit {
     fn drop(&mut self) {
         if let Some(asker) = self.0.askers.lock().get_mut(&self.1) {
             asker.waiting = asker.waiting.saturating_sub(1);
@@ -90,16 +90,16 @@ impl Drop for Place {
     }
 }
 
-impl Server {
+impl DnsServer {
     /// Reserves a place for a question, or for a connection with several. Returns `None` if the maximum number waits.
-    fn place(self: &Arc<Self>, from: IpAddr) -> Option<Place> {
+    fn place(self: &Arc<Self>, from: IpAddr) -> Option<QuestionPermit> {
         let mut askers = self.askers.lock();
         let all: usize = askers.values().map(|a| a.waiting).sum();
         let now = Instant::now();
         if askers.len() >= FORGET_AT && !askers.contains_key(&from) {
             askers.retain(|_, asker| asker.waiting > 0 || !asker.rate.is_full(now));
         }
-        let asker = askers.entry(from).or_insert_with(|| Asker {
+        let asker = askers.entry(from).or_insert_with(|| DnsClient {
             waiting: 0,
             rate: Rate::full(now),
         });
@@ -107,7 +107,7 @@ impl Server {
             return None;
         }
         asker.waiting += 1;
-        Some(Place(Arc::clone(self), from))
+        Some(QuestionPermit(Arc::clone(self), from))
     }
 
     /// Returns whether a sandbox may ask one more question now.
@@ -147,13 +147,13 @@ impl Server {
     /// now. Anything else gets a refusal. Returns `None` for what is no message, or is itself an answer.
     async fn ask(&self, message: Vec<u8>) -> Option<Vec<u8>> {
         match question::judge(&message) {
-            Judged::Question => {
+            MessageKind::Question => {
                 if let Some(answer) = own::answer(&message, GATEWAY) {
                     return Some(answer);
                 }
             }
-            Judged::Refused => return Some(question::answered(message, question::REFUSED)),
-            Judged::Nothing => return None,
+            MessageKind::Refused => return Some(question::answered(message, question::REFUSED)),
+            MessageKind::Nothing => return None,
         }
         let resolvers = self.resolvers.lock().current();
         for resolver in resolvers {
@@ -190,8 +190,8 @@ impl Server {
                 return Ok(());
             }
             let answer = match question::judge(&message) {
-                Judged::Question if let Some(answer) = own::answer(&message, GATEWAY) => answer,
-                Judged::Question => {
+                MessageKind::Question if let Some(answer) = own::answer(&message, GATEWAY) => answer,
+                MessageKind::Question => {
                     let mut resolver = match server.take() {
                         Some(connected) => connected,
                         None => self.connect().await?,
@@ -201,8 +201,8 @@ impl Server {
                     server = Some(resolver);
                     answer
                 }
-                Judged::Refused => question::answered(message, question::REFUSED),
-                Judged::Nothing => return Ok(()),
+                MessageKind::Refused => question::answered(message, question::REFUSED),
+                MessageKind::Nothing => return Ok(()),
             };
             write_message(&mut client, &answer).await?;
         }
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn one_sandbox_cannot_take_the_places_of_others() {
-        let server = Arc::new(Server::default());
+        let server = Arc::new(DnsServer::default());
         let (greedy, other) = (IpAddr::from([198, 18, 1, 1]), IpAddr::from([198, 18, 1, 2]));
         let held: Vec<_> = (0..WAITING_EACH).map(|_| server.place(greedy).unwrap()).collect();
         assert!(server.place(greedy).is_none());
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn one_sandboxs_questions_a_second_are_bounded_and_anothers_are_not_among_them() {
-        let server = Arc::new(Server::default());
+        let server = Arc::new(DnsServer::default());
         let (greedy, other) = (IpAddr::from([198, 18, 1, 1]), IpAddr::from([198, 18, 1, 2]));
         let _places = [server.place(greedy).unwrap(), server.place(other).unwrap()];
         let asked = (0..100_000).take_while(|_| server.may_ask(greedy)).count();
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn sandboxes_that_ask_no_more_are_forgotten() {
-        let server = Arc::new(Server::default());
+        let server = Arc::new(DnsServer::default());
         for n in 0..3 * FORGET_AT {
             let from = u32::try_from(n).unwrap().to_be_bytes();
             drop(server.place(IpAddr::from(from)).unwrap());
@@ -337,7 +337,7 @@ mod tests {
         let resolver = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let changed = std::fs::metadata(RESOLV_CONF).and_then(|m| m.modified()).ok();
         let Some(changed) = changed else { return };
-        let server = Arc::new(Server::default());
+        let server = Arc::new(DnsServer::default());
         *server.resolvers.lock() = Resolvers {
             changed: Some(changed),
             all: vec![resolver.local_addr().unwrap()],
@@ -373,7 +373,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_question_nobody_answers_is_answered_with_a_failure() {
-        let server = Server::default();
+        let server = DnsServer::default();
         // A resolver on a port where nothing listens.
         let closed = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let changed = std::fs::metadata(RESOLV_CONF).and_then(|m| m.modified()).ok();

@@ -21,7 +21,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use super::netlink::Batch;
 
 /// One end of a link.
-pub(super) struct End<'a> {
+pub(super) struct LinkEnd<'a> {
     /// Interface name.
     pub name: &'a str,
     /// Interface number, if it must have a certain one.
@@ -31,7 +31,7 @@ pub(super) struct End<'a> {
 }
 
 /// Creates a link from here into the namespace `there`. The end here is up; the other waits for [`up`].
-pub(super) fn link(batch: &mut Batch, near: &End<'_>, far: &End<'_>, there: BorrowedFd<'_>) {
+pub(super) fn link(batch: &mut Batch, near: &LinkEnd<'_>, far: &LinkEnd<'_>, there: BorrowedFd<'_>) {
     let mut peer = end(far, LinkFlags::Noarp);
     peer.attributes.push(LinkAttribute::NetNsFd(there.as_raw_fd()));
     let mut message = end(near, LinkFlags::Up | LinkFlags::Noarp);
@@ -43,7 +43,7 @@ pub(super) fn link(batch: &mut Batch, near: &End<'_>, far: &End<'_>, there: Borr
     batch.route("make a link to a sandbox", NLM_F_CREATE | NLM_F_EXCL, message);
 }
 
-fn end(end: &End<'_>, flags: LinkFlags) -> LinkMessage {
+fn end(end: &LinkEnd<'_>, flags: LinkFlags) -> LinkMessage {
     let mut message = LinkMessage::default();
     message.header.index = end.index.unwrap_or(0);
     message.header.flags = flags;

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use super::host::{HostError, set};
 use super::inner;
-use super::links::{self, End, whole};
+use super::links::{self, LinkEnd, whole};
 use super::netlink::{Batch, NetlinkError, ask, open};
 use super::nft::{self, NftError};
 use super::plan::{
@@ -136,12 +136,12 @@ impl Router {
 
     fn link_to_host(&self, uplink: &Uplink) -> Result<(), RouterError> {
         let mut outside = Batch::default();
-        let host = End {
+        let host = LinkEnd {
             name: &uplink.interface,
             index: None,
             mac: ROUTER_MAC,
         };
-        let router = End {
+        let router = LinkEnd {
             name: OUTER_NAME,
             index: Some(OUTER_INDEX),
             mac: INSIDE_MAC,
@@ -236,12 +236,12 @@ impl Router {
         let mut tried = 0;
         loop {
             let slot = Slot::of(self.made.fetch_add(1, Ordering::Relaxed));
-            let near = End {
+            let near = LinkEnd {
                 name: &slot.interface,
                 index: Some(slot.index),
                 mac: ROUTER_MAC,
             };
-            let far = End {
+            let far = LinkEnd {
                 name: INSIDE_NAME,
                 index: Some(INSIDE_INDEX),
                 mac: INSIDE_MAC,
@@ -358,7 +358,7 @@ mod tests {
         let kernel = router.within(|| open(NETLINK_ROUTE)).unwrap().unwrap();
         let inside = sandbox.within(|| open(NETLINK_ROUTE)).unwrap().unwrap();
         let (near, far) = (("near", 7), (INSIDE_NAME, INSIDE_INDEX));
-        let [near, far] = [near, far].map(|(name, index)| End {
+        let [near, far] = [near, far].map(|(name, index)| LinkEnd {
             name,
             index: Some(index),
             mac: ROUTER_MAC,

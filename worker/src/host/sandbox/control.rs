@@ -49,7 +49,7 @@ pub(super) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// A reply, and the descriptors that came with it.
-type Answered = (Reply, Vec<OwnedFd>);
+type ReplyWithDescriptors = (Reply, Vec<OwnedFd>);
 
 /// The callers that wait for a reply, by request number.
 #[derive(Clone, Default)]
@@ -58,14 +58,14 @@ struct PendingReplies(Arc<Mutex<Requests>>);
 #[derive(Default)]
 struct Requests {
     next: u64,
-    open: HashMap<u64, oneshot::Sender<Answered>>,
+    open: HashMap<u64, oneshot::Sender<ReplyWithDescriptors>>,
     /// Init sends nothing any more.
     is_over: bool,
 }
 
 impl PendingReplies {
     /// Registers a new request. Returns its number and the future reply.
-    fn ask(&self) -> Result<(u64, oneshot::Receiver<Answered>), ControlError> {
+    fn ask(&self) -> Result<(u64, oneshot::Receiver<ReplyWithDescriptors>), ControlError> {
         let mut asked = self.0.lock();
         if asked.is_over {
             return Err(ControlError::Closed);
@@ -78,7 +78,7 @@ impl PendingReplies {
     }
 
     /// Delivers the reply to a request. The reply to a request that was given up is dropped.
-    fn answer(&self, number: u64, answered: Answered) {
+    fn answer(&self, number: u64, answered: ReplyWithDescriptors) {
         if let Some(tell) = self.0.lock().open.remove(&number) {
             let _ = tell.send(answered);
         }
@@ -135,9 +135,9 @@ impl Control {
         request: Request,
         fds: &[BorrowedFd<'_>],
         limit: Duration,
-    ) -> Result<Answered, ControlError> {
+    ) -> Result<ReplyWithDescriptors, ControlError> {
         let (number, answer) = self.waiting.ask()?;
-        let _forget = GivenUp(&self.waiting, number);
+        let _forget = GiveUpOnDrop(&self.waiting, number);
         let call = Call { number, request };
         let exchange = async {
             self.send(&call, fds).await?;
@@ -167,9 +167,9 @@ impl Control {
 }
 
 /// Gives a request up on drop: nobody waits for it any more.
-struct GivenUp<'a>(&'a PendingReplies, u64);
+struct GiveUpOnDrop<'a>(&'a PendingReplies, u64);
 
-impl Drop for GivenUp<'_> {
+impl Drop for GiveUpOnDrop<'_> {
     fn drop(&mut self) {
         self.0.give_up(self.1);
     }

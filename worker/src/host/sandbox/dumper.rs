@@ -11,7 +11,7 @@ use rekindle_init::dumper::NAMESPACES;
 use rekindle_init::protocol::{FUNCTION_UID, Request};
 
 use super::control::Control;
-use super::{Passing, Sandbox, SandboxError, Zygote};
+use super::{KillOnDrop, Sandbox, SandboxError, Zygote};
 
 /// How long its start, and its way inside, may take. Both take milliseconds.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -22,7 +22,7 @@ pub struct Dumper {
     pub session: Session,
     control: Control,
     real_uid: u32,
-    _process: Passing,
+    _process: KillOnDrop,
 }
 
 impl Dumper {
@@ -63,7 +63,7 @@ impl Dumper {
     ) -> Result<Self, SandboxError> {
         let what = "start criu";
         let (control, process) = zygote.fork().await?;
-        let process = Passing(process);
+        let process = KillOnDrop(process);
         let (session, theirs) = Session::pair().map_err(|e| SandboxError::Start("criu".to_owned(), e))?;
         let fds: Vec<_> = std::iter::once(theirs.as_fd()).chain(fds).collect();
         let started = control.request(Request::Dumper { cgroup_procs }, &fds, LIMIT).await;

@@ -16,14 +16,14 @@ const KEEP: Duration = Duration::from_secs(60);
 
 /// What a sandbox is furnished with: the same for all instances of a version.
 #[derive(Clone)]
-pub(crate) struct Furniture {
+pub(crate) struct SandboxContents {
     pub(super) layers: Layers,
     pub(super) setup: Setup,
     pub(super) egress: bool,
     _kept: Arc<dyn Any + Send + Sync>,
 }
 
-impl Furniture {
+impl SandboxContents {
     /// The layers to mount, and all else to lay out. With `egress` the sandbox keeps its link to the network. `kept`
     /// keeps the layers on the host.
     pub(crate) fn new(layers: Layers, setup: Setup, egress: bool, kept: impl Any + Send + Sync) -> Self {
@@ -41,38 +41,38 @@ impl Furniture {
 }
 
 /// Furnished sandboxes `S`, by what is in them.
-pub(super) struct Furnished<S>(Vec<Kind<S>>);
+pub(super) struct FurnishedSandboxes<S>(Vec<ReadySandboxes<S>>);
 
-struct Kind<S> {
-    furniture: Furniture,
+struct ReadySandboxes<S> {
+    contents: SandboxContents,
     used: Instant,
     ready: Vec<S>,
 }
 
-impl<S> Default for Furnished<S> {
+impl<S> Default for FurnishedSandboxes<S> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<S> Furnished<S> {
+impl<S> FurnishedSandboxes<S> {
     /// Returns how many there are.
     pub(super) fn count(&self) -> usize {
         self.0.iter().map(|kind| kind.ready.len()).sum()
     }
 
     /// Takes a sandbox furnished like this.
-    pub(super) fn take(&mut self, furniture: &Furniture) -> Option<S> {
-        let kind = self.0.iter_mut().find(|kind| kind.furniture.is_like(furniture));
+    pub(super) fn take(&mut self, contents: &SandboxContents) -> Option<S> {
+        let kind = self.0.iter_mut().find(|kind| kind.contents.is_like(contents));
         kind.and_then(|kind| kind.ready.pop())
     }
 
     /// Records a restore into a sandbox furnished like this. Returns sandboxes that make room for it.
-    pub(super) fn want(&mut self, furniture: Furniture, now: Instant) -> Vec<S> {
-        match self.0.iter_mut().find(|kind| kind.furniture.is_like(&furniture)) {
+    pub(super) fn want(&mut self, contents: SandboxContents, now: Instant) -> Vec<S> {
+        match self.0.iter_mut().find(|kind| kind.contents.is_like(&contents)) {
             Some(kind) => kind.used = now,
-            None => self.0.push(Kind {
-                furniture,
+            None => self.0.push(ReadySandboxes {
+                contents,
                 used: now,
                 ready: Vec::new(),
             }),
@@ -85,14 +85,14 @@ impl<S> Furnished<S> {
     }
 
     /// Returns what the next sandbox is to be furnished with, if one is lacking.
-    pub(super) fn lacking(&self) -> Option<Furniture> {
+    pub(super) fn lacking(&self) -> Option<SandboxContents> {
         let lacking = self.0.iter().find(|kind| kind.ready.len() < EACH);
-        lacking.map(|kind| kind.furniture.clone())
+        lacking.map(|kind| kind.contents.clone())
     }
 
     /// Adds a sandbox that was furnished like this. Returns it if nobody wants it any more.
-    pub(super) fn add(&mut self, furniture: &Furniture, empty: S) -> Option<S> {
-        match self.0.iter_mut().find(|kind| kind.furniture.is_like(furniture)) {
+    pub(super) fn add(&mut self, contents: &SandboxContents, empty: S) -> Option<S> {
+        match self.0.iter_mut().find(|kind| kind.contents.is_like(contents)) {
             Some(kind) => {
                 kind.ready.push(empty);
                 None
@@ -101,11 +101,11 @@ impl<S> Furnished<S> {
         }
     }
 
-    /// Gives up functions of which none was restored for a while, and the one with this furniture. Returns their
+    /// Gives up functions of which none was restored for a while, and the one with these contents. Returns their
     /// sandboxes.
-    pub(super) fn give_up(&mut self, furniture: Option<&Furniture>, now: Instant) -> Vec<S> {
-        let is_over = |kind: &mut Kind<S>| {
-            now.saturating_duration_since(kind.used) >= KEEP || furniture.is_some_and(|f| kind.furniture.is_like(f))
+    pub(super) fn give_up(&mut self, contents: Option<&SandboxContents>, now: Instant) -> Vec<S> {
+        let is_over = |kind: &mut ReadySandboxes<S>| {
+            now.saturating_duration_since(kind.used) >= KEEP || contents.is_some_and(|f| kind.contents.is_like(f))
         };
         self.0.extract_if(.., is_over).flat_map(|kind| kind.ready).collect()
     }
@@ -122,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    fn furniture(hostname: &str) -> Furniture {
+    fn contents(hostname: &str) -> SandboxContents {
         let layers = Layers {
             rootfs: "/rootfs".into(),
             app: "/app".into(),
@@ -140,36 +140,36 @@ mod tests {
             machine,
             secrets: false,
         };
-        Furniture::new(layers, setup, false, ())
+        SandboxContents::new(layers, setup, false, ())
     }
 
     #[test]
     fn only_what_is_furnished_alike_is_taken_and_each_kind_has_its_number() {
-        let (mut furnished, now) = (Furnished::default(), Instant::now());
+        let (mut furnished, now) = (FurnishedSandboxes::default(), Instant::now());
         assert!(furnished.lacking().is_none());
-        assert!(furnished.want(furniture("one"), now).is_empty());
+        assert!(furnished.want(contents("one"), now).is_empty());
         for number in 0..EACH {
             let lacking = furnished.lacking().unwrap();
             assert_eq!(furnished.add(&lacking, number), None);
         }
         assert!(furnished.lacking().is_none());
         assert_eq!(furnished.count(), EACH);
-        assert_eq!(furnished.take(&furniture("other")), None);
-        assert!(furnished.take(&furniture("one")).is_some());
+        assert_eq!(furnished.take(&contents("other")), None);
+        assert!(furnished.take(&contents("one")).is_some());
         assert!(furnished.lacking().is_some());
-        assert_eq!(furnished.add(&furniture("other"), 7), Some(7));
+        assert_eq!(furnished.add(&contents("other"), 7), Some(7));
     }
 
     #[test]
     fn what_was_not_restored_for_longest_makes_room_and_all_go_after_a_while() {
-        let (mut furnished, began) = (Furnished::default(), Instant::now());
+        let (mut furnished, began) = (FurnishedSandboxes::default(), Instant::now());
         for number in 0..=KINDS_MAX {
             let name = number.to_string();
-            let gone = furnished.want(furniture(&name), began + Duration::from_secs(number as u64));
+            let gone = furnished.want(contents(&name), began + Duration::from_secs(number as u64));
             assert_eq!(gone, if number == KINDS_MAX { vec![0] } else { Vec::new() });
-            assert_eq!(furnished.add(&furniture(&name), number), None);
+            assert_eq!(furnished.add(&contents(&name), number), None);
         }
-        assert_eq!(furnished.give_up(Some(&furniture("2")), began), [2]);
+        assert_eq!(furnished.give_up(Some(&contents("2")), began), [2]);
         assert_eq!(furnished.give_up(None, began + KEEP + Duration::from_secs(1)), [1]);
         assert_eq!(furnished.clear().len(), KINDS_MAX - 2);
     }

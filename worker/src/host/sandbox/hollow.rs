@@ -11,8 +11,8 @@ use nix::sys::socket::{
     UnixCredentials, recvmsg, send, sendmsg, setsockopt, shutdown, socketpair, sockopt,
 };
 use nix::sys::time::{TimeVal, TimeValLike as _};
-use rekindle_pager::Given;
-use rekindle_restore_program::message::{Order, Said};
+use rekindle_pager::StoppedProcess;
+use rekindle_restore_program::message::{HollowOrder, HollowReport};
 
 /// How long it may take for each step. All of them together take about a millisecond.
 const LIMIT: Duration = Duration::from_secs(15);
@@ -45,7 +45,7 @@ pub struct Hollow {
 
 /// A hollow process that was given a program.
 #[derive(Debug)]
-pub struct Ordered(Hollow);
+pub struct OrderedHollow(Hollow);
 
 /// Tells a hollow process that its private files are there. Dropping it makes the process give up.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ pub struct FilesSignal(Option<OwnedFd>);
 
 /// A hollow process that runs a program.
 #[derive(Debug)]
-pub struct Filling {
+pub struct RunningHollow {
     socket: OwnedFd,
     processes: usize,
     /// Processes that have everything.
@@ -79,9 +79,9 @@ impl Hollow {
     /// # Errors
     /// Returns an error when it has ended or says something else.
     pub(super) fn meet(socket: OwnedFd) -> Result<Self, HollowError> {
-        let (said, userfault, host) = hear(&socket)?;
-        match (said, userfault) {
-            (Said::Hollow(0), Some(userfault)) => Ok(Self {
+        let (report, userfault, host) = hear(&socket)?;
+        match (report, userfault) {
+            (HollowReport::Hollow(0), Some(userfault)) => Ok(Self {
                 socket,
                 userfault,
                 host,
@@ -90,12 +90,16 @@ impl Hollow {
         }
     }
 
-    /// Gives it a program, with the descriptors of an [`Order`]. Also returns what tells it that its private files are
-    /// there.
+    /// Gives it a program, with the descriptors of a [`HollowOrder`]. Also returns what tells it that its private
+    /// files are there.
     ///
     /// # Errors
     /// Returns an error when it is gone.
-    pub fn order(self, order: Order, descriptors: &[BorrowedFd<'_>]) -> Result<(Ordered, FilesSignal), HollowError> {
+    pub fn order(
+        self,
+        order: HollowOrder,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(OrderedHollow, FilesSignal), HollowError> {
         let files = self.socket.try_clone().map_err(HollowError::Socket)?;
         let numbers: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
         let rights = [ControlMessage::ScmRights(&numbers)];
@@ -103,46 +107,46 @@ impl Hollow {
         let part = [IoSlice::new(&bytes)];
         sendmsg::<UnixAddr>(self.socket.as_raw_fd(), &part, &rights, MsgFlags::MSG_NOSIGNAL, None)
             .map_err(|e| HollowError::Socket(e.into()))?;
-        Ok((Ordered(self), FilesSignal(Some(files))))
+        Ok((OrderedHollow(self), FilesSignal(Some(files))))
     }
 }
 
-impl Ordered {
+impl OrderedHollow {
     /// Waits until the program's processes, which have these ids, have all mappings that the pager registers. Returns
     /// their memory.
     ///
     /// # Errors
     /// Returns an error when an operation fails. Nothing of the processes has run then.
-    pub fn mapped(self, pids: &[u32]) -> Result<(Filling, Vec<Given>), HollowError> {
+    pub fn mapped(self, pids: &[u32]) -> Result<(RunningHollow, Vec<StoppedProcess>), HollowError> {
         let Hollow {
             socket,
             userfault,
             host,
         } = self.0;
         let first = *pids.first().ok_or(HollowError::Strange)?;
-        let mut filling = Filling {
+        let mut filling = RunningHollow {
             socket,
             processes: pids.len(),
             ready: 0,
             hosts: HashMap::from([(first, host)]),
         };
-        let given = |pid: u32, userfault| Given {
+        let given = |pid: u32, userfault| StoppedProcess {
             pid: pid.cast_signed(),
             userfault,
         };
         let mut memory = vec![given(first, userfault)];
         let mut mapped = 0;
         while mapped < pids.len() {
-            let (said, userfault, host) = hear(&filling.socket)?;
-            match (said, userfault) {
-                (Said::Hollow(pid), Some(userfault)) if pids.contains(&pid) => {
+            let (report, userfault, host) = hear(&filling.socket)?;
+            match (report, userfault) {
+                (HollowReport::Hollow(pid), Some(userfault)) if pids.contains(&pid) => {
                     memory.push(given(pid, userfault));
                     filling.hosts.insert(pid, host);
                 }
-                (Said::Mapped, None) => mapped += 1,
+                (HollowReport::Mapped, None) => mapped += 1,
                 // One of several is further than another.
-                (Said::Ready, None) => filling.ready += 1,
-                (said, _) => return Err(failure(said)),
+                (HollowReport::Ready, None) => filling.ready += 1,
+                (report, _) => return Err(failure(report)),
             }
         }
         if memory.len() != pids.len() {
@@ -176,15 +180,15 @@ fn go_on(socket: &OwnedFd) -> Result<(), HollowError> {
     sent.map(drop).map_err(|e| HollowError::Socket(e.into()))
 }
 
-impl Filling {
+impl RunningHollow {
     /// Waits until the processes have everything.
     ///
     /// # Errors
     /// Returns an error when an operation fails. Nothing of the processes has run then.
     pub fn ready(&self) -> Result<(), HollowError> {
         (self.ready..self.processes).try_for_each(|_| match hear(&self.socket)? {
-            (Said::Ready, None, _) => Ok(()),
-            (said, ..) => Err(failure(said)),
+            (HollowReport::Ready, None, _) => Ok(()),
+            (report, ..) => Err(failure(report)),
         })
     }
 
@@ -202,9 +206,11 @@ impl Filling {
     }
 }
 
-fn failure(said: Said) -> HollowError {
-    match said {
-        Said::Failed(operation, error) => HollowError::Operation(operation, io::Error::from_raw_os_error(error)),
+fn failure(report: HollowReport) -> HollowError {
+    match report {
+        HollowReport::Failed(operation, error) => {
+            HollowError::Operation(operation, io::Error::from_raw_os_error(error))
+        }
         _ => HollowError::Strange,
     }
 }
@@ -214,8 +220,8 @@ fn failure(said: Said) -> HollowError {
     unsafe_code,
     reason = "takes ownership of a descriptor the kernel has just made for this process"
 )]
-fn hear(socket: &OwnedFd) -> Result<(Said, Option<OwnedFd>, i32), HollowError> {
-    let mut bytes = [0; Said::BYTES];
+fn hear(socket: &OwnedFd) -> Result<(HollowReport, Option<OwnedFd>, i32), HollowError> {
+    let mut bytes = [0; HollowReport::BYTES];
     let mut parts = [IoSliceMut::new(&mut bytes)];
     let mut space = nix::cmsg_space!([RawFd; 1], UnixCredentials);
     let flags = MsgFlags::MSG_CMSG_CLOEXEC;
@@ -236,8 +242,8 @@ fn hear(socket: &OwnedFd) -> Result<(Said, Option<OwnedFd>, i32), HollowError> {
     }
     match (received.bytes, sender) {
         (0, _) => Err(HollowError::Ended),
-        (Said::BYTES, Some(sender)) => Said::from_bytes(bytes)
-            .map(|said| (said, descriptor, sender))
+        (HollowReport::BYTES, Some(sender)) => HollowReport::from_bytes(bytes)
+            .map(|report| (report, descriptor, sender))
             .ok_or(HollowError::Strange),
         _ => Err(HollowError::Strange),
     }
@@ -247,11 +253,11 @@ fn hear(socket: &OwnedFd) -> Result<(Said, Option<OwnedFd>, i32), HollowError> {
 mod tests {
     use super::*;
 
-    fn say(socket: &OwnedFd, said: Said, descriptor: Option<&OwnedFd>) {
+    fn say(socket: &OwnedFd, report: HollowReport, descriptor: Option<&OwnedFd>) {
         let numbers: Vec<RawFd> = descriptor.iter().map(|fd| fd.as_raw_fd()).collect();
         let rights = [ControlMessage::ScmRights(&numbers)];
         let control: &[ControlMessage<'_>] = if numbers.is_empty() { &[] } else { &rights };
-        let bytes = said.to_bytes();
+        let bytes = report.to_bytes();
         sendmsg::<UnixAddr>(
             socket.as_raw_fd(),
             &[IoSlice::new(&bytes)],
@@ -265,20 +271,25 @@ mod tests {
     #[test]
     fn what_a_hollow_process_says_in_another_order_is_refused() {
         let run = |hollow: Hollow, pids: &[u32]| {
-            let (ordered, files) = hollow.order(Order::default(), &[])?;
+            let (ordered, files) = hollow.order(HollowOrder::default(), &[])?;
             files.send();
             ordered.mapped(pids)
         };
         let met = || {
             let (ours, theirs) = pair().unwrap();
             let (pipe, _) = nix::unistd::pipe().unwrap();
-            say(&theirs, Said::Hollow(0), Some(&pipe));
+            say(&theirs, HollowReport::Hollow(0), Some(&pipe));
             (Hollow::meet(ours).unwrap(), theirs, pipe)
         };
         let (hollow, theirs, pipe) = met();
-        say(&theirs, Said::Hollow(502), Some(&pipe));
-        for said in [Said::Mapped, Said::Ready, Said::Mapped, Said::Ready] {
-            say(&theirs, said, None);
+        say(&theirs, HollowReport::Hollow(502), Some(&pipe));
+        for report in [
+            HollowReport::Mapped,
+            HollowReport::Ready,
+            HollowReport::Mapped,
+            HollowReport::Ready,
+        ] {
+            say(&theirs, report, None);
         }
         let (filling, memory) = run(hollow, &[501, 502]).unwrap();
         assert_eq!(memory.iter().map(|given| given.pid).collect::<Vec<_>>(), [501, 502]);
@@ -288,12 +299,12 @@ mod tests {
         filling.go().unwrap();
 
         let (hollow, theirs, pipe) = met();
-        say(&theirs, Said::Hollow(7), Some(&pipe));
+        say(&theirs, HollowReport::Hollow(7), Some(&pipe));
         let error = run(hollow, &[501]).unwrap_err();
         assert!(matches!(error, HollowError::Strange));
 
         let (hollow, theirs, _) = met();
-        say(&theirs, Said::Failed(12, libc::EACCES), None);
+        say(&theirs, HollowReport::Failed(12, libc::EACCES), None);
         let error = run(hollow, &[501]).unwrap_err();
         assert!(matches!(error, HollowError::Operation(12, _)), "{error}");
 
@@ -306,9 +317,9 @@ mod tests {
     fn whoever_waits_ends_when_the_files_do_not_come() {
         let (ours, theirs) = pair().unwrap();
         let (pipe, _) = nix::unistd::pipe().unwrap();
-        say(&theirs, Said::Hollow(0), Some(&pipe));
+        say(&theirs, HollowReport::Hollow(0), Some(&pipe));
         let hollow = Hollow::meet(ours).unwrap();
-        let (ordered, files) = hollow.order(Order::default(), &[]).unwrap();
+        let (ordered, files) = hollow.order(HollowOrder::default(), &[]).unwrap();
         drop(files);
         let error = ordered.mapped(&[501]).unwrap_err();
         assert!(matches!(error, HollowError::Ended), "{error}");

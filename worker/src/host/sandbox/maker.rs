@@ -16,7 +16,7 @@ use rekindle_init::causes::chain;
 use rekindle_init::protocol::FUNCTION_UID;
 use tokio::sync::Semaphore;
 
-use super::furnished::Furniture;
+use super::furnished::SandboxContents;
 use super::{CriuUse, Hollow, HollowError, IdleCriu, Sandbox, SandboxError, Zygote, hollow};
 use crate::host::cgroup::{Cgroup, Cgroups, CreateError, FileError, Limits};
 use crate::host::network::{Network, RouterError, SandboxLink};
@@ -78,7 +78,7 @@ pub enum MakeError {
 }
 
 /// An empty sandbox and its control group, which can be removed only after it.
-pub struct Empty {
+pub struct EmptySandbox {
     /// The sandbox.
     pub sandbox: Arc<Sandbox>,
     /// Its link to the network, if the worker has one.
@@ -157,18 +157,18 @@ impl SandboxMaker {
     ///
     /// # Errors
     /// Returns an error when a step is refused. The sandbox is of no use then.
-    pub(crate) async fn furnish(&self, empty: &mut Empty, furniture: &Furniture) -> Result<(), MakeError> {
-        if !furniture.egress
+    pub(crate) async fn furnish(&self, empty: &mut EmptySandbox, contents: &SandboxContents) -> Result<(), MakeError> {
+        if !contents.egress
             && let (Some(network), Some(link)) = (&self.network, empty.link.take())
         {
             network.detach(link).await.map_err(MakeError::Detach)?;
         }
-        let furnished = empty.sandbox.furnish(furniture.layers.clone(), furniture.setup.clone());
+        let furnished = empty.sandbox.furnish(contents.layers.clone(), contents.setup.clone());
         furnished.await.map_err(MakeError::Furnish)
     }
 
     /// Creates a sandbox.
-    pub(crate) async fn make(&self) -> Result<Empty, MakeError> {
+    pub(crate) async fn make(&self) -> Result<EmptySandbox, MakeError> {
         // The semaphore is never closed.
         let _maker = self.makers.acquire().await.ok();
         let prestarts = self.prestarts();
@@ -207,7 +207,7 @@ impl SandboxMaker {
         }
     }
 
-    async fn make_one(&self, prestarts: bool) -> Result<Empty, MakeError> {
+    async fn make_one(&self, prestarts: bool) -> Result<EmptySandbox, MakeError> {
         let name = format!("empty-{}", self.made.fetch_add(1, Ordering::Relaxed));
         let (cgroup, used_before) = self.cgroups.ready(&name, EMPTY).map_err(MakeError::Cgroup)?;
         let sandbox = Sandbox::create(&self.zygote, cgroup.procs_files())
@@ -248,7 +248,7 @@ impl SandboxMaker {
             }
         };
         let (criu, link) = tokio::try_join!(criu, linked)?;
-        Ok(Empty {
+        Ok(EmptySandbox {
             cgroup,
             used_before,
             sandbox,
@@ -342,7 +342,7 @@ impl SandboxMaker {
 }
 
 /// Ends a sandbox that nobody needs.
-pub(crate) async fn end(empty: Empty) {
+pub(crate) async fn end(empty: EmptySandbox) {
     let ended = tokio::task::spawn_blocking(move || {
         empty.sandbox.end();
         drop(empty);

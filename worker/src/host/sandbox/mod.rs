@@ -31,8 +31,8 @@ use nix::unistd::Pid;
 use parking_lot::Mutex;
 use rekindle_init::files::Saved;
 use rekindle_init::locks::Lock;
-use rekindle_init::protocol::{Clocks, ExitCause, Layers, Make, Reply, Request, Setup, Spawn};
-use rekindle_pager::{Ancestor, Given, PageRef};
+use rekindle_init::protocol::{Clocks, ExitCause, Layers, MakeSandbox, Reply, Request, Setup, Spawn};
+use rekindle_pager::{Ancestor, PageRef, StoppedProcess};
 use rustix::fs::OFlags;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -41,8 +41,8 @@ use crate::host::pagemap;
 pub use control::ControlError;
 use control::{Control, socket_pair};
 pub use error::SandboxError;
-pub(crate) use furnished::Furniture;
-pub use hollow::{FilesSignal, Filling, Hollow, HollowError, Ordered};
+pub(crate) use furnished::SandboxContents;
+pub use hollow::{FilesSignal, Hollow, HollowError, OrderedHollow, RunningHollow};
 pub use idle_criu::IdleCriu;
 use ids::IdRange;
 pub use ids::IdsError;
@@ -102,7 +102,7 @@ pub struct Sandbox {
     init: Pid,
     network: Arc<NetworkNamespace>,
     /// Its process outside, until it is furnished.
-    outside: tokio::sync::Mutex<Option<Outside>>,
+    outside: tokio::sync::Mutex<Option<OutsideProcess>>,
     /// Forks the CRIUs that dump it.
     zygote: Arc<Zygote>,
     reaped: Mutex<bool>,
@@ -113,9 +113,9 @@ pub struct Sandbox {
 }
 
 /// A sandbox's process outside. Killed and reaped on drop, even if a caller gives up waiting.
-struct Outside {
+struct OutsideProcess {
     control: Control,
-    _process: Passing,
+    _process: KillOnDrop,
 }
 
 impl Sandbox {
@@ -127,21 +127,21 @@ impl Sandbox {
     pub async fn create(zygote: &Arc<Zygote>, cgroup_procs: Vec<PathBuf>) -> Result<Arc<Self>, SandboxError> {
         let ids = zygote.ids.take().map_err(SandboxError::Ids)?;
         let (control, outside) = zygote.fork().await?;
-        let outside = Outside {
+        let outside = OutsideProcess {
             control,
-            _process: Passing(outside),
+            _process: KillOnDrop(outside),
         };
         let making = |e| SandboxError::Control("make the sandbox", e);
         let (ours, theirs) = socket_pair().map_err(|e| making(ControlError::Send(e)))?;
         let control = Control::new(ours).map_err(|e| making(ControlError::Send(e)))?;
-        let order = Request::Make(Make {
+        let order = Request::Make(MakeSandbox {
             cgroup_procs,
             first_id: ids.first(),
         });
         let made = outside.control.request(order, &[theirs.as_fd()], SETUP_LIMIT).await;
         drop(theirs);
         let init = match made.map_err(making)? {
-            (Reply::Started(init), _) => Passing(Pid::from_raw(init)),
+            (Reply::Started(init), _) => KillOnDrop(Pid::from_raw(init)),
             _ => {
                 return Err(making(ControlError::Refused(
                     "it does not say which process it made".to_owned(),
@@ -336,7 +336,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// Returns an error when the kernel refuses one.
-    pub async fn userfaults(&self, pids: &[i32]) -> Result<Vec<Given>, SandboxError> {
+    pub async fn userfaults(&self, pids: &[i32]) -> Result<Vec<StoppedProcess>, SandboxError> {
         let failed = |e| SandboxError::Control("reach the memory of what criu has restored", e);
         let request = Request::Userfaults(pids.to_vec());
         let answered = self.control.request(request, &[], REQUEST_LIMIT).await;
@@ -344,7 +344,7 @@ impl Sandbox {
         if beside.len() != pids.len() {
             return Err(failed(ControlError::Refused("init did not give all of it".to_owned())));
         }
-        let given = std::iter::zip(pids, beside).map(|(pid, userfault)| Given { pid: *pid, userfault });
+        let given = std::iter::zip(pids, beside).map(|(pid, userfault)| StoppedProcess { pid: *pid, userfault });
         Ok(given.collect())
     }
 
@@ -466,9 +466,9 @@ impl Drop for Sandbox {
 
 /// A child of the worker that is killed and reaped on drop, unless it is kept. This holds even if a caller gives up
 /// waiting.
-struct Passing(Pid);
+struct KillOnDrop(Pid);
 
-impl Passing {
+impl KillOnDrop {
     fn keep(self) -> Pid {
         let pid = self.0;
         std::mem::forget(self);
@@ -476,7 +476,7 @@ impl Passing {
     }
 }
 
-impl Drop for Passing {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         end(self.0);
     }

@@ -34,9 +34,9 @@ pub struct NetworkNamespace {
 }
 
 /// Returns to the worker's namespace on drop.
-struct Return<'a>(&'a File);
+struct ReturnOnDrop<'a>(&'a File);
 
-impl Drop for Return<'_> {
+impl Drop for ReturnOnDrop<'_> {
     fn drop(&mut self) {
         if let Err(e) = setns(self.0.as_fd(), CloneFlags::CLONE_NEWNET) {
             // A thread that continued in a function's network would serve others from there.
@@ -81,7 +81,7 @@ impl NetworkNamespace {
     /// Returns an error when the namespace cannot be entered.
     pub fn within<T>(&self, act: impl FnOnce() -> T) -> io::Result<T> {
         setns(self.inside.as_fd(), CloneFlags::CLONE_NEWNET)?;
-        let _return = Return(&self.ours);
+        let _return = ReturnOnDrop(&self.ours);
         Ok(act())
     }
 

@@ -15,8 +15,8 @@ use rekindle_init::causes::chain;
 use tokio::sync::Notify;
 
 use super::demand::Demand;
-use super::furnished::{Furnished, Furniture};
-use super::maker::{Empty, MakeError, SandboxMaker, end};
+use super::furnished::{FurnishedSandboxes, SandboxContents};
+use super::maker::{EmptySandbox, MakeError, SandboxMaker, end};
 use crate::host::cgroup::SpareCounts;
 
 /// How long after a sandbox was taken the next one is created: the start that took it comes first.
@@ -33,8 +33,8 @@ pub struct SandboxPool {
     most: usize,
     demand: Mutex<Demand>,
     began: Instant,
-    ready: Mutex<Vec<Empty>>,
-    furnished: Mutex<Furnished<Empty>>,
+    ready: Mutex<Vec<EmptySandbox>>,
+    furnished: Mutex<FurnishedSandboxes<EmptySandbox>>,
     taken: Notify,
     from_pool: AtomicU64,
     made_while_waiting: AtomicU64,
@@ -102,15 +102,15 @@ impl SandboxPool {
     }
 
     /// Takes a sandbox that was furnished like this ahead.
-    pub(crate) fn take_furnished(&self, furniture: &Furniture) -> Option<Empty> {
-        let taken = self.furnished.lock().take(furniture)?;
+    pub(crate) fn take_furnished(&self, contents: &SandboxContents) -> Option<EmptySandbox> {
+        let taken = self.furnished.lock().take(contents)?;
         self.note_taken(true);
         Some(taken)
     }
 
     /// Furnishes sandboxes like this ahead, for a while: one was restored into.
-    pub(crate) fn furnish_more(&self, furniture: Furniture) {
-        let surplus = self.furnished.lock().want(furniture, Instant::now());
+    pub(crate) fn furnish_more(&self, contents: SandboxContents) {
+        let surplus = self.furnished.lock().want(contents, Instant::now());
         for empty in surplus {
             // The restore does not wait for it.
             tokio::spawn(end(empty));
@@ -132,7 +132,7 @@ impl SandboxPool {
     ///
     /// # Errors
     /// Returns an error when a sandbox must be created and cannot be.
-    pub async fn take(&self) -> Result<Empty, MakeError> {
+    pub async fn take(&self) -> Result<EmptySandbox, MakeError> {
         let ready = self.ready.lock().pop();
         self.note_taken(ready.is_some());
         match ready {
@@ -183,14 +183,14 @@ impl SandboxPool {
     /// Furnishes what is lacking, and ends what was not wanted for a while.
     async fn furnish_ahead(&self) {
         loop {
-            let Some(furniture) = self.furnished.lock().lacking() else {
+            let Some(contents) = self.furnished.lock().lacking() else {
                 break;
             };
-            let surplus = match self.make_furnished(&furniture).await {
-                Ok(empty) => self.furnished.lock().add(&furniture, empty).into_iter().collect(),
+            let surplus = match self.make_furnished(&contents).await {
+                Ok(empty) => self.furnished.lock().add(&contents, empty).into_iter().collect(),
                 Err(e) => {
                     tracing::warn!(error = %chain(&e), "cannot furnish a sandbox ahead");
-                    self.furnished.lock().give_up(Some(&furniture), Instant::now())
+                    self.furnished.lock().give_up(Some(&contents), Instant::now())
                 }
             };
             for empty in surplus {
@@ -209,9 +209,9 @@ impl SandboxPool {
         }
     }
 
-    async fn make_furnished(&self, furniture: &Furniture) -> Result<Empty, MakeError> {
+    async fn make_furnished(&self, contents: &SandboxContents) -> Result<EmptySandbox, MakeError> {
         let mut empty = self.maker.make().await?;
-        match self.maker.furnish(&mut empty, furniture).await {
+        match self.maker.furnish(&mut empty, contents).await {
             Ok(()) => Ok(empty),
             Err(e) => {
                 end(empty).await;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::unistd::Pid;
-use rekindle_init::protocol::{Common, Reply, Request};
+use rekindle_init::protocol::{HostPaths, Reply, Request};
 use tokio::process::{Child, Command};
 use tokio::sync::Mutex;
 
@@ -23,13 +23,13 @@ const FORK_LIMIT: Duration = Duration::from_secs(10);
 /// forked does not.
 pub struct Zygote {
     binary: PathBuf,
-    common: Common,
+    common: HostPaths,
     /// The host ids of its sandboxes.
     pub(super) ids: Arc<Ids>,
-    running: Mutex<Option<Running>>,
+    running: Mutex<Option<RunningZygote>>,
 }
 
-struct Running {
+struct RunningZygote {
     control: Control,
     _process: Child,
 }
@@ -43,7 +43,7 @@ impl Zygote {
         }
         Self {
             binary,
-            common: Common { stage, criu },
+            common: HostPaths { stage, criu },
             ids: Ids::new(Path::new(LOCKS)),
             running: Mutex::default(),
         }
@@ -85,14 +85,14 @@ impl Zygote {
     }
 }
 
-async fn start(binary: &Path, common: &Common) -> Result<Running, SandboxError> {
+async fn start(binary: &Path, common: &HostPaths) -> Result<RunningZygote, SandboxError> {
     let named = |e| SandboxError::Start(binary.display().to_string(), e);
     let (ours, theirs) = socket_pair().map_err(named)?;
     let process = spawn(binary, theirs).map_err(named)?;
     let control = Control::new(ours).map_err(named)?;
     let prepared = control.request(Request::Prepare(common.clone()), &[], FORK_LIMIT).await;
     prepared.map_err(|e| SandboxError::Control("prepare a place for sandboxes", e))?;
-    Ok(Running {
+    Ok(RunningZygote {
         control,
         _process: process,
     })

@@ -49,7 +49,7 @@ fn read(admin: &Path, name: &str) -> String {
     fs::read_to_string(admin.join("kdamonds").join(name)).unwrap()
 }
 
-fn watched(watch: &Watch) -> Vec<i32> {
+fn watched(watch: &DamonMonitor) -> Vec<i32> {
     let mut pids: Vec<i32> = watch.watched().collect();
     pids.sort_unstable();
     pids
@@ -58,7 +58,7 @@ fn watched(watch: &Watch) -> Vec<i32> {
 #[test]
 fn what_is_to_rest_for_half_a_minute_is_watched_for_so_many_aggregations() {
     let admin = files();
-    let watch = Watch::open(admin.path(), Duration::from_secs(30)).unwrap();
+    let watch = DamonMonitor::open(admin.path(), Duration::from_secs(30)).unwrap();
     let context = |name: &str| read(admin.path(), &format!("3/contexts/0/{name}"));
     assert_eq!(context("monitoring_attrs/intervals/sample_us"), "100000");
     assert_eq!(context("monitoring_attrs/intervals/aggr_us"), "400000");
@@ -69,14 +69,14 @@ fn what_is_to_rest_for_half_a_minute_is_watched_for_so_many_aggregations() {
     );
     assert_eq!(context("schemes/0/access_pattern/nr_accesses/max"), "0");
     assert!(matches!(
-        Watch::open(admin.path(), Duration::from_secs(30)),
-        Err(Lack::Busy)
+        DamonMonitor::open(admin.path(), Duration::from_secs(30)),
+        Err(DamonUnavailable::Busy)
     ));
-    assert!(matches!(probe(admin.path()), Err(Lack::Busy)));
+    assert!(matches!(probe(admin.path()), Err(DamonUnavailable::Busy)));
     drop(watch);
     assert_eq!(read(admin.path(), "nr_kdamonds"), "0");
     probe(admin.path()).unwrap();
-    Watch::open(admin.path(), Duration::from_secs(30)).unwrap();
+    DamonMonitor::open(admin.path(), Duration::from_secs(30)).unwrap();
 }
 
 #[test]
@@ -84,12 +84,12 @@ fn what_others_have_made_stays_and_what_a_killed_worker_left_is_ended() {
     let admin = files();
     let made = admin.path().join("kdamonds/nr_kdamonds");
     fs::write(&made, "1\n").unwrap();
-    let opened = Watch::open(admin.path(), Duration::from_secs(30));
-    assert!(matches!(opened, Err(Lack::Busy)), "{opened:?}");
-    assert!(matches!(probe(admin.path()), Err(Lack::Busy)));
+    let opened = DamonMonitor::open(admin.path(), Duration::from_secs(30));
+    assert!(matches!(opened, Err(DamonUnavailable::Busy)), "{opened:?}");
+    assert!(matches!(probe(admin.path()), Err(DamonUnavailable::Busy)));
     assert_eq!(read(admin.path(), "nr_kdamonds"), "1\n");
     fs::write(&made, format!("{SLOTS}\n")).unwrap();
-    let _watch = Watch::open(admin.path(), Duration::from_secs(30)).unwrap();
+    let _watch = DamonMonitor::open(admin.path(), Duration::from_secs(30)).unwrap();
     assert_eq!(read(admin.path(), "0/state"), "off");
 }
 
@@ -102,9 +102,9 @@ fn a_kernel_that_watches_no_processes_is_told_as_that_and_left_as_it_was() {
     }
     for lack in [
         probe(admin.path()),
-        Watch::open(admin.path(), Duration::from_secs(30)).map(drop),
+        DamonMonitor::open(admin.path(), Duration::from_secs(30)).map(drop),
     ] {
-        assert!(matches!(lack, Err(Lack::Unknown(_))), "{lack:?}");
+        assert!(matches!(lack, Err(DamonUnavailable::Unknown(_))), "{lack:?}");
         assert_eq!(read(admin.path(), "nr_kdamonds"), "0");
     }
 }
@@ -112,7 +112,7 @@ fn a_kernel_that_watches_no_processes_is_told_as_that_and_left_as_it_was() {
 #[test]
 fn a_place_that_does_not_do_as_it_is_told_keeps_no_other_from_being_used() {
     let admin = files();
-    let mut watch = Watch::open(admin.path(), Duration::from_secs(30)).unwrap();
+    let mut watch = DamonMonitor::open(admin.path(), Duration::from_secs(30)).unwrap();
     let state = admin.path().join("kdamonds/0/state");
     fs::remove_file(&state).unwrap();
     watch.follow(&[(7, 2 * LEAST), (8, LEAST)]);
@@ -125,14 +125,14 @@ fn a_place_that_does_not_do_as_it_is_told_keeps_no_other_from_being_used() {
 
 #[test]
 fn a_kernel_without_it_is_told_as_that() {
-    let lack = Watch::open(Path::new("/proc/no-damon"), Duration::from_secs(30)).unwrap_err();
-    assert!(matches!(lack, Lack::Unknown(_)), "{lack}");
+    let lack = DamonMonitor::open(Path::new("/proc/no-damon"), Duration::from_secs(30)).unwrap_err();
+    assert!(matches!(lack, DamonUnavailable::Unknown(_)), "{lack}");
 }
 
 #[test]
 fn the_largest_are_watched_until_they_end() {
     let admin = files();
-    let mut watch = Watch::open(admin.path(), Duration::from_secs(30)).unwrap();
+    let mut watch = DamonMonitor::open(admin.path(), Duration::from_secs(30)).unwrap();
     let small = (1, LEAST - 1);
     let many = (2..2 + 2 * SLOTS as i32).map(|pid| (pid, LEAST + pid as u64));
     let mut all: Vec<(i32, u64)> = many.collect();
@@ -156,7 +156,7 @@ fn the_largest_are_watched_until_they_end() {
 #[test]
 fn regions_that_follow_each_other_are_one_run() {
     let admin = files();
-    let mut watch = Watch::open(admin.path(), Duration::from_secs(30)).unwrap();
+    let mut watch = DamonMonitor::open(admin.path(), Duration::from_secs(30)).unwrap();
     watch.follow(&[(7, LEAST)]);
     let at = watched_dir(&watch, 7).join("contexts/0/schemes/0/tried_regions");
     for (n, (start, end)) in [(0x9001, 0xc000), (0x4000, 0x6000), (0x6000, 0x9001)]
@@ -169,12 +169,12 @@ fn regions_that_follow_each_other_are_one_run() {
         fs::write(region.join("end"), format!("{end}\n")).unwrap();
     }
     fs::write(at.join("total_bytes"), "32768\n").unwrap();
-    let run = |first, pages| Run {
+    let run = |first, pages| PagemapRun {
         first,
         pages,
         present: true,
     };
-    let slot = |watch: &Watch, name: &str| fs::read_to_string(watched_dir(watch, 7).join(name)).unwrap();
+    let slot = |watch: &DamonMonitor, name: &str| fs::read_to_string(watched_dir(watch, 7).join(name)).unwrap();
     assert_eq!(
         (slot(&watch, "state"), slot(&watch, "contexts/0/targets/0/pid_target")),
         ("on".to_owned(), "7".to_owned())
@@ -186,7 +186,7 @@ fn regions_that_follow_each_other_are_one_run() {
     assert_eq!(fs::read_to_string(dir.join("state")).unwrap(), "off");
 }
 
-fn watched_dir(watch: &Watch, pid: i32) -> PathBuf {
+fn watched_dir(watch: &DamonMonitor, pid: i32) -> PathBuf {
     let slot = watch
         .slots
         .iter()
@@ -198,7 +198,7 @@ fn watched_dir(watch: &Watch, pid: i32) -> PathBuf {
 #[test]
 fn this_kernel_tells_what_a_process_does_not_touch() {
     let rest = Duration::from_secs(1);
-    let mut watch = match Watch::open(Path::new(ADMIN), rest) {
+    let mut watch = match DamonMonitor::open(Path::new(ADMIN), rest) {
         Ok(watch) => watch,
         Err(lack) => {
             eprintln!("not tried on this kernel: {lack}");
@@ -217,7 +217,7 @@ fn this_kernel_tells_what_a_process_does_not_touch() {
     watch.follow(&[(pid, PAGES as u64)]);
     assert_eq!(watch.watched().count(), 1);
     let end = std::time::Instant::now() + rest * 30;
-    let told = |watch: &mut Watch, range: &std::ops::Range<u64>| {
+    let told = |watch: &mut DamonMonitor, range: &std::ops::Range<u64>| {
         let runs = watch.untouched(pid).unwrap();
         let pages = runs.iter().map(|r| {
             (r.first + r.pages)

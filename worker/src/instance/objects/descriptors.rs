@@ -6,7 +6,7 @@ use std::io;
 use rekindle_verify::shown_process;
 use rekindle_wire::api::{Fate, KernelObject};
 
-use super::room::Room;
+use super::room::InspectionBudget;
 use super::sockets::Sockets;
 use super::{Process, Verdict};
 
@@ -16,7 +16,11 @@ const UNLINKED_MAX: u64 = 16 << 20;
 const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
 /// Returns a process's descriptors, as far as there is room. Its sockets are added to `sockets`.
-pub(super) fn of(process: &Process, sockets: &mut Sockets, room: &mut Room) -> io::Result<Vec<KernelObject>> {
+pub(super) fn of(
+    process: &Process,
+    sockets: &mut Sockets,
+    room: &mut InspectionBudget,
+) -> io::Result<Vec<KernelObject>> {
     let root = format!("/proc/{}", process.host);
     let (mut found, mut seen) = (Vec::new(), 0);
     for entry in fs::read_dir(format!("{root}/fd"))?.flatten() {
@@ -168,7 +172,7 @@ mod tests {
         let _open: Vec<_> = (0..5).map(|_| fs::File::open("/dev/null").unwrap()).collect();
         let limit = std::time::Duration::from_secs(60);
         for (objects, limit) in [(2, limit), (1_000, std::time::Duration::ZERO)] {
-            let mut room = Room::of(objects, limit);
+            let mut room = InspectionBudget::of(objects, limit);
             let found = of(&process, &mut Sockets::default(), &mut room).unwrap();
             assert!(found.len() <= 2, "{found:?}");
             assert!(room.left_out() > 0);

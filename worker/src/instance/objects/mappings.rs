@@ -5,14 +5,14 @@ use std::io::{self, BufRead as _, BufReader};
 
 use rekindle_wire::api::KernelObject;
 
-use super::room::Room;
+use super::room::InspectionBudget;
 use super::{Process, Verdict};
 
 /// Maximum number of mappings of a process that are looked at: the kernel's default limit.
 const MAPPINGS_MAX: usize = 65_536;
 
 /// Returns a process's mappings that are not plain, and the number of the others, as far as there is room.
-pub(super) fn of(process: &Process, room: &mut Room) -> io::Result<Vec<KernelObject>> {
+pub(super) fn of(process: &Process, room: &mut InspectionBudget) -> io::Result<Vec<KernelObject>> {
     let maps = BufReader::new(File::open(format!("/proc/{}/maps", process.host))?);
     let (mut found, mut plain) = (Vec::new(), 0);
     for line in maps.split(b'\n').take(MAPPINGS_MAX) {
@@ -93,7 +93,7 @@ mod tests {
             host: std::process::id().cast_signed(),
             program: "test".to_owned(),
         };
-        let found = of(&process, &mut Room::new()).unwrap();
+        let found = of(&process, &mut InspectionBudget::new()).unwrap();
         assert!(found.iter().any(|object| object.count > 10), "{found:?}");
     }
 }

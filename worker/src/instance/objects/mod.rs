@@ -21,7 +21,7 @@ use super::running::RunningInstance;
 use crate::criu::refusal::told_by_init;
 use crate::errors::unavailable;
 use crate::host::host_pids::processes_in;
-use room::{Looks, Room};
+use room::{InspectionBudget, Inspections};
 
 /// Maximum number of objects in an answer.
 const LISTED_MAX: usize = 2_000;
@@ -30,7 +30,7 @@ const PROCESSES_MAX: usize = 1_000;
 /// Maximum number of characters of a name.
 const NAME_MAX: usize = 160;
 
-static LOOKS: Looks = Looks::new();
+static LOOKS: Inspections = Inspections::new();
 
 /// What becomes of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,7 +85,7 @@ pub(crate) async fn of(instance: &Instance) -> Result<InstanceObjects, ApiError>
         false => running.sandbox.refuse_strays().await.err().filter(|e| !e.is_passing()),
     };
     let looked = tokio::task::spawn_blocking(move || {
-        let looked = look(&running, Room::new());
+        let looked = look(&running, InspectionBudget::new());
         // Not before: it goes on when nobody waits any more.
         drop(one);
         looked
@@ -115,7 +115,7 @@ pub(crate) async fn of(instance: &Instance) -> Result<InstanceObjects, ApiError>
     })
 }
 
-fn look(running: &RunningInstance, mut room: Room) -> io::Result<(u64, Vec<KernelObject>, u64)> {
+fn look(running: &RunningInstance, mut room: InspectionBudget) -> io::Result<(u64, Vec<KernelObject>, u64)> {
     let all = processes_in(&running.cgroup).map_err(io::Error::other)?.into_iter();
     // Those before the function's first are the platform's.
     let hosts: BTreeMap<_, _> = all.filter(|(pid, _)| *pid >= FUNCTION_PID.cast_unsigned()).collect();

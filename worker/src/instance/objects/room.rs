@@ -14,15 +14,15 @@ const OBJECTS_MAX: usize = 20_000;
 const LIMIT: Duration = Duration::from_secs(3);
 
 /// The inspections in progress. One instance has at most one.
-pub(super) struct Looks(Mutex<Vec<InstanceId>>);
+pub(super) struct Inspections(Mutex<Vec<InstanceId>>);
 
 /// An inspection in progress. It ends when dropped.
-pub(super) struct Look<'a> {
-    looks: &'a Looks,
+pub(super) struct Inspection<'a> {
+    looks: &'a Inspections,
     instance: InstanceId,
 }
 
-impl Looks {
+impl Inspections {
     pub(super) const fn new() -> Self {
         Self(Mutex::new(Vec::new()))
     }
@@ -31,34 +31,34 @@ impl Looks {
     ///
     /// # Errors
     /// If this instance is being inspected already, or too many others are.
-    pub(super) fn begin(&self, instance: &InstanceId) -> Result<Look<'_>, ApiError> {
+    pub(super) fn begin(&self, instance: &InstanceId) -> Result<Inspection<'_>, ApiError> {
         let mut looks = self.0.lock();
         if looks.len() >= AT_ONCE || looks.contains(instance) {
             let message = "the worker is inspecting this instance, or others, already: try again in a few seconds";
             return Err(ApiError::new(ErrorCode::Throttled, message));
         }
         looks.push(instance.clone());
-        Ok(Look {
+        Ok(Inspection {
             looks: self,
             instance: instance.clone(),
         })
     }
 }
 
-impl Drop for Look<'_> {
+impl Drop for Inspection<'_> {
     fn drop(&mut self) {
         self.looks.0.lock().retain(|instance| *instance != self.instance);
     }
 }
 
 /// What one inspection may still do.
-pub(super) struct Room {
+pub(super) struct InspectionBudget {
     until: Instant,
     objects: usize,
     left_out: u64,
 }
 
-impl Room {
+impl InspectionBudget {
     pub(super) fn new() -> Self {
         Self::of(OBJECTS_MAX, LIMIT)
     }
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn an_instance_is_looked_at_once_at_a_time_and_a_worker_looks_at_few() {
         let [one, two, three]: [InstanceId; 3] = std::array::from_fn(|_| InstanceId::generate());
-        let looks = Looks::new();
+        let looks = Inspections::new();
         let refused = |instance| looks.begin(instance).err().map(|error| error.code);
         let first = looks.begin(&one).unwrap();
         assert_eq!(refused(&one), Some(ErrorCode::Throttled));

@@ -16,8 +16,8 @@ use rekindle_snapshotter::layer::{FetchLayerError, PIECE, RangedLayer, TOUCHED_M
 use rustix::fs::{Mode, OFlags};
 use tokio::sync::{Notify, Semaphore};
 
-use super::counts::{LazyCounts, Reason};
-use super::places::Places;
+use super::counts::{FetchReason, LazyCounts};
+use super::permits::FetchPermits;
 
 /// Maximum number of pieces fetched with one request.
 pub(super) const RUN: usize = 16;
@@ -25,7 +25,7 @@ pub(super) const RUN: usize = 16;
 const GAP: usize = 1;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Piece {
+enum PieceState {
     Absent,
     Coming,
     Present,
@@ -33,7 +33,7 @@ enum Piece {
 
 /// The pieces that reads have touched, in order.
 #[derive(Debug, Default)]
-struct Touched {
+struct TouchedPieces {
     order: Vec<u32>,
     known: HashSet<u32>,
 }
@@ -44,26 +44,26 @@ pub(in crate::layers) struct Content {
     layer: Arc<RangedLayer>,
     /// It has no name, so nothing is left of it after the worker's end.
     file: File,
-    pieces: Mutex<Vec<Piece>>,
+    pieces: Mutex<Vec<PieceState>>,
     changed: Notify,
-    touched: Option<Mutex<Touched>>,
-    places: Places,
+    touched: Option<Mutex<TouchedPieces>>,
+    permits: FetchPermits,
     counts: Arc<LazyCounts>,
     /// When a failed read was last logged.
     pub(super) told: Mutex<Option<Instant>>,
 }
 
 /// Pieces that are being fetched. Those that have not come when it is dropped are absent again.
-struct Claim<'a> {
+struct FetchClaim<'a> {
     content: &'a Content,
     pieces: Range<usize>,
 }
 
-impl Drop for Claim<'_> {
+impl Drop for FetchClaim<'_> {
     fn drop(&mut self) {
         for piece in &mut self.content.pieces.lock()[self.pieces.clone()] {
-            if *piece == Piece::Coming {
-                *piece = Piece::Absent;
+            if *piece == PieceState::Coming {
+                *piece = PieceState::Absent;
             }
         }
         self.content.changed.notify_waiters();
@@ -87,12 +87,12 @@ impl Content {
         let file = File::from(file);
         file.set_len(layer.tar_bytes())?;
         Ok(Self {
-            pieces: Mutex::new(vec![Piece::Absent; layer.pieces()]),
+            pieces: Mutex::new(vec![PieceState::Absent; layer.pieces()]),
             layer,
             file,
             changed: Notify::new(),
             touched: records.then(Mutex::default),
-            places: Places::new(fetches),
+            permits: FetchPermits::new(fetches),
             counts,
             told: Mutex::new(None),
         })
@@ -117,7 +117,7 @@ impl Content {
         }
         let mut states = self.pieces.lock();
         for (piece, _) in pieces {
-            states[*piece] = Piece::Present;
+            states[*piece] = PieceState::Present;
         }
         Ok(())
     }
@@ -129,7 +129,9 @@ impl Content {
 
     /// Returns whether all of these pieces are there.
     pub(super) fn has(&self, pieces: Range<usize>) -> bool {
-        self.pieces.lock()[pieces].iter().all(|piece| *piece == Piece::Present)
+        self.pieces.lock()[pieces]
+            .iter()
+            .all(|piece| *piece == PieceState::Present)
     }
 
     /// Records that these pieces were read.
@@ -157,7 +159,11 @@ impl Content {
     /// Returns the first absent pieces from `from` on, at most [`RUN`].
     pub(super) fn absent(&self, from: usize) -> Option<Range<usize>> {
         let pieces = self.pieces.lock();
-        let first = from + pieces.get(from..)?.iter().position(|piece| *piece != Piece::Present)?;
+        let first = from
+            + pieces
+                .get(from..)?
+                .iter()
+                .position(|piece| *piece != PieceState::Present)?;
         Some(first..pieces.len().min(first + RUN))
     }
 
@@ -182,15 +188,15 @@ impl Content {
     }
 
     /// Claims the first absent pieces among these. The flag says whether others are being fetched.
-    fn claim(&self, wanted: &Range<usize>) -> (Option<Claim<'_>>, bool) {
+    fn claim(&self, wanted: &Range<usize>) -> (Option<FetchClaim<'_>>, bool) {
         let mut pieces = self.pieces.lock();
-        let is_coming = pieces[wanted.clone()].contains(&Piece::Coming);
-        let first = wanted.clone().find(|piece| pieces[*piece] == Piece::Absent);
+        let is_coming = pieces[wanted.clone()].contains(&PieceState::Coming);
+        let first = wanted.clone().find(|piece| pieces[*piece] == PieceState::Absent);
         let claim = first.map(|first| {
-            let end = (first..wanted.end.min(first + RUN)).take_while(|piece| pieces[*piece] == Piece::Absent);
+            let end = (first..wanted.end.min(first + RUN)).take_while(|piece| pieces[*piece] == PieceState::Absent);
             let claimed = first..end.last().map_or(first, |last| last + 1);
-            pieces[claimed.clone()].fill(Piece::Coming);
-            Claim {
+            pieces[claimed.clone()].fill(PieceState::Coming);
+            FetchClaim {
                 content: self,
                 pieces: claimed,
             }
@@ -202,7 +208,11 @@ impl Content {
     ///
     /// # Errors
     /// Returns an error when a piece cannot be fetched or written.
-    pub(super) async fn bring(self: &Arc<Self>, wanted: Range<usize>, reason: Reason) -> Result<(), FetchLayerError> {
+    pub(super) async fn bring(
+        self: &Arc<Self>,
+        wanted: Range<usize>,
+        reason: FetchReason,
+    ) -> Result<(), FetchLayerError> {
         loop {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
@@ -214,10 +224,10 @@ impl Content {
         }
     }
 
-    async fn fetch(self: &Arc<Self>, claim: Claim<'_>, reason: Reason) -> Result<(), FetchLayerError> {
-        let place = self.places.take(reason).await;
+    async fn fetch(self: &Arc<Self>, claim: FetchClaim<'_>, reason: FetchReason) -> Result<(), FetchLayerError> {
+        let permit = self.permits.take(reason).await;
         let (pieces, bytes) = self.layer.fetch(claim.pieces.clone()).await?;
-        drop(place);
+        drop(permit);
         self.counts.add(reason, bytes);
         let this = Arc::clone(self);
         let put = tokio::task::spawn_blocking(move || this.put(&pieces)).await;
@@ -231,16 +241,16 @@ impl Content {
     /// Returns the whole tar, packed anew, for the unpacker. All pieces must be there.
     pub(super) fn packed(self: Arc<Self>) -> io::Result<impl io::Read + Send + 'static> {
         // The fastest level: it is unpacked at once.
-        zstd::stream::read::Encoder::new(Reading { content: self, at: 0 }, -7)
+        zstd::stream::read::Encoder::new(ContentReader { content: self, at: 0 }, -7)
     }
 }
 
-struct Reading {
+struct ContentReader {
     content: Arc<Content>,
     at: u64,
 }
 
-impl io::Read for Reading {
+impl io::Read for ContentReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let read = self.content.file.read_at(into, self.at)?;
         self.at += read as u64;

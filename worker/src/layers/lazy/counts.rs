@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Why bytes are fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reason {
+pub(crate) enum FetchReason {
     /// The index, and what the rehearsal had read.
     Start,
     /// Somebody waits for it.
@@ -21,7 +21,7 @@ pub(crate) struct LazyCounts {
 }
 
 impl LazyCounts {
-    pub(super) fn add(&self, reason: Reason, bytes: u64) {
+    pub(super) fn add(&self, reason: FetchReason, bytes: u64) {
         self.fetched[reason as usize].fetch_add(bytes, Ordering::Relaxed);
     }
 

@@ -11,7 +11,7 @@
 mod content;
 mod counts;
 mod mount;
-mod places;
+mod permits;
 mod protocol;
 mod server;
 mod tree;
@@ -33,8 +33,8 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::host::start_limiter::StartLimiter;
 use content::Content;
+use counts::FetchReason;
 pub(super) use counts::LazyCounts;
-use counts::Reason;
 use mount::Mount;
 pub(crate) use mount::{is_possible, sweep};
 use tree::Tree;
@@ -133,7 +133,7 @@ impl LazyLayers {
             pieces,
             fetched,
         } = opened;
-        self.counts.add(Reason::Start, fetched);
+        self.counts.add(FetchReason::Start, fetched);
         let tree = Tree::new(&entries, layer.tar_bytes(), FUNCTION_UID)?;
         let (fetches, counts) = (Arc::clone(&self.fetches), Arc::clone(&self.counts));
         let number = self.mounted.fetch_add(1, Ordering::Relaxed);
@@ -179,7 +179,7 @@ impl LazyLayers {
             let done = match content.absent(from) {
                 Some(pieces) => {
                     from = pieces.start;
-                    content.bring(pieces, Reason::Background).await.map(|()| false)
+                    content.bring(pieces, FetchReason::Background).await.map(|()| false)
                 }
                 None => {
                     let packed = content.packed().map_err(|cause| FetchLayerError::Place {
@@ -235,7 +235,7 @@ impl LazyLayer {
         let fetch = async move {
             let bring = |run| {
                 let content = Arc::clone(&content);
-                async move { content.bring(run, Reason::Start).await }
+                async move { content.bring(run, FetchReason::Start).await }
             };
             let mut fetched = futures::stream::iter(runs).map(bring).buffer_unordered(AHEAD_AT_ONCE);
             while let Some(run) = fetched.next().await {

@@ -23,7 +23,7 @@ const ALLOW_IDMAP: u64 = 1 << 40;
 
 /// What the kernel asks. Node 1 is the root.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Ask<'a> {
+pub(super) enum FuseOperation<'a> {
     /// Which node has this name in this directory.
     Lookup(u64, &'a [u8]),
     /// What a node is.
@@ -47,30 +47,30 @@ pub(super) enum Ask<'a> {
 }
 
 #[derive(Debug)]
-pub(super) struct Request<'a> {
+pub(super) struct FuseRequest<'a> {
     /// By which it is answered.
     pub(super) unique: u64,
-    pub(super) ask: Ask<'a>,
+    pub(super) ask: FuseOperation<'a>,
 }
 
 /// Parses a request of the kernel. `None` if it is none.
-pub(super) fn parse(bytes: &[u8]) -> Option<Request<'_>> {
+pub(super) fn parse(bytes: &[u8]) -> Option<FuseRequest<'_>> {
     let (header, body) = bytes.split_at_checked(HEADER)?;
     let (unique, node) = (u64_at(header, 8)?, u64_at(header, 16)?);
     let ask = match u32_at(header, 4)? {
-        1 => Ask::Lookup(node, body.split(|b| *b == 0).next()?),
-        3 => Ask::Attributes(node),
-        5 => Ask::Target(node),
-        15 => Ask::Read(node, u64_at(body, 8)?, u32_at(body, 16)?.min(READ_MAX)),
-        28 => Ask::List(node, u64_at(body, 8)?, u32_at(body, 16)?.min(READ_MAX)),
-        22 => Ask::Extended(node, body.get(8..)?.split(|b| *b == 0).next()?, u32_at(body, 0)?),
-        23 => Ask::ExtendedNames(node, u32_at(body, 0)?),
-        17 => Ask::Size,
+        1 => FuseOperation::Lookup(node, body.split(|b| *b == 0).next()?),
+        3 => FuseOperation::Attributes(node),
+        5 => FuseOperation::Target(node),
+        15 => FuseOperation::Read(node, u64_at(body, 8)?, u32_at(body, 16)?.min(READ_MAX)),
+        28 => FuseOperation::List(node, u64_at(body, 8)?, u32_at(body, 16)?.min(READ_MAX)),
+        22 => FuseOperation::Extended(node, body.get(8..)?.split(|b| *b == 0).next()?, u32_at(body, 0)?),
+        23 => FuseOperation::ExtendedNames(node, u32_at(body, 0)?),
+        17 => FuseOperation::Size,
         // Forgetting: nodes are never forgotten here. Interrupts: every answer has a limit of time.
-        2 | 36 | 42 => Ask::Nothing,
-        _ => Ask::Unknown,
+        2 | 36 | 42 => FuseOperation::Nothing,
+        _ => FuseOperation::Unknown,
     };
-    Some(Request { unique, ask })
+    Some(FuseRequest { unique, ask })
 }
 
 /// Answers the first request of a kernel. `None` if that cannot map users of such a mount: older than Linux 6.12.
@@ -167,7 +167,7 @@ impl Attributes {
         }
     }
 
-    /// The answer to [`Ask::Attributes`].
+    /// The answer to [`FuseOperation::Attributes`].
     pub(super) fn answer(&self, unique: u64) -> Vec<u8> {
         let mut out = FOREVER.to_le_bytes().to_vec();
         out.extend_from_slice(&[0; 8]);
@@ -175,7 +175,7 @@ impl Attributes {
         answer(unique, &out)
     }
 
-    /// The answer to [`Ask::Lookup`].
+    /// The answer to [`FuseOperation::Lookup`].
     pub(super) fn found(&self, unique: u64) -> Vec<u8> {
         let mut out = entry(self.node);
         self.put(&mut out);
@@ -214,7 +214,7 @@ pub(super) fn list(out: &mut Vec<u8>, most: usize, node: u64, next: u64, mode: u
     true
 }
 
-/// The answer to [`Ask::Extended`] and [`Ask::ExtendedNames`].
+/// The answer to [`FuseOperation::Extended`] and [`FuseOperation::ExtendedNames`].
 pub(super) fn extended(unique: u64, bytes: &[u8], most: u32) -> Vec<u8> {
     if most == 0 {
         let length = u64::from(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
@@ -226,7 +226,7 @@ pub(super) fn extended(unique: u64, bytes: &[u8], most: u32) -> Vec<u8> {
     }
 }
 
-/// The answer to [`Ask::Size`].
+/// The answer to [`FuseOperation::Size`].
 pub(super) fn size(unique: u64, bytes: u64, files: u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(80);
     for number in [bytes.div_ceil(4096), 0, 0, files, 0] {
@@ -263,18 +263,21 @@ mod tests {
     #[test]
     fn requests_are_understood_and_cut_ones_are_none() {
         let lookup = request(1, 3, b"name\0");
-        assert_eq!(parse(&lookup).unwrap().ask, Ask::Lookup(3, b"name"));
+        assert_eq!(parse(&lookup).unwrap().ask, FuseOperation::Lookup(3, b"name"));
         let mut body = [0; 40];
         body[8] = 5;
         body[16..20].copy_from_slice(&u32::MAX.to_le_bytes());
         let read = request(15, 4, &body);
-        assert_eq!(parse(&read).unwrap().ask, Ask::Read(4, 5, READ_MAX));
+        assert_eq!(parse(&read).unwrap().ask, FuseOperation::Read(4, 5, READ_MAX));
         assert_eq!(parse(&read).unwrap().unique, 9);
-        assert_eq!(parse(&request(16, 4, &body)).unwrap().ask, Ask::Unknown);
+        assert_eq!(parse(&request(16, 4, &body)).unwrap().ask, FuseOperation::Unknown);
         assert!(parse(&read[..HEADER + 19]).is_none() && parse(&read[..HEADER - 1]).is_none());
         let named = request(22, 4, b"\x07\0\0\0\0\0\0\0user.a\0");
-        assert_eq!(parse(&named).unwrap().ask, Ask::Extended(4, b"user.a", 7));
-        assert_eq!(parse(&request(23, 4, &[0; 8])).unwrap().ask, Ask::ExtendedNames(4, 0));
+        assert_eq!(parse(&named).unwrap().ask, FuseOperation::Extended(4, b"user.a", 7));
+        assert_eq!(
+            parse(&request(23, 4, &[0; 8])).unwrap().ask,
+            FuseOperation::ExtendedNames(4, 0)
+        );
         assert!(parse(&request(22, 4, &[0; 7])).is_none());
     }
 

@@ -16,8 +16,8 @@ use rekindle_snapshotter::layer::PIECE;
 use tokio::runtime::Handle;
 
 use super::content::Content;
-use super::counts::Reason;
-use super::protocol::{self, Ask, REQUEST_MAX, Request};
+use super::counts::FetchReason;
+use super::protocol::{self, FuseOperation, FuseRequest, REQUEST_MAX};
 use super::tree::{Node, Tree};
 
 /// How long a read may wait for the store. A thread that waits cannot be frozen or killed.
@@ -91,39 +91,41 @@ impl Server {
         let _ = (&self.device).write(bytes);
     }
 
-    fn answer(&self, request: &Request<'_>) -> Reply {
+    fn answer(&self, request: &FuseRequest<'_>) -> Reply {
         let unique = request.unique;
         let answer = match request.ask {
-            Ask::Nothing => return Reply::None,
+            FuseOperation::Nothing => return Reply::None,
             // The kernel asks no more then.
-            Ask::Extended(..) | Ask::ExtendedNames(..) if !self.tree.has_attributes() => Err(libc::ENOSYS),
-            Ask::Extended(node, name, most) => {
+            FuseOperation::Extended(..) | FuseOperation::ExtendedNames(..) if !self.tree.has_attributes() => {
+                Err(libc::ENOSYS)
+            }
+            FuseOperation::Extended(node, name, most) => {
                 let all = self.tree.extended(node).unwrap_or_default();
                 let found = all.iter().find(|(known, _)| known.as_bytes() == name);
                 let answer = found.map(|(_, value)| protocol::extended(unique, value, most));
                 answer.ok_or(libc::ENODATA)
             }
-            Ask::ExtendedNames(node, most) => {
+            FuseOperation::ExtendedNames(node, most) => {
                 let all = self.tree.extended(node).unwrap_or_default();
                 let names: Vec<u8> = all.iter().flat_map(|(name, _)| name.bytes().chain([0])).collect();
                 Ok(protocol::extended(unique, &names, most))
             }
-            Ask::Unknown => Err(libc::ENOSYS),
-            Ask::Size => Ok(protocol::size(unique, self.content.tar_bytes(), self.tree.len() as u64)),
-            Ask::Lookup(directory, name) => {
+            FuseOperation::Unknown => Err(libc::ENOSYS),
+            FuseOperation::Size => Ok(protocol::size(unique, self.content.tar_bytes(), self.tree.len() as u64)),
+            FuseOperation::Lookup(directory, name) => {
                 let found = self.tree.lookup(directory, name);
                 let found = found.and_then(|node| self.tree.attributes(node));
                 Ok(found.map_or_else(|| protocol::missing(unique), |found| found.found(unique)))
             }
-            Ask::Attributes(node) => self.tree.attributes(node).map(|a| a.answer(unique)).ok_or(libc::ENOENT),
-            Ask::Target(node) => match self.tree.node(node) {
+            FuseOperation::Attributes(node) => self.tree.attributes(node).map(|a| a.answer(unique)).ok_or(libc::ENOENT),
+            FuseOperation::Target(node) => match self.tree.node(node) {
                 Some(Node::Symlink(target)) => Ok(protocol::answer(unique, target)),
                 _ => Err(libc::EINVAL),
             },
-            Ask::List(directory, from, most) => self
+            FuseOperation::List(directory, from, most) => self
                 .list(directory, from, most as usize)
                 .map_or(Err(libc::ENOTDIR), |names| Ok(protocol::answer(unique, &names))),
-            Ask::Read(node, offset, length) => match self.tree.node(node) {
+            FuseOperation::Read(node, offset, length) => match self.tree.node(node) {
                 Some(Node::File { offset: begins, size }) => {
                     return self.read(unique, node, (*begins, *size), offset, length);
                 }
@@ -199,13 +201,13 @@ impl Server {
             let content = Arc::clone(&self.content);
             let ahead = wanted.end..more.end;
             tokio::spawn(async move {
-                let _ = tokio::time::timeout(READ_LIMIT, content.bring(ahead, Reason::Touched)).await;
+                let _ = tokio::time::timeout(READ_LIMIT, content.bring(ahead, FetchReason::Touched)).await;
             });
         }
         let mut failed = None;
         let brought = async {
             // A store that refuses may be back in a moment, and a failed fault ends a process.
-            while let Err(error) = self.content.bring(wanted.clone(), Reason::Touched).await {
+            while let Err(error) = self.content.bring(wanted.clone(), FetchReason::Touched).await {
                 failed = Some(chain(&error));
                 tokio::time::sleep(AGAIN).await;
             }

@@ -35,7 +35,7 @@ pub(super) enum Node {
 }
 
 #[derive(Debug)]
-struct Placed {
+struct Inode {
     node: Node,
     /// Kind and permission bits.
     mode: u32,
@@ -47,7 +47,7 @@ struct Placed {
 /// The nodes. Their numbers are the order of the index, so they are the same on every host.
 #[derive(Debug)]
 pub(super) struct Tree {
-    nodes: Vec<Placed>,
+    nodes: Vec<Inode>,
     owner: u32,
     has_attributes: bool,
 }
@@ -58,7 +58,7 @@ impl Tree {
     /// # Errors
     /// Returns an error when the entries are no tree of files in the tar.
     pub(super) fn new(entries: &[Entry], tar_bytes: u64, owner: u32) -> Result<Self, TreeError> {
-        let root = Placed {
+        let root = Inode {
             node: Node::Directory(Vec::new()),
             mode: libc::S_IFDIR | 0o755,
             parent: 0,
@@ -109,7 +109,7 @@ impl Tree {
             };
             let place = match (node, &entry.kind) {
                 (Some((node, mode)), _) => {
-                    nodes.push(Placed {
+                    nodes.push(Inode {
                         node,
                         mode,
                         parent,
@@ -154,7 +154,7 @@ impl Tree {
         self.nodes.len()
     }
 
-    fn placed(&self, number: u64) -> Option<(usize, &Placed)> {
+    fn placed(&self, number: u64) -> Option<(usize, &Inode)> {
         let place = usize::try_from(number.checked_sub(ROOT)?).ok()?;
         Some((place, self.nodes.get(place)?))
     }

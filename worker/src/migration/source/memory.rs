@@ -23,11 +23,11 @@ const PIECE: u64 = 256 * 1024;
 pub(super) struct SourcePages {
     pub(super) numbering: PageNumbering,
     /// In the order of the processes.
-    memories: Vec<Memory>,
+    memories: Vec<ProcessPages>,
 }
 
 /// Where a process's pages are.
-struct Memory {
+struct ProcessPages {
     process: File,
     /// `pages-N.img`, if CRIU wrote any of its pages there.
     dumped: Option<File>,
@@ -42,7 +42,7 @@ impl SourcePages {
         let open = |process: &MigratedProcess| {
             let has_dumped = process.memory.written.iter().any(|run| run.at.is_some());
             let dumped = has_dumped.then(|| File::open(dir.join(format!("pages-{}.img", process.memory.pages_id))));
-            Ok(Memory {
+            Ok(ProcessPages {
                 process: proc.open(&format!("{}/mem", process.pid), OFlags::RDONLY)?,
                 dumped: dumped.transpose()?,
             })
@@ -56,7 +56,7 @@ impl SourcePages {
     /// # Errors
     /// Returns an error when the pages cannot be read.
     pub(super) fn eager(&self) -> io::Result<Vec<(i32, Vec<u8>)>> {
-        let of = |(process, memory): (&MigratedProcess, &Memory)| {
+        let of = |(process, memory): (&MigratedProcess, &ProcessPages)| {
             let mut bytes = Vec::new();
             for run in process.memory.eager() {
                 let start = bytes.len();
@@ -112,7 +112,7 @@ impl SourcePages {
     }
 }
 
-impl Memory {
+impl ProcessPages {
     /// Calls `look` with the address and the bytes of each piece of these runs.
     fn each_piece(&self, runs: &[WrittenRun], look: &mut dyn FnMut(u64, &[u8])) -> io::Result<()> {
         let mut buffer = vec![0; PIECE as usize];

@@ -12,7 +12,7 @@ use rekindle_criu::AfterDump;
 use rekindle_criu::descriptors::external_name;
 use rekindle_criu::images::parent_images;
 use rekindle_init::protocol::{FUNCTION_PID, FUNCTION_UID};
-use rekindle_verify::PagesIn;
+use rekindle_verify::PageLocation;
 use rekindle_wire::ids::MigrationId;
 use rekindle_wire::migration::{MigrationKind, MigrationPhases, SettleLimit, TargetState};
 use rekindle_wire::{ApiError, ErrorCode};
@@ -330,7 +330,7 @@ impl MigrationSource {
                 &running.pipes,
                 self.instance.spec.config.image.is_some(),
                 &templates,
-                PagesIn::Dump,
+                PageLocation::Dump,
             ),
             after: match self.kind {
                 MigrationKind::Move => AfterDump::Stop,

@@ -9,7 +9,7 @@ use rekindle_criu::images::place_external;
 use rekindle_init::locks::Lock;
 use rekindle_init::protocol::{Clocks, FUNCTION_UID, held_path};
 use rekindle_restore_compiler::PageRun;
-use rekindle_verify::{PagesIn, Verified, verify};
+use rekindle_verify::{PageLocation, Verified, verify};
 use rekindle_wire::ApiError;
 
 use super::super::bundle::unpack;
@@ -70,7 +70,7 @@ pub(super) fn lay_out(
         &header.pipes,
         writes_root,
         &header.templates,
-        PagesIn::Eager,
+        PageLocation::Eager,
     );
     let verified = verify(dir, &expected).map_err(|e| refused(&e))?;
     let locks = lost_locks::of(&verified);

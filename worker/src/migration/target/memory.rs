@@ -9,7 +9,7 @@ use rekindle_wire::ApiError;
 use tokio::runtime::Handle;
 
 use super::super::header::set_pieces;
-use super::super::peer::Source;
+use super::super::peer::SourcePeer;
 use super::super::written::WrittenPages;
 use super::images::ImagesOnDisk;
 use super::transfer::AHEAD;
@@ -17,18 +17,22 @@ use crate::errors::unavailable;
 use crate::snapshots::OpenSnapshot;
 
 /// The memory of an arriving instance.
-pub(super) struct Memory {
+pub(super) struct ArrivingMemory {
     pub(super) written: Arc<WrittenPages>,
     pub(super) layout: Layout,
     pub(super) maps: HashMap<i32, AddressMap>,
 }
 
-impl Memory {
+impl ArrivingMemory {
     /// Reads what the images say of it. Pages that were written come from `source`.
     ///
     /// # Errors
     /// Returns an error when there is no memory for the written pages.
-    pub(super) fn of(base: Option<&OpenSnapshot>, on_disk: &ImagesOnDisk, source: Source) -> Result<Self, ApiError> {
+    pub(super) fn of(
+        base: Option<&OpenSnapshot>,
+        on_disk: &ImagesOnDisk,
+        source: SourcePeer,
+    ) -> Result<Self, ApiError> {
         let template = base.map(|b| Arc::clone(&b.template));
         let mut layout = Layout {
             backed: template.as_ref().map_or_else(Vec::new, |t| t.folded()),

@@ -15,11 +15,11 @@ use tokio::runtime::Handle;
 use tracing::Instrument as _;
 
 use super::super::bundle::BlockingReader;
-use super::super::peer::Source;
+use super::super::peer::SourcePeer;
 use super::super::written::WrittenPages;
 use super::host::TargetHost;
 use super::images::{ExpectedImages, ImagesOnDisk, lay_out};
-use super::memory::Memory;
+use super::memory::ArrivingMemory;
 use super::restore::{ArrivingProcesses, StoppedProcesses};
 use super::transfer::{PagePush, receive};
 use crate::errors::unavailable;
@@ -39,7 +39,7 @@ pub struct MigrationTarget {
 
 enum State {
     /// Waits for the images.
-    Prepared(Box<Prepared>),
+    Prepared(Box<PreparedTarget>),
     /// A program or CRIU is at work, or the processes wait to be resumed.
     Busy,
     /// The processes are restored and stopped.
@@ -53,7 +53,7 @@ enum State {
 }
 
 /// What is created before the images arrive.
-pub(super) struct Prepared {
+pub(super) struct PreparedTarget {
     pub(super) isolated: IsolatedProcess,
     pub(super) base: Option<Arc<OpenSnapshot>>,
 }
@@ -64,7 +64,7 @@ impl MigrationTarget {
         order: TargetOrder,
         instance: Arc<Instance>,
         host: Arc<TargetHost>,
-        prepared: Prepared,
+        prepared: PreparedTarget,
     ) -> Arc<Self> {
         Arc::new(Self {
             order,
@@ -134,10 +134,10 @@ impl MigrationTarget {
         stood
     }
 
-    async fn restore(&self, prepared: Prepared, bundle: Body) -> Result<HeldCopy, ApiError> {
+    async fn restore(&self, prepared: PreparedTarget, bundle: Body) -> Result<HeldCopy, ApiError> {
         // The source's instance is stopped meanwhile.
         let _starting = self.host.start_limiter.starting();
-        let Prepared { isolated, base } = prepared;
+        let PreparedTarget { isolated, base } = prepared;
         let failed = |what: &'static str| move |e: &dyn std::error::Error| unavailable(what, e);
         let scratch = ScratchDir::make(self.host.criu.scratch(self.order.id.as_str()))
             .map_err(|e| failed("lay out the images")(&e))?;
@@ -153,8 +153,8 @@ impl MigrationTarget {
         let on_disk = tokio::task::spawn_blocking(laying_out).await;
         let on_disk = on_disk.map_err(|e| failed("lay out the images")(&e))??;
         let pids = on_disk.numbering.pids().map_err(|e| failed("serve its memory")(&e))?;
-        let source = Source(self.host.peers.at(&self.order.from, &self.order.id));
-        let memory = Memory::of(base.as_deref(), &on_disk, source)?;
+        let source = SourcePeer(self.host.peers.at(&self.order.from, &self.order.id));
+        let memory = ArrivingMemory::of(base.as_deref(), &on_disk, source)?;
         let written = Arc::clone(&memory.written);
         tokio::spawn(receive(Arc::downgrade(&written)));
         let ImagesOnDisk {

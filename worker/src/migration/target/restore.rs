@@ -24,10 +24,10 @@ use tokio::sync::oneshot;
 use tracing::{Instrument as _, Span};
 
 use super::host::TargetHost;
-use super::memory::{Memory, ahead};
+use super::memory::{ArrivingMemory, ahead};
 use crate::criu::connections::connect;
-use crate::criu::memory::Pages;
-use crate::criu::prepared_restore::{Images, PreparedRestore};
+use crate::criu::memory::RestoredMemory;
+use crate::criu::prepared_restore::{PreparedRestore, RestoreImages};
 use crate::criu::restore::{Restore, RestoredProcesses};
 use crate::criu::stages::StageWork;
 use crate::errors::restore_failed;
@@ -60,7 +60,7 @@ pub(super) struct ArrivingProcesses<'a> {
     pub(super) connections: Vec<Connection>,
     /// Numbers of files that are written.
     pub(super) file_numbers: FileNumbers,
-    pub(super) memory: Memory,
+    pub(super) memory: ArrivingMemory,
 }
 
 /// Restored processes before their first instruction. If this is dropped, they never run.
@@ -70,13 +70,13 @@ pub(super) struct StoppedProcesses {
 }
 
 /// The stop before the first instruction, on the side of the restore.
-struct Stop {
+struct StopPoint {
     stands: oneshot::Sender<()>,
     go: Receiver<()>,
 }
 
 /// The same, for whoever ordered the restore.
-struct Order {
+struct StopHandle {
     stands: oneshot::Receiver<()>,
     go: SyncSender<()>,
 }
@@ -95,11 +95,11 @@ impl StoppedProcesses {
     }
 }
 
-impl Stop {
-    fn make() -> (Self, Order) {
+impl StopPoint {
+    fn make() -> (Self, StopHandle) {
         let (stands, told) = oneshot::channel();
         let (go, may_go) = sync_channel(1);
-        (Self { stands, go: may_go }, Order { stands: told, go })
+        (Self { stands, go: may_go }, StopHandle { stands: told, go })
     }
 
     /// Says that the processes stand, and waits until they are resumed.
@@ -151,7 +151,7 @@ impl ArrivingProcesses<'_> {
         hollow: Hollow,
         isolated: IsolatedProcess,
     ) -> Result<StoppedProcesses, ApiError> {
-        let (stop, order) = Stop::make();
+        let (stop, order) = StopPoint::make();
         let make_own = self.make_own(&isolated.sandbox);
         let restore = ProgramRestore {
             program: Arc::new(program),
@@ -177,9 +177,9 @@ impl ArrivingProcesses<'_> {
     }
 
     async fn run_criu(&self, isolated: IsolatedProcess) -> Result<StoppedProcesses, ApiError> {
-        let (stop, order) = Stop::make();
+        let (stop, order) = StopPoint::make();
         let to = format!("{}-images", self.order.id);
-        let images = Images {
+        let images = RestoreImages {
             dir: self.images.path(),
             to: &to,
             pids: &self.pids,
@@ -222,9 +222,9 @@ impl ArrivingProcesses<'_> {
     }
 
     /// Returns where their pages come from.
-    fn pages(&self, sandbox: &Arc<Sandbox>) -> Pages {
+    fn pages(&self, sandbox: &Arc<Sandbox>) -> RestoredMemory {
         let (written, base) = (Arc::clone(&self.memory.written), self.base.clone());
-        Pages {
+        RestoredMemory {
             function: self.order.spec.function.clone(),
             source: Arc::clone(&written) as Arc<dyn PageSource>,
             pids: self.pids.clone(),
@@ -245,7 +245,7 @@ impl ArrivingProcesses<'_> {
     /// Waits until the processes that are being restored stand before their first instruction.
     async fn stand(
         &self,
-        order: Order,
+        order: StopHandle,
         restoring: impl Future<Output = Result<RestoredProcesses, ApiError>> + Send + 'static,
     ) -> Result<StoppedProcesses, ApiError> {
         let origin = MemoryOrigin {

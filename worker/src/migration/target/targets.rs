@@ -10,7 +10,7 @@ use rekindle_wire::migration::{ExpectedInstance, TargetOrder};
 use rekindle_wire::{ApiError, ErrorCode};
 
 use super::host::TargetHost;
-use super::migration_target::{MigrationTarget, Prepared};
+use super::migration_target::{MigrationTarget, PreparedTarget};
 use crate::errors::unavailable;
 use crate::instance::Instance;
 use crate::logs::Logs;
@@ -134,7 +134,12 @@ impl MigrationTargets {
             return Err(ApiError::new(ErrorCode::Conflict, message));
         }
         let id = order.id.clone();
-        let target = MigrationTarget::new(order, instance, Arc::clone(&self.host), Prepared { isolated, base });
+        let target = MigrationTarget::new(
+            order,
+            instance,
+            Arc::clone(&self.host),
+            PreparedTarget { isolated, base },
+        );
         self.here.lock().insert(id.clone(), target);
         let targets = Arc::clone(self);
         tokio::spawn(async move {

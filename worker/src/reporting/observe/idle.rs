@@ -7,9 +7,9 @@ use std::time::Duration;
 use rekindle_pager::PAGE;
 use rekindle_telemetry::metrics::{Desc, Kind, Registry};
 
-use super::part::Part;
+use super::part::ObservedComponent;
 use crate::idle::IdleMemory;
-use crate::idle::zram::Fill;
+use crate::idle::zram::ZramUsage;
 
 const IDLE_SWAP: Desc = Desc::new(
     "rekindle.idle.swap",
@@ -61,7 +61,7 @@ const IDLE_CPU: Desc = Desc::new(
 pub(super) fn observe(registry: &Registry, idle: &Weak<IdleMemory>) {
     let (gauge, counter) = (Kind::Gauge, Kind::Counter);
     let part = Weak::clone(idle);
-    let idle = Part { registry, part };
+    let idle = ObservedComponent { registry, part };
     idle.many(gauge, &IDLE_SWAP, |idle| vec![(idle.swap_kind(), 1)]);
     idle.many(counter, &IDLE_EVICTED, |idle| {
         let bytes = |pages: &AtomicU64| pages.load(Ordering::Relaxed) * PAGE;
@@ -74,7 +74,7 @@ pub(super) fn observe(registry: &Registry, idle: &Weak<IdleMemory>) {
         (idle.counts.returned_pages.load(Ordering::Relaxed) * PAGE) as f64
     });
     idle.many(gauge, &IDLE_DEVICE, |idle| {
-        let figures = |f: Fill| vec![("plain", f.plain), ("compressed", f.compressed), ("memory", f.memory)];
+        let figures = |f: ZramUsage| vec![("plain", f.plain), ("compressed", f.compressed), ("memory", f.memory)];
         idle.fill().map(figures).unwrap_or_default()
     });
     idle.one(gauge, &IDLE_WATCHED, |idle| {

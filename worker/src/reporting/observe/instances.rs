@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use rekindle_telemetry::metrics::{Desc, Kind, Registry};
 
-use super::part::Part;
+use super::part::ObservedComponent;
 use crate::instance::{Instance, Instances};
 
 const INSTANCES: Desc = Desc::new(
@@ -36,7 +36,7 @@ pub(super) fn observe(registry: &Registry, instances: &Weak<Instances>) {
         part.upgrade().map(|instances| by_state(&instances)).unwrap_or_default()
     });
     let part = Weak::clone(instances);
-    let instances = Part { registry, part };
+    let instances = ObservedComponent { registry, part };
     instances.one(Kind::Gauge, &IN_FLIGHT, |instances| {
         instances.all().iter().map(|i| f64::from(i.usage.in_flight())).sum()
     });

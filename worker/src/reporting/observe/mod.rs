@@ -22,7 +22,7 @@ use crate::layers::Layers;
 use crate::logs::Logs;
 use crate::metrics::Metrics;
 use crate::snapshots::Snapshots;
-use part::Part;
+use part::ObservedComponent;
 
 const DISK_FREE: Desc = Desc::new(
     "rekindle.worker.disk.free",
@@ -106,7 +106,7 @@ pub fn observe(registry: &Registry, observed: &Observed) {
     registry.observe_one(gauge, &DEPENDENCIES, move || build::dependencies_bytes(&builds) as f64);
     let limit = observed.dependencies_limit_bytes;
     registry.observe_one(gauge, &DEPENDENCIES_LIMIT, move || limit as f64);
-    let layers = Part {
+    let layers = ObservedComponent {
         registry,
         part: Weak::clone(&observed.layers),
     };
@@ -115,7 +115,7 @@ pub fn observe(registry: &Registry, observed: &Observed) {
     layers.one(counter, &LAYERS_EVICTED, |layers| layers.usage().evicted_bytes as f64);
     layers.many(counter, &LAYERS_FETCHED, |layers| layers.lazy_usage().fetched);
     layers.one(counter, &LAYERS_FAILED, |layers| layers.lazy_usage().failed as f64);
-    let logs = Part {
+    let logs = ObservedComponent {
         registry,
         part: Weak::clone(&observed.logs),
     };

@@ -4,7 +4,7 @@ use std::sync::Weak;
 
 use rekindle_telemetry::metrics::{Desc, Kind, Registry};
 
-use super::part::Part;
+use super::part::ObservedComponent;
 use crate::metrics::Metrics;
 
 const PAGERS: Desc = Desc::new(
@@ -49,7 +49,7 @@ pub(super) fn observe(registry: &Registry, metrics: &Weak<Metrics>) {
             .unwrap_or_default()
     });
     let part = Weak::clone(metrics);
-    let metrics = Part { registry, part };
+    let metrics = ObservedComponent { registry, part };
     metrics.one(Kind::Gauge, &PAGERS, |metrics| metrics.pagers.totals().pagers as f64);
     metrics.one(counter, &FAULTS, |metrics| metrics.pagers.totals().faults as f64);
     metrics.one(counter, &FAULTS_FETCHED, |metrics| {

@@ -5,12 +5,12 @@ use std::sync::Weak;
 use rekindle_telemetry::metrics::{Desc, Kind, Registry};
 
 /// One part of the worker. If it is gone, it has no values.
-pub(super) struct Part<'a, T> {
+pub(super) struct ObservedComponent<'a, T> {
     pub(super) registry: &'a Registry,
     pub(super) part: Weak<T>,
 }
 
-impl<T: Send + Sync + 'static> Part<'_, T> {
+impl<T: Send + Sync + 'static> ObservedComponent<'_, T> {
     pub(super) fn one(&self, kind: Kind, desc: &'static Desc, read: fn(&T) -> f64) {
         let part = Weak::clone(&self.part);
         self.registry

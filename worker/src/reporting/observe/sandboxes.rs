@@ -4,7 +4,7 @@ use std::sync::Weak;
 
 use rekindle_telemetry::metrics::{Desc, Kind, Registry};
 
-use super::part::Part;
+use super::part::ObservedComponent;
 use crate::host::sandbox::pool::SandboxPool;
 use crate::host::start_limiter::StartLimiter;
 
@@ -61,7 +61,7 @@ const SANDBOXES_FAILED: Desc = Desc::new(
 /// Registers the values.
 pub(super) fn observe(registry: &Registry, pool: &Weak<SandboxPool>, starts: &Weak<StartLimiter>) {
     let (gauge, counter) = (Kind::Gauge, Kind::Counter);
-    let pool = Part {
+    let pool = ObservedComponent {
         registry,
         part: Weak::clone(pool),
     };
@@ -77,7 +77,7 @@ pub(super) fn observe(registry: &Registry, pool: &Weak<SandboxPool>, starts: &We
         vec![("pool", counts.from_pool), ("made", counts.made_while_waiting)]
     });
     pool.one(counter, &SANDBOXES_FAILED, |pool| pool.counts().failed as f64);
-    let starts = Part {
+    let starts = ObservedComponent {
         registry,
         part: Weak::clone(starts),
     };

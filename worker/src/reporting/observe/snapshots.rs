@@ -4,7 +4,7 @@ use std::sync::Weak;
 
 use rekindle_telemetry::metrics::{Desc, Kind, Registry};
 
-use super::part::Part;
+use super::part::ObservedComponent;
 use crate::snapshots::Snapshots;
 
 const REGIONS: Desc = Desc::new(
@@ -89,7 +89,7 @@ const IDLE_TEMPLATES: Desc = Desc::new(
 pub(super) fn observe(registry: &Registry, snapshots: &Weak<Snapshots>) {
     let (gauge, counter) = (Kind::Gauge, Kind::Counter);
     let part = Weak::clone(snapshots);
-    let snapshots = Part { registry, part };
+    let snapshots = ObservedComponent { registry, part };
     snapshots.many(counter, &REGIONS, |snapshots| {
         let read = snapshots.reader().counts();
         vec![("disk", read.cached_regions), ("s3", read.fetched_regions)]

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use rekindle_criu::images::{TemplateArea, TemplateLayout};
 use rekindle_init::causes::chain;
-use rekindle_pager::{AheadPage, Held, Layout, PAGE, PageRange, PageRef, PageSource, Pin, SourceError, pin};
+use rekindle_pager::{AheadPage, Layout, PAGE, PageLookup, PageRange, PageRef, PageSource, Pin, SourceError, pin};
 use rekindle_snapshotter::pagemap::ChunkRef;
 use rekindle_snapshotter::{Digest, PageIndex, PageMap, Region, RegionReader};
 use tokio::runtime::Handle;
@@ -29,7 +29,7 @@ use tokio::sync::Semaphore;
 pub(super) use self::process::Pages;
 use self::process::ProcessTemplate;
 use super::edit::MAPPED_MAX;
-use super::level::{Charge, Level};
+use super::level::{ByteBudget, Charge};
 use super::memory_fs::{MemoryFs, MemoryFsError};
 use super::originals::Originals;
 
@@ -106,7 +106,7 @@ pub struct Template {
 
 /// A region, as the indices of its process and of the region.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct RegionRef {
     process: usize,
     index: usize,
 }
@@ -125,7 +125,7 @@ fn range(pid: i32, area: &TemplateArea) -> PageRange {
 type PageBytes = Vec<(PageIndex, Vec<u8>)>;
 
 /// The room that a template may use.
-pub(super) trait Room {
+pub(super) trait MemoryBudget {
     /// Returns whether there is room for `bytes` more without evicting anything.
     fn is_free(&self, bytes: u64) -> bool;
 
@@ -143,7 +143,7 @@ impl Template {
         processes: Vec<ProcessMemory>,
         originals: Originals,
         fs: &MemoryFs,
-        level: &Arc<Level>,
+        level: &Arc<ByteBudget>,
         reader: Arc<RegionReader>,
         runtime: Handle,
     ) -> Result<Self, TemplateError> {
@@ -222,7 +222,7 @@ impl Template {
         let _pin = pin();
         let of = |process: &ProcessTemplate| -> Vec<_> {
             let anonymous = pages.iter().filter_map(|page| match process.held(*page) {
-                Held::Bytes(bytes) => Some((PageIndex(*page), bytes[..PAGE as usize].to_vec())),
+                PageLookup::Bytes(bytes) => Some((PageIndex(*page), bytes[..PAGE as usize].to_vec())),
                 _ => None,
             });
             anonymous.collect()
@@ -265,7 +265,7 @@ impl Template {
     /// Returns an error when a page is not available.
     pub async fn bring(&self, addresses: &[u64]) -> Result<(), SourceError> {
         let missing = self.pages_at(addresses).into_iter();
-        let missing = missing.filter(|page| self.held(*page, &pin()) == Held::Absent);
+        let missing = missing.filter(|page| self.held(*page, &pin()) == PageLookup::Absent);
         // They are fetched at once, since each may be in another chunk.
         let brought = missing.filter_map(|page| {
             let process = self.process(page.pid)?;
@@ -340,15 +340,19 @@ impl Template {
     ///
     /// # Errors
     /// Returns the error of the first chunk that is not available. What was filled stays.
-    pub(super) async fn fill_all(self: &Arc<Self>, room: &impl Room, fetching: &Semaphore) -> Result<(), SourceError> {
+    pub(super) async fn fill_all(
+        self: &Arc<Self>,
+        room: &impl MemoryBudget,
+        fetching: &Semaphore,
+    ) -> Result<(), SourceError> {
         use futures::TryStreamExt;
-        let mut by_chunk: BTreeMap<Digest, (ChunkRef, Vec<Place>)> = BTreeMap::new();
+        let mut by_chunk: BTreeMap<Digest, (ChunkRef, Vec<RegionRef>)> = BTreeMap::new();
         for (process, template) in self.processes.iter().enumerate() {
             for (index, region) in template.map.regions().iter().enumerate() {
                 if let Some(payload) = region.payload.filter(|_| !template.is_full(index)) {
                     let chunk = by_chunk.entry(payload.chunk.id);
                     let (_, places) = chunk.or_insert((payload.chunk, Vec::new()));
-                    places.push(Place { process, index });
+                    places.push(RegionRef { process, index });
                 }
             }
         }
@@ -374,7 +378,7 @@ impl Template {
             .await
     }
 
-    fn region(&self, place: Place) -> &Region {
+    fn region(&self, place: RegionRef) -> &Region {
         &self.processes[place.process].map.regions()[place.index]
     }
 
@@ -383,7 +387,7 @@ impl Template {
         self: &Arc<Self>,
         chunk: ChunkRef,
         brought: Option<Bytes>,
-        places: Vec<Place>,
+        places: Vec<RegionRef>,
     ) -> Result<(), SourceError> {
         let regions = places.iter().map(|place| *self.region(*place)).collect();
         let this = Arc::clone(self);
@@ -418,9 +422,9 @@ impl Template {
 }
 
 impl PageSource for Template {
-    fn held<'a>(&'a self, page: PageRef, _: &'a Pin) -> Held<'a> {
+    fn held<'a>(&'a self, page: PageRef, _: &'a Pin) -> PageLookup<'a> {
         self.process(page.pid)
-            .map_or(Held::Zero, |process| process.held(page.page))
+            .map_or(PageLookup::Zero, |process| process.held(page.page))
     }
 
     fn fetch(&self, page: PageRef) -> Result<(), SourceError> {

@@ -14,7 +14,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use nix::fcntl::{FallocateFlags, fallocate};
 use parking_lot::Mutex;
 use rekindle_criu::images::TemplateLayout;
-use rekindle_pager::{Held, PAGE, unpinned};
+use rekindle_pager::{PAGE, PageLookup, unpinned};
 use rekindle_snapshotter::{PageIndex, PageMap, Region};
 
 use super::page_bits::PageBits;
@@ -141,26 +141,26 @@ impl ProcessTemplate {
     }
 
     /// Returns what is held of a page and of those that follow, valid as long as the caller is pinned.
-    pub(super) fn held(&self, page: u64) -> Held<'_> {
+    pub(super) fn held(&self, page: u64) -> PageLookup<'_> {
         let Some((index, offset)) = self.place(page) else {
             return self.held_folded(page);
         };
         let region = &self.map.regions()[index];
         if region.payload.is_none() {
-            return Held::Zero;
+            return PageLookup::Zero;
         }
         let run = self.ready.run(index, offset);
         if run == 0 {
-            return Held::Absent;
+            return PageLookup::Absent;
         }
         let start = self.starts[index] + offset * PAGE as usize;
         // SAFETY: these pages lie inside the mapping, which lives as long as `self`. Their bits are set, so they are
         // written. They are neither evicted nor written again before the caller is unpinned.
         let bytes = unsafe { std::slice::from_raw_parts(self.memory.as_ptr().add(start), run * PAGE as usize) };
         if self.layout.mapping(region.first).is_some() {
-            Held::Mapped(bytes)
+            PageLookup::Mapped(bytes)
         } else {
-            Held::Bytes(bytes)
+            PageLookup::Bytes(bytes)
         }
     }
 
@@ -184,9 +184,9 @@ impl ProcessTemplate {
         }
     }
 
-    fn held_folded(&self, page: u64) -> Held<'_> {
+    fn held_folded(&self, page: u64) -> PageLookup<'_> {
         let Some(folded) = self.layout.folded(PageIndex(page)) else {
-            return Held::Zero;
+            return PageLookup::Zero;
         };
         let (start, end) = (
             folded.area.at + page - folded.area.first.0,
@@ -198,7 +198,7 @@ impl ProcessTemplate {
             let from = self.memory.as_ptr().add((start * PAGE) as usize);
             std::slice::from_raw_parts(from, ((end - start) * PAGE) as usize)
         };
-        Held::Mapped(bytes)
+        PageLookup::Mapped(bytes)
     }
 
     pub(super) fn is_full(&self, index: usize) -> bool {
@@ -294,13 +294,19 @@ impl ProcessTemplate {
         punched
     }
 
-    fn start(&self, run: &Run) -> usize {
+    fn start(&self, run: &RegionPages) -> usize {
         self.starts[run.region] + run.first * PAGE as usize
     }
 
     /// Marks at most `most` of these pages as absent, beginning with region `hand`.
-    fn withhold(&self, pages: Pages, most: u64, may_go: &dyn Fn(&Region) -> bool, hand: &mut usize) -> Vec<Run> {
-        let (mut taken, mut count) = (Vec::<Run>::new(), 0);
+    fn withhold(
+        &self,
+        pages: Pages,
+        most: u64,
+        may_go: &dyn Fn(&Region) -> bool,
+        hand: &mut usize,
+    ) -> Vec<RegionPages> {
+        let (mut taken, mut count) = (Vec::<RegionPages>::new(), 0);
         let regions = self.map.regions();
         for region in (*hand..regions.len()).chain(0..*hand) {
             if !may_go(&regions[region]) {
@@ -318,7 +324,7 @@ impl ProcessTemplate {
                 count += 1;
                 match taken.last_mut() {
                     Some(run) if run.region == region && run.first + run.pages == page => run.pages += 1,
-                    _ => taken.push(Run {
+                    _ => taken.push(RegionPages {
                         region,
                         first: page,
                         pages: 1,
@@ -330,7 +336,7 @@ impl ProcessTemplate {
     }
 
     /// Marks the pages as present again.
-    fn offer(&self, run: &Run) {
+    fn offer(&self, run: &RegionPages) {
         for page in run.first..run.first + run.pages {
             self.ready.set(run.region, page);
         }
@@ -338,7 +344,7 @@ impl ProcessTemplate {
 }
 
 /// Consecutive pages of a region.
-struct Run {
+struct RegionPages {
     region: usize,
     first: usize,
     pages: usize,
@@ -351,7 +357,7 @@ mod tests {
     use rekindle_snapshotter::{Digest, RegionSize};
 
     use super::*;
-    use crate::snapshots::level::Level;
+    use crate::snapshots::level::ByteBudget;
 
     /// Creates a process with two regions of 16 pages, all present.
     fn filled(charge: &Charge) -> ProcessTemplate {
@@ -386,7 +392,7 @@ mod tests {
 
     #[test]
     fn what_is_of_the_working_set_no_more_is_taken_back_before_what_is() {
-        let charge = Charge::new(&Level::new(1 << 30), 0);
+        let charge = Charge::new(&ByteBudget::new(1 << 30), 0);
         let template = filled(&charge);
         let there = || [Pages::WorkingSet, Pages::Rest].map(|pages| template.there(pages));
         template.set_ahead([16, 17, 64, 1000].into_iter());
@@ -395,10 +401,13 @@ mod tests {
         assert_eq!(there(), [11, 21], "as it was recorded anew");
         let second = |region: &Region| region.first == PageIndex(64);
         assert_eq!(template.take_back(Pages::Rest, 32, &second, &charge), 6);
-        assert!(matches!(template.held(16), Held::Bytes(_)), "its region was to stay");
+        assert!(
+            matches!(template.held(16), PageLookup::Bytes(_)),
+            "its region was to stay"
+        );
         assert_eq!(template.take_back(Pages::Rest, 32, &|_| true, &charge), 15);
-        assert!(matches!(template.held(16), Held::Absent), "of the old set alone");
-        assert!(matches!(template.held(17), Held::Bytes(_)), "of both");
-        assert!(matches!(template.held(70), Held::Bytes(_)), "of the new one");
+        assert!(matches!(template.held(16), PageLookup::Absent), "of the old set alone");
+        assert!(matches!(template.held(17), PageLookup::Bytes(_)), "of both");
+        assert!(matches!(template.held(70), PageLookup::Bytes(_)), "of the new one");
     }
 }

@@ -31,8 +31,8 @@ fn waits<T>(result: &Receiver<T>) -> bool {
     matches!(result.recv_timeout(MOMENT), Err(RecvTimeoutError::Timeout))
 }
 
-fn exit() -> Ended {
-    Ended {
+fn exit() -> ExitReason {
+    ExitReason {
         kind: "Runtime.ExitError",
         message: "Runtime exited with error: exit status 3".to_owned(),
         code: 3,
@@ -55,9 +55,9 @@ fn an_event_goes_to_the_runtime_and_its_answer_back_one_at_a_time() {
         Refusal::InvalidRequestId
     );
     let to = exchange.respond("1", "InvocationResponse").unwrap();
-    to.send(Part::End).unwrap();
+    to.send(ResponsePart::End).unwrap();
     exchange.responded();
-    assert_eq!(parts.recv().unwrap(), Part::End);
+    assert_eq!(parts.recv().unwrap(), ResponsePart::End);
     let Refusal::InvalidState(why) = exchange.respond("1", "InvocationResponse").unwrap_err() else {
         panic!("it has been answered");
     };
@@ -95,7 +95,7 @@ fn a_call_for_the_next_event_that_overtakes_an_answer_waits_for_its_end() {
     let late = beside(&exchange, Exchange::next);
     thread::sleep(OVERTAKEN);
     assert!(waits(&early) && waits(&late));
-    to.send(Part::End).unwrap();
+    to.send(ResponsePart::End).unwrap();
     exchange.responded();
     exchange.end_turn();
     assert!(waits(&early) && waits(&late));
@@ -152,7 +152,7 @@ fn the_end_of_the_runtime_answers_who_waits_and_whoever_comes() {
     let parts = exchange.begin_turn(event("1")).unwrap();
     next.recv_timeout(LIMIT).unwrap().unwrap();
     let ended = beside(&exchange, |exchange| exchange.end(exit()));
-    let Part::Failed(failure) = parts.recv_timeout(LIMIT).unwrap() else {
+    let ResponsePart::Failed(failure) = parts.recv_timeout(LIMIT).unwrap() else {
         panic!("it has ended");
     };
     let told = String::from_utf8(failure.body).unwrap();

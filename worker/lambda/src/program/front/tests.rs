@@ -2,26 +2,26 @@ use std::sync::mpsc::sync_channel;
 
 use super::*;
 
-fn begin(is_streamed: bool, content_type: &str) -> Part {
-    Part::Begin {
+fn begin(is_streamed: bool, content_type: &str) -> ResponsePart {
+    ResponsePart::Begin {
         is_streamed,
         content_type: content_type.to_owned(),
     }
 }
 
-fn failure(body: &str) -> Part {
-    Part::Failed(Failure {
+fn failure(body: &str) -> ResponsePart {
+    ResponsePart::Failed(Failure {
         is_function_s: true,
         content_type: JSON.to_owned(),
         body: body.into(),
     })
 }
 
-fn answered(kind: Kind, parts: Vec<Part>) -> (io::Result<()>, String) {
+fn answered(kind: RequestKind, parts: Vec<ResponsePart>) -> (io::Result<()>, String) {
     answered_to(kind, parts, false)
 }
 
-fn answered_to(kind: Kind, parts: Vec<Part>, is_head: bool) -> (io::Result<()>, String) {
+fn answered_to(kind: RequestKind, parts: Vec<ResponsePart>, is_head: bool) -> (io::Result<()>, String) {
     let (to, from) = sync_channel(parts.len());
     parts.into_iter().for_each(|part| to.send(part).unwrap());
     drop(to);
@@ -30,19 +30,25 @@ fn answered_to(kind: Kind, parts: Vec<Part>, is_head: bool) -> (io::Result<()>, 
     (result, String::from_utf8(written).unwrap())
 }
 
-fn bytes(text: &str) -> Part {
-    Part::Bytes(text.into())
+fn bytes(text: &str) -> ResponsePart {
+    ResponsePart::Bytes(text.into())
 }
 
 #[test]
 fn a_buffered_answer_is_a_response_to_requests_and_itself_to_events() {
-    let parts = || vec![begin(false, JSON), bytes(r#"{"statusCode":201,"body":"x"}"#), Part::End];
-    let (_, http) = answered(Kind::Http, parts());
+    let parts = || {
+        vec![
+            begin(false, JSON),
+            bytes(r#"{"statusCode":201,"body":"x"}"#),
+            ResponsePart::End,
+        ]
+    };
+    let (_, http) = answered(RequestKind::Http, parts());
     assert!(
         http.starts_with("HTTP/1.1 201 \r\n") && http.ends_with("\r\n\r\nx"),
         "{http}"
     );
-    for kind in [Kind::Event, Kind::Aws] {
+    for kind in [RequestKind::Event, RequestKind::Aws] {
         let (_, event) = answered(kind, parts());
         assert!(event.starts_with("HTTP/1.1 200 OK\r\n") && event.ends_with(r#"{"statusCode":201,"body":"x"}"#));
     }
@@ -51,9 +57,13 @@ fn a_buffered_answer_is_a_response_to_requests_and_itself_to_events() {
 #[test]
 fn an_error_is_told_in_the_words_of_each_caller() {
     for (kind, start, header) in [
-        (Kind::Http, "HTTP/1.1 500 ", "x-fn-function-error: Unhandled\r\n"),
-        (Kind::Event, "HTTP/1.1 500 ", "x-fn-function-error: Unhandled\r\n"),
-        (Kind::Aws, "HTTP/1.1 200 ", "x-amz-function-error: Unhandled\r\n"),
+        (RequestKind::Http, "HTTP/1.1 500 ", "x-fn-function-error: Unhandled\r\n"),
+        (
+            RequestKind::Event,
+            "HTTP/1.1 500 ",
+            "x-fn-function-error: Unhandled\r\n",
+        ),
+        (RequestKind::Aws, "HTTP/1.1 200 ", "x-amz-function-error: Unhandled\r\n"),
     ] {
         let (_, told) = answered(kind, vec![failure("why")]);
         assert!(
@@ -62,25 +72,25 @@ fn an_error_is_told_in_the_words_of_each_caller() {
         );
     }
     let (_, invalid) = answered(
-        Kind::Http,
-        vec![begin(false, JSON), bytes(r#"{"statusCode":1}"#), Part::End],
+        RequestKind::Http,
+        vec![begin(false, JSON), bytes(r#"{"statusCode":1}"#), ResponsePart::End],
     );
     assert!(
         invalid.starts_with("HTTP/1.1 500 ") && invalid.contains("Runtime.InvalidResponse"),
         "{invalid}"
     );
     // Nobody answered.
-    assert!(answered(Kind::Aws, Vec::new()).1.starts_with("HTTP/1.1 502 "));
+    assert!(answered(RequestKind::Aws, Vec::new()).1.starts_with("HTTP/1.1 502 "));
 }
 
 #[test]
 fn a_stream_may_begin_with_the_head_of_its_response() {
     let head = r#"{"statusCode":202,"headers":{"content-type":"text/html"},"cookies":["a=b"]}"#;
-    let streams = |first: Vec<Part>| {
+    let streams = |first: Vec<ResponsePart>| {
         let mut parts = vec![begin(true, INTEGRATION)];
         parts.extend(first);
-        parts.extend([bytes("more"), Part::End]);
-        answered(Kind::Http, parts)
+        parts.extend([bytes("more"), ResponsePart::End]);
+        answered(RequestKind::Http, parts)
     };
     // However it is cut.
     for first in [
@@ -102,13 +112,17 @@ fn a_stream_may_begin_with_the_head_of_its_response() {
         assert!(streams(vec![bytes(wrong)]).1.contains("Runtime.InvalidResponse"));
     }
     // Without one it is the body.
-    let plain = || vec![begin(true, "text/plain"), bytes("one"), Part::End];
+    let plain = || vec![begin(true, "text/plain"), bytes("one"), ResponsePart::End];
     assert!(
-        answered(Kind::Http, plain())
+        answered(RequestKind::Http, plain())
             .1
             .starts_with("HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\n")
     );
-    assert!(answered(Kind::Aws, plain()).1.contains("content-type: text/plain"));
+    assert!(
+        answered(RequestKind::Aws, plain())
+            .1
+            .contains("content-type: text/plain")
+    );
 }
 
 #[test]
@@ -118,15 +132,15 @@ fn a_response_that_may_have_no_body_has_none() {
             vec![
                 begin(true, INTEGRATION),
                 bytes("{\"statusCode\":204}\0\0\0\0\0\0\0\0one"),
-                Part::End,
+                ResponsePart::End,
             ],
             false,
         ),
-        (vec![begin(true, JSON), bytes("one"), Part::End], true),
-        (vec![begin(false, JSON), bytes("one"), Part::End], true),
+        (vec![begin(true, JSON), bytes("one"), ResponsePart::End], true),
+        (vec![begin(false, JSON), bytes("one"), ResponsePart::End], true),
         (vec![failure("one")], true),
     ] {
-        let (result, told) = answered_to(Kind::Http, parts, is_head);
+        let (result, told) = answered_to(RequestKind::Http, parts, is_head);
         assert!(
             result.is_ok() && told.ends_with("\r\n\r\n") && !told.contains("one"),
             "{told}"
@@ -136,10 +150,10 @@ fn a_response_that_may_have_no_body_has_none() {
 
 #[test]
 fn an_answer_that_fails_after_its_beginning_has_no_end() {
-    let (result, told) = answered(Kind::Aws, vec![begin(true, JSON), bytes("one"), failure("why")]);
+    let (result, told) = answered(RequestKind::Aws, vec![begin(true, JSON), bytes("one"), failure("why")]);
     assert!(result.is_err() && told.ends_with("3\r\none\r\n"), "{told}");
     let parts = vec![begin(true, INTEGRATION), bytes("{}"), failure("why")];
-    assert!(answered(Kind::Http, parts).1.starts_with("HTTP/1.1 500 "));
+    assert!(answered(RequestKind::Http, parts).1.starts_with("HTTP/1.1 500 "));
 }
 
 #[test]

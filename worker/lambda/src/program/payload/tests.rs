@@ -1,7 +1,7 @@
 use super::*;
 
-fn function() -> Function {
-    Function {
+fn function() -> FunctionIdentity {
+    FunctionIdentity {
         name: "hello".to_owned(),
         version: "3".to_owned(),
         handler: "app.handler".to_owned(),

@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn a_hostile_folder_and_a_bomb_have_codes_of_their_own() {
-    let Some(shop) = Workshop::open() else { return };
+    let Some(shop) = BuildFixture::open() else { return };
     let error = shop
         .build(PYTHON, Tar::default().file("../evil", ""))
         .await
@@ -16,11 +16,11 @@ async fn a_hostile_folder_and_a_bomb_have_codes_of_their_own() {
 
 #[tokio::test]
 async fn a_hostile_package_runs_and_reaches_nothing() {
-    let Some(shop) = Workshop::open() else { return };
+    let Some(shop) = BuildFixture::open() else { return };
     let secret = tempfile::NamedTempFile::new().unwrap();
     fs::write(secret.path(), "secret").unwrap();
     fs::set_permissions(secret.path(), std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
-    let elsewhere = Workshop::open().unwrap();
+    let elsewhere = BuildFixture::open().unwrap();
     let other = BuildDir::make(&shop.work_dir()).unwrap();
     fs::write(other.app().join("other"), "secret").unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -33,7 +33,7 @@ async fn run_python(
     code: &str,
     time_limit: Duration,
     groups: &[PathBuf],
-) -> Result<installer::Finished, InstallerError> {
+) -> Result<installer::InstallerOutcome, InstallerError> {
     let config = function_config::parse(&format!("name = \"f\"\n{PYTHON}")).unwrap();
     let network = BuildNetwork::default();
     let order = order(&config, &network, time_limit, 1 << 20, groups);
@@ -52,7 +52,7 @@ async fn run_python(
 
 #[tokio::test]
 async fn an_installer_cannot_write_a_file_larger_than_its_room_and_sees_its_room_alone() {
-    let Some(shop) = Workshop::open() else { return };
+    let Some(shop) = BuildFixture::open() else { return };
     let build_dir = BuildDir::make(&shop.work_dir()).unwrap();
     let code = "\
 import os
@@ -68,7 +68,7 @@ except OSError as e: print('large', e.errno)
 
 #[tokio::test]
 async fn an_installer_is_in_the_group_it_was_given() {
-    let Some(shop) = Workshop::open() else { return };
+    let Some(shop) = BuildFixture::open() else { return };
     let Some(group) = group("group") else { return };
     let build_dir = BuildDir::make(&shop.work_dir()).unwrap();
     let procs = group.procs_files();
@@ -142,7 +142,7 @@ fn marker() -> String {
 
 #[tokio::test]
 async fn an_installer_that_hangs_is_killed_at_its_limit_with_all_it_started() {
-    let Some(shop) = Workshop::open() else { return };
+    let Some(shop) = BuildFixture::open() else { return };
     let build_dir = BuildDir::make(&shop.work_dir()).unwrap();
     let marker = marker();
     let error = run_python(&build_dir, &hang(&marker), Duration::from_secs(3), &[])
@@ -157,7 +157,7 @@ async fn an_installer_that_hangs_is_killed_at_its_limit_with_all_it_started() {
 
 #[tokio::test]
 async fn a_build_that_is_given_up_leaves_no_process() {
-    let Some(shop) = Workshop::open() else { return };
+    let Some(shop) = BuildFixture::open() else { return };
     let build_dir = BuildDir::make(&shop.work_dir()).unwrap();
     let (marker, ready) = (marker(), build_dir.app().join("ready"));
     {
@@ -176,7 +176,7 @@ async fn a_build_that_is_given_up_leaves_no_process() {
 
 #[tokio::test]
 async fn an_installer_that_fills_the_disk_is_stopped() {
-    let Some(shop) = Workshop::open() else { return };
+    let Some(shop) = BuildFixture::open() else { return };
     let build_dir = BuildDir::make(&shop.work_dir()).unwrap();
     let code = "import time\nfor i in range(8): open(str(i), 'w').write('x' * 900000)\ntime.sleep(600)\n";
     let error = run_python(&build_dir, code, Duration::from_secs(60), &[])
@@ -187,7 +187,7 @@ async fn an_installer_that_fills_the_disk_is_stopped() {
 
 #[tokio::test]
 async fn files_that_an_installer_has_deleted_and_holds_open_are_counted() {
-    let Some(shop) = Workshop::open() else { return };
+    let Some(shop) = BuildFixture::open() else { return };
     let Some(group) = group("deleted") else { return };
     let build_dir = BuildDir::make(&shop.work_dir()).unwrap();
     let code = "\
@@ -209,7 +209,7 @@ time.sleep(600)
 
 #[tokio::test]
 async fn directories_deeper_than_a_path_can_be_stop_the_installer_by_name() {
-    let Some(shop) = Workshop::open() else { return };
+    let Some(shop) = BuildFixture::open() else { return };
     let build_dir = BuildDir::make(&shop.work_dir()).unwrap();
     let code = "import os, time\nfor i in range(50): os.mkdir('d' * 200); os.chdir('d' * 200)\ntime.sleep(600)\n";
     let stopped = run_python(&build_dir, code, Duration::from_secs(60), &[]).await;
@@ -221,7 +221,7 @@ async fn directories_deeper_than_a_path_can_be_stop_the_installer_by_name() {
 
 #[tokio::test]
 async fn an_installer_that_leaves_netlink_messages_unread_is_stopped() {
-    let Some(shop) = Workshop::open() else { return };
+    let Some(shop) = BuildFixture::open() else { return };
     let Some(group) = group("netlink") else { return };
     let build_dir = BuildDir::make(&shop.work_dir()).unwrap();
     let code = "\

@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn a_wheel_in_the_folder_is_installed_and_compiled_and_the_second_time_cached() {
-    let Some(shop) = Workshop::open() else { return };
+    let Some(shop) = BuildFixture::open() else { return };
     let wheel = wheel("demo", "");
     let folder = || {
         let tar = python_app().file("requirements.txt", "--no-index\n./wheels/demo-1.0-py3-none-any.whl\n");
@@ -34,7 +34,7 @@ async fn a_wheel_in_the_folder_is_installed_and_compiled_and_the_second_time_cac
     assert!(shop.told().contains("taken from the cache"));
     assert_eq!(blake3::hash(&first), blake3::hash(&second));
     // In another place, without that cache.
-    let other = Workshop::open().unwrap();
+    let other = BuildFixture::open().unwrap();
     assert_eq!(
         blake3::hash(&other.build(PYTHON, folder()).await.unwrap()),
         blake3::hash(&first)
@@ -43,7 +43,7 @@ async fn a_wheel_in_the_folder_is_installed_and_compiled_and_the_second_time_cac
 
 #[tokio::test]
 async fn a_package_from_the_registry_is_installed() {
-    let Some(shop) = Workshop::open() else { return };
+    let Some(shop) = BuildFixture::open() else { return };
     let folder = python_app().file("requirements.txt", "six==1.16.0\n");
     let layer = match shop.build(PYTHON, folder).await {
         Err(e) if unreachable_registry(&e) => return,
@@ -62,7 +62,7 @@ async fn a_package_from_the_registry_is_installed() {
 
 #[tokio::test]
 async fn a_package_that_does_not_exist_fails_with_pips_words() {
-    let Some(shop) = Workshop::open() else { return };
+    let Some(shop) = BuildFixture::open() else { return };
     let folder = python_app().file("requirements.txt", "rekindle-no-such-package==9.9.9\n");
     let error = shop.build(PYTHON, folder).await.unwrap_err();
     if unreachable_registry(&error) {
@@ -79,7 +79,7 @@ async fn a_package_that_does_not_exist_fails_with_pips_words() {
 
 #[tokio::test]
 async fn a_package_with_source_only_is_built() {
-    let Some(shop) = Workshop::open() else { return };
+    let Some(shop) = BuildFixture::open() else { return };
     // This package never had a wheel.
     let folder = python_app().file("requirements.txt", "docopt==0.6.2\n");
     let layer = match shop.build(PYTHON, folder).await {
@@ -91,7 +91,7 @@ async fn a_package_with_source_only_is_built() {
 
 #[tokio::test]
 async fn a_registry_that_is_not_allowed_is_refused_by_name() {
-    let Some(shop) = Workshop::open() else { return };
+    let Some(shop) = BuildFixture::open() else { return };
     let list = "--index-url https://index.example.org/simple
 six==1.16.0
 ";
@@ -123,7 +123,7 @@ fetch-retries=0
 
 #[tokio::test]
 async fn a_registry_that_the_operator_names_is_reached_wherever_it_is() {
-    let Some(shop) = Workshop::open() else { return };
+    let Some(shop) = BuildFixture::open() else { return };
     // An index of one wheel, on the host's loopback.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -151,14 +151,14 @@ demo
     let tar = || python_app().file("requirements.txt", &list);
     let layer = shop.build_with(PYTHON, tar(), &network).await.unwrap();
     assert!(names(&layer).contains(&".rekindle/python/demo.py".to_owned()));
-    let other = Workshop::open().unwrap();
+    let other = BuildFixture::open().unwrap();
     let error = other.build(PYTHON, tar()).await.unwrap_err();
     assert!(error.to_string().contains(&format!("refused: {address}")), "{error}");
 }
 
 #[tokio::test]
 async fn install_scripts_of_node_packages_run_in_the_sandbox() {
-    let Some(shop) = Workshop::open() else { return };
+    let Some(shop) = BuildFixture::open() else { return };
     let secret = tempfile::NamedTempFile::new().unwrap();
     fs::write(secret.path(), "secret").unwrap();
     let package = "{\"dependencies\": {\"inner\": \"file:./inner\"}}";
@@ -190,7 +190,7 @@ no etc
 
 #[tokio::test]
 async fn a_node_package_from_the_registry_is_installed_from_its_lock() {
-    let Some(shop) = Workshop::open() else { return };
+    let Some(shop) = BuildFixture::open() else { return };
     let package = "{\"name\":\"f\",\"version\":\"1.0.0\",\"dependencies\": {\"ms\": \"2.1.3\"}}";
     let lock = "{\"name\":\"f\",\"version\":\"1.0.0\",\"lockfileVersion\":3,\"requires\":true,\"packages\":{\
         \"\":{\"name\":\"f\",\"version\":\"1.0.0\",\"dependencies\":{\"ms\":\"2.1.3\"}},\
@@ -217,7 +217,7 @@ async fn a_node_package_from_the_registry_is_installed_from_its_lock() {
 
 #[tokio::test]
 async fn settings_of_npm_with_control_characters_are_refused() {
-    let Some(shop) = Workshop::open() else { return };
+    let Some(shop) = BuildFixture::open() else { return };
     for (package, npmrc, named) in [
         (r#"{"dependencies": {"x\u0007": "1"}}"#, "", r#"package.json: "x\u{7}""#),
         (r#"{"dependencies": {"x": "1\n2"}}"#, "", "package.json: \"x\""),
@@ -242,7 +242,7 @@ async fn settings_of_npm_with_control_characters_are_refused() {
 
 #[tokio::test]
 async fn uploaded_node_modules_are_used_as_they_are() {
-    let Some(shop) = Workshop::open() else { return };
+    let Some(shop) = BuildFixture::open() else { return };
     let tar = Tar::default()
         .file("index.js", "")
         .file("package.json", "{\"dependencies\": {\"x\": \"1\"}}")

@@ -16,7 +16,7 @@ const OF_A_ZONE: [u16; 2] = [251, 252];
 
 /// The kind of a message.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Judged {
+pub(super) enum MessageKind {
     /// One question about the Internet class. It may have one additional record, by which a client announces its
     /// capabilities (EDNS).
     Question,
@@ -27,21 +27,21 @@ pub(super) enum Judged {
 }
 
 /// Judges a message by its header and its question. A resolver judges the rest.
-pub(super) fn judge(message: &[u8]) -> Judged {
+pub(super) fn judge(message: &[u8]) -> MessageKind {
     let Some((header, rest)) = message.split_first_chunk::<HEADER>() else {
-        return Judged::Nothing;
+        return MessageKind::Nothing;
     };
     let is_answer = header[2] & 0x80 != 0;
     if is_answer {
-        return Judged::Nothing;
+        return MessageKind::Nothing;
     }
     let opcode = header[2] >> 3 & 0x0f;
     let count = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
     let (questions, answers, authorities, additional) = (count(4), count(6), count(8), count(10));
     let has_form = opcode == 0 && questions == 1 && answers == 0 && authorities == 0 && additional <= 1;
     match asked(rest) {
-        Some((kind, IN)) if has_form && !OF_A_ZONE.contains(&kind) => Judged::Question,
-        _ => Judged::Refused,
+        Some((kind, IN)) if has_form && !OF_A_ZONE.contains(&kind) => MessageKind::Question,
+        _ => MessageKind::Refused,
     }
 }
 
@@ -87,7 +87,7 @@ pub(super) mod tests {
         message
     }
 
-    fn changed(at: usize, byte: u8) -> Judged {
+    fn changed(at: usize, byte: u8) -> MessageKind {
         let mut message = question(1, 1);
         message[at] = byte;
         judge(&message)
@@ -96,48 +96,48 @@ pub(super) mod tests {
     #[test]
     fn questions_pass_with_and_without_edns() {
         for kind in [1, 2, 5, 12, 15, 16, 28, 33, 65, 255] {
-            assert_eq!(judge(&question(kind, 1)), Judged::Question, "type {kind}");
+            assert_eq!(judge(&question(kind, 1)), MessageKind::Question, "type {kind}");
         }
         let mut edns = question(28, 1);
         edns[11] = 1;
         edns.extend([0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(judge(&edns), Judged::Question);
+        assert_eq!(judge(&edns), MessageKind::Question);
         // For the root.
         assert_eq!(
             judge(&[7, 8, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1]),
-            Judged::Question
+            MessageKind::Question
         );
     }
 
     #[test]
     fn transfers_of_zones_other_classes_and_other_requests_are_refused() {
         for (kind, class) in [(251, 1), (252, 1), (1, 3), (16, 4), (1, 255), (6, 254)] {
-            assert_eq!(judge(&question(kind, class)), Judged::Refused, "{kind} {class}");
+            assert_eq!(judge(&question(kind, class)), MessageKind::Refused, "{kind} {class}");
         }
         // Inverse, status, notify, update.
         for opcode in [1, 2, 4, 5, 15] {
-            assert_eq!(changed(2, opcode << 3), Judged::Refused, "opcode {opcode}");
+            assert_eq!(changed(2, opcode << 3), MessageKind::Refused, "opcode {opcode}");
         }
         // Two questions, none, an answer, an authority, two additional records.
         for (at, byte) in [(5, 2), (5, 0), (4, 1), (7, 1), (9, 1), (11, 2)] {
-            assert_eq!(changed(at, byte), Judged::Refused, "byte {at}");
+            assert_eq!(changed(at, byte), MessageKind::Refused, "byte {at}");
         }
     }
 
     #[test]
     fn an_answer_and_what_is_no_message_are_dropped() {
-        assert_eq!(changed(2, 0x81), Judged::Nothing);
-        assert_eq!(judge(&question(1, 1)[..HEADER - 1]), Judged::Nothing);
+        assert_eq!(changed(2, 0x81), MessageKind::Nothing);
+        assert_eq!(judge(&question(1, 1)[..HEADER - 1]), MessageKind::Nothing);
     }
 
     #[test]
     fn a_name_is_whole_and_short_enough() {
         for cut in HEADER..question(1, 1).len() {
-            assert_eq!(judge(&question(1, 1)[..cut]), Judged::Refused, "{cut}");
+            assert_eq!(judge(&question(1, 1)[..cut]), MessageKind::Refused, "{cut}");
         }
         // A pointer, and a reserved kind of label.
         for label in [0xc0, 0x40, 0x80] {
-            assert_eq!(changed(12, label), Judged::Refused, "{label}");
+            assert_eq!(changed(12, label), MessageKind::Refused, "{label}");
         }
         let named = |labels: usize| {
             let mut message = question(1, 1)[..HEADER].to_vec();
@@ -148,7 +148,7 @@ pub(super) mod tests {
             message.extend([0, 0, 1, 0, 1]);
             judge(&message)
         };
-        assert_eq!((named(4), named(5)), (Judged::Question, Judged::Refused));
+        assert_eq!((named(4), named(5)), (MessageKind::Question, MessageKind::Refused));
     }
 
     proptest! {
@@ -162,7 +162,7 @@ pub(super) mod tests {
             // These values rarely occur by chance.
             message[2] &= 0x7f;
             message[5] &= 1;
-            if judge(&message) == Judged::Question {
+            if judge(&message) == MessageKind::Question {
                 prop_assert_eq!((message[2] & 0xf8, message[4], message[5]), (0, 0, 1));
             }
         }

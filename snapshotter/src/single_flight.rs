@@ -13,11 +13,11 @@ use tracing::Instrument as _;
 type Flight<V> = Shared<BoxFuture<'static, Option<V>>>;
 
 /// Work in flight, by key.
-pub(crate) struct Flights<K: Clone + Eq + Hash, V: Clone> {
+pub(crate) struct SingleFlight<K: Clone + Eq + Hash, V: Clone> {
     under_way: Mutex<HashMap<K, Flight<V>>>,
 }
 
-impl<K: Clone + Eq + Hash, V: Clone> Default for Flights<K, V> {
+impl<K: Clone + Eq + Hash, V: Clone> Default for SingleFlight<K, V> {
     fn default() -> Self {
         Self {
             under_way: Mutex::default(),
@@ -25,7 +25,7 @@ impl<K: Clone + Eq + Hash, V: Clone> Default for Flights<K, V> {
     }
 }
 
-impl<K, V> Flights<K, V>
+impl<K, V> SingleFlight<K, V>
 where
     K: Clone + Eq + Hash + Send + 'static,
     V: Clone + Send + Sync + 'static,
@@ -51,7 +51,7 @@ where
         if let Some(result) = result {
             // The task is spawned without holding the lock: a runtime that shuts down drops the task, and `landing`
             // with it, right here.
-            let landing = Landing {
+            let landing = RemoveOnDrop {
                 flights: self.clone(),
                 key,
             };
@@ -70,12 +70,12 @@ where
 }
 
 /// Removes the flight from the table when the work ends, however it ends.
-struct Landing<K: Clone + Eq + Hash, V: Clone> {
-    flights: Arc<Flights<K, V>>,
+struct RemoveOnDrop<K: Clone + Eq + Hash, V: Clone> {
+    flights: Arc<SingleFlight<K, V>>,
     key: K,
 }
 
-impl<K: Clone + Eq + Hash, V: Clone> Drop for Landing<K, V> {
+impl<K: Clone + Eq + Hash, V: Clone> Drop for RemoveOnDrop<K, V> {
     fn drop(&mut self) {
         self.flights.under_way.lock().remove(&self.key);
     }
@@ -89,7 +89,7 @@ mod tests {
 
     #[tokio::test]
     async fn work_asked_for_many_times_at_once_is_done_once_and_later_again() {
-        let flights: Arc<Flights<u8, u32>> = Arc::default();
+        let flights: Arc<SingleFlight<u8, u32>> = Arc::default();
         let count = Arc::new(AtomicU32::new(0));
         let ask = || {
             let count = count.clone();
@@ -106,7 +106,7 @@ mod tests {
 
     #[tokio::test]
     async fn work_goes_on_without_the_first_who_asked_and_a_panic_reaches_nobody_else() {
-        let flights: Arc<Flights<u8, u32>> = Arc::default();
+        let flights: Arc<SingleFlight<u8, u32>> = Arc::default();
         let (go, wait) = oneshot::channel::<()>();
         let first = tokio::spawn({
             let flights = flights.clone();
